@@ -1,0 +1,197 @@
+package interruption
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// The names that spot-handler writes on a Node.
+const (
+	// Annotation holds the Record as JSON.
+	Annotation = "spot-handler/interruption"
+
+	// TaintKey is the key of the NoSchedule taint; its value is the kind. Pods that
+	// tolerate it are left on the node.
+	TaintKey = "spot-handler/interrupted"
+
+	// InstanceIDLabel names the instance of a Node whose spec.providerID does not end
+	// in it.
+	InstanceIDLabel = "spot-handler/instance-id"
+
+	// ExcludeFromLoadBalancers takes a Node out of the load balancers that a cloud
+	// controller manages. The value says that it was us.
+	// https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-exclude-from-external-load-balancers
+	ExcludeFromLoadBalancers      = "node.kubernetes.io/exclude-from-external-load-balancers"
+	ExcludeFromLoadBalancersValue = "spot-handler"
+)
+
+// Phase is how far an interruption has been handled.
+//
+//	Noticed ─► Replacing ─► Draining ─► Drained ─────────► Released
+//	                           └──────► DeadlineReached ──►
+type Phase string
+
+const (
+	Noticed         Phase = "Noticed"         // recorded and cordoned
+	Replacing       Phase = "Replacing"       // replacement requested, no pod moved yet
+	Draining        Phase = "Draining"        // pods are being evicted
+	Drained         Phase = "Drained"         // every pod that had to leave has left
+	DeadlineReached Phase = "DeadlineReached" // EC2's time came before the pods had left
+	Released        Phase = "Released"        // the node was handed back to what made it
+)
+
+// Phases lists every phase in its order.
+func Phases() []Phase {
+	return []Phase{Noticed, Replacing, Draining, Drained, DeadlineReached, Released}
+}
+
+// Over reports whether no pod will be moved any more in phase p.
+func (p Phase) Over() bool { return p == Drained || p == DeadlineReached || p == Released }
+
+// Record is the durable state of one interruption, kept on the Node. It is the
+// only state that has to survive: any process that can read the Node can go on
+// from it.
+type Record struct {
+	Kind     Kind   `json:"kind"`
+	Event    string `json:"event"`
+	Instance string `json:"instance"`
+	Source   Source `json:"source"`
+	Action   string `json:"action,omitempty"`
+
+	Noticed  time.Time  `json:"noticed"`
+	Received time.Time  `json:"received"`
+	Deadline *time.Time `json:"deadline,omitempty"`
+
+	Phase       Phase        `json:"phase"`
+	Replacement *Replacement `json:"replacement,omitempty"`
+	Pods        *Pods        `json:"pods,omitempty"`
+	Ended       *time.Time   `json:"ended,omitempty"` // when Drained or DeadlineReached
+
+	// Ours lists what we set on the Node ourselves and may therefore undo.
+	Ours []string `json:"ours,omitempty"`
+}
+
+// What Record.Ours can hold.
+const (
+	OursCordon       = "cordon"
+	OursTaint        = "taint"
+	OursLoadBalancer = "load-balancer"
+)
+
+// Replacement is the capacity that was asked for in the node's place.
+type Replacement struct {
+	Backend string `json:"backend"`
+	Name    string `json:"name,omitempty"`
+	Pool    string `json:"pool,omitempty"`
+	State   string `json:"state"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// Pods counts the pods that had to leave the node, each once. Until the drain has
+// ended only Total is set.
+type Pods struct {
+	Total     int `json:"total"`
+	Graceful  int `json:"graceful,omitempty"`  // had all the grace that it asked for
+	Truncated int `json:"truncated,omitempty"` // had less, as EC2 left no more time
+	Forced    int `json:"forced,omitempty"`    // was deleted past its disruption budget
+	Left      int `json:"left,omitempty"`      // was still there at the deadline
+}
+
+// NewRecord is the record of a node's first notice.
+func NewRecord(n Notice) Record {
+	return Record{
+		Kind:     n.Kind,
+		Event:    n.EventID,
+		Instance: n.InstanceID,
+		Source:   n.Source,
+		Action:   n.Action,
+		Noticed:  n.Noticed.UTC(),
+		Received: n.Received.UTC(),
+		Deadline: pointer(n.Deadline),
+		Phase:    Noticed,
+	}
+}
+
+// Merge adds a further notice about the same instance. The stronger kind wins and
+// brings its event and source with it, the deadline only tightens, and the phase
+// stays, but for a drain that had ended without a deadline's pressure. It reports
+// whether the notice changed anything.
+//
+// The two sources announce the same interruption with deadlines that differ by a
+// second or so, as one of them is computed; that alone is no news, so a deadline
+// tightens only by more than sameDeadline.
+func (r Record) Merge(n Notice) (Record, bool) {
+	changed := false
+	if n.Kind.Stronger(r.Kind) {
+		r.Kind, r.Event, r.Source, r.Action = n.Kind, n.EventID, n.Source, n.Action
+		r.Noticed, r.Received = n.Noticed.UTC(), n.Received.UTC()
+		changed = true
+	}
+	if !n.Deadline.IsZero() && (r.Deadline == nil || n.Deadline.Before(r.Deadline.Add(-sameDeadline))) {
+		r.Deadline = pointer(n.Deadline)
+		changed = true
+	}
+	return r, changed
+}
+
+// sameDeadline is how far two deadlines may lie apart and still be the same one.
+// EventBridge stamps whole seconds and the metadata service gives whole seconds.
+const sameDeadline = 2 * time.Second
+
+// Supersedes reports whether the notice is about a later life of the node than
+// the record: the record is over, and EC2 made the announcement after the time at
+// which it was to act.
+func (n Notice) Supersedes(r Record) bool {
+	return r.Phase.Over() && r.Deadline != nil && n.Noticed.After(*r.Deadline)
+}
+
+// DeadlineTime is the deadline, zero where there is none.
+func (r Record) DeadlineTime() time.Time {
+	if r.Deadline == nil {
+		return time.Time{}
+	}
+	return *r.Deadline
+}
+
+// maxRecord bounds, in bytes, what is read back from a Node. Ours are below 1 KiB;
+// anybody who may annotate a Node could have written the rest.
+const maxRecord = 16 << 10
+
+// ParseRecord reads a record back from the annotation's text. The text may have
+// been edited by anybody: fields that a drain rests on are checked.
+func ParseRecord(text string) (Record, error) {
+	if len(text) > maxRecord {
+		return Record{}, fmt.Errorf("parse record: %d bytes, want at most %d", len(text), maxRecord)
+	}
+	var r Record
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
+		return Record{}, fmt.Errorf("parse record: %w", err)
+	}
+	if r.Kind.strength() == 0 {
+		return Record{}, fmt.Errorf("parse record: unknown kind %q", r.Kind)
+	}
+	for _, p := range Phases() {
+		if r.Phase == p {
+			return r, nil
+		}
+	}
+	return Record{}, fmt.Errorf("parse record: unknown phase %q", r.Phase)
+}
+
+// String is the annotation's text.
+func (r Record) String() string {
+	b, err := json.Marshal(r)
+	if err != nil { // cannot happen: every field has a JSON form, but for years past 9999
+		return "{}"
+	}
+	return string(b)
+}
+
+func pointer(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
