@@ -1,0 +1,42 @@
+# make build   the daemon, in bin/
+# make test    every test: unit, and end to end on a control plane of real binaries
+# make demo    an interruption, start to end, live in this terminal
+# make bench   the figures of the README, each beside the raw limit of this machine
+# make lint    vet and gofmt
+# make image   a container image, with buildah or docker
+#
+# test, demo and bench build the control plane once (about 9 minutes on 2 cores) into
+# the user's cache directory and start it in seconds from then on.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
+IMAGE   ?= spot-handler:$(VERSION)
+PLATFORM ?= linux/amd64
+
+export CGO_ENABLED = 0
+
+.PHONY: build test lint demo bench image
+
+build:
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/spot-handler
+
+test: lint
+	go run ./e2e/controlplane/cmd/controlplane -build-only
+	go test -timeout 40m -parallel 3 ./...
+
+lint:
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+
+demo:
+	@go run ./e2e/controlplane/cmd/controlplane -build-only
+	@go run ./e2e/demo
+
+bench:
+	@go run ./e2e/controlplane/cmd/controlplane -build-only
+	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./e2e/bench
+
+image:
+	@if command -v buildah >/dev/null; then tool='buildah build'; else tool='docker build'; fi; set -x; \
+	$$tool --platform $(PLATFORM) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMAGE) .

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/rs/zerolog"
+	"k8s.io/klog/v2"
+)
+
+// The values of --log-format.
+const (
+	logJSON    = "json"
+	logConsole = "console"
+)
+
+// newLogger makes the process's logger. Client-go's own words go through it too: its
+// warnings and errors, and with debug the rest.
+func newLogger(w io.Writer, level, format string) zerolog.Logger {
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	if format == logConsole {
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000"}
+	}
+	parsed, err := zerolog.ParseLevel(level)
+	if err != nil {
+		parsed = zerolog.InfoLevel
+	}
+	logger := zerolog.New(w).Level(parsed).With().Timestamp().Logger()
+	client := logger.With().Str("component", "client-go").Logger()
+	if parsed > zerolog.DebugLevel {
+		client = client.Level(zerolog.WarnLevel)
+	}
+	klog.SetSlogLogger(slog.New(zerolog.NewSlogHandler(client)))
+	return logger
+}
+
+// part is a logger for one component of the program.
+func part(logger zerolog.Logger, name string) zerolog.Logger {
+	return logger.With().Str("component", name).Logger()
+}

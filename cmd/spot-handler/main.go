@@ -1,0 +1,82 @@
+// Command spot-handler gets workloads off spot instances before EC2 takes them.
+//
+// It runs in one of two modes:
+//
+//	spot-handler imds    on every spot node, as a DaemonSet: watches the instance
+//	                     metadata service for this node's own notices
+//	spot-handler queue   once per cluster, as a Deployment: consumes the SQS queue
+//	                     that EventBridge feeds with the notices of all instances
+//
+// In both, a notice becomes a record, a taint and a cordon on the Node, with one
+// request; then replacement capacity is requested from the fallback pool, the pods
+// are moved within the time that EC2 leaves, and the node is handed back to what made
+// it. All state is on the Node (annotation spot-handler/interruption), so the process
+// may be killed and replaced at any moment.
+//
+// # Configuration
+//
+// Every flag can be given as a variable too: --queue-url is SPOT_HANDLER_QUEUE_URL.
+// A flag goes before its variable. `spot-handler imds --help` and `spot-handler queue
+// --help` list them. Three things come from where every other tool reads them:
+//
+//   - AWS region, credentials and endpoints: the SDK's variables (AWS_REGION,
+//     AWS_ENDPOINT_URL_SQS, AWS_EC2_METADATA_SERVICE_ENDPOINT, ...)
+//   - the cluster: --kubeconfig, KUBECONFIG, or the pod's service account
+//   - the node's name in imds mode: --node-name or NODE_NAME (downward API)
+//
+// # HTTP
+//
+// --http-addr serves /metrics, /healthz (the process runs) and /readyz (Nodes are
+// known and the source answers).
+//
+// # Exit codes
+//
+// 0 after a clean stop, on SIGTERM or SIGINT; 1 when it cannot go on, such as a lost
+// leader lease; 2 for wrong flags or missing permissions, all named at once, before
+// anything is touched.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// errUsage marks what the operator has to change before a start makes sense.
+var errUsage = errors.New("wrong use")
+
+const (
+	exitClean   = 0
+	exitRuntime = 1
+	exitUsage   = 2
+)
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cfg, done, err := parse(args, stdout)
+	if done {
+		return exitClean
+	}
+	if err == nil {
+		err = serve(ctx, cfg, stderr)
+	}
+	switch {
+	case err == nil:
+		return exitClean
+	case errors.Is(err, errUsage):
+		fmt.Fprintf(stderr, "spot-handler: %v\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "spot-handler: %v\n", err)
+		return exitRuntime
+	}
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
+)
+
+// permission is something that the process has to be allowed to do.
+type permission struct{ verb, group, resource, namespace string }
+
+func (p permission) String() string {
+	where, resource := "", p.resource
+	if p.group != "" {
+		resource += "." + p.group
+	}
+	if p.namespace != "" {
+		where = " in namespace " + p.namespace
+	}
+	return p.verb + " " + resource + where
+}
+
+// permissionsOf lists what a mode cannot do without. What the provisioner needs is
+// not among them: without it a node is drained with no replacement, and that is said.
+func permissionsOf(cfg config, leaseNamespace string) []permission {
+	list := []permission{
+		{verb: "get", resource: "nodes"},
+		{verb: "list", resource: "nodes"},
+		{verb: "watch", resource: "nodes"},
+	}
+	if cfg.DryRun {
+		return append(list, permission{verb: "list", resource: "pods"})
+	}
+	list = append(list, permission{verb: "patch", resource: "nodes"})
+	if cfg.mode == modeQueue || cfg.Drain {
+		list = append(list,
+			permission{verb: "list", resource: "pods"},
+			permission{verb: "watch", resource: "pods"},
+			permission{verb: "create", resource: "pods/eviction"},
+			permission{verb: "list", group: "policy", resource: "poddisruptionbudgets"},
+			permission{verb: "watch", group: "policy", resource: "poddisruptionbudgets"},
+		)
+	}
+	if cfg.mode == modeQueue && cfg.LeaderElect {
+		for _, verb := range []string{"get", "create", "update"} {
+			list = append(list, permission{verb: verb, group: "coordination.k8s.io", resource: "leases", namespace: leaseNamespace})
+		}
+	}
+	return list
+}
+
+// checkPermissions asks the API server about each and returns all that are missing,
+// as an error that wraps errUsage. Another error means that it could not be asked.
+func checkPermissions(ctx context.Context, client typedauthorizationv1.SelfSubjectAccessReviewInterface, list []permission) error {
+	missing := make([]error, len(list))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(4)
+	for i, p := range list {
+		g.Go(func() error {
+			resource, subresource, _ := strings.Cut(p.resource, "/")
+			review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Verb: p.verb, Group: p.group, Resource: resource, Subresource: subresource, Namespace: p.namespace,
+				}},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return fmt.Errorf("check permission to %s: %w", p, err)
+			}
+			if !review.Status.Allowed {
+				missing[i] = fmt.Errorf("not allowed to %s: add it to the role of the service account", p)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if err := errors.Join(missing...); err != nil {
+		return fmt.Errorf("%w: missing permissions:\n%w", errUsage, err)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"spot-handler/drain"
+	"spot-handler/handler"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
+	"spot-handler/handler/provisioner"
+)
+
+// source delivers notices until ctx ends. Healthy gives the reason why it does not
+// get any at present.
+type source interface {
+	Run(ctx context.Context) error
+	Healthy() error
+}
+
+// accepter is what sources deliver to.
+type accepter interface {
+	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
+}
+
+// serve puts the parts together, in order of dependency, and runs them until ctx ends
+// or one fails.
+func serve(ctx context.Context, cfg config, stderr io.Writer) error {
+	logger := newLogger(stderr, cfg.LogLevel, cfg.LogFormat)
+	tuneMemory()
+
+	clients, err := newClients(cfg)
+	if err != nil {
+		return err
+	}
+	leaseNamespace := leaseNamespace(cfg)
+	if err := checkPermissions(ctx, clients.reviews, permissionsOf(cfg, leaseNamespace)); errors.Is(err, errUsage) {
+		return err
+	} else if err != nil {
+		// The API server is away or slow. That is no reason not to start: an
+		// interruption may be under way, and every part tries again by itself.
+		logger.Warn().Err(err).Msg("permissions not checked")
+	}
+	listener, err := net.Listen("tcp", cfg.HTTPAddr)
+	if err != nil {
+		return fmt.Errorf("%w: --http-addr (SPOT_HANDLER_HTTP_ADDR): %w", errUsage, err)
+	}
+	defer listener.Close()
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), buildInfo(cfg.mode),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	index := nodes.New(clients.core.Nodes(), cfg.NodeName)
+	policy := drain.Policy{Strategy: drain.Strategy(cfg.DrainStrategy), Margin: cfg.Margin}
+	events := notify.NewEvents(clients.core)
+
+	var h *handler.Handler
+	enqueue := func(node string) { h.Enqueue(node) }
+	drainer := drain.New(drain.Options{
+		Pods: clients.core.RESTClient(), Budgets: clients.policy.RESTClient(), Policy: policy,
+		Notify: enqueue, Refused: events.EvictionBlocked,
+		Registerer: registry, Logger: part(logger, "drain"),
+	})
+	provider := provisioner.New(provisioner.Options{
+		Backend: cfg.Provisioner, FallbackNodePools: cfg.FallbackNodePool, Dynamic: clients.dynamic,
+		Notify: enqueue, Registerer: registry, Logger: part(logger, "provisioner"),
+	})
+	options := handler.Options{
+		Nodes: clients.core.Nodes(), Index: index, Drainer: drainer, Provisioner: provider, Events: events,
+		Rebalance: handler.RebalancePolicy(cfg.Rebalance), ReleaseNode: cfg.ReleaseNode,
+		Registerer: registry, Logger: part(logger, "handler"),
+	}
+	h = handler.New(options)
+	var accept accepter = h
+	if cfg.DryRun {
+		accept = handler.NewDryRun(options, clients.core.Pods(""), provider, policy)
+	}
+	from, err := newSource(ctx, cfg, accept, registry, logger)
+	if err != nil {
+		return err
+	}
+
+	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.DryRun).
+		Str("http_addr", listener.Addr().String()).Msg("starting")
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return httpServer{listener: listener, registry: registry, ready: readiness(index, from)}.Run(ctx)
+	})
+	g.Go(func() error { return index.Run(ctx) })
+	g.Go(func() error { return events.Run(ctx) })
+	g.Go(func() error {
+		// Before the Nodes are known every instance would look like somebody else's.
+		if err := index.Wait(ctx); err != nil {
+			return nil // stopped before
+		}
+		return from.Run(ctx)
+	})
+	if reconciles(cfg) {
+		g.Go(func() error {
+			if err := index.Wait(ctx); err != nil {
+				return nil // stopped before
+			}
+			if cfg.mode == modeQueue && cfg.LeaderElect {
+				return lead(ctx, clients, leaseNamespace, registry, part(logger, "leader"), h.Run)
+			}
+			return h.Run(ctx)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	logger.Info().Msg("stopped")
+	return nil
+}
+
+// reconciles reports whether this process drains, as opposed to marking Nodes only.
+func reconciles(cfg config) bool {
+	return !cfg.DryRun && (cfg.mode == modeQueue || cfg.Drain)
+}
+
+func readiness(index *nodes.Index, from source) func() error {
+	return func() error {
+		if !index.Synced() {
+			return errors.New("nodes are not known yet")
+		}
+		return from.Healthy()
+	}
+}
+
+func newSource(ctx context.Context, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+	switch cfg.mode {
+	case modeIMDS:
+		return newPoller(ctx, cfg, to, registry, logger)
+	default:
+		return newConsumer(ctx, cfg, to, registry, logger)
+	}
+}

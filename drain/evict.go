@@ -1,0 +1,169 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// evictTimeout bounds one eviction request. The API server answers in
+// milliseconds; admission webhooks may take up to 30 s, which would be a quarter of
+// all the time there is: better to ask again.
+const evictTimeout = 10 * time.Second
+
+// evict makes one attempt at a task, as the plan stands now.
+func (d *Drainer) evict(ctx context.Context, t *task) {
+	done := func() { t.session.note(func() { t.state.queued = false }) }
+	if t.session.ctx.Err() != nil {
+		return
+	}
+	decision, ok := t.session.decision(time.Now(), t.pod)
+	if !ok || decision.Action != Evict {
+		done() // gone, terminating, or to be held again; the next plan says so
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
+	err := postEviction(ctx, d.opts.Pods, decision)
+	cancel()
+	answer := classify(err)
+	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
+
+	switch answer.outcome {
+	case evicted, podGone:
+		t.session.note(func() {
+			t.state.queued, t.state.evicted, t.state.refusal = false, true, ""
+			t.state.truncated = answer.outcome == evicted && decision.Grace != nil
+		})
+	case refused:
+		first := false
+		t.session.note(func() { first, t.state.refusal = t.state.refusal == "", answer.reason })
+		if first {
+			d.opts.Logger.Info().Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).
+				Str("reason", answer.reason).Msg("eviction refused")
+			if d.opts.Refused != nil {
+				d.opts.Refused(t.session.node, t.pod, answer.reason)
+			}
+		}
+		d.budgets.watch(t.session.ctx, t.pod.Namespace)
+		t.attempt++
+		d.queue.after(t, retryIn(t.attempt))
+	case transient:
+		d.opts.Logger.Debug().Err(err).Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).
+			Int("attempt", t.attempt).Msg("evict pod")
+		t.attempt++
+		d.queue.after(t, max(answer.retryAfter, retryIn(t.attempt)))
+	}
+}
+
+// postEviction asks the API server to evict the pod with that UID and no other: a
+// StatefulSet may have made a new one of the same name. A 429 is not retried here,
+// as client-go would do for as long as Retry-After says.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+func postEviction(ctx context.Context, client rest.Interface, d Decision) error {
+	eviction := &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: d.Pod.Name, Namespace: d.Pod.Namespace},
+		DeleteOptions: &metav1.DeleteOptions{
+			GracePeriodSeconds: d.Grace,
+			Preconditions:      metav1.NewUIDPreconditions(string(d.Pod.UID)),
+		},
+	}
+	return client.Post().Namespace(d.Pod.Namespace).Resource("pods").Name(d.Pod.Name).SubResource("eviction").
+		MaxRetries(0).Body(eviction).Do(ctx).Error()
+}
+
+type outcome int
+
+const (
+	evicted   outcome = iota // 200, 201
+	podGone                  // 404, and 409 for another UID
+	refused                  // a budget, or a namespace that is going
+	transient                // anything else: try again
+)
+
+// answer is what the API server's reply to an eviction means.
+type answer struct {
+	outcome    outcome
+	status     int32
+	reason     string
+	retryAfter time.Duration
+}
+
+// code is the label of evictions_total: the HTTP status, or "error" where there was
+// no reply.
+func (a answer) code() string {
+	if a.status == 0 {
+		return codeError
+	}
+	for _, known := range evictionCodes {
+		if known == strconv.Itoa(int(a.status)) {
+			return known
+		}
+	}
+	return codeOther
+}
+
+// classify tells the replies of the eviction API apart, by status and cause, never
+// by their text.
+// https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go
+func classify(err error) answer {
+	if err == nil {
+		return answer{outcome: evicted, status: http.StatusCreated}
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return answer{outcome: transient, reason: err.Error()}
+	}
+	a := answer{outcome: transient, status: status.Status().Code, reason: status.Status().Message}
+	if details := status.Status().Details; details != nil {
+		a.retryAfter = time.Duration(details.RetryAfterSeconds) * time.Second
+	}
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+		a.outcome = podGone
+	case apierrors.IsTooManyRequests(err):
+		if cause, ok := cause(status.Status(), policyv1.DisruptionBudgetCause); ok {
+			a.outcome = refused
+			if cause.Message != "" {
+				a.reason = a.reason + " " + cause.Message
+			}
+		}
+	case apierrors.IsForbidden(err):
+		if _, ok := cause(status.Status(), corev1.NamespaceTerminatingCause); ok {
+			a.outcome = refused
+		}
+	case apierrors.IsInternalError(err):
+		// The pod has more than one budget, which the API cannot evict. Another 500
+		// looks the same and is as good a reason to wait and say so.
+		a.outcome = refused
+	}
+	return a
+}
+
+func cause(status metav1.Status, want metav1.CauseType) (metav1.StatusCause, bool) {
+	if status.Details != nil {
+		for _, c := range status.Details.Causes {
+			if c.Type == want {
+				return c, true
+			}
+		}
+	}
+	return metav1.StatusCause{}, false
+}
+
+// retryIn is when a refused eviction is tried again if nothing wakes it earlier:
+// from half a second up to five, jittered so that the pods of one budget do not come
+// together. The watch of the budget is what makes it prompt; this makes it sure.
+func retryIn(attempt int) time.Duration {
+	const first, longest = 500 * time.Millisecond, 5 * time.Second
+	d := min(first<<min(attempt-1, 10), longest)
+	return d/2 + rand.N(d/2)
+}

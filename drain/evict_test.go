@@ -1,0 +1,54 @@
+package drain
+
+import (
+	"errors"
+	"net/http"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// The replies as the API server forms them; e2e has the server itself say them.
+func TestClassify(t *testing.T) {
+	pods := schema.GroupResource{Resource: "pods"}
+	budget := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
+	budget.ErrStatus.Details.Causes = []metav1.StatusCause{{
+		Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget web needs 10 healthy pods and has 10 currently",
+	}}
+	terminating := apierrors.NewForbidden(pods, "a", errors.New("namespace is going"))
+	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: corev1.NamespaceTerminatingCause}}
+
+	for name, tt := range map[string]struct {
+		err     error
+		outcome outcome
+		code    string
+		after   time.Duration
+	}{
+		"taken":         {nil, evicted, "201", 0},
+		"gone":          {apierrors.NewNotFound(pods, "a"), podGone, "404", 0},
+		"another UID":   {apierrors.NewConflict(pods, "a", errors.New("uid")), podGone, "409", 0},
+		"budget":        {budget, refused, "429", 0},
+		"fairness":      {apierrors.NewTooManyRequests("too many requests", 3), transient, "429", 3 * time.Second},
+		"two budgets":   {apierrors.NewInternalError(errors.New("more than one")), refused, "500", 0},
+		"terminating":   {terminating, refused, "403", 0},
+		"not allowed":   {apierrors.NewForbidden(pods, "a", errors.New("rbac")), transient, "403", 0},
+		"no reply":      {errors.New("connection refused"), transient, "error", 0},
+		"teapot":        {apierrors.NewGenericServerResponse(http.StatusTeapot, "POST", pods, "a", "", 0, true), transient, "other", 0},
+		"wrapped reply": {errors.Join(errors.New("evict"), apierrors.NewNotFound(pods, "a")), podGone, "404", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := classify(tt.err)
+			if a.outcome != tt.outcome || a.code() != tt.code || a.retryAfter != tt.after {
+				t.Errorf("outcome %v, code %s, after %s; want %v, %s, %s", a.outcome, a.code(), a.retryAfter, tt.outcome, tt.code, tt.after)
+			}
+		})
+	}
+	if got, want := classify(budget).reason, "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget web needs 10 healthy pods and has 10 currently"; got != want {
+		t.Errorf("reason %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,59 @@
+package drain
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+type metrics struct {
+	evictions *prometheus.CounterVec
+	pods      *prometheus.CounterVec
+}
+
+// The values of evictions_total's label code.
+const (
+	codeError = "error" // no reply
+	codeOther = "other" // a status that the eviction API does not document
+)
+
+var evictionCodes = []string{"201", "403", "404", "409", "429", "500"}
+
+// The values of pods_total's label outcome.
+const (
+	graceful  = "graceful"
+	truncated = "truncated"
+	forced    = "forced"
+	left      = "left"
+)
+
+func newMetrics(reg prometheus.Registerer, blocked func() float64) *metrics {
+	f := promauto.With(reg)
+	m := &metrics{
+		evictions: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spot_handler_evictions_total",
+			Help: "Eviction requests, by the API server's reply: an HTTP status, other, or error where there was none.",
+		}, []string{"code"}),
+		pods: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spot_handler_pods_total",
+			Help: "Pods that had to leave an interrupted node, by how they left it. Counted when the node's drain ends.",
+		}, []string{"outcome"}),
+	}
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spot_handler_blocked_pods",
+		Help: "Pods whose eviction is due and refused, by a disruption budget or a terminating namespace.",
+	}, blocked)
+	for _, code := range append(evictionCodes, codeError, codeOther) {
+		m.evictions.WithLabelValues(code)
+	}
+	for _, outcome := range []string{graceful, truncated, forced, left} {
+		m.pods.WithLabelValues(outcome)
+	}
+	return m
+}
+
+func (m *metrics) count(r Result) {
+	m.pods.WithLabelValues(graceful).Add(float64(r.Graceful))
+	m.pods.WithLabelValues(truncated).Add(float64(r.Truncated))
+	m.pods.WithLabelValues(forced).Add(float64(r.Forced))
+	m.pods.WithLabelValues(left).Add(float64(r.Left))
+}

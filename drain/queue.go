@@ -1,0 +1,142 @@
+package drain
+
+import (
+	"container/heap"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// task is one pod's eviction, from when it is due until the API server has taken it.
+type task struct {
+	session *session
+	pod     *corev1.Pod
+	state   *tracked
+	latest  time.Time // latest safe start; zero is last
+	attempt int
+
+	timer *time.Timer // set while it waits for its next attempt
+}
+
+// queue orders the evictions of all nodes by their latest safe start. Tasks that
+// wait for their next attempt are timers beside it.
+type queue struct {
+	mu      sync.Mutex
+	ready   *sync.Cond
+	heap    tasks
+	waiting map[*task]struct{}
+	closed  bool
+}
+
+func newQueue() *queue {
+	q := &queue{waiting: map[*task]struct{}{}}
+	q.ready = sync.NewCond(&q.mu)
+	return q
+}
+
+func (q *queue) push(t *task) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pushLocked(t)
+}
+
+func (q *queue) pushLocked(t *task) {
+	if q.closed {
+		return
+	}
+	heap.Push(&q.heap, t)
+	q.ready.Signal()
+}
+
+// after puts the task back in d, or earlier when wake says so.
+func (q *queue) after(t *task, d time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	q.waiting[t] = struct{}{}
+	t.timer = time.AfterFunc(d, func() { q.wakeTask(t) })
+}
+
+func (q *queue) wakeTask(t *task) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if _, ok := q.waiting[t]; !ok {
+		return
+	}
+	delete(q.waiting, t)
+	t.timer.Stop()
+	q.pushLocked(t)
+}
+
+// wake puts back up to n of the waiting pods that the selector picks in the
+// namespace, the most urgent first.
+func (q *queue) wake(namespace string, selector labels.Selector, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var matching tasks
+	for t := range q.waiting {
+		if t.pod.Namespace == namespace && selector.Matches(labels.Set(t.pod.Labels)) {
+			matching = append(matching, t)
+		}
+	}
+	heap.Init(&matching)
+	for ; n > 0 && len(matching) > 0; n-- {
+		t := heap.Pop(&matching).(*task)
+		delete(q.waiting, t)
+		t.timer.Stop()
+		q.pushLocked(t)
+	}
+}
+
+// next blocks until a task is due; false means that the queue is closed.
+func (q *queue) next() (*task, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.heap) == 0 && !q.closed {
+		q.ready.Wait()
+	}
+	if q.closed {
+		return nil, false
+	}
+	return heap.Pop(&q.heap).(*task), true
+}
+
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	for t := range q.waiting {
+		t.timer.Stop()
+	}
+	clear(q.waiting)
+	q.heap = nil
+	q.ready.Broadcast()
+}
+
+// tasks is a heap, earliest latest start first; those without one come last.
+type tasks []*task
+
+func (h tasks) Len() int { return len(h) }
+func (h tasks) Less(i, j int) bool {
+	switch a, b := h[i].latest, h[j].latest; {
+	case a.IsZero():
+		return false
+	case b.IsZero():
+		return true
+	default:
+		return a.Before(b)
+	}
+}
+func (h tasks) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *tasks) Push(x any)   { *h = append(*h, x.(*task)) }
+func (h *tasks) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return last
+}

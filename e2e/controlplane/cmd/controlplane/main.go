@@ -1,0 +1,99 @@
+// Command controlplane runs a real Kubernetes control plane on this machine until
+// its standard input ends or it is interrupted.
+//
+//	go run ./e2e/controlplane/cmd/controlplane
+//
+// It runs etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kwok (in
+// the role of the kubelets) and Karpenter with its kwok provider. All are built
+// from Go modules at the first start, which takes minutes, and kept in a cache
+// outside the checkout. Once they serve it prints one line of JSON with what a
+// client needs to know: the path of a kubeconfig (an administrator's), of a
+// kubectl, of the directory with the logs, and the ids of the processes.
+//
+// When it ends, for whatever reason, every process ends with it, and the
+// directory is removed.
+//
+// Flags:
+//
+//	-karpenter    run Karpenter (default true)
+//	-audit        have the apiserver write an audit log, named in the JSON as auditLog
+//	-dir          directory for all files; the logs are left in it
+//	-heartbeat    how often nodes say that they live; slower is cheaper for
+//	              thousands of them, and a node that is dead is noticed after five
+//	              of them (default 10s)
+//	-build-only   fill the cache and end
+//
+// Environment:
+//
+//	SPOT_HANDLER_E2E_CACHE   where the cache is, instead of the user's cache directory
+//	KUBEBUILDER_ASSETS       a directory from which etcd, kube-apiserver and kubectl
+//	                         are taken, where it has them
+//	GOFLAGS and others       are passed on to the go command
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"spot-handler/e2e/controlplane/internal/assets"
+	"spot-handler/e2e/controlplane/internal/supervisor"
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("controlplane", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	options := supervisor.Options{Progress: stderr}
+	flags.BoolVar(&options.Karpenter, "karpenter", true, "run Karpenter")
+	flags.BoolVar(&options.Audit, "audit", false, "have the apiserver write an audit log")
+	flags.StringVar(&options.Dir, "dir", "", "`directory` for all files; the logs are left in it")
+	flags.DurationVar(&options.Heartbeat, "heartbeat", 10*time.Second, "how often nodes say that they live")
+	buildOnly := flags.Bool("build-only", false, "fill the cache and end")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if options.Heartbeat < time.Second || flags.NArg() > 0 {
+		fmt.Fprintln(stderr, "controlplane: -heartbeat must be 1s or more, and there are no arguments")
+		return 2
+	}
+
+	// A client that is gone must not end us by a write to its pipe, before the end is
+	// orderly. Not signal.Ignore: the components would inherit that.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if *buildOnly {
+		if _, err := assets.Ensure(ctx, stderr); err != nil {
+			fmt.Fprintln(stderr, "controlplane:", err)
+			return 1
+		}
+		return 0
+	}
+	// Whoever starts us holds the other end, and the kernel closes it for those that
+	// can no longer do so.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		_, _ = io.Copy(io.Discard, stdin)
+		cancel()
+	}()
+
+	err := supervisor.Supervise(ctx, options, func(info supervisor.Info) error {
+		return json.NewEncoder(stdout).Encode(info)
+	})
+	if err != nil {
+		fmt.Fprintln(stderr, "controlplane:", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,143 @@
+package sqsemu
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+const (
+	sqsShape    = "com.amazonaws.sqs#"
+	commonShape = "com.amazon.coral.service#"
+	// queryPrefix stands before most codes in the header that keeps the names of the older query protocol alive.
+	queryPrefix = "AWS.SimpleQueueService."
+)
+
+// apiError is an error of the service in its wire shape: a JSON body with the type and the message, and the code of the
+// query protocol in a header, which is the code that the SDKs show.
+type apiError struct {
+	status  int
+	shape   string // with its namespace
+	query   string
+	message string
+}
+
+func (e *apiError) Error() string { return e.query + ": " + e.message }
+
+// code is the bare name of the error, as it stands in the failed entries of a batch.
+func (e *apiError) code() string {
+	for i := len(e.shape) - 1; i >= 0; i-- {
+		if e.shape[i] == '#' {
+			return e.shape[i+1:]
+		}
+	}
+	return e.shape
+}
+
+func (e *apiError) write(w http.ResponseWriter) {
+	fault := "Sender"
+	if e.status >= http.StatusInternalServerError {
+		fault = "Receiver"
+	}
+	w.Header().Set("X-Amzn-Query-Error", e.query+";"+fault)
+	body, _ := json.Marshal(map[string]string{"__type": e.shape, "message": e.message})
+	w.WriteHeader(e.status)
+	_, _ = w.Write(body)
+}
+
+// modeled makes an error whose query code carries the service's prefix.
+func modeled(code, format string, args ...any) *apiError {
+	return &apiError{http.StatusBadRequest, sqsShape + code, queryPrefix + code, fmt.Sprintf(format, args...)}
+}
+
+func errQueueDoesNotExist() *apiError {
+	e := modeled("QueueDoesNotExist", "The specified queue does not exist.")
+	e.query = queryPrefix + "NonExistentQueue"
+	return e
+}
+
+func errQueueExists(attribute string) *apiError {
+	e := modeled("QueueNameExists", "A queue already exists with the same name and a different value for attribute %s", attribute)
+	e.query = "QueueAlreadyExists"
+	return e
+}
+
+func errReceiptHandle(handle string) *apiError {
+	e := modeled("ReceiptHandleIsInvalid", "The input receipt handle %q is not a valid receipt handle.", handle)
+	e.query = "ReceiptHandleIsInvalid"
+	return e
+}
+
+func errMessageContents() *apiError {
+	e := modeled("InvalidMessageContents", "Invalid characters found in the message body.")
+	e.query = "InvalidMessageContents"
+	return e
+}
+
+func errAttributeName(name string) *apiError {
+	e := modeled("InvalidAttributeName", "Unknown Attribute %s.", name)
+	e.query = "InvalidAttributeName"
+	return e
+}
+
+func errAttributeValue(name, value string) *apiError {
+	e := modeled("InvalidAttributeValue", "Invalid value %q for the parameter %s.", value, name)
+	e.query = "InvalidAttributeValue"
+	return e
+}
+
+func errParameter(format string, args ...any) *apiError {
+	return &apiError{
+		http.StatusBadRequest, commonShape + "InvalidParameterValueException", "InvalidParameterValue", fmt.Sprintf(format, args...),
+	}
+}
+
+func errMissing(parameter string) *apiError {
+	return &apiError{
+		http.StatusBadRequest, commonShape + "MissingRequiredParameterException", "MissingParameter",
+		"The request must contain the parameter " + parameter + ".",
+	}
+}
+
+func errUnknownAction(action string) *apiError {
+	return &apiError{
+		http.StatusBadRequest, commonShape + "UnknownOperationException", "InvalidAction",
+		fmt.Sprintf("The action %q is not emulated.", action),
+	}
+}
+
+func errMalformed(err error) *apiError {
+	return &apiError{
+		http.StatusBadRequest, commonShape + "SerializationException", "MalformedInput", err.Error(),
+	}
+}
+
+func errAccessDenied(action string) *apiError {
+	return &apiError{
+		http.StatusForbidden, commonShape + "AccessDeniedException", "AccessDenied",
+		"User: arn:aws:iam::" + account + ":user/emulated is not authorized to perform: sqs:" + action +
+			" because no identity-based policy allows the sqs:" + action + " action",
+	}
+}
+
+func errUnavailable() *apiError {
+	return &apiError{
+		http.StatusServiceUnavailable, commonShape + "ServiceUnavailableException", "ServiceUnavailable",
+		"The request has failed due to a temporary failure of the server.",
+	}
+}
+
+// errRequestThrottled is the throttling error in the model of SQS; its status is 403, which a client that looks at
+// nothing else takes for missing rights.
+func errRequestThrottled() *apiError {
+	return &apiError{
+		http.StatusForbidden, sqsShape + "RequestThrottled", "RequestThrottled", "The request was denied due to request throttling.",
+	}
+}
+
+// errThrottling is the error of the front end that all AWS services share.
+func errThrottling() *apiError {
+	return &apiError{
+		http.StatusBadRequest, "com.amazon.coral.availability#ThrottlingException", "ThrottlingException", "Rate exceeded",
+	}
+}

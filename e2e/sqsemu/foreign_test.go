@@ -1,0 +1,112 @@
+package sqsemu_test
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// foreignDeviations are the cases in which the foreign emulator, fauxqs 2.4.1 of npm, is not what AWS documents.
+var foreignDeviations = map[string]string{
+	"a bad queue name is refused":                      "takes any name",
+	"characters beyond the basic plane arrive":         "looks at UTF-16 halves and refuses them as surrogates",
+	"message attributes come when asked for by prefix": `knows "prefix.*" only in other spellings`,
+	"a bad receipt handle is ReceiptHandleIsInvalid":   "deletes of unknown handles succeed, changes are MessageNotInflight",
+	"a batch deletes the good and tells of the bad":    "deletes of unknown handles succeed",
+	"a second purge within a minute is refused":        "purges as often as it is asked to",
+}
+
+// startForeign runs an SQS emulator that this project did not write and returns its endpoint. It needs node and npm, and
+// for its first run a registry to install from.
+func startForeign(t *testing.T) string {
+	t.Helper()
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skipf("no foreign SQS emulator to compare with: %v", err)
+	}
+	home, err := installForeign()
+	if err != nil {
+		t.Skipf("no foreign SQS emulator to compare with: %v", err)
+	}
+	cmd := exec.Command(node, filepath.Join("testdata", "foreign", "serve.mjs"), home)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe() // its end, also by our death, ends the process
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start foreign emulator: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	slow := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	defer slow.Stop()
+	lines := bufio.NewScanner(stdout)
+	if !lines.Scan() {
+		t.Fatalf("foreign emulator said nothing: %v", lines.Err())
+	}
+	return strings.TrimSpace(lines.Text())
+}
+
+// installForeign installs what the lock file names, once per version, in the user's cache.
+func installForeign() (dir string, err error) {
+	lock, err := os.ReadFile(filepath.Join("testdata", "foreign", "package-lock.json"))
+	if err != nil {
+		return "", err
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	parent := filepath.Join(cache, "spot-handler", "foreign-sqs")
+	sum := sha256.Sum256(lock)
+	dir = filepath.Join(parent, hex.EncodeToString(sum[:6]))
+	if _, err := os.Stat(dir); err == nil {
+		return dir, nil
+	}
+
+	// Installed beside its place and then moved, so that an install cut short is never taken for a good one.
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", err
+	}
+	work, err := os.MkdirTemp(parent, "install-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	manifest, err := os.ReadFile(filepath.Join("testdata", "foreign", "package.json"))
+	if err != nil {
+		return "", err
+	}
+	for name, content := range map[string][]byte{"package.json": manifest, "package-lock.json": lock} {
+		if err := os.WriteFile(filepath.Join(work, name), content, 0o644); err != nil {
+			return "", err
+		}
+	}
+	cmd := exec.Command("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
+	cmd.Dir = work
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("npm ci: %w\n%s", err, out)
+	}
+	if err := os.Rename(work, dir); err != nil {
+		if _, statErr := os.Stat(dir); statErr == nil {
+			return dir, nil // another test process was faster
+		}
+		return "", err
+	}
+	return dir, nil
+}

@@ -1,0 +1,116 @@
+package sqsemu
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"slices"
+	"strings"
+	"time"
+)
+
+// newHandle returns a receipt handle. Like a real one it is opaque to clients and tells the service which message of
+// which queue it stands for, even when the message is gone.
+func (q *Queue) newHandle(m *message) string {
+	return base64.StdEncoding.EncodeToString([]byte(q.name + "/" + m.ID + "/" + rand.Text()))
+}
+
+// open returns the message that a receipt handle stands for, and whether the handle is of its latest receive. The
+// message is nil when the queue no longer knows it.
+func (q *Queue) open(handle string) (m *message, latest bool, err *apiError) {
+	if handle == "" {
+		return nil, false, errMissing("ReceiptHandle")
+	}
+	text, decodeErr := base64.StdEncoding.DecodeString(handle)
+	parts := strings.Split(string(text), "/")
+	if decodeErr != nil || len(parts) != 3 || parts[0] != q.name {
+		return nil, false, errReceiptHandle(handle)
+	}
+	m = q.messages[parts[1]]
+	return m, m != nil && slices.Contains(m.handles, handle), nil
+}
+
+type receiptInput struct {
+	Id                string // in a batch
+	QueueUrl          string // otherwise
+	ReceiptHandle     string
+	VisibilityTimeout *int // of a change
+}
+
+func (in *receiptInput) id() string { return in.Id }
+
+type receiptBatchInput struct {
+	QueueUrl string
+	Entries  []receiptInput
+}
+
+func (s *Server) handleDeleteMessage(_ context.Context, in *receiptInput) (any, *apiError) {
+	return s.withQueue(in.QueueUrl, func(q *Queue) (any, *apiError) { return nil, q.deleteMessage(in) })
+}
+
+func (s *Server) handleDeleteMessageBatch(_ context.Context, in *receiptBatchInput) (any, *apiError) {
+	return s.withQueue(in.QueueUrl, func(q *Queue) (any, *apiError) {
+		return batch(in.Entries, (*receiptInput).id, func(e *receiptInput) (idOutput, *apiError) {
+			return idOutput{e.Id}, q.deleteMessage(e)
+		})
+	})
+}
+
+// deleteMessage deletes whether or not the message is still in flight, as long as nobody received it since. With an older
+// handle the call succeeds and "the message might not be deleted" (API reference): here it is not, because a consumer
+// that counts on it loses nothing with us and messages with AWS. Deleting twice succeeds.
+func (q *Queue) deleteMessage(in *receiptInput) *apiError {
+	m, latest, err := q.open(in.ReceiptHandle)
+	if err != nil {
+		return err
+	}
+	if latest && !m.gone() {
+		q.remove(m, Deleted, time.Now())
+	}
+	return nil
+}
+
+func (s *Server) handleChangeVisibility(_ context.Context, in *receiptInput) (any, *apiError) {
+	return s.withQueue(in.QueueUrl, func(q *Queue) (any, *apiError) { return nil, q.changeVisibility(in) })
+}
+
+func (s *Server) handleChangeVisibilityBatch(_ context.Context, in *receiptBatchInput) (any, *apiError) {
+	return s.withQueue(in.QueueUrl, func(q *Queue) (any, *apiError) {
+		return batch(in.Entries, (*receiptInput).id, func(e *receiptInput) (idOutput, *apiError) {
+			return idOutput{e.Id}, q.changeVisibility(e)
+		})
+	})
+}
+
+// changeVisibility makes the timeout begin anew; 0 makes the message visible at once. Twelve hours after its receive a
+// message is visible again, whatever was asked for meanwhile.
+func (q *Queue) changeVisibility(in *receiptInput) *apiError {
+	if in.VisibilityTimeout == nil {
+		return errMissing("VisibilityTimeout")
+	}
+	if _, err := between("VisibilityTimeout", in.VisibilityTimeout, 0, 0, maxVisibility); err != nil {
+		return err
+	}
+	m, latest, err := q.open(in.ReceiptHandle)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	q.advance(now)
+	if !latest || m.gone() {
+		return errParameter("Value %s for parameter ReceiptHandle is invalid. Reason: Message does not exist or is not available for visibility timeout change.", in.ReceiptHandle)
+	}
+	if m.State != InFlight {
+		return modeled("MessageNotInflight", "The message referred to isn't in flight.")
+	}
+	until := now.Add(time.Duration(*in.VisibilityTimeout) * time.Second)
+	if until.Sub(m.taken) > maxVisibility*time.Second {
+		return errParameter("Value %d for parameter VisibilityTimeout is invalid. Reason: Total VisibilityTimeout for the message is beyond the limit [%d seconds].", *in.VisibilityTimeout, maxVisibility)
+	}
+	if *in.VisibilityTimeout == 0 {
+		q.show(m)
+	} else {
+		q.hide(m, InFlight, until)
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package handler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+)
+
+// staleAfter is how long after its deadline a notice is still believed when its
+// node is alive and Ready. EC2 acts within seconds of the time that it gives, so a
+// node that is well minutes later is another life of it, or the message is late:
+// EventBridge delivers for up to 24 hours.
+const staleAfter = 3 * time.Minute
+
+// acceptAttempts bounds how often Accept writes again after somebody else changed
+// the Node at the same moment. Each attempt reads the Node anew, so more than one
+// or two mean that something rewrites it all the time; the source comes back later.
+const acceptAttempts = 5
+
+// RebalancePolicy says what is done on a rebalance recommendation.
+type RebalancePolicy string
+
+const (
+	RebalanceIgnore  RebalancePolicy = "ignore"  // nothing
+	RebalanceCordon  RebalancePolicy = "cordon"  // record and cordon, no drain
+	RebalanceReplace RebalancePolicy = "replace" // drain as soon as a replacement is ready
+)
+
+// RebalancePolicies lists every policy.
+func RebalancePolicies() []RebalancePolicy {
+	return []RebalancePolicy{RebalanceIgnore, RebalanceCordon, RebalanceReplace}
+}
+
+// Accept records a notice on its Node. It returns an error only when the notice is
+// not settled and has to be delivered again; the verdict says what became of it
+// otherwise. Unknown means that no Node is that instance at this moment: whether to
+// ask again is the source's decision.
+func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	node, ok := h.opts.Index.Find(n)
+	for attempt := 0; ok && attempt < acceptAttempts; attempt++ {
+		rec, verdict := h.judge(node, n)
+		if verdict != interruption.Accepted {
+			return verdict, nil
+		}
+		patch, err := markPatch(node, &rec)
+		if err != nil {
+			return "", fmt.Errorf("mark node %q: %w", node.Name, err)
+		}
+		patched, err := h.opts.Nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+		switch {
+		case err == nil:
+			h.accepted(patched, rec, n)
+			return interruption.Accepted, nil
+		case apierrors.IsNotFound(err):
+			return interruption.Unknown, nil
+		case !apierrors.IsConflict(err):
+			return "", fmt.Errorf("mark node %q: %w", node.Name, err)
+		}
+		name := node.Name
+		node, err = h.opts.Nodes.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return interruption.Unknown, nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("read node %q: %w", name, err)
+		}
+	}
+	if !ok {
+		return interruption.Unknown, nil
+	}
+	return "", fmt.Errorf("mark node %q: changed by others %d times in a row", node.Name, acceptAttempts)
+}
+
+// judge compares a notice with what the Node says already. The record is only
+// meaningful with the verdict Accepted.
+func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.Record, interruption.Verdict) {
+	if n.Kind == interruption.RebalanceRecommendation && h.opts.Rebalance == RebalanceIgnore {
+		return interruption.Record{}, interruption.Ignored
+	}
+	if n.InstanceID == "" {
+		n.InstanceID = nodes.InstanceID(node)
+	}
+	if !n.Deadline.IsZero() && time.Since(n.Deadline) > staleAfter && isReady(node) {
+		return interruption.Record{}, interruption.Stale
+	}
+	old, has, err := recordOf(node)
+	if !has || err != nil || n.Supersedes(old) {
+		return interruption.NewRecord(n), interruption.Accepted
+	}
+	rec, changed := old.Merge(n)
+	if !changed {
+		return old, interruption.Duplicate
+	}
+	if rec.Kind != old.Kind && old.Phase.Over() && old.Phase != interruption.Released {
+		rec.Phase = interruption.Noticed // cordoned only until now, or drained in part
+	}
+	return rec, interruption.Accepted
+}
+
+func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interruption.Notice) {
+	h.metrics.noticed(n)
+	h.opts.Events.Noticed(node, rec)
+	tell(h.opts.Logger.Info(), node.Name, rec).Str("event_id", n.EventID).Str("phase", string(rec.Phase)).
+		Float64("took_seconds", time.Since(n.Received).Seconds()).Msg("interruption accepted, node cordoned")
+}
+
+// tell adds the fields that every line of an interruption's story has.
+func tell(e *zerolog.Event, node string, r interruption.Record) *zerolog.Event {
+	e = e.Str("node", node).Str("instance_id", r.Instance).Str("kind", string(r.Kind)).Str("source", string(r.Source))
+	if d := r.DeadlineTime(); !d.IsZero() {
+		e = e.Time("deadline", d).Float64("remaining_seconds", time.Until(d).Seconds())
+	}
+	return e
+}
+
+// recordOf reads a Node's record: whether there is one, and whether it can be read.
+func recordOf(node *corev1.Node) (rec interruption.Record, has bool, err error) {
+	text, has := node.Annotations[interruption.Annotation]
+	if !has {
+		return interruption.Record{}, false, nil
+	}
+	rec, err = interruption.ParseRecord(text)
+	return rec, true, err
+}
+
+func isReady(node *corev1.Node) bool {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,183 @@
+package handler
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
+	"spot-handler/handler/provisioner"
+)
+
+// Nodes is the subset of the Nodes API that the handler writes with.
+type Nodes interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
+}
+
+// Drainer moves the pods off a node. No method waits for a pod.
+type Drainer interface {
+	Run(ctx context.Context) error
+	Look(ctx context.Context, node string, in drain.Interruption) (drain.View, bool)
+	Drain(ctx context.Context, node string, in drain.Interruption) (drain.Status, bool)
+	Finish(node string) drain.Result
+	Forget(node string)
+}
+
+// Provisioner makes and takes back capacity. No method waits for a machine.
+type Provisioner interface {
+	Run(ctx context.Context) error
+	Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
+	Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error
+}
+
+// Options configure a Handler.
+type Options struct {
+	Nodes       Nodes
+	Index       *nodes.Index
+	Drainer     Drainer
+	Provisioner Provisioner
+	Events      *notify.Events
+
+	Rebalance RebalancePolicy
+	// ReleaseNode hands a drained node back to what made it.
+	ReleaseNode bool
+
+	Registerer prometheus.Registerer
+	Logger     zerolog.Logger
+}
+
+// Handler accepts notices and reconciles interrupted Nodes.
+type Handler struct {
+	opts    Options
+	metrics *metrics
+	queue   workqueue.TypedRateLimitingInterface[string]
+
+	mu    sync.Mutex
+	known map[string]*known
+}
+
+// known is what this process remembers of an interrupted Node between two
+// reconciliations. Losing it costs a request or a log line, never a pod.
+type known struct {
+	rec             interruption.Record
+	resourceVersion string // of our own last write
+	replacement     interruption.Replacement
+	requested       bool // replacement holds an answer of the provisioner
+	unreadable      bool // said so
+
+	// final is the record of a drain that has ended and been counted; it is kept for
+	// when that cannot be written at once.
+	final *interruption.Record
+}
+
+// New returns a Handler. It makes no call and starts nothing; it does ask the index
+// to be told of changes.
+func New(opts Options) *Handler {
+	h := &Handler{
+		opts:    opts,
+		metrics: newMetrics(opts.Registerer),
+		queue: workqueue.NewTypedRateLimitingQueue(
+			workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second)),
+		known: map[string]*known{},
+	}
+	opts.Registerer.MustRegister(newActive(h.active))
+	opts.Index.OnChange(h.Enqueue)
+	return h
+}
+
+// Enqueue asks for a node to be reconciled. It never blocks.
+func (h *Handler) Enqueue(node string) { h.queue.Add(node) }
+
+// workers is how many nodes are reconciled at the same moment. A reconciliation is
+// some milliseconds of API calls; nothing in it waits.
+const workers = 16
+
+// Run reconciles every Node that carries a record until ctx ends. Not more than one
+// process should run it for the same Nodes: two would do no harm, and everything
+// twice. It may be called once.
+func (h *Handler) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
+	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
+	for _, name := range h.opts.Index.WithRecord() {
+		h.Enqueue(name)
+	}
+	for range workers {
+		g.Go(func() error {
+			for h.work(ctx) {
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		<-ctx.Done()
+		h.queue.ShutDown()
+		return nil
+	})
+	return g.Wait()
+}
+
+func (h *Handler) work(ctx context.Context) bool {
+	name, shutdown := h.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer h.queue.Done(name)
+	again, err := h.reconcile(ctx, name)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		h.opts.Logger.Warn().Err(err).Str("node", name).Int("attempt", h.queue.NumRequeues(name)+1).Msg("reconcile node")
+		h.queue.AddRateLimited(name)
+	default:
+		h.queue.Forget(name)
+		if again > 0 {
+			h.queue.AddAfter(name, again)
+		}
+	}
+	return true
+}
+
+// remember returns what is known of a node. Only the worker that has the node's key
+// changes it; the lock is for those who read it beside that worker.
+func (h *Handler) remember(name string) *known {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	k, ok := h.known[name]
+	if !ok {
+		k = &known{}
+		h.known[name] = k
+	}
+	return k
+}
+
+func (h *Handler) forget(name string) {
+	h.opts.Drainer.Forget(name)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.known, name)
+}
+
+func (h *Handler) active() map[[2]string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	counts := map[[2]string]int{}
+	for _, k := range h.known {
+		if k.rec.Phase != "" && k.rec.Phase != interruption.Released {
+			counts[[2]string{string(k.rec.Kind), string(k.rec.Phase)}]++
+		}
+	}
+	return counts
+}

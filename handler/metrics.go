@@ -1,0 +1,110 @@
+package handler
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"spot-handler/handler/interruption"
+)
+
+// seconds are the classic buckets of every histogram here: from well below a second,
+// which is what a cordon takes, to the two minutes that EC2 gives.
+var seconds = []float64{0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 75, 90, 105, 120}
+
+// The values of drains_total's label result.
+const (
+	resultCompleted = "completed" // nothing was left to move
+	resultDeadline  = "deadline"  // the deadline came first
+	resultCanceled  = "canceled"  // called off
+	resultFailed    = "failed"    // the node went before its drain had ended
+)
+
+type metrics struct {
+	notices  *prometheus.CounterVec
+	lead     *prometheus.HistogramVec
+	cordon   *prometheus.HistogramVec
+	drains   *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	slack    *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return f.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "spot_handler_" + name, Help: help, Buckets: seconds, NativeHistogramBucketFactor: 1.1,
+		}, labels)
+	}
+	m := &metrics{
+		notices: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spot_handler_notices_total",
+			Help: "Notices that were new and are recorded on a Node.",
+		}, []string{"kind", "source"}),
+		lead:   histogram("notice_lead_seconds", "Time left until the deadline when a notice was seen.", "kind", "source"),
+		cordon: histogram("notice_to_cordon_seconds", "Time from seeing a notice to its Node being cordoned.", "source"),
+		drains: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spot_handler_drains_total",
+			Help: "Drains that ended, by how.",
+		}, []string{"kind", "result"}),
+		duration: histogram("drain_duration_seconds", "Time from seeing a notice to the end of the drain.", "kind"),
+		slack:    histogram("drain_slack_seconds", "Time left until the deadline when a drain was completed.", "kind"),
+	}
+	for _, source := range interruption.Sources() {
+		m.cordon.WithLabelValues(string(source))
+		for _, kind := range interruption.Kinds() {
+			m.notices.WithLabelValues(string(kind), string(source))
+			m.lead.WithLabelValues(string(kind), string(source))
+		}
+	}
+	for _, kind := range interruption.Kinds() {
+		m.duration.WithLabelValues(string(kind))
+		m.slack.WithLabelValues(string(kind))
+		for _, result := range []string{resultCompleted, resultDeadline, resultCanceled, resultFailed} {
+			m.drains.WithLabelValues(string(kind), result)
+		}
+	}
+	return m
+}
+
+func (m *metrics) noticed(n interruption.Notice) {
+	m.notices.WithLabelValues(string(n.Kind), string(n.Source)).Inc()
+	m.cordon.WithLabelValues(string(n.Source)).Observe(time.Since(n.Received).Seconds())
+	if !n.Deadline.IsZero() {
+		m.lead.WithLabelValues(string(n.Kind), string(n.Source)).Observe(max(0, n.Deadline.Sub(n.Received).Seconds()))
+	}
+}
+
+func (m *metrics) ended(r interruption.Record, result string, at time.Time) {
+	kind := string(r.Kind)
+	m.drains.WithLabelValues(kind, result).Inc()
+	m.duration.WithLabelValues(kind).Observe(at.Sub(r.Received).Seconds())
+	if d := r.DeadlineTime(); result == resultCompleted && !d.IsZero() {
+		m.slack.WithLabelValues(kind).Observe(d.Sub(at).Seconds())
+	}
+}
+
+// active collects active_interruptions from what is known when it is scraped: there
+// is no count to be kept right.
+type active struct {
+	desc  *prometheus.Desc
+	count func() map[[2]string]int // by kind and phase
+}
+
+func newActive(count func() map[[2]string]int) *active {
+	return &active{count: count, desc: prometheus.NewDesc("spot_handler_active_interruptions",
+		"Interrupted nodes that this process sees to their end, by phase.", []string{"kind", "phase"}, nil)}
+}
+
+func (a *active) Describe(ch chan<- *prometheus.Desc) { ch <- a.desc }
+
+func (a *active) Collect(ch chan<- prometheus.Metric) {
+	counts := a.count()
+	for _, kind := range interruption.Kinds() {
+		for _, phase := range interruption.Phases() {
+			n := counts[[2]string{string(kind), string(phase)}]
+			ch <- prometheus.MustNewConstMetric(a.desc, prometheus.GaugeValue, float64(n), string(kind), string(phase))
+		}
+	}
+}

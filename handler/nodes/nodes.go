@@ -1,0 +1,230 @@
+// Package nodes knows which Node an EC2 instance is.
+//
+// An Index watches Nodes and answers from memory, so that the way from a notice to
+// its Node costs no request. It keeps of every Node only what the handler reads: at
+// 5,000 Nodes that is what decides how much memory the daemon needs.
+//
+// An Index is safe for concurrent use. The Nodes that it returns are shared and
+// must not be changed; they lack the fields that lean drops.
+package nodes
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/handler/interruption"
+)
+
+// Client is the subset of the Nodes API that the index reads.
+type Client interface {
+	List(ctx context.Context, opts metav1.ListOptions) (*corev1.NodeList, error)
+	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+}
+
+// Index finds Nodes by name and by instance.
+type Index struct {
+	store      cache.Indexer
+	controller cache.Controller
+
+	mu       sync.RWMutex
+	onChange func(name string)
+}
+
+const byInstance = "instance"
+
+// New returns an index of all Nodes, or of the one called only where that is not
+// empty: a DaemonSet pod has no business with the others.
+func New(client Client, only string) *Index {
+	x := &Index{}
+	narrow := func(o metav1.ListOptions) metav1.ListOptions {
+		if only != "" {
+			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", only).String()
+		}
+		return o
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return client.List(ctx, narrow(o))
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return client.Watch(ctx, narrow(o))
+		},
+	}
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client),
+		ObjectType:    &corev1.Node{},
+		Transform:     lean,
+		Indexers:      cache.Indexers{byInstance: instanceKeys},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: func(obj any) { x.changed(obj, nil) },
+			UpdateFunc: func(old, obj any) {
+				x.changed(obj, old)
+			},
+			DeleteFunc: func(obj any) { x.changed(obj, nil) },
+		},
+	})
+	x.store, x.controller = store.(cache.Indexer), controller
+	return x
+}
+
+// OnChange sets the function that is told the name of every Node with a record
+// that appeared, changed or went, and of every Node that lost its record. It is
+// called on the watch's goroutine: it must not block. Set it before Run.
+func (x *Index) OnChange(f func(name string)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.onChange = f
+}
+
+// Run watches until ctx ends.
+func (x *Index) Run(ctx context.Context) error {
+	x.controller.RunWithContext(ctx)
+	return nil
+}
+
+// Wait returns when the index knows all Nodes, or with ctx's error.
+func (x *Index) Wait(ctx context.Context) error {
+	if !cache.WaitForCacheSync(ctx.Done(), x.controller.HasSynced) {
+		return fmt.Errorf("read nodes: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+// Synced reports whether the index knows all Nodes.
+func (x *Index) Synced() bool { return x.controller.HasSynced() }
+
+// Get returns the Node of that name.
+func (x *Index) Get(name string) (*corev1.Node, bool) {
+	obj, ok, err := x.store.GetByKey(name)
+	if err != nil || !ok {
+		return nil, false
+	}
+	node, ok := obj.(*corev1.Node)
+	return node, ok
+}
+
+// Find returns the Node that a notice is about: the one that it names, else the
+// one that is its instance.
+func (x *Index) Find(n interruption.Notice) (*corev1.Node, bool) {
+	if n.NodeName != "" {
+		return x.Get(n.NodeName)
+	}
+	found, err := x.store.ByIndex(byInstance, n.InstanceID)
+	if err != nil || len(found) == 0 {
+		return nil, false
+	}
+	// Two Nodes of one instance: the kubelet re-registered under another name and
+	// the old Node has not been removed yet. The younger is the living one.
+	var youngest *corev1.Node
+	for _, obj := range found {
+		node, ok := obj.(*corev1.Node)
+		if ok && (youngest == nil || youngest.CreationTimestamp.Before(&node.CreationTimestamp)) {
+			youngest = node
+		}
+	}
+	return youngest, youngest != nil
+}
+
+// WithRecord returns the names of all Nodes that carry a record.
+func (x *Index) WithRecord() []string {
+	var names []string
+	for _, obj := range x.store.List() {
+		if node, ok := obj.(*corev1.Node); ok && hasRecord(node) {
+			names = append(names, node.Name)
+		}
+	}
+	return names
+}
+
+// InstanceID is the EC2 instance of a Node: the label that names it, else the last
+// path segment of its provider ID (aws:///eu-west-1a/i-0123456789abcdef0).
+func InstanceID(node *corev1.Node) string {
+	if id := node.Labels[interruption.InstanceIDLabel]; id != "" {
+		return id
+	}
+	return node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
+}
+
+func instanceKeys(obj any) ([]string, error) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return nil, nil
+	}
+	if id := InstanceID(node); id != "" {
+		return []string{id}, nil
+	}
+	return nil, nil
+}
+
+func (x *Index) changed(obj, old any) {
+	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return
+	}
+	before, _ := old.(*corev1.Node)
+	if !hasRecord(node) && (before == nil || !hasRecord(before)) {
+		return
+	}
+	x.mu.RLock()
+	f := x.onChange
+	x.mu.RUnlock()
+	if f != nil {
+		f(node.Name)
+	}
+}
+
+func hasRecord(node *corev1.Node) bool {
+	_, ok := node.Annotations[interruption.Annotation]
+	return ok
+}
+
+// lean drops what nobody here reads. Of the annotations only our own stay, of the
+// conditions only Ready; labels stay, as pools and zones are told by them.
+func lean(obj any) (any, error) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return obj, nil
+	}
+	slim := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              node.Name,
+			UID:               node.UID,
+			ResourceVersion:   node.ResourceVersion,
+			CreationTimestamp: node.CreationTimestamp,
+			DeletionTimestamp: node.DeletionTimestamp,
+			Labels:            node.Labels,
+			OwnerReferences:   node.OwnerReferences,
+		},
+		Spec: corev1.NodeSpec{
+			ProviderID:    node.Spec.ProviderID,
+			Unschedulable: node.Spec.Unschedulable,
+			Taints:        node.Spec.Taints,
+		},
+	}
+	for key, value := range node.Annotations {
+		if strings.HasPrefix(key, "spot-handler/") {
+			if slim.Annotations == nil {
+				slim.Annotations = map[string]string{}
+			}
+			slim.Annotations[key] = value
+		}
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+		}
+	}
+	return slim, nil
+}

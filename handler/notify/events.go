@@ -1,0 +1,115 @@
+// Package notify tells people what happens to their nodes: with Kubernetes Events,
+// which `kubectl describe node` and `kubectl describe pod` show.
+//
+// Nothing here blocks or fails: an Event that cannot be written is dropped, as the
+// record on the Node is what counts.
+package notify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"spot-handler/handler/interruption"
+)
+
+// The reasons of our Events on Nodes.
+const (
+	ReasonReplacementRequested = "ReplacementRequested"
+	ReasonReplacementFailed    = "ReplacementFailed"
+	ReasonNoReplacement        = "NoReplacement"
+	ReasonDrained              = "Drained"
+	ReasonDeadlineReached      = "DeadlineReached"
+	ReasonRecordUnreadable     = "RecordUnreadable"
+)
+
+// The reasons of our Events on pods.
+const (
+	ReasonEvictionBlocked = "EvictionBlocked"
+)
+
+// noticed gives the reason of the Event for a notice: each kind has its own.
+var noticed = map[interruption.Kind]string{
+	interruption.SpotInterruption:        "SpotInterruption",
+	interruption.RebalanceRecommendation: "RebalanceRecommendation",
+}
+
+// Events writes Kubernetes Events.
+type Events struct {
+	broadcaster record.EventBroadcaster
+	recorder    record.EventRecorder
+	client      typedcorev1.EventsGetter
+}
+
+// NewEvents returns Events that are kept until Run writes them.
+func NewEvents(client typedcorev1.EventsGetter) *Events {
+	b := record.NewBroadcaster()
+	return &Events{
+		broadcaster: b,
+		recorder:    b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "spot-handler"}),
+		client:      client,
+	}
+}
+
+// Run writes Events until ctx ends.
+func (e *Events) Run(ctx context.Context) error {
+	sink := e.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: e.client.Events("")})
+	defer sink.Stop()
+	<-ctx.Done()
+	e.broadcaster.Shutdown()
+	return nil
+}
+
+// Noticed: EC2 is about to end the node.
+func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
+	when := "no deadline"
+	if d := r.DeadlineTime(); !d.IsZero() {
+		when = fmt.Sprintf("deadline %s, in %.0f s", d.Format(time.RFC3339), time.Until(d).Seconds())
+	}
+	e.recorder.Eventf(node, corev1.EventTypeWarning, noticed[r.Kind], "%s of %s from %s: %s; node cordoned",
+		r.Kind, r.Instance, r.Source, when)
+}
+
+// Replacement: capacity was requested in the node's place, or it is known that
+// there will be none.
+func (e *Events) Replacement(node *corev1.Node, reason string, r interruption.Replacement) {
+	switch reason {
+	case ReasonReplacementRequested:
+		e.recorder.Eventf(node, corev1.EventTypeNormal, reason, "requested %s in pool %s from %s", r.Name, r.Pool, r.Backend)
+	default:
+		e.recorder.Eventf(node, corev1.EventTypeWarning, reason, "no replacement: %s", r.Reason)
+	}
+}
+
+// Ended: the drain is over.
+func (e *Events) Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string) {
+	kind, text := corev1.EventTypeNormal, ""
+	if reason != ReasonDrained || p.Left+p.Forced+p.Truncated > 0 {
+		kind = corev1.EventTypeWarning
+	}
+	if slack != 0 {
+		text = fmt.Sprintf("; slack %.0f s", slack.Seconds())
+	}
+	if refusal != "" {
+		text += "; last refusal: " + refusal
+	}
+	e.recorder.Eventf(node, kind, reason, "%d pods: %d graceful, %d truncated, %d forced, %d left%s",
+		p.Total, p.Graceful, p.Truncated, p.Forced, p.Left, text)
+}
+
+// RecordUnreadable: the annotation holds something that is not a record.
+func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
+	e.recorder.Eventf(node, corev1.EventTypeWarning, ReasonRecordUnreadable,
+		"annotation %s is not acted on: %v", interruption.Annotation, err)
+}
+
+// EvictionBlocked: a pod has to leave and may not, for a reason in the API server's
+// own words.
+func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
+	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
+}

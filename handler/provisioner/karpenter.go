@@ -1,0 +1,244 @@
+package provisioner
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"spot-handler/handler/interruption"
+)
+
+const fieldManager = "spot-handler"
+
+// claimChanged is told by the watch of a claim's new state, "" where it is gone.
+func (p *Provisioner) claimChanged(claim *nodeClaim, state string) {
+	switch state {
+	case "":
+		p.ledger.forget(claim.Name)
+	case StateLaunched, StateReady:
+		p.ledger.launched(claim.Name)
+	}
+	if node := claim.Annotations[NodeAnnotation]; node != "" {
+		p.notify(node)
+	}
+}
+
+// place makes the NodeClaim of the order.
+func (p *Provisioner) place(ctx context.Context, o claimOrder, r interruption.Replacement) (interruption.Replacement, error) {
+	p.claims.start()
+	if known, _ := p.claims.get(r.Name); known != nil {
+		return p.ours(ctx, o, r, known)
+	}
+	if reason := p.ledger.reserve(o.pool, r.Name, o.ask); reason != "" {
+		return interruption.Replacement{Backend: Karpenter, Pool: o.pool.Name, State: StateFailed, Reason: reason}, nil
+	}
+	u, err := p.client.Resource(nodeClaimResource).Create(ctx, o.build(), metav1.CreateOptions{FieldManager: fieldManager})
+	if apierrors.IsAlreadyExists(err) {
+		u, err = p.client.Resource(nodeClaimResource).Get(ctx, r.Name, metav1.GetOptions{})
+		if err != nil {
+			return r, fmt.Errorf("get NodeClaim %q: %w", r.Name, err)
+		}
+		claim, err := decodeClaim(u)
+		if err != nil {
+			return failed(r, err.Error()), nil
+		}
+		return p.ours(ctx, o, r, claim)
+	}
+	if err != nil {
+		if !unknownOutcome(err) {
+			p.ledger.forget(r.Name)
+		}
+		return p.notPlaced(r, err)
+	}
+	claim, err := decodeClaim(u)
+	if err != nil {
+		return r, nil // it is there, and the watch will tell
+	}
+	p.claims.learn(claim.slim())
+	return r, nil
+}
+
+// unknownOutcome reports whether the API server may have done what the call asked.
+func unknownOutcome(err error) bool {
+	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
+}
+
+// notPlaced tells what would fail again from what may not.
+func (p *Provisioner) notPlaced(r interruption.Replacement, err error) (interruption.Replacement, error) {
+	err = p.pools.judge("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
+	if reason, ok := unavailable(err); ok {
+		return unsupported(Karpenter, reason), nil
+	}
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) {
+		return failed(r, err.Error()), nil
+	}
+	return r, err
+}
+
+// ours answers for a claim that was there before we made it, as after a crash.
+func (p *Provisioner) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+	if claim.Labels[ReplacesLabel] != labelValue(o.instance) {
+		return failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
+	}
+	p.claims.learn(claim.slim())
+	return p.judge(ctx, r, claim)
+}
+
+// follow says how far the claim is that the record names.
+func (p *Provisioner) follow(ctx context.Context, r interruption.Replacement) (interruption.Replacement, error) {
+	if !Pending(r.State) {
+		return r, nil
+	}
+	p.claims.start()
+	claim, synced := p.claims.get(r.Name)
+	if claim == nil && !synced {
+		return r, nil
+	}
+	if claim == nil {
+		// The watch may be behind, or behind another API server than the one that took
+		// the claim: absence is believed of a fresh read only. It happens once, as what
+		// follows is final.
+		var err error
+		if claim, err = p.fresh(ctx, r.Name); err != nil {
+			return r, err
+		}
+	}
+	return p.judge(ctx, r, claim)
+}
+
+// fresh reads the claim past all caches; nil where there is none.
+func (p *Provisioner) fresh(ctx context.Context, name string) (*nodeClaim, error) {
+	u, err := p.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{})
+	if isMissing(err) {
+		p.claims.forget(name)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get NodeClaim %q: %w", name, err)
+	}
+	claim, err := decodeClaim(u)
+	if err != nil {
+		return nil, err
+	}
+	if claim.Labels[ReplacesLabel] != "" {
+		p.claims.learn(claim.slim())
+	}
+	return claim, nil
+}
+
+// judge says what the state of a claim makes of a pending replacement; a nil claim
+// is gone. One that ought to have been launched is deleted.
+func (p *Provisioner) judge(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+	if claim == nil || !claim.DeletionTimestamp.IsZero() {
+		p.ledger.forget(r.Name)
+		return failed(r, taken(r, claim)), nil
+	}
+	switch state := claim.state(); {
+	case state != StateRequested:
+		p.ledger.launched(r.Name)
+		r.State = state
+		return r, nil
+	case r.State == StateLaunched:
+		return r, nil // what we look at is older than what was seen before
+	case time.Since(claim.CreationTimestamp.Time) < launchTimeout:
+		return r, nil
+	}
+	return p.giveUp(ctx, r, claim)
+}
+
+// giveUp deletes a claim that was not launched in time. It takes care to delete
+// only what it has looked at: with the next version the claim may be launched.
+func (p *Provisioner) giveUp(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+	err := p.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion},
+	})
+	if apierrors.IsConflict(err) {
+		now, err := p.fresh(ctx, claim.Name)
+		switch {
+		case err != nil:
+			return r, err
+		case now != nil && now.UID == claim.UID && now.DeletionTimestamp.IsZero() && now.state() == StateRequested:
+			return r, fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
+		}
+		return p.judge(ctx, r, now)
+	}
+	if err != nil && !isMissing(err) {
+		return r, fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err)
+	}
+	p.claims.forget(r.Name)
+	p.ledger.forget(r.Name)
+	reason := fmt.Sprintf("not launched in %d s", int(launchTimeout.Seconds()))
+	if c := find(claim.Status.Conditions, "Launched"); c != nil && c.Message != "" {
+		reason += ": " + c.Message
+	}
+	return failed(r, reason), nil
+}
+
+// taken says why a claim that was pending is gone. Karpenter does not say in the
+// claim: it deletes one that no instance can be had for, or whose node class is not
+// ready, without another word than a Kubernetes Event.
+func taken(r interruption.Replacement, claim *nodeClaim) string {
+	if r.State == StateLaunched || (claim != nil && claim.state() != StateRequested) {
+		return "NodeClaim was deleted before its node was Ready"
+	}
+	return "insufficient capacity, or the node class is not ready: Karpenter deleted the NodeClaim before its launch"
+}
+
+func failed(r interruption.Replacement, reason string) interruption.Replacement {
+	r.State, r.Reason = StateFailed, reason
+	return r
+}
+
+// Release hands the node back to what made it, which ends it without another look at
+// its pods: the NodeClaim gets the time at which Karpenter stops to be patient with
+// the node's pods, the record's deadline or now, and is deleted. A node that
+// Karpenter did not make is left as it is. It is idempotent: what is gone or being
+// deleted is released.
+func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+	p.forget(node.Name)
+	name, uid, ok := ownerClaim(node)
+	if !ok || p.backend == None {
+		return nil
+	}
+	until := time.Now()
+	if d := rec.DeadlineTime(); d.After(until) {
+		until = d
+	}
+	err := p.release(ctx, name, uid, until)
+	if reason, ok := unavailable(err); ok {
+		if p.sayOnce(reason) {
+			p.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("node not released")
+		}
+		return nil
+	}
+	return err
+}
+
+func (p *Provisioner) release(ctx context.Context, name string, uid types.UID, until time.Time) error {
+	// The UID in the patch is a precondition: it cannot be changed.
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, uid, terminationTimestamp, until.UTC().Format(time.RFC3339))
+	_, err := p.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
+	switch {
+	case isMissing(err):
+		return nil
+	case apierrors.IsConflict(err):
+		// Another claim of that name, or a patch that lost the race too often.
+		if now, getErr := p.fresh(ctx, name); getErr != nil || (now != nil && now.UID == uid) {
+			return fmt.Errorf("patch NodeClaim %q: %w", name, err)
+		}
+		return nil
+	case err != nil:
+		return p.pools.judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
+	}
+	err = p.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(uid)}})
+	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
+		return p.pools.judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
+	}
+	return nil
+}

@@ -1,0 +1,143 @@
+package imds
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"spot-handler/handler/interruption"
+)
+
+const (
+	// spotLead is how long ahead EC2 announces an interruption. The announcement does
+	// not say when it was made, so this is how that is estimated.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+	spotLead = 2 * time.Minute
+
+	// A time further away than these is not EC2's, or our clock is not right; either
+	// way nothing can be planned with it. A spot instance does stay long after it was
+	// recommended for rebalancing.
+	maxAhead         = time.Hour
+	maxSpotPast      = 24 * time.Hour
+	maxRebalancePast = 365 * 24 * time.Hour
+)
+
+// The actions that EC2 documents.
+const (
+	actionTerminate = "terminate"
+	actionStop      = "stop"
+	actionHibernate = "hibernate"
+)
+
+// parseInstanceAction reads spot/instance-action:
+// {"action":"terminate","time":"2026-01-01T00:02:00Z"}.
+//
+// An action that EC2 does not document is reported, but taken for a termination:
+// whatever it is, it comes at that time, and pods that were moved for nothing cost
+// less than pods that were not moved.
+func parseInstanceAction(body []byte, received time.Time) (announcement, error) {
+	var doc struct {
+		Action *string `json:"action"`
+		Time   *string `json:"time"`
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: %w", err)}
+	}
+	if doc.Action == nil || *doc.Action == "" {
+		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: no action")}
+	}
+	at, err := parseTime(doc.Time, received, maxSpotPast)
+	if err != nil {
+		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: time: %w", err)}
+	}
+
+	a := announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
+		Action:   *doc.Action,
+		Noticed:  earlier(at.Add(-spotLead), received),
+		Received: received,
+		Deadline: at,
+	}}
+	switch *doc.Action {
+	case actionTerminate, actionStop:
+		return a, nil
+	case actionHibernate: // begins at once, without the two minutes
+		a.notice.Noticed = earlier(at, received)
+		a.notice.Deadline = received
+		return a, nil
+	default:
+		a.notice.Action = actionTerminate
+		return a, &fault{reasonUnknownAction, fmt.Errorf("parse instance action: unknown action %.64q, taken for a termination", *doc.Action)}
+	}
+}
+
+// parseRebalance reads events/recommendations/rebalance:
+// {"noticeTime":"2026-01-01T00:00:00Z"}.
+func parseRebalance(body []byte, received time.Time) (announcement, error) {
+	var doc struct {
+		NoticeTime *string `json:"noticeTime"`
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse rebalance recommendation: %w", err)}
+	}
+	at, err := parseTime(doc.NoticeTime, received, maxRebalancePast)
+	if err != nil {
+		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse rebalance recommendation: noticeTime: %w", err)}
+	}
+	return announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
+		Noticed:  earlier(at, received),
+		Received: received,
+	}}, nil
+}
+
+func parseTime(text *string, received time.Time, past time.Duration) (time.Time, error) {
+	if text == nil {
+		return time.Time{}, fmt.Errorf("missing")
+	}
+	at, err := time.Parse(time.RFC3339, *text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%.64q is not an RFC 3339 time", *text)
+	}
+	if at.Before(received.Add(-past)) || at.After(received.Add(maxAhead)) {
+		return time.Time{}, fmt.Errorf("%s is implausible at %s", *text, received.UTC().Format(time.RFC3339))
+	}
+	return at.UTC(), nil
+}
+
+// maxInstanceID is the longest value that a label of a Node can have.
+const maxInstanceID = 63
+
+func parseInstanceID(body []byte, found bool) (string, error) {
+	id := strings.TrimSpace(string(body))
+	switch {
+	case !found:
+		return "", &fault{reasonStatus, fmt.Errorf("read instance-id: not found")}
+	case !validInstanceID(id):
+		return "", &fault{reasonMalformed, fmt.Errorf("read instance-id: %.64q is not an instance id", id)}
+	}
+	return id, nil
+}
+
+// validInstanceID accepts what can be a label's value, as EC2's own ids and the
+// last segments of providerIDs can.
+func validInstanceID(id string) bool {
+	if id == "" || len(id) > maxInstanceID {
+		return false
+	}
+	for i := range len(id) {
+		switch c := id[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		case (c == '.' || c == '_' || c == '-') && i > 0 && i < len(id)-1:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,108 @@
+package imds
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+)
+
+const (
+	// The service is a hop away: what takes longer does not come. They add up to less
+	// than callTimeout, so that a token request that hangs is seen as that.
+	dialTimeout   = 500 * time.Millisecond
+	headerTimeout = time.Second
+
+	// idleTimeout outlasts the longest pause between polls.
+	idleTimeout = time.Minute
+)
+
+// NewClient makes the SDK's client as a Poller wants it: version 2 of the service
+// only, without retries of its own, never through a proxy, never following a
+// redirect, over one connection that is kept. Endpoint and its mode come from cfg's
+// sources or AWS_EC2_METADATA_SERVICE_ENDPOINT.
+func NewClient(cfg aws.Config) *imds.Client {
+	return newClient(cfg, &http.Client{
+		Transport: &http.Transport{
+			// Proxy stays nil: metadata is link-local, and a token is a credential.
+			DialContext:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+			ResponseHeaderTimeout: headerTimeout,
+			IdleConnTimeout:       idleTimeout,
+			MaxIdleConnsPerHost:   1,
+			DisableCompression:    true, // maxBody is then what crosses the wire
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	})
+}
+
+func newClient(cfg aws.Config, h imds.HTTPClient) *imds.Client {
+	return imds.NewFromConfig(cfg, func(o *imds.Options) {
+		o.HTTPClient = observer{h}
+		o.Retryer = aws.NopRetryer{} // the poller decides when to ask again
+		o.EnableFallback = aws.FalseTernary
+	})
+}
+
+// An exchange is what one call last saw on the wire.
+type exchange struct {
+	token  bool // it was the request for a token
+	status int  // zero without an answer
+	err    error
+}
+
+type exchangeKey struct{}
+
+// watchExchanges returns a context whose requests, through an observer, are noted
+// in the exchange. The SDK's token request inherits the context of the call that
+// needs the token.
+func watchExchanges(ctx context.Context) (context.Context, *exchange) {
+	last := &exchange{}
+	return context.WithValue(ctx, exchangeKey{}, last), last
+}
+
+// An observer limits what is read of an answer, which the SDK reads to its end
+// before anybody sees it, and notes each exchange.
+type observer struct{ next imds.HTTPClient }
+
+func (o observer) Do(r *http.Request) (*http.Response, error) {
+	last, _ := r.Context().Value(exchangeKey{}).(*exchange)
+	if last == nil {
+		last = &exchange{}
+	}
+	*last = exchange{token: r.Method == http.MethodPut} // nothing else is ever PUT
+
+	resp, err := o.next.Do(r)
+	if err != nil {
+		last.err = err
+		return resp, err
+	}
+	last.status = resp.StatusCode
+	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxBody, last: last}
+	return resp, nil
+}
+
+// A limitedBody fails instead of giving more than it has left.
+type limitedBody struct {
+	io.ReadCloser
+	left int
+	last *exchange
+}
+
+func (b *limitedBody) Read(p []byte) (int, error) {
+	if len(p) > b.left+1 {
+		p = p[:b.left+1] // one more byte tells a full answer from too long a one
+	}
+	n, err := b.ReadCloser.Read(p)
+	if n > b.left {
+		n, err = b.left, errTooLarge
+	}
+	b.left -= n
+	if err != nil && err != io.EOF {
+		b.last.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,146 @@
+package imds
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"spot-handler/e2e/imdsemu"
+	"spot-handler/handler/interruption"
+)
+
+// startReal polls the emulator with the SDK over a socket, as fast as it goes.
+func startReal(t *testing.T, s *imdsemu.Server, a Accepter) *Poller {
+	t.Helper()
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
+	p := New(Options{
+		Client: NewClient(aws.Config{}), Accepter: a, NodeName: "node-1",
+		Interval: time.Millisecond, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+	})
+	run(t, p)
+	return p
+}
+
+func emulator(t *testing.T) *imdsemu.Server {
+	t.Helper()
+	s := imdsemu.Start(imdsemu.Options{InstanceID: testInstance})
+	t.Cleanup(s.Close)
+	return s
+}
+
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for timeout := time.After(20 * time.Second); !is(); {
+		select {
+		case <-tick.C:
+		case <-timeout:
+			t.Fatalf("no %s within 20 s", what)
+		}
+	}
+}
+
+func TestTwentyPollsUseOneConnection(t *testing.T) {
+	s := emulator(t)
+	p := startReal(t, s, &fakeAccepter{})
+	waitFor(t, "20 polls", func() bool { return s.Requests(imdsemu.InstanceActionPath) >= 20 })
+	if n := s.Connections(); n != 1 {
+		t.Errorf("%d connections, want one", n)
+	}
+	if n := s.Requests(imdsemu.TokenPath); n != 1 {
+		t.Errorf("%d tokens, want one", n)
+	}
+	waitFor(t, "health", func() bool { return p.Healthy() == nil })
+}
+
+func TestNoticeOverTheWire(t *testing.T) {
+	s, a := emulator(t), &fakeAccepter{}
+	startReal(t, s, a)
+	at := time.Now().Add(2 * time.Minute).Truncate(time.Second).UTC()
+	s.Interrupt("terminate", at)
+	s.Rebalance(time.Now())
+	waitFor(t, "both notices", func() bool { return len(a.notices()) == 2 })
+	polls := s.Requests(imdsemu.RebalancePath)
+	waitFor(t, "further polls", func() bool { return s.Requests(imdsemu.RebalancePath) > polls+10 })
+	if got := a.notices(); len(got) != 2 {
+		t.Errorf("submitted again: %v", got)
+	}
+	for _, n := range a.notices() {
+		if n.Kind == interruption.SpotInterruption && !n.Deadline.Equal(at) {
+			t.Errorf("deadline %v, want %v", n.Deadline, at)
+		}
+	}
+
+	// A new process reads the same again, under the same ids.
+	again := &fakeAccepter{}
+	startReal(t, s, again)
+	waitFor(t, "both notices again", func() bool { return len(again.notices()) == 2 })
+	ids := map[string]bool{}
+	for _, n := range append(a.notices(), again.notices()...) {
+		ids[n.EventID] = true
+	}
+	if len(ids) != 2 {
+		t.Errorf("event ids %v, want the same two", ids)
+	}
+}
+
+func TestExpiredTokensAreReplaced(t *testing.T) {
+	s, a := emulator(t), &fakeAccepter{}
+	p := startReal(t, s, a)
+	waitFor(t, "health", func() bool { return p.Healthy() == nil })
+	s.ExpireTokens()
+	s.Interrupt("stop", time.Now().Add(2*time.Minute))
+	waitFor(t, "notice", func() bool { return len(a.notices()) == 1 })
+	if n := s.Requests(imdsemu.TokenPath); n != 2 {
+		t.Errorf("%d tokens, want two", n)
+	}
+	if n := s.Connections(); n != 1 {
+		t.Errorf("%d connections, want one", n)
+	}
+}
+
+func TestFaultsOverTheWire(t *testing.T) {
+	tests := []struct {
+		name   string
+		fault  imdsemu.Fault
+		reason reason
+	}{
+		{"unauthorized", imdsemu.Fault{Effect: imdsemu.Unauthorized, Times: 2, PathPrefix: imdsemu.MetadataPath}, reasonUnauthorized},
+		{"throttled", imdsemu.Fault{Effect: imdsemu.Throttled, Times: 2, PathPrefix: imdsemu.MetadataPath}, reasonThrottled},
+		{"unavailable", imdsemu.Fault{Effect: imdsemu.Unavailable, Times: 2}, reasonUnavailable},
+		{"reset", imdsemu.Fault{Effect: imdsemu.Reset, Times: 2}, reasonConnection},
+		{"hang", imdsemu.Fault{Effect: imdsemu.Hang, Times: 1, PathPrefix: imdsemu.InstanceActionPath}, reasonTimeout},
+		{"hop limit", imdsemu.Fault{Effect: imdsemu.Hang, Times: 1, PathPrefix: imdsemu.TokenPath}, reasonTokenTimeout},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			s, a := emulator(t), &fakeAccepter{}
+			s.Fail(tt.fault)
+			s.Interrupt("terminate", time.Now().Add(2*time.Minute))
+			p := startReal(t, s, a)
+			waitFor(t, "notice", func() bool { return len(a.notices()) == 1 })
+			if n := value(t, p.metrics.errors(tt.reason)); n < 1 {
+				t.Errorf("no error of reason %s counted", tt.reason)
+			}
+		})
+	}
+}
+
+func TestHopLimitIsSaidToBeTheLikelyCause(t *testing.T) {
+	s := emulator(t)
+	s.Fail(imdsemu.Fault{Effect: imdsemu.Hang, PathPrefix: imdsemu.TokenPath})
+	p := startReal(t, s, &fakeAccepter{})
+	waitFor(t, "error", func() bool { return strings.Contains(p.Healthy().Error(), "hop limit of 2") })
+}
+
+func TestNoService(t *testing.T) {
+	s := imdsemu.Start(imdsemu.Options{})
+	s.Close()
+	p := startReal(t, s, &fakeAccepter{})
+	waitFor(t, "error", func() bool { return value(t, p.metrics.errors(reasonConnection)) > 0 })
+}

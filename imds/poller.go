@@ -1,0 +1,295 @@
+package imds
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"spot-handler/handler/interruption"
+)
+
+const (
+	// defaultInterval is shorter than the 5 s that AWS advises: three seconds of 120
+	// are worth two small requests, and the limit is 1024 packets a second.
+	defaultInterval = 2 * time.Second
+
+	// intervalJitter spreads the DaemonSet's pods, and keeps one poller from beating
+	// in time with other agents of its node.
+	intervalJitter = 0.1
+
+	// callTimeout bounds one reading, with the token request that it may need first.
+	// The service answers within milliseconds or not at all.
+	callTimeout = 2 * time.Second
+
+	// Between failed readings: exponential, to a ceiling that jitter does not pass.
+	firstBackoff  = 500 * time.Millisecond
+	maxBackoff    = 10 * time.Second
+	backoffJitter = 0.25
+
+	// maxBody is far more than any metadata value that is read here.
+	maxBody = 64 << 10
+)
+
+// Client is the subset of the metadata client that the poller uses. NewClient makes
+// one.
+type Client interface {
+	GetMetadata(ctx context.Context, in *imds.GetMetadataInput, opts ...func(*imds.Options)) (*imds.GetMetadataOutput, error)
+}
+
+// Accepter takes a notice over. Accept returns a nil error only when the record is
+// durable, or the notice is provably not ours (the Verdict says which); then the
+// notice is settled. An error means try again. It is called with the same notice
+// more than once, and from several goroutines.
+type Accepter interface {
+	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
+}
+
+// Options says what a Poller works with. Client and Accepter are required.
+type Options struct {
+	Client   Client
+	Accepter Accepter
+
+	// NodeName is the Node that this instance is; it is copied into every notice.
+	NodeName string
+
+	// Interval is the time from one poll to the next, give or take a tenth; zero
+	// means 2 s.
+	Interval time.Duration
+
+	Registerer prometheus.Registerer
+	Logger     zerolog.Logger
+}
+
+// Poller reads the metadata service of one instance.
+type Poller struct {
+	client   Client
+	accepter Accepter
+	nodeName string
+	interval time.Duration
+	log      zerolog.Logger
+	metrics  *metrics
+	health   health
+	watches  []*watch
+}
+
+// New returns a poller; Run makes it poll.
+func New(o Options) *Poller {
+	if o.Interval <= 0 {
+		o.Interval = defaultInterval
+	}
+	p := &Poller{
+		client:   o.Client,
+		accepter: o.Accepter,
+		nodeName: o.NodeName,
+		interval: o.Interval,
+		log:      o.Logger.With().Str("component", "imds").Logger(),
+		metrics:  newMetrics(o.Registerer),
+	}
+	for _, s := range subjects() {
+		p.watches = append(p.watches, newWatch(s))
+	}
+	return p
+}
+
+// Run polls until ctx is canceled, and then returns nil: no fault of the metadata
+// service or of the Accepter ends it earlier.
+func (p *Poller) Run(ctx context.Context) error {
+	instance, ok := p.readInstanceID(ctx)
+	if !ok {
+		return nil
+	}
+	p.log = p.log.With().Str("instance_id", instance).Str("node", p.nodeName).Logger()
+	p.log.Info().Dur("interval", p.interval).Msg("polling instance metadata")
+
+	var deliveries sync.WaitGroup
+	defer deliveries.Wait()
+	for _, w := range p.watches {
+		deliveries.Go(func() { p.deliver(ctx, w.mail) })
+	}
+
+	for {
+		round := time.Now()
+		for _, w := range p.watches {
+			if !w.due.After(time.Now()) {
+				p.poll(ctx, w, instance)
+			}
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		p.settleHealth()
+		if !sleep(ctx, time.Until(p.schedule(round))) {
+			return nil
+		}
+	}
+}
+
+// schedule gives every watch that was just read well its next turn, the same for
+// all, and returns the earliest turn of any. A watch that failed has a turn of its
+// own already: one path that is broken does not slow down the others.
+func (p *Poller) schedule(round time.Time) time.Time {
+	regular := round.Add(jittered(p.interval))
+	var next time.Time
+	for _, w := range p.watches {
+		if w.due.IsZero() {
+			w.due = regular
+		}
+		if next.IsZero() || w.due.Before(next) {
+			next = w.due
+		}
+	}
+	return next
+}
+
+// poll reads one path once and queues what it announces for delivery.
+func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
+	body, found, err := p.read(ctx, w.path)
+	if ctx.Err() != nil {
+		return
+	}
+	var said announcement
+	if err == nil && found {
+		said, err = w.parse(body, time.Now())
+	}
+	if err != nil {
+		p.fail(w.path, &w.reporter, err)
+		if !usable(err) {
+			w.retry()
+			return
+		}
+		w.succeed() // it said all that matters, in a way that somebody should look at
+		p.submit(w, instance, said)
+		return
+	}
+	if w.reporter.recovered() {
+		p.log.Info().Str("path", w.path).Msg("instance metadata is readable again")
+	}
+	w.succeed()
+	if found {
+		p.submit(w, instance, said)
+	}
+}
+
+// submit replaces what still waits for delivery: what the service says now is
+// EC2's latest word on this kind.
+func (p *Poller) submit(w *watch, instance string, said announcement) {
+	n := said.notice
+	n.Kind, n.Source = w.kind, interruption.IMDS
+	n.InstanceID, n.NodeName = instance, p.nodeName
+	n.EventID = fmt.Sprintf("%s/%s/%s/%s", interruption.IMDS, instance, w.kind, said.name)
+	select {
+	case <-w.mail:
+	default:
+	}
+	w.mail <- n // never blocks: room for one, and this is the only sender
+}
+
+// readInstanceID reads until it has a plausible instance id; false means that ctx
+// was canceled first.
+func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
+	const path = "instance-id"
+	var r reporter
+	wait := newBackoff()
+	for {
+		body, found, err := p.read(ctx, path)
+		if ctx.Err() != nil {
+			return "", false
+		}
+		if err == nil {
+			var id string
+			if id, err = parseInstanceID(body, found); err == nil {
+				if r.recovered() {
+					p.log.Info().Str("path", path).Msg("instance metadata is readable again")
+				}
+				return id, true
+			}
+		}
+		p.fail(path, &r, err)
+		if !sleep(ctx, bounded(wait.NextBackOff())) {
+			return "", false
+		}
+	}
+}
+
+// read returns the value at path; found is false where there is none, which is the
+// normal answer.
+func (p *Poller) read(ctx context.Context, path string) (body []byte, found bool, err error) {
+	body, found, err = p.readOnce(ctx, path)
+	if reasonOf(err) == reasonUnauthorized {
+		// The SDK drops its token on a 401 and leaves the second try to a retryer,
+		// which it does not have here: ask again at once, with a new token.
+		p.metrics.errors(reasonUnauthorized).Inc()
+		body, found, err = p.readOnce(ctx, path)
+	}
+	return body, found, err
+}
+
+func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	ctx, last := watchExchanges(ctx)
+
+	out, err := p.client.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
+	if err != nil {
+		if notFound(err) {
+			return nil, false, nil
+		}
+		return nil, false, classify(path, err, last)
+	}
+	defer out.Content.Close()
+	body, err = io.ReadAll(io.LimitReader(out.Content, maxBody+1))
+	if err == nil && len(body) > maxBody {
+		err = errTooLarge
+	}
+	if err != nil {
+		return nil, false, classify(path, err, last)
+	}
+	return body, true, nil
+}
+
+// fail counts every fault and logs the first of each run of the same reason.
+func (p *Poller) fail(path string, r *reporter, err error) {
+	reason := reasonOf(err)
+	p.metrics.errors(reason).Inc()
+	p.health.failed(err)
+	if r.changed(reason) {
+		p.log.Error().Err(err).Str("path", path).Str("reason", string(reason)).Msg("cannot read instance metadata")
+	}
+}
+
+// newBackoff is the pause between failed readings.
+func newBackoff() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval:     firstBackoff,
+		RandomizationFactor: backoffJitter,
+		Multiplier:          2,
+		MaxInterval:         maxBackoff,
+	}
+}
+
+// bounded keeps jitter from passing the ceiling that the package promises.
+func bounded(d time.Duration) time.Duration { return min(d, maxBackoff) }
+
+func jittered(d time.Duration) time.Duration {
+	return time.Duration(float64(d) * (1 + intervalJitter*(2*rand.Float64()-1)))
+}
+
+// sleep waits; it reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,210 @@
+package queue
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/semaphore"
+)
+
+const (
+	// linger is how long an incomplete batch waits for more. The messages of one
+	// receive are settled within milliseconds of each other, and nobody waits for a
+	// deletion.
+	linger = 5 * time.Millisecond
+
+	// maxBatchCalls is how many calls of one kind are open at once: enough for 1,000
+	// deletions in a second at 50 ms each.
+	maxBatchCalls = 8
+
+	// Between failed attempts, give or take half.
+	firstBatchBackoff = 100 * time.Millisecond
+	maxBatchBackoff   = 5 * time.Second
+)
+
+// A batchEntry is one message in a batch call.
+type batchEntry struct {
+	handle  string
+	hideFor time.Duration // of a change of visibility
+}
+
+// A batcher gathers entries into batch calls. It has no goroutine of its own: the
+// entry that fills a batch, or the timer of the first, makes the call.
+type batcher struct {
+	// call makes one call and returns a result for each entry.
+	call  func(ctx context.Context, entries []batchEntry) []error
+	slots *semaphore.Weighted
+
+	mu   sync.Mutex
+	next *batch
+}
+
+type batch struct {
+	ctx     context.Context
+	entries []batchEntry
+	timer   *time.Timer
+	results []error
+	done    chan struct{}
+}
+
+func newBatcher(call func(context.Context, []batchEntry) []error) *batcher {
+	return &batcher{call: call, slots: semaphore.NewWeighted(maxBatchCalls)}
+}
+
+// do has the entry called for, again and again until it succeeds, SQS says that it
+// never will, until has passed or ctx is canceled. Every caller's ctx is to end at
+// the same time, as a batch has that of its first entry.
+func (b *batcher) do(ctx context.Context, e batchEntry, until time.Time) {
+	wait := &backoff.ExponentialBackOff{
+		InitialInterval:     firstBatchBackoff,
+		RandomizationFactor: 0.5,
+		Multiplier:          2,
+		MaxInterval:         maxBatchBackoff,
+	}
+	for {
+		err := b.once(ctx, e)
+		if err == nil || reasonOf(err) == reasonEntry || ctx.Err() != nil {
+			return
+		}
+		pause := wait.NextBackOff()
+		if time.Now().Add(pause).After(until) || !sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+func (b *batcher) once(ctx context.Context, e batchEntry) error {
+	b.mu.Lock()
+	if b.next == nil {
+		n := &batch{ctx: ctx, done: make(chan struct{})}
+		n.timer = time.AfterFunc(linger, func() { b.flush(n) })
+		b.next = n
+	}
+	mine, place := b.next, len(b.next.entries)
+	mine.entries = append(mine.entries, e)
+	full := len(mine.entries) == batchSize
+	if full {
+		b.next = nil
+	}
+	b.mu.Unlock()
+
+	if full && mine.timer.Stop() {
+		b.run(mine)
+	}
+	<-mine.done // run ends, as ctx and the timeout of the call end it
+	return mine.results[place]
+}
+
+// flush is the timer's: it calls for the batch as it is.
+func (b *batcher) flush(n *batch) {
+	b.mu.Lock()
+	if b.next == n {
+		b.next = nil
+	}
+	b.mu.Unlock()
+	b.run(n)
+}
+
+func (b *batcher) run(n *batch) {
+	defer close(n.done)
+	if err := b.slots.Acquire(n.ctx, 1); err != nil {
+		n.results = all(len(n.entries), err)
+		return
+	}
+	defer b.slots.Release(1)
+	n.results = b.call(n.ctx, n.entries)
+}
+
+func all(n int, err error) []error {
+	results := make([]error, n)
+	for i := range results {
+		results[i] = err
+	}
+	return results
+}
+
+func (c *Consumer) deleteBatch(ctx context.Context, entries []batchEntry) []error {
+	in := &sqs.DeleteMessageBatchInput{QueueUrl: aws.String(c.queue)}
+	for i, e := range entries {
+		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{
+			Id: aws.String(strconv.Itoa(i)), ReceiptHandle: aws.String(e.handle),
+		})
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := c.client.DeleteMessageBatch(ctx, in, withoutRetries)
+	if err != nil {
+		err = classify("delete from", "sqs:DeleteMessage", c.queue, err)
+		c.fail(&c.deleting, err, "cannot delete messages")
+		return all(len(entries), err)
+	}
+	var done []*string
+	for _, s := range out.Successful {
+		done = append(done, s.Id)
+	}
+	return c.batchResults(&c.deleting, "delete from", len(entries), done, out.Failed)
+}
+
+func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error {
+	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: aws.String(c.queue)}
+	for i, e := range entries {
+		in.Entries = append(in.Entries, types.ChangeMessageVisibilityBatchRequestEntry{
+			Id: aws.String(strconv.Itoa(i)), ReceiptHandle: aws.String(e.handle), VisibilityTimeout: int32(e.hideFor / time.Second),
+		})
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := c.client.ChangeMessageVisibilityBatch(ctx, in, withoutRetries)
+	if err != nil {
+		err = classify("change visibility in", "sqs:ChangeMessageVisibility", c.queue, err)
+		c.fail(&c.hiding, err, "cannot change the visibility of messages")
+		return all(len(entries), err)
+	}
+	var done []*string
+	for _, s := range out.Successful {
+		done = append(done, s.Id)
+	}
+	return c.batchResults(&c.hiding, "change visibility in", len(entries), done, out.Failed)
+}
+
+// batchResults sorts the answer to a batch call by entry. An entry about which SQS
+// says nothing has failed and may be tried again.
+func (c *Consumer) batchResults(r *reporter, call string, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
+	results := all(n, &fault{reasonOther, entryError(call, c.queue, "no result", "")})
+	for _, id := range done {
+		if i, ok := place(id, n); ok {
+			results[i] = nil
+		}
+	}
+	for _, f := range failed {
+		if i, ok := place(f.Id, n); ok {
+			reason := reasonUnavailable
+			if f.SenderFault {
+				reason = reasonEntry
+			}
+			results[i] = &fault{reason, entryError(call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))}
+		}
+	}
+	clean := true
+	for _, err := range results {
+		if err != nil {
+			clean = false
+			c.fail(r, err, "cannot "+call+" the queue")
+		}
+	}
+	if clean {
+		c.recover(r, "call succeeds again")
+	}
+	return results
+}
+
+func place(id *string, n int) (int, bool) {
+	i, err := strconv.Atoi(aws.ToString(id))
+	return i, err == nil && i >= 0 && i < n
+}

@@ -1,0 +1,148 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
+
+	"spot-handler/handler/interruption"
+)
+
+const (
+	// defaultReceivers fetch 40 messages per round trip: a burst of 1,000 arrives
+	// within a second or so, and four idle long polls cost nothing to speak of.
+	defaultReceivers = 4
+
+	// maxInFlight bounds memory: about a kilobyte and a goroutine each. Receivers
+	// that wait for SQS have taken room for a batch each.
+	maxInFlight = 2000
+
+	// shutdownTimeout bounds what is still done after Run's context is canceled: the
+	// deletion of messages whose notices are on the Node by then, and the release of
+	// the others. One batch call and two repetitions fit; what does not get done
+	// comes back as a duplicate.
+	shutdownTimeout = 5 * time.Second
+)
+
+// Client is the subset of the SQS API that the consumer uses. *sqs.Client is one;
+// each call is made without the SDK's own retries.
+type Client interface {
+	ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageInput, opts ...func(*sqs.Options)) (*sqs.ReceiveMessageOutput, error)
+	DeleteMessageBatch(ctx context.Context, in *sqs.DeleteMessageBatchInput, opts ...func(*sqs.Options)) (*sqs.DeleteMessageBatchOutput, error)
+	ChangeMessageVisibilityBatch(ctx context.Context, in *sqs.ChangeMessageVisibilityBatchInput, opts ...func(*sqs.Options)) (*sqs.ChangeMessageVisibilityBatchOutput, error)
+	GetQueueAttributes(ctx context.Context, in *sqs.GetQueueAttributesInput, opts ...func(*sqs.Options)) (*sqs.GetQueueAttributesOutput, error)
+}
+
+// Accepter takes a notice over. Accept returns a nil error only when the record is
+// durable, or the notice is provably not ours (the Verdict says which); then the
+// notice is settled. An error means try again. It is called from many goroutines at
+// once, and with the same notice more than once.
+type Accepter interface {
+	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
+}
+
+// Options says what a Consumer works with. Client, QueueURL and Accepter are
+// required.
+type Options struct {
+	Client   Client
+	QueueURL string
+	Accepter Accepter
+
+	// Receivers is how many receive calls are open at once; zero means 4.
+	Receivers int
+
+	// DryRun leaves every message in the queue; see the package comment.
+	DryRun bool
+
+	Registerer prometheus.Registerer
+	Logger     zerolog.Logger
+}
+
+// Consumer reads one queue.
+type Consumer struct {
+	client    Client
+	queue     string
+	accepter  Accepter
+	receivers int
+	dryRun    bool
+	log       zerolog.Logger
+	metrics   *metrics
+
+	room    *semaphore.Weighted // of maxInFlight
+	work    sync.WaitGroup      // messages in flight
+	deletes *batcher
+	hides   *batcher
+	keeper  *keeper
+	redrive *redrive
+	health  health
+
+	receiving, accepting, deleting, hiding reporter
+
+	retried  *memory // messages that were given back once, as their node was unknown
+	rejected *memory // messages that were found unreadable
+	previews *memory // in a dry run: messages whose outcome was counted
+}
+
+// New returns a consumer; Run makes it consume.
+func New(o Options) *Consumer {
+	if o.Receivers <= 0 {
+		o.Receivers = defaultReceivers
+	}
+	c := &Consumer{
+		client:    o.Client,
+		queue:     o.QueueURL,
+		accepter:  o.Accepter,
+		receivers: o.Receivers,
+		dryRun:    o.DryRun,
+		log:       o.Logger.With().Str("component", "queue").Logger(),
+		metrics:   newMetrics(o.Registerer),
+		room:      semaphore.NewWeighted(maxInFlight),
+		retried:   newMemory(maxRemembered),
+		rejected:  newMemory(maxRemembered),
+		previews:  newMemory(maxRemembered),
+	}
+	c.deletes = newBatcher(c.deleteBatch)
+	c.hides = newBatcher(c.hideBatch)
+	c.keeper = newKeeper()
+	c.redrive = newRedrive()
+	return c
+}
+
+// errStopped is the cause with which the last acts are cut off.
+var errStopped = errors.New("shutdown took longer than " + shutdownTimeout.String())
+
+// Run consumes until ctx is canceled, sees to what was already accepted, and
+// returns nil: no fault of SQS or of the Accepter ends it earlier.
+func (c *Consumer) Run(ctx context.Context) error {
+	// What an accepted message still needs does not die with ctx: its notice is on
+	// the Node, and a message that is left in the queue is only received again.
+	acts, stop := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer stop(nil)
+	cutOff := context.AfterFunc(ctx, func() {
+		t := time.AfterFunc(shutdownTimeout, func() { stop(errStopped) })
+		context.AfterFunc(acts, func() { t.Stop() })
+	})
+	defer cutOff()
+
+	c.log.Info().Str("queue", c.queue).Int("receivers", c.receivers).Bool("dry_run", c.dryRun).Msg("consuming queue")
+
+	var background, receivers sync.WaitGroup
+	background.Go(func() { c.watchRedrive(ctx) })
+	if !c.dryRun {
+		background.Go(func() { c.keepHidden(ctx) })
+	}
+	for range c.receivers {
+		receivers.Go(func() { c.receive(ctx, acts) })
+	}
+
+	receivers.Wait() // no message is added to work after this
+	c.work.Wait()
+	background.Wait()
+	return nil
+}

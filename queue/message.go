@@ -1,0 +1,200 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"spot-handler/handler/interruption"
+)
+
+const (
+	// acceptTimeout makes a hung connection to the API server cost one attempt, not
+	// the message. It leaves room for a burst that queues up at a rate limiter.
+	acceptTimeout = 20 * time.Second
+
+	// Between failed attempts, give or take half.
+	firstAcceptBackoff = 200 * time.Millisecond
+	maxAcceptBackoff   = 5 * time.Second
+
+	// patience is how long past its deadline a notice is still worth trying for. EC2
+	// has acted by then; what is left to say, another consumer may say.
+	patience = 5 * time.Minute
+
+	// maxWork bounds the work on a message without a deadline, or with one days
+	// ahead. SQS hides no message for more than 12 hours in all.
+	maxWork = 11 * time.Hour
+
+	// lookAgain is how long a message about an unknown instance is given back for: a
+	// node that is being registered appears within seconds.
+	lookAgain = 5 * time.Second
+
+	// maxPreview is how much of a message that cannot be read is logged, in bytes.
+	maxPreview = 512
+)
+
+// A message is one that is in work.
+type message struct {
+	id       string
+	handle   string // by which this delivery of it is deleted or hidden
+	receives int
+	received time.Time
+	notices  []interruption.Notice
+
+	hiddenUntil time.Time // owned by the keeper while it has the message
+}
+
+// handle sees a message to its end:
+//
+//	accept ─┬─ every notice settled ──────────► deleted
+//	        ├─ no instance known, first time ─► back to the queue for lookAgain
+//	        ├─ too late for another attempt ──► left to the queue
+//	        └─ ctx canceled ──────────────────► released to other consumers
+func (c *Consumer) handle(ctx, acts context.Context, m *message) {
+	if c.dryRun && c.previews.has(m.id) {
+		return
+	}
+	c.keeper.add(m)
+	verdict, err := c.settle(ctx, m)
+	c.keeper.remove(m)
+
+	switch {
+	case err != nil && ctx.Err() != nil:
+		c.hide(acts, m, 0)
+	case err != nil:
+		c.log.Error().Err(err).Str("message_id", m.id).Msg("gave up on message, left to the queue")
+		c.count(m, outcomeFailed)
+	case verdict == interruption.Unknown && c.worthAnotherLook(m):
+		c.hide(acts, m, lookAgain)
+	default:
+		c.delete(acts, m)
+		c.count(m, outcomeOf(verdict))
+	}
+}
+
+// settle submits the notices until Accept has returned nil for each, and returns
+// what became of the message: the most that became of any of its notices.
+func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict, error) {
+	wait := &backoff.ExponentialBackOff{
+		InitialInterval:     firstAcceptBackoff,
+		RandomizationFactor: 0.5,
+		Multiplier:          2,
+		MaxInterval:         maxAcceptBackoff,
+	}
+	var verdicts []interruption.Verdict
+	pending := slices.Clone(m.notices)
+	for {
+		var failed error
+		pending = slices.DeleteFunc(pending, func(n interruption.Notice) bool {
+			verdict, err := c.accept(ctx, n)
+			if err != nil {
+				failed = err
+				return false
+			}
+			verdicts = append(verdicts, verdict)
+			return true
+		})
+		if len(pending) == 0 {
+			c.recover(&c.accepting, "notices can be accepted again")
+			return strongest(verdicts), nil
+		}
+		if ctx.Err() != nil {
+			return "", context.Cause(ctx)
+		}
+		if c.accepting.changed(reasonAccept) {
+			c.log.Error().Err(failed).Str("message_id", m.id).Str("instance_id", pending[0].InstanceID).Msg("cannot accept notice, trying again")
+		}
+		left := time.Until(c.giveUpAt(m, pending))
+		if left <= 0 {
+			return "", failed
+		}
+		if !sleep(ctx, min(wait.NextBackOff(), left)) {
+			return "", context.Cause(ctx)
+		}
+	}
+}
+
+func (c *Consumer) accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
+	defer cancel()
+	return c.accepter.Accept(ctx, n)
+}
+
+// giveUpAt is when the last of the pending notices is not worth another attempt.
+func (c *Consumer) giveUpAt(m *message, pending []interruption.Notice) time.Time {
+	if c.dryRun {
+		return m.received.Add(hiddenFor) // it comes back then, as nobody keeps it hidden
+	}
+	limit := m.received.Add(maxWork)
+	var last time.Time
+	for _, n := range pending {
+		if n.Deadline.IsZero() {
+			return limit
+		}
+		if past := n.Deadline.Add(patience); past.After(last) {
+			last = past
+		}
+	}
+	return earlier(last, limit)
+}
+
+// worthAnotherLook reports whether a message about an unknown instance is to be
+// received once more. The receive count may be missing: what was given back by this
+// process already is remembered, so it does not go round for ever.
+func (c *Consumer) worthAnotherLook(m *message) bool {
+	return m.receives < 2 && !c.redrive.lastReceive(m.receives) && c.retried.add(m.id)
+}
+
+// strongest is what a message with several notices is counted as.
+func strongest(verdicts []interruption.Verdict) interruption.Verdict {
+	for _, v := range interruption.Verdicts() { // Accepted first, Unknown last
+		if slices.Contains(verdicts, v) {
+			return v
+		}
+	}
+	return interruption.Accepted
+}
+
+// reject ends a message that cannot be read.
+func (c *Consumer) reject(acts context.Context, m *message, err error, preview string) {
+	r, _ := errors.AsType[*rejection](err)
+	if c.rejected.add(m.id) { // else it was left before, and has come back
+		c.log.Warn().Err(err).Str("message_id", m.id).Str("reason", string(r.reason)).Str("body", preview).Msg("cannot use message")
+		c.metrics.rejected(r.reason).Inc()
+		c.metrics.messages(r.outcome).Inc()
+	}
+	if policy := c.redrive.wait(acts); policy.known && !policy.exists {
+		c.delete(acts, m)
+	}
+}
+
+// delete removes a message from the queue. What cannot be deleted before it is
+// visible again comes back, and is a duplicate then.
+func (c *Consumer) delete(acts context.Context, m *message) {
+	if c.dryRun {
+		return
+	}
+	c.deletes.do(acts, batchEntry{handle: m.handle}, m.hiddenUntil)
+}
+
+// hide makes a message visible to all again after d. Where that fails it becomes
+// visible by itself, a little later.
+func (c *Consumer) hide(acts context.Context, m *message, d time.Duration) {
+	if c.dryRun {
+		return
+	}
+	c.hides.do(acts, batchEntry{handle: m.handle, hideFor: d}, m.hiddenUntil)
+}
+
+// count notes the end of a message. A dry run sees the same message again and
+// again, and counts its end once.
+func (c *Consumer) count(m *message, o outcome) {
+	if c.dryRun && o != outcomeFailed && !c.previews.add(m.id) {
+		return
+	}
+	c.metrics.messages(o).Inc()
+	c.metrics.age.Observe(max(0, m.received.Sub(m.notices[0].Noticed)).Seconds())
+}

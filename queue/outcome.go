@@ -1,0 +1,38 @@
+package queue
+
+import "spot-handler/handler/interruption"
+
+// An outcome is what became of a message; it is a label's value.
+type outcome string
+
+const (
+	outcomeAccepted    outcome = "accepted"
+	outcomeDuplicate   outcome = "duplicate"
+	outcomeForeign     outcome = "foreign" // no Node of this cluster, also not on a second look
+	outcomeStale       outcome = "stale"
+	outcomeIgnored     outcome = "ignored"
+	outcomeMalformed   outcome = "malformed"
+	outcomeUnsupported outcome = "unsupported"
+	outcomeFailed      outcome = "failed" // could not be accepted in time
+)
+
+func outcomes() []outcome {
+	return []outcome{
+		outcomeAccepted, outcomeDuplicate, outcomeForeign, outcomeStale, outcomeIgnored,
+		outcomeMalformed, outcomeUnsupported, outcomeFailed,
+	}
+}
+
+func outcomeOf(v interruption.Verdict) outcome {
+	switch v {
+	case interruption.Duplicate:
+		return outcomeDuplicate
+	case interruption.Stale:
+		return outcomeStale
+	case interruption.Ignored:
+		return outcomeIgnored
+	case interruption.Unknown:
+		return outcomeForeign
+	}
+	return outcomeAccepted
+}

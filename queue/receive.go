@@ -1,0 +1,159 @@
+package queue
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/cenkalti/backoff/v5"
+)
+
+const (
+	// The most that SQS allows: fewer calls, and an answer as soon as there is one.
+	batchSize = 10
+	longPoll  = 20 * time.Second
+
+	// hiddenFor is how long a received message stays hidden from others. It is short,
+	// as it is also how long a message of a crashed process waits for the next one,
+	// and it is prolonged while the message is in work.
+	hiddenFor = 30 * time.Second
+
+	// receiveTimeout lets a connection that hangs cost one long poll and a bit.
+	receiveTimeout = longPoll + 10*time.Second
+
+	// callTimeout is for all other calls, which SQS answers within milliseconds.
+	callTimeout = 5 * time.Second
+
+	// Between failed receives, give or take a quarter.
+	firstReceiveBackoff = 500 * time.Millisecond
+	maxReceiveBackoff   = 16 * time.Second
+
+	// emptyPause keeps a service that does not wait for messages, against what was
+	// asked of it, from making the receiver spin.
+	emptyPause = time.Second
+)
+
+// withoutRetries leaves the SDK's retries out of a call: they would hide a fault for
+// up to a minute from log and readiness, and this package has its own.
+func withoutRetries(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }
+
+// receive is one receiver: it starts every message that it gets, until ctx is
+// canceled.
+func (c *Consumer) receive(ctx, acts context.Context) {
+	wait := &backoff.ExponentialBackOff{
+		InitialInterval:     firstReceiveBackoff,
+		RandomizationFactor: 0.25,
+		Multiplier:          2,
+		MaxInterval:         maxReceiveBackoff,
+	}
+	for {
+		if c.room.Acquire(ctx, batchSize) != nil {
+			return
+		}
+		asked := time.Now()
+		messages, err := c.receiveBatch(ctx)
+		now := time.Now()
+		for _, m := range messages {
+			c.start(ctx, acts, m, now)
+		}
+		if unused := batchSize - len(messages); unused > 0 {
+			c.room.Release(int64(unused))
+		}
+
+		var pause time.Duration
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			c.health.failed(err)
+			c.fail(&c.receiving, err, "cannot receive messages")
+			pause = wait.NextBackOff()
+		default:
+			wait.Reset()
+			c.recover(&c.receiving, "messages can be received again")
+			c.health.succeeded(now)
+			c.metrics.lastPoll.Set(float64(now.UnixNano()) / 1e9)
+			if len(messages) == 0 {
+				pause = emptyPause - now.Sub(asked)
+			}
+		}
+		if pause > 0 && !sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+func (c *Consumer) receiveBatch(ctx context.Context) ([]types.Message, error) {
+	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
+	defer cancel()
+	out, err := c.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+		QueueUrl:            aws.String(c.queue),
+		MaxNumberOfMessages: batchSize,
+		WaitTimeSeconds:     int32(longPoll / time.Second),
+		VisibilityTimeout:   int32(hiddenFor / time.Second),
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
+			types.MessageSystemAttributeNameApproximateReceiveCount,
+			types.MessageSystemAttributeNameSentTimestamp,
+		},
+	}, withoutRetries)
+	if err != nil {
+		return nil, classify("receive from", "sqs:ReceiveMessage", c.queue, err)
+	}
+	if len(out.Messages) > batchSize { // there is room for no more; the rest comes again
+		return out.Messages[:batchSize], nil
+	}
+	return out.Messages, nil
+}
+
+// start parses a message and lets it run. From then on only the notices and the
+// receipt handle are kept, not the body.
+func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Time) {
+	msg := &message{
+		id:          aws.ToString(m.MessageId),
+		handle:      aws.ToString(m.ReceiptHandle),
+		receives:    receiveCount(m),
+		received:    now,
+		hiddenUntil: now.Add(hiddenFor),
+	}
+	body := aws.ToString(m.Body)
+	notices, err := parse(body, now)
+	if err != nil {
+		preview := strings.Clone(body[:min(len(body), maxPreview)])
+		c.work.Go(func() {
+			defer c.room.Release(1)
+			c.reject(acts, msg, err, preview)
+		})
+		return
+	}
+	msg.notices = notices
+	c.work.Go(func() {
+		defer c.room.Release(1)
+		c.handle(ctx, acts, msg)
+	})
+}
+
+// receiveCount is how often the message was received, this time included. What SQS
+// leaves out, or says nonsense about, is taken for the first time.
+func receiveCount(m types.Message) int {
+	n, err := strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)])
+	if err != nil || n < 1 {
+		return 1
+	}
+	return n
+}
+
+// sleep waits; it reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,122 @@
+package queue
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+)
+
+const (
+	// An operator who adds a dead-letter queue does not restart the consumer for it.
+	redriveEvery = 5 * time.Minute
+	redriveRetry = 30 * time.Second
+)
+
+// A redrivePolicy says whether SQS itself removes a message that is received too
+// often, to a dead-letter queue.
+type redrivePolicy struct {
+	known       bool // false until the queue's attributes could be read
+	exists      bool
+	maxReceives int // zero where it is not known
+}
+
+// redrive is the policy as it was last read.
+type redrive struct {
+	asked chan struct{} // closed when it was asked for, with or without success
+	once  sync.Once
+
+	mu     sync.Mutex
+	policy redrivePolicy
+}
+
+func newRedrive() *redrive { return &redrive{asked: make(chan struct{})} }
+
+// wait returns the policy, once it was asked for or ctx has ended.
+func (r *redrive) wait(ctx context.Context) redrivePolicy {
+	select {
+	case <-r.asked:
+	case <-ctx.Done():
+	}
+	return r.current()
+}
+
+func (r *redrive) current() redrivePolicy {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.policy
+}
+
+// lastReceive reports whether a message received so often will not be seen again.
+func (r *redrive) lastReceive(receives int) bool {
+	p := r.current()
+	return p.maxReceives > 0 && receives >= p.maxReceives
+}
+
+func (r *redrive) answered() { r.once.Do(func() { close(r.asked) }) }
+
+// watchRedrive reads the policy now and again until ctx is canceled. One that was
+// read stays in force while it cannot be read again.
+func (c *Consumer) watchRedrive(ctx context.Context) {
+	defer c.redrive.answered()
+	var r reporter
+	for {
+		policy, err := c.readRedrive(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		pause := redriveEvery
+		if err != nil {
+			c.fail(&r, err, "cannot read the queue's redrive policy, messages that cannot be used are left in the queue")
+			pause = redriveRetry
+		} else {
+			c.recover(&r, "the queue's redrive policy can be read again")
+			c.redrive.mu.Lock()
+			c.redrive.policy = policy
+			c.redrive.mu.Unlock()
+		}
+		c.redrive.answered()
+		if !sleep(ctx, pause) {
+			return
+		}
+	}
+}
+
+func (c *Consumer) readRedrive(ctx context.Context) (redrivePolicy, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := c.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl:       aws.String(c.queue),
+		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameRedrivePolicy},
+	}, withoutRetries)
+	if err != nil {
+		return redrivePolicy{}, classify("get attributes of", "sqs:GetQueueAttributes", c.queue, err)
+	}
+	return parseRedrive(out.Attributes[string(types.QueueAttributeNameRedrivePolicy)])
+}
+
+// parseRedrive reads the attribute, empty where there is no policy:
+// {"deadLetterTargetArn":"arn:...","maxReceiveCount":5}; the count can be a string.
+func parseRedrive(text string) (redrivePolicy, error) {
+	if text == "" {
+		return redrivePolicy{known: true}, nil
+	}
+	var doc struct {
+		MaxReceiveCount json.RawMessage `json:"maxReceiveCount"`
+	}
+	if err := json.Unmarshal([]byte(text), &doc); err != nil {
+		return redrivePolicy{}, &fault{reasonOther, fmt.Errorf("parse redrive policy %.256q: %w", text, err)}
+	}
+	n, err := strconv.Atoi(strings.Trim(string(doc.MaxReceiveCount), `"`))
+	if err != nil || n < 1 {
+		n = 0 // the policy is there, whatever its count
+	}
+	return redrivePolicy{known: true, exists: true, maxReceives: n}, nil
+}

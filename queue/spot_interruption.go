@@ -1,0 +1,51 @@
+package queue
+
+import (
+	"time"
+
+	"spot-handler/handler/interruption"
+)
+
+// spotLead is how long after the announcement EC2 acts. The message itself gives no
+// time.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+const spotLead = 120 * time.Second
+
+// The actions that EC2 documents.
+const (
+	actionTerminate = "terminate"
+	actionStop      = "stop"
+	actionHibernate = "hibernate"
+)
+
+// parseSpotInterruption reads an "EC2 Spot Instance Interruption Warning".
+//
+// An action that EC2 does not document is taken for a termination: the message says
+// that the instance is interrupted, whatever the word for it, and pods that were
+// moved for nothing cost less than pods that were not moved.
+func parseSpotInterruption(e envelope, received time.Time) ([]interruption.Notice, error) {
+	detail, err := e.detailFields()
+	if err != nil {
+		return nil, err
+	}
+	instance, err := instanceField(detail, "instance-id")
+	if err != nil {
+		return nil, err
+	}
+	action, err := textField(detail, "instance-action")
+	if err != nil {
+		return nil, err
+	}
+
+	n := e.notice(interruption.SpotInterruption, instance, received)
+	n.Action = action
+	n.Deadline = e.time.Add(spotLead)
+	switch action {
+	case actionTerminate, actionStop:
+	case actionHibernate: // begins at once, without the two minutes
+		n.Deadline = received
+	default:
+		n.Action = actionTerminate
+	}
+	return []interruption.Notice{n}, nil
+}
