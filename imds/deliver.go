@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"github.com/rs/zerolog"
 
 	"spot-handler/handler/interruption"
 )
@@ -61,7 +62,11 @@ func (p *Poller) submitUntilAccepted(ctx context.Context, n interruption.Notice,
 			return n, false
 		}
 		if err == nil {
-			log.Info().Str("verdict", string(verdict)).Msg("notice settled")
+			level := zerolog.InfoLevel
+			if verdict == interruption.Unknown { // of the very node that we run on
+				level = zerolog.WarnLevel
+			}
+			log.WithLevel(level).Str("verdict", string(verdict)).Msg("notice settled")
 			return n, true
 		}
 		if bits.OnesCount(attempt) == 1 { // the first, the second, the fourth...

@@ -129,6 +129,15 @@ func all(n int, err error) []error {
 	return results
 }
 
+// An action is one call on messages: as errors name it, the permission that it
+// needs, and what is logged when it fails.
+type action struct{ call, permission, failed string }
+
+var (
+	deletion   = action{"delete from", "sqs:DeleteMessage", "cannot delete messages"}
+	visibility = action{"change visibility in", "sqs:ChangeMessageVisibility", "cannot change the visibility of messages"}
+)
+
 func (c *Consumer) deleteBatch(ctx context.Context, entries []batchEntry) []error {
 	in := &sqs.DeleteMessageBatchInput{QueueUrl: aws.String(c.queue)}
 	for i, e := range entries {
@@ -140,15 +149,15 @@ func (c *Consumer) deleteBatch(ctx context.Context, entries []batchEntry) []erro
 	defer cancel()
 	out, err := c.client.DeleteMessageBatch(ctx, in, withoutRetries)
 	if err != nil {
-		err = classify("delete from", "sqs:DeleteMessage", c.queue, err)
-		c.fail(&c.deleting, err, "cannot delete messages")
+		err = classify(deletion.call, deletion.permission, c.queue, err)
+		c.fail(&c.deleting, err, deletion.failed)
 		return all(len(entries), err)
 	}
 	var done []*string
 	for _, s := range out.Successful {
 		done = append(done, s.Id)
 	}
-	return c.batchResults(&c.deleting, "delete from", len(entries), done, out.Failed)
+	return c.batchResults(&c.deleting, deletion, len(entries), done, out.Failed)
 }
 
 func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error {
@@ -162,21 +171,21 @@ func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error 
 	defer cancel()
 	out, err := c.client.ChangeMessageVisibilityBatch(ctx, in, withoutRetries)
 	if err != nil {
-		err = classify("change visibility in", "sqs:ChangeMessageVisibility", c.queue, err)
-		c.fail(&c.hiding, err, "cannot change the visibility of messages")
+		err = classify(visibility.call, visibility.permission, c.queue, err)
+		c.fail(&c.hiding, err, visibility.failed)
 		return all(len(entries), err)
 	}
 	var done []*string
 	for _, s := range out.Successful {
 		done = append(done, s.Id)
 	}
-	return c.batchResults(&c.hiding, "change visibility in", len(entries), done, out.Failed)
+	return c.batchResults(&c.hiding, visibility, len(entries), done, out.Failed)
 }
 
 // batchResults sorts the answer to a batch call by entry. An entry about which SQS
 // says nothing has failed and may be tried again.
-func (c *Consumer) batchResults(r *reporter, call string, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
-	results := all(n, &fault{reasonOther, entryError(call, c.queue, "no result", "")})
+func (c *Consumer) batchResults(r *reporter, a action, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
+	results := all(n, &fault{reasonOther, entryError(a.call, c.queue, "no result", "")})
 	for _, id := range done {
 		if i, ok := place(id, n); ok {
 			results[i] = nil
@@ -188,18 +197,18 @@ func (c *Consumer) batchResults(r *reporter, call string, n int, done []*string,
 			if f.SenderFault {
 				reason = reasonEntry
 			}
-			results[i] = &fault{reason, entryError(call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))}
+			results[i] = &fault{reason, entryError(a.call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))}
 		}
 	}
 	clean := true
 	for _, err := range results {
 		if err != nil {
 			clean = false
-			c.fail(r, err, "cannot "+call+" the queue")
+			c.fail(r, err, a.failed)
 		}
 	}
 	if clean {
-		c.recover(r, "call succeeds again")
+		c.recover(r, "messages can be deleted and hidden again")
 	}
 	return results
 }

@@ -27,6 +27,9 @@ type keeper struct {
 func newKeeper() *keeper { return &keeper{messages: make(map[*message]struct{})} }
 
 func (k *keeper) add(m *message) {
+	if m.handle == "" {
+		return // SQS has given no means to keep it
+	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.messages[m] = struct{}{}

@@ -41,6 +41,7 @@ type message struct {
 	id       string
 	handle   string // by which this delivery of it is deleted or hidden
 	receives int
+	sent     time.Time // zero where SQS does not say
 	received time.Time
 	notices  []interruption.Notice
 
@@ -67,7 +68,7 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	case err != nil:
 		c.log.Error().Err(err).Str("message_id", m.id).Msg("gave up on message, left to the queue")
 		c.count(m, outcomeFailed)
-	case verdict == interruption.Unknown && c.worthAnotherLook(m):
+	case verdict == interruption.Unknown && c.worthAnotherLook(acts, m):
 		c.hide(acts, m, lookAgain)
 	default:
 		c.delete(acts, m)
@@ -144,8 +145,8 @@ func (c *Consumer) giveUpAt(m *message, pending []interruption.Notice) time.Time
 // worthAnotherLook reports whether a message about an unknown instance is to be
 // received once more. The receive count may be missing: what was given back by this
 // process already is remembered, so it does not go round for ever.
-func (c *Consumer) worthAnotherLook(m *message) bool {
-	return m.receives < 2 && !c.redrive.lastReceive(m.receives) && c.retried.add(m.id)
+func (c *Consumer) worthAnotherLook(acts context.Context, m *message) bool {
+	return m.receives < 2 && !c.redrive.wait(acts).lastReceive(m.receives) && c.retried.add(m.id)
 }
 
 // strongest is what a message with several notices is counted as.
@@ -162,7 +163,7 @@ func strongest(verdicts []interruption.Verdict) interruption.Verdict {
 func (c *Consumer) reject(acts context.Context, m *message, err error, preview string) {
 	r, _ := errors.AsType[*rejection](err)
 	if c.rejected.add(m.id) { // else it was left before, and has come back
-		c.log.Warn().Err(err).Str("message_id", m.id).Str("reason", string(r.reason)).Str("body", preview).Msg("cannot use message")
+		c.log.Warn().Err(err).Str("message_id", m.id).Str("reason", string(r.reason)).Time("sent", m.sent).Str("body", preview).Msg("cannot use message")
 		c.metrics.rejected(r.reason).Inc()
 		c.metrics.messages(r.outcome).Inc()
 	}
@@ -174,7 +175,7 @@ func (c *Consumer) reject(acts context.Context, m *message, err error, preview s
 // delete removes a message from the queue. What cannot be deleted before it is
 // visible again comes back, and is a duplicate then.
 func (c *Consumer) delete(acts context.Context, m *message) {
-	if c.dryRun {
+	if c.dryRun || m.handle == "" {
 		return
 	}
 	c.deletes.do(acts, batchEntry{handle: m.handle}, m.hiddenUntil)
@@ -183,7 +184,7 @@ func (c *Consumer) delete(acts context.Context, m *message) {
 // hide makes a message visible to all again after d. Where that fails it becomes
 // visible by itself, a little later.
 func (c *Consumer) hide(acts context.Context, m *message, d time.Duration) {
-	if c.dryRun {
+	if c.dryRun || m.handle == "" {
 		return
 	}
 	c.hides.do(acts, batchEntry{handle: m.handle, hideFor: d}, m.hiddenUntil)

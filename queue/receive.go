@@ -32,6 +32,9 @@ const (
 	firstReceiveBackoff = 500 * time.Millisecond
 	maxReceiveBackoff   = 16 * time.Second
 
+	// maxSent is the year 5138: what is beyond has no text in a log.
+	maxSent = 1e14
+
 	// emptyPause keeps a service that does not wait for messages, against what was
 	// asked of it, from making the receiver spin.
 	emptyPause = time.Second
@@ -116,6 +119,7 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		id:          aws.ToString(m.MessageId),
 		handle:      aws.ToString(m.ReceiptHandle),
 		receives:    receiveCount(m),
+		sent:        sentAt(m),
 		received:    now,
 		hiddenUntil: now.Add(hiddenFor),
 	}
@@ -144,6 +148,15 @@ func receiveCount(m types.Message) int {
 		return 1
 	}
 	return n
+}
+
+// sentAt is when SQS took the message, in milliseconds since 1970.
+func sentAt(m types.Message) time.Time {
+	ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64)
+	if err != nil || ms <= 0 || ms > maxSent {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
 }
 
 // sleep waits; it reports whether ctx is still alive.

@@ -45,18 +45,13 @@ func (r *redrive) wait(ctx context.Context) redrivePolicy {
 	case <-r.asked:
 	case <-ctx.Done():
 	}
-	return r.current()
-}
-
-func (r *redrive) current() redrivePolicy {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.policy
 }
 
 // lastReceive reports whether a message received so often will not be seen again.
-func (r *redrive) lastReceive(receives int) bool {
-	p := r.current()
+func (p redrivePolicy) lastReceive(receives int) bool {
 	return p.maxReceives > 0 && receives >= p.maxReceives
 }
 

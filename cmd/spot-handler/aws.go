@@ -22,7 +22,7 @@ func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus
 		return nil, fmt.Errorf("load AWS configuration: %w", err)
 	}
 	return imds.New(imds.Options{
-		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.NodeName, Interval: cfg.PollInterval,
+		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Interval: cfg.pollInterval,
 		Registerer: registry, Logger: logger,
 	}), nil
 }
@@ -33,14 +33,14 @@ func newConsumer(ctx context.Context, cfg config, to accepter, registry promethe
 		return nil, fmt.Errorf("load AWS configuration: %w", err)
 	}
 	if conf.Region == "" {
-		conf.Region = regionOf(cfg.QueueURL)
+		conf.Region = regionOf(cfg.queueURL)
 	}
 	if conf.Region == "" {
-		return nil, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.QueueURL)
+		return nil, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.queueURL)
 	}
 	return queue.New(queue.Options{
-		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.QueueURL,
-		Accepter: to, Receivers: cfg.Receivers, DryRun: cfg.DryRun,
+		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
+		Accepter: to, Receivers: cfg.receivers, DryRun: cfg.dryRun,
 		Registerer: registry, Logger: logger,
 	}), nil
 }

@@ -2,38 +2,24 @@ package main
 
 import (
 	"context"
-	"errors"
+	"crypto/rand"
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	"golang.org/x/sync/errgroup"
 )
 
-// A leader that is killed costs at most leaseDuration and a retry, about six seconds
-// of the 120: then another replica drains. A leader that cannot renew for
-// renewDeadline stops by itself before that, so that there are never two. A replica
-// writes the Lease once a second, which an API server does not notice.
-const (
-	leaseName     = "spot-handler"
-	leaseDuration = 5 * time.Second
-	renewDeadline = 3500 * time.Millisecond
-	retryPeriod   = time.Second
-)
-
-var errLostLease = errors.New("lost the leader lease")
+// releaseTimeout bounds the release of the lease at the end: a read and a write.
+const releaseTimeout = 2 * time.Second
 
 // lead waits for the lease, runs f as the leader, and releases the lease at the end.
 // A lost lease is an error: the process ends and starts anew, with everything as it
 // stands in the cluster.
-func lead(ctx context.Context, c *clients, namespace string, reg prometheus.Registerer, logger zerolog.Logger, f func(context.Context) error) error {
+func lead(ctx context.Context, client leaseClient, namespace string, reg prometheus.Registerer, logger zerolog.Logger, f func(context.Context) error) error {
 	leader := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "spot_handler_leader", Help: "1 while this replica is the one that drains.",
 	})
@@ -42,53 +28,34 @@ func lead(ctx context.Context, c *clients, namespace string, reg prometheus.Regi
 	if err != nil {
 		return fmt.Errorf("read hostname: %w", err)
 	}
-	identity := host + "_" + string(uuid.NewUUID())
-
-	leading := make(chan context.Context, 1) // gets the context that ends with the lease
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Lock: &resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Name: leaseName, Namespace: namespace},
-			Client:     c.coordination,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: identity},
-		},
-		LeaseDuration: leaseDuration, RenewDeadline: renewDeadline, RetryPeriod: retryPeriod,
-		ReleaseOnCancel: true, Name: leaseName,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(lease context.Context) { leading <- lease },
-			OnStoppedLeading: func() { leader.Set(0) },
-		},
-	})
-	if err != nil {
-		return fmt.Errorf("set up leader election: %w", err)
+	l := &lease{client: client, namespace: namespace, identity: host + "_" + rand.Text(), logger: logger}
+	if err := l.acquire(ctx); err != nil {
+		return nil // stopped before
 	}
-	// The lease outlives ctx until f has ended: a successor must not start before.
-	election, resign := context.WithCancel(context.WithoutCancel(ctx))
-	var electing sync.WaitGroup
-	electing.Go(func() { elector.Run(election) })
-	defer electing.Wait()
-	defer resign()
-
-	select {
-	case <-ctx.Done():
-		return nil
-	case lease := <-leading:
-		leader.Set(1)
-		logger.Info().Str("identity", identity).Msg("leading")
-		ctx, cancel := context.WithCancel(ctx)
+	leader.Set(1)
+	defer leader.Set(0)
+	logger.Info().Str("identity", l.identity).Msg("leading")
+	defer func() { // after f has ended: a successor must not start before
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
 		defer cancel()
-		defer context.AfterFunc(lease, cancel)()
-		err := f(ctx)
-		if lease.Err() != nil {
-			return errLostLease
-		}
-		return err
-	}
+		l.release(bounded)
+	}()
+
+	// The lease is kept until f has ended, which may be a moment after ctx.
+	kept, done := context.WithCancel(context.WithoutCancel(ctx))
+	g, leading := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.keep(kept) })
+	g.Go(func() error {
+		defer done()
+		return f(leading)
+	})
+	return g.Wait()
 }
 
 // leaseNamespace is the flag's, else the pod's own, else kube-system.
 func leaseNamespace(cfg config) string {
-	if cfg.LeaseNamespace != "" {
-		return cfg.LeaseNamespace
+	if cfg.leaseNamespace != "" {
+		return cfg.leaseNamespace
 	}
 	b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 	if own := strings.TrimSpace(string(b)); err == nil && own != "" {

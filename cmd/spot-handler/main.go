@@ -49,7 +49,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
 // errUsage marks what the operator has to change before a start makes sense.
@@ -61,8 +61,8 @@ const (
 	exitUsage   = 2
 )
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	cfg, done, err := parse(args, stdout)
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	cfg, done, err := parse(args, getenv, stdout)
 	if done {
 		return exitClean
 	}

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedauthorizationv1 "k8s.io/client-go/kubernetes/typed/authorization/v1"
 )
 
 // permission is something that the process has to be allowed to do.
@@ -34,11 +33,11 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 		{verb: "list", resource: "nodes"},
 		{verb: "watch", resource: "nodes"},
 	}
-	if cfg.DryRun {
+	if cfg.dryRun {
 		return append(list, permission{verb: "list", resource: "pods"})
 	}
 	list = append(list, permission{verb: "patch", resource: "nodes"})
-	if cfg.mode == modeQueue || cfg.Drain {
+	if cfg.mode == modeQueue || cfg.drain {
 		list = append(list,
 			permission{verb: "list", resource: "pods"},
 			permission{verb: "watch", resource: "pods"},
@@ -47,7 +46,7 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 			permission{verb: "watch", group: "policy", resource: "poddisruptionbudgets"},
 		)
 	}
-	if cfg.mode == modeQueue && cfg.LeaderElect {
+	if cfg.mode == modeQueue && cfg.leaderElect {
 		for _, verb := range []string{"get", "create", "update"} {
 			list = append(list, permission{verb: verb, group: "coordination.k8s.io", resource: "leases", namespace: leaseNamespace})
 		}
@@ -55,9 +54,14 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 	return list
 }
 
+// reviewClient is the subset of the API that permissions are checked with.
+type reviewClient interface {
+	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
+}
+
 // checkPermissions asks the API server about each and returns all that are missing,
 // as an error that wraps errUsage. Another error means that it could not be asked.
-func checkPermissions(ctx context.Context, client typedauthorizationv1.SelfSubjectAccessReviewInterface, list []permission) error {
+func checkPermissions(ctx context.Context, client reviewClient, list []permission) error {
 	missing := make([]error, len(list))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)

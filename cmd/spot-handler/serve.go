@@ -35,7 +35,7 @@ type accepter interface {
 // serve puts the parts together, in order of dependency, and runs them until ctx ends
 // or one fails.
 func serve(ctx context.Context, cfg config, stderr io.Writer) error {
-	logger := newLogger(stderr, cfg.LogLevel, cfg.LogFormat)
+	logger := newLogger(stderr, cfg.logLevel, cfg.logFormat)
 	tuneMemory()
 
 	clients, err := newClients(cfg)
@@ -50,7 +50,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		// interruption may be under way, and every part tries again by itself.
 		logger.Warn().Err(err).Msg("permissions not checked")
 	}
-	listener, err := net.Listen("tcp", cfg.HTTPAddr)
+	listener, err := net.Listen("tcp", cfg.httpAddr)
 	if err != nil {
 		return fmt.Errorf("%w: --http-addr (SPOT_HANDLER_HTTP_ADDR): %w", errUsage, err)
 	}
@@ -60,37 +60,37 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	registry.MustRegister(collectors.NewGoCollector(), buildInfo(cfg.mode),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
-	index := nodes.New(clients.core.Nodes(), cfg.NodeName)
-	policy := drain.Policy{Strategy: drain.Strategy(cfg.DrainStrategy), Margin: cfg.Margin}
-	events := notify.NewEvents(clients.core)
+	index := nodes.New(clients.nodes, cfg.nodeName)
+	policy := drain.Policy{Strategy: drain.Strategy(cfg.strategy), Margin: cfg.margin}
+	events := notify.NewEvents(clients.core, scheme)
 
 	var h *handler.Handler
 	enqueue := func(node string) { h.Enqueue(node) }
 	drainer := drain.New(drain.Options{
-		Pods: clients.core.RESTClient(), Budgets: clients.policy.RESTClient(), Policy: policy,
+		Pods: clients.core, Budgets: clients.policy, Policy: policy,
 		Notify: enqueue, Refused: events.EvictionBlocked,
 		Registerer: registry, Logger: part(logger, "drain"),
 	})
 	provider := provisioner.New(provisioner.Options{
-		Backend: cfg.Provisioner, FallbackNodePools: cfg.FallbackNodePool, Dynamic: clients.dynamic,
+		Backend: cfg.provisioner, FallbackNodePools: cfg.fallback, Dynamic: clients.dynamic,
 		Notify: enqueue, Registerer: registry, Logger: part(logger, "provisioner"),
 	})
 	options := handler.Options{
-		Nodes: clients.core.Nodes(), Index: index, Drainer: drainer, Provisioner: provider, Events: events,
-		Rebalance: handler.RebalancePolicy(cfg.Rebalance), ReleaseNode: cfg.ReleaseNode,
+		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,
+		Rebalance: handler.RebalancePolicy(cfg.rebalance), ReleaseNode: cfg.release,
 		Registerer: registry, Logger: part(logger, "handler"),
 	}
 	h = handler.New(options)
 	var accept accepter = h
-	if cfg.DryRun {
-		accept = handler.NewDryRun(options, clients.core.Pods(""), provider, policy)
+	if cfg.dryRun {
+		accept = handler.NewDryRun(options, clients.pods, provider, policy)
 	}
 	from, err := newSource(ctx, cfg, accept, registry, logger)
 	if err != nil {
 		return err
 	}
 
-	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.DryRun).
+	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
@@ -110,8 +110,8 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 			if err := index.Wait(ctx); err != nil {
 				return nil // stopped before
 			}
-			if cfg.mode == modeQueue && cfg.LeaderElect {
-				return lead(ctx, clients, leaseNamespace, registry, part(logger, "leader"), h.Run)
+			if cfg.mode == modeQueue && cfg.leaderElect {
+				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, registry, part(logger, "leader"), h.Run)
 			}
 			return h.Run(ctx)
 		})
@@ -125,7 +125,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 
 // reconciles reports whether this process drains, as opposed to marking Nodes only.
 func reconciles(cfg config) bool {
-	return !cfg.DryRun && (cfg.mode == modeQueue || cfg.Drain)
+	return !cfg.dryRun && (cfg.mode == modeQueue || cfg.drain)
 }
 
 func readiness(index *nodes.Index, from source) func() error {

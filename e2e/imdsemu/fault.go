@@ -86,6 +86,7 @@ func (f *fault) play(w http.ResponseWriter, r *http.Request) (serve bool) {
 		case <-f.cleared:
 			return true
 		case <-r.Context().Done():
+			panic(http.ErrAbortHandler) // an empty answer would still be one
 		}
 	case Reset:
 		reset(w)

@@ -2,6 +2,7 @@ package imdsemu_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -10,7 +11,9 @@ import (
 	"testing"
 	"time"
 
-	awsimds "github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/google/go-cmp/cmp"
 
@@ -18,23 +21,310 @@ import (
 )
 
 // start returns a server and the real SDK's client of it, which tries everything once and never falls back to IMDSv1.
-func start(t *testing.T, o imdsemu.Options) (*imdsemu.Server, *awsimds.Client) {
+func start(t *testing.T) (*imdsemu.Server, *imds.Client) {
 	t.Helper()
-	s := imdsemu.Start(o)
+	s := imdsemu.Start(imdsemu.Options{})
 	t.Cleanup(s.Close)
-	off := false
-	return s, awsimds.New(awsimds.Options{
-		Endpoint: s.URL, EnableFallback: awsBool(off), HTTPClient: &http.Client{Transport: &http.Transport{}},
-	}, func(o *awsimds.Options) { o.Retryer = once{} })
+	return s, newClient(s)
 }
 
-func get(t *testing.T, c *awsimds.Client, path string) (string, error) {
-	t.Helper()
-	out, err := c.GetMetadata(t.Context(), &awsimds.GetMetadataInput{Path: path})
+func newClient(s *imdsemu.Server) *imds.Client {
+	return imds.New(imds.Options{
+		Endpoint: s.URL, EnableFallback: aws.FalseTernary, Retryer: aws.NopRetryer{},
+		HTTPClient: &http.Client{Transport: &http.Transport{}}, // no connections shared between tests
+	})
+}
+
+func get(ctx context.Context, c *imds.Client, path string) (string, error) {
+	out, err := c.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
 	if err != nil {
 		return "", err
 	}
 	defer out.Content.Close()
 	body, err := io.ReadAll(out.Content)
 	return string(body), err
+}
+
+func status(err error) int {
+	var response *smithyhttp.ResponseError
+	if errors.As(err, &response) {
+		return response.HTTPStatusCode()
+	}
+	return 0
+}
+
+func TestMetadata(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 678, time.FixedZone("", 3600))
+	none := map[string]int{
+		imdsemu.InstanceActionPath: 404, imdsemu.RebalancePath: 404, imdsemu.TargetLifecycleStatePath: 404, "no/such/path": 404,
+	}
+	check := func(want map[string]string, statuses map[string]int) {
+		t.Helper()
+		for path, text := range want {
+			if got, err := get(t.Context(), c, path); err != nil || got != text {
+				t.Errorf("%s = %q, %v, want %q", path, got, err, text)
+			}
+		}
+		for path, code := range statuses {
+			if got, err := get(t.Context(), c, path); status(err) != code {
+				t.Errorf("%s = %q, %v, want status %d", path, got, err, code)
+			}
+		}
+	}
+	check(map[string]string{
+		"instance-id": "i-0123456789abcdef0", "instance-type": "m5.large", "instance-life-cycle": "spot",
+		"placement/availability-zone": "us-east-1a", "placement/region": "us-east-1",
+		"events/maintenance/scheduled": "[]",
+	}, none)
+
+	s.Interrupt("terminate", at)
+	s.Rebalance(at)
+	s.SetTargetLifecycleState("Terminated")
+	s.Schedule(imdsemu.ScheduledEvent{
+		Code: "instance-stop", Description: "[Canceled] The instance is running on degraded hardware",
+		EventID: "instance-event-0d59937288b749b32", NotBefore: at, NotAfter: at.Add(48 * time.Hour), State: "canceled",
+	})
+	check(map[string]string{
+		"spot/instance-action":               `{"action":"terminate","time":"2026-01-02T02:04:05Z"}`,
+		"events/recommendations/rebalance":   `{"noticeTime":"2026-01-02T02:04:05Z"}`,
+		"autoscaling/target-lifecycle-state": "Terminated",
+	}, nil)
+	text, err := get(t.Context(), c, imdsemu.ScheduledEventsPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []map[string]string
+	if err := json.Unmarshal([]byte(text), &events); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]map[string]string{{
+		"Code": "instance-stop", "Description": "[Canceled] The instance is running on degraded hardware",
+		"EventId": "instance-event-0d59937288b749b32", "NotBefore": "2 Jan 2026 02:04:05 GMT",
+		"NotAfter": "4 Jan 2026 02:04:05 GMT", "State": "canceled",
+	}}, events); diff != "" {
+		t.Errorf("scheduled events (-want +got):\n%s", diff)
+	}
+	s.Clear()
+	check(map[string]string{imdsemu.ScheduledEventsPath: "[]"}, none)
+
+	region, err := c.GetRegion(t.Context(), nil)
+	if err != nil || region.Region != "us-east-1" {
+		t.Errorf("region = %+v, %v", region, err)
+	}
+}
+
+func TestOneConnection(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	for range 20 {
+		if _, err := get(t.Context(), c, imdsemu.InstanceActionPath); status(err) != 404 {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]int{imdsemu.TokenPath: 1, imdsemu.MetadataPath + imdsemu.InstanceActionPath: 20}
+	if diff := cmp.Diff(want, s.RequestsByPath()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+	if n := s.Requests(imdsemu.InstanceActionPath); n != 20 {
+		t.Errorf("counted %d requests by the relative path, want 20", n)
+	}
+	if n := s.Connections(); n != 1 {
+		t.Errorf("20 polls used %d connections, want 1", n)
+	}
+}
+
+// TestToken speaks HTTP itself: the SDK would not ask wrongly.
+func TestToken(t *testing.T) {
+	t.Parallel()
+	s, _ := start(t)
+	put := func(header ...string) (int, string, http.Header) {
+		t.Helper()
+		return do(t, http.MethodPut, s.URL+imdsemu.TokenPath, header...)
+	}
+	const ttl = "X-aws-ec2-metadata-token-ttl-seconds"
+	for _, test := range []struct {
+		name   string
+		header []string
+		want   int
+	}{
+		{"no lifetime", nil, 400},
+		{"not a number", []string{ttl, "long"}, 400},
+		{"no time at all", []string{ttl, "0"}, 400},
+		{"more than six hours", []string{ttl, "21601"}, 400},
+		{"through a proxy", []string{ttl, "60", "X-Forwarded-For", "10.0.0.1"}, 403},
+		{"six hours", []string{ttl, "21600"}, 200},
+	} {
+		if got, _, header := put(test.header...); got != test.want || got == 200 && header.Get(ttl) != test.header[1] {
+			t.Errorf("%s: status %d, lifetime %q", test.name, got, header.Get(ttl))
+		}
+	}
+
+	url := s.URL + imdsemu.MetadataPath + imdsemu.InstanceIDPath
+	const token = "X-aws-ec2-metadata-token"
+	_, short, _ := put(ttl, "1")
+	_, long, _ := put(ttl, "60")
+	check := func(name, value string, want int) {
+		t.Helper()
+		if got, _, _ := do(t, http.MethodGet, url, token, value); got != want {
+			t.Errorf("%s: status %d, want %d", name, got, want)
+		}
+	}
+	if got, _, _ := do(t, http.MethodGet, url); got != 401 {
+		t.Errorf("no token: status %d, want 401", got)
+	}
+	check("unknown token", "x", 401)
+	check("new token", short, 200)
+	time.Sleep(1100 * time.Millisecond)
+	check("expired token", short, 401)
+	check("longer token", long, 200)
+	s.ExpireTokens()
+	check("longer token after all expired", long, 401)
+}
+
+// TestTokensExpireEarly has the SDK, with its own retries, meet a service that forgot its tokens.
+func TestTokensExpireEarly(t *testing.T) {
+	t.Parallel()
+	s := imdsemu.Start(imdsemu.Options{InstanceID: "i-1"})
+	t.Cleanup(s.Close)
+	c := imds.New(imds.Options{Endpoint: s.URL, EnableFallback: aws.FalseTernary})
+	for range 2 {
+		if id, err := get(t.Context(), c, imdsemu.InstanceIDPath); err != nil || id != "i-1" {
+			t.Fatalf("instance ID = %q, %v", id, err)
+		}
+		s.ExpireTokens()
+	}
+	if n := s.Requests(imdsemu.TokenPath); n != 2 {
+		t.Errorf("fetched %d tokens, want 2", n)
+	}
+}
+
+func do(t *testing.T, method, url string, header ...string) (code int, body string, answer http.Header) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	response, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response.StatusCode, string(text), response.Header
+}
+
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	wantStatus := func(want int) func(error) bool {
+		return func(err error) bool { return status(err) == want }
+	}
+	for _, test := range []struct {
+		name   string
+		effect imdsemu.Effect
+		is     func(error) bool
+	}{
+		{"unauthorized", imdsemu.Unauthorized, func(err error) bool {
+			// The SDK wraps this one status in an error that does not unwrap.
+			return err != nil && strings.Contains(err.Error(), "StatusCode: 401")
+		}},
+		{"throttled", imdsemu.Throttled, wantStatus(429)},
+		{"unavailable", imdsemu.Unavailable, wantStatus(503)},
+		{"reset", imdsemu.Reset, func(err error) bool { return errors.Is(err, syscall.ECONNRESET) }},
+		{"hang", imdsemu.Hang, func(err error) bool {
+			var canceled *smithy.CanceledError
+			return errors.As(err, &canceled) || errors.Is(err, context.DeadlineExceeded)
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s, c := start(t)
+			s.Fail(imdsemu.Fault{Effect: test.effect, PathPrefix: "spot/"})
+			try := func(path string) error {
+				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+				defer cancel()
+				_, err := get(ctx, c, path)
+				return err
+			}
+			for range 2 {
+				if err := try(imdsemu.InstanceActionPath); !test.is(err) {
+					t.Errorf("got error %v", err)
+				}
+			}
+			if err := try(imdsemu.InstanceIDPath); err != nil {
+				t.Errorf("another path: %v", err)
+			}
+			s.ClearFaults()
+			if err := try(imdsemu.InstanceActionPath); status(err) != 404 {
+				t.Errorf("after the fault: got error %v, want 404", err)
+			}
+		})
+	}
+}
+
+func TestFaultsInTurn(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.Fail(imdsemu.Fault{Effect: imdsemu.Unavailable, Times: 2, PathPrefix: imdsemu.InstanceIDPath})
+	s.Fail(imdsemu.Fault{Effect: imdsemu.Throttled, Times: 1, PathPrefix: imdsemu.MetadataPath})
+	for i, want := range []int{503, 503, 429, 0, 0} {
+		if _, err := get(t.Context(), c, imdsemu.InstanceIDPath); status(err) != want {
+			t.Errorf("request %d: got error %v, want status %d", i, err, want)
+		}
+	}
+}
+
+// TestHopLimit plays a pod behind a hop limit of 1, whose token never arrives.
+func TestHopLimit(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.Fail(imdsemu.Fault{Effect: imdsemu.Hang, PathPrefix: imdsemu.TokenPath})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := get(ctx, c, imdsemu.InstanceIDPath); err == nil || !strings.Contains(err.Error(), "token") {
+		t.Errorf("got error %v, want one of the token", err)
+	}
+	if n := s.Requests(imdsemu.InstanceIDPath); n != 0 {
+		t.Errorf("%d requests without a token", n)
+	}
+
+	// A request that hangs when the fault is cleared is served.
+	got := make(chan error)
+	before := s.Requests(imdsemu.TokenPath)
+	go func() {
+		_, err := get(t.Context(), newClient(s), imdsemu.InstanceIDPath)
+		got <- err
+	}()
+	for s.Requests(imdsemu.TokenPath) == before {
+		time.Sleep(time.Millisecond)
+	}
+	s.ClearFaults()
+	if err := <-got; err != nil {
+		t.Errorf("after the fault was cleared: %v", err)
+	}
+}
+
+func TestCloseEndsHangingRequests(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	s.Fail(imdsemu.Fault{Effect: imdsemu.Hang})
+	got := make(chan error)
+	go func() {
+		_, err := get(t.Context(), c, imdsemu.InstanceIDPath)
+		got <- err
+	}()
+	for s.Requests(imdsemu.TokenPath) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	s.Close()
+	if err := <-got; err == nil {
+		t.Error("a hanging request succeeded on a closed server")
+	}
 }

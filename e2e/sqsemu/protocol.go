@@ -70,6 +70,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if fault != nil && fault.LoseReply && !fault.play(w, r, name) {
 		return
 	}
+	if r.Context().Err() != nil {
+		panic(http.ErrAbortHandler) // a long poll cut short has no answer, also when Close cut it
+	}
 	if err != nil {
 		err.write(w)
 		return

@@ -11,8 +11,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/record"
 
 	"spot-handler/handler/interruption"
@@ -43,23 +44,24 @@ var noticed = map[interruption.Kind]string{
 type Events struct {
 	broadcaster record.EventBroadcaster
 	recorder    record.EventRecorder
-	client      typedcorev1.EventsGetter
+	client      rest.Interface
 }
 
-// NewEvents returns Events that are kept until Run writes them.
-func NewEvents(client typedcorev1.EventsGetter) *Events {
+// NewEvents returns Events that are kept until Run writes them with client, the REST
+// client of core/v1. The scheme knows the types of the objects that Events are about.
+func NewEvents(client rest.Interface, scheme *runtime.Scheme) *Events {
 	b := record.NewBroadcaster()
 	return &Events{
 		broadcaster: b,
-		recorder:    b.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "spot-handler"}),
+		recorder:    b.NewRecorder(scheme, corev1.EventSource{Component: "spot-handler"}),
 		client:      client,
 	}
 }
 
 // Run writes Events until ctx ends.
 func (e *Events) Run(ctx context.Context) error {
-	sink := e.broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: e.client.Events("")})
-	defer sink.Stop()
+	recording := e.broadcaster.StartRecordingToSink(sink{ctx, e.client})
+	defer recording.Stop()
 	<-ctx.Done()
 	e.broadcaster.Shutdown()
 	return nil
@@ -112,4 +114,28 @@ func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
 // own words.
 func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
 	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
+}
+
+// sink writes Events as the recorder asks: an Event that repeats itself is counted up
+// in place.
+type sink struct {
+	ctx    context.Context
+	client rest.Interface
+}
+
+func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
+	return s.do(s.client.Post().Namespace(event.Namespace).Body(event))
+}
+
+func (s sink) Update(event *corev1.Event) (*corev1.Event, error) {
+	return s.do(s.client.Put().Namespace(event.Namespace).Name(event.Name).Body(event))
+}
+
+func (s sink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
+	return s.do(s.client.Patch(types.StrategicMergePatchType).Namespace(event.Namespace).Name(event.Name).Body(data))
+}
+
+func (s sink) do(r *rest.Request) (*corev1.Event, error) {
+	event := &corev1.Event{}
+	return event, r.Resource("events").Do(s.ctx).Into(event)
 }

@@ -10,9 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 )
 
@@ -62,8 +63,20 @@ func (c *claims) run(ctx context.Context) {
 		return
 	case <-c.awake:
 	}
-	informer := dynamicinformer.NewFilteredDynamicInformer(c.client, nodeClaimResource, metav1.NamespaceAll, 0, cache.Indexers{},
-		func(o *metav1.ListOptions) { o.LabelSelector = c.selector }).Informer()
+	// Not dynamicinformer, which imports the whole clientset and costs megabytes.
+	ours := c.client.Resource(nodeClaimResource)
+	listWatch := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = c.selector
+			return ours.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = c.selector
+			return ours.Watch(ctx, o)
+		},
+	}
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(listWatch, c.client),
+		&unstructured.Unstructured{}, 0, cache.Indexers{})
 	// These fail only on an informer that already runs.
 	_ = informer.SetTransform(slim)
 	_ = informer.SetWatchErrorHandlerWithContext(c.watchFailed)

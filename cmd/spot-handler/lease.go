@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/rs/zerolog"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A leader that is killed costs at most leaseDuration and a retry, about six seconds
+// of the 120: then another replica drains. A leader that cannot renew for
+// renewDeadline stops by itself before that, so that there are never two. A replica
+// reads the Lease once a second, which an API server does not notice.
+const (
+	leaseName     = "spot-handler"
+	leaseDuration = 5 * time.Second
+	renewDeadline = 3500 * time.Millisecond
+	retryPeriod   = time.Second
+)
+
+var errLostLease = errors.New("lost the leader lease")
+
+// leaseClient is the subset of the Leases API that a lease needs.
+type leaseClient interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*coordinationv1.Lease, error)
+	Create(ctx context.Context, lease *coordinationv1.Lease, opts metav1.CreateOptions) (*coordinationv1.Lease, error)
+	Update(ctx context.Context, lease *coordinationv1.Lease, opts metav1.UpdateOptions) (*coordinationv1.Lease, error)
+}
+
+// lease is a lock that one replica holds at a time, kept in a Lease object with the
+// meaning that all of Kubernetes gives to it. client-go's leader election would do,
+// but it imports the whole clientset: see cluster.go for what that costs.
+//
+// Clocks need not agree: another's lease has run out when it has not changed for
+// leaseDuration as measured here. Not safe for concurrent use.
+type lease struct {
+	client    leaseClient
+	namespace string
+	identity  string
+	logger    zerolog.Logger
+
+	seen   string    // resource version of another's lease
+	seenAt time.Time // when it was first seen
+}
+
+// acquire returns nil when the lease is ours, or ctx's error.
+func (l *lease) acquire(ctx context.Context) error {
+	said := ""
+	for {
+		held, err := l.try(ctx)
+		if held {
+			return nil
+		}
+		if err != nil && ctx.Err() == nil && err.Error() != said {
+			said = err.Error()
+			l.logger.Warn().Err(err).Msg("acquire lease")
+		}
+		if err := pause(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// keep renews the lease until ctx ends, and returns nil then. It returns
+// errLostLease when another has it, or it could not be renewed for renewDeadline.
+func (l *lease) keep(ctx context.Context) error {
+	renewed := time.Now()
+	for {
+		if pause(ctx) != nil {
+			return nil
+		}
+		attempt, cancel := context.WithDeadline(ctx, renewed.Add(renewDeadline))
+		started := time.Now()
+		held, err := l.try(attempt)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case held:
+			renewed = started
+		case err == nil:
+			return fmt.Errorf("%w: another replica holds it", errLostLease)
+		case time.Since(renewed) >= renewDeadline:
+			return fmt.Errorf("%w: %w", errLostLease, err)
+		}
+	}
+}
+
+// release gives the lease up, so that a successor need not wait for its end. Nothing
+// is lost if it fails.
+func (l *lease) release(ctx context.Context) {
+	current, err := l.client.Get(ctx, leaseName, metav1.GetOptions{})
+	if err != nil || holder(current) != l.identity {
+		return
+	}
+	none, second := "", int32(1)
+	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds = &none, &second
+	if _, err := l.client.Update(ctx, current, metav1.UpdateOptions{}); err != nil {
+		l.logger.Debug().Err(err).Msg("release lease")
+	}
+}
+
+// try takes or renews the lease. False without an error means that it is another's.
+func (l *lease) try(ctx context.Context) (bool, error) {
+	now := metav1.NowMicro()
+	seconds := int32(leaseDuration / time.Second)
+	current, err := l.client.Get(ctx, leaseName, metav1.GetOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = l.client.Create(ctx, &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: l.namespace},
+			Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: &l.identity, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now,
+			},
+		}, metav1.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			return false, nil // another was faster
+		}
+		return err == nil, err
+	}
+	if err != nil {
+		return false, fmt.Errorf("read lease: %w", err)
+	}
+	if h := holder(current); h != l.identity {
+		if l.seen != current.ResourceVersion {
+			l.seen, l.seenAt = current.ResourceVersion, time.Now()
+		}
+		if h != "" && time.Since(l.seenAt) < leaseDuration {
+			return false, nil
+		}
+		transitions := int32(1)
+		if current.Spec.LeaseTransitions != nil {
+			transitions = *current.Spec.LeaseTransitions + 1
+		}
+		current.Spec.LeaseTransitions, current.Spec.AcquireTime = &transitions, &now
+	}
+	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds, current.Spec.RenewTime = &l.identity, &seconds, &now
+	_, err = l.client.Update(ctx, current, metav1.UpdateOptions{}) // with its resourceVersion: of two, one fails
+	if apierrors.IsConflict(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func holder(l *coordinationv1.Lease) string {
+	if l.Spec.HolderIdentity == nil {
+		return ""
+	}
+	return *l.Spec.HolderIdentity
+}
+
+// pause waits for about retryPeriod, jittered so that replicas do not come together,
+// and returns ctx's error if that ends first.
+func pause(ctx context.Context) error {
+	t := time.NewTimer(retryPeriod*9/10 + rand.N(retryPeriod/5))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}

@@ -1,0 +1,144 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// zone is where bare nodes are.
+const zone = "eu-west-1a"
+
+// inFlight is how many requests are made at once when there are many to make: it
+// keeps an apiserver on two cores busy.
+const inFlight = 32
+
+// BareNodes describes nodes that nothing provisions: neither Karpenter nor a
+// cloud knows them.
+type BareNodes struct {
+	Count  int
+	Prefix string // of the names, which end in a number; "node" by default
+
+	Labels      map[string]string
+	Annotations map[string]string
+	Taints      []corev1.Taint
+
+	// CPUs of each, with 4 GiB of memory for each of them, and room for 110 pods; 8 by
+	// default.
+	CPUs int
+
+	// Unmanaged nodes have no kubelet: no pod on them ever starts, and after five of
+	// Options.Heartbeat the control plane takes them for dead. They cost nothing.
+	Unmanaged bool
+}
+
+// InstanceID is the EC2 instance that the tests take a node for: always the same
+// for the same name, and another for another.
+func InstanceID(node string) string {
+	sum := sha256.Sum256([]byte(node))
+	return fmt.Sprintf("i-%x", sum[:9])[:len("i-")+17]
+}
+
+// CreateBareNodes creates nodes with a provider id such as
+// aws:///eu-west-1a/i-0123456789abcdef0, where the instance is InstanceID of the
+// name. They are Ready when they are made, and it returns when the control plane
+// has taken its initial taint from them.
+func (c *Cluster) CreateBareNodes(ctx context.Context, spec BareNodes) ([]*corev1.Node, error) {
+	ctx, cancel := withWaitTimeout(ctx)
+	defer cancel()
+	prefix := cmp.Or(spec.Prefix, "node")
+	created := make([]*corev1.Node, spec.Count)
+	err := inParallel(spec.Count, func(i int) error {
+		node, err := c.Client.CoreV1().Nodes().Create(ctx, bareNode(spec, fmt.Sprintf("%s-%04d", prefix, i)), metav1.CreateOptions{})
+		if err != nil {
+			return fmt.Errorf("create a bare node: %w", err)
+		}
+		created[i] = node
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	wanted := map[string]int{}
+	for i, node := range created {
+		wanted[node.Name] = i
+	}
+	err = c.waitNodes(ctx, func(nodes []*corev1.Node) bool {
+		ready := 0
+		for _, node := range nodes {
+			if i, ok := wanted[node.Name]; ok && NodeReady(node) {
+				created[i] = node
+				ready++
+			}
+		}
+		return ready == spec.Count
+	})
+	return created, err
+}
+
+func bareNode(spec BareNodes, name string) *corev1.Node {
+	cpus := cmp.Or(spec.CPUs, 8)
+	room := corev1.ResourceList{
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(cpus), resource.DecimalSI),
+		corev1.ResourceMemory: *resource.NewQuantity(int64(cpus)*4<<30, resource.BinarySI),
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: name,
+			Labels: map[string]string{
+				corev1.LabelHostname:       name,
+				corev1.LabelArchStable:     "amd64",
+				corev1.LabelOSStable:       "linux",
+				corev1.LabelTopologyZone:   zone,
+				corev1.LabelTopologyRegion: zone[:len(zone)-1],
+			},
+			Annotations: map[string]string{},
+		},
+		Spec: corev1.NodeSpec{
+			ProviderID: "aws:///" + zone + "/" + InstanceID(name),
+			Taints:     spec.Taints,
+		},
+		Status: corev1.NodeStatus{
+			Capacity:    room,
+			Allocatable: room,
+			Conditions: []corev1.NodeCondition{{
+				Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
+				LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
+			}},
+		},
+	}
+	maps.Copy(node.Labels, spec.Labels)
+	maps.Copy(node.Annotations, spec.Annotations)
+	if !spec.Unmanaged {
+		node.Annotations["kwok.x-k8s.io/node"] = "fake"
+	}
+	return node
+}
+
+// inParallel calls do for 0 to n-1, a limited number at once, and returns all
+// errors.
+func inParallel(n int, do func(i int) error) error {
+	var (
+		wg   sync.WaitGroup
+		slot = make(chan struct{}, inFlight)
+		errs = make([]error, n)
+	)
+	for i := range n {
+		slot <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slot }()
+			errs[i] = do(i)
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

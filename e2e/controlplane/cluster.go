@@ -1,0 +1,228 @@
+package controlplane
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"spot-handler/e2e/controlplane/internal/assets"
+	"spot-handler/e2e/controlplane/internal/supervisor"
+)
+
+// stopTimeout is how long the supervisor may take to kill its processes and to
+// remove its directory, on a machine that is busy with other tests.
+const stopTimeout = 20 * time.Second
+
+// Options say what runs, and how.
+type Options struct {
+	// Karpenter runs Karpenter and installs its CRDs.
+	Karpenter bool
+
+	// Audit has the apiserver log every request, see Cluster.AuditLog.
+	Audit bool
+
+	// Dir keeps the logs of the components in this directory after the end. By
+	// default they are in a temporary one.
+	Dir string
+
+	// Heartbeat is how often nodes renew their lease; 10 s, as kubelets do, by default.
+	// A node that stops is noticed after five of them. Longer is cheaper for thousands
+	// of nodes.
+	Heartbeat time.Duration
+
+	// Log is told what is built, and why a component died; os.Stderr by default.
+	Log io.Writer
+}
+
+// Cluster is a control plane that runs.
+type Cluster struct {
+	// Kubeconfig is the path of an administrator's kubeconfig, Kubectl that of a
+	// kubectl of the same version as the cluster.
+	Kubeconfig, Kubectl string
+
+	// Dir holds <component>.log of each component, for as long as the cluster runs.
+	Dir string
+
+	// AuditLog is the path of the audit log, one JSON object of kind Event
+	// (audit.k8s.io/v1) on each line; empty without Options.Audit. It holds all
+	// requests but those of kwok, of Events, and of nodes' leases; evictions with their
+	// bodies. user.username is the component, or admin for the holders of Kubeconfig;
+	// userAgent tells those apart. A line is written before its request is answered.
+	AuditLog string
+
+	// KarpenterMetrics is the URL of Karpenter's metrics; empty without Karpenter.
+	KarpenterMetrics string
+
+	// Processes are the ids of the components' processes, to measure them.
+	Processes []int
+
+	// Client and Dynamic have an administrator's rights and no client-side rate limit.
+	Client  kubernetes.Interface
+	Dynamic dynamic.Interface
+
+	config *rest.Config
+
+	supervisor *exec.Cmd
+	stdin      io.Closer
+	stderr     *lastOutput
+	exited     chan struct{} // closed when waitErr is set
+	waitErr    error
+	stopping   sync.Once
+}
+
+// Start starts a control plane, and returns when all of it is ready. The context
+// limits the start only. The caller must Stop it in the end; if it dies before,
+// the cluster ends nevertheless.
+func Start(ctx context.Context, options Options) (*Cluster, error) {
+	if options.Log == nil {
+		options.Log = os.Stderr
+	}
+	if options.Heartbeat == 0 {
+		options.Heartbeat = 10 * time.Second
+	}
+	path, err := assets.Supervisor(ctx)
+	if err != nil {
+		return nil, err
+	}
+	checkout, err := assets.Checkout()
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{stderr: &lastOutput{next: options.Log}, exited: make(chan struct{})}
+	c.supervisor = exec.Command(path,
+		fmt.Sprintf("-karpenter=%t", options.Karpenter),
+		fmt.Sprintf("-audit=%t", options.Audit),
+		"-heartbeat="+options.Heartbeat.String(),
+	)
+	if options.Dir != "" {
+		c.supervisor.Args = append(c.supervisor.Args, "-dir="+options.Dir)
+	}
+	c.supervisor.Dir = checkout
+	c.supervisor.Env = append(os.Environ(), "PWD="+checkout)
+	c.supervisor.Stderr = c.stderr
+	// A Ctrl-C at the terminal is for the test, whose end then ends the supervisor.
+	c.supervisor.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if c.stdin, err = c.supervisor.StdinPipe(); err != nil {
+		return nil, fmt.Errorf("make a pipe to the supervisor: %w", err)
+	}
+	stdout, err := c.supervisor.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("make a pipe from the supervisor: %w", err)
+	}
+	if err := c.supervisor.Start(); err != nil {
+		return nil, fmt.Errorf("start the supervisor: %w", err)
+	}
+	info, err := c.awaitInfo(ctx, stdout)
+	if err == nil {
+		err = c.connect(info)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}
+
+// awaitInfo reads the line that says that all is ready, and from then on waits
+// for the end of the supervisor.
+func (c *Cluster) awaitInfo(ctx context.Context, stdout io.Reader) (info supervisor.Info, err error) {
+	line := make(chan []byte, 1)
+	go func() {
+		text, _ := bufio.NewReader(stdout).ReadBytes('\n')
+		line <- text
+		// Only after the read: Wait closes the pipe.
+		c.waitErr = c.supervisor.Wait()
+		close(c.exited)
+	}()
+	select {
+	case <-ctx.Done():
+		return info, fmt.Errorf("start a control plane: %w", context.Cause(ctx))
+	case text := <-line:
+		if err := json.Unmarshal(text, &info); err != nil {
+			return info, errors.New("start a control plane: the supervisor ended before it was ready")
+		}
+		return info, nil
+	}
+}
+
+func (c *Cluster) connect(info supervisor.Info) error {
+	c.Kubeconfig, c.Kubectl, c.Dir = info.Kubeconfig, info.Kubectl, info.Dir
+	c.AuditLog, c.KarpenterMetrics, c.Processes = info.AuditLog, info.KarpenterMetrics, info.Components
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		return fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	config.QPS = -1 // no limit: what is measured is the server and the program under test
+	c.config = config
+	if c.Client, err = kubernetes.NewForConfig(config); err != nil {
+		return fmt.Errorf("make a client: %w", err)
+	}
+	if c.Dynamic, err = dynamic.NewForConfig(config); err != nil {
+		return fmt.Errorf("make a dynamic client: %w", err)
+	}
+	return nil
+}
+
+// RESTConfig is for clients of the caller's own: an administrator's rights, no
+// client-side rate limit. Each call returns a new one.
+func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
+
+// Done is closed when the cluster has ended, be it by Stop or because a component
+// died.
+func (c *Cluster) Done() <-chan struct{} { return c.exited }
+
+// Stop ends the cluster and waits until nothing is left of it. It returns an
+// error if the cluster had ended by itself, or could not be ended in order. Later
+// calls do nothing more.
+func (c *Cluster) Stop() error {
+	c.stopping.Do(func() { c.stdin.Close() })
+	select {
+	case <-c.exited:
+	case <-time.After(stopTimeout):
+		// The kernel then kills the components; the next start removes the directory.
+		_ = c.supervisor.Process.Kill()
+		<-c.exited
+		return fmt.Errorf("stop the control plane: not within %s", stopTimeout)
+	}
+	if c.waitErr != nil {
+		return fmt.Errorf("run the control plane: %w\n%s", c.waitErr, c.stderr.last())
+	}
+	return nil
+}
+
+// lastOutput passes on what the supervisor says, and remembers the end of it.
+type lastOutput struct {
+	next io.Writer
+
+	mu   sync.Mutex
+	text []byte
+}
+
+func (o *lastOutput) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	o.text = append(o.text, p...)
+	o.text = o.text[max(0, len(o.text)-8<<10):]
+	o.mu.Unlock()
+	// A log that cannot be written to must not end the supervisor.
+	_, _ = o.next.Write(p)
+	return len(p), nil
+}
+
+func (o *lastOutput) last() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return bytes.TrimSpace(o.text)
+}

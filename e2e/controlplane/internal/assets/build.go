@@ -1,0 +1,223 @@
+package assets
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	keyPrefix = "binaries-"
+
+	// progressEvery is short enough that nobody takes a build for a hang.
+	progressEvery = 15 * time.Second
+)
+
+// Set is a complete set of programs.
+type Set struct {
+	paths map[string]string
+	// CRDs are the files of Karpenter's custom resource definitions.
+	CRDs []string
+}
+
+// Path is where the named program is.
+func (s Set) Path(name string) string { return s.paths[name] }
+
+// Ensure returns the programs, and builds those that are not in the cache. It
+// says on progress what it builds, and nothing when everything is there. The
+// first build takes minutes.
+func Ensure(ctx context.Context, progress io.Writer) (Set, error) {
+	checkout, err := Checkout()
+	if err != nil {
+		return Set{}, err
+	}
+	module := filepath.Join(checkout, "e2e", "controlplane", "binaries")
+	flags, err := linkFlags(module)
+	if err != nil {
+		return Set{}, err
+	}
+	name, err := key(module, flags)
+	if err != nil {
+		return Set{}, err
+	}
+	root, err := CacheRoot()
+	if err != nil {
+		return Set{}, err
+	}
+	name = keyPrefix + name
+	b := builder{module: module, dir: filepath.Join(root, name), flags: flags, progress: progress}
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return Set{}, fmt.Errorf("make the cache directory: %w", err)
+	}
+	touch(b.dir)
+	if !b.complete() {
+		release, err := lockFile(ctx, b.dir+".lock")
+		if err != nil {
+			return Set{}, err
+		}
+		defer release()
+		if err := b.build(ctx); err != nil {
+			return Set{}, err
+		}
+		prune(root, name, time.Now())
+	}
+	return b.set()
+}
+
+type builder struct {
+	module, dir, flags string
+	progress           io.Writer
+}
+
+func (b builder) path(p program) string {
+	if assets := os.Getenv("KUBEBUILDER_ASSETS"); assets != "" && p.replaceable {
+		if path := filepath.Join(assets, p.name); exists(path) {
+			return path
+		}
+	}
+	return filepath.Join(b.dir, p.name)
+}
+
+func (b builder) crds() string { return filepath.Join(b.dir, "crds") }
+
+func (b builder) missing() []program {
+	return slices.DeleteFunc(slices.Clone(programs), func(p program) bool { return exists(b.path(p)) })
+}
+
+func (b builder) complete() bool { return len(b.missing()) == 0 && exists(b.crds()) }
+
+func (b builder) set() (Set, error) {
+	set := Set{paths: map[string]string{}}
+	for _, p := range programs {
+		set.paths[p.name] = b.path(p)
+	}
+	crds, err := filepath.Glob(filepath.Join(b.crds(), "*.yaml"))
+	if err != nil || len(crds) == 0 {
+		return Set{}, fmt.Errorf("find Karpenter's CRDs in %s: %w", b.crds(), err)
+	}
+	set.CRDs = crds
+	return set, nil
+}
+
+// build is called with the lock held; what another process has built meanwhile
+// is not built again.
+func (b builder) build(ctx context.Context) error {
+	missing := b.missing()
+	for i, p := range missing {
+		notice := fmt.Sprintf("building %s (%d of %d)", p.name, i+1, len(missing))
+		if i == 0 && len(missing) == len(programs) {
+			notice += ", the first build takes about 8 minutes on 2 cores"
+		}
+		if err := b.compile(ctx, p, notice); err != nil {
+			return err
+		}
+	}
+	return b.copyCRDs(ctx)
+}
+
+func (b builder) compile(ctx context.Context, p program, notice string) error {
+	scratch, err := os.MkdirTemp(b.dir, ".building-")
+	if err != nil {
+		return fmt.Errorf("make a build directory: %w", err)
+	}
+	defer os.RemoveAll(scratch)
+	started := time.Now()
+	fmt.Fprintln(b.progress, notice)
+	done := make(chan struct{})
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(progressEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				fmt.Fprintf(b.progress, "building %s, %s so far\n", p.name, time.Since(started).Round(time.Second))
+			}
+		}
+	}()
+	out := filepath.Join(scratch, p.name)
+	_, err = b.goTool(ctx, "build", "-mod=readonly", "-trimpath", "-ldflags", b.flags, "-o", out, p.pkg)
+	close(done)
+	<-stopped
+	if err != nil {
+		return fmt.Errorf("build %s: %w", p.name, err)
+	}
+	if err := os.Rename(out, filepath.Join(b.dir, p.name)); err != nil {
+		return fmt.Errorf("put %s into the cache: %w", p.name, err)
+	}
+	return nil
+}
+
+func (b builder) copyCRDs(ctx context.Context) error {
+	if exists(b.crds()) {
+		return nil
+	}
+	out, err := b.goTool(ctx, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", karpenterModule)
+	if err != nil {
+		return fmt.Errorf("find the module of Karpenter: %w", err)
+	}
+	scratch, err := os.MkdirTemp(b.dir, ".building-")
+	if err != nil {
+		return fmt.Errorf("make a build directory: %w", err)
+	}
+	defer os.RemoveAll(scratch)
+	source := strings.TrimSpace(out)
+	for _, dir := range crdDirectories {
+		files, _ := filepath.Glob(filepath.Join(source, filepath.FromSlash(dir), "*.yaml"))
+		if len(files) == 0 {
+			return fmt.Errorf("find Karpenter's CRDs in %s of its module", dir)
+		}
+		for _, file := range files {
+			content, err := os.ReadFile(file)
+			if err != nil {
+				return fmt.Errorf("read a CRD of Karpenter: %w", err)
+			}
+			if err := os.WriteFile(filepath.Join(scratch, filepath.Base(file)), content, 0o644); err != nil {
+				return fmt.Errorf("write a CRD of Karpenter: %w", err)
+			}
+		}
+	}
+	if err := os.Chmod(scratch, 0o755); err != nil {
+		return fmt.Errorf("open the CRDs to other users: %w", err)
+	}
+	if err := os.Rename(scratch, b.crds()); err != nil {
+		return fmt.Errorf("put Karpenter's CRDs into the cache: %w", err)
+	}
+	return nil
+}
+
+// goTool runs the go command in the module of the pins. GOFLAGS of the
+// environment stay, as they may be what makes go work on this machine; a
+// workspace does not, as it would replace the pins.
+func (b builder) goTool(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = b.module
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+b.module)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // lets go remove its work directory
+	cmd.WaitDelay = 5 * time.Second
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, lastBytes(stderr.Bytes(), 4096))
+	}
+	return stdout.String(), nil
+}
+
+func lastBytes(text []byte, n int) []byte {
+	return bytes.TrimSpace(text[max(0, len(text)-n):])
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

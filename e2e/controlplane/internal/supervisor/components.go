@@ -1,0 +1,190 @@
+package supervisor
+
+import (
+	_ "embed"
+	"fmt"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"spot-handler/e2e/controlplane/internal/assets"
+)
+
+// The rules by which kwok plays the kubelets.
+//
+//go:embed stages.yaml
+var stages []byte
+
+// What the apiserver writes to its audit log.
+//
+//go:embed audit-policy.yaml
+var auditPolicy []byte
+
+const (
+	stagesName      = "stages.yaml"
+	auditPolicyName = "audit-policy.yaml"
+	auditLogName    = "audit.log"
+
+	// unthrottled is what components get as client-side rate limit: a limit of theirs
+	// would be measured as ours when hundreds of pods move at once.
+	unthrottled = "5000"
+)
+
+// ports are all on the loopback interface.
+type ports struct {
+	etcd, etcdPeer, apiserver, scheduler, kwok, karpenterHealth, karpenterMetrics int
+}
+
+// freePorts asks the kernel for ports and gives them back for the components to
+// take. Another process may be faster; Supervise tries again then.
+func freePorts() (p ports, err error) {
+	for _, port := range []*int{&p.etcd, &p.etcdPeer, &p.apiserver, &p.scheduler, &p.kwok, &p.karpenterHealth, &p.karpenterMetrics} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return p, fmt.Errorf("find a free port: %w", err)
+		}
+		defer listener.Close() // only when all are found, so that they differ
+		*port = listener.Addr().(*net.TCPAddr).Port
+	}
+	return p, nil
+}
+
+// plan knows how each component is started.
+type plan struct {
+	programs  assets.Set
+	dir       string
+	ports     ports
+	creds     credentials
+	audit     bool
+	heartbeat time.Duration
+}
+
+func (p plan) file(name string) string { return filepath.Join(p.dir, name) }
+
+func loopback(scheme string, port int) string {
+	return scheme + "://127.0.0.1:" + strconv.Itoa(port)
+}
+
+// environment keeps a control plane from taking all processors of a large
+// machine: several run beside each other, and Go sizes its pools by processors.
+func environment() []string {
+	return []string{"GOMAXPROCS=" + strconv.Itoa(min(4, runtime.NumCPU())), "TZ=UTC"}
+}
+
+func (p plan) etcd() command {
+	client, peer := loopback("http", p.ports.etcd), loopback("http", p.ports.etcdPeer)
+	return command{name: "etcd", path: p.programs.Path("etcd"), env: environment(), args: []string{
+		"--data-dir=" + p.file("etcd"),
+		"--listen-client-urls=" + client,
+		"--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer,
+		"--initial-advertise-peer-urls=" + peer,
+		"--initial-cluster=default=" + peer,
+		"--unsafe-no-fsync", // nothing outlives the process anyway
+		"--log-level=warn",
+	}}
+}
+
+func (p plan) apiserver() command {
+	args := []string{
+		"--etcd-servers=" + loopback("http", p.ports.etcd),
+		"--bind-address=127.0.0.1",
+		"--advertise-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(p.ports.apiserver),
+		"--endpoint-reconciler-type=none", // refuses a loopback address otherwise
+		"--service-cluster-ip-range=10.96.0.0/16",
+		"--tls-cert-file=" + p.creds.path("apiserver.crt"),
+		"--tls-private-key-file=" + p.creds.path("apiserver.key"),
+		"--service-account-key-file=" + p.creds.path("service-account.key"),
+		"--service-account-signing-key-file=" + p.creds.path("service-account.key"),
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--token-auth-file=" + p.creds.path("tokens.csv"),
+		"--authorization-mode=RBAC",
+		"--allow-privileged=true", // DaemonSets of real clusters are
+		"--profiling=false",
+	}
+	if p.audit {
+		args = append(args, "--audit-policy-file="+p.file(auditPolicyName), "--audit-log-path="+p.file(auditLogName))
+	}
+	return command{name: "kube-apiserver", path: p.programs.Path("kube-apiserver"), args: args, env: environment()}
+}
+
+// unneeded controllers are those for which there is nothing to control here, or
+// that need a cloud, a metrics server or kubelets that ask for certificates. All
+// others run, so that workloads, budgets, node failures and volumes go as in
+// real life.
+var unneeded = []string{
+	"certificatesigningrequest-approving-controller", "certificatesigningrequest-cleaner-controller", "certificatesigningrequest-signing-controller",
+	"cloud-node-lifecycle-controller", "device-taint-eviction-controller", "endpointslice-mirroring-controller",
+	"horizontal-pod-autoscaler-controller", "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+	"legacy-serviceaccount-token-cleaner-controller", "node-ipam-controller", "node-route-controller",
+	"persistentvolume-expander-controller", "podcertificaterequest-cleaner-controller", "resourcepoolstatusrequest-controller",
+	"service-lb-controller", "storage-version-migrator-controller", "storageversion-garbage-collector-controller",
+	"volumeattributesclass-protection-controller",
+}
+
+func (p plan) controllerManager() command {
+	return command{name: "kube-controller-manager", path: p.programs.Path("kube-controller-manager"), env: environment(), args: []string{
+		"--kubeconfig=" + p.creds.kubeconfig("kube-controller-manager"),
+		"--controllers=*,-" + strings.Join(unneeded, ",-"),
+		"--service-account-private-key-file=" + p.creds.path("service-account.key"),
+		"--root-ca-file=" + p.creds.path("ca.crt"),
+		"--leader-elect=false",
+		"--secure-port=0",
+		"--node-monitor-grace-period=" + p.nodeGrace().String(),
+		"--kube-api-qps=" + unthrottled,
+		"--kube-api-burst=" + unthrottled,
+		"--profiling=false",
+	}}
+}
+
+// leaseDuration is four heartbeats: kwok renews a lease when a quarter of it has passed.
+func (p plan) leaseDuration() time.Duration { return 4 * p.heartbeat }
+
+// nodeGrace is Kubernetes' own default of 50 s for its heartbeat of 10 s, and in
+// proportion for a slower one.
+func (p plan) nodeGrace() time.Duration { return 5 * p.heartbeat }
+
+func (p plan) scheduler() command {
+	return command{name: "kube-scheduler", path: p.programs.Path("kube-scheduler"), env: environment(), args: []string{
+		"--kubeconfig=" + p.creds.kubeconfig("kube-scheduler"),
+		"--authentication-kubeconfig=" + p.creds.kubeconfig("kube-scheduler"),
+		"--authorization-kubeconfig=" + p.creds.kubeconfig("kube-scheduler"),
+		"--authentication-skip-lookup",
+		"--leader-elect=false",
+		"--bind-address=127.0.0.1",
+		"--secure-port=" + strconv.Itoa(p.ports.scheduler),
+		"--kube-api-qps=" + unthrottled,
+		"--kube-api-burst=" + unthrottled,
+		"--profiling=false",
+	}}
+}
+
+func (p plan) kwok() command {
+	return command{name: "kwok", path: p.programs.Path("kwok"), env: environment(), args: []string{
+		"--kubeconfig=" + p.creds.kubeconfig("kwok"),
+		"--config=" + p.file(stagesName),
+		"--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+		"--node-lease-duration-seconds=" + strconv.Itoa(int(p.leaseDuration().Seconds())),
+		"--node-ip=10.0.0.1",
+		"--cidr=10.128.0.0/9",
+		"--server-address=127.0.0.1:" + strconv.Itoa(p.ports.kwok),
+	}}
+}
+
+// karpenter has no flag for the address that it listens on: its two ports are
+// the only ones that are open on other interfaces too.
+func (p plan) karpenter() command {
+	return command{name: "karpenter", path: p.programs.Path("karpenter"), env: append(environment(),
+		"KUBECONFIG="+p.creds.kubeconfig("karpenter"),
+		"SYSTEM_NAMESPACE=kube-system",
+		"DISABLE_LEADER_ELECTION=true",
+		"KUBE_CLIENT_QPS="+unthrottled,
+		"KUBE_CLIENT_BURST="+unthrottled,
+		"METRICS_PORT="+strconv.Itoa(p.ports.karpenterMetrics),
+		"HEALTH_PROBE_PORT="+strconv.Itoa(p.ports.karpenterHealth),
+	)}
+}

@@ -1,0 +1,84 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+const (
+	directoryPattern = "spot-handler-controlplane-*"
+	lockName         = "lock"
+)
+
+// directory is where a control plane keeps its files.
+type directory struct {
+	path string
+	lock *os.File
+	keep bool // was named by the user
+}
+
+// openDirectory makes a temporary directory, or takes the one that is named, and
+// marks it as in use for as long as this process lives.
+func openDirectory(named string) (*directory, error) {
+	d := &directory{path: named, keep: named != ""}
+	var err error
+	if d.keep {
+		if d.path, err = filepath.Abs(named); err == nil {
+			err = os.MkdirAll(d.path, 0o755)
+		}
+	} else {
+		d.path, err = os.MkdirTemp("", directoryPattern)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make the directory: %w", err)
+	}
+	if d.lock, err = os.OpenFile(filepath.Join(d.path, lockName), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
+		return nil, fmt.Errorf("make the lock of %s: %w", d.path, err)
+	}
+	if err := syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		d.lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("use %s: another control plane runs in it", d.path)
+		}
+		return nil, fmt.Errorf("lock %s: %w", d.path, err)
+	}
+	return d, nil
+}
+
+// remove leaves only the logs of a directory that the user named, and nothing of
+// a temporary one.
+func (d *directory) remove() error {
+	defer d.lock.Close()
+	if !d.keep {
+		return os.RemoveAll(d.path)
+	}
+	var errs []error
+	for _, name := range []string{"etcd", credentialsName, lockName} {
+		errs = append(errs, os.RemoveAll(filepath.Join(d.path, name)))
+	}
+	return errors.Join(errs...)
+}
+
+// removeStale removes what supervisors that were killed have left. Those that
+// live hold their lock; those that are just being made have no lock yet, and are
+// told by their age.
+func removeStale(now time.Time) {
+	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), directoryPattern))
+	for _, path := range paths {
+		lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR, 0)
+		if err != nil {
+			if info, err := os.Stat(path); err == nil && now.Sub(info.ModTime()) > time.Minute {
+				_ = os.RemoveAll(path)
+			}
+			continue
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			_ = os.RemoveAll(path)
+		}
+		lock.Close()
+	}
+}

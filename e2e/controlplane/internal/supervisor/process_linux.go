@@ -1,0 +1,9 @@
+package supervisor
+
+import "syscall"
+
+// ownGroupAndParentDeath keeps a Ctrl-C at the terminal away from the components,
+// so that the supervisor ends them, and has the kernel end them if it cannot.
+func ownGroupAndParentDeath() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}

@@ -1,0 +1,205 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"spot-handler/e2e/controlplane/internal/assets"
+)
+
+const (
+	// startTimeout is many times what a start takes on a machine of two cores that is
+	// busy with other tests.
+	startTimeout = 2 * time.Minute
+
+	// attempts to start: a port that was free can be taken before the component
+	// listens on it. That happens rarely, and hardly ever twice.
+	attempts = 3
+)
+
+// Options say what is started.
+type Options struct {
+	Karpenter bool
+	Audit     bool          // write an audit log
+	Dir       string        // keep logs here; empty: a temporary directory
+	Heartbeat time.Duration // of nodes
+	Progress  io.Writer     // what the first build says
+}
+
+// Info is what a client needs to know, as one line of JSON.
+type Info struct {
+	Dir              string `json:"dir"` // with a <component>.log each
+	Server           string `json:"server"`
+	Kubeconfig       string `json:"kubeconfig"`
+	Kubectl          string `json:"kubectl"`
+	AuditLog         string `json:"auditLog,omitempty"`
+	KarpenterMetrics string `json:"karpenterMetrics,omitempty"` // URL
+	Components       []int  `json:"components"`                 // process ids
+}
+
+// Supervise starts a control plane, calls ready once it serves, and runs it until
+// ctx is done or a component ends, which is an error. Everything is gone when it
+// returns. It may be called several times at once, each time for a control plane
+// of its own.
+func Supervise(ctx context.Context, options Options, ready func(Info) error) error {
+	removeStale(time.Now())
+	programs, err := assets.Ensure(ctx, options.Progress)
+	if err != nil {
+		return err
+	}
+	for attempt := 1; ; attempt++ {
+		err := supervise(ctx, programs, options, ready)
+		if attempt == attempts || err == nil || !strings.Contains(err.Error(), "address already in use") {
+			return err
+		}
+	}
+}
+
+func supervise(ctx context.Context, programs assets.Set, options Options, ready func(Info) error) (err error) {
+	dir, err := openDirectory(options.Dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dir.remove()) }()
+
+	p := plan{programs: programs, dir: dir.path, audit: options.Audit, heartbeat: options.Heartbeat}
+	if p.ports, err = freePorts(); err != nil {
+		return err
+	}
+	if p.creds, err = writeCredentials(p.file(credentialsName), loopback("https", p.ports.apiserver)); err != nil {
+		return err
+	}
+	for name, content := range map[string][]byte{stagesName: stages, auditPolicyName: auditPolicy} {
+		if err := os.WriteFile(p.file(name), content, 0o644); err != nil {
+			return fmt.Errorf("write %s: %w", name, err)
+		}
+	}
+
+	g := newGroup(ctx, dir.path)
+	defer g.killAll()
+	startCtx, cancel := context.WithTimeoutCause(g.ctx, startTimeout, fmt.Errorf("not within %s", startTimeout))
+	defer cancel()
+	if err := bringUp(startCtx, g, p, options.Karpenter); err != nil {
+		return g.explain(ctx, err)
+	}
+	if err := ready(g.info(p, options)); err != nil {
+		return fmt.Errorf("tell that the control plane is ready: %w", err)
+	}
+	<-g.ctx.Done()
+	return g.explain(ctx, nil)
+}
+
+// bringUp starts the components in the order in which they need each other. The
+// apiserver waits for etcd by itself.
+func bringUp(ctx context.Context, g *group, p plan, karpenter bool) error {
+	for _, c := range []command{p.etcd(), p.apiserver()} {
+		if err := g.start(c); err != nil {
+			return err
+		}
+	}
+	api := newAPI(p.creds)
+	if err := api.waitFor(ctx, "/readyz"); err != nil {
+		return err
+	}
+	for _, c := range []command{p.controllerManager(), p.scheduler(), p.kwok()} {
+		if err := g.start(c); err != nil {
+			return err
+		}
+	}
+	if karpenter {
+		if err := api.createCRDs(ctx, p.programs.CRDs); err != nil {
+			return err
+		}
+		if err := g.start(p.karpenter()); err != nil {
+			return err
+		}
+		if err := waitForHealth(ctx, loopback("http", p.ports.karpenterHealth)+"/readyz"); err != nil {
+			return err
+		}
+	}
+	if err := waitForHealth(ctx, loopback("https", p.ports.scheduler)+"/readyz"); err != nil {
+		return err
+	}
+	if err := waitForHealth(ctx, loopback("http", p.ports.kwok)+"/healthz"); err != nil {
+		return err
+	}
+	// The controller manager has no port; that its controllers run is seen by what
+	// they make. No pod can be created before.
+	return api.waitFor(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
+}
+
+// group is the processes of one control plane.
+type group struct {
+	ctx       context.Context // done when the parent is, or when a process ends
+	fail      context.CancelCauseFunc
+	dir       string
+	forker    *forker
+	processes []*process
+}
+
+// errDied marks that a component died, in contrast to the parent being done.
+var errDied = errors.New("a component died")
+
+func newGroup(ctx context.Context, dir string) *group {
+	g := &group{dir: dir, forker: newForker()}
+	g.ctx, g.fail = context.WithCancelCause(ctx)
+	return g
+}
+
+func (g *group) start(c command) error {
+	p, err := g.forker.start(g.dir, c)
+	if err != nil {
+		return err
+	}
+	g.processes = append(g.processes, p)
+	go func() {
+		<-p.exited
+		// Without effect once the parent is done: nobody is told of deaths that we cause.
+		g.fail(fmt.Errorf("%w: %w", errDied, p.death()))
+	}()
+	return nil
+}
+
+// explain is the reason for the end: a death counts more than the error that
+// followed from it, and an end that was asked for is none.
+func (g *group) explain(parent context.Context, err error) error {
+	if cause := context.Cause(g.ctx); errors.Is(cause, errDied) {
+		return cause
+	}
+	if parent.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (g *group) killAll() {
+	g.fail(nil)
+	for i := len(g.processes) - 1; i >= 0; i-- {
+		g.processes[i].kill()
+	}
+	g.forker.close()
+}
+
+func (g *group) info(p plan, options Options) Info {
+	info := Info{
+		Dir:        p.dir,
+		Server:     p.creds.server,
+		Kubeconfig: p.creds.kubeconfig(admin),
+		Kubectl:    p.programs.Path("kubectl"),
+	}
+	if options.Audit {
+		info.AuditLog = p.file(auditLogName)
+	}
+	if options.Karpenter {
+		info.KarpenterMetrics = loopback("http", p.ports.karpenterMetrics) + "/metrics"
+	}
+	for _, process := range g.processes {
+		info.Components = append(info.Components, process.cmd.Process.Pid)
+	}
+	return info
+}

@@ -1,0 +1,44 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/rest"
+)
+
+// ServiceAccountConfig is for clients that act as a service account, which must
+// exist: with its rights only, and unlike an administrator's clients subject to
+// the apiserver's priority and fairness. With a pod, which must run as that
+// account, the token is bound to it, and tells its node.
+func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, pod string) (*rest.Config, error) {
+	request := &authenticationv1.TokenRequest{}
+	if pod != "" {
+		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod}
+	}
+	token, err := c.Client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, request, metav1.CreateOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("request a token of service account %s/%s: %w", namespace, name, err)
+	}
+	config := rest.AnonymousClientConfig(c.config)
+	config.BearerToken = token.Status.Token
+	return config, nil
+}
+
+// waitServiceAccount waits for an account that the controller manager makes: no
+// pod can be created before.
+func (c *Cluster) waitServiceAccount(ctx context.Context, namespace, name string) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace))
+	accounts := factory.Core().V1().ServiceAccounts()
+	err := waitInformer(ctx, factory, accounts.Informer(), func() (bool, error) {
+		_, err := accounts.Lister().ServiceAccounts(namespace).Get(name)
+		return err == nil, nil // the only error is that there is none
+	})
+	if err != nil {
+		return fmt.Errorf("wait for service account %s/%s: %w", namespace, name, err)
+	}
+	return nil
+}

@@ -1,0 +1,39 @@
+package controlplane
+
+import (
+	"path/filepath"
+	"testing"
+
+	"spot-handler/e2e/controlplane/internal/supervisor"
+)
+
+// logTail is how much of each component's log a failed test shows.
+const logTail = 15
+
+// ForTest starts a control plane that ends with the test. When the test has
+// failed, the ends of the components' logs are shown. A test whose control plane
+// died fails.
+func ForTest(t testing.TB, options Options) *Cluster {
+	t.Helper()
+	if options.Log == nil {
+		options.Log = t.Output()
+	}
+	cluster, err := Start(t.Context(), options)
+	if err != nil {
+		t.Fatalf("start a control plane: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			logs, _ := filepath.Glob(filepath.Join(cluster.Dir, "*.log"))
+			for _, log := range logs {
+				if log != cluster.AuditLog {
+					t.Logf("the end of %s:\n%s", filepath.Base(log), supervisor.Tail(log, logTail))
+				}
+			}
+		}
+		if err := cluster.Stop(); err != nil {
+			t.Errorf("stop the control plane: %v", err)
+		}
+	})
+	return cluster
+}

@@ -1,0 +1,171 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// waitTimeout limits waiting where the caller's context does not. It is above
+// what any step takes; a test with longer boot times sets a deadline itself.
+const waitTimeout = 2 * time.Minute
+
+func withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, func() {}
+	}
+	return context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
+}
+
+// WaitPods watches the pods of the namespace ("" for all) that match the label
+// selector ("" for all), until done says so of all that there are. It returns the
+// pods then, in order of their names, and those that it saw last with an error.
+func (c *Cluster) WaitPods(ctx context.Context, namespace, selector string, done func(pods []*corev1.Pod) bool) ([]*corev1.Pod, error) {
+	ctx, cancel := withWaitTimeout(ctx)
+	defer cancel()
+	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }))
+	pods := factory.Core().V1().Pods()
+	var seen []*corev1.Pod
+	err := waitInformer(ctx, factory, pods.Informer(), func() (bool, error) {
+		var err error
+		if seen, err = pods.Lister().List(labels.Everything()); err != nil {
+			return false, err
+		}
+		slices.SortFunc(seen, func(a, b *corev1.Pod) int {
+			return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+		})
+		return done(seen), nil
+	})
+	if err != nil {
+		return seen, fmt.Errorf("wait for pods %q in namespace %q, last seen %s: %w", selector, namespace, describe(seen), err)
+	}
+	return seen, nil
+}
+
+// WaitNode watches the named Node until done says so. A node that does not exist
+// is nil; waiting for its end is done by node == nil.
+func (c *Cluster) WaitNode(ctx context.Context, name string, done func(node *corev1.Node) bool) (*corev1.Node, error) {
+	ctx, cancel := withWaitTimeout(ctx)
+	defer cancel()
+	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=" + name }))
+	nodes := factory.Core().V1().Nodes()
+	var node *corev1.Node
+	err := waitInformer(ctx, factory, nodes.Informer(), func() (bool, error) {
+		node, _ = nodes.Lister().Get(name) // the only error is that there is none
+		return done(node), nil
+	})
+	if err != nil {
+		return node, fmt.Errorf("wait for node %q: %w", name, err)
+	}
+	return node, nil
+}
+
+// waitNodes watches all nodes until done says so of them.
+func (c *Cluster) waitNodes(ctx context.Context, done func(nodes []*corev1.Node) bool) error {
+	factory := informers.NewSharedInformerFactory(c.Client, 0)
+	nodes := factory.Core().V1().Nodes()
+	err := waitInformer(ctx, factory, nodes.Informer(), func() (bool, error) {
+		all, err := nodes.Lister().List(labels.Everything())
+		return err == nil && done(all), err
+	})
+	if err != nil {
+		return fmt.Errorf("wait for nodes: %w", err)
+	}
+	return nil
+}
+
+// waitInformer calls check once the informer is complete, and again when it has
+// changed, until it is true. A burst of changes is one call.
+func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, informer cache.SharedIndexInformer, check func() (bool, error)) error {
+	changed := make(chan struct{}, 1)
+	notify := func() {
+		select {
+		case changed <- struct{}{}:
+		default:
+		}
+	}
+	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { notify() },
+		UpdateFunc: func(any, any) { notify() },
+		DeleteFunc: func(any) { notify() },
+	}); err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	factory.Start(ctx.Done())
+	defer factory.Shutdown()
+	defer cancel()
+	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+		return fmt.Errorf("list: %w", context.Cause(ctx))
+	}
+	for {
+		if ok, err := check(); ok || err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-changed:
+		}
+	}
+}
+
+// describe counts pods by what they are doing, for errors.
+func describe(pods []*corev1.Pod) string {
+	var ready, pending, terminating int
+	for _, pod := range pods {
+		switch {
+		case pod.DeletionTimestamp != nil:
+			terminating++
+		case Ready(pod):
+			ready++
+		case pod.Spec.NodeName == "":
+			pending++
+		}
+	}
+	return fmt.Sprintf("%d pods, of which %d ready, %d terminating, %d without a node", len(pods), ready, terminating, pending)
+}
+
+// Ready reports whether the pod is Ready and not being deleted.
+func Ready(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp != nil {
+		return false
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// NodeReady reports whether the Node is Ready and pods may be scheduled to it, as
+// far as the taints that the control plane and Karpenter set at the start are
+// concerned.
+func NodeReady(node *corev1.Node) bool {
+	if node == nil {
+		return false
+	}
+	for _, taint := range node.Spec.Taints {
+		switch taint.Key {
+		case corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, "karpenter.sh/unregistered":
+			return false
+		}
+	}
+	for _, condition := range node.Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}

@@ -1,0 +1,119 @@
+package sqsemu_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+)
+
+func checkRedelivery(t *testing.T, s *service) {
+	queue := s.newQueue(t, "VisibilityTimeout", "1")
+	s.send(t, queue, "x")
+	first := s.receiveOne(t, queue)
+	s.wantNone(t, queue)
+	second := s.receiveOne(t, queue)
+	if *second.MessageId != *first.MessageId || *second.ReceiptHandle == *first.ReceiptHandle {
+		t.Errorf("redelivered %s with handle %q; before: %s with %q", *second.MessageId, *second.ReceiptHandle, *first.MessageId, *first.ReceiptHandle)
+	}
+	if n := second.Attributes["ApproximateReceiveCount"]; n != "2" {
+		t.Errorf("receive count = %s, want 2", n)
+	}
+	if m := receiveFor(t, s, queue, 30); m.Attributes["ApproximateReceiveCount"] != "3" {
+		t.Errorf("receive count = %s, want 3", m.Attributes["ApproximateReceiveCount"])
+	}
+	time.Sleep(1500 * time.Millisecond)
+	s.wantNone(t, queue) // the timeout of the receive stands above that of the queue
+}
+
+// receiveFor receives one message with a visibility timeout of its own.
+func receiveFor(t *testing.T, s *service, queue *string, timeout int32) types.Message {
+	t.Helper()
+	out, err := s.ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{
+		QueueUrl: queue, WaitTimeSeconds: 5, VisibilityTimeout: timeout,
+		MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"},
+	})
+	if err != nil || len(out.Messages) != 1 {
+		t.Fatalf("receive: %v, %v", out, err)
+	}
+	return out.Messages[0]
+}
+
+func (s *service) delete(t *testing.T, queue, handle *string) {
+	t.Helper()
+	if _, err := s.DeleteMessage(t.Context(), &sqs.DeleteMessageInput{QueueUrl: queue, ReceiptHandle: handle}); err != nil {
+		t.Fatalf("delete message: %v", err)
+	}
+}
+
+func checkOldHandle(t *testing.T, s *service) {
+	queue := s.newQueue(t, "VisibilityTimeout", "1")
+	s.send(t, queue, "x")
+	first := s.receiveOne(t, queue)
+	second := s.receiveOne(t, queue)
+	s.delete(t, queue, first.ReceiptHandle) // "the request will succeed, but the message might not be deleted"
+	s.delete(t, queue, second.ReceiptHandle)
+	if messages := s.receive(t, queue, 2); len(messages) != 0 {
+		t.Errorf("received %v after it was deleted by its latest handle", messages)
+	}
+}
+
+func checkDelete(t *testing.T, s *service) {
+	queue := s.newQueue(t, "VisibilityTimeout", "1")
+	s.send(t, queue, "x")
+	m := s.receiveOne(t, queue)
+	s.delete(t, queue, m.ReceiptHandle)
+	s.delete(t, queue, m.ReceiptHandle)
+	if messages := s.receive(t, queue, 2); len(messages) != 0 {
+		t.Errorf("received %v after it was deleted", messages)
+	}
+	if visible, hidden := s.count(t, queue); visible != "0" || hidden != "0" {
+		t.Errorf("visible, in flight = %s, %s, want 0, 0", visible, hidden)
+	}
+}
+
+func checkLateDelete(t *testing.T, s *service) {
+	queue := s.newQueue(t, "VisibilityTimeout", "1")
+	s.send(t, queue, "x")
+	m := s.receiveOne(t, queue)
+	time.Sleep(1200 * time.Millisecond)
+	s.delete(t, queue, m.ReceiptHandle)
+	s.wantNone(t, queue)
+}
+
+func (s *service) changeVisibility(t *testing.T, queue, handle *string, timeout int32) error {
+	t.Helper()
+	_, err := s.ChangeMessageVisibility(t.Context(), &sqs.ChangeMessageVisibilityInput{
+		QueueUrl: queue, ReceiptHandle: handle, VisibilityTimeout: timeout,
+	})
+	return err
+}
+
+func checkChangeVisibility(t *testing.T, s *service) {
+	queue := s.newQueue(t, "VisibilityTimeout", "2")
+	s.send(t, queue, "x")
+	m := s.receiveOne(t, queue)
+	if err := s.changeVisibility(t, queue, m.ReceiptHandle, 0); err != nil {
+		t.Fatalf("cut short: %v", err)
+	}
+	if messages := s.receive(t, queue, 1); len(messages) != 1 {
+		t.Fatalf("received %d messages after a change to 0, want 1", len(messages))
+	} else if err := s.changeVisibility(t, queue, messages[0].ReceiptHandle, 60); err != nil {
+		t.Fatalf("prolong: %v", err)
+	}
+	if messages := s.receive(t, queue, 3); len(messages) != 0 {
+		t.Errorf("received %v though its time was prolonged", messages)
+	}
+	wantCode(t, "more than 12 h", s.changeVisibility(t, queue, m.ReceiptHandle, 43201), "InvalidParameterValue")
+}
+
+func checkNotInFlight(t *testing.T, s *service) {
+	queue := s.newQueue(t)
+	s.send(t, queue, "x")
+	m := s.receiveOne(t, queue)
+	if err := s.changeVisibility(t, queue, m.ReceiptHandle, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantError[*types.MessageNotInflight](t, "change of a visible message", s.changeVisibility(t, queue, m.ReceiptHandle, 10))
+}
