@@ -25,8 +25,8 @@ type Options struct {
 	// changed. It is called from any goroutine, often, and must not block.
 	Notify func(node string)
 
-	// Refused is called once for each pod that a disruption budget holds back, with
-	// the API server's own words. It must not block.
+	// Refused is called once for each pod that a disruption budget holds back for
+	// seconds, with the API server's own words. It must not block.
 	Refused func(node string, pod *corev1.Pod, reason string)
 
 	// Workers is how many evictions are under way at once; 32 where it is zero.

@@ -44,17 +44,14 @@ func (d *Drainer) evict(ctx context.Context, t *task) {
 			t.state.truncated = answer.outcome == evicted && decision.Grace != nil
 		})
 	case refused:
-		first := false
-		t.session.note(func() { first, t.state.refusal = t.state.refusal == "", answer.reason })
-		if first {
-			d.opts.Logger.Info().Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).
-				Str("reason", answer.reason).Msg("eviction refused")
-			if d.opts.Refused != nil {
-				d.opts.Refused(t.session.node, t.pod, answer.reason)
-			}
-		}
+		t.session.note(func() { t.state.refusal = answer.reason })
 		d.budgets.watch(t.session.ctx, t.pod.Namespace)
 		t.attempt++
+		d.opts.Logger.Debug().Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).
+			Str("reason", answer.reason).Int("attempt", t.attempt).Msg("eviction refused")
+		if t.attempt == tellAfter && d.opts.Refused != nil {
+			d.opts.Refused(t.session.node, t.pod, answer.reason)
+		}
 		d.queue.after(t, retryIn(t.attempt))
 	case transient:
 		d.opts.Logger.Debug().Err(err).Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).
@@ -79,6 +76,10 @@ func postEviction(ctx context.Context, client rest.Interface, d Decision) error 
 	return client.Post().Namespace(d.Pod.Namespace).Resource("pods").Name(d.Pod.Name).SubResource("eviction").
 		MaxRetries(0).Body(eviction).Do(ctx).Error()
 }
+
+// tellAfter is the refusal in a row at which a pod counts as held back: that a
+// budget lets pods go one after the other is its purpose and not worth an Event.
+const tellAfter = 4
 
 type outcome int
 

@@ -143,9 +143,8 @@ func (h *Handler) replace(ctx context.Context, node *corev1.Node, k *known, rec 
 	case provisioner.StateFailed:
 		h.opts.Events.Replacement(node, notify.ReasonReplacementFailed, got)
 		log.Str("reason", got.Reason).Msg("replacement failed")
-	case provisioner.StateUnsupported:
+	case provisioner.StateUnsupported: // logged once for all nodes of the same reason, by the provisioner
 		h.opts.Events.Replacement(node, notify.ReasonNoReplacement, got)
-		log.Str("reason", got.Reason).Msg("no replacement")
 	case provisioner.StateReady:
 		log.Msg("replacement ready")
 	default:

@@ -73,7 +73,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	})
 	provider := provisioner.New(provisioner.Options{
 		Backend: cfg.provisioner, FallbackNodePools: cfg.fallback, Dynamic: clients.dynamic,
-		Notify: enqueue, Registerer: registry, Logger: part(logger, "provisioner"),
+		Notify: enqueue, Registerer: registry, Logger: logger,
 	})
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,

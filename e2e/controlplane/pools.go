@@ -45,7 +45,7 @@ type PoolSpec struct {
 	Weight int32
 
 	// CPUs is the size of its instances, a power of two up to 256; 8 by default. They
-	// have 4 GiB of memory for each, and room for 110 pods; 100m are reserved.
+	// have 4 GiB of memory for each. Of the processors 100m are reserved.
 	CPUs int
 
 	// Boot is how long an instance takes from its launch to its registration as a
@@ -112,7 +112,7 @@ func nodeClass(name string, boot time.Duration) *unstructured.Unstructured {
 		"kind":       nodeClassKind,
 		"metadata":   map[string]any{"name": name},
 		"spec": map[string]any{
-			// The CRD admits "40s", but neither "1m40s" as a whole number of minutes nor fractions.
+			// The CRD admits no fractions.
 			"nodeRegistrationDelay": fmt.Sprintf("%ds", int(boot.Round(time.Second).Seconds())),
 		},
 	}}

@@ -9,7 +9,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/ptr"
 
 	"spot-handler/handler/interruption"
 )
@@ -221,13 +220,14 @@ func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interr
 }
 
 func (p *Provisioner) release(ctx context.Context, name string, uid types.UID, until time.Time) error {
-	// The UID in the patch is a precondition: it cannot be changed.
+	// The UID in the patch is a precondition: it cannot be changed, and the API server
+	// calls a custom resource invalid with another.
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, uid, terminationTimestamp, until.UTC().Format(time.RFC3339))
 	_, err := p.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err):
 		return nil
-	case apierrors.IsConflict(err):
+	case apierrors.IsInvalid(err), apierrors.IsConflict(err):
 		// Another claim of that name, or a patch that lost the race too often.
 		if now, getErr := p.fresh(ctx, name); getErr != nil || (now != nil && now.UID == uid) {
 			return fmt.Errorf("patch NodeClaim %q: %w", name, err)
@@ -236,7 +236,7 @@ func (p *Provisioner) release(ctx context.Context, name string, uid types.UID, u
 	case err != nil:
 		return p.pools.judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
 	}
-	err = p.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr.To(uid)}})
+	err = p.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
 		return p.pools.judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
 	}

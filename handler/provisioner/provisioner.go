@@ -186,16 +186,12 @@ func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interru
 		p.metrics.ready.WithLabelValues(r.Backend).Observe(claim.readyAfter().Seconds())
 	}
 
-	event := p.log.Info()
-	switch r.State {
-	case StateUnsupported:
+	event := p.log.Debug() // the handler tells each node's story
+	if r.State == StateUnsupported {
 		if !p.sayOnce(r.Reason) {
 			return
 		}
-	case StateFailed:
-		event = p.log.Warn()
-	case StateLaunched:
-		event = p.log.Debug()
+		event = p.log.Info()
 	}
 	event = event.Str("node", node.Name).Str("instance_id", rec.Instance).Str("state", r.State)
 	if r.Pool != "" {

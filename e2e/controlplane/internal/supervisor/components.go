@@ -171,6 +171,7 @@ func (p plan) kwok() command {
 		"--node-lease-duration-seconds=" + strconv.Itoa(int(p.leaseDuration().Seconds())),
 		"--node-ip=10.0.0.1",
 		"--cidr=10.128.0.0/9",
+		"--v=WARN", // it has a line for each patch otherwise
 		"--server-address=127.0.0.1:" + strconv.Itoa(p.ports.kwok),
 	}}
 }

@@ -1,0 +1,74 @@
+// Package bench measures what the README promises, on a real control plane and with
+// spot-handler as a process of its own: one file for each figure.
+//
+// Each figure stands beside the limit that this machine sets, measured in the same
+// run, as its absolute value says more about the machine than about the program.
+// Every benchmark repeats itself and gives the median of its rounds; it is meant to
+// run once (-benchtime 1x). Other load distorts it: the table at the end tells what
+// there was.
+package bench
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/sqsemu"
+)
+
+// rounds is how often each figure is measured.
+const rounds = 3
+
+// settleTime lets the control plane end what the last step has set off, such as the
+// node controllers' look at new nodes, before something is measured.
+const settleTime = 3 * time.Second
+
+func TestMain(m *testing.M) {
+	before := loadAverage()
+	code := m.Run()
+	printTable(os.Stdout, before)
+	os.Exit(code)
+}
+
+// startQueueMode starts a daemon in queue mode, with everything else at its default,
+// and returns when it is ready and, where it is the only one, leads.
+func startQueueMode(b *testing.B, ctx context.Context, kubeconfig string, sqs *sqsemu.Server, queue *sqsemu.Queue) *daemon.Daemon {
+	b.Helper()
+	d := start(b, daemon.Options{Args: []string{"queue", "--queue-url=" + queue.URL()}, Kubeconfig: kubeconfig, SQS: sqs.URL})
+	must(b, d.WaitReady(ctx))
+	return d
+}
+
+func start(b *testing.B, o daemon.Options) *daemon.Daemon {
+	b.Helper()
+	d, err := daemon.Start(o)
+	must(b, err)
+	b.Cleanup(d.Kill)
+	return d
+}
+
+// waitLine waits until the daemon has logged the message.
+func waitLine(b *testing.B, ctx context.Context, d *daemon.Daemon, message string) {
+	b.Helper()
+	for len(d.Lines(message)) == 0 {
+		pause(b, ctx, 20*time.Millisecond)
+	}
+}
+
+func pause(b *testing.B, ctx context.Context, d time.Duration) {
+	b.Helper()
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+		b.Fatal(context.Cause(ctx))
+	}
+}
+
+func must(b *testing.B, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}

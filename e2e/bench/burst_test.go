@@ -1,0 +1,263 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/sqsemu"
+)
+
+// heartbeat is so long that no node is missed: they have no kubelet.
+const heartbeat = time.Hour
+
+// burstTimeout bounds one size of burst, with all its rounds.
+const burstTimeout = 10 * time.Minute
+
+// BenchmarkCordonBurst sends the notices of many nodes at once through the queue and
+// measures until all of them are cordoned, beside a raw loop of the same patches. The
+// nodes have no pods: what the daemon does after the cordon is the least that it ever
+// does, and competes with the cordons of the other nodes all the same.
+//
+// The two take turns, each on nodes of its own, which are deleted afterwards, so that
+// both meet the API server with as many nodes and the same history.
+func BenchmarkCordonBurst(b *testing.B) {
+	for _, nodes := range []int{500, 1000} {
+		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
+			for b.Loop() {
+				measureBurst(b, nodes)
+			}
+		})
+	}
+}
+
+// burst is what one round has measured, in seconds, requests and MiB.
+type burst struct {
+	p50, p99, all          float64 // from the message to the cordon; all: from the first message to the last cordon
+	rawP50, rawP99, rawAll float64
+	logP99                 float64 // as p99, by the audit log instead of the watch
+	watching               float64 // of all: how long the watch was busy
+	idle, peak             float64
+	settled                float64 // from the first message until nothing is left to do
+	requests               requestCount
+}
+
+func measureBurst(b *testing.B, n int) {
+	ctx, cancel := context.WithTimeoutCause(b.Context(), burstTimeout, fmt.Errorf("not within %s", burstTimeout))
+	defer cancel()
+	cluster := controlplane.ForTest(b, controlplane.Options{Audit: true, Heartbeat: heartbeat})
+	client, err := rawClient(cluster)
+	must(b, err)
+	f := &field{B: b, ctx: ctx, cluster: cluster, client: client, n: n}
+
+	// The first requests of a new API server are slow, whoever makes them.
+	f.n = 200
+	f.rawRound("warm-up")
+	f.n = n
+
+	var all []burst
+	for i := range rounds {
+		raw, seen := f.rawRound(fmt.Sprintf("raw-%d", i))
+		round := f.daemonRound(fmt.Sprintf("spot-%d", i), seen)
+		round.rawP50, round.rawP99, round.rawAll = raw.p50, raw.p99, raw.all
+		all = append(all, round)
+	}
+	reportBurst(b, n, all)
+}
+
+// field is where bursts are measured.
+type field struct {
+	*testing.B
+	ctx     context.Context
+	cluster *controlplane.Cluster
+	client  kubernetes.Interface
+	n       int // nodes
+}
+
+func (f *field) create(prefix string) []*corev1.Node {
+	f.Helper()
+	nodes, err := f.cluster.CreateBareNodes(f.ctx, controlplane.BareNodes{Count: f.n, Prefix: prefix, Unmanaged: true, Labels: map[string]string{"bench": prefix}})
+	must(f.B, err)
+	return nodes
+}
+
+func (f *field) remove(prefix string) {
+	f.Helper()
+	must(f.B, f.client.CoreV1().Nodes().DeleteCollection(f.ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "bench=" + prefix}))
+}
+
+// rawRound cordons with the raw loop.
+func (f *field) rawRound(prefix string) (burst, map[string]sight) {
+	f.Helper()
+	ctx, stop := context.WithCancel(f.ctx)
+	defer stop()
+	f.create(prefix)
+	pause(f.B, ctx, settleTime)
+	// Read again: the control plane has gone on writing them.
+	list, err := f.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "bench=" + prefix})
+	must(f.B, err)
+	nodes := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		nodes[i] = &list.Items[i]
+	}
+	watch := watchCordons(f.B, ctx, f.client)
+	began := time.Now()
+	must(f.B, rawCordon(ctx, f.client, nodes))
+	seen, err := watch.waitCordoned(ctx, f.n)
+	must(f.B, err)
+	var r burst
+	r.p50, r.p99, r.all = times(seen, func(string) time.Time { return began })
+	f.remove(prefix)
+	return r, seen
+}
+
+// daemonRound has a new daemon cordon.
+func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
+	f.Helper()
+	ctx, stop := context.WithCancel(f.ctx)
+	defer stop()
+	nodes := f.create(prefix)
+	sqs := sqsemu.Start(sqsemu.Options{})
+	defer sqs.Close()
+	queue := sqs.Queue("spot-handler")
+	d := startQueueMode(f.B, ctx, f.cluster.Kubeconfig, sqs, queue)
+	waitLine(f.B, ctx, d, "leading")
+	pause(f.B, ctx, settleTime)
+
+	var r burst
+	r.idle, _ = resident(d)
+	from, err := auditEnd(f.cluster.AuditLog)
+	must(f.B, err)
+	watch := watchCordons(f.B, ctx, f.client)
+	sent := map[string]time.Time{}
+	began := time.Now()
+	for _, node := range nodes {
+		sent[node.Name] = time.Now()
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, eventID(node.Name), controlplane.InstanceID(node.Name), sent[node.Name]))
+	}
+	seen, err := watch.waitCordoned(ctx, f.n)
+	must(f.B, err)
+	r.watching = watch.busy.Seconds()
+	must(f.B, watch.waitReleased(ctx, f.n))
+	must(f.B, queue.WaitEmpty(ctx))
+	r.settled = time.Since(began).Seconds()
+	_, r.peak = resident(d)
+	must(f.B, sameMarks(seen, raw))
+
+	r.p50, r.p99, r.all = times(seen, func(node string) time.Time { return sent[node] })
+	requests, err := daemonRequests(f.cluster.AuditLog, from)
+	must(f.B, err)
+	r.requests = count(requests)
+	r.logP99 = loggedP99(requests, sent)
+	if code := d.Stop(); code != 0 {
+		f.Errorf("the daemon ended with code %d", code)
+	}
+	f.remove(prefix)
+	return r
+}
+
+// times are the quantiles of the time from start to sight, and the time from the
+// first start to the last sight.
+func times(seen map[string]sight, start func(node string) time.Time) (p50, p99, all float64) {
+	var took []float64
+	var first, last time.Time
+	for node, s := range seen {
+		took = append(took, s.at.Sub(start(node)).Seconds())
+		if first.IsZero() || start(node).Before(first) {
+			first = start(node)
+		}
+		if s.at.After(last) {
+			last = s.at
+		}
+	}
+	return median(took), quantile(took, 0.99), last.Sub(first).Seconds()
+}
+
+// loggedP99 is when the API server had written the cordons, by its own clock, which
+// is the same machine's. It tells whether the watch is late.
+func loggedP99(requests []request, sent map[string]time.Time) float64 {
+	took := map[string]float64{}
+	for _, r := range requests {
+		if !r.isNodePatch() || r.ResponseStatus.Code != 200 {
+			continue
+		}
+		t := r.StageTimestamp.Sub(sent[r.ObjectRef.Name]).Seconds()
+		if before, ok := took[r.ObjectRef.Name]; !ok || t < before {
+			took[r.ObjectRef.Name] = t
+		}
+	}
+	return quantile(slices.Collect(maps.Values(took)), 0.99)
+}
+
+// resident is a daemon's memory in MiB, now and at its peak.
+func resident(d *daemon.Daemon) (now, peak float64) {
+	n, p := d.Resident()
+	return float64(n) / (1 << 20), float64(p) / (1 << 20)
+}
+
+func reportBurst(b *testing.B, n int, all []burst) {
+	get := func(f func(burst) float64) (values []float64) {
+		for _, r := range all {
+			values = append(values, f(r))
+		}
+		return values
+	}
+	perNode := func(f func(requestCount) int) []float64 {
+		return get(func(r burst) float64 { return float64(f(r.requests)) / float64(n) })
+	}
+	of := fmt.Sprintf("%d notices: ", n)
+	whole := row{
+		what: of + "all cordoned", unit: "s", goal: 1.3, ofLimit: true,
+		values: get(func(r burst) float64 { return r.all }), limit: get(func(r burst) float64 { return r.rawAll }),
+	}
+	p50 := row{what: of + "notice to cordon, p50", unit: "s",
+		values: get(func(r burst) float64 { return r.p50 }), limit: get(func(r burst) float64 { return r.rawP50 })}
+	p99 := row{what: of + "notice to cordon, p99", unit: "s", goal: 3,
+		values: get(func(r burst) float64 { return r.p99 }), limit: get(func(r burst) float64 { return r.rawP99 })}
+	accept := row{what: of + "requests per notice, to the cordon", goal: 1,
+		values: perNode(func(c requestCount) int { return c.accept })}
+	peak := row{what: of + "memory, peak", unit: "MiB", values: get(func(r burst) float64 { return r.peak })}
+	if n == 500 {
+		peak.goal = 60
+	}
+
+	rows := []row{p50, p99, whole, accept,
+		{what: of + "other requests per notice, before the last cordon", values: perNode(func(c requestCount) int { return c.meanwhile })}}
+	kinds := map[string]bool{}
+	for _, r := range all {
+		for kind := range r.requests.after {
+			kinds[kind] = true
+		}
+	}
+	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
+		rows = append(rows, row{what: of + "after the cordon: " + kind, values: perNode(func(c requestCount) int { return c.after[kind] })})
+	}
+	rows = append(rows,
+		row{what: of + "p99 by the audit log, to check the watch", unit: "s", values: get(func(r burst) float64 { return r.logP99 })},
+		row{what: of + "until nothing is left to do", unit: "s", values: get(func(r burst) float64 { return r.settled })},
+		row{what: of + "memory before", unit: "MiB", values: get(func(r burst) float64 { return r.idle })},
+		peak)
+	for _, r := range rows {
+		report(r)
+	}
+
+	b.ReportMetric(0, "ns/op") // of all rounds with their preparations: says nothing
+	b.ReportMetric(median(p50.values), "s-p50")
+	b.ReportMetric(median(p99.values), "s-p99")
+	b.ReportMetric(median(whole.values), "s-all")
+	b.ReportMetric(median(whole.ratios()), "x-raw")
+	b.ReportMetric(median(accept.values), "requests/notice")
+	b.ReportMetric(median(peak.values), "MiB-peak")
+	for i, r := range all {
+		b.Logf("round %d: %+v", i, r)
+	}
+}

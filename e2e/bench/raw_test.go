@@ -1,0 +1,119 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/handler/interruption"
+)
+
+// rawClient is a client as the daemon has one: protobuf, and no limit of its own.
+func rawClient(cluster *controlplane.Cluster) (kubernetes.Interface, error) {
+	config := cluster.RESTConfig()
+	config = rest.AddUserAgent(config, "raw-loop")
+	config.ContentType = "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
+	return kubernetes.NewForConfig(config)
+}
+
+// rawCordon sends for every node the patch that the daemon sends, all at once, as the
+// daemon does: it gives each message a goroutine and waits for none of them. What it
+// leaves out is the daemon: no queue, no index, nothing that follows the patch. It
+// returns when the last is answered.
+func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1.Node) error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(nodes))
+	for i, node := range nodes {
+		wg.Go(func() {
+			patch, err := rawPatch(node)
+			if err == nil {
+				_, err = client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			}
+			errs[i] = err
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// rawPatch has the content of the daemon's patch; that it has is checked by
+// sameMarks, on the nodes.
+func rawPatch(node *corev1.Node) ([]byte, error) {
+	now := time.Now()
+	rec := interruption.NewRecord(interruption.Notice{
+		Kind: interruption.SpotInterruption, EventID: eventID(node.Name), InstanceID: controlplane.InstanceID(node.Name),
+		Source: interruption.Queue, Action: "terminate", Noticed: now.Truncate(time.Second), Received: now,
+		Deadline: now.Truncate(time.Second).Add(2 * time.Minute),
+	})
+	rec.Ours = []string{interruption.OursCordon, interruption.OursTaint, interruption.OursLoadBalancer}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{
+			"resourceVersion": node.ResourceVersion,
+			"labels":          map[string]string{interruption.ExcludeFromLoadBalancers: interruption.ExcludeFromLoadBalancersValue},
+			"annotations":     map[string]string{interruption.Annotation: rec.String()},
+		},
+		"spec": map[string]any{
+			"unschedulable": true,
+			"taints": []corev1.Taint{{
+				Key: interruption.TaintKey, Value: string(interruption.SpotInterruption), Effect: corev1.TaintEffectNoSchedule,
+			}},
+		},
+	})
+}
+
+// sameMarks checks that the daemon and the raw loop have written the same: a ratio of
+// unequal patches would be none.
+func sameMarks(daemon, raw map[string]sight) error {
+	var want string
+	for _, s := range raw {
+		want = marks(s.node)
+		break
+	}
+	for name, s := range daemon {
+		if got := marks(s.node); got != want {
+			return fmt.Errorf("node %s was marked with %s, by the raw loop with %s", name, got, want)
+		}
+	}
+	return nil
+}
+
+// marks is what a patch has written, without the values that differ from node to node.
+func marks(node *corev1.Node) string {
+	var rec map[string]any
+	_ = json.Unmarshal([]byte(node.Annotations[interruption.Annotation]), &rec) // nil where there is none
+	for _, field := range []string{"event", "instance", "noticed", "received", "deadline"} {
+		if rec[field] != nil {
+			rec[field] = "*"
+		}
+	}
+	text, _ := json.Marshal(rec) // strings and lists of them only
+	return fmt.Sprintf("record %s, label %q, taints %v, unschedulable %t", text,
+		node.Labels[interruption.ExcludeFromLoadBalancers], taintsOf(node), node.Spec.Unschedulable)
+}
+
+// taintsOf leaves the control plane's own taint out: the node lifecycle controller
+// answers every cordon with one, before or after it is seen here.
+func taintsOf(node *corev1.Node) (taints []string) {
+	for _, t := range node.Spec.Taints {
+		if t.Key != corev1.TaintNodeUnschedulable {
+			taints = append(taints, t.ToString())
+		}
+	}
+	return taints
+}
+
+// eventID is as long as those of EventBridge.
+func eventID(node string) string {
+	return fmt.Sprintf("00000000-0000-4000-8000-%012.12s", controlplane.InstanceID(node)[2:])
+}

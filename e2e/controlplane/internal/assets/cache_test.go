@@ -1,0 +1,106 @@
+package assets
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestKeyFollowsPins(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("go.mod", "module x\n\nrequire k8s.io/kubernetes v1.36.3\n")
+	write("go.sum", "")
+	seen := map[string]string{}
+	check := func(what, flags string) {
+		t.Helper()
+		got, err := key(dir, flags)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, _ := key(dir, flags); again != got {
+			t.Errorf("%s: key is %s, then %s", what, got, again)
+		}
+		if other, ok := seen[got]; ok {
+			t.Errorf("%s has the same key as %s", what, other)
+		}
+		seen[got] = what
+	}
+	check("the first state", "-s")
+	check("other link flags", "-w")
+	write("go.sum", "k8s.io/kubernetes v1.36.3 h1:=\n")
+	check("another go.sum", "-s")
+	write("go.mod", "module x\n\nrequire k8s.io/kubernetes v1.36.4\n")
+	check("another go.mod", "-s")
+}
+
+func TestLinkFlagsTellVersion(t *testing.T) {
+	dir := t.TempDir()
+	content := "module x\n\nrequire (\n\tk8s.io/klog v1.0.0 // indirect\n\tk8s.io/kubernetes v1.36.3 // indirect\n)\n"
+	if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	flags, err := linkFlags(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"gitVersion=v1.36.3", "gitMajor=1", "gitMinor=36"} {
+		if !strings.Contains(flags, want) {
+			t.Errorf("link flags %q lack %q", flags, want)
+		}
+	}
+}
+
+func TestPruneRemovesUnusedKeys(t *testing.T) {
+	root := t.TempDir()
+	now := time.Now()
+	for name, age := range map[string]time.Duration{
+		"binaries-current": 2 * unusedFor, "binaries-recent": unusedFor / 2, "binaries-unused": 2 * unusedFor, "other": 2 * unusedFor,
+	} {
+		path := filepath.Join(root, name)
+		if err := os.Mkdir(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, now.Add(-age), now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	prune(root, "binaries-current", now)
+	for name, want := range map[string]bool{"binaries-current": true, "binaries-recent": true, "binaries-unused": false, "other": true} {
+		if got := exists(filepath.Join(root, name)); got != want {
+			t.Errorf("%s exists: %t, want %t", name, got, want)
+		}
+	}
+}
+
+func TestLockIsExclusive(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	release, err := lockFile(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second := make(chan error)
+	go func() {
+		release, err := lockFile(t.Context(), path)
+		if err == nil {
+			release()
+		}
+		second <- err
+	}()
+	select {
+	case <-second:
+		t.Fatal("the lock was given twice")
+	case <-time.After(300 * time.Millisecond): // longer than the pause between its attempts
+	}
+	release()
+	if err := <-second; err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,161 @@
+package controlplane_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"spot-handler/e2e/controlplane"
+)
+
+// holdVariable makes this test binary start a cluster, say so, and wait to be
+// killed.
+const holdVariable = "SPOT_HANDLER_E2E_TEST_HOLD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(holdVariable) == "" {
+		os.Exit(m.Run())
+	}
+	os.Exit(hold())
+}
+
+func hold() int {
+	cluster, err := controlplane.Start(context.Background(), controlplane.Options{})
+	if err != nil {
+		return 1
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(remainsOf(cluster)); err != nil {
+		return 1
+	}
+	select {}
+}
+
+// remains is what there may be left of a cluster.
+type remains struct {
+	Processes []int
+	Dir       string
+}
+
+func remainsOf(cluster *controlplane.Cluster) remains {
+	return remains{Processes: cluster.Processes, Dir: cluster.Dir}
+}
+
+// checkGone waits for the end of the processes, as their deaths are not ours to
+// be told of, and for that of the directory.
+func (r remains) checkGone(t *testing.T, within time.Duration) {
+	t.Helper()
+	if len(r.Processes) == 0 || r.Dir == "" {
+		t.Fatalf("nothing to check: %+v", r)
+	}
+	deadline := time.Now().Add(within)
+	for {
+		var left []int
+		for _, pid := range r.Processes {
+			if !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+				left = append(left, pid)
+			}
+		}
+		_, err := os.Stat(r.Dir)
+		if len(left) == 0 && errors.Is(err, os.ErrNotExist) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("left after %s: processes %v, directory %s: %v", within, left, r.Dir, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func TestStopLeavesNothing(t *testing.T) {
+	cluster, err := controlplane.Start(t.Context(), controlplane.Options{Karpenter: true, Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := remainsOf(cluster)
+	if len(left.Processes) != 6 {
+		t.Errorf("processes: %v, want 6", left.Processes)
+	}
+	if err := cluster.Stop(); err != nil {
+		t.Error(err)
+	}
+	left.checkGone(t, 0)
+	if err := cluster.Stop(); err != nil {
+		t.Errorf("stop a second time: %v", err)
+	}
+}
+
+func TestKilledClientLeavesNothing(t *testing.T) {
+	executable, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := exec.CommandContext(t.Context(), executable)
+	client.Env = append(os.Environ(), holdVariable+"=1")
+	client.Stderr = t.Output()
+	stdout, err := client.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var left remains
+	if err := json.NewDecoder(stdout).Decode(&left); err != nil {
+		t.Fatalf("read from the client: %v", err)
+	}
+	if err := client.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = client.Wait() // killed
+	left.checkGone(t, 10*time.Second)
+}
+
+func TestKilledSupervisorLeavesNothing(t *testing.T) {
+	cluster, err := controlplane.Start(t.Context(), controlplane.Options{Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := remainsOf(cluster)
+	if err := cluster.KillSupervisor(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.Stop(); err == nil {
+		t.Error("stop after the supervisor was killed: want an error")
+	}
+	// The directory is removed by the next that starts.
+	next, err := controlplane.Start(t.Context(), controlplane.Options{Log: t.Output()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left.checkGone(t, 0)
+	if err := next.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeathOfComponentIsExplained(t *testing.T) {
+	cluster, err := controlplane.Start(t.Context(), controlplane.Options{Log: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := remainsOf(cluster)
+	if err := syscall.Kill(left.Processes[0], syscall.SIGKILL); err != nil { // etcd, the first to be started
+		t.Fatal(err)
+	}
+	select {
+	case <-cluster.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the cluster goes on without etcd")
+	}
+	if err := cluster.Stop(); err == nil || !strings.Contains(err.Error(), "etcd ended unexpectedly") {
+		t.Errorf("got %v, want that etcd ended", err)
+	}
+	left.checkGone(t, 0)
+}

@@ -1,0 +1,242 @@
+// Package daemon runs spot-handler as a process of its own, the way it runs in a pod,
+// for tests, benchmarks and the demo: built from this checkout, given its flags and
+// the emulators' addresses, killed when they please.
+//
+// A daemon dies with the process that started it.
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+var (
+	buildOnce sync.Once
+	buildErr  error
+	binary    string
+)
+
+// Build builds the daemon, once per process, and returns its path. Go's build cache
+// makes that a second where nothing has changed.
+func Build() (string, error) {
+	buildOnce.Do(func() {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			buildErr = fmt.Errorf("find cache directory: %w", err)
+			return
+		}
+		// A directory for each process: two of them may build at the same time.
+		dir := filepath.Join(cache, "spot-handler", "daemon")
+		if buildErr = os.MkdirAll(dir, 0o755); buildErr != nil {
+			return
+		}
+		binary = filepath.Join(dir, "spot-handler")
+		temporary := fmt.Sprintf("%s.%d", binary, os.Getpid())
+		cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w -X main.version=e2e", "-o", temporary, "spot-handler/cmd/spot-handler")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			buildErr = fmt.Errorf("build spot-handler: %w\n%s", err, out)
+			return
+		}
+		buildErr = os.Rename(temporary, binary)
+	})
+	return binary, buildErr
+}
+
+// Options say how a daemon runs.
+type Options struct {
+	// Args are the mode and the flags; the kubeconfig and an HTTP address are added.
+	Args       []string
+	Kubeconfig string
+
+	// IMDS and SQS are the URLs of the emulators; empty where the mode has no use for
+	// it.
+	IMDS, SQS string
+
+	// Log gets what the daemon logs, besides Lines; nil is nowhere.
+	Log io.Writer
+}
+
+// Daemon is a running spot-handler.
+type Daemon struct {
+	URL string // of /metrics, /healthz and /readyz
+
+	cmd  *exec.Cmd
+	done chan struct{}
+	code int
+
+	mu    sync.Mutex
+	lines []Line
+}
+
+// Line is one line of the daemon's log.
+type Line map[string]any
+
+// Message is what the line says.
+func (l Line) Message() string { s, _ := l["message"].(string); return s }
+
+// Start starts a daemon. It does not wait until it is ready.
+func Start(o Options) (*Daemon, error) {
+	path, err := Build()
+	if err != nil {
+		return nil, err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{URL: "http://" + address, done: make(chan struct{})}
+	args := append(append([]string{}, o.Args...), "--kubeconfig="+o.Kubeconfig, "--http-addr="+address)
+	d.cmd = exec.Command(path, args...)
+	d.cmd.Env = append(os.Environ(),
+		"AWS_REGION=eu-west-1", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_EC2_METADATA_DISABLED=false",
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+o.IMDS, "AWS_ENDPOINT_URL_SQS="+o.SQS)
+	d.cmd.SysProcAttr = diesWithParent()
+	stderr, err := d.cmd.StderrPipe()
+	if err != nil {
+		return nil, fmt.Errorf("start spot-handler: %w", err)
+	}
+	if err := startTied(d.cmd); err != nil {
+		return nil, fmt.Errorf("start spot-handler: %w", err)
+	}
+	go d.read(stderr, o.Log)
+	return d, nil
+}
+
+func (d *Daemon) read(r io.Reader, log io.Writer) {
+	defer close(d.done)
+	scanner := bufio.NewScanner(r)
+	scanner.Buffer(nil, 1<<20)
+	for scanner.Scan() {
+		text := scanner.Text()
+		if log != nil {
+			fmt.Fprintln(log, text)
+		}
+		line := Line{}
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			line = Line{"message": text}
+		}
+		d.mu.Lock()
+		d.lines = append(d.lines, line)
+		d.mu.Unlock()
+	}
+	_ = d.cmd.Wait()
+	d.code = d.cmd.ProcessState.ExitCode()
+}
+
+// Pid is the daemon's process id.
+func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
+
+// Lines returns what the daemon has logged so far, as far as message is contained in
+// its message; "" is all.
+func (d *Daemon) Lines(message string) []Line {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var found []Line
+	for _, l := range d.lines {
+		if strings.Contains(l.Message(), message) {
+			found = append(found, l)
+		}
+	}
+	return found
+}
+
+// Kill ends the daemon as the kernel does when it is out of memory, and returns when
+// it is gone.
+func (d *Daemon) Kill() {
+	_ = d.cmd.Process.Kill()
+	<-d.done
+}
+
+// Stop ends the daemon as the kubelet does, and returns its exit code.
+func (d *Daemon) Stop() int {
+	_ = d.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-d.done:
+	case <-time.After(20 * time.Second):
+		d.Kill()
+	}
+	return d.code
+}
+
+// Done is closed when the daemon has ended.
+func (d *Daemon) Done() <-chan struct{} { return d.done }
+
+// ExitCode is the exit code, once the daemon has ended.
+func (d *Daemon) ExitCode() int { <-d.done; return d.code }
+
+// WaitReady returns when /readyz says so.
+func (d *Daemon) WaitReady(ctx context.Context) error {
+	for {
+		if text, ok := d.get(ctx, "/readyz"); ok {
+			return nil
+		} else if ctx.Err() != nil {
+			return fmt.Errorf("wait for spot-handler to be ready: %w: %s", ctx.Err(), text)
+		}
+		select {
+		case <-d.done:
+			return fmt.Errorf("wait for spot-handler to be ready: it ended with code %d", d.code)
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// Metrics returns the text of /metrics.
+func (d *Daemon) Metrics(ctx context.Context) string {
+	text, _ := d.get(ctx, "/metrics")
+	return text
+}
+
+// Resident is the daemon's resident memory now, and at its peak, in bytes.
+func (d *Daemon) Resident() (now, peak int64) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Pid()))
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(status)) {
+		var kib int64
+		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kib); err == nil {
+			now = kib << 10
+		}
+		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kib); err == nil {
+			peak = kib << 10
+		}
+	}
+	return now, peak
+}
+
+func (d *Daemon) get(ctx context.Context, path string) (string, bool) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.URL+path, nil)
+	if err != nil {
+		return err.Error(), false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err.Error(), false
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err == nil && resp.StatusCode == http.StatusOK
+}
+
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}

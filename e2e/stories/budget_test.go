@@ -1,0 +1,136 @@
+package stories
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/handler/interruption"
+)
+
+// Story 6: a budget that allows nothing. Its pods stay to the end, are reported in the
+// API server's own words and counted as left; the others go.
+func TestBlockedPodsAreLeftAndReported(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s.pools(2 * time.Second)
+	node := s.node("batch")
+	s.service("web", 4, nil)
+	guarded := s.service("db", 2, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(2) })
+	server, queue := s.sqs()
+	d := s.runQueue(server, queue)
+
+	// 80 s ago: 40 s are left, so that the story ends soon.
+	at := time.Now().Add(-80 * time.Second).Truncate(time.Second)
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(node.Name), at))
+
+	s.eventually("Event on a blocked pod", func() bool { return len(s.events("EvictionBlocked", guarded[0].Name)) == 1 })
+	const words = "The disruption budget db needs 2 healthy pods and has 2 currently"
+	if event := s.events("EvictionBlocked", guarded[0].Name)[0]; !strings.Contains(event.Message, words) {
+		t.Errorf("the Event says %q, want the API server's %q", event.Message, words)
+	}
+	if n := s.metric(d, "spot_handler_blocked_pods"); n != 2 {
+		t.Errorf("%v pods blocked, want 2", n)
+	}
+	line := s.waitLine(d, "deadline reached")
+	if line["graceful"] != 4.0 || line["left"] != 2.0 || !strings.Contains(line["reason"].(string), words) {
+		t.Errorf("want 4 graceful, 2 left, and why: %v", line)
+	}
+	if n := s.metric(d, `spot_handler_pods_total{outcome="left"}`); n != 2 {
+		t.Errorf("%v pods counted as left, want 2", n)
+	}
+	if n := s.metric(d, `spot_handler_drains_total{kind="spot-interruption",result="deadline"}`); n != 1 {
+		t.Errorf("%v drains ended by the deadline, want 1", n)
+	}
+	if rec, ok := record(s.lastSeen(node.Name)); ok && rec.Phase.Over() && (rec.Pods == nil || rec.Pods.Left != 2) {
+		t.Errorf("record %s, want 2 left", rec)
+	}
+	evictions := s.evictions()
+	for _, p := range guarded {
+		if evictions[string(p.UID)] != 0 {
+			t.Errorf("pod %s was evicted past its budget", p.Name)
+		}
+	}
+	if len(evictions) != 4 {
+		t.Errorf("%d pods evicted, want the other 4", len(evictions))
+	}
+}
+
+// Story 8: no provisioner in the cluster. The node is drained all the same, that there
+// is no replacement is said once, and nothing is tried over and over.
+func TestWithoutProvisionerNodesAreDrained(t *testing.T) {
+	s := tell(t, controlplane.Options{Audit: true})
+	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 3})
+	s.must(err)
+	s.service("web", 12, nil)
+	server, queue := s.sqs()
+	d := s.runQueue(server, queue)
+
+	for i, node := range nodes[:2] {
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-"+node.Name, controlplane.InstanceID(node.Name), time.Now()))
+		rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
+		if rec.Pods == nil || rec.Pods.Left != 0 || rec.Pods.Graceful != rec.Pods.Total || rec.Pods.Total == 0 {
+			t.Errorf("record %s, want all pods graceful", rec)
+		}
+		if on := s.podsOn(node.Name, "web"); len(on) != 0 {
+			t.Errorf("node %d still has %d pods", i, len(on))
+		}
+	}
+	_, err = s.cluster.WaitReady(s.ctx, "default", "web", 12)
+	s.must(err)
+	said := 0
+	for _, line := range d.Lines("") {
+		if line["component"] == "provisioner" {
+			said++
+		}
+		if level := line["level"]; level == "warn" || level == "error" {
+			t.Errorf("logged a problem: %v", line)
+		}
+	}
+	if said != 1 {
+		t.Errorf("the provisioner had %d things to say, want one for both nodes", said)
+	}
+	if asked := s.requests(func(r request) bool { return strings.Contains(r.RequestURI, "karpenter.sh") }); len(asked) != 0 {
+		t.Errorf("%d requests for Karpenter's objects, want none", len(asked))
+	}
+}
+
+// A dry run says what would be done and does nothing, neither in the cluster nor in
+// the queue.
+func TestDryRunChangesNothing(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s.pools(2 * time.Second)
+	node := s.node("batch")
+	s.service("web", 3, nil)
+	server, queue := s.sqs()
+	d := s.runQueue(server, queue, "--dry-run")
+
+	id := queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(node.Name), time.Now()))
+	s.eventually("plan for 3 pods", func() bool { return len(d.Lines("dry run: pod")) >= 3 })
+	if line := s.waitLine(d, "dry run: would request replacement"); line["pool"] != "batch-fallback" {
+		t.Errorf("want a replacement in batch-fallback: %v", line)
+	}
+	if len(d.Lines("dry run: would cordon")) != 1 {
+		t.Error("want to be told of the cordon once")
+	}
+	if code := d.Stop(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	if queue.Deleted(id) {
+		t.Error("the message was deleted")
+	}
+	wrote := s.requests(func(r request) bool {
+		switch r.Verb {
+		case "get", "list", "watch":
+			return false
+		}
+		return !strings.HasPrefix(r.ObjectRef.Resource, "selfsubject")
+	})
+	if len(wrote) != 0 {
+		t.Errorf("%d requests that write: %+v", len(wrote), wrote)
+	}
+	if n := server.Requests("ChangeMessageVisibilityBatch"); n != 0 {
+		t.Errorf("%d changes of visibility", n)
+	}
+}

@@ -1,0 +1,127 @@
+package stories
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/handler/interruption"
+)
+
+// Story 5: the daemon is killed at random points of a drain, twenty times over. The
+// drain ends, no pod is evicted twice, and every one is moved.
+func TestKilledTwentyTimesTheDrainEnds(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s.pools(4 * time.Second)
+	node := s.node("batch")
+	const pods = 20
+	s.service("web", pods, func(d *controlplane.DeploymentSpec) {
+		d.BudgetMinAvailable = budget(pods - 2) // ten waves, so that there is something to interrupt
+	})
+	victims := map[types.UID]bool{}
+	for _, p := range s.podsOn(node.Name, "web") {
+		victims[p.UID] = true
+	}
+	server, queue := s.sqs()
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(node.Name), time.Now()))
+
+	const kills = 20
+	var last *daemon.Daemon
+	for range kills {
+		// Some die before they have started, some in the middle of a wave. Without
+		// leader election, or most would only wait for a dead one's lease.
+		last = s.start(daemon.Options{Args: []string{"queue", "--queue-url=" + queue.URL(), "--leader-elect=false"}, SQS: server.URL})
+		select {
+		case <-time.After(200*time.Millisecond + rand.N(1800*time.Millisecond)):
+		case <-last.Done():
+			t.Fatalf("daemon ended by itself with code %d", last.ExitCode())
+		}
+		last.Kill()
+	}
+	last = s.runQueue(server, queue, "--leader-elect=false")
+	s.waitGone(node.Name)
+
+	evictions := s.evictions()
+	for uid := range victims {
+		if n := evictions[string(uid)]; n != 1 {
+			t.Errorf("pod %s evicted %d times, want once", uid, n)
+		}
+		delete(evictions, string(uid))
+	}
+	if len(evictions) != 0 {
+		t.Errorf("pods evicted that were not on the node: %v", evictions)
+	}
+	if len(victims) != pods {
+		t.Fatalf("%d pods were on the node, want %d", len(victims), pods)
+	}
+	if claims := s.claims("batch-fallback", ""); len(claims) != 1 {
+		t.Errorf("claims %v, want one", claims)
+	}
+	_, err := s.cluster.WaitReady(s.ctx, "default", "web", pods)
+	s.must(err)
+	for _, line := range last.Lines("drained") {
+		if line["graceful"] != float64(pods) || line["left"] != 0.0 {
+			t.Errorf("want all %d graceful, whoever evicted them: %v", pods, line)
+		}
+	}
+}
+
+// The leader is killed in the middle of a drain: its follower goes on within 8 s.
+func TestKilledLeaderIsFollowedInSeconds(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s.pools(2 * time.Second)
+	node := s.node("batch")
+	s.service("web", 12, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(11) })
+	server, queue := s.sqs()
+	leader := s.runQueue(server, queue)
+	s.waitLine(leader, "leading")
+	follower := s.runQueue(server, queue)
+
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(node.Name), time.Now()))
+	s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Draining })
+	leader.Kill()
+	killed := time.Now()
+	if n := len(follower.Lines("leading")); n != 0 {
+		t.Fatal("the follower leads already")
+	}
+	before := len(s.evictions())
+	s.waitLine(follower, "leading")
+	s.eventually("an eviction by the follower", func() bool { return len(s.evictions()) > before })
+	if took := time.Since(killed); took > 8*time.Second {
+		t.Errorf("the drain went on after %s, want 8 s at most", took)
+	}
+	s.waitGone(node.Name)
+	if drained := s.waitLine(follower, "drained"); drained["graceful"] != 12.0 {
+		t.Errorf("want 12 graceful: %v", drained)
+	}
+}
+
+// A leader that stops in order hands over at once.
+func TestStoppedLeaderHandsOver(t *testing.T) {
+	s := tell(t, controlplane.Options{})
+	server, queue := s.sqs()
+	leader := s.runQueue(server, queue)
+	s.waitLine(leader, "leading")
+	follower := s.runQueue(server, queue)
+	if code := leader.Stop(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
+	stopped := time.Now()
+	s.waitLine(follower, "leading")
+	if took := time.Since(stopped); took > 4*time.Second {
+		t.Errorf("the follower leads after %s, want about one retry", took)
+	}
+	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1})
+	s.must(err)
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(nodes[0].Name), time.Now()))
+	_, err = s.cluster.WaitNode(s.ctx, nodes[0].Name, func(n *corev1.Node) bool {
+		r, ok := record(n)
+		return ok && r.Phase == interruption.Released
+	})
+	s.must(err)
+}

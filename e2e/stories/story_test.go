@@ -1,0 +1,336 @@
+// Package stories proves, against a real control plane with Karpenter and with
+// spot-handler as a process of its own, what the README promises: one file per story.
+package stories
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/imdsemu"
+	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/interruption"
+)
+
+// story is a cluster and what happens in it.
+type story struct {
+	*testing.T
+	ctx     context.Context
+	cluster *controlplane.Cluster
+}
+
+// tell starts a cluster for one story. Stories run side by side.
+func tell(t *testing.T, options controlplane.Options) *story {
+	t.Helper()
+	t.Parallel()
+	return &story{T: t, ctx: t.Context(), cluster: controlplane.ForTest(t, options)}
+}
+
+// pools makes the pools of the README: spot first, on-demand to fall back on.
+func (s *story) pools(boot time.Duration) {
+	s.Helper()
+	s.must(s.cluster.CreatePools(s.ctx,
+		controlplane.PoolSpec{
+			Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second,
+			Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"},
+		},
+		controlplane.PoolSpec{
+			Name: "batch-fallback", Weight: 10, CPUs: 16, Boot: boot,
+			Capacity: []string{controlplane.OnDemand},
+		}))
+}
+
+// node brings up a node of the pool.
+func (s *story) node(pool string) *corev1.Node {
+	s.Helper()
+	node, err := s.cluster.CreateNode(s.ctx, pool)
+	s.must(err)
+	return node
+}
+
+// service runs a Deployment whose pods are on nodes of Karpenter, and waits until all
+// of them are ready.
+func (s *story) service(name string, replicas int, change func(*controlplane.DeploymentSpec)) []*corev1.Pod {
+	s.Helper()
+	ready, stop := 3*time.Second, 2*time.Second
+	spec := controlplane.DeploymentSpec{
+		Name: name, Replicas: replicas, CPU: "500m",
+		Behaviour: controlplane.Behaviour{ReadyAfter: &ready, StopAfter: &stop},
+	}
+	if change != nil {
+		change(&spec)
+	}
+	_, err := s.cluster.RunDeployment(s.ctx, spec)
+	s.must(err)
+	pods, err := s.cluster.WaitReady(s.ctx, "default", name, replicas)
+	s.must(err)
+	return pods
+}
+
+// budget is for DeploymentSpec's budgets.
+func budget(n int) *intstr.IntOrString { v := intstr.FromInt32(int32(n)); return &v }
+
+// imds starts an emulator that serves as the node's metadata service.
+func (s *story) imds(node *corev1.Node) *imdsemu.Server {
+	server := imdsemu.Start(imdsemu.Options{InstanceID: controlplane.InstanceID(node.Name)})
+	s.Cleanup(server.Close)
+	return server
+}
+
+// sqs starts an emulator with one queue.
+func (s *story) sqs() (*sqsemu.Server, *sqsemu.Queue) {
+	s.Helper()
+	server := sqsemu.Start(sqsemu.Options{})
+	s.Cleanup(server.Close)
+	queue, err := server.CreateQueue("spot-handler", nil)
+	s.must(err)
+	return server, queue
+}
+
+// run starts a daemon and waits until it is ready.
+func (s *story) run(o daemon.Options) *daemon.Daemon {
+	s.Helper()
+	d := s.start(o)
+	ctx, cancel := context.WithTimeout(s.ctx, 30*time.Second)
+	defer cancel()
+	s.must(d.WaitReady(ctx))
+	return d
+}
+
+func (s *story) start(o daemon.Options) *daemon.Daemon {
+	s.Helper()
+	o.Kubeconfig = s.cluster.Kubeconfig
+	o.Log = s.Output()
+	d, err := daemon.Start(o)
+	s.must(err)
+	s.Cleanup(d.Kill)
+	return d
+}
+
+// runQueue starts a daemon in queue mode.
+func (s *story) runQueue(server *sqsemu.Server, queue *sqsemu.Queue, flags ...string) *daemon.Daemon {
+	s.Helper()
+	return s.run(daemon.Options{Args: append([]string{"queue", "--queue-url=" + queue.URL()}, flags...), SQS: server.URL})
+}
+
+// runIMDS starts a daemon in imds mode for the node.
+func (s *story) runIMDS(server *imdsemu.Server, node *corev1.Node, flags ...string) *daemon.Daemon {
+	s.Helper()
+	return s.run(daemon.Options{Args: append([]string{"imds", "--node-name=" + node.Name, "--poll-interval=500ms"}, flags...), IMDS: server.URL})
+}
+
+// record reads the record of a Node.
+func record(node *corev1.Node) (interruption.Record, bool) {
+	if node == nil {
+		return interruption.Record{}, false
+	}
+	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
+	return rec, err == nil
+}
+
+// waitRecord waits until the Node has a record of which done says so.
+func (s *story) waitRecord(node string, done func(interruption.Record) bool) interruption.Record {
+	s.Helper()
+	found, err := s.cluster.WaitNode(s.ctx, node, func(n *corev1.Node) bool {
+		rec, ok := record(n)
+		return ok && done(rec)
+	})
+	rec, _ := record(found)
+	if err != nil {
+		s.Fatalf("node %s: %v; its record is %s", node, err, rec)
+	}
+	return rec
+}
+
+// waitGone waits until the Node is gone.
+func (s *story) waitGone(node string) {
+	s.Helper()
+	_, err := s.cluster.WaitNode(s.ctx, node, func(n *corev1.Node) bool { return n == nil })
+	s.must(err)
+}
+
+// waitLine waits until the daemon has logged the message, and returns the line.
+func (s *story) waitLine(d *daemon.Daemon, message string) daemon.Line {
+	s.Helper()
+	var line daemon.Line
+	s.eventually("log line "+message, func() bool {
+		if lines := d.Lines(message); len(lines) > 0 {
+			line = lines[0]
+		}
+		return line != nil
+	})
+	return line
+}
+
+// eventually polls until ok says so; two minutes are more than any story takes.
+func (s *story) eventually(what string, ok func() bool) {
+	s.Helper()
+	deadline := time.After(2 * time.Minute)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-deadline:
+			s.Fatalf("%s: not within two minutes", what)
+		case <-s.ctx.Done():
+			s.Fatalf("%s: %v", what, s.ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func (s *story) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+// watchReady follows a service until the story ends and tells the fewest pods that
+// were ready at any moment.
+func (s *story) watchReady(service string) (fewest func() int) {
+	s.Helper()
+	var mu sync.Mutex
+	least := -1
+	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Minute)
+	s.Cleanup(cancel)
+	first := make(chan struct{})
+	var once sync.Once
+	go func() {
+		_, _ = s.cluster.WaitPods(ctx, "default", controlplane.Selector(service), func(pods []*corev1.Pod) bool {
+			n := 0
+			for _, p := range pods {
+				if controlplane.Ready(p) {
+					n++
+				}
+			}
+			mu.Lock()
+			if least < 0 || n < least {
+				least = n
+			}
+			mu.Unlock()
+			once.Do(func() { close(first) })
+			return false
+		})
+	}()
+	<-first
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return least
+	}
+}
+
+// podsOn lists the pods of a service that are on the node.
+func (s *story) podsOn(node, service string) []corev1.Pod {
+	s.Helper()
+	list, err := s.cluster.Client.CoreV1().Pods("default").List(s.ctx, metav1.ListOptions{
+		LabelSelector: controlplane.Selector(service), FieldSelector: "spec.nodeName=" + node,
+	})
+	s.must(err)
+	return list.Items
+}
+
+// claims lists the NodeClaims of a pool that we made for an instance; "" is any.
+func (s *story) claims(pool, instance string) []string {
+	s.Helper()
+	selector := "karpenter.sh/nodepool=" + pool + ",spot-handler/replaces"
+	if instance != "" {
+		selector += "=" + instance
+	}
+	list, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).List(s.ctx, metav1.ListOptions{LabelSelector: selector})
+	s.must(err)
+	var names []string
+	for _, c := range list.Items {
+		names = append(names, c.GetName())
+	}
+	return names
+}
+
+// events returns the Events with the reason about the named object.
+func (s *story) events(reason, name string) []corev1.Event {
+	s.Helper()
+	list, err := s.cluster.Client.CoreV1().Events("").List(s.ctx, metav1.ListOptions{
+		FieldSelector: "reason=" + reason + ",involvedObject.name=" + name,
+	})
+	s.must(err)
+	return list.Items
+}
+
+// request is one line of the audit log.
+type request struct {
+	Stage, Verb, UserAgent, RequestURI string
+	ObjectRef                          struct{ Resource, Subresource, Namespace, Name string }
+	ResponseStatus                     struct{ Code int }
+	RequestObject                      struct {
+		DeleteOptions struct{ Preconditions struct{ UID string } }
+	}
+	RequestReceivedTimestamp time.Time
+}
+
+// requests are those that spot-handler has made of the API server.
+func (s *story) requests(match func(request) bool) []request {
+	s.Helper()
+	text, err := os.ReadFile(s.cluster.AuditLog)
+	s.must(err)
+	var found []request
+	for line := range strings.Lines(string(text)) {
+		var r request
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			continue // the last one, half written
+		}
+		if strings.HasPrefix(r.UserAgent, "spot-handler/") && match(r) {
+			found = append(found, r)
+		}
+	}
+	return found
+}
+
+// evictions that the API server has taken, by the pod's UID.
+func (s *story) evictions() map[string]int {
+	taken := map[string]int{}
+	for _, r := range s.requests(func(r request) bool {
+		return r.ObjectRef.Subresource == "eviction" && r.ResponseStatus.Code == 201
+	}) {
+		taken[r.RequestObject.DeleteOptions.Preconditions.UID]++
+	}
+	return taken
+}
+
+// metric is the value of one series, such as `spot_handler_leader`, or 0.
+func (s *story) metric(d *daemon.Daemon, series string) (value float64) {
+	s.Helper()
+	for line := range strings.Lines(d.Metrics(s.ctx)) {
+		if rest, ok := strings.CutPrefix(line, series+" "); ok {
+			_, err := fmt.Sscan(rest, &value)
+			s.must(err)
+			return value
+		}
+	}
+	s.Fatalf("no metric %s", series)
+	return 0
+}
+
+func hasTaint(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
+}
+
+// lastSeen is the Node as it is now, or nil.
+func (s *story) lastSeen(name string) *corev1.Node {
+	s.Helper()
+	node, err := s.cluster.WaitNode(s.ctx, name, func(*corev1.Node) bool { return true })
+	s.must(err)
+	return node
+}
