@@ -22,11 +22,17 @@ type budgets struct {
 	logger zerolog.Logger
 
 	mu      sync.Mutex
-	watched map[string]context.CancelFunc
+	watched map[string]watched
+}
+
+// watched is one namespace's watch.
+type watched struct {
+	store cache.Store
+	stop  context.CancelFunc
 }
 
 func newBudgets(client rest.Interface, wake func(string, labels.Selector, int), logger zerolog.Logger) *budgets {
-	return &budgets{client: client, wake: wake, logger: logger, watched: map[string]context.CancelFunc{}}
+	return &budgets{client: client, wake: wake, logger: logger, watched: map[string]watched{}}
 }
 
 // watch starts the namespace's watch, once. It lives until forget, and not only as
@@ -38,7 +44,6 @@ func (b *budgets) watch(ctx context.Context, namespace string) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	b.watched[namespace] = cancel
 	changed := func(obj any) {
 		budget, ok := obj.(*policyv1.PodDisruptionBudget)
 		if !ok || budget.Status.DisruptionsAllowed <= 0 {
@@ -51,7 +56,7 @@ func (b *budgets) watch(ctx context.Context, namespace string) {
 		}
 		b.wake(namespace, selector, int(budget.Status.DisruptionsAllowed))
 	}
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()),
 		ObjectType:    &policyv1.PodDisruptionBudget{},
 		Handler: cache.ResourceEventHandlerFuncs{
@@ -59,15 +64,26 @@ func (b *budgets) watch(ctx context.Context, namespace string) {
 			UpdateFunc: func(_, obj any) { changed(obj) },
 		},
 	})
+	b.watched[namespace] = watched{store: store, stop: cancel}
 	go controller.RunWithContext(ctx)
+}
+
+// list returns the budgets of a namespace as far as they are watched.
+func (b *budgets) list(namespace string) []any {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if w, ok := b.watched[namespace]; ok {
+		return w.store.List()
+	}
+	return nil
 }
 
 // forget ends all watches.
 func (b *budgets) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for namespace, stop := range b.watched {
-		stop()
+	for namespace, w := range b.watched {
+		w.stop()
 		delete(b.watched, namespace)
 	}
 }

@@ -31,11 +31,16 @@ func (d *Drainer) evict(ctx context.Context, t *task) {
 		done() // gone, terminating, or to be held again; the next plan says so
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, evictTimeout)
-	err := postEviction(ctx, d.opts.Pods, decision)
+	// A request that is under way is not broken off when the process stops: the API
+	// server could have charged the budget already, and not have deleted the pod yet.
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
+	err := postEviction(bounded, d.opts.Pods, decision)
 	cancel()
 	answer := classify(err)
 	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
+	if answer.outcome == refused && granted(t.pod, d.budgets.list(t.pod.Namespace), time.Now()) {
+		answer = d.finish(ctx, t, decision, answer)
+	}
 
 	switch answer.outcome {
 	case evicted, podGone:
@@ -59,6 +64,21 @@ func (d *Drainer) evict(ctx context.Context, t *task) {
 		t.attempt++
 		d.queue.after(t, max(answer.retryAfter, retryIn(t.attempt)))
 	}
+}
+
+// finish carries out an eviction that was granted earlier and then broken off. If that
+// is not possible the refusal stands.
+func (d *Drainer) finish(ctx context.Context, t *task, decision Decision, refusal answer) answer {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
+	defer cancel()
+	log := d.opts.Logger.With().Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).Logger()
+	answer := classify(d.carryOut(bounded, decision))
+	if answer.outcome != evicted && answer.outcome != podGone {
+		log.Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
+		return refusal
+	}
+	log.Info().Msg("carried out an eviction that was granted and broken off")
+	return answer
 }
 
 // postEviction asks the API server to evict the pod with that UID and no other: a

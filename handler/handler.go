@@ -16,7 +16,6 @@ import (
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
-	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 )
 
@@ -42,13 +41,21 @@ type Provisioner interface {
 	Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error
 }
 
+// Events tells people of an interrupted Node. No method blocks or fails.
+type Events interface {
+	Noticed(node *corev1.Node, rec interruption.Record)
+	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
+	Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string)
+	RecordUnreadable(node *corev1.Node, err error)
+}
+
 // Options configure a Handler.
 type Options struct {
 	Nodes       Nodes
 	Index       *nodes.Index
 	Drainer     Drainer
 	Provisioner Provisioner
-	Events      *notify.Events
+	Events      Events
 
 	Rebalance RebalancePolicy
 	// ReleaseNode hands a drained node back to what made it.

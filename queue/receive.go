@@ -17,6 +17,10 @@ const (
 	batchSize = 10
 	longPoll  = 20 * time.Second
 
+	// firstPoll is how long each receiver's first call waits: whether the queue can be
+	// read is known, and the process ready, after a second instead of a long poll.
+	firstPoll = time.Second
+
 	// hiddenFor is how long a received message stays hidden from others. It is short,
 	// as it is also how long a message of a crashed process waits for the next one,
 	// and it is prolonged while the message is in work.
@@ -53,12 +57,13 @@ func (c *Consumer) receive(ctx, acts context.Context) {
 		Multiplier:          2,
 		MaxInterval:         maxReceiveBackoff,
 	}
+	poll := firstPoll
 	for {
 		if c.room.Acquire(ctx, batchSize) != nil {
 			return
 		}
 		asked := time.Now()
-		messages, err := c.receiveBatch(ctx)
+		messages, err := c.receiveBatch(ctx, poll)
 		now := time.Now()
 		for _, m := range messages {
 			c.start(ctx, acts, m, now)
@@ -77,6 +82,7 @@ func (c *Consumer) receive(ctx, acts context.Context) {
 			pause = wait.NextBackOff()
 		default:
 			wait.Reset()
+			poll = longPoll
 			c.recover(&c.receiving, "messages can be received again")
 			c.health.succeeded(now)
 			c.metrics.lastPoll.Set(float64(now.UnixNano()) / 1e9)
@@ -90,13 +96,13 @@ func (c *Consumer) receive(ctx, acts context.Context) {
 	}
 }
 
-func (c *Consumer) receiveBatch(ctx context.Context) ([]types.Message, error) {
+func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]types.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
 	defer cancel()
 	out, err := c.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
 		QueueUrl:            aws.String(c.queue),
 		MaxNumberOfMessages: batchSize,
-		WaitTimeSeconds:     int32(longPoll / time.Second),
+		WaitTimeSeconds:     int32(poll / time.Second),
 		VisibilityTimeout:   int32(hiddenFor / time.Second),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
 			types.MessageSystemAttributeNameApproximateReceiveCount,

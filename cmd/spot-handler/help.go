@@ -51,6 +51,6 @@ func help(mode string, groups []group) string {
 		g.SortFlags = false
 		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(helpWidth))
 	}
-	fmt.Fprintf(&b, "\nEvery flag can be given as a variable: --dry-run is %s. A flag goes before its variable.\n", variable("dry-run"))
+	fmt.Fprintf(&b, "\nEvery flag can be given as a variable: --dry-run is %s.\nA flag goes before its variable.\n", variable("dry-run"))
 	return b.String()
 }

@@ -42,6 +42,8 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 			permission{verb: "list", resource: "pods"},
 			permission{verb: "watch", resource: "pods"},
 			permission{verb: "create", resource: "pods/eviction"},
+			permission{verb: "patch", resource: "pods/status"}, // to carry out a granted eviction
+			permission{verb: "delete", resource: "pods"},       // to carry out a granted eviction
 			permission{verb: "list", group: "policy", resource: "poddisruptionbudgets"},
 			permission{verb: "watch", group: "policy", resource: "poddisruptionbudgets"},
 		)

@@ -72,7 +72,8 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Registerer: registry, Logger: part(logger, "drain"),
 	})
 	provider := provisioner.New(provisioner.Options{
-		Backend: cfg.provisioner, FallbackNodePools: cfg.fallback, Dynamic: clients.dynamic,
+		Backend: cfg.provisioner, FallbackNodePools: cfg.fallback,
+		SingleNode: cfg.mode == modeIMDS, Dynamic: clients.dynamic,
 		Notify: enqueue, Registerer: registry, Logger: logger,
 	})
 	options := handler.Options{

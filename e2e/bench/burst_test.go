@@ -46,6 +46,7 @@ type burst struct {
 	rawP50, rawP99, rawAll float64
 	logP99                 float64 // as p99, by the audit log instead of the watch
 	watching               float64 // of all: how long the watch was busy
+	watchesEnded           int     // by the API server, before the last cordon
 	idle, peak             float64
 	settled                float64 // from the first message until nothing is left to do
 	requests               requestCount
@@ -109,7 +110,8 @@ func (f *field) rawRound(prefix string) (burst, map[string]sight) {
 	for i := range list.Items {
 		nodes[i] = &list.Items[i]
 	}
-	watch := watchCordons(f.B, ctx, f.client)
+	watch, err := watchCordons(ctx, f.client)
+	must(f.B, err)
 	began := time.Now()
 	must(f.B, rawCordon(ctx, f.client, nodes))
 	seen, err := watch.waitCordoned(ctx, f.n)
@@ -137,7 +139,8 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	r.idle, _ = resident(d)
 	from, err := auditEnd(f.cluster.AuditLog)
 	must(f.B, err)
-	watch := watchCordons(f.B, ctx, f.client)
+	watch, err := watchCordons(ctx, f.client)
+	must(f.B, err)
 	sent := map[string]time.Time{}
 	began := time.Now()
 	for _, node := range nodes {
@@ -146,7 +149,7 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	}
 	seen, err := watch.waitCordoned(ctx, f.n)
 	must(f.B, err)
-	r.watching = watch.busy.Seconds()
+	r.watching, r.watchesEnded = watch.cost()
 	must(f.B, watch.waitReleased(ctx, f.n))
 	must(f.B, queue.WaitEmpty(ctx))
 	r.settled = time.Since(began).Seconds()

@@ -51,8 +51,10 @@ func measureIdle(b *testing.B) {
 		must(b, d.WaitReady(ctx))
 		imds = append(imds, d)
 		queues = append(queues, startQueueMode(b, ctx, cluster.Kubeconfig, sqs, queue))
+		if i == 0 {
+			waitLine(b, ctx, queues[0], "leading")
+		}
 	}
-	waitLine(b, ctx, queues[0], "leading")
 	pause(b, ctx, idleTime)
 
 	measure := func(what, unit string, goal float64, daemons []*daemon.Daemon) {

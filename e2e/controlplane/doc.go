@@ -8,7 +8,7 @@
 //	cluster.CreatePools(ctx, controlplane.PoolSpec{Name: "batch", Boot: 40 * time.Second})
 //	node, err := cluster.CreateNode(ctx, "batch")
 //
-// The programs are built from Go modules at the first use, which takes about 8
+// The programs are built from Go modules at the first use, which takes about 10
 // minutes on 2 cores: `go run ./e2e/controlplane/cmd/controlplane -build-only`
 // does it before a test with a timeout has to. They are kept in a cache outside
 // the checkout; a cluster starts in seconds from it. Any number of clusters can

@@ -16,8 +16,9 @@ func TestBlockedPodsAreLeftAndReported(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
-	s.service("web", 4, nil)
-	guarded := s.service("db", 2, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(2) })
+	short := func(d *controlplane.DeploymentSpec) { d.Grace = 5 * time.Second }
+	s.service("web", 4, short)
+	guarded := s.service("db", 2, func(d *controlplane.DeploymentSpec) { short(d); d.BudgetMinAvailable = budget(2) })
 	server, queue := s.sqs()
 	d := s.runQueue(server, queue)
 

@@ -25,7 +25,8 @@ const launchTimeout = 25 * time.Second
 // claims knows our NodeClaims by one watch, which starts with the first of them.
 type claims struct {
 	client   dynamic.Interface
-	selector string
+	single   bool                                 // there is but one instance to ask about
+	selector string                               // complete when awake is closed
 	changed  func(claim *nodeClaim, state string) // state "" where the claim is gone
 	log      zerolog.Logger
 
@@ -39,14 +40,11 @@ type claims struct {
 	timers map[string]*time.Timer // of claims that are not launched, by name
 }
 
-func newClaims(client dynamic.Interface, instance string, changed func(*nodeClaim, string), log zerolog.Logger) *claims {
-	selector := ReplacesLabel
-	if instance != "" {
-		selector += "=" + labelValue(instance)
-	}
+func newClaims(client dynamic.Interface, single bool, changed func(*nodeClaim, string), log zerolog.Logger) *claims {
 	return &claims{
 		client:   client,
-		selector: selector,
+		single:   single,
+		selector: ReplacesLabel,
 		changed:  changed,
 		log:      log,
 		awake:    make(chan struct{}),
@@ -103,8 +101,16 @@ func (c *claims) run(ctx context.Context) {
 	}
 }
 
-// start has run begin to watch, if it has not.
-func (c *claims) start() { c.wake.Do(func() { close(c.awake) }) }
+// start has run begin to watch, if it has not. The instance is the one that is
+// asked about.
+func (c *claims) start(instance string) {
+	c.wake.Do(func() {
+		if c.single {
+			c.selector += "=" + labelValue(instance)
+		}
+		close(c.awake)
+	})
+}
 
 // get is what is known of the claim, or nil, and whether the watch has shown all
 // claims at least once.

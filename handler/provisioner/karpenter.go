@@ -30,7 +30,7 @@ func (p *Provisioner) claimChanged(claim *nodeClaim, state string) {
 
 // place makes the NodeClaim of the order.
 func (p *Provisioner) place(ctx context.Context, o claimOrder, r interruption.Replacement) (interruption.Replacement, error) {
-	p.claims.start()
+	p.claims.start(o.instance)
 	if known, _ := p.claims.get(r.Name); known != nil {
 		return p.ours(ctx, o, r, known)
 	}
@@ -90,11 +90,11 @@ func (p *Provisioner) ours(ctx context.Context, o claimOrder, r interruption.Rep
 }
 
 // follow says how far the claim is that the record names.
-func (p *Provisioner) follow(ctx context.Context, r interruption.Replacement) (interruption.Replacement, error) {
+func (p *Provisioner) follow(ctx context.Context, instance string, r interruption.Replacement) (interruption.Replacement, error) {
 	if !Pending(r.State) {
 		return r, nil
 	}
-	p.claims.start()
+	p.claims.start(instance)
 	claim, synced := p.claims.get(r.Name)
 	if claim == nil && !synced {
 		return r, nil

@@ -61,10 +61,10 @@ type Options struct {
 	// NodePool's own annotation, [FallbackAnnotation], goes before it.
 	FallbackNodePools map[string]string
 
-	// Instance, where it is set, is the only instance whose replacement is followed.
-	// It is for the daemon that runs on its own node: a burst would otherwise show
-	// every node's replacement to every node.
-	Instance string
+	// SingleNode says that Request is called for one node only, that of the process:
+	// then only its replacement is watched. A burst would otherwise show every node's
+	// replacement to every node.
+	SingleNode bool
 
 	// Dynamic reads and writes Karpenter's objects. It is not used with None.
 	Dynamic dynamic.Interface
@@ -119,7 +119,7 @@ func New(opts Options) *Provisioner {
 		told:      map[string]told{},
 		said:      map[string]struct{}{},
 	}
-	p.claims = newClaims(opts.Dynamic, opts.Instance, p.claimChanged, p.log)
+	p.claims = newClaims(opts.Dynamic, opts.SingleNode, p.claimChanged, p.log)
 	return p
 }
 
@@ -149,7 +149,7 @@ func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interr
 
 func (p *Provisioner) request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
 	if prev := rec.Replacement; prev != nil && prev.Backend == Karpenter && prev.Name != "" {
-		return p.follow(ctx, *prev)
+		return p.follow(ctx, rec.Instance, *prev)
 	}
 	o, r, err := p.choose(ctx, node, rec, need)
 	if err != nil || o == nil {

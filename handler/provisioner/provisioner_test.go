@@ -680,7 +680,7 @@ func TestRelease(t *testing.T) {
 // In the daemon of one node the watch shows that node's replacement alone.
 func TestWatchOfOneInstance(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
-		c, rec := newCluster(t, Options{Instance: instance}), record()
+		c, rec := newCluster(t, Options{SingleNode: true}), record()
 		c.request(&rec)
 		for _, a := range c.Actions() {
 			if w, ok := a.(clienttesting.WatchActionImpl); ok {

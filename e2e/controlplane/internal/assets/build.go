@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	keyPrefix = "binaries-"
+	keyPrefix      = "binaries-"
+	scratchPattern = ".building-*"
 
 	// progressEvery is short enough that nobody takes a build for a hang.
 	progressEvery = 15 * time.Second
@@ -109,11 +110,15 @@ func (b builder) set() (Set, error) {
 // build is called with the lock held; what another process has built meanwhile
 // is not built again.
 func (b builder) build(ctx context.Context) error {
+	interrupted, _ := filepath.Glob(filepath.Join(b.dir, scratchPattern))
+	for _, dir := range interrupted {
+		_ = os.RemoveAll(dir) // left by a build that was killed: nobody else builds now
+	}
 	missing := b.missing()
 	for i, p := range missing {
 		notice := fmt.Sprintf("building %s (%d of %d)", p.name, i+1, len(missing))
 		if i == 0 && len(missing) == len(programs) {
-			notice += ", the first build takes about 8 minutes on 2 cores"
+			notice += ", the first build takes about 10 minutes on 2 cores"
 		}
 		if err := b.compile(ctx, p, notice); err != nil {
 			return err
@@ -123,7 +128,7 @@ func (b builder) build(ctx context.Context) error {
 }
 
 func (b builder) compile(ctx context.Context, p program, notice string) error {
-	scratch, err := os.MkdirTemp(b.dir, ".building-")
+	scratch, err := os.MkdirTemp(b.dir, scratchPattern)
 	if err != nil {
 		return fmt.Errorf("make a build directory: %w", err)
 	}
@@ -166,7 +171,7 @@ func (b builder) copyCRDs(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("find the module of Karpenter: %w", err)
 	}
-	scratch, err := os.MkdirTemp(b.dir, ".building-")
+	scratch, err := os.MkdirTemp(b.dir, scratchPattern)
 	if err != nil {
 		return fmt.Errorf("make a build directory: %w", err)
 	}

@@ -36,17 +36,35 @@ func openDirectory(named string) (*directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the directory: %w", err)
 	}
-	if d.lock, err = os.OpenFile(filepath.Join(d.path, lockName), os.O_CREATE|os.O_RDWR, 0o644); err != nil {
-		return nil, fmt.Errorf("make the lock of %s: %w", d.path, err)
-	}
-	if err := syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		d.lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("use %s: another control plane runs in it", d.path)
-		}
-		return nil, fmt.Errorf("lock %s: %w", d.path, err)
+	if err := d.takeLock(); err != nil {
+		return nil, err
 	}
 	return d, nil
+}
+
+// takeLock makes the lock under another name first: a lock that is seen in a
+// directory and is not held means that its owner is dead.
+func (d *directory) takeLock() error {
+	path := filepath.Join(d.path, lockName)
+	if held, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
+		defer held.Close()
+		if syscall.Flock(int(held.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+			return fmt.Errorf("use %s: another control plane runs in it", d.path)
+		}
+	}
+	var err error
+	if d.lock, err = os.CreateTemp(d.path, lockName+"-*"); err != nil {
+		return fmt.Errorf("make the lock of %s: %w", d.path, err)
+	}
+	err = syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if err == nil {
+		err = os.Rename(d.lock.Name(), path)
+	}
+	if err != nil {
+		d.lock.Close()
+		return fmt.Errorf("lock %s: %w", d.path, err)
+	}
+	return nil
 }
 
 // remove leaves only the logs of a directory that the user named, and nothing of
@@ -57,7 +75,7 @@ func (d *directory) remove() error {
 		return os.RemoveAll(d.path)
 	}
 	var errs []error
-	for _, name := range []string{"etcd", credentialsName, lockName} {
+	for _, name := range []string{"etcd", credentialsName, stagesName, auditPolicyName, lockName} {
 		errs = append(errs, os.RemoveAll(filepath.Join(d.path, name)))
 	}
 	return errors.Join(errs...)

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// Imports point one way: sources and drain know nothing of each other nor of the
+// handler, and only the leaf is everybody's. The generated clientset stays out, as
+// cluster.go says.
+func TestImportsPointDown(t *testing.T) {
+	allowed := map[string][]string{
+		"spot-handler/handler/interruption": {},
+		"spot-handler/imds":                 {"spot-handler/handler/interruption"},
+		"spot-handler/queue":                {"spot-handler/handler/interruption"},
+		"spot-handler/drain":                {},
+		"spot-handler/handler/nodes":        {"spot-handler/handler/interruption"},
+		"spot-handler/handler/notify":       {"spot-handler/handler/interruption"},
+		"spot-handler/handler/provisioner":  {"spot-handler/handler/interruption"},
+	}
+	for pkg, want := range allowed {
+		for _, dep := range deps(t, pkg) {
+			if strings.HasPrefix(dep, "spot-handler/") && dep != pkg && !slices.Contains(want, dep) {
+				t.Errorf("%s imports %s", pkg, dep)
+			}
+		}
+	}
+	for _, dep := range deps(t, "spot-handler/cmd/spot-handler") {
+		if strings.HasPrefix(dep, "k8s.io/client-go/kubernetes") {
+			t.Errorf("the daemon imports %s", dep)
+		}
+		if strings.HasPrefix(dep, "spot-handler/e2e") {
+			t.Errorf("the daemon imports %s", dep)
+		}
+	}
+}
+
+func deps(t *testing.T, pkg string) []string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-deps", pkg).Output()
+	if err != nil {
+		t.Fatalf("list imports of %s: %v", pkg, err)
+	}
+	return strings.Fields(string(out))
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// fakeLeases is a Lease with optimistic locking; stories have the API server's own.
+type fakeLeases struct {
+	mu      sync.Mutex
+	lease   *coordinationv1.Lease
+	version byte
+	fail    error
+}
+
+var _ leaseClient = (*fakeLeases)(nil)
+var leases = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
+
+func (f *fakeLeases) Get(context.Context, string, metav1.GetOptions) (*coordinationv1.Lease, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fail != nil {
+		return nil, f.fail
+	}
+	if f.lease == nil {
+		return nil, apierrors.NewNotFound(leases, leaseName)
+	}
+	return f.lease.DeepCopy(), nil
+}
+
+func (f *fakeLeases) Create(_ context.Context, l *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lease != nil {
+		return nil, apierrors.NewAlreadyExists(leases, leaseName)
+	}
+	return f.store(l), nil
+}
+
+func (f *fakeLeases) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lease == nil || f.lease.ResourceVersion != l.ResourceVersion {
+		return nil, apierrors.NewConflict(leases, leaseName, errors.New("changed"))
+	}
+	return f.store(l), nil
+}
+
+func (f *fakeLeases) store(l *coordinationv1.Lease) *coordinationv1.Lease {
+	f.version++
+	f.lease = l.DeepCopy()
+	f.lease.ResourceVersion = string('a' + rune(f.version))
+	return f.lease.DeepCopy()
+}
+
+func (f *fakeLeases) breakDown(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail = err
+}
+
+func newTestLease(f *fakeLeases, identity string) *lease {
+	return &lease{client: f, namespace: "kube-system", identity: identity, logger: zerolog.Nop()}
+}
+
+func TestLeaseOfADeadHolderRunsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeLeases{}
+		if err := newTestLease(f, "dead").acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := newTestLease(f, "next").acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took < leaseDuration || took > leaseDuration+2*retryPeriod {
+			t.Errorf("taken over after %s, want %s and a retry", took, leaseDuration)
+		}
+		if n := *f.lease.Spec.LeaseTransitions; n != 1 {
+			t.Errorf("%d transitions, want 1", n)
+		}
+	})
+}
+
+func TestLeaseOfALivingHolderIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeLeases{}
+		alive := newTestLease(f, "alive")
+		if err := alive.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		go func() { _ = alive.keep(ctx) }()
+		if err := newTestLease(f, "next").acquire(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, want no lease within the hour", err)
+		}
+	})
+}
+
+func TestLeaseIsLostBeforeItRunsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeLeases{}
+		l := newTestLease(f, "a")
+		if err := l.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.breakDown(errors.New("connection refused"))
+		start := time.Now()
+		if err := l.keep(t.Context()); !errors.Is(err, errLostLease) {
+			t.Errorf("error %v, want a lost lease", err)
+		}
+		if took := time.Since(start); took >= leaseDuration {
+			t.Errorf("gave up after %s, when another may already have it", took)
+		}
+	})
+}
+
+func TestLeaseTakenByAnotherIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeLeases{}
+		l := newTestLease(f, "a")
+		if err := l.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		other := f.lease.DeepCopy()
+		name := "b"
+		other.Spec.HolderIdentity = &name
+		f.store(other)
+		if err := l.keep(t.Context()); !errors.Is(err, errLostLease) {
+			t.Errorf("error %v, want a lost lease", err)
+		}
+	})
+}
+
+// A leader that stops releases the lease after its work has ended, not before.
+func TestLeadReleasesAtTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeLeases{}
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(time.Minute, stop)
+		err := lead(ctx, f, "kube-system", prometheus.NewRegistry(), zerolog.Nop(), func(ctx context.Context) error {
+			<-ctx.Done()
+			time.Sleep(10 * time.Second) // the last acts; longer than the lease lasts
+			if holder(f.lease) == "" {
+				t.Error("released while the leader still works")
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h := holder(f.lease); h != "" {
+			t.Errorf("held by %q after the end", h)
+		}
+	})
+}
+
+func TestLeadEndsWithALostLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeLeases{}
+		time.AfterFunc(time.Minute, func() { f.breakDown(errors.New("connection refused")) })
+		err := lead(t.Context(), f, "kube-system", prometheus.NewRegistry(), zerolog.Nop(), func(ctx context.Context) error {
+			<-ctx.Done()
+			return nil
+		})
+		if !errors.Is(err, errLostLease) {
+			t.Errorf("error %v, want a lost lease", err)
+		}
+	})
+}

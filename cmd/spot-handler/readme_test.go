@@ -1,0 +1,298 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// The README's tables are what operators work with: they are compared with the
+// program, in both directions. A row is `| `name` | ... |` below a heading.
+func readmeRows(t *testing.T, heading string) [][]string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(text), "\n"+heading+"\n")
+	if !ok {
+		t.Fatalf("README has no heading %q", heading)
+	}
+	var rows [][]string
+	for line := range strings.Lines(section) {
+		if strings.HasPrefix(line, "#") {
+			break
+		}
+		if !strings.HasPrefix(line, "| `") {
+			continue
+		}
+		var cells []string
+		for cell := range strings.SplitSeq(strings.Trim(strings.TrimSpace(line), "|"), "|") {
+			cells = append(cells, strings.TrimSpace(cell))
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+// none is how the README writes that there is no default, or no label.
+const none = "–"
+
+func TestFlagsOfReadme(t *testing.T) {
+	common := readmeRows(t, "### Flags of both modes")
+	for _, mode := range []string{modeIMDS, modeQueue} {
+		documented := map[string]string{}
+		for _, row := range append(slices.Clone(common), readmeRows(t, "### Flags of `"+mode+"`")...) {
+			if len(row) != 4 || row[3] == "" {
+				t.Errorf("%s: row %q, want flag, variable, default and meaning", mode, row)
+				continue
+			}
+			documented[row[0]] = row[1] + " default " + row[2]
+		}
+		defined := map[string]string{}
+		cfg := config{mode: mode}
+		for _, g := range cfg.define() {
+			for name, flag := range flagsOf(g) {
+				variables := "`" + variable(name) + "`"
+				if other, ok := commonVariables[name]; ok {
+					variables += ", `" + other + "`"
+				}
+				defined["`--"+name+"`"] = variables + " default " + flag
+			}
+		}
+		if diff := cmp.Diff(defined, documented); diff != "" {
+			t.Errorf("flags of %s (-defined +README):\n%s", mode, diff)
+		}
+	}
+}
+
+// flagsOf are the defaults of the group's flags by name.
+func flagsOf(g group) map[string]string {
+	defaults := map[string]string{}
+	for _, line := range regexp.MustCompile(`(?m)^ +--([a-z-]+)`).FindAllStringSubmatch(g.FlagUsages(), -1) {
+		flag := g.Lookup(line[1])
+		defaults[flag.Name] = "`" + flag.DefValue + "`"
+		if flag.DefValue == "" || flag.DefValue == "[]" {
+			defaults[flag.Name] = none
+		}
+	}
+	return defaults
+}
+
+func TestMetricsOfReadme(t *testing.T) {
+	exposed := map[string]string{}
+	for _, text := range []string{scrapeOf(t, modeIMDS), scrapeOf(t, modeQueue), leaderMetrics(t)} {
+		maps.Copy(exposed, families(text))
+	}
+	documented := map[string]string{}
+	for _, row := range readmeRows(t, "## Metrics") {
+		if len(row) != 4 || row[3] == "" {
+			t.Errorf("row %q, want metric, type, labels and meaning", row)
+			continue
+		}
+		documented[strings.Trim(row[0], "`")] = row[1] + " of " + row[2]
+	}
+	if diff := cmp.Diff(exposed, documented); diff != "" {
+		t.Errorf("metrics (-exposed +README):\n%s", diff)
+	}
+}
+
+// scrapeOf runs the program in a mode, with nothing there that it could talk to, and
+// returns its metrics.
+func scrapeOf(t *testing.T, mode string) string {
+	const nobody = "http://127.0.0.1:9" // the discard port, which nothing serves
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	err := os.WriteFile(kubeconfig, []byte(`{"current-context":"a","contexts":[{"name":"a","context":{"cluster":"a"}}],`+
+		`"clusters":[{"name":"a","cluster":{"server":"`+nobody+`"}}]}`), 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{
+		"AWS_REGION": "eu-west-1", "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test",
+		"AWS_CONFIG_FILE": os.DevNull, "AWS_SHARED_CREDENTIALS_FILE": os.DevNull,
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT": nobody,
+	} {
+		t.Setenv(name, value)
+	}
+	args := []string{mode, "--kubeconfig=" + kubeconfig, "--http-addr=127.0.0.1:0"}
+	if mode == modeIMDS {
+		args = append(args, "--node-name=node-1")
+	} else {
+		args = append(args, "--queue-url="+nobody+"/123456789012/queue")
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	stderr, ended := &buffer{}, make(chan int, 1)
+	go func() { ended <- run(ctx, args, func(string) string { return "" }, io.Discard, stderr) }()
+	defer func() {
+		stop()
+		if code := <-ended; code != exitClean {
+			t.Errorf("exit code %d: %s", code, stderr)
+		}
+	}()
+	address := regexp.MustCompile(`"http_addr":"([^"]+)"`)
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		found := address.FindStringSubmatch(stderr.String())
+		if found == nil {
+			continue
+		}
+		resp, err := http.Get("http://" + found[1] + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	t.Fatalf("%s: not started: %s", mode, stderr)
+	return ""
+}
+
+// leaderMetrics are those that a replica has which may lead.
+func leaderMetrics(t *testing.T) string {
+	registry := prometheus.NewRegistry()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := lead(ctx, noLeases{}, "default", registry, zerolog.Nop(), nil); err != nil {
+		t.Fatal(err)
+	}
+	response := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	return response.Body.String()
+}
+
+// families are the type and the labels of our metrics in the text.
+func families(text string) map[string]string {
+	labels := map[string]map[string]bool{}
+	types := map[string]string{}
+	label := regexp.MustCompile(`[{,]([a-z_]+)="`)
+	family := ""
+	for line := range strings.Lines(text) {
+		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			name, kind, _ := strings.Cut(strings.TrimSpace(rest), " ")
+			if family = name; strings.HasPrefix(name, "spot_handler_") {
+				types[name], labels[name] = kind, map[string]bool{}
+			}
+		} else if !strings.HasPrefix(line, "#") && labels[family] != nil {
+			for _, found := range label.FindAllStringSubmatch(line, -1) {
+				if found[1] != "le" {
+					labels[family][found[1]] = true
+				}
+			}
+		}
+	}
+	found := map[string]string{}
+	for name, kind := range types {
+		list := none
+		if len(labels[name]) > 0 {
+			list = strings.Join(slices.Sorted(maps.Keys(labels[name])), ", ")
+		}
+		found[name] = kind + " of " + list
+	}
+	return found
+}
+
+// The roles of deploy/ hold what the program checks at its start, what it does
+// without a check, and no more.
+func TestRolesOfManifests(t *testing.T) {
+	unchecked := []string{
+		"create events", "patch events",
+		"get nodepools.karpenter.sh",
+		"create nodeclaims.karpenter.sh", "get nodeclaims.karpenter.sh", "list nodeclaims.karpenter.sh",
+		"watch nodeclaims.karpenter.sh", "patch nodeclaims.karpenter.sh", "delete nodeclaims.karpenter.sh",
+	}
+	for _, cfg := range []config{{mode: modeIMDS, drain: true}, {mode: modeQueue, leaderElect: true}} {
+		want := slices.Clone(unchecked)
+		for _, p := range permissionsOf(cfg, "spot-handler") {
+			want = append(want, p.String())
+		}
+		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", cfg.mode+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for doc := range strings.SplitSeq(string(text), "\n---\n") {
+			var role rbacv1.ClusterRole // a Role has the same fields
+			if err := yaml.Unmarshal([]byte(doc), &role); err != nil {
+				t.Fatalf("%s.yaml: %v", cfg.mode, err)
+			}
+			for _, rule := range role.Rules {
+				for _, verb := range rule.Verbs {
+					got = append(got, permission{verb, rule.APIGroups[0], rule.Resources[0], role.Namespace}.String())
+				}
+				if len(rule.APIGroups) != 1 || len(rule.Resources) != 1 {
+					t.Errorf("%s.yaml: rule %v is about more than one resource", cfg.mode, rule)
+				}
+			}
+		}
+		slices.Sort(want)
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s.yaml (-needed +granted):\n%s", cfg.mode, diff)
+		}
+	}
+}
+
+// noLeases is an API server that does not answer.
+type noLeases struct{}
+
+var _ leaseClient = noLeases{}
+
+var errAway = errors.New("away")
+
+func (noLeases) Get(context.Context, string, metav1.GetOptions) (*coordinationv1.Lease, error) {
+	return nil, errAway
+}
+
+func (noLeases) Create(context.Context, *coordinationv1.Lease, metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	return nil, errAway
+}
+
+func (noLeases) Update(context.Context, *coordinationv1.Lease, metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+	return nil, errAway
+}
+
+// buffer is written and read at the same time.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+var _ fmt.Stringer = (*buffer)(nil)
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

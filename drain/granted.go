@@ -1,0 +1,82 @@
+package drain
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// The API server grants an eviction in one step, by charging the budget and noting
+// the pod in its status.disruptedPods, and carries it out in a second, by deleting the
+// pod. If the client is killed in between, the request ends there: the pod lives on,
+// the budget stays charged for two minutes, which is all the time there is, and every
+// further eviction is refused. What is granted may be carried out, so it is.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
+
+// grantedFor is how old a grant has to be: a request that is still under way carries
+// it out itself, within milliseconds.
+const grantedFor = 2 * time.Second
+
+// granted reports whether a budget of the pod has been charged for it already.
+func granted(pod *corev1.Pod, budgets []any, now time.Time) bool {
+	for _, obj := range budgets {
+		budget, ok := obj.(*policyv1.PodDisruptionBudget)
+		if !ok {
+			continue
+		}
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if at, ok := budget.Status.DisruptedPods[pod.Name]; ok && now.Sub(at.Time) >= grantedFor {
+			return true
+		}
+	}
+	return false
+}
+
+// carryOut does the second step of an eviction as the API server would: the
+// DisruptionTarget condition, by which a Job knows that the failure is not its own,
+// then the deletion. The UID keeps both from another pod of the same name.
+func (d *Drainer) carryOut(ctx context.Context, decision Decision) error {
+	pod := decision.Pod
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID},
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI",
+			Message: "Eviction API: evicting", LastTransitionTime: metav1.Now(),
+		}}},
+	})
+	if err != nil {
+		return fmt.Errorf("mark pod: %w", err)
+	}
+	err = d.opts.Pods.Patch(types.StrategicMergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
+		SubResource("status").Body(patch).Do(ctx).Error()
+	if err != nil {
+		return notThatPod(err)
+	}
+	err = d.opts.Pods.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).Body(&metav1.DeleteOptions{
+		GracePeriodSeconds: decision.Grace, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	}).Do(ctx).Error()
+	return notThatPod(err)
+}
+
+// notThatPod makes of the answers that mean that the pod is gone, or another has its
+// name, the one that the eviction API gives.
+func notThatPod(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: err.Error(),
+		}}
+	}
+	return err
+}

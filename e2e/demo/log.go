@@ -1,0 +1,60 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// shownFields are those of spot-handler's log lines that the view does not tell
+// anyway, in the order in which they are shown.
+var shownFields = []string{
+	"error", "reason", "took_seconds", "backend", "pool", "pods",
+	"graceful", "truncated", "forced", "left", "slack_seconds",
+}
+
+// Write takes spot-handler's log, one line of JSON with each call. The lines about the
+// node are its story; of the others only trouble is kept.
+func (o *observer) Write(p []byte) (int, error) {
+	if text, ok := logText(string(p), o.s.node); ok {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.s.log = append(o.s.log, entry{at: time.Now(), text: text})
+	}
+	return len(p), nil
+}
+
+// logText makes a line of the log readable. What is no JSON, such as a panic, is
+// shown as it is.
+func logText(line, node string) (text string, shown bool) {
+	line = strings.TrimSpace(line)
+	var fields map[string]any
+	if err := json.Unmarshal([]byte(line), &fields); err != nil {
+		return line, line != ""
+	}
+	level, _ := fields["level"].(string)
+	trouble := level != "info" && level != "debug"
+	if fields["node"] != node && !trouble {
+		return "", false
+	}
+	var b strings.Builder
+	if trouble {
+		fmt.Fprintf(&b, "%s: ", level)
+	}
+	fmt.Fprint(&b, fields["message"])
+	separator := "  "
+	for _, name := range shownFields {
+		switch value := fields[name].(type) {
+		case nil:
+			continue
+		case float64:
+			text := fmt.Sprintf("%.3g", value)
+			fmt.Fprintf(&b, "%s%s=%s", separator, name, text)
+		default:
+			fmt.Fprintf(&b, "%s%s=%v", separator, name, value)
+		}
+		separator = " "
+	}
+	return b.String(), true
+}

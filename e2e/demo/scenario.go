@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/imdsemu"
+	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/provisioner"
+)
+
+// What the demo runs: a size at which one node's pods fill a line of the view, and a
+// boot time at which the replacement can be watched.
+const (
+	service  = "web"
+	replicas = 12
+	budget   = 10 // of the replicas must stay ready
+	nodes    = 2
+	nodeCPUs = 8 // room for 7 pods of 1 CPU
+	grace    = 30 * time.Second
+	boot     = 20 * time.Second
+
+	pool         = "batch"
+	fallbackPool = "batch-fallback"
+)
+
+// notice is what EC2 gives before it takes a spot instance.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+const notice = 120 * time.Second
+
+const (
+	// frame is the time between two pictures.
+	frame = 250 * time.Millisecond
+
+	// patience after the deadline: Karpenter needs a few seconds to take a drained
+	// node away, and a machine that is busy some more.
+	patience = 30 * time.Second
+
+	// startTimeout limits each of the steps that come before the notice.
+	startTimeout = 2 * time.Minute
+)
+
+var errEndedBadly = errors.New("the interruption did not end well")
+
+// play runs the demo and returns when nothing that it started is left.
+func play(ctx context.Context, mode string, screen *screen) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+
+	screen.step("start the control plane: etcd, API server, controllers, scheduler, Karpenter")
+	cluster, err := controlplane.Start(ctx, controlplane.Options{Karpenter: true, Log: screen})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cluster.Stop()) }()
+	go func() {
+		<-cluster.Done()
+		cancel(errors.New("the control plane ended"))
+	}()
+
+	node, err := prepare(ctx, cluster, screen)
+	if err != nil {
+		return err
+	}
+
+	observer := newObserver(mode, node.Name)
+	unwatch, err := observer.watch(ctx, cluster.Client, cluster.Dynamic)
+	if err != nil {
+		return err
+	}
+	defer unwatch()
+
+	screen.step("start spot-handler in %s mode", mode)
+	source, err := startSource(mode, node.Name)
+	if err != nil {
+		return err
+	}
+	defer source.close()
+	handler, err := startHandler(ctx, cluster, source, observer)
+	if err != nil {
+		return err
+	}
+	defer handler.Stop()
+	go func() {
+		<-handler.Done()
+		cancel(errors.New("spot-handler ended"))
+	}()
+
+	screen.step("EC2 announces that it takes node %s in %s", node.Name, notice)
+	now := time.Now()
+	// The notices of both sources carry whole seconds.
+	deadline := now.Truncate(time.Second).Add(notice)
+	observer.noticed(now, deadline)
+	source.announce(deadline)
+
+	state, err := show(ctx, screen, observer, deadline.Add(patience))
+	if err != nil {
+		return err
+	}
+	screen.print(summary(state))
+	if len(state.problems()) > 0 {
+		return errEndedBadly
+	}
+	return nil
+}
+
+// show draws until the interruption is over or the limit is reached.
+func show(ctx context.Context, screen *screen, observer *observer, limit time.Time) (state, error) {
+	ticker := time.NewTicker(frame)
+	defer ticker.Stop()
+	for {
+		now := time.Now()
+		s := observer.state(now)
+		screen.draw(s)
+		if s.over() || now.After(limit) {
+			return s, nil
+		}
+		select {
+		case <-ctx.Done():
+			return s, context.Cause(ctx)
+		case <-ticker.C:
+		}
+	}
+}
+
+// prepare brings up the pools, the spot nodes and the service, and returns the node
+// that carries most of it.
+func prepare(ctx context.Context, cluster *controlplane.Cluster, screen *screen) (*corev1.Node, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
+	defer cancel()
+	screen.step("create NodePools %s (spot) and %s (on-demand, boots in %s)", pool, fallbackPool, boot)
+	if err := cluster.CreatePools(ctx,
+		controlplane.PoolSpec{
+			Name: pool, Weight: 100, CPUs: nodeCPUs, Boot: boot,
+			Annotations: map[string]string{provisioner.FallbackAnnotation: fallbackPool},
+		},
+		controlplane.PoolSpec{
+			Name: fallbackPool, Weight: 10, CPUs: nodeCPUs, Boot: boot,
+			Capacity: []string{controlplane.OnDemand},
+		},
+	); err != nil {
+		return nil, err
+	}
+
+	screen.step("bring up %d spot nodes", nodes)
+	created, err := cluster.CreateNodes(ctx, pool, nodes)
+	if err != nil {
+		return nil, err
+	}
+
+	screen.step("run service %s: wait for %d pods to be ready", service, replicas)
+	ready, stop := 5*time.Second, 3*time.Second
+	minAvailable := intstr.FromInt32(budget)
+	if _, err := cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
+		Name: service, Replicas: replicas, CPU: "1", Grace: grace,
+		Behaviour:          controlplane.Behaviour{ReadyAfter: &ready, StopAfter: &stop},
+		BudgetMinAvailable: &minAvailable,
+		Spread:             corev1.LabelHostname,
+		// The spread is a wish: as a rule it would keep pods from moving, for the
+		// interrupted node counts as one to spread over until it is gone.
+		Change: func(d *appsv1.Deployment) {
+			d.Spec.Template.Spec.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.ScheduleAnyway
+		},
+	}); err != nil {
+		return nil, err
+	}
+	pods, err := cluster.WaitReady(ctx, corev1.NamespaceDefault, service, replicas)
+	if err != nil {
+		return nil, err
+	}
+	on := map[string]int{}
+	for _, pod := range pods {
+		on[pod.Spec.NodeName]++
+	}
+	most := created[0]
+	for _, node := range created {
+		if on[node.Name] > on[most.Name] {
+			most = node
+		}
+	}
+	if on[most.Name] == 0 {
+		return nil, fmt.Errorf("run service %s: no pod is on a spot node", service)
+	}
+	return most, nil
+}
+
+// source is what announces the interruption.
+type source struct {
+	mode     daemon.Options // Args and addresses
+	announce func(deadline time.Time)
+	close    func()
+}
+
+// startSource starts the emulator that the mode needs.
+func startSource(mode, node string) (source, error) {
+	instance := controlplane.InstanceID(node)
+	if mode == imdsMode {
+		server := imdsemu.Start(imdsemu.Options{InstanceID: instance})
+		return source{
+			mode:     daemon.Options{Args: []string{mode, "--node-name=" + node}, IMDS: server.URL},
+			announce: func(deadline time.Time) { server.Interrupt("terminate", deadline) },
+			close:    server.Close,
+		}, nil
+	}
+	server := sqsemu.Start(sqsemu.Options{})
+	queue, err := server.CreateQueue("spot-handler", nil)
+	if err != nil {
+		server.Close()
+		return source{}, err
+	}
+	return source{
+		mode: daemon.Options{Args: []string{mode, "--queue-url=" + queue.URL()}, SQS: server.URL},
+		announce: func(deadline time.Time) {
+			queue.Send(daemon.EventBridge(daemon.SpotInterruption, "demo", instance, deadline.Add(-notice)))
+		},
+		close: server.Close,
+	}, nil
+}
+
+// startHandler starts spot-handler and waits until it is ready.
+func startHandler(ctx context.Context, cluster *controlplane.Cluster, source source, observer *observer) (*daemon.Daemon, error) {
+	o := source.mode
+	o.Kubeconfig, o.Log = cluster.Kubeconfig, observer
+	handler, err := daemon.Start(o)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
+	defer cancel()
+	if err := handler.WaitReady(ctx); err != nil {
+		handler.Stop()
+		return nil, err
+	}
+	return handler, nil
+}

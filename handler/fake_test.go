@@ -1,0 +1,205 @@
+package handler
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
+	"spot-handler/handler/provisioner"
+)
+
+var nodesResource = schema.GroupResource{Resource: "nodes"}
+
+// fakeNodes is the Nodes API with what the handler rests on: resourceVersions,
+// conflicts and patches. The stories have the API server's own.
+type fakeNodes struct {
+	mu      sync.Mutex
+	byName  map[string]*corev1.Node
+	version int
+	watcher *watch.FakeWatcher
+	patches int
+
+	beforePatch func() // lets somebody else be faster, once
+}
+
+var (
+	_ Nodes        = (*fakeNodes)(nil)
+	_ nodes.Client = (*fakeNodes)(nil)
+)
+
+func newFakeNodes(list ...*corev1.Node) *fakeNodes {
+	f := &fakeNodes{byName: map[string]*corev1.Node{}, watcher: watch.NewFakeWithChanSize(100, false)}
+	for _, n := range list {
+		f.put(n)
+	}
+	return f
+}
+
+func (f *fakeNodes) put(n *corev1.Node) {
+	f.version++
+	n.ResourceVersion = strconv.Itoa(f.version)
+	f.byName[n.Name] = n
+}
+
+func (f *fakeNodes) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(f.version)}}
+	for _, n := range f.byName {
+		list.Items = append(list.Items, *n.DeepCopy())
+	}
+	return list, nil
+}
+
+func (f *fakeNodes) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if o.SendInitialEvents != nil {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "", nil) // as an old server: list instead
+	}
+	return f.watcher, nil
+}
+
+func (f *fakeNodes) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, ok := f.byName[name]
+	if !ok {
+		return nil, apierrors.NewNotFound(nodesResource, name)
+	}
+	return n.DeepCopy(), nil
+}
+
+func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Node, error) {
+	if before := f.beforePatch; before != nil {
+		f.beforePatch = nil
+		before()
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.patches++
+	n, ok := f.byName[name]
+	if !ok {
+		return nil, apierrors.NewNotFound(nodesResource, name)
+	}
+	old, err := json.Marshal(n)
+	if err != nil {
+		return nil, err
+	}
+	var changed []byte
+	switch kind {
+	case types.MergePatchType:
+		var meta struct {
+			Metadata struct{ ResourceVersion string }
+		}
+		if err := json.Unmarshal(data, &meta); err != nil {
+			return nil, err
+		}
+		if v := meta.Metadata.ResourceVersion; v != "" && v != n.ResourceVersion {
+			return nil, apierrors.NewConflict(nodesResource, name, errors.New("changed"))
+		}
+		changed, err = jsonpatch.MergePatch(old, data)
+	case types.JSONPatchType:
+		var patch jsonpatch.Patch
+		if patch, err = jsonpatch.DecodePatch(data); err == nil {
+			changed, err = patch.Apply(old)
+		}
+		if err != nil {
+			return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, name, nil)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	after := &corev1.Node{}
+	if err := json.Unmarshal(changed, after); err != nil {
+		return nil, err
+	}
+	f.put(after)
+	f.watcher.Modify(after.DeepCopy())
+	return after.DeepCopy(), nil
+}
+
+// fakeDrainer is a Drainer of func fields.
+type fakeDrainer struct {
+	LookFunc   func(node string, in drain.Interruption) (drain.View, bool)
+	DrainFunc  func(node string, in drain.Interruption) (drain.Status, bool)
+	FinishFunc func(node string) drain.Result
+}
+
+var _ Drainer = (*fakeDrainer)(nil)
+
+func (f *fakeDrainer) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (f *fakeDrainer) Look(_ context.Context, node string, in drain.Interruption) (drain.View, bool) {
+	return f.LookFunc(node, in)
+}
+func (f *fakeDrainer) Drain(_ context.Context, node string, in drain.Interruption) (drain.Status, bool) {
+	return f.DrainFunc(node, in)
+}
+func (f *fakeDrainer) Finish(node string) drain.Result { return f.FinishFunc(node) }
+func (f *fakeDrainer) Forget(string)                   {}
+
+// fakeProvisioner is a Provisioner of func fields.
+type fakeProvisioner struct {
+	RequestFunc func(rec interruption.Record) (interruption.Replacement, error)
+	ReleaseFunc func(rec interruption.Record) error
+}
+
+var _ Provisioner = (*fakeProvisioner)(nil)
+
+func (f *fakeProvisioner) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+func (f *fakeProvisioner) Request(_ context.Context, _ *corev1.Node, rec interruption.Record, _ provisioner.Need) (interruption.Replacement, error) {
+	return f.RequestFunc(rec)
+}
+func (f *fakeProvisioner) Release(_ context.Context, _ *corev1.Node, rec interruption.Record) error {
+	return f.ReleaseFunc(rec)
+}
+
+// fakeEvents drops what it is told.
+type fakeEvents struct{}
+
+var (
+	_ Events = fakeEvents{}
+	_ Events = (*notify.Events)(nil)
+)
+
+func (fakeEvents) Noticed(*corev1.Node, interruption.Record)                            {}
+func (fakeEvents) Replacement(*corev1.Node, string, interruption.Replacement)           {}
+func (fakeEvents) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {}
+func (fakeEvents) RecordUnreadable(*corev1.Node, error)                                 {}
+
+// newTestHandler returns a handler over the fakes, with its index running and synced.
+func newTestHandler(t *testing.T, f *fakeNodes, change func(*Options)) *Handler {
+	t.Helper()
+	index := nodes.New(f, "")
+	o := Options{
+		Nodes: f, Index: index, Events: fakeEvents{}, Rebalance: RebalanceReplace, ReleaseNode: true,
+		Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),
+	}
+	if change != nil {
+		change(&o)
+	}
+	h := New(o)
+	t.Cleanup(h.queue.ShutDown)
+	go func() { _ = index.Run(t.Context()) }()
+	if err := index.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}

@@ -1,0 +1,89 @@
+package interruption
+
+import (
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func someNotice(r *rand.Rand) Notice {
+	n := Notice{Kind: Kinds()[r.IntN(2)], Source: Sources()[r.IntN(2)], EventID: "e", InstanceID: "i", Noticed: t0, Received: t0}
+	if n.Kind.Certain() {
+		n.Deadline = t0.Add(time.Duration(r.IntN(200)) * time.Second)
+	}
+	return n
+}
+
+// Notices of one instance, in any order: the strongest kind wins, the deadline only
+// tightens, and a notice that was merged changes nothing the second time.
+func TestMergeProperties(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 5000 {
+		rec := NewRecord(someNotice(r))
+		for range r.IntN(6) {
+			n := someNotice(r)
+			merged, changed := rec.Merge(n)
+			if rec.Kind.Stronger(merged.Kind) || n.Kind.Stronger(merged.Kind) {
+				t.Fatalf("%s and %s merged to %s", rec.Kind, n.Kind, merged.Kind)
+			}
+			if rec.Deadline != nil && (merged.Deadline == nil || merged.Deadline.After(*rec.Deadline)) {
+				t.Fatalf("deadline %v became %v", rec.Deadline, merged.Deadline)
+			}
+			if !n.Deadline.IsZero() && merged.Deadline.After(n.Deadline.Add(sameDeadline)) {
+				t.Fatalf("deadline %v, though a notice says %v", merged.Deadline, n.Deadline)
+			}
+			if changed != (merged.String() != rec.String()) {
+				t.Fatalf("changed %v: %s to %s", changed, rec, merged)
+			}
+			if again, changed := merged.Merge(n); changed {
+				t.Fatalf("a second time it changes %s to %s", merged, again)
+			}
+			rec = merged
+		}
+	}
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	rec := NewRecord(Notice{Kind: SpotInterruption, Source: IMDS, EventID: "e", InstanceID: "i-1", Action: "terminate",
+		Noticed: t0, Received: t0.Add(time.Second), Deadline: t0.Add(2 * time.Minute)})
+	rec.Replacement = &Replacement{Backend: "karpenter", Name: "c", Pool: "p", State: "Ready"}
+	rec.Pods = &Pods{Total: 2, Graceful: 1, Left: 1}
+	got, err := ParseRecord(rec.String())
+	if err != nil || got.String() != rec.String() {
+		t.Errorf("%s, %v; want %s", got, err, rec)
+	}
+	if len(rec.String()) > 1024 {
+		t.Errorf("%d bytes, want at most 1 KiB on every Node", len(rec.String()))
+	}
+}
+
+func TestParseRecordRefuses(t *testing.T) {
+	for name, text := range map[string]string{
+		"nothing": "", "no object": "[]", "no JSON": "}{", "no kind": `{"phase":"Noticed"}`, "other kind": `{"kind":"meteor","phase":"Noticed"}`,
+		"other phase": `{"kind":"spot-interruption","phase":"Gone"}`, "no time": `{"kind":"spot-interruption","phase":"Noticed","deadline":"soon"}`,
+		"huge": `{"kind":"spot-interruption","phase":"Noticed","event":"` + strings.Repeat("x", maxRecord) + `"}`,
+	} {
+		if rec, err := ParseRecord(text); err == nil {
+			t.Errorf("%s: read as %s", name, rec)
+		}
+	}
+}
+
+// Anybody who may annotate a Node can write there: reading never panics, and what was
+// read can be written and read again.
+func FuzzParseRecord(f *testing.F) {
+	f.Add(NewRecord(someNotice(rand.New(rand.NewPCG(1, 2)))).String())
+	f.Add(`{"kind":"spot-interruption","phase":"Draining","pods":{"total":-1},"ours":[null]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		rec, err := ParseRecord(text)
+		if err != nil {
+			return
+		}
+		if again, err := ParseRecord(rec.String()); err != nil || again.String() != rec.String() {
+			t.Errorf("%s became %s, %v", rec, again, err)
+		}
+	})
+}
