@@ -105,7 +105,7 @@ type outcome int
 
 const (
 	evicted   outcome = iota // 200, 201
-	podGone                  // 404, and 409 for another UID
+	podGone                  // 404
 	refused                  // a budget, or a namespace that is going
 	transient                // anything else: try again
 )
@@ -147,8 +147,11 @@ func classify(err error) answer {
 	if details := status.Status().Details; details != nil {
 		a.retryAfter = time.Duration(details.RetryAfterSeconds) * time.Second
 	}
+	// A conflict (409) is transient: it can mean that the UID is another's, so that our
+	// pod is gone, but also that many evictions fight for one budget's status. The watch
+	// tells which it was before the next attempt.
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err):
+	case apierrors.IsNotFound(err):
 		a.outcome = podGone
 	case apierrors.IsTooManyRequests(err):
 		if cause, ok := cause(status.Status(), policyv1.DisruptionBudgetCause); ok {
@@ -161,9 +164,9 @@ func classify(err error) answer {
 		if _, ok := cause(status.Status(), corev1.NamespaceTerminatingCause); ok {
 			a.outcome = refused
 		}
-	case apierrors.IsInternalError(err):
-		// The pod has more than one budget, which the API cannot evict. Another 500
-		// looks the same and is as good a reason to wait and say so.
+	case a.status == http.StatusInternalServerError:
+		// The pod has more than one budget, which the API cannot evict. It gives no
+		// reason but the code; another 500 is as good a cause to wait and say so.
 		a.outcome = refused
 	}
 	return a

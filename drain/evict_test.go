@@ -29,12 +29,14 @@ func TestClassify(t *testing.T) {
 		code    string
 		after   time.Duration
 	}{
-		"taken":         {nil, evicted, "201", 0},
-		"gone":          {apierrors.NewNotFound(pods, "a"), podGone, "404", 0},
-		"another UID":   {apierrors.NewConflict(pods, "a", errors.New("uid")), podGone, "409", 0},
-		"budget":        {budget, refused, "429", 0},
-		"fairness":      {apierrors.NewTooManyRequests("too many requests", 3), transient, "429", 3 * time.Second},
-		"two budgets":   {apierrors.NewInternalError(errors.New("more than one")), refused, "500", 0},
+		"taken":       {nil, evicted, "201", 0},
+		"gone":        {apierrors.NewNotFound(pods, "a"), podGone, "404", 0},
+		"another UID": {apierrors.NewConflict(pods, "a", errors.New("uid")), transient, "409", 0},
+		"budget":      {budget, refused, "429", 0},
+		"fairness":    {apierrors.NewTooManyRequests("too many requests", 3), transient, "429", 3 * time.Second},
+		"two budgets": {&apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+		}}, refused, "500", 0},
 		"terminating":   {terminating, refused, "403", 0},
 		"not allowed":   {apierrors.NewForbidden(pods, "a", errors.New("rbac")), transient, "403", 0},
 		"no reply":      {errors.New("connection refused"), transient, "error", 0},

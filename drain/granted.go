@@ -70,7 +70,7 @@ func (d *Drainer) carryOut(ctx context.Context, decision Decision) error {
 	return notThatPod(err)
 }
 
-// notThatPod makes of the answers that mean that the pod is gone, or another has its
+// notThatPod makes of the answers to a precondition that mean that the pod is gone, or another has its
 // name, the one that the eviction API gives.
 func notThatPod(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {

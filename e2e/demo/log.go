@@ -17,9 +17,9 @@ var shownFields = []string{
 // Write takes spot-handler's log, one line of JSON with each call. The lines about the
 // node are its story; of the others only trouble is kept.
 func (o *observer) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if text, ok := logText(string(p), o.s.node); ok {
-		o.mu.Lock()
-		defer o.mu.Unlock()
 		o.s.log = append(o.s.log, entry{at: time.Now(), text: text})
 	}
 	return len(p), nil
@@ -49,8 +49,7 @@ func logText(line, node string) (text string, shown bool) {
 		case nil:
 			continue
 		case float64:
-			text := fmt.Sprintf("%.3g", value)
-			fmt.Fprintf(&b, "%s%s=%s", separator, name, text)
+			fmt.Fprintf(&b, "%s%s=%.3g", separator, name, value)
 		default:
 			fmt.Fprintf(&b, "%s%s=%v", separator, name, value)
 		}

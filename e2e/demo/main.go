@@ -65,10 +65,13 @@ func run(ctx context.Context, args []string, stdout, stderr *os.File) int {
 
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	// A second Ctrl-C does not wait: what we started dies with us.
-	context.AfterFunc(ctx, stop)
-
 	screen := newScreen(stdout, *plain)
+	notInterrupted := context.AfterFunc(ctx, func() {
+		screen.end()
+		screen.step("interrupted: stop all")
+		stop() // a second Ctrl-C does not wait: what we started dies with us
+	})
+	defer notInterrupted()
 	err := play(ctx, *mode, screen)
 	screen.end()
 	switch {

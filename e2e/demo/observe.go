@@ -32,14 +32,16 @@ type observer struct {
 	nodes map[string]*corev1.Node
 	// doomed are the pods that were on the node at the notice and are still there.
 	doomed map[types.UID]bool
-	// host is the Node of the replacement, oldClaim the NodeClaim of the interrupted.
-	host, oldClaim string
+	// Provider ids join a Node and its NodeClaim, which come from two watches, in either
+	// order: that of the interrupted node, and that of the replacement once it is known.
+	interrupted, replacement string
 }
 
-func newObserver(mode, node string) *observer {
+func newObserver(mode string, node *corev1.Node) *observer {
 	return &observer{
-		s:    state{mode: mode, node: node, shortestGrace: -1},
-		pods: map[types.UID]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, doomed: map[types.UID]bool{},
+		s:           state{mode: mode, node: node.Name, shortestGrace: -1},
+		interrupted: node.Spec.ProviderID,
+		pods:        map[types.UID]*corev1.Pod{}, nodes: map[string]*corev1.Node{}, doomed: map[types.UID]bool{},
 	}
 }
 
@@ -115,26 +117,36 @@ func (o *observer) noticed(at, deadline time.Time) {
 func (o *observer) pod(at time.Time, pod *corev1.Pod, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.doomed[pod.UID] {
+		o.graceOf(pod, gone)
+	}
 	if gone {
 		delete(o.pods, pod.UID)
-		if o.doomed[pod.UID] {
-			delete(o.doomed, pod.UID)
-			if len(o.doomed) == 0 {
-				first(&o.s.drained, at)
-			}
+		delete(o.doomed, pod.UID)
+		if o.s.moving > 0 && len(o.doomed) == 0 {
+			first(&o.s.drained, at)
 		}
 	} else {
 		o.pods[pod.UID] = pod
-		// Not read from the last event: the end itself has a grace period of zero.
-		if o.doomed[pod.UID] && pod.DeletionTimestamp != nil && pod.DeletionGracePeriodSeconds != nil {
-			given := time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
-			if o.s.shortestGrace < 0 || given < o.s.shortestGrace {
-				o.s.shortestGrace = given
-			}
-		}
 	}
 	if !o.s.notice.IsZero() {
 		o.s.fewest = min(o.s.fewest, o.readyPods())
+	}
+}
+
+// graceOf notes the grace period that a pod of the node was given. Once its processes
+// have ended the kubelet deletes a pod with a grace period of zero, which says nothing
+// about what it had; a pod that was deleted so from the start had none.
+func (o *observer) graceOf(pod *corev1.Pod, gone bool) {
+	var given time.Duration
+	stopping := o.pods[pod.UID].DeletionTimestamp != nil
+	if pod.DeletionGracePeriodSeconds != nil {
+		given = time.Duration(*pod.DeletionGracePeriodSeconds) * time.Second
+	}
+	if (given > 0 && !gone) || (!stopping && (gone || pod.DeletionTimestamp != nil)) {
+		if o.s.shortestGrace < 0 || given < o.s.shortestGrace {
+			o.s.shortestGrace = given
+		}
 	}
 }
 
@@ -168,11 +180,8 @@ func (o *observer) node(at time.Time, node *corev1.Node, gone bool) {
 func (o *observer) claim(at time.Time, c *unstructured.Unstructured, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	host, _, _ := unstructured.NestedString(c.Object, "status", "nodeName")
-	if host == o.s.node {
-		o.oldClaim = c.GetName()
-	}
-	if c.GetName() == o.oldClaim && gone {
+	providerID, _, _ := unstructured.NestedString(c.Object, "status", "providerID")
+	if providerID == o.interrupted && gone {
 		first(&o.s.claimGone, at)
 	}
 	if c.GetLabels()[provisioner.ReplacesLabel] != controlplane.InstanceID(o.s.node) {
@@ -183,15 +192,16 @@ func (o *observer) claim(at time.Time, c *unstructured.Unstructured, gone bool) 
 	if conditionTrue(c, "Launched") {
 		first(&o.s.launched, at)
 	}
-	o.host = host
+	o.replacement = providerID
 	o.followReplacement(at)
 }
 
-// followReplacement looks whether the replacement's Node takes pods. Its NodeClaim and
-// its Node come from two watches, in either order.
+// followReplacement looks whether the replacement's Node takes pods.
 func (o *observer) followReplacement(at time.Time) {
-	if node := o.nodes[o.host]; node != nil && controlplane.NodeReady(node) {
-		first(&o.s.ready, at)
+	for _, node := range o.nodes {
+		if o.role(node) == roleReplacement && controlplane.NodeReady(node) {
+			first(&o.s.ready, at)
+		}
 	}
 }
 
@@ -214,9 +224,9 @@ func (o *observer) places() (list []place, unscheduled int) {
 	at := func(name string) *place {
 		p, ok := on[name]
 		if !ok {
-			p = &place{node: name, role: o.role(name)}
+			p = &place{node: name}
 			if node := o.nodes[name]; node != nil {
-				p.capacity = node.Labels["karpenter.sh/capacity-type"]
+				p.role, p.capacity = o.role(node), node.Labels["karpenter.sh/capacity-type"]
 			}
 			on[name] = p
 		}
@@ -250,11 +260,11 @@ func (o *observer) places() (list []place, unscheduled int) {
 	return list, unscheduled
 }
 
-func (o *observer) role(node string) string {
-	switch node {
-	case o.s.node:
+func (o *observer) role(node *corev1.Node) string {
+	switch id := node.Spec.ProviderID; {
+	case node.Name == o.s.node:
 		return roleInterrupted
-	case o.host:
+	case id != "" && id == o.replacement:
 		return roleReplacement
 	}
 	return roleOther
@@ -270,6 +280,12 @@ func (o *observer) readyPods() int {
 	return n
 }
 
+// States of a NodeClaim that the view tells apart from the others.
+const (
+	claimLaunched    = "launched"
+	claimInitialized = "initialized"
+)
+
 // claimState is how far Karpenter is with a NodeClaim.
 func claimState(c *unstructured.Unstructured, gone bool) string {
 	switch {
@@ -278,11 +294,11 @@ func claimState(c *unstructured.Unstructured, gone bool) string {
 	case c.GetDeletionTimestamp() != nil:
 		return "going"
 	case conditionTrue(c, "Initialized"):
-		return "initialized"
+		return claimInitialized
 	case conditionTrue(c, "Registered"):
 		return "registered"
 	case conditionTrue(c, "Launched"):
-		return "launched"
+		return claimLaunched
 	}
 	return "requested"
 }

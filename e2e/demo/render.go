@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -96,12 +97,12 @@ func replacementText(s state) string {
 	switch {
 	case s.requested.IsZero():
 		return "none"
-	case !s.ready.IsZero():
-		return fmt.Sprintf("ready after %s, NodeClaim %s %s", seconds(s.ready.Sub(s.notice)), c.name, c.state)
-	case c.state == "launched":
-		return fmt.Sprintf("boots for %.0f s, NodeClaim %s launched", s.now.Sub(s.launched).Seconds(), c.name)
+	case c.state == claimLaunched:
+		return fmt.Sprintf("%s launched, boots for %.0f s", c.name, s.now.Sub(s.launched).Seconds())
+	case c.state == claimInitialized && !s.ready.IsZero():
+		return fmt.Sprintf("%s ready after %s", c.name, seconds(s.ready.Sub(s.notice)))
 	}
-	return fmt.Sprintf("NodeClaim %s %s", c.name, c.state)
+	return c.name + " " + c.state
 }
 
 // cells has a character for each pod: # ready, ~ starting, x stopping.
@@ -129,10 +130,12 @@ func (p place) counts() string {
 // changes are the lines that tell what is new since an earlier state, for output that
 // cannot be redrawn.
 func changes(before, s state) []string {
-	var lines []string
-	add := func(at time.Time, what, text string) {
-		lines = append(lines, fmt.Sprintf("%s  %-12s%s", stamp(s, at), what, text))
+	type change struct {
+		at         time.Time
+		what, text string
 	}
+	var list []change
+	add := func(at time.Time, what, text string) { list = append(list, change{at, what, text}) }
 	for _, m := range []struct {
 		before, at time.Time
 		what, text string
@@ -157,6 +160,11 @@ func changes(before, s state) []string {
 	}
 	if text := podsText(s); text != podsText(before) {
 		add(s.now, "pods", text)
+	}
+	slices.SortStableFunc(list, func(a, b change) int { return a.at.Compare(b.at) })
+	lines := make([]string, len(list))
+	for i, c := range list {
+		lines[i] = fmt.Sprintf("%s  %-12s%s", stamp(s, c.at), c.what, c.text)
 	}
 	return lines
 }
@@ -191,13 +199,13 @@ func summary(s state) []string {
 	}
 	given := "none was stopped"
 	if s.shortestGrace >= 0 {
-		given = fmt.Sprintf("%s of %s", s.shortestGrace, grace)
+		given = fmt.Sprintf("%.0f of %.0f s", s.shortestGrace.Seconds(), grace.Seconds())
 	}
 	slack := "none"
 	if !s.drained.IsZero() {
-		slack = fmt.Sprintf("%s of %s", seconds(s.slack()), notice)
+		slack = fmt.Sprintf("%s of %.0f", seconds(s.slack()), notice.Seconds())
 	}
-	line := func(name, value string) string { return fmt.Sprintf("  %-29s %s", name, value) }
+	line := func(name, value string) string { return fmt.Sprintf("  %-32s%s", name, value) }
 	lines := []string{
 		"",
 		line("notice to cordon", after(s.cordoned)),

@@ -71,7 +71,7 @@ func play(ctx context.Context, mode string, screen *screen) (err error) {
 		return err
 	}
 
-	observer := newObserver(mode, node.Name)
+	observer := newObserver(mode, node)
 	unwatch, err := observer.watch(ctx, cluster.Client, cluster.Dynamic)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func play(ctx context.Context, mode string, screen *screen) (err error) {
 		cancel(errors.New("spot-handler ended"))
 	}()
 
-	screen.step("EC2 announces that it takes node %s in %s", node.Name, notice)
+	screen.step("EC2 announces that it takes node %s in %.0f s", node.Name, notice.Seconds())
 	now := time.Now()
 	// The notices of both sources carry whole seconds.
 	deadline := now.Truncate(time.Second).Add(notice)

@@ -32,6 +32,7 @@ type screen struct {
 
 	shown []string // the view on the terminal
 	last  state
+	ended bool
 }
 
 func newScreen(out *os.File, plain bool) *screen {
@@ -75,6 +76,9 @@ func (s *screen) Write(p []byte) (int, error) {
 func (s *screen) draw(st state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ended {
+		return
+	}
 	if s.size == nil {
 		if s.last.notice.IsZero() {
 			fmt.Fprintln(s.out, "pods: # ready, ~ starting, x stopping, . without a node")
@@ -111,10 +115,12 @@ func (s *screen) home() string {
 	return fmt.Sprintf(upLines, len(s.shown))
 }
 
-// end leaves the last view where it is, and gives the cursor back.
+// end leaves the last view where it is, and gives the cursor back. Nothing is drawn
+// after it.
 func (s *screen) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.ended = true
 	if s.shown != nil {
 		fmt.Fprint(s.out, showCursor)
 		s.shown = nil

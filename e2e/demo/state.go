@@ -74,8 +74,8 @@ func (s state) over() bool {
 // slack is the time that was left to the deadline when the node was drained.
 func (s state) slack() time.Duration { return s.deadline.Sub(s.drained) }
 
-// waiting, under way and arrived: where the service's pods are on their way off the
-// node.
+// progress counts the service's pods: ready on the interrupted node, between two
+// nodes, and ready elsewhere.
 func (s state) progress() (waiting, underWay, arrived int) {
 	underWay = s.unscheduled
 	for _, p := range s.places {

@@ -5,6 +5,9 @@ import (
 	"testing"
 	"time"
 
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
@@ -19,6 +22,12 @@ func TestBlockedPodsAreLeftAndReported(t *testing.T) {
 	short := func(d *controlplane.DeploymentSpec) { d.Grace = 5 * time.Second }
 	s.service("web", 4, short)
 	guarded := s.service("db", 2, func(d *controlplane.DeploymentSpec) { short(d); d.BudgetMinAvailable = budget(2) })
+	twice := s.service("cache", 1, func(d *controlplane.DeploymentSpec) { short(d); d.BudgetMinAvailable = budget(0) })
+	_, err := s.cluster.Client.PolicyV1().PodDisruptionBudgets("default").Create(s.ctx, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: "second"},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: budget(0), Selector: &metav1.LabelSelector{MatchLabels: twice[0].Labels}},
+	}, metav1.CreateOptions{})
+	s.must(err)
 	server, queue := s.sqs()
 	d := s.runQueue(server, queue)
 
@@ -31,21 +40,25 @@ func TestBlockedPodsAreLeftAndReported(t *testing.T) {
 	if event := s.events("EvictionBlocked", guarded[0].Name)[0]; !strings.Contains(event.Message, words) {
 		t.Errorf("the Event says %q, want the API server's %q", event.Message, words)
 	}
-	if n := s.metric(d, "spot_handler_blocked_pods"); n != 2 {
-		t.Errorf("%v pods blocked, want 2", n)
+	s.eventually("Event on the pod with two budgets", func() bool { return len(s.events("EvictionBlocked", twice[0].Name)) == 1 })
+	if event := s.events("EvictionBlocked", twice[0].Name)[0]; !strings.Contains(event.Message, "more than one PodDisruptionBudget") {
+		t.Errorf("the Event says %q, want that there are two budgets", event.Message)
+	}
+	if n := s.metric(d, "spot_handler_blocked_pods"); n != 3 {
+		t.Errorf("%v pods blocked, want 3", n)
 	}
 	line := s.waitLine(d, "deadline reached")
-	if line["graceful"] != 4.0 || line["left"] != 2.0 || !strings.Contains(line["reason"].(string), words) {
-		t.Errorf("want 4 graceful, 2 left, and why: %v", line)
+	if line["graceful"] != 4.0 || line["left"] != 3.0 || line["reason"] == nil {
+		t.Errorf("want 4 graceful, 3 left, and why: %v", line)
 	}
-	if n := s.metric(d, `spot_handler_pods_total{outcome="left"}`); n != 2 {
-		t.Errorf("%v pods counted as left, want 2", n)
+	if n := s.metric(d, `spot_handler_pods_total{outcome="left"}`); n != 3 {
+		t.Errorf("%v pods counted as left, want 3", n)
 	}
 	if n := s.metric(d, `spot_handler_drains_total{kind="spot-interruption",result="deadline"}`); n != 1 {
 		t.Errorf("%v drains ended by the deadline, want 1", n)
 	}
-	if rec, ok := record(s.lastSeen(node.Name)); ok && rec.Phase.Over() && (rec.Pods == nil || rec.Pods.Left != 2) {
-		t.Errorf("record %s, want 2 left", rec)
+	if rec, ok := record(s.lastSeen(node.Name)); ok && rec.Phase.Over() && (rec.Pods == nil || rec.Pods.Left != 3) {
+		t.Errorf("record %s, want 3 left", rec)
 	}
 	evictions := s.evictions()
 	for _, p := range guarded {
