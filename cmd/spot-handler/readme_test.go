@@ -28,8 +28,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The README's tables are what operators work with: they are compared with the
-// program, in both directions. A row is `| `name` | ... |` below a heading.
+// readmeRows are the rows `| `name` | ... |` of the table below a heading. The README's
+// tables are what operators work with: they are compared with the program, in both
+// directions.
 func readmeRows(t *testing.T, heading string) [][]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
@@ -215,6 +216,25 @@ func families(text string) map[string]string {
 		found[name] = kind + " of " + list
 	}
 	return found
+}
+
+func TestDependenciesOfReadme(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var required, documented []string
+	for _, found := range regexp.MustCompile(`(?m)^(?:require)?\s+(\S+) v\S+$`).FindAllStringSubmatch(string(text), -1) {
+		required = append(required, "`"+found[1]+"`")
+	}
+	for _, row := range readmeRows(t, "## Development") {
+		documented = append(documented, row[0])
+	}
+	slices.Sort(required)
+	slices.Sort(documented)
+	if diff := cmp.Diff(required, documented); diff != "" {
+		t.Errorf("direct dependencies (-go.mod +README):\n%s", diff)
+	}
 }
 
 // The roles of deploy/ hold what the program checks at its start, what it does

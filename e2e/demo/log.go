@@ -15,7 +15,8 @@ var shownFields = []string{
 }
 
 // Write takes spot-handler's log, one line of JSON with each call. The lines about the
-// node are its story; of the others only trouble is kept.
+// node's interruption, which tell its kind, are its story; of the others only trouble
+// is kept.
 func (o *observer) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -35,7 +36,7 @@ func logText(line, node string) (text string, shown bool) {
 	}
 	level, _ := fields["level"].(string)
 	trouble := level != "info" && level != "debug"
-	if fields["node"] != node && !trouble {
+	if (fields["node"] != node || fields["kind"] == nil) && !trouble {
 		return "", false
 	}
 	var b strings.Builder

@@ -162,9 +162,9 @@ func changes(before, s state) []string {
 		add(s.now, "pods", text)
 	}
 	slices.SortStableFunc(list, func(a, b change) int { return a.at.Compare(b.at) })
-	lines := make([]string, len(list))
-	for i, c := range list {
-		lines[i] = fmt.Sprintf("%s  %-12s%s", stamp(s, c.at), c.what, c.text)
+	var lines []string
+	for _, c := range list {
+		lines = append(lines, fmt.Sprintf("%s  %-12s%s", stamp(s, c.at), c.what, c.text))
 	}
 	return lines
 }
@@ -193,7 +193,7 @@ func summary(s state) []string {
 		}
 		return seconds(at.Sub(s.notice))
 	}
-	counts := "unknown, the record on the Node told no result"
+	counts := "the record on the Node told no result"
 	if r := s.result; r != nil {
 		counts = fmt.Sprintf("%d graceful, %d truncated, %d forced, %d left", r.Graceful, r.Truncated, r.Forced, r.Left)
 	}

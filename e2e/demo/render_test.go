@@ -227,7 +227,7 @@ The interruption ended well.`},
   slack, drained to deadline      none
   notice to old NodeClaim gone    never
   notice to old Node gone         never
-  pods that had to leave          6: unknown, the record on the Node told no result
+  pods that had to leave          6: the record on the Node told no result
   shortest grace given            30 of 30 s
   fewest ready pods               9 of 12, the budget asks for 10
 
@@ -265,6 +265,7 @@ func TestLogText(t *testing.T) {
 			"drained  graceful=6 truncated=0 slack_seconds=84.4", true},
 		{"another node", `{"level":"info","node":"n2","message":"drained"}`, "", false},
 		{"start", `{"level":"info","message":"leading"}`, "", false},
+		{"start on the node", `{"level":"info","node":"n1","message":"polling instance metadata"}`, "", false},
 		{"trouble", `{"level":"error","error":"receive: refused","message":"read queue"}`, "error: read queue  error=receive: refused", true},
 		{"no JSON", "panic: oh\n", "panic: oh", true},
 		{"empty", "\n", "", false},

@@ -55,7 +55,7 @@ func play(ctx context.Context, mode string, screen *screen) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	screen.step("start the control plane: etcd, API server, controllers, scheduler, Karpenter")
+	screen.step("start the control plane: etcd, API server, scheduler, Karpenter")
 	cluster, err := controlplane.Start(ctx, controlplane.Options{Karpenter: true, Log: screen})
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func play(ctx context.Context, mode string, screen *screen) (err error) {
 		cancel(errors.New("spot-handler ended"))
 	}()
 
-	screen.step("EC2 announces that it takes node %s in %.0f s", node.Name, notice.Seconds())
+	screen.step("EC2 announces that it takes a node in %.0f s:\n%11s%s", notice.Seconds(), "", node.Name)
 	now := time.Now()
 	// The notices of both sources carry whole seconds.
 	deadline := now.Truncate(time.Second).Add(notice)
@@ -105,6 +105,7 @@ func play(ctx context.Context, mode string, screen *screen) (err error) {
 	if err != nil {
 		return err
 	}
+	screen.end()
 	screen.print(summary(state))
 	if len(state.problems()) > 0 {
 		return errEndedBadly
@@ -136,7 +137,7 @@ func show(ctx context.Context, screen *screen, observer *observer, limit time.Ti
 func prepare(ctx context.Context, cluster *controlplane.Cluster, screen *screen) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
 	defer cancel()
-	screen.step("create NodePools %s (spot) and %s (on-demand, boots in %s)", pool, fallbackPool, boot)
+	screen.step("create NodePools %s and %s, which boots in %.0f s", pool, fallbackPool, boot.Seconds())
 	if err := cluster.CreatePools(ctx,
 		controlplane.PoolSpec{
 			Name: pool, Weight: 100, CPUs: nodeCPUs, Boot: boot,

@@ -16,7 +16,7 @@ import (
 const (
 	hideCursor = "\x1b[?25l"
 	showCursor = "\x1b[?25h"
-	clearRight = "\x1b[K"
+	clearLine  = "\x1b[2K"
 	clearBelow = "\x1b[J"
 	upLines    = "\x1b[%dA\r"
 )
@@ -100,7 +100,7 @@ func (s *screen) show(lines []string) {
 	var b strings.Builder
 	b.WriteString(hideCursor + s.home())
 	for _, line := range lines {
-		b.WriteString(cut(line, max(1, columns-1)) + clearRight + "\n")
+		b.WriteString(clearLine + cut(line, columns) + "\n")
 	}
 	b.WriteString(clearBelow)
 	s.shown = lines
