@@ -26,6 +26,11 @@ const staleAfter = 3 * time.Minute
 // or two mean that something rewrites it all the time; the source comes back later.
 const acceptAttempts = 5
 
+// acceptsAtOnce is how many notices are written at the same moment. It is enough to
+// keep any API server busy, and more would only make each wait longer, and with them
+// all other requests, such as the renewal of the leader's lease.
+const acceptsAtOnce = 64
+
 // RebalancePolicy says what is done on a rebalance recommendation.
 type RebalancePolicy string
 
@@ -45,6 +50,10 @@ func RebalancePolicies() []RebalancePolicy {
 // otherwise. Unknown means that no Node is that instance at this moment: whether to
 // ask again is the source's decision.
 func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	if err := h.writing.Acquire(ctx, 1); err != nil {
+		return "", fmt.Errorf("wait for a place among %d notices: %w", acceptsAtOnce, err)
+	}
+	defer h.writing.Release(1)
 	node, ok := h.opts.Index.Find(n)
 	for attempt := 0; ok && attempt < acceptAttempts; attempt++ {
 		rec, verdict := h.judge(node, n)

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -70,6 +71,7 @@ type Handler struct {
 	opts    Options
 	metrics *metrics
 	queue   workqueue.TypedRateLimitingInterface[string]
+	writing *semaphore.Weighted // of acceptsAtOnce
 
 	mu    sync.Mutex
 	known map[string]*known
@@ -97,7 +99,8 @@ func New(opts Options) *Handler {
 		metrics: newMetrics(opts.Registerer),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second)),
-		known: map[string]*known{},
+		writing: semaphore.NewWeighted(acceptsAtOnce),
+		known:   map[string]*known{},
 	}
 	opts.Registerer.MustRegister(newActive(h.active))
 	opts.Index.OnChange(h.Enqueue)

@@ -87,7 +87,7 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 
 	requestErr := h.replace(ctx, node, k, &rec, view)
 	in.Capacity = capacity(k, requestErr)
-	if rec.Phase == interruption.Noticed { // before the first eviction, so that a successor knows how many pods there were
+	if rec.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so that a successor knows how many pods there were
 		rec.Phase = interruption.Draining
 		if in.Capacity == drain.PendingCapacity || rec.Deadline == nil {
 			rec.Phase = interruption.Replacing

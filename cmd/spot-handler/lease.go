@@ -13,14 +13,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A leader that is killed costs at most leaseDuration and a retry, about six seconds
+// A leader that is killed costs at most leaseDuration and a retry, about seven seconds
 // of the 120: then another replica drains. A leader that cannot renew for
-// renewDeadline stops by itself before that, so that there are never two. A replica
+// renewDeadline stops by itself before that, so that there are never two; it is as
+// long as can be, as an API server under a burst may take seconds to answer. A replica
 // reads the Lease once a second, which an API server does not notice.
 const (
 	leaseName     = "spot-handler"
-	leaseDuration = 5 * time.Second
-	renewDeadline = 3500 * time.Millisecond
+	leaseDuration = 6 * time.Second
+	renewDeadline = 5 * time.Second
 	retryPeriod   = time.Second
 )
 

@@ -10,6 +10,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -39,6 +40,23 @@ func startQueueMode(b *testing.B, ctx context.Context, kubeconfig string, sqs *s
 	d := start(b, daemon.Options{Args: []string{"queue", "--queue-url=" + queue.URL()}, Kubeconfig: kubeconfig, SQS: sqs.URL})
 	must(b, d.WaitReady(ctx))
 	return d
+}
+
+// untilDead returns a context that ends with the daemon, which must not end by itself.
+func untilDead(ctx context.Context, d *daemon.Daemon) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-d.Done():
+			text := ""
+			if lines := d.Lines(""); len(lines) > 0 {
+				text = lines[len(lines)-1].Message()
+			}
+			cancel(fmt.Errorf("the daemon ended with code %d: %s", d.ExitCode(), text))
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 func start(b *testing.B, o daemon.Options) *daemon.Daemon {

@@ -20,8 +20,8 @@ import (
 // heartbeat is so long that no node is missed: they have no kubelet.
 const heartbeat = time.Hour
 
-// burstTimeout bounds one size of burst, with all its rounds.
-const burstTimeout = 10 * time.Minute
+// roundTimeout bounds one round, with the making of its nodes.
+const roundTimeout = 90 * time.Second
 
 // BenchmarkCordonBurst sends the notices of many nodes at once through the queue and
 // measures until all of them are cordoned, beside a raw loop of the same patches. The
@@ -53,17 +53,11 @@ type burst struct {
 }
 
 func measureBurst(b *testing.B, n int) {
-	ctx, cancel := context.WithTimeoutCause(b.Context(), burstTimeout, fmt.Errorf("not within %s", burstTimeout))
-	defer cancel()
 	cluster := controlplane.ForTest(b, controlplane.Options{Audit: true, Heartbeat: heartbeat})
 	client, err := rawClient(cluster)
 	must(b, err)
-	f := &field{B: b, ctx: ctx, cluster: cluster, client: client, n: n}
-
-	// The first requests of a new API server are slow, whoever makes them.
-	f.n = 200
-	f.rawRound("warm-up")
-	f.n = n
+	f := &field{B: b, cluster: cluster, client: client, n: n}
+	f.rawRound("warm-up") // the first requests of a new API server are slow, whoever makes them
 
 	var all []burst
 	for i := range rounds {
@@ -78,30 +72,31 @@ func measureBurst(b *testing.B, n int) {
 // field is where bursts are measured.
 type field struct {
 	*testing.B
-	ctx     context.Context
 	cluster *controlplane.Cluster
 	client  kubernetes.Interface
 	n       int // nodes
 }
 
-func (f *field) create(prefix string) []*corev1.Node {
+func (f *field) create(ctx context.Context, prefix string) []*corev1.Node {
 	f.Helper()
-	nodes, err := f.cluster.CreateBareNodes(f.ctx, controlplane.BareNodes{Count: f.n, Prefix: prefix, Unmanaged: true, Labels: map[string]string{"bench": prefix}})
+	nodes, err := f.cluster.CreateBareNodes(ctx, controlplane.BareNodes{
+		Count: f.n, Prefix: prefix, Unmanaged: true, Labels: map[string]string{"bench": prefix},
+	})
 	must(f.B, err)
 	return nodes
 }
 
-func (f *field) remove(prefix string) {
+func (f *field) remove(ctx context.Context, prefix string) {
 	f.Helper()
-	must(f.B, f.client.CoreV1().Nodes().DeleteCollection(f.ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "bench=" + prefix}))
+	must(f.B, f.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "bench=" + prefix}))
 }
 
 // rawRound cordons with the raw loop.
 func (f *field) rawRound(prefix string) (burst, map[string]sight) {
 	f.Helper()
-	ctx, stop := context.WithCancel(f.ctx)
+	ctx, stop := context.WithTimeoutCause(f.Context(), roundTimeout, fmt.Errorf("not within %s", roundTimeout))
 	defer stop()
-	f.create(prefix)
+	f.create(ctx, prefix)
 	pause(f.B, ctx, settleTime)
 	// Read again: the control plane has gone on writing them.
 	list, err := f.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "bench=" + prefix})
@@ -118,22 +113,24 @@ func (f *field) rawRound(prefix string) (burst, map[string]sight) {
 	must(f.B, err)
 	var r burst
 	r.p50, r.p99, r.all = times(seen, func(string) time.Time { return began })
-	f.remove(prefix)
+	f.remove(ctx, prefix)
 	return r, seen
 }
 
 // daemonRound has a new daemon cordon.
 func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	f.Helper()
-	ctx, stop := context.WithCancel(f.ctx)
+	ctx, stop := context.WithTimeoutCause(f.Context(), roundTimeout, fmt.Errorf("not within %s", roundTimeout))
 	defer stop()
-	nodes := f.create(prefix)
+	nodes := f.create(ctx, prefix)
 	sqs := sqsemu.Start(sqsemu.Options{})
 	defer sqs.Close()
 	queue := sqs.Queue("spot-handler")
 	d := startQueueMode(f.B, ctx, f.cluster.Kubeconfig, sqs, queue)
-	waitLine(f.B, ctx, d, "leading")
-	pause(f.B, ctx, settleTime)
+	alive, stopped := untilDead(ctx, d)
+	defer stopped()
+	waitLine(f.B, alive, d, "leading")
+	pause(f.B, alive, settleTime)
 
 	var r burst
 	r.idle, _ = resident(d)
@@ -147,11 +144,11 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 		sent[node.Name] = time.Now()
 		queue.Send(daemon.EventBridge(daemon.SpotInterruption, eventID(node.Name), controlplane.InstanceID(node.Name), sent[node.Name]))
 	}
-	seen, err := watch.waitCordoned(ctx, f.n)
+	seen, err := watch.waitCordoned(alive, f.n)
 	must(f.B, err)
 	r.watching, r.watchesEnded = watch.cost()
-	must(f.B, watch.waitReleased(ctx, f.n))
-	must(f.B, queue.WaitEmpty(ctx))
+	must(f.B, watch.waitReleased(alive, f.n))
+	must(f.B, queue.WaitEmpty(alive))
 	r.settled = time.Since(began).Seconds()
 	_, r.peak = resident(d)
 	must(f.B, sameMarks(seen, raw))
@@ -164,7 +161,7 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	if code := d.Stop(); code != 0 {
 		f.Errorf("the daemon ended with code %d", code)
 	}
-	f.remove(prefix)
+	f.remove(ctx, prefix)
 	return r
 }
 

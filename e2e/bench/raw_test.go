@@ -3,11 +3,10 @@ package bench
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,24 +26,25 @@ func rawClient(cluster *controlplane.Cluster) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// rawCordon sends for every node the patch that the daemon sends, all at once, as the
-// daemon does: it gives each message a goroutine and waits for none of them. What it
-// leaves out is the daemon: no queue, no index, nothing that follows the patch. It
-// returns when the last is answered.
+// concurrency is how many patches the daemon has under way at once.
+const concurrency = 64
+
+// rawCordon sends for every node the patch that the daemon sends, at the daemon's
+// concurrency. What it leaves out is the daemon: no queue, no index, nothing that
+// follows the patch. It returns when the last is answered.
 func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1.Node) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(nodes))
-	for i, node := range nodes {
-		wg.Go(func() {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(concurrency)
+	for _, node := range nodes {
+		g.Go(func() error {
 			patch, err := rawPatch(node)
 			if err == nil {
 				_, err = client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			}
-			errs[i] = err
+			return err
 		})
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return g.Wait()
 }
 
 // rawPatch has the content of the daemon's patch; that it has is checked by

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -108,34 +109,34 @@ func (w *watcher) note(change func()) {
 	}
 }
 
-// wait returns when enough says so. It holds the lock while it asks.
-func (w *watcher) wait(ctx context.Context, what string, enough func() bool) error {
+// wait returns when so many nodes are as the watch is asked to count.
+func (w *watcher) wait(ctx context.Context, n int, what string, count func() int) error {
 	for {
 		w.mu.Lock()
-		done, err := enough(), w.err
+		reached, err := count(), w.err
 		w.mu.Unlock()
-		if done || err != nil {
+		if reached >= n || err != nil {
 			return err
 		}
 		select {
 		case <-w.changed:
 		case <-ctx.Done():
-			return fmt.Errorf("wait until %s: %w", what, context.Cause(ctx))
+			return fmt.Errorf("%d of %d nodes are %s: %w", reached, n, what, context.Cause(ctx))
 		}
 	}
 }
 
 // waitCordoned returns when n nodes are cordoned, and how they were seen first.
 func (w *watcher) waitCordoned(ctx context.Context, n int) (map[string]sight, error) {
-	err := w.wait(ctx, fmt.Sprintf("%d nodes are cordoned", n), func() bool { return len(w.first) == n })
+	err := w.wait(ctx, n, "cordoned", func() int { return len(w.first) })
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.first, err // no further node is added
+	return maps.Clone(w.first), err
 }
 
 // waitReleased returns when the daemon has done all that it does for n nodes.
 func (w *watcher) waitReleased(ctx context.Context, n int) error {
-	return w.wait(ctx, fmt.Sprintf("%d nodes are released", n), func() bool { return len(w.released) == n })
+	return w.wait(ctx, n, "released", func() int { return len(w.released) })
 }
 
 // cost is what the watch has spent on events, and how often it was ended, until now.

@@ -78,7 +78,7 @@ func run(ctx context.Context, args []string, stdout, stderr *os.File) int {
 	case err == nil:
 		return 0
 	case ctx.Err() != nil:
-		fmt.Fprintln(stderr, "demo: interrupted, nothing is left running")
+		fmt.Fprintln(stderr, "demo: interrupted:", err) // tells also if something could not be stopped
 		return 130
 	case !errors.Is(err, errEndedBadly): // the summary has said why
 		fmt.Fprintln(stderr, "demo:", err)
