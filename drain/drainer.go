@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 )
@@ -36,6 +37,10 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
+// startsAtOnce is how many watches are opened at the same moment: each has the API
+// server read a node's pods, and a thousand at once would hold up all else.
+const startsAtOnce = 32
+
 // Drainer drains nodes. Its methods are safe for concurrent use and none waits for
 // a pod.
 type Drainer struct {
@@ -43,6 +48,8 @@ type Drainer struct {
 	metrics *metrics
 	queue   *queue
 	budgets *budgets
+
+	starting *semaphore.Weighted // of startsAtOnce
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -53,7 +60,7 @@ func New(opts Options) *Drainer {
 	if opts.Workers == 0 {
 		opts.Workers = 32
 	}
-	d := &Drainer{opts: opts, queue: newQueue(), sessions: map[string]*session{}}
+	d := &Drainer{opts: opts, queue: newQueue(), starting: semaphore.NewWeighted(startsAtOnce), sessions: map[string]*session{}}
 	d.budgets = newBudgets(opts.Budgets, d.queue.wake, opts.Logger)
 	d.metrics = newMetrics(opts.Registerer, d.blocked)
 	return d
@@ -169,7 +176,7 @@ func (d *Drainer) session(ctx context.Context, node string) *session {
 	defer d.mu.Unlock()
 	s, ok := d.sessions[node]
 	if !ok {
-		s = startSession(ctx, node, d.opts.Pods, func() { d.opts.Notify(node) })
+		s = startSession(ctx, node, d.opts.Pods, d.starting, func() { d.opts.Notify(node) })
 		d.sessions[node] = s
 	}
 	return s

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -40,8 +41,9 @@ type tracked struct {
 	gone      bool
 }
 
-// startSession starts the watch of a node's pods. The watch ends with ctx or stop.
-func startSession(ctx context.Context, node string, client rest.Interface, notify func()) *session {
+// startSession starts the watch of a node's pods. The watch ends with ctx or stop. It
+// takes a place in starting until the pods are known.
+func startSession(ctx context.Context, node string, client rest.Interface, starting *semaphore.Weighted, notify func()) *session {
 	s := &session{node: node, tracked: map[types.UID]*tracked{}}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	lw := cache.NewFilteredListWatchFromClient(client, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
@@ -57,9 +59,13 @@ func startSession(ctx context.Context, node string, client rest.Interface, notif
 			DeleteFunc: func(any) { notify() },
 		},
 	})
-	go s.controller.RunWithContext(s.ctx)
-	go func() { // a node without pods has no event to notify of
-		select {
+	go func() {
+		if starting.Acquire(s.ctx, 1) != nil {
+			return
+		}
+		defer starting.Release(1)
+		go s.controller.RunWithContext(s.ctx)
+		select { // a node without pods has no event to notify of
 		case <-s.controller.HasSyncedChecker().Done():
 			notify()
 		case <-s.ctx.Done():

@@ -50,6 +50,8 @@ func RebalancePolicies() []RebalancePolicy {
 // otherwise. Unknown means that no Node is that instance at this moment: whether to
 // ask again is the source's decision.
 func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	h.accepting.Add(1)
+	defer h.accepting.Add(-1)
 	if err := h.writing.Acquire(ctx, 1); err != nil {
 		return "", fmt.Errorf("wait for a place among %d notices: %w", acceptsAtOnce, err)
 	}

@@ -3,6 +3,7 @@ package handler
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,6 +74,8 @@ type Handler struct {
 	queue   workqueue.TypedRateLimitingInterface[string]
 	writing *semaphore.Weighted // of acceptsAtOnce
 
+	accepting atomic.Int64 // notices inside Accept
+
 	mu    sync.Mutex
 	known map[string]*known
 }
@@ -83,8 +86,9 @@ type known struct {
 	rec             interruption.Record
 	resourceVersion string // of our own last write
 	replacement     interruption.Replacement
-	requested       bool // replacement holds an answer of the provisioner
-	unreadable      bool // said so
+	requested       bool      // replacement holds an answer of the provisioner
+	unreadable      bool      // said so
+	first           time.Time // when its reconciliation was first due
 
 	// final is the record of a drain that has ended and been counted; it is kept for
 	// when that cannot be written at once.
@@ -139,12 +143,32 @@ func (h *Handler) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
+// The fast lane goes first: while notices are being written, a node's drain does not
+// begin, for up to yieldFor. The cordons of a burst are done a second or two earlier
+// for it, and no drain is late: its replacement takes much longer to boot.
+const (
+	yieldFor   = 3 * time.Second
+	yieldCheck = 50 * time.Millisecond
+)
+
+func (h *Handler) yields(name string) bool {
+	k := h.remember(name)
+	if k.first.IsZero() {
+		k.first = time.Now()
+	}
+	return h.accepting.Load() > 0 && time.Since(k.first) < yieldFor
+}
+
 func (h *Handler) work(ctx context.Context) bool {
 	name, shutdown := h.queue.Get()
 	if shutdown {
 		return false
 	}
 	defer h.queue.Done(name)
+	if h.yields(name) {
+		h.queue.AddAfter(name, yieldCheck)
+		return true
+	}
 	again, err := h.reconcile(ctx, name)
 	switch {
 	case ctx.Err() != nil:

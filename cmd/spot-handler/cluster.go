@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"net/http"
+	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -64,8 +66,14 @@ func newClients(cfg config) (*clients, error) {
 		}
 		return client
 	}
-	core, policy := group(corev1.SchemeGroupVersion), group(policyv1.SchemeGroupVersion)
-	coordination, authorization := group(coordinationv1.SchemeGroupVersion), group(authorizationv1.SchemeGroupVersion)
+	core, policy, authorization := group(corev1.SchemeGroupVersion), group(policyv1.SchemeGroupVersion), group(authorizationv1.SchemeGroupVersion)
+	// The lease has a connection of its own: its renewal must not queue behind a burst.
+	alone := rest.CopyConfig(conf)
+	alone.Dial = (&net.Dialer{Timeout: leaseDialTimeout}).DialContext
+	if transport, err = rest.HTTPClientFor(alone); err != nil {
+		return nil, fmt.Errorf("connect to cluster: %w", err)
+	}
+	coordination := group(coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
@@ -83,11 +91,14 @@ func newClients(cfg config) (*clients, error) {
 			func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} }),
 	}
 	// Karpenter's objects have no protobuf form; the dynamic client speaks JSON.
-	if c.dynamic, err = dynamic.NewForConfigAndClient(conf, transport); err != nil {
+	if c.dynamic, err = dynamic.NewForConfig(conf); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	return c, nil
 }
+
+// leaseDialTimeout leaves time for another attempt within renewDeadline.
+const leaseDialTimeout = 2 * time.Second
 
 func newGroup(conf *rest.Config, gv schema.GroupVersion, transport *http.Client) (*rest.RESTClient, error) {
 	conf = rest.CopyConfig(conf)

@@ -76,8 +76,8 @@ func (l *lease) keep(ctx context.Context) error {
 		if pause(ctx) != nil {
 			return nil
 		}
-		attempt, cancel := context.WithDeadline(ctx, renewed.Add(renewDeadline))
 		started := time.Now()
+		attempt, cancel := context.WithTimeout(ctx, min(renewDeadline/2, time.Until(renewed.Add(renewDeadline)))) // one that hangs leaves time for another
 		held, err := l.try(attempt)
 		cancel()
 		switch {

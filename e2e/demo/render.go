@@ -223,7 +223,7 @@ func summary(s state) []string {
 		"watch event in which this program sees the change, delivery of both included.",
 	}
 	if s.mode == imdsMode {
-		lines = append(lines, "The wait for the next poll of the metadata service, every 2 s, is in them too.")
+		lines = append(lines, "The wait for the next poll of the metadata service, about 2 s, is in them too.")
 	}
 	lines = append(lines, "")
 	problems := s.problems()
