@@ -62,7 +62,7 @@ func (p *Poller) submitUntilAccepted(ctx context.Context, n interruption.Notice,
 			return n, false
 		}
 		if err == nil {
-			level := zerolog.DebugLevel // the accepter tells what it did
+			level := zerolog.DebugLevel          // the accepter tells what it did
 			if verdict == interruption.Unknown { // of the very node that we run on
 				level = zerolog.WarnLevel
 			}

@@ -43,7 +43,7 @@ func (r row) ratios() []float64 {
 	var ratios []float64
 	for i, v := range r.values {
 		switch {
-		case r.limit != nil:
+		case r.limit != nil && r.limit[i] > 0:
 			ratios = append(ratios, v/r.limit[i])
 		case r.goal > 0:
 			ratios = append(ratios, v/r.goal)
