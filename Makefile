@@ -23,7 +23,7 @@ build:
 
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
-	go test -timeout 40m -parallel 3 ./...
+	go test -timeout 40m -p 1 -parallel 3 ./...
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

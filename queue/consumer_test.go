@@ -493,8 +493,9 @@ func TestInFlightIsBounded(t *testing.T) {
 			f.send("same", body, 1)
 		}
 		time.Sleep(10 * time.Second)
-		if n := len(a.notices()); n != maxInFlight {
-			t.Errorf("%d in flight, want %d", n, maxInFlight)
+		// A receiver takes room for a whole batch, so that the last places may stay free.
+		if n := len(a.notices()); n > maxInFlight || n <= maxInFlight-batchSize {
+			t.Errorf("%d in flight, want %d, less than a batch fewer", n, maxInFlight)
 		}
 		time.Sleep(2 * time.Minute)
 		if err := r.Healthy(); err == nil {

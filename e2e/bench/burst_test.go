@@ -29,8 +29,8 @@ const roundTimeout = 90 * time.Second
 // nodes have no pods: what the daemon does after the cordon is the least that it ever
 // does, and competes with the cordons of the other nodes all the same.
 //
-// The two take turns, each on nodes of its own, which are deleted afterwards, so that
-// both meet the API server with as many nodes and the same history.
+// The daemon and the loops take turns, each on nodes of its own, which are deleted
+// afterwards, so that all meet the API server with as many nodes and the same history.
 func BenchmarkCordonBurst(b *testing.B) {
 	for _, nodes := range []int{500, 1000} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
@@ -44,7 +44,8 @@ func BenchmarkCordonBurst(b *testing.B) {
 // burst is what one round has measured, in seconds, requests and MiB.
 type burst struct {
 	p50, p99, all          float64 // from the message to the cordon; all: from the first message to the last cordon
-	rawP50, rawP99, rawAll float64
+	rawP50, rawP99, rawAll float64 // of the raw loop at the same concurrency
+	boundless              float64 // as rawAll, with all patches at once
 	cpu, rawCPU            float64 // of control plane, benchmark and daemon until the last cordon
 	logP99                 float64 // as p99, by the audit log instead of the watch
 	watching               float64 // of all: how long the watch was busy
@@ -59,13 +60,15 @@ func measureBurst(b *testing.B, n int) {
 	client, err := rawClient(cluster)
 	must(b, err)
 	f := &field{B: b, cluster: cluster, client: client, n: n}
-	f.rawRound("warm-up") // the first requests of a new API server are slow, whoever makes them
+	f.rawRound("warm-up", sameConcurrency) // the first requests of a new API server are slow, whoever makes them
 
 	var all []burst
 	for i := range rounds {
-		raw, seen := f.rawRound(fmt.Sprintf("raw-%d", i))
+		boundless, _ := f.rawRound(fmt.Sprintf("boundless-%d", i), n)
+		raw, seen := f.rawRound(fmt.Sprintf("raw-%d", i), sameConcurrency)
 		round := f.daemonRound(fmt.Sprintf("spot-%d", i), seen)
 		round.rawP50, round.rawP99, round.rawAll, round.rawCPU = raw.p50, raw.p99, raw.all, raw.cpu
+		round.boundless = boundless.all
 		all = append(all, round)
 	}
 	reportBurst(b, n, all)
@@ -99,7 +102,7 @@ func (f *field) processes(others ...int) []int {
 }
 
 // rawRound cordons with the raw loop.
-func (f *field) rawRound(prefix string) (burst, map[string]sight) {
+func (f *field) rawRound(prefix string, atOnce int) (burst, map[string]sight) {
 	f.Helper()
 	ctx, stop := context.WithTimeoutCause(f.Context(), roundTimeout, fmt.Errorf("not within %s", roundTimeout))
 	defer stop()
@@ -117,7 +120,7 @@ func (f *field) rawRound(prefix string) (burst, map[string]sight) {
 	var r burst
 	used := processorTime(f.processes()...)
 	began := time.Now()
-	must(f.B, rawCordon(ctx, f.client, nodes))
+	must(f.B, rawCordon(ctx, f.client, nodes, atOnce))
 	seen, err := watch.waitCordoned(ctx, f.n)
 	must(f.B, err)
 	r.cpu = processorTime(f.processes()...) - used
@@ -230,6 +233,10 @@ func reportBurst(b *testing.B, n int, all []burst) {
 		what: of + "all cordoned", unit: "s", goal: 1.3, ofLimit: true,
 		values: get(func(r burst) float64 { return r.all }), limit: get(func(r burst) float64 { return r.rawAll }),
 	}
+	boundless := row{
+		what: of + "all cordoned, beside a raw loop of all at once", unit: "s",
+		values: whole.values, limit: get(func(r burst) float64 { return r.boundless }),
+	}
 	p50 := row{what: of + "notice to cordon, p50", unit: "s",
 		values: get(func(r burst) float64 { return r.p50 }), limit: get(func(r burst) float64 { return r.rawP50 })}
 	p99 := row{what: of + "notice to cordon, p99", unit: "s",
@@ -244,7 +251,7 @@ func reportBurst(b *testing.B, n int, all []burst) {
 	cpu := row{what: of + "processor time of all processes until all are cordoned", unit: "s",
 		values: get(func(r burst) float64 { return r.cpu }), limit: get(func(r burst) float64 { return r.rawCPU })}
 
-	rows := []row{p50, p99, whole, cpu, accept,
+	rows := []row{p50, p99, whole, boundless, cpu, accept,
 		{what: of + "other requests per notice, before the last cordon", values: perNode(func(c requestCount) int { return c.meanwhile })}}
 	kinds := map[string]bool{}
 	for _, r := range all {

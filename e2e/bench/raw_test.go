@@ -29,22 +29,32 @@ func rawClient(cluster *controlplane.Cluster) (kubernetes.Interface, error) {
 // concurrency is how many patches the daemon has under way at once.
 const concurrency = 64
 
-// rawCordon sends for every node the patch that the daemon sends, at the daemon's
-// concurrency. What it leaves out is the daemon: no queue, no index, nothing that
-// follows the patch. It returns when the last is answered.
-func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1.Node) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(concurrency)
+// sameConcurrency is how many patches the raw loop has under way at once: as many as
+// the daemon's acceptsAtOnce, in package handler. The bound alone makes a difference:
+// the control plane answers every cordon with a taint of its own, and the fewer patches
+// are under way, the more of those come between them.
+const sameConcurrency = 64
+
+// rawCordon sends for every node the patch that the daemon sends, atOnce at the same
+// moment. What it leaves out is the daemon: no queue, no index, nothing that follows
+// the patch. It returns when the last is answered.
+func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1.Node, atOnce int) error {
+	var g errgroup.Group
+	g.SetLimit(atOnce)
 	for _, node := range nodes {
 		g.Go(func() error {
 			patch, err := rawPatch(node)
-			if err == nil {
-				_, err = client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+			if err != nil {
+				return fmt.Errorf("make patch: %w", err)
 			}
+			_, err = client.CoreV1().Nodes().Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 			return err
 		})
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("cordon in a raw loop: %w", err)
+	}
+	return nil
 }
 
 // rawPatch has the content of the daemon's patch; that it has is checked by

@@ -233,11 +233,11 @@ func (s *story) watchReady(service string) (fewest func() int) {
 	}
 }
 
-// podsOn lists the pods of a service that are on the node.
+// podsOn lists the pods of a service that are on the node and have not ended.
 func (s *story) podsOn(node, service string) []corev1.Pod {
 	s.Helper()
 	list, err := s.cluster.Client.CoreV1().Pods("default").List(s.ctx, metav1.ListOptions{
-		LabelSelector: controlplane.Selector(service), FieldSelector: "spec.nodeName=" + node,
+		LabelSelector: controlplane.Selector(service), FieldSelector: "status.phase!=Failed,status.phase!=Succeeded,spec.nodeName=" + node,
 	})
 	s.must(err)
 	return list.Items
