@@ -8,6 +8,7 @@ package daemon
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -37,8 +38,14 @@ func Build() (string, error) {
 			buildErr = fmt.Errorf("find cache directory: %w", err)
 			return
 		}
-		// A directory for each process: two of them may build at the same time.
-		dir := filepath.Join(cache, "spot-handler", "daemon")
+		root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "spot-handler").Output()
+		if err != nil {
+			buildErr = fmt.Errorf("find checkout: %w", err)
+			return
+		}
+		// A place for each checkout, and a name for each process until the build is whole:
+		// several may build at the same time.
+		dir := filepath.Join(cache, "spot-handler", fmt.Sprintf("daemon-%x", sha256.Sum256(root))[:len("daemon-")+16])
 		if buildErr = os.MkdirAll(dir, 0o755); buildErr != nil {
 			return
 		}

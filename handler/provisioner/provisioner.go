@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"spot-handler/handler/interruption"
@@ -49,6 +50,9 @@ type Need struct {
 	// Daemons are the DaemonSet pods of the interrupted node: its replacement will
 	// run them too.
 	Daemons []*corev1.Pod
+	// Surged are those of Moving whose successors are made before they leave. A pending
+	// successor tells every autoscaler by itself what it needs.
+	Surged map[types.UID]bool
 }
 
 // Options configure a Provisioner.
