@@ -85,6 +85,7 @@ func (f *fakeAPI) remove(path string) {
 
 func (f *fakeAPI) showLocked(kind, path string, o object) {
 	event, _ := json.Marshal(object{"type": kind, "object": o})
+	event = append(event, '\n')
 	for _, w := range f.watchers {
 		if inCollection(path, w.prefix) && w.query(o) {
 			w.events <- event
@@ -152,7 +153,7 @@ func (f *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 					_ = to.CloseWithError(io.EOF)
 					return
 				case event := <-w.events:
-					_, _ = to.Write(append(event, '\n'))
+					_, _ = to.Write(event)
 				}
 			}
 		}()

@@ -25,6 +25,9 @@ type row struct {
 	// the figure only explains others.
 	goal    float64
 	ofLimit bool
+	none    bool // the goal is that there is none
+
+	text string // instead of values
 }
 
 var table struct {
@@ -53,6 +56,9 @@ func (r row) ratios() []float64 {
 }
 
 func (r row) cells() []string {
+	if r.text != "" {
+		return []string{r.what, r.text, "", "", "", "", ""}
+	}
 	cells := []string{r.what, r.number(median(r.values)), r.spread(), "", "", "", ""}
 	if r.limit != nil {
 		cells[3] = r.number(median(r.limit))
@@ -62,6 +68,12 @@ func (r row) cells() []string {
 		cells[4] = fmt.Sprintf("%.2f of goal", median(ratios))
 		if r.limit != nil {
 			cells[4] = fmt.Sprintf("%.2f of limit", median(ratios))
+		}
+	}
+	if r.none {
+		cells[5], cells[6] = "none", "missed"
+		if slices.Max(r.values) == 0 {
+			cells[6] = "reached"
 		}
 	}
 	if r.goal > 0 {
