@@ -82,7 +82,9 @@ func TestBlockedPodsAreForcedWhereThatIsThePolicy(t *testing.T) {
 			forced[p.UID] = p.Name
 		}
 	}
-	deleted := s.requests(func(r request) bool { return r.Verb == "delete" && r.ObjectRef.Resource == "pods" && r.ResponseStatus.Code == 200 })
+	deleted := s.requests(func(r request) bool {
+		return r.Verb == "delete" && r.ObjectRef.Resource == "pods" && r.ResponseStatus.Code == 200
+	})
 	latest := deadline.Add(-10*time.Second - 5*time.Second) // margin, grace
 	for _, r := range deleted {
 		if early := latest.Sub(r.RequestReceivedTimestamp); early > 0 {

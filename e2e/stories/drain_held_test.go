@@ -47,7 +47,9 @@ func TestHeldPodsLeaveAtTheirLatestSafeStart(t *testing.T) {
 	s.eventually("departure of all that may go", func() bool {
 		return len(s.evictions()) == len(movable) && len(s.podsOn(node.Name, "web")) == 0
 	})
-	s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Kind == interruption.RebalanceRecommendation && !r.Phase.Over() })
+	s.waitRecord(node.Name, func(r interruption.Record) bool {
+		return r.Kind == interruption.RebalanceRecommendation && !r.Phase.Over()
+	})
 	s.wantEachOnce(movable)
 
 	deadline := interrupt(queue, node.Name, 40*time.Second)

@@ -2,6 +2,7 @@ package stories
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,7 +10,9 @@ import (
 	"sync"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/e2e/controlplane"
@@ -179,4 +182,42 @@ func (s *story) drill(flags ...string) (*daemon.Daemon, *sqsemu.Queue) {
 	s.Helper()
 	server, queue := s.sqs()
 	return s.runQueue(server, queue, flags...), queue
+}
+
+// stays polls for so long whether something goes on being true.
+func (s *story) stays(d time.Duration, ok func() bool) error {
+	s.Helper()
+	end := time.After(d)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if !ok() {
+			return errors.New("it did not stay so")
+		}
+		select {
+		case <-end:
+			return nil
+		case <-s.ctx.Done():
+			return s.ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// daemonSet runs a DaemonSet and waits for its pods.
+func (s *story) daemonSet(name string, change func(*corev1.PodSpec)) {
+	s.Helper()
+	labels := map[string]string{"app": name}
+	pod := corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: "fake"}}}
+	change(&pod)
+	_, err := s.cluster.Client.AppsV1().DaemonSets("default").Create(s.ctx, &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: pod},
+		},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	_, err = s.cluster.WaitReady(s.ctx, "default", name, 1)
+	s.must(err)
 }
