@@ -28,6 +28,8 @@ type row struct {
 	none    bool // the goal is that there is none
 
 	text string // instead of values
+	// atLeast: the goal is a lower bound.
+	atLeast bool
 }
 
 var table struct {
@@ -77,14 +79,17 @@ func (r row) cells() []string {
 		}
 	}
 	if r.goal > 0 {
-		reached := median(r.values)
-		cells[5] = "≤ " + r.number(r.goal)
+		reached, bound := median(r.values), "≤ "
+		if r.atLeast {
+			bound = "≥ "
+		}
+		cells[5] = bound + r.number(r.goal)
 		if r.ofLimit {
 			reached = median(ratios)
-			cells[5] = fmt.Sprintf("≤ %.2f of limit", r.goal)
+			cells[5] = fmt.Sprintf("%s%.2f of limit", bound, r.goal)
 		}
 		cells[6] = "missed"
-		if reached <= r.goal {
+		if r.atLeast && reached >= r.goal || !r.atLeast && reached <= r.goal {
 			cells[6] = "reached"
 		}
 	}
