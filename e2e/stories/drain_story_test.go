@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
@@ -46,6 +47,8 @@ func quick(d *controlplane.DeploymentSpec) {
 	second := time.Second
 	d.ReadyAfter, d.StopAfter, d.Grace = &second, &second, 5*time.Second
 }
+
+func percent(n int) *intstr.IntOrString { v := intstr.FromString(fmt.Sprint(n, "%")); return &v }
 
 // never is for fields that want a surge or an unavailability of nothing.
 var never = budget(0)
@@ -99,9 +102,7 @@ func (s *story) wantResults(d *daemon.Daemon, want map[string]result) map[string
 			s.Errorf("the log says of %s: %q with %+v, want %q with %+v", node, l.Message(), logged, message, w)
 		}
 		rec := s.waitRecord(node, func(r interruption.Record) bool { return r.Phase == interruption.Released })
-		if rec.Pods == nil || *rec.Pods != (interruption.Pods{
-			Total: w.total(), Graceful: w.graceful, Truncated: w.truncated, Forced: w.forced, Left: w.left,
-		}) {
+		if p := rec.Pods; p == nil || p.Total != w.total() || (result{p.Graceful, p.Truncated, p.Forced, p.Left}) != w {
 			s.Errorf("the record of %s says %+v, want %+v", node, rec.Pods, w)
 		}
 		text := fmt.Sprintf("%d pods: %d graceful, %d truncated, %d forced, %d left", w.total(), w.graceful, w.truncated, w.forced, w.left)
