@@ -54,7 +54,9 @@ func TestStatefulSetPodsAreNotEvictedAgain(t *testing.T) {
 	})
 	if len(created) != len(before)+len(after) {
 		t.Errorf("%d pods were made, want %d: each of the successors once", len(created), len(before)+len(after))
-		for _, r := range s.allRequests(func(r request) bool { return r.Verb != "get" && r.ObjectRef.Resource == "pods" && r.ObjectRef.Name != "" }) {
+		for _, r := range s.allRequests(func(r request) bool {
+			return r.Verb != "get" && r.ObjectRef.Resource == "pods" && r.ObjectRef.Name != ""
+		}) {
 			t.Logf("%s %s %s %s/%s: %d", r.RequestReceivedTimestamp.Format(time.StampMilli), r.UserAgent, r.Verb, r.ObjectRef.Name, r.ObjectRef.Subresource, r.ResponseStatus.Code)
 		}
 	}
