@@ -135,11 +135,9 @@ func (l *ledger) countLocked(now time.Time, d *deployment, pods []*corev1.Pod) (
 		since, isReady := ready(pod)
 		if isReleased := pod.Labels[Released] != ""; isReleased {
 			delete(l.releasing, pod.UID)
-			if !evicting {
-				released++
-				if isReady {
-					extra++
-				}
+			released++ // also one that is being evicted: it is there until it terminates
+			if isReady && !evicting {
+				extra++
 			}
 			continue
 		}
