@@ -296,25 +296,39 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// Volumes that were attached for pods which have left are waited for.
+// Volumes that were attached for pods which have left are waited for, also in the moment
+// in which such a pod has ended and is not gone yet.
 func TestVolumesAreWaitedFor(t *testing.T) {
 	attachment := "/apis/storage.k8s.io/v1/volumeattachments/va"
+	withVolume := pod("a", withGrace(30), func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
+		}}}
+	})
 	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
-		f.pod(pod("a", withGrace(30), func(p *corev1.Pod) {
-			p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
-				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
-			}}}
-		}))
+		f.pod(withVolume)
+		f.put("/api/v1/namespaces/shop/persistentvolumeclaims/data", object{
+			"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": object{"name": "data", "namespace": "shop"},
+			"spec": object{"volumeName": "pv"},
+		})
 		f.put(attachment, object{
 			"apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": object{"name": "va"},
 			"spec": object{"nodeName": "node-a", "source": object{"persistentVolumeName": "pv"}},
 		})
 	}, func(s *scene) {
-		s.api.gone("a")
-		s.pass(time.Second)
-		if status := s.now(); !status.Moved || status.Done || status.Volumes != 1 {
-			s.Fatalf("moved %v, done %v, %d volumes; want to wait for one", status.Moved, status.Done, status.Volumes)
+		waiting := func(when string) {
+			s.Helper()
+			s.pass(time.Second)
+			if status := s.now(); !status.Moved || status.Done || status.Volumes != 1 {
+				s.Fatalf("%s: moved %v, done %v, %d volumes; want to wait for one", when, status.Moved, status.Done, status.Volumes)
+			}
 		}
+		ended := withVolume.DeepCopy()
+		ended.DeletionTimestamp, ended.Status.Phase = &metav1.Time{Time: time.Now()}, corev1.PodFailed
+		s.api.pod(ended)
+		waiting("when the pod has ended")
+		s.api.gone("a")
+		waiting("when the pod has gone")
 		s.api.remove(attachment)
 		s.pass(time.Second)
 		if !s.now().Done {

@@ -319,7 +319,7 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 	switch {
 	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 		return "mirror pod"
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+	case finished(pod):
 		return "finished"
 	case IsDaemon(pod):
 		return "DaemonSet pod"

@@ -17,6 +17,11 @@ func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
 	})
 }
 
+// finished: its containers will not run again.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
 // Why owners ask that a pod be moved as late as possible.
 const (
 	doNotDisrupt = "karpenter.sh/do-not-disrupt"

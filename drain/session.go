@@ -276,8 +276,8 @@ func (s *session) volumes(view View) []string {
 		return nil
 	}
 	for _, decision := range view.Plan { // those of pods that stay are attached rightly
-		if decision.Moves() {
-			continue
+		if decision.Moves() || finished(decision.Pod) {
+			continue // the kubelet says finished of a pod that was evicted, before it is gone
 		}
 		for _, name := range claimsOf(decision.Pod) {
 			if c, ok := d.claims.get(s.ctx, name, func() { d.opts.Notify(s.node) }); ok {

@@ -127,7 +127,7 @@ func (l *ledger) countLocked(now time.Time, d *deployment, pods []*corev1.Pod) (
 	for _, pod := range pods {
 		present[pod.UID] = true
 		_, evicting := l.evicting[pod.UID]
-		if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if pod.DeletionTimestamp != nil || finished(pod) {
 			delete(l.evicting, pod.UID)
 			delete(l.releasing, pod.UID)
 			continue
