@@ -83,6 +83,8 @@ func TestPlan(t *testing.T) {
 		"at once":                  {pod("p"), inTwoMinutes, atOnce, Evict, "nothing to wait for", nil},
 		"latest start now":         {pod("p", withGrace(110)), inTwoMinutes, policy, Evict, "latest safe start has come", nil},
 		"latest start in a second": {pod("p", withGrace(109)), inTwoMinutes, policy, Later, "waits for the replacement", nil},
+		"a moment late":            {pod("p", withGrace(111)), inTwoMinutes, policy, Evict, "latest safe start has come", nil},
+		"late":                     {pod("p", withGrace(113)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
 		"grace does not fit":       {pod("p", withGrace(300)), soon, policy, Evict, "latest safe start has come", seconds(20)},
 		"grace never below 1":      {pod("p"), passed, policy, Evict, "latest safe start has come", seconds(1)},
 		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "latest safe start has come", nil},
@@ -176,8 +178,8 @@ func TestPlanProperties(t *testing.T) {
 			if d.Grace != nil {
 				given = time.Duration(*d.Grace) * time.Second
 			}
-			if end := now.Add(given); given > time.Second && end.After(s.Deadline.Add(-s.Policy.Margin)) && (d.Action == Evict || d.Action == Force) {
-				t.Fatalf("%s evicted now ends at %s, past %s less %s", d.Pod.Name, end, s.Deadline, s.Policy.Margin)
+			if end := now.Add(given); given > time.Second && end.After(s.Deadline.Add(-s.Policy.Margin+lateBy)) && (d.Action == Evict || d.Action == Force) {
+				t.Fatalf("%s evicted now ends at %s, past %s less %s and %s", d.Pod.Name, end, s.Deadline, s.Policy.Margin, lateBy)
 			}
 			if starts[d.Pod.UID].After(d.At) {
 				t.Fatalf("%s starts at %s, and at %s under a tighter deadline", d.Pod.Name, d.At, starts[d.Pod.UID])

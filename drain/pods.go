@@ -51,6 +51,10 @@ func latestStart(pod *corev1.Pod, deadline time.Time, margin time.Duration) time
 	return deadline.Add(-margin - grace(pod))
 }
 
+// lateBy is how late an eviction may be for its latest safe start: timers and queues take
+// their time, and grace periods have whole seconds, so that a millisecond would cost one.
+const lateBy = 2 * time.Second
+
 // clampedGrace is what is left of the pod's grace period, in whole seconds, where
 // it does not fit any more; nil where it does. It is never below one second: zero
 // would delete the pod before the kubelet has stopped it, and a StatefulSet could
@@ -61,7 +65,7 @@ func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin tim
 		return nil
 	}
 	left := deadline.Add(-margin).Sub(now)
-	if left >= grace(pod) {
+	if left >= grace(pod)-min(lateBy, margin) {
 		return nil
 	}
 	seconds := max(1, int64(left/time.Second))
