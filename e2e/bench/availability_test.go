@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/imdsemu"
+	"spot-handler/e2e/sqsemu"
 )
 
 // What the measured service is like: four full nodes of which one goes, so that the
@@ -115,6 +117,31 @@ func BenchmarkWaves(b *testing.B) {
 	}
 }
 
+// BenchmarkAvailabilityMass interrupts half of a pool at once.
+func BenchmarkAvailabilityMass(b *testing.B) {
+	const nodes, lost = 40, 20
+	for b.Loop() {
+		var first float64
+		for _, w := range []way{ways[0], ways[3]} {
+			b.Run(strings.ReplaceAll(w.name, " ", "-"), func(b *testing.B) {
+				s := service{
+					B: b, cluster: controlplane.ForTest(b, controlplane.Options{Karpenter: true}), name: "mass", pods: 7 * nodes, nodes: nodes,
+					ready: readyTime, budget: intstr.FromString("25%"), grace: 30 * time.Second,
+				}
+				r := s.loseMany(lost, w.flags)
+				figure := row{what: fmt.Sprintf("unavailable, %d of %d nodes at once: %s", lost, nodes, w.name), unit: "pod s", values: []float64{r.podSeconds}}
+				if w.name == "surge" {
+					figure.limit = []float64{first}
+				}
+				first = r.podSeconds
+				report(figure)
+				report(row{what: fmt.Sprintf("  fewest ready of %d; not graceful; nodes made", s.pods), text: fmt.Sprintf("%d; %d; %d", r.fewest, r.rough, r.claims)})
+				report(row{what: "  nodes empty after", unit: "s", values: []float64{r.drained}, goal: noticeTime.Seconds()})
+			})
+		}
+	}
+}
+
 // service is a Deployment that fills its nodes, with a spot pool and one to fall back on.
 type service struct {
 	*testing.B
@@ -132,7 +159,7 @@ type service struct {
 func (s service) lose(flags []string) outage {
 	ctx, cancel := context.WithTimeout(s.Context(), 2*availableWait)
 	defer cancel()
-	node := s.setUp(ctx)
+	node := s.setUp(ctx)[0]
 	emulator := imdsemu.Start(imdsemu.Options{InstanceID: controlplane.InstanceID(node.Name)})
 	defer emulator.Close()
 	d := start(s.B, daemon.Options{
@@ -141,33 +168,60 @@ func (s service) lose(flags []string) outage {
 	must(s.B, d.WaitReady(ctx))
 	defer d.Kill()
 
-	before := map[string]bool{}
-	for _, name := range s.claims(ctx) {
-		before[name] = true
-	}
+	before := s.claims(ctx)
 	noticed := time.Now()
 	emulator.Interrupt("terminate", noticed.Add(noticeTime))
-	result := s.watch(ctx, node.Name, noticed)
-	for _, message := range []string{"drained", "deadline reached"} {
-		for _, line := range d.Lines(message) {
-			if line.Message() == message {
-				for _, rough := range []string{"truncated", "forced", "left"} {
-					n, _ := line[rough].(float64)
-					result.rough += int(n)
-				}
-			}
-		}
-	}
-	for _, name := range s.claims(ctx) {
-		if !before[name] {
-			result.claims++
-		}
-	}
+	result := s.watch(ctx, map[string]bool{node.Name: true}, noticed)
+	result.rough = notGraceful(d)
+	result.claims = s.made(ctx, before)
 	return result
 }
 
-// setUp makes the pools, the nodes and the Deployment, and returns one of its full nodes.
-func (s service) setUp(ctx context.Context) *corev1.Node {
+// loseMany interrupts many of the service's nodes at once, through the queue.
+func (s service) loseMany(n int, flags []string) outage {
+	ctx, cancel := context.WithTimeout(s.Context(), 2*availableWait)
+	defer cancel()
+	nodes := s.setUp(ctx)[:n]
+	sqs := sqsemu.Start(sqsemu.Options{})
+	defer sqs.Close()
+	queue, err := sqs.CreateQueue("spot-handler", nil)
+	must(s.B, err)
+	d := start(s.B, daemon.Options{
+		Args: append([]string{"queue", "--queue-url=" + queue.URL()}, flags...), Kubeconfig: s.cluster.Kubeconfig, SQS: sqs.URL,
+	})
+	must(s.B, d.WaitReady(ctx))
+	defer d.Kill()
+
+	before := s.claims(ctx)
+	noticed, doomed := time.Now(), map[string]bool{}
+	for i, node := range nodes {
+		doomed[node.Name] = true
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, fmt.Sprintf("event-%d", i), controlplane.InstanceID(node.Name), noticed))
+	}
+	result := s.watch(ctx, doomed, noticed)
+	for len(d.Lines("drained"))+len(d.Lines("deadline reached")) < n {
+		pause(s.B, ctx, 50*time.Millisecond)
+	}
+	result.rough = notGraceful(d)
+	result.claims = s.made(ctx, before)
+	return result
+}
+
+// notGraceful counts the pods that ended otherwise, as the daemon tells.
+func notGraceful(d *daemon.Daemon) (pods int) {
+	for _, message := range []string{"drained", "deadline reached"} {
+		for _, line := range d.Lines(message) {
+			for _, rough := range []string{"truncated", "forced", "left"} {
+				n, _ := line[rough].(float64)
+				pods += int(n)
+			}
+		}
+	}
+	return pods
+}
+
+// setUp makes the pools, the nodes and the Deployment, and returns its full nodes.
+func (s service) setUp(ctx context.Context) []*corev1.Node {
 	label := map[string]string{"bench.spot-handler/service": s.name}
 	must(s.B, s.cluster.CreatePools(ctx,
 		controlplane.PoolSpec{
@@ -189,11 +243,11 @@ func (s service) setUp(ctx context.Context) *corev1.Node {
 	must(s.B, err)
 	_, err = s.cluster.CreateNodes(ctx, s.name+"-spot", s.spare)
 	must(s.B, err)
-	return nodes[0]
+	return nodes
 }
 
-// watch follows the service's pods until its node is empty and all are ready again.
-func (s service) watch(ctx context.Context, node string, from time.Time) outage {
+// watch follows the service's pods until the nodes are empty and all are ready again.
+func (s service) watch(ctx context.Context, doomed map[string]bool, from time.Time) outage {
 	ctx, cancel := context.WithTimeout(ctx, availableWait)
 	defer cancel()
 	o, last, missing := outage{fewest: s.pods}, from, 0
@@ -203,7 +257,7 @@ func (s service) watch(ctx context.Context, node string, from time.Time) outage 
 			if controlplane.Ready(p) {
 				ready++
 			}
-			if p.Spec.NodeName == node {
+			if doomed[p.Spec.NodeName] {
 				on++
 			}
 		}
@@ -230,4 +284,14 @@ func (s service) claims(ctx context.Context) []string {
 		names = append(names, claim.GetName())
 	}
 	return names
+}
+
+// made counts the NodeClaims that were not there before.
+func (s service) made(ctx context.Context, before []string) (n int) {
+	for _, name := range s.claims(ctx) {
+		if !slices.Contains(before, name) {
+			n++
+		}
+	}
+	return n
 }
