@@ -130,12 +130,14 @@ func evalDuration(t *testing.T, e ast.Expr) time.Duration {
 // sdk is where the AWS clients are.
 const sdk = "github.com/aws/aws-sdk-go-v2/service/"
 
-// called are the IAM actions of the SDK operations that a package calls, each once: every
-// operation's input is a struct of its own, named after it. What the package's client
-// interfaces offer has to be the same; an operation that is only offered is not needed.
+// called are the IAM actions of the AWS operations that a package calls, each once.
+//
+// With the SDK's clients every operation's input is a struct of its own, named after it.
+// What the package's client interfaces offer has to be the same; an operation that is only
+// offered is not needed. Requests that the package makes and signs itself count too.
 func called(t *testing.T, dir string) []string {
 	t.Helper()
-	var calls, offers []string
+	var calls, offers, signed []string
 	for _, f := range packageFiles(t, dir) {
 		services := map[string]string{} // by the name in this file
 		for _, i := range f.Imports {
@@ -158,6 +160,8 @@ func called(t *testing.T, dir string) []string {
 					}
 					return true
 				})
+			case *ast.FuncDecl:
+				signed = append(signed, signedActions(t, n)...)
 			}
 			return true
 		})
@@ -166,7 +170,43 @@ func called(t *testing.T, dir string) []string {
 	if !slices.Equal(calls, offers) {
 		t.Errorf("package %s calls %v, its client interfaces offer %v", dir, calls, offers)
 	}
-	return calls
+	return unique(append(calls, signed...))
+}
+
+// signedActions are those of a function that signs a request itself: the service as the
+// signer is told, the field Action of the form that is sent. A signature for which that is
+// not found is an error, as nobody could tell then what the role has to allow.
+func signedActions(t *testing.T, f *ast.FuncDecl) []string {
+	t.Helper()
+	service, operations := "", []string(nil)
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.CallExpr:
+			// SignHTTP(ctx, credentials, request, hash, service, region, time)
+			if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "SignHTTP" && len(n.Args) >= 5 {
+				service = literal(t, n.Args[4])
+			}
+		case *ast.KeyValueExpr:
+			key, ok := n.Key.(*ast.BasicLit)
+			values, listed := n.Value.(*ast.CompositeLit)
+			if ok && listed && key.Value == `"Action"` {
+				for _, v := range values.Elts {
+					operations = append(operations, literal(t, v))
+				}
+			}
+		}
+		return true
+	})
+	if service == "" {
+		return nil
+	}
+	if len(operations) == 0 {
+		t.Errorf("%s signs a request to %s: which action?", f.Name.Name, service)
+	}
+	for i, o := range operations {
+		operations[i] = service + ":" + o
+	}
+	return operations
 }
 
 func unique(list []string) []string {

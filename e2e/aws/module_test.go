@@ -345,3 +345,20 @@ func (m *module) instances(t *testing.T, kind string) map[string]cty.Value {
 	}
 	return found
 }
+
+// hclDiagnostics is what a visitor of expressions has to return.
+type hclDiagnostics = hcl.Diagnostics
+
+// pathOf are the names of a reference, without indexes.
+func pathOf(ref hcl.Traversal) []string {
+	var path []string
+	for _, step := range ref {
+		switch step := step.(type) {
+		case hcl.TraverseRoot:
+			path = append(path, step.Name)
+		case hcl.TraverseAttr:
+			path = append(path, step.Name)
+		}
+	}
+	return path
+}
