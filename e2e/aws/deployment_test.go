@@ -134,11 +134,15 @@ var ways = map[string]func(*testing.T, settings) deployment{
 	"terraform":      terraform,
 }
 
-// everyWay runs a test on what each template makes of the settings.
+// everyWay runs a test on what each template makes of the settings, and on what the
+// commands of deploy/aws.md make, which have no choices.
 func everyWay(t *testing.T, s settings, test func(*testing.T, deployment)) {
 	t.Helper()
 	for name, deploy := range ways {
 		t.Run(name, func(t *testing.T) { test(t, deploy(t, s)) })
+	}
+	if s == (settings{}) {
+		t.Run("by hand", func(t *testing.T) { test(t, byHand(t, s)) })
 	}
 }
 

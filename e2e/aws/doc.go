@@ -9,5 +9,7 @@
 // properties are checked against the published schemas.
 //
 // It is a module of its own, so that the daemon's go.mod does not get HCL and the
-// schemas of all AWS resources. Nothing here talks to AWS.
+// schemas of all AWS resources. The files that it reads are outside of that module, and
+// the go command does not notice when they change: run it with -count=1, as make does.
+// Nothing here talks to AWS.
 package aws

@@ -362,3 +362,24 @@ func pathOf(ref hcl.Traversal) []string {
 	}
 	return path
 }
+
+// moduleDefaults are the variables' defaults by name, empty for none.
+func moduleDefaults(t *testing.T) map[string]string {
+	t.Helper()
+	m := readModule(t, variablesOf(settings{}))
+	defaults := map[string]string{}
+	for _, body := range moduleBodies(t) {
+		for _, b := range body.Blocks {
+			if b.Type != "variable" {
+				continue
+			}
+			defaults[b.Labels[0]] = ""
+			if a := b.Body.Attributes["default"]; a != nil {
+				if v, err := convert.Convert(m.eval(t, a.Expr, nil), cty.String); err == nil && !v.IsNull() {
+					defaults[b.Labels[0]] = v.AsString()
+				}
+			}
+		}
+	}
+	return defaults
+}
