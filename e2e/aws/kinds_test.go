@@ -21,7 +21,14 @@ type kind struct {
 }
 
 // kinds are those that the daemon parses or is to parse. A kind that is new in package
-// queue fails TestRulesAreWhatTheDaemonParses until it is in both templates and here.
+// queue fails TestRulesAreWhatTheDaemonParses until it is here and has its rule in
+//
+//   - deploy/cloudformation: the rule, its parameter and condition, and its ARN in the
+//     policies of both queues;
+//   - deploy/terraform: an entry of local.kinds, and its variable;
+//   - deploy/aws.md: the rows of its parameter and of its rule, and a put-rule.
+//
+// What its handling calls of AWS fails TestActionsAreWhatTheCodeCalls in the same way.
 var kinds = []kind{
 	{
 		detailType: "EC2 Spot Instance Interruption Warning", source: "aws.ec2",
