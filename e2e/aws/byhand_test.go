@@ -3,7 +3,6 @@ package aws
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -18,17 +17,8 @@ type guide struct {
 
 func readGuide(t *testing.T) guide {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, "deploy", "aws.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(text), "\n## By hand\n")
-	if !ok {
-		t.Fatal("deploy/aws.md has no section for those who use no template")
-	}
-	section, _, _ = strings.Cut(section, "\n## ")
 	g := guide{files: map[string]string{}}
-	for i, block := range strings.Split(section, "```") {
+	for i, block := range strings.Split(section(t, "deploy/aws.md", "## By hand"), "```") {
 		if commands, isShell := strings.CutPrefix(block, "sh\n"); isShell && i%2 == 1 {
 			g.commands += commands
 		}
@@ -133,14 +123,9 @@ func (g guide) queue(t *testing.T, file, arn string, vars map[string]string) sqs
 // Everything that the guide names a choice is one of both templates, by the names and
 // with the defaults that it says, and nothing is left out.
 func TestGuideNamesEveryChoice(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "deploy", "aws.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n## What to choose\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	choices := section(t, "deploy/aws.md", "## What to choose")
 	named := map[string]string{} // default by name
-	for _, row := range regexp.MustCompile("(?m)^\\| (\\S+) \\| (\\S+) \\| (\\S+) \\| .+ \\|$").FindAllStringSubmatch(section, -1)[1:] {
+	for _, row := range regexp.MustCompile("(?m)^\\| (\\S+) \\| (\\S+) \\| (\\S+) \\| .+ \\|$").FindAllStringSubmatch(choices, -1)[1:] {
 		for _, name := range row[1:3] {
 			named[strings.Trim(name, "`")] = strings.Trim(row[3], "`")
 		}
