@@ -156,16 +156,12 @@ func TestNoRole(t *testing.T) {
 	})
 }
 
-// The ServiceAccount that may have the role is the one that deploy/queue.yaml makes.
-func TestServiceAccountOfManifest(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "deploy", "queue.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	namespace, name := serviceAccountOf(t, text)
+// The ServiceAccount that may have the role is the one that the pods are installed with.
+func TestServiceAccountOfInstallation(t *testing.T) {
+	namespace, name := serviceAccount(t)
 	everyWay(t, settings{}, func(t *testing.T, d deployment) {
 		if d.association["namespace"] != namespace || d.association["service account"] != name {
-			t.Errorf("the role is for %s in %s, the manifest has %s in %s",
+			t.Errorf("the role is for %s in %s, the pods have %s in %s",
 				d.association["service account"], d.association["namespace"], name, namespace)
 		}
 	})
