@@ -120,7 +120,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 				return nil // stopped before
 			}
 			if cfg.mode == modeQueue && cfg.leaderElect {
-				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, registry, part(logger, "leader"), h.Run)
+				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, registry, part(logger, "leader"), clients.way, h.Run)
 			}
 			return h.Run(ctx)
 		})
