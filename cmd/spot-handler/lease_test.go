@@ -51,6 +51,9 @@ func (f *fakeLeases) Create(_ context.Context, l *coordinationv1.Lease, _ metav1
 func (f *fakeLeases) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.fail != nil {
+		return nil, f.fail
+	}
 	if f.lease == nil || f.lease.ResourceVersion != l.ResourceVersion {
 		return nil, apierrors.NewConflict(leases, leaseName, errors.New("changed"))
 	}
