@@ -16,6 +16,7 @@ import (
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // replacer is a provisioner within the test, against the story's cluster.
@@ -28,7 +29,8 @@ type replacer struct {
 func (s *story) replacer(client dynamic.Interface, fallbacks map[string]string) *replacer {
 	s.Helper()
 	r := &replacer{story: s, changed: make(chan string, 1)}
-	r.Provisioner = provisioner.New(provisioner.Options{
+	logger := zerolog.New(zerolog.NewTestWriter(s.T))
+	backend := karpenter.New(karpenter.Options{
 		FallbackNodePools: fallbacks,
 		Dynamic:           client,
 		Notify: func(node string) {
@@ -37,8 +39,9 @@ func (s *story) replacer(client dynamic.Interface, fallbacks map[string]string) 
 			default: // the last one has not been taken yet, and says the same
 			}
 		},
-		Logger: zerolog.New(zerolog.NewTestWriter(s.T)),
+		Logger: logger,
 	})
+	r.Provisioner = provisioner.New(provisioner.Options{Backends: []provisioner.Backend{backend}, Logger: logger})
 	ctx, cancel := context.WithCancel(s.ctx)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

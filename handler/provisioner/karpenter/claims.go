@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/handler/provisioner"
 )
 
 // launchTimeout is how long a claim may be without an instance. Until then it halts
@@ -165,13 +167,13 @@ func (c *claims) event(o any, gone bool) {
 // set keeps the claim, and has its node looked at when it ought to be launched.
 func (c *claims) set(claim *nodeClaim) {
 	c.known[claim.Name] = claim
-	if claim.state() != StateRequested || !claim.DeletionTimestamp.IsZero() {
+	if claim.state() != provisioner.StateRequested || !claim.DeletionTimestamp.IsZero() {
 		c.stopTimer(claim.Name)
 		return
 	}
 	if c.timers[claim.Name] == nil {
 		wait := time.Until(claim.CreationTimestamp.Add(launchTimeout))
-		c.timers[claim.Name] = time.AfterFunc(wait, func() { c.changed(claim, StateRequested) })
+		c.timers[claim.Name] = time.AfterFunc(wait, func() { c.changed(claim, provisioner.StateRequested) })
 	}
 }
 

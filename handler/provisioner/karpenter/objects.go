@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"spot-handler/handler/provisioner"
 )
 
 // Karpenter's names.
@@ -129,11 +131,11 @@ func (c *condition) isTrue() bool { return c != nil && c.Status == string(metav1
 func (c *nodeClaim) state() string {
 	switch {
 	case find(c.Status.Conditions, "Initialized").isTrue():
-		return StateReady
+		return provisioner.StateReady
 	case find(c.Status.Conditions, "Launched").isTrue():
-		return StateLaunched
+		return provisioner.StateLaunched
 	default:
-		return StateRequested
+		return provisioner.StateRequested
 	}
 }
 

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"encoding/json"
@@ -24,7 +24,7 @@ func newOrder(t *testing.T, change ...func(*unstructured.Unstructured)) claimOrd
 		t.Fatal(err)
 	}
 	n := need()
-	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, need: n, ask: n.requests()}
+	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, need: n, ask: requests(n)}
 }
 
 func TestBuild(t *testing.T) {

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"slices"
@@ -7,6 +7,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"spot-handler/handler/provisioner"
 )
 
 func TestRequests(t *testing.T) {
@@ -24,20 +26,20 @@ func TestRequests(t *testing.T) {
 	withOverhead.Spec.Overhead = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("50m")}
 
 	for name, tt := range map[string]struct {
-		need Need
+		need provisioner.Need
 		want map[string]any
 	}{
-		"nothing":               {Need{}, map[string]any{"pods": "0"}},
-		"best effort":           {Need{Moving: []*corev1.Pod{pod(container("", ""))}}, map[string]any{"pods": "1"}},
+		"nothing":               {provisioner.Need{}, map[string]any{"pods": "0"}},
+		"best effort":           {provisioner.Need{Moving: []*corev1.Pod{pod(container("", ""))}}, map[string]any{"pods": "1"}},
 		"moving and daemons":    {need(), map[string]any{"cpu": "850m", "memory": "1344Mi", "pods": "3"}},
-		"largest init":          {Need{Moving: []*corev1.Pod{withInit}}, map[string]any{"cpu": "1", "memory": "100Mi", "pods": "1"}},
-		"sidecar adds":          {Need{Moving: []*corev1.Pod{withSidecar}}, map[string]any{"cpu": "300m", "memory": "100Mi", "pods": "1"}},
-		"overhead":              {Need{Moving: []*corev1.Pod{withOverhead}}, map[string]any{"cpu": "250m", "pods": "1"}},
-		"extended":              {Need{Moving: []*corev1.Pod{pod(gpu), pod(gpu)}}, map[string]any{"cpu": "2", "nvidia.com/gpu": "4", "pods": "2"}},
-		"explicit zero is none": {Need{Moving: []*corev1.Pod{pod(container("0", "1Gi"))}}, map[string]any{"memory": "1Gi", "pods": "1"}},
+		"largest init":          {provisioner.Need{Moving: []*corev1.Pod{withInit}}, map[string]any{"cpu": "1", "memory": "100Mi", "pods": "1"}},
+		"sidecar adds":          {provisioner.Need{Moving: []*corev1.Pod{withSidecar}}, map[string]any{"cpu": "300m", "memory": "100Mi", "pods": "1"}},
+		"overhead":              {provisioner.Need{Moving: []*corev1.Pod{withOverhead}}, map[string]any{"cpu": "250m", "pods": "1"}},
+		"extended":              {provisioner.Need{Moving: []*corev1.Pod{pod(gpu), pod(gpu)}}, map[string]any{"cpu": "2", "nvidia.com/gpu": "4", "pods": "2"}},
+		"explicit zero is none": {provisioner.Need{Moving: []*corev1.Pod{pod(container("0", "1Gi"))}}, map[string]any{"memory": "1Gi", "pods": "1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, untypedResources(tt.need.requests())); diff != "" {
+			if diff := cmp.Diff(tt.want, untypedResources(requests(tt.need))); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}
 		})
@@ -85,7 +87,7 @@ func TestZones(t *testing.T) {
 		"a term leaves it open": {[]*corev1.Pod{requires([]string{"a"}, nil)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := (Need{Moving: tt.moving}).zones("here"); !slices.Equal(got, tt.want) {
+			if got := zones(provisioner.Need{Moving: tt.moving}, "here"); !slices.Equal(got, tt.want) {
 				t.Errorf("zones() = %q, want %q", got, tt.want)
 			}
 		})

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"encoding/json"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 const instance = "i-0123456789abcdef0"
@@ -127,8 +128,8 @@ func pod(containers ...corev1.Container) *corev1.Pod {
 	return &corev1.Pod{Spec: corev1.PodSpec{Containers: containers}}
 }
 
-func need() Need {
-	return Need{
+func need() provisioner.Need {
+	return provisioner.Need{
 		Moving:  []*corev1.Pod{pod(container("500m", "1Gi")), pod(container("250m", "256Mi"))},
 		Daemons: []*corev1.Pod{pod(container("100m", "64Mi"))},
 	}

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"context"
@@ -11,35 +11,36 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 const fieldManager = "spot-handler"
 
 // claimChanged is told by the watch of a claim's new state, "" where it is gone.
-func (p *Provisioner) claimChanged(claim *nodeClaim, state string) {
+func (b *Backend) claimChanged(claim *nodeClaim, state string) {
 	switch state {
 	case "":
-		p.ledger.forget(claim.Name)
-	case StateLaunched, StateReady:
-		p.ledger.launched(claim.Name)
+		b.ledger.forget(claim.Name)
+	case provisioner.StateLaunched, provisioner.StateReady:
+		b.ledger.launched(claim.Name)
 	}
 	if node := claim.Annotations[NodeAnnotation]; node != "" {
-		p.notify(node)
+		b.notify(node)
 	}
 }
 
 // place makes the NodeClaim of the order.
-func (p *Provisioner) place(ctx context.Context, o claimOrder, r interruption.Replacement) (interruption.Replacement, error) {
-	p.claims.start(o.instance)
-	if known, _ := p.claims.get(r.Name); known != nil {
-		return p.ours(ctx, o, r, known)
+func (b *Backend) place(ctx context.Context, o claimOrder, r interruption.Replacement) (interruption.Replacement, error) {
+	b.claims.start(o.instance)
+	if known, _ := b.claims.get(r.Name); known != nil {
+		return b.ours(ctx, o, r, known)
 	}
-	if reason := p.ledger.reserve(o.pool, r.Name, o.ask); reason != "" {
-		return interruption.Replacement{Backend: Karpenter, Pool: o.pool.Name, State: StateFailed, Reason: reason}, nil
+	if reason := b.ledger.reserve(o.pool, r.Name, o.ask); reason != "" {
+		return interruption.Replacement{Backend: provisioner.Karpenter, Pool: o.pool.Name, State: provisioner.StateFailed, Reason: reason}, nil
 	}
-	u, err := p.client.Resource(nodeClaimResource).Create(ctx, o.build(), metav1.CreateOptions{FieldManager: fieldManager})
+	u, err := b.client.Resource(nodeClaimResource).Create(ctx, o.build(), metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		u, err = p.client.Resource(nodeClaimResource).Get(ctx, r.Name, metav1.GetOptions{})
+		u, err = b.client.Resource(nodeClaimResource).Get(ctx, r.Name, metav1.GetOptions{})
 		if err != nil {
 			return r, fmt.Errorf("get NodeClaim %q: %w", r.Name, err)
 		}
@@ -47,19 +48,19 @@ func (p *Provisioner) place(ctx context.Context, o claimOrder, r interruption.Re
 		if err != nil {
 			return failed(r, err.Error()), nil
 		}
-		return p.ours(ctx, o, r, claim)
+		return b.ours(ctx, o, r, claim)
 	}
 	if err != nil {
 		if !unknownOutcome(err) {
-			p.ledger.forget(r.Name)
+			b.ledger.forget(r.Name)
 		}
-		return p.notPlaced(r, err)
+		return b.notPlaced(r, err)
 	}
 	claim, err := decodeClaim(u)
 	if err != nil {
 		return r, nil // it is there, and the watch will tell
 	}
-	p.claims.learn(claim.slim())
+	b.claims.learn(claim.slim())
 	return r, nil
 }
 
@@ -69,10 +70,10 @@ func unknownOutcome(err error) bool {
 }
 
 // notPlaced tells what would fail again from what may not.
-func (p *Provisioner) notPlaced(r interruption.Replacement, err error) (interruption.Replacement, error) {
-	err = p.pools.judge("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
+func (b *Backend) notPlaced(r interruption.Replacement, err error) (interruption.Replacement, error) {
+	err = b.pools.judge("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
 	if reason, ok := unavailable(err); ok {
-		return unsupported(Karpenter, reason), nil
+		return unsupported(reason), nil
 	}
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) {
 		return failed(r, err.Error()), nil
@@ -81,21 +82,21 @@ func (p *Provisioner) notPlaced(r interruption.Replacement, err error) (interrup
 }
 
 // ours answers for a claim that was there before we made it, as after a crash.
-func (p *Provisioner) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	if claim.Labels[ReplacesLabel] != labelValue(o.instance) {
 		return failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
 	}
-	p.claims.learn(claim.slim())
-	return p.judge(ctx, r, claim)
+	b.claims.learn(claim.slim())
+	return b.judge(ctx, r, claim)
 }
 
 // follow says how far the claim is that the record names.
-func (p *Provisioner) follow(ctx context.Context, instance string, r interruption.Replacement) (interruption.Replacement, error) {
-	if !Pending(r.State) {
+func (b *Backend) follow(ctx context.Context, instance string, r interruption.Replacement) (interruption.Replacement, error) {
+	if !provisioner.Pending(r.State) {
 		return r, nil
 	}
-	p.claims.start(instance)
-	claim, synced := p.claims.get(r.Name)
+	b.claims.start(instance)
+	claim, synced := b.claims.get(r.Name)
 	if claim == nil && !synced {
 		return r, nil
 	}
@@ -104,18 +105,18 @@ func (p *Provisioner) follow(ctx context.Context, instance string, r interruptio
 		// the claim: absence is believed of a fresh read only. It happens once, as what
 		// follows is final.
 		var err error
-		if claim, err = p.fresh(ctx, r.Name); err != nil {
+		if claim, err = b.fresh(ctx, r.Name); err != nil {
 			return r, err
 		}
 	}
-	return p.judge(ctx, r, claim)
+	return b.judge(ctx, r, claim)
 }
 
 // fresh reads the claim past all caches; nil where there is none.
-func (p *Provisioner) fresh(ctx context.Context, name string) (*nodeClaim, error) {
-	u, err := p.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{})
+func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
+	u, err := b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{})
 	if isMissing(err) {
-		p.claims.forget(name)
+		b.claims.forget(name)
 		return nil, nil
 	}
 	if err != nil {
@@ -126,52 +127,52 @@ func (p *Provisioner) fresh(ctx context.Context, name string) (*nodeClaim, error
 		return nil, err
 	}
 	if claim.Labels[ReplacesLabel] != "" {
-		p.claims.learn(claim.slim())
+		b.claims.learn(claim.slim())
 	}
 	return claim, nil
 }
 
 // judge says what the state of a claim makes of a pending replacement; a nil claim
 // is gone. One that ought to have been launched is deleted.
-func (p *Provisioner) judge(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+func (b *Backend) judge(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	if claim == nil || !claim.DeletionTimestamp.IsZero() {
-		p.ledger.forget(r.Name)
+		b.ledger.forget(r.Name)
 		return failed(r, taken(r, claim)), nil
 	}
 	switch state := claim.state(); {
-	case state != StateRequested:
-		p.ledger.launched(r.Name)
+	case state != provisioner.StateRequested:
+		b.ledger.launched(r.Name)
 		r.State = state
 		return r, nil
-	case r.State == StateLaunched:
+	case r.State == provisioner.StateLaunched:
 		return r, nil // what we look at is older than what was seen before
 	case time.Since(claim.CreationTimestamp.Time) < launchTimeout:
 		return r, nil
 	}
-	return p.giveUp(ctx, r, claim)
+	return b.giveUp(ctx, r, claim)
 }
 
 // giveUp deletes a claim that was not launched in time. It takes care to delete
 // only what it has looked at: with the next version the claim may be launched.
-func (p *Provisioner) giveUp(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
-	err := p.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{
+func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+	err := b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion},
 	})
 	if apierrors.IsConflict(err) {
-		now, err := p.fresh(ctx, claim.Name)
+		now, err := b.fresh(ctx, claim.Name)
 		switch {
 		case err != nil:
 			return r, err
-		case now != nil && now.UID == claim.UID && now.DeletionTimestamp.IsZero() && now.state() == StateRequested:
+		case now != nil && now.UID == claim.UID && now.DeletionTimestamp.IsZero() && now.state() == provisioner.StateRequested:
 			return r, fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
 		}
-		return p.judge(ctx, r, now)
+		return b.judge(ctx, r, now)
 	}
 	if err != nil && !isMissing(err) {
 		return r, fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err)
 	}
-	p.claims.forget(r.Name)
-	p.ledger.forget(r.Name)
+	b.claims.forget(r.Name)
+	b.ledger.forget(r.Name)
 	reason := fmt.Sprintf("not launched in %d s", int(launchTimeout.Seconds()))
 	if c := find(claim.Status.Conditions, "Launched"); c != nil && c.Message != "" {
 		reason += ": " + c.Message
@@ -183,14 +184,14 @@ func (p *Provisioner) giveUp(ctx context.Context, r interruption.Replacement, cl
 // claim: it deletes one that no instance can be had for, or whose node class is not
 // ready, without another word than a Kubernetes Event.
 func taken(r interruption.Replacement, claim *nodeClaim) string {
-	if r.State == StateLaunched || (claim != nil && claim.state() != StateRequested) {
+	if r.State == provisioner.StateLaunched || (claim != nil && claim.state() != provisioner.StateRequested) {
 		return "NodeClaim was deleted before its node was Ready"
 	}
 	return "insufficient capacity, or the node class is not ready: Karpenter deleted the NodeClaim before its launch"
 }
 
 func failed(r interruption.Replacement, reason string) interruption.Replacement {
-	r.State, r.Reason = StateFailed, reason
+	r.State, r.Reason = provisioner.StateFailed, reason
 	return r
 }
 
@@ -199,46 +200,45 @@ func failed(r interruption.Replacement, reason string) interruption.Replacement 
 // the node's pods, the record's deadline or now, and is deleted. A node that
 // Karpenter did not make is left as it is. It is idempotent: what is gone or being
 // deleted is released.
-func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
-	p.forget(node.Name)
+func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	name, uid, ok := ownerClaim(node)
-	if !ok || p.backend == None {
+	if !ok {
 		return nil
 	}
 	until := time.Now()
 	if d := rec.DeadlineTime(); d.After(until) {
 		until = d
 	}
-	err := p.release(ctx, name, uid, until)
+	err := b.release(ctx, name, uid, until)
 	if reason, ok := unavailable(err); ok {
-		if p.sayOnce(reason) {
-			p.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("node not released")
+		if b.sayOnce(reason) {
+			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("node not released")
 		}
 		return nil
 	}
 	return err
 }
 
-func (p *Provisioner) release(ctx context.Context, name string, uid types.UID, until time.Time) error {
+func (b *Backend) release(ctx context.Context, name string, uid types.UID, until time.Time) error {
 	// The UID in the patch is a precondition: it cannot be changed, and the API server
 	// calls a custom resource invalid with another.
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, uid, terminationTimestamp, until.UTC().Format(time.RFC3339))
-	_, err := p.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
+	_, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err):
 		return nil
 	case apierrors.IsInvalid(err), apierrors.IsConflict(err):
 		// Another claim of that name, or a patch that lost the race too often.
-		if now, getErr := p.fresh(ctx, name); getErr != nil || (now != nil && now.UID == uid) {
+		if now, getErr := b.fresh(ctx, name); getErr != nil || (now != nil && now.UID == uid) {
 			return fmt.Errorf("patch NodeClaim %q: %w", name, err)
 		}
 		return nil
 	case err != nil:
-		return p.pools.judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
+		return b.pools.judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
 	}
-	err = p.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	err = b.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
-		return p.pools.judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
+		return b.pools.judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
 	}
 	return nil
 }

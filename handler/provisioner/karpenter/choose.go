@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
-// Reasons of StateUnsupported.
+// Reasons of provisioner.StateUnsupported.
 const (
-	reasonOff        = "replacement is switched off"
 	reasonNotMade    = "the node was not made by Karpenter"
 	reasonNoPool     = "the node has no label " + nodePoolLabel
 	reasonNoMoving   = "no pod needs a new home"
@@ -111,28 +111,26 @@ func objection(pool *nodePool) string {
 
 // choose decides what to ask for: an order and the replacement that it will be, or
 // no order and the replacement that says why.
-func (p *Provisioner) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (*claimOrder, interruption.Replacement, error) {
-	if reason := p.cannot(node, rec); reason != "" {
-		return nil, unsupported(None, reason), nil
+func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (*claimOrder, interruption.Replacement, error) {
+	if reason := b.cannot(node, rec); reason != "" {
+		return nil, unsupported(reason), nil
 	}
 	if prev := rec.Replacement; prev != nil && prev.Reason == reasonReplacing {
 		return nil, *prev, nil // a deletion is never undone
 	}
 	if len(need.Moving) == 0 {
-		return nil, unsupported(Karpenter, reasonNoMoving), nil
+		return nil, unsupported(reasonNoMoving), nil
 	}
-	o, r, err := p.chooseClaim(ctx, node, rec, need)
+	o, r, err := b.chooseClaim(ctx, node, rec, need)
 	if reason, ok := unavailable(err); ok {
-		return nil, unsupported(Karpenter, reason), nil
+		return nil, unsupported(reason), nil
 	}
 	return o, r, err
 }
 
-// cannot says why there is no backend for the node.
-func (p *Provisioner) cannot(node *corev1.Node, rec interruption.Record) string {
+// cannot says why nothing can be done for the node.
+func (b *Backend) cannot(node *corev1.Node, rec interruption.Record) string {
 	switch {
-	case p.backend == None:
-		return reasonOff
 	case !madeByKarpenter(node):
 		return reasonNotMade
 	case rec.Instance == "":
@@ -144,39 +142,39 @@ func (p *Provisioner) cannot(node *corev1.Node, rec interruption.Record) string 
 }
 
 // chooseClaim chooses the pool for a node of Karpenter's.
-func (p *Provisioner) chooseClaim(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (*claimOrder, interruption.Replacement, error) {
+func (b *Backend) chooseClaim(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (*claimOrder, interruption.Replacement, error) {
 	source := node.Labels[nodePoolLabel]
-	sourcePool, err := p.pools.get(ctx, source)
+	sourcePool, err := b.pools.get(ctx, source)
 	if err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	list := candidates(source, sourcePool, p.fallbacks)
+	list := candidates(source, sourcePool, b.fallbacks)
 	if len(list) == 0 {
-		return nil, unsupported(Karpenter, "no fallback NodePool named for pool "+source), nil
+		return nil, unsupported("no fallback NodePool named for pool " + source), nil
 	}
-	ask := need.requests()
-	pool, failed, err := p.firstFit(ctx, list, ask)
+	ask := requests(need)
+	pool, failed, err := b.firstFit(ctx, list, ask)
 	if err != nil || pool == nil {
 		return nil, failed, err
 	}
 	// The one call that is this node's own stands last.
-	claim, err := p.sourceClaim(ctx, node)
+	claim, err := b.sourceClaim(ctx, node)
 	if err != nil {
 		return nil, interruption.Replacement{}, err
 	}
 	if claim != nil && !claim.DeletionTimestamp.IsZero() && time.Since(claim.DeletionTimestamp.Time) > ownGrace {
-		return nil, unsupported(Karpenter, reasonReplacing), nil
+		return nil, unsupported(reasonReplacing), nil
 	}
 	o := &claimOrder{instance: rec.Instance, node: node, pool: pool, source: claim, need: need, ask: ask}
-	return o, interruption.Replacement{Backend: Karpenter, Name: o.name(), Pool: pool.Name, State: StateRequested}, nil
+	return o, interruption.Replacement{Backend: provisioner.Karpenter, Name: o.name(), Pool: pool.Name, State: provisioner.StateRequested}, nil
 }
 
 // firstFit is the first candidate without an objection, or else the failure that
 // names what speaks against each of them.
-func (p *Provisioner) firstFit(ctx context.Context, list []candidate, ask corev1.ResourceList) (*nodePool, interruption.Replacement, error) {
+func (b *Backend) firstFit(ctx context.Context, list []candidate, ask corev1.ResourceList) (*nodePool, interruption.Replacement, error) {
 	var against []string
 	for _, c := range list {
-		pool, err := p.pools.get(ctx, c.pool)
+		pool, err := b.pools.get(ctx, c.pool)
 		if err != nil {
 			return nil, interruption.Replacement{}, err
 		}
@@ -188,33 +186,33 @@ func (p *Provisioner) firstFit(ctx context.Context, list []candidate, ask corev1
 			against = append(against, fmt.Sprintf("NodePool %s, named by %s, %s", c.pool, c.namedBy, reason))
 			continue
 		}
-		if reason := p.ledger.room(pool, ask); reason != "" {
+		if reason := b.ledger.room(pool, ask); reason != "" {
 			against = append(against, reason)
 			continue
 		}
 		return pool, interruption.Replacement{}, nil
 	}
 	return nil, interruption.Replacement{
-		Backend: Karpenter,
+		Backend: provisioner.Karpenter,
 		Pool:    list[0].pool,
-		State:   StateFailed,
+		State:   provisioner.StateFailed,
 		Reason:  strings.Join(against, "; "),
 	}, nil
 }
 
 // sourceClaim is the NodeClaim of the interrupted node, or nil where there is none.
-func (p *Provisioner) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClaim, error) {
+func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClaim, error) {
 	name, uid, ok := ownerClaim(node)
 	if !ok {
 		return nil, nil
 	}
 	// "0" is answered from the API server's watch cache.
-	u, err := p.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+	u, err := b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
 	if isMissing(err) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, p.pools.judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+		return nil, b.pools.judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
 	}
 	claim, err := decodeClaim(u)
 	if err != nil || claim.UID != uid {

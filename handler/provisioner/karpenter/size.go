@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"slices"
@@ -6,12 +6,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"spot-handler/handler/provisioner"
 )
 
 // requests sums what the pods ask for, as the scheduler counts it, and the number
 // of pods itself. A DaemonSet pod that would not fit the new node is counted all
 // the same: some room too much is harmless, too little is a pod without a home.
-func (n Need) requests() corev1.ResourceList {
+func requests(n provisioner.Need) corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for _, pods := range [][]*corev1.Pod{n.Moving, n.Daemons} {
 		for _, pod := range pods {
@@ -39,7 +41,7 @@ func add(sum, more corev1.ResourceList) {
 // any will do or none suits all. here is the interrupted node's own zone, in which
 // the volumes of its pods are: whether they can be attached elsewhere stands on the
 // volume alone, so that a claim of a volume counts as bound.
-func (n Need) zones(here string) []string {
+func zones(n provisioner.Need, here string) []string {
 	var common []string
 	for _, pod := range n.Moving {
 		for _, set := range podZones(pod, here) {

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"crypto/sha256"
@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"spot-handler/handler/provisioner"
 )
 
 // maxRequirements is what the NodeClaim's schema allows.
@@ -26,7 +28,7 @@ type claimOrder struct {
 	node     *corev1.Node
 	pool     *nodePool
 	source   *nodeClaim // the interrupted node's, or nil
-	need     Need
+	need     provisioner.Need
 	ask      corev1.ResourceList
 }
 
@@ -126,7 +128,7 @@ func refused(key string) bool {
 // A claim that contradicts its own pool would never be launched.
 func (o claimOrder) zones() []string {
 	allowed := constraintOn(corev1.LabelTopologyZone, o.pool.Spec.Template.Spec.Requirements)
-	return slices.DeleteFunc(o.need.zones(o.node.Labels[corev1.LabelTopologyZone]), func(zone string) bool { return !allowed.allows(zone) })
+	return slices.DeleteFunc(zones(o.need, o.node.Labels[corev1.LabelTopologyZone]), func(zone string) bool { return !allowed.allows(zone) })
 }
 
 // instanceTypes are those which Karpenter had found to fit the interrupted node's
