@@ -76,8 +76,9 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Choice: cfg.provisioner,
 		Backends: []provisioner.Backend{
 			karpenter.New(karpenter.Options{
-				FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS,
-				Dynamic: clients.dynamic, Notify: enqueue, Logger: logger,
+				FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
+				Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
+				Events: events, Notify: enqueue, Logger: logger,
 			}),
 		},
 		Registerer: registry, Logger: logger,

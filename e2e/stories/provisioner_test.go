@@ -33,6 +33,9 @@ func (s *story) replacer(client dynamic.Interface, fallbacks map[string]string) 
 	backend := karpenter.New(karpenter.Options{
 		FallbackNodePools: fallbacks,
 		Dynamic:           client,
+		Nodes:             s.cluster.Client.CoreV1().Nodes(),
+		Pods:              s.cluster.Client.CoreV1().Pods(""),
+		TTL:               10 * time.Minute,
 		Notify: func(node string) {
 			select {
 			case r.changed <- node:
@@ -64,9 +67,13 @@ func spotRecord(node *corev1.Node, deadline time.Time) interruption.Record {
 // onePod has to move.
 func onePod() provisioner.Need {
 	requests := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("1Gi")}
-	return provisioner.Need{Moving: []*corev1.Pod{{Spec: corev1.PodSpec{Containers: []corev1.Container{{
-		Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Requests: requests},
-	}}}}}}
+	return provisioner.Need{Moving: []*corev1.Pod{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pod"},
+		Spec: corev1.PodSpec{
+			Containers:  []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Requests: requests}}},
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		},
+	}}}
 }
 
 // ask requests once and keeps the answer in the record.

@@ -3,10 +3,14 @@ package karpenter
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
 	"spot-handler/handler/interruption"
@@ -24,8 +28,17 @@ type Options struct {
 	// replacement to every node.
 	SingleNode bool
 
-	// Dynamic reads and writes Karpenter's objects.
+	// TTL is how long a replacement may be Ready without a pod before it is returned,
+	// where Karpenter itself would keep it; zero is for ever.
+	TTL time.Duration
+
+	// Dynamic reads and writes Karpenter's objects, and reads disruption budgets.
 	Dynamic dynamic.Interface
+	// Nodes and Pods tell whether a replacement is in use.
+	Nodes Nodes
+	Pods  Pods
+
+	Events Events // nil: none
 
 	// Notify is called with the name of an interrupted node when its replacement may
 	// have changed, so that Request is worth a call. It is called from any goroutine,
@@ -35,15 +48,34 @@ type Options struct {
 	Logger zerolog.Logger
 }
 
+// Nodes is the subset of the Nodes API that the backend uses.
+type Nodes interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
+}
+
+// Pods is the subset of the Pods API, of all namespaces, that the backend uses.
+type Pods interface {
+	List(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error)
+}
+
 // Backend makes replacements with Karpenter.
 type Backend struct {
 	fallbacks map[string]string
+	ttl       time.Duration
 	client    dynamic.Interface
+	nodes     Nodes
+	pods      Pods
 	notify    func(string)
+	events    events
 	pools     *pools
 	claims    *claims
 	ledger    *ledger
+	keeper    *keeper
 	log       zerolog.Logger
+
+	surveyed atomic.Bool
+	surveys  singleflight.Group
 
 	mu   sync.Mutex
 	said map[string]struct{} // what the log has been told once
@@ -61,13 +93,18 @@ func New(opts Options) *Backend {
 	}
 	b := &Backend{
 		fallbacks: opts.FallbackNodePools,
+		ttl:       opts.TTL,
 		client:    opts.Dynamic,
+		nodes:     opts.Nodes,
+		pods:      opts.Pods,
 		notify:    opts.Notify,
+		events:    events{opts.Events},
 		pools:     newPools(opts.Dynamic),
 		ledger:    newLedger(),
 		said:      map[string]struct{}{},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
+	b.keeper = newKeeper(b)
 	b.claims = newClaims(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b
 }
@@ -78,23 +115,29 @@ func (b *Backend) Name() string { return provisioner.Karpenter }
 // Made reports whether a NodeClaim owns the node, or the label of a NodePool says so.
 func (b *Backend) Made(node *corev1.Node) bool { return madeByKarpenter(node) }
 
-// Run follows the claims until ctx is done, and returns nil then. It is idle until
-// the first of them is requested. It may be called once.
+// Run follows the claims until ctx is done, and returns nil then. It begins with those
+// that an earlier process has left behind; where there are none it is idle until the
+// first is requested. It may be called once.
 func (b *Backend) Run(ctx context.Context) error {
-	b.claims.run(ctx)
+	var g sync.WaitGroup
+	g.Go(func() { b.claims.run(ctx) })
+	g.Go(func() { b.keeper.run(ctx) })
+	g.Go(func() { b.sweep(ctx) })
+	g.Wait()
 	return nil
 }
 
 // Request implements provisioner.Backend.
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	if prev := own(rec); prev != nil {
-		return b.follow(ctx, rec.Instance, *prev)
+	prev := own(rec)
+	if prev == nil {
+		return b.next(ctx, node, rec, need, nil)
 	}
-	o, r, err := b.choose(ctx, node, rec, need)
-	if err != nil || o == nil {
+	r, err := b.follow(ctx, rec.Instance, *prev)
+	if err != nil || r.State != provisioner.StateFailed || !provisioner.Pending(prev.State) {
 		return r, err
 	}
-	return b.place(ctx, *o, r)
+	return b.next(ctx, node, rec, need, &r)
 }
 
 // Choose implements provisioner.Backend.
@@ -102,7 +145,7 @@ func (b *Backend) Choose(ctx context.Context, node *corev1.Node, rec interruptio
 	if prev := own(rec); prev != nil {
 		return *prev, nil
 	}
-	_, r, err := b.choose(ctx, node, rec, need)
+	_, r, err := b.choose(ctx, node, rec, need, nil)
 	return r, err
 }
 

@@ -3,6 +3,7 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,105 +15,36 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// Reasons of provisioner.StateUnsupported.
+// Reasons of Unsupported.
 const (
 	reasonNotMade    = "the node was not made by Karpenter"
 	reasonNoPool     = "the node has no label " + nodePoolLabel
 	reasonNoMoving   = "no pod needs a new home"
 	reasonNoInstance = "the record names no instance"
-	reasonReplacing  = "Karpenter is already replacing the node: its NodeClaim is being deleted"
+	reasonReplacing  = "Karpenter is replacing the node itself: its NodeClaim is being deleted"
+	reasonDisrupting = "Karpenter is about to replace the node itself: it has tainted it"
 )
 
 // ownGrace is how long a NodeClaim has to be deleting before we leave its
 // replacement to Karpenter: what was deleted in this moment has moved nothing yet.
 const ownGrace = time.Second
 
-// candidate is a NodePool that may give the replacement.
-type candidate struct {
-	pool    string
-	namedBy string
+// situation is what is known of an interrupted node when its replacement is chosen.
+type situation struct {
+	node   *corev1.Node
+	rec    interruption.Record
+	need   provisioner.Need
+	pool   string     // the node's
+	source *nodePool  // nil where it is gone
+	claim  *nodeClaim // the node's, nil where it is gone
+	tried  []string   // pools that came to nothing
+	remark string     // for people
 }
 
-// candidates lists the pools to try, best first. Today there is at most one: what
-// the operator has named. A name that turns out to be wrong is not made up for by a
-// guess. The source may be nil. The operator may name the same pool again, as for a
-// pool of spot and on-demand instances.
-func candidates(name string, source *nodePool, fallbacks map[string]string) []candidate {
-	if source != nil && source.Annotations[FallbackAnnotation] != "" {
-		return []candidate{{pool: source.Annotations[FallbackAnnotation], namedBy: "annotation " + FallbackAnnotation + " of NodePool " + name}}
-	}
-	if to := fallbacks[name]; to != "" {
-		return []candidate{{pool: to, namedBy: "--fallback-nodepool"}}
-	}
-	return nil
-}
-
-// rules say in their order why a pool cannot give a replacement. The first
-// objection counts; a pool without one is taken.
-var rules = []func(pool *nodePool) string{
-	isBroken,
-	isDeleting,
-	isStatic,
-	hasNoNodeClass,
-	isNotReady,
-}
-
-func isBroken(pool *nodePool) string {
-	if pool.broken == "" {
-		return ""
-	}
-	return "cannot be read: " + pool.broken
-}
-
-func isDeleting(pool *nodePool) string {
-	if pool.DeletionTimestamp.IsZero() {
-		return ""
-	}
-	return "is being deleted"
-}
-
-// isStatic: Karpenter keeps the number of such a pool's nodes, and takes ours away.
-func isStatic(pool *nodePool) string {
-	if pool.Spec.Replicas == nil {
-		return ""
-	}
-	return "is static (spec.replicas)"
-}
-
-func hasNoNodeClass(pool *nodePool) string {
-	ref := pool.Spec.Template.Spec.NodeClassRef
-	if ref.Group != "" && ref.Kind != "" && ref.Name != "" {
-		return ""
-	}
-	return "has no complete nodeClassRef"
-}
-
-func isNotReady(pool *nodePool) string {
-	ready := find(pool.Status.Conditions, "Ready")
-	switch {
-	case ready.isTrue():
-		return ""
-	case ready == nil || ready.Message == "":
-		return "is not Ready"
-	default:
-		return "is not Ready: " + ready.Message
-	}
-}
-
-// objection is the first that the rules have to the pool, or nothing.
-func objection(pool *nodePool) string {
-	for _, rule := range rules {
-		if reason := rule(pool); reason != "" {
-			return reason
-		}
-	}
-	return ""
-}
-
-// choose decides what to ask for: an order and the replacement that it will be, or
-// no order and the replacement that says why.
-func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (*claimOrder, interruption.Replacement, error) {
-	if reason := b.cannot(node, rec); reason != "" {
+// choose decides what to ask for: orders, best first, or none and the replacement
+// that says why. What was tried before is not tried again.
+func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, tried []string) ([]claimOrder, interruption.Replacement, error) {
+	if reason := cannot(node, rec); reason != "" {
 		return nil, unsupported(reason), nil
 	}
 	if prev := rec.Replacement; prev != nil && prev.Reason == reasonReplacing {
@@ -121,15 +53,15 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 	if len(need.Moving) == 0 {
 		return nil, unsupported(reasonNoMoving), nil
 	}
-	o, r, err := b.chooseClaim(ctx, node, rec, need)
+	orders, r, err := b.orders(ctx, situation{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried})
 	if reason, ok := unavailable(err); ok {
 		return nil, unsupported(reason), nil
 	}
-	return o, r, err
+	return orders, r, err
 }
 
 // cannot says why nothing can be done for the node.
-func (b *Backend) cannot(node *corev1.Node, rec interruption.Record) string {
+func cannot(node *corev1.Node, rec interruption.Record) string {
 	switch {
 	case !madeByKarpenter(node):
 		return reasonNotMade
@@ -141,63 +73,84 @@ func (b *Backend) cannot(node *corev1.Node, rec interruption.Record) string {
 	return ""
 }
 
-// chooseClaim chooses the pool for a node of Karpenter's.
-func (b *Backend) chooseClaim(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (*claimOrder, interruption.Replacement, error) {
-	source := node.Labels[nodePoolLabel]
-	sourcePool, err := b.pools.get(ctx, source)
-	if err != nil {
+// orders makes an order for each pool that can give a replacement, best first.
+func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interruption.Replacement, error) {
+	var err error
+	if s.source, err = b.pools.get(ctx, s.pool); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	list := candidates(source, sourcePool, b.fallbacks)
-	if len(list) == 0 {
-		return nil, unsupported("no fallback NodePool named for pool " + source), nil
-	}
-	ask := requests(need)
-	pool, failed, err := b.firstFit(ctx, list, ask)
-	if err != nil || pool == nil {
-		return nil, failed, err
+	list, refused, err := b.candidates(ctx, s)
+	if err != nil || len(list) == 0 {
+		return nil, refused, err
 	}
 	// The one call that is this node's own stands last.
-	claim, err := b.sourceClaim(ctx, node)
-	if err != nil {
+	if s.claim, err = b.sourceClaim(ctx, s.node); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	if claim != nil && !claim.DeletionTimestamp.IsZero() && time.Since(claim.DeletionTimestamp.Time) > ownGrace {
-		return nil, unsupported(reasonReplacing), nil
-	}
-	o := &claimOrder{instance: rec.Instance, node: node, pool: pool, source: claim, need: need, ask: ask}
-	return o, interruption.Replacement{Backend: provisioner.Karpenter, Name: o.name(), Pool: pool.Name, State: provisioner.StateRequested}, nil
-}
-
-// firstFit is the first candidate without an objection, or else the failure that
-// names what speaks against each of them.
-func (b *Backend) firstFit(ctx context.Context, list []candidate, ask corev1.ResourceList) (*nodePool, interruption.Replacement, error) {
-	var against []string
-	for _, c := range list {
-		pool, err := b.pools.get(ctx, c.pool)
+	if by := byKarpenter(s); by != "" {
+		left, err := b.leftBehind(ctx, s.need.Moving)
 		if err != nil {
 			return nil, interruption.Replacement{}, err
 		}
-		reason := "does not exist"
-		if pool != nil {
-			reason = objection(pool)
+		if len(left) == 0 {
+			return nil, unsupported(by), nil
 		}
-		if reason != "" {
-			against = append(against, fmt.Sprintf("NodePool %s, named by %s, %s", c.pool, c.namedBy, reason))
-			continue
-		}
-		if reason := b.ledger.room(pool, ask); reason != "" {
-			against = append(against, reason)
-			continue
-		}
-		return pool, interruption.Replacement{}, nil
+		s.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(left), len(s.need.Moving), by)
+		s.need.Moving = left
 	}
-	return nil, interruption.Replacement{
-		Backend: provisioner.Karpenter,
-		Pool:    list[0].pool,
-		State:   provisioner.StateFailed,
-		Reason:  strings.Join(against, "; "),
-	}, nil
+	var orders []claimOrder
+	var against []string
+	full := ""
+	for _, o := range s.rank(list) {
+		if len(o.fit.need.Moving) == 0 {
+			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
+		} else if reason := b.ledger.room(o.pool, o.size); reason != "" {
+			against, full = append(against, reason), o.pool.Name
+		} else {
+			orders = append(orders, o)
+		}
+	}
+	switch {
+	case len(orders) > 0:
+		return orders, orders[0].replacement(), nil
+	case full != "": // there may be room later
+		return nil, failedIn(full, joinReasons(against)), nil
+	case list[0].namedBy != "":
+		return nil, failedIn(list[0].pool.Name, joinReasons(against)), nil
+	}
+	return nil, unsupported(joinReasons(against)), nil
+}
+
+// replacement is what the order will be once it is placed.
+func (o claimOrder) replacement() interruption.Replacement {
+	return interruption.Replacement{
+		Backend: provisioner.Karpenter, Name: o.name(), Pool: o.pool.Name, State: provisioner.StateRequested,
+		Reason: o.remark, Tried: strings.Join(o.tried, ","),
+	}
+}
+
+// byKarpenter says that Karpenter is ending the node itself: at the word of its own
+// interruption queue, or because the node has drifted, expired or is to be
+// consolidated. For what it moves, it has made or will make room.
+func byKarpenter(s situation) string {
+	switch {
+	case s.claim != nil && !s.claim.DeletionTimestamp.IsZero():
+		if time.Since(s.claim.DeletionTimestamp.Time) > ownGrace {
+			return reasonReplacing
+		}
+	case slices.ContainsFunc(s.node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == disruptedTaint }):
+		return reasonDisrupting
+	}
+	return ""
+}
+
+// joinReasons keeps what is said short enough to be kept on the Node.
+func joinReasons(reasons []string) string {
+	const most = 5
+	if more := len(reasons) - most; more > 0 {
+		reasons = append(reasons[:most:most], fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(reasons, "; ")
 }
 
 // sourceClaim is the NodeClaim of the interrupted node, or nil where there is none.

@@ -46,7 +46,7 @@ func newClaims(client dynamic.Interface, single bool, changed func(*nodeClaim, s
 	return &claims{
 		client:   client,
 		single:   single,
-		selector: ReplacesLabel,
+		selector: unsettled,
 		changed:  changed,
 		log:      log,
 		awake:    make(chan struct{}),
@@ -108,7 +108,7 @@ func (c *claims) run(ctx context.Context) {
 func (c *claims) start(instance string) {
 	c.wake.Do(func() {
 		if c.single {
-			c.selector += "=" + labelValue(instance)
+			c.selector = ReplacesLabel + "=" + labelValue(instance) + ",!" + SettledLabel
 		}
 		close(c.awake)
 	})
@@ -228,8 +228,18 @@ func (c *nodeClaim) slim() *nodeClaim {
 	s := &nodeClaim{}
 	s.Name, s.UID, s.ResourceVersion = c.Name, c.UID, c.ResourceVersion
 	s.CreationTimestamp, s.DeletionTimestamp = c.CreationTimestamp, c.DeletionTimestamp
-	s.Labels = map[string]string{ReplacesLabel: c.Labels[ReplacesLabel]}
-	s.Annotations = map[string]string{NodeAnnotation: c.Annotations[NodeAnnotation]}
+	s.Labels, s.Annotations = map[string]string{}, map[string]string{}
+	for _, key := range []string{ReplacesLabel, nodePoolLabel, SettledLabel} {
+		if v, ok := c.Labels[key]; ok {
+			s.Labels[key] = v
+		}
+	}
+	for _, key := range []string{NodeAnnotation, PodsAnnotation, ProtectedAnnotation, doNotDisrupt} {
+		if v, ok := c.Annotations[key]; ok {
+			s.Annotations[key] = v
+		}
+	}
+	s.Status.NodeName, s.Status.Capacity = c.Status.NodeName, c.Status.Capacity
 	for _, kind := range []string{"Launched", "Initialized"} {
 		if cond := find(c.Status.Conditions, kind); cond != nil {
 			s.Status.Conditions = append(s.Status.Conditions, *cond)

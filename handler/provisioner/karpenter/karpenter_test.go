@@ -37,6 +37,7 @@ type cluster struct {
 	t *testing.T
 	p *provisioner.Provisioner
 
+	nodes    *fakeNodes
 	log      bytes.Buffer
 	registry *prometheus.Registry
 
@@ -53,7 +54,9 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 	}
 	c := &cluster{t: t, registry: prometheus.NewRegistry()}
 	c.FakeDynamicClient = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{nodePoolResource: "NodePoolList", nodeClaimResource: "NodeClaimList"}, objects...)
+		map[schema.GroupVersionResource]string{
+			nodePoolResource: "NodePoolList", nodeClaimResource: "NodeClaimList", budgetResource: "PodDisruptionBudgetList",
+		}, objects...)
 	c.PrependReactor("create", "nodeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
 		u := a.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured)
 		u.SetUID(types.UID("uid-of-" + u.GetName()))
@@ -62,6 +65,9 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 		err := c.Tracker().Create(nodeClaimResource, u, "")
 		return true, u, err
 	})
+	c.nodes = &fakeNodes{nodes: map[string]*corev1.Node{}}
+	opts.Nodes, opts.Pods, opts.Events = c.nodes, c.nodes, c.nodes
+	c.nodes.put(withRecord(interruptedNode(), record()))
 	opts.Dynamic, opts.Logger = c.FakeDynamicClient, zerolog.New(zerolog.SyncWriter(&c.log))
 	opts.Notify = func(node string) {
 		c.mu.Lock()
@@ -158,6 +164,12 @@ func (c *cluster) wantCount(result string, want float64) {
 // condition plays Karpenter.
 func (c *cluster) condition(kind, status, message string) {
 	c.t.Helper()
+	c.setCondition(kind, status, message)
+	synctest.Wait()
+}
+
+func (c *cluster) setCondition(kind, status, message string) {
+	c.t.Helper()
 	u, err := c.Tracker().Get(nodeClaimResource, "", claimName)
 	if err != nil {
 		c.t.Fatal(err)
@@ -167,10 +179,12 @@ func (c *cluster) condition(kind, status, message string) {
 	conditions = append(conditions, map[string]any{"type": kind, "status": status, "message": message, "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)})
 	set(conditions, "status", "conditions")(claim)
 	claim.SetResourceVersion(fmt.Sprint(len(conditions) + 1))
+	if kind == "Registered" {
+		set(replacementNode, "status", "nodeName")(claim)
+	}
 	if err := c.Tracker().Update(nodeClaimResource, claim, ""); err != nil {
 		c.t.Fatal(err)
 	}
-	synctest.Wait()
 }
 
 func (c *cluster) remove() {
@@ -196,8 +210,8 @@ func TestReplacementFromNoticeToRelease(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
 		synctest.Wait()
-		if n := len(c.Actions()); n != 0 {
-			t.Fatalf("%d calls before the first interruption", n)
+		if n := len(c.Actions()); n != 1 || c.Actions()[0].GetVerb() != "list" {
+			t.Fatalf("%d calls before the first interruption, want one, for what an earlier process has left", n)
 		}
 
 		r := c.request(&rec)
@@ -290,8 +304,10 @@ func TestRecordGuardsAgainstASecondRequest(t *testing.T) {
 		c.condition("Launched", "True", "")
 		c.ClearActions()
 		rec.Replacement = &interruption.Replacement{Backend: provisioner.Karpenter, Name: claimName, Pool: "fallback", State: provisioner.StateRequested}
-		wantState(t, c.request(&rec), provisioner.StateRequested, "") // the watch has not begun
-		c.wantNotified(true)
+		if _, err := c.p.Request(t.Context(), interruptedNode(), rec, need()); err != nil { // the watch may not have begun
+			t.Fatal(err)
+		}
+		synctest.Wait()
 		wantState(t, c.request(&rec), provisioner.StateLaunched, "")
 		c.wantCalls()
 	})
@@ -312,10 +328,10 @@ func TestFailures(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		c.wantNotified(true)
 		wantState(t, c.request(&rec), provisioner.StateFailed, "not launched in 25 s: no subnet")
-		c.wantCalls("delete nodeclaims")
+		c.wantCalls("delete nodeclaims", "get nodepools")
 		time.Sleep(time.Minute)
 		wantState(t, c.request(&rec), provisioner.StateFailed, "not launched in 25 s")
-		c.wantCalls()
+		c.wantCalls("get nodeclaims") // looked after, and gone
 		c.wantCount("failed", 1)
 	})
 	bubble(t, "not launched in time, restart", func(t *testing.T) {
@@ -323,7 +339,7 @@ func TestFailures(t *testing.T) {
 		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), newOrder(t).build(), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(launchTimeout + orphanGrace/2)
 		rec.Replacement = &interruption.Replacement{Backend: provisioner.Karpenter, Name: claimName, Pool: "fallback", State: provisioner.StateRequested}
 		c.request(&rec)
 		c.wantNotified(true)
@@ -333,7 +349,7 @@ func TestFailures(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
 		c.request(&rec)
 		c.PrependReactor("delete", "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			c.condition("Launched", "True", "")
+			c.setCondition("Launched", "True", "")
 			return true, nil, apierrors.NewConflict(nodeClaimResource.GroupResource(), claimName, errors.New("precondition"))
 		})
 		time.Sleep(launchTimeout)
@@ -419,8 +435,8 @@ func TestChoice(t *testing.T) {
 		"annotation":                  {state: provisioner.StateRequested},
 		"flag":                        {opts: Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
 		"annotation goes before flag": {opts: Options{FallbackNodePools: map[string]string{"spot": "nowhere"}}, state: provisioner.StateRequested},
-		"flag of another pool":        {opts: Options{FallbackNodePools: map[string]string{"batch": "fallback"}}, objects: objects{source: changes{bare}}, state: provisioner.StateUnsupported, reason: "no fallback NodePool named for pool spot"},
-		"nothing named":               {objects: objects{source: changes{bare}}, state: provisioner.StateUnsupported, reason: "no fallback NodePool named for pool spot"},
+		"flag of another pool":        {opts: Options{FallbackNodePools: map[string]string{"batch": "fallback"}}, objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
+		"nothing named":               {objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
 		"source pool unreadable":      {objects: objects{source: changes{set("many", "spec", "limits")}}, state: provisioner.StateRequested},
 		"named pool does not exist":   {opts: Options{FallbackNodePools: map[string]string{"spot": "nowhere"}}, objects: objects{source: changes{bare}}, state: provisioner.StateFailed, reason: "NodePool nowhere, named by --fallback-nodepool, does not exist"},
 		"static":                      {objects: objects{fallback: changes{set(int64(3), "spec", "replicas")}}, state: provisioner.StateFailed, reason: "static"},
@@ -465,7 +481,7 @@ func TestChoice(t *testing.T) {
 			}
 			wantState(t, chosen, tt.state, tt.reason)
 			for _, a := range c.Actions() {
-				if a.GetVerb() != "get" {
+				if a.GetVerb() != "get" && a.GetVerb() != "list" {
 					t.Errorf("Choose made the call %s", a.GetVerb())
 				}
 			}
@@ -492,13 +508,13 @@ func TestUnsupportedIsJudgedAgain(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		source := sourcePool()
 		source.SetAnnotations(nil)
-		c, rec := newCluster(t, Options{}, source, fallbackPool(t), sourceNodeClaim()), record()
-		wantState(t, c.request(&rec), provisioner.StateUnsupported, "no fallback")
-		source.SetAnnotations(map[string]string{FallbackAnnotation: "fallback"})
-		if err := c.Tracker().Update(nodePoolResource, source, ""); err != nil {
+		notReady := fallbackPool(t, set([]any{}, "status", "conditions"))
+		c, rec := newCluster(t, Options{}, source, notReady, sourceNodeClaim()), record()
+		wantState(t, c.request(&rec), provisioner.StateUnsupported, "none suits: fallback is not Ready")
+		if err := c.Tracker().Update(nodePoolResource, fallbackPool(t), ""); err != nil {
 			t.Fatal(err)
 		}
-		wantState(t, c.request(&rec), provisioner.StateUnsupported, "no fallback")
+		wantState(t, c.request(&rec), provisioner.StateUnsupported, "none suits")
 		time.Sleep(poolTTL + time.Second)
 		wantState(t, c.request(&rec), provisioner.StateRequested, "")
 	})
@@ -514,10 +530,6 @@ func TestUnsupportedIsJudgedAgain(t *testing.T) {
 func TestBurstReadsThePoolsOnce(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		c := newCluster(t, Options{})
-		c.PrependReactor("get", "nodepools", func(clienttesting.Action) (bool, runtime.Object, error) {
-			time.Sleep(50 * time.Millisecond)
-			return false, nil, nil
-		})
 		var wg sync.WaitGroup
 		for i := range 500 {
 			wg.Go(func() {
@@ -683,7 +695,7 @@ func TestWatchOfOneInstance(t *testing.T) {
 		c.request(&rec)
 		for _, a := range c.Actions() {
 			if w, ok := a.(clienttesting.WatchActionImpl); ok {
-				if got, want := w.GetWatchRestrictions().Labels.String(), ReplacesLabel+"="+instance; got != want {
+				if got, want := w.GetWatchRestrictions().Labels.String(), ReplacesLabel+"="+instance+",!"+SettledLabel; got != want {
 					t.Errorf("watch selects %q, want %q", got, want)
 				}
 				return
@@ -704,7 +716,7 @@ func TestSlim(t *testing.T) {
 	if s.Name != claimName || s.state() != provisioner.StateLaunched || s.Labels[ReplacesLabel] != instance || s.Annotations[NodeAnnotation] != "node-1" {
 		t.Errorf("slim claim %+v lacks what is asked of it", s)
 	}
-	if len(s.Spec.Requirements) != 0 || len(s.Status.Conditions) != 1 || len(s.Labels) != 1 {
+	if len(s.Spec.Requirements) != 0 || len(s.Status.Conditions) != 1 || len(s.Labels) != 2 || len(s.Annotations) != 2 {
 		t.Errorf("slim claim %+v holds more than is asked of it", s)
 	}
 	if again, _ := slim(s); again != any(s) {

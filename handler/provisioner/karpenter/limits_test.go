@@ -83,7 +83,7 @@ func TestLedgerForgets(t *testing.T) {
 		if take("b") == "" {
 			t.Error("second order was entered without room for it")
 		}
-		l.launched("a")
+		l.launched("a", nil)
 		time.Sleep(settle)
 		if take("b") == "" {
 			t.Error("a launched node stopped to count before the pool's status could show it")

@@ -3,6 +3,8 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,47 +23,122 @@ func (b *Backend) claimChanged(claim *nodeClaim, state string) {
 	switch state {
 	case "":
 		b.ledger.forget(claim.Name)
+		b.keeper.forget(claim.Name)
 	case provisioner.StateLaunched, provisioner.StateReady:
-		b.ledger.launched(claim.Name)
+		b.ledger.launched(claim.Name, claim.Status.Capacity)
+		b.keeper.add(claim.Name)
+	default:
+		b.keeper.add(claim.Name)
 	}
 	if node := claim.Annotations[NodeAnnotation]; node != "" {
 		b.notify(node)
 	}
 }
 
-// place makes the NodeClaim of the order.
-func (b *Backend) place(ctx context.Context, o claimOrder, r interruption.Replacement) (interruption.Replacement, error) {
+// next asks for a replacement in the best pool that has not been tried, and says why
+// there is none where there is none. last is what was tried last, or nil.
+func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, last *interruption.Replacement) (interruption.Replacement, error) {
+	var tried []string
+	var against []string
+	if last != nil {
+		tried, against = triedPools(*last), []string{"NodePool " + last.Pool + ": " + last.Reason}
+	}
+	orders, r, err := b.choose(ctx, node, rec, need, tried)
+	if err != nil {
+		return r, err
+	}
+	for _, o := range orders {
+		o.tried = tried
+		if o.remark != "" {
+			o.remark = strings.Join(append(slices.Clone(against), o.remark), "; ")
+		} else {
+			o.remark = strings.Join(against, "; ")
+		}
+		placed, full, err := b.place(ctx, o)
+		switch {
+		case err != nil:
+			return placed, err
+		case full != "": // others of a burst were first
+			r = failedIn(o.pool.Name, full)
+		case placed.State == provisioner.StateFailed:
+			tried, against = triedPools(placed), append(against, "NodePool "+placed.Pool+": "+placed.Reason)
+			last = &placed
+		default:
+			return placed, nil
+		}
+	}
+	if last == nil {
+		return r, nil
+	}
+	// Failed, with the name of what was tried last: that is final.
+	final := *last
+	final.Reason, final.Tried = strings.Join(against, "; "), strings.Join(tried, ",")
+	if len(orders) == 0 && r.Reason != "" {
+		final.Reason += "; " + r.Reason
+	}
+	return final, nil
+}
+
+// triedPools are those that came to nothing, with the one of the replacement.
+func triedPools(r interruption.Replacement) []string {
+	var tried []string
+	if r.Tried != "" {
+		tried = strings.Split(r.Tried, ",")
+	}
+	if r.Pool != "" && !slices.Contains(tried, r.Pool) {
+		tried = append(tried, r.Pool)
+	}
+	return tried
+}
+
+// place makes the NodeClaim of the order, or says that the pool is full by now.
+func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Replacement, full string, err error) {
+	r = o.replacement()
 	b.claims.start(o.instance)
 	if known, _ := b.claims.get(r.Name); known != nil {
-		return b.ours(ctx, o, r, known)
+		r, err = b.ours(ctx, o, r, known)
+		return r, "", err
 	}
-	if reason := b.ledger.reserve(o.pool, r.Name, o.ask); reason != "" {
-		return interruption.Replacement{Backend: provisioner.Karpenter, Pool: o.pool.Name, State: provisioner.StateFailed, Reason: reason}, nil
+	if len(o.pool.Spec.Limits) > 0 {
+		// What an earlier process or another has asked for counts too.
+		if err := b.survey(ctx); err != nil {
+			if reason, ok := unavailable(err); ok {
+				return unsupported(reason), "", nil
+			}
+			return r, "", err
+		}
+	}
+	if full := b.ledger.reserve(o.pool, r.Name, o.size); full != "" {
+		return r, full, nil
 	}
 	u, err := b.client.Resource(nodeClaimResource).Create(ctx, o.build(), metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		u, err = b.client.Resource(nodeClaimResource).Get(ctx, r.Name, metav1.GetOptions{})
 		if err != nil {
-			return r, fmt.Errorf("get NodeClaim %q: %w", r.Name, err)
+			return r, "", fmt.Errorf("get NodeClaim %q: %w", r.Name, err)
 		}
 		claim, err := decodeClaim(u)
 		if err != nil {
-			return failed(r, err.Error()), nil
+			return failed(r, err.Error()), "", nil
 		}
-		return b.ours(ctx, o, r, claim)
+		r, err = b.ours(ctx, o, r, claim)
+		return r, "", err
 	}
 	if err != nil {
 		if !unknownOutcome(err) {
 			b.ledger.forget(r.Name)
 		}
-		return b.notPlaced(r, err)
+		r, err = b.notPlaced(r, err)
+		return r, "", err
 	}
+	b.events.claim(u.GetName(), u.GetUID(), false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
 	claim, err := decodeClaim(u)
 	if err != nil {
-		return r, nil // it is there, and the watch will tell
+		return r, "", nil // it is there, and the watch will tell
 	}
 	b.claims.learn(claim.slim())
-	return r, nil
+	b.keeper.add(claim.Name)
+	return r, "", nil
 }
 
 // unknownOutcome reports whether the API server may have done what the call asked.
@@ -141,7 +218,7 @@ func (b *Backend) judge(ctx context.Context, r interruption.Replacement, claim *
 	}
 	switch state := claim.state(); {
 	case state != provisioner.StateRequested:
-		b.ledger.launched(r.Name)
+		b.ledger.launched(r.Name, claim.Status.Capacity)
 		r.State = state
 		return r, nil
 	case r.State == provisioner.StateLaunched:
@@ -173,11 +250,18 @@ func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim 
 	}
 	b.claims.forget(r.Name)
 	b.ledger.forget(r.Name)
+	reason := notLaunched(claim)
+	b.events.claim(claim.Name, claim.UID, true, reasonNotLaunched, "deleted: "+reason)
+	return failed(r, reason), nil
+}
+
+// notLaunched says why a claim was given up.
+func notLaunched(claim *nodeClaim) string {
 	reason := fmt.Sprintf("not launched in %d s", int(launchTimeout.Seconds()))
 	if c := find(claim.Status.Conditions, "Launched"); c != nil && c.Message != "" {
 		reason += ": " + c.Message
 	}
-	return failed(r, reason), nil
+	return reason
 }
 
 // taken says why a claim that was pending is gone. Karpenter does not say in the
@@ -201,6 +285,9 @@ func failed(r interruption.Replacement, reason string) interruption.Replacement 
 // Karpenter did not make is left as it is. It is idempotent: what is gone or being
 // deleted is released.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+	if r := own(rec); r != nil {
+		b.keeper.drained(r.Name)
+	}
 	name, uid, ok := ownerClaim(node)
 	if !ok {
 		return nil

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +42,8 @@ type pools struct {
 
 	mu    sync.Mutex
 	read  map[string]*nodePool // last copies; a pool that does not exist has one without a name
+	all   []*nodePool          // the last list, by name
+	asked time.Time            // of all
 	away  *unavailableError
 	until time.Time // of away
 }
@@ -64,6 +68,51 @@ func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
 		return nil, err
 	}
 	return pool, nil
+}
+
+// list is every NodePool, by name, under the same conditions as get.
+func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
+	p.mu.Lock()
+	now, all, asked, away, until := time.Now(), p.all, p.asked, p.away, p.until
+	p.mu.Unlock()
+	switch {
+	case away != nil && now.Before(until):
+		return nil, away
+	case now.Before(asked.Add(poolTTL)):
+		return all, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
+	defer cancel()
+	v, err, _ := p.reads.Do("", func() (any, error) { return p.fetchAll(ctx) }) // no pool has an empty name
+	all, _ = v.([]*nodePool)
+	return all, err
+}
+
+func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
+	asked := time.Now()
+	p.mu.Lock()
+	all, last := p.all, p.asked
+	p.mu.Unlock()
+	if asked.Before(last.Add(poolTTL)) { // an earlier flight has landed
+		return all, nil
+	}
+	list, err := p.client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, p.judge("list NodePools", fmt.Errorf("list NodePools: %w", err))
+	}
+	all = make([]*nodePool, len(list.Items))
+	for i := range list.Items {
+		all[i] = decodePool(&list.Items[i])
+		all[i].read = asked
+	}
+	slices.SortFunc(all, func(a, b *nodePool) int { return strings.Compare(a.Name, b.Name) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all, p.asked = all, asked
+	for _, pool := range all {
+		p.read[pool.Name] = pool
+	}
+	return all, nil
 }
 
 func (p *pools) cached(name string) (*nodePool, error) {

@@ -1,7 +1,6 @@
 package karpenter
 
 import (
-	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -41,54 +40,6 @@ func TestRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, untypedResources(requests(tt.need))); diff != "" {
 				t.Errorf("requests (-want +got):\n%s", diff)
-			}
-		})
-	}
-}
-
-func TestZones(t *testing.T) {
-	free := func() *corev1.Pod { return pod(container("1", "")) }
-	selects := func(zone string) *corev1.Pod {
-		p := free()
-		p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: zone}
-		return p
-	}
-	volume := func() *corev1.Pod {
-		p := free()
-		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
-		return p
-	}
-	// requires has one term per list of zones; an empty list is a term on another key.
-	requires := func(terms ...[]string) *corev1.Pod {
-		p := free()
-		required := &corev1.NodeSelector{}
-		for _, zones := range terms {
-			e := corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: zones}
-			if len(zones) == 0 {
-				e = corev1.NodeSelectorRequirement{Key: "team", Operator: corev1.NodeSelectorOpExists}
-			}
-			required.NodeSelectorTerms = append(required.NodeSelectorTerms, corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{e}})
-		}
-		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}}
-		return p
-	}
-	for name, tt := range map[string]struct {
-		moving []*corev1.Pod
-		want   []string
-	}{
-		"no pods":               {nil, nil},
-		"free pods":             {[]*corev1.Pod{free(), free()}, nil},
-		"one selects":           {[]*corev1.Pod{free(), selects("a")}, []string{"a"}},
-		"all agree":             {[]*corev1.Pod{selects("a"), requires([]string{"b", "a"})}, []string{"a"}},
-		"they differ":           {[]*corev1.Pod{selects("a"), selects("b")}, nil},
-		"volume":                {[]*corev1.Pod{free(), volume()}, []string{"here"}},
-		"several":               {[]*corev1.Pod{requires([]string{"c", "a"})}, []string{"a", "c"}},
-		"any of the terms":      {[]*corev1.Pod{requires([]string{"a"}, []string{"b"})}, []string{"a", "b"}},
-		"a term leaves it open": {[]*corev1.Pod{requires([]string{"a"}, nil)}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := zones(provisioner.Need{Moving: tt.moving}, "here"); !slices.Equal(got, tt.want) {
-				t.Errorf("zones() = %q, want %q", got, tt.want)
 			}
 		})
 	}
