@@ -3,6 +3,7 @@ package stories
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,33 +29,35 @@ type replacer struct {
 
 func (s *story) replacer(client dynamic.Interface, fallbacks map[string]string) *replacer {
 	s.Helper()
-	r := &replacer{story: s, changed: make(chan string, 1)}
+	r, _ := s.replacerWith(karpenter.Options{FallbackNodePools: fallbacks, Dynamic: client, TTL: 10 * time.Minute})
+	return r
+}
+
+// replacerWith is replacer with options, and with what ends it before the story does.
+func (s *story) replacerWith(o karpenter.Options) (r *replacer, end func()) {
+	s.Helper()
+	r = &replacer{story: s, changed: make(chan string, 1)}
 	logger := zerolog.New(zerolog.NewTestWriter(s.T))
-	backend := karpenter.New(karpenter.Options{
-		FallbackNodePools: fallbacks,
-		Dynamic:           client,
-		Nodes:             s.cluster.Client.CoreV1().Nodes(),
-		Pods:              s.cluster.Client.CoreV1().Pods(""),
-		TTL:               10 * time.Minute,
-		Notify: func(node string) {
-			select {
-			case r.changed <- node:
-			default: // the last one has not been taken yet, and says the same
-			}
-		},
-		Logger: logger,
-	})
+	o.Nodes, o.Pods, o.Logger = s.cluster.Client.CoreV1().Nodes(), s.cluster.Client.CoreV1().Pods(""), logger
+	o.Notify = func(node string) {
+		select {
+		case r.changed <- node:
+		default: // the last one has not been taken yet, and says the same
+		}
+	}
+	backend := karpenter.New(o)
 	r.Provisioner = provisioner.New(provisioner.Options{Backends: []provisioner.Backend{backend}, Logger: logger})
 	ctx, cancel := context.WithCancel(s.ctx)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	s.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			s.Errorf("Run: %v", err)
 		}
 	})
-	return r
+	s.Cleanup(end)
+	return r, end
 }
 
 func spotRecord(node *corev1.Node, deadline time.Time) interruption.Record {
@@ -79,7 +82,12 @@ func onePod() provisioner.Need {
 // ask requests once and keeps the answer in the record.
 func (r *replacer) ask(node *corev1.Node, rec *interruption.Record) interruption.Replacement {
 	r.Helper()
-	got, err := r.Request(r.ctx, node, *rec, onePod())
+	return r.askFor(node, rec, onePod())
+}
+
+func (r *replacer) askFor(node *corev1.Node, rec *interruption.Record, need provisioner.Need) interruption.Replacement {
+	r.Helper()
+	got, err := r.Request(r.ctx, node, *rec, need)
 	r.must(err)
 	rec.Replacement = &got
 	return got
