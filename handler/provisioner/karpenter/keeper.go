@@ -92,9 +92,14 @@ func (k *keeper) work(ctx context.Context) bool {
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		if reason, ok := unavailable(err); !ok || k.b.sayOnce(reason) {
-			k.b.log.Warn().Err(err).Str("nodeclaim", name).Msg("look after replacement")
+		if reason, ok := unavailable(err); ok {
+			if k.b.sayOnce(reason) {
+				k.b.log.Warn().Str("reason", reason).Msg("replacements not looked after")
+			}
+			k.queue.AddAfter(name, recheck)
+			return true
 		}
+		k.b.log.Warn().Err(err).Str("nodeclaim", name).Msg("look after replacement")
 		k.queue.AddRateLimited(name)
 	default:
 		k.queue.Forget(name)
@@ -143,7 +148,7 @@ func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, k.b.pools.judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+		return nil, judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
 	}
 	return decodeClaim(u)
 }
@@ -211,7 +216,7 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 		}
 		return fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
 	case err != nil:
-		return k.b.pools.judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
+		return judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
 	}
 	k.forget(claim.Name)
 	k.b.events.claim(claim.Name, claim.UID, warn, reason, text)

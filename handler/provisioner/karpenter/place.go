@@ -321,11 +321,11 @@ func (b *Backend) release(ctx context.Context, name string, uid types.UID, until
 		}
 		return nil
 	case err != nil:
-		return b.pools.judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
+		return judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
 	}
 	err = b.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
-		return b.pools.judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
+		return judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
 	}
 	return nil
 }

@@ -44,6 +44,7 @@ type pools struct {
 	read  map[string]*nodePool // last copies; a pool that does not exist has one without a name
 	all   []*nodePool          // the last list, by name
 	asked time.Time            // of all
+	noAll *unavailableError    // why there is no list; named pools are read all the same
 	away  *unavailableError
 	until time.Time // of away
 }
@@ -73,13 +74,10 @@ func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
 // list is every NodePool, by name, under the same conditions as get.
 func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
 	p.mu.Lock()
-	now, all, asked, away, until := time.Now(), p.all, p.asked, p.away, p.until
+	all, err := p.listed()
 	p.mu.Unlock()
-	switch {
-	case away != nil && now.Before(until):
-		return nil, away
-	case now.Before(asked.Add(poolTTL)):
-		return all, nil
+	if all != nil || err != nil {
+		return all, err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
 	defer cancel()
@@ -88,17 +86,37 @@ func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
 	return all, err
 }
 
-func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
-	asked := time.Now()
-	p.mu.Lock()
-	all, last := p.all, p.asked
-	p.mu.Unlock()
-	if asked.Before(last.Add(poolTTL)) { // an earlier flight has landed
-		return all, nil
+// listed is the last list while it holds, or why there is none.
+func (p *pools) listed() ([]*nodePool, error) {
+	now := time.Now()
+	switch {
+	case p.away != nil && now.Before(p.until):
+		return nil, p.away
+	case p.noAll != nil && now.Before(p.asked.Add(recheck)):
+		return nil, p.noAll
+	case p.noAll == nil && now.Before(p.asked.Add(poolTTL)):
+		return p.all, nil
 	}
+	return nil, nil
+}
+
+func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
+	p.mu.Lock()
+	all, err := p.listed() // by an earlier flight
+	p.mu.Unlock()
+	if all != nil || err != nil {
+		return all, err
+	}
+	asked := time.Now()
 	list, err := p.client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return nil, p.judge("list NodePools", fmt.Errorf("list NodePools: %w", err))
+		err = judge("list NodePools", fmt.Errorf("list NodePools: %w", err))
+		if away, ok := errors.AsType[*unavailableError](err); ok {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.noAll, p.asked = away, asked
+		}
+		return nil, err
 	}
 	all = make([]*nodePool, len(list.Items))
 	for i := range list.Items {
@@ -108,7 +126,7 @@ func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
 	slices.SortFunc(all, func(a, b *nodePool) int { return strings.Compare(a.Name, b.Name) })
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.all, p.asked = all, asked
+	p.all, p.asked, p.noAll = all, asked, nil
 	for _, pool := range all {
 		p.read[pool.Name] = pool
 	}
@@ -151,21 +169,26 @@ func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
 }
 
 // judge turns the error of an action into an unavailableError, and remembers it, if
-// it is one.
+// it is one: then nothing can be done for any node.
 func (p *pools) judge(action string, err error) error {
-	var away *unavailableError
+	err = judge(action, err)
+	if away, ok := errors.AsType[*unavailableError](err); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.away, p.until = away, time.Now().Add(recheck)
+	}
+	return err
+}
+
+// judge turns the error of an action into an unavailableError if it is one.
+func judge(action string, err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		away = &unavailableError{reason: "the API server forbids us to " + action}
+		return &unavailableError{reason: "the API server forbids us to " + action}
 	case apierrors.IsNotFound(err) && !isMissing(err):
-		away = &unavailableError{reason: "the API of Karpenter (karpenter.sh/v1) is not installed"}
-	default:
-		return err
+		return &unavailableError{reason: "the API of Karpenter (karpenter.sh/v1) is not installed"}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.away, p.until = away, time.Now().Add(recheck)
-	return away
+	return err
 }
 
 // isMissing reports that an object does not exist, as opposed to its whole API: for

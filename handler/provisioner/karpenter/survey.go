@@ -95,7 +95,7 @@ func (b *Backend) survey(ctx context.Context) error {
 func (b *Backend) listOurs(ctx context.Context) ([]*nodeClaim, error) {
 	list, err := b.client.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: unsettled})
 	if err != nil {
-		return nil, b.pools.judge("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
+		return nil, judge("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
 	}
 	var claims []*nodeClaim
 	for i := range list.Items {
