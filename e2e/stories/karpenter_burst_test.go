@@ -42,16 +42,17 @@ func (s *story) occupy(nodes []*corev1.Node) {
 }
 
 // 200 nodes are interrupted at once, every message comes twice, the daemon is killed
-// in the middle of the claims, and the fallback pool has room for 60 nodes. Never is
+// in the middle of the claims, and the fallback pool has room for 30 nodes. Never is
 // there a claim too many, nor the same one twice.
 func TestBurstKeepsToTheLimitsAsAWhole(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true, Heartbeat: 40 * time.Second})
-	const count, room = 200, 60
+	const count, room = 200, 30
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Weight: 100, CPUs: 2},
 		controlplane.PoolSpec{Name: "fallback", CPUs: 2, Capacity: []string{controlplane.OnDemand}, Limits: map[string]string{"cpu": fmt.Sprint(2 * room)}},
 	))
-	nodes, err := s.cluster.CreateNodes(s.ctx, "spot", count)
+	// To Karpenter they are nodes of the pool like others; it need not launch them.
+	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: count, CPUs: 2, Labels: map[string]string{"karpenter.sh/nodepool": "spot"}})
 	s.must(err)
 	s.occupy(nodes)
 	server, queue := s.sqs()
@@ -68,13 +69,12 @@ func TestBurstKeepsToTheLimitsAsAWhole(t *testing.T) {
 	first.Kill()
 	killed := claims()
 	send()
-	d := s.runQueue(server, queue, "--leader-elect=false")
+	s.runQueue(server, queue, "--leader-elect=false")
 	s.eventually("a decision about every node", func() bool {
-		list, err := s.cluster.Client.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=spot"})
-		s.must(err)
-		return !slices.ContainsFunc(list.Items, func(n corev1.Node) bool {
+		list, err := s.cluster.Client.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=spot", ResourceVersion: "0"})
+		return err == nil && len(list.Items) == count && !slices.ContainsFunc(list.Items, func(n corev1.Node) bool {
 			rec, ok := record(&n)
-			return n.DeletionTimestamp == nil && (!ok || rec.Replacement == nil || rec.Phase == interruption.Noticed)
+			return !ok || rec.Replacement == nil || rec.Phase == interruption.Noticed
 		})
 	})
 	s.must(queue.WaitEmpty(s.ctx))
@@ -93,8 +93,5 @@ func TestBurstKeepsToTheLimitsAsAWhole(t *testing.T) {
 	text, _, _ := unstructured.NestedString(pool.Object, "status", "resources", "cpu")
 	if used := resource.MustParse(text); used.Cmp(resource.MustParse(fmt.Sprint(2*room))) > 0 {
 		t.Errorf("pool fallback has %s of cpu, want %d at the most", text, 2*room)
-	}
-	if n := len(d.Lines("reconcile node")); n > 0 {
-		t.Errorf("%d reconciliations failed: %v", n, d.Lines("reconcile node")[0])
 	}
 }

@@ -126,7 +126,7 @@ func (k *keeper) look(ctx context.Context, name string) (time.Duration, error) {
 		if left := launchTimeout + orphanGrace - time.Since(claim.CreationTimestamp.Time); left > 0 {
 			return left, nil
 		}
-		return 0, k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
+		return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
 	case claim.Annotations[ProtectedAnnotation] != "":
 		again, err := k.unprotect(ctx, claim)
 		if again > 0 || err != nil {
@@ -197,11 +197,12 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 			return 0, k.handOver(ctx, claim, settledLeft)
 		}
 	}
-	return 0, k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.ttl))
+	return k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.ttl))
 }
 
-// remove deletes a claim that is of no use.
-func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason, text string) error {
+// remove deletes a claim that is of no use. One that has changed meanwhile is to be
+// looked at again.
+func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason, text string) (time.Duration, error) {
 	preconditions := &metav1.Preconditions{UID: &claim.UID}
 	if claim.state() == provisioner.StateRequested { // with the next version it may be launched
 		preconditions.ResourceVersion = &claim.ResourceVersion
@@ -209,20 +210,18 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 	err := k.b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
 	switch {
 	case isMissing(err):
-		return nil
+		return 0, nil
 	case apierrors.IsConflict(err):
-		if _, err := k.b.fresh(ctx, claim.Name); err != nil {
-			return err
-		}
-		return fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
+		_, err := k.b.fresh(ctx, claim.Name)
+		return time.Second, err
 	case err != nil:
-		return judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
+		return 0, judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
 	}
 	k.forget(claim.Name)
 	k.b.events.claim(claim.Name, claim.UID, warn, reason, text)
 	k.b.log.Info().Str("nodeclaim", claim.Name).Str("nodepool", claim.Labels[nodePoolLabel]).
 		Str("node", claim.Annotations[NodeAnnotation]).Str("reason", text).Msg("replacement taken back")
-	return nil
+	return 0, nil
 }
 
 // pods counts those on the claim's node that would not be on any node.
