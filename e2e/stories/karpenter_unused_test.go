@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -82,6 +83,16 @@ func TestWhatAProcessLeavesBehindIsCleanedUp(t *testing.T) {
 
 func (s *story) patchPool(name, patch string) {
 	s.Helper()
-	_, err := s.cluster.Dynamic.Resource(controlplane.NodePools).Patch(s.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	pools := s.cluster.Dynamic.Resource(controlplane.NodePools)
+	_, err := pools.Patch(s.ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	s.must(err)
+	s.eventually("Karpenter's word on the changed pool "+name, func() bool {
+		pool, err := pools.Get(s.ctx, name, metav1.GetOptions{})
+		s.must(err)
+		conditions, _, _ := unstructured.NestedSlice(pool.Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			m, ok := c.(map[string]any)
+			return ok && m["type"] == "Ready" && m["status"] == "True" && m["observedGeneration"] == pool.GetGeneration()
+		})
+	})
 }

@@ -212,8 +212,11 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 	case isMissing(err):
 		return 0, nil
 	case apierrors.IsConflict(err):
-		_, err := k.b.fresh(ctx, claim.Name)
-		return time.Second, err
+		if !k.b.claims.single {
+			_, err = k.b.fresh(ctx, claim.Name)
+			return time.Second, err
+		}
+		return time.Second, nil
 	case err != nil:
 		return 0, judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
 	}
