@@ -3,11 +3,9 @@ package karpenter
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -74,9 +72,6 @@ type Backend struct {
 	keeper    *keeper
 	log       zerolog.Logger
 
-	surveyed atomic.Bool
-	surveys  singleflight.Group
-
 	mu   sync.Mutex
 	said map[string]struct{} // what the log has been told once
 }
@@ -100,7 +95,7 @@ func New(opts Options) *Backend {
 		notify:    opts.Notify,
 		events:    events{opts.Events},
 		pools:     newPools(opts.Dynamic),
-		ledger:    newLedger(),
+		ledger:    newLedger(opts.Dynamic),
 		said:      map[string]struct{}{},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}

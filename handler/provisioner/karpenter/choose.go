@@ -104,11 +104,19 @@ func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interr
 	for _, o := range s.rank(list) {
 		if len(o.fit.need.Moving) == 0 {
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
-		} else if reason := b.ledger.room(o.pool, o.size); reason != "" {
-			against, full = append(against, reason), o.pool.Name
-		} else {
-			orders = append(orders, o)
+			continue
 		}
+		if len(orders) == 0 { // the others are looked at when it comes to them
+			reason, err := b.ledger.room(ctx, o.pool, o.size)
+			if err != nil {
+				return nil, interruption.Replacement{}, err
+			}
+			if reason != "" {
+				against, full = append(against, reason), o.pool.Name
+				continue
+			}
+		}
+		orders = append(orders, o)
 	}
 	switch {
 	case len(orders) > 0:

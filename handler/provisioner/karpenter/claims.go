@@ -239,7 +239,7 @@ func (c *nodeClaim) slim() *nodeClaim {
 			s.Annotations[key] = v
 		}
 	}
-	s.Status.NodeName, s.Status.Capacity = c.Status.NodeName, c.Status.Capacity
+	s.Status.NodeName = c.Status.NodeName
 	for _, kind := range []string{"Launched", "Initialized"} {
 		if cond := find(c.Status.Conditions, kind); cond != nil {
 			s.Status.Conditions = append(s.Status.Conditions, *cond)

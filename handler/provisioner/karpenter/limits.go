@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -8,134 +9,167 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
 )
 
 const (
-	// settle is how long after a launch a NodePool's status may not yet count the
-	// node: Karpenter brings it up to date every 5 s.
-	settle = 10 * time.Second
-
-	// maxOrder bounds how long an order counts that is not launched: by then its claim
-	// has been launched or deleted, even if nobody has told us.
+	// maxOrder is how long an order counts that no list shows. A claim that was made is
+	// in every list by then, so that there is none.
 	maxOrder = time.Minute
 
-	// maxLaunched bounds the same after the launch, should others' claims keep
-	// Karpenter from counting.
-	maxLaunched = 3 * time.Minute
+	// usagePage is how many claims are read at once: they are large, and a pool may
+	// have thousands.
+	usagePage = 200
 )
 
-// ledger holds what we have asked of each pool and its status cannot show yet, so
-// that a burst does not overrun the pool's limits: nobody enforces them on a
+// ledger knows what a pool has of what it limits: nobody enforces the limits on a
 // NodeClaim that Karpenter did not make, and overshoot then blocks Karpenter.
 //
-// An order counts with what the node may come to, as far as that can be known
-// before, and with what it has come to from its launch on.
+// What the pool's status says is not enough: Karpenter brings it up to date only while
+// every claim of the cluster is launched, which in a burst is none too often. So
+// the pool's claims are summed up, read at most once per poolTTL however many ask, and
+// on top of that all that was ordered here since. A claim counts with its instance's
+// capacity, and before its launch with what it may come to.
 type ledger struct {
-	mu      sync.Mutex
-	orders  map[string]*order // by NodeClaim
-	stalled time.Time         // when one of ours was last without an instance: until then no pool's status moves
+	client dynamic.Interface
+	reads  singleflight.Group
+
+	mu     sync.Mutex
+	usages map[string]*usage // by NodePool
+	orders map[string]*order // by NodeClaim
 }
 
+// usage is what a pool's claims came to at some time.
+type usage struct {
+	asked  time.Time
+	sum    corev1.ResourceList
+	claims map[string]struct{}
+}
+
+// order is a claim that the last usage may lack.
 type order struct {
-	pool     string
-	size     corev1.ResourceList
-	at       time.Time
-	launched time.Time // zero until it is
+	pool string
+	size corev1.ResourceList
+	at   time.Time
 }
 
-func newLedger() *ledger { return &ledger{orders: map[string]*order{}} }
+func newLedger(client dynamic.Interface) *ledger {
+	return &ledger{client: client, usages: map[string]*usage{}, orders: map[string]*order{}}
+}
 
 // room says which of the pool's limits leaves no room for a node of the size, or
-// nothing.
-func (l *ledger) room(pool *nodePool, size corev1.ResourceList) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.roomLocked(pool, size)
+// nothing. The error is an unavailableError, or transient.
+func (l *ledger) room(ctx context.Context, pool *nodePool, size corev1.ResourceList) (full string, err error) {
+	return l.enter(ctx, pool, "", size)
 }
 
-// reserve enters the order of a claim if there is room, or says why there is not.
-func (l *ledger) reserve(pool *nodePool, claim string, size corev1.ResourceList) string {
+// reserve enters the order of a claim if there is room, or says why there is not. The
+// same claim is entered once.
+func (l *ledger) reserve(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
+	return l.enter(ctx, pool, claim, size)
+}
+
+func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
+	if len(pool.Spec.Limits) == 0 {
+		return "", nil
+	}
+	u, err := l.usage(ctx, pool.Name)
+	if err != nil {
+		return "", err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.orders[claim] != nil {
-		return ""
+		return "", nil
 	}
-	if reason := l.roomLocked(pool, size); reason != "" {
-		return reason
-	}
-	l.orders[claim] = &order{pool: pool.Name, size: size, at: time.Now()}
-	return ""
-}
-
-// restore enters the order of a claim that another process has made, whether there
-// is room or not.
-func (l *ledger) restore(claim *nodeClaim) {
-	pool := claim.Labels[nodePoolLabel]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.orders[claim.Name] != nil || pool == "" || !claim.DeletionTimestamp.IsZero() {
-		return
-	}
-	o := &order{pool: pool, size: claim.size(), at: claim.CreationTimestamp.Time, launched: claim.since("Launched")}
-	if !o.launched.IsZero() && len(claim.Status.Capacity) > 0 {
-		o.size = claim.Status.Capacity
-	}
-	l.orders[claim.Name] = o
-}
-
-// launched notes that a claim has an instance of some capacity, which the pool's
-// status will count.
-func (l *ledger) launched(claim string, capacity corev1.ResourceList) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if o := l.orders[claim]; o != nil && o.launched.IsZero() {
-		o.launched, l.stalled = time.Now(), time.Now()
-		if len(capacity) > 0 {
-			o.size = capacity
+	more := withNode(size)
+	for name, o := range l.orders {
+		if o.pool != pool.Name {
+			continue
 		}
+		if _, counted := u.claims[name]; counted || u.asked.After(o.at.Add(maxOrder)) {
+			delete(l.orders, name)
+			continue
+		}
+		add(more, withNode(o.size))
 	}
+	if full := exceeded(pool, u.sum, more); full != "" {
+		return full, nil
+	}
+	if claim != "" {
+		l.orders[claim] = &order{pool: pool.Name, size: size, at: time.Now()}
+	}
+	return "", nil
 }
 
 // forget drops the order of a claim that there is not or no longer.
 func (l *ledger) forget(claim string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if o := l.orders[claim]; o != nil && o.launched.IsZero() {
-		l.stalled = time.Now()
-	}
 	delete(l.orders, claim)
 }
 
-func (l *ledger) roomLocked(pool *nodePool, size corev1.ResourceList) string {
-	if len(pool.Spec.Limits) == 0 {
-		return ""
+// usage is the pool's, not older than poolTTL.
+func (l *ledger) usage(ctx context.Context, pool string) (*usage, error) {
+	if u := l.known(pool); u != nil {
+		return u, nil
 	}
-	for claim, o := range l.orders {
-		switch {
-		case o.launched.IsZero() && time.Since(o.at) > maxOrder, !o.launched.IsZero() && time.Since(o.launched) > maxLaunched:
-			delete(l.orders, claim)
-		case o.launched.IsZero():
-			l.stalled = time.Now()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout) // shared, as in pools.get
+	defer cancel()
+	v, err, _ := l.reads.Do(pool, func() (any, error) {
+		if u := l.known(pool); u != nil { // an earlier flight has landed
+			return u, nil
+		}
+		return l.read(ctx, pool)
+	})
+	u, _ := v.(*usage)
+	return u, err
+}
+
+func (l *ledger) known(pool string) *usage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if u := l.usages[pool]; u != nil && time.Now().Before(u.asked.Add(poolTTL)) {
+		return u
+	}
+	return nil
+}
+
+// read is consistent: what a leader that has just died has ordered is in it.
+func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
+	u := &usage{asked: time.Now(), sum: corev1.ResourceList{}, claims: map[string]struct{}{}}
+	options := metav1.ListOptions{LabelSelector: nodePoolLabel + "=" + pool, Limit: usagePage}
+	for {
+		list, err := l.client.Resource(nodeClaimResource).List(ctx, options)
+		if err != nil {
+			return nil, judge("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
+		}
+		for i := range list.Items {
+			claim, err := decodeClaim(&list.Items[i])
+			if err != nil {
+				continue // Karpenter cannot read it either
+			}
+			u.claims[claim.Name] = struct{}{}
+			add(u.sum, withNode(claim.size()))
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			break
 		}
 	}
-	pending := withNode(size)
-	for claim, o := range l.orders {
-		switch {
-		case o.pool != pool.Name:
-		case !o.launched.IsZero() && pool.read.After(o.launched.Add(settle)) && pool.read.After(l.stalled.Add(settle)):
-			delete(l.orders, claim)
-		default:
-			add(pending, withNode(o.size))
-		}
-	}
-	return exceeded(pool, pending)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.usages[pool] = u
+	return u, nil
 }
 
 // exceeded names the limits of the pool that are exceeded with more on top of what
-// it has. A limit on what is not asked for is no matter of ours.
-func exceeded(pool *nodePool, more corev1.ResourceList) string {
+// its claims, or its status, say that it has. A limit on what is not asked for is no
+// matter of ours.
+func exceeded(pool *nodePool, claims, more corev1.ResourceList) string {
 	var over []string
 	for name, limit := range pool.Spec.Limits {
 		asked, ok := more[name]
@@ -143,6 +177,9 @@ func exceeded(pool *nodePool, more corev1.ResourceList) string {
 			continue
 		}
 		used := pool.Status.Resources[name]
+		if q := claims[name]; q.Cmp(used) > 0 {
+			used = q
+		}
 		total := used.DeepCopy()
 		total.Add(asked)
 		if total.Cmp(limit) > 0 {
@@ -164,11 +201,15 @@ func withNode(size corev1.ResourceList) corev1.ResourceList {
 	return sum
 }
 
-// size is what a claim of ours counts for before its launch.
+// size is what a claim counts for: its instance's capacity, and before its launch what
+// it may come to.
 func (c *nodeClaim) size() corev1.ResourceList {
+	if len(c.Status.Capacity) > 0 {
+		return c.Status.Capacity
+	}
 	size := corev1.ResourceList{}
 	if err := json.Unmarshal([]byte(c.Annotations[sizeAnnotation]), &size); err != nil {
-		size = corev1.ResourceList{} // edited by somebody
+		return c.Spec.Resources.Requests // Karpenter's own, or edited by somebody
 	}
 	return atLeast(c.Spec.Resources.Requests, size)
 }

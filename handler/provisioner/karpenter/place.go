@@ -24,9 +24,6 @@ func (b *Backend) claimChanged(claim *nodeClaim, state string) {
 	case "":
 		b.ledger.forget(claim.Name)
 		b.keeper.forget(claim.Name)
-	case provisioner.StateLaunched, provisioner.StateReady:
-		b.ledger.launched(claim.Name, claim.Status.Capacity)
-		b.keeper.add(claim.Name)
 	default:
 		b.keeper.add(claim.Name)
 	}
@@ -99,17 +96,12 @@ func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Repla
 		r, err = b.ours(ctx, o, r, known)
 		return r, "", err
 	}
-	if len(o.pool.Spec.Limits) > 0 {
-		// What an earlier process or another has asked for counts too.
-		if err := b.survey(ctx); err != nil {
-			if reason, ok := unavailable(err); ok {
-				return unsupported(reason), "", nil
-			}
-			return r, "", err
-		}
+	full, err = b.ledger.reserve(ctx, o.pool, r.Name, o.size)
+	if reason, ok := unavailable(err); ok {
+		return unsupported(reason), "", nil
 	}
-	if full := b.ledger.reserve(o.pool, r.Name, o.size); full != "" {
-		return r, full, nil
+	if err != nil || full != "" {
+		return r, full, err
 	}
 	u, err := b.client.Resource(nodeClaimResource).Create(ctx, o.build(), metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
@@ -218,7 +210,6 @@ func (b *Backend) judge(ctx context.Context, r interruption.Replacement, claim *
 	}
 	switch state := claim.state(); {
 	case state != provisioner.StateRequested:
-		b.ledger.launched(r.Name, claim.Status.Capacity)
 		r.State = state
 		return r, nil
 	case r.State == provisioner.StateLaunched:

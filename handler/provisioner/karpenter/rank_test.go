@@ -1,7 +1,6 @@
 package karpenter
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -225,69 +224,4 @@ func TestNextPool(t *testing.T) {
 		c.wantCount("failed", 3)
 		c.wantCount("requested", 3)
 	})
-}
-
-// Whatever the order of requests, launches and losses, what counts of a pool never
-// exceeds its limit, and every claim's order is there until the status shows it.
-func TestLedgerProperty(t *testing.T) {
-	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 1))
-		l, limit := newLedger(), int64(10+r.IntN(60))
-		real := map[string]int64{} // what Karpenter has or will have launched
-		p := limited(cpu(fmt.Sprint(limit)), nil)
-		for i := range 100 {
-			switch name := fmt.Sprint("claim-", r.IntN(30)); r.IntN(4) {
-			case 0, 1:
-				size := int64(1 + r.IntN(8))
-				if _, again := real[name]; l.reserve(p, name, cpu(fmt.Sprint(size))) == "" && !again {
-					real[name] = size
-				}
-			case 2:
-				if size, ok := real[name]; ok { // Karpenter takes no larger one than was thought
-					real[name] = 1 + r.Int64N(size)
-					if l.orders[name].launched.IsZero() {
-						l.launched(name, cpu(fmt.Sprint(real[name])))
-					} else {
-						real[name] = l.orders[name].size.Cpu().Value()
-					}
-				}
-			case 3:
-				l.forget(name)
-				delete(real, name)
-			}
-			sum := int64(0)
-			for _, size := range real {
-				sum += size
-			}
-			if sum > limit {
-				t.Fatalf("seed %d, step %d: %d of %d", seed, i, sum, limit)
-			}
-		}
-	}
-}
-
-func TestLedgerRestores(t *testing.T) {
-	o := newOrder(t)
-	o.size = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourcePods: resource.MustParse("110")}
-	claim, err := decodeClaim(o.build())
-	if err != nil {
-		t.Fatal(err)
-	}
-	claim.CreationTimestamp.Time = time.Now()
-	l, p := newLedger(), pool(t, set("107", "spec", "limits", "cpu"))
-	l.restore(claim)
-	if got := l.room(p, cpu("1")); !strings.Contains(got, "cpu: 100 used, 9 asked for") {
-		t.Errorf("room() = %q, want 8 of an earlier process in it", got)
-	}
-	claim.Status.Conditions = []condition{{Type: "Launched", Status: "True"}}
-	claim.Status.Conditions[0].LastTransitionTime.Time = time.Now()
-	claim.Status.Capacity = cpu("2")
-	l = newLedger()
-	l.restore(claim)
-	if got := l.room(p, cpu("6")); !strings.Contains(got, "8 asked for") {
-		t.Errorf("room() = %q, want the 2 that it has come to in it", got)
-	}
-	if got := l.room(p, cpu("5")); got != "" {
-		t.Errorf("room() = %q, want room for 5 next to 102 of 107", got)
-	}
 }

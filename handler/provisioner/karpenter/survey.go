@@ -54,40 +54,20 @@ func (b *Backend) sweepForOthers(ctx context.Context) {
 	}
 }
 
-// survey takes in what claims of ours there are: in the ledger, as what they count
-// for in their pools' limits is nowhere else, and to be looked after. In the daemon
-// of a single node, whose others order at the same time, it does so anew with each
-// call, and for the ledger only. The error is an unavailableError, or transient.
+// survey takes in what claims of ours there are, to be looked after.
 func (b *Backend) survey(ctx context.Context) error {
-	if b.surveyed.Load() {
-		return nil
+	claims, err := b.listOurs(ctx)
+	if err != nil {
+		return err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout) // shared, as in pools.get
-	defer cancel()
-	_, err, _ := b.surveys.Do("", func() (any, error) {
-		if b.surveyed.Load() {
-			return nil, nil
-		}
-		claims, err := b.listOurs(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for _, claim := range claims {
-			b.ledger.restore(claim)
-			if !b.claims.single {
-				b.claims.learn(claim.slim())
-				b.keeper.add(claim.Name)
-			}
-		}
-		if !b.claims.single {
-			if len(claims) > 0 {
-				b.claims.start("")
-			}
-			b.surveyed.Store(true)
-		}
-		return nil, nil
-	})
-	return err
+	for _, claim := range claims {
+		b.claims.learn(claim.slim())
+		b.keeper.add(claim.Name)
+	}
+	if len(claims) > 0 {
+		b.claims.start("")
+	}
+	return nil
 }
 
 // listOurs is a consistent read: a claim that was made a moment ago by a leader that
