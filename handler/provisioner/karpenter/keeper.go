@@ -29,6 +29,10 @@ const (
 	// laterCheck is when to look again at what others have to move on first.
 	laterCheck = 30 * time.Second
 
+	// bootLimit is how long a launched instance may take to be Ready. Karpenter gives up
+	// one that has not registered by then.
+	bootLimit = 15 * time.Minute
+
 	// keepers is how many claims are looked at in the same moment.
 	keepers = 4
 )
@@ -158,7 +162,7 @@ func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
 func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
 	since := claim.since("Initialized")
 	if since.IsZero() {
-		since = claim.since("Launched")
+		since = claim.since("Launched").Add(bootLimit)
 	}
 	left := time.Until(since.Add(k.b.ttl))
 	if k.b.ttl <= 0 || left > 0 {

@@ -189,6 +189,20 @@ func TestUnusedIsReturned(t *testing.T) {
 			t.Errorf("settled as %q, want %q", settled(c), settledLeft)
 		}
 	})
+	bubble(t, "boots slowly", func(t *testing.T) {
+		c, rec := newCluster(t, Options{TTL: ttl}, sourcePool(), fallbackPool(t, lasting), sourceNodeClaim()), record()
+		c.request(&rec)
+		c.condition("Launched", "True", "")
+		over(c, &rec)
+		time.Sleep(ttl + bootLimit - time.Second)
+		if settled(c) != "" {
+			t.Errorf("settled as %q before it was Ready", settled(c))
+		}
+		time.Sleep(3 * time.Second)
+		if settled(c) != "gone" {
+			t.Errorf("settled as %q, want it gone", settled(c))
+		}
+	})
 	bubble(t, "the drain goes on", func(t *testing.T) {
 		c, rec := keeping(t, Options{TTL: ttl}, lasting)
 		time.Sleep(2 * ttl)
