@@ -242,7 +242,7 @@ func TestDependenciesOfReadme(t *testing.T) {
 func TestRolesOfManifests(t *testing.T) {
 	unchecked := []string{
 		"create events", "patch events",
-		"get nodepools.karpenter.sh", "list nodepools.karpenter.sh",
+		"get nodepools.karpenter.sh", "list nodepools.karpenter.sh", "list daemonsets.apps",
 		"create nodeclaims.karpenter.sh", "get nodeclaims.karpenter.sh", "list nodeclaims.karpenter.sh",
 		"watch nodeclaims.karpenter.sh", "patch nodeclaims.karpenter.sh", "delete nodeclaims.karpenter.sh",
 	}

@@ -30,7 +30,8 @@ type Options struct {
 	// where Karpenter itself would keep it; zero is for ever.
 	TTL time.Duration
 
-	// Dynamic reads and writes Karpenter's objects, and reads disruption budgets.
+	// Dynamic reads and writes Karpenter's objects, and reads disruption budgets and
+	// DaemonSets.
 	Dynamic dynamic.Interface
 	// Nodes and Pods tell whether a replacement is in use.
 	Nodes Nodes
@@ -69,6 +70,7 @@ type Backend struct {
 	pools     *pools
 	claims    *claims
 	ledger    *ledger
+	daemons   *daemons
 	keeper    *keeper
 	log       zerolog.Logger
 
@@ -96,6 +98,7 @@ func New(opts Options) *Backend {
 		events:    events{opts.Events},
 		pools:     newPools(opts.Dynamic),
 		ledger:    newLedger(opts.Dynamic),
+		daemons:   &daemons{client: opts.Dynamic},
 		said:      map[string]struct{}{},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}

@@ -98,6 +98,9 @@ func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interr
 		s.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(left), len(s.need.Moving), by)
 		s.need.Moving = left
 	}
+	if s.need.Daemons, err = b.withDaemons(ctx, s.need.Daemons); err != nil {
+		return nil, interruption.Replacement{}, err
+	}
 	var orders []claimOrder
 	var against []string
 	full := ""
