@@ -157,14 +157,30 @@ func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
 	return decodeClaim(u)
 }
 
-// settle decides about a replacement that was launched a while ago: hands off it if it
-// is used or Karpenter takes it away, else it is taken back.
-func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
+// left is the time until the claim is to be used.
+func (k *keeper) left(claim *nodeClaim) time.Duration {
 	since := claim.since("Initialized")
 	if since.IsZero() {
 		since = claim.since("Launched").Add(bootLimit)
 	}
-	left := time.Until(since.Add(k.b.ttl))
+	return time.Until(since.Add(k.b.ttl))
+}
+
+// due reports whether whoever asked for the claim should have dealt with it by now.
+func (k *keeper) due(claim *nodeClaim) bool {
+	switch {
+	case claim.state() == provisioner.StateRequested:
+		return time.Since(claim.CreationTimestamp.Time) >= launchTimeout+orphanGrace
+	case claim.Annotations[ProtectedAnnotation] != "":
+		return !time.Now().Before(claim.protectedUntil())
+	}
+	return k.b.ttl > 0 && k.left(claim) <= 0
+}
+
+// settle decides about a replacement that was launched a while ago: hands off it if it
+// is used or Karpenter takes it away, else it is taken back.
+func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
+	left := k.left(claim)
 	if k.b.ttl <= 0 || left > 0 {
 		if !k.b.claims.single || !k.isDrained(claim.Name) {
 			if k.b.ttl <= 0 {

@@ -21,10 +21,7 @@ import (
 // registered. The Node is cleared first, and our own mark on the claim goes last: it
 // is what a next process finds.
 func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
-	until, err := time.Parse(time.RFC3339, claim.Annotations[ProtectedAnnotation])
-	if err != nil {
-		until = time.Time{} // edited by somebody
-	}
+	until := claim.protectedUntil()
 	ended, err := k.mayUnprotect(ctx, claim, until)
 	switch {
 	case err != nil:
@@ -52,6 +49,15 @@ func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration
 	k.b.events.claim(claim.Name, claim.UID, false, reasonUnprotected, "Karpenter may consolidate the replacement again")
 	k.b.log.Debug().Str("nodeclaim", claim.Name).Msg("replacement no longer protected")
 	return 0, nil
+}
+
+// protectedUntil is how long the claim may be protected at the longest.
+func (c *nodeClaim) protectedUntil() time.Time {
+	until, err := time.Parse(time.RFC3339, c.Annotations[ProtectedAnnotation])
+	if err != nil {
+		return time.Time{} // edited by somebody
+	}
+	return until
 }
 
 func (k *keeper) mayUnprotect(ctx context.Context, claim *nodeClaim, until time.Time) (bool, error) {

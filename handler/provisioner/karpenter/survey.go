@@ -49,7 +49,12 @@ func (b *Backend) sweepForOthers(ctx context.Context) {
 			b.log.Debug().Err(err).Msg("look for replacements of other processes")
 		}
 		for _, claim := range claims {
-			b.keeper.add(claim.Name)
+			if !b.keeper.due(claim) {
+				continue // a process that is near it has the first word, and there may be a thousand
+			}
+			if _, err := b.keeper.look(ctx, claim.Name); err != nil {
+				b.log.Debug().Err(err).Str("nodeclaim", claim.Name).Msg("look after replacement of another process")
+			}
 		}
 	}
 }
