@@ -50,6 +50,8 @@ type config struct {
 	fallback    map[string]string
 	release     bool
 
+	replacementTTL time.Duration
+
 	kubeconfig string
 	qps, burst int
 
@@ -89,7 +91,8 @@ func (c *config) define() []group {
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, or none (drain only)")
-	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it")
+	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
+	replacement.DurationVar(&c.replacementTTL, "replacement-ttl", 10*time.Minute, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
 	replacement.BoolVar(&c.release, "release-node", true, "hand a drained node back to what made it: with Karpenter, delete its NodeClaim")
 
 	cluster.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; also $KUBECONFIG (default: the pod's service account)")
@@ -187,6 +190,9 @@ func (c config) validate() (problems []error) {
 	}
 	if c.margin < 0 || c.margin > 100*time.Second {
 		bad("margin", "%s: want 0s to 100s, as EC2 gives two minutes in all", c.margin)
+	}
+	if c.replacementTTL != 0 && c.replacementTTL < 30*time.Second {
+		bad("replacement-ttl", "%s: want 0s (keep it) or at least 30s, as pods need some time to come", c.replacementTTL)
 	}
 	if c.qps < 0 {
 		bad("kube-api-qps", "%d: want 0 (no limit) or more", c.qps)

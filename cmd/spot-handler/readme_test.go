@@ -245,7 +245,7 @@ func TestRolesOfManifests(t *testing.T) {
 		"get deployments.apps", // a dry run's, which checks it
 		"get persistentvolumeclaims", "get namespaces",
 		"list volumeattachments.storage.k8s.io", "watch volumeattachments.storage.k8s.io",
-		"get nodepools.karpenter.sh",
+		"get nodepools.karpenter.sh", "list nodepools.karpenter.sh", "list daemonsets.apps",
 		"create nodeclaims.karpenter.sh", "get nodeclaims.karpenter.sh", "list nodeclaims.karpenter.sh",
 		"watch nodeclaims.karpenter.sh", "patch nodeclaims.karpenter.sh", "delete nodeclaims.karpenter.sh",
 	}

@@ -21,6 +21,7 @@ import (
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // source delivers notices until ctx ends. Healthy gives the reason why it does not
@@ -77,9 +78,15 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Registerer: registry, Logger: part(logger, "drain"),
 	})
 	provider := provisioner.New(provisioner.Options{
-		Backend: cfg.provisioner, FallbackNodePools: cfg.fallback,
-		SingleNode: cfg.mode == modeIMDS, Dynamic: clients.dynamic,
-		Notify: enqueue, Registerer: registry, Logger: logger,
+		Choice: cfg.provisioner,
+		Backends: []provisioner.Backend{
+			karpenter.New(karpenter.Options{
+				FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
+				Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
+				Events: events, Notify: enqueue, Logger: logger,
+			}),
+		},
+		Registerer: registry, Logger: logger,
 	})
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,

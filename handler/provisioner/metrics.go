@@ -1,8 +1,6 @@
 package provisioner
 
 import (
-	"strings"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -12,7 +10,7 @@ type metrics struct {
 	ready        *prometheus.HistogramVec
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, backends []string) *metrics {
 	m := &metrics{
 		replacements: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_replacements_total",
@@ -25,14 +23,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			NativeHistogramBucketFactor: 1.1,
 		}, []string{"backend"}),
 	}
-	for _, backend := range []string{Karpenter, None} {
+	for _, backend := range append([]string{None}, backends...) {
 		for _, state := range States() {
 			m.replacements.WithLabelValues(backend, result(state))
 		}
 	}
-	m.ready.WithLabelValues(Karpenter)
+	for _, backend := range backends {
+		m.ready.WithLabelValues(backend)
+	}
 	return m
 }
-
-// result is the state as a metric's label.
-func result(state string) string { return strings.ToLower(state) }

@@ -1,11 +1,14 @@
-package provisioner
+package karpenter
 
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -26,8 +29,12 @@ type claimOrder struct {
 	node     *corev1.Node
 	pool     *nodePool
 	source   *nodeClaim // the interrupted node's, or nil
-	need     Need
-	ask      corev1.ResourceList
+	fit      fit
+	ask      corev1.ResourceList // by what fits
+	size     corev1.ResourceList // what it may come to in the pool's limits, at least ask
+	until    time.Time           // how long it is to be protected from consolidation; zero is not at all
+	tried    []string            // pools that came to nothing before
+	remark   string              // for people
 }
 
 // name is the same for the same pool and instance, so that to ask twice is to ask
@@ -45,7 +52,7 @@ func (o claimOrder) build() *unstructured.Unstructured {
 	if labels == nil {
 		labels = map[string]string{}
 	}
-	maps.Copy(labels, o.customLabels())
+	maps.Copy(labels, customLabels(o.pool, o.node))
 	labels[nodePoolLabel] = o.pool.Name
 	labels[template.Spec.NodeClassRef.label()] = template.Spec.NodeClassRef.Name
 	labels[ReplacesLabel] = labelValue(o.instance)
@@ -60,6 +67,16 @@ func (o claimOrder) build() *unstructured.Unstructured {
 		}
 	}
 	annotations[NodeAnnotation] = o.node.Name
+	annotations[PodsAnnotation] = strconv.Itoa(len(o.fit.need.Moving))
+	if !o.until.IsZero() && annotations[doNotDisrupt] == "" {
+		annotations[doNotDisrupt] = "true"
+		annotations[ProtectedAnnotation] = o.until.UTC().Format(time.RFC3339)
+	}
+	if size := limitedPart(o.size, o.pool); len(size) > 0 {
+		if text, err := json.Marshal(size); err == nil {
+			annotations[sizeAnnotation] = string(text)
+		}
+	}
 
 	spec := map[string]any{
 		"requirements": untyped(requirements),
@@ -104,9 +121,8 @@ func (o claimOrder) requirements() []requirement {
 			list = append(list, r)
 		}
 	}
-	if zones := o.zones(); len(zones) > 0 && len(list) < maxRequirements {
-		list = append(list, requirement{Key: corev1.LabelTopologyZone, Operator: "In", Values: zones})
-	}
+	// What the pods need stands before the end of a list that is too long.
+	list = slices.Insert(list, 1, o.fit.needed...)
 	return list[:min(len(list), maxRequirements)]
 }
 
@@ -122,13 +138,6 @@ func refused(key string) bool {
 	return ok && strings.HasSuffix(domain, karpenterGroup)
 }
 
-// zones narrow the claim to where all pods can live, as far as the pool goes there.
-// A claim that contradicts its own pool would never be launched.
-func (o claimOrder) zones() []string {
-	allowed := constraintOn(corev1.LabelTopologyZone, o.pool.Spec.Template.Spec.Requirements)
-	return slices.DeleteFunc(o.need.zones(o.node.Labels[corev1.LabelTopologyZone]), func(zone string) bool { return !allowed.allows(zone) })
-}
-
 // instanceTypes are those which Karpenter had found to fit the interrupted node's
 // pods and which the pool allows too; none where the pool is better left alone: with
 // a wrong list the claim is never launched.
@@ -139,7 +148,7 @@ func (o claimOrder) instanceTypes() []string {
 	template := o.pool.Spec.Template.Spec
 	provider := template.NodeClassRef.Group
 	theirs := constraintOn(corev1.LabelInstanceTypeStable, o.source.Spec.Requirements)
-	ours := constraintOn(corev1.LabelInstanceTypeStable, template.Requirements)
+	ours := constraintOn(corev1.LabelInstanceTypeStable, slices.Concat(template.Requirements, o.fit.needed))
 	types := slices.DeleteFunc(slices.Clone(theirs.in), func(t string) bool { return !theirs.allows(t) || !ours.allows(t) })
 	for _, r := range template.Requirements {
 		// Less to choose from could be less than the pool's least.
@@ -161,8 +170,8 @@ func (o claimOrder) instanceTypes() []string {
 // operator's own: Karpenter calls a claim drifted that has none, and schedules no
 // pod to it that selects by the key. The interrupted node's value is preferred, as
 // it is what the pods have selected.
-func (o claimOrder) customLabels() map[string]string {
-	template := o.pool.Spec.Template
+func customLabels(pool *nodePool, node *corev1.Node) map[string]string {
+	template := pool.Spec.Template
 	labels := map[string]string{}
 	for _, r := range template.Spec.Requirements {
 		if wellKnown(r.Key, template.Spec.NodeClassRef.Group) || refused(r.Key) {
@@ -172,7 +181,7 @@ func (o claimOrder) customLabels() map[string]string {
 		if v, ok := template.Metadata.Labels[r.Key]; ok && c.allows(v) {
 			continue
 		}
-		if v, ok := c.pick(o.node.Labels[r.Key]); ok {
+		if v, ok := c.pick(node.Labels[r.Key]); ok {
 			labels[r.Key] = v
 		}
 	}

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import "testing"
 

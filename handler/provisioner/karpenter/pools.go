@@ -1,9 +1,11 @@
-package provisioner
+package karpenter
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -40,6 +42,9 @@ type pools struct {
 
 	mu    sync.Mutex
 	read  map[string]*nodePool // last copies; a pool that does not exist has one without a name
+	all   []*nodePool          // the last list, by name
+	asked time.Time            // of all
+	noAll *unavailableError    // why there is no list; named pools are read all the same
 	away  *unavailableError
 	until time.Time // of away
 }
@@ -64,6 +69,68 @@ func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
 		return nil, err
 	}
 	return pool, nil
+}
+
+// list is every NodePool, by name, under the same conditions as get.
+func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
+	p.mu.Lock()
+	all, err := p.listed()
+	p.mu.Unlock()
+	if all != nil || err != nil {
+		return all, err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
+	defer cancel()
+	v, err, _ := p.reads.Do("", func() (any, error) { return p.fetchAll(ctx) }) // no pool has an empty name
+	all, _ = v.([]*nodePool)
+	return all, err
+}
+
+// listed is the last list while it holds, or why there is none.
+func (p *pools) listed() ([]*nodePool, error) {
+	now := time.Now()
+	switch {
+	case p.away != nil && now.Before(p.until):
+		return nil, p.away
+	case p.noAll != nil && now.Before(p.asked.Add(recheck)):
+		return nil, p.noAll
+	case p.noAll == nil && now.Before(p.asked.Add(poolTTL)):
+		return p.all, nil
+	}
+	return nil, nil
+}
+
+func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
+	p.mu.Lock()
+	all, err := p.listed() // by an earlier flight
+	p.mu.Unlock()
+	if all != nil || err != nil {
+		return all, err
+	}
+	asked := time.Now()
+	list, err := p.client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		err = judge("list NodePools", fmt.Errorf("list NodePools: %w", err))
+		if away, ok := errors.AsType[*unavailableError](err); ok {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.noAll, p.asked = away, asked
+		}
+		return nil, err
+	}
+	all = make([]*nodePool, len(list.Items))
+	for i := range list.Items {
+		all[i] = decodePool(&list.Items[i])
+		all[i].read = asked
+	}
+	slices.SortFunc(all, func(a, b *nodePool) int { return strings.Compare(a.Name, b.Name) })
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.all, p.asked, p.noAll = all, asked, nil
+	for _, pool := range all {
+		p.read[pool.Name] = pool
+	}
+	return all, nil
 }
 
 func (p *pools) cached(name string) (*nodePool, error) {
@@ -102,21 +169,26 @@ func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
 }
 
 // judge turns the error of an action into an unavailableError, and remembers it, if
-// it is one.
+// it is one: then nothing can be done for any node.
 func (p *pools) judge(action string, err error) error {
-	var away *unavailableError
+	err = judge(action, err)
+	if away, ok := errors.AsType[*unavailableError](err); ok {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.away, p.until = away, time.Now().Add(recheck)
+	}
+	return err
+}
+
+// judge turns the error of an action into an unavailableError if it is one.
+func judge(action string, err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
-		away = &unavailableError{reason: "the API server forbids us to " + action}
+		return &unavailableError{reason: "the API server forbids us to " + action}
 	case apierrors.IsNotFound(err) && !isMissing(err):
-		away = &unavailableError{reason: "the API of Karpenter (karpenter.sh/v1) is not installed"}
-	default:
-		return err
+		return &unavailableError{reason: "the API of Karpenter (karpenter.sh/v1) is not installed"}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.away, p.until = away, time.Now().Add(recheck)
-	return away
+	return err
 }
 
 // isMissing reports that an object does not exist, as opposed to its whole API: for

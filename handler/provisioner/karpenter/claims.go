@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/handler/provisioner"
 )
 
 // launchTimeout is how long a claim may be without an instance. Until then it halts
@@ -44,7 +46,7 @@ func newClaims(client dynamic.Interface, single bool, changed func(*nodeClaim, s
 	return &claims{
 		client:   client,
 		single:   single,
-		selector: ReplacesLabel,
+		selector: unsettled,
 		changed:  changed,
 		log:      log,
 		awake:    make(chan struct{}),
@@ -106,7 +108,7 @@ func (c *claims) run(ctx context.Context) {
 func (c *claims) start(instance string) {
 	c.wake.Do(func() {
 		if c.single {
-			c.selector += "=" + labelValue(instance)
+			c.selector = ReplacesLabel + "=" + labelValue(instance) + ",!" + SettledLabel
 		}
 		close(c.awake)
 	})
@@ -165,13 +167,13 @@ func (c *claims) event(o any, gone bool) {
 // set keeps the claim, and has its node looked at when it ought to be launched.
 func (c *claims) set(claim *nodeClaim) {
 	c.known[claim.Name] = claim
-	if claim.state() != StateRequested || !claim.DeletionTimestamp.IsZero() {
+	if claim.state() != provisioner.StateRequested || !claim.DeletionTimestamp.IsZero() {
 		c.stopTimer(claim.Name)
 		return
 	}
 	if c.timers[claim.Name] == nil {
 		wait := time.Until(claim.CreationTimestamp.Add(launchTimeout))
-		c.timers[claim.Name] = time.AfterFunc(wait, func() { c.changed(claim, StateRequested) })
+		c.timers[claim.Name] = time.AfterFunc(wait, func() { c.changed(claim, provisioner.StateRequested) })
 	}
 }
 
@@ -226,8 +228,18 @@ func (c *nodeClaim) slim() *nodeClaim {
 	s := &nodeClaim{}
 	s.Name, s.UID, s.ResourceVersion = c.Name, c.UID, c.ResourceVersion
 	s.CreationTimestamp, s.DeletionTimestamp = c.CreationTimestamp, c.DeletionTimestamp
-	s.Labels = map[string]string{ReplacesLabel: c.Labels[ReplacesLabel]}
-	s.Annotations = map[string]string{NodeAnnotation: c.Annotations[NodeAnnotation]}
+	s.Labels, s.Annotations = map[string]string{}, map[string]string{}
+	for _, key := range []string{ReplacesLabel, nodePoolLabel, SettledLabel} {
+		if v, ok := c.Labels[key]; ok {
+			s.Labels[key] = v
+		}
+	}
+	for _, key := range []string{NodeAnnotation, PodsAnnotation, ProtectedAnnotation, doNotDisrupt} {
+		if v, ok := c.Annotations[key]; ok {
+			s.Annotations[key] = v
+		}
+	}
+	s.Status.NodeName = c.Status.NodeName
 	for _, kind := range []string{"Launched", "Initialized"} {
 		if cond := find(c.Status.Conditions, kind); cond != nil {
 			s.Status.Conditions = append(s.Status.Conditions, *cond)

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"slices"
@@ -84,6 +84,19 @@ func (c constraint) allows(value string) bool {
 	}
 	n, err := strconv.ParseInt(value, 10, 64)
 	return err == nil && (c.min == nil || n >= *c.min) && (c.max == nil || n <= *c.max)
+}
+
+// possible reports whether a node can satisfy the requirements at all.
+func (c constraint) possible() bool {
+	switch {
+	case c.absent:
+		return !c.exists
+	case c.in != nil:
+		return slices.ContainsFunc(c.in, c.allows)
+	case c.min != nil && c.max != nil:
+		return *c.min <= *c.max
+	}
+	return true
 }
 
 // pick is a value for the label: the preferred one if it is not empty and allowed,

@@ -1,17 +1,23 @@
-package provisioner
+package karpenter
 
 import (
+	"context"
 	"encoding/json"
 	"os"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 const instance = "i-0123456789abcdef0"
@@ -123,13 +129,83 @@ func container(cpu, memory string) corev1.Container {
 	return corev1.Container{Resources: corev1.ResourceRequirements{Requests: requests}}
 }
 
+// pod tolerates the taint of testdata/nodepool.json.
 func pod(containers ...corev1.Container) *corev1.Pod {
-	return &corev1.Pod{Spec: corev1.PodSpec{Containers: containers}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
+		Spec: corev1.PodSpec{
+			Containers:  containers,
+			Tolerations: []corev1.Toleration{{Key: "example.com/dedicated", Operator: corev1.TolerationOpExists}},
+		},
+	}
 }
 
-func need() Need {
-	return Need{
+func need() provisioner.Need {
+	return provisioner.Need{
 		Moving:  []*corev1.Pod{pod(container("500m", "1Gi")), pod(container("250m", "256Mi"))},
 		Daemons: []*corev1.Pod{pod(container("100m", "64Mi"))},
 	}
+}
+
+// withRecord is the node with the record on it.
+func withRecord(node *corev1.Node, rec interruption.Record) *corev1.Node {
+	node.Annotations = map[string]string{interruption.Annotation: rec.String()}
+	return node
+}
+
+// replacementNode is the Node of the claim that is asked for.
+const replacementNode = "replacement-1"
+
+// fakeNodes are the Nodes and their pods, and take Events.
+type fakeNodes struct {
+	mu      sync.Mutex
+	nodes   map[string]*corev1.Node
+	pods    []corev1.Pod // on replacementNode
+	lists   int
+	patches []string
+	events  []string
+}
+
+var (
+	_ Nodes  = (*fakeNodes)(nil)
+	_ Pods   = (*fakeNodes)(nil)
+	_ Events = (*fakeNodes)(nil)
+)
+
+func (f *fakeNodes) put(node *corev1.Node) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.nodes[node.Name] = node
+}
+
+func (f *fakeNodes) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if node := f.nodes[name]; node != nil {
+		return node, nil
+	}
+	return nil, apierrors.NewNotFound(corev1.Resource("nodes"), name)
+}
+
+func (f *fakeNodes) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Node, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.patches = append(f.patches, name+" "+string(data))
+	return &corev1.Node{}, nil
+}
+
+func (f *fakeNodes) List(_ context.Context, opts metav1.ListOptions) (*corev1.PodList, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lists++
+	if opts.FieldSelector != "spec.nodeName="+replacementNode {
+		return &corev1.PodList{}, nil
+	}
+	return &corev1.PodList{Items: slices.Clone(f.pods)}, nil
+}
+
+func (f *fakeNodes) About(object *corev1.ObjectReference, _ bool, reason, _ string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = append(f.events, object.Kind+"/"+object.Name+" "+reason)
 }

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"spot-handler/handler/provisioner"
 )
 
 // Karpenter's names.
@@ -19,6 +21,8 @@ const (
 
 	nodePoolLabel         = "karpenter.sh/nodepool"
 	capacityTypeLabel     = "karpenter.sh/capacity-type"
+	disruptedTaint        = "karpenter.sh/disrupted"
+	doNotDisrupt          = "karpenter.sh/do-not-disrupt"
 	hashAnnotation        = "karpenter.sh/nodepool-hash"
 	hashVersionAnnotation = "karpenter.sh/nodepool-hash-version"
 	terminationTimestamp  = "karpenter.sh/nodeclaim-termination-timestamp"
@@ -35,6 +39,28 @@ const (
 
 	// NodeAnnotation on a NodeClaim of ours names the interrupted node.
 	NodeAnnotation = "spot-handler/interrupted-node"
+
+	// SettledLabel on a NodeClaim of ours says that we have taken our hands off it:
+	// pods run there, or Karpenter itself will see to it.
+	SettledLabel = "spot-handler/settled"
+
+	// ProtectedAnnotation on a NodeClaim of ours says that its protection from
+	// Karpenter's consolidation is ours, and until when it lasts at the longest
+	// (RFC 3339).
+	ProtectedAnnotation = "spot-handler/protected-until"
+
+	// PodsAnnotation on a NodeClaim of ours is the number of pods that it is made for.
+	PodsAnnotation = "spot-handler/pods"
+
+	// sizeAnnotation on a NodeClaim of ours is what it counts for in its pool's limits
+	// until it is launched, as JSON.
+	sizeAnnotation = "spot-handler/size"
+)
+
+// Capacity types.
+const (
+	onDemand = "on-demand"
+	reserved = "reserved"
 )
 
 var (
@@ -61,12 +87,17 @@ type poolObject struct {
 				Annotations map[string]string `json:"annotations"`
 			} `json:"metadata"`
 			Spec struct {
-				NodeClassRef nodeClassRef  `json:"nodeClassRef"`
-				Requirements []requirement `json:"requirements"`
+				NodeClassRef nodeClassRef   `json:"nodeClassRef"`
+				Requirements []requirement  `json:"requirements"`
+				Taints       []corev1.Taint `json:"taints"`
 			} `json:"spec"`
 		} `json:"template"`
+		Disruption struct {
+			ConsolidateAfter string `json:"consolidateAfter"`
+		} `json:"disruption"`
 		Limits   corev1.ResourceList `json:"limits"`
 		Replicas *int64              `json:"replicas"`
+		Weight   int64               `json:"weight"`
 	} `json:"spec"`
 
 	Status struct {
@@ -80,11 +111,17 @@ type nodeClaim struct {
 	metav1.ObjectMeta `json:"metadata"`
 
 	Spec struct {
+		NodeClassRef nodeClassRef  `json:"nodeClassRef"`
 		Requirements []requirement `json:"requirements"`
+		Resources    struct {
+			Requests corev1.ResourceList `json:"requests"`
+		} `json:"resources"`
 	} `json:"spec"`
 
 	Status struct {
-		Conditions []condition `json:"conditions"`
+		NodeName   string              `json:"nodeName"`
+		Capacity   corev1.ResourceList `json:"capacity"`
+		Conditions []condition         `json:"conditions"`
 	} `json:"status"`
 }
 
@@ -129,12 +166,20 @@ func (c *condition) isTrue() bool { return c != nil && c.Status == string(metav1
 func (c *nodeClaim) state() string {
 	switch {
 	case find(c.Status.Conditions, "Initialized").isTrue():
-		return StateReady
+		return provisioner.StateReady
 	case find(c.Status.Conditions, "Launched").isTrue():
-		return StateLaunched
+		return provisioner.StateLaunched
 	default:
-		return StateRequested
+		return provisioner.StateRequested
 	}
+}
+
+// since is when the claim came to the condition; zero where it has not.
+func (c *nodeClaim) since(kind string) time.Time {
+	if cond := find(c.Status.Conditions, kind); cond.isTrue() {
+		return cond.LastTransitionTime.Time
+	}
+	return time.Time{}
 }
 
 // readyAfter is how long the claim took to be Ready, in whole seconds as the API
@@ -145,6 +190,20 @@ func (c *nodeClaim) readyAfter() time.Duration {
 		return 0
 	}
 	return max(0, ready.LastTransitionTime.Sub(c.CreationTimestamp.Time))
+}
+
+// consolidates is after what time Karpenter takes an empty node of the pool away;
+// false where it does not. Both of its policies take empty nodes.
+func (p *nodePool) consolidates() (time.Duration, bool) {
+	text := p.Spec.Disruption.ConsolidateAfter
+	if text == "Never" {
+		return 0, false
+	}
+	after, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, true // none given: Karpenter's default is 0s
+	}
+	return after, true
 }
 
 // decodePool never fails: what is wrong with the pool is an objection to it, and

@@ -1,4 +1,4 @@
-package provisioner
+package karpenter
 
 import (
 	"encoding/json"
@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
@@ -23,8 +22,7 @@ func newOrder(t *testing.T, change ...func(*unstructured.Unstructured)) claimOrd
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := need()
-	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, need: n, ask: n.requests()}
+	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, fit: fit{need: need()}, ask: requests(need())}
 }
 
 func TestBuild(t *testing.T) {
@@ -75,7 +73,7 @@ func TestBuildOfABarePool(t *testing.T) {
 	if diff := cmp.Diff(want, claim.GetLabels()); diff != "" {
 		t.Errorf("labels (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(map[string]string{NodeAnnotation: "node-1"}, claim.GetAnnotations()); diff != "" {
+	if diff := cmp.Diff(map[string]string{NodeAnnotation: "node-1", PodsAnnotation: "2"}, claim.GetAnnotations()); diff != "" {
 		t.Errorf("annotations (-want +got):\n%s", diff)
 	}
 }
@@ -128,20 +126,6 @@ func TestInstanceTypes(t *testing.T) {
 				t.Errorf("instanceTypes() = %q, want %q", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestZonesStayInThePool(t *testing.T) {
-	o := newOrder(t) // a and b
-	bound := pod(container("1", ""))
-	bound.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "eu-west-1b"}
-	o.need.Moving = []*corev1.Pod{bound}
-	if got := o.zones(); !slices.Equal(got, []string{"eu-west-1b"}) {
-		t.Errorf("zones() = %q, want eu-west-1b", got)
-	}
-	bound.Spec.NodeSelector[corev1.LabelTopologyZone] = "eu-west-1c"
-	if got := o.zones(); len(got) != 0 {
-		t.Errorf("zones() = %q, want none outside the pool", got)
 	}
 }
 
