@@ -225,6 +225,7 @@ func lean(obj any) (any, error) {
 			Resources:                     pod.Spec.Resources,
 			Containers:                    leanContainers(pod.Spec.Containers),
 			InitContainers:                leanContainers(pod.Spec.InitContainers),
+			Volumes:                       claimed(pod.Spec.Volumes),
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}
@@ -234,6 +235,16 @@ func lean(obj any) (any, error) {
 		}
 	}
 	return slim, nil
+}
+
+// claimed are the volumes that bind a pod to a zone.
+func claimed(volumes []corev1.Volume) (claims []corev1.Volume) {
+	for _, v := range volumes {
+		if v.PersistentVolumeClaim != nil {
+			claims = append(claims, v)
+		}
+	}
+	return claims
 }
 
 func leanContainers(containers []corev1.Container) []corev1.Container {
