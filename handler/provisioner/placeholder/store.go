@@ -79,8 +79,10 @@ func newStore(client Pods, selector string, notify func(node string)) *store {
 // run watches until ctx is done.
 func (s *store) run(ctx context.Context, notify func(node string)) {
 	go func() {
-		if !cache.WaitForCacheSync(ctx.Done(), s.controller.HasSynced) {
+		select {
+		case <-ctx.Done():
 			return
+		case <-s.controller.HasSyncedChecker().Done():
 		}
 		s.mu.Lock()
 		s.isReady = true
