@@ -81,6 +81,9 @@ func TestPlaceholdersOfABurst(t *testing.T) {
 		return ended == nodes
 	})
 	t.Logf("%d drains ended after %s, %d with a replacement that was Ready", nodes, time.Since(began), ready)
+	if ready != nodes {
+		t.Errorf("%d of %d replacements were Ready", ready, nodes)
+	}
 	s.noneHeld()
 	stop()
 	<-done

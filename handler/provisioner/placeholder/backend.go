@@ -103,7 +103,7 @@ func (b *Backend) Made(*corev1.Node) bool { return false }
 
 // Request makes the placeholders of the node's pods, or says how far they are:
 // Requested until the scheduler has found a place for one, Launched until all have
-// theirs on Nodes that are Ready. It also removes those whose pods' successors come;
+// theirs, or have had it, on Nodes that are Ready. It also removes those whose pods' successors come;
 // for that it is to be called whenever a pod of the node changes, also when the
 // replacement is Ready.
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {

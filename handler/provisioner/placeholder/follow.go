@@ -39,8 +39,13 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 		return r, nil
 	case len(stay) > 0 && expired(stay[0], time.Now()):
 		return failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", unbound(stay), len(stay))), b.removeAll(ctx, r.Name)
+	case len(stay)+unseen == 0 && b.cache.wasTaken(label(rec.Instance)):
+		// They had their places, and other pods have come first. In a burst those are the
+		// successors of other nodes' pods, and the room of their own placeholders is free.
+		r.State = provisioner.StateReady
+		return r, nil
 	case len(stay)+unseen == 0:
-		return failed(r, "no placeholder is left: their pods have gone, or others have taken their places"), b.removeAll(ctx, r.Name)
+		return failed(r, "no room in time: their pods have left, or the placeholders were removed"), b.removeAll(ctx, r.Name)
 	}
 	bound, ready := len(stay)-unbound(stay), 0
 	for _, p := range stay {

@@ -306,7 +306,7 @@ func TestPodsWithoutAPlaceholder(t *testing.T) {
 
 		// What is surged only later has its successor then.
 		n.Surged[types.UID("uid-of-a")] = true
-		c.want(c.request(&rec, n), provisioner.StateFailed, "no placeholder is left")
+		c.want(c.request(&rec, n), provisioner.StateFailed, "no room in time")
 	})
 }
 
@@ -365,10 +365,27 @@ func TestTakenPlaceholdersAreNotMadeAnew(t *testing.T) {
 		c = newCluster(t, rec, nil)
 		c.request(&rec, need(a))
 		c.take(a)
-		c.want(c.request(&rec, need(a)), provisioner.StateFailed, "no placeholder is left")
-		c.want(c.request(&rec, need(a)), provisioner.StateFailed, "no placeholder is left")
+		c.want(c.request(&rec, need(a)), provisioner.StateFailed, "no room in time")
+		c.want(c.request(&rec, need(a)), provisioner.StateFailed, "no room in time")
 		c.held()
 		c.templates(0)
+
+		// One that had its place has found room; that another pod has come first does not
+		// mean that there is less of it.
+		rec = spot(2 * time.Minute)
+		c = newCluster(t, rec, nil)
+		c.request(&rec, need(a))
+		c.bind(a, "od-1")
+		c.take(a)
+		c.want(c.request(&rec, need(a)), provisioner.StateReady, "")
+		c.held()
+
+		// But if the pods had to leave before all had theirs, there was no room.
+		rec = spot(2 * time.Minute)
+		c = newCluster(t, rec, nil)
+		c.request(&rec, need(a, b))
+		c.bind(a, "od-1")
+		c.want(c.request(&rec, need(leaving(a), leaving(b))), provisioner.StateFailed, "no room in time")
 	})
 }
 

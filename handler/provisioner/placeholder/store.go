@@ -2,6 +2,7 @@ package placeholder
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ type store struct {
 	mu      sync.Mutex
 	unseen  map[string]map[string]expected // by instance and name
 	deleted map[types.UID]struct{}         // by us, until the watch shows it
+	taken   map[string]time.Time           // by instance: when a placeholder that had its place was removed by others
 	waiting map[string]struct{}            // nodes that asked before the first list
 	isReady bool                           // that list has come
 }
@@ -40,6 +42,7 @@ func newStore(client Pods, selector string, notify func(node string)) *store {
 	s := &store{
 		unseen:  map[string]map[string]expected{},
 		deleted: map[types.UID]struct{}{},
+		taken:   map[string]time.Time{},
 		waiting: map[string]struct{}{},
 	}
 	lw := &cache.ListWatch{
@@ -107,6 +110,9 @@ func (s *store) saw(obj any, gone bool, notify func(string)) {
 	}
 	s.mu.Lock()
 	s.forgetLocked(pod.Labels[Label], pod.Name)
+	if _, ours := s.deleted[pod.UID]; gone && !ours && pod.Spec.NodeName != "" {
+		s.taken[pod.Labels[Label]] = time.Now()
+	}
 	if gone {
 		delete(s.deleted, pod.UID)
 	}
@@ -226,6 +232,21 @@ func (s *store) unmarkDeleted(uid types.UID) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.deleted, uid)
+}
+
+// wasTaken reports whether a placeholder of the instance has had its place and lost it to
+// others, as by preemption.
+func (s *store) wasTaken(instance string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.taken[instance].IsZero()
+}
+
+// forgetTaken drops what is known of taken placeholders since before the time.
+func (s *store) forgetTaken(before time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.taken, func(_ string, at time.Time) bool { return at.Before(before) })
 }
 
 // counts is how many placeholders wait for a place, and how many have one.
