@@ -45,11 +45,16 @@ func (s *story) installed(leave ...string) {
 // holder starts a daemon in queue mode, with the rights of deploy/queue.yaml.
 func (s *story) holder(server *sqsemu.Server, queue *sqsemu.Queue, flags ...string) *daemon.Daemon {
 	s.Helper()
-	args := append([]string{"queue", "--queue-url=" + queue.URL(), "--fallback-selector=" + onDemand, "--lease-namespace=" + namespace}, flags...)
-	d, err := daemon.Start(daemon.Options{Args: args, SQS: server.URL, Kubeconfig: s.kubeconfig("spot-handler-queue"), Log: s.Output()})
+	d, err := daemon.Start(s.holderOptions(server, queue, flags...))
 	s.must(err)
 	s.Cleanup(d.Kill)
 	return d
+}
+
+func (s *story) holderOptions(server *sqsemu.Server, queue *sqsemu.Queue, flags ...string) daemon.Options {
+	s.Helper()
+	args := append([]string{"queue", "--queue-url=" + queue.URL(), "--fallback-selector=" + onDemand, "--lease-namespace=" + namespace}, flags...)
+	return daemon.Options{Args: args, SQS: server.URL, Kubeconfig: s.kubeconfig("spot-handler-queue"), Log: s.Output()}
 }
 
 // placeholders that there are at this moment.
@@ -111,7 +116,7 @@ func (s *story) autoscale(cpus int, boot time.Duration) *autoscaler {
 	a := &autoscaler{story: s, cpus: cpus, boot: boot}
 	var running sync.WaitGroup
 	running.Go(func() {
-		tick := time.NewTicker(100 * time.Millisecond) // the real one looks every 10 s
+		tick := time.NewTicker(250 * time.Millisecond) // the real one looks every 10 s
 		defer tick.Stop()
 		for {
 			select {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -69,10 +70,11 @@ type Options struct {
 // Backend makes replacements by placeholder pods. Its methods are safe for concurrent
 // use.
 type Backend struct {
-	opts   Options
-	cache  *store
-	log    zerolog.Logger
-	refuse refusals
+	opts     Options
+	cache    *store
+	log      zerolog.Logger
+	refuse   refusals
+	requests *semaphore.Weighted // of atOnce
 
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
@@ -89,6 +91,8 @@ func New(opts Options) *Backend {
 		opts:  opts,
 		log:   opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Placeholder).Logger(),
 		awake: make(chan struct{}),
+
+		requests: semaphore.NewWeighted(atOnce),
 	}
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify)
 	registerMetrics(opts.Registerer, b.cache)

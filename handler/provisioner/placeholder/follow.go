@@ -111,7 +111,7 @@ func unbound(pods []*corev1.Pod) (n int) {
 // replacement does not depend on it.
 func (b *Backend) removeEach(ctx context.Context, pods []*corev1.Pod) {
 	var g errgroup.Group
-	g.SetLimit(atOnce)
+	g.SetLimit(perNode)
 	for _, p := range pods {
 		g.Go(func() error {
 			if err := b.remove(ctx, p); err != nil && ctx.Err() == nil {

@@ -18,9 +18,15 @@ import (
 
 const fieldManager = "spot-handler"
 
-// atOnce is how many requests are under way for one node. Many nodes are handled
-// beside each other, and the burst must not stand in the way of all else.
-const atOnce = 4
+const (
+	// perNode is how many requests are under way for one node.
+	perNode = 4
+
+	// atOnce is how many are for all nodes together. A burst has thousands of pods, whose
+	// placeholders are not in such haste that they may stand in the way of all else, such
+	// as the cordons and the renewal of the leader's lease.
+	atOnce = 16
+)
 
 // recheck is how long the API server's refusal to have placeholders made is believed,
 // which only a change of the installation ends.
@@ -35,7 +41,7 @@ func (b *Backend) place(ctx context.Context, o order, r interruption.Replacement
 		return b.notPlaced(ctx, o, r, false, err)
 	}
 	g, made := errgroup.WithContext(ctx)
-	g.SetLimit(atOnce)
+	g.SetLimit(perNode)
 	for _, pod := range o.pods {
 		g.Go(func() error { return b.make(made, o, owner, pod) })
 	}
@@ -75,6 +81,10 @@ func (b *Backend) make(ctx context.Context, o order, owner *corev1.PodTemplate, 
 	if b.cache.has(instance, p.Name) {
 		return nil
 	}
+	if err := b.requests.Acquire(ctx, 1); err != nil {
+		return err
+	}
+	defer b.requests.Release(1)
 	b.cache.expect(instance, p.Name, o.node.Name)
 	_, err := b.opts.Pods.Create(ctx, p, metav1.CreateOptions{FieldManager: fieldManager})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
@@ -140,6 +150,11 @@ func (b *Backend) remove(ctx context.Context, pod *corev1.Pod) error {
 	if !b.cache.markDeleted(pod.UID) {
 		return nil
 	}
+	if err := b.requests.Acquire(ctx, 1); err != nil {
+		b.cache.unmarkDeleted(pod.UID)
+		return err
+	}
+	defer b.requests.Release(1)
 	err := b.opts.Pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		b.cache.unmarkDeleted(pod.UID)
