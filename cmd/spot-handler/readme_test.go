@@ -251,6 +251,12 @@ func TestRolesOfManifests(t *testing.T) {
 	}
 	for _, cfg := range []config{{mode: modeIMDS, drain: true, strategy: "surge"}, {mode: modeQueue, leaderElect: true, strategy: "surge"}} {
 		want := slices.Clone(unchecked)
+		if cfg.mode == modeQueue {
+			want = append(want, "create pods in namespace spot-handler-placeholders",
+				"create podtemplates in namespace spot-handler-placeholders",
+				"get podtemplates in namespace spot-handler-placeholders",
+				"delete podtemplates in namespace spot-handler-placeholders")
+		}
 		for _, p := range permissionsOf(cfg, "spot-handler") {
 			want = append(want, p.String())
 		}

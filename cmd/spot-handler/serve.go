@@ -22,6 +22,7 @@ import (
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
+	"spot-handler/handler/provisioner/placeholder"
 )
 
 // source delivers notices until ctx ends. Healthy gives the reason why it does not
@@ -84,6 +85,12 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 				FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
 				Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
 				Events: events, Notify: enqueue, Logger: logger,
+			}),
+			placeholder.New(placeholder.Options{
+				Selector: cfg.selector, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
+				SingleNode: cfg.nodeName, Node: index.Get,
+				Pods: clients.podsIn(cfg.placeholderNamespace), Templates: clients.podTemplates(cfg.placeholderNamespace),
+				Notify: enqueue, Registerer: registry, Logger: logger,
 			}),
 		},
 		Registerer: registry, Logger: logger,

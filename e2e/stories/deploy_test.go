@@ -161,6 +161,7 @@ func (s *story) rights() {
 		{"update", "", "nodes", false},
 		{"delete", "", "nodes", false},
 		{"update", "", "pods", false},
+		{"create", "", "pods", false}, // only where the placeholders are
 		{"get", "", "secrets", false},
 		{"patch", "karpenter.sh", "nodepools", false},
 	} {
