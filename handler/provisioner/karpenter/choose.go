@@ -113,7 +113,7 @@ func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interr
 			continue
 		}
 		if len(orders) == 0 { // the others are looked at when it comes to them
-			reason, err := b.ledger.room(ctx, o.pool, o.size)
+			reason, err := b.ledger.room(ctx, o.pool, o.name(), o.size)
 			if err != nil {
 				return nil, interruption.Replacement{}, err
 			}
