@@ -83,6 +83,7 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
+	synctest.Wait() // the first look at what others have left is over
 	return c
 }
 
