@@ -82,12 +82,17 @@ func TestBurstKeepsToTheLimitsAsAWhole(t *testing.T) {
 	send() // once more, now that all of it is known
 	s.must(queue.WaitEmpty(s.ctx))
 
-	made := len(s.requests(func(r request) bool {
+	made := map[string]int{}
+	for _, r := range s.requests(func(r request) bool {
 		return r.Verb == "create" && r.ObjectRef.Resource == "nodeclaims" && r.ResponseStatus.Code == 201
-	}))
-	t.Logf("%d claims when the daemon was killed, %d in the end, %d made, room for %d", killed, claims(), made, room)
-	if n := claims(); n > room || n < killed || made != n {
-		t.Errorf("%d claims and %d made, want as many made as there are, %d at the most", n, made, room)
+	}) {
+		if made[r.ObjectRef.Name]++; made[r.ObjectRef.Name] > 1 {
+			t.Errorf("claim %q was made twice", r.ObjectRef.Name)
+		}
+	}
+	t.Logf("%d claims when the daemon was killed, %d in the end, %d made, room for %d", killed, claims(), len(made), room)
+	if n := claims(); n > room || n < room/2 || len(made) < n {
+		t.Errorf("%d claims and %d made, want %d at the most, and about that", n, len(made), room)
 	}
 	pool, err := s.cluster.Dynamic.Resource(controlplane.NodePools).Get(s.ctx, "fallback", metav1.GetOptions{})
 	s.must(err)

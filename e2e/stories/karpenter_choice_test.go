@@ -124,6 +124,11 @@ func TestNoReplacementIsSaid(t *testing.T) {
 		s.waitGone(node.Name)
 	}
 	s.eventually("one line for each node", func() bool { return len(d.Lines("provisioner chosen")) == 2 })
+	for _, result := range []string{"failed", "unsupported"} {
+		if n := s.metric(d, `spot_handler_replacements_total{backend="karpenter",result="`+result+`"}`); n != 1 {
+			t.Errorf("%v counted as %s, want 1", n, result)
+		}
+	}
 	if claims := s.claims("on-demand", ""); len(claims) != 0 {
 		t.Errorf("claims %v, want none", claims)
 	}

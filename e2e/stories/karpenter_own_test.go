@@ -68,6 +68,7 @@ func TestKarpenterDeletesTheClaimItself(t *testing.T) {
 	if cpu, _, _ := unstructured.NestedString(ours.Object, "spec", "resources", "requests", "cpu"); cpu != "1500m" {
 		t.Errorf("the claim asks for %s of cpu, want that of three pods, 1500m", cpu)
 	}
+	s.eventually("Event on the NodeClaim", func() bool { return len(s.events("ReplacesInterruptedNode", ours.GetName())) == 1 })
 	said := 0
 	for _, line := range d.Lines("provisioner chosen") {
 		if reason, _ := line["reason"].(string); line["node"] == early.Name && strings.Contains(reason, "only for the 3 of ") {

@@ -51,6 +51,9 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 		return nil, *prev, nil // a deletion is never undone
 	}
 	if len(need.Moving) == 0 {
+		if prev := rec.Replacement; prev != nil && prev.Backend == provisioner.Karpenter {
+			return nil, *prev, nil // they have left without one
+		}
 		return nil, unsupported(reasonNoMoving), nil
 	}
 	orders, r, err := b.orders(ctx, situation{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried})
@@ -110,7 +113,7 @@ func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interr
 			continue
 		}
 		if len(orders) == 0 { // the others are looked at when it comes to them
-			reason, err := b.ledger.room(ctx, o.pool, o.size)
+			reason, err := b.ledger.room(ctx, o.pool, o.name(), o.size)
 			if err != nil {
 				return nil, interruption.Replacement{}, err
 			}

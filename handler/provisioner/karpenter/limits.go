@@ -61,19 +61,20 @@ func newLedger(client dynamic.Interface) *ledger {
 	return &ledger{client: client, usages: map[string]*usage{}, orders: map[string]*order{}}
 }
 
-// room says which of the pool's limits leaves no room for a node of the size, or
-// nothing. The error is an unavailableError, or transient.
-func (l *ledger) room(ctx context.Context, pool *nodePool, size corev1.ResourceList) (full string, err error) {
-	return l.enter(ctx, pool, "", size)
+// room says which of the pool's limits leaves no room for the claim of that size, or
+// nothing. For one that is there already there is room: it is counted, and to ask for
+// it again is to ask for nothing. The error is an unavailableError, or transient.
+func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
+	return l.enter(ctx, pool, claim, size, false)
 }
 
-// reserve enters the order of a claim if there is room, or says why there is not. The
-// same claim is entered once.
+// reserve is room, and enters the order of the claim if there is. The same claim is
+// entered once.
 func (l *ledger) reserve(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
-	return l.enter(ctx, pool, claim, size)
+	return l.enter(ctx, pool, claim, size, true)
 }
 
-func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
+func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList, reserve bool) (full string, err error) {
 	if len(pool.Spec.Limits) == 0 {
 		return "", nil
 	}
@@ -83,7 +84,7 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.orders[claim] != nil {
+	if _, there := u.claims[claim]; there || l.orders[claim] != nil {
 		return "", nil
 	}
 	more := withNode(size)
@@ -100,7 +101,7 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 	if full := exceeded(pool, u.sum, more); full != "" {
 		return full, nil
 	}
-	if claim != "" {
+	if reserve {
 		l.orders[claim] = &order{pool: pool.Name, size: size, at: time.Now()}
 	}
 	return "", nil

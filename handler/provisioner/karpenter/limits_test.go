@@ -94,7 +94,7 @@ func TestExceeded(t *testing.T) {
 		"nodes":                 {nodes, nodes, cpu("1"), "nodes: 3 used"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := newBooks(t).room(t.Context(), limited(tt.limits, tt.used), tt.ask)
+			got, err := newBooks(t).room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask)
 			if err != nil || (tt.over == "") != (got == "") || !strings.Contains(got, tt.over) {
 				t.Errorf("room() = %q, %v; want %q", got, err, tt.over)
 			}
@@ -121,6 +121,20 @@ func TestLedgerCountsClaims(t *testing.T) {
 	}
 }
 
+// A node whose claim was made by a process that died before it could say so finds it
+// again, also where that was the last that there was room for.
+func TestLedgerHasRoomForWhatIsThere(t *testing.T) {
+	b := newBooks(t)
+	b.made("mine", "4", "", "")
+	p := limited(cpu("4"), nil)
+	if full := b.take(p, "mine", "4"); full != "" {
+		t.Errorf("reserve() = %q, want room for the claim that is there", full)
+	}
+	if b.take(p, "another", "1") == "" {
+		t.Error("room for another")
+	}
+}
+
 // What a burst asks for at once is in no list and no status yet.
 func TestLedgerHoldsABurstToTheLimit(t *testing.T) {
 	b, p := newBooks(t), limited(cpu("100"), cpu("60"))
@@ -142,7 +156,7 @@ func TestLedgerHoldsABurstToTheLimit(t *testing.T) {
 	}
 	other := limited(cpu("4"), nil)
 	other.Name = "other"
-	if reason, err := b.room(t.Context(), other, cpu("4")); reason != "" || err != nil {
+	if reason, err := b.room(t.Context(), other, "new", cpu("4")); reason != "" || err != nil {
 		t.Errorf("another pool: %s, %v", reason, err)
 	}
 }

@@ -184,6 +184,19 @@ func TestAutomaticChoice(t *testing.T) {
 	}
 }
 
+// What was said stays when the pods have left.
+func TestFailureOutlastsThePods(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c, rec := automatic(t, Options{}, plain(t, "a", 40, set(map[string]any{"cpu": "100"}, "spec", "limits"))), record()
+		before := c.request(&rec)
+		wantState(t, before, provisioner.StateFailed, "leaves no room")
+		after, err := c.p.Request(t.Context(), interruptedNode(), rec, provisioner.Need{})
+		if err != nil || after != before {
+			t.Errorf("Request: %+v, %v; want %+v", after, err, before)
+		}
+	})
+}
+
 // Pools are tried one after the other, each once, across processes.
 func TestNextPool(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
