@@ -84,7 +84,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 			karpenter.New(karpenter.Options{
 				FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
 				Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
-				Events: events, Notify: enqueue, Logger: logger,
+				Events: events, Notify: enqueue, Registerer: registry, Logger: logger,
 			}),
 			placeholder.New(placeholder.Options{
 				Selector: cfg.selector, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,

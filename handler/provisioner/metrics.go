@@ -1,6 +1,8 @@
 package provisioner
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -17,10 +19,12 @@ func newMetrics(reg prometheus.Registerer, backends []string) *metrics {
 			Help: "Replacements that came to a state (requested, launched, ready, failed, unsupported), by backend. States that were passed unseen are not counted.",
 		}, []string{"backend", "result"}),
 		ready: promauto.With(reg).NewHistogramVec(prometheus.HistogramOpts{
-			Name:                        "spot_handler_replacement_ready_seconds",
-			Help:                        "Time from the request of a replacement until it was Ready.",
-			Buckets:                     []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 40, 50, 60, 75, 90, 105, 120},
-			NativeHistogramBucketFactor: 1.1,
+			Name:                            "spot_handler_replacement_ready_seconds",
+			Help:                            "Time from the request of a replacement until it was Ready.",
+			Buckets:                         []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 40, 50, 60, 75, 90, 105, 120},
+			NativeHistogramBucketFactor:     1.1,
+			NativeHistogramMaxBucketNumber:  100,
+			NativeHistogramMinResetDuration: time.Hour,
 		}, []string{"backend"}),
 	}
 	for _, backend := range append([]string{None}, backends...) {

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -44,7 +45,8 @@ type Options struct {
 	// also when nothing has changed, and must not block. It may be nil.
 	Notify func(node string)
 
-	Logger zerolog.Logger
+	Registerer prometheus.Registerer // nil: metrics are kept and not shown
+	Logger     zerolog.Logger
 }
 
 // Nodes is the subset of the Nodes API that the backend uses.
@@ -102,6 +104,7 @@ func New(opts Options) *Backend {
 		said:      map[string]struct{}{},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
+	b.ledger.full = newLimitRefusals(opts.Registerer)
 	b.keeper = newKeeper(b)
 	b.claims = newClaims(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -41,6 +42,8 @@ type ledger struct {
 	mu     sync.Mutex
 	usages map[string]*usage // by NodePool
 	orders map[string]*order // by NodeClaim
+
+	full prometheus.Counter // of refusals; nil is not counted
 }
 
 // usage is what a pool's claims came to at some time.
@@ -99,6 +102,9 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 		add(more, withNode(o.size))
 	}
 	if full := exceeded(pool, u.sum, more); full != "" {
+		if l.full != nil {
+			l.full.Inc()
+		}
 		return full, nil
 	}
 	if reserve {

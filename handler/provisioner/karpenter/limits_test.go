@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,9 +95,15 @@ func TestExceeded(t *testing.T) {
 		"nodes":                 {nodes, nodes, cpu("1"), "nodes: 3 used"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := newBooks(t).room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask)
+			b := newBooks(t)
+			b.full = newLimitRefusals(nil)
+			got, err := b.room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask)
 			if err != nil || (tt.over == "") != (got == "") || !strings.Contains(got, tt.over) {
 				t.Errorf("room() = %q, %v; want %q", got, err, tt.over)
+			}
+			var counted dto.Metric
+			if err := b.full.Write(&counted); err != nil || (counted.GetCounter().GetValue() == 1) != (tt.over != "") {
+				t.Errorf("%v refusals counted (%v)", counted.GetCounter().GetValue(), err)
 			}
 		})
 	}
