@@ -62,7 +62,7 @@ func New(opts Options) *Drainer {
 	}
 	d := &Drainer{opts: opts, queue: newQueue(), starting: semaphore.NewWeighted(startsAtOnce), sessions: map[string]*session{}}
 	d.budgets = newBudgets(opts.Budgets, d.queue.wake, opts.Logger)
-	d.metrics = newMetrics(opts.Registerer, d.blocked)
+	d.metrics = newMetrics(opts.Registerer, d)
 	return d
 }
 

@@ -22,6 +22,7 @@ type session struct {
 	controller cache.Controller
 	stop       context.CancelFunc
 	ctx        context.Context // ends with stop
+	started    time.Time
 
 	mu       sync.Mutex
 	in       Interruption
@@ -44,7 +45,7 @@ type tracked struct {
 // startSession starts the watch of a node's pods. The watch ends with ctx or stop. It
 // takes a place in starting until the pods are known.
 func startSession(ctx context.Context, node string, client rest.Interface, starting *semaphore.Weighted, notify func()) *session {
-	s := &session{node: node, tracked: map[types.UID]*tracked{}}
+	s := &session{node: node, started: time.Now(), tracked: map[types.UID]*tracked{}}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	lw := cache.NewFilteredListWatchFromClient(client, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
