@@ -102,6 +102,9 @@ func cacheDir() (string, error) {
 // unpack downloads the two packages and unpacks them: all that they need is the C
 // library, and their services are not to be started.
 func unpack(ctx context.Context, dir string) error {
+	if _, err := exec.LookPath("apt-get"); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, downloadTimeout)
 	defer cancel()
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
