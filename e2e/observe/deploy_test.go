@@ -15,7 +15,7 @@ import (
 
 var (
 	rulesFile     = filepath.Join("..", "..", "deploy", "alerts", "spot-handler.yaml")
-	casesFile     = filepath.Join("..", "..", "deploy", "alerts", "tests.yaml")
+	casesFile     = filepath.Join("..", "..", "deploy", "alerts", "tests", "spot-handler.yaml")
 	dashboardFile = filepath.Join("..", "..", "deploy", "dashboards", "spot-handler.json")
 	runbookFile   = filepath.Join("..", "..", "deploy", "runbook.md")
 	readmeFile    = filepath.Join("..", "..", "README.md")

@@ -113,6 +113,20 @@ func TestAMissedDeadlinePages(t *testing.T) {
 	}
 	s.panelsHaveData(prometheus, began)
 
+	// What the gauges said while the drains were under way.
+	for expr, want := range map[string]float64{
+		`max_over_time(spot_handler_interrupted_nodes{kind="spot-interruption",pool="batch",zone!="",replacement="ready"}[10m])`: 1,
+		`max_over_time(spot_handler_budget_blocked_pods{budget="default/db"}[10m])`:                                              2,
+		`max_over_time(spot_handler_overlong_grace_pods[10m])`:                                                                   1,
+		`max_over_time(spot_handler_nearest_deadline_timestamp_seconds{kind="spot-interruption"}[10m])`:                          float64(now.Add(90 * time.Second).Unix()),
+		`spot_handler_nearest_deadline_timestamp_seconds{kind="spot-interruption"}`:                                              0,
+	} {
+		found, err := prometheus.Query(s.ctx, expr)
+		s.must(err)
+		if len(found) != 1 || found[0].Values[0] != want {
+			t.Errorf("%s: %v, want %v", expr, found, want)
+		}
+	}
 	found, err := native.Query(s.ctx, `histogram_count(spot_handler_notice_lead_seconds{kind="spot-interruption",source="queue"})`)
 	s.must(err)
 	if len(found) != 1 || found[0].Values[0] != 2 {
