@@ -69,50 +69,36 @@ func mostBlocking(counts map[string]int) map[string]int {
 
 // blockedBy counts the pods that are refused at this moment by their budget.
 func (d *Drainer) blockedBy() map[string]int {
+	var pods []*corev1.Pod
+	d.mu.Lock()
+	for _, s := range d.sessions {
+		pods = append(pods, s.refusedPods()...)
+	}
+	d.mu.Unlock()
 	counts := map[string]int{}
-	for _, pod := range d.refusedPods() {
+	for _, pod := range pods {
 		counts[budgetOf(pod, d.budgets.list(pod.Namespace))]++
 	}
 	return counts
 }
 
-func (d *Drainer) refusedPods() []*corev1.Pod {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	var pods []*corev1.Pod
-	for _, s := range d.sessions {
-		if s.blocked() > 0 {
-			pods = append(pods, s.refused()...)
-		}
-	}
-	return pods
-}
-
-// refused are the pods of the session that blocked counts.
-func (s *session) refused() []*corev1.Pod {
+// refusedPods are the pods that blocked counts.
+func (s *session) refusedPods() []*corev1.Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var pods []*corev1.Pod
-	for _, obj := range s.store.List() {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok {
-			continue
-		}
-		if t := s.tracked[pod.UID]; t != nil && t.refusal != "" && !t.gone && !t.evicted {
-			pods = append(pods, pod)
+	for _, t := range s.tracked {
+		if t.refusal != "" && !t.gone && !t.evicted && t.pod != nil {
+			pods = append(pods, t.pod)
 		}
 	}
 	return pods
 }
 
 // budgetOf names the one budget that covers the pod.
-func budgetOf(pod *corev1.Pod, budgets []any) string {
+func budgetOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) string {
 	found := noBudget
-	for _, obj := range budgets {
-		budget, ok := obj.(*policyv1.PodDisruptionBudget)
-		if !ok {
-			continue
-		}
+	for _, budget := range budgets {
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
@@ -136,23 +122,23 @@ func (d *Drainer) overlong() float64 {
 	defer d.mu.Unlock()
 	n := 0
 	for _, s := range d.sessions {
-		n += s.overlong()
+		n += s.overlong(d.opts.Policy.Margin)
 	}
 	return float64(n)
 }
 
 // overlong counts them in the session. Its window is never taken for shorter than
 // spotWindow: a process that came late, or heard late, is not the pod's fault.
-func (s *session) overlong() int {
+func (s *session) overlong(margin time.Duration) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.in.Deadline.IsZero() {
+	if s.in.Deadline.IsZero() || s.known.IsZero() {
 		return 0
 	}
-	window := max(spotWindow, s.in.Deadline.Sub(s.started))
-	n := 0
-	for _, obj := range s.store.List() {
-		if pod, ok := obj.(*corev1.Pod); ok && notOurs(pod, s.in) == "" && grace(pod)+s.policy.Margin > window {
+	window := max(spotWindow, s.in.Deadline.Sub(s.known))
+	p, n := planner{Situation: Situation{Interruption: s.in}}, 0
+	for _, pod := range s.pods() {
+		if p.notOurs(pod) == "" && grace(pod)+margin > window {
 			n++
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -41,7 +40,7 @@ func TestMostBlocking(t *testing.T) {
 
 func TestBudgetOf(t *testing.T) {
 	labeled := pod("db-0", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })
-	covering := func(name, app string) any {
+	covering := func(name, app string) *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
 			Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
@@ -49,12 +48,12 @@ func TestBudgetOf(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name    string
-		budgets []any
+		budgets []*policyv1.PodDisruptionBudget
 		want    string
 	}{
 		{"not read yet", nil, noBudget},
-		{"one of two", []any{covering("web", "web"), covering("db", "db")}, "shop/db"},
-		{"both", []any{covering("db", "db"), covering("too", "db")}, noBudget},
+		{"one of two", []*policyv1.PodDisruptionBudget{covering("web", "web"), covering("db", "db")}, "shop/db"},
+		{"both", []*policyv1.PodDisruptionBudget{covering("db", "db"), covering("too", "db")}, noBudget},
 	} {
 		if got := budgetOf(labeled, tt.budgets); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
@@ -62,20 +61,14 @@ func TestBudgetOf(t *testing.T) {
 	}
 }
 
-// A session of pods as its watch has them, without the watch.
-func sessionOf(started time.Time, in Interruption, pods ...*corev1.Pod) *session {
-	s := &session{store: cache.NewStore(cache.MetaNamespaceKeyFunc), started: started, in: in,
-		policy: Policy{Margin: 10 * time.Second}, tracked: map[types.UID]*tracked{}}
-	for _, p := range pods {
-		_ = s.store.Add(p)
-	}
-	return s
-}
-
 func TestOverlong(t *testing.T) {
 	now := time.Now()
-	longest, tooLong := pod("longest", withGrace(110)), pod("too-long", withGrace(111))
-	daemon := pod("daemon", withGrace(600), ownedBy("DaemonSet"))
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	for _, p := range []*corev1.Pod{pod("longest", withGrace(110)), pod("too-long", withGrace(111)), pod("daemon", withGrace(600), ownedBy("DaemonSet"))} {
+		if err := store.Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, tt := range []struct {
 		name     string
 		deadline time.Time
@@ -86,27 +79,25 @@ func TestOverlong(t *testing.T) {
 		{"a window of days", now.Add(48 * time.Hour), 0},
 		{"no deadline", time.Time{}, 0},
 	} {
-		s := sessionOf(now, Interruption{Deadline: tt.deadline}, longest, tooLong, daemon)
-		if got := s.overlong(); got != tt.want {
+		s := &session{store: store, known: now, in: Interruption{Deadline: tt.deadline}}
+		if got := s.overlong(10 * time.Second); got != tt.want {
 			t.Errorf("%s: %d pods, want %d", tt.name, got, tt.want)
 		}
 	}
 }
 
-func TestRefusedPods(t *testing.T) {
-	waiting, going, free := pod("waiting"), pod("going"), pod("free")
-	for _, p := range []*corev1.Pod{waiting, going, free} {
-		p.UID = types.UID(p.Name)
-	}
-	s := sessionOf(time.Now(), Interruption{}, waiting, going, free)
-	s.tracked = map[types.UID]*tracked{
-		"waiting": {refusal: "the budget"}, "going": {refusal: "the budget", evicted: true}, "free": {}, "left": {refusal: "the budget", gone: true},
-	}
-	d := &Drainer{sessions: map[string]*session{"node-1": s}, budgets: newBudgets(nil, nil, zerolog.Nop())}
+func TestBlockedBy(t *testing.T) {
+	s := &session{tracked: map[types.UID]*tracked{
+		"waiting": {pod: pod("waiting"), refusal: "the budget"},
+		"going":   {pod: pod("going"), refusal: "the budget", evicted: true},
+		"free":    {pod: pod("free")},
+		"left":    {pod: pod("left"), refusal: "the budget", gone: true},
+	}}
+	d := &Drainer{sessions: map[string]*session{"node-1": s}, budgets: &budgets{}}
 	if diff := cmp.Diff(map[string]int{noBudget: 1}, d.blockedBy()); diff != "" {
 		t.Errorf("refused pods (-want +got):\n%s", diff)
 	}
-	if d.blocked() != 1 {
-		t.Errorf("%v blocked, want the same", d.blocked())
+	if d.blockedPods() != 1 {
+		t.Errorf("%v blocked, want the same", d.blockedPods())
 	}
 }

@@ -41,7 +41,7 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_blocked_pods",
 		Help: "Pods whose eviction is due and refused, by a disruption budget or a terminating namespace.",
-	}, d.blocked)
+	}, d.blockedPods)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_overlong_grace_pods",
 		Help: "Pods that have to leave an interrupted node and whose grace period is longer than all the time that there was.",

@@ -222,11 +222,14 @@ func TestDependenciesOfReadme(t *testing.T) {
 func TestRolesOfManifests(t *testing.T) {
 	unchecked := []string{
 		"create events", "patch events",
+		"get deployments.apps", // a dry run's, which checks it
+		"get persistentvolumeclaims", "get namespaces",
+		"list volumeattachments.storage.k8s.io", "watch volumeattachments.storage.k8s.io",
 		"get nodepools.karpenter.sh",
 		"create nodeclaims.karpenter.sh", "get nodeclaims.karpenter.sh", "list nodeclaims.karpenter.sh",
 		"watch nodeclaims.karpenter.sh", "patch nodeclaims.karpenter.sh", "delete nodeclaims.karpenter.sh",
 	}
-	for _, cfg := range []config{{mode: modeIMDS, drain: true}, {mode: modeQueue, leaderElect: true}} {
+	for _, cfg := range []config{{mode: modeIMDS, drain: true, strategy: "surge"}, {mode: modeQueue, leaderElect: true, strategy: "surge"}} {
 		want := slices.Clone(unchecked)
 		for _, p := range permissionsOf(cfg, "spot-handler") {
 			want = append(want, p.String())
