@@ -109,8 +109,8 @@ func TestBucketsOfAlerts(t *testing.T) {
 // are cut off beyond a number: pool with zone, and budget. A new one has to be as
 // bounded; a node, an instance, a pod or an id never is.
 var labelsOfMetrics = []string{
-	"backend", "budget", "code", "commit", "go_version", "kind", "mode", "outcome", "phase", "pool", "reason", "replacement",
-	"result", "source", "version", "zone",
+	"action", "backend", "budget", "code", "commit", "go_version", "kind", "mode", "outcome", "phase", "pool", "reason", "replacement",
+	"result", "source", "state", "version", "zone",
 }
 
 func TestLabelsAreBounded(t *testing.T) {
