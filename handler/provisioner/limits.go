@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -29,8 +28,6 @@ const (
 type ledger struct {
 	mu     sync.Mutex
 	orders map[string]*order // by NodeClaim
-
-	full prometheus.Counter // of refusals; nil is not counted
 }
 
 type order struct {
@@ -46,7 +43,7 @@ func newLedger() *ledger { return &ledger{orders: map[string]*order{}} }
 func (l *ledger) room(pool *nodePool, ask corev1.ResourceList) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.counted(l.roomLocked(pool, ask))
+	return l.roomLocked(pool, ask)
 }
 
 // reserve enters the order of a claim if there is room, or says why there is not.
@@ -57,18 +54,10 @@ func (l *ledger) reserve(pool *nodePool, claim string, ask corev1.ResourceList) 
 		return ""
 	}
 	if reason := l.roomLocked(pool, ask); reason != "" {
-		return l.counted(reason)
+		return reason
 	}
 	l.orders[claim] = &order{pool: pool.Name, ask: ask, at: time.Now()}
 	return ""
-}
-
-// counted counts a reason that there is, and returns it.
-func (l *ledger) counted(reason string) string {
-	if reason != "" && l.full != nil {
-		l.full.Inc()
-	}
-	return reason
 }
 
 // launched notes that a claim has an instance, which the pool's status will count.

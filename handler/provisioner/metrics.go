@@ -2,7 +2,6 @@ package provisioner
 
 import (
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
@@ -11,7 +10,6 @@ import (
 type metrics struct {
 	replacements *prometheus.CounterVec
 	ready        *prometheus.HistogramVec
-	full         prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -21,17 +19,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Replacements that came to a state (requested, launched, ready, failed, unsupported), by backend. States that were passed unseen are not counted.",
 		}, []string{"backend", "result"}),
 		ready: promauto.With(reg).NewHistogramVec(prometheus.HistogramOpts{
-			Name:                            "spot_handler_replacement_ready_seconds",
-			Help:                            "Time from the request of a replacement until it was Ready.",
-			Buckets:                         []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 40, 50, 60, 75, 90, 105, 120},
-			NativeHistogramBucketFactor:     1.1,
-			NativeHistogramMaxBucketNumber:  100,
-			NativeHistogramMinResetDuration: time.Hour,
+			Name:                        "spot_handler_replacement_ready_seconds",
+			Help:                        "Time from the request of a replacement until it was Ready.",
+			Buckets:                     []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 40, 50, 60, 75, 90, 105, 120},
+			NativeHistogramBucketFactor: 1.1,
 		}, []string{"backend"}),
-		full: promauto.With(reg).NewCounter(prometheus.CounterOpts{
-			Name: "spot_handler_pool_limit_refusals_total",
-			Help: "Times that a fallback pool was not taken because its limits left no room for the replacement.",
-		}),
 	}
 	for _, backend := range []string{Karpenter, None} {
 		for _, state := range States() {

@@ -123,7 +123,6 @@ func New(opts Options) *Provisioner {
 		told:      map[string]told{},
 		said:      map[string]struct{}{},
 	}
-	p.ledger.full = p.metrics.full
 	p.claims = newClaims(opts.Dynamic, opts.SingleNode, p.claimChanged, p.log)
 	return p
 }
