@@ -47,6 +47,7 @@ type clients struct {
 	leases       func(namespace string) *gentype.Client[*coordinationv1.Lease]
 	reviews      *gentype.Client[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      *dynamic.DynamicClient
+	way          *rightOfWay // the lease's
 }
 
 func newClients(cfg config) (*clients, error) {
@@ -54,6 +55,9 @@ func newClients(cfg config) (*clients, error) {
 	if err != nil {
 		return nil, err
 	}
+	alone := rest.CopyConfig(conf)
+	way := &rightOfWay{}
+	conf.Wrap(func(next http.RoundTripper) http.RoundTripper { return giveWay{next, way} })
 	transport, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -67,7 +71,6 @@ func newClients(cfg config) (*clients, error) {
 	}
 	core, policy, authorization := group(corev1.SchemeGroupVersion), group(policyv1.SchemeGroupVersion), group(authorizationv1.SchemeGroupVersion)
 	// The lease has a connection of its own: its renewal must not queue behind a burst.
-	alone := rest.CopyConfig(conf)
 	alone.Dial = (&net.Dialer{Timeout: leaseDialTimeout}).DialContext
 	if transport, err = rest.HTTPClientFor(alone); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -77,7 +80,7 @@ func newClients(cfg config) (*clients, error) {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	c := &clients{
-		core: core, policy: policy,
+		core: core, policy: policy, way: way,
 		nodes: gentype.NewClientWithList("nodes", core, parameters, metav1.NamespaceNone,
 			func() *corev1.Node { return &corev1.Node{} }, func() *corev1.NodeList { return &corev1.NodeList{} }),
 		leases: func(namespace string) *gentype.Client[*coordinationv1.Lease] {

@@ -30,12 +30,12 @@ func newLeader(reg prometheus.Registerer) prometheus.Gauge {
 // lead waits for the lease, runs f as the leader, and releases the lease at the end.
 // A lost lease is an error: the process ends and starts anew, with everything as it
 // stands in the cluster.
-func lead(ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger, f func(context.Context) error) error {
+func lead(ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger, way *rightOfWay, f func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("read hostname: %w", err)
 	}
-	l := &lease{client: client, namespace: namespace, identity: host + "_" + rand.Text(), logger: logger}
+	l := &lease{client: client, namespace: namespace, identity: host + "_" + rand.Text(), logger: logger, way: way}
 	if err := l.acquire(ctx); err != nil {
 		return nil // stopped before
 	}

@@ -125,7 +125,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 				return nil // stopped before
 			}
 			if cfg.mode == modeQueue && cfg.leaderElect {
-				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, leader, part(logger, "leader"), h.Run)
+				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, leader, part(logger, "leader"), clients.way, h.Run)
 			}
 			if leader != nil { // a single replica leads by itself
 				leader.Set(1)
