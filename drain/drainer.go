@@ -92,7 +92,7 @@ func New(opts Options) *Drainer {
 	d.starts = &starts{work: d.waves}
 	d.budgets = newBudgets(opts, d.budgetAllows, d.starts.stale)
 	d.surges = newSurges(opts, d.starting, d.deploymentAllows)
-	d.metrics = newMetrics(opts.Registerer, d.blockedPods)
+	d.metrics = newMetrics(opts.Registerer, d)
 	return d
 }
 

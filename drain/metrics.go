@@ -26,7 +26,7 @@ const (
 	left      = "left"
 )
 
-func newMetrics(reg prometheus.Registerer, blocked func() float64) *metrics {
+func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	f := promauto.With(reg)
 	m := &metrics{
 		evictions: f.NewCounterVec(prometheus.CounterOpts{
@@ -41,7 +41,12 @@ func newMetrics(reg prometheus.Registerer, blocked func() float64) *metrics {
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_blocked_pods",
 		Help: "Pods whose eviction is due and refused, by a disruption budget or a terminating namespace.",
-	}, blocked)
+	}, d.blockedPods)
+	f.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "spot_handler_overlong_grace_pods",
+		Help: "Pods that have to leave an interrupted node and whose grace period is longer than all the time that there was.",
+	}, d.overlong)
+	reg.MustRegister(newBlocking(d.blockedBy))
 	for _, code := range append(evictionCodes, codeError, codeOther) {
 		m.evictions.WithLabelValues(code)
 	}

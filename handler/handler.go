@@ -210,15 +210,3 @@ func (h *Handler) forget(name string) {
 	defer h.mu.Unlock()
 	delete(h.known, name)
 }
-
-func (h *Handler) active() map[[2]string]int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	counts := map[[2]string]int{}
-	for _, k := range h.known {
-		if k.rec.Phase != "" && k.rec.Phase != interruption.Released {
-			counts[[2]string{string(k.rec.Kind), string(k.rec.Phase)}]++
-		}
-	}
-	return counts
-}

@@ -34,7 +34,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
 	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
 		return f.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "spot_handler_" + name, Help: help, Buckets: seconds, NativeHistogramBucketFactor: 1.1,
+			Name: "spot_handler_" + name, Help: help, Buckets: seconds,
+			NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
 		}, labels)
 	}
 	m := &metrics{
@@ -82,29 +83,5 @@ func (m *metrics) ended(r interruption.Record, result string, at time.Time) {
 	m.duration.WithLabelValues(kind).Observe(at.Sub(r.Received).Seconds())
 	if d := r.DeadlineTime(); result == resultCompleted && !d.IsZero() {
 		m.slack.WithLabelValues(kind).Observe(d.Sub(at).Seconds())
-	}
-}
-
-// active collects active_interruptions from what is known when it is scraped: there
-// is no count to be kept right.
-type active struct {
-	desc  *prometheus.Desc
-	count func() map[[2]string]int // by kind and phase
-}
-
-func newActive(count func() map[[2]string]int) *active {
-	return &active{count: count, desc: prometheus.NewDesc("spot_handler_active_interruptions",
-		"Interrupted nodes that this process sees to their end, by phase.", []string{"kind", "phase"}, nil)}
-}
-
-func (a *active) Describe(ch chan<- *prometheus.Desc) { ch <- a.desc }
-
-func (a *active) Collect(ch chan<- prometheus.Metric) {
-	counts := a.count()
-	for _, kind := range interruption.Kinds() {
-		for _, phase := range interruption.Phases() {
-			n := counts[[2]string{string(kind), string(phase)}]
-			ch <- prometheus.MustNewConstMetric(a.desc, prometheus.GaugeValue, float64(n), string(kind), string(phase))
-		}
 	}
 }

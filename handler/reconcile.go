@@ -143,7 +143,9 @@ func (h *Handler) replace(ctx context.Context, node *corev1.Node, k *known, rec 
 	if asked.Replacement != nil {
 		before = *asked.Replacement
 	}
+	h.mu.Lock()
 	k.replacement, k.requested = got, true
+	h.mu.Unlock()
 	rec.Replacement = &got
 	if got.State == before.State && got.Name == before.Name {
 		return nil

@@ -107,7 +107,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		return nil
 	}
 	p.log = p.log.With().Str("instance_id", instance).Str("node", p.nodeName).Logger()
-	p.log.Info().Dur("interval", p.interval).Msg("polling instance metadata")
+	p.log.Info().Float64("interval_seconds", p.interval.Seconds()).Msg("polling instance metadata")
 
 	var deliveries sync.WaitGroup
 	defer deliveries.Wait()

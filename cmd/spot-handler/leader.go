@@ -17,14 +17,20 @@ import (
 // releaseTimeout bounds the release of the lease at the end: a read and a write.
 const releaseTimeout = 2 * time.Second
 
-// lead waits for the lease, runs f as the leader, and releases the lease at the end.
-// A lost lease is an error: the process ends and starts anew, with everything as it
-// stands in the cluster.
-func lead(ctx context.Context, client leaseClient, namespace string, reg prometheus.Registerer, logger zerolog.Logger, way *rightOfWay, f func(context.Context) error) error {
+// newLeader is the metric that says which replica drains. It is there from the start:
+// that nobody leads is told by its sum.
+func newLeader(reg prometheus.Registerer) prometheus.Gauge {
 	leader := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "spot_handler_leader", Help: "1 while this replica is the one that drains.",
 	})
 	reg.MustRegister(leader)
+	return leader
+}
+
+// lead waits for the lease, runs f as the leader, and releases the lease at the end.
+// A lost lease is an error: the process ends and starts anew, with everything as it
+// stands in the cluster.
+func lead(ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger, way *rightOfWay, f func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("read hostname: %w", err)

@@ -153,7 +153,7 @@ func TestLeadReleasesAtTheEnd(t *testing.T) {
 		f := &fakeLeases{}
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, stop)
-		err := lead(ctx, f, "kube-system", prometheus.NewRegistry(), zerolog.Nop(), nil, func(ctx context.Context) error {
+		err := lead(ctx, f, "kube-system", newLeader(prometheus.NewRegistry()), zerolog.Nop(), nil, func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(10 * time.Second) // the last acts; longer than the lease lasts
 			if holder(f.lease) == "" {
@@ -174,7 +174,7 @@ func TestLeadEndsWithALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeLeases{}
 		time.AfterFunc(time.Minute, func() { f.breakDown(errors.New("connection refused")) })
-		err := lead(t.Context(), f, "kube-system", prometheus.NewRegistry(), zerolog.Nop(), nil, func(ctx context.Context) error {
+		err := lead(t.Context(), f, "kube-system", newLeader(prometheus.NewRegistry()), zerolog.Nop(), nil, func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		})

@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -20,7 +21,7 @@ const (
 func newLogger(w io.Writer, level, format string) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	if format == logConsole {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000"}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: !isTerminal(w), FieldsOrder: fieldsOrder}
 	}
 	parsed, err := zerolog.ParseLevel(level)
 	if err != nil {
@@ -33,6 +34,21 @@ func newLogger(w io.Writer, level, format string) zerolog.Logger {
 	}
 	klog.SetSlogLogger(slog.New(zerolog.NewSlogHandler(client)))
 	return logger
+}
+
+// fieldsOrder is the order of fields in the console format; others follow by name.
+var fieldsOrder = []string{
+	"component", "node", "instance_id", "kind", "source", "deadline", "remaining_seconds", "pod", "message_id", "reason", "attempt",
+}
+
+// isTerminal reports whether people read along. Colours in a file are noise.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
 // part is a logger for one component of the program.

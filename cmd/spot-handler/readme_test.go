@@ -3,12 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,12 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"github.com/rs/zerolog"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
@@ -104,7 +97,7 @@ func flagsOf(g group) map[string]string {
 
 func TestMetricsOfReadme(t *testing.T) {
 	exposed := map[string]string{}
-	for _, text := range []string{scrapeOf(t, modeIMDS), scrapeOf(t, modeQueue), leaderMetrics(t)} {
+	for _, text := range []string{scrapeOf(t, modeIMDS), scrapeOf(t, modeQueue)} {
 		maps.Copy(exposed, families(text))
 	}
 	documented := map[string]string{}
@@ -172,19 +165,6 @@ func scrapeOf(t *testing.T, mode string) string {
 	}
 	t.Fatalf("%s: not started: %s", mode, stderr)
 	return ""
-}
-
-// leaderMetrics are those that a replica has which may lead.
-func leaderMetrics(t *testing.T) string {
-	registry := prometheus.NewRegistry()
-	ctx, stop := context.WithCancel(t.Context())
-	stop()
-	if err := lead(ctx, noLeases{}, "default", registry, zerolog.Nop(), nil, nil); err != nil {
-		t.Fatal(err)
-	}
-	response := httptest.NewRecorder()
-	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(response, httptest.NewRequest(http.MethodGet, "/metrics", nil))
-	return response.Body.String()
 }
 
 // families are the type and the labels of our metrics in the text.
@@ -285,25 +265,6 @@ func TestRolesOfManifests(t *testing.T) {
 			t.Errorf("%s.yaml (-needed +granted):\n%s", cfg.mode, diff)
 		}
 	}
-}
-
-// noLeases is an API server that does not answer.
-type noLeases struct{}
-
-var _ leaseClient = noLeases{}
-
-var errAway = errors.New("away")
-
-func (noLeases) Get(context.Context, string, metav1.GetOptions) (*coordinationv1.Lease, error) {
-	return nil, errAway
-}
-
-func (noLeases) Create(context.Context, *coordinationv1.Lease, metav1.CreateOptions) (*coordinationv1.Lease, error) {
-	return nil, errAway
-}
-
-func (noLeases) Update(context.Context, *coordinationv1.Lease, metav1.UpdateOptions) (*coordinationv1.Lease, error) {
-	return nil, errAway
 }
 
 // buffer is written and read at the same time.

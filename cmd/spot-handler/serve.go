@@ -65,6 +65,11 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	registry.MustRegister(collectors.NewGoCollector(), buildInfo(cfg.mode),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
+	var leader prometheus.Gauge // nil where nobody is elected
+	if cfg.mode == modeQueue && reconciles(cfg) {
+		leader = newLeader(registry)
+	}
+
 	index := nodes.New(clients.nodes, cfg.nodeName)
 	policy := drain.Policy{
 		Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin, Self: ownPod(cfg),
@@ -134,7 +139,11 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 				return nil // stopped before
 			}
 			if cfg.mode == modeQueue && cfg.leaderElect {
-				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, registry, part(logger, "leader"), clients.way, h.Run)
+				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, leader, part(logger, "leader"), clients.way, h.Run)
+			}
+			if leader != nil { // a single replica leads by itself
+				leader.Set(1)
+				defer leader.Set(0)
 			}
 			return h.Run(ctx)
 		})

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
+)
+
+// A field of the log is something to search for: each has one name everywhere, and the
+// README's table has them all, and no other.
+func TestLogFieldsOfReadme(t *testing.T) {
+	used := map[string]bool{zerolog.TimestampFieldName: true, zerolog.LevelFieldName: true, zerolog.MessageFieldName: true}
+	for _, dir := range []string{"cmd", "handler", "imds", "queue", "drain"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, _ fs.DirEntry, err error) error {
+			// Flags are defined by methods of the same names.
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || filepath.Base(path) == "config.go" {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if field, ok := logField(n); ok {
+					used[field] = true
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	documented := map[string]bool{}
+	for _, row := range readmeRows(t, "## Log") {
+		for name := range strings.SplitSeq(row[0], ", ") {
+			documented[strings.Trim(name, "`")] = true
+		}
+	}
+	if diff := cmp.Diff(slices.Sorted(maps.Keys(used)), slices.Sorted(maps.Keys(documented))); diff != "" {
+		t.Errorf("fields of the log (-used +README):\n%s", diff)
+	}
+}
+
+// logField is the name that a call gives to a field of a line of the log.
+func logField(n ast.Node) (string, bool) {
+	call, ok := n.(*ast.CallExpr)
+	if !ok {
+		return "", false
+	}
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return "", false
+	}
+	if method.Sel.Name == "Err" && len(call.Args) == 1 {
+		return zerolog.ErrorFieldName, true
+	}
+	methods := []string{"Str", "Strs", "Stringer", "Int", "Int32", "Int64", "Uint64", "Float64", "Bool", "Time", "Dur", "Any", "Interface", "RawJSON", "AnErr"}
+	if len(call.Args) != 2 || !slices.Contains(methods, method.Sel.Name) {
+		return "", false
+	}
+	literal, ok := call.Args[0].(*ast.BasicLit)
+	if !ok || literal.Kind != token.STRING {
+		return "", false
+	}
+	name, err := strconv.Unquote(literal.Value)
+	return name, err == nil
+}
+
+// Both formats tell the same, the one to programs and the other to people.
+func TestLogFormats(t *testing.T) {
+	at := time.Date(2026, 1, 1, 12, 0, 0, 123_000_000, time.UTC)
+	now := zerolog.TimestampFunc
+	zerolog.TimestampFunc = func() time.Time { return at }
+	defer func() { zerolog.TimestampFunc = now }()
+	local := time.Local
+	time.Local = time.UTC
+	defer func() { time.Local = local }()
+
+	for format, want := range map[string]string{
+		logJSON:    `{"level":"info","component":"handler","left":2,"reason":"the budget","node":"node-1","deadline":"2026-01-01T12:00:00.123Z","time":"2026-01-01T12:00:00.123Z","message":"deadline reached"}` + "\n",
+		logConsole: "12:00:00.123 INF deadline reached component=handler node=node-1 deadline=2026-01-01T12:00:00.123Z reason=\"the budget\" left=2\n",
+	} {
+		out := &buffer{}
+		logger := newLogger(out, "info", format)
+		part := part(logger, "handler")
+		part.Debug().Msg("not shown")
+		part.Info().Int("left", 2).Str("reason", "the budget").Str("node", "node-1").Time("deadline", at).Msg("deadline reached")
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", format, diff)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package drain
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// maxBudgets is how many disruption budgets can have a series of their own at the
+// same moment. Those beyond it are counted together: a cluster in which every
+// namespace has a budget that blocks must not cost its monitoring.
+const maxBudgets = 100
+
+// What budget_blocked_pods calls a budget, where it is not NAMESPACE/NAME. It is one
+// label, as Prometheus gives our own namespace to the label of that name.
+const (
+	// noBudget refuses the pods that no single budget refuses: those of a namespace that
+	// is going, those with two budgets, and those whose budgets have not been read yet.
+	noBudget = ""
+	// otherBudgets are those beyond maxBudgets.
+	otherBudgets = "other"
+)
+
+// blocking collects budget_blocked_pods from what is known when it is scraped. A
+// budget has a series while it refuses pods and not longer, so that the number of
+// series follows the drains under way and not the cluster's history.
+type blocking struct {
+	desc  *prometheus.Desc
+	count func() map[string]int
+}
+
+func newBlocking(count func() map[string]int) *blocking {
+	return &blocking{count: count, desc: prometheus.NewDesc("spot_handler_budget_blocked_pods",
+		"Pods whose eviction is due and refused, by the disruption budget that refuses them.", []string{"budget"}, nil)}
+}
+
+func (b *blocking) Describe(ch chan<- *prometheus.Desc) { ch <- b.desc }
+
+func (b *blocking) Collect(ch chan<- prometheus.Metric) {
+	for budget, n := range mostBlocking(b.count()) {
+		ch <- prometheus.MustNewConstMetric(b.desc, prometheus.GaugeValue, float64(n), budget)
+	}
+}
+
+// mostBlocking keeps the maxBudgets budgets that refuse most pods and puts the rest
+// together. noBudget is always there, so that there is a series to look at.
+func mostBlocking(counts map[string]int) map[string]int {
+	kept := map[string]int{noBudget: counts[noBudget]}
+	delete(counts, noBudget)
+	budgets := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(counts[b]-counts[a], cmp.Compare(a, b))
+	})
+	for i, budget := range budgets {
+		shown := budget
+		if i >= maxBudgets {
+			shown = otherBudgets
+		}
+		kept[shown] += counts[budget]
+	}
+	return kept
+}
+
+// blockedBy counts the pods that are refused at this moment by their budget.
+func (d *Drainer) blockedBy() map[string]int {
+	var pods []*corev1.Pod
+	d.mu.Lock()
+	for _, s := range d.sessions {
+		pods = append(pods, s.refusedPods()...)
+	}
+	d.mu.Unlock()
+	counts := map[string]int{}
+	for _, pod := range pods {
+		counts[budgetOf(pod, d.budgets.list(pod.Namespace))]++
+	}
+	return counts
+}
+
+// refusedPods are the pods that blocked counts.
+func (s *session) refusedPods() []*corev1.Pod {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var pods []*corev1.Pod
+	for _, t := range s.tracked {
+		if t.refusal != "" && !t.gone && !t.evicted && t.pod != nil {
+			pods = append(pods, t.pod)
+		}
+	}
+	return pods
+}
+
+// budgetOf names the one budget that covers the pod.
+func budgetOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) string {
+	found := noBudget
+	for _, budget := range budgets {
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		if found != noBudget {
+			return noBudget
+		}
+		found = budget.Namespace + "/" + budget.Name
+	}
+	return found
+}
+
+// spotWindow is what EC2 gives at most before it takes a spot instance.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+const spotWindow = 2 * time.Minute
+
+// overlong counts the pods that have to leave and whose grace period, with the margin,
+// is longer than the whole time there was: those that no drain can end cleanly.
+func (d *Drainer) overlong() float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, s := range d.sessions {
+		n += s.overlong(d.opts.Policy.Margin)
+	}
+	return float64(n)
+}
+
+// overlong counts them in the session. Its window is never taken for shorter than
+// spotWindow: a process that came late, or heard late, is not the pod's fault.
+func (s *session) overlong(margin time.Duration) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.in.Deadline.IsZero() || s.known.IsZero() {
+		return 0
+	}
+	window := max(spotWindow, s.in.Deadline.Sub(s.known))
+	p, n := planner{Situation: Situation{Interruption: s.in}}, 0
+	for _, pod := range s.pods() {
+		if p.notOurs(pod) == "" && grace(pod)+margin > window {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,103 @@
+package drain
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+)
+
+func TestMostBlocking(t *testing.T) {
+	if diff := cmp.Diff(map[string]int{"": 0}, mostBlocking(map[string]int{})); diff != "" {
+		t.Errorf("nothing blocks (-want +got):\n%s", diff)
+	}
+	few := map[string]int{"": 2, "shop/db": 3}
+	if diff := cmp.Diff(maps.Clone(few), mostBlocking(few)); diff != "" {
+		t.Errorf("few (-want +got):\n%s", diff)
+	}
+	// Whatever names budgets, there are not more than so many series, and no pod is
+	// missing from their sum.
+	many := map[string]int{"shop/db": 7}
+	for i := range 1000 {
+		many[fmt.Sprint("shop/", i)] = 1
+	}
+	got := mostBlocking(many)
+	sum := 0
+	for _, n := range got {
+		sum += n
+	}
+	if len(got) != maxBudgets+2 || sum != 1007 || got["shop/db"] != 7 || got[otherBudgets] != 1001-maxBudgets {
+		t.Errorf("%d series, %d pods, %d of other budgets, %d of shop/db", len(got), sum, got[otherBudgets], got["shop/db"])
+	}
+}
+
+func TestBudgetOf(t *testing.T) {
+	labeled := pod("db-0", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })
+	covering := func(name, app string) *policyv1.PodDisruptionBudget {
+		return &policyv1.PodDisruptionBudget{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+			Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		budgets []*policyv1.PodDisruptionBudget
+		want    string
+	}{
+		{"not read yet", nil, noBudget},
+		{"one of two", []*policyv1.PodDisruptionBudget{covering("web", "web"), covering("db", "db")}, "shop/db"},
+		{"both", []*policyv1.PodDisruptionBudget{covering("db", "db"), covering("too", "db")}, noBudget},
+	} {
+		if got := budgetOf(labeled, tt.budgets); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestOverlong(t *testing.T) {
+	now := time.Now()
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	for _, p := range []*corev1.Pod{pod("longest", withGrace(110)), pod("too-long", withGrace(111)), pod("daemon", withGrace(600), ownedBy("DaemonSet"))} {
+		if err := store.Add(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		name     string
+		deadline time.Time
+		want     int
+	}{
+		{"two minutes", now.Add(2 * time.Minute), 1},
+		{"heard late: not the pod's fault", now.Add(20 * time.Second), 1},
+		{"a window of days", now.Add(48 * time.Hour), 0},
+		{"no deadline", time.Time{}, 0},
+	} {
+		s := &session{store: store, known: now, in: Interruption{Deadline: tt.deadline}}
+		if got := s.overlong(10 * time.Second); got != tt.want {
+			t.Errorf("%s: %d pods, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestBlockedBy(t *testing.T) {
+	s := &session{tracked: map[types.UID]*tracked{
+		"waiting": {pod: pod("waiting"), refusal: "the budget"},
+		"going":   {pod: pod("going"), refusal: "the budget", evicted: true},
+		"free":    {pod: pod("free")},
+		"left":    {pod: pod("left"), refusal: "the budget", gone: true},
+	}}
+	d := &Drainer{sessions: map[string]*session{"node-1": s}, budgets: &budgets{}}
+	if diff := cmp.Diff(map[string]int{noBudget: 1}, d.blockedBy()); diff != "" {
+		t.Errorf("refused pods (-want +got):\n%s", diff)
+	}
+	if d.blockedPods() != 1 {
+		t.Errorf("%v blocked, want the same", d.blockedPods())
+	}
+}

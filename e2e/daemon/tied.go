@@ -1,0 +1,9 @@
+package daemon
+
+import "os/exec"
+
+// StartTied starts a command that dies with this process, where the system can do that.
+func StartTied(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = diesWithParent()
+	return startTied(cmd)
+}

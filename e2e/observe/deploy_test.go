@@ -1,0 +1,235 @@
+package observe
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+var (
+	rulesFile     = filepath.Join("..", "..", "deploy", "alerts", "spot-handler.yaml")
+	casesFile     = filepath.Join("..", "..", "deploy", "alerts", "tests", "spot-handler.yaml")
+	dashboardFile = filepath.Join("..", "..", "deploy", "dashboards", "spot-handler.json")
+	runbookFile   = filepath.Join("..", "..", "deploy", "runbook.md")
+	readmeFile    = filepath.Join("..", "..", "README.md")
+)
+
+// Prometheus's own tool takes the rules, and every case of theirs comes out as it says.
+func TestAlertCases(t *testing.T) {
+	tools := ForTest(t)
+	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", casesFile}} {
+		if out, err := exec.CommandContext(t.Context(), tools.Promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
+
+// Every alert has a case in which it fires and one in which it does not.
+func TestEveryAlertHasCases(t *testing.T) {
+	var cases struct {
+		Tests []struct {
+			Rules []struct {
+				Name string           `json:"alertname"`
+				Want []map[string]any `json:"exp_alerts"`
+			} `json:"alert_rule_test"`
+		}
+	}
+	if err := yaml.Unmarshal([]byte(read(t, casesFile)), &cases); err != nil {
+		t.Fatal(err)
+	}
+	fires, silent := map[string]bool{}, map[string]bool{}
+	for _, test := range cases.Tests {
+		for _, r := range test.Rules {
+			if len(r.Want) > 0 {
+				fires[r.Name] = true
+			} else {
+				silent[r.Name] = true
+			}
+		}
+	}
+	for _, r := range rules(t) {
+		if !fires[r.Alert] || !silent[r.Alert] {
+			t.Errorf("%s: fires in a case: %t, does not in another: %t", r.Alert, fires[r.Alert], silent[r.Alert])
+		}
+	}
+}
+
+// Every alert says how urgent it is, what has happened, and where it is told what to
+// do; and nothing else is told there.
+func TestRunbook(t *testing.T) {
+	var alerts []string
+	for _, r := range rules(t) {
+		alerts = append(alerts, r.Alert)
+		if s := r.Labels["severity"]; s != "page" && s != "ticket" {
+			t.Errorf("%s: severity %q", r.Alert, s)
+		}
+		if r.Annotations["summary"] == "" {
+			t.Errorf("%s has no summary", r.Alert)
+		}
+		if want := "deploy/runbook.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
+			t.Errorf("%s: runbook %q, want %q", r.Alert, r.Annotations["runbook"], want)
+		}
+	}
+	text := read(t, runbookFile)
+	var sections []string
+	for _, found := range regexp.MustCompile(`(?m)^## (\S+)\n\n\*(page|ticket)[^*]*\*`).FindAllStringSubmatch(text, -1) {
+		sections = append(sections, found[1])
+		i := slices.IndexFunc(rules(t), func(r Rule) bool { return r.Alert == found[1] })
+		if i >= 0 && rules(t)[i].Labels["severity"] != found[2] {
+			t.Errorf("%s is a %s in the runbook", found[1], found[2])
+		}
+	}
+	if diff := cmp.Diff(alerts, sections); diff != "" {
+		t.Errorf("alerts and sections of the runbook, in order (-alerts +runbook):\n%s", diff)
+	}
+	for _, found := range regexp.MustCompile(`\(#([a-z]+)\)`).FindAllStringSubmatch(text, -1) {
+		if !slices.ContainsFunc(alerts, func(name string) bool { return strings.ToLower(name) == found[1] }) {
+			t.Errorf("link to #%s, which is no section", found[1])
+		}
+	}
+}
+
+// A message that the runbook quotes as a line of the log is one.
+func TestRunbookQuotesTheLog(t *testing.T) {
+	code := ""
+	for _, pattern := range []string{"cmd/*/*.go", "handler/*.go", "handler/*/*.go", "queue/*.go", "imds/*.go", "drain/*.go"} {
+		files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if !strings.HasSuffix(file, "_test.go") {
+				code += read(t, file)
+			}
+		}
+	}
+	quoted := regexp.MustCompile("(?:[Ll]og|line|that|lines?),?(?: says)?(?: why)?:? `([a-z][a-z ]+ [a-z ]+)`").FindAllStringSubmatch(read(t, runbookFile), -1)
+	if len(quoted) < 5 {
+		t.Errorf("found %q only", quoted)
+	}
+	for _, q := range quoted {
+		if !strings.Contains(code, `Msg("`+q[1]) {
+			t.Errorf("nothing logs %q", q[1])
+		}
+	}
+}
+
+// What alerts and dashboard ask for are metrics that the README explains, which another
+// test compares with the program. The optional rules ask kube-state-metrics.
+func TestMetricsOfQueries(t *testing.T) {
+	queries := map[string]string{}
+	for _, r := range rules(t) {
+		queries[r.Alert] = r.Expr
+	}
+	for _, p := range dashboard(t).Panels {
+		for _, target := range p.Targets {
+			queries[p.Title+" "+target.RefID] = target.Expr
+		}
+	}
+	readme := read(t, readmeFile)
+	name := regexp.MustCompile(`\b(spot_handler|kube)_[a-z_]+`)
+	for of, expr := range queries {
+		names := name.FindAllString(expr, -1)
+		if len(names) == 0 {
+			t.Errorf("%s asks for none of our metrics: %s", of, expr)
+		}
+		for _, n := range names {
+			if strings.HasPrefix(n, "kube_") && of == "SpotHandlerBudgetAllowsNothing" {
+				continue
+			}
+			family := n
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				if rest, ok := strings.CutSuffix(n, suffix); ok && strings.Contains(readme, "| `"+rest+"` | histogram") {
+					family = rest
+				}
+			}
+			if !strings.Contains(readme, "| `"+family+"` |") {
+				t.Errorf("%s asks for %s, which the README does not have", of, n)
+			}
+		}
+	}
+}
+
+// The dashboard works in anybody's Grafana: no data source of ours is named, every panel
+// says what it shows, and none covers another.
+func TestDashboard(t *testing.T) {
+	d := dashboard(t)
+	if d.Title != "spot-handler" || d.SchemaVersion < 38 { // of Grafana 10
+		t.Errorf("title %q, schema version %d", d.Title, d.SchemaVersion)
+	}
+	variables := map[string]string{}
+	for _, v := range d.Templating.List {
+		variables[v.Name] = v.Type
+	}
+	if diff := cmp.Diff(map[string]string{"datasource": "datasource", "cluster": "query"}, variables); diff != "" {
+		t.Errorf("variables (-want +got):\n%s", diff)
+	}
+	ours := Datasource{Type: "prometheus", UID: "${datasource}"}
+	ids, cells := map[int]bool{}, map[[2]int]string{}
+	for _, p := range d.Panels {
+		if ids[p.ID] || p.ID == 0 {
+			t.Errorf("%q: id %d is another's", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other := cells[[2]int{x, y}]; other != "" || x >= 24 {
+					t.Fatalf("%q is where %q is, or over the edge", p.Title, other)
+				}
+				cells[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Title == "" || p.Description == "" || p.Datasource != ours || len(p.Targets) == 0 {
+			t.Errorf("panel %q: description %q, data source %v, %d queries", p.Title, p.Description, p.Datasource, len(p.Targets))
+		}
+		for _, target := range p.Targets {
+			if target.Datasource != ours || !strings.Contains(target.Expr, `cluster=~"$cluster"`) {
+				t.Errorf("panel %q: data source %v, query %s", p.Title, target.Datasource, target.Expr)
+			}
+		}
+	}
+}
+
+func rules(t *testing.T) []Rule {
+	t.Helper()
+	all, err := Rules(rulesFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func dashboard(t *testing.T) Dashboard {
+	t.Helper()
+	d, err := ReadDashboard(dashboardFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,183 @@
+package stories
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/observe"
+	"spot-handler/handler/interruption"
+)
+
+// An interruption misses its deadline, as a budget allows nothing, and people are told:
+// by the rules of deploy/alerts in a real Prometheus that scrapes the daemon, through a
+// real Alertmanager, as a page. What else went wrong raises its own alert, what went
+// well raises none, and every panel of the dashboard has something to show.
+func TestAMissedDeadlinePages(t *testing.T) {
+	tools := observe.ForTest(t)
+	s := tell(t, controlplane.Options{Karpenter: true})
+	s.must(s.cluster.CreatePools(s.ctx,
+		controlplane.PoolSpec{
+			Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second,
+			Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"},
+		},
+		controlplane.PoolSpec{
+			Name: "batch-fallback", Weight: 10, CPUs: 16, Boot: 2 * time.Second,
+			Capacity: []string{controlplane.OnDemand},
+		},
+		controlplane.PoolSpec{
+			Name: "tight", Weight: 1, CPUs: 4, Boot: time.Second,
+			Annotations: map[string]string{"spot-handler/fallback-nodepool": "full"},
+		},
+		controlplane.PoolSpec{Name: "full", Capacity: []string{controlplane.OnDemand}, Limits: map[string]string{"cpu": "0"}},
+	))
+	batch, tight := s.node("batch"), s.node("tight")
+	on := func(pool string, change func(*controlplane.DeploymentSpec)) func(*controlplane.DeploymentSpec) {
+		return func(d *controlplane.DeploymentSpec) { d.Pool, d.Grace = pool, 5*time.Second; change(d) }
+	}
+	s.service("web", 4, on("batch", func(*controlplane.DeploymentSpec) {}))
+	s.service("db", 2, on("batch", func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(2) }))
+	s.service("slow", 1, on("batch", func(d *controlplane.DeploymentSpec) { d.Grace = 5 * time.Minute }))
+	s.service("job", 1, on("tight", func(*controlplane.DeploymentSpec) {}))
+
+	alertmanager, err := observe.StartAlertmanager(s.ctx, tools, t.TempDir())
+	s.must(err)
+	t.Cleanup(alertmanager.Close)
+	server, queue := s.sqs()
+	d := s.runQueue(server, queue, "--drain-strategy=at-once")
+	rules, err := filepath.Abs(filepath.Join("..", "..", "deploy", "alerts", "spot-handler.yaml"))
+	s.must(err)
+	targets := map[string]string{"spot-handler-queue-0": strings.TrimPrefix(d.URL, "http://")}
+	prometheus, err := observe.StartPrometheus(s.ctx, tools, t.TempDir(), observe.PrometheusOptions{
+		Targets: targets, Rules: rules, Alertmanager: alertmanager.URL,
+	})
+	s.must(err)
+	t.Cleanup(prometheus.Close)
+	native, err := observe.StartPrometheus(s.ctx, tools, t.TempDir(), observe.PrometheusOptions{Targets: targets, Native: true})
+	s.must(err)
+	t.Cleanup(native.Close)
+	s.waitLine(d, "leading")
+	s.eventually("first scrapes", func() bool {
+		found, err := prometheus.Query(s.ctx, "count_over_time(spot_handler_leader[1m]) > 2 and spot_handler_leader == 1")
+		s.must(err)
+		return len(found) == 1
+	})
+	if firing := s.firing(prometheus); len(firing) != 0 {
+		t.Errorf("alerts fire before anything has happened: %v", firing)
+	}
+
+	// One notice with 90 s left, long enough for a budget to hold pods back for a minute;
+	// one that comes late, with 40 s; and other things that a queue holds.
+	began := time.Now()
+	now := began.Truncate(time.Second)
+	queue.Send("}{ no JSON")
+	for i := range 12 {
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, fmt.Sprint("event-foreign-", i), fmt.Sprintf("i-%017x", i), now))
+	}
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(batch.Name), now.Add(-30*time.Second)))
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-2", controlplane.InstanceID(tight.Name), now.Add(-80*time.Second)))
+	over := func(r interruption.Record) bool { return r.Phase.Over() }
+	if rec := s.waitRecord(tight.Name, over); rec.Phase == interruption.DeadlineReached || rec.Pods == nil || rec.Pods.Left != 0 {
+		t.Errorf("record %s of the node that nothing blocks, want its pods gone", rec)
+	}
+	s.waitLine(d, "deadline reached")
+
+	page := s.told(alertmanager, observe.Pager, "SpotHandlerDeadlineMissed")
+	if page.Labels["kind"] != "spot-interruption" || page.Annotations["summary"] == "" || page.Annotations["runbook"] != "deploy/runbook.md#spothandlerdeadlinemissed" {
+		t.Errorf("the page says %v, %v", page.Labels, page.Annotations)
+	}
+	want := map[string]string{
+		"SpotHandlerDeadlineMissed":    observe.Pager,
+		"SpotHandlerPodsLost":          observe.Pager,
+		"SpotHandlerNoticeLate":        observe.Pager,
+		"SpotHandlerBudgetBlocks":      observe.Inbox,
+		"SpotHandlerGraceTooLong":      observe.Inbox,
+		"SpotHandlerFallbackPoolFull":  observe.Inbox,
+		"SpotHandlerReplacementFailed": observe.Inbox,
+		"SpotHandlerForeignMessages":   observe.Inbox,
+	}
+	for name, receiver := range want {
+		s.told(alertmanager, receiver, name)
+	}
+	if blocked := s.told(alertmanager, observe.Inbox, "SpotHandlerBudgetBlocks"); blocked.Labels["budget"] != "default/db" {
+		t.Errorf("the ticket is about budget %q, want default/db", blocked.Labels["budget"])
+	}
+	for name := range s.firing(prometheus) {
+		if want[name] == "" {
+			t.Errorf("alert %s fires, which nothing has given cause for", name)
+		}
+	}
+	s.panelsHaveData(prometheus, began)
+
+	// What the gauges said while the drains were under way.
+	for expr, want := range map[string]float64{
+		`max_over_time(spot_handler_interrupted_nodes{kind="spot-interruption",pool="batch",zone!="",replacement="ready"}[10m])`: 1,
+		`max_over_time(spot_handler_budget_blocked_pods{budget="default/db"}[10m])`:                                              2,
+		`max_over_time(spot_handler_overlong_grace_pods[10m])`:                                                                   1,
+		`max_over_time(spot_handler_nearest_deadline_timestamp_seconds{kind="spot-interruption"}[10m])`:                          float64(now.Add(90 * time.Second).Unix()),
+		`spot_handler_nearest_deadline_timestamp_seconds{kind="spot-interruption"}`:                                              0,
+	} {
+		found, err := prometheus.Query(s.ctx, expr)
+		s.must(err)
+		if len(found) != 1 || found[0].Values[0] != want {
+			t.Errorf("%s: %v, want %v", expr, found, want)
+		}
+	}
+	found, err := native.Query(s.ctx, `histogram_count(spot_handler_notice_lead_seconds{kind="spot-interruption",source="queue"})`)
+	s.must(err)
+	if len(found) != 1 || found[0].Values[0] != 2 {
+		t.Errorf("native histogram of leads: %v, want two notices", found)
+	}
+}
+
+// told waits until the receiver has been told of the alert.
+func (s *story) told(a *observe.Alertmanager, receiver, alert string) (first observe.Alert) {
+	s.Helper()
+	s.eventually("alert "+alert+" at "+receiver, func() bool {
+		got := a.Received(receiver, alert)
+		if len(got) > 0 {
+			first = got[0]
+		}
+		return len(got) > 0
+	})
+	return first
+}
+
+func (s *story) firing(p *observe.Prometheus) map[string]int {
+	s.Helper()
+	firing, err := p.Firing(s.ctx)
+	s.must(err)
+	return firing
+}
+
+// panelsHaveData runs every query of the dashboard over the time of the story, as
+// Grafana would.
+func (s *story) panelsHaveData(p *observe.Prometheus, began time.Time) {
+	s.Helper()
+	dashboard, err := observe.ReadDashboard(filepath.Join("..", "..", "deploy", "dashboards", "spot-handler.json"))
+	s.must(err)
+	queries := 0
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			queries++
+			series, err := p.QueryRange(s.ctx, observe.Resolve(target.Expr), began, time.Now(), time.Second)
+			s.must(err)
+			numbers := 0
+			for _, one := range series {
+				if one.Number() {
+					numbers++
+				}
+			}
+			if numbers == 0 {
+				s.Errorf("panel %q has nothing to show: %s", panel.Title, target.Expr)
+			}
+		}
+	}
+	if queries == 0 {
+		s.Error("the dashboard has no queries")
+	}
+}

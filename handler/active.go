@@ -1,0 +1,178 @@
+package handler
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// active collects what is known of the interruptions under way when it is scraped:
+// there is no count to be kept right, and what is over leaves no series behind.
+type active struct {
+	byPhase, byPool, deadline *prometheus.Desc
+
+	list func() []activeNode
+}
+
+// activeNode is an interrupted node, by what it is counted under.
+type activeNode struct {
+	kind     interruption.Kind
+	phase    interruption.Phase
+	deadline time.Time
+	home     home
+	// replacement is the state of the node's replacement in lower case, or noReplacement.
+	replacement string
+}
+
+// home is where a node is. Both are empty where the Node does not say.
+type home struct{ pool, zone string }
+
+// noReplacement is the state of a replacement that has not been asked for.
+const noReplacement = "none"
+
+// poolLabels are the labels that name the pool of a Node, by what made it: Karpenter,
+// EKS, eksctl. The first that is set counts.
+var poolLabels = []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name"}
+
+// maxHomes is how many pools and zones can have series of their own at the same
+// moment. It is more than a large cluster has; the nodes of any others are counted
+// together, so that whatever names pools cannot flood the monitoring.
+const maxHomes = 300
+
+// otherHome is the pool and the zone of what is beyond maxHomes.
+const otherHome = "other"
+
+func newActive(list func() []activeNode) *active {
+	return &active{
+		list: list,
+		byPhase: prometheus.NewDesc("spot_handler_active_interruptions",
+			"Interrupted nodes that this process sees to their end, by phase.", []string{"kind", "phase"}, nil),
+		byPool: prometheus.NewDesc("spot_handler_interrupted_nodes",
+			"Interrupted nodes whose drain has not ended, by pool, zone and state of their replacement.",
+			[]string{"kind", "pool", "zone", "replacement"}, nil),
+		deadline: prometheus.NewDesc("spot_handler_nearest_deadline_timestamp_seconds",
+			"The earliest deadline of the drains that have not ended, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil),
+	}
+}
+
+func (a *active) Describe(ch chan<- *prometheus.Desc) {
+	ch <- a.byPhase
+	ch <- a.byPool
+	ch <- a.deadline
+}
+
+func (a *active) Collect(ch chan<- prometheus.Metric) {
+	type phaseKey struct {
+		kind  interruption.Kind
+		phase interruption.Phase
+	}
+	type poolKey struct {
+		kind        interruption.Kind
+		home        home
+		replacement string
+	}
+	phases, nearest := map[phaseKey]int{}, map[interruption.Kind]time.Time{}
+	pools := map[poolKey]int{}
+	for _, kind := range interruption.Kinds() { // always there, so that there is a series to look at
+		pools[poolKey{kind: kind, replacement: noReplacement}] = 0
+	}
+	nodes := a.list()
+	shown := largestHomes(nodes)
+	for _, n := range nodes {
+		phases[phaseKey{n.kind, n.phase}]++
+		if n.phase.Over() {
+			continue
+		}
+		nearest[n.kind] = earlier(nearest[n.kind], n.deadline)
+		if !shown[n.home] {
+			n.home = home{otherHome, otherHome}
+		}
+		pools[poolKey{n.kind, n.home, n.replacement}]++
+	}
+
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	for _, kind := range interruption.Kinds() {
+		for _, phase := range interruption.Phases() {
+			gauge(a.byPhase, float64(phases[phaseKey{kind, phase}]), string(kind), string(phase))
+		}
+		at := 0.0
+		if d := nearest[kind]; !d.IsZero() {
+			at = float64(d.UnixMilli()) / 1000
+		}
+		gauge(a.deadline, at, string(kind))
+	}
+	for k, n := range pools {
+		gauge(a.byPool, float64(n), string(k.kind), k.home.pool, k.home.zone, k.replacement)
+	}
+}
+
+// largestHomes are the maxHomes pools and zones with most nodes, and always that of
+// the nodes that name none.
+func largestHomes(nodes []activeNode) map[home]bool {
+	count := map[home]int{}
+	for _, n := range nodes {
+		count[n.home]++
+	}
+	homes := make([]home, 0, len(count))
+	for h := range count {
+		if h != (home{}) {
+			homes = append(homes, h)
+		}
+	}
+	slices.SortFunc(homes, func(a, b home) int {
+		return cmp.Or(count[b]-count[a], cmp.Compare(a.pool, b.pool), cmp.Compare(a.zone, b.zone))
+	})
+	shown := map[home]bool{{}: true}
+	for _, h := range homes[:min(len(homes), maxHomes)] {
+		shown[h] = true
+	}
+	return shown
+}
+
+// active lists the interrupted nodes that this process reconciles.
+func (h *Handler) active() []activeNode {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var list []activeNode
+	for name, k := range h.known {
+		// A kind of a newer version's record has no series.
+		if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
+			continue
+		}
+		n := activeNode{kind: k.rec.Kind, phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), replacement: noReplacement}
+		if node, ok := h.opts.Index.Get(name); ok {
+			n.home = homeOf(node)
+		}
+		state := ""
+		switch {
+		case k.requested:
+			state = k.replacement.State
+		case k.rec.Replacement != nil:
+			state = k.rec.Replacement.State
+		}
+		if slices.Contains(provisioner.States(), state) {
+			n.replacement = strings.ToLower(state)
+		}
+		list = append(list, n)
+	}
+	return list
+}
+
+func homeOf(node *corev1.Node) home {
+	h := home{zone: node.Labels[corev1.LabelTopologyZone]}
+	for _, label := range poolLabels {
+		if h.pool = node.Labels[label]; h.pool != "" {
+			break
+		}
+	}
+	return h
+}
