@@ -20,6 +20,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/notify":                {"spot-handler/handler/interruption"},
 		"spot-handler/handler/provisioner":           {"spot-handler/handler/interruption"},
 		"spot-handler/handler/provisioner/karpenter": {"spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/asg":       {"spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 	}
 	for pkg, want := range allowed {
 		for _, dep := range deps(t, pkg) {
