@@ -72,16 +72,22 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Notify: enqueue, Refused: events.EvictionBlocked,
 		Registerer: registry, Logger: part(logger, "drain"),
 	})
+	backends := []provisioner.Backend{
+		karpenter.New(karpenter.Options{
+			FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
+			Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
+			Events: events, Notify: enqueue, Logger: logger,
+		}),
+	}
+	if cfg.mode == modeQueue { // a pod on a spot node has no rights in AWS
+		groups, err := newGroups(ctx, cfg, index, enqueue, registry, logger)
+		if err != nil {
+			return err
+		}
+		backends = append(backends, groups)
+	}
 	provider := provisioner.New(provisioner.Options{
-		Choice: cfg.provisioner,
-		Backends: []provisioner.Backend{
-			karpenter.New(karpenter.Options{
-				FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
-				Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
-				Events: events, Notify: enqueue, Logger: logger,
-			}),
-		},
-		Registerer: registry, Logger: logger,
+		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: logger,
 	})
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,
