@@ -192,17 +192,19 @@ func unsupported(reason string) interruption.Replacement {
 
 // awaken has Run look at what is to be asked. The caller holds mu.
 func (b *Backend) awaken() {
-	waiting := len(b.requests)
+	look, other := 0, len(b.requests)
 	for _, e := range b.entries {
-		if e.stage == looking || e.stage == leaving {
-			waiting++
+		switch e.stage {
+		case looking:
+			look++
+		case leaving:
+			other++
 		}
 	}
-	if waiting == 0 {
-		return
+	if look+other > 0 {
+		signal(b.wake)
 	}
-	signal(b.wake)
-	if waiting >= describeLimit {
+	if look >= describeLimit {
 		signal(b.full)
 	}
 }

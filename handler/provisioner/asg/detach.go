@@ -48,14 +48,14 @@ func (b *Backend) leave(ctx context.Context) error {
 
 func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) error {
 	b.mu.Lock()
-	objection := b.surveys[group].objection
+	s := b.surveys[group]
 	b.mu.Unlock()
-	if objection != "" {
-		b.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, objection) })
+	if s.objection != "" {
+		b.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, s.objection) })
 		return nil
 	}
-	d := &detachment{Backend: b, group: group}
-	for chunk := range slices.Chunk(list, detachLimit) {
+	d := &detachment{Backend: b, group: group, survey: s}
+	for chunk := range slices.Chunk(b.whole(list, detachLimit), detachLimit) {
 		if err := d.detach(ctx, chunk); err != nil {
 			return err
 		}
@@ -66,8 +66,8 @@ func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) e
 // detachment is the way of one group's instances out of it.
 type detachment struct {
 	*Backend
-	group   string
-	refused int // alone, in a row
+	group  string
+	survey *survey
 }
 
 // detach takes instances out of the group with one call, or as few as it can be done
@@ -82,7 +82,7 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 	reason, denied := hopeless(err)
 	switch {
 	case err == nil:
-		d.refused = 0
+		d.survey.refused = 0
 		d.change(list, leaving, func(e *entry) { e.left(d.group) })
 		d.log.Info().Str("group", d.group).Int("instances", len(list)).Msg("instances detached, their group replaces them")
 		return nil
@@ -104,8 +104,8 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 		return nil
 	case len(still) < len(list):
 		return d.detach(ctx, still)
-	case len(still) == 1 || d.refused >= strikes:
-		d.refused++
+	case len(still) == 1 || d.survey.refused >= strikes:
+		d.survey.refused++
 		d.change(still, leaving, func(e *entry) { e.refuse(provisioner.StateFailed, saying(err)) })
 		return nil
 	}

@@ -18,7 +18,7 @@ const describeLimit = 50
 
 // look finds the groups of the nodes that have just come.
 func (b *Backend) look(ctx context.Context) error {
-	for list := range slices.Chunk(b.in(looking), describeLimit) {
+	for list := range slices.Chunk(b.whole(b.in(looking), describeLimit), describeLimit) {
 		if reason := b.denials.standing("autoscaling:" + describeInstances); reason != "" {
 			b.change(list, looking, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 			continue
@@ -82,6 +82,9 @@ type survey struct {
 	before map[string]bool
 	// objection is why it would launch no replacement, or "".
 	objection string
+	// refused is how many instances in a row it did not let go, each asked for alone.
+	// Only who detaches uses it.
+	refused int
 }
 
 // survey looks at groups that are new. Where that is not allowed, or a group is not

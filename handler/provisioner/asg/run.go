@@ -85,14 +85,15 @@ func pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// step does all that is to be done now. What fails does not hold up the rest.
+// step does all that is to be done now. What fails does not hold up the rest. Nodes
+// whose group has just been found are left to the next step, to leave it together.
 func (b *Backend) step(ctx context.Context) error {
 	select {
 	case <-b.full: // all that waits is asked for now
 	default:
 	}
 	b.prune()
-	return errors.Join(b.look(ctx), b.leave(ctx), b.match(ctx), b.terminate(ctx))
+	return errors.Join(b.leave(ctx), b.look(ctx), b.match(ctx), b.terminate(ctx))
 }
 
 // prune forgets nodes whose interruption is over.
@@ -152,6 +153,17 @@ func (b *Backend) in(s stage) []*entry {
 		}
 	}
 	return sorted(list)
+}
+
+// whole cuts from a list what would make a call that is not full, where there is enough
+// for one that is. The rest has its turn a moment later, together with who comes until then.
+func (b *Backend) whole(list []*entry, limit int) []*entry {
+	rest := len(list) % limit
+	if rest == 0 || rest == len(list) {
+		return list
+	}
+	signal(b.wake)
+	return list[:len(list)-rest]
 }
 
 // change changes nodes with f and tells of them. Those that are not in the stage any
