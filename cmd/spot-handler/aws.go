@@ -31,24 +31,16 @@ func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus
 	}), nil
 }
 
-func newConsumer(ctx context.Context, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
-	conf, err := regionalConfig(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
+func newConsumer(conf aws.Config, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
 	return queue.New(queue.Options{
 		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
 		Accepter: to, Receivers: cfg.receivers, DryRun: cfg.dryRun,
 		Registerer: registry, Logger: logger,
-	}), nil
+	})
 }
 
 // newGroups makes the backend that replaces nodes through their Auto Scaling groups.
-func newGroups(ctx context.Context, cfg config, index *nodes.Index, notify func(string), registry prometheus.Registerer, logger zerolog.Logger) (*asg.Backend, error) {
-	conf, err := regionalConfig(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
+func newGroups(ctx context.Context, conf aws.Config, index *nodes.Index, notify func(string), registry prometheus.Registerer, logger zerolog.Logger) (*asg.Backend, error) {
 	ec2, err := asg.NewEC2(ctx, conf, os.Getenv)
 	if err != nil {
 		return nil, err

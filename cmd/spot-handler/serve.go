@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
@@ -79,8 +80,12 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 			Events: events, Notify: enqueue, Logger: logger,
 		}),
 	}
+	var conf aws.Config
 	if cfg.mode == modeQueue { // a pod on a spot node has no rights in AWS
-		groups, err := newGroups(ctx, cfg, index, enqueue, registry, logger)
+		if conf, err = regionalConfig(ctx, cfg); err != nil {
+			return err
+		}
+		groups, err := newGroups(ctx, conf, index, enqueue, registry, logger)
 		if err != nil {
 			return err
 		}
@@ -99,7 +104,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	if cfg.dryRun {
 		accept = handler.NewDryRun(options, clients.pods, provider, policy)
 	}
-	from, err := newSource(ctx, cfg, accept, registry, logger)
+	from, err := newSource(ctx, cfg, conf, accept, registry, logger)
 	if err != nil {
 		return err
 	}
@@ -151,11 +156,11 @@ func readiness(index *nodes.Index, from source) func() error {
 	}
 }
 
-func newSource(ctx context.Context, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+func newSource(ctx context.Context, cfg config, conf aws.Config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
 	switch cfg.mode {
 	case modeIMDS:
 		return newPoller(ctx, cfg, to, registry, logger)
 	default:
-		return newConsumer(ctx, cfg, to, registry, logger)
+		return newConsumer(conf, cfg, to, registry, logger), nil
 	}
 }

@@ -28,7 +28,7 @@ type EC2 struct {
 	config   aws.Config
 	endpoint string
 	signer   *v4.Signer
-	client   *http.Client
+	client   aws.HTTPClient
 }
 
 // NewEC2 returns a client for the configuration's region. AWS_ENDPOINT_URL_EC2 and
@@ -52,7 +52,11 @@ func NewEC2(ctx context.Context, config aws.Config, getenv func(string) string) 
 	if u, err := url.Parse(endpoint); err != nil || u.Host == "" {
 		return nil, fmt.Errorf("find endpoint of EC2: %q is no URL", endpoint)
 	}
-	return &EC2{config: config, endpoint: endpoint, signer: v4.NewSigner(), client: &http.Client{}}, nil
+	c := &EC2{config: config, endpoint: endpoint, signer: v4.NewSigner(), client: config.HTTPClient}
+	if c.client == nil {
+		c.client = &http.Client{}
+	}
+	return c, nil
 }
 
 // ec2Version is the version of the API.
