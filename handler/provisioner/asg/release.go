@@ -46,11 +46,11 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 	}
 }
 
-// terminates reports whether the instance is ours to end, as far as the record says.
-// Launched and Ready are only written of an instance that has left its group.
+// terminates reports whether the instance is ours to end, as far as the record says: it
+// names the group, so that an instance that is in none has been detached.
 func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
 	r := own(rec)
-	return r != nil && (r.State == provisioner.StateLaunched || r.State == provisioner.StateReady) &&
+	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) &&
 		rec.Kind == interruption.RebalanceRecommendation && rec.Phase == interruption.Drained &&
 		instanceID.MatchString(rec.Instance) && nodes.InstanceID(node) == rec.Instance
 }
@@ -67,8 +67,8 @@ func (b *Backend) terminate(ctx context.Context) error {
 	return nil // who waits tries again
 }
 
-// terminateSome first makes sure that the instances are in no group: one that somebody
-// has put back is not ours any more.
+// terminateSome first makes sure that the instances are in no group: one that was not
+// detached in the end, or that somebody has put back, is not ours.
 func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
 	ids := make([]string, len(list))
 	for i, t := range list {
@@ -85,7 +85,7 @@ func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
 			return false
 		}
 		b.log.Warn().Str("node", t.node).Str("instance_id", t.instance).Str("group", aws.ToString(m.AutoScalingGroupName)).
-			Msg("instance is in a group again, not terminated")
+			Msg("instance is in a group, not terminated")
 		t.done <- nil
 		return true
 	})

@@ -35,8 +35,15 @@ func TestOnlyWhatWeDetachedForARebalanceIsTerminated(t *testing.T) {
 		"still leaving": {func(k *cluster, _ *corev1.Node, r *interruption.Record) { k.put("workers", "Detaching", r.Instance) }, true},
 		"spot":          {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Kind = interruption.SpotInterruption }, false},
 		"not drained":   {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Phase = interruption.DeadlineReached }, false},
-		"not detached": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
-			r.Replacement.State = provisioner.StateRequested
+		"detached, and nobody lived to say so": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Replacement.Name, r.Replacement.State = "workers", provisioner.StateRequested
+		}, true},
+		"being looked up": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Replacement = &interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
+		}, false},
+		"not detached": {func(k *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Replacement.Name, r.Replacement.State = "workers", provisioner.StateRequested
+			k.put("workers", "InService", r.Instance)
 		}, false},
 		"refused": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
 			r.Replacement.State = provisioner.StateFailed
