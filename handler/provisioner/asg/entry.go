@@ -31,6 +31,8 @@ type entry struct {
 	deadline       time.Time // zero: none
 	asked          time.Time // when this process was first asked
 
+	inherited bool // the record named a group already when this process was first asked
+
 	stage    stage
 	group    string
 	intended string    // the group that the record on the Node names
@@ -43,7 +45,7 @@ func newEntry(node string, rec interruption.Record, prev *interruption.Replaceme
 	e := &entry{node: node, instance: rec.Instance, received: rec.Received, deadline: rec.DeadlineTime(), asked: time.Now()}
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}
 	if prev != nil {
-		e.answer, e.group = *prev, prev.Pool
+		e.answer, e.group, e.inherited = *prev, prev.Pool, true
 		if prev.State == provisioner.StateLaunched {
 			e.stage = detached
 		}

@@ -92,11 +92,11 @@ type survey struct {
 func (b *Backend) survey(ctx context.Context, groups []string) error {
 	b.mu.Lock()
 	groups = slices.DeleteFunc(groups, func(g string) bool { return b.surveys[g] != nil })
-	begun := map[string]bool{} // by an earlier process
-	for _, e := range b.entries {
-		begun[e.group] = begun[e.group] || e.stage == detached
-	}
 	b.mu.Unlock()
+	if len(groups) == 0 {
+		return nil
+	}
+	begun := b.begun()
 	for names := range slices.Chunk(groups, describeLimit) {
 		found := map[string]*survey{}
 		for _, name := range names {
@@ -124,6 +124,25 @@ func (b *Backend) survey(ctx context.Context, groups []string) error {
 		b.mu.Unlock()
 	}
 	return nil
+}
+
+// begun are the groups that an earlier process has detached instances from, as far as
+// the records say: among what they have now are replacements.
+func (b *Backend) begun() map[string]bool {
+	begun := map[string]bool{}
+	for _, name := range b.nodes.WithRecord() {
+		node, ok := b.nodes.Get(name)
+		if !ok {
+			continue
+		}
+		if group := recordedGroup(node); group != "" {
+			b.mu.Lock()
+			e := b.entries[name]
+			b.mu.Unlock()
+			begun[group] = begun[group] || e == nil || e.inherited
+		}
+	}
+	return begun
 }
 
 func (b *Backend) describeGroups(ctx context.Context, names []string, each func(types.AutoScalingGroup)) error {

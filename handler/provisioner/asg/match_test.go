@@ -133,6 +133,32 @@ func TestRestartGivesNothingOutAgain(t *testing.T) {
 	})
 }
 
+// What an earlier process has made the group launch is a replacement, also where this
+// one looks at the group before it hears of the node that it replaces.
+func TestRestartKnowsThatTheGroupIsAtWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		stop := k.restart()
+		k.put("workers", "InService", id(1), id(2))
+		k.interrupt(k.node(id(1)), nil)
+		two := k.node(id(2))
+		time.Sleep(settled)
+		stop()
+		k.put("", "", id(1))
+		k.put("workers", "Pending", id(10))
+
+		k.restart()
+		k.interrupt(two, func(r *interruption.Record) { d := time.Now().Add(time.Hour); r.Deadline = &d })
+		time.Sleep(settled)
+		k.ask("node-" + id(1))
+		time.Sleep(settled)
+		k.join("workers", id(10))
+		k.want(id(1), provisioner.StateReady, id(10))
+		k.join("workers", id(11))
+		k.want(id(2), provisioner.StateReady, id(11))
+	})
+}
+
 // A node that is gone, or over, is not waited for.
 func TestNobodyWaitsForANodeThatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
