@@ -87,7 +87,7 @@ func (c *config) define() []group {
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
 	replacement.DurationVar(&c.replacementTTL, "replacement-ttl", 10*time.Minute, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
-	replacement.BoolVar(&c.release, "release-node", true, "hand a drained node back to what made it: with Karpenter, delete its NodeClaim")
+	replacement.BoolVar(&c.release, "release-node", true, "hand a drained node back to what made it: with Karpenter, delete its NodeClaim; with an Auto Scaling group, terminate the detached instance after a rebalance recommendation")
 
 	cluster.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; also $KUBECONFIG (default: the pod's service account)")
 	cluster.IntVar(&c.qps, "kube-api-qps", 0, "limit of requests per second to the API server; 0 leaves the pace to the server's priority and fairness, which is what makes a burst of notices fast")
