@@ -89,12 +89,14 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 		return 0, h.end(ctx, node, k, rec, interruption.DeadlineReached)
 	}
 
+	recorded := rec.Replacement
 	requestErr := h.replace(ctx, node, k, &rec, view)
 	if wrote := k.rec.Replacement; wrote != nil && rec.Replacement != nil && wrote.Tried != rec.Replacement.Tried {
 		// No pool is tried twice, whoever goes on from here.
 		if err := h.write(ctx, &node, k, rec); err != nil {
 			return 0, err
 		}
+		recorded = rec.Replacement
 	}
 	in.Capacity = capacity(k, requestErr)
 	if rec.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so that a successor knows how many pods there were
@@ -106,6 +108,7 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 		if err := h.progress(ctx, &node, k, rec); err != nil {
 			return 0, err
 		}
+		recorded = rec.Replacement
 	}
 
 	status, ok := h.opts.Drainer.Drain(ctx, node.Name, in)
@@ -119,6 +122,10 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 		rec.Phase = interruption.Draining
 		rec.Pods = &interruption.Pods{Total: max(status.Total, total(rec)), Refusal: status.Refusal}
 		if err := h.progress(ctx, &node, k, rec); err != nil {
+			return 0, err
+		}
+	case rec.Phase != interruption.Noticed && replacementMoved(recorded, rec.Replacement):
+		if err := h.write(ctx, &node, k, rec); err != nil {
 			return 0, err
 		}
 	}
@@ -166,6 +173,16 @@ func (h *Handler) replace(ctx context.Context, node *corev1.Node, k *known, rec 
 		}
 	}
 	return nil
+}
+
+// replacementMoved reports whether the record has to be written for its replacement's
+// sake alone. A backend may go on only when the record names what it has found; that
+// the same replacement has been launched is worth no write.
+func replacementMoved(recorded, now *interruption.Replacement) bool {
+	if now == nil || recorded != nil && *recorded == *now {
+		return false
+	}
+	return recorded == nil || recorded.Backend != now.Backend || recorded.Name != now.Name || now.State != provisioner.StateLaunched
 }
 
 // capacity is what a drain may wait for. A request that could not be made yet is

@@ -118,6 +118,37 @@ func TestPhasesOfAnInterruption(t *testing.T) {
 	})
 }
 
+// A backend may go on only when the record names what it has found, so that is written
+// as soon as it is known; that the same replacement has been launched is not.
+func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		got := interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
+		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return got, nil }}
+		accept(t, h, notice(interruption.SpotInterruption))
+		for _, c := range []struct {
+			name, state string
+			patches     int // with the notice's
+			recorded    string
+		}{
+			{"", provisioner.StateRequested, 2, ""},
+			{"group", provisioner.StateRequested, 3, "group"},
+			{"group", provisioner.StateRequested, 3, "group"},
+			{"group", provisioner.StateLaunched, 3, "group"},
+			{"i-2", provisioner.StateReady, 4, "i-2"},
+			{"i-2", provisioner.StateReady, 4, "i-2"},
+		} {
+			got.Name, got.State = c.name, c.state
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			rec := wantPhase(t, f, interruption.Replacing)
+			if rec.Replacement.Name != c.recorded || f.patches != c.patches {
+				t.Errorf("%s %s: %d patches, record %s", c.name, c.state, f.patches, rec)
+			}
+		}
+	})
+}
+
 // A result that cannot be written is kept, not counted again.
 func TestResultOutlivesAFailedWrite(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {

@@ -4,14 +4,18 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner/asg"
 	"spot-handler/imds"
 	"spot-handler/queue"
 )
@@ -27,22 +31,39 @@ func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus
 	}), nil
 }
 
-func newConsumer(ctx context.Context, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+func newConsumer(conf aws.Config, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
+	return queue.New(queue.Options{
+		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
+		Accepter: to, Receivers: cfg.receivers, DryRun: cfg.dryRun,
+		Registerer: registry, Logger: logger,
+	})
+}
+
+// newGroups makes the backend that replaces nodes through their Auto Scaling groups.
+func newGroups(ctx context.Context, conf aws.Config, index *nodes.Index, notify func(string), registry prometheus.Registerer, logger zerolog.Logger) (*asg.Backend, error) {
+	ec2, err := asg.NewEC2(ctx, conf, os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	return asg.New(asg.Options{
+		AutoScaling: autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} }),
+		EC2:         ec2, Nodes: index, Notify: notify, Registerer: registry, Logger: logger,
+	}), nil
+}
+
+// regionalConfig is the AWS configuration, with the queue's region where none is given.
+func regionalConfig(ctx context.Context, cfg config) (aws.Config, error) {
 	conf, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("load AWS configuration: %w", err)
+		return aws.Config{}, fmt.Errorf("load AWS configuration: %w", err)
 	}
 	if conf.Region == "" {
 		conf.Region = regionOf(cfg.queueURL)
 	}
 	if conf.Region == "" {
-		return nil, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.queueURL)
+		return aws.Config{}, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.queueURL)
 	}
-	return queue.New(queue.Options{
-		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
-		Accepter: to, Receivers: cfg.receivers, DryRun: cfg.dryRun,
-		Registerer: registry, Logger: logger,
-	}), nil
+	return conf, nil
 }
 
 // regionOf reads the region from the host of a queue's URL: sqs.<region>.amazonaws.com

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
@@ -21,8 +22,6 @@ import (
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
-	"spot-handler/handler/provisioner/karpenter"
-	"spot-handler/handler/provisioner/placeholder"
 )
 
 // source delivers notices until ctx ends. Healthy gives the reason why it does not
@@ -83,22 +82,16 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Notify: enqueue, Events: events,
 		Registerer: registry, Logger: part(logger, "drain"),
 	})
+	conf, err := awsConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	backends, err := newBackends(ctx, cfg, conf, clients, index, events, enqueue, registry, logger)
+	if err != nil {
+		return err
+	}
 	provider := provisioner.New(provisioner.Options{
-		Choice: cfg.provisioner,
-		Backends: []provisioner.Backend{
-			karpenter.New(karpenter.Options{
-				FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
-				Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
-				Events: events, Notify: enqueue, Registerer: registry, Logger: logger,
-			}),
-			placeholder.New(placeholder.Options{
-				Selector: cfg.selector, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
-				SingleNode: cfg.nodeName, Node: index.Get,
-				Pods: clients.podsIn(cfg.placeholderNamespace), Templates: clients.podTemplates(cfg.placeholderNamespace),
-				Notify: enqueue, Registerer: registry, Logger: logger,
-			}),
-		},
-		Registerer: registry, Logger: logger,
+		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: logger,
 	})
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,
@@ -113,7 +106,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		}
 		accept = handler.NewDryRun(options, survey, provider)
 	}
-	from, err := newSource(ctx, cfg, accept, registry, logger)
+	from, err := newSource(ctx, cfg, conf, accept, registry, logger)
 	if err != nil {
 		return err
 	}
@@ -169,12 +162,12 @@ func readiness(index *nodes.Index, from source) func() error {
 	}
 }
 
-func newSource(ctx context.Context, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+func newSource(ctx context.Context, cfg config, conf aws.Config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
 	switch cfg.mode {
 	case modeIMDS:
 		return newPoller(ctx, cfg, to, registry, logger)
 	default:
-		return newConsumer(ctx, cfg, to, registry, logger)
+		return newConsumer(conf, cfg, to, registry, logger), nil
 	}
 }
 

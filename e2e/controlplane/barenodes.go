@@ -27,6 +27,9 @@ type BareNodes struct {
 	Count  int
 	Prefix string // of the names, which end in a number; "node" by default
 
+	// Instances are the EC2 instances of the nodes; InstanceID of their names by default.
+	Instances []string
+
 	Labels      map[string]string
 	Annotations map[string]string
 	Taints      []corev1.Taint
@@ -57,7 +60,7 @@ func (c *Cluster) CreateBareNodes(ctx context.Context, spec BareNodes) ([]*corev
 	prefix := cmp.Or(spec.Prefix, "node")
 	created := make([]*corev1.Node, spec.Count)
 	err := inParallel(spec.Count, func(i int) error {
-		node, err := c.Client.CoreV1().Nodes().Create(ctx, bareNode(spec, fmt.Sprintf("%s-%04d", prefix, i)), metav1.CreateOptions{})
+		node, err := c.Client.CoreV1().Nodes().Create(ctx, bareNode(spec, fmt.Sprintf("%s-%04d", prefix, i), i), metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("create a bare node: %w", err)
 		}
@@ -84,7 +87,11 @@ func (c *Cluster) CreateBareNodes(ctx context.Context, spec BareNodes) ([]*corev
 	return created, err
 }
 
-func bareNode(spec BareNodes, name string) *corev1.Node {
+func bareNode(spec BareNodes, name string, i int) *corev1.Node {
+	instance := InstanceID(name)
+	if len(spec.Instances) > 0 {
+		instance = spec.Instances[i]
+	}
 	cpus := cmp.Or(spec.CPUs, 8)
 	room := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewQuantity(int64(cpus), resource.DecimalSI),
@@ -104,7 +111,7 @@ func bareNode(spec BareNodes, name string) *corev1.Node {
 			Annotations: map[string]string{},
 		},
 		Spec: corev1.NodeSpec{
-			ProviderID: "aws:///" + zone + "/" + InstanceID(name),
+			ProviderID: "aws:///" + zone + "/" + instance,
 			Taints:     spec.Taints,
 		},
 		Status: corev1.NodeStatus{

@@ -21,6 +21,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"spot-handler/e2e/asgemu"
 )
 
 var (
@@ -72,9 +74,16 @@ type Options struct {
 	// it.
 	IMDS, SQS string
 
+	// Groups is the URL of the emulator of Auto Scaling and EC2. Empty is one without any
+	// group, of which no instance is.
+	Groups string
+
 	// Log gets what the daemon logs, besides Lines; nil is nowhere.
 	Log io.Writer
 }
+
+// noGroups is shared by all daemons of this process, and lives as long.
+var noGroups = sync.OnceValue(func() *asgemu.Server { return asgemu.Start(asgemu.Options{}) })
 
 // Daemon is a running spot-handler.
 type Daemon struct {
@@ -105,11 +114,16 @@ func Start(o Options) (*Daemon, error) {
 		return nil, err
 	}
 	d := &Daemon{URL: "http://" + address, done: make(chan struct{})}
+	groups := o.Groups
+	if groups == "" {
+		groups = noGroups().URL
+	}
 	args := append(append([]string{}, o.Args...), "--kubeconfig="+o.Kubeconfig, "--http-addr="+address)
 	d.cmd = exec.Command(path, args...)
 	d.cmd.Env = append(os.Environ(),
 		"AWS_REGION=eu-west-1", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_EC2_METADATA_DISABLED=false",
-		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+o.IMDS, "AWS_ENDPOINT_URL_SQS="+o.SQS)
+		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+o.IMDS, "AWS_ENDPOINT_URL_SQS="+o.SQS,
+		"AWS_ENDPOINT_URL_AUTO_SCALING="+groups, "AWS_ENDPOINT_URL_EC2="+groups)
 	d.cmd.SysProcAttr = diesWithParent()
 	stderr, err := d.cmd.StderrPipe()
 	if err != nil {

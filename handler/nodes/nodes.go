@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -143,6 +144,18 @@ func (x *Index) WithRecord() []string {
 		}
 	}
 	return names
+}
+
+// Joined returns the Nodes without a record that were created at since or later. It
+// looks at every Node.
+func (x *Index) Joined(since time.Time) []*corev1.Node {
+	var joined []*corev1.Node
+	for _, obj := range x.store.List() {
+		if node, ok := obj.(*corev1.Node); ok && !hasRecord(node) && !node.CreationTimestamp.Time.Before(since) {
+			joined = append(joined, node)
+		}
+	}
+	return joined
 }
 
 // InstanceID is the EC2 instance of a Node: the label that names it, else the last

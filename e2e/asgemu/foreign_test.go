@@ -1,0 +1,122 @@
+package asgemu_test
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+)
+
+// foreignDeviations are the cases in which the foreign emulator, moto 5.2.1 of PyPI, is not what AWS answers.
+var foreignDeviations = map[string]string{
+	"50 instances at most are described by one call":      "describes any number",
+	"50 groups at most are described by one call":         "describes any number",
+	"instances are listed in pages":                       "takes no MaxRecords of less than 50",
+	"an instance is detached once":                        "ignores instances that are not in the group",
+	"one instance of another group spoils the whole call": "ignores instances that are not in the group",
+	"20 instances at most are detached by one call":       "detaches any number",
+	"a group that is not there has nothing to detach":     "answers with a page of its web server",
+}
+
+// startForeign runs an emulator of AWS that this project did not write and returns its endpoint. It needs a python3 that
+// has moto with its server; neither npm nor the Go module proxy has an emulator that detaches instances.
+func startForeign(t *testing.T) string {
+	t.Helper()
+	cmd := exec.Command("python3", filepath.Join("testdata", "foreign", "serve.py"))
+	if err := exec.Command("python3", "-c", "import moto.server").Run(); err != nil {
+		t.Skipf("no foreign emulator to compare with: moto is not installed: %v", err)
+	}
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe() // its end, also by our death, ends the process
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start foreign emulator: %v", err)
+	}
+	t.Cleanup(func() {
+		_ = stdin.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	slow := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	defer slow.Stop()
+	lines := bufio.NewScanner(stdout)
+	if !lines.Scan() {
+		t.Fatalf("foreign emulator said nothing: %v", lines.Err())
+	}
+	endpoint, version, _ := strings.Cut(lines.Text(), " ")
+	t.Logf("moto %s", version)
+	return endpoint
+}
+
+// prepareForeign makes groups and instances as anybody does in AWS.
+func (s *service) prepareForeign(t *testing.T) {
+	t.Helper()
+	images, err := s.ec2.DescribeImages(t.Context(), &ec2.DescribeImagesInput{})
+	if err != nil || len(images.Images) == 0 {
+		t.Fatalf("describe images: %v", err)
+	}
+	image := images.Images[0].ImageId
+	s.create = func(t *testing.T, name string, n int) []string {
+		t.Helper()
+		_, err := s.groups.CreateLaunchConfiguration(t.Context(), &autoscaling.CreateLaunchConfigurationInput{
+			LaunchConfigurationName: &name, ImageId: image, InstanceType: aws.String("m5.large"),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		size := aws.Int32(int32(n))
+		_, err = s.groups.CreateAutoScalingGroup(t.Context(), &autoscaling.CreateAutoScalingGroupInput{
+			AutoScalingGroupName: &name, LaunchConfigurationName: &name, AvailabilityZones: []string{region + "a"},
+			MinSize: aws.Int32(0), MaxSize: aws.Int32(int32(2 * n)), DesiredCapacity: size,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ids []string
+		for _, i := range s.group(t, name).Instances {
+			ids = append(ids, *i.InstanceId)
+		}
+		return ids
+	}
+	s.alone = func(t *testing.T) string {
+		t.Helper()
+		out, err := s.ec2.RunInstances(t.Context(), &ec2.RunInstancesInput{
+			ImageId: image, MinCount: aws.Int32(1), MaxCount: aws.Int32(1), InstanceType: types.InstanceTypeM5Large,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return *out.Instances[0].InstanceId
+	}
+	s.suspend = func(t *testing.T, name string) {
+		t.Helper()
+		_, err := s.groups.SuspendProcesses(t.Context(), &autoscaling.SuspendProcessesInput{
+			AutoScalingGroupName: &name, ScalingProcesses: []string{"Launch"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.state = func(t *testing.T, id string) string {
+		t.Helper()
+		out, err := s.ec2.DescribeInstances(t.Context(), &ec2.DescribeInstancesInput{InstanceIds: []string{id}})
+		if err != nil || len(out.Reservations) == 0 {
+			t.Fatalf("describe instance: %v", err)
+		}
+		return string(out.Reservations[0].Instances[0].State.Name)
+	}
+}

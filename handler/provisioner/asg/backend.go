@@ -1,0 +1,217 @@
+package asg
+
+import (
+	"context"
+	"regexp"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// AutoScaling is the subset of the Auto Scaling API that the backend calls. The client
+// should not retry by itself: Run does, for all nodes together.
+type AutoScaling interface {
+	DescribeAutoScalingInstances(ctx context.Context, in *autoscaling.DescribeAutoScalingInstancesInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingInstancesOutput, error)
+	DescribeAutoScalingGroups(ctx context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
+	DetachInstances(ctx context.Context, in *autoscaling.DetachInstancesInput, opts ...func(*autoscaling.Options)) (*autoscaling.DetachInstancesOutput, error)
+}
+
+// Terminator ends instances for good. Its errors are those of EC2, as smithy.APIError.
+type Terminator interface {
+	TerminateInstances(ctx context.Context, ids []string) error
+}
+
+// Nodes knows the cluster's Nodes, from memory. They are shared and not to be changed.
+type Nodes interface {
+	// Get returns the Node of that name.
+	Get(name string) (*corev1.Node, bool)
+	// WithRecord returns the names of the Nodes that carry a record.
+	WithRecord() []string
+	// Joined returns the Nodes without a record that were created at since or later.
+	Joined(since time.Time) []*corev1.Node
+}
+
+// Options configure a Backend.
+type Options struct {
+	AutoScaling AutoScaling
+	EC2         Terminator
+	Nodes       Nodes
+
+	// Notify is called with the name of an interrupted node when its replacement may
+	// have changed, so that Request is worth a call. It must not block. It may be nil.
+	Notify func(node string)
+
+	Registerer prometheus.Registerer // nil: metrics are kept and not shown
+	Logger     zerolog.Logger
+}
+
+// Backend makes replacements through Auto Scaling groups.
+type Backend struct {
+	api     AutoScaling
+	ec2     Terminator
+	nodes   Nodes
+	notify  func(string)
+	metrics *metrics
+	log     zerolog.Logger
+	wake    chan struct{} // there is something to ask
+	full    chan struct{} // there is enough to ask for a whole call
+
+	denials denials
+
+	mu       sync.Mutex
+	entries  map[string]*entry  // by node
+	surveys  map[string]*survey // by group
+	members  map[string]string  // the group, or none, of instances that have joined
+	given    map[string]string  // the node that an instance replaces
+	requests []*termination
+}
+
+var _ provisioner.Backend = (*Backend)(nil)
+
+// New returns a Backend. It makes no call and starts nothing.
+func New(opts Options) *Backend {
+	if opts.Notify == nil {
+		opts.Notify = func(string) {}
+	}
+	return &Backend{
+		api: opts.AutoScaling, ec2: opts.EC2, nodes: opts.Nodes, notify: opts.Notify,
+		metrics: newMetrics(opts.Registerer),
+		log:     opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.ASG).Logger(),
+		wake:    make(chan struct{}, 1),
+		full:    make(chan struct{}, 1),
+		entries: map[string]*entry{}, surveys: map[string]*survey{}, members: map[string]string{}, given: map[string]string{},
+	}
+}
+
+// Name implements provisioner.Backend.
+func (b *Backend) Name() string { return provisioner.ASG }
+
+// Made is always false: a Node does not say which group it is of, nor that it is of one.
+func (b *Backend) Made(*corev1.Node) bool { return false }
+
+// Reasons of StateUnsupported.
+const (
+	reasonNoInstance = "the node is no EC2 instance"
+	reasonNoMoving   = "no pod needs a new home"
+	reasonNoGroup    = "the instance is in no Auto Scaling group"
+)
+
+var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
+
+// Request says how far the node's replacement is, and has Run ask for one. It makes no
+// call.
+func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+	prev := own(rec)
+	switch {
+	case prev != nil && !provisioner.Pending(prev.State):
+		return *prev, nil
+	case !instanceID.MatchString(rec.Instance):
+		return unsupported(reasonNoInstance), nil
+	case prev == nil && len(need.Moving) == 0:
+		return unsupported(reasonNoMoving), nil
+	}
+	recorded := recordedGroup(node)
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.entries[node.Name]
+	if e == nil || e.instance != rec.Instance {
+		e = newEntry(node.Name, rec, prev)
+		b.entries[node.Name] = e
+	}
+	e.deadline = rec.DeadlineTime()
+	switch {
+	case e.stage == found && recorded == e.group:
+		e.stage, e.intended = leaving, recorded
+	case e.stage == refused && !e.again.IsZero() && time.Now().After(e.again):
+		e.stage = looking
+	}
+	if e.stage == looking && recorded != "" {
+		e.intended = recorded
+	}
+	b.awaken()
+	return e.answer, nil
+}
+
+// Choose says which group Request would turn to. It makes one call, as no Run gathers
+// for it in a dry run.
+func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+	if prev := own(rec); prev != nil {
+		return *prev, nil
+	}
+	switch {
+	case !instanceID.MatchString(rec.Instance):
+		return unsupported(reasonNoInstance), nil
+	case len(need.Moving) == 0:
+		return unsupported(reasonNoMoving), nil
+	}
+	e := newEntry("", rec, nil)
+	members, err := b.describe(ctx, []string{rec.Instance})
+	if reason, ok := hopeless(err); ok {
+		return unsupported(reason), nil
+	}
+	if err != nil {
+		return interruption.Replacement{}, err
+	}
+	e.place(members[rec.Instance])
+	return e.answer, nil
+}
+
+// own is the replacement that the record says was asked of this backend, or nil. One
+// that is only being looked up is none yet.
+func own(rec interruption.Record) *interruption.Replacement {
+	if r := rec.Replacement; r != nil && r.Backend == provisioner.ASG && r.Name != "" {
+		return r
+	}
+	return nil
+}
+
+// recordedGroup is the group that the record on the Node itself names, as opposed to
+// what its handler has in memory.
+func recordedGroup(node *corev1.Node) string {
+	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
+	if err != nil {
+		return ""
+	}
+	if r := own(rec); r != nil && provisioner.Pending(r.State) {
+		return r.Pool
+	}
+	return ""
+}
+
+func unsupported(reason string) interruption.Replacement {
+	return interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateUnsupported, Reason: reason}
+}
+
+// awaken has Run look at what is to be asked. The caller holds mu.
+func (b *Backend) awaken() {
+	look, other := 0, len(b.requests)
+	for _, e := range b.entries {
+		switch e.stage {
+		case looking:
+			look++
+		case leaving:
+			other++
+		}
+	}
+	if look+other > 0 {
+		signal(b.wake)
+	}
+	if look >= describeLimit {
+		signal(b.full)
+	}
+}
+
+func signal(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

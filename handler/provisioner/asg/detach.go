@@ -1,0 +1,149 @@
+package asg
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"golang.org/x/sync/errgroup"
+
+	"spot-handler/handler/provisioner"
+)
+
+const (
+	// detachLimit is how many instances one call can detach.
+	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DetachInstances.html
+	detachLimit = 20
+
+	// groupsAtOnce is how many groups are asked at the same moment. Of one group only
+	// one call is under way: it would refuse a second as contention.
+	groupsAtOnce = 4
+
+	// strikes is how many instances that were asked for alone have to be refused in a
+	// row until that is taken to be about their group.
+	strikes = 3
+)
+
+// leave detaches the instances that are to leave their groups.
+func (b *Backend) leave(ctx context.Context) error {
+	byGroup := map[string][]*entry{}
+	for _, e := range b.in(leaving) {
+		byGroup[e.group] = append(byGroup[e.group], e)
+	}
+	if len(byGroup) == 0 {
+		return nil
+	}
+	if err := b.survey(ctx, slices.Sorted(maps.Keys(byGroup))); err != nil {
+		return err
+	}
+	var g errgroup.Group
+	g.SetLimit(groupsAtOnce)
+	for group, list := range byGroup {
+		g.Go(func() error { return b.leaveGroup(ctx, group, list) })
+	}
+	return g.Wait()
+}
+
+func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) error {
+	b.mu.Lock()
+	s := b.surveys[group]
+	b.mu.Unlock()
+	if s.objection != "" {
+		b.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, s.objection) })
+		return nil
+	}
+	d := &detachment{Backend: b, group: group, survey: s}
+	for chunk := range slices.Chunk(b.whole(list, detachLimit), detachLimit) {
+		if err := d.detach(ctx, chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// detachment is the way of one group's instances out of it.
+type detachment struct {
+	*Backend
+	group  string
+	survey *survey
+}
+
+// detach takes instances out of the group with one call, or as few as it can be done
+// with. What one of them makes invalid is found by halves, after those that are not in
+// the group any more have been sorted out.
+func (d *detachment) detach(ctx context.Context, list []*entry) error {
+	if reason := d.denials.standing("autoscaling:" + detachInstances); reason != "" {
+		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
+		return nil
+	}
+	err := d.try(ctx, list)
+	reason, denied := hopeless(err)
+	switch {
+	case err == nil:
+		d.survey.refused = 0
+		d.change(list, leaving, func(e *entry) { e.left(d.group) })
+		d.log.Info().Str("group", d.group).Int("instances", len(list)).Msg("instances detached, their group replaces them")
+		return nil
+	case denied:
+		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
+		return nil
+	case resultOf(err) == resultThrottled:
+		return err
+	case !invalid(err): // it may have been done
+		d.change(list, leaving, func(e *entry) { e.stage = looking })
+		return err
+	}
+	still, lookErr := d.still(ctx, list)
+	if lookErr != nil {
+		return lookErr
+	}
+	switch {
+	case len(still) == 0:
+		return nil
+	case len(still) < len(list):
+		return d.detach(ctx, still)
+	case len(still) == 1 || d.survey.refused >= strikes:
+		d.survey.refused++
+		d.change(still, leaving, func(e *entry) { e.refuse(provisioner.StateFailed, saying(err)) })
+		return nil
+	}
+	half := len(still) / 2
+	if err := d.detach(ctx, still[:half]); err != nil {
+		return err
+	}
+	return d.detach(ctx, still[half:])
+}
+
+func (d *detachment) try(ctx context.Context, list []*entry) error {
+	return d.call(ctx, "autoscaling", detachInstances, func(ctx context.Context) error {
+		_, err := d.api.DetachInstances(ctx, &autoscaling.DetachInstancesInput{
+			AutoScalingGroupName: aws.String(d.group), InstanceIds: instances(list),
+			ShouldDecrementDesiredCapacity: aws.Bool(false),
+		})
+		return err
+	})
+}
+
+// still returns those of list that can still be detached, and settles the others.
+func (d *detachment) still(ctx context.Context, list []*entry) ([]*entry, error) {
+	members, err := d.describe(ctx, instances(list))
+	if err != nil {
+		return nil, err
+	}
+	var still, gone []*entry
+	for _, e := range list {
+		m := members[e.instance]
+		if m != nil && aws.ToString(m.AutoScalingGroupName) == d.group && aws.ToString(m.LifecycleState) == "InService" {
+			still = append(still, e)
+		} else {
+			gone = append(gone, e)
+		}
+	}
+	d.change(gone, leaving, func(e *entry) {
+		e.intended = d.group
+		e.place(members[e.instance])
+	})
+	return still, nil
+}

@@ -1,0 +1,163 @@
+package asg
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/credentials"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/e2e/asgemu"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// emulated runs a Backend with the real SDK against the emulator, which holds groups to
+// the services' own limits and answers in their words.
+func emulated(t *testing.T) (*asgemu.Server, *cluster) {
+	t.Helper()
+	k := &cluster{
+		t: t, writes: true, log: &bytes.Buffer{},
+		nodes: map[string]*corev1.Node{}, answers: map[string]interruption.Replacement{}, history: map[string][]string{},
+	}
+	server := asgemu.Start(asgemu.Options{Booted: func(i asgemu.Instance) { k.node(i.ID) }})
+	t.Cleanup(server.Close)
+	conf := aws.Config{Region: "eu-west-1", Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}
+	k.api = autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) {
+		o.BaseEndpoint, o.Retryer = &server.URL, aws.NopRetryer{}
+	})
+	ec2, err := NewEC2(t.Context(), conf, func(string) string { return server.URL })
+	if err != nil {
+		t.Fatal(err)
+	}
+	k.ec2 = ec2
+	t.Cleanup(k.restart())
+	return server, k
+}
+
+// eventually polls until every node of the first n is in the state.
+func (k *cluster) eventually(n int, state string) {
+	k.t.Helper()
+	var at string
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(20 * time.Millisecond) {
+		done := true
+		for i := range n {
+			if got := k.answer("node-" + id(i)); got.State != state {
+				done, at = false, id(i)+" is "+got.State+" "+got.Reason
+				break
+			}
+		}
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			k.t.Fatalf("not all are %s within a minute: %s", state, at)
+		}
+	}
+}
+
+func (k *cluster) interruptGroup(server *asgemu.Server, n int, change func(*interruption.Record)) {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = id(i)
+	}
+	server.CreateGroup("workers", ids...)
+	for _, id := range ids {
+		k.interrupt(k.node(id), change)
+	}
+}
+
+func TestEmulatedBurst(t *testing.T) {
+	server, k := emulated(t)
+	server.Fail(asgemu.Fault{Effect: asgemu.Throttled, Times: 2, Action: "DetachInstances"})
+	server.Fail(asgemu.Fault{Effect: asgemu.Contention, Times: 1, Action: "DetachInstances"})
+	server.Fail(asgemu.Fault{Effect: asgemu.Unavailable, Times: 1, Action: "DetachInstances", LoseReply: true})
+	server.Fail(asgemu.Fault{Effect: asgemu.Broken, Times: 2, Action: "DescribeAutoScalingInstances"})
+	const n = 120
+	k.interruptGroup(server, n, nil)
+	k.eventually(n, provisioner.StateReady)
+	given := map[string]bool{}
+	for i := range n {
+		got := k.answer("node-" + id(i))
+		if given[got.Name] || got.Pool != "workers" {
+			t.Errorf("%+v is given out twice", got)
+		}
+		given[got.Name] = true
+	}
+	if got := server.Launched("workers"); got != n {
+		t.Errorf("%d launched, want %d", got, n)
+	}
+	if server.Largest("DetachInstances") > 20 || server.Largest("DescribeAutoScalingInstances") > 50 {
+		t.Errorf("%d detached, %d described by one call", server.Largest("DetachInstances"), server.Largest("DescribeAutoScalingInstances"))
+	}
+	t.Logf("%d nodes: %d DescribeAutoScalingInstances, %d DescribeAutoScalingGroups, %d DetachInstances", n,
+		server.Requests("DescribeAutoScalingInstances"), server.Requests("DescribeAutoScalingGroups"), server.Requests("DetachInstances"))
+}
+
+// One instance is refused, and one has been taken out by somebody else.
+func TestEmulatedBadInstances(t *testing.T) {
+	server, k := emulated(t)
+	server.Fail(asgemu.Fault{Effect: asgemu.Invalid, Action: "DetachInstances", Instance: id(3)})
+	const n = 10
+	k.interruptGroup(server, n, nil)
+	k.eventually(3, provisioner.StateReady)
+	for i := range n {
+		got := k.answer("node-" + id(i))
+		if want := i == 3; (got.State == provisioner.StateFailed) != want {
+			t.Errorf("node %d: %+v", i, got)
+		}
+	}
+}
+
+func TestEmulatedPermissions(t *testing.T) {
+	for _, action := range []string{"DescribeAutoScalingInstances", "DetachInstances"} {
+		t.Run(action, func(t *testing.T) {
+			server, k := emulated(t)
+			server.Fail(asgemu.Fault{Effect: asgemu.AccessDenied, Action: action})
+			k.interruptGroup(server, 5, nil)
+			k.eventually(5, provisioner.StateUnsupported)
+			if got := k.answer("node-" + id(0)).Reason; got != "not allowed to call autoscaling:"+action {
+				t.Errorf("reason %q", got)
+			}
+			if n := server.Launched("workers"); n != 0 {
+				t.Errorf("%d launched", n)
+			}
+		})
+	}
+}
+
+func TestEmulatedTermination(t *testing.T) {
+	server, k := emulated(t)
+	k.interruptGroup(server, 2, func(r *interruption.Record) { r.Kind, r.Deadline = interruption.RebalanceRecommendation, nil })
+	k.eventually(2, provisioner.StateReady)
+	release := func(i int) error {
+		rec := drained(id(i))
+		answer := k.answer("node-" + id(i))
+		rec.Replacement = &answer
+		node, _ := k.Get("node-" + id(i))
+		return k.backend.Release(t.Context(), node, rec)
+	}
+	server.Fail(asgemu.Fault{Effect: asgemu.Throttled, Times: 1, Action: "TerminateInstances"})
+	if err := release(0); err == nil || !strings.Contains(err.Error(), "RequestLimitExceeded") {
+		t.Errorf("got %v, want to be told of throttling", err)
+	}
+	for range 2 { // again is no error
+		if err := release(0); err != nil {
+			t.Error(err)
+		}
+	}
+	server.Fail(asgemu.Fault{Effect: asgemu.AccessDenied, Action: "TerminateInstances"})
+	if err := release(1); err != nil {
+		t.Errorf("a missing permission is reported, not retried: %v", err)
+	}
+	if i, _ := server.Instance(id(0)); i.State == asgemu.Running {
+		t.Errorf("instance %s", i)
+	}
+	if i, _ := server.Instance(id(1)); i.State != asgemu.Running {
+		t.Errorf("instance %s", i)
+	}
+}

@@ -1,0 +1,141 @@
+package asg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+)
+
+// termination is an instance that is to be terminated, and who waits for it.
+type termination struct {
+	node, instance string
+	done           chan error // takes one answer without a reader
+}
+
+var errStopped = errors.New("terminate instance: this process is stopping")
+
+// Release terminates the node's instance where nobody else would: it was detached by
+// us, for a recommendation that EC2 need not act on, and is drained. It waits for the
+// calls that this takes, which it shares with other nodes' releases.
+func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+	b.mu.Lock()
+	if e := b.entries[node.Name]; e != nil && e.instance == rec.Instance {
+		delete(b.entries, node.Name)
+	}
+	if !b.terminates(node, rec) {
+		b.mu.Unlock()
+		return nil
+	}
+	t := &termination{node: node.Name, instance: rec.Instance, done: make(chan error, 1)}
+	b.requests = append(b.requests, t)
+	b.awaken()
+	b.mu.Unlock()
+	select {
+	case err := <-t.done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("terminate instance %s: %w", rec.Instance, context.Cause(ctx))
+	}
+}
+
+// terminates reports whether the instance is ours to end, as far as the record says: it
+// names the group, so that an instance that is in none has been detached.
+func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
+	r := own(rec)
+	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) &&
+		rec.Kind == interruption.RebalanceRecommendation && rec.Phase == interruption.Drained &&
+		instanceID.MatchString(rec.Instance) && nodes.InstanceID(node) == rec.Instance
+}
+
+// terminate ends the instances that are to be terminated, and answers for each.
+func (b *Backend) terminate(ctx context.Context) error {
+	b.mu.Lock()
+	requests := b.requests
+	b.requests = nil
+	b.mu.Unlock()
+	for chunk := range slices.Chunk(requests, describeLimit) {
+		b.terminateSome(ctx, chunk)
+	}
+	return nil // who waits tries again
+}
+
+// terminateSome first makes sure that the instances are in no group: one that was not
+// detached in the end, or that somebody has put back, is not ours.
+func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
+	ids := make([]string, len(list))
+	for i, t := range list {
+		ids[i] = t.instance
+	}
+	members, err := b.describe(ctx, ids)
+	if err != nil {
+		answer(list, b.orReport(err))
+		return
+	}
+	free := slices.DeleteFunc(slices.Clone(list), func(t *termination) bool {
+		m := members[t.instance]
+		if m == nil || isLeaving(aws.ToString(m.LifecycleState)) {
+			return false
+		}
+		b.log.Warn().Str("node", t.node).Str("instance_id", t.instance).Str("group", aws.ToString(m.AutoScalingGroupName)).
+			Msg("instance is in a group, not terminated")
+		t.done <- nil
+		return true
+	})
+	if len(free) > 0 {
+		b.end(ctx, free)
+	}
+}
+
+// end terminates instances with one call, or by halves where one of them makes it
+// invalid. Terminating one that has ended is no error.
+func (b *Backend) end(ctx context.Context, list []*termination) {
+	ids := make([]string, len(list))
+	for i, t := range list {
+		ids[i] = t.instance
+	}
+	err := b.call(ctx, "ec2", terminate, func(ctx context.Context) error { return b.ec2.TerminateInstances(ctx, ids) })
+	switch {
+	case err == nil:
+		b.log.Info().Strs("instance_ids", ids).Msg("detached instances terminated")
+		answer(list, nil)
+	case invalid(err) && len(list) > 1:
+		b.end(ctx, list[:len(list)/2])
+		b.end(ctx, list[len(list)/2:])
+	case invalid(err): // it is gone, or protected
+		b.log.Warn().Err(err).Str("node", list[0].node).Str("instance_id", list[0].instance).Msg("instance not terminated")
+		answer(list, nil)
+	default:
+		answer(list, b.orReport(err))
+	}
+}
+
+// orReport is the error, unless it would come again until somebody changes the role:
+// that has been reported, and the node is drained all the same.
+func (b *Backend) orReport(err error) error {
+	if _, ok := hopeless(err); ok {
+		return nil
+	}
+	return err
+}
+
+func answer(list []*termination, err error) {
+	for _, t := range list {
+		t.done <- err
+	}
+}
+
+// hangUp answers those who still wait when Run ends.
+func (b *Backend) hangUp() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	answer(b.requests, errStopped)
+	b.requests = nil
+}

@@ -1,0 +1,185 @@
+package asg
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// drained is the record of a node that was rebalanced and is drained.
+func drained(instance string) interruption.Record {
+	return interruption.Record{
+		Kind: interruption.RebalanceRecommendation, Instance: instance, Phase: interruption.Drained,
+		Replacement: &interruption.Replacement{Backend: "asg", Name: id(99), Pool: "workers", State: provisioner.StateReady},
+	}
+}
+
+func TestOnlyWhatWeDetachedForARebalanceIsTerminated(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(k *cluster, n *corev1.Node, r *interruption.Record)
+		want   bool
+	}{
+		"rebalanced and drained": {func(*cluster, *corev1.Node, *interruption.Record) {}, true},
+		"its replacement not there yet": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Replacement.State = provisioner.StateLaunched
+		}, true},
+		"still leaving": {func(k *cluster, _ *corev1.Node, r *interruption.Record) { k.put("workers", "Detaching", r.Instance) }, true},
+		"spot":          {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Kind = interruption.SpotInterruption }, false},
+		"not drained":   {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Phase = interruption.DeadlineReached }, false},
+		"detached, and nobody lived to say so": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Replacement.Name, r.Replacement.State = "workers", provisioner.StateRequested
+		}, true},
+		"being looked up": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Replacement = &interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
+		}, false},
+		"not detached": {func(k *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Replacement.Name, r.Replacement.State = "workers", provisioner.StateRequested
+			k.put("workers", "InService", r.Instance)
+		}, false},
+		"refused": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Replacement.State = provisioner.StateFailed
+		}, false},
+		"of another backend": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Replacement.Backend = "placeholder" }, false},
+		"no replacement":     {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Replacement = nil }, false},
+		"another instance": {func(_ *cluster, n *corev1.Node, _ *interruption.Record) {
+			n.Spec.ProviderID = "aws:///eu-west-1a/" + id(2)
+		}, false},
+		"in a group again": {func(k *cluster, _ *corev1.Node, r *interruption.Record) { k.put("other", "InService", r.Instance) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := start(t, newCloud())
+				n, rec := k.node(id(1)), drained(id(1))
+				c.change(k, n, &rec)
+				if err := k.backend.Release(t.Context(), n, rec); err != nil {
+					t.Error(err)
+				}
+				if got := slices.Contains(k.terminated, id(1)); got != c.want {
+					t.Errorf("terminated: %v, want %v", got, c.want)
+				}
+			})
+		})
+	}
+}
+
+// release releases n nodes at once and returns how many were told of an error.
+func (k *cluster) release(n int) (failed int) {
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for i := range n {
+		node := k.node(id(i))
+		wg.Go(func() {
+			if err := k.backend.Release(k.t.Context(), node, drained(id(i))); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed++
+			}
+		})
+	}
+	wg.Wait()
+	return failed
+}
+
+func TestTerminationsShareTheirCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		if failed := k.release(16); failed != 0 || len(k.terminated) != 16 {
+			t.Errorf("%d failed, %d terminated", failed, len(k.terminated))
+		}
+		if d, n := len(k.of(describeInstances)), len(k.of(terminate)); d != 1 || n != 1 {
+			t.Errorf("%d calls to describe, %d to terminate", d, n)
+		}
+	})
+}
+
+func TestTerminationsThatFail(t *testing.T) {
+	for name, c := range map[string]struct {
+		fail          func(action string, ids []string) error
+		failed, ended int
+		callsAtMost   int
+	}{
+		"throttled": {func(a string, _ []string) error {
+			if a == terminate {
+				return apiError("RequestLimitExceeded")
+			}
+			return nil
+		}, 8, 0, 1},
+		"not allowed": {func(a string, _ []string) error {
+			if a == terminate {
+				return apiError("UnauthorizedOperation")
+			}
+			return nil
+		}, 0, 0, 1},
+		"one is gone": {func(a string, ids []string) error {
+			if a == terminate && slices.Contains(ids, id(3)) {
+				return apiError("InvalidInstanceID.NotFound")
+			}
+			return nil
+		}, 0, 7, 7},
+		"groups are not told": {func(a string, _ []string) error {
+			if a == describeInstances {
+				return apiError("Throttling")
+			}
+			return nil
+		}, 8, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := start(t, newCloud())
+				k.fail = c.fail
+				if failed := k.release(8); failed != c.failed || len(k.terminated) != c.ended {
+					t.Errorf("%d failed, %d terminated; want %d, %d", failed, len(k.terminated), c.failed, c.ended)
+				}
+				if n := len(k.of(terminate)); n > c.callsAtMost {
+					t.Errorf("%d calls", n)
+				}
+			})
+		})
+	}
+}
+
+func TestReleaseEndsWithTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		stop := k.restart()
+		time.Sleep(settled)
+		stop()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := k.backend.Release(ctx, k.node(id(1)), drained(id(1))); err == nil || len(k.terminated) != 0 {
+			t.Errorf("error %v, terminated %v", err, k.terminated)
+		}
+	})
+}
+
+func TestEndpointOfEC2(t *testing.T) {
+	for _, c := range []struct {
+		region string
+		env    map[string]string
+		want   string
+	}{
+		{"eu-west-1", nil, "https://ec2.eu-west-1.amazonaws.com"},
+		{"cn-north-1", nil, "https://ec2.cn-north-1.amazonaws.com.cn"},
+		{"us-gov-west-1", nil, "https://ec2.us-gov-west-1.amazonaws.com"},
+		{"us-iso-east-1", nil, "https://ec2.us-iso-east-1.c2s.ic.gov"},
+		{"eu-west-1", map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "http://127.0.0.1:1"},
+		{"eu-west-1", map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_EC2": "http://127.0.0.1:2"}, "http://127.0.0.1:2"},
+	} {
+		client, err := NewEC2(t.Context(), aws.Config{Region: c.region}, func(name string) string { return c.env[name] })
+		if err != nil || client.endpoint != c.want {
+			t.Errorf("%s %v: %+v, %v; want %s", c.region, c.env, client, err, c.want)
+		}
+	}
+	if _, err := NewEC2(t.Context(), aws.Config{Region: "eu-west-1"}, func(string) string { return "nonsense" }); err == nil {
+		t.Error("nonsense taken for an endpoint")
+	}
+}
