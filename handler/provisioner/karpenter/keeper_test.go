@@ -229,8 +229,6 @@ func TestUnusedIsReturned(t *testing.T) {
 			return true, nil, apierrors.NewForbidden(nodeClaimResource.GroupResource(), claimName, errors.New("no RBAC"))
 		})
 		over(c, rec)
-		synctest.Wait()
-		c.log.Reset()
 		time.Sleep(ttl + time.Hour)
 		synctest.Wait()
 		if n := strings.Count(c.log.String(), "not looked after"); n != 1 {
