@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"spot-handler/e2e/controlplane/internal/assets"
 	"spot-handler/e2e/controlplane/internal/supervisor"
+	"spot-handler/e2e/internal/assets"
 )
 
 // stopTimeout is how long the supervisor may take to kill its processes and to
