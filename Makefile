@@ -41,7 +41,8 @@ bench:
 	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./e2e/bench
 
 image:
-	@if command -v buildah >/dev/null; then tool='buildah build'; else tool='docker build'; fi; set -x; \
+	@if command -v buildah >/dev/null; then tool="buildah build --build-arg BUILDPLATFORM=linux/$$(go env GOHOSTARCH)"; \
+	else tool='docker build'; fi; set -x; \
 	$$tool --platform $(PLATFORM) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMAGE) .
 
 # A chart holds no files from outside: these are copies, which a test compares.
@@ -50,5 +51,5 @@ chart:
 	mkdir -p deploy/chart/files/alerts
 	cp $$(grep -l '^groups:' deploy/alerts/*.yaml) deploy/chart/files/alerts/
 	cp deploy/dashboards/spot-handler.json deploy/chart/files/
-	go run ./e2e/chart/cmd/helm lint --strict deploy/chart
+	go run ./e2e/chart/cmd/helm lint --strict deploy/chart --set image.repository=registry.example.com/spot-handler
 	go run ./e2e/chart/cmd/helm package deploy/chart --destination dist
