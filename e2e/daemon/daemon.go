@@ -72,6 +72,9 @@ type Options struct {
 	// it.
 	IMDS, SQS string
 
+	// Env are more variables, as NAME=value.
+	Env []string
+
 	// Log gets what the daemon logs, besides Lines; nil is nowhere.
 	Log io.Writer
 }
@@ -110,6 +113,7 @@ func Start(o Options) (*Daemon, error) {
 	d.cmd.Env = append(os.Environ(),
 		"AWS_REGION=eu-west-1", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_EC2_METADATA_DISABLED=false",
 		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+o.IMDS, "AWS_ENDPOINT_URL_SQS="+o.SQS)
+	d.cmd.Env = append(d.cmd.Env, o.Env...)
 	d.cmd.SysProcAttr = diesWithParent()
 	stderr, err := d.cmd.StderrPipe()
 	if err != nil {
