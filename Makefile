@@ -26,11 +26,13 @@ build:
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
 	go run ./e2e/chart/cmd/helm version
+	go -C e2e/aws test -count=1 ./...
 	go test -timeout 40m -p 1 -parallel 3 ./...
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
+	go -C e2e/aws vet ./...
 
 demo:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only

@@ -13,36 +13,49 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// budgets watches the disruption budgets of the namespaces in which one has
-// refused, and wakes the pods that wait for it when it allows disruptions again. A
-// cluster without refusals is not watched at all.
+// budgets watches the disruption budgets of the namespaces whose pods have to leave. They
+// say how many of the pods may go at a time, and wake the refused ones when they allow
+// disruptions again. A namespace without such pods is not watched.
 type budgets struct {
 	client rest.Interface
 	wake   func(namespace string, selector labels.Selector, n int)
+	known  func() // a namespace's budgets are
+	notify func(node string)
 	logger zerolog.Logger
 
 	mu      sync.Mutex
-	watched map[string]watched
+	watched map[string]*watchedBudgets // by namespace
 }
 
-// watched is one namespace's watch.
-type watched struct {
-	store cache.Store
-	stop  context.CancelFunc
+// watchedBudgets is one namespace's watch.
+type watchedBudgets struct {
+	store      cache.Store
+	controller cache.Controller
+	stop       context.CancelFunc
+	users      map[string]struct{} // nodes
 }
 
-func newBudgets(client rest.Interface, wake func(string, labels.Selector, int), logger zerolog.Logger) *budgets {
-	return &budgets{client: client, wake: wake, logger: logger, watched: map[string]watched{}}
+func newBudgets(opts Options, wake func(string, labels.Selector, int), known func()) *budgets {
+	return &budgets{client: opts.Budgets, wake: wake, known: known, notify: opts.Notify, logger: opts.Logger, watched: map[string]*watchedBudgets{}}
 }
 
-// watch starts the namespace's watch, once. It lives until forget, and not only as
-// long as the node that asked for it: others may share the budget.
-func (b *budgets) watch(ctx context.Context, namespace string) {
+// use watches the namespace for the node, until leave. The node is notified when the
+// budgets are known.
+func (b *budgets) use(ctx context.Context, node, namespace string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, ok := b.watched[namespace]; ok {
-		return
+	if ctx.Err() != nil {
+		return // the node's drain has ended
 	}
+	w, ok := b.watched[namespace]
+	if !ok {
+		w = b.start(ctx, namespace)
+		b.watched[namespace] = w
+	}
+	w.users[node] = struct{}{}
+}
+
+func (b *budgets) start(ctx context.Context, namespace string) *watchedBudgets {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	changed := func(obj any) {
 		budget, ok := obj.(*policyv1.PodDisruptionBudget)
@@ -56,7 +69,8 @@ func (b *budgets) watch(ctx context.Context, namespace string) {
 		}
 		b.wake(namespace, selector, int(budget.Status.DisruptionsAllowed))
 	}
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+	w := &watchedBudgets{stop: cancel, users: map[string]struct{}{}}
+	w.store, w.controller = cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()),
 		ObjectType:    &policyv1.PodDisruptionBudget{},
 		Handler: cache.ResourceEventHandlerFuncs{
@@ -64,26 +78,71 @@ func (b *budgets) watch(ctx context.Context, namespace string) {
 			UpdateFunc: func(_, obj any) { changed(obj) },
 		},
 	})
-	b.watched[namespace] = watched{store: store, stop: cancel}
-	go controller.RunWithContext(ctx)
+	go w.controller.RunWithContext(ctx)
+	go func() {
+		select {
+		case <-w.controller.HasSyncedChecker().Done():
+			b.known()
+			for _, node := range b.usersOf(w) {
+				b.notify(node)
+			}
+		case <-ctx.Done():
+		}
+	}()
+	return w
 }
 
-// list returns the budgets of a namespace as far as they are watched.
-func (b *budgets) list(namespace string) []any {
+func (b *budgets) usersOf(w *watchedBudgets) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if w, ok := b.watched[namespace]; ok {
-		return w.store.List()
+	var nodes []string
+	for node := range w.users {
+		nodes = append(nodes, node)
 	}
-	return nil
+	return nodes
 }
 
-// forget ends all watches.
-func (b *budgets) forget() {
+// list returns the budgets of a namespace as far as they are known.
+func (b *budgets) list(namespace string) []*policyv1.PodDisruptionBudget {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w, ok := b.watched[namespace]
+	if !ok {
+		return nil
+	}
+	return budgetsIn(w.store)
+}
+
+// all returns every budget that is known.
+func (b *budgets) all() []*policyv1.PodDisruptionBudget {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []*policyv1.PodDisruptionBudget
+	for _, w := range b.watched {
+		list = append(list, budgetsIn(w.store)...)
+	}
+	return list
+}
+
+func budgetsIn(store cache.Store) []*policyv1.PodDisruptionBudget {
+	var list []*policyv1.PodDisruptionBudget
+	for _, obj := range store.List() {
+		if budget, ok := obj.(*policyv1.PodDisruptionBudget); ok {
+			list = append(list, budget)
+		}
+	}
+	return list
+}
+
+// leave ends the watches that only the node has used.
+func (b *budgets) leave(node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for namespace, w := range b.watched {
-		w.stop()
-		delete(b.watched, namespace)
+		delete(w.users, node)
+		if len(w.users) == 0 {
+			w.stop()
+			delete(b.watched, namespace)
+		}
 	}
 }

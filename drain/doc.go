@@ -2,13 +2,16 @@
 // pods, in what order and by when, evicts them and watches them go.
 //
 // [Plan] is a pure function and the only place that decides. [Drainer] carries
-// plans out for any number of nodes at once. It keeps one watch per draining node
-// and nothing else that waits: a pod that has to be held or that a disruption
-// budget refuses is a timer, never a goroutine or a worker. Evictions of all nodes
-// share one queue, ordered by each pod's latest safe start.
+// plans out for any number of nodes at once. It keeps one watch per draining node, one
+// for the disruption budgets of each namespace with pods to move and two for each
+// Deployment whose pods are surged, and nothing else that waits: a pod that has to be
+// held or that a disruption budget refuses is a timer or a watch event, never a goroutine
+// or a worker. Requests of all nodes share one queue, ordered by when each pod has to
+// begin to leave, and a number of workers that follows the API server's priority and
+// fairness.
 //
 // A Drainer holds no state that has to survive. A new process that is asked to
 // drain the same node sees which pods are left and goes on; pods that are
-// terminating are only waited for, and every eviction carries the pod's UID, so
-// that nothing is evicted twice.
+// terminating are only waited for, released pods carry a label that says so, and every
+// request carries the pod's UID, so that nothing is done twice.
 package drain

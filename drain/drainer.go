@@ -2,6 +2,8 @@ package drain
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -9,8 +11,21 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 )
+
+// Events tells people of single pods. No method blocks or fails.
+type Events interface {
+	// EvictionBlocked: a disruption budget has held the pod back for seconds.
+	EvictionBlocked(node string, pod *corev1.Pod, reason string)
+	// EvictionForced: the pod was deleted past its disruption budget.
+	EvictionForced(node string, pod *corev1.Pod, reason string)
+	// PodLeft: the node ends with the pod on it.
+	PodLeft(node string, pod *corev1.Pod, reason string)
+}
 
 // Options configure a Drainer.
 type Options struct {
@@ -19,6 +34,9 @@ type Options struct {
 	// disruption budget refuses.
 	Pods    rest.Interface
 	Budgets rest.Interface
+	// Dynamic reads what few plans need: Deployments, ReplicaSets, claims of volumes,
+	// VolumeAttachments, namespaces.
+	Dynamic dynamic.Interface
 
 	Policy Policy
 
@@ -26,11 +44,9 @@ type Options struct {
 	// changed. It is called from any goroutine, often, and must not block.
 	Notify func(node string)
 
-	// Refused is called once for each pod that a disruption budget holds back for
-	// seconds, with the API server's own words. It must not block.
-	Refused func(node string, pod *corev1.Pod, reason string)
+	Events Events
 
-	// Workers is how many evictions are under way at once; 32 where it is zero.
+	// Workers is how many requests are under way at most; 32 where it is zero.
 	Workers int
 
 	Registerer prometheus.Registerer
@@ -46,8 +62,16 @@ const startsAtOnce = 32
 type Drainer struct {
 	opts    Options
 	metrics *metrics
-	queue   *queue
-	budgets *budgets
+
+	queue *queue
+	pace  *pace
+
+	budgets     *budgets
+	surges      *surges
+	attachments *attachments
+	starts      *starts
+	claims      *lookups[claim]
+	blocked     *lookups[BlockedPolicy]
 
 	starting *semaphore.Weighted // of startsAtOnce
 
@@ -60,25 +84,34 @@ func New(opts Options) *Drainer {
 	if opts.Workers == 0 {
 		opts.Workers = 32
 	}
-	d := &Drainer{opts: opts, queue: newQueue(), starting: semaphore.NewWeighted(startsAtOnce), sessions: map[string]*session{}}
-	d.budgets = newBudgets(opts.Budgets, d.queue.wake, opts.Logger)
-	d.metrics = newMetrics(opts.Registerer, d.blocked)
+	d := &Drainer{
+		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), starting: semaphore.NewWeighted(startsAtOnce),
+		claims: newLookups(readClaim(opts.Dynamic)), blocked: newLookups(readBlocked(opts.Dynamic)),
+		attachments: newAttachments(opts), sessions: map[string]*session{},
+	}
+	d.starts = &starts{work: d.waves}
+	d.budgets = newBudgets(opts, d.budgetAllows, d.starts.stale)
+	d.surges = newSurges(opts, d.starting, d.deploymentAllows)
+	d.metrics = newMetrics(opts.Registerer, d.blockedPods)
 	return d
 }
 
-// Run evicts until ctx ends. Pods that were already evicted go on terminating.
+// Run carries plans out until ctx ends. Pods that were already evicted go on terminating.
 func (d *Drainer) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, d.queue.close)
+	stop := context.AfterFunc(ctx, func() {
+		d.queue.close()
+		d.pace.wake()
+	})
 	defer stop()
 	var workers sync.WaitGroup
 	for range d.opts.Workers {
 		workers.Go(func() {
 			for {
 				t, ok := d.queue.next()
-				if !ok {
+				if !ok || !d.pace.begin(ctx) {
 					return
 				}
-				d.evict(ctx, t)
+				d.pace.end(d.attempt(ctx, t))
 			}
 		})
 	}
@@ -86,29 +119,84 @@ func (d *Drainer) Run(ctx context.Context) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for node, s := range d.sessions {
-		s.stop()
+		s.end()
 		delete(d.sessions, node)
 	}
-	d.budgets.forget()
 	return nil
+}
+
+// budgetAllows lets refused pods try again: the API server has said that n may go.
+func (d *Drainer) budgetAllows(namespace string, selector labels.Selector, n int) {
+	d.queue.wake(n, func(t *task) bool {
+		return t.timer != nil && t.pod.Namespace == namespace && selector.Matches(labels.Set(t.pod.Labels))
+	})
+}
+
+// deploymentAllows lets pods try that wait for their Deployment.
+func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) {
+	waits := func(releasedAlready bool) func(*task) bool {
+		return func(t *task) bool {
+			return t.timer == nil && DeploymentOf(t.pod) == name && t.session.isReleased(t.pod) == releasedAlready
+		}
+	}
+	d.queue.wake(slots, waits(false))
+	d.queue.wake(spare, waits(true))
+}
+
+// waves works out the waves of all draining nodes together.
+func (d *Drainer) waves() map[types.UID]time.Time {
+	d.mu.Lock()
+	sessions := make([]*session, 0, len(d.sessions))
+	for _, s := range d.sessions {
+		sessions = append(sessions, s)
+	}
+	d.mu.Unlock()
+	var peers []Peer
+	for _, s := range sessions {
+		if in, ok := s.interruption(); ok {
+			peers = append(peers, Peers(time.Now(), s.situation(in))...)
+		}
+	}
+	return Waves(peers, d.budgets.all())
+}
+
+// refresh brings the waves up to date, and has those planned anew whose pods have to go
+// earlier for it.
+func (d *Drainer) refresh() {
+	if d.opts.Policy.Strategy == AtOnce {
+		return
+	}
+	earlier := d.starts.refresh()
+	if len(earlier) == 0 {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for node, s := range d.sessions {
+		if s.has(earlier) {
+			d.opts.Notify(node)
+		}
+	}
 }
 
 // View is what is on a node now.
 type View struct {
-	Moving  []*corev1.Pod // have to leave
-	Daemons []*corev1.Pod // DaemonSet pods, which stay
-	Plan    []Decision    // one for every pod of the node
+	Moving  []*corev1.Pod      // have to leave
+	Surged  map[types.UID]bool // those of them whose successors are made first
+	Daemons []*corev1.Pod      // DaemonSet pods, which stay
+	Plan    []Decision         // one for every pod of the node
 }
 
-// Look reads a node's pods and plans, without evicting any. The first call starts
-// the node's watch, which lives until Forget or the end of ctx; until the pods are
-// known it returns false, and Notify is called when they are.
+// Look reads a node's pods and plans, without moving any. The first call starts
+// the node's watch, which lives until Forget or the end of ctx; until the pods, and what
+// has to be known of their Deployments, are known it returns false, and Notify is called
+// when they are.
 func (d *Drainer) Look(ctx context.Context, node string, in Interruption) (View, bool) {
 	s := d.session(ctx, node)
 	if !s.synced() {
 		return View{}, false
 	}
-	return s.view(time.Now(), in, d.opts.Policy), true
+	return s.view(time.Now(), in)
 }
 
 // Status is how far a node's drain is.
@@ -118,21 +206,28 @@ type Status struct {
 	Total int
 	// Begun: some pod has been evicted, or is to be evicted now.
 	Begun bool
-	// Done: nothing is left to move.
+	// Moved: no pod is left to move.
+	Moved bool
+	// Refusal is why a pod has been held back for seconds, in the API server's words.
+	Refusal string
+	// Volumes are attached still for pods that have left.
+	Volumes int
+	// Done: no pod is left to move, and their volumes are detached.
 	Done bool
 	// Next is when the plan changes by the clock alone; zero if it does not.
 	Next time.Time
 }
 
-// Drain plans and evicts what is due. It returns at once; call it again whenever
+// Drain plans and does what is due. It returns at once; call it again whenever
 // Notify says so, at Status.Next, and when the interruption changes.
 func (d *Drainer) Drain(ctx context.Context, node string, in Interruption) (Status, bool) {
 	s := d.session(ctx, node)
 	if !s.synced() {
 		return Status{}, false
 	}
-	now := time.Now()
-	status, due := s.advance(now, in, d.opts.Policy)
+	s.concerns(in)
+	d.refresh()
+	status, due := s.advance(time.Now(), in)
 	for _, t := range due {
 		d.queue.push(t)
 	}
@@ -152,7 +247,61 @@ func (d *Drainer) Finish(node string) Result {
 	result := s.result()
 	d.Forget(node)
 	d.metrics.count(result)
+	for _, left := range result.Remaining {
+		d.opts.Events.PodLeft(node, left.Pod, left.Refusal)
+	}
 	return result
+}
+
+// CallOff stops a node's drain and puts its released pods back into their ReplicaSets.
+// It returns false while something is under way still: Notify says when to call again.
+// Then the drain has ended, and the result is what had become of the pods; none is
+// counted as left. Pods that are terminating cannot be kept.
+func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error) {
+	s := d.session(ctx, node)
+	if !s.callOff() || !s.synced() {
+		return Result{}, false, nil
+	}
+	var errs []error
+	for _, pod := range s.pods() {
+		if released(pod) && pod.DeletionTimestamp == nil {
+			errs = append(errs, d.rejoin(ctx, pod))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return Result{}, false, err
+	}
+	result := s.result()
+	result.Total -= result.Left
+	result.Left, result.Remaining = 0, nil
+	d.Forget(node)
+	d.metrics.count(result)
+	return result, true, nil
+}
+
+// Sweep puts released pods back into their ReplicaSets whose nodes nobody drains, as
+// after a drain that was called off by removing the record. The node is one, or "" for
+// all.
+func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node string) bool) error {
+	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", Released).Param("resourceVersion", "0")
+	if node != "" {
+		r = r.Param("fieldSelector", "spec.nodeName="+node)
+	}
+	list := &corev1.PodList{}
+	if err := r.Do(ctx).Into(list); err != nil {
+		return fmt.Errorf("list released pods: %w", err)
+	}
+	var errs []error
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if drained(pod.Spec.NodeName) || pod.DeletionTimestamp != nil {
+			continue
+		}
+		d.opts.Logger.Warn().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
+			Msg("pod was released and its node is not drained: put back into its ReplicaSet")
+		errs = append(errs, d.rejoin(ctx, pod))
+	}
+	return errors.Join(errs...)
 }
 
 // Forget ends a node's drain: pods that wait for their eviction are not evicted,
@@ -164,11 +313,9 @@ func (d *Drainer) Forget(node string) {
 	if !ok {
 		return
 	}
-	s.stop()
+	s.end()
+	d.queue.drop(s)
 	delete(d.sessions, node)
-	if len(d.sessions) == 0 {
-		d.budgets.forget()
-	}
 }
 
 func (d *Drainer) session(ctx context.Context, node string) *session {
@@ -176,14 +323,14 @@ func (d *Drainer) session(ctx context.Context, node string) *session {
 	defer d.mu.Unlock()
 	s, ok := d.sessions[node]
 	if !ok {
-		s = startSession(ctx, node, d.opts.Pods, d.starting, func() { d.opts.Notify(node) })
+		s = startSession(ctx, d, node)
 		d.sessions[node] = s
 	}
 	return s
 }
 
-// blocked counts the pods that a budget holds back at this moment.
-func (d *Drainer) blocked() float64 {
+// blockedPods counts the pods that a budget holds back at this moment.
+func (d *Drainer) blockedPods() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := 0

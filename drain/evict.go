@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,64 +21,153 @@ import (
 // all the time there is: better to ask again.
 const evictTimeout = 10 * time.Second
 
-// evict makes one attempt at a task, as the plan stands now.
-func (d *Drainer) evict(ctx context.Context, t *task) {
-	done := func() { t.session.note(func() { t.state.queued = false }) }
-	if t.session.ctx.Err() != nil {
-		return
+// attempt takes a task one step on, as the plan stands now. It reports whether the API
+// server was too busy for it.
+func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
+	if !t.session.enter() {
+		return false
 	}
+	defer t.session.leave()
+	done := func() { t.session.note(func() { t.state.task = nil }) }
 	decision, ok := t.session.decision(time.Now(), t.pod)
-	if !ok || decision.Action != Evict {
-		done() // gone, terminating, or to be held again; the next plan says so
-		return
+	if !ok {
+		done() // gone, or another pod has its name
+		return false
 	}
-	// A request that is under way is not broken off when the process stops: the API
-	// server could have charged the budget already, and not have deleted the pod yet.
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
-	err := postEviction(bounded, d.opts.Pods, decision)
-	cancel()
+	t.latest = decision.At
+	waits := decision.Surge && (decision.Action == Release || decision.Action == Evict && (decision.At.IsZero() || time.Now().Before(decision.At)))
+	if waits && !d.surges.reserve(decision.Pod, decision.Action) {
+		d.park(t)
+		return false
+	}
+	var answer answer
+	switch {
+	case decision.Action == Release:
+		answer = d.releaseNow(ctx, t, decision)
+	case decision.Action == Evict:
+		answer = d.evict(ctx, t, decision)
+	case decision.Action == Force:
+		answer = d.forceNow(ctx, t, decision)
+	case decision.Action == Later && decision.Surge:
+		d.park(t) // for its Deployment to go on
+	default:
+		done() // terminating, or held again; the next plan says so
+	}
+	return answer.outcome == transient && answer.status == http.StatusTooManyRequests
+}
+
+// bounded is the context of one request. One that is under way is not broken off when the
+// process stops: the API server could have charged the budget already, and not have
+// deleted the pod yet.
+func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
+}
+
+func (d *Drainer) releaseNow(ctx context.Context, t *task, decision Decision) answer {
+	request, cancel := bounded(ctx)
+	defer cancel()
+	err := d.release(request, decision.Pod, time.Now())
+	if err != nil {
+		d.surges.settle(decision.Pod)
+		answer := classify(err)
+		d.again(t, answer, err, "release pod")
+		return answer
+	}
+	d.log(t).Debug().Msg("pod released: its successor is made")
+	d.park(t) // until the successor is available
+	return answer{}
+}
+
+// park has a task wait for its Deployment. What happened there since the task was looked
+// at would be missed, so it is looked at once more.
+func (d *Drainer) park(t *task) {
+	d.queue.park(t)
+	d.surges.look(DeploymentOf(t.pod))
+}
+
+func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer {
+	request, cancel := bounded(ctx)
+	defer cancel()
+	err := postEviction(request, d.opts.Pods, decision)
 	answer := classify(err)
 	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
 	if answer.outcome == refused && granted(t.pod, d.budgets.list(t.pod.Namespace), time.Now()) {
-		answer = d.finish(ctx, t, decision, answer)
+		answer = d.finish(request, t, decision, answer)
 	}
-
+	if decision.Surge && answer.outcome != evicted && answer.outcome != podGone {
+		d.surges.settle(decision.Pod)
+	}
 	switch answer.outcome {
 	case evicted, podGone:
 		t.session.note(func() {
-			t.state.queued, t.state.evicted, t.state.refusal = false, true, ""
+			t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
 			t.state.truncated = answer.outcome == evicted && decision.Grace != nil
 		})
 	case refused:
-		t.session.note(func() { t.state.refusal = answer.reason })
-		d.budgets.watch(t.session.ctx, t.pod.Namespace)
 		t.attempt++
-		d.opts.Logger.Debug().Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).
-			Str("reason", answer.reason).Int("attempt", t.attempt).Msg("eviction refused")
-		if t.attempt == tellAfter && d.opts.Refused != nil {
-			d.opts.Refused(t.session.node, t.pod, answer.reason)
+		news := t.attempt == tellAfter
+		t.session.note(func() {
+			news = news || t.state.refusal == "" // its plan has a further time now: the latest start
+			t.state.refusal, t.state.blocked = answer.reason, t.attempt >= tellAfter
+		})
+		d.log(t).Debug().Str("reason", answer.reason).Int("attempt", t.attempt).Msg("eviction refused")
+		if t.attempt == tellAfter {
+			d.opts.Events.EvictionBlocked(t.session.node, t.pod, answer.reason)
 		}
-		d.queue.after(t, retryIn(t.attempt))
-	case transient:
-		d.opts.Logger.Debug().Err(err).Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).
-			Int("attempt", t.attempt).Msg("evict pod")
-		t.attempt++
+		if news {
+			d.opts.Notify(t.session.node)
+		}
 		d.queue.after(t, max(answer.retryAfter, retryIn(t.attempt)))
+	case transient:
+		d.again(t, answer, err, "evict pod")
 	}
+	return answer
+}
+
+// forceNow deletes a pod that its budget still refuses.
+func (d *Drainer) forceNow(ctx context.Context, t *task, decision Decision) answer {
+	request, cancel := bounded(ctx)
+	defer cancel()
+	err := d.force(request, decision)
+	answer := classify(err)
+	if answer.outcome != evicted && answer.outcome != podGone {
+		d.again(t, answer, err, "delete pod past its disruption budget")
+		return answer
+	}
+	var refusal string
+	t.session.note(func() {
+		refusal = t.state.refusal
+		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
+		t.state.forced = answer.outcome == evicted
+	})
+	if answer.outcome == evicted {
+		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
+		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
+	}
+	return answer
+}
+
+// again has a task tried once more after an answer that says nothing about the pod.
+func (d *Drainer) again(t *task, answer answer, err error, what string) {
+	t.attempt++
+	d.log(t).Debug().Err(err).Int("attempt", t.attempt).Msg(what)
+	d.queue.after(t, max(answer.retryAfter, retryIn(t.attempt)))
+}
+
+func (d *Drainer) log(t *task) *zerolog.Logger {
+	log := d.opts.Logger.With().Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).Logger()
+	return &log
 }
 
 // finish carries out an eviction that was granted earlier and then broken off. If that
 // is not possible the refusal stands.
 func (d *Drainer) finish(ctx context.Context, t *task, decision Decision, refusal answer) answer {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
-	defer cancel()
-	log := d.opts.Logger.With().Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).Logger()
-	answer := classify(d.carryOut(bounded, decision))
+	answer := classify(d.carryOut(ctx, decision))
 	if answer.outcome != evicted && answer.outcome != podGone {
-		log.Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
+		d.log(t).Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
 		return refusal
 	}
-	log.Info().Msg("carried out an eviction that was granted and broken off")
+	d.log(t).Info().Msg("carried out an eviction that was granted and broken off")
 	return answer
 }
 

@@ -6,14 +6,19 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/klog/v2"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Strategy says what pods wait for before they are evicted.
 type Strategy string
 
 const (
+	// Surge has the successors of a Deployment's pods made first, as many at a time as
+	// the Deployment's maxSurge allows, and evicts when they are available. All other
+	// pods are held.
+	Surge Strategy = "surge"
 	// Hold keeps a pod running until the replacement is ready or its latest safe
 	// start has come.
 	Hold Strategy = "hold"
@@ -22,7 +27,22 @@ const (
 )
 
 // Strategies lists every strategy.
-func Strategies() []Strategy { return []Strategy{Hold, AtOnce} }
+func Strategies() []Strategy { return []Strategy{Surge, Hold, AtOnce} }
+
+// BlockedPolicy says what becomes of a pod that is refused still when its latest safe
+// start has come.
+type BlockedPolicy string
+
+const (
+	// Leave respects the disruption budget to the end: the pod is tried again until the
+	// deadline, and dies with its node.
+	Leave BlockedPolicy = "leave"
+	// Delete deletes the pod past its budget, while its grace period still fits.
+	Delete BlockedPolicy = "delete"
+)
+
+// BlockedPolicies lists every policy.
+func BlockedPolicies() []BlockedPolicy { return []BlockedPolicy{Leave, Delete} }
 
 // Capacity is how far the node's replacement is, as far as a drain has to know.
 type Capacity int
@@ -39,8 +59,11 @@ const (
 // Policy is the operator's part of a plan.
 type Policy struct {
 	Strategy Strategy
+	Blocked  BlockedPolicy
 	// Margin is kept free between the planned end of the last pod and the deadline.
 	Margin time.Duration
+	// Self is the pod of this process, where it runs in one. It goes last.
+	Self types.NamespacedName
 }
 
 // Interruption is the node's part of a plan.
@@ -53,14 +76,42 @@ type Interruption struct {
 	Capacity Capacity
 }
 
+// Situation is all that a plan is made from.
+type Situation struct {
+	Interruption
+	Policy Policy
+
+	// Pods are all pods of the node.
+	Pods []*corev1.Pod
+
+	// Budgets are the disruption budgets of the pods' namespaces, as far as they are known.
+	Budgets []*policyv1.PodDisruptionBudget
+	// Starts are the times at which pods under one budget have to go at the latest, see Waves.
+	Starts map[types.UID]time.Time
+
+	// Workloads tells of each Deployment, by the name that DeploymentOf gives. One that
+	// is missing is not known yet.
+	Workloads map[types.NamespacedName]Workload
+	// Shared tells of PersistentVolumeClaims whether several pods may use them at the same
+	// time. One that is missing is not known yet.
+	Shared map[types.NamespacedName]bool
+
+	// Refused are the pods whose eviction the API server has refused.
+	Refused map[types.UID]bool
+	// Blocked overrides Policy.Blocked for a namespace.
+	Blocked map[string]BlockedPolicy
+}
+
 // Action is what a plan says of a pod.
 type Action string
 
 const (
-	Skip  Action = "skip"  // not ours to move
-	Wait  Action = "wait"  // it is terminating already
-	Later Action = "hold"  // later: at Decision.At, or when the plan's inputs change
-	Evict Action = "evict" // now
+	Skip    Action = "skip"    // not ours to move
+	Wait    Action = "wait"    // it is terminating already
+	Later   Action = "hold"    // later: at Decision.At, or when the plan's inputs change
+	Release Action = "release" // now: have its ReplicaSet make a successor
+	Evict   Action = "evict"   // now
+	Force   Action = "delete"  // now, past its disruption budget
 )
 
 // Decision is the plan for one pod, with the reason for it.
@@ -69,72 +120,211 @@ type Decision struct {
 	Action Action
 	Reason string
 
-	// At is the pod's latest safe start: an eviction that starts later cannot give
-	// the pod its grace period before the deadline. Zero where there is no deadline.
+	// At is when the pod's eviction begins at the latest. It is Latest, or earlier where
+	// a disruption budget lets the pods that it covers go only in waves. Zero where there
+	// is no deadline.
 	At time.Time
+	// Latest is the pod's latest safe start: an eviction that starts later cannot give
+	// the pod its grace period before the deadline. Zero where there is no deadline.
+	Latest time.Time
 	// Grace overrides the pod's own grace period, in seconds, where that does not
 	// fit any more; nil otherwise.
 	Grace *int64
+
+	// Surge: the pod's successor is made before it leaves.
+	Surge bool
+	// NoSurge says why not, with the strategy Surge.
+	NoSurge string
+
+	// workload is what a released pod, or one that is to be, waits for.
+	workload types.NamespacedName
 }
 
 // Moves reports whether the pod has to leave the node.
 func (d Decision) Moves() bool { return d.Action != Skip }
 
-// Plan decides about every pod of a node, exactly once, earliest latest start
-// first. It has no side effects and reads no clock.
-func Plan(now time.Time, pods []*corev1.Pod, in Interruption, policy Policy) []Decision {
-	plan := make([]Decision, 0, len(pods))
-	for _, pod := range pods {
-		plan = append(plan, decide(now, pod, in, policy))
+// Plan decides about every pod of a node, exactly once, earliest start first. It has no
+// side effects and reads no clock.
+func Plan(now time.Time, s Situation) []Decision {
+	p := newPlanner(now, s)
+	plan := make([]Decision, 0, len(s.Pods))
+	for _, pod := range p.Pods {
+		plan = append(plan, p.decide(pod))
 	}
 	slices.SortStableFunc(plan, func(a, b Decision) int {
-		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Pod.Namespace, b.Pod.Namespace), cmp.Compare(a.Pod.Name, b.Pod.Name))
+		return cmp.Or(a.At.Compare(b.At), byUrgency(a.Pod, b.Pod))
 	})
 	return plan
 }
 
+// byUrgency orders the pods of one node: less time for a longer grace period; among
+// equals those with volumes first, which have to be detached in the end.
+func byUrgency(a, b *corev1.Pod) int {
+	volumes := 0
+	switch {
+	case hasVolumes(a) && !hasVolumes(b):
+		volumes = -1
+	case hasVolumes(b) && !hasVolumes(a):
+		volumes = 1
+	}
+	return cmp.Or(cmp.Compare(grace(b), grace(a)), volumes, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+// planner applies the rules to the pods of one situation.
+type planner struct {
+	now time.Time
+	Situation
+	others bool // pods besides our own have to leave still
+
+	releasing, evicting map[types.NamespacedName]int // of each Deployment's slots and spare pods, how many this plan uses
+}
+
+func newPlanner(now time.Time, s Situation) *planner {
+	p := &planner{now: now, Situation: s, releasing: map[types.NamespacedName]int{}, evicting: map[types.NamespacedName]int{}}
+	p.Pods = slices.SortedFunc(slices.Values(s.Pods), byUrgency)
+	for _, pod := range s.Pods {
+		p.others = p.others || (p.notOurs(pod) == "" && !p.isSelf(pod))
+	}
+	return p
+}
+
 // decide applies the rules in their order; the first that has something to say
 // about a pod is its decision.
-func decide(now time.Time, pod *corev1.Pod, in Interruption, policy Policy) Decision {
-	if reason := notOurs(pod, in); reason != "" {
+func (p *planner) decide(pod *corev1.Pod) Decision {
+	if reason := p.notOurs(pod); reason != "" {
 		return Decision{Pod: pod, Action: Skip, Reason: reason}
 	}
-	d := Decision{Pod: pod, At: latestStart(pod, in.Deadline, policy.Margin)}
-	d.Grace = clampedGrace(now, pod, in.Deadline, policy.Margin)
-	switch {
-	case pod.DeletionTimestamp != nil:
-		d.Action, d.Reason = Wait, "terminating"
-	case in.Deadline.IsZero() && in.Capacity != ReadyCapacity:
-		d.Action, d.Reason = Later, "no deadline: waits for a replacement"
-	case in.Deadline.IsZero() && pinned(pod) != "":
-		d.Action, d.Reason = Later, "no deadline: "+pinned(pod)
-	case in.Deadline.IsZero():
-		d.Action, d.Reason = Evict, "replacement is ready"
-	case !now.Before(d.At):
-		d.Action, d.Reason = Evict, "latest safe start has come"
-	case pinned(pod) != "":
-		d.Action, d.Reason = Later, pinned(pod)
-	case policy.Strategy == Hold && in.Capacity == PendingCapacity:
-		d.Action, d.Reason = Later, "waits for the replacement"
-	case in.Capacity == ReadyCapacity:
-		d.Action, d.Reason = Evict, "replacement is ready"
-	default:
-		d.Action, d.Reason = Evict, "nothing to wait for"
+	d := Decision{Pod: pod, Latest: latestStart(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
+	d.At = d.Latest
+	if at, ok := p.Starts[pod.UID]; ok && at.Before(d.Latest) && !released(pod) {
+		d.At = at
 	}
+	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
+	if p.Policy.Strategy == Surge {
+		d.NoSurge = p.noSurge(pod)
+		d.Surge = d.NoSurge == ""
+	}
+	for _, rule := range rules {
+		if action, reason := rule(p, pod, &d); action != "" {
+			d.Action, d.Reason = action, reason
+			return d
+		}
+	}
+	d.Action, d.Reason = Evict, "nothing to wait for"
 	return d
 }
 
+// rules are what holds a pod back or drives it out, in order.
+var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
+	isTerminating,
+	isPastLatest,
+	isDue,
+	isSelfAndNotLast,
+	isAtRiskOnly,
+	isPinned,
+	isReleased,
+	isToBeReleased,
+	isHeld,
+	hasNewHome,
+}
+
+func isTerminating(_ *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	if pod.DeletionTimestamp == nil {
+		return "", ""
+	}
+	return Wait, "terminating"
+}
+
+// isPastLatest: there is no more time to wait for anything.
+func isPastLatest(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	switch {
+	case d.Latest.IsZero() || p.now.Before(d.Latest):
+		return "", ""
+	case p.Refused[pod.UID] && p.blocked(pod) == Delete:
+		return Force, "latest safe start has come, and the eviction is refused still"
+	}
+	return Evict, "latest safe start has come"
+}
+
+// isDue: the pods under one budget leave in waves, and this is the first of those that
+// are left.
+func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
+	if d.At.IsZero() || p.now.Before(d.At) {
+		return "", ""
+	}
+	return Evict, "its disruption budget lets pods go only in waves: this one's has come"
+}
+
+// isSelfAndNotLast: when this process's own pod goes, somebody else has to go on.
+func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	if !p.isSelf(pod) || !p.others {
+		return "", ""
+	}
+	return Later, "spot-handler's own pod: goes last"
+}
+
+// isAtRiskOnly: without a deadline there is no hurry.
+func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
+	if !p.Deadline.IsZero() || p.Capacity == ReadyCapacity {
+		return "", ""
+	}
+	return Later, "no deadline: waits for a replacement"
+}
+
+func isPinned(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	reason := pinned(pod)
+	switch {
+	case reason == "":
+		return "", ""
+	case p.Deadline.IsZero():
+		return Later, "no deadline: " + reason
+	}
+	return Later, reason
+}
+
+func isHeld(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
+	if p.Policy.Strategy == AtOnce || p.Capacity != PendingCapacity {
+		return "", ""
+	}
+	return Later, "waits for the replacement"
+}
+
+func hasNewHome(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
+	if p.Capacity != ReadyCapacity {
+		return "", ""
+	}
+	return Evict, "replacement is ready"
+}
+
+// BlockedAnnotation on a pod or a namespace overrides --blocked-pods.
+const BlockedAnnotation = "spot-handler/blocked-pods"
+
+// blocked is the policy for a pod: its own annotation's, its namespace's or the flag's.
+func (p *planner) blocked(pod *corev1.Pod) BlockedPolicy {
+	if own := BlockedPolicy(pod.Annotations[BlockedAnnotation]); slices.Contains(BlockedPolicies(), own) {
+		return own
+	}
+	if theirs, ok := p.Blocked[pod.Namespace]; ok {
+		return theirs
+	}
+	return p.Policy.Blocked
+}
+
+func (p *planner) isSelf(pod *corev1.Pod) bool {
+	return pod.Name == p.Policy.Self.Name && pod.Namespace == p.Policy.Self.Namespace
+}
+
 // notOurs gives the reason to leave a pod where it is, or "".
-func notOurs(pod *corev1.Pod, in Interruption) string {
+func (p *planner) notOurs(pod *corev1.Pod) string {
 	switch {
 	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 		return "mirror pod"
-	case pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed:
+	case finished(pod):
 		return "finished"
 	case IsDaemon(pod):
 		return "DaemonSet pod"
-	case tolerates(pod, in.Taint):
-		return "tolerates " + in.Taint.Key
+	case tolerates(pod, p.Taint):
+		return "tolerates " + p.Taint.Key
 	}
 	return ""
 }
@@ -144,68 +334,4 @@ func notOurs(pod *corev1.Pod, in Interruption) string {
 func IsDaemon(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "DaemonSet"
-}
-
-func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
-	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-		return t.ToleratesTaint(klog.Logger{}, &taint, false)
-	})
-}
-
-// Why owners ask that a pod be moved as late as possible.
-const (
-	doNotDisrupt = "karpenter.sh/do-not-disrupt"
-	safeToEvict  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-)
-
-// pinned gives the reason why a pod is to be moved as late as possible, or "".
-func pinned(pod *corev1.Pod) string {
-	owner := metav1.GetControllerOf(pod)
-	switch {
-	case pod.Annotations[doNotDisrupt] == "true":
-		return doNotDisrupt
-	case pod.Annotations[safeToEvict] == "false":
-		return safeToEvict + "=false"
-	case owner != nil && owner.Kind == "Job":
-		return "Job pod: may finish by itself"
-	}
-	return ""
-}
-
-// latestStart is when the pod's eviction has to start at the latest to give it its
-// grace period, and all of it, before the deadline less the margin.
-func latestStart(pod *corev1.Pod, deadline time.Time, margin time.Duration) time.Time {
-	if deadline.IsZero() {
-		return time.Time{}
-	}
-	return deadline.Add(-margin - grace(pod))
-}
-
-// clampedGrace is what is left of the pod's grace period, in whole seconds, where
-// it does not fit any more; nil where it does. It is never below one second: zero
-// would delete the pod before the kubelet has stopped it, and a StatefulSet could
-// run twice.
-// https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced
-func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin time.Duration) *int64 {
-	if deadline.IsZero() {
-		return nil
-	}
-	left := deadline.Add(-margin).Sub(now)
-	if left >= grace(pod) {
-		return nil
-	}
-	seconds := max(1, int64(left/time.Second))
-	if seconds >= int64(grace(pod)/time.Second) {
-		return nil
-	}
-	return &seconds
-}
-
-// grace is the pod's own grace period.
-func grace(pod *corev1.Pod) time.Duration {
-	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if pod.Spec.TerminationGracePeriodSeconds != nil {
-		seconds = *pod.Spec.TerminationGracePeriodSeconds
-	}
-	return time.Duration(seconds) * time.Second
 }

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -81,6 +83,8 @@ func TestPlan(t *testing.T) {
 		"at once":                  {pod("p"), inTwoMinutes, atOnce, Evict, "nothing to wait for", nil},
 		"latest start now":         {pod("p", withGrace(110)), inTwoMinutes, policy, Evict, "latest safe start has come", nil},
 		"latest start in a second": {pod("p", withGrace(109)), inTwoMinutes, policy, Later, "waits for the replacement", nil},
+		"a moment late":            {pod("p", withGrace(111)), inTwoMinutes, policy, Evict, "latest safe start has come", nil},
+		"late":                     {pod("p", withGrace(113)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
 		"grace does not fit":       {pod("p", withGrace(300)), soon, policy, Evict, "latest safe start has come", seconds(20)},
 		"grace never below 1":      {pod("p"), passed, policy, Evict, "latest safe start has come", seconds(1)},
 		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "latest safe start has come", nil},
@@ -97,7 +101,7 @@ func TestPlan(t *testing.T) {
 		"at risk, not to move": {pod("p", annotated(doNotDisrupt, "true")), riskReady, policy, Later, "no deadline: " + doNotDisrupt, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			plan := Plan(now, []*corev1.Pod{tt.pod}, tt.in, tt.policy)
+			plan := Plan(now, Situation{Pods: []*corev1.Pod{tt.pod}, Interruption: tt.in, Policy: tt.policy})
 			if len(plan) != 1 {
 				t.Fatalf("%d decisions, want 1", len(plan))
 			}
@@ -125,35 +129,27 @@ func deref(p *int64) any {
 	return *p
 }
 
-// For any node: each pod has exactly one decision; a pod whose latest safe start has
-// come is not held; a pod's grace fits before the deadline or is clamped; and a
-// tighter deadline never makes a start later.
+// For any situation: each pod has exactly one decision; none is held past its latest safe
+// start, nor past its wave's; a pod's grace fits before the deadline or is clamped; no more
+// pods are released or let go than their Deployment has room for; and a tighter deadline
+// never makes a start later.
 func TestPlanProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 2000 {
-		var pods []*corev1.Pod
-		for i := range random.IntN(20) {
-			change := []func(*corev1.Pod){withGrace(random.Int64N(400))}
-			if random.IntN(4) == 0 {
-				change = append(change, annotated(doNotDisrupt, "true"))
-			}
-			if random.IntN(6) == 0 {
-				change = append(change, ownedBy([]string{"DaemonSet", "Job", "ReplicaSet"}[random.IntN(3)]))
-			}
-			pods = append(pods, pod(fmt.Sprint("p", i), change...))
-		}
-		in := Interruption{Taint: taint, Deadline: now.Add(time.Duration(random.IntN(300)) * time.Second), Capacity: Capacity(random.IntN(3))}
-		policy := Policy{Strategy: Strategies()[random.IntN(2)], Margin: time.Duration(random.IntN(30)) * time.Second}
-		plan := Plan(now, pods, in, policy)
+	for range 3000 {
+		s := randomSituation(random)
+		s.Starts = Waves(Peers(now, s), s.Budgets)
+		plan := Plan(now, s)
 
-		tighter := in
-		tighter.Deadline = in.Deadline.Add(-time.Duration(random.IntN(60)) * time.Second)
+		tighter := s
+		tighter.Deadline = s.Deadline.Add(-time.Duration(random.IntN(60)) * time.Second)
+		tighter.Starts = Waves(Peers(now, tighter), s.Budgets)
 		starts := map[types.UID]time.Time{}
-		for _, d := range Plan(now, pods, tighter, policy) {
+		for _, d := range Plan(now, tighter) {
 			starts[d.Pod.UID] = d.At
 		}
 
 		seen := map[types.UID]bool{}
+		releases, goes := map[types.NamespacedName]int{}, map[types.NamespacedName]int{}
 		for i, d := range plan {
 			if seen[d.Pod.UID] {
 				t.Fatalf("two decisions for %s", d.Pod.Name)
@@ -162,25 +158,125 @@ func TestPlanProperties(t *testing.T) {
 			if i > 0 && d.At.Before(plan[i-1].At) {
 				t.Fatalf("%s out of order", d.Pod.Name)
 			}
+			if d.Reason == "" {
+				t.Fatalf("%s is to %s without a reason", d.Pod.Name, d.Action)
+			}
 			if !d.Moves() {
 				continue
 			}
-			if d.Action == Later && !now.Before(d.At) {
-				t.Fatalf("%s is held past its latest safe start %s", d.Pod.Name, d.At)
+			if d.At.After(d.Latest) {
+				t.Fatalf("%s starts at %s, later than its latest safe start %s", d.Pod.Name, d.At, d.Latest)
+			}
+			due := !now.Before(d.At)
+			if due && (d.Action == Later || d.Action == Release) {
+				t.Fatalf("%s: %s past its start %s", d.Pod.Name, d.Action, d.At)
+			}
+			if d.Action == Force && (now.Before(d.Latest) || !s.Refused[d.Pod.UID]) {
+				t.Fatalf("%s deleted past its budget before its latest safe start, or without a refusal", d.Pod.Name)
 			}
 			given := grace(d.Pod)
 			if d.Grace != nil {
 				given = time.Duration(*d.Grace) * time.Second
 			}
-			if end := now.Add(given); given > time.Second && end.After(in.Deadline.Add(-policy.Margin)) && d.Action == Evict {
-				t.Fatalf("%s evicted now ends at %s, past %s less %s", d.Pod.Name, end, in.Deadline, policy.Margin)
+			if end := now.Add(given); given > time.Second && end.After(s.Deadline.Add(-s.Policy.Margin+lateBy)) && (d.Action == Evict || d.Action == Force) {
+				t.Fatalf("%s evicted now ends at %s, past %s less %s and %s", d.Pod.Name, end, s.Deadline, s.Policy.Margin, lateBy)
 			}
 			if starts[d.Pod.UID].After(d.At) {
-				t.Fatalf("%s starts later under a tighter deadline", d.Pod.Name)
+				t.Fatalf("%s starts at %s, and at %s under a tighter deadline", d.Pod.Name, d.At, starts[d.Pod.UID])
+			}
+			if d.Action == Release {
+				releases[d.workload]++
+			}
+			if d.Action == Evict && released(d.Pod) && !due && s.Policy.Strategy != AtOnce {
+				goes[d.workload]++
 			}
 		}
-		if len(seen) != len(pods) {
-			t.Fatalf("%d decisions for %d pods", len(seen), len(pods))
+		if len(seen) != len(s.Pods) {
+			t.Fatalf("%d decisions for %d pods", len(seen), len(s.Pods))
 		}
+		for name, w := range s.Workloads {
+			if releases[name] > w.Slots || (w.Selector != nil && goes[name] > w.Spare) {
+				t.Fatalf("%s: %d released of %d, %d let go of %d", name, releases[name], w.Slots, goes[name], w.Spare)
+			}
+		}
+	}
+}
+
+func randomSituation(random *rand.Rand) Situation {
+	s := Situation{
+		Interruption: Interruption{Taint: taint, Deadline: now.Add(time.Duration(random.IntN(300)) * time.Second), Capacity: Capacity(random.IntN(3))},
+		Policy: Policy{
+			Strategy: Strategies()[random.IntN(3)], Blocked: BlockedPolicies()[random.IntN(2)],
+			Margin: time.Duration(random.IntN(30)) * time.Second,
+		},
+		Workloads: map[types.NamespacedName]Workload{}, Refused: map[types.UID]bool{},
+	}
+	for i := range 3 {
+		app := fmt.Sprint("app", i)
+		selector := labels.SelectorFromSet(labels.Set{"app": app})
+		switch random.IntN(4) {
+		case 0: // not known
+		case 1:
+			s.Workloads[types.NamespacedName{Namespace: "shop", Name: app}] = Workload{}
+		default:
+			s.Workloads[types.NamespacedName{Namespace: "shop", Name: app}] = Workload{Selector: selector, Slots: random.IntN(4), Spare: random.IntN(3)}
+		}
+		if random.IntN(2) == 0 {
+			s.Budgets = append(s.Budgets, budget(app, int32(random.IntN(4))))
+		}
+	}
+	grace := random.Int64N(200)
+	for i := range random.IntN(20) {
+		change := []func(*corev1.Pod){withGrace(grace), of(fmt.Sprint("app", random.IntN(3))), readyAfter(time.Duration(random.IntN(30)) * time.Second)}
+		switch random.IntN(12) {
+		case 0:
+			change = append(change, annotated(doNotDisrupt, "true"))
+		case 1:
+			change = append(change, ownedBy([]string{"DaemonSet", "Job", "StatefulSet"}[random.IntN(3)]))
+		case 2, 3, 4:
+			change = append(change, isReleasedPod)
+		case 5:
+			change = append(change, withGrace(random.Int64N(400)))
+		}
+		p := pod(fmt.Sprint("p", i), change...)
+		s.Refused[p.UID] = random.IntN(4) == 0
+		s.Pods = append(s.Pods, p)
+	}
+	return s
+}
+
+// of makes the pod one of a Deployment.
+func of(app string) func(*corev1.Pod) {
+	yes := true
+	return func(p *corev1.Pod) {
+		p.Labels = map[string]string{"app": app, hashLabel: "abc12"}
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app + "-abc12", UID: "set", Controller: &yes}}
+	}
+}
+
+// isReleasedPod is what the API server makes of a release.
+func isReleasedPod(p *corev1.Pod) {
+	app := p.Labels["app"]
+	p.Labels = releasedLabels(p)
+	p.Annotations[Released] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
+	p.OwnerReferences = nil
+}
+
+func readyAfter(d time.Duration) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		scheduled := now.Add(-time.Hour)
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(scheduled)},
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(scheduled.Add(d))},
+		}
+	}
+}
+
+// budget lets atOnce of the app's ten pods go at a time.
+func budget(app string, atOnce int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: app},
+		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		Status:     policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, DesiredHealthy: 10 - atOnce},
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 // task is one pod's eviction, from when it is due until the API server has taken it.
@@ -14,10 +13,11 @@ type task struct {
 	session *session
 	pod     *corev1.Pod
 	state   *tracked
-	latest  time.Time // latest safe start; zero is last
+	latest  time.Time // when it has to begin; zero is last
+	volumes bool      // the pod has volumes, which have to be detached afterwards
 	attempt int
 
-	timer *time.Timer // set while it waits for its next attempt
+	timer *time.Timer // set while it waits for its next attempt; nil where only a wake ends that
 }
 
 // queue orders the evictions of all nodes by their latest safe start. Tasks that
@@ -61,34 +61,73 @@ func (q *queue) after(t *task, d time.Duration) {
 	t.timer = time.AfterFunc(d, func() { q.wakeTask(t) })
 }
 
+// park keeps the task until something wakes it.
+func (q *queue) park(t *task) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.waiting[t] = struct{}{}
+	}
+}
+
+// unpark puts a parked task back at once, and leaves one that has a time of its own.
+func (q *queue) unpark(t *task) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if t.timer == nil {
+		q.wakeLocked(t)
+	}
+}
+
+// wakeTask puts a waiting task back at once.
 func (q *queue) wakeTask(t *task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.wakeLocked(t)
+}
+
+func (q *queue) wakeLocked(t *task) {
 	if _, ok := q.waiting[t]; !ok {
 		return
 	}
 	delete(q.waiting, t)
-	t.timer.Stop()
+	if t.timer != nil {
+		t.timer.Stop()
+		t.timer = nil
+	}
 	q.pushLocked(t)
 }
 
-// wake puts back up to n of the waiting pods that the selector picks in the
-// namespace, the most urgent first.
-func (q *queue) wake(namespace string, selector labels.Selector, n int) {
+// wake puts back up to n of the waiting tasks that the filter picks, the most urgent first.
+func (q *queue) wake(n int, filter func(*task) bool) {
+	if n <= 0 {
+		return
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var matching tasks
 	for t := range q.waiting {
-		if t.pod.Namespace == namespace && selector.Matches(labels.Set(t.pod.Labels)) {
+		if filter(t) {
 			matching = append(matching, t)
 		}
 	}
 	heap.Init(&matching)
 	for ; n > 0 && len(matching) > 0; n-- {
-		t := heap.Pop(&matching).(*task)
-		delete(q.waiting, t)
-		t.timer.Stop()
-		q.pushLocked(t)
+		q.wakeLocked(heap.Pop(&matching).(*task))
+	}
+}
+
+// drop forgets the waiting tasks of a node's drain that has ended.
+func (q *queue) drop(s *session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for t := range q.waiting {
+		if t.session == s {
+			delete(q.waiting, t)
+			if t.timer != nil {
+				t.timer.Stop()
+			}
+		}
 	}
 }
 
@@ -110,19 +149,24 @@ func (q *queue) close() {
 	defer q.mu.Unlock()
 	q.closed = true
 	for t := range q.waiting {
-		t.timer.Stop()
+		if t.timer != nil {
+			t.timer.Stop()
+		}
 	}
 	clear(q.waiting)
 	q.heap = nil
 	q.ready.Broadcast()
 }
 
-// tasks is a heap, earliest latest start first; those without one come last.
+// tasks is a heap, the earliest to begin first; those without a time come last. Among
+// equals go those with volumes, which take longer in the end.
 type tasks []*task
 
 func (h tasks) Len() int { return len(h) }
 func (h tasks) Less(i, j int) bool {
 	switch a, b := h[i].latest, h[j].latest; {
+	case a.Equal(b):
+		return h[i].volumes && !h[j].volumes
 	case a.IsZero():
 		return false
 	case b.IsZero():

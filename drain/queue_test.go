@@ -4,8 +4,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 func TestQueueGivesTheMostUrgentFirst(t *testing.T) {
@@ -51,7 +49,7 @@ func TestQueueWakesWhatABudgetAllows(t *testing.T) {
 			q.after(&task{pod: p, latest: now.Add(-time.Duration(i) * time.Minute)}, time.Hour)
 		}
 		start := time.Now()
-		q.wake("shop", labels.SelectorFromSet(labels.Set{"app": "web"}), 1)
+		q.wake(1, func(t *task) bool { return t.pod.Labels["app"] == "web" })
 		if got, _ := q.next(); got.pod.Name != "early" || time.Since(start) != 0 {
 			t.Fatalf("woke %s after %s, want early at once", got.pod.Name, time.Since(start))
 		}
@@ -60,6 +58,50 @@ func TestQueueWakesWhatABudgetAllows(t *testing.T) {
 		}
 		q.close()
 	})
+}
+
+// A parked task has no time of its own: only a wake ends its wait, and a task that has one
+// is not disturbed by it.
+func TestQueueParks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
+		parked, timed := &task{pod: pod("parked")}, &task{pod: pod("timed")}
+		q.park(parked)
+		q.after(timed, time.Hour)
+		start := time.Now()
+		q.unpark(parked)
+		q.unpark(timed)
+		if got, _ := q.next(); got != parked || time.Since(start) != 0 {
+			t.Fatalf("%s came after %s, want the parked task at once", got.pod.Name, time.Since(start))
+		}
+		if got, _ := q.next(); got != timed || time.Since(start) != time.Hour {
+			t.Fatalf("%s came after %s, want the other one after an hour", got.pod.Name, time.Since(start))
+		}
+		q.close()
+	})
+}
+
+func TestQueueDropsTheTasksOfADrainThatHasEnded(t *testing.T) {
+	q := newQueue()
+	ended, other := &session{}, &session{}
+	q.park(&task{pod: pod("a"), session: ended})
+	q.after(&task{pod: pod("b"), session: ended}, time.Hour)
+	q.park(&task{pod: pod("c"), session: other})
+	q.drop(ended)
+	if len(q.waiting) != 1 {
+		t.Fatalf("%d tasks wait, want only the other drain's", len(q.waiting))
+	}
+	q.close()
+}
+
+// Among tasks of the same time those go first whose pods have volumes.
+func TestQueueGivesVolumesFirst(t *testing.T) {
+	q := newQueue()
+	q.push(&task{pod: pod("plain"), latest: now})
+	q.push(&task{pod: pod("volumes"), latest: now, volumes: true})
+	if got, _ := q.next(); got.pod.Name != "volumes" {
+		t.Fatalf("%s first, want the pod with volumes", got.pod.Name)
+	}
 }
 
 func TestQueueClosed(t *testing.T) {

@@ -2,57 +2,62 @@ package drain
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
 
 // session is the drain of one node: a watch of its pods, and what has become of
 // each since the drain began.
 type session struct {
+	drainer    *Drainer
 	node       string
 	store      cache.Store
 	controller cache.Controller
 	stop       context.CancelFunc
 	ctx        context.Context // ends with stop
 
-	mu       sync.Mutex
-	in       Interruption
-	policy   Policy
-	tracked  map[types.UID]*tracked
-	begun    bool
-	deadline time.Time
+	mu      sync.Mutex
+	in      Interruption
+	tracked map[types.UID]*tracked
+	begun   bool
+	emptied time.Time // when the last pod had gone
+	known   time.Time // when its pods were first known
+	off     bool      // called off: nothing more is begun
+	working int       // tasks that are under way
 }
 
 // tracked is one pod that has to leave, from when it was first seen.
 type tracked struct {
-	queued    bool // its eviction is in the queue or under way
-	evicted   bool // the API server has taken the eviction, or said that the pod is gone
-	truncated bool // with less grace than the pod asks for
-	forced    bool // past its disruption budget
+	pod       *corev1.Pod
+	task      *task // while its eviction is in the queue, waits there or is under way
+	evicted   bool  // the API server has taken the eviction, or said that the pod is gone
+	truncated bool  // with less grace than the pod asks for
+	forcing   bool  // the time has come to delete it past its disruption budget
+	forced    bool  // that was done
 	refusal   string
+	blocked   bool // refused for seconds
 	gone      bool
 }
 
 // startSession starts the watch of a node's pods. The watch ends with ctx or stop. It
-// takes a place in starting until the pods are known.
-func startSession(ctx context.Context, node string, client rest.Interface, starting *semaphore.Weighted, notify func()) *session {
-	s := &session{node: node, tracked: map[types.UID]*tracked{}}
+// takes one of startsAtOnce places until the pods are known.
+func startSession(ctx context.Context, d *Drainer, node string) *session {
+	s := &session{drainer: d, node: node, tracked: map[types.UID]*tracked{}}
 	s.ctx, s.stop = context.WithCancel(ctx)
-	lw := cache.NewFilteredListWatchFromClient(client, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
-	})
+	notify := func() { d.opts.Notify(node) }
 	s.store, s.controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: lw,
-		ObjectType:    &corev1.Pod{},
-		Transform:     lean,
+		ListerWatcher: cache.NewFilteredListWatchFromClient(d.opts.Pods, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
+		}),
+		ObjectType: &corev1.Pod{},
+		Transform:  lean,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { notify() },
 			UpdateFunc: func(_, _ any) { notify() },
@@ -60,10 +65,10 @@ func startSession(ctx context.Context, node string, client rest.Interface, start
 		},
 	})
 	go func() {
-		if starting.Acquire(s.ctx, 1) != nil {
+		if d.starting.Acquire(s.ctx, 1) != nil {
 			return
 		}
-		defer starting.Release(1)
+		defer d.starting.Release(1)
 		go s.controller.RunWithContext(s.ctx)
 		select { // a node without pods has no event to notify of
 		case <-s.controller.HasSyncedChecker().Done():
@@ -74,73 +79,221 @@ func startSession(ctx context.Context, node string, client rest.Interface, start
 	return s
 }
 
+// end stops the watch and what is shared with other nodes.
+func (s *session) end() {
+	s.stop()
+	s.drainer.budgets.leave(s.node)
+	s.drainer.surges.leave(s.node)
+	s.drainer.attachments.leave(s.node)
+}
+
 func (s *session) synced() bool { return s.controller.HasSynced() }
 
-func (s *session) view(now time.Time, in Interruption, policy Policy) View {
+func (s *session) pods() []*corev1.Pod {
 	var pods []*corev1.Pod
 	for _, obj := range s.store.List() {
 		if pod, ok := obj.(*corev1.Pod); ok {
 			pods = append(pods, pod)
 		}
 	}
-	v := View{Plan: Plan(now, pods, in, policy)}
+	return pods
+}
+
+// situation gathers what a plan is made from, and has looked up what is missing.
+func (s *session) situation(in Interruption) Situation {
+	d := s.drainer
+	sit := Situation{
+		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
+		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
+		Refused: s.refused(), Blocked: map[string]BlockedPolicy{},
+	}
+	notify := func() { d.opts.Notify(s.node) }
+	p := planner{Situation: sit}
+	namespaces := map[string]bool{}
+	for _, pod := range sit.Pods {
+		if p.notOurs(pod) != "" {
+			continue
+		}
+		if !namespaces[pod.Namespace] {
+			namespaces[pod.Namespace] = true
+			d.budgets.use(s.ctx, s.node, pod.Namespace)
+			sit.Budgets = append(sit.Budgets, d.budgets.list(pod.Namespace)...)
+		}
+		if sit.Refused[pod.UID] {
+			if own, ok := d.blocked.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok && own != "" {
+				sit.Blocked[pod.Namespace] = own
+			}
+		}
+		if name := DeploymentOf(pod); name.Name != "" && (released(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod) == "") {
+			d.surges.use(s.ctx, s.node, name)
+			if w, ok := d.surges.workload(name); ok {
+				sit.Workloads[name] = w
+			}
+			for _, name := range claimsOf(pod) {
+				if c, ok := d.claims.get(s.ctx, name, notify); ok {
+					sit.Shared[name] = c.shared
+				}
+			}
+		}
+	}
+	return sit
+}
+
+func (s *session) refused() map[types.UID]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	refused := map[types.UID]bool{}
+	for uid, t := range s.tracked {
+		if t.refusal != "" {
+			refused[uid] = true
+		}
+	}
+	return refused
+}
+
+// lookFor is how long a first plan waits for what is to be known of the pods'
+// Deployments, so that it can say which pods are surged.
+const lookFor = 500 * time.Millisecond
+
+func (s *session) view(now time.Time, in Interruption) (View, bool) {
+	sit := s.situation(in)
+	v := View{Plan: Plan(now, sit), Surged: map[types.UID]bool{}}
+	complete := true
+	p := planner{Situation: sit}
 	for _, d := range v.Plan {
 		switch {
 		case d.Moves():
 			v.Moving = append(v.Moving, d.Pod)
+			if d.Surge {
+				v.Surged[d.Pod.UID] = true
+				complete = complete && p.known(d.Pod)
+			}
 		case IsDaemon(d.Pod):
 			v.Daemons = append(v.Daemons, d.Pod)
 		}
 	}
-	return v
-}
-
-// advance plans anew and returns the evictions that are due and not under way yet.
-func (s *session) advance(now time.Time, in Interruption, policy Policy) (Status, []*task) {
-	view := s.view(now, in, policy)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.in, s.policy = in, policy
+	if s.known.IsZero() {
+		s.known = now
+		s.drainer.starts.stale()
+		if !complete {
+			time.AfterFunc(lookFor, func() { s.drainer.opts.Notify(s.node) })
+		}
+	}
+	return v, complete || now.Sub(s.known) >= lookFor
+}
+
+// advance plans anew and returns the tasks that are due and not under way yet.
+func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
+	view, _ := s.view(now, in)
+	volumes := s.volumes(view)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 
 	var due []*task
-	status := Status{View: view, Done: true}
+	status := Status{View: view, Moved: true}
+	next := func(at time.Time) {
+		if at.After(now) && (status.Next.IsZero() || at.Before(status.Next)) {
+			status.Next = at
+		}
+	}
 	present := make(map[types.UID]bool, len(view.Plan))
 	for _, d := range view.Plan {
 		if !d.Moves() {
 			continue
 		}
 		present[d.Pod.UID] = true
-		status.Done = false
+		status.Moved = false
 		t := s.tracked[d.Pod.UID]
 		if t == nil {
 			t = &tracked{}
 			s.tracked[d.Pod.UID] = t
 		}
-		switch d.Action {
-		case Wait:
+		t.pod = d.Pod
+		next(d.At)
+		if t.refusal != "" {
+			next(d.Latest)
+		}
+		if t.blocked && t.refusal != "" {
+			status.Refusal = t.refusal
+		}
+		switch {
+		case d.Action == Wait:
 			t.evicted, t.refusal = true, ""
 			s.begun = true
-		case Evict:
-			s.begun = true
-			if !t.queued && !t.evicted {
-				t.queued = true
-				due = append(due, &task{session: s, pod: d.Pod, state: t, latest: d.At})
+		case t.evicted:
+		case d.Action == Later && d.workload.Name != "" && (d.Surge || released(d.Pod)):
+			if t.task == nil { // waits for its Deployment
+				t.task = s.task(t, d)
+				s.drainer.queue.park(t.task)
 			}
-		case Later:
-			if status.Next.IsZero() || (!d.At.IsZero() && d.At.Before(status.Next)) {
-				status.Next = d.At
+		case d.Action == Evict, d.Action == Force, d.Action == Release:
+			s.begun = s.begun || d.Action != Release
+			if t.task == nil {
+				t.task = s.task(t, d)
+				due = append(due, t.task)
+			} else if d.Action == Force && !t.forcing {
+				t.forcing = true
+				s.drainer.queue.wakeTask(t.task) // it waits for its budget
+			} else {
+				s.drainer.queue.unpark(t.task)
 			}
 		}
 	}
 	for uid, t := range s.tracked {
 		t.gone = !present[uid]
 	}
+	if !status.Moved {
+		s.emptied = time.Time{}
+	} else if s.emptied.IsZero() {
+		s.emptied = now
+	}
+	status.Done = status.Moved && (len(volumes) == 0 || in.Deadline.IsZero() && now.Sub(s.emptied) >= detachFor)
+	if status.Moved && !status.Done && in.Deadline.IsZero() {
+		next(s.emptied.Add(detachFor))
+	}
+	status.Volumes = len(volumes)
 	status.Total, status.Begun = len(s.tracked), s.begun
 	return status, due
 }
 
-// decision is the present plan for a pod whose eviction has come to the head of the
-// queue: the deadline or the pod may have changed since it was put there.
+// detachFor bounds how long volumes are waited for where there is no deadline. A volume
+// of EBS takes some seconds to detach; the attach-detach controller itself gives up to
+// wait after 6 minutes.
+const detachFor = 2 * time.Minute
+
+// volumes are the PersistentVolumes that are attached still for pods that have left or
+// are to leave.
+func (s *session) volumes(view View) []string {
+	d := s.drainer
+	uses := slices.ContainsFunc(view.Moving, hasVolumes)
+	if uses {
+		d.attachments.use(s.ctx, s.node)
+	}
+	volumes := d.attachments.of(s.node)
+	if len(volumes) == 0 {
+		return nil
+	}
+	for _, decision := range view.Plan { // those of pods that stay are attached rightly
+		if decision.Moves() || finished(decision.Pod) {
+			continue // the kubelet says finished of a pod that was evicted, before it is gone
+		}
+		for _, name := range claimsOf(decision.Pod) {
+			if c, ok := d.claims.get(s.ctx, name, func() { d.opts.Notify(s.node) }); ok {
+				volumes = slices.DeleteFunc(volumes, func(v string) bool { return v == c.volume })
+			}
+		}
+	}
+	return volumes
+}
+
+func (s *session) task(t *tracked, d Decision) *task {
+	return &task{session: s, pod: d.Pod, state: t, latest: d.At, volumes: hasVolumes(d.Pod)}
+}
+
+// decision is the present plan for a pod whose task has come to the head of the queue:
+// the deadline, the pod or its Deployment may have changed since it was put there.
 func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
 	obj, ok, err := s.store.Get(pod)
 	if err != nil || !ok {
@@ -151,8 +304,77 @@ func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
 		return Decision{}, false
 	}
 	s.mu.Lock()
+	in := s.in
+	s.mu.Unlock()
+	p := newPlanner(now, s.situation(in))
+	return p.decide(current), true
+}
+
+// enter begins a step of a task, unless the drain has ended or was called off.
+func (s *session) enter() bool {
+	s.mu.Lock()
 	defer s.mu.Unlock()
-	return decide(now, current, s.in, s.policy), true
+	if s.off || s.ctx.Err() != nil {
+		return false
+	}
+	s.working++
+	return true
+}
+
+func (s *session) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.working--
+	if s.off && s.working == 0 {
+		s.drainer.opts.Notify(s.node)
+	}
+}
+
+// callOff has nothing more begun, and reports whether nothing is under way.
+func (s *session) callOff() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.off = true
+	return s.working == 0
+}
+
+// concerns takes in what the drain is about now.
+func (s *session) concerns(in Interruption) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.in != in {
+		s.in = in
+		s.drainer.starts.stale()
+	}
+}
+
+// interruption is what the drain is about; false before the first plan.
+func (s *session) interruption() (Interruption, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.in, s.in != Interruption{} && s.synced()
+}
+
+// has reports whether one of the pods is on the node.
+func (s *session) has(pods map[types.UID]bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for uid := range s.tracked {
+		if pods[uid] {
+			return true
+		}
+	}
+	return false
+}
+
+// isReleased reports whether the pod is released as far as the watch has shown.
+func (s *session) isReleased(pod *corev1.Pod) bool {
+	obj, ok, err := s.store.Get(pod)
+	if err != nil || !ok {
+		return false
+	}
+	current, ok := obj.(*corev1.Pod)
+	return ok && released(current)
 }
 
 // note changes what is known of a pod.
@@ -183,6 +405,7 @@ func (s *session) result() Result {
 		switch {
 		case !t.gone && !t.evicted:
 			r.Left++
+			r.Remaining = append(r.Remaining, Remaining{Pod: t.pod, Refusal: t.refusal})
 		case t.forced:
 			r.Forced++
 		case t.truncated, !t.gone:
@@ -195,54 +418,4 @@ func (s *session) result() Result {
 		}
 	}
 	return r
-}
-
-// lean drops of a pod what no plan and no replacement reads: the most of it.
-func lean(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
-	slim := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:                       pod.Name,
-			Namespace:                  pod.Namespace,
-			UID:                        pod.UID,
-			ResourceVersion:            pod.ResourceVersion,
-			DeletionTimestamp:          pod.DeletionTimestamp,
-			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			Labels:                     pod.Labels,
-			Annotations:                map[string]string{},
-			OwnerReferences:            pod.OwnerReferences,
-		},
-		Spec: corev1.PodSpec{
-			NodeName:                      pod.Spec.NodeName,
-			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
-			NodeSelector:                  pod.Spec.NodeSelector,
-			Affinity:                      pod.Spec.Affinity,
-			Tolerations:                   pod.Spec.Tolerations,
-			Overhead:                      pod.Spec.Overhead,
-			Resources:                     pod.Spec.Resources,
-			Containers:                    leanContainers(pod.Spec.Containers),
-			InitContainers:                leanContainers(pod.Spec.InitContainers),
-		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
-	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, doNotDisrupt, safeToEvict} {
-		if value, ok := pod.Annotations[key]; ok {
-			slim.Annotations[key] = value
-		}
-	}
-	return slim, nil
-}
-
-func leanContainers(containers []corev1.Container) []corev1.Container {
-	if len(containers) == 0 {
-		return nil
-	}
-	slim := make([]corev1.Container, len(containers))
-	for i, c := range containers {
-		slim[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
-	}
-	return slim
 }

@@ -8,18 +8,15 @@ import (
 
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
 
-// Pods is the subset of the Pods API that a dry run reads with.
-type Pods interface {
-	List(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error)
-}
+// Survey reads once what a node's drain would be planned from.
+type Survey func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error)
 
 // Chooser says which replacement would be requested.
 type Chooser interface {
@@ -31,9 +28,8 @@ type Chooser interface {
 // safe for concurrent use.
 type DryRun struct {
 	handler *Handler
-	pods    Pods
+	survey  Survey
 	chooser Chooser
-	policy  drain.Policy
 	logger  zerolog.Logger
 
 	mu   sync.Mutex
@@ -42,9 +38,9 @@ type DryRun struct {
 
 // NewDryRun returns a dry run of what a Handler with these options would do. Of the
 // options only those that read are used.
-func NewDryRun(opts Options, pods Pods, chooser Chooser, policy drain.Policy) *DryRun {
+func NewDryRun(opts Options, survey Survey, chooser Chooser) *DryRun {
 	return &DryRun{
-		handler: &Handler{opts: opts}, pods: pods, chooser: chooser, policy: policy,
+		handler: &Handler{opts: opts}, survey: survey, chooser: chooser,
 		logger: opts.Logger, seen: map[string]interruption.Record{},
 	}
 }
@@ -82,28 +78,22 @@ func (d *DryRun) Accept(ctx context.Context, n interruption.Notice) (interruptio
 }
 
 func (d *DryRun) explain(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
-	list, err := d.pods.List(ctx, metav1.ListOptions{
-		FieldSelector:   fields.OneTermEqualSelector("spec.nodeName", node.Name).String(),
-		ResourceVersion: "0", // from the watch cache's index of nodes, not a quorum read
-	})
+	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
+	situation, err := d.survey(ctx, node.Name, in)
 	if err != nil {
-		return fmt.Errorf("list pods on node %q: %w", node.Name, err)
+		return err
 	}
 	if _, err := markPatch(node, &rec); err != nil {
 		return fmt.Errorf("mark node %q: %w", node.Name, err)
 	}
 	tell(d.logger.Info(), node.Name, rec).Strs("sets", rec.Ours).Msg("dry run: would cordon")
 
-	pods := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[i] = &list.Items[i]
-	}
-	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
-	var need provisioner.Need
-	for _, decision := range drain.Plan(time.Now(), pods, in, d.policy) {
+	need := provisioner.Need{Surged: map[types.UID]bool{}}
+	for _, decision := range drain.Plan(time.Now(), situation) {
 		switch {
 		case decision.Moves():
 			need.Moving = append(need.Moving, decision.Pod)
+			need.Surged[decision.Pod.UID] = decision.Surge
 		case drain.IsDaemon(decision.Pod):
 			need.Daemons = append(need.Daemons, decision.Pod)
 		}
@@ -115,13 +105,16 @@ func (d *DryRun) explain(ctx context.Context, node *corev1.Node, rec interruptio
 	d.logger.Info().Str("node", node.Name).Str("backend", replacement.Backend).Str("replacement", replacement.Name).
 		Str("pool", replacement.Pool).Str("reason", replacement.Reason).Msg("dry run: would request replacement")
 	if !provisioner.Pending(replacement.State) {
-		in.Capacity = drain.NoCapacity
+		situation.Capacity = drain.NoCapacity
 	}
-	for _, decision := range drain.Plan(time.Now(), pods, in, d.policy) {
+	for _, decision := range drain.Plan(time.Now(), situation) {
 		e := d.logger.Info().Str("node", node.Name).Str("pod", decision.Pod.Namespace+"/"+decision.Pod.Name).
 			Str("action", string(decision.Action)).Str("reason", decision.Reason)
 		if !decision.At.IsZero() {
-			e = e.Time("latest_start", decision.At)
+			e = e.Time("start_by", decision.At).Time("latest_start", decision.Latest)
+		}
+		if decision.NoSurge != "" && decision.Moves() {
+			e = e.Str("no_surge", decision.NoSurge)
 		}
 		if decision.Grace != nil {
 			e = e.Int64("grace_seconds", *decision.Grace)

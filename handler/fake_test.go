@@ -59,6 +59,30 @@ func (f *fakeNodes) put(n *corev1.Node) {
 	f.byName[n.Name] = n
 }
 
+// change has somebody else change the Node of the tests.
+func (f *fakeNodes) change(change func(*corev1.Node)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.byName["node-a"].DeepCopy()
+	if n.Labels == nil {
+		n.Labels = map[string]string{}
+	}
+	change(n)
+	f.put(n)
+	f.watcher.Modify(n.DeepCopy())
+}
+
+// raw reads the Node of the tests, and whether it has a record.
+func (f *fakeNodes) raw(t *testing.T) (*corev1.Node, bool) {
+	t.Helper()
+	n, err := f.Get(t.Context(), "node-a", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, has := n.Annotations[interruption.Annotation]
+	return n, has
+}
+
 func (f *fakeNodes) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -141,6 +165,8 @@ type fakeDrainer struct {
 	LookFunc   func(node string, in drain.Interruption) (drain.View, bool)
 	DrainFunc  func(node string, in drain.Interruption) (drain.Status, bool)
 	FinishFunc func(node string) drain.Result
+
+	CallOffFunc func(node string) (drain.Result, bool, error)
 }
 
 var _ Drainer = (*fakeDrainer)(nil)
@@ -154,6 +180,10 @@ func (f *fakeDrainer) Drain(_ context.Context, node string, in drain.Interruptio
 }
 func (f *fakeDrainer) Finish(node string) drain.Result { return f.FinishFunc(node) }
 func (f *fakeDrainer) Forget(string)                   {}
+func (f *fakeDrainer) CallOff(_ context.Context, node string) (drain.Result, bool, error) {
+	return f.CallOffFunc(node)
+}
+func (f *fakeDrainer) Sweep(context.Context, string, func(string) bool) error { return nil }
 
 // fakeProvisioner is a Provisioner of func fields.
 type fakeProvisioner struct {
@@ -182,6 +212,7 @@ var (
 func (fakeEvents) Noticed(*corev1.Node, interruption.Record)                            {}
 func (fakeEvents) Replacement(*corev1.Node, string, interruption.Replacement)           {}
 func (fakeEvents) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {}
+func (fakeEvents) Canceled(*corev1.Node, interruption.Record)                           {}
 func (fakeEvents) RecordUnreadable(*corev1.Node, error)                                 {}
 
 // newTestHandler returns a handler over the fakes, with its index running and synced.

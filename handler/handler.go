@@ -33,6 +33,8 @@ type Drainer interface {
 	Look(ctx context.Context, node string, in drain.Interruption) (drain.View, bool)
 	Drain(ctx context.Context, node string, in drain.Interruption) (drain.Status, bool)
 	Finish(node string) drain.Result
+	CallOff(ctx context.Context, node string) (drain.Result, bool, error)
+	Sweep(ctx context.Context, node string, drained func(node string) bool) error
 	Forget(node string)
 }
 
@@ -48,6 +50,7 @@ type Events interface {
 	Noticed(node *corev1.Node, rec interruption.Record)
 	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
 	Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string)
+	Canceled(node *corev1.Node, rec interruption.Record)
 	RecordUnreadable(node *corev1.Node, err error)
 }
 
@@ -58,6 +61,9 @@ type Options struct {
 	Drainer     Drainer
 	Provisioner Provisioner
 	Events      Events
+
+	// Node is the only Node that the process cares for, in imds mode; else empty.
+	Node string
 
 	Rebalance RebalancePolicy
 	// ReleaseNode hands a drained node back to what made it.
@@ -128,6 +134,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	for _, name := range h.opts.Index.WithRecord() {
 		h.Enqueue(name)
 	}
+	g.Go(func() error { return h.sweep(ctx) })
 	for range workers {
 		g.Go(func() error {
 			for h.work(ctx) {

@@ -39,7 +39,37 @@ func markPatch(node *corev1.Node, rec *interruption.Record) ([]byte, error) {
 		metadata["labels"] = map[string]string{interruption.ExcludeFromLoadBalancers: interruption.ExcludeFromLoadBalancersValue}
 		ours(interruption.OursLoadBalancer)
 	}
-	metadata["annotations"] = map[string]string{interruption.Annotation: rec.String()}
+	annotations := map[string]any{interruption.Annotation: rec.String()}
+	if _, set := node.Annotations[interruption.CancelAnnotation]; set {
+		annotations[interruption.CancelAnnotation] = nil // it was about an earlier interruption
+	}
+	metadata["annotations"] = annotations
+	patch := map[string]any{"metadata": metadata}
+	if len(spec) > 0 {
+		patch["spec"] = spec
+	}
+	return json.Marshal(patch)
+}
+
+// unmarkPatch is the JSON merge patch that undoes an interruption: the record goes, and of
+// what it stood for that which was not there before.
+func unmarkPatch(node *corev1.Node, rec interruption.Record) ([]byte, error) {
+	spec := map[string]any{}
+	if slices.Contains(rec.Ours, interruption.OursCordon) {
+		spec["unschedulable"] = nil
+	}
+	if slices.Contains(rec.Ours, interruption.OursTaint) {
+		spec["taints"] = slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+			return t.Key == interruption.TaintKey
+		})
+	}
+	metadata := map[string]any{
+		"resourceVersion": node.ResourceVersion,
+		"annotations":     map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil},
+	}
+	if slices.Contains(rec.Ours, interruption.OursLoadBalancer) {
+		metadata["labels"] = map[string]any{interruption.ExcludeFromLoadBalancers: nil}
+	}
 	patch := map[string]any{"metadata": metadata}
 	if len(spec) > 0 {
 		patch["spec"] = spec

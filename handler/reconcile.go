@@ -44,8 +44,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	}
 	rec, has, err := recordOf(node)
 	if !has {
-		h.forget(name)
-		return 0, nil
+		return h.recordRemoved(ctx, name, k)
 	}
 	if err != nil {
 		if !k.unreadable {
@@ -59,6 +58,8 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	k.rec, k.unreadable = rec, false
 	h.mu.Unlock()
 	switch {
+	case canceled(node) && rec.Phase != interruption.Released:
+		return h.callOff(ctx, node, k, rec)
 	case rec.Phase == interruption.Released:
 		h.opts.Drainer.Forget(name)
 		return 0, nil
@@ -82,6 +83,9 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 		return 0, h.release(ctx, node, k, *k.final)
 	}
 	if !endOf(rec).IsZero() && !time.Now().Before(endOf(rec)) {
+		if len(view.Moving) == 0 { // only their volumes are attached still
+			return 0, h.end(ctx, node, k, rec, interruption.Drained)
+		}
 		return 0, h.end(ctx, node, k, rec, interruption.DeadlineReached)
 	}
 
@@ -105,9 +109,9 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 	switch {
 	case status.Done:
 		return 0, h.end(ctx, node, k, rec, interruption.Drained)
-	case status.Begun && (rec.Phase == interruption.Replacing || rec.Pods == nil):
+	case status.Begun && (rec.Phase == interruption.Replacing || rec.Pods == nil), status.Refusal != "" && refusal(rec) == "":
 		rec.Phase = interruption.Draining
-		rec.Pods = &interruption.Pods{Total: max(status.Total, total(rec))}
+		rec.Pods = &interruption.Pods{Total: max(status.Total, total(rec)), Refusal: status.Refusal}
 		if err := h.progress(ctx, &node, k, rec); err != nil {
 			return 0, err
 		}
@@ -125,7 +129,7 @@ func (h *Handler) replace(ctx context.Context, node *corev1.Node, k *known, rec 
 	if k.requested {
 		asked.Replacement = &k.replacement
 	}
-	got, err := h.opts.Provisioner.Request(ctx, node, asked, provisioner.Need{Moving: view.Moving, Daemons: view.Daemons})
+	got, err := h.opts.Provisioner.Request(ctx, node, asked, provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons})
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
 	}
@@ -173,6 +177,7 @@ func (h *Handler) end(ctx context.Context, node *corev1.Node, k *known, rec inte
 	now := time.Now()
 	result := h.opts.Drainer.Finish(node.Name)
 	pods := countPods(result, rec)
+	pods.Refusal = result.Refusal
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, &now
 	if k.requested {
 		rec.Replacement = &k.replacement
@@ -238,7 +243,7 @@ func (h *Handler) progress(ctx context.Context, node **corev1.Node, k *known, re
 	if err := h.write(ctx, node, k, rec); err != nil {
 		return err
 	}
-	if rec.Phase == interruption.Draining {
+	if rec.Phase == interruption.Draining && refusal(rec) == "" {
 		tell(h.opts.Logger.Info(), (*node).Name, rec).Int("pods", total(rec)).Msg("draining")
 	}
 	return nil
@@ -272,6 +277,13 @@ func countPods(r drain.Result, rec interruption.Record) interruption.Pods {
 		Total: r.Total + earlier, Graceful: r.Graceful + earlier,
 		Truncated: r.Truncated, Forced: r.Forced, Left: r.Left,
 	}
+}
+
+func refusal(rec interruption.Record) string {
+	if rec.Pods == nil {
+		return ""
+	}
+	return rec.Pods.Refusal
 }
 
 func total(rec interruption.Record) int {

@@ -44,7 +44,6 @@ func init() {
 type clients struct {
 	core, policy rest.Interface
 	nodes        *gentype.ClientWithList[*corev1.Node, *corev1.NodeList]
-	pods         *gentype.ClientWithList[*corev1.Pod, *corev1.PodList] // of all namespaces
 	leases       func(namespace string) *gentype.Client[*coordinationv1.Lease]
 	reviews      *gentype.Client[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      *dynamic.DynamicClient
@@ -81,8 +80,6 @@ func newClients(cfg config) (*clients, error) {
 		core: core, policy: policy,
 		nodes: gentype.NewClientWithList("nodes", core, parameters, metav1.NamespaceNone,
 			func() *corev1.Node { return &corev1.Node{} }, func() *corev1.NodeList { return &corev1.NodeList{} }),
-		pods: gentype.NewClientWithList("pods", core, parameters, metav1.NamespaceAll,
-			func() *corev1.Pod { return &corev1.Pod{} }, func() *corev1.PodList { return &corev1.PodList{} }),
 		leases: func(namespace string) *gentype.Client[*coordinationv1.Lease] {
 			return gentype.NewClient("leases", coordination, parameters, namespace,
 				func() *coordinationv1.Lease { return &coordinationv1.Lease{} })

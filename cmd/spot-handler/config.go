@@ -38,8 +38,11 @@ type config struct {
 	receivers      int
 	leaderElect    bool
 	leaseNamespace string
+	podName        string
+	podNamespace   string
 
 	strategy  string
+	blocked   string
 	margin    time.Duration
 	rebalance string
 
@@ -77,8 +80,11 @@ func (c *config) define() []group {
 		source.IntVar(&c.receivers, "receivers", 4, "receive calls kept open at the same time; each takes up to 10 messages")
 		source.BoolVar(&c.leaderElect, "leader-elect", true, "drain in one replica only, while all accept notices; turn off only with a single replica")
 		source.StringVar(&c.leaseNamespace, "lease-namespace", "", "namespace of the Lease called "+leaseName+" (default: the pod's own, else kube-system)")
+		source.StringVar(&c.podName, "pod-name", "", "this process's own pod, which is moved last; also $POD_NAME (default: the host name, in a pod)")
+		source.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
 	}
-	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Hold), "hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
+	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
+	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
 
@@ -103,7 +109,9 @@ func variable(flag string) string {
 }
 
 // commonVariables are those that other tools know too; ours goes before them.
-var commonVariables = map[string]string{"node-name": "NODE_NAME", "kubeconfig": "KUBECONFIG"}
+var commonVariables = map[string]string{
+	"node-name": "NODE_NAME", "kubeconfig": "KUBECONFIG", "pod-name": "POD_NAME", "pod-namespace": "POD_NAMESPACE",
+}
 
 // parse reads flags and variables. done means that there is nothing left to do, as
 // after --help. The error wraps errUsage and names all problems.
@@ -166,6 +174,7 @@ func (c config) validate() (problems []error) {
 	}
 	oneOf(bad, "provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.None})
 	oneOf(bad, "drain-strategy", c.strategy, drain.Strategies())
+	oneOf(bad, "blocked-pods", c.blocked, drain.BlockedPolicies())
 	oneOf(bad, "rebalance", c.rebalance, handler.RebalancePolicies())
 	oneOf(bad, "log-format", c.logFormat, []string{logJSON, logConsole})
 	oneOf(bad, "log-level", c.logLevel, logLevels)

@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 	if cfg.fallback["batch"] != "batch-fallback" || cfg.fallback["web"] != "web-od" {
 		t.Errorf("fallback %v", cfg.fallback)
 	}
-	if cfg.rebalance != "replace" || cfg.strategy != "hold" || !cfg.release || cfg.qps != 0 {
+	if cfg.rebalance != "replace" || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release || cfg.qps != 0 {
 		t.Errorf("defaults: %+v", cfg)
 	}
 }

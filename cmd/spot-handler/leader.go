@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -54,12 +55,14 @@ func lead(ctx context.Context, client leaseClient, namespace string, reg prometh
 
 // leaseNamespace is the flag's, else the pod's own, else kube-system.
 func leaseNamespace(cfg config) string {
-	if cfg.leaseNamespace != "" {
-		return cfg.leaseNamespace
-	}
+	return cmp.Or(cfg.leaseNamespace, cfg.podNamespace, accountNamespace(), "kube-system")
+}
+
+// accountNamespace is the namespace of the pod's service account, "" outside of a pod.
+func accountNamespace() string {
 	b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-	if own := strings.TrimSpace(string(b)); err == nil && own != "" {
-		return own
+	if err != nil {
+		return ""
 	}
-	return "kube-system"
+	return strings.TrimSpace(string(b))
 }

@@ -9,6 +9,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain"
 )
 
 // permission is something that the process has to be allowed to do.
@@ -34,7 +36,12 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 		{verb: "watch", resource: "nodes"},
 	}
 	if cfg.dryRun {
-		return append(list, permission{verb: "list", resource: "pods"})
+		list = append(list, permission{verb: "list", resource: "pods"},
+			permission{verb: "list", group: "policy", resource: "poddisruptionbudgets"})
+		if cfg.strategy == string(drain.Surge) {
+			list = append(list, permission{verb: "get", group: "apps", resource: "deployments"})
+		}
+		return list
 	}
 	list = append(list, permission{verb: "patch", resource: "nodes"})
 	if cfg.mode == modeQueue || cfg.drain {
@@ -43,9 +50,17 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 			permission{verb: "watch", resource: "pods"},
 			permission{verb: "create", resource: "pods/eviction"},
 			permission{verb: "patch", resource: "pods/status"}, // to carry out a granted eviction
-			permission{verb: "delete", resource: "pods"},       // to carry out a granted eviction
+			permission{verb: "delete", resource: "pods"},       // the same
 			permission{verb: "list", group: "policy", resource: "poddisruptionbudgets"},
 			permission{verb: "watch", group: "policy", resource: "poddisruptionbudgets"},
+		)
+	}
+	if (cfg.mode == modeQueue || cfg.drain) && cfg.strategy == string(drain.Surge) {
+		list = append(list,
+			permission{verb: "patch", resource: "pods"}, // to release them
+			permission{verb: "list", group: "apps", resource: "deployments"},
+			permission{verb: "watch", group: "apps", resource: "deployments"},
+			permission{verb: "get", group: "apps", resource: "replicasets"}, // to take them back
 		)
 	}
 	if cfg.mode == modeQueue && cfg.leaderElect {

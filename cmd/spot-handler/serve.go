@@ -1,16 +1,19 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
 	"spot-handler/handler"
@@ -61,14 +64,16 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	index := nodes.New(clients.nodes, cfg.nodeName)
-	policy := drain.Policy{Strategy: drain.Strategy(cfg.strategy), Margin: cfg.margin}
+	policy := drain.Policy{
+		Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin, Self: ownPod(cfg),
+	}
 	events := notify.NewEvents(clients.core, scheme)
 
 	var h *handler.Handler
 	enqueue := func(node string) { h.Enqueue(node) }
 	drainer := drain.New(drain.Options{
-		Pods: clients.core, Budgets: clients.policy, Policy: policy,
-		Notify: enqueue, Refused: events.EvictionBlocked,
+		Pods: clients.core, Budgets: clients.policy, Dynamic: clients.dynamic, Policy: policy,
+		Notify: enqueue, Events: events,
 		Registerer: registry, Logger: part(logger, "drain"),
 	})
 	provider := provisioner.New(provisioner.Options{
@@ -78,13 +83,16 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	})
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,
-		Rebalance: handler.RebalancePolicy(cfg.rebalance), ReleaseNode: cfg.release,
+		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), ReleaseNode: cfg.release,
 		Registerer: registry, Logger: part(logger, "handler"),
 	}
 	h = handler.New(options)
 	var accept accepter = h
 	if cfg.dryRun {
-		accept = handler.NewDryRun(options, clients.pods, provider, policy)
+		survey := func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
+			return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
+		}
+		accept = handler.NewDryRun(options, survey, provider)
 	}
 	from, err := newSource(ctx, cfg, accept, registry, logger)
 	if err != nil {
@@ -145,4 +153,17 @@ func newSource(ctx context.Context, cfg config, to accepter, registry prometheus
 	default:
 		return newConsumer(ctx, cfg, to, registry, logger)
 	}
+}
+
+// ownPod names this process's pod; empty where it runs in none.
+func ownPod(cfg config) types.NamespacedName {
+	namespace := cmp.Or(cfg.podNamespace, accountNamespace())
+	if cfg.mode != modeQueue || namespace == "" {
+		return types.NamespacedName{}
+	}
+	name := cfg.podName
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }

@@ -31,8 +31,14 @@ func auditEnd(path string) (int64, error) {
 }
 
 // daemonRequests are those that the daemon has made of the API server since the log
-// was so long, each once: a watch has a line for its start and one for its end.
+// was so long.
 func daemonRequests(path string, from int64) ([]request, error) {
+	return requestsOf("spot-handler/", path, from)
+}
+
+// requestsOf are those of a program, by the beginning of its user agent, each once: a
+// watch has a line for its start and one for its end.
+func requestsOf(agent, path string, from int64) ([]request, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read audit log: %w", err)
@@ -45,11 +51,12 @@ func daemonRequests(path string, from int64) ([]request, error) {
 		return nil, fmt.Errorf("read audit log: %w", err)
 	}
 	var found []request
+	agent = `"userAgent":"` + agent
 	seen := map[string]bool{}
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		if !bytes.Contains(lines.Bytes(), []byte(`"userAgent":"spot-handler/`)) {
+		if !bytes.Contains(lines.Bytes(), []byte(agent)) {
 			continue // before it is parsed: most lines are the control plane's
 		}
 		var r request

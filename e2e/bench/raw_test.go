@@ -11,16 +11,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
 )
 
+// rawAgent tells the raw loops in the audit log.
+const rawAgent = "raw-loop/1"
+
 // rawClient is a client as the daemon has one: protobuf, and no limit of its own.
 func rawClient(cluster *controlplane.Cluster) (kubernetes.Interface, error) {
 	config := cluster.RESTConfig()
-	config = rest.AddUserAgent(config, "raw-loop")
+	config.UserAgent = rawAgent
 	config.ContentType = "application/vnd.kubernetes.protobuf"
 	config.AcceptContentTypes = "application/vnd.kubernetes.protobuf,application/json"
 	return kubernetes.NewForConfig(config)

@@ -25,6 +25,11 @@ type row struct {
 	// the figure only explains others.
 	goal    float64
 	ofLimit bool
+	none    bool // the goal is that there is none
+
+	text string // instead of values
+	// atLeast: the goal is a lower bound.
+	atLeast bool
 }
 
 var table struct {
@@ -53,6 +58,9 @@ func (r row) ratios() []float64 {
 }
 
 func (r row) cells() []string {
+	if r.text != "" {
+		return []string{r.what, r.text, "", "", "", "", ""}
+	}
 	cells := []string{r.what, r.number(median(r.values)), r.spread(), "", "", "", ""}
 	if r.limit != nil {
 		cells[3] = r.number(median(r.limit))
@@ -64,15 +72,24 @@ func (r row) cells() []string {
 			cells[4] = fmt.Sprintf("%.2f of limit", median(ratios))
 		}
 	}
+	if r.none {
+		cells[5], cells[6] = "none", "missed"
+		if slices.Max(r.values) == 0 {
+			cells[6] = "reached"
+		}
+	}
 	if r.goal > 0 {
-		reached := median(r.values)
-		cells[5] = "≤ " + r.number(r.goal)
+		reached, bound := median(r.values), "≤ "
+		if r.atLeast {
+			bound = "≥ "
+		}
+		cells[5] = bound + r.number(r.goal)
 		if r.ofLimit {
 			reached = median(ratios)
-			cells[5] = fmt.Sprintf("≤ %.2f of limit", r.goal)
+			cells[5] = fmt.Sprintf("%s%.2f of limit", bound, r.goal)
 		}
 		cells[6] = "missed"
-		if reached <= r.goal {
+		if r.atLeast && reached >= r.goal || !r.atLeast && reached <= r.goal {
 			cells[6] = "reached"
 		}
 	}

@@ -61,7 +61,8 @@ type Cluster struct {
 	// AuditLog is the path of the audit log, one JSON object of kind Event
 	// (audit.k8s.io/v1) on each line; empty without Options.Audit. It holds all
 	// requests but those of kwok, of nodes' leases, and of Events, other than by service
-	// accounts in the namespace spot-handler; evictions with their bodies. user.username is the component, or admin for the holders of Kubeconfig;
+	// accounts in the namespace spot-handler; evictions and deletions of pods with their
+	// bodies. user.username is the component, or admin for the holders of Kubeconfig;
 	// userAgent tells those apart. A line is written before its request is answered.
 	AuditLog string
 

@@ -94,18 +94,8 @@ func (c *Cluster) RunDeployment(ctx context.Context, spec DeploymentSpec) (*apps
 	if err := c.CreateNamespace(ctx, namespace); err != nil {
 		return nil, err
 	}
-	if spec.BudgetMinAvailable != nil || spec.BudgetMaxUnavailable != nil {
-		budget := &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
-			Spec: policyv1.PodDisruptionBudgetSpec{
-				MinAvailable:   spec.BudgetMinAvailable,
-				MaxUnavailable: spec.BudgetMaxUnavailable,
-				Selector:       &metav1.LabelSelector{MatchLabels: map[string]string{"app": spec.Name}},
-			},
-		}
-		if _, err := c.Client.PolicyV1().PodDisruptionBudgets(namespace).Create(ctx, budget, metav1.CreateOptions{}); err != nil {
-			return nil, fmt.Errorf("create disruption budget %q: %w", spec.Name, err)
-		}
+	if err := c.createBudget(ctx, spec); err != nil {
+		return nil, err
 	}
 	deployment, err := deployment(spec)
 	if err != nil {
@@ -117,17 +107,63 @@ func (c *Cluster) RunDeployment(ctx context.Context, spec DeploymentSpec) (*apps
 	return deployment, nil
 }
 
+func (c *Cluster) createBudget(ctx context.Context, spec DeploymentSpec) error {
+	if spec.BudgetMinAvailable == nil && spec.BudgetMaxUnavailable == nil {
+		return nil
+	}
+	budget := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable:   spec.BudgetMinAvailable,
+			MaxUnavailable: spec.BudgetMaxUnavailable,
+			Selector:       &metav1.LabelSelector{MatchLabels: app(spec.Name)},
+		},
+	}
+	namespace := cmp.Or(spec.Namespace, metav1.NamespaceDefault)
+	if _, err := c.Client.PolicyV1().PodDisruptionBudgets(namespace).Create(ctx, budget, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("create disruption budget %q: %w", spec.Name, err)
+	}
+	return nil
+}
+
+func app(name string) map[string]string { return map[string]string{"app": name} }
+
 func deployment(spec DeploymentSpec) (*appsv1.Deployment, error) {
+	template, err := podTemplate(spec)
+	if err != nil {
+		return nil, err
+	}
+	replicas := int32(spec.Replicas)
+	d := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas:        &replicas,
+			MinReadySeconds: spec.MinReadySeconds,
+			Selector:        &metav1.LabelSelector{MatchLabels: app(spec.Name)},
+			Strategy: appsv1.DeploymentStrategy{
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: spec.MaxSurge, MaxUnavailable: spec.MaxUnavailable},
+			},
+			Template: template,
+		},
+	}
+	if spec.Change != nil {
+		spec.Change(d)
+	}
+	return d, nil
+}
+
+// podTemplate is the spec's pod.
+func podTemplate(spec DeploymentSpec) (corev1.PodTemplateSpec, error) {
 	requests := corev1.ResourceList{}
 	for name, text := range map[corev1.ResourceName]string{corev1.ResourceCPU: cmp.Or(spec.CPU, "100m"), corev1.ResourceMemory: cmp.Or(spec.Memory, "64Mi")} {
 		quantity, err := resource.ParseQuantity(text)
 		if err != nil {
-			return nil, fmt.Errorf("parse the request of %s of deployment %q: %w", name, spec.Name, err)
+			return corev1.PodTemplateSpec{}, fmt.Errorf("parse the request of %s of workload %q: %w", name, spec.Name, err)
 		}
 		requests[name] = quantity
 	}
-	app := map[string]string{"app": spec.Name}
-	labels, annotations, selector := maps.Clone(app), spec.Behaviour.Annotations(), map[string]string{}
+	labels, annotations, selector := app(spec.Name), spec.Behaviour.Annotations(), map[string]string{}
 	maps.Copy(labels, spec.Labels)
 	maps.Copy(annotations, spec.Annotations)
 	maps.Copy(selector, spec.NodeSelector)
@@ -146,37 +182,20 @@ func deployment(spec DeploymentSpec) (*appsv1.Deployment, error) {
 	if spec.Spread != "" {
 		pod.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
 			MaxSkew: 1, TopologyKey: spec.Spread, WhenUnsatisfiable: corev1.DoNotSchedule,
-			LabelSelector: &metav1.LabelSelector{MatchLabels: app},
+			LabelSelector: &metav1.LabelSelector{MatchLabels: app(spec.Name)},
 		}}
 	}
-	replicas := int32(spec.Replicas)
-	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name},
-		Spec: appsv1.DeploymentSpec{
-			Replicas:        &replicas,
-			MinReadySeconds: spec.MinReadySeconds,
-			Selector:        &metav1.LabelSelector{MatchLabels: app},
-			Strategy: appsv1.DeploymentStrategy{
-				Type:          appsv1.RollingUpdateDeploymentStrategyType,
-				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: spec.MaxSurge, MaxUnavailable: spec.MaxUnavailable},
-			},
-			Template: corev1.PodTemplateSpec{
-				ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
-				Spec:       pod,
-			},
-		},
-	}
-	if spec.Change != nil {
-		spec.Change(d)
-	}
-	return d, nil
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: annotations},
+		Spec:       pod,
+	}, nil
 }
 
-// WaitReady waits until exactly n pods of the Deployment are Ready, and returns
-// them.
-func (c *Cluster) WaitReady(ctx context.Context, namespace, deployment string, n int) ([]*corev1.Pod, error) {
+// WaitReady waits until exactly n pods with the label app: <name> are Ready, and
+// returns them.
+func (c *Cluster) WaitReady(ctx context.Context, namespace, name string, n int) ([]*corev1.Pod, error) {
 	var ready []*corev1.Pod
-	_, err := c.WaitPods(ctx, cmp.Or(namespace, metav1.NamespaceDefault), Selector(deployment), func(pods []*corev1.Pod) bool {
+	_, err := c.WaitPods(ctx, cmp.Or(namespace, metav1.NamespaceDefault), Selector(name), func(pods []*corev1.Pod) bool {
 		ready = ready[:0]
 		for _, pod := range pods {
 			if Ready(pod) {
@@ -186,7 +205,7 @@ func (c *Cluster) WaitReady(ctx context.Context, namespace, deployment string, n
 		return len(ready) == n
 	})
 	if err != nil {
-		return nil, fmt.Errorf("wait for %d ready pods of %q: %w", n, deployment, err)
+		return nil, fmt.Errorf("wait for %d ready pods of %q: %w", n, name, err)
 	}
 	return ready, nil
 }

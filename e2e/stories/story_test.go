@@ -286,13 +286,25 @@ type request struct {
 	ObjectRef                          struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 	ResponseStatus                     struct{ Code int }
 	RequestObject                      struct {
-		DeleteOptions struct{ Preconditions struct{ UID string } }
+		deleteOptions               // of a deletion
+		DeleteOptions deleteOptions // of an eviction
 	}
 	RequestReceivedTimestamp time.Time
 }
 
+type deleteOptions struct {
+	GracePeriodSeconds *int64
+	Preconditions      struct{ UID string }
+}
+
 // requests are those that spot-handler has made of the API server.
 func (s *story) requests(match func(request) bool) []request {
+	s.Helper()
+	return s.allRequests(func(r request) bool { return strings.HasPrefix(r.UserAgent, "spot-handler/") && match(r) })
+}
+
+// allRequests are those that anybody has made of it.
+func (s *story) allRequests(match func(request) bool) []request {
 	s.Helper()
 	text, err := os.ReadFile(s.cluster.AuditLog)
 	s.must(err)
@@ -302,7 +314,7 @@ func (s *story) requests(match func(request) bool) []request {
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			continue // the last one, half written
 		}
-		if strings.HasPrefix(r.UserAgent, "spot-handler/") && match(r) {
+		if match(r) {
 			found = append(found, r)
 		}
 	}

@@ -15,6 +15,10 @@ const (
 	// tolerate it are left on the node.
 	TaintKey = "spot-handler/interrupted"
 
+	// CancelAnnotation with the value "true" on an interrupted Node calls its interruption
+	// off: what spot-handler has set is undone, the record and the annotation are removed.
+	CancelAnnotation = "spot-handler/cancel"
+
 	// InstanceIDLabel names the instance of a Node whose spec.providerID does not end
 	// in it.
 	InstanceIDLabel = "spot-handler/instance-id"
@@ -96,6 +100,9 @@ type Pods struct {
 	Truncated int `json:"truncated,omitempty"` // had less, as EC2 left no more time
 	Forced    int `json:"forced,omitempty"`    // was deleted past its disruption budget
 	Left      int `json:"left,omitempty"`      // was still there at the deadline
+
+	// Refusal is why a pod could not be evicted, in the API server's words.
+	Refusal string `json:"refusal,omitempty"`
 }
 
 // NewRecord is the record of a node's first notice.

@@ -26,12 +26,15 @@ const (
 	ReasonNoReplacement        = "NoReplacement"
 	ReasonDrained              = "Drained"
 	ReasonDeadlineReached      = "DeadlineReached"
+	ReasonCanceled             = "InterruptionCanceled"
 	ReasonRecordUnreadable     = "RecordUnreadable"
 )
 
 // The reasons of our Events on pods.
 const (
 	ReasonEvictionBlocked = "EvictionBlocked"
+	ReasonEvictionForced  = "EvictionForced"
+	ReasonPodLeft         = "LeftOnInterruptedNode"
 )
 
 // noticed gives the reason of the Event for a notice: each kind has its own.
@@ -104,6 +107,11 @@ func (e *Events) Ended(node *corev1.Node, reason string, p interruption.Pods, sl
 		p.Total, p.Graceful, p.Truncated, p.Forced, p.Left, text)
 }
 
+// Canceled: the interruption was called off, and what it had set on the node is undone.
+func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
+	e.recorder.Eventf(node, corev1.EventTypeNormal, ReasonCanceled, "%s called off; node as it was before", r.Kind)
+}
+
 // RecordUnreadable: the annotation holds something that is not a record.
 func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
 	e.recorder.Eventf(node, corev1.EventTypeWarning, ReasonRecordUnreadable,
@@ -114,6 +122,21 @@ func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
 // own words.
 func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
 	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
+}
+
+// EvictionForced: a pod was deleted past its disruption budget, as --blocked-pods or the
+// annotation of that name says.
+func (e *Events) EvictionForced(node string, pod *corev1.Pod, reason string) {
+	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonEvictionForced,
+		"deleted past its disruption budget, as interrupted node %s is about to end: %s", node, reason)
+}
+
+// PodLeft: the node ends with the pod on it.
+func (e *Events) PodLeft(node string, pod *corev1.Pod, reason string) {
+	if reason == "" {
+		reason = "there was no time to evict it"
+	}
+	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonPodLeft, "left on interrupted node %s at its deadline: %s", node, reason)
 }
 
 // sink writes Events as the recorder asks: an Event that repeats itself is counted up

@@ -30,18 +30,49 @@
   verbs: [create]
 # Carry out an eviction that a budget has granted and that was broken off before the pod was
 # deleted, as when this process is killed between the two: mark the pod as disrupted, delete
-# it. No other pod is deleted.
+# it. The same past a budget, where --blocked-pods=delete or the annotation of that name asks
+# for it.
 - apiGroups: [""]
   resources: [pods/status]
   verbs: [patch]
 - apiGroups: [""]
   resources: [pods]
   verbs: [delete]
-# Evict again as soon as a budget that has refused allows it. Read only in namespaces where
-# one has.
+# Read the annotation spot-handler/blocked-pods of the namespace of a refused pod.
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get]
+# Which pods can go only in waves; evict again as soon as a budget that has refused allows it.
+# Read only in namespaces of pods that have to leave.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch]
+# Wait for the volumes of pods that have left to be detached.
+- apiGroups: [storage.k8s.io]
+  resources: [volumeattachments]
+  verbs: [list, watch]
+{{- end -}}
+
+{{/* Of those that drain by surge. */}}
+{{- define "spot-handler.rules.surge" -}}
+# Have a Deployment's pods replaced before they are evicted: their label pod-template-hash is
+# changed, and changed back if the drain is called off.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+# What a Deployment's maxSurge allows, and whether the successors are available (list, watch;
+# get for --dry-run).
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch]
+# Whether a pod's ReplicaSet is there still to take it back.
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [get]
+# Whether a pod's volume can be used by its successor at the same time.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get]
 {{- end -}}
 
 {{/* Of those that drain, for replacements by Karpenter. */}}
@@ -67,6 +98,9 @@
 {{- define "spot-handler.rules.all" -}}
 {{ include "spot-handler.rules.mark" . }}
 {{ include "spot-handler.rules.drain" . }}
+{{- if or (not .Values.flags.drainStrategy) (eq .Values.flags.drainStrategy "surge") }}
+{{ include "spot-handler.rules.surge" . }}
+{{- end }}
 {{- if include "spot-handler.provisions" (list . "karpenter") }}
 {{ include "spot-handler.rules.karpenter" . }}
 {{- end }}

@@ -15,6 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
+// Pods are deleted here, and only here, without asking a disruption budget: because it has
+// agreed already, or because the operator has said so.
+
 // The API server grants an eviction in one step, by charging the budget and noting
 // the pod in its status.disruptedPods, and carries it out in a second, by deleting the
 // pod. If the client is killed in between, the request ends there: the pod lives on,
@@ -27,12 +30,8 @@ import (
 const grantedFor = 2 * time.Second
 
 // granted reports whether a budget of the pod has been charged for it already.
-func granted(pod *corev1.Pod, budgets []any, now time.Time) bool {
-	for _, obj := range budgets {
-		budget, ok := obj.(*policyv1.PodDisruptionBudget)
-		if !ok {
-			continue
-		}
+func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
+	for _, budget := range budgets {
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
@@ -48,23 +47,34 @@ func granted(pod *corev1.Pod, budgets []any, now time.Time) bool {
 // DisruptionTarget condition, by which a Job knows that the failure is not its own,
 // then the deletion. The UID keeps both from another pod of the same name.
 func (d *Drainer) carryOut(ctx context.Context, decision Decision) error {
+	return d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting")
+}
+
+// force deletes a pod past its disruption budget. The eviction API sets DisruptionTarget,
+// a deletion does not, so that it comes first.
+// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+func (d *Drainer) force(ctx context.Context, decision Decision) error {
+	return d.deletePod(ctx, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
+}
+
+func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, message string) error {
 	pod := decision.Pod
 	patch, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": pod.UID},
 		"status": map[string]any{"conditions": []corev1.PodCondition{{
-			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI",
-			Message: "Eviction API: evicting", LastTransitionTime: metav1.Now(),
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason,
+			Message: message, LastTransitionTime: metav1.Now(),
 		}}},
 	})
 	if err != nil {
 		return fmt.Errorf("mark pod: %w", err)
 	}
 	err = d.opts.Pods.Patch(types.StrategicMergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
-		SubResource("status").Body(patch).Do(ctx).Error()
+		SubResource("status").MaxRetries(0).Body(patch).Do(ctx).Error()
 	if err != nil {
 		return notThatPod(err)
 	}
-	err = d.opts.Pods.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).Body(&metav1.DeleteOptions{
+	err = d.opts.Pods.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(&metav1.DeleteOptions{
 		GracePeriodSeconds: decision.Grace, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	}).Do(ctx).Error()
 	return notThatPod(err)

@@ -1,0 +1,24 @@
+output "queue_url" {
+  description = "For --queue-url."
+  value       = aws_sqs_queue.queue.url
+}
+
+output "queue_arn" {
+  description = "The queue."
+  value       = aws_sqs_queue.queue.arn
+}
+
+output "dead_letter_queue_url" {
+  description = "Where to look for what could not be read or delivered."
+  value       = aws_sqs_queue.dead_letters.url
+}
+
+output "role_arn" {
+  description = "For the annotation eks.amazonaws.com/role-arn of the ServiceAccount with credentials = \"irsa\"; EKS Pod Identity needs no annotation. Null with credentials = \"none\"."
+  value       = one(aws_iam_role.queue[*].arn)
+}
+
+output "policy_arn" {
+  description = "What reading the queue needs, to attach elsewhere."
+  value       = aws_iam_policy.queue.arn
+}

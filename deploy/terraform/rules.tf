@@ -1,0 +1,57 @@
+# One rule for each kind of message that the daemon understands.
+#
+# One rule each, and not one for all: CloudWatch counts matches and failed deliveries by
+# rule, and a kind is switched on or off without touching the others. Rules on AWS's own
+# events cost nothing. The message has to arrive as it is: no input transformer.
+# EventBridge cannot filter by instance tag, so the queue gets the messages of every
+# instance of the account and region; the daemon knows its own.
+
+locals {
+  # Each key ends the name of a rule and has at most 20 characters.
+  kinds = {
+    interruption = {
+      enabled     = true
+      description = "EC2 takes a spot instance back in two minutes"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["EC2 Spot Instance Interruption Warning"]
+      }
+    }
+    rebalance = {
+      enabled     = var.rebalance_recommendations
+      description = "a spot instance is at higher risk"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["EC2 Instance Rebalance Recommendation"]
+      }
+    }
+  }
+
+  rules = { for key, kind in local.kinds : key => kind if kind.enabled }
+}
+
+resource "aws_cloudwatch_event_rule" "kind" {
+  for_each = local.rules
+
+  name          = "${local.name}-${each.key}"
+  description   = "spot-handler ${var.cluster_name}: ${each.value.description}"
+  event_pattern = jsonencode(each.value.pattern)
+  tags          = var.tags
+}
+
+resource "aws_cloudwatch_event_target" "queue" {
+  for_each = local.rules
+
+  rule      = aws_cloudwatch_event_rule.kind[each.key].name
+  target_id = "queue"
+  arn       = aws_sqs_queue.queue.arn
+
+  retry_policy {
+    maximum_event_age_in_seconds = var.message_retention_seconds
+    maximum_retry_attempts       = 185 # the most: the age decides
+  }
+
+  dead_letter_config {
+    arn = aws_sqs_queue.dead_letters.arn
+  }
+}

@@ -1,0 +1,157 @@
+package drain
+
+import (
+	"context"
+	"sync"
+
+	"github.com/rs/zerolog"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+)
+
+var attachmentResource = schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}
+
+const byNode = "node"
+
+// attachments watches VolumeAttachments, while a node is drained that has pods with
+// volumes: a volume that is attached still to the old node holds up the pod's successor.
+// The API has no way to ask for those of one node, so that it is one watch for all.
+type attachments struct {
+	dynamic dynamic.Interface
+	notify  func(node string)
+	logger  zerolog.Logger
+
+	mu         sync.Mutex
+	users      map[string]struct{} // nodes
+	stop       context.CancelFunc  // nil: not watched
+	store      cache.Indexer
+	controller cache.Controller
+	forbidden  bool
+}
+
+func newAttachments(opts Options) *attachments {
+	return &attachments{dynamic: opts.Dynamic, notify: opts.Notify, logger: opts.Logger, users: map[string]struct{}{}}
+}
+
+// use watches for the node, until leave.
+func (a *attachments) use(ctx context.Context, node string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if ctx.Err() != nil {
+		return // the node's drain has ended
+	}
+	a.users[node] = struct{}{}
+	if a.stop != nil || a.forbidden {
+		return
+	}
+	ctx, a.stop = context.WithCancel(context.WithoutCancel(ctx))
+	tell := func(obj any) {
+		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+			obj = gone.Obj
+		}
+		node, _ := attached(obj)
+		a.mu.Lock()
+		_, uses := a.users[node]
+		a.mu.Unlock()
+		if uses {
+			a.notify(node)
+		}
+	}
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: dynamicWatch(a.dynamic, a.dynamic.Resource(attachmentResource), func(*metav1.ListOptions) {}, a.refused),
+		ObjectType:    &unstructured.Unstructured{},
+		Transform:     leanAttachment,
+		Indexers: cache.Indexers{byNode: func(obj any) ([]string, error) {
+			node, _ := attached(obj)
+			return []string{node}, nil
+		}},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: tell, DeleteFunc: tell},
+	})
+	a.store, a.controller = store.(cache.Indexer), controller
+	go controller.RunWithContext(ctx)
+	go func() {
+		select {
+		case <-controller.HasSyncedChecker().Done():
+			a.notify(node)
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// leave ends the watch with its last user.
+func (a *attachments) leave(node string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.users, node)
+	if len(a.users) == 0 && a.stop != nil {
+		a.stop()
+		a.stop, a.store, a.controller = nil, nil, nil
+	}
+}
+
+// of lists the PersistentVolumes that are attached to the node. Where that may not be
+// known it is none: the pods have gone, which is what counts.
+func (a *attachments) of(node string) []string {
+	a.mu.Lock()
+	store, controller := a.store, a.controller
+	a.mu.Unlock()
+	if store == nil || !controller.HasSynced() {
+		return nil
+	}
+	found, err := store.ByIndex(byNode, node)
+	if err != nil {
+		return nil
+	}
+	var volumes []string
+	for _, obj := range found {
+		if _, volume := attached(obj); volume != "" {
+			volumes = append(volumes, volume)
+		}
+	}
+	return volumes
+}
+
+func (a *attachments) refused(err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.forbidden {
+		return
+	}
+	a.forbidden = true
+	if a.stop != nil {
+		a.stop()
+		a.stop, a.store, a.controller = nil, nil, nil
+	}
+	a.logger.Warn().Err(err).Msg("watch VolumeAttachments; drains do not wait for volumes")
+}
+
+// attached reads the node and the PersistentVolume of a VolumeAttachment.
+func attached(obj any) (node, volume string) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return "", ""
+	}
+	node, _, _ = unstructured.NestedString(u.Object, "spec", "nodeName")
+	volume, _, _ = unstructured.NestedString(u.Object, "spec", "source", "persistentVolumeName")
+	return node, volume
+}
+
+// leanAttachment keeps the two and what makes it an object.
+func leanAttachment(obj any) (any, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return obj, nil
+	}
+	node, volume := attached(u)
+	slim := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(),
+		"spec": map[string]any{"nodeName": node, "source": map[string]any{"persistentVolumeName": volume}},
+	}}
+	slim.SetName(u.GetName())
+	slim.SetUID(u.GetUID())
+	slim.SetResourceVersion(u.GetResourceVersion())
+	return slim, nil
+}

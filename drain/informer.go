@@ -1,0 +1,41 @@
+package drain
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
+)
+
+// dynamicWatch lists and watches with the dynamic client what pick selects. The generated
+// informers would bring the types of whole API groups with them. Where the API server
+// forbids it refused is told: an informer would only try again, for ever, and what waits
+// for it would wait as long.
+func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick func(*metav1.ListOptions), refused func(error)) cache.ListerWatcher {
+	tell := func(err error) {
+		if apierrors.IsForbidden(err) {
+			refused(err)
+		}
+	}
+	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			pick(&o)
+			list, err := of.List(ctx, o)
+			tell(err)
+			if err != nil {
+				return nil, err
+			}
+			return list, nil
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			pick(&o)
+			w, err := of.Watch(ctx, o)
+			tell(err)
+			return w, err
+		},
+	}, client)
+}

@@ -1,0 +1,193 @@
+package drain
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+)
+
+// What a plan reads from a single pod.
+
+func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.ToleratesTaint(klog.Logger{}, &taint, false)
+	})
+}
+
+// finished: its containers will not run again.
+func finished(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}
+
+// Why owners ask that a pod be moved as late as possible.
+const (
+	doNotDisrupt = "karpenter.sh/do-not-disrupt"
+	safeToEvict  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+)
+
+// pinned gives the reason why a pod is to be moved as late as possible, or "".
+func pinned(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	switch {
+	case pod.Annotations[doNotDisrupt] == "true":
+		return doNotDisrupt
+	case pod.Annotations[safeToEvict] == "false":
+		return safeToEvict + "=false"
+	case owner != nil && owner.Kind == "Job":
+		return "Job pod: may finish by itself"
+	}
+	return ""
+}
+
+// latestStart is when the pod's eviction has to start at the latest to give it its
+// grace period, and all of it, before the deadline less the margin.
+func latestStart(pod *corev1.Pod, deadline time.Time, margin time.Duration) time.Time {
+	if deadline.IsZero() {
+		return time.Time{}
+	}
+	return deadline.Add(-margin - grace(pod))
+}
+
+// lateBy is how late an eviction may be for its latest safe start: timers and queues take
+// their time, and grace periods have whole seconds, so that a millisecond would cost one.
+const lateBy = 2 * time.Second
+
+// clampedGrace is what is left of the pod's grace period, in whole seconds, where
+// it does not fit any more; nil where it does. It is never below one second: zero
+// would delete the pod before the kubelet has stopped it, and a StatefulSet could
+// run twice.
+// https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced
+func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin time.Duration) *int64 {
+	if deadline.IsZero() {
+		return nil
+	}
+	left := deadline.Add(-margin).Sub(now)
+	if left >= grace(pod)-min(lateBy, margin) {
+		return nil
+	}
+	seconds := max(1, int64(left/time.Second))
+	if seconds >= int64(grace(pod)/time.Second) {
+		return nil
+	}
+	return &seconds
+}
+
+// grace is the pod's own grace period.
+func grace(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		seconds = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return time.Duration(seconds) * time.Second
+}
+
+// ready reports whether the pod is Ready, and since when.
+func ready(pod *corev1.Pod) (since time.Time, ok bool) {
+	c := condition(pod, corev1.PodReady)
+	if c == nil || c.Status != corev1.ConditionTrue {
+		return time.Time{}, false
+	}
+	return c.LastTransitionTime.Time, true
+}
+
+// startup is how long the pod took from having a node to being Ready; false where it is
+// not Ready.
+func startup(pod *corev1.Pod) (time.Duration, bool) {
+	scheduled := condition(pod, corev1.PodScheduled)
+	since, ok := ready(pod)
+	if !ok || scheduled == nil {
+		return 0, false
+	}
+	return max(0, since.Sub(scheduled.LastTransitionTime.Time)), true
+}
+
+func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range pod.Status.Conditions {
+		if pod.Status.Conditions[i].Type == kind {
+			return &pod.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// hasVolumes reports whether volumes have to be detached from the node when the pod has
+// gone.
+func hasVolumes(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+	})
+}
+
+// lean drops of a pod what no plan and no replacement reads: the most of it.
+func lean(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	slim := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:                       pod.Name,
+			Namespace:                  pod.Namespace,
+			UID:                        pod.UID,
+			ResourceVersion:            pod.ResourceVersion,
+			DeletionTimestamp:          pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels:                     pod.Labels,
+			Annotations:                map[string]string{},
+			OwnerReferences:            pod.OwnerReferences,
+		},
+		Spec: corev1.PodSpec{
+			NodeName:                      pod.Spec.NodeName,
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+			NodeSelector:                  pod.Spec.NodeSelector,
+			Affinity:                      pod.Spec.Affinity,
+			Tolerations:                   pod.Spec.Tolerations,
+			Overhead:                      pod.Spec.Overhead,
+			Resources:                     pod.Spec.Resources,
+			Containers:                    leanContainers(pod.Spec.Containers),
+			InitContainers:                leanContainers(pod.Spec.InitContainers),
+			Volumes:                       leanVolumes(pod.Spec.Volumes),
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, doNotDisrupt, safeToEvict, BlockedAnnotation, Released} {
+		if value, ok := pod.Annotations[key]; ok {
+			slim.Annotations[key] = value
+		}
+	}
+	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady} {
+		if c := condition(pod, kind); c != nil {
+			slim.Status.Conditions = append(slim.Status.Conditions, corev1.PodCondition{
+				Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime,
+			})
+		}
+	}
+	return slim, nil
+}
+
+func leanContainers(containers []corev1.Container) []corev1.Container {
+	if len(containers) == 0 {
+		return nil
+	}
+	slim := make([]corev1.Container, len(containers))
+	for i, c := range containers {
+		slim[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+	}
+	return slim
+}
+
+// leanVolumes keeps the volumes that live beside the pod.
+func leanVolumes(volumes []corev1.Volume) []corev1.Volume {
+	return slices.DeleteFunc(slices.Clone(volumes), func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim == nil && v.Ephemeral == nil && !isDisk(v)
+	})
+}
+
+// isDisk: a disk that the pod names itself, and that one node has at a time.
+func isDisk(v corev1.Volume) bool {
+	return v.AWSElasticBlockStore != nil || v.GCEPersistentDisk != nil || v.AzureDisk != nil ||
+		v.Cinder != nil || v.VsphereVolume != nil || v.ISCSI != nil || v.FC != nil || v.RBD != nil
+}

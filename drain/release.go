@@ -1,0 +1,86 @@
+package drain
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// release is what the annotation Released of a released pod says: enough for any process
+// to finish the move or to call it off.
+type release struct {
+	ReplicaSet string    `json:"replicaSet"`
+	UID        types.UID `json:"uid"` // the ReplicaSet's
+	At         time.Time `json:"at"`
+}
+
+// releaseOf reads the annotation; what cannot be read is zero.
+func releaseOf(pod *corev1.Pod) release {
+	var r release
+	if err := json.Unmarshal([]byte(pod.Annotations[Released]), &r); err != nil {
+		return release{}
+	}
+	return r
+}
+
+// release has the pod's ReplicaSet let it go, with one patch that says all. The UID in it
+// is a precondition: it cannot be changed.
+func (d *Drainer) release(ctx context.Context, pod *corev1.Pod, now time.Time) error {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return fmt.Errorf("release pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+	}
+	note, err := json.Marshal(release{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
+	if err != nil {
+		return fmt.Errorf("release pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return d.relabel(ctx, pod, map[string]any{
+		hashLabel: releasedHash(pod.Labels[hashLabel]), Released: pod.Labels[hashLabel],
+	}, string(note))
+}
+
+// rejoin puts a released pod's labels back: its ReplicaSet takes it back and drops the
+// successor, or the pod where there are too many. Without its ReplicaSet the pod would run
+// on with nobody to own it, so it is evicted.
+func (d *Drainer) rejoin(ctx context.Context, pod *corev1.Pod) error {
+	of := releaseOf(pod)
+	set, err := d.opts.Dynamic.Resource(replicaSetResource).Namespace(pod.Namespace).Get(ctx, of.ReplicaSet, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err), err == nil && set.GetUID() != of.UID:
+		answer := classify(postEviction(ctx, d.opts.Pods, Decision{Pod: pod}))
+		d.metrics.evictions.WithLabelValues(answer.code()).Inc()
+		if answer.outcome != evicted && answer.outcome != podGone {
+			return fmt.Errorf("evict pod %s/%s, whose ReplicaSet is gone: %s", pod.Namespace, pod.Name, answer.reason)
+		}
+		return nil
+	case err != nil:
+		return fmt.Errorf("look up ReplicaSet %s/%s: %w", pod.Namespace, of.ReplicaSet, err)
+	}
+	return d.relabel(ctx, pod, map[string]any{hashLabel: pod.Labels[Released], Released: nil}, nil)
+}
+
+// relabel changes labels and the annotation Released of the pod with that UID. A pod that
+// is gone needs no labels.
+func (d *Drainer) relabel(ctx context.Context, pod *corev1.Pod, labels map[string]any, note any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": pod.UID, "labels": labels, "annotations": map[string]any{Released: note},
+	}})
+	if err != nil {
+		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	err = d.opts.Pods.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
+		MaxRetries(0).Body(patch).Do(ctx).Error()
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package drain
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A pod is surged in three steps. Its label pod-template-hash is changed, so that its
+// ReplicaSet lets it go and makes a successor; Services and disruption budgets select by
+// other labels and count it as before. The successor becomes available. The pod is
+// evicted. Until then, putting the label back undoes it all: the ReplicaSet takes the pod
+// back and drops the successor.
+
+// Released is the label of a pod that its ReplicaSet has been made to let go; its value
+// is the pod's own pod-template-hash. The annotation of the same name tells the rest.
+const Released = "spot-handler/released"
+
+// hashLabel is how a Deployment's ReplicaSets tell their pods apart.
+// https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#pod-template-hash-label
+const hashLabel = "pod-template-hash"
+
+// releasedHash is the pod-template-hash of a released pod: no ReplicaSet's.
+func releasedHash(hash string) string { return "released-" + hash }
+
+func released(pod *corev1.Pod) bool { return pod.Labels[Released] != "" }
+
+// Workload is what a plan knows of a Deployment.
+type Workload struct {
+	// Selector is the Deployment's; nil where there is no Deployment of that name.
+	Selector labels.Selector
+	// Refuses says why the Deployment's pods cannot be surged now, or nothing.
+	Refuses string
+	// Slots is how many more pods may be released at this moment.
+	Slots int
+	// Spare is how many released pods can go without there being fewer available pods
+	// than the Deployment asks for.
+	Spare int
+}
+
+// DeploymentOf names the Deployment of a pod that it owns by a ReplicaSet, also of a
+// released one; empty where there is none. A ReplicaSet's name is the Deployment's and the
+// pod-template-hash; whether that Deployment is there, and the pod's, has to be looked up.
+func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
+	set, hash := "", pod.Labels[hashLabel]
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ReplicaSet" {
+		set = owner.Name
+	}
+	if released(pod) {
+		set, hash = releaseOf(pod).ReplicaSet, pod.Labels[Released]
+	}
+	name, ok := strings.CutSuffix(set, "-"+hash)
+	if hash == "" || !ok || name == "" {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: pod.Namespace, Name: name}
+}
+
+// noSurge says why a pod's successor cannot be made before it leaves, or nothing.
+func (p *planner) noSurge(pod *corev1.Pod) string {
+	if released(pod) {
+		return ""
+	}
+	if reason := noSurgeByItself(pod); reason != "" {
+		return reason
+	}
+	if p.isSelf(pod) {
+		return "spot-handler's own pod"
+	}
+	name := DeploymentOf(pod)
+	workload, known := p.Workloads[name]
+	switch {
+	case !known:
+		return "" // it may be
+	case workload.Selector == nil:
+		return "its ReplicaSet is no Deployment's"
+	case !workload.Selector.Matches(labels.Set(pod.Labels)):
+		return fmt.Sprintf("Deployment %s does not select it", name.Name)
+	case workload.Refuses != "":
+		return fmt.Sprintf("Deployment %s %s", name.Name, workload.Refuses)
+	}
+	for _, claim := range claimsOf(pod) {
+		if shared, known := p.Shared[claim]; known && !shared {
+			return "its volume " + claim.Name + " cannot be shared"
+		}
+	}
+	for _, budget := range p.Budgets {
+		if reason := losesBudget(pod, budget.Namespace, budget.Spec.Selector); reason != "" {
+			return reason + budget.Name
+		}
+	}
+	return ""
+}
+
+// noSurgeByItself is noSurge as far as the pod alone tells.
+func noSurgeByItself(pod *corev1.Pod) string {
+	owner := metav1.GetControllerOf(pod)
+	if reason := pinned(pod); reason != "" {
+		return reason
+	}
+	switch _, isReady := ready(pod); {
+	case owner == nil:
+		return "no controller would make a successor"
+	case owner.Kind != "ReplicaSet":
+		return "its controller is a " + owner.Kind
+	case pod.Labels[hashLabel] == "" || DeploymentOf(pod).Name == "":
+		return "its ReplicaSet is no Deployment's"
+	case !isReady:
+		return "it is not Ready: nothing is kept up by it"
+	case slices.ContainsFunc(pod.Spec.Volumes, isDisk):
+		return "its volume cannot be shared"
+	}
+	return ""
+}
+
+// losesBudget: a budget that selects by the hash would not count the released pod.
+func losesBudget(pod *corev1.Pod, namespace string, by *metav1.LabelSelector) string {
+	if namespace != pod.Namespace {
+		return ""
+	}
+	selector, err := metav1.LabelSelectorAsSelector(by)
+	if err != nil {
+		return ""
+	}
+	if before, after := labels.Set(pod.Labels), releasedLabels(pod); selector.Matches(before) != selector.Matches(after) {
+		return "by its pod-template-hash it is covered by disruption budget "
+	}
+	return ""
+}
+
+func releasedLabels(pod *corev1.Pod) labels.Set {
+	changed := labels.Set{}
+	for k, v := range pod.Labels {
+		changed[k] = v
+	}
+	changed[hashLabel] = releasedHash(pod.Labels[hashLabel])
+	changed[Released] = pod.Labels[hashLabel]
+	return changed
+}
+
+// claimsOf names the PersistentVolumeClaims of a pod that other pods could use too. A
+// generic ephemeral volume is the pod's own: its successor gets another.
+func claimsOf(pod *corev1.Pod) []types.NamespacedName {
+	var names []types.NamespacedName
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			names = append(names, types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName})
+		}
+	}
+	return names
+}
+
+// known reports whether all is known that decides whether the pod can be surged.
+func (p *planner) known(pod *corev1.Pod) bool {
+	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
+		return false
+	}
+	return !slices.ContainsFunc(claimsOf(pod), func(claim types.NamespacedName) bool {
+		_, ok := p.Shared[claim]
+		return !ok
+	})
+}
+
+// isReleased: its successor has to be available first.
+func isReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	if !released(pod) {
+		return "", ""
+	}
+	workload, known := p.Workloads[d.workload]
+	switch {
+	case known && workload.Selector == nil:
+		return Evict, "its Deployment is gone: there will be no successor"
+	case known && p.take(p.evicting, d.workload, workload.Spare):
+		return Evict, "its successor is available"
+	case p.Policy.Strategy == AtOnce:
+		return "", ""
+	case workload.Refuses != "":
+		return Later, fmt.Sprintf("released: waits for its successor; Deployment %s %s", d.workload.Name, workload.Refuses)
+	}
+	return Later, "released: waits for its successor"
+}
+
+// isToBeReleased: the owner's maxSurge bounds how many at a time.
+func isToBeReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	switch {
+	case !d.Surge:
+		return "", ""
+	case !p.known(pod):
+		return Later, "its Deployment is being looked up"
+	case !p.take(p.releasing, d.workload, p.Workloads[d.workload].Slots):
+		return Later, "waits for its turn: maxSurge of Deployment " + d.workload.Name + " is in use"
+	}
+	return Release, "its successor is made first"
+}
+
+// surging are the pods whose successors are under way or can be at once. Where a
+// Deployment is not known yet, its pods are taken for such for the moment that it takes
+// to look it up.
+func (p *planner) surging() map[types.UID]bool {
+	if p.Policy.Strategy != Surge {
+		return nil
+	}
+	surging := map[types.UID]bool{}
+	slots := map[types.NamespacedName]int{}
+	for _, pod := range p.Pods {
+		switch name := DeploymentOf(pod); {
+		case released(pod), p.noSurge(pod) == "" && !p.known(pod):
+			surging[pod.UID] = true
+		case p.noSurge(pod) == "" && slots[name] < p.Workloads[name].Slots:
+			slots[name]++
+			surging[pod.UID] = true
+		}
+	}
+	return surging
+}
+
+// take gives one of the n that a Deployment has to give.
+func (p *planner) take(taken map[types.NamespacedName]int, name types.NamespacedName, n int) bool {
+	if taken[name] >= n {
+		return false
+	}
+	taken[name]++
+	return true
+}

@@ -1,0 +1,310 @@
+package drain
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+)
+
+// settleFor is how long a Deployment's changes are collected before they are acted on: a
+// rolling set of pods changes many times a second, and each time all of its pods are
+// counted.
+const settleFor = 20 * time.Millisecond
+
+// surges watches the Deployments whose pods are on draining nodes, each with its pods,
+// for as long as a draining node has pods of it.
+type surges struct {
+	dynamic  dynamic.Interface
+	pods     rest.Interface
+	starting *semaphore.Weighted
+	logger   zerolog.Logger
+
+	// wake lets waiting pods of a Deployment try: up to slots that are not released yet, up
+	// to spare that are.
+	wake func(name types.NamespacedName, slots, spare int)
+	// notify has a node planned anew.
+	notify func(node string)
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]*watchedDeployment
+}
+
+func newSurges(opts Options, starting *semaphore.Weighted, wake func(types.NamespacedName, int, int)) *surges {
+	return &surges{
+		dynamic: opts.Dynamic, pods: opts.Pods, starting: starting, logger: opts.Logger,
+		wake: wake, notify: opts.Notify, known: map[types.NamespacedName]*watchedDeployment{},
+	}
+}
+
+// watchedDeployment is one Deployment.
+type watchedDeployment struct {
+	set    *surges
+	name   types.NamespacedName
+	ctx    context.Context
+	stop   context.CancelFunc
+	ledger *ledger
+	users  map[string]struct{} // nodes; guarded by surges.mu
+
+	mu         sync.Mutex
+	synced     bool   // it is known whether there is a Deployment, and if so its pods are
+	unreadable string // why it cannot be read
+	deployment *deployment
+	store      cache.Store // of its pods
+	last       Workload    // what was last acted on
+	told       bool        // that has happened
+	actAt      time.Time   // when timer runs act; zero where it does not
+	timer      *time.Timer
+}
+
+// use watches the Deployment for the node, until leave.
+func (s *surges) use(ctx context.Context, node string, name types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() != nil {
+		return // the node's drain has ended
+	}
+	of, ok := s.known[name]
+	if !ok {
+		of = &watchedDeployment{set: s, name: name, ledger: newLedger(), users: map[string]struct{}{}}
+		of.ctx, of.stop = context.WithCancel(context.WithoutCancel(ctx))
+		s.known[name] = of
+		go of.watch()
+	}
+	of.users[node] = struct{}{}
+}
+
+// leave ends the watches that only the node has used.
+func (s *surges) leave(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, of := range s.known {
+		delete(of.users, node)
+		if len(of.users) == 0 {
+			of.stop()
+			delete(s.known, name)
+		}
+	}
+}
+
+// usersOf names the nodes that have pods of the Deployment.
+func (s *surges) usersOf(of *watchedDeployment) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(of.users))
+}
+
+// get returns the Deployment; nil where it is not watched.
+func (s *surges) get(name types.NamespacedName) *watchedDeployment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known[name]
+}
+
+// workload is what was last known of the Deployment; false until it is. What it says may
+// be given away already: reserve knows.
+func (s *surges) workload(name types.NamespacedName) (Workload, bool) {
+	of := s.get(name)
+	if of == nil {
+		return Workload{}, false
+	}
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	return of.last, of.told
+}
+
+// look has what is known of the Deployment acted on again.
+func (s *surges) look(name types.NamespacedName) {
+	if of := s.get(name); of != nil {
+		of.update(func() {})
+	}
+}
+
+// reserve asks for one of what the Deployment has to give, see ledger.reserve.
+func (s *surges) reserve(pod *corev1.Pod, action Action) bool {
+	of := s.get(DeploymentOf(pod))
+	if of == nil {
+		return false
+	}
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	return of.synced && of.unreadable == "" && of.ledger.reserve(time.Now(), of.deployment, of.pods(), pod, action)
+}
+
+// settle gives back what was reserved.
+func (s *surges) settle(pod *corev1.Pod) {
+	if of := s.get(DeploymentOf(pod)); of != nil {
+		of.update(func() { of.ledger.settle(pod.UID) })
+	}
+}
+
+func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
+	if of.unreadable != "" {
+		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
+	}
+	return of.ledger.count(now, of.deployment, of.pods())
+}
+
+func (of *watchedDeployment) pods() []*corev1.Pod {
+	if of.store == nil {
+		return nil
+	}
+	var pods []*corev1.Pod
+	for _, obj := range of.store.List() {
+		if pod, ok := obj.(*corev1.Pod); ok {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+// watch follows the Deployment, and its pods as soon as its selector is known.
+func (of *watchedDeployment) watch() {
+	if of.set.starting.Acquire(of.ctx, 1) != nil {
+		return
+	}
+	deployments := of.set.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
+	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: dynamicWatch(of.set.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused),
+		ObjectType:    &unstructured.Unstructured{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    of.seen,
+			UpdateFunc: func(_, obj any) { of.seen(obj) },
+			DeleteFunc: func(any) { of.update(func() { of.deployment = nil }) },
+		},
+	})
+	go controller.RunWithContext(of.ctx)
+	select {
+	case <-controller.HasSyncedChecker().Done():
+	case <-of.ctx.Done():
+	}
+	of.set.starting.Release(1)
+	of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
+}
+
+// seen takes in a new state of the Deployment.
+func (of *watchedDeployment) seen(obj any) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	d, err := decodeDeployment(u)
+	if err == nil {
+		_, err = metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	}
+	if err != nil {
+		of.refused(err)
+		return
+	}
+	of.update(func() {
+		of.deployment = d
+		if of.store == nil {
+			of.watchPodsLocked(d.Spec.Selector)
+		}
+	})
+}
+
+// watchPodsLocked follows the pods that the Deployment selects, released ones among them.
+// The selector of a Deployment never changes.
+func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
+	selector := metav1.FormatLabelSelector(by)
+	changed := func() { of.update(func() {}) }
+	var controller cache.Controller
+	of.store, controller = cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewFilteredListWatchFromClient(of.set.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
+			o.LabelSelector = selector
+		}),
+		ObjectType: &corev1.Pod{},
+		Transform:  leaner,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { changed() },
+			UpdateFunc: func(_, _ any) { changed() },
+			DeleteFunc: func(any) { changed() },
+		},
+	})
+	go controller.RunWithContext(of.ctx)
+	go func() {
+		select {
+		case <-controller.HasSyncedChecker().Done():
+			of.update(func() { of.synced = true })
+		case <-of.ctx.Done():
+		}
+	}()
+}
+
+// refused is told when the Deployment cannot be read: its pods are not surged then.
+func (of *watchedDeployment) refused(err error) {
+	of.set.logger.Warn().Err(err).Str("deployment", of.name.String()).Msg("read deployment; its pods are not surged")
+	of.update(func() { of.synced, of.unreadable = true, "cannot be read: "+err.Error() })
+}
+
+// update changes what is known, and has it acted on a moment later.
+func (of *watchedDeployment) update(change func()) {
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	change()
+	of.actIn(settleFor)
+}
+
+// actIn has act run in d at the latest.
+func (of *watchedDeployment) actIn(d time.Duration) {
+	at := time.Now().Add(d)
+	if of.timer != nil && !of.actAt.IsZero() && !at.Before(of.actAt) {
+		return
+	}
+	if of.timer != nil {
+		of.timer.Stop()
+	}
+	of.actAt = at
+	of.timer = time.AfterFunc(d, of.act)
+}
+
+// act counts anew, and lets those try that may go on.
+func (of *watchedDeployment) act() {
+	if of.ctx.Err() != nil {
+		return
+	}
+	of.mu.Lock()
+	of.actAt = time.Time{}
+	if !of.synced {
+		of.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	w, next := of.countLocked(now)
+	news := !of.told || (w.Selector == nil) != (of.last.Selector == nil) || w.Refuses != of.last.Refuses
+	of.told, of.last = true, w
+	if !next.IsZero() {
+		of.actIn(max(time.Millisecond, next.Sub(now)))
+	}
+	of.mu.Unlock()
+	if news {
+		for _, node := range of.set.usersOf(of) {
+			of.set.notify(node)
+		}
+	}
+	of.set.wake(of.name, w.Slots, w.Spare)
+}
+
+// leaner keeps of a pod what its Deployment's count rests on.
+func leaner(obj any) (any, error) {
+	slim, err := lean(obj)
+	if pod, ok := slim.(*corev1.Pod); ok && err == nil {
+		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
+	}
+	return slim, err
+}

@@ -1,0 +1,202 @@
+package drain
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+var (
+	deploymentResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
+)
+
+// deployment is the part of a Deployment that a surge rests on. The whole type would link
+// all of its API group into a process that is small on every node.
+type deployment struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Replicas        *int32                `json:"replicas"`
+		Paused          bool                  `json:"paused"`
+		MinReadySeconds int32                 `json:"minReadySeconds"`
+		Selector        *metav1.LabelSelector `json:"selector"`
+		Strategy        struct {
+			Type          string `json:"type"`
+			RollingUpdate *struct {
+				MaxSurge *intstr.IntOrString `json:"maxSurge"`
+			} `json:"rollingUpdate"`
+		} `json:"strategy"`
+	} `json:"spec"`
+	Status struct {
+		ObservedGeneration int64 `json:"observedGeneration"`
+		Replicas           int32 `json:"replicas"`
+		UpdatedReplicas    int32 `json:"updatedReplicas"`
+		Conditions         []struct {
+			Type    string `json:"type"`
+			Status  string `json:"status"`
+			Message string `json:"message"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+func decodeDeployment(u *unstructured.Unstructured) (*deployment, error) {
+	d := &deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, d); err != nil {
+		return nil, fmt.Errorf("read Deployment %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	return d, nil
+}
+
+func (d *deployment) replicas() int {
+	if d.Spec.Replicas == nil {
+		return 1
+	}
+	return int(*d.Spec.Replicas)
+}
+
+// maxSurge is how many pods the Deployment may have above its replicas while it rolls:
+// its owner's consent to as many successors at a time. A percentage is rounded up.
+// https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#max-surge
+func (d *deployment) maxSurge() int {
+	if d.Spec.Strategy.Type != "RollingUpdate" || d.Spec.Strategy.RollingUpdate == nil || d.Spec.Strategy.RollingUpdate.MaxSurge == nil {
+		return 0
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(d.Spec.Strategy.RollingUpdate.MaxSurge, d.replicas(), true)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// refuses says why pods of the Deployment cannot be surged now, or nothing.
+func (d *deployment) refuses() string {
+	switch {
+	case d.Spec.Strategy.Type != "RollingUpdate":
+		return "has the strategy " + d.Spec.Strategy.Type
+	case d.maxSurge() <= 0:
+		return "has maxSurge 0"
+	case d.Spec.Paused:
+		return "is paused"
+	case d.Status.ObservedGeneration < d.Generation, d.Status.UpdatedReplicas < d.Status.Replicas:
+		return "is being rolled out"
+	}
+	for _, c := range d.Status.Conditions {
+		if c.Type == "ReplicaFailure" && c.Status == "True" {
+			return "cannot make pods: " + c.Message
+		}
+	}
+	return ""
+}
+
+// ledger is what a Deployment's pods and our own requests that they do not show yet add
+// up to. The counts come from one stream of its pods, released or not, so that none is
+// counted twice while a ReplicaSet catches up.
+type ledger struct {
+	mu        sync.Mutex
+	releasing map[types.UID]struct{} // asked for, and not seen in the stream
+	evicting  map[types.UID]struct{}
+}
+
+func newLedger() *ledger {
+	return &ledger{releasing: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}}
+}
+
+// count returns a Deployment's workload, and when it will change by the clock alone:
+// a Ready pod becomes available.
+func (l *ledger) count(now time.Time, d *deployment, pods []*corev1.Pod) (w Workload, next time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.countLocked(now, d, pods)
+}
+
+func (l *ledger) countLocked(now time.Time, d *deployment, pods []*corev1.Pod) (w Workload, next time.Time) {
+	present := make(map[types.UID]bool, len(pods))
+	available, extra, released := 0, 0, 0
+	minReady := time.Duration(0)
+	if d != nil {
+		minReady = time.Duration(d.Spec.MinReadySeconds) * time.Second
+	}
+	for _, pod := range pods {
+		present[pod.UID] = true
+		_, evicting := l.evicting[pod.UID]
+		if pod.DeletionTimestamp != nil || finished(pod) {
+			delete(l.evicting, pod.UID)
+			delete(l.releasing, pod.UID)
+			continue
+		}
+		since, isReady := ready(pod)
+		if isReleased := pod.Labels[Released] != ""; isReleased {
+			delete(l.releasing, pod.UID)
+			released++ // also one that is being evicted: it is there until it terminates
+			if isReady && !evicting {
+				extra++
+			}
+			continue
+		}
+		owner := metav1.GetControllerOf(pod)
+		if owner == nil || owner.Kind != "ReplicaSet" || evicting || !isReady {
+			continue
+		}
+		if from := since.Add(minReady); now.Before(from) {
+			if next.IsZero() || from.Before(next) {
+				next = from
+			}
+			continue
+		}
+		available++
+	}
+	for _, pending := range []map[types.UID]struct{}{l.releasing, l.evicting} {
+		for uid := range pending {
+			if !present[uid] {
+				delete(pending, uid)
+			}
+		}
+	}
+	if d == nil || !d.DeletionTimestamp.IsZero() {
+		return Workload{}, next
+	}
+	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	if err != nil {
+		return Workload{}, next
+	}
+	return Workload{
+		Selector: selector,
+		Refuses:  d.refuses(),
+		Slots:    max(0, d.maxSurge()-released-len(l.releasing)),
+		Spare:    max(0, available+extra-d.replicas()),
+	}, next
+}
+
+// reserve enters a release or an eviction that is about to be asked for, if there is room
+// for it now.
+func (l *ledger) reserve(now time.Time, d *deployment, pods []*corev1.Pod, pod *corev1.Pod, action Action) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w, _ := l.countLocked(now, d, pods)
+	switch {
+	case action == Release && w.Selector != nil && w.Refuses == "" && w.Slots > 0:
+		l.releasing[pod.UID] = struct{}{}
+	case action == Evict && w.Selector == nil:
+	case action == Evict && w.Spare > 0:
+		l.evicting[pod.UID] = struct{}{}
+	default:
+		return false
+	}
+	return true
+}
+
+// settle drops what was reserved for a pod: the request was refused.
+func (l *ledger) settle(pod types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.releasing, pod)
+	delete(l.evicting, pod)
+}

@@ -1,0 +1,81 @@
+package aws
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// section is the part of a text below a heading, up to the next heading of any level.
+func section(t *testing.T, file, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(text), "\n"+heading+"\n")
+	if !ok {
+		t.Fatalf("%s has no heading %q", file, heading)
+	}
+	if end := regexp.MustCompile(`(?m)^#`).FindStringIndex(rest); end != nil {
+		rest = rest[:end[0]]
+	}
+	return rest
+}
+
+// The rules that the guide lists are those of the kinds that the daemon parses.
+func TestGuideListsTheRules(t *testing.T) {
+	listed := map[string]string{}
+	for _, row := range regexp.MustCompile("(?m)^\\| .+ \\| `(\\S+)` \\| `(.+?)` \\| .+ \\|$").FindAllStringSubmatch(section(t, "deploy/aws.md", "## Rules"), -1) {
+		listed[row[2]] = row[1]
+	}
+	if diff := cmp.Diff(handled(t), listed); diff != "" {
+		t.Errorf("kinds (-parsed by the daemon +deploy/aws.md):\n%s", diff)
+	}
+}
+
+// The patterns and the actions that the README shows are the templates'.
+func TestReadmeShowsRulesAndActions(t *testing.T) {
+	shown := section(t, "README.md", "### queue")
+	var patterns []string
+	for _, block := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(shown, -1) {
+		patterns = append(patterns, canonical(t, block[1]))
+	}
+	slices.Sort(patterns)
+	named := unique(regexp.MustCompile(`sqs:\w+`).FindAllString(shown, -1))
+	everyWay(t, settings{}, func(t *testing.T, d deployment) {
+		var want []string
+		for _, r := range d.rules {
+			want = append(want, canonical(t, r.pattern))
+		}
+		slices.Sort(want)
+		if diff := cmp.Diff(want, patterns); diff != "" {
+			t.Errorf("patterns (-template +README):\n%s", diff)
+		}
+		if diff := cmp.Diff(actions(d.permissions), named); diff != "" {
+			t.Errorf("actions (-template +README):\n%s", diff)
+		}
+	})
+}
+
+// So are the actions in the guide's two tables.
+func TestGuideListsTheActions(t *testing.T) {
+	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9]+:\\w+)` \\|")
+	var listed []string
+	for _, heading := range []string{"## Permissions", "### Nodes of Auto Scaling groups"} {
+		for _, row := range rows.FindAllStringSubmatch(section(t, "deploy/aws.md", heading), -1) {
+			listed = append(listed, row[1])
+		}
+	}
+	listed = unique(listed)
+	everyWay(t, settings{autoScaling: true}, func(t *testing.T, d deployment) {
+		if diff := cmp.Diff(actions(d.permissions), listed); diff != "" {
+			t.Errorf("actions (-template +deploy/aws.md):\n%s", diff)
+		}
+	})
+}

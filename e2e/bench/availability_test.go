@@ -1,0 +1,297 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/imdsemu"
+	"spot-handler/e2e/sqsemu"
+)
+
+// What the measured service is like: four full nodes of which one goes, so that the
+// successors have no room before a new node has booted.
+const (
+	bootTime      = 40 * time.Second
+	readyTime     = 10 * time.Second
+	stopTime      = 10 * time.Second
+	noticeTime    = 120 * time.Second
+	serviceNodes  = 4
+	servicePods   = 28
+	availableWait = 200 * time.Second // for all to be over
+)
+
+// way is how a node is emptied.
+type way struct {
+	name  string
+	flags []string
+}
+
+// ways are compared with the first, which is what `kubectl drain` does.
+var ways = []way{
+	{"evict at once, no signal", []string{"--drain-strategy=at-once", "--provisioner=none"}},
+	{"signal, evict at once", []string{"--drain-strategy=at-once"}},
+	{"hold", []string{"--drain-strategy=hold"}},
+	{"surge", nil}, // the default
+}
+
+// BenchmarkAvailability interrupts one node of a service in each of the ways, side by
+// side on one control plane with Karpenter, and adds up for how long how many of its pods
+// were unavailable.
+func BenchmarkAvailability(b *testing.B) {
+	for name, budget := range map[string]intstr.IntOrString{
+		"budget 25%": intstr.FromString("25%"), "budget 2": intstr.FromInt32(2),
+	} {
+		b.Run(strings.ReplaceAll(name, " ", "-"), func(b *testing.B) {
+			for b.Loop() {
+				measureAvailability(b, name, budget)
+			}
+		})
+	}
+}
+
+// outage is what an interruption has cost a service.
+type outage struct {
+	podSeconds float64 // unavailable
+	fewest     int     // ready pods
+	drained    float64 // seconds from the notice until the node was empty
+	rough      int     // pods that did not end gracefully
+	claims     int     // nodes that were made for it
+}
+
+func measureAvailability(b *testing.B, title string, budget intstr.IntOrString) {
+	cluster := controlplane.ForTest(b, controlplane.Options{Karpenter: true})
+	results := make([]outage, len(ways))
+	var group sync.WaitGroup
+	for i, w := range ways {
+		group.Go(func() {
+			s := service{
+				B: b, cluster: cluster, name: fmt.Sprintf("way-%d", i), pods: servicePods, nodes: serviceNodes, ready: readyTime,
+				budget: budget, grace: 30 * time.Second,
+			}
+			results[i] = s.lose(w.flags)
+		})
+	}
+	group.Wait()
+	first := results[0].podSeconds
+	for i, w := range ways {
+		r := results[i]
+		figure := row{what: fmt.Sprintf("unavailable, %s: %s", title, w.name), unit: "pod s", values: []float64{r.podSeconds}}
+		switch w.name {
+		case "hold":
+			figure.limit, figure.ofLimit, figure.goal = []float64{first}, true, 0.22
+			if budget.Type == intstr.Int {
+				figure.goal = 0.5
+			}
+		case "surge":
+			figure.none = true
+		}
+		report(figure)
+		report(row{what: fmt.Sprintf("  fewest ready of %d; not graceful; nodes made", servicePods), text: fmt.Sprintf("%d; %d; %d", r.fewest, r.rough, r.claims)})
+		report(row{what: "  node empty after", unit: "s", values: []float64{r.drained}})
+	}
+}
+
+// BenchmarkWaves has a budget that lets one pod go at a time, and pods that take so long
+// to become ready that the waves would not fit after the boot: with room for the first
+// elsewhere all have to end gracefully.
+func BenchmarkWaves(b *testing.B) {
+	for b.Loop() {
+		s := service{
+			B: b, cluster: controlplane.ForTest(b, controlplane.Options{Karpenter: true}), name: "waves", pods: 5, nodes: 1, spare: 1,
+			ready: 20 * time.Second, budget: intstr.FromInt32(1), grace: 10 * time.Second,
+		}
+		r := s.lose([]string{"--drain-strategy=hold"})
+		report(row{what: "waves of 1, 5 pods, ready after 20 s, hold: pods not graceful", values: []float64{float64(r.rough)}, none: true})
+		report(row{what: "  node empty after", unit: "s", values: []float64{r.drained}, goal: noticeTime.Seconds()})
+	}
+}
+
+// BenchmarkAvailabilityMass interrupts half of a pool at once.
+func BenchmarkAvailabilityMass(b *testing.B) {
+	const nodes, lost = 40, 20
+	for b.Loop() {
+		var first float64
+		for _, w := range []way{ways[0], ways[3]} {
+			b.Run(strings.ReplaceAll(w.name, " ", "-"), func(b *testing.B) {
+				s := service{
+					B: b, cluster: controlplane.ForTest(b, controlplane.Options{Karpenter: true}), name: "mass", pods: 7 * nodes, nodes: nodes,
+					ready: readyTime, budget: intstr.FromString("25%"), grace: 30 * time.Second,
+				}
+				r := s.loseMany(lost, w.flags)
+				figure := row{what: fmt.Sprintf("unavailable, %d of %d nodes at once: %s", lost, nodes, w.name), unit: "pod s", values: []float64{r.podSeconds}}
+				if w.name == "surge" {
+					figure.limit = []float64{first}
+				}
+				first = r.podSeconds
+				report(figure)
+				report(row{what: fmt.Sprintf("  fewest ready of %d; not graceful; nodes made", s.pods), text: fmt.Sprintf("%d; %d; %d", r.fewest, r.rough, r.claims)})
+				report(row{what: "  nodes empty after", unit: "s", values: []float64{r.drained}, goal: noticeTime.Seconds()})
+			})
+		}
+	}
+}
+
+// service is a Deployment that fills its nodes, with a spot pool and one to fall back on.
+type service struct {
+	*testing.B
+	cluster *controlplane.Cluster
+	name    string
+	pods    int
+	nodes   int
+	spare   int // empty nodes beside
+	ready   time.Duration
+	grace   time.Duration
+	budget  intstr.IntOrString
+}
+
+// lose interrupts one of the service's nodes, as a daemon with the flags handles it.
+func (s service) lose(flags []string) outage {
+	ctx, cancel := context.WithTimeout(s.Context(), 2*availableWait)
+	defer cancel()
+	node := s.setUp(ctx)[0]
+	emulator := imdsemu.Start(imdsemu.Options{InstanceID: controlplane.InstanceID(node.Name)})
+	defer emulator.Close()
+	d := start(s.B, daemon.Options{
+		Args: append([]string{"imds", "--node-name=" + node.Name}, flags...), Kubeconfig: s.cluster.Kubeconfig, IMDS: emulator.URL,
+	})
+	must(s.B, d.WaitReady(ctx))
+	defer d.Kill()
+
+	before := s.claims(ctx)
+	noticed := time.Now()
+	emulator.Interrupt("terminate", noticed.Add(noticeTime))
+	result := s.watch(ctx, map[string]bool{node.Name: true}, noticed)
+	result.rough = notGraceful(d)
+	result.claims = s.made(ctx, before)
+	return result
+}
+
+// loseMany interrupts many of the service's nodes at once, through the queue.
+func (s service) loseMany(n int, flags []string) outage {
+	ctx, cancel := context.WithTimeout(s.Context(), 2*availableWait)
+	defer cancel()
+	nodes := s.setUp(ctx)[:n]
+	sqs := sqsemu.Start(sqsemu.Options{})
+	defer sqs.Close()
+	queue, err := sqs.CreateQueue("spot-handler", nil)
+	must(s.B, err)
+	d := start(s.B, daemon.Options{
+		Args: append([]string{"queue", "--queue-url=" + queue.URL()}, flags...), Kubeconfig: s.cluster.Kubeconfig, SQS: sqs.URL,
+	})
+	must(s.B, d.WaitReady(ctx))
+	defer d.Kill()
+
+	before := s.claims(ctx)
+	noticed, doomed := time.Now(), map[string]bool{}
+	for i, node := range nodes {
+		doomed[node.Name] = true
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, fmt.Sprintf("event-%d", i), controlplane.InstanceID(node.Name), noticed))
+	}
+	result := s.watch(ctx, doomed, noticed)
+	for len(d.Lines("drained"))+len(d.Lines("deadline reached")) < n {
+		pause(s.B, ctx, 50*time.Millisecond)
+	}
+	result.rough = notGraceful(d)
+	result.claims = s.made(ctx, before)
+	return result
+}
+
+// notGraceful counts the pods that ended otherwise, as the daemon tells.
+func notGraceful(d *daemon.Daemon) (pods int) {
+	for _, message := range []string{"drained", "deadline reached"} {
+		for _, line := range d.Lines(message) {
+			for _, rough := range []string{"truncated", "forced", "left"} {
+				n, _ := line[rough].(float64)
+				pods += int(n)
+			}
+		}
+	}
+	return pods
+}
+
+// setUp makes the pools, the nodes and the Deployment, and returns its full nodes.
+func (s service) setUp(ctx context.Context) []*corev1.Node {
+	label := map[string]string{"bench.spot-handler/service": s.name}
+	must(s.B, s.cluster.CreatePools(ctx,
+		controlplane.PoolSpec{
+			Name: s.name + "-spot", Weight: 100, Boot: bootTime, Labels: label,
+			Annotations: map[string]string{"spot-handler/fallback-nodepool": s.name + "-fallback"},
+		},
+		controlplane.PoolSpec{
+			Name: s.name + "-fallback", Weight: 10, Boot: bootTime, Labels: label, Capacity: []string{controlplane.OnDemand},
+		}))
+	nodes, err := s.cluster.CreateNodes(ctx, s.name+"-spot", s.nodes)
+	must(s.B, err)
+	stop := stopTime
+	_, err = s.cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
+		Name: s.name, Replicas: s.pods, CPU: "1", NodeSelector: label, Grace: s.grace, BudgetMaxUnavailable: &s.budget,
+		Behaviour: controlplane.Behaviour{ReadyAfter: &s.ready, StopAfter: &stop},
+	})
+	must(s.B, err)
+	_, err = s.cluster.WaitReady(ctx, "", s.name, s.pods)
+	must(s.B, err)
+	_, err = s.cluster.CreateNodes(ctx, s.name+"-spot", s.spare)
+	must(s.B, err)
+	return nodes
+}
+
+// watch follows the service's pods until the nodes are empty and all are ready again.
+func (s service) watch(ctx context.Context, doomed map[string]bool, from time.Time) outage {
+	ctx, cancel := context.WithTimeout(ctx, availableWait)
+	defer cancel()
+	o, last, missing := outage{fewest: s.pods}, from, 0
+	_, err := s.cluster.WaitPods(ctx, metav1.NamespaceDefault, controlplane.Selector(s.name), func(pods []*corev1.Pod) bool {
+		now, ready, on := time.Now(), 0, 0
+		for _, p := range pods {
+			if controlplane.Ready(p) {
+				ready++
+			}
+			if doomed[p.Spec.NodeName] {
+				on++
+			}
+		}
+		o.podSeconds += float64(missing) * now.Sub(last).Seconds()
+		last, missing = now, max(0, s.pods-ready)
+		o.fewest = min(o.fewest, ready)
+		if on == 0 && o.drained == 0 {
+			o.drained = now.Sub(from).Seconds()
+		}
+		return on == 0 && ready >= s.pods
+	})
+	must(s.B, err)
+	return o
+}
+
+// claims names the NodeClaims of the service's pools.
+func (s service) claims(ctx context.Context) []string {
+	list, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).List(ctx, metav1.ListOptions{
+		LabelSelector: fmt.Sprintf("karpenter.sh/nodepool in (%[1]s-spot,%[1]s-fallback)", s.name),
+	})
+	must(s.B, err)
+	var names []string
+	for _, claim := range list.Items {
+		names = append(names, claim.GetName())
+	}
+	return names
+}
+
+// made counts the NodeClaims that were not there before.
+func (s service) made(ctx context.Context, before []string) (n int) {
+	for _, name := range s.claims(ctx) {
+		if !slices.Contains(before, name) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,112 @@
+package controlplane
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+)
+
+// csiDriver is one that is not there: what its parts would do is done by Attacher.
+const csiDriver = "e2e.spot-handler"
+
+// AttachesVolumes is for BareNodes.Annotations: only for nodes with this annotation
+// does the control plane attach and detach volumes, which a kubelet asks for.
+var AttachesVolumes = map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
+
+// CreateClaim creates a PersistentVolumeClaim ("default" by default is its namespace)
+// that is bound to a volume of the same name. Pods mount it as claim of that name.
+func (c *Cluster) CreateClaim(ctx context.Context, namespace, name string, mode corev1.PersistentVolumeAccessMode) error {
+	namespace = cmp.Or(namespace, metav1.NamespaceDefault)
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	modes, none := []corev1.PersistentVolumeAccessMode{mode}, ""
+	_, err := c.Client.CoreV1().PersistentVolumes().Create(ctx, &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: modes,
+			ClaimRef:                      &corev1.ObjectReference{Namespace: namespace, Name: name},
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: csiDriver, VolumeHandle: name},
+			},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create volume %q: %w", name, err)
+	}
+	_, err = c.Client.CoreV1().PersistentVolumeClaims(namespace).Create(ctx, &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: modes, VolumeName: name, StorageClassName: &none,
+			Resources: corev1.VolumeResourceRequirements{Requests: size},
+		},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("create claim %q: %w", name, err)
+	}
+	return nil
+}
+
+// Mount adds a claim to a pod.
+func Mount(pod *corev1.PodSpec, claim string) {
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: claim, VolumeSource: corev1.VolumeSource{
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+	}})
+}
+
+// attacherFinalizer is put on attachments as the real attacher does: with it a
+// deletion is a request to detach, and its end is that of the finalizer.
+const attacherFinalizer = "external-attacher/e2e-spot-handler"
+
+// WaitAttachments watches the VolumeAttachments until done says so of those of the
+// node, by their names.
+func (c *Cluster) WaitAttachments(ctx context.Context, node string, done func(attachments []*storagev1.VolumeAttachment) bool) error {
+	ctx, cancel := withWaitTimeout(ctx)
+	defer cancel()
+	factory := informers.NewSharedInformerFactory(c.Client, 0)
+	attachments := factory.Storage().V1().VolumeAttachments()
+	err := waitInformer(ctx, factory, attachments.Informer(), func() (bool, error) {
+		var of []*storagev1.VolumeAttachment
+		for _, object := range attachments.Informer().GetStore().List() {
+			if a, ok := object.(*storagev1.VolumeAttachment); ok && a.Spec.NodeName == node {
+				of = append(of, a)
+			}
+		}
+		return done(of), nil
+	})
+	if err != nil {
+		return fmt.Errorf("wait for volume attachments of node %q: %w", node, err)
+	}
+	return nil
+}
+
+// Attach says of an attachment that the volume is attached, as the driver's attacher
+// would.
+func (c *Cluster) Attach(ctx context.Context, attachment string) error {
+	api := c.Client.StorageV1().VolumeAttachments()
+	for subresource, patch := range map[string]string{
+		"":       `{"metadata":{"finalizers":["` + attacherFinalizer + `"]}}`,
+		"status": `{"status":{"attached":true}}`,
+	} {
+		if _, err := api.Patch(ctx, attachment, types.MergePatchType, []byte(patch), metav1.PatchOptions{}, subresource); err != nil {
+			return fmt.Errorf("attach %q: %w", attachment, err)
+		}
+	}
+	return nil
+}
+
+// Detach says of an attachment that is being deleted that the volume is detached.
+func (c *Cluster) Detach(ctx context.Context, attachment string) error {
+	_, err := c.Client.StorageV1().VolumeAttachments().Patch(ctx, attachment, types.MergePatchType,
+		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+	if err != nil {
+		return fmt.Errorf("detach %q: %w", attachment, err)
+	}
+	return nil
+}

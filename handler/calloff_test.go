@@ -1,0 +1,146 @@
+package handler
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// called lets the drain of a story be called off, as soon as done says so.
+func called(h *Handler, done func() (bool, error)) {
+	h.opts.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) {
+		ok, err := done()
+		return drain.Result{Total: 1, Graceful: 1}, ok, err
+	}
+}
+
+func TestCallOffUndoesWhatWeSet(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		f.change(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "theirs", Effect: corev1.TaintEffectNoSchedule}} })
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
+
+		tries := 0
+		called(h, func() (bool, error) {
+			tries++
+			switch tries {
+			case 1:
+				return false, nil // an eviction is under way
+			case 2:
+				return false, errors.New("API server is away")
+			}
+			return true, nil
+		})
+		if again, err := step(t, h); err != nil || again != time.Second {
+			t.Fatalf("again in %s, %v; want to look again in a second", again, err)
+		}
+		if _, err := step(t, h); err == nil {
+			t.Fatal("an error of the drainer is lost")
+		}
+		if node, _ := f.raw(t); !node.Spec.Unschedulable {
+			t.Fatal("uncordoned before the drain was called off")
+		}
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		node, has := f.raw(t)
+		if has || node.Annotations[interruption.CancelAnnotation] != "" {
+			t.Errorf("annotations %v, want none of ours", node.Annotations)
+		}
+		if node.Spec.Unschedulable || len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "theirs" ||
+			node.Labels[interruption.ExcludeFromLoadBalancers] != "" {
+			t.Errorf("cordon %v, taints %v, labels %v; want the node as it was", node.Spec.Unschedulable, node.Spec.Taints, node.Labels)
+		}
+	})
+}
+
+// What an admin had set before is no business of ours.
+func TestCallOffLeavesWhatWasThereBefore(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		f.change(func(n *corev1.Node) {
+			n.Spec.Unschedulable = true
+			n.Labels[interruption.ExcludeFromLoadBalancers] = "admin"
+		})
+		accept(t, h, notice(interruption.SpotInterruption))
+		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
+		called(h, func() (bool, error) { return true, nil })
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		node, has := f.raw(t)
+		if has || !node.Spec.Unschedulable || node.Labels[interruption.ExcludeFromLoadBalancers] != "admin" || len(node.Spec.Taints) != 0 {
+			t.Errorf("record %v, cordon %v, labels %v, taints %v", has, node.Spec.Unschedulable, node.Labels, node.Spec.Taints)
+		}
+	})
+}
+
+// Who takes the record away takes the node over: the drain stops, the cordon stays.
+func TestRecordRemovedStopsTheDrain(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		f.change(func(n *corev1.Node) { delete(n.Annotations, interruption.Annotation) })
+		off := 0
+		called(h, func() (bool, error) { off++; return true, nil })
+		for range 2 {
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if node, _ := f.raw(t); off != 1 || !node.Spec.Unschedulable {
+			t.Errorf("called off %d times, cordon %v; want once, and cordoned still", off, node.Spec.Unschedulable)
+		}
+	})
+}
+
+// A cancel that is left from an earlier interruption does not call off a new one.
+func TestNoticeRemovesAnOldCancel(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		f.change(func(n *corev1.Node) { n.Annotations = map[string]string{interruption.CancelAnnotation: "true"} })
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		if wantPhase(t, f, interruption.Replacing).Replacement.State != provisioner.StateRequested {
+			t.Error("no replacement requested")
+		}
+	})
+}
+
+func TestDrained(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		if h.drained("node-a") {
+			t.Error("a node without a record is drained")
+		}
+		accept(t, h, notice(interruption.SpotInterruption))
+		s.left = 0
+		for range 2 { // under way, and over
+			synctest.Wait()
+			if !h.drained("node-a") {
+				t.Error("a node that is being drained, or has just been, is taken for one that nobody drains")
+			}
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(sweepAfter)
+		if h.drained("node-a") {
+			t.Error("a node that EC2 has not ended counts as drained for ever")
+		}
+		if !h.drained("gone") {
+			t.Error("released pods of a node that is gone are looked after")
+		}
+	})
+}
