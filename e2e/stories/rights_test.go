@@ -8,11 +8,14 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"spot-handler/drain"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
@@ -35,21 +38,38 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 			s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
 			s.pools(3 * time.Second)
 			node := s.node("batch")
-			pods := s.service("web", 6, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(5) })
-			source := s.source(tt.args[0], node)
-			// A recommendation only cordons, so that it can be undone and come again.
-			args := append(append(tt.args, source.args...), "--rebalance=cordon")
-			s.run(daemon.Options{
-				Args: args, IMDS: source.imdsURL, SQS: source.sqsURL,
-				// As with an older API server, which cannot stream what there is at the start of a
-				// watch: there it has to be listed.
-				Env: []string{"KUBE_FEATURE_WatchListClient=false"},
+			// Two services: one whose pods are surged, with a volume, and one whose pods cannot be
+			// and that waits for its budget.
+			s.must(s.cluster.CreateClaim(s.ctx, "", "shared", corev1.ReadWriteMany))
+			s.service("web", 4, func(d *controlplane.DeploymentSpec) {
+				d.Change = func(d *appsv1.Deployment) { controlplane.Mount(&d.Spec.Template.Spec, "shared") }
 			})
-
-			s.cordonAgain(tt.account, node.Name, source)
+			guarded := s.service("db", 3, func(d *controlplane.DeploymentSpec) {
+				none, one := intstr.FromInt32(0), intstr.FromInt32(1)
+				d.MaxSurge, d.MaxUnavailable, d.BudgetMinAvailable = &none, &one, budget(2)
+			})
+			start := func(flag string) (*daemon.Daemon, source) {
+				from := s.source(tt.args[0], node)
+				return s.run(daemon.Options{
+					Args: slices.Concat(tt.args, from.args, []string{flag}), IMDS: from.imdsURL, SQS: from.sqsURL,
+					// As with an older API server, which cannot stream what there is at the start of a
+					// watch: there it has to be listed.
+					Env: []string{"KUBE_FEATURE_WatchListClient=false"},
+				}), from
+			}
 			if tt.drains {
-				s.grantEviction(pods[0])
-				source.interrupt()
+				d, from := start("--dry-run")
+				from.interrupt()
+				s.waitLine(d, "dry run: pod")
+				d.Stop()
+			}
+			// A recommendation only cordons, so that it can be undone and come again.
+			_, from := start("--rebalance=cordon")
+			s.cordonAgain(tt.account, node.Name, from)
+			if tt.drains {
+				s.callOff(node.Name, from)
+				s.grantEviction(guarded[0])
+				from.interrupt()
 				s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
 				s.waitGone(node.Name)
 			}
@@ -131,6 +151,24 @@ func (s *story) cordonAgain(account, node string, from source) {
 		used := s.used(account)
 		return used[right{verb: "get", resource: "nodes"}] && used[right{verb: "patch", resource: "events"}]
 	})
+}
+
+// callOff interrupts the node, and calls that off when the first pod has been released, so
+// that it is put back.
+func (s *story) callOff(node string, from source) {
+	s.Helper()
+	from.interrupt()
+	s.eventually("release of a pod", func() bool {
+		return slices.ContainsFunc(s.podsOn(node, "web"), func(p corev1.Pod) bool { return p.Labels[drain.Released] != "" })
+	})
+	cancel := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, interruption.CancelAnnotation)
+	_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType, []byte(cancel), metav1.PatchOptions{})
+	s.must(err)
+	_, err = s.cluster.WaitNode(s.ctx, node, func(n *corev1.Node) bool {
+		_, has := record(n)
+		return n != nil && !has && n.Annotations[interruption.CancelAnnotation] == ""
+	})
+	s.must(err)
 }
 
 // grantEviction leaves behind what the first half of an eviction does: the budget is

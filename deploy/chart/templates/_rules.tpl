@@ -47,6 +47,10 @@
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch]
+# Which volume is behind a pod's claim, and whether its successor can use it at the same time.
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get]
 # Wait for the volumes of pods that have left to be detached.
 - apiGroups: [storage.k8s.io]
   resources: [volumeattachments]
@@ -68,10 +72,6 @@
 # Whether a pod's ReplicaSet is there still to take it back.
 - apiGroups: [apps]
   resources: [replicasets]
-  verbs: [get]
-# Whether a pod's volume can be used by its successor at the same time.
-- apiGroups: [""]
-  resources: [persistentvolumeclaims]
   verbs: [get]
 {{- end -}}
 
