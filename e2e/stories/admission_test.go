@@ -58,6 +58,9 @@ func TestDaemonSetIsHeldToItsOwnNode(t *testing.T) {
 		{"imds", imds, "evict a pod of another node", evictPod(pods[other.Name]), ""},
 
 		{"imds", imds, "request its replacement", s.createClaim("own-1", own.Name), ""},
+		{"imds", imds, "annotate its replacement's node", s.replacement(own.Name, touch), ""},
+		{"imds", imds, "cordon its replacement's node", s.replacement(own.Name, cordon), "may change no other node"},
+		{"imds", imds, "label its replacement's node", s.replacement(own.Name, label), "may change no other node"},
 		{"imds", imds, "request another's replacement", s.createClaim("other-1", other.Name), "may change only its NodeClaim"},
 		{"imds", imds, "request anything", s.createClaim("any-1", ""), "may change only its NodeClaim"},
 		{"imds", imds, "patch its NodeClaim", patchClaim(claimOf(own)), ""},
@@ -123,7 +126,30 @@ func (s *story) person(account, pod string) person {
 	return person{s, client, anything}
 }
 
-var touch = []byte(`{"metadata":{"annotations":{"example.com/touched":"true"}}}`)
+var (
+	touch  = []byte(`{"metadata":{"annotations":{"example.com/touched":"true"}}}`)
+	label  = []byte(`{"metadata":{"labels":{"example.com/touched":"true"}}}`)
+	cordon = []byte(`{"spec":{"unschedulable":true}}`)
+)
+
+// replacement patches the Node of the NodeClaim that replaces the node, once it is there.
+func (s *story) replacement(node string, patch []byte) func(person) error {
+	return func(p person) error {
+		var name string
+		s.eventually("registration of the replacement", func() bool {
+			nodes, err := s.cluster.Client.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{})
+			s.must(err)
+			for _, n := range nodes.Items {
+				if n.Annotations["spot-handler/interrupted-node"] == node {
+					name = n.Name
+				}
+			}
+			return name != ""
+		})
+		_, err := p.CoreV1().Nodes().Patch(p.ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+}
 
 func patchNode(name string) func(person) error {
 	return func(p person) error {

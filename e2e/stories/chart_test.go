@@ -58,7 +58,7 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 		s.must(err)
 		s.podsOfChart(first.Namespace, spot, 2, 2)
 		if kinds := s.remains(first.Namespace); slices.Contains(kinds, "PodMonitor spot-handler") || !slices.Contains(kinds, "ServiceMonitor spot-handler") ||
-			!slices.Contains(kinds, "PrometheusRule spot-handler-spot-handler") || !slices.Contains(kinds, "ConfigMap spot-handler-dashboard") {
+			!slices.Contains(kinds, "PrometheusRule spot-handler") || !slices.Contains(kinds, "ConfigMap spot-handler-dashboard") {
 			t.Errorf("%s: after the upgrade there are %v", h.Name, kinds)
 		}
 
