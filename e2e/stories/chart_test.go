@@ -152,7 +152,7 @@ func TestChartSeesInterruptionsThrough(t *testing.T) {
 	release := chart.Release{Values: chart.Values("imds", nil)}
 	_, err := h.Install(s.ctx, s.cluster.Kubeconfig, release)
 	s.must(err)
-	imds := s.installed("imds", first)
+	imds := s.podInstalled("imds", first)
 	metadata := s.imds(first)
 	d := s.launch(imds, daemon.Options{IMDS: metadata.URL})
 	s.seeThrough(first, []*daemon.Daemon{d}, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
@@ -161,7 +161,7 @@ func TestChartSeesInterruptionsThrough(t *testing.T) {
 	_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, release)
 	s.must(err)
 	metadata = s.imds(second)
-	marker, drainer := s.installed("imds", second), s.installed("queue", nil)
+	marker, drainer := s.podInstalled("imds", second), s.podInstalled("queue", nil)
 	if !slices.Contains(marker.args, "--drain=false") || !slices.Contains(drainer.args, "--drain-strategy=hold") {
 		t.Errorf("the DaemonSet has %q, the Deployment %q", marker.args, drainer.args)
 	}
@@ -175,9 +175,9 @@ type installedPod struct {
 	args                []string
 }
 
-// installed waits for a pod of the component, on the node where one is given, and with
+// podInstalled waits for a pod of the component, on the node where one is given, and with
 // what the latest release says.
-func (s *story) installed(component string, node *corev1.Node) installedPod {
+func (s *story) podInstalled(component string, node *corev1.Node) installedPod {
 	s.Helper()
 	var found installedPod
 	selector := "app.kubernetes.io/name=spot-handler,app.kubernetes.io/component=" + component
