@@ -30,19 +30,20 @@ const (
 	markAccount  = "spot-handler-imds"
 )
 
-// accounts makes the service accounts, their rights and the policies, once.
+// accounts makes the service accounts, their rights and the policies.
 func (s *story) accounts() {
 	s.Helper()
-	s.once.Do(func() {
-		s.must(s.cluster.CreateNamespace(s.ctx, namespace))
-		h := s.helm()
-		for name, mode := range map[string]string{"spot-handler": "both", "alone": "imds"} {
-			text, err := h.Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, nil)},
-				"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml")
-			s.must(err)
-			s.kubectl(text, "apply", "-f", "-")
-		}
-	})
+	s.applied.Lock()
+	defer s.applied.Unlock()
+	s.withAccounts = true
+	s.must(s.cluster.CreateNamespace(s.ctx, namespace))
+	h := s.helm()
+	for name, mode := range map[string]string{"spot-handler": "both", "alone": "imds"} {
+		text, err := h.Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, nil)},
+			"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml")
+		s.must(err)
+		s.kubectl(text, "apply", "-f", "-")
+	}
 }
 
 // helm is the present version of Helm.
@@ -57,7 +58,12 @@ func (s *story) helm() chart.Helm {
 // chart would add.
 func (s *story) identify(args []string) (kubeconfig string, more []string) {
 	s.Helper()
-	s.accounts()
+	s.applied.Lock()
+	has := s.withAccounts
+	s.applied.Unlock()
+	if !has {
+		s.accounts()
+	}
 	flag := func(name string) string {
 		for _, arg := range args {
 			if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {

@@ -139,7 +139,7 @@ func (s *story) remains(namespace string) []string {
 // Deployment.
 func TestChartSeesInterruptionsThrough(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
-	s.once.Do(func() {}) // no accounts but those of the installed chart
+	s.withAccounts = true // those of the installed chart
 	s.pools(8 * time.Second)
 	first, second := s.node("batch"), s.node("batch")
 	s.service("web", 12, func(d *controlplane.DeploymentSpec) {

@@ -29,7 +29,9 @@ type story struct {
 	*testing.T
 	ctx     context.Context
 	cluster *controlplane.Cluster
-	once    sync.Once // see accounts
+
+	applied      sync.Mutex
+	withAccounts bool // see accounts
 }
 
 // tell starts a cluster for one story. Stories run side by side.
