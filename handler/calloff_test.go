@@ -23,7 +23,9 @@ func called(h *Handler, done func() (bool, error)) {
 
 func TestCallOffUndoesWhatWeSet(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		f.change(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "theirs", Effect: corev1.TaintEffectNoSchedule}} })
+		f.change(func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: "theirs", Effect: corev1.TaintEffectNoSchedule}}
+		})
 		accept(t, h, notice(interruption.SpotInterruption))
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)

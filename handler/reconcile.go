@@ -90,6 +90,12 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 	}
 
 	requestErr := h.replace(ctx, node, k, &rec, view)
+	if wrote := k.rec.Replacement; wrote != nil && rec.Replacement != nil && wrote.Tried != rec.Replacement.Tried {
+		// No pool is tried twice, whoever goes on from here.
+		if err := h.write(ctx, &node, k, rec); err != nil {
+			return 0, err
+		}
+	}
 	in.Capacity = capacity(k, requestErr)
 	if rec.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so that a successor knows how many pods there were
 		rec.Phase = interruption.Draining
@@ -133,13 +139,13 @@ func (h *Handler) replace(ctx context.Context, node *corev1.Node, k *known, rec 
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
 	}
-	before := ""
+	var before interruption.Replacement
 	if asked.Replacement != nil {
-		before = asked.Replacement.State
+		before = *asked.Replacement
 	}
 	k.replacement, k.requested = got, true
 	rec.Replacement = &got
-	if got.State == before {
+	if got.State == before.State && got.Name == before.Name {
 		return nil
 	}
 	log := tell(h.opts.Logger.Info(), node.Name, *rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
@@ -152,7 +158,7 @@ func (h *Handler) replace(ctx context.Context, node *corev1.Node, k *known, rec 
 	case provisioner.StateReady:
 		log.Msg("replacement ready")
 	default:
-		if before == "" {
+		if got.Name != before.Name {
 			h.opts.Events.Replacement(node, notify.ReasonReplacementRequested, got)
 			log.Msg("replacement requested")
 		}

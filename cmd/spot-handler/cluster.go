@@ -44,9 +44,13 @@ func init() {
 type clients struct {
 	core, policy rest.Interface
 	nodes        *gentype.ClientWithList[*corev1.Node, *corev1.NodeList]
+	pods         *gentype.ClientWithList[*corev1.Pod, *corev1.PodList] // of all namespaces
+	podsIn       func(namespace string) *gentype.ClientWithList[*corev1.Pod, *corev1.PodList]
+	podTemplates func(namespace string) *gentype.Client[*corev1.PodTemplate]
 	leases       func(namespace string) *gentype.Client[*coordinationv1.Lease]
 	reviews      *gentype.Client[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      *dynamic.DynamicClient
+	way          *rightOfWay // the lease's
 }
 
 func newClients(cfg config) (*clients, error) {
@@ -54,6 +58,9 @@ func newClients(cfg config) (*clients, error) {
 	if err != nil {
 		return nil, err
 	}
+	alone := rest.CopyConfig(conf)
+	way := &rightOfWay{}
+	conf.Wrap(func(next http.RoundTripper) http.RoundTripper { return giveWay{next, way} })
 	transport, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -67,7 +74,6 @@ func newClients(cfg config) (*clients, error) {
 	}
 	core, policy, authorization := group(corev1.SchemeGroupVersion), group(policyv1.SchemeGroupVersion), group(authorizationv1.SchemeGroupVersion)
 	// The lease has a connection of its own: its renewal must not queue behind a burst.
-	alone := rest.CopyConfig(conf)
 	alone.Dial = (&net.Dialer{Timeout: leaseDialTimeout}).DialContext
 	if transport, err = rest.HTTPClientFor(alone); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -76,10 +82,19 @@ func newClients(cfg config) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
+	podsIn := func(namespace string) *gentype.ClientWithList[*corev1.Pod, *corev1.PodList] {
+		return gentype.NewClientWithList("pods", core, parameters, namespace,
+			func() *corev1.Pod { return &corev1.Pod{} }, func() *corev1.PodList { return &corev1.PodList{} })
+	}
 	c := &clients{
-		core: core, policy: policy,
+		core: core, policy: policy, way: way,
 		nodes: gentype.NewClientWithList("nodes", core, parameters, metav1.NamespaceNone,
 			func() *corev1.Node { return &corev1.Node{} }, func() *corev1.NodeList { return &corev1.NodeList{} }),
+		pods: podsIn(metav1.NamespaceAll), podsIn: podsIn,
+		podTemplates: func(namespace string) *gentype.Client[*corev1.PodTemplate] {
+			return gentype.NewClient("podtemplates", core, parameters, namespace,
+				func() *corev1.PodTemplate { return &corev1.PodTemplate{} })
+		},
 		leases: func(namespace string) *gentype.Client[*coordinationv1.Lease] {
 			return gentype.NewClient("leases", coordination, parameters, namespace,
 				func() *coordinationv1.Lease { return &coordinationv1.Lease{} })

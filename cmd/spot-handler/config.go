@@ -17,6 +17,7 @@ import (
 	"spot-handler/drain"
 	"spot-handler/handler"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/placeholder"
 )
 
 // The modes, which are the commands.
@@ -49,6 +50,13 @@ type config struct {
 	provisioner string
 	fallback    map[string]string
 	release     bool
+
+	replacementTTL time.Duration
+
+	selector             placeholder.Selector // parsed by validate
+	fallbackSelector     string
+	placeholderNamespace string
+	placeholderImage     string
 
 	kubeconfig string
 	qps, burst int
@@ -88,8 +96,12 @@ func (c *config) define() []group {
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
 
-	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, or none (drain only)")
-	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it")
+	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, placeholder, or none (drain only)")
+	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
+	replacement.DurationVar(&c.replacementTTL, "replacement-ttl", 10*time.Minute, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
+	replacement.StringVar(&c.fallbackSelector, "fallback-selector", "", "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
+	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
+	replacement.StringVar(&c.placeholderImage, "placeholder-image", "pause:3.10", "`image` of the placeholder pods; best is the pause image that the nodes have")
 	replacement.BoolVar(&c.release, "release-node", true, "hand a drained node back to what made it: with Karpenter, delete its NodeClaim")
 
 	cluster.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; also $KUBECONFIG (default: the pod's service account)")
@@ -168,11 +180,11 @@ func parse(args []string, getenv func(string) string, stdout io.Writer) (cfg con
 }
 
 // validate names everything that is wrong at once.
-func (c config) validate() (problems []error) {
+func (c *config) validate() (problems []error) {
 	bad := func(flag, format string, args ...any) {
 		problems = append(problems, fmt.Errorf("--%s (%s): %s", flag, variable(flag), fmt.Sprintf(format, args...)))
 	}
-	oneOf(bad, "provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.None})
+	oneOf(bad, "provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.Placeholder, provisioner.None})
 	oneOf(bad, "drain-strategy", c.strategy, drain.Strategies())
 	oneOf(bad, "blocked-pods", c.blocked, drain.BlockedPolicies())
 	oneOf(bad, "rebalance", c.rebalance, handler.RebalancePolicies())
@@ -185,8 +197,23 @@ func (c config) validate() (problems []error) {
 			}
 		}
 	}
+	var err error
+	if c.selector, err = placeholder.ParseSelector(c.fallbackSelector); err != nil {
+		bad("fallback-selector", "%v", err)
+	} else if c.selector.Empty() && (c.fallbackSelector != "" || c.provisioner == provisioner.Placeholder) {
+		bad("fallback-selector", "%q selects no particular node: want a label selector, such as node-lifecycle=on-demand", c.fallbackSelector)
+	}
+	if len(validation.IsDNS1123Label(c.placeholderNamespace)) > 0 {
+		bad("placeholder-namespace", "%q is no namespace name", c.placeholderNamespace)
+	}
+	if c.placeholderImage == "" || strings.TrimSpace(c.placeholderImage) != c.placeholderImage {
+		bad("placeholder-image", "%q is no image", c.placeholderImage)
+	}
 	if c.margin < 0 || c.margin > 100*time.Second {
 		bad("margin", "%s: want 0s to 100s, as EC2 gives two minutes in all", c.margin)
+	}
+	if c.replacementTTL != 0 && c.replacementTTL < 30*time.Second {
+		bad("replacement-ttl", "%s: want 0s (keep it) or at least 30s, as pods need some time to come", c.replacementTTL)
 	}
 	if c.qps < 0 {
 		bad("kube-api-qps", "%d: want 0 (no limit) or more", c.qps)

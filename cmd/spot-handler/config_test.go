@@ -61,7 +61,10 @@ func TestParseNamesAllProblems(t *testing.T) {
 				"--provisioner (", "--receivers (", "--kube-api-qps (", "--kube-api-burst (", "--lease-namespace (", "--fallback-nodepool (", "--queue-url (SPOT_HANDLER_QUEUE_URL)"},
 		},
 		"many in imds mode": {[]string{"imds", "--poll-interval=1ms"}, nil, []string{"--node-name (SPOT_HANDLER_NODE_NAME)", "--poll-interval ("}},
-		"queue url":         {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
+		"placeholders": {[]string{"imds", "--node-name=a", "--fallback-selector=a b", "--placeholder-namespace=A_", "--placeholder-image="}, nil,
+			[]string{"--fallback-selector (SPOT_HANDLER_FALLBACK_SELECTOR)", "--placeholder-namespace (", "--placeholder-image ("}},
+		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
+		"queue url":            {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := parse(tt.args, env(tt.env), nil)

@@ -12,13 +12,16 @@ import (
 // cluster.go says.
 func TestImportsPointDown(t *testing.T) {
 	allowed := map[string][]string{
-		"spot-handler/handler/interruption": {},
-		"spot-handler/imds":                 {"spot-handler/handler/interruption"},
-		"spot-handler/queue":                {"spot-handler/handler/interruption"},
-		"spot-handler/drain":                {},
-		"spot-handler/handler/nodes":        {"spot-handler/handler/interruption"},
-		"spot-handler/handler/notify":       {"spot-handler/handler/interruption"},
-		"spot-handler/handler/provisioner":  {"spot-handler/handler/interruption"},
+		"spot-handler/handler/interruption":          {},
+		"spot-handler/imds":                          {"spot-handler/handler/interruption"},
+		"spot-handler/queue":                         {"spot-handler/handler/interruption"},
+		"spot-handler/drain":                         {},
+		"spot-handler/handler/nodes":                 {"spot-handler/handler/interruption"},
+		"spot-handler/handler/notify":                {"spot-handler/handler/interruption"},
+		"spot-handler/handler/provisioner":           {"spot-handler/handler/interruption"},
+		"spot-handler/handler/provisioner/karpenter": {"spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
+
+		"spot-handler/handler/provisioner/placeholder": {"spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
 	}
 	for pkg, want := range allowed {
 		for _, dep := range deps(t, pkg) {

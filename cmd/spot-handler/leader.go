@@ -20,7 +20,7 @@ const releaseTimeout = 2 * time.Second
 // lead waits for the lease, runs f as the leader, and releases the lease at the end.
 // A lost lease is an error: the process ends and starts anew, with everything as it
 // stands in the cluster.
-func lead(ctx context.Context, client leaseClient, namespace string, reg prometheus.Registerer, logger zerolog.Logger, f func(context.Context) error) error {
+func lead(ctx context.Context, client leaseClient, namespace string, reg prometheus.Registerer, logger zerolog.Logger, way *rightOfWay, f func(context.Context) error) error {
 	leader := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "spot_handler_leader", Help: "1 while this replica is the one that drains.",
 	})
@@ -29,7 +29,7 @@ func lead(ctx context.Context, client leaseClient, namespace string, reg prometh
 	if err != nil {
 		return fmt.Errorf("read hostname: %w", err)
 	}
-	l := &lease{client: client, namespace: namespace, identity: host + "_" + rand.Text(), logger: logger}
+	l := &lease{client: client, namespace: namespace, identity: host + "_" + rand.Text(), logger: logger, way: way}
 	if err := l.acquire(ctx); err != nil {
 		return nil // stopped before
 	}

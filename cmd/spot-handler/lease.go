@@ -48,6 +48,9 @@ type lease struct {
 
 	seen   string    // resource version of another's lease
 	seenAt time.Time // when it was first seen
+
+	own *coordinationv1.Lease // as we have last written it
+	way *rightOfWay           // nil: none is given
 }
 
 // acquire returns nil when the lease is ours, or ctx's error.
@@ -72,6 +75,10 @@ func (l *lease) acquire(ctx context.Context) error {
 // errLostLease when another has it, or it could not be renewed for renewDeadline.
 func (l *lease) keep(ctx context.Context) error {
 	renewed := time.Now()
+	if l.way != nil {
+		l.way.set(renewed)
+		defer l.way.set(time.Time{})
+	}
 	for {
 		if pause(ctx) != nil {
 			return nil
@@ -85,6 +92,9 @@ func (l *lease) keep(ctx context.Context) error {
 			return nil
 		case held:
 			renewed = started
+			if l.way != nil {
+				l.way.set(renewed)
+			}
 		case err == nil:
 			return fmt.Errorf("%w: another replica holds it", errLostLease)
 		case time.Since(renewed) >= renewDeadline:
@@ -111,18 +121,35 @@ func (l *lease) release(ctx context.Context) {
 func (l *lease) try(ctx context.Context) (bool, error) {
 	now := metav1.NowMicro()
 	seconds := int32(leaseDuration / time.Second)
+	if l.own != nil { // one request: what we wrote last is still there, unless another was faster
+		renewal := l.own.DeepCopy()
+		renewal.Spec.RenewTime = &now
+		written, err := l.client.Update(ctx, renewal, metav1.UpdateOptions{})
+		if err == nil {
+			l.own = written
+			return true, nil
+		}
+		l.own = nil
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("renew lease: %w", err)
+		}
+	}
 	current, err := l.client.Get(ctx, leaseName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		_, err = l.client.Create(ctx, &coordinationv1.Lease{
+		l.own, err = l.client.Create(ctx, &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: l.namespace},
 			Spec: coordinationv1.LeaseSpec{
 				HolderIdentity: &l.identity, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now,
 			},
 		}, metav1.CreateOptions{})
+		if err == nil {
+			return true, nil
+		}
+		l.own = nil
 		if apierrors.IsAlreadyExists(err) {
 			return false, nil // another was faster
 		}
-		return err == nil, err
+		return false, err
 	}
 	if err != nil {
 		return false, fmt.Errorf("read lease: %w", err)
@@ -141,11 +168,15 @@ func (l *lease) try(ctx context.Context) (bool, error) {
 		current.Spec.LeaseTransitions, current.Spec.AcquireTime = &transitions, &now
 	}
 	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds, current.Spec.RenewTime = &l.identity, &seconds, &now
-	_, err = l.client.Update(ctx, current, metav1.UpdateOptions{}) // with its resourceVersion: of two, one fails
-	if apierrors.IsConflict(err) {
+	written, err := l.client.Update(ctx, current, metav1.UpdateOptions{}) // with its resourceVersion: of two, one fails
+	switch {
+	case err == nil:
+		l.own = written
+		return true, nil
+	case apierrors.IsConflict(err):
 		return false, nil
 	}
-	return err == nil, err
+	return false, err
 }
 
 func holder(l *coordinationv1.Lease) string {

@@ -51,6 +51,9 @@ func (f *fakeLeases) Create(_ context.Context, l *coordinationv1.Lease, _ metav1
 func (f *fakeLeases) Update(_ context.Context, l *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.fail != nil {
+		return nil, f.fail
+	}
 	if f.lease == nil || f.lease.ResourceVersion != l.ResourceVersion {
 		return nil, apierrors.NewConflict(leases, leaseName, errors.New("changed"))
 	}
@@ -150,7 +153,7 @@ func TestLeadReleasesAtTheEnd(t *testing.T) {
 		f := &fakeLeases{}
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, stop)
-		err := lead(ctx, f, "kube-system", prometheus.NewRegistry(), zerolog.Nop(), func(ctx context.Context) error {
+		err := lead(ctx, f, "kube-system", prometheus.NewRegistry(), zerolog.Nop(), nil, func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(10 * time.Second) // the last acts; longer than the lease lasts
 			if holder(f.lease) == "" {
@@ -171,7 +174,7 @@ func TestLeadEndsWithALostLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeLeases{}
 		time.AfterFunc(time.Minute, func() { f.breakDown(errors.New("connection refused")) })
-		err := lead(t.Context(), f, "kube-system", prometheus.NewRegistry(), zerolog.Nop(), func(ctx context.Context) error {
+		err := lead(t.Context(), f, "kube-system", prometheus.NewRegistry(), zerolog.Nop(), nil, func(ctx context.Context) error {
 			<-ctx.Done()
 			return nil
 		})

@@ -177,7 +177,7 @@ func leaderMetrics(t *testing.T) string {
 	registry := prometheus.NewRegistry()
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	if err := lead(ctx, noLeases{}, "default", registry, zerolog.Nop(), nil); err != nil {
+	if err := lead(ctx, noLeases{}, "default", registry, zerolog.Nop(), nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	response := httptest.NewRecorder()

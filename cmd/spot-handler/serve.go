@@ -21,6 +21,8 @@ import (
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
+	"spot-handler/handler/provisioner/placeholder"
 )
 
 // source delivers notices until ctx ends. Healthy gives the reason why it does not
@@ -77,9 +79,21 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Registerer: registry, Logger: part(logger, "drain"),
 	})
 	provider := provisioner.New(provisioner.Options{
-		Backend: cfg.provisioner, FallbackNodePools: cfg.fallback,
-		SingleNode: cfg.mode == modeIMDS, Dynamic: clients.dynamic,
-		Notify: enqueue, Registerer: registry, Logger: logger,
+		Choice: cfg.provisioner,
+		Backends: []provisioner.Backend{
+			karpenter.New(karpenter.Options{
+				FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
+				Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
+				Events: events, Notify: enqueue, Registerer: registry, Logger: logger,
+			}),
+			placeholder.New(placeholder.Options{
+				Selector: cfg.selector, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
+				SingleNode: cfg.nodeName, Node: index.Get,
+				Pods: clients.podsIn(cfg.placeholderNamespace), Templates: clients.podTemplates(cfg.placeholderNamespace),
+				Notify: enqueue, Registerer: registry, Logger: logger,
+			}),
+		},
+		Registerer: registry, Logger: logger,
 	})
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,
@@ -120,7 +134,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 				return nil // stopped before
 			}
 			if cfg.mode == modeQueue && cfg.leaderElect {
-				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, registry, part(logger, "leader"), h.Run)
+				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, registry, part(logger, "leader"), clients.way, h.Run)
 			}
 			return h.Run(ctx)
 		})

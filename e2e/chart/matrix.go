@@ -69,6 +69,7 @@ var changes = map[string]map[string]any{
 	"role":               {"queue.serviceAccount.roleArn": "arn:aws:iam::111122223333:role/spot-handler", "queue.region": "eu-west-1"},
 	"accounts of others": {"imds.serviceAccount.create": false, "imds.serviceAccount.name": "mine", "queue.serviceAccount.create": false, "queue.serviceAccount.name": "mine-too"},
 	"no provisioner":     {"flags.provisioner": "none"},
+	"placeholders":       {"flags.fallbackSelector": "node-lifecycle=on-demand", "flags.placeholderNamespace": "holds"},
 	"dry run":            {"flags.dryRun": true, "flags.logFormat": "console"},
 	"owner references":   {"rbac.ownerReferences": true},
 	"one replica":        {"queue.replicas": 1, "queue.flags.leaderElect": false},

@@ -20,7 +20,7 @@ import (
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // observer keeps the state up to date from watches. Every event counts by itself and
@@ -184,7 +184,7 @@ func (o *observer) claim(at time.Time, c *unstructured.Unstructured, gone bool) 
 	if providerID == o.interrupted && gone {
 		first(&o.s.claimGone, at)
 	}
-	if c.GetLabels()[provisioner.ReplacesLabel] != controlplane.InstanceID(o.s.node) {
+	if c.GetLabels()[karpenter.ReplacesLabel] != controlplane.InstanceID(o.s.node) {
 		return
 	}
 	first(&o.s.requested, at)

@@ -12,7 +12,7 @@ import (
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 func testNode(name, capacity string) *corev1.Node {
@@ -50,7 +50,7 @@ func stopping(pod *corev1.Pod, grace int64) *corev1.Pod {
 func testClaim(name, providerID, replaces string, conditions ...string) *unstructured.Unstructured {
 	c := &unstructured.Unstructured{Object: map[string]any{}}
 	c.SetName(name)
-	c.SetLabels(map[string]string{provisioner.ReplacesLabel: replaces})
+	c.SetLabels(map[string]string{karpenter.ReplacesLabel: replaces})
 	var list []any
 	for _, kind := range conditions {
 		list = append(list, map[string]any{"type": kind, "status": "True"})

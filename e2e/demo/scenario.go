@@ -14,7 +14,7 @@ import (
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/imdsemu"
 	"spot-handler/e2e/sqsemu"
-	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // What the demo runs: a size at which one node's pods fill a line of the view, and a
@@ -141,7 +141,7 @@ func prepare(ctx context.Context, cluster *controlplane.Cluster, screen *screen)
 	if err := cluster.CreatePools(ctx,
 		controlplane.PoolSpec{
 			Name: pool, Weight: 100, CPUs: nodeCPUs, Boot: boot,
-			Annotations: map[string]string{provisioner.FallbackAnnotation: fallbackPool},
+			Annotations: map[string]string{karpenter.FallbackAnnotation: fallbackPool},
 		},
 		controlplane.PoolSpec{
 			Name: fallbackPool, Weight: 10, CPUs: nodeCPUs, Boot: boot,

@@ -30,8 +30,9 @@ const (
 	markAccount  = "spot-handler-imds"
 )
 
-// accounts makes the service accounts, their rights and the policies.
-func (s *story) accounts() {
+// accounts makes the service accounts, their rights and the policies, and what placeholder
+// pods need, but for the objects that contain what leave names.
+func (s *story) accounts(leave ...string) {
 	s.Helper()
 	s.applied.Lock()
 	defer s.applied.Unlock()
@@ -39,10 +40,16 @@ func (s *story) accounts() {
 	s.must(s.cluster.CreateNamespace(s.ctx, namespace))
 	h := s.helm()
 	for name, mode := range map[string]string{"spot-handler": "both", "alone": "imds"} {
-		text, err := h.Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, nil)},
-			"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml")
+		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml"}
+		if mode == "both" {
+			show = append(show, "--show-only=templates/placeholder.yaml")
+		}
+		text, err := h.Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, map[string]any{"flags.fallbackSelector": onDemand})}, show...)
 		s.must(err)
-		s.kubectl(text, "apply", "-f", "-")
+		docs := slices.DeleteFunc(strings.Split(text, "\n---\n"), func(doc string) bool {
+			return slices.ContainsFunc(leave, func(what string) bool { return strings.Contains(doc+"\n", what) })
+		})
+		s.kubectl(strings.Join(docs, "\n---\n"), "apply", "-f", "-")
 	}
 }
 

@@ -67,7 +67,9 @@ func TestDaemonSetIsHeldToItsOwnNode(t *testing.T) {
 		{"imds", imds, "patch another NodeClaim", patchClaim(claimOf(other)), "may change only its NodeClaim"},
 		{"imds", imds, "delete another NodeClaim", deleteClaim(claimOf(other)), "may change only its NodeClaim"},
 		{"queue", queue, "request any replacement", s.createClaim("other-2", other.Name), ""},
-		{"imds", imds, "delete another's replacement", deleteClaim("other-2"), "may change only its NodeClaim"},
+		{"imds", imds, "clean up another's replacement", patchClaim("other-2"), ""},
+		{"queue", queue, "settle a replacement", settleClaim("other-2"), ""},
+		{"imds", imds, "delete another's settled replacement", deleteClaim("other-2"), "may change only its NodeClaim"},
 		{"imds", imds, "delete its replacement", deleteClaim("own-1"), ""},
 		{"imds", imds, "delete its NodeClaim", deleteClaim(claimOf(own)), ""},
 	} {
@@ -191,6 +193,7 @@ func (s *story) createClaim(name, replaces string) func(person) error {
 		}}
 		if replaces != "" {
 			claim.SetAnnotations(map[string]string{"spot-handler/interrupted-node": replaces})
+			claim.SetLabels(map[string]string{"karpenter.sh/nodepool": "batch-fallback", "spot-handler/replaces": controlplane.InstanceID(replaces)})
 		}
 		_, err := p.dynamic.Resource(controlplane.NodeClaims).Create(p.ctx, claim, metav1.CreateOptions{})
 		return err
@@ -200,6 +203,14 @@ func (s *story) createClaim(name, replaces string) func(person) error {
 func patchClaim(name string) func(person) error {
 	return func(p person) error {
 		_, err := p.dynamic.Resource(controlplane.NodeClaims).Patch(p.ctx, name, types.MergePatchType, touch, metav1.PatchOptions{})
+		return err
+	}
+}
+
+func settleClaim(name string) func(person) error {
+	return func(p person) error {
+		settled := []byte(`{"metadata":{"labels":{"spot-handler/settled":"used"}}}`)
+		_, err := p.dynamic.Resource(controlplane.NodeClaims).Patch(p.ctx, name, types.MergePatchType, settled, metav1.PatchOptions{})
 		return err
 	}
 }

@@ -3,6 +3,7 @@ package stories
 import (
 	"context"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // replacer is a provisioner within the test, against the story's cluster.
@@ -27,28 +29,35 @@ type replacer struct {
 
 func (s *story) replacer(client dynamic.Interface, fallbacks map[string]string) *replacer {
 	s.Helper()
-	r := &replacer{story: s, changed: make(chan string, 1)}
-	r.Provisioner = provisioner.New(provisioner.Options{
-		FallbackNodePools: fallbacks,
-		Dynamic:           client,
-		Notify: func(node string) {
-			select {
-			case r.changed <- node:
-			default: // the last one has not been taken yet, and says the same
-			}
-		},
-		Logger: zerolog.New(zerolog.NewTestWriter(s.T)),
-	})
+	r, _ := s.replacerWith(karpenter.Options{FallbackNodePools: fallbacks, Dynamic: client, TTL: 10 * time.Minute})
+	return r
+}
+
+// replacerWith is replacer with options, and with what ends it before the story does.
+func (s *story) replacerWith(o karpenter.Options) (r *replacer, end func()) {
+	s.Helper()
+	r = &replacer{story: s, changed: make(chan string, 1)}
+	logger := zerolog.New(zerolog.NewTestWriter(s.T))
+	o.Nodes, o.Pods, o.Logger = s.cluster.Client.CoreV1().Nodes(), s.cluster.Client.CoreV1().Pods(""), logger
+	o.Notify = func(node string) {
+		select {
+		case r.changed <- node:
+		default: // the last one has not been taken yet, and says the same
+		}
+	}
+	backend := karpenter.New(o)
+	r.Provisioner = provisioner.New(provisioner.Options{Backends: []provisioner.Backend{backend}, Logger: logger})
 	ctx, cancel := context.WithCancel(s.ctx)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	s.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			s.Errorf("Run: %v", err)
 		}
 	})
-	return r
+	s.Cleanup(end)
+	return r, end
 }
 
 func spotRecord(node *corev1.Node, deadline time.Time) interruption.Record {
@@ -61,15 +70,24 @@ func spotRecord(node *corev1.Node, deadline time.Time) interruption.Record {
 // onePod has to move.
 func onePod() provisioner.Need {
 	requests := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("500m"), corev1.ResourceMemory: resource.MustParse("1Gi")}
-	return provisioner.Need{Moving: []*corev1.Pod{{Spec: corev1.PodSpec{Containers: []corev1.Container{{
-		Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Requests: requests},
-	}}}}}}
+	return provisioner.Need{Moving: []*corev1.Pod{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pod"},
+		Spec: corev1.PodSpec{
+			Containers:  []corev1.Container{{Name: "main", Image: "none", Resources: corev1.ResourceRequirements{Requests: requests}}},
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		},
+	}}}
 }
 
 // ask requests once and keeps the answer in the record.
 func (r *replacer) ask(node *corev1.Node, rec *interruption.Record) interruption.Replacement {
 	r.Helper()
-	got, err := r.Request(r.ctx, node, *rec, onePod())
+	return r.askFor(node, rec, onePod())
+}
+
+func (r *replacer) askFor(node *corev1.Node, rec *interruption.Record, need provisioner.Need) interruption.Replacement {
+	r.Helper()
+	got, err := r.Request(r.ctx, node, *rec, need)
 	r.must(err)
 	rec.Replacement = &got
 	return got

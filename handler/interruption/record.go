@@ -3,6 +3,7 @@ package interruption
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -90,6 +91,18 @@ type Replacement struct {
 	Pool    string `json:"pool,omitempty"`
 	State   string `json:"state"`
 	Reason  string `json:"reason,omitempty"`
+
+	// Tried are the pools in which a replacement was asked for and came to nothing,
+	// separated by commas: none of them is asked a second time.
+	Tried string `json:"tried,omitempty"`
+}
+
+// Attempts is how many pools were tried in vain.
+func (r Replacement) Attempts() int {
+	if r.Tried == "" {
+		return 0
+	}
+	return strings.Count(r.Tried, ",") + 1
 }
 
 // Pods counts the pods that had to leave the node, each once. Until the drain has

@@ -85,10 +85,24 @@ func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
 func (e *Events) Replacement(node *corev1.Node, reason string, r interruption.Replacement) {
 	switch reason {
 	case ReasonReplacementRequested:
-		e.recorder.Eventf(node, corev1.EventTypeNormal, reason, "requested %s in pool %s from %s", r.Name, r.Pool, r.Backend)
+		text := ""
+		if r.Reason != "" {
+			text = "; " + r.Reason
+		}
+		e.recorder.Eventf(node, corev1.EventTypeNormal, reason, "requested %s in pool %s from %s%s", r.Name, r.Pool, r.Backend, text)
 	default:
 		e.recorder.Eventf(node, corev1.EventTypeWarning, reason, "no replacement: %s", r.Reason)
 	}
+}
+
+// About is an Event on an object that is no Node or pod of ours, such as the
+// replacement that a provisioner has asked for.
+func (e *Events) About(object *corev1.ObjectReference, warning bool, reason, text string) {
+	kind := corev1.EventTypeNormal
+	if warning {
+		kind = corev1.EventTypeWarning
+	}
+	e.recorder.Event(object, kind, reason, text)
 }
 
 // Ended: the drain is over.

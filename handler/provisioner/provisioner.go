@@ -2,13 +2,18 @@ package provisioner
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
 
 	"spot-handler/handler/interruption"
 )
@@ -31,15 +36,18 @@ func States() []string {
 // is worth to wait for it.
 func Pending(state string) bool { return state == StateRequested || state == StateLaunched }
 
-// The backends, as they stand in Options.Backend and in [interruption.Replacement].
+// What Options.Choice can be. All but Auto and None are names of backends, and stand
+// in [interruption.Replacement].
 const (
-	Auto      = "auto"      // by what made the node
-	Karpenter = "karpenter" // a NodeClaim
-	None      = "none"      // no replacement: drain only
+	Auto        = "auto"        // by what made the node
+	Karpenter   = "karpenter"   // a NodeClaim
+	ASG         = "asg"         // the node's Auto Scaling group launches another instance
+	Placeholder = "placeholder" // low-priority pods, for which any autoscaler makes room
+	None        = "none"        // no replacement: drain only
 )
 
-// Backends lists what Options.Backend can be.
-func Backends() []string { return []string{Auto, Karpenter, None} }
+// Choices lists what Options.Choice can be.
+func Choices() []string { return []string{Auto, Karpenter, ASG, Placeholder, None} }
 
 // Need is what has to find a new home.
 type Need struct {
@@ -57,42 +65,24 @@ type Need struct {
 
 // Options configure a Provisioner.
 type Options struct {
-	// Backend is Auto, Karpenter or None; empty is Auto. With Auto and Karpenter a
-	// node that Karpenter did not make is only drained.
-	Backend string
+	// Choice is Auto, None or the name of one of Backends; empty is Auto.
+	Choice string
 
-	// FallbackNodePools names for a NodePool the one that replaces its nodes. The
-	// NodePool's own annotation, [FallbackAnnotation], goes before it.
-	FallbackNodePools map[string]string
-
-	// SingleNode says that Request is called for one node only, that of the process:
-	// then only its replacement is watched. A burst would otherwise show every node's
-	// replacement to every node.
-	SingleNode bool
-
-	// Dynamic reads and writes Karpenter's objects. It is not used with None.
-	Dynamic dynamic.Interface
-
-	// Notify is called with the name of an interrupted node when its replacement may
-	// have changed, so that Request is worth a call. It is called from any goroutine,
-	// also when nothing has changed, and must not block. It may be nil.
-	Notify func(node string)
+	// Backends are asked in this order. Those that Choice leaves out are kept for the
+	// replacements that an earlier process has asked of them.
+	Backends []Backend
 
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
 	Logger     zerolog.Logger
 }
 
-// Provisioner requests, follows and releases replacements.
+// Provisioner requests, follows and releases replacements, through the backend that
+// suits the node.
 type Provisioner struct {
-	backend   string
-	fallbacks map[string]string
-	client    dynamic.Interface
-	notify    func(string)
-	pools     *pools
-	claims    *claims
-	ledger    *ledger
-	metrics   *metrics
-	log       zerolog.Logger
+	choice   string
+	backends []Backend
+	metrics  *metrics
+	log      zerolog.Logger
 
 	mu   sync.Mutex
 	told map[string]told     // by node: what was last counted
@@ -101,37 +91,51 @@ type Provisioner struct {
 
 // told is the last state of a node's replacement that was counted. The caller's
 // record says the same, but only once it has been written and has come back.
-type told struct{ instance, state string }
+type told struct {
+	instance, backend, name, state string
+	tried                          int       // pools that have come to nothing
+	asked                          time.Time // when this process saw the first pending state; zero if it did not
+}
+
+// maxSaid bounds the reasons that are remembered as said.
+const maxSaid = 1000
 
 // New returns a Provisioner. It makes no call and starts nothing.
 func New(opts Options) *Provisioner {
-	if opts.Backend == "" {
-		opts.Backend = Auto
+	if opts.Choice == "" {
+		opts.Choice = Auto
 	}
-	if opts.Notify == nil {
-		opts.Notify = func(string) {}
+	names := make([]string, len(opts.Backends))
+	for i, b := range opts.Backends {
+		names[i] = b.Name()
 	}
-	p := &Provisioner{
-		backend:   opts.Backend,
-		fallbacks: opts.FallbackNodePools,
-		client:    opts.Dynamic,
-		notify:    opts.Notify,
-		pools:     newPools(opts.Dynamic),
-		ledger:    newLedger(),
-		metrics:   newMetrics(opts.Registerer),
-		log:       opts.Logger.With().Str("component", "provisioner").Logger(),
-		told:      map[string]told{},
-		said:      map[string]struct{}{},
+	return &Provisioner{
+		choice:   opts.Choice,
+		backends: opts.Backends,
+		metrics:  newMetrics(opts.Registerer, names),
+		log:      opts.Logger.With().Str("component", "provisioner").Logger(),
+		told:     map[string]told{},
+		said:     map[string]struct{}{},
 	}
-	p.claims = newClaims(opts.Dynamic, opts.SingleNode, p.claimChanged, p.log)
-	return p
 }
 
-// Run follows the replacements until ctx is done, and returns nil then. It is idle
-// until the first of them is requested. It may be called once.
+// Run follows the replacements until ctx is done, and returns nil then. It may be
+// called once.
 func (p *Provisioner) Run(ctx context.Context) error {
-	p.claims.run(ctx)
-	return nil
+	if p.choice == None {
+		<-ctx.Done()
+		return nil
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for _, b := range p.backends {
+		g.Go(func() error {
+			if err := b.Run(ctx); err != nil {
+				return fmt.Errorf("run provisioner %s: %w", b.Name(), err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }
 
 // Request asks for a replacement of the node, or says how far the one is that the
@@ -143,88 +147,111 @@ func (p *Provisioner) Run(ctx context.Context) error {
 // a Name: the same replacement is never asked for twice. Failed without a Name and
 // Unsupported are judged again with each call.
 func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
-	r, err := p.request(ctx, node, rec, need)
+	r, why, err := p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
+		return b.Request(ctx, node, rec, need)
+	})
 	if err != nil {
 		return interruption.Replacement{}, err
 	}
-	p.tell(node, rec, r)
+	p.tell(node, rec, r, why)
 	return r, nil
-}
-
-func (p *Provisioner) request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
-	if prev := rec.Replacement; prev != nil && prev.Backend == Karpenter && prev.Name != "" {
-		return p.follow(ctx, rec.Instance, *prev)
-	}
-	o, r, err := p.choose(ctx, node, rec, need)
-	if err != nil || o == nil {
-		return r, err
-	}
-	return p.place(ctx, *o, r)
 }
 
 // Choose says what Request would ask for, and asks for nothing: the state is
 // Requested where it would be.
 func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
-	if prev := rec.Replacement; prev != nil && prev.Backend == Karpenter && prev.Name != "" {
-		return *prev, nil
-	}
-	_, r, err := p.choose(ctx, node, rec, need)
+	r, _, err := p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
+		return b.Choose(ctx, node, rec, need)
+	})
 	return r, err
 }
 
-// tell counts and logs a replacement's change of state, each once.
-func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interruption.Replacement) {
-	if rec.Replacement != nil && rec.Replacement.State == r.State {
-		return
+// Release hands the node back to what made it. Every backend is asked, as each knows
+// what is its own: one may have made the node, and another the replacement. Nothing
+// is done with None.
+func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+	p.forget(node.Name)
+	if p.choice == None {
+		return nil
 	}
-	now := told{instance: rec.Instance, state: r.State}
-	p.mu.Lock()
-	again := p.told[node.Name] == now
-	p.told[node.Name] = now
-	p.mu.Unlock()
-	if again {
-		return
-	}
-	p.metrics.replacements.WithLabelValues(r.Backend, result(r.State)).Inc()
-	if claim, _ := p.claims.get(r.Name); claim != nil && r.State == StateReady {
-		p.metrics.ready.WithLabelValues(r.Backend).Observe(claim.readyAfter().Seconds())
-	}
-
-	event := p.log.Debug() // the handler tells each node's story
-	if r.State == StateUnsupported {
-		if !p.sayOnce(r.Reason) {
-			return
+	var errs []error
+	for _, b := range p.backends {
+		if err := b.Release(ctx, node, rec); err != nil {
+			errs = append(errs, err)
 		}
-		event = p.log.Info()
 	}
-	event = event.Str("node", node.Name).Str("instance_id", rec.Instance).Str("state", r.State)
-	if r.Pool != "" {
-		event = event.Str("nodepool", r.Pool)
-	}
-	if r.Name != "" {
-		event = event.Str("nodeclaim", r.Name)
-	}
-	if r.Reason != "" {
-		event = event.Str("reason", r.Reason)
-	}
-	event.Msg("replacement")
+	return errors.Join(errs...)
 }
 
-// sayOnce reports whether the reason is new to the log. What a thousand nodes have
-// in common is said for the first of them.
-func (p *Provisioner) sayOnce(reason string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, again := p.said[reason]
-	p.said[reason] = struct{}{}
-	return !again
+// dispatch asks the backends, and returns the first answer that counts with the
+// reason why that backend is the one. A replacement that has been asked for stays
+// its backend's.
+func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask func(Backend, interruption.Record) (interruption.Replacement, error)) (r interruption.Replacement, why string, err error) {
+	if prev := rec.Replacement; prev != nil && prev.Name != "" {
+		if b := p.backend(prev.Backend); b != nil {
+			r, err = ask(b, rec)
+			return r, "the record names its replacement", err
+		}
+		if Pending(prev.State) {
+			r := *prev
+			r.State, r.Reason = StateFailed, "provisioner "+prev.Backend+" is not here to follow it"
+			return r, "the record names its replacement", nil
+		}
+		return *prev, "the record names its replacement", nil
+	}
+	if p.choice == None {
+		return unsupported(None, "replacement is switched off"), "--provisioner=none", nil
+	}
+	list, why := p.candidates(node)
+	var against []string
+	for _, b := range list {
+		own := rec
+		if own.Replacement != nil && own.Replacement.Backend != b.Name() {
+			own.Replacement = nil
+		}
+		r, err = ask(b, own)
+		switch {
+		case err != nil:
+			return r, why, err
+		case r.State != StateUnsupported:
+			if why == "" {
+				why = "the first that can: " + strings.Join(append(against, b.Name()), "; ")
+			}
+			return r, why, nil
+		case len(list) == 1:
+			return r, why, nil
+		}
+		against = append(against, b.Name()+": "+r.Reason)
+	}
+	if len(against) == 0 {
+		against = []string{"there is no provisioner"}
+	}
+	return unsupported(None, strings.Join(against, "; ")), "none can", nil
 }
 
-// forget drops what was kept about the node for tell.
-func (p *Provisioner) forget(node string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.told, node)
+// candidates are the backends to ask for the node: the one that was chosen, else the
+// one that made the node, else all.
+func (p *Provisioner) candidates(node *corev1.Node) (list []Backend, why string) {
+	if p.choice != Auto {
+		if b := p.backend(p.choice); b != nil {
+			return []Backend{b}, "--provisioner=" + p.choice
+		}
+		return nil, "--provisioner=" + p.choice
+	}
+	for _, b := range p.backends {
+		if b.Made(node) {
+			return []Backend{b}, "it made the node"
+		}
+	}
+	return p.backends, ""
+}
+
+// backend is the one of that name, or nil.
+func (p *Provisioner) backend(name string) Backend {
+	if i := slices.IndexFunc(p.backends, func(b Backend) bool { return b.Name() == name }); i >= 0 {
+		return p.backends[i]
+	}
+	return nil
 }
 
 func unsupported(backend, reason string) interruption.Replacement {

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,704 +13,277 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
-	clienttesting "k8s.io/client-go/testing"
 
 	"spot-handler/handler/interruption"
 )
 
-const claimName = "fallback-" + instance
-
-// cluster is an API server's Karpenter objects. It gives new objects what the real
-// one gives; preconditions are proved against the real one.
-type cluster struct {
-	*dynamicfake.FakeDynamicClient
-	t *testing.T
-	p *Provisioner
-
-	log      bytes.Buffer
-	registry *prometheus.Registry
-
-	mu       sync.Mutex
-	notified []string
+// fakeBackend answers what it is told to.
+type fakeBackend struct {
+	name     string
+	made     bool
+	answer   interruption.Replacement
+	err      error
+	asked    []*interruption.Replacement // what the records said
+	released int
 }
 
-// newCluster has the node's claim, its pool and the fallback pool, and a running
-// Provisioner. It is to be called in a synctest bubble.
-func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster {
+var _ Backend = (*fakeBackend)(nil)
+
+func (f *fakeBackend) Name() string              { return f.name }
+func (f *fakeBackend) Made(*corev1.Node) bool    { return f.made }
+func (f *fakeBackend) Run(context.Context) error { return nil }
+func (f *fakeBackend) Release(context.Context, *corev1.Node, interruption.Record) error {
+	f.released++
+	return f.err
+}
+
+func (f *fakeBackend) Request(_ context.Context, _ *corev1.Node, rec interruption.Record, _ Need) (interruption.Replacement, error) {
+	f.asked = append(f.asked, rec.Replacement)
+	r := f.answer
+	r.Backend = f.name
+	return r, f.err
+}
+
+func (f *fakeBackend) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
+	return f.Request(ctx, node, rec, need)
+}
+
+// bench is a Provisioner over three fakes.
+type bench struct {
+	*testing.T
+	*Provisioner
+	karpenter, asg, placeholder *fakeBackend
+	registry                    *prometheus.Registry
+	log                         bytes.Buffer
+}
+
+func newBench(t *testing.T, choice string) *bench {
 	t.Helper()
-	if objects == nil {
-		objects = []runtime.Object{sourcePool(), fallbackPool(t), sourceNodeClaim()}
-	}
-	c := &cluster{t: t, registry: prometheus.NewRegistry()}
-	c.FakeDynamicClient = dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
-		map[schema.GroupVersionResource]string{nodePoolResource: "NodePoolList", nodeClaimResource: "NodeClaimList"}, objects...)
-	c.PrependReactor("create", "nodeclaims", func(a clienttesting.Action) (bool, runtime.Object, error) {
-		u := a.(clienttesting.CreateAction).GetObject().(*unstructured.Unstructured)
-		u.SetUID(types.UID("uid-of-" + u.GetName()))
-		u.SetCreationTimestamp(metav1.Now())
-		u.SetResourceVersion("1")
-		err := c.Tracker().Create(nodeClaimResource, u, "")
-		return true, u, err
+	b := &bench{T: t, registry: prometheus.NewRegistry()}
+	no := interruption.Replacement{State: StateUnsupported, Reason: "not mine"}
+	b.karpenter = &fakeBackend{name: Karpenter, answer: no}
+	b.asg = &fakeBackend{name: ASG, answer: no}
+	b.placeholder = &fakeBackend{name: Placeholder, answer: no}
+	b.Provisioner = New(Options{
+		Choice: choice, Backends: []Backend{b.karpenter, b.asg, b.placeholder},
+		Registerer: b.registry, Logger: zerolog.New(&b.log),
 	})
-	opts.Dynamic, opts.Registerer, opts.Logger = c.FakeDynamicClient, c.registry, zerolog.New(zerolog.SyncWriter(&c.log))
-	opts.Notify = func(node string) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.notified = append(c.notified, node)
-	}
-	c.p = New(opts)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := c.p.Run(ctx); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	}()
-	t.Cleanup(func() { cancel(); <-done })
-	return c
+	return b
 }
 
-// request asks once, lets the watch come up to date and keeps the answer.
-func (c *cluster) request(rec *interruption.Record) interruption.Replacement {
-	c.t.Helper()
-	r, err := c.p.Request(c.t.Context(), interruptedNode(), *rec, need())
+func node(name string) *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}} }
+
+// ask keeps the answer in the record, as the handler does.
+func (b *bench) ask(name string, rec *interruption.Record) interruption.Replacement {
+	b.Helper()
+	r, err := b.Request(b.Context(), node(name), *rec, Need{})
 	if err != nil {
-		c.t.Fatalf("Request: %v", err)
+		b.Fatal(err)
 	}
 	rec.Replacement = &r
-	synctest.Wait()
 	return r
 }
 
-// calls are those to the API server since the last time, without the watch's own.
-func (c *cluster) calls() []string {
-	var calls []string
-	for _, a := range c.Actions() {
-		if a.GetVerb() != "list" && a.GetVerb() != "watch" {
-			calls = append(calls, a.GetVerb()+" "+a.GetResource().Resource)
-		}
-	}
-	c.ClearActions()
-	return calls
-}
-
-func (c *cluster) wantCalls(want ...string) {
-	c.t.Helper()
-	if got := c.calls(); !slices.Equal(got, want) {
-		c.t.Errorf("calls %q, want %q", got, want)
-	}
-}
-
-// forgetNotified drops what was notified until now. Whether a new claim is depends
-// on who is first, the call's answer or the watch.
-func (c *cluster) forgetNotified() {
-	synctest.Wait()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.notified = nil
-}
-
-func (c *cluster) wantNotified(want bool) {
-	c.t.Helper()
-	synctest.Wait()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if got := slices.Contains(c.notified, "node-1"); got != want {
-		c.t.Errorf("notified: %t, want %t", got, want)
-	}
-	c.notified = nil
-}
-
-// wantCount compares the counter of a result, of whichever backend.
-func (c *cluster) wantCount(result string, want float64) {
-	c.t.Helper()
-	got, shown := 0.0, 0
-	families, err := c.registry.Gather()
+func (b *bench) wantCount(backend, result string, want float64) {
+	b.Helper()
+	families, err := b.registry.Gather()
 	if err != nil {
-		c.t.Fatal(err)
+		b.Fatal(err)
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
+			labels := map[string]string{}
 			for _, l := range m.GetLabel() {
-				if f.GetName() == "spot_handler_replacements_total" && l.GetName() == "result" && l.GetValue() == result {
-					got += m.GetCounter().GetValue()
-					shown++
-				}
+				labels[l.GetName()] = l.GetValue()
 			}
-		}
-	}
-	if got != want || shown != 2 {
-		c.t.Errorf("replacements_total{result=%q} is %v in %d series, want %v in 2", result, got, shown, want)
-	}
-}
-
-// condition plays Karpenter.
-func (c *cluster) condition(kind, status, message string) {
-	c.t.Helper()
-	u, err := c.Tracker().Get(nodeClaimResource, "", claimName)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	claim := u.(*unstructured.Unstructured).DeepCopy()
-	conditions, _, _ := unstructured.NestedSlice(claim.Object, "status", "conditions")
-	conditions = append(conditions, map[string]any{"type": kind, "status": status, "message": message, "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)})
-	set(conditions, "status", "conditions")(claim)
-	claim.SetResourceVersion(fmt.Sprint(len(conditions) + 1))
-	if err := c.Tracker().Update(nodeClaimResource, claim, ""); err != nil {
-		c.t.Fatal(err)
-	}
-	synctest.Wait()
-}
-
-func (c *cluster) remove() {
-	c.t.Helper()
-	if err := c.Tracker().Delete(nodeClaimResource, "", claimName); err != nil {
-		c.t.Fatal(err)
-	}
-	synctest.Wait()
-}
-
-func wantState(t *testing.T, r interruption.Replacement, state, reason string) {
-	t.Helper()
-	if r.State != state || !strings.Contains(r.Reason, reason) || (reason == "") != (r.Reason == "") {
-		t.Errorf("state %s (%s), want %s (%s)", r.State, r.Reason, state, reason)
-	}
-}
-
-func bubble(t *testing.T, name string, f func(t *testing.T)) {
-	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
-}
-
-func TestReplacementFromNoticeToRelease(t *testing.T) {
-	bubble(t, "", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		synctest.Wait()
-		if n := len(c.Actions()); n != 0 {
-			t.Fatalf("%d calls before the first interruption", n)
-		}
-
-		r := c.request(&rec)
-		if want := (interruption.Replacement{Backend: Karpenter, Name: claimName, Pool: "fallback", State: StateRequested}); r != want {
-			t.Fatalf("replacement %+v, want %+v", r, want)
-		}
-		c.wantCalls("get nodepools", "get nodepools", "get nodeclaims", "create nodeclaims")
-		wantState(t, c.request(&rec), StateRequested, "")
-		c.forgetNotified()
-
-		time.Sleep(3 * time.Second)
-		c.condition("Launched", "True", "")
-		c.wantNotified(true)
-		wantState(t, c.request(&rec), StateLaunched, "")
-		c.condition("Registered", "True", "")
-		c.wantNotified(false)
-		time.Sleep(37 * time.Second)
-		c.condition("Initialized", "True", "")
-		c.wantNotified(true)
-		wantState(t, c.request(&rec), StateReady, "")
-
-		// What happens to it later is no matter of this interruption.
-		c.remove()
-		wantState(t, c.request(&rec), StateReady, "")
-		c.wantCalls()
-
-		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
-			t.Fatal(err)
-		}
-		c.wantCalls("patch nodeclaims", "delete nodeclaims")
-		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
-			t.Errorf("second Release: %v", err)
-		}
-
-		for _, result := range []string{"requested", "launched", "ready"} {
-			c.wantCount(result, 1)
-		}
-		families, err := c.registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() == "spot_handler_replacement_ready_seconds" {
-				if h := f.GetMetric()[0].GetHistogram(); h.GetSampleCount() != 1 || h.GetSampleSum() != 40 {
-					t.Errorf("%s: %d samples of %v s, want 1 of 40", f.GetName(), h.GetSampleCount(), h.GetSampleSum())
-				}
-			}
-		}
-	})
-}
-
-func TestRecordGuardsAgainstASecondRequest(t *testing.T) {
-	bubble(t, "answer not yet recorded", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		c.request(&rec)
-		c.ClearActions()
-		rec.Replacement = nil
-		wantState(t, c.request(&rec), StateRequested, "")
-		if slices.Contains(c.calls(), "create nodeclaims") {
-			t.Error("asked again")
-		}
-		c.wantCount("requested", 1)
-	})
-	bubble(t, "made by a process that died", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		other := newOrder(t).build()
-		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		wantState(t, c.request(&rec), StateRequested, "")
-		wantState(t, c.request(&rec), StateRequested, "")
-		c.condition("Launched", "True", "")
-		wantState(t, c.request(&rec), StateLaunched, "")
-	})
-	bubble(t, "somebody else's", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		other := newOrder(t).build()
-		other.SetLabels(map[string]string{ReplacesLabel: "i-1"})
-		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		wantState(t, c.request(&rec), StateFailed, "not ours")
-	})
-	bubble(t, "restart", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		claim := newOrder(t).build()
-		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		c.condition("Launched", "True", "")
-		c.ClearActions()
-		rec.Replacement = &interruption.Replacement{Backend: Karpenter, Name: claimName, Pool: "fallback", State: StateRequested}
-		wantState(t, c.request(&rec), StateRequested, "") // the watch has not begun
-		c.wantNotified(true)
-		wantState(t, c.request(&rec), StateLaunched, "")
-		c.wantCalls()
-	})
-}
-
-func TestFailures(t *testing.T) {
-	bubble(t, "not launched in time", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		c.request(&rec)
-		time.Sleep(5 * time.Second)
-		c.condition("Launched", "Unknown", "no subnet")
-		c.request(&rec)
-		c.forgetNotified()
-		c.ClearActions()
-		time.Sleep(launchTimeout - 6*time.Second)
-		c.wantNotified(false)
-		wantState(t, c.request(&rec), StateRequested, "")
-		time.Sleep(2 * time.Second)
-		c.wantNotified(true)
-		wantState(t, c.request(&rec), StateFailed, "not launched in 25 s: no subnet")
-		c.wantCalls("delete nodeclaims")
-		time.Sleep(time.Minute)
-		wantState(t, c.request(&rec), StateFailed, "not launched in 25 s")
-		c.wantCalls()
-		c.wantCount("failed", 1)
-	})
-	bubble(t, "not launched in time, restart", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), newOrder(t).build(), metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Hour)
-		rec.Replacement = &interruption.Replacement{Backend: Karpenter, Name: claimName, Pool: "fallback", State: StateRequested}
-		c.request(&rec)
-		c.wantNotified(true)
-		wantState(t, c.request(&rec), StateFailed, "not launched in 25 s")
-	})
-	bubble(t, "launched in the last moment", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		c.request(&rec)
-		c.PrependReactor("delete", "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			c.condition("Launched", "True", "")
-			return true, nil, apierrors.NewConflict(nodeClaimResource.GroupResource(), claimName, errors.New("precondition"))
-		})
-		time.Sleep(launchTimeout)
-		wantState(t, c.request(&rec), StateLaunched, "")
-	})
-	bubble(t, "changed in the last moment", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		c.request(&rec)
-		c.PrependReactor("delete", "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewConflict(nodeClaimResource.GroupResource(), claimName, errors.New("precondition"))
-		})
-		time.Sleep(launchTimeout)
-		if _, err := c.p.Request(t.Context(), interruptedNode(), rec, need()); err == nil {
-			t.Error("no error, want one that has the caller try again")
-		}
-	})
-	bubble(t, "no capacity", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		c.request(&rec)
-		c.request(&rec)
-		c.ClearActions()
-		c.forgetNotified()
-		c.remove()
-		c.wantNotified(true)
-		wantState(t, c.request(&rec), StateFailed, "insufficient capacity")
-		c.wantCalls("get nodeclaims") // the absence is checked
-		c.request(&rec)
-		c.wantCalls()
-		time.Sleep(time.Hour)
-		c.wantNotified(false)
-	})
-	bubble(t, "taken away while it boots", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		c.request(&rec)
-		c.condition("Launched", "True", "")
-		c.request(&rec)
-		c.remove()
-		wantState(t, c.request(&rec), StateFailed, "before its node was Ready")
-	})
-	bubble(t, "refused", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		c.PrependReactor("create", "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, nil, apierrors.NewInvalid(schema.GroupKind{Group: karpenterGroup, Kind: "NodeClaim"}, claimName, nil)
-		})
-		wantState(t, c.request(&rec), StateFailed, "invalid")
-	})
-	bubble(t, "transient", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		broken := true
-		c.PrependReactor("create", "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) {
-			return broken, nil, apierrors.NewServiceUnavailable("starting")
-		})
-		if _, err := c.p.Request(t.Context(), interruptedNode(), rec, need()); err == nil {
-			t.Error("no error, want a transient one")
-		}
-		broken = false
-		wantState(t, c.request(&rec), StateRequested, "")
-	})
-}
-
-func TestChoice(t *testing.T) {
-	without := func(path ...string) func(*unstructured.Unstructured) {
-		return func(u *unstructured.Unstructured) { unstructured.RemoveNestedField(u.Object, path...) }
-	}
-	notReady := set([]any{map[string]any{"type": "Ready", "status": "False", "message": "node class gone"}}, "status", "conditions")
-	deleting := func(u *unstructured.Unstructured) {
-		now := metav1.Now()
-		u.SetDeletionTimestamp(&now)
-	}
-	bare := func(u *unstructured.Unstructured) { u.SetAnnotations(nil) }
-	type objects struct {
-		source, fallback, claim []func(*unstructured.Unstructured)
-	}
-	type changes = []func(*unstructured.Unstructured)
-	for name, tt := range map[string]struct {
-		opts    Options
-		objects objects
-		node    func(*corev1.Node)
-		need    *Need
-		state   string
-		reason  string
-	}{
-		"annotation":                    {state: StateRequested},
-		"flag":                          {opts: Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, objects: objects{source: changes{bare}}, state: StateRequested},
-		"annotation goes before flag":   {opts: Options{FallbackNodePools: map[string]string{"spot": "nowhere"}}, state: StateRequested},
-		"flag of another pool":          {opts: Options{FallbackNodePools: map[string]string{"batch": "fallback"}}, objects: objects{source: changes{bare}}, state: StateUnsupported, reason: "no fallback NodePool named for pool spot"},
-		"nothing named":                 {objects: objects{source: changes{bare}}, state: StateUnsupported, reason: "no fallback NodePool named for pool spot"},
-		"source pool unreadable":        {objects: objects{source: changes{set("many", "spec", "limits")}}, state: StateRequested},
-		"named pool does not exist":     {opts: Options{FallbackNodePools: map[string]string{"spot": "nowhere"}}, objects: objects{source: changes{bare}}, state: StateFailed, reason: "NodePool nowhere, named by --fallback-nodepool, does not exist"},
-		"static":                        {objects: objects{fallback: changes{set(int64(3), "spec", "replicas")}}, state: StateFailed, reason: "static"},
-		"not Ready":                     {objects: objects{fallback: changes{notReady}}, state: StateFailed, reason: "NodePool fallback, named by annotation spot-handler/fallback-nodepool of NodePool spot, is not Ready: node class gone"},
-		"no status":                     {objects: objects{fallback: changes{without("status")}}, state: StateFailed, reason: "not Ready"},
-		"deleting":                      {objects: objects{fallback: changes{deleting}}, state: StateFailed, reason: "deleted"},
-		"no node class":                 {objects: objects{fallback: changes{without("spec", "template", "spec", "nodeClassRef")}}, state: StateFailed, reason: "nodeClassRef"},
-		"no template":                   {objects: objects{fallback: changes{without("spec", "template")}}, state: StateFailed, reason: "nodeClassRef"},
-		"hostile template":              {objects: objects{fallback: changes{set("x", "spec", "template")}}, state: StateFailed, reason: "cannot be read"},
-		"hostile requirements":          {objects: objects{fallback: changes{set([]any{"x"}, "spec", "template", "spec", "requirements")}}, state: StateFailed, reason: "cannot be read"},
-		"no room":                       {objects: objects{fallback: changes{set("100500m", "spec", "limits", "cpu")}}, state: StateFailed, reason: "limit of NodePool fallback leaves no room (cpu: 100 used, 850m asked for, limit 100500m)"},
-		"the same pool":                 {opts: Options{FallbackNodePools: map[string]string{"fallback": "fallback"}}, node: func(n *corev1.Node) { n.Labels[nodePoolLabel] = "fallback" }, state: StateRequested},
-		"switched off":                  {opts: Options{Backend: None}, state: StateUnsupported, reason: reasonOff},
-		"not Karpenter's":               {node: func(n *corev1.Node) { n.Labels, n.OwnerReferences = nil, nil }, state: StateUnsupported, reason: reasonNotMade},
-		"not Karpenter's, though asked": {opts: Options{Backend: Karpenter}, node: func(n *corev1.Node) { n.Labels, n.OwnerReferences = nil, nil }, state: StateUnsupported, reason: reasonNotMade},
-		"another's NodeClaim":           {node: func(n *corev1.Node) { n.Labels, n.OwnerReferences[0].APIVersion = nil, "example.com/v1" }, state: StateUnsupported, reason: reasonNotMade},
-		"label alone":                   {node: func(n *corev1.Node) { n.OwnerReferences = nil }, state: StateRequested},
-		"owner alone":                   {node: func(n *corev1.Node) { n.Labels = nil }, state: StateUnsupported, reason: reasonNoPool},
-		"nothing moves":                 {need: &Need{Daemons: need().Daemons}, state: StateUnsupported, reason: reasonNoMoving},
-		"claim deleting":                {objects: objects{claim: changes{deleting}}, state: StateUnsupported, reason: reasonReplacing},
-		"another claim deleting":        {objects: objects{claim: changes{deleting, func(u *unstructured.Unstructured) { u.SetUID("other") }}}, state: StateRequested},
-		"hostile claim":                 {objects: objects{claim: changes{set("x", "spec")}}, state: StateRequested},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			source, claim := sourcePool(), sourceNodeClaim()
-			for _, f := range tt.objects.source {
-				f(source)
-			}
-			for _, f := range tt.objects.claim {
-				f(claim)
-			}
-			c := newCluster(t, tt.opts, source, fallbackPool(t, tt.objects.fallback...), claim)
-			time.Sleep(2 * time.Second)
-			rec, node, n := record(), interruptedNode(), need()
-			if tt.node != nil {
-				tt.node(node)
-			}
-			if tt.need != nil {
-				n = *tt.need
-			}
-			chosen, err := c.p.Choose(t.Context(), node, rec, n)
-			if err != nil {
-				t.Fatal(err)
-			}
-			wantState(t, chosen, tt.state, tt.reason)
-			for _, a := range c.Actions() {
-				if a.GetVerb() != "get" {
-					t.Errorf("Choose made the call %s", a.GetVerb())
-				}
-			}
-			for range 3 { // level-triggered
-				got, err := c.p.Request(t.Context(), node, rec, n)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got != chosen {
-					t.Errorf("Request: %+v, want as Choose: %+v", got, chosen)
-				}
-			}
-			c.wantCount(result(tt.state), 1)
-			if lines := strings.Count(c.log.String(), "\n"); lines != 1 {
-				t.Errorf("%d log lines, want 1:\n%s", lines, c.log.String())
-			}
-		})
-	}
-}
-
-// A node that was unsupported is looked at again, but what Karpenter deletes it
-// replaces.
-func TestUnsupportedIsJudgedAgain(t *testing.T) {
-	bubble(t, "", func(t *testing.T) {
-		source := sourcePool()
-		source.SetAnnotations(nil)
-		c, rec := newCluster(t, Options{}, source, fallbackPool(t), sourceNodeClaim()), record()
-		wantState(t, c.request(&rec), StateUnsupported, "no fallback")
-		source.SetAnnotations(map[string]string{FallbackAnnotation: "fallback"})
-		if err := c.Tracker().Update(nodePoolResource, source, ""); err != nil {
-			t.Fatal(err)
-		}
-		wantState(t, c.request(&rec), StateUnsupported, "no fallback")
-		time.Sleep(poolTTL + time.Second)
-		wantState(t, c.request(&rec), StateRequested, "")
-	})
-	bubble(t, "being replaced", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		r := unsupported(Karpenter, reasonReplacing)
-		rec.Replacement = &r
-		wantState(t, c.request(&rec), StateUnsupported, reasonReplacing)
-		c.wantCalls()
-	})
-}
-
-func TestBurstReadsThePoolsOnce(t *testing.T) {
-	bubble(t, "", func(t *testing.T) {
-		c := newCluster(t, Options{})
-		c.PrependReactor("get", "nodepools", func(clienttesting.Action) (bool, runtime.Object, error) {
-			time.Sleep(50 * time.Millisecond)
-			return false, nil, nil
-		})
-		var wg sync.WaitGroup
-		for i := range 500 {
-			wg.Go(func() {
-				node, rec := interruptedNode(), record()
-				node.Name = fmt.Sprintf("node-%d", i)
-				rec.Instance = fmt.Sprintf("i-%d", i)
-				if r, err := c.p.Request(t.Context(), node, rec, need()); err != nil || r.State != StateRequested {
-					t.Errorf("Request: %+v, %v", r, err)
-				}
-			})
-		}
-		wg.Wait()
-		count := map[string]int{}
-		for _, call := range c.calls() {
-			count[call]++
-		}
-		if count["get nodepools"] != 2 || count["create nodeclaims"] != 500 || count["get nodeclaims"] != 500 {
-			t.Errorf("calls %v, want 2 reads of pools, and one read and one create of a claim for each of 500", count)
-		}
-	})
-}
-
-func TestKarpenterIsNotThere(t *testing.T) {
-	absent := apierrors.NewGenericServerResponse(404, "get", nodePoolResource.GroupResource(), "spot", "404 page not found", 0, true)
-	forbidden := apierrors.NewForbidden(nodePoolResource.GroupResource(), "spot", errors.New("no RBAC"))
-	for name, tt := range map[string]struct {
-		verb, resource string
-		err            error
-		reason         string
-	}{
-		"not installed":        {"get", "nodepools", absent, "not installed"},
-		"no reading of pools":  {"get", "nodepools", forbidden, "forbids us to get NodePools"},
-		"no reading of claims": {"get", "nodeclaims", forbidden, "forbids us to get NodeClaims"},
-		"no creating":          {"create", "nodeclaims", forbidden, "forbids us to create NodeClaims"},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			c, calls, broken := newCluster(t, Options{}), 0, true
-			c.PrependReactor(tt.verb, tt.resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-				calls++
-				return broken, nil, tt.err
-			})
-			for i := range 20 {
-				rec, node := record(), interruptedNode()
-				rec.Instance, node.Name = fmt.Sprintf("i-%d", i), fmt.Sprintf("node-%d", i)
-				r, err := c.p.Request(t.Context(), node, rec, need())
-				if err != nil {
-					t.Fatal(err)
-				}
-				wantState(t, r, StateUnsupported, tt.reason)
-			}
-			if calls != 1 {
-				t.Errorf("%d calls, want 1", calls)
-			}
-			if lines := strings.Count(c.log.String(), "\n"); lines != 1 {
-				t.Errorf("%d log lines, want 1:\n%s", lines, c.log.String())
-			}
-			c.wantCount("unsupported", 20)
-			broken = false
-			time.Sleep(recheck)
-			rec := record()
-			wantState(t, c.request(&rec), StateRequested, "")
-		})
-	}
-}
-
-func TestRelease(t *testing.T) {
-	timestamp := func(t *testing.T, c *cluster) string {
-		t.Helper()
-		for _, a := range c.Actions() {
-			if p, ok := a.(clienttesting.PatchAction); ok {
-				return string(p.GetPatch())
-			}
-		}
-		t.Fatal("no patch")
-		return ""
-	}
-	refuse := func(c *cluster, verb string, err error) {
-		c.PrependReactor(verb, "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
-	}
-	conflict := apierrors.NewConflict(nodeClaimResource.GroupResource(), "spot-abcde", errors.New("precondition"))
-
-	bubble(t, "deadline", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
-			t.Fatal(err)
-		}
-		want := fmt.Sprintf(`{"metadata":{"uid":"source-uid","annotations":{"karpenter.sh/nodeclaim-termination-timestamp":%q}}}`, rec.Deadline.Format(time.RFC3339))
-		if got := timestamp(t, c); got != want {
-			t.Errorf("patch %s, want %s", got, want)
-		}
-		for _, a := range c.Actions() {
-			if d, ok := a.(clienttesting.DeleteActionImpl); ok {
-				if p := d.DeleteOptions.Preconditions; p == nil || p.UID == nil || *p.UID != "source-uid" {
-					t.Errorf("preconditions %v, want the UID", p)
-				}
-			}
-		}
-		c.wantCalls("patch nodeclaims", "delete nodeclaims")
-	})
-	for name, deadline := range map[string]*time.Time{"no deadline": nil, "deadline past": {}} {
-		bubble(t, name, func(t *testing.T) {
-			c, rec := newCluster(t, Options{}), record()
-			rec.Deadline = deadline
-			if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
-				t.Fatal(err)
-			}
-			if now := time.Now().UTC().Format(time.RFC3339); !strings.Contains(timestamp(t, c), now) {
-				t.Errorf("patch %s, want %s", timestamp(t, c), now)
-			}
-		})
-	}
-	bubble(t, "another claim has the name", func(t *testing.T) {
-		other := sourceNodeClaim()
-		other.SetUID("other")
-		c := newCluster(t, Options{}, other)
-		refuse(c, "patch", apierrors.NewInvalid(schema.GroupKind{Group: karpenterGroup, Kind: "NodeClaim"}, "spot-abcde", nil))
-		if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
-			t.Error(err)
-		}
-		c.wantCalls("patch nodeclaims", "get nodeclaims")
-	})
-	bubble(t, "lost race", func(t *testing.T) {
-		c := newCluster(t, Options{})
-		refuse(c, "patch", conflict)
-		if err := c.p.Release(t.Context(), interruptedNode(), record()); err == nil {
-			t.Error("no error, want one that has the caller try again")
-		}
-		c.wantCalls("patch nodeclaims", "get nodeclaims")
-	})
-	bubble(t, "forbidden", func(t *testing.T) {
-		c := newCluster(t, Options{})
-		refuse(c, "patch", apierrors.NewForbidden(nodeClaimResource.GroupResource(), "spot-abcde", nil))
-		for range 3 {
-			if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
-				t.Error(err)
-			}
-		}
-		if lines := strings.Count(c.log.String(), "\n"); lines != 1 {
-			t.Errorf("%d log lines, want 1:\n%s", lines, c.log.String())
-		}
-	})
-	bubble(t, "transient", func(t *testing.T) {
-		c := newCluster(t, Options{})
-		refuse(c, "delete", apierrors.NewServiceUnavailable("starting"))
-		if err := c.p.Release(t.Context(), interruptedNode(), record()); err == nil {
-			t.Error("no error, want a transient one")
-		}
-	})
-	bubble(t, "not Karpenter's", func(t *testing.T) {
-		c, node := newCluster(t, Options{}), interruptedNode()
-		node.OwnerReferences = nil
-		if err := c.p.Release(t.Context(), node, record()); err != nil {
-			t.Error(err)
-		}
-		c.wantCalls()
-	})
-}
-
-// In the daemon of one node the watch shows that node's replacement alone.
-func TestWatchOfOneInstance(t *testing.T) {
-	bubble(t, "", func(t *testing.T) {
-		c, rec := newCluster(t, Options{SingleNode: true}), record()
-		c.request(&rec)
-		for _, a := range c.Actions() {
-			if w, ok := a.(clienttesting.WatchActionImpl); ok {
-				if got, want := w.GetWatchRestrictions().Labels.String(), ReplacesLabel+"="+instance; got != want {
-					t.Errorf("watch selects %q, want %q", got, want)
+			if f.GetName() == "spot_handler_replacements_total" && labels["backend"] == backend && labels["result"] == result {
+				if got := m.GetCounter().GetValue(); got != want {
+					b.Errorf("replacements_total{%s,%s} is %v, want %v", backend, result, got, want)
 				}
 				return
 			}
 		}
-		t.Error("no watch")
+	}
+	b.Errorf("no replacements_total{%s,%s}", backend, result)
+}
+
+func (b *bench) wantLog(lines int, contains ...string) {
+	b.Helper()
+	text := b.log.String()
+	if got := strings.Count(text, "\n"); got != lines {
+		b.Errorf("%d log lines, want %d:\n%s", got, lines, text)
+	}
+	for _, c := range contains {
+		if !strings.Contains(text, c) {
+			b.Errorf("log lacks %q:\n%s", c, text)
+		}
+	}
+}
+
+func TestDispatch(t *testing.T) {
+	requested := interruption.Replacement{State: StateRequested, Name: "r-1"}
+	unnamed := interruption.Replacement{State: StateRequested}
+	full := interruption.Replacement{State: StateFailed, Reason: "full"}
+	for name, tt := range map[string]struct {
+		choice string
+		set    func(*bench)
+		had    *interruption.Replacement
+		want   interruption.Replacement
+		why    string
+	}{
+		"who made it is asked alone, and its no is final": {
+			set:  func(b *bench) { b.asg.made, b.placeholder.answer = true, requested },
+			want: interruption.Replacement{Backend: ASG, State: StateUnsupported, Reason: "not mine"}, why: "it made the node",
+		},
+		"first that can": {
+			set:  func(b *bench) { b.placeholder.answer = requested },
+			want: interruption.Replacement{Backend: Placeholder, State: StateRequested, Name: "r-1"},
+			why:  "the first that can: karpenter: not mine; asg: not mine; placeholder",
+		},
+		"failure is an answer": {
+			set:  func(b *bench) { b.asg.answer, b.placeholder.answer = full, requested },
+			want: interruption.Replacement{Backend: ASG, State: StateFailed, Reason: "full"}, why: "asg",
+		},
+		"nobody can": {
+			set:  func(*bench) {},
+			want: interruption.Replacement{Backend: None, State: StateUnsupported, Reason: "karpenter: not mine; asg: not mine; placeholder: not mine"}, why: "none can",
+		},
+		"chosen": {
+			choice: Placeholder, set: func(b *bench) { b.karpenter.made, b.placeholder.answer = true, requested },
+			want: interruption.Replacement{Backend: Placeholder, State: StateRequested, Name: "r-1"}, why: "--provisioner=placeholder",
+		},
+		"switched off": {
+			choice: None, set: func(b *bench) { b.karpenter.made = true },
+			want: interruption.Replacement{Backend: None, State: StateUnsupported, Reason: "replacement is switched off"}, why: "--provisioner=none",
+		},
+		"what was asked for stays its backend's": {
+			choice: Karpenter, set: func(b *bench) { b.asg.answer = requested },
+			had:  &interruption.Replacement{Backend: ASG, State: StateRequested, Name: "r-1"},
+			want: interruption.Replacement{Backend: ASG, State: StateRequested, Name: "r-1"},
+		},
+		"nobody can follow what was asked for": {
+			set: func(*bench) {}, had: &interruption.Replacement{Backend: "old", State: StateLaunched, Name: "r-1"},
+			want: interruption.Replacement{Backend: "old", State: StateFailed, Name: "r-1", Reason: "provisioner old is not here to follow it"},
+		},
+		"looked up in vain: the next": {
+			set:  func(b *bench) { b.placeholder.answer = requested },
+			had:  &interruption.Replacement{Backend: ASG, State: StateRequested},
+			want: interruption.Replacement{Backend: Placeholder, State: StateRequested, Name: "r-1"},
+		},
+		"still looked up": {
+			set:  func(b *bench) { b.asg.answer, b.placeholder.answer = unnamed, requested },
+			had:  &interruption.Replacement{Backend: ASG, State: StateRequested},
+			want: interruption.Replacement{Backend: ASG, State: StateRequested},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, tt.choice)
+			tt.set(b)
+			rec := interruption.Record{Instance: "i-1", Replacement: tt.had}
+			chosen, err := b.Choose(t.Context(), node("node-1"), rec, Need{})
+			if err != nil || chosen != tt.want {
+				t.Errorf("Choose: %+v, %v; want %+v", chosen, err, tt.want)
+			}
+			if got := b.ask("node-1", &rec); got != tt.want {
+				t.Errorf("Request: %+v, want %+v", got, tt.want)
+			}
+			if tt.why != "" {
+				b.wantLog(1, tt.why)
+			}
+			for _, f := range []*fakeBackend{b.karpenter, b.asg, b.placeholder} {
+				for _, prev := range f.asked {
+					if prev != nil && prev.Backend != f.name {
+						t.Errorf("%s was shown the replacement of %s", f.name, prev.Backend)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A node's choice is one line, also where its backend first has to look the node up,
+// and what is wrong with the cluster is one line for all nodes.
+func TestOneLinePerNode(t *testing.T) {
+	b := newBench(t, "")
+	rec := interruption.Record{Instance: "i-1"}
+	b.asg.answer = interruption.Replacement{State: StateRequested}
+	b.ask("node-1", &rec)
+	b.wantLog(0)
+	b.asg.answer.Name = "group-1"
+	for _, state := range []string{StateRequested, StateLaunched, StateReady, StateReady} {
+		b.asg.answer.State = state
+		b.ask("node-1", &rec)
+	}
+	b.wantLog(1, `"backend":"asg"`, `"node":"node-1"`, `"replacement":"group-1"`)
+	for _, result := range []string{"requested", "launched", "ready"} {
+		b.wantCount(ASG, result, 1)
+	}
+	b.log.Reset()
+	b.karpenter.made = true
+	for i := range 20 {
+		b.ask(fmt.Sprint("node-", i+2), &interruption.Record{Instance: fmt.Sprint("i-", i+2)})
+	}
+	b.wantLog(1, "not mine")
+	b.wantCount(Karpenter, "unsupported", 20)
+}
+
+// Every pool that came to nothing counts as failed, once.
+func TestTriedPoolsCount(t *testing.T) {
+	b := newBench(t, Karpenter)
+	rec := interruption.Record{Instance: "i-1"}
+	for _, r := range []interruption.Replacement{
+		{State: StateRequested, Name: "a-1", Pool: "a"},
+		{State: StateRequested, Name: "b-1", Pool: "b", Tried: "a"},
+		{State: StateLaunched, Name: "b-1", Pool: "b", Tried: "a"},
+		{State: StateFailed, Name: "b-1", Pool: "b", Tried: "a,b", Reason: "gone"},
+		{State: StateFailed, Name: "b-1", Pool: "b", Tried: "a,b", Reason: "gone"},
+	} {
+		b.karpenter.answer = r
+		b.ask("node-1", &rec)
+	}
+	b.wantCount(Karpenter, "failed", 2)
+	b.wantCount(Karpenter, "requested", 2)
+	b.wantLog(1)
+}
+
+func TestReadyIsTimedFromTheFirstAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, ASG)
+		rec := interruption.Record{Instance: "i-1"}
+		b.asg.answer = interruption.Replacement{State: StateRequested}
+		b.ask("node-1", &rec)
+		time.Sleep(40 * time.Second)
+		b.asg.answer = interruption.Replacement{State: StateReady, Name: "i-2"}
+		b.ask("node-1", &rec)
+		families, err := b.registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			if f.GetName() != "spot_handler_replacement_ready_seconds" {
+				continue
+			}
+			for _, m := range f.GetMetric() {
+				if m.GetLabel()[0].GetValue() == ASG && (m.GetHistogram().GetSampleCount() != 1 || m.GetHistogram().GetSampleSum() != 40) {
+					t.Errorf("%v, want one of 40 s", m.GetHistogram())
+				}
+			}
+		}
 	})
 }
 
-func TestSlim(t *testing.T) {
-	claim := newOrder(t).build()
-	set([]any{map[string]any{"type": "Launched", "status": "True"}, map[string]any{"type": "Drifted", "status": "True"}}, "status", "conditions")(claim)
-	got, err := slim(claim)
-	if err != nil {
-		t.Fatal(err)
+func TestReleaseAsksEveryBackend(t *testing.T) {
+	b := newBench(t, Karpenter)
+	b.asg.err = errors.New("throttled")
+	if err := b.Release(t.Context(), node("node-1"), interruption.Record{}); !errors.Is(err, b.asg.err) {
+		t.Errorf("error %v, want %v", err, b.asg.err)
 	}
-	s := got.(*nodeClaim)
-	if s.Name != claimName || s.state() != StateLaunched || s.Labels[ReplacesLabel] != instance || s.Annotations[NodeAnnotation] != "node-1" {
-		t.Errorf("slim claim %+v lacks what is asked of it", s)
+	if b.karpenter.released+b.asg.released+b.placeholder.released != 3 {
+		t.Error("not every backend was asked")
 	}
-	if len(s.Spec.Requirements) != 0 || len(s.Status.Conditions) != 1 || len(s.Labels) != 1 {
-		t.Errorf("slim claim %+v holds more than is asked of it", s)
-	}
-	if again, _ := slim(s); again != any(s) {
-		t.Error("slim is not idempotent")
-	}
-	set("x", "status", "conditions")(claim)
-	if got, err = slim(claim); err != nil || got.(*nodeClaim).state() != StateRequested {
-		t.Errorf("hostile claim: %+v, %v; want one that is not launched", got, err)
+	off := newBench(t, None)
+	if err := off.Release(t.Context(), node("node-1"), interruption.Record{}); err != nil || off.karpenter.released != 0 {
+		t.Errorf("Release with none: %v", err)
 	}
 }

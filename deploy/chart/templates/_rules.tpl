@@ -43,7 +43,8 @@
   resources: [namespaces]
   verbs: [get]
 # Which pods can go only in waves; evict again as soon as a budget that has refused allows it.
-# Read only in namespaces of pods that have to leave.
+# Read only in namespaces of pods that have to leave; also (list) where Karpenter ends a node
+# itself, to know the pods that it leaves behind.
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch]
@@ -77,12 +78,19 @@
 
 {{/* Of those that drain, for replacements by Karpenter. */}}
 {{- define "spot-handler.rules.karpenter" -}}
-# Read the interrupted node's pool and the fallback pool.
+# Read the interrupted node's pool and the one that is named to replace it (get); where none is
+# named, all, to choose one (list).
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
-  verbs: [get]
+  verbs: [get, list]
+# Size a replacement for the DaemonSets that will run on it too. Without this, for those of the
+# interrupted node.
+- apiGroups: [apps]
+  resources: [daemonsets]
+  verbs: [list]
 # Request a replacement (create) and follow it (get, list, watch); take it back if it is never
-# launched, and hand the drained node back (delete); tell Karpenter by when EC2 acts (patch).
+# launched or used, and hand the drained node back (delete); tell Karpenter by when EC2 acts, and
+# when a replacement needs no protection from consolidation any more (patch).
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
   verbs: [create, get, list, watch, patch, delete]

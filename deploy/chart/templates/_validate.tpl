@@ -21,4 +21,7 @@
 {{- if and (include "spot-handler.hasIMDS" .) .Values.imds.flags.nodeName -}}
 {{- fail "imds.flags.nodeName is set: every pod of the DaemonSet would take itself for the same node; leave it empty" -}}
 {{- end -}}
+{{- if and (eq .Values.flags.provisioner "placeholder") (not .Values.flags.fallbackSelector) -}}
+{{- fail "flags.fallbackSelector is not set: the provisioner placeholder needs a label selector of the nodes that take the pods, such as node-lifecycle=on-demand" -}}
+{{- end -}}
 {{- end -}}

@@ -1,0 +1,79 @@
+package stories
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/handler/provisioner"
+)
+
+// Of three pools the first has lost its node class, and Karpenter deletes the claim at
+// once; the second never launches, and Karpenter provisions nothing for anybody until
+// we delete the claim; the third gives the node. Each is tried once, and other pods
+// have theirs.
+func TestNextPoolIsTried(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true})
+	od := []string{controlplane.OnDemand}
+	s.must(s.cluster.CreatePools(s.ctx,
+		controlplane.PoolSpec{Name: "spot", Weight: 100},
+		controlplane.PoolSpec{Name: "classless", Weight: 30, Capacity: od},
+		controlplane.PoolSpec{Name: "typeless", Weight: 20, Capacity: od, Change: func(pool *unstructured.Unstructured) {
+			s.must(unstructured.SetNestedSlice(pool.Object, []any{
+				map[string]any{"key": corev1.LabelInstanceTypeStable, "operator": "In", "values": []any{"no-such-type"}},
+			}, "spec", "template", "spec", "requirements"))
+		}},
+		controlplane.PoolSpec{Name: "good", Weight: 10, Capacity: od},
+		controlplane.PoolSpec{Name: "others", Labels: map[string]string{"team": "others"},
+			Taints: []corev1.Taint{{Key: "others", Effect: corev1.TaintEffectNoSchedule}}},
+	))
+	node := s.node("spot")
+	r := s.replacer(s.cluster.Dynamic, nil)
+	need := onePod()
+	need.Moving[0].Spec.Tolerations = nil
+	rec := spotRecord(node, time.Now().Add(2*time.Minute))
+	// The pools were Ready when they were read, a moment ago.
+	if chosen, err := r.Choose(s.ctx, node, rec, need); err != nil || chosen.Pool != "classless" {
+		t.Fatalf("chosen %+v, %v; want pool classless", chosen, err)
+	}
+	s.must(s.cluster.Dynamic.Resource(controlplane.NodeClasses).Delete(s.ctx, "classless", metav1.DeleteOptions{}))
+	seen := map[string]string{}
+	waitFor := func(pool string, done func(state string) bool) time.Duration {
+		began, timeout := time.Now(), time.After(time.Minute)
+		for {
+			got := r.askFor(node, &rec, need)
+			seen[got.Pool] = got.Tried
+			if got.Pool == pool && done(got.State) {
+				return time.Since(began)
+			}
+			select {
+			case <-r.changed:
+			case <-timeout:
+				t.Fatalf("the replacement is still %+v", *rec.Replacement)
+			}
+		}
+	}
+	waitFor("typeless", provisioner.Pending)
+	// In the meantime a service of others needs a node too.
+	_, err := s.cluster.RunDeployment(s.ctx, controlplane.DeploymentSpec{
+		Name: "others", Replicas: 1, NodeSelector: map[string]string{"team": "others"},
+		Tolerations: []corev1.Toleration{{Key: "others", Operator: corev1.TolerationOpExists}},
+	})
+	s.must(err)
+	took := waitFor("good", func(state string) bool { return state == provisioner.StateReady })
+	if took < 20*time.Second {
+		t.Errorf("pool typeless was given up after %s, want about 25 s", took)
+	}
+	if seen["typeless"] != "classless" || seen["good"] != "classless,typeless" {
+		t.Errorf("tried before each pool: %v", seen)
+	}
+	for _, pool := range []string{"classless", "typeless"} {
+		s.eventually("end of the claims of pool "+pool, func() bool { return len(s.claims(pool, "")) == 0 })
+	}
+	_, err = s.cluster.WaitReady(s.ctx, "default", "others", 1)
+	s.must(err)
+}

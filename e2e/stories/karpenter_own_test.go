@@ -1,0 +1,95 @@
+package stories
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+)
+
+// Karpenter's own interruption queue acts on the same notices: it deletes the claim of
+// one node seconds before ours comes, and of another in the same moment. For the first
+// we ask only for what Karpenter leaves behind, the pods that ask not to be disrupted
+// and those whose budget never lets them go; on the second there is one claim of ours,
+// and no second node for the same pods. Each is said once.
+func TestKarpenterDeletesTheClaimItself(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true})
+	s.must(s.cluster.CreatePools(s.ctx,
+		controlplane.PoolSpec{Name: "early", Weight: 100, CPUs: 16, Labels: map[string]string{"team": "early"}, Annotations: map[string]string{"spot-handler/fallback-nodepool": "early-fallback"}},
+		controlplane.PoolSpec{Name: "early-fallback", CPUs: 16, Capacity: []string{controlplane.OnDemand}, Labels: map[string]string{"team": "early"}},
+		controlplane.PoolSpec{Name: "same", Weight: 100, CPUs: 16, Labels: map[string]string{"team": "same"}, Annotations: map[string]string{"spot-handler/fallback-nodepool": "same-fallback"}},
+		controlplane.PoolSpec{Name: "same-fallback", CPUs: 16, Capacity: []string{controlplane.OnDemand}, Labels: map[string]string{"team": "same"}},
+	))
+	early, same := s.node("early"), s.node("same")
+	on := func(team string, more func(*controlplane.DeploymentSpec)) func(*controlplane.DeploymentSpec) {
+		return func(d *controlplane.DeploymentSpec) {
+			d.NodeSelector = map[string]string{"team": team}
+			if more != nil {
+				more(d)
+			}
+		}
+	}
+	s.service("movable", 3, on("early", nil))
+	s.service("pinned", 1, on("early", func(d *controlplane.DeploymentSpec) {
+		d.Grace = 5 * time.Second
+		d.Change = func(d *appsv1.Deployment) {
+			d.Spec.Template.Annotations["karpenter.sh/do-not-disrupt"] = "true"
+		}
+	}))
+	s.service("blocked", 2, on("early", func(d *controlplane.DeploymentSpec) {
+		d.BudgetMaxUnavailable, d.Grace = budget(0), 5*time.Second
+	}))
+	s.service("web", 4, on("same", nil))
+	server, queue := s.sqs()
+	d := s.runQueue(server, queue, "--drain-strategy=hold")
+	claims := s.cluster.Dynamic.Resource(controlplane.NodeClaims)
+	// EC2's notice is a minute old when it comes, which shortens the story.
+	at := time.Now().Add(-time.Minute)
+
+	s.must(claims.Delete(s.ctx, early.OwnerReferences[0].Name, metav1.DeleteOptions{}))
+	s.eventually("Karpenter's taint", func() bool { return hasTaint(s.lastSeen(early.Name), "karpenter.sh/disrupted") })
+	s.eventually("a claim that has been deleting for a while", func() bool {
+		claim, err := claims.Get(s.ctx, early.OwnerReferences[0].Name, metav1.GetOptions{})
+		return err == nil && claim.GetDeletionTimestamp() != nil && time.Since(claim.GetDeletionTimestamp().Time) > 2*time.Second
+	})
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-early", controlplane.InstanceID(early.Name), at))
+
+	s.must(claims.Delete(s.ctx, same.OwnerReferences[0].Name, metav1.DeleteOptions{}))
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-same", controlplane.InstanceID(same.Name), at))
+
+	s.eventually("a claim for what is left behind", func() bool { return len(s.claims("early-fallback", "")) == 1 })
+	ours := s.claim(s.claims("early-fallback", "")[0])
+	if cpu, _, _ := unstructured.NestedString(ours.Object, "spec", "resources", "requests", "cpu"); cpu != "1500m" {
+		t.Errorf("the claim asks for %s of cpu, want that of three pods, 1500m", cpu)
+	}
+	s.eventually("Event on the NodeClaim", func() bool { return len(s.events("ReplacesInterruptedNode", ours.GetName())) == 1 })
+	said := 0
+	for _, line := range d.Lines("provisioner chosen") {
+		if reason, _ := line["reason"].(string); line["node"] == early.Name && strings.Contains(reason, "only for the 3 of ") {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("said %d times what the replacement is for, want once", said)
+	}
+	s.waitGone(early.Name)
+	s.waitGone(same.Name)
+	for name, n := range map[string]int{"movable": 3, "pinned": 1, "blocked": 2, "web": 4} {
+		_, err := s.cluster.WaitReady(s.ctx, "default", name, n)
+		s.must(err)
+	}
+	if n := len(s.claims("same-fallback", "")); n > 1 {
+		t.Errorf("%d claims of ours for the node that was deleted in the same moment, want one at most", n)
+	}
+	list, err := claims.List(s.ctx, metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool in (same,same-fallback)"})
+	s.must(err)
+	if len(list.Items) != 1 {
+		t.Errorf("%d nodes for the four pods of web, want one", len(list.Items))
+	}
+}

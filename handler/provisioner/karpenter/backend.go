@@ -1,0 +1,183 @@
+package karpenter
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// Options configure a Backend.
+type Options struct {
+	// FallbackNodePools names for a NodePool the one that replaces its nodes. The
+	// NodePool's own annotation, [FallbackAnnotation], goes before it.
+	FallbackNodePools map[string]string
+
+	// SingleNode says that Request is called for one node only, that of the process:
+	// then only its replacement is watched. A burst would otherwise show every node's
+	// replacement to every node.
+	SingleNode bool
+
+	// TTL is how long a replacement may be Ready without a pod before it is returned,
+	// where Karpenter itself would keep it; zero is for ever.
+	TTL time.Duration
+
+	// Dynamic reads and writes Karpenter's objects, and reads disruption budgets and
+	// DaemonSets.
+	Dynamic dynamic.Interface
+	// Nodes and Pods tell whether a replacement is in use.
+	Nodes Nodes
+	Pods  Pods
+
+	Events Events // nil: none
+
+	// Notify is called with the name of an interrupted node when its replacement may
+	// have changed, so that Request is worth a call. It is called from any goroutine,
+	// also when nothing has changed, and must not block. It may be nil.
+	Notify func(node string)
+
+	Registerer prometheus.Registerer // nil: metrics are kept and not shown
+	Logger     zerolog.Logger
+}
+
+// Nodes is the subset of the Nodes API that the backend uses.
+type Nodes interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
+}
+
+// Pods is the subset of the Pods API, of all namespaces, that the backend uses.
+type Pods interface {
+	List(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error)
+}
+
+// Backend makes replacements with Karpenter.
+type Backend struct {
+	fallbacks map[string]string
+	ttl       time.Duration
+	client    dynamic.Interface
+	nodes     Nodes
+	pods      Pods
+	notify    func(string)
+	events    events
+	pools     *pools
+	claims    *claims
+	ledger    *ledger
+	daemons   *daemons
+	keeper    *keeper
+	log       zerolog.Logger
+
+	mu   sync.Mutex
+	said map[string]struct{} // what the log has been told once
+}
+
+var (
+	_ provisioner.Backend    = (*Backend)(nil)
+	_ provisioner.ReadyTimer = (*Backend)(nil)
+)
+
+// New returns a Backend. It makes no call and starts nothing.
+func New(opts Options) *Backend {
+	if opts.Notify == nil {
+		opts.Notify = func(string) {}
+	}
+	b := &Backend{
+		fallbacks: opts.FallbackNodePools,
+		ttl:       opts.TTL,
+		client:    opts.Dynamic,
+		nodes:     opts.Nodes,
+		pods:      opts.Pods,
+		notify:    opts.Notify,
+		events:    events{opts.Events},
+		pools:     newPools(opts.Dynamic),
+		ledger:    newLedger(opts.Dynamic),
+		daemons:   &daemons{client: opts.Dynamic},
+		said:      map[string]struct{}{},
+		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
+	}
+	b.ledger.full = newLimitRefusals(opts.Registerer)
+	b.keeper = newKeeper(b)
+	b.claims = newClaims(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
+	return b
+}
+
+// Name implements provisioner.Backend.
+func (b *Backend) Name() string { return provisioner.Karpenter }
+
+// Made reports whether a NodeClaim owns the node, or the label of a NodePool says so.
+func (b *Backend) Made(node *corev1.Node) bool { return madeByKarpenter(node) }
+
+// Run follows the claims until ctx is done, and returns nil then. It begins with those
+// that an earlier process has left behind; where there are none it is idle until the
+// first is requested. It may be called once.
+func (b *Backend) Run(ctx context.Context) error {
+	var g sync.WaitGroup
+	g.Go(func() { b.claims.run(ctx) })
+	g.Go(func() { b.keeper.run(ctx) })
+	g.Go(func() { b.sweep(ctx) })
+	g.Wait()
+	return nil
+}
+
+// Request implements provisioner.Backend.
+func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+	prev := own(rec)
+	if prev == nil {
+		return b.next(ctx, node, rec, need, nil)
+	}
+	r, err := b.follow(ctx, rec.Instance, *prev)
+	if err != nil || r.State != provisioner.StateFailed || !provisioner.Pending(prev.State) {
+		return r, err
+	}
+	return b.next(ctx, node, rec, need, &r)
+}
+
+// Choose implements provisioner.Backend.
+func (b *Backend) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+	if prev := own(rec); prev != nil {
+		return *prev, nil
+	}
+	_, r, err := b.choose(ctx, node, rec, need, nil)
+	return r, err
+}
+
+// ReadyAfter implements provisioner.ReadyTimer with what Karpenter has written on the
+// claim.
+func (b *Backend) ReadyAfter(r interruption.Replacement) (time.Duration, bool) {
+	claim, _ := b.claims.get(r.Name)
+	if claim == nil {
+		return 0, false
+	}
+	return claim.readyAfter(), true
+}
+
+// own is the replacement that the record says was asked of Karpenter, or nil.
+func own(rec interruption.Record) *interruption.Replacement {
+	if r := rec.Replacement; r != nil && r.Backend == provisioner.Karpenter && r.Name != "" {
+		return r
+	}
+	return nil
+}
+
+func unsupported(reason string) interruption.Replacement {
+	return interruption.Replacement{Backend: provisioner.Karpenter, State: provisioner.StateUnsupported, Reason: reason}
+}
+
+// sayOnce reports whether the reason is new to the log. There are few such reasons:
+// they are about the cluster, and not about a node.
+func (b *Backend) sayOnce(reason string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, again := b.said[reason]
+	b.said[reason] = struct{}{}
+	return !again
+}

@@ -1,0 +1,158 @@
+package karpenter
+
+import (
+	"slices"
+	"strconv"
+)
+
+// constraint is what all requirements on one label key allow together.
+type constraint struct {
+	in       []string // nil: any value
+	notIn    []string
+	min, max *int64 // inclusive; values must be integers where one is set
+	exists   bool   // the label must be there
+	absent   bool   // the label must not be there
+}
+
+// constraintOn joins the requirements on the key. What cannot be understood, as the
+// bound "many", constrains nothing: Karpenter's own validation refuses it.
+func constraintOn(key string, requirements []requirement) constraint {
+	c := constraint{}
+	for _, r := range requirements {
+		if r.Key != key {
+			continue
+		}
+		switch r.Operator {
+		case "In":
+			c.exists = true
+			if c.in == nil {
+				c.in = slices.Clone(r.Values)
+				if c.in == nil {
+					c.in = []string{}
+				}
+			} else {
+				c.in = intersect(c.in, r.Values)
+			}
+		case "NotIn":
+			c.notIn = append(c.notIn, r.Values...)
+		case "Exists":
+			c.exists = true
+		case "DoesNotExist":
+			c.absent = true
+		case "Gt", "Gte", "Lt", "Lte":
+			c.exists = true
+			c.bound(r)
+		}
+	}
+	return c
+}
+
+func (c *constraint) bound(r requirement) {
+	if len(r.Values) != 1 {
+		return
+	}
+	// 32 bits are plenty, and leave room for the off-by-one below.
+	n, err := strconv.ParseInt(r.Values[0], 10, 32)
+	if err != nil {
+		return
+	}
+	switch r.Operator {
+	case "Gt":
+		n++
+	case "Lt":
+		n--
+	}
+	switch r.Operator {
+	case "Gt", "Gte":
+		if c.min == nil || n > *c.min {
+			c.min = &n
+		}
+	case "Lt", "Lte":
+		if c.max == nil || n < *c.max {
+			c.max = &n
+		}
+	}
+}
+
+// allows reports whether the label may have the value.
+func (c constraint) allows(value string) bool {
+	if c.absent || slices.Contains(c.notIn, value) || (c.in != nil && !slices.Contains(c.in, value)) {
+		return false
+	}
+	if c.min == nil && c.max == nil {
+		return true
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	return err == nil && (c.min == nil || n >= *c.min) && (c.max == nil || n <= *c.max)
+}
+
+// possible reports whether a node can satisfy the requirements at all.
+func (c constraint) possible() bool {
+	switch {
+	case c.absent:
+		return !c.exists
+	case c.in != nil:
+		return slices.ContainsFunc(c.in, c.allows)
+	case c.min != nil && c.max != nil:
+		return *c.min <= *c.max
+	}
+	return true
+}
+
+// pick is a value for the label: the preferred one if it is not empty and allowed,
+// else the first that is. There is none where the label need not be there.
+func (c constraint) pick(preferred string) (string, bool) {
+	if preferred != "" && c.allows(preferred) {
+		return preferred, true
+	}
+	if !c.exists || c.absent {
+		return "", false
+	}
+	if c.in != nil {
+		for _, v := range slices.Sorted(slices.Values(c.in)) {
+			if c.allows(v) {
+				return v, true
+			}
+		}
+		return "", false
+	}
+	first := int64(0)
+	switch {
+	case c.min != nil:
+		first = *c.min
+	case c.max != nil:
+		first = min(0, *c.max)
+	}
+	// Each excluded value can stand in the way once.
+	for n := first; n <= first+int64(len(c.notIn)); n++ {
+		if v := strconv.FormatInt(n, 10); c.allows(v) {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// covers reports whether every value that other allows is allowed by c. It answers
+// no where it cannot tell.
+func (c constraint) covers(other constraint) bool {
+	if c.absent || other.in == nil {
+		return false
+	}
+	for _, v := range other.in {
+		if other.allows(v) && !c.allows(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// intersect keeps of a what b holds too, in the order of a. It is never nil.
+func intersect(a, b []string) []string {
+	both := []string{}
+	for _, v := range a {
+		if slices.Contains(b, v) {
+			both = append(both, v)
+		}
+	}
+	return both
+}

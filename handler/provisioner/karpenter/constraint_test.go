@@ -1,0 +1,53 @@
+package karpenter
+
+import "testing"
+
+func TestConstraint(t *testing.T) {
+	type list = []requirement
+	on := func(operator string, values ...string) requirement {
+		return requirement{Key: "k", Operator: operator, Values: values}
+	}
+	for name, tt := range map[string]struct {
+		list      list
+		preferred string
+		want      string
+		picked    bool
+	}{
+		"no requirement":              {nil, "", "", false},
+		"no requirement, preferred":   {nil, "x", "x", true},
+		"in":                          {list{on("In", "b", "a")}, "", "a", true},
+		"in, preferred":               {list{on("In", "a", "b")}, "b", "b", true},
+		"in, preferred not allowed":   {list{on("In", "a", "b")}, "c", "a", true},
+		"in and in":                   {list{on("In", "a", "b"), on("In", "b", "c")}, "a", "b", true},
+		"in and not in":               {list{on("In", "a", "b"), on("NotIn", "a")}, "a", "b", true},
+		"contradiction":               {list{on("In", "a"), on("In", "b")}, "a", "", false},
+		"in of nothing":               {list{on("In")}, "a", "", false},
+		"in of nothing, then of more": {list{on("In"), on("In", "a")}, "a", "", false},
+		"exists":                      {list{on("Exists")}, "", "0", true},
+		"exists, preferred":           {list{on("Exists")}, "x", "x", true},
+		"exists and not in":           {list{on("Exists"), on("NotIn", "0", "1")}, "1", "2", true},
+		"not in needs no label":       {list{on("NotIn", "a")}, "a", "", false},
+		"does not exist":              {list{on("DoesNotExist")}, "a", "", false},
+		"exists and does not":         {list{on("Exists"), on("DoesNotExist")}, "", "", false},
+		"greater":                     {list{on("Gt", "3")}, "3", "4", true},
+		"greater, preferred":          {list{on("Gt", "3")}, "7", "7", true},
+		"greater, preferred no number": {
+			list{on("Gt", "3")}, "many", "4", true},
+		"at least":         {list{on("Gte", "3")}, "", "3", true},
+		"less":             {list{on("Lt", "3")}, "9", "0", true},
+		"less than zero":   {list{on("Lte", "-3")}, "", "-3", true},
+		"between":          {list{on("Gt", "3"), on("Lt", "6"), on("NotIn", "4")}, "", "5", true},
+		"empty range":      {list{on("Gt", "3"), on("Lt", "4")}, "", "", false},
+		"tightest bounds":  {list{on("Gt", "3"), on("Gt", "5"), on("Lt", "9"), on("Lt", "7")}, "4", "6", true},
+		"unreadable bound": {list{on("Gt", "many")}, "x", "x", true},
+		"unknown operator": {list{on("Near", "x")}, "y", "y", true},
+		"other key":        {list{{Key: "other", Operator: "In", Values: []string{"x"}}}, "", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, picked := constraintOn("k", tt.list).pick(tt.preferred)
+			if got != tt.want || picked != tt.picked {
+				t.Errorf("pick(%q) = %q, %t; want %q, %t", tt.preferred, got, picked, tt.want, tt.picked)
+			}
+		})
+	}
+}

@@ -1,0 +1,29 @@
+package karpenter
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Reasons of our Events on NodeClaims.
+const (
+	reasonReplaces    = "ReplacesInterruptedNode"
+	reasonNotLaunched = "NotLaunched"
+	reasonUnused      = "ReplacementUnused"
+	reasonUnprotected = "ProtectionRemoved"
+)
+
+// Events writes Kubernetes Events. It does not block or fail.
+type Events interface {
+	About(object *corev1.ObjectReference, warning bool, reason, text string)
+}
+
+// events may be of no Events.
+type events struct{ Events }
+
+func (e events) claim(name string, uid types.UID, warning bool, reason, text string) {
+	if e.Events == nil {
+		return
+	}
+	e.About(&corev1.ObjectReference{APIVersion: karpenterGroup + "/v1", Kind: "NodeClaim", Name: name, UID: uid}, warning, reason, text)
+}

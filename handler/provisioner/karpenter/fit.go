@@ -1,0 +1,303 @@
+package karpenter
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+
+	"spot-handler/handler/provisioner"
+)
+
+// shape is what is known of a node that a pool would give: fixed labels, and for the
+// labels that the provider gives, what the pool and the pods so far require. A pod
+// that fits narrows it.
+//
+// It answers as Karpenter's own scheduler would, as far as that looks at nodes alone:
+// affinity and spread among pods are left to it.
+type shape struct {
+	provider string            // the node class's group
+	labels   map[string]string // certain
+	given    []requirement     // of the pool
+	needed   []requirement     // of the pods, beyond what the pool gives anyway
+	taints   []corev1.Taint
+
+	// inherited are labels of the interrupted node that its pool does not declare:
+	// somebody else puts them on nodes, and will on the next.
+	inherited map[string]string
+	zone      string // of the interrupted node, where the volumes of its pods are
+}
+
+// newShape is the shape of the pool's nodes in the interrupted node's place. The
+// source pool may be nil.
+func newShape(pool, source *nodePool, node *corev1.Node) *shape {
+	template := pool.Spec.Template
+	s := &shape{
+		provider:  template.Spec.NodeClassRef.Group,
+		labels:    maps.Clone(template.Metadata.Labels),
+		given:     template.Spec.Requirements,
+		inherited: map[string]string{},
+		zone:      node.Labels[corev1.LabelTopologyZone],
+	}
+	if s.labels == nil {
+		s.labels = map[string]string{}
+	}
+	maps.Copy(s.labels, customLabels(pool, node))
+	s.labels[nodePoolLabel] = pool.Name
+	s.labels[template.Spec.NodeClassRef.label()] = template.Spec.NodeClassRef.Name
+	if region := node.Labels[corev1.LabelTopologyRegion]; region != "" {
+		s.labels[corev1.LabelTopologyRegion] = region // one cluster, one region
+	}
+	for _, t := range template.Spec.Taints {
+		if t.Effect != corev1.TaintEffectPreferNoSchedule {
+			s.taints = append(s.taints, t)
+		}
+	}
+	for key, value := range node.Labels {
+		if source == nil || !declares(source, key) {
+			s.inherited[key] = value
+		}
+	}
+	// On demand wherever the pool has it: the replacement of a spot instance is to be
+	// there in two minutes and to stay.
+	if capacity := constraintOn(capacityTypeLabel, s.given); capacity.allows(onDemand) {
+		values := []string{onDemand}
+		if slices.Contains(capacity.in, reserved) {
+			values = append(values, reserved)
+		}
+		s.need(requirement{Key: capacityTypeLabel, Operator: "In", Values: values})
+	}
+	return s
+}
+
+// declares reports whether the pool says something about the label.
+func declares(pool *nodePool, key string) bool {
+	_, labeled := pool.Spec.Template.Metadata.Labels[key]
+	return labeled || key == nodePoolLabel || key == pool.Spec.Template.Spec.NodeClassRef.label() ||
+		slices.ContainsFunc(pool.Spec.Template.Spec.Requirements, func(r requirement) bool { return r.Key == key })
+}
+
+// admit narrows the shape to where the pod can run, or says what speaks against that.
+func (s *shape) admit(pod *corev1.Pod) string {
+	needed, reason := s.fits(pod)
+	if reason != "" {
+		return reason
+	}
+	s.needed = needed
+	return ""
+}
+
+// fits says what has to be required of the node for the pod, on top of what is
+// already, or why it cannot run there.
+func (s *shape) fits(pod *corev1.Pod) (needed []requirement, reason string) {
+	for _, taint := range s.taints {
+		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, &taint, false) }
+		if !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
+			return nil, "does not tolerate " + taint.ToString()
+		}
+	}
+	trial := *s
+	trial.needed = slices.Clone(s.needed)
+	for _, key := range slices.Sorted(maps.Keys(pod.Spec.NodeSelector)) {
+		if reason := trial.require(requirement{Key: key, Operator: "In", Values: []string{pod.Spec.NodeSelector[key]}}); reason != "" {
+			return nil, reason
+		}
+	}
+	if s.zone != "" && slices.ContainsFunc(pod.Spec.Volumes, isClaimed) {
+		if reason := trial.require(requirement{Key: corev1.LabelTopologyZone, Operator: "In", Values: []string{s.zone}}); reason != "" {
+			return nil, "has volumes and " + reason
+		}
+	}
+	return trial.requireTerms(pod)
+}
+
+// isClaimed: the volume is where it was bound. Whether it can be attached elsewhere
+// stands on the volume alone, so that each counts as bound to the node's zone.
+func isClaimed(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }
+
+// requireTerms takes the first of the pod's required node affinity terms that fits.
+func (s *shape) requireTerms(pod *corev1.Pod) (needed []requirement, reason string) {
+	a := pod.Spec.Affinity
+	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+		return s.needed, ""
+	}
+	terms := joined(a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms)
+	for _, term := range terms {
+		trial := *s
+		trial.needed = slices.Clone(s.needed)
+		termReason := trial.requireTerm(term, isDaemon(pod))
+		if termReason == "" {
+			return trial.needed, ""
+		}
+		if reason == "" {
+			reason = termReason
+		}
+	}
+	if reason == "" {
+		reason = "has a node affinity that nothing satisfies"
+	}
+	return nil, reason
+}
+
+func (s *shape) requireTerm(term corev1.NodeSelectorTerm, daemon bool) string {
+	if len(term.MatchFields) > 0 && !daemon { // of a DaemonSet they name its pod's node
+		return "needs one certain node"
+	}
+	if len(term.MatchFields)+len(term.MatchExpressions) == 0 {
+		return "has an empty node affinity"
+	}
+	for _, e := range term.MatchExpressions {
+		if reason := s.require(requirement{Key: e.Key, Operator: string(e.Operator), Values: e.Values}); reason != "" {
+			return reason
+		}
+	}
+	return ""
+}
+
+// joined makes one term of several that each name values of the same label, so that
+// the choice among them is left to Karpenter.
+func joined(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
+	if len(terms) < 2 {
+		return terms
+	}
+	var all []string
+	for _, t := range terms {
+		if len(t.MatchFields) > 0 || len(t.MatchExpressions) != 1 || t.MatchExpressions[0].Operator != corev1.NodeSelectorOpIn ||
+			t.MatchExpressions[0].Key != terms[0].MatchExpressions[0].Key {
+			return terms
+		}
+		all = append(all, t.MatchExpressions[0].Values...)
+	}
+	slices.Sort(all)
+	return []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+		{Key: terms[0].MatchExpressions[0].Key, Operator: corev1.NodeSelectorOpIn, Values: slices.Compact(all)},
+	}}}
+}
+
+// require adds one requirement of a pod's, or says that it cannot be met.
+func (s *shape) require(r requirement) string {
+	if key, ok := aliases[r.Key]; ok {
+		r.Key = key
+	}
+	if value, ok := s.labels[r.Key]; ok {
+		return unmet(r, satisfied(r, value, true))
+	}
+	switch {
+	case r.Key == corev1.LabelHostname:
+		return unmet(r, r.Operator == "NotIn" || r.Operator == "Exists") // the name is not known before
+	case refused(r.Key):
+		return "" // Karpenter sets these on every node
+	case wellKnown(r.Key, s.provider):
+		return s.need(r)
+	}
+	value, present := s.inherited[r.Key]
+	return unmet(r, satisfied(r, value, present))
+}
+
+// need requires a label that the provider gives, unless it is given anyway.
+func (s *shape) need(r requirement) string {
+	have := append(slices.Clone(s.given), s.needed...)
+	if constraintOn(r.Key, []requirement{r}).covers(constraintOn(r.Key, have)) && constraintOn(r.Key, have).possible() {
+		return ""
+	}
+	if !constraintOn(r.Key, append(have, r)).possible() {
+		return unmet(r, false)
+	}
+	s.needed = append(s.needed, r)
+	return ""
+}
+
+// satisfied reports whether a label satisfies a requirement.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#operators
+func satisfied(r requirement, value string, present bool) bool {
+	switch r.Operator {
+	case "NotIn":
+		return !present || !slices.Contains(r.Values, value)
+	case "DoesNotExist":
+		return !present
+	case "Exists":
+		return present
+	}
+	return present && constraintOn(r.Key, []requirement{r}).allows(value)
+}
+
+func unmet(r requirement, met bool) string {
+	if met {
+		return ""
+	}
+	if r.Operator == "In" && len(r.Values) == 1 {
+		return "needs " + r.Key + "=" + r.Values[0]
+	}
+	return strings.TrimSpace(fmt.Sprintf("needs %s %s %s", r.Key, r.Operator, strings.Join(r.Values, ",")))
+}
+
+// aliases are older names of well-known labels, which Karpenter reads as these.
+var aliases = map[string]string{
+	corev1.LabelFailureDomainBetaZone:   corev1.LabelTopologyZone,
+	corev1.LabelFailureDomainBetaRegion: corev1.LabelTopologyRegion,
+	corev1.LabelInstanceType:            corev1.LabelInstanceTypeStable,
+	"beta.kubernetes.io/arch":           corev1.LabelArchStable,
+	"beta.kubernetes.io/os":             corev1.LabelOSStable,
+}
+
+func isDaemon(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "DaemonSet"
+}
+
+// fit is what of a need a pool can take.
+type fit struct {
+	need   provisioner.Need // what fits
+	out    map[string][]string
+	needed []requirement // what has to be required of the node for it
+}
+
+// fitTo sorts out who fits the shape, in the order of the list.
+func fitTo(s *shape, need provisioner.Need) fit {
+	f := fit{out: map[string][]string{}}
+	for _, pod := range need.Moving {
+		if reason := s.admit(pod); reason != "" {
+			f.out[reason] = append(f.out[reason], pod.Namespace+"/"+pod.Name)
+			continue
+		}
+		f.need.Moving = append(f.need.Moving, pod)
+	}
+	for _, pod := range need.Daemons {
+		if _, reason := s.fits(pod); reason == "" {
+			f.need.Daemons = append(f.need.Daemons, pod)
+		}
+	}
+	f.need.Surged, f.needed = need.Surged, s.needed
+	return f
+}
+
+// remark says which pods do not fit, and why, or is empty.
+func (f fit) remark() string {
+	const most = 3 // of reasons, and of pods for each: it is kept on the Node
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(f.out)) {
+		pods := f.out[reason]
+		names := strings.Join(pods[:min(len(pods), most)], ", ")
+		if more := len(pods) - most; more > 0 {
+			names += fmt.Sprintf(" and %d more", more)
+		}
+		parts = append(parts, fmt.Sprintf("%s %s", names, reason))
+	}
+	if more := len(parts) - most; more > 0 {
+		parts = append(parts[:most], fmt.Sprintf("%d more reasons", more))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// left is the number of pods that do not fit.
+func (f fit) left() int {
+	n := 0
+	for _, pods := range f.out {
+		n += len(pods)
+	}
+	return n
+}

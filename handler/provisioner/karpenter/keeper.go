@@ -1,0 +1,310 @@
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/util/workqueue"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+const (
+	// orphanGrace is how much longer than launchTimeout a claim may be unlaunched
+	// before it is deleted without its node's reconciliation, which has the first word.
+	orphanGrace = 10 * time.Second
+
+	// landingCheck is how often a protected replacement is looked at for its pods.
+	// Those that wait for it land with its first heartbeat.
+	landingCheck = 2 * time.Second
+
+	// laterCheck is when to look again at what others have to move on first.
+	laterCheck = 30 * time.Second
+
+	// bootLimit is how long a launched instance may take to be Ready. Karpenter gives up
+	// one that has not registered by then.
+	bootLimit = 15 * time.Minute
+
+	// keepers is how many claims are looked at in the same moment.
+	keepers = 4
+)
+
+// Values of SettledLabel.
+const (
+	settledUsed = "used" // pods run there
+	settledLeft = "left" // empty, and Karpenter's consolidation takes it away
+)
+
+// keeper sees each of our claims through to where it needs us no more: it takes back
+// what is never launched or never used, and ends the protection from consolidation.
+// What it goes by is on the claim, so that any process can go on from there.
+type keeper struct {
+	b     *Backend
+	queue workqueue.TypedRateLimitingInterface[string]
+
+	mu   sync.Mutex
+	over map[string]bool // claims whose interrupted node has been drained, as far as we were told
+}
+
+func newKeeper(b *Backend) *keeper {
+	return &keeper{b: b, over: map[string]bool{}, queue: workqueue.NewTypedRateLimitingQueue(
+		workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second))}
+}
+
+// add has the claim looked at. It never blocks.
+func (k *keeper) add(claim string) { k.queue.Add(claim) }
+
+// drained says that the claim's pods have moved, or will not any more.
+func (k *keeper) drained(claim string) {
+	if known, synced := k.b.claims.get(claim); known == nil && synced && !k.b.claims.single {
+		return // gone
+	}
+	k.mu.Lock()
+	k.over[claim] = true
+	k.mu.Unlock()
+	k.add(claim)
+}
+
+func (k *keeper) run(ctx context.Context) {
+	var workers sync.WaitGroup
+	for range keepers {
+		workers.Go(func() {
+			for k.work(ctx) {
+			}
+		})
+	}
+	<-ctx.Done()
+	k.queue.ShutDown()
+	workers.Wait()
+}
+
+func (k *keeper) work(ctx context.Context) bool {
+	name, shutdown := k.queue.Get()
+	if shutdown {
+		return false
+	}
+	defer k.queue.Done(name)
+	again, err := k.look(ctx, name)
+	switch {
+	case ctx.Err() != nil:
+	case err != nil:
+		if reason, ok := unavailable(err); ok {
+			if k.b.sayOnce(reason) {
+				k.b.log.Warn().Str("reason", reason).Msg("replacements not looked after")
+			}
+			k.queue.AddAfter(name, recheck)
+			return true
+		}
+		k.b.log.Warn().Err(err).Str("nodeclaim", name).Msg("look after replacement")
+		k.queue.AddRateLimited(name)
+	default:
+		k.queue.Forget(name)
+		if again > 0 {
+			k.queue.AddAfter(name, again)
+		}
+	}
+	return true
+}
+
+// look takes the claim one step on, and says when to look again; zero is never, or
+// when it is added.
+func (k *keeper) look(ctx context.Context, name string) (time.Duration, error) {
+	claim, err := k.claim(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	if claim == nil || !claim.DeletionTimestamp.IsZero() || claim.Labels[ReplacesLabel] == "" || claim.Labels[SettledLabel] != "" {
+		k.forget(name)
+		return 0, nil
+	}
+	switch {
+	case claim.state() == provisioner.StateRequested:
+		if left := launchTimeout + orphanGrace - time.Since(claim.CreationTimestamp.Time); left > 0 {
+			return left, nil
+		}
+		return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
+	case claim.Annotations[ProtectedAnnotation] != "":
+		again, err := k.unprotect(ctx, claim)
+		if again > 0 || err != nil {
+			return again, err
+		}
+	}
+	return k.settle(ctx, claim)
+}
+
+// claim is what is known of the claim, or nil where there is none.
+func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
+	if !k.b.claims.single {
+		if claim, _ := k.b.claims.get(name); claim != nil {
+			return claim, nil
+		}
+	}
+	u, err := k.b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{})
+	if isMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+	}
+	return decodeClaim(u)
+}
+
+// left is the time until the claim is to be used.
+func (k *keeper) left(claim *nodeClaim) time.Duration {
+	since := claim.since("Initialized")
+	if since.IsZero() {
+		since = claim.since("Launched").Add(bootLimit)
+	}
+	return time.Until(since.Add(k.b.ttl))
+}
+
+// due reports whether whoever asked for the claim should have dealt with it by now.
+func (k *keeper) due(claim *nodeClaim) bool {
+	switch {
+	case claim.state() == provisioner.StateRequested:
+		return time.Since(claim.CreationTimestamp.Time) >= launchTimeout+orphanGrace
+	case claim.Annotations[ProtectedAnnotation] != "":
+		return !time.Now().Before(claim.protectedUntil())
+	}
+	return k.b.ttl > 0 && k.left(claim) <= 0
+}
+
+// settle decides about a replacement that was launched a while ago: hands off it if it
+// is used or Karpenter takes it away, else it is taken back.
+func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
+	left := k.left(claim)
+	if k.b.ttl <= 0 || left > 0 {
+		if !k.b.claims.single || !k.isDrained(claim.Name) {
+			if k.b.ttl <= 0 {
+				k.forget(claim.Name)
+				return 0, nil
+			}
+			return left, nil
+		}
+		// This process ends with its node: what is clear now is not left for others.
+		if pods, err := k.pods(ctx, claim); err != nil || pods == 0 {
+			return max(0, left), err
+		}
+		return 0, k.handOver(ctx, claim, settledUsed)
+	}
+	pods, err := k.pods(ctx, claim)
+	if err != nil {
+		return 0, err
+	}
+	if pods > 0 {
+		return 0, k.handOver(ctx, claim, settledUsed)
+	}
+	switch over, err := k.isOver(ctx, claim); {
+	case err != nil:
+		return 0, err
+	case !over:
+		return laterCheck, nil
+	}
+	pool, err := k.b.pools.get(ctx, claim.Labels[nodePoolLabel])
+	if err != nil {
+		return 0, err
+	}
+	if pool != nil && pool.broken == "" {
+		if _, ok := pool.consolidates(); ok {
+			return 0, k.handOver(ctx, claim, settledLeft)
+		}
+	}
+	return k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.ttl))
+}
+
+// remove deletes a claim that is of no use. One that has changed meanwhile is to be
+// looked at again.
+func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason, text string) (time.Duration, error) {
+	preconditions := &metav1.Preconditions{UID: &claim.UID}
+	if claim.state() == provisioner.StateRequested { // with the next version it may be launched
+		preconditions.ResourceVersion = &claim.ResourceVersion
+	}
+	err := k.b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
+	switch {
+	case isMissing(err):
+		return 0, nil
+	case apierrors.IsConflict(err):
+		if !k.b.claims.single {
+			_, err = k.b.fresh(ctx, claim.Name)
+			return time.Second, err
+		}
+		return time.Second, nil
+	case err != nil:
+		return 0, judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
+	}
+	k.forget(claim.Name)
+	k.b.events.claim(claim.Name, claim.UID, warn, reason, text)
+	k.b.log.Info().Str("nodeclaim", claim.Name).Str("nodepool", claim.Labels[nodePoolLabel]).
+		Str("node", claim.Annotations[NodeAnnotation]).Str("reason", text).Msg("replacement taken back")
+	return 0, nil
+}
+
+// pods counts those on the claim's node that would not be on any node.
+func (k *keeper) pods(ctx context.Context, claim *nodeClaim) (int, error) {
+	if claim.Status.NodeName == "" {
+		return 0, nil
+	}
+	list, err := k.b.pods.List(ctx, metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector("spec.nodeName", claim.Status.NodeName).String(),
+		ResourceVersion: "0", // from the watch cache's index of nodes, not a quorum read
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list pods on node %q: %w", claim.Status.NodeName, err)
+	}
+	n := 0
+	for i := range list.Items {
+		pod := &list.Items[i]
+		finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+		if !finished && !isDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// wanted is how many pods the claim was made for.
+func (c *nodeClaim) wanted() int {
+	n, err := strconv.Atoi(c.Annotations[PodsAnnotation])
+	if err != nil {
+		return 1
+	}
+	return max(1, n)
+}
+
+// isOver reports whether no pod will come to the claim's node any more from the one
+// that it replaces: that has been drained, or is gone, or is in another life.
+func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
+	name := claim.Annotations[NodeAnnotation]
+	if k.isDrained(claim.Name) || name == "" {
+		return true, nil
+	}
+	node, err := k.b.nodes.Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("get Node %q: %w", name, err)
+	}
+	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
+	return err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over(), nil
+}
+
+func (k *keeper) isDrained(claim string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.over[claim]
+}
+
+func (k *keeper) forget(claim string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.over, claim)
+}

@@ -1,0 +1,222 @@
+package karpenter
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/singleflight"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+)
+
+const (
+	// maxOrder is how long an order counts that no list shows. A claim that was made is
+	// in every list by then, so that there is none.
+	maxOrder = time.Minute
+
+	// usagePage is how many claims are read at once: they are large, and a pool may
+	// have thousands.
+	usagePage = 200
+)
+
+// ledger knows what a pool has of what it limits: nobody enforces the limits on a
+// NodeClaim that Karpenter did not make, and overshoot then blocks Karpenter.
+//
+// What the pool's status says is not enough: Karpenter brings it up to date only while
+// every claim of the cluster is launched, which in a burst is none too often. So
+// the pool's claims are summed up, read at most once per poolTTL however many ask, and
+// on top of that all that was ordered here since. A claim counts with its instance's
+// capacity, and before its launch with what it may come to.
+type ledger struct {
+	client dynamic.Interface
+	reads  singleflight.Group
+
+	mu     sync.Mutex
+	usages map[string]*usage // by NodePool
+	orders map[string]*order // by NodeClaim
+
+	full prometheus.Counter // of refusals; nil is not counted
+}
+
+// usage is what a pool's claims came to at some time.
+type usage struct {
+	asked  time.Time
+	sum    corev1.ResourceList
+	claims map[string]struct{}
+}
+
+// order is a claim that the last usage may lack.
+type order struct {
+	pool string
+	size corev1.ResourceList
+	at   time.Time
+}
+
+func newLedger(client dynamic.Interface) *ledger {
+	return &ledger{client: client, usages: map[string]*usage{}, orders: map[string]*order{}}
+}
+
+// room says which of the pool's limits leaves no room for the claim of that size, or
+// nothing. For one that is there already there is room: it is counted, and to ask for
+// it again is to ask for nothing. The error is an unavailableError, or transient.
+func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
+	return l.enter(ctx, pool, claim, size, false)
+}
+
+// reserve is room, and enters the order of the claim if there is. The same claim is
+// entered once.
+func (l *ledger) reserve(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
+	return l.enter(ctx, pool, claim, size, true)
+}
+
+func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList, reserve bool) (full string, err error) {
+	if len(pool.Spec.Limits) == 0 {
+		return "", nil
+	}
+	u, err := l.usage(ctx, pool.Name)
+	if err != nil {
+		return "", err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, there := u.claims[claim]; there || l.orders[claim] != nil {
+		return "", nil
+	}
+	more := withNode(size)
+	for name, o := range l.orders {
+		if o.pool != pool.Name {
+			continue
+		}
+		if _, counted := u.claims[name]; counted || u.asked.After(o.at.Add(maxOrder)) {
+			delete(l.orders, name)
+			continue
+		}
+		add(more, withNode(o.size))
+	}
+	if full := exceeded(pool, u.sum, more); full != "" {
+		if l.full != nil {
+			l.full.Inc()
+		}
+		return full, nil
+	}
+	if reserve {
+		l.orders[claim] = &order{pool: pool.Name, size: size, at: time.Now()}
+	}
+	return "", nil
+}
+
+// forget drops the order of a claim that there is not or no longer.
+func (l *ledger) forget(claim string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.orders, claim)
+}
+
+// usage is the pool's, not older than poolTTL.
+func (l *ledger) usage(ctx context.Context, pool string) (*usage, error) {
+	if u := l.known(pool); u != nil {
+		return u, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout) // shared, as in pools.get
+	defer cancel()
+	v, err, _ := l.reads.Do(pool, func() (any, error) {
+		if u := l.known(pool); u != nil { // an earlier flight has landed
+			return u, nil
+		}
+		return l.read(ctx, pool)
+	})
+	u, _ := v.(*usage)
+	return u, err
+}
+
+func (l *ledger) known(pool string) *usage {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if u := l.usages[pool]; u != nil && time.Now().Before(u.asked.Add(poolTTL)) {
+		return u
+	}
+	return nil
+}
+
+// read is consistent: what a leader that has just died has ordered is in it.
+func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
+	u := &usage{asked: time.Now(), sum: corev1.ResourceList{}, claims: map[string]struct{}{}}
+	options := metav1.ListOptions{LabelSelector: nodePoolLabel + "=" + pool, Limit: usagePage}
+	for {
+		list, err := l.client.Resource(nodeClaimResource).List(ctx, options)
+		if err != nil {
+			return nil, judge("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
+		}
+		for i := range list.Items {
+			claim, err := decodeClaim(&list.Items[i])
+			if err != nil {
+				continue // Karpenter cannot read it either
+			}
+			u.claims[claim.Name] = struct{}{}
+			add(u.sum, withNode(claim.size()))
+		}
+		if options.Continue = list.GetContinue(); options.Continue == "" {
+			break
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.usages[pool] = u
+	return u, nil
+}
+
+// exceeded names the limits of the pool that are exceeded with more on top of what
+// its claims, or its status, say that it has. A limit on what is not asked for is no
+// matter of ours.
+func exceeded(pool *nodePool, claims, more corev1.ResourceList) string {
+	var over []string
+	for name, limit := range pool.Spec.Limits {
+		asked, ok := more[name]
+		if !ok {
+			continue
+		}
+		used := pool.Status.Resources[name]
+		if q := claims[name]; q.Cmp(used) > 0 {
+			used = q
+		}
+		total := used.DeepCopy()
+		total.Add(asked)
+		if total.Cmp(limit) > 0 {
+			over = append(over, fmt.Sprintf("%s: %s used, %s asked for, limit %s", name, used.String(), asked.String(), limit.String()))
+		}
+	}
+	if len(over) == 0 {
+		return ""
+	}
+	slices.Sort(over)
+	return "limit of NodePool " + pool.Name + " leaves no room (" + strings.Join(over, "; ") + ")"
+}
+
+// withNode adds to a node's size the node itself, which can be limited too.
+func withNode(size corev1.ResourceList) corev1.ResourceList {
+	sum := corev1.ResourceList{}
+	add(sum, size)
+	sum["nodes"] = *resource.NewQuantity(1, resource.DecimalSI)
+	return sum
+}
+
+// size is what a claim counts for: its instance's capacity, and before its launch what
+// it may come to.
+func (c *nodeClaim) size() corev1.ResourceList {
+	if len(c.Status.Capacity) > 0 {
+		return c.Status.Capacity
+	}
+	size := corev1.ResourceList{}
+	if err := json.Unmarshal([]byte(c.Annotations[sizeAnnotation]), &size); err != nil {
+		return c.Spec.Resources.Requests // Karpenter's own, or edited by somebody
+	}
+	return atLeast(c.Spec.Resources.Requests, size)
+}

@@ -1,0 +1,232 @@
+package karpenter
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"spot-handler/handler/provisioner"
+)
+
+// Karpenter's names.
+// https://karpenter.sh/docs/concepts/
+const (
+	karpenterGroup = "karpenter.sh"
+
+	nodePoolLabel         = "karpenter.sh/nodepool"
+	capacityTypeLabel     = "karpenter.sh/capacity-type"
+	disruptedTaint        = "karpenter.sh/disrupted"
+	doNotDisrupt          = "karpenter.sh/do-not-disrupt"
+	hashAnnotation        = "karpenter.sh/nodepool-hash"
+	hashVersionAnnotation = "karpenter.sh/nodepool-hash-version"
+	terminationTimestamp  = "karpenter.sh/nodeclaim-termination-timestamp"
+)
+
+// Our names on Karpenter's objects.
+const (
+	// FallbackAnnotation on a NodePool names the NodePool that replaces its nodes.
+	FallbackAnnotation = "spot-handler/fallback-nodepool"
+
+	// ReplacesLabel on a NodeClaim says that we asked for it, and names the instance
+	// that it replaces.
+	ReplacesLabel = "spot-handler/replaces"
+
+	// NodeAnnotation on a NodeClaim of ours names the interrupted node.
+	NodeAnnotation = "spot-handler/interrupted-node"
+
+	// SettledLabel on a NodeClaim of ours says that we have taken our hands off it:
+	// pods run there, or Karpenter itself will see to it.
+	SettledLabel = "spot-handler/settled"
+
+	// ProtectedAnnotation on a NodeClaim of ours says that its protection from
+	// Karpenter's consolidation is ours, and until when it lasts at the longest
+	// (RFC 3339).
+	ProtectedAnnotation = "spot-handler/protected-until"
+
+	// PodsAnnotation on a NodeClaim of ours is the number of pods that it is made for.
+	PodsAnnotation = "spot-handler/pods"
+
+	// sizeAnnotation on a NodeClaim of ours is what it counts for in its pool's limits
+	// until it is launched, as JSON.
+	sizeAnnotation = "spot-handler/size"
+)
+
+// Capacity types.
+const (
+	onDemand = "on-demand"
+	reserved = "reserved"
+)
+
+var (
+	nodePoolResource  = schema.GroupVersionResource{Group: karpenterGroup, Version: "v1", Resource: "nodepools"}
+	nodeClaimResource = schema.GroupVersionResource{Group: karpenterGroup, Version: "v1", Resource: "nodeclaims"}
+)
+
+// nodePool is a NodePool as it was read at some time.
+type nodePool struct {
+	poolObject
+	templateSpec map[string]any // spec.template.spec, to be copied
+	read         time.Time      // when it was asked for
+	broken       string         // why it could not be decoded; all but its name and annotations is empty then
+}
+
+// poolObject is the part of a NodePool that a replacement rests on.
+type poolObject struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Template struct {
+			Metadata struct {
+				Labels      map[string]string `json:"labels"`
+				Annotations map[string]string `json:"annotations"`
+			} `json:"metadata"`
+			Spec struct {
+				NodeClassRef nodeClassRef   `json:"nodeClassRef"`
+				Requirements []requirement  `json:"requirements"`
+				Taints       []corev1.Taint `json:"taints"`
+			} `json:"spec"`
+		} `json:"template"`
+		Disruption struct {
+			ConsolidateAfter string `json:"consolidateAfter"`
+		} `json:"disruption"`
+		Limits   corev1.ResourceList `json:"limits"`
+		Replicas *int64              `json:"replicas"`
+		Weight   int64               `json:"weight"`
+	} `json:"spec"`
+
+	Status struct {
+		Resources  corev1.ResourceList `json:"resources"`
+		Conditions []condition         `json:"conditions"`
+	} `json:"status"`
+}
+
+// nodeClaim is the part of a NodeClaim that is read, from others' claims and ours.
+type nodeClaim struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		NodeClassRef nodeClassRef  `json:"nodeClassRef"`
+		Requirements []requirement `json:"requirements"`
+		Resources    struct {
+			Requests corev1.ResourceList `json:"requests"`
+		} `json:"resources"`
+	} `json:"spec"`
+
+	Status struct {
+		NodeName   string              `json:"nodeName"`
+		Capacity   corev1.ResourceList `json:"capacity"`
+		Conditions []condition         `json:"conditions"`
+	} `json:"status"`
+}
+
+type nodeClassRef struct {
+	Group string `json:"group"`
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+}
+
+// label is the label that Karpenter sets on what is made of the node class.
+func (r nodeClassRef) label() string { return r.Group + "/" + strings.ToLower(r.Kind) }
+
+type requirement struct {
+	Key       string   `json:"key"`
+	Operator  string   `json:"operator"`
+	Values    []string `json:"values,omitempty"`
+	MinValues *int64   `json:"minValues,omitempty"`
+}
+
+type condition struct {
+	Type               string      `json:"type"`
+	Status             string      `json:"status"`
+	Reason             string      `json:"reason"`
+	Message            string      `json:"message"`
+	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
+}
+
+// find is the condition of that type, or nil.
+func find(conditions []condition, kind string) *condition {
+	for i := range conditions {
+		if conditions[i].Type == kind {
+			return &conditions[i]
+		}
+	}
+	return nil
+}
+
+func (c *condition) isTrue() bool { return c != nil && c.Status == string(metav1.ConditionTrue) }
+
+// state is how far a claim of ours is. Initialized comes last of Karpenter's
+// conditions: the node is Ready, its resources are there, its startup taints gone.
+func (c *nodeClaim) state() string {
+	switch {
+	case find(c.Status.Conditions, "Initialized").isTrue():
+		return provisioner.StateReady
+	case find(c.Status.Conditions, "Launched").isTrue():
+		return provisioner.StateLaunched
+	default:
+		return provisioner.StateRequested
+	}
+}
+
+// since is when the claim came to the condition; zero where it has not.
+func (c *nodeClaim) since(kind string) time.Time {
+	if cond := find(c.Status.Conditions, kind); cond.isTrue() {
+		return cond.LastTransitionTime.Time
+	}
+	return time.Time{}
+}
+
+// readyAfter is how long the claim took to be Ready, in whole seconds as the API
+// keeps them; zero where it is not.
+func (c *nodeClaim) readyAfter() time.Duration {
+	ready := find(c.Status.Conditions, "Initialized")
+	if !ready.isTrue() {
+		return 0
+	}
+	return max(0, ready.LastTransitionTime.Sub(c.CreationTimestamp.Time))
+}
+
+// consolidates is after what time Karpenter takes an empty node of the pool away;
+// false where it does not. Both of its policies take empty nodes.
+func (p *nodePool) consolidates() (time.Duration, bool) {
+	text := p.Spec.Disruption.ConsolidateAfter
+	if text == "Never" {
+		return 0, false
+	}
+	after, err := time.ParseDuration(text)
+	if err != nil {
+		return 0, true // none given: Karpenter's default is 0s
+	}
+	return after, true
+}
+
+// decodePool never fails: what is wrong with the pool is an objection to it, and
+// not an error to retry.
+func decodePool(u *unstructured.Unstructured) *nodePool {
+	pool := &nodePool{}
+	err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &pool.poolObject)
+	if err == nil {
+		pool.templateSpec, _, err = unstructured.NestedMap(u.Object, "spec", "template", "spec")
+	}
+	if err != nil {
+		pool = &nodePool{broken: err.Error()}
+		pool.Name, pool.Annotations = u.GetName(), u.GetAnnotations()
+	}
+	pool.ManagedFields = nil
+	return pool
+}
+
+func decodeClaim(u *unstructured.Unstructured) (*nodeClaim, error) {
+	claim := &nodeClaim{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, claim); err != nil {
+		return nil, fmt.Errorf("decode NodeClaim %q: %w", u.GetName(), err)
+	}
+	claim.ManagedFields = nil
+	return claim, nil
+}

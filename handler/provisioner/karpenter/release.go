@@ -1,0 +1,65 @@
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+)
+
+// Release hands the node back to what made it, which ends it without another look at
+// its pods: the NodeClaim gets the time at which Karpenter stops to be patient with
+// the node's pods, the record's deadline or now, and is deleted. A node that
+// Karpenter did not make is left as it is. It is idempotent: what is gone or being
+// deleted is released.
+func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+	if r := own(rec); r != nil {
+		b.keeper.drained(r.Name)
+	}
+	name, uid, ok := ownerClaim(node)
+	if !ok {
+		return nil
+	}
+	until := time.Now()
+	if d := rec.DeadlineTime(); d.After(until) {
+		until = d
+	}
+	err := b.release(ctx, name, uid, until)
+	if reason, ok := unavailable(err); ok {
+		if b.sayOnce(reason) {
+			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("node not released")
+		}
+		return nil
+	}
+	return err
+}
+
+func (b *Backend) release(ctx context.Context, name string, uid types.UID, until time.Time) error {
+	// The UID in the patch is a precondition: it cannot be changed, and the API server
+	// calls a custom resource invalid with another.
+	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, uid, terminationTimestamp, until.UTC().Format(time.RFC3339))
+	_, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
+	switch {
+	case isMissing(err):
+		return nil
+	case apierrors.IsInvalid(err), apierrors.IsConflict(err):
+		// Another claim of that name, or a patch that lost the race too often.
+		if now, getErr := b.fresh(ctx, name); getErr != nil || (now != nil && now.UID == uid) {
+			return fmt.Errorf("patch NodeClaim %q: %w", name, err)
+		}
+		return nil
+	case err != nil:
+		return judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
+	}
+	err = b.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
+		return judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package karpenter
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+func TestRelease(t *testing.T) {
+	timestamp := func(t *testing.T, c *cluster) string {
+		t.Helper()
+		for _, a := range c.Actions() {
+			if p, ok := a.(clienttesting.PatchAction); ok {
+				return string(p.GetPatch())
+			}
+		}
+		t.Fatal("no patch")
+		return ""
+	}
+	refuse := func(c *cluster, verb string, err error) {
+		c.PrependReactor(verb, "nodeclaims", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, err })
+	}
+	conflict := apierrors.NewConflict(nodeClaimResource.GroupResource(), "spot-abcde", errors.New("precondition"))
+
+	bubble(t, "deadline", func(t *testing.T) {
+		c, rec := newCluster(t, Options{}), record()
+		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+			t.Fatal(err)
+		}
+		want := fmt.Sprintf(`{"metadata":{"uid":"source-uid","annotations":{"karpenter.sh/nodeclaim-termination-timestamp":%q}}}`, rec.Deadline.Format(time.RFC3339))
+		if got := timestamp(t, c); got != want {
+			t.Errorf("patch %s, want %s", got, want)
+		}
+		for _, a := range c.Actions() {
+			if d, ok := a.(clienttesting.DeleteActionImpl); ok {
+				if p := d.DeleteOptions.Preconditions; p == nil || p.UID == nil || *p.UID != "source-uid" {
+					t.Errorf("preconditions %v, want the UID", p)
+				}
+			}
+		}
+		c.wantCalls("patch nodeclaims", "delete nodeclaims")
+	})
+	for name, deadline := range map[string]*time.Time{"no deadline": nil, "deadline past": {}} {
+		bubble(t, name, func(t *testing.T) {
+			c, rec := newCluster(t, Options{}), record()
+			rec.Deadline = deadline
+			if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+				t.Fatal(err)
+			}
+			if now := time.Now().UTC().Format(time.RFC3339); !strings.Contains(timestamp(t, c), now) {
+				t.Errorf("patch %s, want %s", timestamp(t, c), now)
+			}
+		})
+	}
+	bubble(t, "another claim has the name", func(t *testing.T) {
+		other := sourceNodeClaim()
+		other.SetUID("other")
+		c := newCluster(t, Options{}, other)
+		refuse(c, "patch", apierrors.NewInvalid(schema.GroupKind{Group: karpenterGroup, Kind: "NodeClaim"}, "spot-abcde", nil))
+		if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
+			t.Error(err)
+		}
+		c.wantCalls("patch nodeclaims", "get nodeclaims")
+	})
+	bubble(t, "lost race", func(t *testing.T) {
+		c := newCluster(t, Options{})
+		refuse(c, "patch", conflict)
+		if err := c.p.Release(t.Context(), interruptedNode(), record()); err == nil {
+			t.Error("no error, want one that has the caller try again")
+		}
+		c.wantCalls("patch nodeclaims", "get nodeclaims")
+	})
+	bubble(t, "forbidden", func(t *testing.T) {
+		c := newCluster(t, Options{})
+		refuse(c, "patch", apierrors.NewForbidden(nodeClaimResource.GroupResource(), "spot-abcde", nil))
+		for range 3 {
+			if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
+				t.Error(err)
+			}
+		}
+		if lines := strings.Count(c.log.String(), "\n"); lines != 1 {
+			t.Errorf("%d log lines, want 1:\n%s", lines, c.log.String())
+		}
+	})
+	bubble(t, "transient", func(t *testing.T) {
+		c := newCluster(t, Options{})
+		refuse(c, "delete", apierrors.NewServiceUnavailable("starting"))
+		if err := c.p.Release(t.Context(), interruptedNode(), record()); err == nil {
+			t.Error("no error, want a transient one")
+		}
+	})
+	bubble(t, "not Karpenter's", func(t *testing.T) {
+		c, node := newCluster(t, Options{}), interruptedNode()
+		node.OwnerReferences = nil
+		if err := c.p.Release(t.Context(), node, record()); err != nil {
+			t.Error(err)
+		}
+		c.wantCalls()
+	})
+}

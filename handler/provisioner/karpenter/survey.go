@@ -1,0 +1,104 @@
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// unsettled selects the claims of ours that may still need us.
+const unsettled = ReplacesLabel + ",!" + SettledLabel
+
+const (
+	// surveyRetry is the time between two attempts of the first look.
+	surveyRetry = 5 * time.Second
+
+	// The daemons of single nodes share the looking for what others have left behind,
+	// as no process leads: each looks some time within firstSurvey, so that a rollout
+	// to thousands of nodes is no burst of lists, and about every nextSurvey.
+	firstSurvey = 2 * time.Minute
+	nextSurvey  = time.Hour
+)
+
+// sweep looks for claims that an earlier process has left behind, and has each of
+// them looked after. Without Karpenter, or without the right to ask, there are none.
+func (b *Backend) sweep(ctx context.Context) {
+	if b.claims.single {
+		b.sweepForOthers(ctx)
+		return
+	}
+	for {
+		err := b.survey(ctx)
+		if _, away := unavailable(err); err == nil || away {
+			return
+		}
+		b.log.Debug().Err(err).Msg("look for replacements of an earlier process")
+		if !wait(ctx, surveyRetry) {
+			return
+		}
+	}
+}
+
+func (b *Backend) sweepForOthers(ctx context.Context) {
+	for again := wait(ctx, rand.N(firstSurvey)); again; again = wait(ctx, nextSurvey/2+rand.N(nextSurvey)) {
+		claims, err := b.listOurs(ctx)
+		if err != nil {
+			b.log.Debug().Err(err).Msg("look for replacements of other processes")
+		}
+		for _, claim := range claims {
+			if !b.keeper.due(claim) {
+				continue // a process that is near it has the first word, and there may be a thousand
+			}
+			if _, err := b.keeper.look(ctx, claim.Name); err != nil {
+				b.log.Debug().Err(err).Str("nodeclaim", claim.Name).Msg("look after replacement of another process")
+			}
+		}
+	}
+}
+
+// survey takes in what claims of ours there are, to be looked after.
+func (b *Backend) survey(ctx context.Context) error {
+	claims, err := b.listOurs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, claim := range claims {
+		b.claims.learn(claim.slim())
+		b.keeper.add(claim.Name)
+	}
+	if len(claims) > 0 {
+		b.claims.start("")
+	}
+	return nil
+}
+
+// listOurs is a consistent read: a claim that was made a moment ago by a leader that
+// has just died is among them.
+func (b *Backend) listOurs(ctx context.Context) ([]*nodeClaim, error) {
+	list, err := b.client.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: unsettled})
+	if err != nil {
+		return nil, judge("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
+	}
+	var claims []*nodeClaim
+	for i := range list.Items {
+		if claim, err := decodeClaim(&list.Items[i]); err == nil {
+			claims = append(claims, claim)
+		}
+	}
+	return claims, nil
+}
+
+// wait reports whether ctx is still alive after the time.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

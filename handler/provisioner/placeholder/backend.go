@@ -1,0 +1,239 @@
+package placeholder
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// Pods is the subset of the Pods API that placeholders are made with, in their
+// namespace.
+type Pods interface {
+	Create(ctx context.Context, pod *corev1.Pod, opts metav1.CreateOptions) (*corev1.Pod, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+	List(ctx context.Context, opts metav1.ListOptions) (*corev1.PodList, error)
+	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
+}
+
+// Templates is the subset of the PodTemplates API that their owners are made with, in
+// the same namespace.
+type Templates interface {
+	Create(ctx context.Context, template *corev1.PodTemplate, opts metav1.CreateOptions) (*corev1.PodTemplate, error)
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.PodTemplate, error)
+	Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error
+}
+
+// Options configure a Backend.
+type Options struct {
+	// Selector tells the fallback nodes. The zero value switches the backend off: then
+	// it makes no call but to release what the record says is ours.
+	Selector Selector
+
+	// Namespace is where the placeholders are, for error texts: the clients know it.
+	Namespace string
+
+	// Image is run by the placeholders. That it can be pulled does not matter: room is
+	// held by a pod that is bound to a node.
+	Image string
+
+	// SingleNode is the one Node that Request is called for, where there is but one:
+	// then only its placeholders are watched, and other Nodes are not known.
+	SingleNode string
+
+	// Node finds a Node by its name, in memory.
+	Node func(name string) (*corev1.Node, bool)
+
+	Pods      Pods
+	Templates Templates
+
+	// Notify is called with the name of an interrupted node when its placeholders have
+	// changed. It is called from any goroutine and must not block.
+	Notify func(node string)
+
+	Registerer prometheus.Registerer // nil: metrics are kept and not shown
+	Logger     zerolog.Logger
+}
+
+// Backend makes replacements by placeholder pods. Its methods are safe for concurrent
+// use.
+type Backend struct {
+	opts     Options
+	cache    *store
+	log      zerolog.Logger
+	refuse   refusals
+	requests *semaphore.Weighted // of atOnce
+
+	wake  sync.Once
+	awake chan struct{} // closed when there is something to watch
+}
+
+var _ provisioner.Backend = (*Backend)(nil)
+
+// New returns a Backend. It makes no call and starts nothing.
+func New(opts Options) *Backend {
+	if opts.Notify == nil {
+		opts.Notify = func(string) {}
+	}
+	b := &Backend{
+		opts:  opts,
+		log:   opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Placeholder).Logger(),
+		awake: make(chan struct{}),
+
+		requests: semaphore.NewWeighted(atOnce),
+	}
+	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify)
+	registerMetrics(opts.Registerer, b.cache)
+	return b
+}
+
+// Name implements provisioner.Backend.
+func (b *Backend) Name() string { return provisioner.Placeholder }
+
+// Made reports false: placeholders suit any node, and are nobody's own way.
+func (b *Backend) Made(*corev1.Node) bool { return false }
+
+// Request makes the placeholders of the node's pods, or says how far they are:
+// Requested until the scheduler has found a place for one, Launched until all have
+// theirs, or have had it, on Nodes that are Ready. It also removes those whose pods' successors come;
+// for that it is to be called whenever a pod of the node changes, also when the
+// replacement is Ready.
+func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+	if prev := own(rec); prev != nil {
+		return b.follow(ctx, node, rec, need, *prev)
+	}
+	o, r := b.choose(node, rec, need)
+	if o == nil {
+		return r, nil
+	}
+	return b.place(ctx, *o, r)
+}
+
+// Choose implements provisioner.Backend.
+func (b *Backend) Choose(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
+	if prev := own(rec); prev != nil {
+		return *prev, nil
+	}
+	_, r := b.choose(node, rec, need)
+	return r, nil
+}
+
+// Release removes what is left of the node's placeholders. The node itself is left to
+// what made it.
+func (b *Backend) Release(ctx context.Context, _ *corev1.Node, rec interruption.Record) error {
+	if prev := own(rec); prev != nil {
+		return b.removeAll(ctx, prev.Name)
+	}
+	return nil
+}
+
+// own is the replacement that the record says was asked for by placeholders, or nil.
+func own(rec interruption.Record) *interruption.Replacement {
+	if r := rec.Replacement; r != nil && r.Backend == provisioner.Placeholder && r.Name != "" {
+		return r
+	}
+	return nil
+}
+
+func unsupported(reason string) interruption.Replacement {
+	return interruption.Replacement{Backend: provisioner.Placeholder, State: provisioner.StateUnsupported, Reason: reason}
+}
+
+func failed(r interruption.Replacement, reason string) interruption.Replacement {
+	r.State, r.Reason = provisioner.StateFailed, reason
+	return r
+}
+
+const (
+	// patience is how long placeholders wait for room where no deadline ends it sooner.
+	// Cluster Autoscaler gives a node up after as long (--max-node-provision-time).
+	patience = 15 * time.Minute
+
+	// leastTime is how much time must be left for placeholders to be of use: no
+	// autoscaler makes a node in less, and pods leave at once.
+	leastTime = 10 * time.Second
+)
+
+// expiry is when the placeholders of the interruption end.
+func expiry(rec interruption.Record, now time.Time) time.Time {
+	if d := rec.DeadlineTime(); !d.IsZero() && d.Before(now.Add(patience)) {
+		return d
+	}
+	return now.Add(patience)
+}
+
+// order is what is made for one node.
+type order struct {
+	node     *corev1.Node
+	instance string
+	expires  time.Time
+	pods     []*corev1.Pod // those that get a placeholder
+	terms    map[types.UID][]corev1.NodeSelectorTerm
+}
+
+// choose decides what to make, or says why nothing is.
+func (b *Backend) choose(node *corev1.Node, rec interruption.Record, need provisioner.Need) (*order, interruption.Replacement) {
+	now := time.Now()
+	expires := expiry(rec, now)
+	switch {
+	case b.opts.Selector.Empty():
+		return nil, unsupported("--fallback-selector is not set")
+	case rec.Instance == "":
+		return nil, unsupported("the record names no instance")
+	case expires.Sub(now) < leastTime:
+		return nil, unsupported("no time is left to make room in")
+	}
+	if reason := b.refuse.reason(now); reason != "" {
+		return nil, unsupported(reason)
+	}
+	o := &order{node: node, instance: rec.Instance, expires: expires, terms: map[types.UID][]corev1.NodeSelectorTerm{}}
+	var against []string
+	for _, pod := range need.Moving {
+		terms, reason := b.homes(node, pod, need)
+		if reason == "" {
+			o.pods = append(o.pods, pod)
+			o.terms[pod.UID] = terms
+		} else if !slices.Contains(against, reason) {
+			against = append(against, reason)
+		}
+	}
+	if len(o.pods) == 0 {
+		slices.Sort(against)
+		return nil, unsupported(strings.Join(append([]string{"no pod needs a placeholder"}, against...), "; "))
+	}
+	return o, interruption.Replacement{
+		Backend: provisioner.Placeholder, Name: nameOf(rec.Instance), Pool: b.opts.Selector.String(), State: provisioner.StateRequested,
+	}
+}
+
+// homes are the terms of node affinity that the pod's placeholder needs one of, or the
+// reason why it has no placeholder.
+func (b *Backend) homes(node *corev1.Node, pod *corev1.Pod, need provisioner.Need) ([]corev1.NodeSelectorTerm, string) {
+	switch {
+	case pod.Labels[Label] != "":
+		return nil, "placeholders of other nodes are not replaced"
+	case need.Surged[pod.UID]:
+		return nil, "surged pods' successors ask for themselves"
+	case pod.DeletionTimestamp != nil:
+		return nil, "successors of pods that are leaving ask for themselves"
+	case metav1.GetControllerOf(pod) == nil:
+		return nil, "pods without a controller have no successor"
+	}
+	terms := b.opts.Selector.terms(pod, zoneOf(node, pod))
+	if len(terms) == 0 {
+		return nil, "pods that may not run on nodes of --fallback-selector find no room there"
+	}
+	return terms, ""
+}

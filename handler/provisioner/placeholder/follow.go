@@ -1,0 +1,147 @@
+package placeholder
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// again is when something is looked at once more that no watch of ours tells of: a
+// Node that is not Ready yet, a deletion that could not be made.
+const again = 500 * time.Millisecond
+
+// follow removes the placeholders whose pods' successors come, and says how far the
+// others are. None is made: what is gone is gone.
+func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, r interruption.Replacement) (interruption.Replacement, error) {
+	if r.State == provisioner.StateFailed {
+		return r, nil
+	}
+	b.start()
+	if len(need.Moving) == 0 {
+		return r, b.removeAll(ctx, r.Name)
+	}
+	if !b.cache.synced(node.Name) {
+		return r, nil
+	}
+	pods, unseen := b.cache.of(label(rec.Instance))
+	stay, leave := part(pods, need)
+	b.removeEach(ctx, leave)
+	switch {
+	case r.State == provisioner.StateReady:
+		return r, nil
+	case len(stay) > 0 && expired(stay[0], time.Now()):
+		return failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", unbound(stay), len(stay))), b.removeAll(ctx, r.Name)
+	case len(stay)+unseen == 0 && b.cache.wasTaken(label(rec.Instance)):
+		// They had their places, and other pods have come first. In a burst those are the
+		// successors of other nodes' pods, and the room of their own placeholders is free.
+		r.State = provisioner.StateReady
+		return r, nil
+	case len(stay)+unseen == 0:
+		return failed(r, "no room in time: their pods have left, or the placeholders were removed"), b.removeAll(ctx, r.Name)
+	}
+	bound, ready := len(stay)-unbound(stay), 0
+	for _, p := range stay {
+		if p.Spec.NodeName != "" && b.isReady(p.Spec.NodeName) {
+			ready++
+		}
+	}
+	switch {
+	case ready == len(stay)+unseen:
+		r.State = provisioner.StateReady
+	case bound > 0:
+		r.State = provisioner.StateLaunched
+	}
+	if ready < bound {
+		b.lookAgain(node.Name)
+	}
+	return r, nil
+}
+
+// part tells the placeholders that stay from those that go.
+func part(pods []*corev1.Pod, need provisioner.Need) (stay, leave []*corev1.Pod) {
+	moving := make(map[types.UID]*corev1.Pod, len(need.Moving))
+	for _, pod := range need.Moving {
+		moving[pod.UID] = pod
+	}
+	for _, p := range pods {
+		uid := types.UID(p.Annotations[podUIDAnnotation])
+		if pod := moving[uid]; pod == nil || need.Surged[uid] || succeeded(pod) || ended(p) {
+			leave = append(leave, p)
+		} else {
+			stay = append(stay, p)
+		}
+	}
+	return stay, leave
+}
+
+// succeeded reports whether the pod is leaving and its successor does not wait for it
+// to be gone: a ReplicaSet makes it at once, a StatefulSet afterwards.
+func succeeded(pod *corev1.Pod) bool {
+	if pod.DeletionTimestamp == nil {
+		return false
+	}
+	owner := metav1.GetControllerOf(pod)
+	return owner == nil || owner.Kind == "ReplicaSet" || owner.Kind == "ReplicationController"
+}
+
+// ended reports whether the placeholder does not hold its room any more: its time was
+// over, or the kubelet has put it out.
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
+}
+
+func unbound(pods []*corev1.Pod) (n int) {
+	for _, p := range pods {
+		if p.Spec.NodeName == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// removeEach removes placeholders. What fails is tried again: the state of the
+// replacement does not depend on it.
+func (b *Backend) removeEach(ctx context.Context, pods []*corev1.Pod) {
+	var g errgroup.Group
+	g.SetLimit(perNode)
+	for _, p := range pods {
+		g.Go(func() error {
+			if err := b.remove(ctx, p); err != nil && ctx.Err() == nil {
+				b.log.Debug().Err(err).Msg("placeholder not removed yet")
+				b.lookAgain(p.Annotations[nodeAnnotation])
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // none returns an error
+}
+
+// isReady reports whether the Node takes pods. A process of a single node does not know
+// the others, and believes the scheduler, which has chosen it.
+func (b *Backend) isReady(name string) bool {
+	if b.opts.SingleNode != "" && name != b.opts.SingleNode {
+		return true
+	}
+	node, ok := b.opts.Node(name)
+	if !ok {
+		return false // so new that it is not known yet
+	}
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func (b *Backend) lookAgain(node string) {
+	time.AfterFunc(again, func() { b.opts.Notify(node) })
+}

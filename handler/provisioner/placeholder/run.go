@@ -1,0 +1,158 @@
+package placeholder
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+const (
+	// sweepEvery is how often placeholders are looked at that may have lost their reason
+	// without a call of Request or Release, as when an operator has removed the record.
+	sweepEvery = 10 * time.Second
+
+	// showWithin is how soon the watch shows a placeholder that was made.
+	showWithin = 10 * time.Second
+
+	// overTime is how long after its time a placeholder is left to Request, which says
+	// what has become of it.
+	overTime = 30 * time.Second
+
+	// retryList is how long to wait with the first look after it has failed.
+	retryList = 5 * time.Second
+)
+
+// Run removes what an earlier process has left behind, and follows the placeholders
+// until ctx is done; it returns nil then. If there are none it is idle, after one
+// look, until the first is requested. The Nodes have to be known when it is called. It
+// may be called once.
+func (b *Backend) Run(ctx context.Context) error {
+	if b.opts.Selector.Empty() {
+		<-ctx.Done()
+		return nil
+	}
+	b.findLeftovers(ctx)
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-b.awake:
+	}
+	var watching sync.WaitGroup
+	watching.Go(func() { b.cache.run(ctx, b.opts.Notify) })
+	defer watching.Wait()
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	known := b.cache.controller.HasSyncedChecker().Done()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-known:
+			known = nil // the first sweep is at once
+		case <-tick.C:
+		}
+		b.sweep(ctx)
+	}
+}
+
+// start has Run begin to watch, if it has not.
+func (b *Backend) start() { b.wake.Do(func() { close(b.awake) }) }
+
+// findLeftovers starts the watch if there are placeholders.
+func (b *Backend) findLeftovers(ctx context.Context) {
+	for {
+		// "0" is answered from the API server's watch cache.
+		list, err := b.opts.Pods.List(ctx, metav1.ListOptions{LabelSelector: selectorOf(b.opts.SingleNode), ResourceVersion: "0"})
+		switch {
+		case err == nil:
+			if len(list.Items) > 0 {
+				b.start()
+			}
+			return
+		case apierrors.IsForbidden(err):
+			b.log.Warn().Str("namespace", b.opts.Namespace).Str("reason", cause(err)).Msg("placeholders cannot be listed")
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.awake:
+			return
+		case <-time.After(retryList):
+		}
+	}
+}
+
+// sweep removes the placeholders that have lost their reason.
+func (b *Backend) sweep(ctx context.Context) {
+	now := time.Now()
+	for _, instance := range b.cache.instances() {
+		pods, _ := b.cache.of(instance)
+		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return b.orphaned(p, now) != "" })
+		if i < 0 {
+			if len(pods) > 0 && expired(pods[0], now) {
+				b.opts.Notify(pods[0].Annotations[nodeAnnotation]) // Request is told by no event
+			}
+			continue
+		}
+		b.log.Info().Str("instance_id", instance).Str("node", pods[i].Annotations[nodeAnnotation]).
+			Int("placeholders", len(pods)).Str("reason", b.orphaned(pods[i], now)).Msg("placeholders taken back")
+		if err := b.removeAll(ctx, nameOf(instance)); err != nil {
+			b.log.Debug().Err(err).Msg("placeholders not removed yet")
+		}
+		b.removeEach(ctx, pods) // also those that have lost their owner
+	}
+	b.checkOverdue(ctx, now)
+	b.cache.forgetTaken(now.Add(-patience))
+}
+
+// orphaned is why nobody needs the placeholder any more, or "".
+func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
+	node, ok := b.opts.Node(p.Annotations[nodeAnnotation])
+	switch {
+	case !ok:
+		return "the node is gone"
+	case expired(p, now.Add(-overTime)):
+		return "their time is over"
+	}
+	text, has := node.Annotations[interruption.Annotation]
+	if !has {
+		return "the node is not interrupted any more"
+	}
+	rec, err := interruption.ParseRecord(text)
+	switch {
+	case err != nil:
+		return "" // nobody knows; their time will be over
+	case label(rec.Instance) != p.Labels[Label]:
+		return "the node is another instance"
+	case rec.Phase.Over():
+		return "the drain is over"
+	case rec.Replacement != nil && (own(rec) == nil || rec.Replacement.State == provisioner.StateFailed):
+		return "the replacement has failed"
+	}
+	return ""
+}
+
+// checkOverdue asks the API server about placeholders that were made and that the
+// watch has never shown, as when they were deleted at once and it was disconnected.
+func (b *Backend) checkOverdue(ctx context.Context, now time.Time) {
+	for instance, names := range b.cache.overdue(now.Add(-showWithin)) {
+		list, err := b.opts.Pods.List(ctx, metav1.ListOptions{LabelSelector: Label + "=" + instance})
+		if err != nil {
+			continue
+		}
+		for _, name := range names {
+			if !slices.ContainsFunc(list.Items, func(p corev1.Pod) bool { return p.Name == name }) {
+				b.opts.Notify(b.cache.forget(instance, name))
+			}
+		}
+	}
+}

@@ -1,0 +1,284 @@
+package placeholder
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// store knows our placeholders by one watch, and those that have just been made and
+// that the watch has not shown yet.
+type store struct {
+	indexer    cache.Indexer
+	controller cache.Controller
+
+	mu      sync.Mutex
+	unseen  map[string]map[string]expected // by instance and name
+	deleted map[types.UID]struct{}         // by us, until the watch shows it
+	taken   map[string]time.Time           // by instance: when a placeholder that had its place was removed by others
+	waiting map[string]struct{}            // nodes that asked before the first list
+	isReady bool                           // that list has come
+}
+
+// expected is a placeholder that the watch has not shown yet.
+type expected struct {
+	node string    // the interrupted one
+	at   time.Time // when it was asked for
+}
+
+const byInstance = "instance"
+
+func newStore(client Pods, selector string, notify func(node string)) *store {
+	s := &store{
+		unseen:  map[string]map[string]expected{},
+		deleted: map[types.UID]struct{}{},
+		taken:   map[string]time.Time{},
+		waiting: map[string]struct{}{},
+	}
+	lw := &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.LabelSelector = selector
+			return client.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.LabelSelector = selector
+			return client.Watch(ctx, o)
+		},
+	}
+	indexer, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client),
+		ObjectType:    &corev1.Pod{},
+		Transform:     lean,
+		Indexers: cache.Indexers{byInstance: func(obj any) ([]string, error) {
+			if pod, ok := obj.(*corev1.Pod); ok {
+				return []string{pod.Labels[Label]}, nil
+			}
+			return nil, nil
+		}},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: func(obj any) { s.saw(obj, false, notify) },
+			UpdateFunc: func(old, obj any) {
+				if !same(old, obj) {
+					s.saw(obj, false, notify)
+				}
+			},
+			DeleteFunc: func(obj any) { s.saw(obj, true, notify) },
+		},
+	})
+	s.indexer, s.controller = indexer.(cache.Indexer), controller
+	return s
+}
+
+// run watches until ctx is done.
+func (s *store) run(ctx context.Context, notify func(node string)) {
+	go func() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.controller.HasSyncedChecker().Done():
+		}
+		s.mu.Lock()
+		s.isReady = true
+		waiting := s.waiting
+		s.waiting = nil
+		s.mu.Unlock()
+		for node := range waiting { // which may have none, and so no event to be told of
+			notify(node)
+		}
+	}()
+	s.controller.RunWithContext(ctx)
+}
+
+// saw takes in what the watch has shown.
+func (s *store) saw(obj any, gone bool, notify func(string)) {
+	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = unknown.Obj
+	}
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	s.forgetLocked(pod.Labels[Label], pod.Name)
+	if _, ours := s.deleted[pod.UID]; gone && !ours && pod.Spec.NodeName != "" {
+		s.taken[pod.Labels[Label]] = time.Now()
+	}
+	if gone {
+		delete(s.deleted, pod.UID)
+	}
+	s.mu.Unlock()
+	notify(pod.Annotations[nodeAnnotation])
+}
+
+// same reports whether nothing has changed that a replacement's state rests on.
+func same(old, obj any) bool {
+	a, ok1 := old.(*corev1.Pod)
+	b, ok2 := obj.(*corev1.Pod)
+	return ok1 && ok2 && a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && a.Status.Phase == b.Status.Phase &&
+		a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero()
+}
+
+// synced reports whether all placeholders are known. If not, the node is notified when
+// they are.
+func (s *store) synced(node string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isReady {
+		s.waiting[node] = struct{}{}
+	}
+	return s.isReady
+}
+
+// of lists the placeholders of an instance that have not ended, and how many more have
+// been made that the watch has not shown yet.
+func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
+	objs, err := s.indexer.ByIndex(byInstance, instance)
+	if err != nil { // cannot happen: there is such an index
+		return nil, 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, obj := range objs {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			continue
+		}
+		if _, deleted := s.deleted[pod.UID]; !deleted && pod.DeletionTimestamp == nil {
+			pods = append(pods, pod)
+		}
+	}
+	slices.SortFunc(pods, func(a, b *corev1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	return pods, len(s.unseen[instance])
+}
+
+// instances lists those that have placeholders.
+func (s *store) instances() []string {
+	return slices.DeleteFunc(s.indexer.ListIndexFuncValues(byInstance), func(instance string) bool {
+		objs, err := s.indexer.ByIndex(byInstance, instance)
+		return err != nil || len(objs) == 0
+	})
+}
+
+// has reports whether the watch has shown the placeholder.
+func (s *store) has(instance, name string) bool {
+	pods, _ := s.of(instance)
+	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == name })
+}
+
+// expect notes a placeholder that is about to be made. It must be called before: what
+// the watch shows afterwards counts.
+func (s *store) expect(instance, name, node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unseen[instance] == nil {
+		s.unseen[instance] = map[string]expected{}
+	}
+	s.unseen[instance][name] = expected{node, time.Now()}
+}
+
+// forget drops the expectation of a placeholder, or of all of the instance's where the
+// name is empty. It returns the node of the one.
+func (s *store) forget(instance, name string) (node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	node = s.unseen[instance][name].node
+	s.forgetLocked(instance, name)
+	return node
+}
+
+func (s *store) forgetLocked(instance, name string) {
+	delete(s.unseen[instance], name)
+	if name == "" || len(s.unseen[instance]) == 0 {
+		delete(s.unseen, instance)
+	}
+}
+
+// overdue lists, by instance, the placeholders that ought to have been shown since.
+func (s *store) overdue(since time.Time) map[string][]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := map[string][]string{}
+	for instance, names := range s.unseen {
+		for name, e := range names {
+			if e.at.Before(since) {
+				list[instance] = append(list[instance], name)
+			}
+		}
+	}
+	return list
+}
+
+// markDeleted notes that we have deleted a placeholder, and reports false if we had
+// before.
+func (s *store) markDeleted(uid types.UID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, again := s.deleted[uid]
+	s.deleted[uid] = struct{}{}
+	return !again
+}
+
+func (s *store) unmarkDeleted(uid types.UID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.deleted, uid)
+}
+
+// wasTaken reports whether a placeholder of the instance has had its place and lost it to
+// others, as by preemption.
+func (s *store) wasTaken(instance string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.taken[instance].IsZero()
+}
+
+// forgetTaken drops what is known of taken placeholders since before the time.
+func (s *store) forgetTaken(before time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.taken, func(_ string, at time.Time) bool { return at.Before(before) })
+}
+
+// counts is how many placeholders wait for a place, and how many have one.
+func (s *store) counts() (pending, bound int) {
+	for _, obj := range s.indexer.List() {
+		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName == "" {
+			pending++
+		} else {
+			bound++
+		}
+	}
+	return pending, bound
+}
+
+// lean keeps what is asked of a placeholder.
+func lean(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	slim := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
+			DeletionTimestamp: pod.DeletionTimestamp,
+			Labels:            map[string]string{Label: pod.Labels[Label]},
+			Annotations:       map[string]string{},
+		},
+		Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+	}
+	for _, key := range []string{nodeAnnotation, podUIDAnnotation, expiresAnnotation} {
+		slim.Annotations[key] = pod.Annotations[key]
+	}
+	return slim, nil
+}

@@ -1,0 +1,103 @@
+package provisioner
+
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+// ReadyTimer is a Backend that knows how long a replacement took to be Ready. For
+// others it is measured from the first answer that this process has seen.
+type ReadyTimer interface {
+	// ReadyAfter is from the request to Ready; false where that is not known.
+	ReadyAfter(r interruption.Replacement) (time.Duration, bool)
+}
+
+// tell counts and logs a replacement's change of state, each once, and for each node
+// once which backend it is and why.
+func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interruption.Replacement, why string) {
+	now := told{instance: rec.Instance, backend: r.Backend, name: r.Name, state: r.State, tried: r.Attempts()}
+	p.mu.Lock()
+	last, known := p.told[node.Name]
+	if known && last.instance == now.instance {
+		now.asked = last.asked
+	} else {
+		known = false
+		last = told{instance: rec.Instance}
+		if prev := rec.Replacement; prev != nil { // told by an earlier process
+			last.backend, last.name, last.state, last.tried = prev.Backend, prev.Name, prev.State, prev.Attempts()
+		}
+	}
+	if now.asked.IsZero() && Pending(r.State) && last.state == "" {
+		now.asked = time.Now()
+	}
+	p.told[node.Name] = now
+	p.mu.Unlock()
+
+	if n := now.tried - last.tried; n > 0 && now.backend == last.backend {
+		p.metrics.replacements.WithLabelValues(r.Backend, result(StateFailed)).Add(float64(n))
+	}
+	if last.state != now.state || last.name != "" && last.name != now.name || last.backend != now.backend {
+		p.count(r, now.asked)
+	}
+	undecided := r.Name == "" && Pending(r.State)
+	wasUndecided := last.state == "" || last.name == "" && Pending(last.state)
+	if undecided || !wasUndecided {
+		return
+	}
+	if r.State == StateUnsupported && !p.sayOnce(r.Reason) {
+		return // what a thousand nodes have in common is said for the first of them
+	}
+	event := p.log.Info().Str("node", node.Name).Str("instance_id", rec.Instance).Str("backend", r.Backend).Str("why", why).Str("state", r.State)
+	for key, value := range map[string]string{"pool": r.Pool, "replacement": r.Name, "reason": r.Reason} {
+		if value != "" {
+			event = event.Str(key, value)
+		}
+	}
+	event.Msg("provisioner chosen")
+}
+
+// count counts the state that a replacement has come to.
+func (p *Provisioner) count(r interruption.Replacement, asked time.Time) {
+	if r.State == StateFailed && r.Tried != "" {
+		return // counted as tried
+	}
+	p.metrics.replacements.WithLabelValues(r.Backend, result(r.State)).Inc()
+	if r.State != StateReady {
+		return
+	}
+	if timer, ok := p.backend(r.Backend).(ReadyTimer); ok {
+		if after, ok := timer.ReadyAfter(r); ok {
+			p.metrics.ready.WithLabelValues(r.Backend).Observe(after.Seconds())
+		}
+	} else if !asked.IsZero() {
+		p.metrics.ready.WithLabelValues(r.Backend).Observe(time.Since(asked).Seconds())
+	}
+}
+
+// sayOnce reports whether the reason is new to the log.
+func (p *Provisioner) sayOnce(reason string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, again := p.said[reason]; again {
+		return false
+	}
+	if len(p.said) >= maxSaid {
+		clear(p.said)
+	}
+	p.said[reason] = struct{}{}
+	return true
+}
+
+// forget drops what was kept about the node for tell.
+func (p *Provisioner) forget(node string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.told, node)
+}
+
+// result is the state as a metric's label.
+func result(state string) string { return strings.ToLower(state) }
