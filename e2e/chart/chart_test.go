@@ -100,6 +100,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"queue", map[string]any{"queue.flags.leaderElect": false}, []string{"each would drain every node", "queue.replicas"}},
 		{"queue", map[string]any{"queue.replicas": "two"}, []string{"/queue/replicas", "want integer"}},
 		{"queue", map[string]any{"queue.serviceAccount.roleArn": "spot-handler"}, []string{"roleArn", "arn:"}},
+		{"queue", map[string]any{"flags.provisioner": "placeholder"}, []string{"flags.fallbackSelector is not set"}},
 		{"both", map[string]any{"imds.flags.drain": true}, []string{"imds.flags.drain is true with mode both"}},
 		{"both", map[string]any{"podMonitor.enabled": true, "serviceMonitor.enabled": true}, []string{"counted twice"}},
 	} {

@@ -9,6 +9,9 @@ import (
 // QueueURL is the queue of rendered charts.
 const QueueURL = "https://sqs.eu-west-1.amazonaws.com/111122223333/spot-handler"
 
+// PlaceholderNamespace is that of placeholder pods where it is not the default.
+const PlaceholderNamespace = "holds"
+
 // Modes of the chart.
 var Modes = []string{"imds", "queue", "both"}
 
@@ -69,7 +72,7 @@ var changes = map[string]map[string]any{
 	"role":               {"queue.serviceAccount.roleArn": "arn:aws:iam::111122223333:role/spot-handler", "queue.region": "eu-west-1"},
 	"accounts of others": {"imds.serviceAccount.create": false, "imds.serviceAccount.name": "mine", "queue.serviceAccount.create": false, "queue.serviceAccount.name": "mine-too"},
 	"no provisioner":     {"flags.provisioner": "none"},
-	"placeholders":       {"flags.fallbackSelector": "node-lifecycle=on-demand", "flags.placeholderNamespace": "holds"},
+	"placeholders":       {"flags.fallbackSelector": "node-lifecycle=on-demand", "flags.placeholderNamespace": PlaceholderNamespace},
 	"dry run":            {"flags.dryRun": true, "flags.logFormat": "console"},
 	"owner references":   {"rbac.ownerReferences": true},
 	"one replica":        {"queue.replicas": 1, "queue.flags.leaderElect": false},
