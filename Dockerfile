@@ -4,8 +4,11 @@
 #
 #   docker build --platform linux/arm64 --build-arg VERSION=v1.0.0 -t spot-handler:v1.0.0 .
 #
+# An older buildah, as Debian 12 has it, has to be told its own platform: --build-arg
+# BUILDPLATFORM=linux/amd64. `make image` does.
+#
 # BUILDER may name any image with Go 1.26 and CA certificates, such as a mirror's.
-ARG BUILDER=golang:1.26-bookworm
+ARG BUILDER=docker.io/library/golang:1.26-bookworm
 
 FROM --platform=$BUILDPLATFORM ${BUILDER} AS build
 WORKDIR /src
@@ -16,11 +19,20 @@ COPY drain drain
 COPY handler handler
 COPY imds imds
 COPY queue queue
-ARG TARGETOS TARGETARCH VERSION=dev COMMIT=unknown
+# One on a line: of several on one line, buildah takes only the first.
+ARG TARGETOS
+ARG TARGETARCH
+ARG VERSION=dev
+ARG COMMIT=unknown
 RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath \
     -ldflags "-s -w -X main.version=$VERSION -X main.commit=$COMMIT" -o /spot-handler ./cmd/spot-handler
 
 FROM scratch
+ARG VERSION=dev
+ARG COMMIT=unknown
+LABEL org.opencontainers.image.title=spot-handler
+LABEL org.opencontainers.image.version=$VERSION
+LABEL org.opencontainers.image.revision=$COMMIT
 COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /spot-handler /spot-handler
 # nonroot by number: Kubernetes' runAsNonRoot cannot check a name

@@ -4,9 +4,11 @@
 # make bench   the figures of the README, each beside the raw limit of this machine
 # make lint    vet and gofmt
 # make image   a container image, with buildah or docker
+# make chart   copy alerts and dashboard into the chart, and pack it into dist/
 #
-# test, demo and bench build the control plane once (about 9 minutes on 2 cores) into
-# the user's cache directory and start it in seconds from then on.
+# test, demo and bench build the control plane once (about 9 minutes on 2 cores), test and
+# chart also Helm (3 minutes), into the user's cache directory; from then on they start it
+# in seconds.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
@@ -16,13 +18,14 @@ PLATFORM ?= linux/amd64
 
 export CGO_ENABLED = 0
 
-.PHONY: build test lint demo bench image
+.PHONY: build test lint demo bench image chart
 
 build:
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/spot-handler
 
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
+	go run ./e2e/chart/cmd/helm version
 	go -C e2e/aws test -count=1 ./...
 	go test -timeout 40m -p 1 -parallel 3 ./...
 
@@ -40,5 +43,15 @@ bench:
 	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./e2e/bench
 
 image:
-	@if command -v buildah >/dev/null; then tool='buildah build'; else tool='docker build'; fi; set -x; \
+	@if command -v buildah >/dev/null; then tool="buildah build --build-arg BUILDPLATFORM=linux/$$(go env GOHOSTARCH)"; \
+	else tool='docker build'; fi; set -x; \
 	$$tool --platform $(PLATFORM) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMAGE) .
+
+# A chart holds no files from outside: these are copies, which a test compares.
+chart:
+	rm -rf deploy/chart/files
+	mkdir -p deploy/chart/files/alerts
+	cp $$(grep -l '^groups:' deploy/alerts/*.yaml) deploy/chart/files/alerts/
+	cp deploy/dashboards/spot-handler.json deploy/chart/files/
+	go run ./e2e/chart/cmd/helm lint --strict deploy/chart --set image.repository=registry.example.com/spot-handler
+	go run ./e2e/chart/cmd/helm package deploy/chart --destination dist

@@ -17,8 +17,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	rbacv1 "k8s.io/api/rbac/v1"
-	"sigs.k8s.io/yaml"
 )
 
 // readmeRows are the rows `| `name` | ... |` of the table below a heading. The README's
@@ -214,56 +212,6 @@ func TestDependenciesOfReadme(t *testing.T) {
 	slices.Sort(documented)
 	if diff := cmp.Diff(required, documented); diff != "" {
 		t.Errorf("direct dependencies (-go.mod +README):\n%s", diff)
-	}
-}
-
-// The roles of deploy/ hold what the program checks at its start, what it does
-// without a check, and no more.
-func TestRolesOfManifests(t *testing.T) {
-	unchecked := []string{
-		"create events", "patch events",
-		"get deployments.apps", // a dry run's, which checks it
-		"get persistentvolumeclaims", "get namespaces",
-		"list volumeattachments.storage.k8s.io", "watch volumeattachments.storage.k8s.io",
-		"get nodepools.karpenter.sh", "list nodepools.karpenter.sh", "list daemonsets.apps",
-		"create nodeclaims.karpenter.sh", "get nodeclaims.karpenter.sh", "list nodeclaims.karpenter.sh",
-		"watch nodeclaims.karpenter.sh", "patch nodeclaims.karpenter.sh", "delete nodeclaims.karpenter.sh",
-	}
-	for _, cfg := range []config{{mode: modeIMDS, drain: true, strategy: "surge"}, {mode: modeQueue, leaderElect: true, strategy: "surge"}} {
-		want := slices.Clone(unchecked)
-		if cfg.mode == modeQueue {
-			want = append(want, "create pods in namespace spot-handler-placeholders",
-				"create podtemplates in namespace spot-handler-placeholders",
-				"get podtemplates in namespace spot-handler-placeholders",
-				"delete podtemplates in namespace spot-handler-placeholders")
-		}
-		for _, p := range permissionsOf(cfg, "spot-handler") {
-			want = append(want, p.String())
-		}
-		text, err := os.ReadFile(filepath.Join("..", "..", "deploy", cfg.mode+".yaml"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		for doc := range strings.SplitSeq(string(text), "\n---\n") {
-			var role rbacv1.ClusterRole // a Role has the same fields
-			if err := yaml.Unmarshal([]byte(doc), &role); err != nil {
-				t.Fatalf("%s.yaml: %v", cfg.mode, err)
-			}
-			for _, rule := range role.Rules {
-				for _, verb := range rule.Verbs {
-					got = append(got, permission{verb, rule.APIGroups[0], rule.Resources[0], role.Namespace}.String())
-				}
-				if len(rule.APIGroups) != 1 || len(rule.Resources) != 1 {
-					t.Errorf("%s.yaml: rule %v is about more than one resource", cfg.mode, rule)
-				}
-			}
-		}
-		slices.Sort(want)
-		slices.Sort(got)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s.yaml (-needed +granted):\n%s", cfg.mode, diff)
-		}
 	}
 }
 

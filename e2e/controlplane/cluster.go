@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"spot-handler/e2e/controlplane/internal/assets"
 	"spot-handler/e2e/controlplane/internal/supervisor"
+	"spot-handler/e2e/internal/assets"
 )
 
 // stopTimeout is how long the supervisor may take to kill its processes and to
@@ -60,8 +60,9 @@ type Cluster struct {
 
 	// AuditLog is the path of the audit log, one JSON object of kind Event
 	// (audit.k8s.io/v1) on each line; empty without Options.Audit. It holds all
-	// requests but those of kwok, of Events, and of nodes' leases; evictions and deletions
-	// of pods with their bodies. user.username is the component, or admin for the holders of Kubeconfig;
+	// requests but those of kwok, of nodes' leases, and of Events, other than by service
+	// accounts in the namespace spot-handler; evictions and deletions of pods with their
+	// bodies. user.username is the component, or admin for the holders of Kubeconfig;
 	// userAgent tells those apart. A line is written before its request is answered.
 	AuditLog string
 

@@ -78,6 +78,9 @@ type Options struct {
 	// group, of which no instance is.
 	Groups string
 
+	// Env are more variables, as NAME=value.
+	Env []string
+
 	// Log gets what the daemon logs, besides Lines; nil is nowhere.
 	Log io.Writer
 }
@@ -124,6 +127,7 @@ func Start(o Options) (*Daemon, error) {
 		"AWS_REGION=eu-west-1", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_EC2_METADATA_DISABLED=false",
 		"AWS_EC2_METADATA_SERVICE_ENDPOINT="+o.IMDS, "AWS_ENDPOINT_URL_SQS="+o.SQS,
 		"AWS_ENDPOINT_URL_AUTO_SCALING="+groups, "AWS_ENDPOINT_URL_EC2="+groups)
+	d.cmd.Env = append(d.cmd.Env, o.Env...)
 	d.cmd.SysProcAttr = diesWithParent()
 	stderr, err := d.cmd.StderrPipe()
 	if err != nil {

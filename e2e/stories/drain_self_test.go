@@ -27,9 +27,9 @@ func TestOwnPodGoesLast(t *testing.T) {
 	})
 	s.bare("spare", 1, 8)
 	server, queue := s.sqs()
-	leader := s.runQueue(server, queue, "--pod-name="+own.Name, "--pod-namespace=default", "--lease-namespace=kube-system")
+	leader := s.runQueue(server, queue, "--pod-name="+own.Name, "--pod-namespace=default")
 	s.waitLine(leader, "leading")
-	follower := s.runQueue(server, queue, "--pod-name=another", "--pod-namespace=default", "--lease-namespace=kube-system")
+	follower := s.runQueue(server, queue, "--pod-name=another", "--pod-namespace=default")
 	s.background(func(ctx context.Context) {
 		_, err := s.cluster.WaitPods(ctx, "default", controlplane.Selector("handler"), func(pods []*corev1.Pod) bool {
 			for _, p := range pods {

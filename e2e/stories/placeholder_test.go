@@ -3,8 +3,6 @@ package stories
 import (
 	"maps"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,27 +20,14 @@ import (
 	"spot-handler/handler/provisioner/placeholder"
 )
 
-// Names of deploy/queue.yaml and of the stories below.
+// Names of the chart and of the stories below.
 const (
 	holdNamespace = "spot-handler-placeholders"
 	lifecycle     = "node-lifecycle"
 	onDemand      = lifecycle + "=on-demand"
 )
 
-// installed applies what deploy/queue.yaml brings, but for the daemon itself, which
-// runs as a process with the rights of that file, and for what leave names.
-func (s *story) installed(leave ...string) {
-	s.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "queue.yaml"))
-	s.must(err)
-	leave = append(leave, "kind: Deployment\n", "kind: PodDisruptionBudget\n")
-	docs := slices.DeleteFunc(strings.Split(string(text), "\n---\n"), func(doc string) bool {
-		return slices.ContainsFunc(leave, func(what string) bool { return strings.Contains(doc+"\n", what) })
-	})
-	s.kubectl(strings.Join(docs, "\n---\n"), "apply", "-f", "-")
-}
-
-// holder starts a daemon in queue mode, with the rights of deploy/queue.yaml.
+// holder starts a daemon in queue mode, with the rights of the chart.
 func (s *story) holder(server *sqsemu.Server, queue *sqsemu.Queue, flags ...string) *daemon.Daemon {
 	s.Helper()
 	d, err := daemon.Start(s.holderOptions(server, queue, flags...))
@@ -55,7 +40,7 @@ func (s *story) holderOptions(server *sqsemu.Server, queue *sqsemu.Queue, flags 
 	s.Helper()
 	args := append([]string{"queue", "--queue-url=" + queue.URL(), "--fallback-selector=" + onDemand, "--lease-namespace=" + namespace,
 		"--drain-strategy=hold"}, flags...) // a surged pod has no placeholder
-	return daemon.Options{Args: args, SQS: server.URL, Kubeconfig: s.kubeconfig("spot-handler-queue"), Log: s.Output()}
+	return daemon.Options{Args: args, SQS: server.URL, Kubeconfig: s.kubeconfig(queueAccount, ""), Log: s.Output()}
 }
 
 // placeholders that there are at this moment.
@@ -226,7 +211,7 @@ func (s *story) spot(n, cpus int) []*corev1.Node {
 // the autoscaler see more wanted than the pods themselves need.
 func TestPlaceholdersMakeRoom(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
-	s.installed()
+	s.accounts()
 	node := s.spot(1, 4)[0]
 	const pods = 6
 	s.service("web", pods, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(pods - 2) })

@@ -29,13 +29,18 @@ type story struct {
 	*testing.T
 	ctx     context.Context
 	cluster *controlplane.Cluster
+
+	applied      sync.Mutex
+	withAccounts bool // see accounts
 }
 
 // tell starts a cluster for one story. Stories run side by side.
 func tell(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
 	t.Parallel()
-	return &story{T: t, ctx: t.Context(), cluster: controlplane.ForTest(t, options)}
+	s := &story{T: t, ctx: t.Context(), cluster: controlplane.ForTest(t, options)}
+	t.Cleanup(s.nothingForbidden)
+	return s
 }
 
 // pools makes the pools of the README: spot first, on-demand to fall back on.
@@ -111,8 +116,8 @@ func (s *story) run(o daemon.Options) *daemon.Daemon {
 
 func (s *story) start(o daemon.Options) *daemon.Daemon {
 	s.Helper()
-	o.Kubeconfig = s.cluster.Kubeconfig
-	o.Log = s.Output()
+	kubeconfig, more := s.identify(o.Args)
+	o.Kubeconfig, o.Args, o.Log = kubeconfig, append(slices.Clone(o.Args), more...), s.Output()
 	d, err := daemon.Start(o)
 	s.must(err)
 	s.Cleanup(d.Kill)
@@ -177,13 +182,19 @@ func (s *story) waitLine(d *daemon.Daemon, message string) daemon.Line {
 // eventually polls until ok says so; two minutes are more than any story takes.
 func (s *story) eventually(what string, ok func() bool) {
 	s.Helper()
-	deadline := time.After(2 * time.Minute)
+	s.within(what, 2*time.Minute, ok, func() string { return "" })
+}
+
+// within polls until ok says so, and tells the state of things if it never does.
+func (s *story) within(what string, limit time.Duration, ok func() bool, state func() string) {
+	s.Helper()
+	deadline := time.After(limit)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-deadline:
-			s.Fatalf("%s: not within two minutes", what)
+			s.Fatalf("%s: not within %s; %s", what, limit, state())
 		case <-s.ctx.Done():
 			s.Fatalf("%s: %v", what, s.ctx.Err())
 		case <-tick.C:
@@ -272,7 +283,9 @@ func (s *story) events(reason, name string) []corev1.Event {
 // request is one line of the audit log.
 type request struct {
 	Stage, Verb, UserAgent, RequestURI string
-	ObjectRef                          struct{ Resource, Subresource, Namespace, Name string }
+	User                               struct{ Username string }
+	Annotations                        map[string]string
+	ObjectRef                          struct{ APIGroup, Resource, Subresource, Namespace, Name string }
 	ResponseStatus                     struct{ Code int }
 	RequestObject                      struct {
 		deleteOptions               // of a deletion

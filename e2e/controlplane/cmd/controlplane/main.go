@@ -42,8 +42,8 @@ import (
 	"syscall"
 	"time"
 
-	"spot-handler/e2e/controlplane/internal/assets"
 	"spot-handler/e2e/controlplane/internal/supervisor"
+	"spot-handler/e2e/internal/assets"
 )
 
 func main() {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"spot-handler/e2e/controlplane/internal/assets"
+	"spot-handler/e2e/internal/assets"
 )
 
 // The rules by which kwok plays the kubelets.

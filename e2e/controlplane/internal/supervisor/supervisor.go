@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"spot-handler/e2e/controlplane/internal/assets"
+	"spot-handler/e2e/internal/assets"
 )
 
 const (

@@ -82,11 +82,11 @@ func touch(dir string) {
 	_ = os.Chtimes(dir, now, now)
 }
 
-func prune(root, current string, now time.Time) {
+func prune(root, prefix, current string, now time.Time) {
 	entries, _ := os.ReadDir(root)
 	for _, entry := range entries {
 		info, err := entry.Info()
-		if err != nil || !entry.IsDir() || !strings.HasPrefix(entry.Name(), keyPrefix) {
+		if err != nil || !entry.IsDir() || !strings.HasPrefix(entry.Name(), prefix) {
 			continue
 		}
 		if entry.Name() != current && now.Sub(info.ModTime()) > unusedFor {

@@ -1,5 +1,6 @@
-// Package assets builds the programs of a control plane from the modules that
-// e2e/controlplane/binaries pins, and keeps them in a cache outside the checkout.
+// Package assets builds programs that tests need from Go modules: those of a control
+// plane, which e2e/controlplane/binaries pins, and Helm, which e2e/chart/binaries pins.
+// It keeps them in a cache outside the checkout.
 //
 // The cache has one directory per key, and the key is a hash over everything
 // that decides what the programs are: the pins, the Go version and the link

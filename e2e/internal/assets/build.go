@@ -14,33 +14,52 @@ import (
 )
 
 const (
-	keyPrefix      = "binaries-"
 	scratchPattern = ".building-*"
 
 	// progressEvery is short enough that nobody takes a build for a hang.
 	progressEvery = 15 * time.Second
 )
 
+// collection is a set of programs that one module of pins describes.
+type collection struct {
+	module   string // directory of the pins, below the checkout
+	prefix   string // of its keys in the cache
+	programs []program
+	flags    func(moduleDir string) (string, error) // for the linker
+	takes    string                                 // how long the first build is
+	crds     bool                                   // Karpenter's belong to it
+}
+
 // Set is a complete set of programs.
 type Set struct {
 	paths map[string]string
-	// CRDs are the files of Karpenter's custom resource definitions.
+	// CRDs are the files of Karpenter's custom resource definitions, where they belong to
+	// the set.
 	CRDs []string
 }
 
 // Path is where the named program is.
 func (s Set) Path(name string) string { return s.paths[name] }
 
-// Ensure returns the programs, and builds those that are not in the cache. It
-// says on progress what it builds, and nothing when everything is there. The
+// Ensure returns the programs of a control plane, and builds those that are not in the
+// cache. It says on progress what it builds, and nothing when everything is there. The
 // first build takes minutes.
 func Ensure(ctx context.Context, progress io.Writer) (Set, error) {
+	return controlPlane.ensure(ctx, progress)
+}
+
+// EnsureHelm does the same for Helm: HelmV3 and HelmV4.
+func EnsureHelm(ctx context.Context, progress io.Writer) (Set, error) {
+	return helm.ensure(ctx, progress)
+}
+
+func (c collection) ensure(ctx context.Context, progress io.Writer) (Set, error) {
 	checkout, err := Checkout()
 	if err != nil {
 		return Set{}, err
 	}
-	module := filepath.Join(checkout, "e2e", "controlplane", "binaries")
-	flags, err := linkFlags(module)
+	module := filepath.Join(checkout, filepath.FromSlash(c.module))
+	flags, err := c.flags(module)
 	if err != nil {
 		return Set{}, err
 	}
@@ -52,8 +71,8 @@ func Ensure(ctx context.Context, progress io.Writer) (Set, error) {
 	if err != nil {
 		return Set{}, err
 	}
-	name = keyPrefix + name
-	b := builder{module: module, dir: filepath.Join(root, name), flags: flags, progress: progress}
+	name = c.prefix + name
+	b := builder{collection: c, module: module, dir: filepath.Join(root, name), flags: flags, progress: progress}
 	if err := os.MkdirAll(b.dir, 0o755); err != nil {
 		return Set{}, fmt.Errorf("make the cache directory: %w", err)
 	}
@@ -67,12 +86,13 @@ func Ensure(ctx context.Context, progress io.Writer) (Set, error) {
 		if err := b.build(ctx); err != nil {
 			return Set{}, err
 		}
-		prune(root, name, time.Now())
+		prune(root, c.prefix, name, time.Now())
 	}
 	return b.set()
 }
 
 type builder struct {
+	collection
 	module, dir, flags string
 	progress           io.Writer
 }
@@ -86,22 +106,27 @@ func (b builder) path(p program) string {
 	return filepath.Join(b.dir, p.name)
 }
 
-func (b builder) crds() string { return filepath.Join(b.dir, "crds") }
+func (b builder) crdDir() string { return filepath.Join(b.dir, "crds") }
 
 func (b builder) missing() []program {
-	return slices.DeleteFunc(slices.Clone(programs), func(p program) bool { return exists(b.path(p)) })
+	return slices.DeleteFunc(slices.Clone(b.programs), func(p program) bool { return exists(b.path(p)) })
 }
 
-func (b builder) complete() bool { return len(b.missing()) == 0 && exists(b.crds()) }
+func (b builder) complete() bool {
+	return len(b.missing()) == 0 && (!b.crds || exists(b.crdDir()))
+}
 
 func (b builder) set() (Set, error) {
 	set := Set{paths: map[string]string{}}
-	for _, p := range programs {
+	for _, p := range b.programs {
 		set.paths[p.name] = b.path(p)
 	}
-	crds, err := filepath.Glob(filepath.Join(b.crds(), "*.yaml"))
+	if !b.crds {
+		return set, nil
+	}
+	crds, err := filepath.Glob(filepath.Join(b.crdDir(), "*.yaml"))
 	if err != nil || len(crds) == 0 {
-		return Set{}, fmt.Errorf("find Karpenter's CRDs in %s: %w", b.crds(), err)
+		return Set{}, fmt.Errorf("find Karpenter's CRDs in %s: %w", b.crdDir(), err)
 	}
 	set.CRDs = crds
 	return set, nil
@@ -117,14 +142,17 @@ func (b builder) build(ctx context.Context) error {
 	missing := b.missing()
 	for i, p := range missing {
 		notice := fmt.Sprintf("building %s (%d of %d)", p.name, i+1, len(missing))
-		if i == 0 && len(missing) == len(programs) {
-			notice += ", the first build takes about 10 minutes on 2 cores"
+		if i == 0 && len(missing) == len(b.programs) {
+			notice += ", the first build takes about " + b.takes + " on 2 cores"
 		}
 		if err := b.compile(ctx, p, notice); err != nil {
 			return err
 		}
 	}
-	return b.copyCRDs(ctx)
+	if b.crds && !exists(b.crdDir()) {
+		return b.copyCRDs(ctx)
+	}
+	return nil
 }
 
 func (b builder) compile(ctx context.Context, p program, notice string) error {
@@ -164,9 +192,6 @@ func (b builder) compile(ctx context.Context, p program, notice string) error {
 }
 
 func (b builder) copyCRDs(ctx context.Context) error {
-	if exists(b.crds()) {
-		return nil
-	}
 	out, err := b.goTool(ctx, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", karpenterModule)
 	if err != nil {
 		return fmt.Errorf("find the module of Karpenter: %w", err)
@@ -195,7 +220,7 @@ func (b builder) copyCRDs(ctx context.Context) error {
 	if err := os.Chmod(scratch, 0o755); err != nil {
 		return fmt.Errorf("open the CRDs to other users: %w", err)
 	}
-	if err := os.Rename(scratch, b.crds()); err != nil {
+	if err := os.Rename(scratch, b.crdDir()); err != nil {
 		return fmt.Errorf("put Karpenter's CRDs into the cache: %w", err)
 	}
 	return nil

@@ -72,7 +72,7 @@ func TestPruneRemovesUnusedKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	prune(root, "binaries-current", now)
+	prune(root, "binaries-", "binaries-current", now)
 	for name, want := range map[string]bool{"binaries-current": true, "binaries-recent": true, "binaries-unused": false, "other": true} {
 		if got := exists(filepath.Join(root, name)); got != want {
 			t.Errorf("%s exists: %t, want %t", name, got, want)

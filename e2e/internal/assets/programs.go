@@ -11,24 +11,27 @@ import (
 	"strings"
 )
 
-// program is one executable of the control plane.
+// program is one executable.
 type program struct {
 	name string
-	// pkg is its main package, in a module that binaries/go.mod pins.
+	// pkg is its main package, in a module that go.mod pins.
 	pkg string
 	// replaceable programs are taken from KUBEBUILDER_ASSETS where that has them: the
 	// three that its users expect it to provide.
 	replaceable bool
 }
 
-var programs = []program{
-	{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", replaceable: true},
-	{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager"},
-	{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler"},
-	{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", replaceable: true},
-	{name: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"},
-	{name: "karpenter", pkg: "sigs.k8s.io/karpenter/kwok"},
-	{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl", replaceable: true},
+var controlPlane = collection{
+	module: "e2e/controlplane/binaries", prefix: "binaries-", flags: linkFlags, takes: "10 minutes", crds: true,
+	programs: []program{
+		{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", replaceable: true},
+		{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager"},
+		{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler"},
+		{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", replaceable: true},
+		{name: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"},
+		{name: "karpenter", pkg: "sigs.k8s.io/karpenter/kwok"},
+		{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl", replaceable: true},
+	},
 }
 
 // karpenterModule brings its CRDs along, in these directories.

@@ -1,0 +1,39 @@
+{{/* The flags of maps of values, as a YAML list: the value drainStrategy is the flag
+     --drain-strategy, whatever it is called. Empty ones are left to the program. */}}
+{{- define "spot-handler.flags" -}}
+{{- $args := list -}}
+{{- range . -}}
+  {{- range $name, $value := . -}}
+    {{- $flag := kebabcase $name -}}
+    {{- if kindIs "map" $value -}}
+      {{- range $key, $one := $value -}}
+        {{- $args = append $args (printf "--%s=%s=%s" $flag $key (include "spot-handler.text" $one)) -}}
+      {{- end -}}
+    {{- else if kindIs "slice" $value -}}
+      {{- range $value -}}
+        {{- $args = append $args (printf "--%s=%s" $flag (include "spot-handler.text" .)) -}}
+      {{- end -}}
+    {{- else if not (or (kindIs "invalid" $value) (eq (toString $value) "")) -}}
+      {{- $args = append $args (printf "--%s=%s" $flag (include "spot-handler.text" $value)) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range $args }}
+- {{ . | replace "$(" "$$(" | quote }}{{/* Kubernetes would replace $(NAME) by a variable */}}
+{{- end -}}
+{{- end -}}
+
+{{/* Numbers of a values file are floating point: 5000000 would become 5e+06. */}}
+{{- define "spot-handler.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
+{{- end -}}
+
+{{/* The port of a component: that of --http-addr where it is given. */}}
+{{- define "spot-handler.port" -}}
+{{- $root := index . 0 -}}
+{{- if $root.Values.flags.httpAddr -}}
+{{- $root.Values.flags.httpAddr | splitList ":" | last -}}
+{{- else -}}
+{{- (index $root.Values (index . 1)).port -}}
+{{- end -}}
+{{- end -}}

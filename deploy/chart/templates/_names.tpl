@@ -1,0 +1,59 @@
+{{/* What all names begin with. */}}
+{{- define "spot-handler.fullname" -}}
+{{- $name := .Values.nameOverride | default .Chart.Name -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels of every object; those of a component's too where it is given:
+     (list $ "imds"). */}}
+{{- define "spot-handler.labels" -}}
+{{- $root := index . 0 -}}
+helm.sh/chart: {{ $root.Chart.Name }}-{{ $root.Chart.Version }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+{{- if gt (len .) 1 }}
+{{ include "spot-handler.selector" . }}
+{{- else }}
+app.kubernetes.io/name: spot-handler
+app.kubernetes.io/instance: {{ $root.Release.Name }}
+{{- end }}
+{{- end -}}
+
+{{/* What a component's pods are found by. */}}
+{{- define "spot-handler.selector" -}}
+app.kubernetes.io/name: spot-handler
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{- define "spot-handler.serviceAccount" -}}
+{{- $root := index . 0 -}}
+{{- $component := index . 1 -}}
+{{- (index $root.Values $component).serviceAccount.name | default (printf "%s-%s" (include "spot-handler.fullname" $root) $component) -}}
+{{- end -}}
+
+{{/* Which components there are: "true" or nothing. */}}
+{{- define "spot-handler.hasIMDS" -}}{{ if ne .Values.mode "queue" }}true{{ end }}{{- end -}}
+{{- define "spot-handler.hasQueue" -}}{{ if ne .Values.mode "imds" }}true{{ end }}{{- end -}}
+
+{{/* Whether the DaemonSet drains, as opposed to marking nodes only. */}}
+{{- define "spot-handler.imdsDrains" -}}
+{{- $drain := toString .Values.imds.flags.drain -}}
+{{- if or (eq $drain "true") (and (eq .Values.mode "imds") (ne $drain "false")) }}true{{ end -}}
+{{- end -}}
+
+{{/* Whether replacements may be asked of the backend: (list $ "karpenter"). */}}
+{{- define "spot-handler.provisions" -}}
+{{- $asked := (index . 0).Values.flags.provisioner | default "auto" -}}
+{{- if or (eq $asked "auto") (eq $asked (index . 1)) }}true{{ end -}}
+{{- end -}}
+
+{{- define "spot-handler.leaseNamespace" -}}
+{{- .Values.queue.flags.leaseNamespace | default .Release.Namespace -}}
+{{- end -}}

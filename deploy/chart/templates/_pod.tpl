@@ -1,0 +1,74 @@
+{{/* What the pods of both components have in common: (list $ "imds"). */}}
+
+{{- define "spot-handler.podMetadata" -}}
+{{- $root := index . 0 -}}
+{{- $component := index $root.Values (index . 1) -}}
+labels:
+  {{- include "spot-handler.labels" . | nindent 2 }}
+  {{- with $component.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+annotations:
+  kubectl.kubernetes.io/default-container: spot-handler
+  {{- with $component.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "spot-handler.podSpec" -}}
+{{- $root := index . 0 -}}
+{{- $component := index $root.Values (index . 1) -}}
+serviceAccountName: {{ include "spot-handler.serviceAccount" . }}
+automountServiceAccountToken: true
+{{- with $component.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with $root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  seccompProfile:
+    type: RuntimeDefault
+{{- with $component.volumes }}
+volumes:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "spot-handler.image" -}}
+{{- $image := .Values.image -}}
+image: {{ if $image.digest }}{{ printf "%s@%s" $image.repository $image.digest | quote }}{{ else }}{{ printf "%s:%s" $image.repository ($image.tag | default .Chart.AppVersion) | quote }}{{ end }}
+imagePullPolicy: {{ $image.pullPolicy }}
+{{- end -}}
+
+{{/* The rest of the container. */}}
+{{- define "spot-handler.container" -}}
+{{- $component := index (index . 0).Values (index . 1) -}}
+livenessProbe:
+  httpGet: { path: /healthz, port: http }
+  initialDelaySeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: { path: /readyz, port: http }
+resources:
+  {{- toYaml $component.resources | nindent 2 }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- with $component.envFrom }}
+envFrom:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $component.volumeMounts }}
+volumeMounts:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,27 @@
+{{/* What the schema has no words for: how values fit each other. */}}
+{{- define "spot-handler.validate" -}}
+{{- if not .Values.image.repository -}}
+{{- fail "image.repository is not set: build the image, push it to a registry of yours and name it here, such as 111122223333.dkr.ecr.eu-west-1.amazonaws.com/spot-handler" -}}
+{{- end -}}
+{{- if and (include "spot-handler.hasQueue" .) (not .Values.queue.flags.queueUrl) -}}
+{{- fail (printf "queue.flags.queueUrl is not set: mode %s consumes an SQS queue; give its URL, such as https://sqs.eu-west-1.amazonaws.com/111122223333/spot-handler" .Values.mode) -}}
+{{- end -}}
+{{- if and (eq .Values.mode "both") (eq (toString .Values.imds.flags.drain) "true") -}}
+{{- fail "imds.flags.drain is true with mode both: the DaemonSet and the Deployment would each drain every node; leave it empty, or take mode imds" -}}
+{{- end -}}
+{{- if and (include "spot-handler.hasQueue" .) (eq (toString .Values.queue.flags.leaderElect) "false") (gt (int .Values.queue.replicas) 1) -}}
+{{- fail (printf "queue.flags.leaderElect is false with %d replicas: each would drain every node; set queue.replicas to 1" (int .Values.queue.replicas)) -}}
+{{- end -}}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
+{{- fail "podMonitor.enabled and serviceMonitor.enabled are both true: everything would be counted twice; choose one" -}}
+{{- end -}}
+{{- if not .Values.spotLabels -}}
+{{- fail "spotLabels is empty: imds runs where one of them is, queue where none is" -}}
+{{- end -}}
+{{- if and (include "spot-handler.hasIMDS" .) .Values.imds.flags.nodeName -}}
+{{- fail "imds.flags.nodeName is set: every pod of the DaemonSet would take itself for the same node; leave it empty" -}}
+{{- end -}}
+{{- if and (eq .Values.flags.provisioner "placeholder") (not .Values.flags.fallbackSelector) -}}
+{{- fail "flags.fallbackSelector is not set: the provisioner placeholder needs a label selector of the nodes that take the pods, such as node-lifecycle=on-demand" -}}
+{{- end -}}
+{{- end -}}

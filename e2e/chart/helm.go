@@ -1,0 +1,193 @@
+// Package chart runs the real Helm on deploy/chart: Helm 3, which many still have, and
+// Helm 4, both built from their Go modules. What it renders is read with [Render]; the
+// stories install it into a real API server.
+//
+// The tests of this package hold the chart to the daemon: every flag has a value, every
+// value has its place in the schema, and what is nonsense is refused.
+package chart
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	"spot-handler/e2e/internal/assets"
+)
+
+// Helm is one version of Helm. Its methods are safe for concurrent use.
+type Helm struct {
+	Name string // helm3 or helm4
+	path string
+}
+
+// Helms returns each version, and builds those that are not in the cache, which takes
+// minutes; it says so on progress.
+func Helms(ctx context.Context, progress io.Writer) ([]Helm, error) {
+	programs, err := assets.EnsureHelm(ctx, progress)
+	if err != nil {
+		return nil, err
+	}
+	var found []Helm
+	for _, name := range []string{assets.HelmV3, assets.HelmV4} {
+		found = append(found, Helm{Name: name, path: programs.Path(name)})
+	}
+	return found, nil
+}
+
+// Dir is deploy/chart of the checkout.
+func Dir() (string, error) {
+	checkout, err := assets.Checkout()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(checkout, "deploy", "chart"), nil
+}
+
+// Run runs Helm against the cluster of the kubeconfig, or none where that is empty, and
+// returns what it prints. The error has what it complains of.
+func (h Helm) Run(ctx context.Context, kubeconfig string, args ...string) (string, error) {
+	home, err := os.MkdirTemp("", "helm-")
+	if err != nil {
+		return "", fmt.Errorf("make a home for helm: %w", err)
+	}
+	defer os.RemoveAll(home)
+	if kubeconfig == "" {
+		kubeconfig = filepath.Join(home, "none")
+	}
+	cmd := exec.CommandContext(ctx, h.path, args...)
+	// Nothing of whoever runs the tests: no plugins, no cluster, no repositories.
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig,
+		"HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home, "HELM_PLUGINS="+home)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return stdout.String(), fmt.Errorf("%s %s: %w\n%s", h.Name, strings.Join(args, " "), err, strings.TrimSpace(stderr.String()+stdout.String()))
+	}
+	return stdout.String(), nil
+}
+
+// Release says what is rendered.
+type Release struct {
+	Name, Namespace string         // spot-handler by default, both
+	Values          map[string]any // over those of the chart
+}
+
+// args are those of template, install and upgrade, with the values in a file of dir.
+func (r Release) args(dir string) ([]string, error) {
+	chart, err := Dir()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(r.Values)
+	if err != nil {
+		return nil, fmt.Errorf("write values: %w", err)
+	}
+	file, err := os.CreateTemp(dir, "values-*.yaml")
+	if err != nil {
+		return nil, fmt.Errorf("write values: %w", err)
+	}
+	defer file.Close()
+	if _, err := file.Write(text); err != nil {
+		return nil, fmt.Errorf("write values: %w", err)
+	}
+	return []string{r.name(), chart, "--namespace=" + r.namespace(), "--values=" + file.Name()}, nil
+}
+
+func (r Release) name() string      { return orDefault(r.Name) }
+func (r Release) namespace() string { return orDefault(r.Namespace) }
+
+func orDefault(name string) string {
+	if name == "" {
+		return "spot-handler"
+	}
+	return name
+}
+
+// Template renders the chart without a cluster, as text.
+func (h Helm) Template(ctx context.Context, r Release, more ...string) (string, error) {
+	return h.with(ctx, "", "template", r, more...)
+}
+
+// Install installs the chart and does not wait for its pods.
+func (h Helm) Install(ctx context.Context, kubeconfig string, r Release, more ...string) (string, error) {
+	return h.with(ctx, kubeconfig, "install", r, append(more, "--create-namespace")...)
+}
+
+// Upgrade upgrades what Install has installed.
+func (h Helm) Upgrade(ctx context.Context, kubeconfig string, r Release, more ...string) (string, error) {
+	return h.with(ctx, kubeconfig, "upgrade", r, more...)
+}
+
+func (h Helm) with(ctx context.Context, kubeconfig, command string, r Release, more ...string) (string, error) {
+	dir, err := os.MkdirTemp("", "values-")
+	if err != nil {
+		return "", fmt.Errorf("write values: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	args, err := r.args(dir)
+	if err != nil {
+		return "", err
+	}
+	return h.Run(ctx, kubeconfig, append(append([]string{command}, args...), more...)...)
+}
+
+// Render renders the chart without a cluster, as objects.
+func (h Helm) Render(ctx context.Context, r Release) ([]unstructured.Unstructured, error) {
+	text, err := h.Template(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return Objects(text)
+}
+
+// Objects reads the documents of a YAML stream.
+func Objects(text string) ([]unstructured.Unstructured, error) {
+	var found []unstructured.Unstructured
+	for doc := range strings.SplitSeq("\n"+text, "\n---") {
+		var object map[string]any
+		// Strict: a key that is there twice is an error.
+		if err := yaml.UnmarshalStrict([]byte(doc), &object); err != nil {
+			return nil, fmt.Errorf("read %q: %w", doc, err)
+		}
+		if len(object) > 0 {
+			found = append(found, unstructured.Unstructured{Object: object})
+		}
+	}
+	return found, nil
+}
+
+// MonitoringCRDs are the files of the Prometheus Operator's custom resource definitions,
+// from its Go module, which e2e/chart/crds pins. Nothing of it is compiled.
+func MonitoringCRDs(ctx context.Context) ([]string, error) {
+	checkout, err := assets.Checkout()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", "github.com/prometheus-operator/prometheus-operator")
+	cmd.Dir = filepath.Join(checkout, "e2e", "chart", "crds")
+	cmd.Env = append(os.Environ(), "GOWORK=off", "PWD="+cmd.Dir)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("download the CRDs of the Prometheus Operator: %w\n%s%s", err, out, stderr.String())
+	}
+	var module struct{ Dir string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		return nil, fmt.Errorf("download the CRDs of the Prometheus Operator: %w", err)
+	}
+	var files []string
+	for _, kind := range []string{"podmonitors", "servicemonitors", "prometheusrules"} {
+		files = append(files, filepath.Join(module.Dir, "example", "prometheus-operator-crd", "monitoring.coreos.com_"+kind+".yaml"))
+	}
+	return files, nil
+}

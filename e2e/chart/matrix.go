@@ -1,0 +1,91 @@
+package chart
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// QueueURL is the queue of rendered charts.
+const QueueURL = "https://sqs.eu-west-1.amazonaws.com/111122223333/spot-handler"
+
+// PlaceholderNamespace is that of placeholder pods where it is not the default.
+const PlaceholderNamespace = "holds"
+
+// Modes of the chart.
+var Modes = []string{"imds", "queue", "both"}
+
+// Values are the least that a mode needs, with the changes, by their paths, such as
+// imds.port.
+func Values(mode string, changes map[string]any) map[string]any {
+	values := map[string]any{}
+	set(values, "mode", mode)
+	set(values, "image.repository", "registry.example.com/spot-handler")
+	if mode != "imds" {
+		set(values, "queue.flags.queueUrl", QueueURL)
+	}
+	for _, path := range slices.Sorted(maps.Keys(changes)) {
+		set(values, path, changes[path])
+	}
+	return values
+}
+
+func set(values map[string]any, path string, value any) {
+	names := strings.Split(path, ".")
+	for _, name := range names[:len(names)-1] {
+		inner, ok := values[name].(map[string]any)
+		if !ok {
+			inner = map[string]any{}
+			values[name] = inner
+		}
+		values = inner
+	}
+	values[names[len(names)-1]] = value
+}
+
+// Case is one of the Matrix.
+type Case struct {
+	Name, Mode string
+	Release    Release
+}
+
+// Matrix is every mode with every change that is worth a look. The tests of this package
+// render it, and the stories have a real API server judge the outcome.
+func Matrix() []Case {
+	var cases []Case
+	for _, mode := range Modes {
+		for _, name := range slices.Sorted(maps.Keys(changes)) {
+			cases = append(cases, Case{Name: mode + ", " + name, Mode: mode, Release: Release{Values: Values(mode, changes[name])}})
+		}
+	}
+	return cases
+}
+
+// changes are values that are rendered with each mode, by their paths.
+var changes = map[string]map[string]any{
+	"defaults":           {},
+	"pod network":        {"imds.hostNetwork": false},
+	"no policies":        {"imds.ownNodeOnly": false, "networkPolicy.enabled": false},
+	"pod monitor":        {"podMonitor.enabled": true, "podMonitor.interval": "15s", "podMonitor.labels": map[string]any{"release": "prometheus"}},
+	"service monitor":    {"serviceMonitor.enabled": true, "serviceMonitor.labels": map[string]any{"release": "prometheus"}},
+	"alerts, dashboard":  {"prometheusRule.enabled": true, "dashboard.enabled": true, "dashboard.annotations": map[string]any{"grafana_folder": "Spot"}},
+	"role":               {"queue.serviceAccount.roleArn": "arn:aws:iam::111122223333:role/spot-handler", "queue.region": "eu-west-1"},
+	"accounts of others": {"imds.serviceAccount.create": false, "imds.serviceAccount.name": "mine", "queue.serviceAccount.create": false, "queue.serviceAccount.name": "mine-too"},
+	"no provisioner":     {"flags.provisioner": "none"},
+	"placeholders":       {"flags.fallbackSelector": "node-lifecycle=on-demand", "flags.placeholderNamespace": PlaceholderNamespace},
+	"dry run":            {"flags.dryRun": true, "flags.logFormat": "console"},
+	"owner references":   {"rbac.ownerReferences": true},
+	"one replica":        {"queue.replicas": 1, "queue.flags.leaderElect": false},
+	"other lease":        {"queue.flags.leaseNamespace": "kube-system"},
+	"other port":         {"flags.httpAddr": ":9999"},
+	"digest":             {"image.digest": "sha256:" + strings.Repeat("0", 64), "image.pullSecrets": []any{"registry"}},
+	"names":              {"fullnameOverride": strings.Repeat("long", 20)},
+	"environment": {
+		"queue.env":     []any{map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}},
+		"queue.volumes": []any{map[string]any{"name": "ca", "configMap": map[string]any{"name": "ca"}}}, "queue.volumeMounts": []any{map[string]any{"name": "ca", "mountPath": "/ca"}},
+		"imds.env": []any{map[string]any{"name": "A", "value": "1"}}, "imds.envFrom": []any{map[string]any{"secretRef": map[string]any{"name": "a"}}},
+		"queue.tolerations": []any{map[string]any{"key": "CriticalAddonsOnly", "operator": "Exists"}}, "queue.nodeSelector": map[string]any{"pool": "system"},
+		"queue.podAnnotations": map[string]any{"a": "b"}, "imds.podLabels": map[string]any{"team": "sre"},
+		"networkPolicy.egress": []any{map[string]any{"ports": []any{map[string]any{"port": 3128, "protocol": "TCP"}}}},
+	},
+}

@@ -1,0 +1,169 @@
+package stories
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"spot-handler/e2e/chart"
+	"spot-handler/e2e/controlplane"
+)
+
+// namespace is where the chart is installed.
+const namespace = "spot-handler"
+
+// The daemons of all stories run under service accounts of the chart, with the rights that
+// it gives them and with its admission policies in force. There are three: of the
+// Deployment, of a DaemonSet that drains, and of one that only marks, as beside a
+// Deployment. The second is of a release of its own, as no release has both.
+const (
+	queueAccount = "spot-handler-queue"
+	imdsAccount  = "alone-spot-handler-imds"
+	markAccount  = "spot-handler-imds"
+)
+
+// accounts makes the service accounts, their rights and the policies, and what placeholder
+// pods need, but for the objects that contain what leave names.
+func (s *story) accounts(leave ...string) {
+	s.Helper()
+	s.applied.Lock()
+	defer s.applied.Unlock()
+	s.withAccounts = true
+	s.must(s.cluster.CreateNamespace(s.ctx, namespace))
+	h := s.helm()
+	for name, mode := range map[string]string{"spot-handler": "both", "alone": "imds"} {
+		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml"}
+		if mode == "both" {
+			show = append(show, "--show-only=templates/placeholder.yaml")
+		}
+		text, err := h.Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, map[string]any{"flags.fallbackSelector": onDemand})}, show...)
+		s.must(err)
+		docs := slices.DeleteFunc(strings.Split(text, "\n---\n"), func(doc string) bool {
+			return slices.ContainsFunc(leave, func(what string) bool { return strings.Contains(doc+"\n", what) })
+		})
+		s.kubectl(strings.Join(docs, "\n---\n"), "apply", "-f", "-")
+	}
+}
+
+// helm is the present version of Helm.
+func (s *story) helm() chart.Helm {
+	s.Helper()
+	found, err := chart.Helms(s.ctx, s.Output())
+	s.must(err)
+	return found[len(found)-1]
+}
+
+// identify gives a daemon with these arguments its account, and the arguments that its
+// chart would add.
+func (s *story) identify(args []string) (kubeconfig string, more []string) {
+	s.Helper()
+	s.applied.Lock()
+	has := s.withAccounts
+	s.applied.Unlock()
+	if !has {
+		s.accounts()
+	}
+	flag := func(name string) string {
+		for _, arg := range args {
+			if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
+				return value
+			}
+		}
+		return ""
+	}
+	if args[0] == "queue" {
+		if flag("lease-namespace") == "" {
+			more = []string{"--lease-namespace=" + namespace}
+		}
+		return s.kubeconfig(queueAccount, ""), more
+	}
+	account := imdsAccount
+	if flag("drain") == "false" {
+		account = markAccount
+	}
+	return s.kubeconfig(account, s.podOf(account, flag("node-name"))), nil
+}
+
+// podOf puts a pod of the account on the node, as the DaemonSet would, and returns its
+// name: tokens are bound to pods.
+func (s *story) podOf(account, node string) string {
+	s.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: account + "-" + controlplane.InstanceID(node), Namespace: namespace},
+		Spec: corev1.PodSpec{
+			NodeName: node, ServiceAccountName: account,
+			Containers:  []corev1.Container{{Name: "spot-handler", Image: "none"}},
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+		},
+	}
+	_, err := s.cluster.Client.CoreV1().Pods(namespace).Create(s.ctx, pod, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) {
+		s.Fatalf("put a pod of %s on node %s: %v", account, node, err)
+	}
+	return pod.Name
+}
+
+// kubeconfig writes one that holds a token of the service account and nothing else, bound
+// to the pod where one is given.
+func (s *story) kubeconfig(account, pod string) string {
+	s.Helper()
+	config, err := s.cluster.ServiceAccountConfig(s.ctx, namespace, account, pod)
+	s.must(err)
+	file := clientcmdapi.NewConfig()
+	file.Clusters["cluster"] = &clientcmdapi.Cluster{
+		Server: config.Host, CertificateAuthority: config.CAFile, CertificateAuthorityData: config.CAData,
+		InsecureSkipTLSVerify: config.Insecure,
+	}
+	file.AuthInfos[account] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
+	file.Contexts[account] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: account}
+	file.CurrentContext = account
+	path := filepath.Join(s.TempDir(), account+".kubeconfig")
+	s.must(clientcmd.WriteToFile(*file, path))
+	return path
+}
+
+// kubectl runs the cluster's own kubectl and returns what it says.
+func (s *story) kubectl(stdin string, args ...string) string {
+	s.Helper()
+	cmd := exec.CommandContext(s.ctx, s.cluster.Kubectl, append([]string{"--kubeconfig=" + s.cluster.Kubeconfig}, args...)...)
+	cmd.Stdin = strings.NewReader(stdin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		s.Fatalf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	if strings.Contains(string(out), "Warning") {
+		s.Errorf("kubectl %s:\n%s", strings.Join(args, " "), out)
+	}
+	return string(out)
+}
+
+// nothingForbidden fails the story if the API server has refused a daemon anything for
+// want of a right or because of a policy.
+func (s *story) nothingForbidden() {
+	s.Helper()
+	if _, err := os.Stat(s.cluster.AuditLog); err != nil {
+		return // a story without an audit log
+	}
+	var told []string
+	for _, r := range s.requests(request.forbidden) {
+		if what := r.User.Username + " may not " + r.right().String(); !slices.Contains(told, what) {
+			told = append(told, what)
+			s.Errorf("%s: %s", what, r.RequestURI)
+		}
+	}
+}
+
+// forbidden: for want of a right, or by an admission policy. An eviction can be refused
+// with 403 for other reasons.
+func (r request) forbidden() bool {
+	_, policy := r.Annotations["validation.policy.admission.k8s.io/validation_failure"]
+	return r.Annotations["authorization.k8s.io/decision"] == "forbid" || policy
+}
