@@ -5,10 +5,12 @@ import (
 	"sync"
 
 	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 )
@@ -111,6 +113,17 @@ func (b *budgets) list(namespace string) []*policyv1.PodDisruptionBudget {
 		return nil
 	}
 	return budgetsIn(w.store)
+}
+
+// of returns a budget that covers the pod, as far as it is known.
+func (b *budgets) of(pod *corev1.Pod) (types.UID, bool) {
+	for _, budget := range b.list(pod.Namespace) {
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+			return budget.UID, true
+		}
+	}
+	return "", false
 }
 
 // all returns every budget that is known.

@@ -65,6 +65,7 @@ type Drainer struct {
 
 	queue *queue
 	pace  *pace
+	lanes *lanes
 
 	budgets     *budgets
 	surges      *surges
@@ -89,6 +90,7 @@ func New(opts Options) *Drainer {
 		claims: newLookups(readClaim(opts.Dynamic)), blocked: newLookups(readBlocked(opts.Dynamic)),
 		attachments: newAttachments(opts), sessions: map[string]*session{},
 	}
+	d.lanes = newLanes(d.queue.push)
 	d.starts = &starts{work: d.waves}
 	d.budgets = newBudgets(opts, d.budgetAllows, d.starts.stale)
 	d.surges = newSurges(opts, d.starting, d.deploymentAllows)

@@ -24,6 +24,13 @@ const evictTimeout = 10 * time.Second
 // attempt takes a task one step on, as the plan stands now. It reports whether the API
 // server was too busy for it.
 func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
+	lane := t.lane
+	t.lane = nil
+	defer func() {
+		if lane != nil {
+			lane()
+		}
+	}()
 	if !t.session.enter() {
 		return false
 	}
@@ -35,6 +42,11 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		return false
 	}
 	t.latest = decision.At
+	if budget, ok := d.budgets.of(t.pod); ok && decision.Action == Evict && lane == nil {
+		if lane = d.lanes.enter(budget, t); lane == nil {
+			return false
+		}
+	}
 	waits := decision.Surge && (decision.Action == Release || decision.Action == Evict && (decision.At.IsZero() || time.Now().Before(decision.At)))
 	if waits && !d.surges.reserve(decision.Pod, decision.Action) {
 		d.park(t)

@@ -17,6 +17,8 @@ type task struct {
 	volumes bool      // the pod has volumes, which have to be detached afterwards
 	attempt int
 
+	lane func() // gives back the budget's lane, which it has been given; nil where it has none
+
 	timer *time.Timer // set while it waits for its next attempt; nil where only a wake ends that
 }
 
