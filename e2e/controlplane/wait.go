@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
@@ -168,4 +169,19 @@ func NodeReady(node *corev1.Node) bool {
 		}
 	}
 	return false
+}
+
+// waitBudget watches a disruption budget until done says so of it.
+func (c *Cluster) waitBudget(ctx context.Context, namespace, name string, done func(budget *policyv1.PodDisruptionBudget) bool) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace),
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=" + name }))
+	budgets := factory.Policy().V1().PodDisruptionBudgets()
+	err := waitInformer(ctx, factory, budgets.Informer(), func() (bool, error) {
+		budget, err := budgets.Lister().PodDisruptionBudgets(namespace).Get(name)
+		return err == nil && done(budget), nil // the only error is that there is none
+	})
+	if err != nil {
+		return fmt.Errorf("wait for disruption budget %s/%s: %w", namespace, name, err)
+	}
+	return nil
 }

@@ -2,77 +2,99 @@ package stories
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
 )
 
-// A zone goes: 2,000 pods on 100 nodes at once, of ten Deployments that allow a surge
-// of a quarter and have a budget of a quarter. Every pod has all its grace, none is
-// evicted twice, and nothing is left released.
+// A zone goes: 2,000 pods on 100 nodes at once, under ten budgets. Every pod has all its
+// grace, each is evicted once, and that long before the deadline. Their successors are
+// left out: it is the drain that is at stake.
 func TestTwoThousandPodsOnAHundredNodesAtOnce(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true, Heartbeat: time.Minute})
-	const nodes, perNode, services = 100, 20, 10
-	doomed := s.bare("node", nodes, 2) // 2 CPUs: room for twenty each
-	for i := range services {
-		spec := controlplane.DeploymentSpec{Name: fmt.Sprint("web-", i), Replicas: nodes * perNode / services}
-		quick(&spec)
-		zero := time.Duration(0)
-		spec.ReadyAfter, spec.StopAfter = &zero, &zero
-		spec.Labels = map[string]string{"crowd": "yes"}
-		quarter := percent(25)
-		spec.MaxSurge, spec.MaxUnavailable, spec.BudgetMaxUnavailable = quarter, quarter, quarter
-		_, err := s.cluster.RunDeployment(s.ctx, spec)
-		s.must(err)
-	}
-	before, err := s.cluster.WaitPods(s.ctx, "default", "crowd", allReady(nodes*perNode))
+	const nodes, perNode = 100, 20
+	doomed := s.bare("node", nodes, 8)
+	zero := time.Duration(0)
+	pods, err := s.cluster.CreateCrowd(s.ctx, controlplane.Crowd{
+		Name: "crowd", PerNode: perNode, Budgets: 10, Behaviour: controlplane.Behaviour{ReadyAfter: &zero, StopAfter: &zero},
+	}, doomed)
 	s.must(err)
-	s.bare("spare", nodes/4, 8)
 	d, queue := s.drill()
 
 	sent := time.Now()
-	on := map[string]int{}
-	for _, p := range before {
-		on[p.Spec.NodeName]++
+	want := map[string]int{}
+	for _, n := range doomed {
+		interrupt(queue, n.Name, 120*time.Second)
+		want[n.Name] = perNode
+	}
+	last := s.wantAllGraceful(want)
+	t.Logf("%d pods on %d nodes had left %s after the notices", len(pods), nodes, last.Sub(sent).Round(100*time.Millisecond))
+	s.wantEachOnce(uids(pods))
+	if n := s.metric(d, `spot_handler_pods_total{outcome="graceful"}`); n != nodes*perNode {
+		t.Errorf("%v pods counted as graceful, want %d", n, nodes*perNode)
+	}
+}
+
+// Ten nodes go at once, with 120 pods of four Deployments that allow a surge of a quarter
+// and have a budget of a tenth. None of them loses one ready pod.
+func TestManyNodesSurgeAtOnce(t *testing.T) {
+	s := tell(t, controlplane.Options{Audit: true})
+	const nodes, services, replicas = 10, 4, 30
+	doomed := s.bare("node", nodes, 2) // room for 20 each
+	want, evictable := map[string]int{}, map[types.UID]string{}
+	seen := map[string]*surged{}
+	for i := range services {
+		name := fmt.Sprint("web-", i)
+		for _, p := range s.service(name, replicas, func(d *controlplane.DeploymentSpec) {
+			quick(d)
+			d.CPU, d.MaxSurge, d.MaxUnavailable, d.BudgetMaxUnavailable = "100m", percent(25), never, percent(10)
+		}) {
+			want[p.Spec.NodeName]++
+			evictable[p.UID] = p.Name
+		}
+	}
+	s.bare("spare", 4, 8)
+	_, queue := s.drill()
+	for i := range services {
+		seen[fmt.Sprint("web-", i)] = s.watchSurge("default", fmt.Sprint("web-", i))
 	}
 	for _, n := range doomed {
 		interrupt(queue, n.Name, 120*time.Second)
 	}
-	total := 0
-	var last time.Time
-	for _, n := range doomed {
-		rec := s.waitRecord(n.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
-		if rec.Pods == nil || rec.Pods.Graceful != on[n.Name] || rec.Pods.Total != on[n.Name] {
-			t.Errorf("record of %s: %s, want all %d pods graceful", n.Name, rec, on[n.Name])
-			continue
+	s.wantAllGraceful(want)
+	s.wantEachOnce(evictable)
+	s.wantNoneReleased()
+	for _, name := range slices.Sorted(maps.Keys(seen)) {
+		s.wantPods("default", name, replicas)
+		released, ready := seen[name].worst()
+		if allowed := 8; released > allowed { // a quarter, rounded up
+			t.Errorf("%d pods of %s were released at once, want up to %d", released, name, allowed)
 		}
-		total += rec.Pods.Total
-		if rec.Ended.After(last) {
+		if ready < replicas {
+			t.Errorf("%s had only %d ready pods at some moment, want never less than %d", name, ready, replicas)
+		}
+	}
+}
+
+// wantAllGraceful waits until the nodes are released, checks that so many pods of each
+// have had their grace and that no other was there, and returns the end of the last.
+func (s *story) wantAllGraceful(want map[string]int) (last time.Time) {
+	s.Helper()
+	for _, node := range slices.Sorted(maps.Keys(want)) {
+		n := want[node]
+		rec := s.waitRecord(node, func(r interruption.Record) bool { return r.Phase == interruption.Released })
+		if rec.Pods == nil || rec.Pods.Graceful != n || rec.Pods.Total != n {
+			s.Errorf("record of %s: %s, want all %d pods graceful", node, rec, n)
+		}
+		if rec.Ended != nil && rec.Ended.After(last) {
 			last = *rec.Ended
 		}
 	}
-	t.Logf("%d pods on %d nodes had left %s after the notices", total, nodes, last.Sub(sent).Round(100*time.Millisecond))
-	s.wantEachOnce(uids(before))
-	s.wantNoneReleased()
-	if n := s.metric(d, `spot_handler_pods_total{outcome="graceful"}`); n != nodes*perNode {
-		t.Errorf("%v pods counted as graceful, want %d", n, nodes*perNode)
-	}
-	_, err = s.cluster.WaitPods(s.ctx, "default", "crowd", allReady(nodes*perNode))
-	s.must(err)
-}
-
-func allReady(n int) func([]*corev1.Pod) bool {
-	return func(pods []*corev1.Pod) bool {
-		ready := 0
-		for _, p := range pods {
-			if controlplane.Ready(p) {
-				ready++
-			}
-		}
-		return ready == n && len(pods) == n
-	}
+	return last
 }
