@@ -21,8 +21,8 @@ func TestBlockedPodsAreLeftAndReported(t *testing.T) {
 	node := s.node("batch")
 	short := func(d *controlplane.DeploymentSpec) { d.Grace = 5 * time.Second }
 	s.service("web", 4, short)
-	guarded := s.service("db", 2, func(d *controlplane.DeploymentSpec) { short(d); d.BudgetMinAvailable = budget(2) })
-	twice := s.service("cache", 1, func(d *controlplane.DeploymentSpec) { short(d); d.BudgetMinAvailable = budget(0) })
+	guarded := s.service("db", 2, func(d *controlplane.DeploymentSpec) { short(d); d.MaxSurge, d.BudgetMinAvailable = never, budget(2) })
+	twice := s.service("cache", 1, func(d *controlplane.DeploymentSpec) { short(d); d.MaxSurge, d.BudgetMinAvailable = never, budget(0) })
 	_, err := s.cluster.Client.PolicyV1().PodDisruptionBudgets("default").Create(s.ctx, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Name: "second"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{MinAvailable: budget(0), Selector: &metav1.LabelSelector{MatchLabels: twice[0].Labels}},
