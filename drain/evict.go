@@ -246,7 +246,9 @@ func classify(err error) answer {
 		return answer{outcome: transient, reason: err.Error()}
 	}
 	a := answer{outcome: transient, status: status.Status().Code, reason: status.Status().Message}
-	if details := status.Status().Details; details != nil {
+	// Only a refusal says with Retry-After when it ends. A time-out (504, after evictions have
+	// fought for one budget's status) says 10 s too, which is long of two minutes.
+	if details := status.Status().Details; details != nil && apierrors.IsTooManyRequests(err) {
 		a.retryAfter = time.Duration(details.RetryAfterSeconds) * time.Second
 	}
 	// A conflict (409) is transient: it can mean that the UID is another's, so that our

@@ -37,6 +37,7 @@ func TestClassify(t *testing.T) {
 		"two budgets": {&apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
 		}}, refused, "500", 0},
+		"timed out":     {apierrors.NewTimeoutError("conflicts", 10), transient, "other", 0},
 		"terminating":   {terminating, refused, "403", 0},
 		"not allowed":   {apierrors.NewForbidden(pods, "a", errors.New("rbac")), transient, "403", 0},
 		"no reply":      {errors.New("connection refused"), transient, "error", 0},
