@@ -30,7 +30,7 @@ func TestGrantedEvictionIsCarriedOut(t *testing.T) {
 	s.must(err)
 
 	server, queue := s.sqs()
-	d := s.runQueue(server, queue)
+	d := s.runQueue(server, queue, "--drain-strategy=hold") // a surge would not have to ask for the charge
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(nodes[0].Name), time.Now()))
 
 	drained := s.waitLine(d, "drained")

@@ -491,7 +491,12 @@ func TestLeftovers(t *testing.T) {
 			return with(spot(time.Minute), func(r *interruption.Record) {
 				r.Replacement = &interruption.Replacement{Backend: "asg", Name: "x", State: provisioner.StateReady}
 			})
-		}, time.Minute, "the replacement has failed"},
+		}, time.Minute, "another provisioner makes the replacement"},
+		{"asked after another provisioner", func() *corev1.Node {
+			return with(spot(time.Minute), func(r *interruption.Record) {
+				r.Replacement = &interruption.Replacement{Backend: "asg", State: provisioner.StateUnsupported}
+			})
+		}, time.Minute, ""},
 		{"expired", func() *corev1.Node { return with(spot(time.Minute), nil) }, -time.Minute, "their time is over"},
 		{"interrupted, record not written yet", func() *corev1.Node { return with(spot(time.Minute), nil) }, time.Minute, ""},
 		{"record unreadable", func() *corev1.Node {

@@ -135,9 +135,13 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 		return "the node is another instance"
 	case rec.Phase.Over():
 		return "the drain is over"
-	case rec.Replacement != nil && (own(rec) == nil || rec.Replacement.State == provisioner.StateFailed):
+	case own(rec) != nil && own(rec).State == provisioner.StateFailed:
 		return "the replacement has failed"
+	case own(rec) == nil && rec.Replacement != nil && rec.Replacement.Name != "":
+		return "another provisioner makes the replacement"
 	}
+	// Another provisioner that has made nothing was asked first: ours may be just about to
+	// be recorded.
 	return ""
 }
 
