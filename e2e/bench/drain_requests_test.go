@@ -18,32 +18,41 @@ import (
 	"spot-handler/e2e/sqsemu"
 )
 
-// drainedPods is how many pods the measured node has.
-const drainedPods = 15
+const (
+	// drainedPods is how many pods each measured node has: as many as it has room for.
+	drainedPods = 15
+	// drainedNodes are interrupted at once: what is asked once for all of them, such as
+	// their pool, is shared, as it is in any burst.
+	drainedNodes = 5
+)
 
-// BenchmarkDrainRequests counts what one interruption asks of the API server, from the
-// notice until the node is gone, by the audit log: a node of Karpenter with 15 pods of
-// three Deployments, its replacement, its drain and its release. Beside it stands kubectl
-// drain, which does the drain alone. Renewals of the leader's lease and Events are not
-// counted, the latter told apart; watches count when they are opened.
+// BenchmarkDrainRequests counts what an interruption asks of the API server for each
+// node, from the notice until the node is gone, by the audit log: nodes of Karpenter with
+// 15 pods of three Deployments, their replacements, drains and releases. Beside it stands
+// kubectl drain, which does the drain alone. Renewals of the leader's lease and Events are
+// not counted, the latter told apart; watches count when they are opened. The counts
+// hardly vary, so that one round does.
 func BenchmarkDrainRequests(b *testing.B) {
 	for b.Loop() {
 		measureDrainRequests(b)
 	}
 }
 
-// emptied is what one node has cost.
+// emptied is what drainedNodes nodes have cost.
 type emptied struct {
 	requests map[string]int // by what they do
 	events   int            // Events posted besides
 }
+
+// each is a count's share of one node.
+func each(n int) float64 { return float64(n) / drainedNodes }
 
 func (e emptied) total() float64 {
 	n := 0
 	for _, of := range e.requests {
 		n += of
 	}
-	return float64(n)
+	return each(n)
 }
 
 func measureDrainRequests(b *testing.B) {
@@ -52,19 +61,17 @@ func measureDrainRequests(b *testing.B) {
 	defer stop()
 	must(b, cluster.CreatePools(ctx,
 		controlplane.PoolSpec{
-			Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second,
+			Name: "batch", Weight: 100, CPUs: 4, Boot: time.Second,
 			Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"},
 		},
 		controlplane.PoolSpec{Name: "batch-fallback", Weight: 10, CPUs: 16, Boot: 5 * time.Second, Capacity: []string{controlplane.OnDemand}}))
 	h := &household{B: b, cluster: cluster}
-	by := map[string]func(context.Context, *corev1.Node) emptied{
+	by := map[string]func(context.Context, []*corev1.Node) emptied{
 		"surge": h.daemon("surge"), "hold": h.daemon("hold"), "at-once": h.daemon("at-once"), "kubectl drain": h.kubectl,
 	}
 	got := map[string][]emptied{}
-	for range rounds {
-		for way, empty := range by {
-			got[way] = append(got[way], h.round(ctx, empty))
-		}
+	for way, empty := range by {
+		got[way] = append(got[way], h.round(ctx, empty))
 	}
 	for _, way := range []string{"hold", "surge", "at-once", "kubectl drain"} {
 		reportRequests(b, way, got[way])
@@ -77,25 +84,26 @@ type household struct {
 	cluster *controlplane.Cluster
 }
 
-// round fills a node, empties it, and takes all away again.
-func (h *household) round(ctx context.Context, empty func(context.Context, *corev1.Node) emptied) emptied {
+// round fills nodes, empties them, and takes all away again.
+func (h *household) round(ctx context.Context, empty func(context.Context, []*corev1.Node) emptied) emptied {
 	h.Helper()
-	node, err := h.cluster.CreateNode(ctx, "batch")
+	nodes, err := h.cluster.CreateNodes(ctx, "batch", drainedNodes)
 	must(h.B, err)
 	const services = 3
+	const replicas = drainedNodes * drainedPods / services
 	ready, end := time.Second, 2*time.Second
 	for i := range services {
 		_, err := h.cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
-			Name: fmt.Sprint("web-", i), Replicas: drainedPods / services, CPU: "200m",
+			Name: fmt.Sprint("web-", i), Replicas: replicas, CPU: "250m",
 			Behaviour: controlplane.Behaviour{ReadyAfter: &ready, StopAfter: &end},
 		})
 		must(h.B, err)
 	}
 	for i := range services {
-		_, err := h.cluster.WaitReady(ctx, "", fmt.Sprint("web-", i), drainedPods/services)
+		_, err := h.cluster.WaitReady(ctx, "", fmt.Sprint("web-", i), replicas)
 		must(h.B, err)
 	}
-	result := empty(ctx, node)
+	result := empty(ctx, nodes)
 	foreground := metav1.DeletePropagationForeground
 	for i := range services {
 		must(h.B, h.cluster.Client.AppsV1().Deployments("default").Delete(ctx, fmt.Sprint("web-", i), metav1.DeleteOptions{PropagationPolicy: &foreground}))
@@ -113,9 +121,9 @@ func (h *household) round(ctx context.Context, empty func(context.Context, *core
 	}
 }
 
-// daemon empties a node by an interruption.
-func (h *household) daemon(strategy string) func(context.Context, *corev1.Node) emptied {
-	return func(ctx context.Context, node *corev1.Node) emptied {
+// daemon empties nodes by an interruption of all of them.
+func (h *household) daemon(strategy string) func(context.Context, []*corev1.Node) emptied {
+	return func(ctx context.Context, nodes []*corev1.Node) emptied {
 		h.Helper()
 		sqs := sqsemu.Start(sqsemu.Options{})
 		defer sqs.Close()
@@ -131,9 +139,13 @@ func (h *household) daemon(strategy string) func(context.Context, *corev1.Node) 
 		from, err := auditEnd(h.cluster.AuditLog)
 		must(h.B, err)
 		posted := h.events(alive)
-		queue.Send(daemon.EventBridge(daemon.SpotInterruption, eventID(node.Name), controlplane.InstanceID(node.Name), time.Now()))
-		_, err = h.cluster.WaitNode(alive, node.Name, func(n *corev1.Node) bool { return n == nil })
-		must(h.B, err)
+		for _, node := range nodes {
+			queue.Send(daemon.EventBridge(daemon.SpotInterruption, eventID(node.Name), controlplane.InstanceID(node.Name), time.Now()))
+		}
+		for _, node := range nodes {
+			_, err = h.cluster.WaitNode(alive, node.Name, func(n *corev1.Node) bool { return n == nil })
+			must(h.B, err)
+		}
 		pause(h.B, alive, settleTime) // for what comes after
 		e := emptied{requests: h.requests("spot-handler/", from), events: h.events(alive) - posted}
 		for _, line := range d.Lines("drained") {
@@ -141,19 +153,23 @@ func (h *household) daemon(strategy string) func(context.Context, *corev1.Node) 
 				h.Errorf("want all %d pods graceful: %v", drainedPods, line)
 			}
 		}
-		if code := d.Stop(); code != 0 || len(d.Lines("drained")) != 1 {
+		if code := d.Stop(); code != 0 || len(d.Lines("drained")) != drainedNodes {
 			h.Errorf("the daemon ended with code %d and %d drains", code, len(d.Lines("drained")))
 		}
 		return e
 	}
 }
 
-// kubectl empties a node as an administrator would.
-func (h *household) kubectl(ctx context.Context, node *corev1.Node) emptied {
+// kubectl empties nodes as an administrator would.
+func (h *household) kubectl(ctx context.Context, nodes []*corev1.Node) emptied {
 	h.Helper()
 	from, err := auditEnd(h.cluster.AuditLog)
 	must(h.B, err)
-	cmd := exec.CommandContext(ctx, h.cluster.Kubectl, "--kubeconfig="+h.cluster.Kubeconfig, "drain", "--ignore-daemonsets", "--delete-emptydir-data", node.Name)
+	args := []string{"--kubeconfig=" + h.cluster.Kubeconfig, "drain", "--ignore-daemonsets", "--delete-emptydir-data"}
+	for _, node := range nodes {
+		args = append(args, node.Name)
+	}
+	cmd := exec.CommandContext(ctx, h.cluster.Kubectl, args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		h.Fatalf("kubectl drain: %v\n%s", err, out)
 	}
@@ -200,7 +216,7 @@ func reportRequests(b *testing.B, way string, all []emptied) {
 	kinds := map[string]bool{}
 	for _, e := range all {
 		total.values = append(total.values, e.total())
-		events.values = append(events.values, float64(e.events))
+		events.values = append(events.values, each(e.events))
 		for kind := range e.requests {
 			kinds[kind] = true
 		}
@@ -209,7 +225,7 @@ func reportRequests(b *testing.B, way string, all []emptied) {
 	for _, kind := range slices.Sorted(maps.Keys(kinds)) {
 		r := row{what: of + kind}
 		for _, e := range all {
-			r.values = append(r.values, float64(e.requests[kind]))
+			r.values = append(r.values, each(e.requests[kind]))
 		}
 		report(r)
 	}
