@@ -31,20 +31,6 @@ const acceptAttempts = 5
 // all other requests, such as the renewal of the leader's lease.
 const acceptsAtOnce = 64
 
-// RebalancePolicy says what is done on a rebalance recommendation.
-type RebalancePolicy string
-
-const (
-	RebalanceIgnore  RebalancePolicy = "ignore"  // nothing
-	RebalanceCordon  RebalancePolicy = "cordon"  // record and cordon, no drain
-	RebalanceReplace RebalancePolicy = "replace" // drain as soon as a replacement is ready
-)
-
-// RebalancePolicies lists every policy.
-func RebalancePolicies() []RebalancePolicy {
-	return []RebalancePolicy{RebalanceIgnore, RebalanceCordon, RebalanceReplace}
-}
-
 // Accept records a notice on its Node. It returns an error only when the notice is
 // not settled and has to be delivered again; the verdict says what became of it
 // otherwise. Unknown means that no Node is that instance at this moment: whether to
@@ -62,7 +48,7 @@ func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interrupti
 		if verdict != interruption.Accepted {
 			return verdict, nil
 		}
-		patch, err := markPatch(node, &rec)
+		patch, err := acceptPatch(node, &rec)
 		if err != nil {
 			return "", fmt.Errorf("mark node %q: %w", node.Name, err)
 		}
@@ -94,34 +80,53 @@ func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interrupti
 // judge compares a notice with what the Node says already. The record is only
 // meaningful with the verdict Accepted.
 func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.Record, interruption.Verdict) {
-	if n.Kind == interruption.RebalanceRecommendation && h.opts.Rebalance == RebalanceIgnore {
+	if n.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceIgnore {
 		return interruption.Record{}, interruption.Ignored
 	}
 	if n.InstanceID == "" {
 		n.InstanceID = nodes.InstanceID(node)
 	}
-	if !n.Deadline.IsZero() && time.Since(n.Deadline) > staleAfter && isReady(node) {
+	old, has, err := recordOf(node)
+	if n.Withdrawn {
+		return h.withdraw(old, has && err == nil, n)
+	}
+	if n.Kind != interruption.ScheduledEvent && !n.Deadline.IsZero() && time.Since(n.Deadline) > staleAfter && isReady(node) {
 		return interruption.Record{}, interruption.Stale
 	}
-	old, has, err := recordOf(node)
 	if !has || err != nil || n.Supersedes(old) {
-		return interruption.NewRecord(n), interruption.Accepted
+		rec := interruption.NewRecord(n)
+		if h.waits(node, rec) {
+			rec.Phase = interruption.Waiting
+		}
+		return rec, interruption.Accepted
 	}
 	rec, changed := old.Merge(n)
 	if !changed {
 		return old, interruption.Duplicate
 	}
-	if rec.Kind != old.Kind && old.Phase.Over() && old.Phase != interruption.Released {
+	switch {
+	case rec.Kind != old.Kind && old.Phase.Over() && old.Phase != interruption.Released:
 		rec.Phase = interruption.Noticed // cordoned only until now, or drained in part
+	case old.Phase == interruption.Waiting && !h.waits(node, rec):
+		rec.Phase = interruption.Noticed
 	}
 	return rec, interruption.Accepted
 }
 
 func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interruption.Notice) {
-	h.metrics.noticed(n)
+	log := tell(h.opts.Logger.Info(), node.Name, rec).Str("event_id", n.EventID).Str("phase", string(rec.Phase)).
+		Float64("took_seconds", time.Since(n.Received).Seconds())
+	switch {
+	case n.Withdrawn:
+		log.Msg("announcement withdrawn")
+		return
+	case rec.Phase == interruption.Waiting:
+		log.Msg("interruption accepted, drain waits")
+	default:
+		log.Msg("interruption accepted, node cordoned")
+	}
+	h.metrics.noticed(n, rec.Phase != interruption.Waiting)
 	h.opts.Events.Noticed(node, rec)
-	tell(h.opts.Logger.Info(), node.Name, rec).Str("event_id", n.EventID).Str("phase", string(rec.Phase)).
-		Float64("took_seconds", time.Since(n.Received).Seconds()).Msg("interruption accepted, node cordoned")
 }
 
 // tell adds the fields that every line of an interruption's story has.

@@ -13,8 +13,9 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-func canceled(node *corev1.Node) bool {
-	return node.Annotations[interruption.CancelAnnotation] == "true"
+// canceled reports whether the interruption is called off, by somebody or by EC2 itself.
+func canceled(node *corev1.Node, rec interruption.Record) bool {
+	return rec.Canceled || node.Annotations[interruption.CancelAnnotation] == "true"
 }
 
 // callOff undoes an interruption: nothing more is evicted, released pods go back to their

@@ -83,6 +83,9 @@ func (d *DryRun) explain(ctx context.Context, node *corev1.Node, rec interruptio
 	if err != nil {
 		return err
 	}
+	if rec.Phase == interruption.Waiting {
+		tell(d.logger.Info(), node.Name, rec).Msg("dry run: would wait")
+	}
 	if _, err := markPatch(node, &rec); err != nil {
 		return fmt.Errorf("mark node %q: %w", node.Name, err)
 	}

@@ -66,6 +66,8 @@ type Options struct {
 	Node string
 
 	Rebalance RebalancePolicy
+	// ScheduledLead is how long before the window of a scheduled event its drain begins.
+	ScheduledLead time.Duration
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool
 

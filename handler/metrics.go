@@ -69,9 +69,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) noticed(n interruption.Notice) {
+func (m *metrics) noticed(n interruption.Notice, cordoned bool) {
 	m.notices.WithLabelValues(string(n.Kind), string(n.Source)).Inc()
-	m.cordon.WithLabelValues(string(n.Source)).Observe(time.Since(n.Received).Seconds())
+	if cordoned {
+		m.cordon.WithLabelValues(string(n.Source)).Observe(time.Since(n.Received).Seconds())
+	}
 	if !n.Deadline.IsZero() {
 		m.lead.WithLabelValues(string(n.Kind), string(n.Source)).Observe(max(0, n.Deadline.Sub(n.Received).Seconds()))
 	}

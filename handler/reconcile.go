@@ -58,14 +58,16 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	k.rec, k.unreadable = rec, false
 	h.mu.Unlock()
 	switch {
-	case canceled(node) && rec.Phase != interruption.Released:
+	case canceled(node, rec) && rec.Phase != interruption.Released:
 		return h.callOff(ctx, node, k, rec)
 	case rec.Phase == interruption.Released:
 		h.opts.Drainer.Forget(name)
 		return 0, nil
 	case rec.Phase.Over():
 		return 0, h.release(ctx, node, k, rec)
-	case rec.Kind == interruption.RebalanceRecommendation && h.opts.Rebalance == RebalanceCordon:
+	case rec.Phase == interruption.Waiting:
+		return h.wait(ctx, node, k, rec)
+	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon:
 		return 0, nil
 	}
 	return h.drain(ctx, node, k, rec)

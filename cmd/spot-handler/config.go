@@ -47,6 +47,8 @@ type config struct {
 	margin    time.Duration
 	rebalance string
 
+	scheduledLead time.Duration
+
 	provisioner string
 	fallback    map[string]string
 	release     bool
@@ -95,6 +97,8 @@ func (c *config) define() []group {
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
+
+	evict.DurationVar(&c.scheduledLead, "scheduled-lead", 30*time.Minute, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
@@ -211,6 +215,9 @@ func (c *config) validate() (problems []error) {
 	}
 	if c.margin < 0 || c.margin > 100*time.Second {
 		bad("margin", "%s: want 0s to 100s, as EC2 gives two minutes in all", c.margin)
+	}
+	if c.scheduledLead < 0 {
+		bad("scheduled-lead", "%s: want 0s or more", c.scheduledLead)
 	}
 	if c.replacementTTL != 0 && c.replacementTTL < 30*time.Second {
 		bad("replacement-ttl", "%s: want 0s (keep it) or at least 30s, as pods need some time to come", c.replacementTTL)

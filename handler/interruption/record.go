@@ -33,11 +33,12 @@ const (
 
 // Phase is how far an interruption has been handled.
 //
-//	Noticed ─► Replacing ─► Draining ─► Drained ─────────► Released
-//	                           └──────► DeadlineReached ──►
+//	Waiting ─► Noticed ─► Replacing ─► Draining ─► Drained ─────────► Released
+//	                                      └──────► DeadlineReached ──►
 type Phase string
 
 const (
+	Waiting         Phase = "Waiting"         // recorded only: its time or its turn has not come
 	Noticed         Phase = "Noticed"         // recorded and cordoned
 	Replacing       Phase = "Replacing"       // replacement requested, no pod moved yet
 	Draining        Phase = "Draining"        // pods are being evicted
@@ -48,7 +49,7 @@ const (
 
 // Phases lists every phase in its order.
 func Phases() []Phase {
-	return []Phase{Noticed, Replacing, Draining, Drained, DeadlineReached, Released}
+	return []Phase{Waiting, Noticed, Replacing, Draining, Drained, DeadlineReached, Released}
 }
 
 // Over reports whether no pod will be moved any more in phase p.
@@ -72,6 +73,20 @@ type Record struct {
 	Replacement *Replacement `json:"replacement,omitempty"`
 	Pods        *Pods        `json:"pods,omitempty"`
 	Ended       *time.Time   `json:"ended,omitempty"` // when Drained or DeadlineReached
+
+	// Announced are all announcements that stand, where there are several; the fields above
+	// then are those of the strongest kind, but for Deadline, which is the earliest of all.
+	Announced []Announcement `json:"announced,omitempty"`
+
+	// Hooks are the lifecycle hooks that wait for this instance.
+	Hooks []Hook `json:"hooks,omitempty"`
+
+	// Boot is the Node's boot id at the time of an announcement after which the instance
+	// comes back: another one says that it has.
+	Boot string `json:"boot,omitempty"`
+
+	// Canceled: no announcement stands any more, so that what we set is to be undone.
+	Canceled bool `json:"canceled,omitempty"`
 
 	// Ours lists what we set on the Node ourselves and may therefore undo.
 	Ours []string `json:"ours,omitempty"`
@@ -117,47 +132,6 @@ type Pods struct {
 	// Refusal is why a pod could not be evicted, in the API server's words.
 	Refusal string `json:"refusal,omitempty"`
 }
-
-// NewRecord is the record of a node's first notice.
-func NewRecord(n Notice) Record {
-	return Record{
-		Kind:     n.Kind,
-		Event:    n.EventID,
-		Instance: n.InstanceID,
-		Source:   n.Source,
-		Action:   n.Action,
-		Noticed:  n.Noticed.UTC(),
-		Received: n.Received.UTC(),
-		Deadline: pointer(n.Deadline),
-		Phase:    Noticed,
-	}
-}
-
-// Merge adds a further notice about the same instance. The stronger kind wins and
-// brings its event and source with it, the deadline only tightens, and the phase
-// stays, but for a drain that had ended without a deadline's pressure. It reports
-// whether the notice changed anything.
-//
-// The two sources announce the same interruption with deadlines that differ by a
-// second or so, as one of them is computed; that alone is no news, so a deadline
-// tightens only by more than sameDeadline.
-func (r Record) Merge(n Notice) (Record, bool) {
-	changed := false
-	if n.Kind.Stronger(r.Kind) {
-		r.Kind, r.Event, r.Source, r.Action = n.Kind, n.EventID, n.Source, n.Action
-		r.Noticed, r.Received = n.Noticed.UTC(), n.Received.UTC()
-		changed = true
-	}
-	if !n.Deadline.IsZero() && (r.Deadline == nil || n.Deadline.Before(r.Deadline.Add(-sameDeadline))) {
-		r.Deadline = pointer(n.Deadline)
-		changed = true
-	}
-	return r, changed
-}
-
-// sameDeadline is how far two deadlines may lie apart and still be the same one.
-// EventBridge stamps whole seconds and the metadata service gives whole seconds.
-const sameDeadline = 2 * time.Second
 
 // Supersedes reports whether the notice is about a later life of the node than
 // the record: the record is over, and EC2 made the announcement after the time at

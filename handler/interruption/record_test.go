@@ -10,7 +10,7 @@ import (
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func someNotice(r *rand.Rand) Notice {
-	n := Notice{Kind: Kinds()[r.IntN(2)], Source: Sources()[r.IntN(2)], EventID: "e", InstanceID: "i", Noticed: t0, Received: t0}
+	n := Notice{Kind: Kinds()[r.IntN(len(Kinds()))], Source: Sources()[r.IntN(2)], EventID: "e", InstanceID: "i", Noticed: t0, Received: t0}
 	if n.Kind.Certain() {
 		n.Deadline = t0.Add(time.Duration(r.IntN(200)) * time.Second)
 	}

@@ -39,8 +39,12 @@ const (
 
 // noticed gives the reason of the Event for a notice: each kind has its own.
 var noticed = map[interruption.Kind]string{
-	interruption.SpotInterruption:        "SpotInterruption",
-	interruption.RebalanceRecommendation: "RebalanceRecommendation",
+	interruption.SpotInterruption:                "SpotInterruption",
+	interruption.RebalanceRecommendation:         "RebalanceRecommendation",
+	interruption.CapacityReservationInterruption: "CapacityReservationInterruption",
+	interruption.ScheduledEvent:                  "ScheduledEvent",
+	interruption.InstanceTerminating:             "InstanceTerminating",
+	interruption.StateChange:                     "InstanceStateChange",
 }
 
 // Events writes Kubernetes Events.
@@ -76,8 +80,12 @@ func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
 	if d := r.DeadlineTime(); !d.IsZero() {
 		when = fmt.Sprintf("deadline %s, in %.0f s", d.Format(time.RFC3339), time.Until(d).Seconds())
 	}
-	e.recorder.Eventf(node, corev1.EventTypeWarning, noticed[r.Kind], "%s of %s from %s: %s; node cordoned",
-		r.Kind, r.Instance, r.Source, when)
+	done := "node cordoned"
+	if r.Phase == interruption.Waiting {
+		done = "the drain waits"
+	}
+	e.recorder.Eventf(node, corev1.EventTypeWarning, noticed[r.Kind], "%s of %s from %s: %s; %s",
+		r.Kind, r.Instance, r.Source, when, done)
 }
 
 // Replacement: capacity was requested in the node's place, or it is known that
