@@ -26,7 +26,7 @@ func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus
 		return nil, fmt.Errorf("load AWS configuration: %w", err)
 	}
 	return imds.New(imds.Options{
-		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Interval: cfg.pollInterval,
+		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.watch.kinds(), Interval: cfg.pollInterval,
 		Registerer: registry, Logger: logger,
 	}), nil
 }

@@ -34,6 +34,7 @@ type config struct {
 	nodeName     string
 	pollInterval time.Duration
 	drain        bool
+	watch        watch
 	// source: queue
 	queueURL       string
 	receivers      int
@@ -83,8 +84,9 @@ func (c *config) define() []group {
 	switch c.mode {
 	case modeIMDS:
 		source.StringVar(&c.nodeName, "node-name", "", "the Node that this process runs on; also $NODE_NAME (required)")
-		source.DurationVar(&c.pollInterval, "poll-interval", 2*time.Second, "time between two looks at the metadata service; AWS advises 5s or less")
+		source.DurationVar(&c.pollInterval, "poll-interval", 2*time.Second, "time between two looks for a spot notice; AWS advises 5s or less. The rest is looked for every second time, scheduled events every 15th")
 		source.BoolVar(&c.drain, "drain", true, "drain the node too; with --drain=false it is only marked, and the queue deployment drains it")
+		c.watch.define(source.FlagSet)
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
 		source.IntVar(&c.receivers, "receivers", 4, "receive calls kept open at the same time; each takes up to 10 messages")
@@ -238,6 +240,9 @@ func (c *config) validate() (problems []error) {
 		}
 		if c.pollInterval < 500*time.Millisecond || c.pollInterval > 30*time.Second {
 			bad("poll-interval", "%s: want 500ms to 30s", c.pollInterval)
+		}
+		if err := c.watch.validate(); err != nil {
+			problems = append(problems, err)
 		}
 	case modeQueue:
 		if u, err := url.Parse(c.queueURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
