@@ -123,6 +123,8 @@ func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.
 	switch {
 	case n.Kind == interruption.StateChange && idle(node, old, rec, has):
 		return old, interruption.Duplicate
+	case h.waitsAgain(old, rec):
+		rec.Phase = interruption.Waiting
 	case n.Kind == interruption.StateChange && old.Phase.Over(): // what could be moved has been
 	case rec.Kind != old.Kind && old.Phase.Over() && old.Phase != interruption.Released:
 		rec.Phase = interruption.Noticed // cordoned only until now, or drained in part

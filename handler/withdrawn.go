@@ -26,10 +26,16 @@ func (h *Handler) withdraw(old interruption.Record, has bool, n interruption.Not
 		return old, interruption.Duplicate
 	case !left:
 		rest.Canceled = true
-	case h.scheduledDue(old) && !h.scheduledDue(rest) && !rest.Kind.Certain():
+	case h.waitsAgain(old, rest):
 		rest.Phase = interruption.Waiting
 	}
 	return rest, interruption.Accepted
+}
+
+// waitsAgain reports whether it was a scheduled event that had a node drained, and what
+// stands now is not due: that event is withdrawn, or put off.
+func (h *Handler) waitsAgain(old, now interruption.Record) bool {
+	return old.Phase != interruption.Released && h.scheduledDue(old) && !h.scheduledDue(now) && !now.Kind.Certain()
 }
 
 // revive is the record of a notice that comes while its Node is still being undone: what

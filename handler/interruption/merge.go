@@ -128,9 +128,16 @@ func (a Announcement) same(n Notice) bool {
 	return a.Source != n.Source && a.Deadline != nil && !n.Deadline.IsZero() && a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
 }
 
+// reschedules reports whether the notice gives an event that is known another time: EC2 can
+// put the window of one off, or its owner can. What was said last counts then.
+func (a Announcement) reschedules(n Notice) bool {
+	return a.Kind == ScheduledEvent && a.Event == n.EventID && a.Source == n.Source && a.Deadline != nil && !n.Deadline.IsZero() &&
+		!n.Noticed.Equal(a.Noticed) && n.Deadline.Sub(*a.Deadline).Abs() > sameDeadline
+}
+
 // Merge adds a further notice about the same instance. The strongest kind wins and
-// brings its event and source with it, the deadline only tightens, and the phase
-// stays. It reports whether the notice changed anything.
+// brings its event and source with it, the deadline only tightens, unless a scheduled
+// event is put off, and the phase stays. It reports whether the notice changed anything.
 //
 // The two sources announce the same interruption with deadlines that differ by a
 // second or so, as one of them is computed; that alone is no news, so a deadline
@@ -148,7 +155,12 @@ func (r Record) Merge(n Notice) (Record, bool) {
 		changed = true
 	} else {
 		a := &list[i]
-		if !n.Deadline.IsZero() && (a.Deadline == nil || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
+		if a.reschedules(n) {
+			changed = n.Noticed.After(a.Noticed)
+			if changed {
+				a.Deadline, a.Noticed = pointer(n.Deadline), n.Noticed.UTC()
+			}
+		} else if !n.Deadline.IsZero() && (a.Deadline == nil || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
 			a.Deadline = pointer(n.Deadline)
 			changed = true
 		}
