@@ -87,14 +87,30 @@ func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.
 		n.InstanceID = nodes.InstanceID(node)
 	}
 	old, has, err := recordOf(node)
+	has = has && err == nil
 	if n.Withdrawn {
-		return h.withdraw(old, has && err == nil, n)
+		return h.withdraw(old, has, n)
+	}
+	if interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).Has(n) {
+		return old, interruption.Duplicate
 	}
 	if n.Kind != interruption.ScheduledEvent && !n.Deadline.IsZero() && time.Since(n.Deadline) > staleAfter && isReady(node) {
 		return interruption.Record{}, interruption.Stale
 	}
-	if !has || err != nil || n.Supersedes(old) {
+	if n.Kind == interruption.StateChange {
+		switch {
+		case ranSince(node, n.Noticed):
+			return old, interruption.Stale
+		case !has && idle(node, old, old, has):
+			return old, interruption.Ignored
+		}
+	}
+	if has && old.Canceled {
+		return h.revive(node, old, n)
+	}
+	if !has || n.Supersedes(old) {
 		rec := interruption.NewRecord(n)
+		rec.Ours, rec.Past = old.Ours, old.Past // whatever it was set for, it was not there before
 		if h.waits(node, rec) {
 			rec.Phase = interruption.Waiting
 		}
@@ -105,6 +121,11 @@ func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.
 		return old, interruption.Duplicate
 	}
 	switch {
+	case n.Kind == interruption.StateChange && idle(node, old, rec, has):
+		return old, interruption.Duplicate
+	case h.waitsAgain(old, rec):
+		rec.Phase = interruption.Waiting
+	case n.Kind == interruption.StateChange && old.Phase.Over(): // what could be moved has been
 	case rec.Kind != old.Kind && old.Phase.Over() && old.Phase != interruption.Released:
 		rec.Phase = interruption.Noticed // cordoned only until now, or drained in part
 	case old.Phase == interruption.Waiting && !h.waits(node, rec):
@@ -119,6 +140,10 @@ func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interru
 	switch {
 	case n.Withdrawn:
 		log.Msg("announcement withdrawn")
+		return
+	case rec.Phase.Over():
+		log.Msg("interruption accepted, drain is over already")
+		h.metrics.noticed(n, false)
 		return
 	case rec.Phase == interruption.Waiting:
 		log.Msg("interruption accepted, drain waits")

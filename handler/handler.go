@@ -96,6 +96,7 @@ type known struct {
 	replacement     interruption.Replacement
 	requested       bool      // replacement holds an answer of the provisioner
 	unreadable      bool      // said so
+	off             bool      // its drain was called off, or is about to be
 	first           time.Time // when its reconciliation was first due
 
 	// final is the record of a drain that has ended and been counted; it is kept for

@@ -57,9 +57,14 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	h.mu.Lock()
 	k.rec, k.unreadable = rec, false
 	h.mu.Unlock()
+	if wrote, err := h.shutDown(ctx, node, k, rec); wrote || err != nil {
+		return 0, err // the change of the Node comes back
+	}
 	switch {
 	case canceled(node, rec) && rec.Phase != interruption.Released:
 		return h.callOff(ctx, node, k, rec)
+	case returned(node, rec):
+		return h.comeBack(ctx, node, k, rec)
 	case rec.Phase == interruption.Released:
 		h.opts.Drainer.Forget(name)
 		return 0, nil
@@ -67,8 +72,9 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 		return 0, h.release(ctx, node, k, rec)
 	case rec.Phase == interruption.Waiting:
 		return h.wait(ctx, node, k, rec)
-	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon:
-		return 0, nil
+	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon && !h.scheduledDue(rec):
+		start, _ := h.scheduledStart(rec)
+		return until(start), nil
 	}
 	return h.drain(ctx, node, k, rec)
 }
@@ -76,6 +82,10 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 // drain requests the replacement, moves pods as far as they may be moved now, and
 // ends the interruption when none is left or the time is over.
 func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	if k.off { // called off, and interrupted again before that was done
+		h.opts.Drainer.Forget(node.Name)
+		k.off = false
+	}
 	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
 	view, ok := h.opts.Drainer.Look(ctx, node.Name, in)
 	if !ok {
@@ -235,10 +245,16 @@ func (h *Handler) end(ctx context.Context, node *corev1.Node, k *known, rec inte
 }
 
 // release hands a node that is over back to what made it, and writes its last
-// record. The release comes first: done twice it is harmless, left out it is not.
+// record. The release comes first: done twice it is harmless, left out it is not. A node
+// whose instance comes back is kept; the provisioner is told once, for the sake of the
+// replacement.
 func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) error {
 	var releaseErr error
-	if h.opts.ReleaseNode {
+	switch {
+	case rec.ComesBack() && k.rec.Phase == rec.Phase:
+	case rec.ComesBack():
+		releaseErr = h.opts.Provisioner.Release(ctx, node, rec)
+	case h.opts.ReleaseNode:
 		if releaseErr = h.opts.Provisioner.Release(ctx, node, rec); releaseErr == nil {
 			rec.Phase = interruption.Released
 		}
@@ -257,7 +273,7 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 
 // nodeGone closes the interruption of a Node that does not exist any more.
 func (h *Handler) nodeGone(name string, k *known) {
-	if k.rec.Phase != "" && !k.rec.Phase.Over() {
+	if k.rec.Phase != "" && k.rec.Phase != interruption.Waiting && !k.rec.Phase.Over() {
 		result := h.opts.Drainer.Finish(name)
 		h.metrics.ended(k.rec, resultFailed, time.Now())
 		tell(h.opts.Logger.Warn(), name, k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
@@ -326,7 +342,7 @@ func endOf(rec interruption.Record) time.Time {
 	if d.IsZero() {
 		return d
 	}
-	return later(d.Add(-lastCall), rec.Received.Add(emergency))
+	return later(d.Add(-lastCall), rec.Since().Add(emergency))
 }
 
 // older reports whether resource version a is older than b. Since Kubernetes 1.35

@@ -1,6 +1,7 @@
 package interruption
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -42,8 +43,8 @@ func NewRecord(n Notice) Record {
 	return r
 }
 
-// announcements are all that stand; a record has one at least.
-func (r Record) announcements() []Announcement {
+// Announcements are all that stand; a record has one at least.
+func (r Record) Announcements() []Announcement {
 	if len(r.Announced) > 0 {
 		return slices.Clone(r.Announced)
 	}
@@ -60,8 +61,9 @@ func (r Record) with(list []Announcement) Record {
 		if d := b.Kind.strength() - a.Kind.strength(); d != 0 {
 			return d
 		}
-		return compareDeadlines(a.Deadline, b.Deadline)
+		return cmp.Or(compareDeadlines(a.Deadline, b.Deadline), cmp.Compare(a.Event, b.Event))
 	})
+	list = standing(list)
 	list = list[:min(len(list), maxAnnounced)]
 	top := list[0]
 	r.Kind, r.Event, r.Source, r.Action = top.Kind, top.Event, top.Source, top.Action
@@ -76,6 +78,27 @@ func (r Record) with(list []Announcement) Record {
 		r.Announced = list
 	}
 	return r
+}
+
+// standing leaves out the announcements that add nothing to another of the list. It does
+// so whatever order they came in, so that the record does not depend on it.
+func standing(list []Announcement) []Announcement {
+	var kept []Announcement
+	for _, a := range list {
+		if !slices.ContainsFunc(list, func(b Announcement) bool { return b.covers(a) }) {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}
+
+// covers reports whether b adds nothing to a: the instance is sure to end anyway, for a
+// stronger reason, not later, and either for good or to come back from both.
+func (a Announcement) covers(b Announcement) bool {
+	if !a.Kind.Certain() || !a.Kind.Stronger(b.Kind) || compareDeadlines(a.Deadline, b.Deadline) > 0 {
+		return false
+	}
+	return !a.comesBack() || b.Kind == RebalanceRecommendation || b.Kind != ScheduledEvent && b.comesBack()
 }
 
 // compareDeadlines orders deadlines; none is the latest.
@@ -105,28 +128,43 @@ func (a Announcement) same(n Notice) bool {
 	return a.Source != n.Source && a.Deadline != nil && !n.Deadline.IsZero() && a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
 }
 
+// reschedules reports whether the notice gives an event that is known another time: EC2 can
+// put the window of one off, or its owner can. What was said last counts then.
+func (a Announcement) reschedules(n Notice) bool {
+	return a.Kind == ScheduledEvent && a.Event == n.EventID && a.Source == n.Source && a.Deadline != nil && !n.Deadline.IsZero() &&
+		!n.Noticed.Equal(a.Noticed) && n.Deadline.Sub(*a.Deadline).Abs() > sameDeadline
+}
+
 // Merge adds a further notice about the same instance. The strongest kind wins and
-// brings its event and source with it, the deadline only tightens, and the phase
-// stays. It reports whether the notice changed anything.
+// brings its event and source with it, the deadline only tightens, unless a scheduled
+// event is put off, and the phase stays. It reports whether the notice changed anything.
 //
 // The two sources announce the same interruption with deadlines that differ by a
 // second or so, as one of them is computed; that alone is no news, so a deadline
 // tightens only by more than sameDeadline.
+//
+// A scheduled event that is past stays so, however late its announcement comes once more.
 func (r Record) Merge(n Notice) (Record, bool) {
-	list := r.announcements()
+	if Past(r.Past).Has(n) {
+		return r, false
+	}
+	list := r.Announcements()
 	changed := false
 	if i := slices.IndexFunc(list, func(a Announcement) bool { return a.same(n) }); i < 0 {
-		if a := announcementOf(n); !r.covers(a) {
-			list = append(list, a)
-			changed = true
-		}
+		list = append(list, announcementOf(n))
+		changed = true
 	} else {
 		a := &list[i]
-		if !n.Deadline.IsZero() && (a.Deadline == nil || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
+		if a.reschedules(n) {
+			changed = n.Noticed.After(a.Noticed)
+			if changed {
+				a.Deadline, a.Noticed = pointer(n.Deadline), n.Noticed.UTC()
+			}
+		} else if !n.Deadline.IsZero() && (a.Deadline == nil || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
 			a.Deadline = pointer(n.Deadline)
 			changed = true
 		}
-		if a.Kind == StateChange && over(n.Action) && !over(a.Action) {
+		if a.Kind == StateChange && slices.Index(states, n.Action) > slices.Index(states, a.Action) {
 			a.Action = n.Action
 			changed = true
 		}
@@ -139,14 +177,9 @@ func (r Record) Merge(n Notice) (Record, bool) {
 	return merged, true
 }
 
-// covers reports whether the announcement adds nothing to the record: the instance is sure
-// to end anyway, for a stronger reason, and not later.
-func (r Record) covers(a Announcement) bool {
-	return r.Kind.Certain() && r.Kind.Stronger(a.Kind) && compareDeadlines(r.Deadline, a.Deadline) <= 0
-}
-
-// over reports whether a state of an instance is one in which it does not run any more.
-func over(state string) bool { return state == ActionStopped || state == ActionTerminated }
+// states are those of an instance that ends, in the order in which it can go through
+// them: the last one counts, whichever is heard of first.
+var states = []string{ActionStopping, ActionStopped, ActionShuttingDown, ActionTerminated}
 
 func (r Record) withHook(h *Hook) (Record, bool) {
 	if h == nil || len(r.Hooks) >= maxHooks || slices.ContainsFunc(r.Hooks, h.Same) {
@@ -160,14 +193,27 @@ func (r Record) withHook(h *Hook) (Record, bool) {
 // the record knows of no such announcement; left is false where no other one stands, and
 // the record is then returned as it was.
 func (r Record) Withdraw(n Notice) (rest Record, found, left bool) {
-	list := r.announcements()
-	i := slices.IndexFunc(list, func(a Announcement) bool { return a.same(n) })
-	if i < 0 {
-		return r, false, true
+	rest, gone, left := r.Drop(func(a Announcement) bool { return a.same(n) })
+	return rest, len(gone) > 0, left
+}
+
+// Drop takes back the announcements of which drop says so, and returns those. left is false
+// where no other one stands, and the record is then returned as it was.
+func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announcement, left bool) {
+	var list []Announcement
+	for _, a := range r.Announcements() {
+		if drop(a) {
+			gone = append(gone, a)
+		} else {
+			list = append(list, a)
+		}
 	}
-	list = slices.Delete(list, i, i+1)
-	if len(list) == 0 {
-		return r, true, false
+	switch {
+	case len(gone) == 0:
+		return r, nil, true
+	case len(list) == 0:
+		return r, gone, false
 	}
-	return r.with(list), true, true
+	r.Past = Past(r.Past).with(gone)
+	return r.with(list), gone, true
 }

@@ -20,6 +20,10 @@ const (
 	// off: what spot-handler has set is undone, the record and the annotation are removed.
 	CancelAnnotation = "spot-handler/cancel"
 
+	// PastAnnotation holds the scheduled events, as JSON, that were canceled or completed or
+	// from which the instance has come back: they are not handled a second time.
+	PastAnnotation = "spot-handler/past-events"
+
 	// InstanceIDLabel names the instance of a Node whose spec.providerID does not end
 	// in it.
 	InstanceIDLabel = "spot-handler/instance-id"
@@ -78,17 +82,24 @@ type Record struct {
 	// then are those of the strongest kind, but for Deadline, which is the earliest of all.
 	Announced []Announcement `json:"announced,omitempty"`
 
+	// Past are the scheduled events that do not stand any more.
+	Past []Announcement `json:"past,omitempty"`
+
 	// Hooks are the lifecycle hooks that wait for this instance.
 	Hooks []Hook `json:"hooks,omitempty"`
 
-	// Boot is the Node's boot id at the time of an announcement after which the instance
+	// Boot is the Node's boot id when it was cordoned for something after which the instance
 	// comes back: another one says that it has.
 	Boot string `json:"boot,omitempty"`
+
+	// Begun is when a record that had to wait for its time was acted on.
+	Begun *time.Time `json:"begun,omitempty"`
 
 	// Canceled: no announcement stands any more, so that what we set is to be undone.
 	Canceled bool `json:"canceled,omitempty"`
 
 	// Ours lists what we set on the Node ourselves and may therefore undo.
+	// A record that waits and has any is to wait again: they are undone first.
 	Ours []string `json:"ours,omitempty"`
 }
 
@@ -97,6 +108,7 @@ const (
 	OursCordon       = "cordon"
 	OursTaint        = "taint"
 	OursLoadBalancer = "load-balancer"
+	OursOutOfService = "out-of-service"
 )
 
 // Replacement is the capacity that was asked for in the node's place.
@@ -135,8 +147,12 @@ type Pods struct {
 
 // Supersedes reports whether the notice is about a later life of the node than
 // the record: the record is over, and EC2 made the announcement after the time at
-// which it was to act.
+// which it was to act. A state of the instance is how the same life ends, and an instance
+// that is to come back is in the same life until its boot id says otherwise.
 func (n Notice) Supersedes(r Record) bool {
+	if n.Kind == StateChange || r.ComesBack() && r.Boot != "" {
+		return false
+	}
 	return r.Phase.Over() && r.Deadline != nil && n.Noticed.After(*r.Deadline)
 }
 

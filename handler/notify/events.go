@@ -27,6 +27,7 @@ const (
 	ReasonDrained              = "Drained"
 	ReasonDeadlineReached      = "DeadlineReached"
 	ReasonCanceled             = "InterruptionCanceled"
+	ReasonInstanceReturned     = "InstanceReturned"
 	ReasonRecordUnreadable     = "RecordUnreadable"
 )
 
@@ -129,8 +130,13 @@ func (e *Events) Ended(node *corev1.Node, reason string, p interruption.Pods, sl
 		p.Total, p.Graceful, p.Truncated, p.Forced, p.Left, text)
 }
 
-// Canceled: the interruption was called off, and what it had set on the node is undone.
+// Canceled: the interruption was called off, or the instance has come back from it, and
+// what it had set on the node is undone.
 func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
+	if r.Returned(node.Status.NodeInfo.BootID) {
+		e.recorder.Eventf(node, corev1.EventTypeNormal, ReasonInstanceReturned, "instance %s is back after %s; node as it was before", r.Instance, r.Kind)
+		return
+	}
 	e.recorder.Eventf(node, corev1.EventTypeNormal, ReasonCanceled, "%s called off; node as it was before", r.Kind)
 }
 

@@ -101,6 +101,7 @@ const (
 	reasonNoInstance = "the node is no EC2 instance"
 	reasonNoMoving   = "no pod needs a new home"
 	reasonNoGroup    = "the instance is in no Auto Scaling group"
+	reasonComesBack  = "the instance comes back, and stays in its group"
 )
 
 var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
@@ -114,6 +115,8 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 		return *prev, nil
 	case !instanceID.MatchString(rec.Instance):
 		return unsupported(reasonNoInstance), nil
+	case prev == nil && rec.ComesBack():
+		return unsupported(reasonComesBack), nil
 	case prev == nil && len(need.Moving) == 0:
 		return unsupported(reasonNoMoving), nil
 	}
@@ -149,6 +152,8 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	switch {
 	case !instanceID.MatchString(rec.Instance):
 		return unsupported(reasonNoInstance), nil
+	case rec.ComesBack():
+		return unsupported(reasonComesBack), nil
 	case len(need.Moving) == 0:
 		return unsupported(reasonNoMoving), nil
 	}

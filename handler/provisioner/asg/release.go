@@ -23,7 +23,8 @@ type termination struct {
 var errStopped = errors.New("terminate instance: this process is stopping")
 
 // Release terminates the node's instance where nobody else would: it was detached by
-// us, for a recommendation that EC2 need not act on, and is drained. It waits for the
+// us, for a recommendation that EC2 need not act on or a retirement that may only stop it,
+// and is drained. It waits for the
 // calls that this takes, which it shares with other nodes' releases.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	b.mu.Lock()
@@ -51,7 +52,7 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
 	r := own(rec)
 	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) &&
-		rec.Kind == interruption.RebalanceRecommendation && rec.Phase == interruption.Drained &&
+		!rec.Kind.Certain() && rec.Phase == interruption.Drained &&
 		instanceID.MatchString(rec.Instance) && nodes.InstanceID(node) == rec.Instance
 }
 
