@@ -171,3 +171,15 @@ func (r Record) Withdraw(n Notice) (rest Record, found, left bool) {
 	}
 	return r.with(list), true, true
 }
+
+// Tighten gives the announcement of a kind the deadline d, where it has none or a later
+// one. Nothing changes where the record has no such announcement.
+func (r Record) Tighten(kind Kind, d time.Time) Record {
+	list := r.announcements()
+	i := slices.IndexFunc(list, func(a Announcement) bool { return a.Kind == kind })
+	if i < 0 || list[i].Deadline != nil && !d.Before(*list[i].Deadline) {
+		return r
+	}
+	list[i].Deadline = pointer(d)
+	return r.with(list)
+}

@@ -102,6 +102,7 @@ const (
 	reasonNoInstance = "the node is no EC2 instance"
 	reasonNoMoving   = "no pod needs a new home"
 	reasonNoGroup    = "the instance is in no Auto Scaling group"
+	reasonEnds       = "its Auto Scaling group ends the instance by itself, and launches another where it wants one"
 )
 
 var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
@@ -117,6 +118,8 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 		return unsupported(reasonNoInstance), nil
 	case prev == nil && len(need.Moving) == 0:
 		return unsupported(reasonNoMoving), nil
+	case prev == nil && groupEnds(rec):
+		return unsupported(reasonEnds), nil
 	}
 	recorded := recordedGroup(node)
 
@@ -152,6 +155,8 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 		return unsupported(reasonNoInstance), nil
 	case len(need.Moving) == 0:
 		return unsupported(reasonNoMoving), nil
+	case groupEnds(rec):
+		return unsupported(reasonEnds), nil
 	}
 	e := newEntry("", rec, nil)
 	members, err := b.describe(ctx, []string{rec.Instance})
@@ -163,6 +168,12 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	}
 	e.place(members[rec.Instance])
 	return e.answer, nil
+}
+
+// groupEnds reports whether the instance's group is ending it: it cannot be detached any
+// more, and where the group is to become smaller it is to have no successor.
+func groupEnds(rec interruption.Record) bool {
+	return rec.Kind == interruption.InstanceTerminating || len(rec.Hooks) > 0
 }
 
 // own is the replacement that the record says was asked of this backend, or nil. One
