@@ -36,6 +36,14 @@ const acceptsAtOnce = 64
 // otherwise. Unknown means that no Node is that instance at this moment: whether to
 // ask again is the source's decision.
 func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	if n.Hook != nil {
+		return h.acceptHook(ctx, n)
+	}
+	return h.record(ctx, n)
+}
+
+// record writes a notice on its Node.
+func (h *Handler) record(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	h.accepting.Add(1)
 	defer h.accepting.Add(-1)
 	if err := h.writing.Acquire(ctx, 1); err != nil {

@@ -36,7 +36,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	k := h.remember(name)
 	node, ok := h.opts.Index.Get(name)
 	if !ok {
-		h.nodeGone(name, k)
+		h.nodeGone(ctx, name, k)
 		return 0, nil
 	}
 	if older(node.ResourceVersion, k.resourceVersion) {
@@ -65,6 +65,21 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 		return h.callOff(ctx, node, k, rec)
 	case returned(node, rec):
 		return h.comeBack(ctx, node, k, rec)
+	}
+	ready, tendAgain, err := h.tend(ctx, &node, k, &rec)
+	if err != nil {
+		return 0, err
+	}
+	if !ready {
+		return until(tendAgain), nil
+	}
+	again, err := h.proceed(ctx, name, node, k, rec)
+	return sooner(again, until(tendAgain)), err
+}
+
+// proceed takes the interruption itself a step on.
+func (h *Handler) proceed(ctx context.Context, name string, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	switch {
 	case rec.Phase == interruption.Released:
 		h.opts.Drainer.Forget(name)
 		return 0, nil
@@ -272,12 +287,13 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 }
 
 // nodeGone closes the interruption of a Node that does not exist any more.
-func (h *Handler) nodeGone(name string, k *known) {
+func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	if k.rec.Phase != "" && k.rec.Phase != interruption.Waiting && !k.rec.Phase.Over() {
 		result := h.opts.Drainer.Finish(name)
 		h.metrics.ended(k.rec, resultFailed, time.Now())
 		tell(h.opts.Logger.Warn(), name, k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
 	}
+	h.orphaned(ctx, k.rec)
 	h.forget(name)
 }
 
@@ -376,4 +392,12 @@ func until(t time.Time) time.Duration {
 		return 0
 	}
 	return max(time.Millisecond, time.Until(t))
+}
+
+// sooner is the shorter of two times to look again, of which zero is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }

@@ -50,6 +50,10 @@ type config struct {
 
 	scheduledLead time.Duration
 
+	hookTimeout       time.Duration
+	heartbeatInterval time.Duration // queue
+	heartbeatUntil    time.Duration // queue
+
 	provisioner string
 	fallback    map[string]string
 	release     bool
@@ -101,6 +105,11 @@ func (c *config) define() []group {
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
 
 	evict.DurationVar(&c.scheduledLead, "scheduled-lead", 30*time.Minute, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
+	evict.DurationVar(&c.hookTimeout, "hook-timeout", 5*time.Minute, "how long an Auto Scaling group is taken to wait for an instance that it ends, where the lifecycle hook's own timeout cannot be known")
+	if c.mode == modeQueue {
+		evict.DurationVar(&c.heartbeatInterval, "heartbeat-interval", 0, "how often a group is asked to go on waiting while its node is drained, such as 1m; less than the hook's timeout, else half of that is taken; 0 is never: the drain has the hook's timeout")
+		evict.DurationVar(&c.heartbeatUntil, "heartbeat-until", time.Hour, "how long a group waits in all with --heartbeat-interval; not longer than AWS allows, nor shorter than the hook's timeout")
+	}
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
@@ -221,6 +230,9 @@ func (c *config) validate() (problems []error) {
 	if c.scheduledLead < 0 {
 		bad("scheduled-lead", "%s: want 0s or more", c.scheduledLead)
 	}
+	if c.hookTimeout < 30*time.Second || c.hookTimeout > 2*time.Hour {
+		bad("hook-timeout", "%s: want 30s to 2h, as AWS has it", c.hookTimeout)
+	}
 	if c.replacementTTL != 0 && c.replacementTTL < 30*time.Second {
 		bad("replacement-ttl", "%s: want 0s (keep it) or at least 30s, as pods need some time to come", c.replacementTTL)
 	}
@@ -250,6 +262,14 @@ func (c *config) validate() (problems []error) {
 		}
 		if c.receivers < 1 || c.receivers > 64 {
 			bad("receivers", "%d: want 1 to 64", c.receivers)
+		}
+		if c.heartbeatInterval != 0 && (c.heartbeatInterval < 10*time.Second || c.heartbeatInterval > 2*time.Hour) {
+			bad("heartbeat-interval", "%s: want 0s (none), or 10s to 2h, which is the longest timeout of a hook", c.heartbeatInterval)
+		}
+		if c.heartbeatUntil < 30*time.Second || c.heartbeatUntil > 48*time.Hour {
+			bad("heartbeat-until", "%s: want 30s to 48h, as AWS has it", c.heartbeatUntil)
+		} else if c.heartbeatUntil <= c.heartbeatInterval {
+			bad("heartbeat-until", "%s: want more than --heartbeat-interval", c.heartbeatUntil)
 		}
 		if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
 			bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)

@@ -96,6 +96,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,
 		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
+		Lifecycle:  hookOptions(cfg, conf, registry, logger),
 		Registerer: registry, Logger: part(logger, "handler"),
 	}
 	h = handler.New(options)

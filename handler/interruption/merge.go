@@ -217,3 +217,15 @@ func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announce
 	r.Past = Past(r.Past).with(gone)
 	return r.with(list), gone, true
 }
+
+// Tighten gives the announcement of a kind the deadline d, where it has none or a later
+// one. Nothing changes where the record has no such announcement.
+func (r Record) Tighten(kind Kind, d time.Time) Record {
+	list := r.Announcements()
+	i := slices.IndexFunc(list, func(a Announcement) bool { return a.Kind == kind })
+	if i < 0 || list[i].Deadline != nil && !d.Before(*list[i].Deadline) {
+		return r
+	}
+	list[i].Deadline = pointer(d)
+	return r.with(list)
+}

@@ -61,6 +61,7 @@ type Hook struct {
 	// What has been done about it.
 	Until      *time.Time `json:"until,omitempty"`      // when the group waits no longer, heartbeats included; nil until asked for
 	Heartbeats int        `json:"heartbeats,omitempty"` // recorded
+	Beat       *time.Time `json:"beat,omitempty"`       // when the last heartbeat was recorded
 	Done       bool       `json:"done,omitempty"`       // completed, or gone by itself
 }
 
