@@ -124,7 +124,7 @@ variable "permissions_boundary_arn" {
 # ---- Nodes of Auto Scaling groups
 
 variable "auto_scaling_groups" {
-  description = "Whether the role may have nodes of Auto Scaling groups replaced: detach an instance, which makes the group launch another, and terminate it when it is drained. Karpenter needs none of this."
+  description = "Whether the role may have nodes of Auto Scaling groups replaced: detach an instance, which makes the group launch another, and terminate it when it is drained; and answer their lifecycle hooks. Karpenter needs none of this."
   type        = bool
   default     = false
 }
