@@ -258,9 +258,17 @@ func (h *Handler) nodeGone(name string, k *known) {
 	if k.rec.Phase != "" && !k.rec.Phase.Over() {
 		result := h.opts.Drainer.Finish(name)
 		h.metrics.ended(k.rec, resultFailed, time.Now())
+		h.opts.Events.Ended(gone(name, k.rec), notify.ReasonNodeGone, countPods(result, k.rec), 0, result.Refusal)
 		tell(h.opts.Logger.Warn(), name, k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
 	}
 	h.forget(name)
+}
+
+// gone is what can still be told of a Node that does not exist any more.
+func gone(name string, rec interruption.Record) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(name), Annotations: map[string]string{interruption.Annotation: rec.String()},
+	}}
 }
 
 // progress writes the record of a drain that goes on.
