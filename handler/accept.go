@@ -159,7 +159,11 @@ func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interru
 		log.Msg("interruption accepted, node cordoned")
 	}
 	h.metrics.noticed(n, rec.Phase != interruption.Waiting)
-	h.opts.Events.Noticed(node, rec)
+	if rec.Event == n.EventID {
+		h.opts.Events.Noticed(node, rec)
+	} else { // a further word on an interruption that has been told of
+		h.opts.Events.DeadlineTightened(node, rec)
+	}
 }
 
 // tell adds the fields that every line of an interruption's story has.

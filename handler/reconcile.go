@@ -291,10 +291,18 @@ func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	if k.rec.Phase != "" && k.rec.Phase != interruption.Waiting && !k.rec.Phase.Over() {
 		result := h.opts.Drainer.Finish(name)
 		h.metrics.ended(k.rec, resultFailed, time.Now())
+		h.opts.Events.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, countPods(result, k.rec), 0, result.Refusal)
 		tell(h.opts.Logger.Warn(), name, k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
 	}
 	h.orphaned(ctx, k.rec)
 	h.forget(name)
+}
+
+// lastKnown is what can still be told of a Node that does not exist any more.
+func lastKnown(name string, rec interruption.Record) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, UID: types.UID(name), Annotations: map[string]string{interruption.Annotation: rec.String()},
+	}}
 }
 
 // progress writes the record of a drain that goes on.

@@ -68,6 +68,8 @@ type config struct {
 	kubeconfig string
 	qps, burst int
 
+	webhook webhookConfig
+
 	dryRun    bool
 	httpAddr  string
 	logLevel  string
@@ -84,6 +86,7 @@ type group struct {
 func (c *config) define() []group {
 	add := func(title string) group { return group{title, pflag.NewFlagSet(title, pflag.ContinueOnError)} }
 	source, evict, replacement, cluster, operation := add("Source of notices"), add("Drain"), add("Replacement"), add("Cluster"), add("Operation")
+	webhook := add("Webhook")
 
 	switch c.mode {
 	case modeIMDS:
@@ -123,11 +126,13 @@ func (c *config) define() []group {
 	cluster.IntVar(&c.qps, "kube-api-qps", 0, "limit of requests per second to the API server; 0 leaves the pace to the server's priority and fairness, which is what makes a burst of notices fast")
 	cluster.IntVar(&c.burst, "kube-api-burst", 100, "requests that may exceed --kube-api-qps for a moment")
 
+	c.webhook.define(webhook)
+
 	operation.BoolVar(&c.dryRun, "dry-run", false, "change nothing, neither in the cluster nor in the queue, and log what would be done")
 	operation.StringVar(&c.httpAddr, "http-addr", ":8080", "address of /metrics, /healthz and /readyz")
 	operation.StringVar(&c.logLevel, "log-level", zerolog.LevelInfoValue, "debug, info, warn or error")
 	operation.StringVar(&c.logFormat, "log-format", logJSON, "json, or console for people")
-	return []group{source, evict, replacement, cluster, operation}
+	return []group{source, evict, replacement, cluster, webhook, operation}
 }
 
 // variable is the name under which a flag can be given in the environment.
@@ -245,6 +250,7 @@ func (c *config) validate() (problems []error) {
 	if _, _, err := net.SplitHostPort(c.httpAddr); err != nil {
 		bad("http-addr", "%q: want host:port, such as :8080", c.httpAddr)
 	}
+	c.webhook.options(bad)
 	switch c.mode {
 	case modeIMDS:
 		if c.nodeName == "" {

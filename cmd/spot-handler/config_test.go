@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -130,6 +132,53 @@ func TestHelpFitsTheTerminal(t *testing.T) {
 				t.Errorf("%s: %d columns: %s", mode, len(line), line)
 			}
 		}
+	}
+}
+
+// A webhook is checked as far as that can be done before it is used, and no secret is
+// repeated.
+func TestWebhookFlags(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	url, plain := file("url", "https://hooks.example.com/topsecret\n"), file("plain", "Content-Type: text/plain\nAuthorization: Bearer topsecret\n")
+	for name, tt := range map[string]struct {
+		args []string
+		want []string // in the error; none is no error
+	}{
+		"all": {[]string{"--webhook-url-file=" + url, "--webhook-headers-file=" + plain, "--webhook-template=hello {{ .Text }}", "--webhook-proxy=http://user:topsecret@proxy:3128"}, nil},
+		"template file": {[]string{"--webhook-url=https://hooks.example.com/topsecret",
+			"--webhook-template-file=" + file("template", `{"a": {{ .Text | toJson }}}`)}, nil},
+		"no URL":       {[]string{"--webhook-url=topsecret"}, []string{"--webhook-url (SPOT_HANDLER_WEBHOOK_URL): want an http or https URL"}},
+		"no file":      {[]string{"--webhook-url-file=" + dir + "/none"}, []string{"--webhook-url-file (", dir + "/none: no such file"}},
+		"two URLs":     {[]string{"--webhook-url=https://a/topsecret", "--webhook-url-file=" + url}, []string{"--webhook-url-file (", "not both"}},
+		"without URL":  {[]string{"--webhook-template={{ .Text | toJson }}", "--webhook-proxy=http://p"}, []string{"--webhook-template (", "--webhook-proxy (", "of no use"}},
+		"many at once": {[]string{"--webhook-url=https://a", "--webhook-proxy=ftp://topsecret", "--webhook-headers-file=" + file("bad", "topsecret"), "--webhook-template={{ .Txt }}"}, []string{"--webhook-proxy (", "--webhook-headers-file (", "line 1", "--webhook-template (SPOT_HANDLER_WEBHOOK_TEMPLATE): ", "Txt"}},
+		"no JSON":      {[]string{"--webhook-url=https://a", "--webhook-template-file=" + file("text", "hello {{ .Text }}")}, []string{"--webhook-template-file (", "toJson"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			args := append([]string{"imds", "--node-name=a", "--kubeconfig=/does/not/exist"}, tt.args...)
+			if _, _, err := parse(args, env(nil), nil); (err == nil) != (tt.want == nil) {
+				t.Fatalf("error %v", err)
+			}
+			if code := run(t.Context(), args, env(nil), &out, &out); code != exitUsage {
+				t.Errorf("exit code %d, want %d", code, exitUsage)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("output does not contain %q:\n%s", want, &out)
+				}
+			}
+			if strings.Contains(out.String(), "topsecret") {
+				t.Errorf("a secret is told:\n%s", &out)
+			}
+		})
 	}
 }
 

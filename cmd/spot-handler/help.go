@@ -13,6 +13,8 @@ Usage:
                                instance metadata service, and drains this node
   spot-handler queue [flags]   once per cluster, as a Deployment: consumes the SQS
                                queue that EventBridge feeds, and drains every node
+  spot-handler migrate [FILE]  reads the settings of aws-node-termination-handler and
+                               prints those of spot-handler
   spot-handler --version
 
 "spot-handler imds --help" and "spot-handler queue --help" list the flags.

@@ -7,6 +7,9 @@
 //	spot-handler queue   once per cluster, as a Deployment: consumes the SQS queue
 //	                     that EventBridge feeds with the notices of all instances
 //
+// A third command, migrate, prints the settings for those who come from
+// aws-node-termination-handler.
+//
 // In both, a notice becomes a record, a taint and a cordon on the Node, with one
 // request; then replacement capacity is requested from the fallback pool, the pods
 // are moved within the time that EC2 leaves, and the node is handed back to what made
@@ -62,6 +65,9 @@ const (
 )
 
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	if len(args) > 0 && args[0] == "migrate" {
+		return migrate(args[1:], os.Stdin, stdout, stderr)
+	}
 	cfg, done, err := parse(args, getenv, stdout)
 	if done {
 		return exitClean

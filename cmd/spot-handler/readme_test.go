@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +18,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"spot-handler/handler/notify"
 )
 
 // readmeRows are the rows `| `name` | ... |` of the table below a heading. The README's
@@ -108,6 +111,36 @@ func TestMetricsOfReadme(t *testing.T) {
 	}
 	if diff := cmp.Diff(exposed, documented); diff != "" {
 		t.Errorf("metrics (-exposed +README):\n%s", diff)
+	}
+}
+
+func TestTemplateFieldsOfReadme(t *testing.T) {
+	var fields, documented []string
+	for field := range reflect.TypeFor[notify.Message]().Fields() {
+		fields = append(fields, "`."+field.Name+"`")
+	}
+	for _, row := range readmeRows(t, "## Webhooks") {
+		documented = append(documented, row[0])
+	}
+	if diff := cmp.Diff(fields, documented); diff != "" {
+		t.Errorf("fields of a template (-defined +README):\n%s", diff)
+	}
+}
+
+// The README's template is one.
+func TestTemplateOfReadme(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n## Webhooks\n")
+	_, rest, _ := strings.Cut(section, "which quotes them:\n\n```\n")
+	template, _, ok := strings.Cut(rest, "\n```\n")
+	if !ok {
+		t.Fatal("no template")
+	}
+	if _, err := notify.ParseTemplate(template, http.Header{}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
@@ -74,6 +75,9 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin, Self: ownPod(cfg),
 	}
 	events := notify.NewEvents(clients.core, scheme)
+	webhookOptions := cfg.webhook.options(func(string, string, ...any) {}) // validated
+	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
+	webhook := notify.NewWebhook(webhookOptions)
 
 	var h *handler.Handler
 	enqueue := func(node string) { h.Enqueue(node) }
@@ -94,9 +98,9 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: logger,
 	})
 	options := handler.Options{
-		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,
+		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider,
+		Events: notify.All{events, webhook}, Lifecycle: hookOptions(cfg, conf, registry, logger),
 		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
-		Lifecycle:  hookOptions(cfg, conf, registry, logger),
 		Registerer: registry, Logger: part(logger, "handler"),
 	}
 	h = handler.New(options)
@@ -114,6 +118,14 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
+	go unmapStart(ctx)
+	// The webhook ends after all who tell it something.
+	var webhookEnded sync.WaitGroup
+	defer webhookEnded.Wait()
+	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSending()
+	webhookEnded.Go(func() { _ = webhook.Run(sending) }) // its error is always nil
+
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		return httpServer{listener: listener, registry: registry, ready: readiness(index, from)}.Run(ctx)

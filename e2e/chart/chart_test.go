@@ -101,6 +101,11 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"queue", map[string]any{"queue.replicas": "two"}, []string{"/queue/replicas", "want integer"}},
 		{"queue", map[string]any{"queue.serviceAccount.roleArn": "spot-handler"}, []string{"roleArn", "arn:"}},
 		{"queue", map[string]any{"flags.provisioner": "placeholder"}, []string{"flags.fallbackSelector is not set"}},
+		{"imds", map[string]any{"flags.webhookUrl": "hooks.example.com"}, []string{"/flags/webhookUrl", "https?://"}},
+		{"imds", map[string]any{"flags.webhookProxy": "tcp://proxy:3128"}, []string{"/flags/webhookProxy", "socks5"}},
+		{"imds", map[string]any{"flags.webhookUrlFile": "/url", "webhook.secretName": "hook"}, []string{"flags.webhookUrlFile", "keep one"}},
+		{"queue", map[string]any{"flags.webhookUrl": "https://hooks.example.com", "webhook.secretName": "hook"}, []string{"flags.webhookUrl and webhook.urlKey"}},
+		{"queue", map[string]any{"flags.webhookTemplate": "{}", "webhook.secretName": "hook", "webhook.templateKey": "template"}, []string{"flags.webhookTemplate and webhook.templateKey"}},
 		{"both", map[string]any{"imds.flags.drain": true}, []string{"imds.flags.drain is true with mode both"}},
 		{"both", map[string]any{"podMonitor.enabled": true, "serviceMonitor.enabled": true}, []string{"counted twice"}},
 	} {

@@ -1,13 +1,14 @@
 // Package notify tells people what happens to their nodes: with Kubernetes Events,
-// which `kubectl describe node` and `kubectl describe pod` show.
+// which `kubectl describe node` and `kubectl describe pod` show, and with webhooks.
 //
-// Nothing here blocks or fails: an Event that cannot be written is dropped, as the
-// record on the Node is what counts.
+// Nothing here blocks or fails: an Event that cannot be written is dropped, and so is a
+// webhook that nobody takes, as the record on the Node is what counts.
 package notify
 
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +27,7 @@ const (
 	ReasonNoReplacement        = "NoReplacement"
 	ReasonDrained              = "Drained"
 	ReasonDeadlineReached      = "DeadlineReached"
+	ReasonNodeGone             = "NodeGone"
 	ReasonCanceled             = "InterruptionCanceled"
 	ReasonInstanceReturned     = "InstanceReturned"
 	ReasonRecordUnreadable     = "RecordUnreadable"
@@ -38,14 +40,16 @@ const (
 	ReasonPodLeft         = "LeftOnInterruptedNode"
 )
 
-// noticed gives the reason of the Event for a notice: each kind has its own.
-var noticed = map[interruption.Kind]string{
-	interruption.SpotInterruption:                "SpotInterruption",
-	interruption.RebalanceRecommendation:         "RebalanceRecommendation",
-	interruption.CapacityReservationInterruption: "CapacityReservationInterruption",
-	interruption.ScheduledEvent:                  "ScheduledEvent",
-	interruption.InstanceTerminating:             "InstanceTerminating",
-	interruption.StateChange:                     "InstanceStateChange",
+// noticeReason is the reason of the Event for a notice. Each kind has its own: its words
+// without the hyphens, as reasons are written.
+func noticeReason(k interruption.Kind) string {
+	var reason strings.Builder
+	for word := range strings.SplitSeq(string(k), "-") {
+		if word != "" {
+			reason.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	return reason.String()
 }
 
 // Events writes Kubernetes Events.
@@ -77,6 +81,14 @@ func (e *Events) Run(ctx context.Context) error {
 
 // Noticed: EC2 is about to end the node.
 func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
+	e.recorder.Event(node, corev1.EventTypeWarning, noticeReason(r.Kind), noticeText(r))
+}
+
+// DeadlineTightened: a further notice about the same interruption says that less time is
+// left.
+func (e *Events) DeadlineTightened(node *corev1.Node, r interruption.Record) { e.Noticed(node, r) }
+
+func noticeText(r interruption.Record) string {
 	when := "no deadline"
 	if d := r.DeadlineTime(); !d.IsZero() {
 		when = fmt.Sprintf("deadline %s, in %.0f s", d.Format(time.RFC3339), time.Until(d).Seconds())
@@ -85,8 +97,7 @@ func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
 	if r.Phase == interruption.Waiting {
 		done = "the drain waits"
 	}
-	e.recorder.Eventf(node, corev1.EventTypeWarning, noticed[r.Kind], "%s of %s from %s: %s; %s",
-		r.Kind, r.Instance, r.Source, when, done)
+	return fmt.Sprintf("%s of %s from %s: %s; %s", r.Kind, r.Instance, r.Source, when, done)
 }
 
 // Replacement: capacity was requested in the node's place, or it is known that
@@ -116,28 +127,37 @@ func (e *Events) About(object *corev1.ObjectReference, warning bool, reason, tex
 
 // Ended: the drain is over.
 func (e *Events) Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string) {
-	kind, text := corev1.EventTypeNormal, ""
+	kind := corev1.EventTypeNormal
 	if reason != ReasonDrained || p.Left+p.Forced+p.Truncated > 0 {
 		kind = corev1.EventTypeWarning
 	}
+	p.Refusal = refusal
+	e.recorder.Event(node, kind, reason, endText(p, slack))
+}
+
+func endText(p interruption.Pods, slack time.Duration) string {
+	text := fmt.Sprintf("%d pods: %d graceful, %d truncated, %d forced, %d left", p.Total, p.Graceful, p.Truncated, p.Forced, p.Left)
 	if slack != 0 {
-		text = fmt.Sprintf("; slack %.0f s", slack.Seconds())
+		text += fmt.Sprintf("; slack %.0f s", slack.Seconds())
 	}
-	if refusal != "" {
-		text += "; last refusal: " + refusal
+	if p.Refusal != "" {
+		text += "; last refusal: " + p.Refusal
 	}
-	e.recorder.Eventf(node, kind, reason, "%d pods: %d graceful, %d truncated, %d forced, %d left%s",
-		p.Total, p.Graceful, p.Truncated, p.Forced, p.Left, text)
+	return text
 }
 
 // Canceled: the interruption was called off, or the instance has come back from it, and
 // what it had set on the node is undone.
 func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
+	reason, text := cancelText(node, r)
+	e.recorder.Event(node, corev1.EventTypeNormal, reason, text)
+}
+
+func cancelText(node *corev1.Node, r interruption.Record) (reason, text string) {
 	if r.Returned(node.Status.NodeInfo.BootID) {
-		e.recorder.Eventf(node, corev1.EventTypeNormal, ReasonInstanceReturned, "instance %s is back after %s; node as it was before", r.Instance, r.Kind)
-		return
+		return ReasonInstanceReturned, fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
 	}
-	e.recorder.Eventf(node, corev1.EventTypeNormal, ReasonCanceled, "%s called off; node as it was before", r.Kind)
+	return ReasonCanceled, fmt.Sprintf("%s called off; node as it was before", r.Kind)
 }
 
 // RecordUnreadable: the annotation holds something that is not a record.

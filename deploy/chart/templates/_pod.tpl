@@ -35,9 +35,9 @@ securityContext:
   runAsGroup: 65532
   seccompProfile:
     type: RuntimeDefault
-{{- with $component.volumes }}
+{{- with include "spot-handler.volumes" . | trim }}
 volumes:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
@@ -67,8 +67,8 @@ securityContext:
 envFrom:
   {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with $component.volumeMounts }}
+{{- with include "spot-handler.volumeMounts" . | trim }}
 volumeMounts:
-  {{- toYaml . | nindent 2 }}
+  {{- . | nindent 2 }}
 {{- end }}
 {{- end -}}

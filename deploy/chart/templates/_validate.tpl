@@ -12,6 +12,19 @@
 {{- if and (include "spot-handler.hasQueue" .) (eq (toString .Values.queue.flags.leaderElect) "false") (gt (int .Values.queue.replicas) 1) -}}
 {{- fail (printf "queue.flags.leaderElect is false with %d replicas: each would drain every node; set queue.replicas to 1" (int .Values.queue.replicas)) -}}
 {{- end -}}
+{{- if .Values.webhook.secretName -}}
+{{- range $flag, $key := dict "webhookUrlFile" .Values.webhook.urlKey "webhookHeadersFile" .Values.webhook.headersKey "webhookTemplateFile" .Values.webhook.templateKey -}}
+{{- if and $key (index $.Values.flags $flag) -}}
+{{- fail (printf "flags.%s and the key %s of webhook.secretName are both set: keep one" $flag $key) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.webhook.urlKey .Values.flags.webhookUrl -}}
+{{- fail "flags.webhookUrl and webhook.urlKey are both set: the URL is in the Secret, leave flags.webhookUrl empty" -}}
+{{- end -}}
+{{- if and .Values.webhook.templateKey .Values.flags.webhookTemplate -}}
+{{- fail "flags.webhookTemplate and webhook.templateKey are both set: keep one" -}}
+{{- end -}}
+{{- end -}}
 {{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
 {{- fail "podMonitor.enabled and serviceMonitor.enabled are both true: everything would be counted twice; choose one" -}}
 {{- end -}}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"spot-handler/handler"
+	"spot-handler/handler/notify"
+)
+
+// rebalance joins its two switches, of which the default is not ours. In queue mode it
+// drains whatever they say.
+func rebalance(m *migration, s setting, _ string) {
+	policy := handler.RebalanceIgnore
+	switch {
+	case m.mode == modeQueue, m.isOn("ENABLE_REBALANCE_DRAINING"):
+		policy = handler.RebalanceReplace
+	case m.isOn("ENABLE_REBALANCE_MONITORING"):
+		policy = handler.RebalanceCordon
+	}
+	if m.isOn("CORDON_ONLY") && policy == handler.RebalanceReplace {
+		policy = handler.RebalanceCordon
+	}
+	m.flag("rebalance", string(policy))
+	if policy == handler.RebalanceReplace {
+		m.mind(s.nameIn(m.given), s.remark)
+	}
+}
+
+func cordonOnly(m *migration, s setting, value string) {
+	switch {
+	case !isTrue(value):
+	case m.mode == modeIMDS:
+		m.flag("drain", "false")
+	default:
+		m.lose(s.nameIn(m.given)+"="+value, s.remark)
+	}
+}
+
+// mindIf tells the remark of a setting that has the value.
+func mindIf(value string) func(*migration, setting, string) {
+	return func(m *migration, s setting, got string) {
+		if got == value {
+			m.mind(s.nameIn(m.given), s.remark)
+		}
+	}
+}
+
+func webhookProxy(m *migration, s setting, value string) {
+	if rest, ok := strings.CutPrefix(value, "tcp://"); ok {
+		value = "http://" + rest
+	}
+	if _, err := notify.ParseProxy(value); err != nil {
+		m.lose(s.nameIn(m.given), err.Error())
+		return
+	}
+	m.flag("webhook-proxy", value)
+}
+
+// headersFile and templateFile are where the files are that take the place of a value.
+const (
+	headersFile  = "/webhook/headers"
+	templateFile = "/webhook/template"
+)
+
+func webhookHeaders(m *migration, s setting, value string) {
+	var headers map[string]string
+	if err := json.Unmarshal([]byte(value), &headers); err == nil && len(headers) == 1 &&
+		strings.EqualFold(m.headers().Get("Content-Type"), "application/json") {
+		return // the default, written in another way
+	}
+	m.flag("webhook-headers-file", headersFile)
+	m.mind(s.nameIn(m.given), "put the value, as it is, into a Secret, and mount that as "+headersFile)
+}
+
+// headers are those that its webhooks have, as far as they can be read.
+func (m *migration) headers() http.Header {
+	headers, err := notify.ParseHeaders(m.lookup("WEBHOOK_HEADERS"))
+	if err != nil {
+		return http.Header{}
+	}
+	return headers
+}
+
+func webhookTemplate(m *migration, s setting, value string) {
+	name := s.nameIn(m.given)
+	if _, err := notify.ParseTemplate(value, m.headers()); err != nil {
+		m.lose(name, "cannot be used as it is: "+err.Error())
+		return
+	}
+	m.flag("webhook-template", value)
+	m.mind(name, s.remark)
+}
+
+func logFormat(m *migration, _ setting, value string) {
+	if isTrue(value) {
+		m.flag("log-format", logJSON)
+	} else {
+		m.flag("log-format", logConsole)
+	}
+}
+
+// logLevel takes over the level, where there is one of that name.
+func logLevel(m *migration, s setting, value string) {
+	level := strings.ToLower(value)
+	for _, known := range logLevels {
+		if known == level {
+			if level != s.fallback {
+				m.flag("log-level", level)
+			}
+			return
+		}
+	}
+	m.lose(s.nameIn(m.given)+"="+value, "want one of "+strings.Join(logLevels, ", "))
+}
+
+// httpPort takes over the port of metrics where it serves them, else that of the probes.
+func httpPort(m *migration, s setting, value string) {
+	if s.variable == "PROBES_SERVER_PORT" && m.isOn("ENABLE_PROMETHEUS_SERVER") {
+		return
+	}
+	if s.variable == "PROMETHEUS_SERVER_PORT" && !m.isOn("ENABLE_PROMETHEUS_SERVER") {
+		return
+	}
+	m.flag("http-addr", ":"+value)
+}
+
+// inMode takes a value of the chart over where it is about the mode.
+func inMode(mode, path string) func(*migration, setting, string) {
+	return func(m *migration, s setting, _ string) {
+		if m.mode == mode {
+			m.values[path] = m.given.raw(s)
+		} else if s.remark != "" {
+			m.lose(s.value, s.remark)
+		}
+	}
+}
+
+func replicas(m *migration, s setting, _ string) {
+	if m.mode == modeQueue {
+		m.values["queue.replicas"] = m.given.raw(s)
+		m.mind(s.value, s.remark)
+	}
+}
+
+func updateStrategy(m *migration, s setting, _ string) {
+	strategy, _ := m.given.raw(s).(map[string]any)
+	rolling, _ := strategy["rollingUpdate"].(map[string]any)
+	if most := rolling["maxUnavailable"]; most != nil && m.mode == modeIMDS {
+		m.values["imds.maxUnavailable"] = most
+	} else {
+		m.lose(s.value, "only rollingUpdate.maxUnavailable, and only in imds mode")
+	}
+}
+
+// webhookSecret takes over the Secret's name; its key is fixed.
+func webhookSecret(m *migration, _ setting, name string) {
+	m.from = append(m.from, variableFrom{variable("webhook-url"), map[string]any{
+		"secretKeyRef": map[string]any{"name": name, "key": "webhookurl"},
+	}})
+}
+
+func webhookConfigMap(m *migration, s setting, name string) {
+	key, _ := m.given.values["webhookTemplateConfigMapKey"].(string)
+	if key == "" {
+		m.lose(s.value, "of no effect without webhookTemplateConfigMapKey")
+		return
+	}
+	m.flag("webhook-template-file", templateFile)
+	m.values[m.mode+".volumes"] = []any{map[string]any{"name": "webhook-template", "configMap": map[string]any{"name": name}}}
+	m.values[m.mode+".volumeMounts"] = []any{map[string]any{
+		"name": "webhook-template", "mountPath": templateFile, "subPath": key, "readOnly": true,
+	}}
+	m.mind(s.value, "the template is not checked here: the program does that at its start")
+}

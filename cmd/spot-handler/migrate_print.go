@@ -1,0 +1,175 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// print writes what came of it in one of the three forms, with all remarks as comments:
+// the whole can be used as it is.
+func (m *migration) print(w io.Writer, output string) error {
+	var b strings.Builder
+	switch output {
+	case outputFlags:
+		fmt.Fprintf(&b, "spot-handler %s", m.mode)
+		for _, f := range m.flags {
+			fmt.Fprintf(&b, " \\\n  --%s=%s", f.name, quoted(f.text))
+		}
+		b.WriteString("\n")
+		m.section(&b, "Variables beside the flags:", m.env)
+		m.sectionFrom(&b)
+		m.sectionValues(&b)
+	case outputEnv:
+		fmt.Fprintf(&b, "# of: spot-handler %s\n", m.mode)
+		for _, f := range m.flags {
+			fmt.Fprintf(&b, "%s=%s\n", variable(f.name), quoted(f.text))
+		}
+		for _, v := range m.env {
+			fmt.Fprintf(&b, "%s=%s\n", v.name, quoted(v.text))
+		}
+		m.sectionFrom(&b)
+		m.sectionValues(&b)
+	default:
+		text, err := yaml.Marshal(m.chartValues())
+		if err != nil {
+			return fmt.Errorf("write values: %w", err)
+		}
+		b.Write(text)
+	}
+	m.section(&b, "Different:", m.minds)
+	m.section(&b, "No counterpart:", m.losses)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (m *migration) section(b *strings.Builder, title string, list []pair) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n# %s\n", title)
+	for _, p := range list {
+		separator := ": "
+		if title == "Variables beside the flags:" {
+			separator = "="
+		}
+		fmt.Fprintf(b, "#   %s%s%s\n", p.name, separator, strings.ReplaceAll(p.text, "\n", " "))
+	}
+}
+
+func (m *migration) sectionFrom(b *strings.Builder) {
+	if len(m.from) > 0 {
+		commented(b, "Of the container, as their values are in the cluster:", map[string]any{"env": m.envList(nil, m.from)})
+	}
+}
+
+func (m *migration) sectionValues(b *strings.Builder) {
+	if len(m.values) > 0 {
+		commented(b, "Of the chart:", nest(m.values))
+	}
+}
+
+func commented(b *strings.Builder, title string, content any) {
+	text, err := yaml.Marshal(content)
+	if err != nil {
+		return // maps of what was read from YAML: cannot happen
+	}
+	fmt.Fprintf(b, "\n# %s\n", title)
+	for line := range strings.Lines(string(text)) {
+		b.WriteString("#   " + line)
+	}
+}
+
+// chartValues are the values of our chart: flags by their names in camel case, those of
+// the mode alone below the mode.
+func (m *migration) chartValues() map[string]any {
+	cfg := config{mode: m.mode}
+	source := cfg.define()[0]
+	paths := map[string]any{"mode": m.mode}
+	for path, value := range m.values {
+		paths[path] = value
+	}
+	for _, f := range m.flags {
+		path := "flags." + camel(f.name)
+		var value any = f.text
+		switch {
+		case f.name == "http-addr": // the chart has a port, and makes the flag of it
+			path = m.mode + ".port"
+			if port, err := strconv.Atoi(strings.TrimPrefix(f.text, ":")); err == nil {
+				value = port
+			}
+		case source.Lookup(f.name) != nil:
+			path = m.mode + "." + path
+		}
+		if f.name == "dry-run" || f.name == "drain" {
+			value = isTrue(f.text)
+		}
+		paths[path] = value
+	}
+	env := m.env
+	for i := 0; i < len(env); i++ {
+		if env[i].name == "AWS_REGION" && m.mode == modeQueue {
+			paths["queue.region"] = env[i].text
+			env = append(append([]pair{}, env[:i]...), env[i+1:]...)
+		}
+	}
+	if list := m.envList(env, m.from); len(list) > 0 {
+		extra, _ := paths[m.mode+".env"].([]any)
+		paths[m.mode+".env"] = append(list, extra...)
+	}
+	return nest(paths)
+}
+
+// envList is a container's env.
+func (m *migration) envList(env []pair, from []variableFrom) []any {
+	var list []any
+	for _, v := range env {
+		list = append(list, map[string]any{"name": v.name, "value": v.text})
+	}
+	for _, v := range from {
+		list = append(list, map[string]any{"name": v.name, "valueFrom": v.from})
+	}
+	return list
+}
+
+// nest makes maps of paths.
+func nest(paths map[string]any) map[string]any {
+	root := map[string]any{}
+	for path, value := range paths {
+		parts := strings.Split(path, ".")
+		at := root
+		for _, part := range parts[:len(parts)-1] {
+			next, ok := at[part].(map[string]any)
+			if !ok {
+				next = map[string]any{}
+				at[part] = next
+			}
+			at = next
+		}
+		at[parts[len(parts)-1]] = value
+	}
+	return root
+}
+
+// camel is a flag's name as the chart writes it.
+func camel(flag string) string {
+	parts := strings.Split(flag, "-")
+	for i := 1; i < len(parts); i++ {
+		parts[i] = strings.ToUpper(parts[i][:1]) + parts[i][1:]
+	}
+	return strings.Join(parts, "")
+}
+
+var plain = regexp.MustCompile(`^[A-Za-z0-9_./:=,@%+-]+$`)
+
+// quoted is a text as a shell takes it.
+func quoted(text string) string {
+	if plain.MatchString(text) {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}

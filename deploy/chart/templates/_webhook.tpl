@@ -1,0 +1,46 @@
+{{/* The flags that name the files of the webhook's Secret, as a YAML list. */}}
+{{- define "spot-handler.webhookFlags" -}}
+{{- if .Values.webhook.secretName -}}
+{{- range $flag, $key := dict "webhook-url-file" .Values.webhook.urlKey "webhook-headers-file" .Values.webhook.headersKey "webhook-template-file" .Values.webhook.templateKey -}}
+{{- if $key }}
+- --{{ $flag }}=/etc/spot-handler/webhook/{{ $key }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The volumes of a component, and where they are mounted: its own, and the webhook's
+     Secret. */}}
+{{- define "spot-handler.volumes" -}}
+{{- $root := index . 0 -}}
+{{- with $root.Values.webhook.secretName }}
+- name: webhook
+  secret:
+    secretName: {{ . }}
+{{- end }}
+{{- with (index $root.Values (index . 1)).volumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "spot-handler.volumeMounts" -}}
+{{- $root := index . 0 -}}
+{{- if $root.Values.webhook.secretName }}
+- name: webhook
+  mountPath: /etc/spot-handler/webhook
+  readOnly: true
+{{- end }}
+{{- with (index $root.Values (index . 1)).volumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The ports that webhooks go to, as far as the values tell: the proxy's, else the URL's.
+     443 is open in any case. */}}
+{{- define "spot-handler.webhookPort" -}}
+{{- with .Values.flags.webhookProxy | default .Values.flags.webhookUrl -}}
+{{- $url := urlParse . -}}
+{{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
+{{- $port | default (get (dict "https" "443" "socks5" "1080" "socks5h" "1080") $url.scheme) | default "80" -}}
+{{- end -}}
+{{- end -}}
