@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -154,7 +155,7 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	}
 	e := newEntry("", rec, nil)
 	members, err := b.describe(ctx, []string{rec.Instance})
-	if reason, ok := hopeless(err); ok {
+	if reason, ok := awsfault.Hopeless(err); ok {
 		return unsupported(reason), nil
 	}
 	if err != nil {

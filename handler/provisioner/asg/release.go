@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -120,7 +121,7 @@ func (b *Backend) end(ctx context.Context, list []*termination) {
 // orReport is the error, unless it would come again until somebody changes the role:
 // that has been reported, and the node is drained all the same.
 func (b *Backend) orReport(err error) error {
-	if _, ok := hopeless(err); ok {
+	if _, ok := awsfault.Hopeless(err); ok {
 		return nil
 	}
 	return err
