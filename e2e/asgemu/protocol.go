@@ -35,6 +35,8 @@ var actions = map[string]action{
 	"DescribeAutoScalingGroups":    {autoScaling, "AutoScalingGroupNames.member.", (*Server).describeGroups},
 	"DetachInstances":              {autoScaling, "InstanceIds.member.", (*Server).detachInstances},
 	"TerminateInstances":           {ec2, "InstanceId.", (*Server).terminateInstances},
+	"CreateTags":                   {ec2, "ResourceId.", (*Server).createTags},
+	"DescribeTags":                 {ec2, "Filter.1.Value.", (*Server).describeTags}, // by convention the one with instances comes first
 }
 
 // ServeHTTP answers as the services do. It is exported so that a Server is an http.Handler; clients go through URL.
