@@ -72,6 +72,14 @@ func (f *fakeNodes) change(change func(*corev1.Node)) {
 	f.watcher.Modify(n.DeepCopy())
 }
 
+// remove has somebody delete the Node.
+func (f *fakeNodes) remove(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.watcher.Delete(f.byName[name])
+	delete(f.byName, name)
+}
+
 // raw reads the Node of the tests, and whether it has a record.
 func (f *fakeNodes) raw(t *testing.T) (*corev1.Node, bool) {
 	t.Helper()

@@ -68,6 +68,8 @@ type Options struct {
 	Rebalance RebalancePolicy
 	// ScheduledLead is how long before the window of a scheduled event its drain begins.
 	ScheduledLead time.Duration
+	// CordonOnly marks nodes, in their time and turn, and does no more about them.
+	CordonOnly bool
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool
 
@@ -96,6 +98,7 @@ type known struct {
 	replacement     interruption.Replacement
 	requested       bool      // replacement holds an answer of the provisioner
 	unreadable      bool      // said so
+	begun           bool      // this process has seen to its drain
 	first           time.Time // when its reconciliation was first due
 
 	// final is the record of a drain that has ended and been counted; it is kept for

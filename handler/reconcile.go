@@ -67,6 +67,8 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 		return 0, h.release(ctx, node, k, rec)
 	case rec.Phase == interruption.Waiting:
 		return h.wait(ctx, node, k, rec)
+	case h.opts.CordonOnly:
+		return 0, nil
 	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon:
 		return 0, nil
 	}
@@ -76,6 +78,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 // drain requests the replacement, moves pods as far as they may be moved now, and
 // ends the interruption when none is left or the time is over.
 func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	k.begun = true
 	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
 	view, ok := h.opts.Drainer.Look(ctx, node.Name, in)
 	if !ok {
@@ -255,9 +258,10 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 	return releaseErr
 }
 
-// nodeGone closes the interruption of a Node that does not exist any more.
+// nodeGone closes the interruption of a Node that does not exist any more. One that was
+// waiting, or was only cordoned, has missed nothing.
 func (h *Handler) nodeGone(name string, k *known) {
-	if k.rec.Phase != "" && !k.rec.Phase.Over() {
+	if k.begun && !k.rec.Phase.Over() {
 		result := h.opts.Drainer.Finish(name)
 		h.metrics.ended(k.rec, resultFailed, time.Now())
 		tell(h.opts.Logger.Warn(), name, k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")

@@ -16,6 +16,7 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler"
+	"spot-handler/handler/managed"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/placeholder"
 )
@@ -41,12 +42,15 @@ type config struct {
 	leaseNamespace string
 	podName        string
 	podNamespace   string
+	managedTag     string
+	managed        managed.Tag // parsed by validate
 
 	strategy  string
 	blocked   string
 	margin    time.Duration
 	rebalance string
 
+	cordonOnly    bool
 	scheduledLead time.Duration
 
 	provisioner string
@@ -92,6 +96,7 @@ func (c *config) define() []group {
 		source.StringVar(&c.leaseNamespace, "lease-namespace", "", "namespace of the Lease called "+leaseName+" (default: the pod's own, else kube-system)")
 		source.StringVar(&c.podName, "pod-name", "", "this process's own pod, which is moved last; also $POD_NAME (default: the host name, in a pod)")
 		source.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
+		source.StringVar(&c.managedTag, "managed-tag", "", "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
 	}
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
@@ -99,6 +104,7 @@ func (c *config) define() []group {
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
 
 	evict.DurationVar(&c.scheduledLead, "scheduled-lead", 30*time.Minute, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
+	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
@@ -245,6 +251,10 @@ func (c *config) validate() (problems []error) {
 		}
 		if c.receivers < 1 || c.receivers > 64 {
 			bad("receivers", "%d: want 1 to 64", c.receivers)
+		}
+		var err error
+		if c.managed, err = managed.ParseTag(c.managedTag); err != nil {
+			bad("managed-tag", "%v", err)
 		}
 		if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
 			bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"spot-handler/handler/managed"
 )
 
 func env(vars map[string]string) func(string) string {
@@ -14,7 +16,7 @@ func env(vars map[string]string) func(string) string {
 
 func TestParse(t *testing.T) {
 	cfg, done, err := parse([]string{"queue", "--queue-url=https://sqs.eu-west-1.amazonaws.com/1/q", "--margin=7s",
-		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false"},
+		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false", "--managed-tag=team=blue"},
 		env(map[string]string{"SPOT_HANDLER_RECEIVERS": "9", "SPOT_HANDLER_MARGIN": "20s", "KUBECONFIG": "/k"}), nil)
 	if err != nil || done {
 		t.Fatalf("done %v, error %v", done, err)
@@ -25,7 +27,10 @@ func TestParse(t *testing.T) {
 	if cfg.fallback["batch"] != "batch-fallback" || cfg.fallback["web"] != "web-od" {
 		t.Errorf("fallback %v", cfg.fallback)
 	}
-	if cfg.rebalance != "replace" || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release || cfg.qps != 0 {
+	if cfg.managed != (managed.Tag{Key: "team", Value: "blue", Exact: true}) {
+		t.Errorf("managed tag %+v", cfg.managed)
+	}
+	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release || cfg.qps != 0 {
 		t.Errorf("defaults: %+v", cfg)
 	}
 }
@@ -64,6 +69,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"placeholders": {[]string{"imds", "--node-name=a", "--fallback-selector=a b", "--placeholder-namespace=A_", "--placeholder-image="}, nil,
 			[]string{"--fallback-selector (SPOT_HANDLER_FALLBACK_SELECTOR)", "--placeholder-namespace (", "--placeholder-image ("}},
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
+		"managed tag":          {[]string{"queue", "--queue-url=http://a/q", "--managed-tag==blue"}, nil, []string{"--managed-tag (SPOT_HANDLER_MANAGED_TAG)"}},
 		"queue url":            {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -96,6 +96,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Events: events,
 		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
+		CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: part(logger, "handler"),
 	}
 	h = handler.New(options)
@@ -105,6 +106,11 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 			return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
 		}
 		accept = handler.NewDryRun(options, survey, provider)
+	}
+	if cfg.mode == modeQueue {
+		if accept, err = newManaged(ctx, conf, cfg, accept, index, registry, logger); err != nil {
+			return err
+		}
 	}
 	from, err := newSource(ctx, cfg, conf, accept, registry, logger)
 	if err != nil {
