@@ -74,6 +74,9 @@ func parametersOf(s settings) map[string]string {
 	if s.withoutRebalance {
 		p["RebalanceRecommendations"] = "false"
 	}
+	if s.instanceTags {
+		p["InstanceTags"] = "true"
+	}
 	if s.autoScaling {
 		p["AutoScalingGroups"] = "true"
 	}

@@ -95,6 +95,9 @@ func variablesOf(s settings) map[string]cty.Value {
 	if s.withoutRebalance {
 		v["rebalance_recommendations"] = cty.False
 	}
+	if s.instanceTags {
+		v["instance_tags"] = cty.True
+	}
 	if s.autoScaling {
 		v["auto_scaling_groups"] = cty.True
 	}
