@@ -84,7 +84,7 @@ func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
 	if r.Phase == interruption.Waiting {
 		done = "the drain waits"
 	}
-	e.recorder.Eventf(node, corev1.EventTypeWarning, noticed[r.Kind], "%s of %s from %s: %s; %s",
+	e.recorder.AnnotatedEventf(node, aboutNode(node), corev1.EventTypeWarning, noticed[r.Kind], "%s of %s from %s: %s; %s",
 		r.Kind, r.Instance, r.Source, when, done)
 }
 
@@ -97,9 +97,9 @@ func (e *Events) Replacement(node *corev1.Node, reason string, r interruption.Re
 		if r.Reason != "" {
 			text = "; " + r.Reason
 		}
-		e.recorder.Eventf(node, corev1.EventTypeNormal, reason, "requested %s in pool %s from %s%s", r.Name, r.Pool, r.Backend, text)
+		e.recorder.AnnotatedEventf(node, aboutNode(node), corev1.EventTypeNormal, reason, "requested %s in pool %s from %s%s", r.Name, r.Pool, r.Backend, text)
 	default:
-		e.recorder.Eventf(node, corev1.EventTypeWarning, reason, "no replacement: %s", r.Reason)
+		e.recorder.AnnotatedEventf(node, aboutNode(node), corev1.EventTypeWarning, reason, "no replacement: %s", r.Reason)
 	}
 }
 
@@ -125,31 +125,31 @@ func (e *Events) Ended(node *corev1.Node, reason string, p interruption.Pods, sl
 	if refusal != "" {
 		text += "; last refusal: " + refusal
 	}
-	e.recorder.Eventf(node, kind, reason, "%d pods: %d graceful, %d truncated, %d forced, %d left%s",
+	e.recorder.AnnotatedEventf(node, aboutNode(node), kind, reason, "%d pods: %d graceful, %d truncated, %d forced, %d left%s",
 		p.Total, p.Graceful, p.Truncated, p.Forced, p.Left, text)
 }
 
 // Canceled: the interruption was called off, and what it had set on the node is undone.
 func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
-	e.recorder.Eventf(node, corev1.EventTypeNormal, ReasonCanceled, "%s called off; node as it was before", r.Kind)
+	e.recorder.AnnotatedEventf(node, aboutNode(node), corev1.EventTypeNormal, ReasonCanceled, "%s called off; node as it was before", r.Kind)
 }
 
 // RecordUnreadable: the annotation holds something that is not a record.
 func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
-	e.recorder.Eventf(node, corev1.EventTypeWarning, ReasonRecordUnreadable,
+	e.recorder.AnnotatedEventf(node, aboutNode(node), corev1.EventTypeWarning, ReasonRecordUnreadable,
 		"annotation %s is not acted on: %v", interruption.Annotation, err)
 }
 
 // EvictionBlocked: a pod has to leave and may not, for a reason in the API server's
 // own words.
 func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
-	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
+	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
 }
 
 // EvictionForced: a pod was deleted past its disruption budget, as --blocked-pods or the
 // annotation of that name says.
 func (e *Events) EvictionForced(node string, pod *corev1.Pod, reason string) {
-	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonEvictionForced,
+	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonEvictionForced,
 		"deleted past its disruption budget, as interrupted node %s is about to end: %s", node, reason)
 }
 
@@ -158,7 +158,7 @@ func (e *Events) PodLeft(node string, pod *corev1.Pod, reason string) {
 	if reason == "" {
 		reason = "there was no time to evict it"
 	}
-	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonPodLeft, "left on interrupted node %s at its deadline: %s", node, reason)
+	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonPodLeft, "left on interrupted node %s at its deadline: %s", node, reason)
 }
 
 // sink writes Events as the recorder asks: an Event that repeats itself is counted up
