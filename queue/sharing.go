@@ -17,7 +17,7 @@ import (
 // queue it happens only where a process ended with a message in hand, or where the
 // replica that had it first did not know the Node yet.
 const (
-	sharingSeen   = 100       // the last messages that count,
+	sharingSeen   = 1000      // the last messages that count,
 	sharingWithin = time.Hour // if they are not older than this
 	sharingLeast  = 3         // second-hand messages among them, at least,
 	sharingShare  = 0.2       // and as a part of those that were accepted
