@@ -41,7 +41,7 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
-	if !rec.Phase.Over() && rec.Phase != interruption.Waiting {
+	if !rec.Phase.Over() && k.final == nil && rec.Phase != interruption.Waiting {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
 	h.opts.Events.Canceled(node, rec)

@@ -253,7 +253,9 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 	switch {
 	case rec.ComesBack() && k.rec.Phase == rec.Phase:
 	case rec.ComesBack():
-		releaseErr = h.opts.Provisioner.Release(ctx, node, rec)
+		if err := h.opts.Provisioner.Release(ctx, node, rec); err != nil {
+			return err
+		}
 	case h.opts.ReleaseNode:
 		if releaseErr = h.opts.Provisioner.Release(ctx, node, rec); releaseErr == nil {
 			rec.Phase = interruption.Released

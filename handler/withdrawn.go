@@ -79,7 +79,7 @@ func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, re
 	case err != nil:
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
-	if rec.Ended == nil {
+	if rec.Ended == nil && k.final == nil {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
 	h.opts.Events.Canceled(node, rec)
