@@ -30,7 +30,7 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	if !done {
 		return time.Second, nil // the drainer tells earlier
 	}
-	patch, err := unmarkPatch(node, rec, nil)
+	patch, err := unmarkPatch(node, rec)
 	if err != nil {
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}

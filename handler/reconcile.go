@@ -65,6 +65,8 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 		return h.callOff(ctx, node, k, rec)
 	case returned(node, rec):
 		return h.comeBack(ctx, node, k, rec)
+	case rec.Phase == interruption.Waiting && len(rec.Ours) > 0:
+		return h.standDown(ctx, node, k, rec)
 	case rec.Phase == interruption.Released:
 		h.opts.Drainer.Forget(name)
 		return 0, nil
@@ -73,8 +75,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	case rec.Phase == interruption.Waiting:
 		return h.wait(ctx, node, k, rec)
 	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon && !h.scheduledDue(rec):
-		start, _ := h.scheduledStart(rec)
-		return until(start), nil
+		return until(h.scheduledStart(rec)), nil
 	}
 	return h.drain(ctx, node, k, rec)
 }
