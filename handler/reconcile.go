@@ -65,6 +65,8 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 		return h.callOff(ctx, node, k, rec)
 	case returned(node, rec):
 		return h.comeBack(ctx, node, k, rec)
+	case rec.Phase == interruption.Waiting && len(rec.Ours) > 0:
+		return h.standDown(ctx, node, k, rec)
 	}
 	ready, tendAgain, err := h.tend(ctx, &node, k, &rec)
 	if err != nil {
@@ -90,8 +92,7 @@ func (h *Handler) proceed(ctx context.Context, name string, node *corev1.Node, k
 	case h.opts.CordonOnly:
 		return 0, nil
 	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon && !h.scheduledDue(rec):
-		start, _ := h.scheduledStart(rec)
-		return until(start), nil
+		return until(h.scheduledStart(rec)), nil
 	}
 	return h.drain(ctx, node, k, rec)
 }
@@ -271,7 +272,9 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 	switch {
 	case rec.ComesBack() && k.rec.Phase == rec.Phase:
 	case rec.ComesBack():
-		releaseErr = h.opts.Provisioner.Release(ctx, node, rec)
+		if err := h.opts.Provisioner.Release(ctx, node, rec); err != nil {
+			return err
+		}
 	case h.opts.ReleaseNode:
 		if releaseErr = h.opts.Provisioner.Release(ctx, node, rec); releaseErr == nil {
 			rec.Phase = interruption.Released
