@@ -54,6 +54,11 @@ func markPatch(node *corev1.Node, rec *interruption.Record) ([]byte, error) {
 // unmarkPatch is the JSON merge patch that undoes an interruption: the record goes, and of
 // what it stood for that which was not there before.
 func unmarkPatch(node *corev1.Node, rec interruption.Record) ([]byte, error) {
+	return restorePatch(node, rec, nil)
+}
+
+// restorePatch is unmarkPatch with the text of another record in place of the one that goes.
+func restorePatch(node *corev1.Node, rec interruption.Record, text any) ([]byte, error) {
 	spec := map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {
 		spec["unschedulable"] = nil
@@ -65,7 +70,7 @@ func unmarkPatch(node *corev1.Node, rec interruption.Record) ([]byte, error) {
 	}
 	metadata := map[string]any{
 		"resourceVersion": node.ResourceVersion,
-		"annotations":     map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil},
+		"annotations":     map[string]any{interruption.Annotation: text, interruption.CancelAnnotation: nil},
 	}
 	if slices.Contains(rec.Ours, interruption.OursLoadBalancer) {
 		metadata["labels"] = map[string]any{interruption.ExcludeFromLoadBalancers: nil}

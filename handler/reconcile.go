@@ -57,9 +57,14 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	h.mu.Lock()
 	k.rec, k.unreadable = rec, false
 	h.mu.Unlock()
+	if rec.Kind != interruption.RebalanceRecommendation {
+		h.leaveLine(name)
+	}
 	switch {
 	case canceled(node, rec) && rec.Phase != interruption.Released:
 		return h.callOff(ctx, node, k, rec)
+	case rec.Kind == interruption.RebalanceRecommendation:
+		return h.rebalance(ctx, node, k, rec)
 	case rec.Phase == interruption.Released:
 		h.opts.Drainer.Forget(name)
 		return 0, nil
@@ -67,8 +72,6 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 		return 0, h.release(ctx, node, k, rec)
 	case rec.Phase == interruption.Waiting:
 		return h.wait(ctx, node, k, rec)
-	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon:
-		return 0, nil
 	}
 	return h.drain(ctx, node, k, rec)
 }
@@ -76,7 +79,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 // drain requests the replacement, moves pods as far as they may be moved now, and
 // ends the interruption when none is left or the time is over.
 func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
-	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
+	in := drain.Interruption{Taint: taintOf(rec), Deadline: h.drainBy(rec), Capacity: drain.PendingCapacity}
 	view, ok := h.opts.Drainer.Look(ctx, node.Name, in)
 	if !ok {
 		return until(endOf(rec)), nil // the drainer tells when it knows the pods

@@ -33,8 +33,6 @@ func (h *Handler) turn(ctx context.Context, node *corev1.Node, rec interruption.
 	case interruption.ScheduledEvent:
 		start := h.scheduledStart(rec)
 		return !time.Now().Before(start), until(start), nil
-	case interruption.RebalanceRecommendation:
-		return h.rebalanceTurn(ctx, node, rec)
 	}
 	return true, 0, nil
 }
@@ -48,6 +46,11 @@ func (h *Handler) wait(ctx context.Context, node *corev1.Node, k *known, rec int
 	if !begin {
 		return again, nil
 	}
+	return h.mark(ctx, node, k, rec)
+}
+
+// mark cordons a node whose wait is over, and writes that its interruption has begun.
+func (h *Handler) mark(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
 	rec.Phase = interruption.Noticed
 	patch, err := markPatch(node, &rec)
 	if err != nil {

@@ -64,6 +64,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"placeholders": {[]string{"imds", "--node-name=a", "--fallback-selector=a b", "--placeholder-namespace=A_", "--placeholder-image="}, nil,
 			[]string{"--fallback-selector (SPOT_HANDLER_FALLBACK_SELECTOR)", "--placeholder-namespace (", "--placeholder-image ("}},
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
+		"rebalances":           {[]string{"imds", "--node-name=a", "--max-concurrent-rebalances=0%", "--rebalance-ttl=-1s"}, nil, []string{"--max-concurrent-rebalances (SPOT_HANDLER_MAX_CONCURRENT_REBALANCES)", "--rebalance-ttl ("}},
 		"queue url":            {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -74,6 +74,9 @@ type Record struct {
 	Pods        *Pods        `json:"pods,omitempty"`
 	Ended       *time.Time   `json:"ended,omitempty"` // when Drained or DeadlineReached
 
+	// Begun is when the turn of a node came that was recommended for rebalance.
+	Begun *time.Time `json:"begun,omitempty"`
+
 	// Announced are all announcements that stand, where there are several; the fields above
 	// then are those of the strongest kind, but for Deadline, which is the earliest of all.
 	Announced []Announcement `json:"announced,omitempty"`
