@@ -106,7 +106,7 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 	in.Capacity = capacity(k, requestErr)
 	if rec.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so that a successor knows how many pods there were
 		rec.Phase = interruption.Draining
-		if in.Capacity == drain.PendingCapacity || rec.Deadline == nil {
+		if in.Capacity == drain.PendingCapacity || in.Deadline.IsZero() {
 			rec.Phase = interruption.Replacing
 		}
 		rec.Pods = &interruption.Pods{Total: len(view.Moving)}
