@@ -122,4 +122,3 @@ func TestPoolJustLeftIsNotChosen(t *testing.T) {
 		}
 	})
 }
-
