@@ -46,6 +46,7 @@ func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interrupti
 func (h *Handler) record(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	h.accepting.Add(1)
 	defer h.accepting.Add(-1)
+	h.foresee(n)
 	if err := h.writing.Acquire(ctx, 1); err != nil {
 		return "", fmt.Errorf("wait for a place among %d notices: %w", acceptsAtOnce, err)
 	}

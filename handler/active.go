@@ -55,7 +55,7 @@ func newActive(list func() []activeNode) *active {
 		byPhase: prometheus.NewDesc("spot_handler_active_interruptions",
 			"Interrupted nodes that this process sees to their end, by phase.", []string{"kind", "phase"}, nil),
 		byPool: prometheus.NewDesc("spot_handler_interrupted_nodes",
-			"Interrupted nodes whose drain has not ended, by pool, zone and state of their replacement.",
+			"Interrupted nodes that are being drained, by pool, zone and state of their replacement.",
 			[]string{"kind", "pool", "zone", "replacement"}, nil),
 		deadline: prometheus.NewDesc("spot_handler_nearest_deadline_timestamp_seconds",
 			"The earliest deadline of the drains that have not ended, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil),
@@ -87,7 +87,7 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 	shown := largestHomes(nodes)
 	for _, n := range nodes {
 		phases[phaseKey{n.kind, n.phase}]++
-		if n.phase.Over() {
+		if n.phase.Over() || n.phase == interruption.Waiting {
 			continue
 		}
 		nearest[n.kind] = earlier(nearest[n.kind], n.deadline)

@@ -66,7 +66,19 @@ type Options struct {
 	// Node is the only Node that the process cares for, in imds mode; else empty.
 	Node string
 
-	Rebalance RebalancePolicy
+	// Rebalance is what is done on a rebalance recommendation, where RebalancePolicyOf does
+	// not name another policy for the node. That is asked often, and must answer from
+	// memory but for now and then; it may be nil. An error is transient.
+	Rebalance         RebalancePolicy
+	RebalancePolicyOf func(node *corev1.Node) (RebalancePolicy, error)
+	// RebalancesAtOnce bounds how many nodes of a pool are replaced at the same time.
+	RebalancesAtOnce Concurrency
+	// RebalanceTTL is how long after a recommendation what it has set is undone on a node
+	// that was not replaced; zero is never.
+	RebalanceTTL time.Duration
+	// Peers knows the nodes beside Node, where that is set.
+	Peers Peers
+
 	// ScheduledLead is how long before the window of a scheduled event its drain begins.
 	ScheduledLead time.Duration
 	// Lifecycle says how lifecycle hooks are answered.
@@ -93,6 +105,8 @@ type Handler struct {
 
 	mu    sync.Mutex
 	known map[string]*known
+
+	line *line // of recommended nodes
 }
 
 // known is what this process remembers of an interrupted Node between two
@@ -123,6 +137,7 @@ func New(opts Options) *Handler {
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second)),
 		writing: semaphore.NewWeighted(acceptsAtOnce),
 		known:   map[string]*known{},
+		line:    newLine(),
 	}
 	opts.Registerer.MustRegister(newActive(h.active))
 	opts.Index.OnChange(h.Enqueue)
@@ -143,6 +158,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
+	h.fillLine()
 	for _, name := range h.opts.Index.WithRecord() {
 		h.Enqueue(name)
 	}
@@ -219,6 +235,7 @@ func (h *Handler) remember(name string) *known {
 
 func (h *Handler) forget(name string) {
 	h.opts.Drainer.Forget(name)
+	h.leaveLine(name)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	delete(h.known, name)

@@ -57,6 +57,9 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	h.mu.Lock()
 	k.rec, k.unreadable = rec, false
 	h.mu.Unlock()
+	if rec.Kind != interruption.RebalanceRecommendation {
+		h.leaveLine(name)
+	}
 	if wrote, err := h.shutDown(ctx, node, k, rec); wrote || err != nil {
 		return 0, err // the change of the Node comes back
 	}
@@ -82,6 +85,8 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 // proceed takes the interruption itself a step on.
 func (h *Handler) proceed(ctx context.Context, name string, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
 	switch {
+	case rec.Kind == interruption.RebalanceRecommendation:
+		return h.rebalance(ctx, node, k, rec)
 	case rec.Phase == interruption.Released:
 		h.opts.Drainer.Forget(name)
 		return 0, nil
@@ -89,10 +94,6 @@ func (h *Handler) proceed(ctx context.Context, name string, node *corev1.Node, k
 		return 0, h.release(ctx, node, k, rec)
 	case rec.Phase == interruption.Waiting:
 		return h.wait(ctx, node, k, rec)
-	case h.opts.CordonOnly:
-		return 0, nil
-	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon && !h.scheduledDue(rec):
-		return until(h.scheduledStart(rec)), nil
 	}
 	return h.drain(ctx, node, k, rec)
 }
@@ -100,12 +101,15 @@ func (h *Handler) proceed(ctx context.Context, name string, node *corev1.Node, k
 // drain requests the replacement, moves pods as far as they may be moved now, and
 // ends the interruption when none is left or the time is over.
 func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	if h.opts.CordonOnly {
+		return 0, nil
+	}
 	if k.off { // called off, and interrupted again before that was done
 		h.opts.Drainer.Forget(node.Name)
 		k.off = false
 	}
 	k.begun = true
-	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
+	in := drain.Interruption{Taint: taintOf(rec), Deadline: h.drainBy(rec), Capacity: drain.PendingCapacity}
 	view, ok := h.opts.Drainer.Look(ctx, node.Name, in)
 	if !ok {
 		return until(endOf(rec)), nil // the drainer tells when it knows the pods
@@ -132,7 +136,7 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 	in.Capacity = capacity(k, requestErr)
 	if rec.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so that a successor knows how many pods there were
 		rec.Phase = interruption.Draining
-		if in.Capacity == drain.PendingCapacity || rec.Deadline == nil {
+		if in.Capacity == drain.PendingCapacity || in.Deadline.IsZero() {
 			rec.Phase = interruption.Replacing
 		}
 		rec.Pods = &interruption.Pods{Total: len(view.Moving)}

@@ -38,12 +38,6 @@ func (h *Handler) turn(ctx context.Context, node *corev1.Node, rec interruption.
 	switch rec.Kind {
 	case interruption.ScheduledEvent:
 		return false, until(h.scheduledStart(rec)), nil
-	case interruption.RebalanceRecommendation:
-		begin, again, err = h.rebalanceTurn(ctx, node, rec)
-		if start := h.scheduledStart(rec); !start.IsZero() && !begin && (again == 0 || until(start) < again) {
-			again = until(start) // whichever comes first
-		}
-		return begin, again, err
 	}
 	return true, 0, nil
 }
@@ -57,6 +51,11 @@ func (h *Handler) wait(ctx context.Context, node *corev1.Node, k *known, rec int
 	if !begin {
 		return again, nil
 	}
+	return h.begin(ctx, node, k, rec)
+}
+
+// begin marks a node whose time or turn has come.
+func (h *Handler) begin(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
 	now := time.Now().UTC()
 	rec.Begun = &now
 	return h.mark(ctx, node, k, rec)

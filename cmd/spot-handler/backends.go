@@ -6,7 +6,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/handler"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
@@ -46,4 +48,31 @@ func newBackends(ctx context.Context, cfg config, conf aws.Config, clients *clie
 		Pods: clients.podsIn(cfg.placeholderNamespace), Templates: clients.podTemplates(cfg.placeholderNamespace),
 		Notify: notify, Registerer: registry, Logger: logger,
 	})), nil
+}
+
+// rebalancePolicyOf reads the policy of a node's NodePool. A process that only marks nodes,
+// or that leaves Karpenter alone, has no right to: whoever drains judges again.
+func rebalancePolicyOf(cfg config, backends []provisioner.Backend) func(*corev1.Node) (handler.RebalancePolicy, error) {
+	if !reconciles(cfg) && !cfg.dryRun || cfg.provisioner != provisioner.Auto && cfg.provisioner != provisioner.Karpenter {
+		return nil
+	}
+	var allowed []string
+	for _, p := range handler.RebalancePolicies() {
+		allowed = append(allowed, string(p))
+	}
+	for _, backend := range backends {
+		if k, ok := backend.(*karpenter.Backend); ok {
+			return func(node *corev1.Node) (handler.RebalancePolicy, error) {
+				policy, err := k.RebalancePolicy(node, allowed)
+				return handler.RebalancePolicy(policy), err
+			}
+		}
+	}
+	return nil
+}
+
+func peersOf(clients *clients) handler.Peers {
+	return func(ctx context.Context, selector string, fresh bool) ([]nodes.Peer, error) {
+		return nodes.Peers(ctx, clients.core, selector, fresh)
+	}
 }

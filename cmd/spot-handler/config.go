@@ -18,6 +18,7 @@ import (
 	"spot-handler/handler"
 	"spot-handler/handler/managed"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
 )
 
@@ -51,7 +52,11 @@ type config struct {
 	margin    time.Duration
 	rebalance string
 
-	cordonOnly    bool
+	cordonOnly              bool
+	rebalancesAtOnce        handler.Concurrency // parsed by validate
+	maxConcurrentRebalances string
+	rebalanceTTL            time.Duration
+
 	scheduledLead time.Duration
 
 	hookTimeout       time.Duration
@@ -110,7 +115,9 @@ func (c *config) define() []group {
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
-	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
+	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool goes before it")
+	evict.StringVar(&c.maxConcurrentRebalances, "max-concurrent-rebalances", "10%", "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down and 1 at the least; the others wait in line, and take pods until it is their turn")
+	evict.DurationVar(&c.rebalanceTTL, "rebalance-ttl", time.Hour, "how long after a rebalance recommendation the node is put back as it was, where EC2 has left the instance alone and nothing was replaced; 0 never does")
 
 	evict.DurationVar(&c.scheduledLead, "scheduled-lead", 30*time.Minute, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
 	evict.DurationVar(&c.hookTimeout, "hook-timeout", 5*time.Minute, "how long an Auto Scaling group is taken to wait for an instance that it ends, where the lifecycle hook's own timeout cannot be known")
@@ -214,6 +221,14 @@ func (c *config) validate() (problems []error) {
 	oneOf(bad, "drain-strategy", c.strategy, drain.Strategies())
 	oneOf(bad, "blocked-pods", c.blocked, drain.BlockedPolicies())
 	oneOf(bad, "rebalance", c.rebalance, handler.RebalancePolicies())
+	if at, err := handler.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
+		bad("max-concurrent-rebalances", "%v", err)
+	} else {
+		c.rebalancesAtOnce = at
+	}
+	if c.rebalanceTTL < 0 {
+		bad("rebalance-ttl", "%s: want 0s (never) or more", c.rebalanceTTL)
+	}
 	oneOf(bad, "log-format", c.logFormat, []string{logJSON, logConsole})
 	oneOf(bad, "log-level", c.logLevel, logLevels)
 	for from, to := range c.fallback {

@@ -100,7 +100,8 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider,
 		Events: notify.All{events, webhook}, Lifecycle: hookOptions(cfg, conf, registry, logger),
-		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
+		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), RebalancePolicyOf: rebalancePolicyOf(cfg, backends),
+		RebalancesAtOnce: cfg.rebalancesAtOnce, RebalanceTTL: cfg.rebalanceTTL, Peers: peersOf(clients), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
 		CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: part(logger, "handler"),
 	}

@@ -89,6 +89,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"imds", map[string]any{"flags.margin": "10"}, []string{"/flags/margin", "(ms|s|m|h)"}},
 		{"imds", map[string]any{"flags.dryRun": "perhaps"}, []string{"/flags/dryRun", "true, false"}},
 		{"imds", map[string]any{"flags.kubeApiQps": -1}, []string{"/flags/kubeApiQps", "minimum"}},
+		{"imds", map[string]any{"flags.maxConcurrentRebalances": "101%"}, []string{"/flags/maxConcurrentRebalances", "pattern"}},
 		{"imds", map[string]any{"flags.fallbackNodepool": "batch=batch-fallback"}, []string{"/flags/fallbackNodepool", "want object"}},
 		{"imds", map[string]any{"imds.maxUnavailable": 1}, []string{"/imds/maxUnavailable", "want string"}},
 		{"imds", map[string]any{"imds.maxUnavailable": "0%"}, []string{"/imds/maxUnavailable", "100)%"}},

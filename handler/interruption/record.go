@@ -92,7 +92,7 @@ type Record struct {
 	// comes back: another one says that it has.
 	Boot string `json:"boot,omitempty"`
 
-	// Begun is when a record that had to wait for its time was acted on.
+	// Begun is when a record that had to wait for its time, or its turn, was acted on.
 	Begun *time.Time `json:"begun,omitempty"`
 
 	// Canceled: no announcement stands any more, so that what we set is to be undone.

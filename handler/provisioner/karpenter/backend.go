@@ -78,6 +78,9 @@ type Backend struct {
 
 	mu   sync.Mutex
 	said map[string]struct{} // what the log has been told once
+
+	leftAt   map[string]time.Time // when a node of a pool was to be replaced last
+	policies policies
 }
 
 var (
@@ -102,6 +105,8 @@ func New(opts Options) *Backend {
 		ledger:    newLedger(opts.Dynamic),
 		daemons:   &daemons{client: opts.Dynamic},
 		said:      map[string]struct{}{},
+		leftAt:    map[string]time.Time{},
+		policies:  policies{byPool: map[string]policy{}},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
 	b.ledger.full = newLimitRefusals(opts.Registerer)
@@ -132,6 +137,7 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := own(rec)
 	if prev == nil {
+		b.left(node.Labels[nodePoolLabel])
 		return b.next(ctx, node, rec, need, nil)
 	}
 	r, err := b.follow(ctx, rec.Instance, *prev)

@@ -39,6 +39,8 @@ type situation struct {
 	claim  *nodeClaim // the node's, nil where it is gone
 	tried  []string   // pools that came to nothing
 	remark string     // for people
+
+	left map[string]bool // pools whose nodes had to be replaced lately
 }
 
 // choose decides what to ask for: orders, best first, or none and the replacement
@@ -56,7 +58,7 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 		}
 		return nil, unsupported(reasonNoMoving), nil
 	}
-	orders, r, err := b.orders(ctx, situation{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried})
+	orders, r, err := b.orders(ctx, situation{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried, left: b.justLeft()})
 	if reason, ok := unavailable(err); ok {
 		return nil, unsupported(reason), nil
 	}

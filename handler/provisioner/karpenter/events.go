@@ -5,12 +5,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Reasons of our Events on NodeClaims.
+// Reasons of our Events on NodeClaims, and on NodePools.
 const (
 	reasonReplaces    = "ReplacesInterruptedNode"
 	reasonNotLaunched = "NotLaunched"
 	reasonUnused      = "ReplacementUnused"
 	reasonUnprotected = "ProtectionRemoved"
+	reasonWrongPolicy = "RebalancePolicyUnknown"
 )
 
 // Events writes Kubernetes Events. It does not block or fail.
@@ -26,4 +27,12 @@ func (e events) claim(name string, uid types.UID, warning bool, reason, text str
 		return
 	}
 	e.About(&corev1.ObjectReference{APIVersion: karpenterGroup + "/v1", Kind: "NodeClaim", Name: name, UID: uid}, warning, reason, text)
+}
+
+// pool is a Warning about a NodePool.
+func (e events) pool(p *nodePool, reason, text string) {
+	if e.Events == nil {
+		return
+	}
+	e.About(&corev1.ObjectReference{APIVersion: karpenterGroup + "/v1", Kind: "NodePool", Name: p.Name, UID: p.UID}, true, reason, text)
 }

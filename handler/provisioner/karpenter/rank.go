@@ -9,10 +9,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
 )
 
-// rank makes an order in each of the pools, best first: by the pods that it covers,
-// the same labels and taints as the source pool, a lower weight than that has and the
+// rank makes an order in each of the pools, best first: by the pods that it covers, not
+// having been left itself (on a rebalance recommendation), the same labels and taints as the source pool, a lower weight than that has and the
 // highest of those, and name.
 func (s situation) rank(list []candidate) []claimOrder {
 	orders := make([]claimOrder, len(list))
@@ -22,6 +24,7 @@ func (s situation) rank(list []candidate) []claimOrder {
 	slices.SortFunc(orders, func(a, b claimOrder) int {
 		return cmp.Or(
 			cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving)),
+			first(!s.risky(a.pool), !s.risky(b.pool)),
 			first(s.alike(a.pool), s.alike(b.pool)),
 			first(s.below(a.pool), s.below(b.pool)),
 			cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight),
@@ -58,6 +61,12 @@ func (s situation) order(c candidate) claimOrder {
 		o.remark += fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(s.need.Moving), c.pool.Name, o.fit.remark())
 	}
 	return o
+}
+
+// risky reports whether a pool that others have just left is no better a place for a node
+// that is only at risk. On an interruption any pool that has room will do.
+func (s situation) risky(pool *nodePool) bool {
+	return s.rec.Kind == interruption.RebalanceRecommendation && s.left[pool.Name]
 }
 
 // alike reports whether the pool gives its nodes the labels and taints that the source

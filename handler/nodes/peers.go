@@ -1,0 +1,104 @@
+package nodes
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+
+	"spot-handler/handler/interruption"
+)
+
+// Peer is another Node of a pool, as far as a process is concerned that does not watch it.
+type Peer struct {
+	Name   string
+	Record string // the text of its annotation; empty where it has none
+}
+
+// Peers lists the Nodes that a label selector selects, with client, the REST client of
+// core/v1. Only their metadata is transferred, and they are decoded one by one: the answer
+// of a pool of a thousand nodes is larger than the memory that the daemon is to have. With
+// fresh they are as they are stored; otherwise as a cache of the API server has them, which
+// costs it little.
+func Peers(ctx context.Context, client rest.Interface, selector string, fresh bool) ([]Peer, error) {
+	r := client.Get().Resource("nodes").Param("labelSelector", selector).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json")
+	if !fresh {
+		r = r.Param("resourceVersion", "0")
+	}
+	body, err := r.Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	defer body.Close()
+	peers, err := decodePeers(body)
+	if err != nil {
+		return nil, fmt.Errorf("read list of nodes: %w", err)
+	}
+	return peers, nil
+}
+
+// decodePeers reads a list of objects, of which it keeps no more than it needs.
+func decodePeers(body io.Reader) ([]Peer, error) {
+	d := json.NewDecoder(body)
+	if t, err := d.Token(); err != nil {
+		return nil, err
+	} else if t != json.Delim('{') {
+		return nil, errors.New("not an object")
+	}
+	var peers []Peer
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		if key != "items" {
+			var other json.RawMessage
+			if err := d.Decode(&other); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if t, err := d.Token(); err != nil {
+			return nil, err
+		} else if t == nil {
+			continue // an empty list may be null
+		} else if t != json.Delim('[') {
+			return nil, errors.New("items are no list")
+		}
+		for d.More() {
+			var item struct {
+				Metadata struct {
+					Name        string
+					Annotations map[string]string
+				}
+			}
+			if err := d.Decode(&item); err != nil {
+				return nil, err
+			}
+			peers = append(peers, Peer{Name: item.Metadata.Name, Record: item.Metadata.Annotations[interruption.Annotation]})
+		}
+		if _, err := d.Token(); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := d.Token(); err != nil { // the end: an answer that was cut off is none
+		return nil, err
+	}
+	return peers, nil
+}
+
+// Count is how many Nodes there are for which match says so. It looks at every Node.
+func (x *Index) Count(match func(*corev1.Node) bool) int {
+	n := 0
+	for _, obj := range x.store.List() {
+		if node, ok := obj.(*corev1.Node); ok && match(node) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,109 @@
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// RebalanceAnnotation on a NodePool says what is done on a rebalance recommendation for its
+// nodes. It goes before the operator's choice for all.
+const RebalanceAnnotation = "spot-handler/rebalance"
+
+// policyTimeout bounds the read of a pool that is not known yet. A recommendation has no
+// deadline: it can wait that long.
+const policyTimeout = 3 * time.Second
+
+// policies keeps what the NodePools' annotations say.
+type policies struct {
+	mu     sync.Mutex
+	byPool map[string]policy
+}
+
+type policy struct {
+	value string
+	err   error // nothing is known yet
+	at    time.Time
+	wrong string // the value that was complained of
+}
+
+// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one
+// of allowed, or nothing. Another value counts as none, and is complained of once. The
+// NodePool is read at most every 10 s, however many ask; when it cannot be read, what it
+// said last counts, and if that is not known either, there is an error, which is transient.
+// Where Karpenter is not installed, or may not be asked, there are no policies.
+func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, error) {
+	name := node.Labels[nodePoolLabel]
+	if name == "" {
+		return "", nil
+	}
+	b.policies.mu.Lock()
+	known, ok := b.policies.byPool[name]
+	b.policies.mu.Unlock()
+	if ok && time.Since(known.at) < poolTTL {
+		return known.value, known.err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), policyTimeout)
+	defer cancel()
+	pool, err := b.pools.get(ctx, name)
+	now := policy{at: time.Now(), wrong: known.wrong}
+	_, away := unavailable(err)
+	switch {
+	case away, err == nil && pool == nil:
+	case err != nil && ok && known.err == nil:
+		now.value = known.value
+	case err != nil:
+		now.err = fmt.Errorf("read NodePool %q: %w", name, err)
+	default:
+		now.value = pool.Annotations[RebalanceAnnotation]
+	}
+	wrong := ""
+	if now.value != "" && !slices.Contains(allowed, now.value) {
+		wrong, now.value = now.value, ""
+	}
+	b.policies.mu.Lock()
+	again := wrong == b.policies.byPool[name].wrong
+	if now.err == nil {
+		now.wrong = wrong
+	}
+	b.policies.byPool[name] = now
+	b.policies.mu.Unlock()
+	if wrong != "" && !again {
+		text := fmt.Sprintf("annotation %s is %q: want one of %s; --rebalance counts", RebalanceAnnotation, wrong, strings.Join(allowed, ", "))
+		b.events.pool(pool, reasonWrongPolicy, text)
+		b.log.Warn().Str("nodepool", name).Str("reason", text).Msg("rebalance policy of NodePool not understood")
+	}
+	return now.value, now.err
+}
+
+// left notes that a node of the pool has to be replaced.
+func (b *Backend) left(pool string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leftAt[pool] = time.Now()
+}
+
+// leftFor is how long a pool counts as just left. Of interruptions that come together nine
+// in ten fall within 3 minutes of each other, and that long Karpenter itself avoids a kind
+// of instance that it could not have.
+const leftFor = 10 * time.Minute
+
+// justLeft are the pools whose nodes had to be replaced lately.
+func (b *Backend) justLeft() map[string]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	recent := map[string]bool{}
+	for pool, at := range b.leftAt {
+		if time.Since(at) < leftFor {
+			recent[pool] = true
+		} else {
+			delete(b.leftAt, pool)
+		}
+	}
+	return recent
+}

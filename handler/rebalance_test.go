@@ -1,0 +1,304 @@
+package handler
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// atRisk is a story of one node whose pool has a policy of its own, and which EC2 leaves
+// alone unless a test says otherwise.
+type atRisk struct {
+	*script
+	nodes   *fakeNodes
+	h       *Handler
+	policy  RebalancePolicy
+	unknown error // why the policy is not known
+}
+
+func recommended(t *testing.T, f func(t *testing.T, s *atRisk)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := &atRisk{script: &script{state: provisioner.StateReady, left: 3}, nodes: newFakeNodes(testNode())}
+		defer s.nodes.watcher.Stop()
+		s.h = newTestHandler(t, s.nodes, func(o *Options) {
+			s.options(o)
+			o.RebalanceTTL = time.Hour
+			o.RebalancePolicyOf = func(*corev1.Node) (RebalancePolicy, error) { return s.policy, s.unknown }
+			o.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
+		})
+		f(t, s)
+	})
+}
+
+func (s *atRisk) accept(t *testing.T) interruption.Verdict {
+	t.Helper()
+	return accept(t, s.h, notice(interruption.RebalanceRecommendation))
+}
+
+// steps reconciles n times, and returns when to look again.
+func (s *atRisk) steps(t *testing.T, n int) (again time.Duration) {
+	t.Helper()
+	for range n {
+		var err error
+		if again, err = step(t, s.h); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return again
+}
+
+// unmarked wants the node to be without anything of ours.
+func (s *atRisk) unmarked(t *testing.T) {
+	t.Helper()
+	node, has := s.nodes.raw(t)
+	if has || node.Spec.Unschedulable || len(node.Spec.Taints) > 0 {
+		t.Fatalf("record %v, cordon %v, taints %v; want the node as it was", has, node.Spec.Unschedulable, node.Spec.Taints)
+	}
+}
+
+func TestPolicyOfThePoolGoesBeforeTheFlag(t *testing.T) {
+	for _, tt := range []struct {
+		flag, pool RebalancePolicy
+		want       interruption.Verdict
+		phase      interruption.Phase
+	}{
+		{RebalanceReplace, "", interruption.Accepted, interruption.Waiting},
+		{RebalanceReplace, RebalanceCordon, interruption.Accepted, interruption.Noticed},
+		{RebalanceReplace, RebalanceIgnore, interruption.Ignored, ""},
+		{RebalanceIgnore, "", interruption.Ignored, ""},
+		{RebalanceIgnore, RebalanceReplace, interruption.Accepted, interruption.Waiting},
+		{RebalanceCordon, RebalanceReplace, interruption.Accepted, interruption.Waiting},
+	} {
+		recommended(t, func(t *testing.T, s *atRisk) {
+			s.h.opts.Rebalance, s.policy = tt.flag, tt.pool
+			if got := s.accept(t); got != tt.want {
+				t.Errorf("%+v: verdict %s", tt, got)
+			}
+			if tt.phase == "" {
+				s.unmarked(t)
+				return
+			}
+			wantPhase(t, s.nodes, tt.phase)
+			if node, _ := s.nodes.raw(t); node.Spec.Unschedulable != (tt.phase == interruption.Noticed) {
+				t.Errorf("%+v: cordon %v", tt, node.Spec.Unschedulable)
+			}
+		})
+	}
+}
+
+// A spot notice is accepted, whatever the policy, and without asking for it.
+func TestPolicyIsNotAskedForNotices(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.h.opts.RebalancePolicyOf = func(*corev1.Node) (RebalancePolicy, error) {
+			t.Error("asked")
+			return RebalanceIgnore, nil
+		}
+		if v := accept(t, s.h, notice(interruption.SpotInterruption)); v != interruption.Accepted {
+			t.Errorf("verdict %s", v)
+		}
+		s.steps(t, 1)
+	})
+}
+
+// A policy that cannot be read costs no recommendation and no node its place: it is
+// recorded, and judged when the policy is known.
+func TestUnknownPolicyIsJudgedLater(t *testing.T) {
+	for policy, phase := range map[RebalancePolicy]interruption.Phase{
+		RebalanceIgnore: "", RebalanceCordon: interruption.Noticed, RebalanceReplace: interruption.Noticed,
+	} {
+		recommended(t, func(t *testing.T, s *atRisk) {
+			s.h.opts.Rebalance, s.unknown = RebalanceIgnore, errors.New("API server is away")
+			s.accept(t)
+			if again := s.steps(t, 2); again != policyRetry {
+				t.Errorf("again in %s, want %s", again, policyRetry)
+			}
+			wantPhase(t, s.nodes, interruption.Waiting)
+			s.policy, s.unknown = policy, nil
+			s.steps(t, 1)
+			if phase == "" {
+				s.unmarked(t)
+				return
+			}
+			if rec := wantPhase(t, s.nodes, phase); (rec.Begun != nil) != (policy == RebalanceReplace) {
+				t.Errorf("%s: begun %v", policy, rec.Begun)
+			}
+		})
+	}
+}
+
+// A policy that changes is followed by what has not begun.
+func TestPolicyThatChanges(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.policy = RebalanceCordon
+		s.accept(t)
+		if again := s.steps(t, 2); again != rebalanceLook || s.requests != 0 {
+			t.Fatalf("again in %s, %d requests; want to be looked at now and then, and no more", again, s.requests)
+		}
+		s.policy = RebalanceReplace
+		s.steps(t, 2)
+		wantPhase(t, s.nodes, interruption.Replacing)
+		s.policy = RebalanceIgnore
+		s.begun = true
+		s.steps(t, 2)
+		wantPhase(t, s.nodes, interruption.Draining) // goes on
+	})
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.policy = RebalanceCordon
+		s.accept(t)
+		s.steps(t, 1)
+		s.policy = RebalanceIgnore
+		s.steps(t, 1)
+		s.unmarked(t)
+	})
+}
+
+// Rebalance cordons, the later notice drains.
+func TestNoticeDrainsWhatWasCordoned(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.policy = RebalanceCordon
+		s.accept(t)
+		s.steps(t, 1)
+		accept(t, s.h, notice(interruption.SpotInterruption))
+		s.steps(t, 1)
+		if rec := wantPhase(t, s.nodes, interruption.Draining); rec.Kind != interruption.SpotInterruption || s.in.Deadline.IsZero() {
+			t.Errorf("record %s, deadline %s", rec, s.in.Deadline)
+		}
+	})
+}
+
+// What EC2 leaves alone is undone after the TTL, unless something was replaced.
+func TestRecommendationLapses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy RebalancePolicy
+		state  string // of the replacement
+		undone bool
+	}{
+		"cordoned":                      {RebalanceCordon, "", true},
+		"there is no replacement":       {RebalanceReplace, provisioner.StateUnsupported, true},
+		"it failed":                     {RebalanceReplace, provisioner.StateFailed, true},
+		"it has not come":               {RebalanceReplace, provisioner.StateRequested, true},
+		"it is Ready, and pods move on": {RebalanceReplace, provisioner.StateReady, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			recommended(t, func(t *testing.T, s *atRisk) {
+				s.policy, s.state = tt.policy, tt.state
+				s.accept(t)
+				again := s.steps(t, 3)
+				if again == 0 || again > rebalanceLook {
+					t.Errorf("looks again in %s: nothing sees to it", again)
+				}
+				time.Sleep(time.Hour - time.Second)
+				s.steps(t, 1)
+				before, _ := s.nodes.now(t)
+				if before.Annotations[interruption.Annotation] == "" || !before.Spec.Unschedulable {
+					t.Fatal("undone before its time")
+				}
+				time.Sleep(2 * time.Second)
+				s.steps(t, 2)
+				if tt.undone {
+					s.unmarked(t)
+				} else {
+					wantPhase(t, s.nodes, interruption.Replacing)
+				}
+			})
+		})
+	}
+}
+
+// Without a TTL nothing lapses.
+func TestNothingLapsesWithoutTTL(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.h.opts.RebalanceTTL, s.policy = 0, RebalanceCordon
+		s.accept(t)
+		time.Sleep(1000 * time.Hour)
+		s.steps(t, 2)
+		wantPhase(t, s.nodes, interruption.Noticed)
+	})
+}
+
+// A node with nothing to move is drained at once and has no replacement. Where nobody ends
+// it, as with --release-node=false, it is put back too.
+func TestEmptyNodeLapses(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.h.opts.ReleaseNode, s.left = false, 0
+		s.accept(t)
+		s.steps(t, 2)
+		wantPhase(t, s.nodes, interruption.Drained)
+		if again := s.steps(t, 1); again == 0 || again > time.Hour {
+			t.Errorf("looks again in %s", again)
+		}
+		time.Sleep(time.Hour)
+		s.steps(t, 1)
+		s.unmarked(t)
+	})
+}
+
+// An admin's cordon, taint and label are left as they were.
+func TestLapseLeavesWhatAnAdminHadSet(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.nodes.change(func(n *corev1.Node) {
+			n.Spec.Unschedulable = true
+			n.Spec.Taints = []corev1.Taint{{Key: "theirs", Effect: corev1.TaintEffectNoSchedule}}
+			n.Labels[interruption.ExcludeFromLoadBalancers] = "admin"
+		})
+		synctest.Wait()
+		s.policy = RebalanceCordon
+		s.accept(t)
+		time.Sleep(time.Hour)
+		s.steps(t, 1)
+		node, has := s.nodes.raw(t)
+		if has || !node.Spec.Unschedulable || node.Labels[interruption.ExcludeFromLoadBalancers] != "admin" ||
+			len(node.Spec.Taints) != 1 || node.Spec.Taints[0].Key != "theirs" {
+			t.Errorf("record %v, cordon %v, labels %v, taints %v", has, node.Spec.Unschedulable, node.Labels, node.Spec.Taints)
+		}
+	})
+}
+
+// A scheduled event of the same instance outlives the recommendation, and does not hurry
+// it before its time.
+func TestScheduledEventBesideARecommendation(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.h.opts.ScheduledLead = 30 * time.Minute
+		window := time.Now().Add(48 * time.Hour)
+		accept(t, s.h, notice(interruption.ScheduledEvent, func(n *interruption.Notice) { n.EventID, n.Deadline = "event-0", window }))
+		s.accept(t)
+		s.state = provisioner.StateUnsupported
+		s.steps(t, 2)
+		if rec := wantPhase(t, s.nodes, interruption.Replacing); len(rec.Announced) != 2 || !s.in.Deadline.IsZero() {
+			t.Fatalf("record %s, deadline of the drain %s", rec, s.in.Deadline)
+		}
+		time.Sleep(time.Hour)
+		s.steps(t, 1)
+		rec := wantPhase(t, s.nodes, interruption.Waiting)
+		if node, _ := s.nodes.raw(t); node.Spec.Unschedulable || rec.Kind != interruption.ScheduledEvent || rec.Deadline == nil || len(rec.Ours) > 0 {
+			t.Fatalf("record %s, cordon %v; want the event alone", rec, node.Spec.Unschedulable)
+		}
+		time.Sleep(time.Until(window) - 30*time.Minute)
+		s.steps(t, 2)
+		if s.in.Deadline.IsZero() {
+			t.Error("the event's drain has no deadline")
+		}
+	})
+	// The event's time comes while the node stands in line, or is only cordoned.
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.h.opts.RebalanceTTL = 0
+		s.policy = RebalanceCordon
+		window := time.Now().Add(2 * time.Hour)
+		accept(t, s.h, notice(interruption.ScheduledEvent, func(n *interruption.Notice) { n.EventID, n.Deadline = "event-0", window }))
+		s.accept(t)
+		time.Sleep(2*time.Hour - time.Minute)
+		s.h.opts.ScheduledLead = 30 * time.Minute
+		s.steps(t, 2)
+		if !s.in.Deadline.Equal(window) {
+			t.Errorf("deadline of the drain %s, want %s", s.in.Deadline, window)
+		}
+	})
+}
