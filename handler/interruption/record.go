@@ -3,6 +3,7 @@ package interruption
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -135,8 +136,12 @@ type Pods struct {
 
 // Supersedes reports whether the notice is about a later life of the node than
 // the record: the record is over, and EC2 made the announcement after the time at
-// which it was to act.
+// which it was to act. What the record has been told of already is nothing later: of some
+// announcements it is not known when they were made, and a new process takes them for new.
 func (n Notice) Supersedes(r Record) bool {
+	if n.EventID == r.Event || slices.ContainsFunc(r.Announced, func(a Announcement) bool { return a.Event == n.EventID }) {
+		return false
+	}
 	return r.Phase.Over() && r.Deadline != nil && n.Noticed.After(*r.Deadline)
 }
 
