@@ -5,8 +5,9 @@ import (
 )
 
 // maxMissing is in how many readings in a row an event has to be in neither list to count
-// as withdrawn.
-const maxMissing = 3
+// as withdrawn: five minutes, as a node that is cordoned that much longer costs less than
+// one that is not drained because of a slip.
+const maxMissing = 10
 
 // maxFollowed is how many announced events are followed; there is one or two.
 const maxFollowed = 2 * maxEvents
@@ -16,13 +17,13 @@ const maxFollowed = 2 * maxEvents
 //
 //	          listed as active               in the history, or listed as over
 //	unknown ──────────────────────► announced ───────────────────────────────► withdrawn
-//	                                    │      in neither list, three times
+//	                                    │      in neither list, ten times
 //	                                    └─────────────────────────────────────►
 //
 // An event usually leaves the first list for the second as it ends. The first one has the
 // last word: what it lists as active stands, whatever the history says. An event that is in
-// neither is not active by EC2's own account; should that have been a slip, then it is
-// announced again with the next reading. All events of the history are withdrawn, also
+// neither is not active by EC2's own account; should it be listed again, then it is
+// announced again. All events of the history are withdrawn, also
 // those that this process has not seen before: the one before it may have announced them,
 // and for others a withdrawal means nothing.
 //

@@ -3,6 +3,7 @@ package interruption
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -148,9 +149,12 @@ type Pods struct {
 // Supersedes reports whether the notice is about a later life of the node than
 // the record: the record is over, and EC2 made the announcement after the time at
 // which it was to act. A state of the instance is how the same life ends, and an instance
-// that is to come back is in the same life until its boot id says otherwise.
+// that is to come back is in the same life until its boot id says otherwise. Nor is what
+// the record has been told of already anything later: of some announcements it is not
+// known when they were made, and a new process takes them for new.
 func (n Notice) Supersedes(r Record) bool {
-	if n.Kind == StateChange || r.ComesBack() && r.Boot != "" {
+	if n.Kind == StateChange || r.ComesBack() && r.Boot != "" ||
+		slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.Event == n.EventID }) {
 		return false
 	}
 	return r.Phase.Over() && r.Deadline != nil && n.Noticed.After(*r.Deadline)
