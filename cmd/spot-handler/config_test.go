@@ -64,7 +64,12 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"placeholders": {[]string{"imds", "--node-name=a", "--fallback-selector=a b", "--placeholder-namespace=A_", "--placeholder-image="}, nil,
 			[]string{"--fallback-selector (SPOT_HANDLER_FALLBACK_SELECTOR)", "--placeholder-namespace (", "--placeholder-image ("}},
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
-		"queue url":            {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
+		"hooks": {[]string{"queue", "--queue-url=https://sqs/1/q", "--hook-timeout=29s", "--heartbeat-interval=5s", "--heartbeat-until=49h"}, nil,
+			[]string{"--hook-timeout (SPOT_HANDLER_HOOK_TIMEOUT)", "--heartbeat-interval (", "--heartbeat-until ("}},
+		"heartbeats that stop before the first": {[]string{"queue", "--queue-url=https://sqs/1/q", "--heartbeat-interval=2m", "--heartbeat-until=1m"}, nil,
+			[]string{"--heartbeat-until ("}},
+		"heartbeats in imds mode": {[]string{"imds", "--node-name=a", "--heartbeat-interval=1m"}, nil, []string{"unknown flag: --heartbeat-interval"}},
+		"queue url":               {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := parse(tt.args, env(tt.env), nil)
