@@ -3,6 +3,7 @@ package handler
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -99,5 +100,18 @@ func TestHooksAreInNobodysWay(t *testing.T) {
 		wantPhase(t, f, interruption.Draining)
 		close(slow)
 		after(0)
+	})
+}
+
+// A dry run takes no launch for an end.
+func TestDryRunOfALaunch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeNodes(testNode())
+		h := newTestHandler(t, f, nil)
+		defer f.watcher.Stop()
+		d := NewDryRun(h.opts, nil, nil)
+		if v, err := d.Accept(t.Context(), hooked("launch", launch)); err != nil || v != interruption.Ignored {
+			t.Errorf("verdict %s, %v", v, err)
+		}
 	})
 }
