@@ -170,15 +170,15 @@ func TestHooksWithoutANodeAreCompleted(t *testing.T) {
 	s.must(queue.WaitEmpty(s.ctx))
 }
 
-// Heartbeats go out on time, as many as there are until the deadline, which is five seconds
-// past the last call for pods; then the hook is completed with the pods that are left.
+// Heartbeats go out every 10 s until the drain has ended, 5 s before the deadline: the fifth
+// would come too late to be of use. Then the hook is completed with the pods that are left.
 func TestHeartbeatsAreExactAndStop(t *testing.T) {
 	s, node, server, queue := hooked(t, 1, terminateHook("drain", 30*time.Second))
 	instance := controlplane.InstanceID(node)
 	s.service("workers", 2, func(d *controlplane.DeploymentSpec) {
 		d.NodeSelector, d.BudgetMinAvailable = map[string]string{"group": "workers"}, budget(2)
 	})
-	d := s.run(s.options(server, queue, "--heartbeat-interval=10s", "--heartbeat-until=50s"))
+	d := s.run(s.options(server, queue, "--heartbeat-interval=10s", "--heartbeat-until=55s"))
 
 	s.cloud.Shrink(instance)
 	s.eventually("the instance ends", func() bool { i, _ := s.cloud.Instance(instance); return i.State == asgemu.Terminated })
