@@ -95,11 +95,11 @@ func TestHooksAreInNobodysWay(t *testing.T) {
 			go func() { _, _ = h.Accept(t.Context(), n) }()
 		}
 		after(0)
+		defer after(0)
+		defer close(slow)
 		accept(t, h, notice(interruption.SpotInterruption))
-		after(0)
+		after(2 * yieldCheck) // of the notice itself
 		wantPhase(t, f, interruption.Draining)
-		close(slow)
-		after(0)
 	})
 }
 
