@@ -14,5 +14,9 @@
 // that goes on. A node that waits, for its replacement or for a pod, occupies
 // nothing but a timer or a watch.
 //
+// A lifecycle hook, at which an Auto Scaling group waits until the node is drained, is part of
+// the record. The calls about it are made beside the workers, see [Hooks]; hooks without a Node
+// to drain are settled in Accept.
+//
 // [DryRun] accepts notices too, changes nothing and says what Handler would do.
 package handler

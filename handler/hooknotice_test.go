@@ -88,15 +88,16 @@ func TestHookOfALaunch(t *testing.T) {
 func TestHooksAreInNobodysWay(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		slow := make(chan struct{})
-		defer close(slow)
 		hooks.CompleteFunc = func() error { <-slow; return nil }
 		n := hooked("launch", launch)
 		for range 10 * acceptsAtOnce {
 			go func() { _, _ = h.Accept(t.Context(), n) }()
 		}
 		after(0)
+		defer after(0)
+		defer close(slow)
 		accept(t, h, notice(interruption.SpotInterruption))
-		after(yieldCheck + time.Millisecond) // the worker may have come while the notice was being written
+		after(2 * yieldCheck) // of the notice itself
 		wantPhase(t, f, interruption.Draining)
 	})
 }

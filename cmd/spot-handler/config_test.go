@@ -91,6 +91,11 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"queue url":   {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 		"managed tag": {[]string{"queue", "--queue-url=http://a/q", "--managed-tag==blue"}, nil, []string{"--managed-tag (SPOT_HANDLER_MANAGED_TAG)"}},
 		"rebalances":  {[]string{"imds", "--node-name=a", "--max-concurrent-rebalances=0%", "--rebalance-ttl=-1s"}, nil, []string{"--max-concurrent-rebalances (SPOT_HANDLER_MAX_CONCURRENT_REBALANCES)", "--rebalance-ttl ("}},
+		"hooks": {[]string{"queue", "--queue-url=https://sqs/1/q", "--hook-timeout=29s", "--heartbeat-interval=5s", "--heartbeat-until=49h"}, nil,
+			[]string{"--hook-timeout (SPOT_HANDLER_HOOK_TIMEOUT)", "--heartbeat-interval (", "--heartbeat-until ("}},
+		"heartbeats that stop before the first": {[]string{"queue", "--queue-url=https://sqs/1/q", "--heartbeat-interval=2m", "--heartbeat-until=1m"}, nil,
+			[]string{"--heartbeat-until ("}},
+		"heartbeats in imds mode": {[]string{"imds", "--node-name=a", "--heartbeat-interval=1m"}, nil, []string{"unknown flag: --heartbeat-interval"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := parse(tt.args, env(tt.env), nil)

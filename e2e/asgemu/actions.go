@@ -144,6 +144,17 @@ func (s *Server) describeGroups(form url.Values, names []string) (any, *apiError
 	}{Groups: rows[from:to], Next: next, Metadata: metadata{requestID()}}, nil
 }
 
+// activity is what a group does, as it tells of it.
+type activity struct {
+	ActivityID           string `xml:"ActivityId"`
+	AutoScalingGroupName string
+	Description          string
+	Cause                string
+	StartTime            string
+	StatusCode           string
+	Progress             int
+}
+
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DetachInstances.html
 func (s *Server) detachInstances(form url.Values, ids []string) (any, *apiError) {
 	name := form.Get("AutoScalingGroupName")
@@ -162,15 +173,6 @@ func (s *Server) detachInstances(form url.Values, ids []string) (any, *apiError)
 	}
 	if err := s.detach(g, ids, decrement); err != nil {
 		return nil, err
-	}
-	type activity struct {
-		ActivityID           string `xml:"ActivityId"`
-		AutoScalingGroupName string
-		Description          string
-		Cause                string
-		StartTime            string
-		StatusCode           string
-		Progress             int
 	}
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 	var activities []activity

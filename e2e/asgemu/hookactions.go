@@ -124,15 +124,6 @@ func (s *Server) terminateInGroup(form url.Values, _ []string) (any, *apiError) 
 		g.desired--
 	}
 	s.endMember(i)
-	type activity struct {
-		ActivityID           string `xml:"ActivityId"`
-		AutoScalingGroupName string
-		Description          string
-		Cause                string
-		StartTime            string
-		StatusCode           string
-		Progress             int
-	}
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
 	return struct {
 		XMLName  xml.Name `xml:"http://autoscaling.amazonaws.com/doc/2011-01-01/ TerminateInstanceInAutoScalingGroupResponse"`

@@ -1,6 +1,7 @@
 package asgemu
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -30,12 +31,13 @@ const (
 type Hook struct {
 	Name, Transition string
 	Timeout          time.Duration
-	Default          string // result where nobody completes it: Continue or Abandon
+	Global           time.Duration // the longest wait, with whatever heartbeats; zero is what AWS allows
+	Default          string        // result where nobody completes it: Continue or Abandon
 }
 
-// global is the longest wait at the hook, whatever heartbeats there are.
+// global: AWS allows a hundred times the timeout, and two days at the most.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html
-func (h Hook) global() time.Duration { return min(48*time.Hour, 100*h.Timeout) }
+func (h Hook) global() time.Duration { return cmp.Or(h.Global, min(48*time.Hour, 100*h.Timeout)) }
 
 // Wait is one wait of a group at a hook, a lifecycle action, as it was at some moment.
 type Wait struct {

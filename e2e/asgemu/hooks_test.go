@@ -166,23 +166,23 @@ func TestWaitsEnd(t *testing.T) {
 	server := asgemu.Start(asgemu.Options{})
 	t.Cleanup(server.Close)
 	s := connect(server.URL)
-	for group, beat := range map[string]bool{"left": false, "beaten": true} {
+	for group, tt := range map[string]struct {
+		timeout, lasts time.Duration
+		beat           bool
+	}{"left": {100 * time.Millisecond, 100 * time.Millisecond, false}, "beaten": {2 * time.Second, 3 * time.Second, true}} {
 		instance := asgemu.NewInstanceID()
 		server.CreateGroup(group, instance)
-		server.PutHook(group, asgemu.Hook{Name: "drain", Transition: asgemu.TerminateAt, Timeout: timeout, Default: asgemu.Abandon})
+		server.PutHook(group, asgemu.Hook{
+			Name: "drain", Transition: asgemu.TerminateAt, Timeout: tt.timeout, Global: 3 * time.Second, Default: asgemu.Abandon,
+		})
 		server.Shrink(instance)
-		if beat {
-			if err := s.heartbeat(t, group, instance); err != nil {
-				t.Fatal(err)
-			}
+		for tt.beat && s.heartbeat(t, group, instance) == nil {
+			<-time.After(50 * time.Millisecond)
 		}
 		eventually(t, "the instance ends", func() bool { i, _ := server.Instance(instance); return i.State == asgemu.Terminated })
 		w := server.Waits(instance)[0]
-		if !w.TimedOut || w.Result != asgemu.Abandon {
-			t.Errorf("%s: wait %+v", group, w)
-		}
-		if lasted := w.Until.Sub(w.Since); beat != (w.Heartbeats == 1) || beat != (lasted > timeout) {
-			t.Errorf("%s: lasted %s, %d heartbeats", group, lasted, w.Heartbeats)
+		if lasted := w.Until.Sub(w.Since); !w.TimedOut || w.Result != asgemu.Abandon || lasted != tt.lasts || tt.beat != (w.Heartbeats > 0) {
+			t.Errorf("%s: lasted %s, want %s: %+v", group, lasted, tt.lasts, w)
 		}
 	}
 }

@@ -131,6 +131,35 @@ func TestComesBack(t *testing.T) {
 	}
 }
 
+// A hook's timeout is the deadline of that announcement, as long as it stands, and only
+// tightens.
+func TestTighten(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	ending := Notice{Kind: InstanceTerminating, Source: Queue, EventID: "hook", InstanceID: "i-1", Noticed: now, Received: now}
+	spot := Notice{Kind: SpotInterruption, Source: Queue, EventID: "spot", InstanceID: "i-1", Noticed: now, Received: now, Deadline: now.Add(2 * time.Minute)}
+	both, _ := NewRecord(ending).Merge(spot)
+	for name, tt := range map[string]struct {
+		rec  Record
+		d    time.Duration
+		want time.Duration
+	}{
+		"had none":                 {NewRecord(ending), time.Hour, time.Hour},
+		"had a later one":          {NewRecord(ending).Tighten(InstanceTerminating, now.Add(2*time.Hour)), time.Hour, time.Hour},
+		"had an earlier one":       {NewRecord(ending).Tighten(InstanceTerminating, now.Add(time.Minute)), time.Hour, time.Minute},
+		"a spot notice is earlier": {both, time.Hour, 2 * time.Minute},
+		"a spot notice is later":   {both, time.Minute, time.Minute},
+		"no such announcement":     {NewRecord(spot), time.Minute, 2 * time.Minute},
+	} {
+		got := tt.rec.Tighten(InstanceTerminating, now.Add(tt.d))
+		if got.Deadline == nil || !got.Deadline.Equal(now.Add(tt.want)) {
+			t.Errorf("%s: deadline %v, want %s", name, got.Deadline, tt.want)
+		}
+		if again, changed := got.Merge(ending); changed || again.String() != got.String() {
+			t.Errorf("%s: the same notice again makes %s of %s", name, again, got)
+		}
+	}
+}
+
 func TestRecordRoundTrip(t *testing.T) {
 	rec := NewRecord(Notice{Kind: SpotInterruption, Source: IMDS, EventID: "e", InstanceID: "i-1", Action: "terminate",
 		Noticed: t0, Received: t0.Add(time.Second), Deadline: t0.Add(2 * time.Minute)})

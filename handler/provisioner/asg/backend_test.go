@@ -472,6 +472,32 @@ func TestNothingToAskFor(t *testing.T) {
 	}
 }
 
+// A group that ends an instance by itself may want no other, and does not let it go.
+func TestNoReplacementOfAnInstanceThatItsGroupEnds(t *testing.T) {
+	api := newCloud()
+	api.put("workers", "Terminating:Wait", id(1))
+	b := New(Options{AutoScaling: api})
+	moving := provisioner.Need{Moving: []*corev1.Pod{{}}}
+	for name, rec := range map[string]interruption.Record{
+		"without a notice":    {Kind: interruption.InstanceTerminating, Instance: id(1)},
+		"with a spot notice":  {Kind: interruption.SpotInterruption, Instance: id(1), Hooks: []interruption.Hook{{Group: "workers", Name: "drain"}}},
+		"of another backend":  {Kind: interruption.InstanceTerminating, Instance: id(1), Replacement: &interruption.Replacement{Backend: provisioner.Placeholder, Name: "p"}},
+		"looked up until now": {Kind: interruption.InstanceTerminating, Instance: id(1), Replacement: &interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}},
+	} {
+		for what, ask := range map[string]func() (interruption.Replacement, error){
+			"request": func() (interruption.Replacement, error) { return b.Request(t.Context(), &corev1.Node{}, rec, moving) },
+			"choose":  func() (interruption.Replacement, error) { return b.Choose(t.Context(), &corev1.Node{}, rec, moving) },
+		} {
+			if got, err := ask(); err != nil || got.State != provisioner.StateUnsupported || got.Reason != reasonEnds {
+				t.Errorf("%s %s: %+v, %v", what, name, got, err)
+			}
+		}
+	}
+	if n := len(api.calls); n != 0 {
+		t.Errorf("%d calls", n)
+	}
+}
+
 func TestChooseOnlyAsks(t *testing.T) {
 	c := newCloud()
 	c.put("workers", "InService", id(1))
