@@ -34,7 +34,7 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	if err != nil {
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
-	_, err = h.opts.Nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	patched, err := h.opts.Nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
 	switch {
 	case apierrors.IsConflict(err):
 		return time.Millisecond, nil // changed by others meanwhile: look again
@@ -51,7 +51,10 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	}
 	tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg(text)
 	h.forget(node.Name)
-	return 0, nil
+	if err == nil { // else the record would be seen once more, and its end counted again
+		h.remember(node.Name).resourceVersion = patched.ResourceVersion
+	}
+	return 0, nil // the change of the Node comes back, and the rest is forgotten
 }
 
 // recordRemoved stops the drain of a Node from which somebody has taken the record. What

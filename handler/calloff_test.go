@@ -146,3 +146,32 @@ func TestDrained(t *testing.T) {
 		}
 	})
 }
+
+// The watch is late: the record that has just been removed is seen once more.
+func TestCallOffIsCountedOnce(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
+		synctest.Wait()
+		called(h, func() (bool, error) { return true, nil })
+		for range 2 { // the second time before the first one's write comes back
+			if _, err := h.reconcile(t.Context(), "node-a"); err != nil {
+				t.Fatal(err)
+			}
+			called(h, func() (bool, error) { return false, nil }) // a new watch of pods is not synced yet
+		}
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		called(h, func() (bool, error) { return true, nil })
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		if counted := drains(t, h); counted["spot-interruption canceled"] != 1 || len(h.known) != 0 {
+			t.Errorf("counted %v, %d nodes remembered", counted, len(h.known))
+		}
+	})
+}

@@ -397,7 +397,7 @@ type forgets struct {
 func (f *forgets) Forget(string) { *f.n++ }
 
 // A node whose recommendation waits, or only cordons, is drained for its scheduled event.
-func TestScheduledEventPressesARecommendation(t *testing.T) {
+func TestCordonOfARecommendationEndsWithAnEvent(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		h.opts.Rebalance = RebalanceCordon
 		accept(t, h, notice(interruption.RebalanceRecommendation))

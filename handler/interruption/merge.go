@@ -93,9 +93,10 @@ func standing(list []Announcement) []Announcement {
 }
 
 // covers reports whether b adds nothing to a: the instance is sure to end anyway, for a
-// stronger reason, not later, and either for good or to come back from both.
+// stronger reason, not later, and either for good or to come back from both. What a group
+// announces stays in any case: when its hook's time is over is only known later.
 func (a Announcement) covers(b Announcement) bool {
-	if !a.Kind.Certain() || !a.Kind.Stronger(b.Kind) || compareDeadlines(a.Deadline, b.Deadline) > 0 {
+	if !a.Kind.Certain() || !a.Kind.Stronger(b.Kind) || b.Kind == InstanceTerminating || compareDeadlines(a.Deadline, b.Deadline) > 0 {
 		return false
 	}
 	return !a.comesBack() || b.Kind == RebalanceRecommendation || b.Kind != ScheduledEvent && b.comesBack()
