@@ -67,8 +67,6 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 		return 0, h.release(ctx, node, k, rec)
 	case rec.Phase == interruption.Waiting:
 		return h.wait(ctx, node, k, rec)
-	case h.opts.CordonOnly:
-		return 0, nil
 	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon:
 		return 0, nil
 	}
@@ -76,8 +74,12 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 }
 
 // drain requests the replacement, moves pods as far as they may be moved now, and
-// ends the interruption when none is left or the time is over.
+// ends the interruption when none is left or the time is over. With CordonOnly there is
+// none of that, and the record stays as it is.
 func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	if h.opts.CordonOnly {
+		return 0, nil
+	}
 	k.begun = true
 	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
 	view, ok := h.opts.Drainer.Look(ctx, node.Name, in)
