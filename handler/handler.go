@@ -68,10 +68,10 @@ type Options struct {
 	Rebalance RebalancePolicy
 	// ScheduledLead is how long before the window of a scheduled event its drain begins.
 	ScheduledLead time.Duration
-	// CordonOnly marks nodes, in their time and turn, and does no more about them.
-	CordonOnly bool
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool
+	// CordonOnly marks nodes, in their time and turn, and does no more about them.
+	CordonOnly bool
 
 	Registerer prometheus.Registerer
 	Logger     zerolog.Logger
@@ -98,12 +98,13 @@ type known struct {
 	replacement     interruption.Replacement
 	requested       bool      // replacement holds an answer of the provisioner
 	unreadable      bool      // said so
-	begun           bool      // this process has seen to its drain
 	first           time.Time // when its reconciliation was first due
 
 	// final is the record of a drain that has ended and been counted; it is kept for
 	// when that cannot be written at once.
 	final *interruption.Record
+
+	begun bool // this process has seen to its drain
 }
 
 // New returns a Handler. It makes no call and starts nothing; it does ask the index

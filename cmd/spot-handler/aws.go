@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"spot-handler/handler/managed"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/asg"
 	"spot-handler/imds"
@@ -49,18 +48,6 @@ func newGroups(ctx context.Context, conf aws.Config, index *nodes.Index, notify 
 	return asg.New(asg.Options{
 		AutoScaling: autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} }),
 		EC2:         ec2, Nodes: index, Notify: notify, Registerer: registry, Logger: logger,
-	}), nil
-}
-
-// newManaged restricts to to the instances that carry --managed-tag. It is there without
-// the flag too, and passes everything on then.
-func newManaged(ctx context.Context, conf aws.Config, cfg config, to accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger) (accepter, error) {
-	ec2, err := asg.NewEC2(ctx, conf, os.Getenv)
-	if err != nil {
-		return nil, err
-	}
-	return managed.New(managed.Options{
-		Tag: cfg.managed, Next: to, EC2: ec2, Nodes: index, Registerer: registry, Logger: part(logger, "managed"),
 	}), nil
 }
 

@@ -45,12 +45,12 @@ type config struct {
 	managedTag     string
 	managed        managed.Tag // parsed by validate
 
-	strategy  string
-	blocked   string
-	margin    time.Duration
-	rebalance string
+	strategy   string
+	blocked    string
+	cordonOnly bool
+	margin     time.Duration
+	rebalance  string
 
-	cordonOnly    bool
 	scheduledLead time.Duration
 
 	provisioner string
@@ -100,11 +100,11 @@ func (c *config) define() []group {
 	}
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
+	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
 
 	evict.DurationVar(&c.scheduledLead, "scheduled-lead", 30*time.Minute, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
-	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
@@ -249,12 +249,11 @@ func (c *config) validate() (problems []error) {
 		if u, err := url.Parse(c.queueURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 			bad("queue-url", "%q: want the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler", c.queueURL)
 		}
-		if c.receivers < 1 || c.receivers > 64 {
-			bad("receivers", "%d: want 1 to 64", c.receivers)
-		}
-		var err error
 		if c.managed, err = managed.ParseTag(c.managedTag); err != nil {
 			bad("managed-tag", "%v", err)
+		}
+		if c.receivers < 1 || c.receivers > 64 {
+			bad("receivers", "%d: want 1 to 64", c.receivers)
 		}
 		if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
 			bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)

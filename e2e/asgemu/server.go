@@ -2,7 +2,7 @@
 //
 // It speaks the AWS Query protocol of Auto Scaling and the EC2 Query protocol, with the limits, the states and the errors
 // of the real services: groups keep their desired size, a detached instance is replaced, an instance can be detached
-// once, one bad id fails a whole call, tags are found by filters. Scaling policies, hooks, load balancers and prices are not emulated. Requests have
+// once, one bad id fails a whole call. Scaling policies, hooks, load balancers and prices are not emulated. Requests have
 // to carry a signature for the right service; it is not checked.
 //
 // What takes minutes in EC2 takes what Options say. The state is in memory under one mutex. All methods are safe for
@@ -48,10 +48,10 @@ type Server struct {
 	mu        sync.Mutex
 	groups    map[string]*group
 	instances map[string]*instance
-	tags      map[string]map[string]string // of each instance, by key
 	faults    []*fault
 	requests  map[string]int
 	largest   map[string]int
+	tags      map[string]map[string]string // of each instance, by key
 }
 
 // Start serves on the loopback interface until Close. Like httptest.NewServer it panics when it cannot listen, or when
