@@ -22,7 +22,7 @@ func (s *scene) count() *atomic.Int64 {
 // for what no plan reads.
 func TestPlannedAnewWhenItMatters(t *testing.T) {
 	stage(t, holding, 120*time.Second, ReadyCapacity, pods("a", "b", "c", "d"), func(s *scene) {
-		s.pass(quietFor)
+		s.pass(4 * quietFor) // all has been said that the evictions gave cause for
 		told := s.count()
 		wantTold := func(want int64, after string) {
 			s.Helper()

@@ -31,17 +31,19 @@ func (d *DryRun) withdrawn(node *corev1.Node, n interruption.Notice, rec interru
 	}
 }
 
-// hookAlone is about a lifecycle hook for which there is nothing to drain.
+// hookAlone is about a lifecycle hook for which there is nothing to drain: of an instance
+// that is no Node, or of one that starts, which is no interruption.
 func (d *DryRun) hookAlone(n interruption.Notice, known bool) (interruption.Verdict, error) {
-	reason := "no Node of this cluster is the instance"
+	verdict, reason := interruption.Completed, "no Node of this cluster is the instance"
 	if n.Hook.Launching {
+		verdict = interruption.Ignored
 		if reason = "as soon as its Node is Ready"; known {
 			reason = "as soon as its Node is Ready; there is one"
 		}
 	}
 	d.logger.Info().Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).Str("source", string(n.Source)).Str("event_id", n.EventID).
 		Str("group", n.Hook.Group).Str("hook", n.Hook.Name).Str("reason", reason).Msg("dry run: would complete lifecycle hook")
-	return interruption.Completed, nil
+	return verdict, nil
 }
 
 // wait logs for what a drain would wait before it begins.

@@ -83,10 +83,10 @@ type Options struct {
 	ScheduledLead time.Duration
 	// Lifecycle says how lifecycle hooks are answered.
 	Lifecycle HookOptions
-	// CordonOnly marks nodes, in their time and turn, and does no more about them.
-	CordonOnly bool
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool
+	// CordonOnly marks nodes, in their time and turn, and does no more about them.
+	CordonOnly bool
 
 	Registerer prometheus.Registerer
 	Logger     zerolog.Logger

@@ -154,7 +154,7 @@ func (h *Handler) answer(ctx context.Context, node string, k *known, rec interru
 	var call func(context.Context, string, *hookTry, interruption.Record, interruption.Hook)
 	at := try.next
 	switch {
-	case rec.Phase.Over():
+	case rec.Phase.Over(), h.opts.CordonOnly && rec.Phase != interruption.Waiting:
 		call = h.completeHook
 	case try.limits.Timeout == 0 && (hook.Until == nil || h.opts.Lifecycle.Heartbeat > 0):
 		call = h.readLimits

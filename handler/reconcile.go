@@ -99,7 +99,8 @@ func (h *Handler) proceed(ctx context.Context, name string, node *corev1.Node, k
 }
 
 // drain requests the replacement, moves pods as far as they may be moved now, and
-// ends the interruption when none is left or the time is over.
+// ends the interruption when none is left or the time is over. With CordonOnly there is
+// none of that, and the record stays as it is.
 func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
 	if h.opts.CordonOnly {
 		return 0, nil

@@ -264,7 +264,7 @@ func (c *Consumer) count(m *message, o outcome) {
 		return
 	}
 	c.metrics.messages(o).Inc()
-	if len(m.notices) > 0 {
+	if len(m.notices) > 0 && m.notices[0].Kind != interruption.ScheduledEvent { // of which EC2 tells again for days
 		c.metrics.age.Observe(max(0, m.received.Sub(m.notices[0].Noticed)).Seconds())
 	}
 }

@@ -47,12 +47,12 @@ type config struct {
 	managedTag     string
 	managed        managed.Tag // parsed by validate
 
-	strategy  string
-	blocked   string
-	margin    time.Duration
-	rebalance string
+	strategy   string
+	blocked    string
+	cordonOnly bool
+	margin     time.Duration
+	rebalance  string
 
-	cordonOnly              bool
 	rebalancesAtOnce        handler.Concurrency // parsed by validate
 	maxConcurrentRebalances string
 	rebalanceTTL            time.Duration
@@ -114,6 +114,7 @@ func (c *config) define() []group {
 	}
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
+	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool goes before it")
 	evict.StringVar(&c.maxConcurrentRebalances, "max-concurrent-rebalances", "10%", "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down and 1 at the least; the others wait in line, and take pods until it is their turn")
@@ -125,7 +126,6 @@ func (c *config) define() []group {
 		evict.DurationVar(&c.heartbeatInterval, "heartbeat-interval", 0, "how often a group is asked to go on waiting while its node is drained, such as 1m; less than the hook's timeout, else half of that is taken; 0 is never: the drain has the hook's timeout")
 		evict.DurationVar(&c.heartbeatUntil, "heartbeat-until", time.Hour, "how long a group waits in all with --heartbeat-interval; not longer than AWS allows, nor shorter than the hook's timeout")
 	}
-	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")

@@ -1,4 +1,4 @@
-// Command spot-handler gets workloads off spot instances before EC2 takes them.
+// Command spot-handler gets workloads off instances before EC2 takes them.
 //
 // It runs in one of two modes:
 //
@@ -10,7 +10,12 @@
 // A third command, migrate, prints the settings for those who come from
 // aws-node-termination-handler.
 //
-// In both, a notice becomes a record, a taint and a cordon on the Node, with one
+// There are six kinds of notice: spot interruption, rebalance recommendation, interruption
+// of a capacity reservation, scheduled event, termination by the Auto Scaling group, and
+// change of the instance's state. A spot interruption leaves two minutes; scheduled events
+// and recommendations have no hurry, and their drains wait for their time or their turn.
+//
+// In both modes, a notice becomes a record, a taint and a cordon on the Node, with one
 // request; then replacement capacity is requested from the fallback pool, the pods
 // are moved within the time that EC2 leaves, and the node is handed back to what made
 // it. All state is on the Node (annotation spot-handler/interruption), so the process

@@ -103,7 +103,6 @@ func TestAMissedDeadlinePages(t *testing.T) {
 		"SpotHandlerGraceTooLong":      observe.Inbox,
 		"SpotHandlerFallbackPoolFull":  observe.Inbox,
 		"SpotHandlerReplacementFailed": observe.Inbox,
-		"SpotHandlerForeignMessages":   observe.Inbox,
 	}
 	for name, receiver := range want {
 		s.told(alertmanager, receiver, name)

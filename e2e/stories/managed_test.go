@@ -1,0 +1,107 @@
+package stories
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/e2e/asgemu"
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/handler/interruption"
+)
+
+// With --managed-tag only instances with the tag are touched, and the messages of all
+// others are deleted. When EC2 refuses to tell tags, a Node of the cluster is drained.
+func TestManagedTag(t *testing.T) {
+	s := tell(t, controlplane.Options{})
+	nodes := s.bare("node", 3, 8)
+	ids := make([]string, len(nodes))
+	for i, n := range nodes {
+		ids[i] = controlplane.InstanceID(n.Name)
+	}
+	cloud := asgemu.Start(asgemu.Options{})
+	t.Cleanup(cloud.Close)
+	cloud.Tag(ids[0], "team", "blue")
+	cloud.Tag(ids[1], "team", "red")
+	server, queue := s.sqs()
+	d := s.run(daemon.Options{
+		Args: []string{"queue", "--queue-url=" + queue.URL(), "--managed-tag=team=blue"}, SQS: server.URL, Groups: cloud.URL,
+	})
+	for _, id := range []string{ids[0], ids[1], "i-0123456789abcdef0"} {
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-"+id, id, time.Now()))
+	}
+	s.waitRecord(nodes[0].Name, func(interruption.Record) bool { return true })
+	s.must(queue.WaitEmpty(s.ctx))
+	s.eventually("count of unmanaged", func() bool { return s.metric(d, `spot_handler_messages_total{outcome="unmanaged"}`) == 2 })
+	if n := s.metric(d, `spot_handler_messages_total{outcome="foreign"}`); n != 0 {
+		t.Errorf("%v foreign messages, want none: nothing is looked up twice", n)
+	}
+	if now := s.lastSeen(nodes[1].Name); now.Spec.Unschedulable || now.Annotations[interruption.Annotation] != "" {
+		t.Errorf("the node without the tag was touched: %v", now.Annotations)
+	}
+	if n := cloud.Requests("DescribeTags"); n < 1 || n > 3 {
+		t.Errorf("%d calls for tags", n)
+	}
+
+	cloud.Fail(asgemu.Fault{Effect: asgemu.AccessDenied, Action: "DescribeTags"})
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-denied", ids[2], time.Now()))
+	s.waitRecord(nodes[2].Name, func(interruption.Record) bool { return true })
+	s.must(queue.WaitEmpty(s.ctx))
+	if line := s.waitLine(d, "cannot look up tags, Nodes of this cluster count as managed"); line["tag"] != "team=blue" {
+		t.Errorf("said %v", line)
+	}
+}
+
+// With --cordon-only the node of an interruption is marked and its message deleted; no pod
+// is moved, and nothing is requested. It can be called off. The Event tells the interruption
+// in annotations, too.
+func TestCordonOnly(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s.pools(time.Second)
+	node := s.node("batch")
+	pods := s.service("web", 3, nil)
+	server, queue := s.sqs()
+	d := s.runQueue(server, queue, "--cordon-only")
+	instance := controlplane.InstanceID(node.Name)
+
+	at := time.Now().Truncate(time.Second)
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", instance, at))
+	s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Noticed })
+	s.must(queue.WaitEmpty(s.ctx))
+	if now := s.lastSeen(node.Name); !now.Spec.Unschedulable || !hasTaint(now, interruption.TaintKey) {
+		t.Errorf("unschedulable %v, taints %v", now.Spec.Unschedulable, now.Spec.Taints)
+	}
+
+	var events []corev1.Event
+	s.eventually("the Event", func() bool { events = s.events("SpotInterruption", node.Name); return len(events) > 0 })
+	want := map[string]string{
+		"spot-handler/kind": "spot-interruption", "spot-handler/source": "queue", "spot-handler/action": "terminate", "spot-handler/event-id": "event-1",
+		"spot-handler/deadline": at.Add(2 * time.Minute).UTC().Format(time.RFC3339), "spot-handler/instance-id": instance,
+		"spot-handler/instance-type": node.Labels[corev1.LabelInstanceTypeStable], "spot-handler/availability-zone": node.Labels[corev1.LabelTopologyZone],
+	}
+	if diff := cmp.Diff(want, events[0].Annotations); diff != "" {
+		t.Errorf("annotations of the Event (-want +got):\n%s", diff)
+	}
+
+	s.waitLine(d, "leading")
+	_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node.Name, "application/merge-patch+json",
+		[]byte(`{"metadata":{"annotations":{"spot-handler/cancel":"true"}}}`), metav1.PatchOptions{})
+	s.must(err)
+	_, err = s.cluster.WaitNode(s.ctx, node.Name, func(n *corev1.Node) bool {
+		return n != nil && !n.Spec.Unschedulable && !hasTaint(n, interruption.TaintKey) && n.Annotations[interruption.Annotation] == ""
+	})
+	s.must(err)
+	if n := len(s.evictions()); n != 0 {
+		t.Errorf("%d pods evicted", n)
+	}
+	if claims := s.claims("batch-fallback", ""); len(claims) != 0 {
+		t.Errorf("claims %v, want none", claims)
+	}
+	if on := s.podsOn(node.Name, "web"); len(on) != len(pods) {
+		t.Errorf("%d pods on the node, want %d", len(on), len(pods))
+	}
+}
