@@ -119,10 +119,8 @@ func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.
 
 func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interruption.Notice) {
 	h.metrics.noticed(n)
-	if rec.Event == n.EventID {
+	if rec.Event == n.EventID { // else it is another word for an interruption that was told of
 		h.opts.Events.Noticed(node, rec)
-	} else { // the other source's word for an interruption that has been told of
-		h.opts.Events.DeadlineTightened(node, rec)
 	}
 	tell(h.opts.Logger.Info(), node.Name, rec).Str("event_id", n.EventID).Str("phase", string(rec.Phase)).
 		Float64("took_seconds", time.Since(n.Received).Seconds()).Msg("interruption accepted, node cordoned")

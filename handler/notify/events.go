@@ -66,10 +66,6 @@ func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
 	e.recorder.Event(node, corev1.EventTypeWarning, noticeReason(r.Kind), noticeText(r))
 }
 
-// DeadlineTightened: a further notice about the same interruption says that less time is
-// left.
-func (e *Events) DeadlineTightened(node *corev1.Node, r interruption.Record) { e.Noticed(node, r) }
-
 func noticeText(r interruption.Record) string {
 	when := "no deadline"
 	if d := r.DeadlineTime(); !d.IsZero() {
