@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -147,6 +149,10 @@ func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) 
 
 // waves works out the waves of all draining nodes together.
 func (d *Drainer) waves() map[types.UID]time.Time {
+	budgets := slices.DeleteFunc(d.budgets.all(), func(b *policyv1.PodDisruptionBudget) bool { return wave(b) <= 0 })
+	if len(budgets) == 0 {
+		return nil
+	}
 	d.mu.Lock()
 	sessions := make([]*session, 0, len(d.sessions))
 	for _, s := range d.sessions {
@@ -159,7 +165,7 @@ func (d *Drainer) waves() map[types.UID]time.Time {
 			peers = append(peers, Peers(time.Now(), s.situation(in))...)
 		}
 	}
-	return Waves(peers, d.budgets.all())
+	return Waves(peers, budgets)
 }
 
 // refresh brings the waves up to date, and has those planned anew whose pods have to go

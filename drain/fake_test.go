@@ -248,6 +248,25 @@ func (f *fakeAPI) pod(p *corev1.Pod) {
 
 func (f *fakeAPI) gone(name string) { f.remove("/api/v1/namespaces/shop/pods/" + name) }
 
+// change changes a pod that is there.
+func (f *fakeAPI) change(name string, change func(object)) {
+	path := "/api/v1/namespaces/shop/pods/" + name
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	changed := object{}
+	b, _ := json.Marshal(f.objects[path])
+	_ = json.Unmarshal(b, &changed)
+	change(changed)
+	f.putLocked("MODIFIED", path, changed)
+}
+
+// terminate has a pod begin to end.
+func (f *fakeAPI) terminate(name string) {
+	f.change(name, func(pod object) {
+		pod["metadata"].(object)["deletionTimestamp"] = time.Now().UTC().Format(time.RFC3339)
+	})
+}
+
 func (f *fakeAPI) budget(b *policyv1.PodDisruptionBudget) {
 	b.APIVersion, b.Kind = "policy/v1", "PodDisruptionBudget"
 	f.put("/apis/policy/v1/namespaces/shop/poddisruptionbudgets/"+b.Name, b)

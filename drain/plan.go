@@ -148,7 +148,7 @@ func (d Decision) Moves() bool { return d.Action != Skip }
 func Plan(now time.Time, s Situation) []Decision {
 	p := newPlanner(now, s)
 	plan := make([]Decision, 0, len(s.Pods))
-	for _, pod := range p.Pods {
+	for _, pod := range p.inOrder() {
 		plan = append(plan, p.decide(pod))
 	}
 	slices.SortStableFunc(plan, func(a, b Decision) int {
@@ -181,12 +181,13 @@ type planner struct {
 
 func newPlanner(now time.Time, s Situation) *planner {
 	p := &planner{now: now, Situation: s, releasing: map[types.NamespacedName]int{}, evicting: map[types.NamespacedName]int{}}
-	p.Pods = slices.SortedFunc(slices.Values(s.Pods), byUrgency)
-	for _, pod := range s.Pods {
-		p.others = p.others || (p.notOurs(pod) == "" && !p.isSelf(pod))
-	}
+	p.others = slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return p.notOurs(pod) == "" && !p.isSelf(pod) })
 	return p
 }
+
+// inOrder are the pods in the order in which they are decided about: what a Deployment has
+// to give goes to the most urgent.
+func (p *planner) inOrder() []*corev1.Pod { return slices.SortedFunc(slices.Values(p.Pods), byUrgency) }
 
 // decide applies the rules in their order; the first that has something to say
 // about a pod is its decision.

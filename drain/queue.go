@@ -15,6 +15,7 @@ type task struct {
 	state   *tracked
 	latest  time.Time // when it has to begin; zero is last
 	volumes bool      // the pod has volumes, which have to be detached afterwards
+	number  uint64    // in the order in which they came; 0 before
 	attempt int
 
 	lane func() // gives back the budget's lane, which it has been given; nil where it has none
@@ -29,6 +30,7 @@ type queue struct {
 	ready   *sync.Cond
 	heap    tasks
 	waiting map[*task]struct{}
+	came    uint64 // how many tasks have come
 	closed  bool
 }
 
@@ -47,6 +49,10 @@ func (q *queue) push(t *task) {
 func (q *queue) pushLocked(t *task) {
 	if q.closed {
 		return
+	}
+	if t.number == 0 {
+		q.came++
+		t.number = q.came
 	}
 	heap.Push(&q.heap, t)
 	q.ready.Signal()
@@ -161,14 +167,19 @@ func (q *queue) close() {
 }
 
 // tasks is a heap, the earliest to begin first; those without a time come last. Among
-// equals go those with volumes, which take longer in the end.
+// equals go those with volumes, which take longer in the end, and then those that came
+// first: of many nodes with one deadline, one is empty after the other, which takes fewer
+// plans than to have all of them under way to the end.
 type tasks []*task
 
 func (h tasks) Len() int { return len(h) }
 func (h tasks) Less(i, j int) bool {
 	switch a, b := h[i].latest, h[j].latest; {
 	case a.Equal(b):
-		return h[i].volumes && !h[j].volumes
+		if h[i].volumes != h[j].volumes {
+			return h[i].volumes
+		}
+		return h[i].number < h[j].number
 	case a.IsZero():
 		return false
 	case b.IsZero():

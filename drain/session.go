@@ -31,6 +31,7 @@ type session struct {
 	known   time.Time // when its pods were first known
 	off     bool      // called off: nothing more is begun
 	working int       // tasks that are under way
+	soon    bool      // the node is notified of in a moment
 }
 
 // tracked is one pod that has to leave, from when it was first seen.
@@ -60,8 +61,8 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		Transform:  lean,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { notify() },
-			UpdateFunc: func(_, _ any) { notify() },
-			DeleteFunc: func(any) { notify() },
+			UpdateFunc: s.changed,
+			DeleteFunc: func(any) { s.left() },
 		},
 	})
 	go func() {
@@ -306,8 +307,7 @@ func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
 	s.mu.Lock()
 	in := s.in
 	s.mu.Unlock()
-	p := newPlanner(now, s.situation(in))
-	return p.decide(current), true
+	return newPlanner(now, s.situation(in)).decide(current), true
 }
 
 // enter begins a step of a task, unless the drain has ended or was called off.
@@ -397,8 +397,10 @@ func (s *session) blocked() int {
 }
 
 func (s *session) result() Result {
+	pods := s.pods()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.catchUpLocked(pods)
 	var r Result
 	for _, t := range s.tracked {
 		r.Total++

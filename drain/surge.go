@@ -207,7 +207,7 @@ func (p *planner) surging() map[types.UID]bool {
 	}
 	surging := map[types.UID]bool{}
 	slots := map[types.NamespacedName]int{}
-	for _, pod := range p.Pods {
+	for _, pod := range p.inOrder() {
 		switch name := DeploymentOf(pod); {
 		case released(pod), p.noSurge(pod) == "" && !p.known(pod):
 			surging[pod.UID] = true

@@ -45,7 +45,7 @@ func Waves(peers []Peer, budgets []*policyv1.PodDisruptionBudget) map[types.UID]
 	}
 	starts := map[types.UID]time.Time{}
 	for _, budget := range budgets {
-		atOnce := int(budget.Status.ExpectedPods - budget.Status.DesiredHealthy)
+		atOnce := wave(budget)
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if atOnce <= 0 || err != nil {
 			continue // lets none go, ever
@@ -66,6 +66,12 @@ func Waves(peers []Peer, budgets []*policyv1.PodDisruptionBudget) map[types.UID]
 		}
 	}
 	return starts
+}
+
+// wave is how many pods the budget lets go at a time; none, or fewer, where it lets none go
+// ever.
+func wave(budget *policyv1.PodDisruptionBudget) int {
+	return int(budget.Status.ExpectedPods - budget.Status.DesiredHealthy)
 }
 
 // Peers are the node's pods that have to wait for a budget one wave after the other.

@@ -31,25 +31,19 @@ const acceptAttempts = 5
 // all other requests, such as the renewal of the leader's lease.
 const acceptsAtOnce = 64
 
-// RebalancePolicy says what is done on a rebalance recommendation.
-type RebalancePolicy string
-
-const (
-	RebalanceIgnore  RebalancePolicy = "ignore"  // nothing
-	RebalanceCordon  RebalancePolicy = "cordon"  // record and cordon, no drain
-	RebalanceReplace RebalancePolicy = "replace" // drain as soon as a replacement is ready
-)
-
-// RebalancePolicies lists every policy.
-func RebalancePolicies() []RebalancePolicy {
-	return []RebalancePolicy{RebalanceIgnore, RebalanceCordon, RebalanceReplace}
-}
-
 // Accept records a notice on its Node. It returns an error only when the notice is
 // not settled and has to be delivered again; the verdict says what became of it
 // otherwise. Unknown means that no Node is that instance at this moment: whether to
 // ask again is the source's decision.
 func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	if n.Hook != nil {
+		return h.acceptHook(ctx, n)
+	}
+	return h.record(ctx, n)
+}
+
+// record writes a notice on its Node.
+func (h *Handler) record(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	h.accepting.Add(1)
 	defer h.accepting.Add(-1)
 	if err := h.writing.Acquire(ctx, 1); err != nil {
@@ -62,7 +56,7 @@ func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interrupti
 		if verdict != interruption.Accepted {
 			return verdict, nil
 		}
-		patch, err := markPatch(node, &rec)
+		patch, err := acceptPatch(node, &rec)
 		if err != nil {
 			return "", fmt.Errorf("mark node %q: %w", node.Name, err)
 		}
@@ -94,36 +88,80 @@ func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interrupti
 // judge compares a notice with what the Node says already. The record is only
 // meaningful with the verdict Accepted.
 func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.Record, interruption.Verdict) {
-	if n.Kind == interruption.RebalanceRecommendation && h.opts.Rebalance == RebalanceIgnore {
+	if n.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceIgnore {
 		return interruption.Record{}, interruption.Ignored
 	}
 	if n.InstanceID == "" {
 		n.InstanceID = nodes.InstanceID(node)
 	}
-	if !n.Deadline.IsZero() && time.Since(n.Deadline) > staleAfter && isReady(node) {
+	old, has, err := recordOf(node)
+	has = has && err == nil
+	if n.Withdrawn {
+		return h.withdraw(old, has, n)
+	}
+	if interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).Has(n) {
+		return old, interruption.Duplicate
+	}
+	if n.Kind != interruption.ScheduledEvent && !n.Deadline.IsZero() && time.Since(n.Deadline) > staleAfter && isReady(node) {
 		return interruption.Record{}, interruption.Stale
 	}
-	old, has, err := recordOf(node)
-	if !has || err != nil || n.Supersedes(old) {
-		return interruption.NewRecord(n), interruption.Accepted
+	if n.Kind == interruption.StateChange {
+		switch {
+		case ranSince(node, n.Noticed):
+			return old, interruption.Stale
+		case !has && idle(node, old, old, has):
+			return old, interruption.Ignored
+		}
+	}
+	if has && old.Canceled {
+		return h.revive(node, old, n)
+	}
+	if !has || n.Supersedes(old) {
+		rec := interruption.NewRecord(n)
+		rec.Ours, rec.Past = old.Ours, old.Past // whatever it was set for, it was not there before
+		if h.waits(node, rec) {
+			rec.Phase = interruption.Waiting
+		}
+		return rec, interruption.Accepted
 	}
 	rec, changed := old.Merge(n)
 	if !changed {
 		return old, interruption.Duplicate
 	}
-	if rec.Kind != old.Kind && old.Phase.Over() && old.Phase != interruption.Released {
+	switch {
+	case n.Kind == interruption.StateChange && idle(node, old, rec, has):
+		return old, interruption.Duplicate
+	case h.waitsAgain(old, rec):
+		rec.Phase = interruption.Waiting
+	case n.Kind == interruption.StateChange && old.Phase.Over(): // what could be moved has been
+	case rec.Kind != old.Kind && old.Phase.Over() && old.Phase != interruption.Released:
 		rec.Phase = interruption.Noticed // cordoned only until now, or drained in part
+	case old.Phase == interruption.Waiting && !h.waits(node, rec):
+		rec.Phase = interruption.Noticed
 	}
 	return rec, interruption.Accepted
 }
 
 func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interruption.Notice) {
-	h.metrics.noticed(n)
-	if rec.Event == n.EventID { // else it is another word for an interruption that was told of
+	log := tell(h.opts.Logger.Info(), node.Name, rec).Str("event_id", n.EventID).Str("phase", string(rec.Phase)).
+		Float64("took_seconds", time.Since(n.Received).Seconds())
+	switch {
+	case n.Withdrawn:
+		log.Msg("announcement withdrawn")
+		return
+	case rec.Phase.Over():
+		log.Msg("interruption accepted, drain is over already")
+		h.metrics.noticed(n, false)
+		return
+	case rec.Phase == interruption.Waiting:
+		log.Msg("interruption accepted, drain waits")
+	default:
+		log.Msg("interruption accepted, node cordoned")
+	}
+	h.metrics.noticed(n, rec.Phase != interruption.Waiting)
+	if rec.Event == n.EventID { // else a further word on an interruption that has been told of
 		h.opts.Events.Noticed(node, rec)
 	}
-	tell(h.opts.Logger.Info(), node.Name, rec).Str("event_id", n.EventID).Str("phase", string(rec.Phase)).
-		Float64("took_seconds", time.Since(n.Received).Seconds()).Msg("interruption accepted, node cordoned")
 }
 
 // tell adds the fields that every line of an interruption's story has.

@@ -135,7 +135,7 @@ func TestAcceptVerdicts(t *testing.T) {
 		"a later deadline": {testNode(recorded(func(*interruption.Record) {})),
 			notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = n.Deadline.Add(time.Minute) }), "", interruption.Duplicate, ""},
 		"a weaker kind":   {testNode(recorded(func(*interruption.Record) {})), notice(interruption.RebalanceRecommendation), "", interruption.Duplicate, ""},
-		"rebalance":       {testNode(), notice(interruption.RebalanceRecommendation), "", interruption.Accepted, interruption.Noticed},
+		"rebalance":       {testNode(), notice(interruption.RebalanceRecommendation), "", interruption.Accepted, interruption.Waiting},
 		"rebalance, off":  {testNode(), notice(interruption.RebalanceRecommendation), RebalanceIgnore, interruption.Ignored, ""},
 		"unreadable":      {testNode(func(n *corev1.Node) { n.Annotations = map[string]string{interruption.Annotation: "{"} }), notice(interruption.SpotInterruption), "", interruption.Accepted, interruption.Noticed},
 		"hours old":       {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = old }), "", interruption.Stale, ""},

@@ -13,14 +13,16 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-func canceled(node *corev1.Node) bool {
-	return node.Annotations[interruption.CancelAnnotation] == "true"
+// canceled reports whether the interruption is called off, by somebody or by EC2 itself.
+func canceled(node *corev1.Node, rec interruption.Record) bool {
+	return rec.Canceled || node.Annotations[interruption.CancelAnnotation] == "true"
 }
 
 // callOff undoes an interruption: nothing more is evicted, released pods go back to their
 // ReplicaSets, then the record goes from the Node with what it had set. The record goes
 // last, so that a process which is killed in between is followed by one that goes on.
 func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	k.off = true
 	result, done, err := h.opts.Drainer.CallOff(ctx, node.Name)
 	if err != nil {
 		return 0, fmt.Errorf("call off drain: %w", err)
@@ -28,7 +30,7 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	if !done {
 		return time.Second, nil // the drainer tells earlier
 	}
-	patch, err := unmarkPatch(node, rec)
+	patch, err := unmarkPatch(node, rec, nil)
 	if err != nil {
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
@@ -39,11 +41,15 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
-	if !rec.Phase.Over() {
+	if !rec.Phase.Over() && rec.Phase != interruption.Waiting {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
 	h.opts.Events.Canceled(node, rec)
-	tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg("interruption called off, node as it was")
+	text := "interruption called off, node as it was"
+	if rec.Returned(node.Status.NodeInfo.BootID) {
+		text = "instance is back, node as it was"
+	}
+	tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg(text)
 	h.forget(node.Name)
 	return 0, nil
 }
@@ -51,7 +57,7 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 // recordRemoved stops the drain of a Node from which somebody has taken the record. What
 // had been set on the Node stays: who takes the record away takes the Node over.
 func (h *Handler) recordRemoved(ctx context.Context, name string, k *known) (time.Duration, error) {
-	if k.rec.Phase == "" || k.rec.Phase.Over() {
+	if k.rec.Phase == "" || k.rec.Phase.Over() || k.rec.Phase == interruption.Waiting && len(k.rec.Ours) == 0 {
 		h.forget(name)
 		return 0, nil
 	}

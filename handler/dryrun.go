@@ -48,6 +48,10 @@ func NewDryRun(opts Options, survey Survey, chooser Chooser) *DryRun {
 // Accept logs what would be done on the notice. A notice that says nothing new since
 // the last one of the same node is a duplicate, as it would be with a record.
 func (d *DryRun) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	if n.Hook != nil && n.Hook.Launching {
+		tellHook(d.logger.Info(), n.NodeName, interruption.NewRecord(n), *n.Hook).Msg("dry run: would complete lifecycle hook when the node is ready")
+		return interruption.Ignored, nil
+	}
 	node, ok := d.handler.opts.Index.Find(n)
 	if !ok {
 		return interruption.Unknown, nil
@@ -79,9 +83,15 @@ func (d *DryRun) Accept(ctx context.Context, n interruption.Notice) (interruptio
 
 func (d *DryRun) explain(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
+	if rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil { // a run would ask for it
+		in.Deadline = rec.Received.Add(d.handler.opts.Lifecycle.Timeout)
+	}
 	situation, err := d.survey(ctx, node.Name, in)
 	if err != nil {
 		return err
+	}
+	if rec.Phase == interruption.Waiting {
+		tell(d.logger.Info(), node.Name, rec).Msg("dry run: would wait")
 	}
 	if _, err := markPatch(node, &rec); err != nil {
 		return fmt.Errorf("mark node %q: %w", node.Name, err)

@@ -72,6 +72,15 @@ func (f *fakeNodes) change(change func(*corev1.Node)) {
 	f.watcher.Modify(n.DeepCopy())
 }
 
+// remove has somebody delete a Node.
+func (f *fakeNodes) remove(name string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.byName[name]
+	delete(f.byName, name)
+	f.watcher.Delete(n)
+}
+
 // raw reads the Node of the tests, and whether it has a record.
 func (f *fakeNodes) raw(t *testing.T) (*corev1.Node, bool) {
 	t.Helper()

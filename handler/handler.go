@@ -66,6 +66,10 @@ type Options struct {
 	Node string
 
 	Rebalance RebalancePolicy
+	// ScheduledLead is how long before the window of a scheduled event its drain begins.
+	ScheduledLead time.Duration
+	// Lifecycle says how lifecycle hooks are answered.
+	Lifecycle HookOptions
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool
 
@@ -82,6 +86,8 @@ type Handler struct {
 
 	accepting atomic.Int64 // notices inside Accept
 
+	calls sync.WaitGroup // about lifecycle hooks, beside the workers
+
 	mu    sync.Mutex
 	known map[string]*known
 }
@@ -92,8 +98,10 @@ type known struct {
 	rec             interruption.Record
 	resourceVersion string // of our own last write
 	replacement     interruption.Replacement
-	requested       bool      // replacement holds an answer of the provisioner
-	unreadable      bool      // said so
+	requested       bool // replacement holds an answer of the provisioner
+	unreadable      bool // said so
+	off             bool // its drain was called off, or is about to be
+	hooks           map[hookName]*hookTry
 	first           time.Time // when its reconciliation was first due
 
 	// final is the record of a drain that has ended and been counted; it is kept for
@@ -147,6 +155,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		h.queue.ShutDown()
 		return nil
 	})
+	defer h.calls.Wait()
 	return g.Wait()
 }
 

@@ -16,7 +16,7 @@ func taintOf(r interruption.Record) corev1.Taint {
 
 // markPatch is the JSON merge patch that writes a record on a Node together with all
 // that it stands for: cordon, taint and, where the instance is sure to end, the label
-// that takes it out of load balancers. What it sets that was not set before is noted
+// that takes it out of load balancers; where it has ended, the taint that says so. What it sets that was not set before is noted
 // in the record as ours. The patch replaces the whole list of taints, so it carries
 // the resourceVersion that it was made from.
 func markPatch(node *corev1.Node, rec *interruption.Record) ([]byte, error) {
@@ -33,6 +33,19 @@ func markPatch(node *corev1.Node, rec *interruption.Record) ([]byte, error) {
 	if taints, changed := withTaint(node.Spec.Taints, taintOf(*rec)); changed {
 		spec["taints"] = taints
 		ours(interruption.OursTaint)
+	}
+	if isShutDown(node, *rec) {
+		taints, ok := spec["taints"].([]corev1.Taint)
+		if !ok {
+			taints = node.Spec.Taints
+		}
+		if taints, changed := withTaint(taints, outOfService); changed {
+			spec["taints"] = taints
+			ours(interruption.OursOutOfService)
+		}
+	}
+	if rec.ComesBack() && rec.Boot == "" {
+		rec.Boot = node.Status.NodeInfo.BootID
 	}
 	metadata := map[string]any{"resourceVersion": node.ResourceVersion}
 	if _, set := node.Labels[interruption.ExcludeFromLoadBalancers]; !set && rec.Kind.Certain() {
@@ -51,23 +64,31 @@ func markPatch(node *corev1.Node, rec *interruption.Record) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// unmarkPatch is the JSON merge patch that undoes an interruption: the record goes, and of
-// what it stood for that which was not there before.
-func unmarkPatch(node *corev1.Node, rec interruption.Record) ([]byte, error) {
+// unmarkPatch is the JSON merge patch that undoes an interruption: of what the record
+// stood for that which was not there before. The record itself goes, or becomes the other
+// one. The scheduled events of one that goes are remembered as past.
+func unmarkPatch(node *corev1.Node, rec interruption.Record, becomes *interruption.Record) ([]byte, error) {
 	spec := map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {
 		spec["unschedulable"] = nil
 	}
-	if slices.Contains(rec.Ours, interruption.OursTaint) {
-		spec["taints"] = slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
-			return t.Key == interruption.TaintKey
-		})
+	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+		return t.Key == interruption.TaintKey && slices.Contains(rec.Ours, interruption.OursTaint) ||
+			t.MatchTaint(&outOfService) && slices.Contains(rec.Ours, interruption.OursOutOfService)
+	})
+	if len(taints) != len(node.Spec.Taints) {
+		spec["taints"] = taints
 	}
-	metadata := map[string]any{
-		"resourceVersion": node.ResourceVersion,
-		"annotations":     map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil},
+	annotations := map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil}
+	if becomes != nil {
+		annotations[interruption.Annotation] = becomes.String()
+	} else if past := interruption.PastOf(rec); len(past) > 0 {
+		annotations[interruption.PastAnnotation] = interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).And(past).String()
 	}
-	if slices.Contains(rec.Ours, interruption.OursLoadBalancer) {
+	metadata := map[string]any{"resourceVersion": node.ResourceVersion, "annotations": annotations}
+	// Somebody who has changed the label since has made it theirs.
+	if slices.Contains(rec.Ours, interruption.OursLoadBalancer) &&
+		node.Labels[interruption.ExcludeFromLoadBalancers] == interruption.ExcludeFromLoadBalancersValue {
 		metadata["labels"] = map[string]any{interruption.ExcludeFromLoadBalancers: nil}
 	}
 	patch := map[string]any{"metadata": metadata}

@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "spot_handler_drains_total",
 			Help: "Drains that ended, by how.",
 		}, []string{"kind", "result"}),
-		duration: histogram("drain_duration_seconds", "Time from seeing a notice to the end of the drain.", "kind"),
+		duration: histogram("drain_duration_seconds", "Time from seeing a notice, or from when its time had come, to the end of the drain.", "kind"),
 		slack:    histogram("drain_slack_seconds", "Time left until the deadline when a drain was completed.", "kind"),
 	}
 	for _, source := range interruption.Sources() {
@@ -69,9 +69,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) noticed(n interruption.Notice) {
+func (m *metrics) noticed(n interruption.Notice, cordoned bool) {
 	m.notices.WithLabelValues(string(n.Kind), string(n.Source)).Inc()
-	m.cordon.WithLabelValues(string(n.Source)).Observe(time.Since(n.Received).Seconds())
+	if cordoned {
+		m.cordon.WithLabelValues(string(n.Source)).Observe(time.Since(n.Received).Seconds())
+	}
 	if !n.Deadline.IsZero() {
 		m.lead.WithLabelValues(string(n.Kind), string(n.Source)).Observe(max(0, n.Deadline.Sub(n.Received).Seconds()))
 	}
@@ -80,7 +82,7 @@ func (m *metrics) noticed(n interruption.Notice) {
 func (m *metrics) ended(r interruption.Record, result string, at time.Time) {
 	kind := string(r.Kind)
 	m.drains.WithLabelValues(kind, result).Inc()
-	m.duration.WithLabelValues(kind).Observe(at.Sub(r.Received).Seconds())
+	m.duration.WithLabelValues(kind).Observe(at.Sub(r.Since()).Seconds())
 	if d := r.DeadlineTime(); result == resultCompleted && !d.IsZero() {
 		m.slack.WithLabelValues(kind).Observe(d.Sub(at).Seconds())
 	}

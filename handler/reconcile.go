@@ -36,7 +36,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	k := h.remember(name)
 	node, ok := h.opts.Index.Get(name)
 	if !ok {
-		h.nodeGone(name, k)
+		h.nodeGone(ctx, name, k)
 		return 0, nil
 	}
 	if older(node.ResourceVersion, k.resourceVersion) {
@@ -57,16 +57,39 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	h.mu.Lock()
 	k.rec, k.unreadable = rec, false
 	h.mu.Unlock()
+	if wrote, err := h.shutDown(ctx, node, k, rec); wrote || err != nil {
+		return 0, err // the change of the Node comes back
+	}
 	switch {
-	case canceled(node) && rec.Phase != interruption.Released:
+	case canceled(node, rec) && rec.Phase != interruption.Released:
 		return h.callOff(ctx, node, k, rec)
+	case returned(node, rec):
+		return h.comeBack(ctx, node, k, rec)
+	}
+	ready, tendAgain, err := h.tend(ctx, &node, k, &rec)
+	if err != nil {
+		return 0, err
+	}
+	if !ready {
+		return until(tendAgain), nil
+	}
+	again, err := h.proceed(ctx, name, node, k, rec)
+	return sooner(again, until(tendAgain)), err
+}
+
+// proceed takes the interruption itself a step on.
+func (h *Handler) proceed(ctx context.Context, name string, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	switch {
 	case rec.Phase == interruption.Released:
 		h.opts.Drainer.Forget(name)
 		return 0, nil
 	case rec.Phase.Over():
 		return 0, h.release(ctx, node, k, rec)
-	case rec.Kind == interruption.RebalanceRecommendation && h.opts.Rebalance == RebalanceCordon:
-		return 0, nil
+	case rec.Phase == interruption.Waiting:
+		return h.wait(ctx, node, k, rec)
+	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon && !h.scheduledDue(rec):
+		start, _ := h.scheduledStart(rec)
+		return until(start), nil
 	}
 	return h.drain(ctx, node, k, rec)
 }
@@ -74,6 +97,10 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 // drain requests the replacement, moves pods as far as they may be moved now, and
 // ends the interruption when none is left or the time is over.
 func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	if k.off { // called off, and interrupted again before that was done
+		h.opts.Drainer.Forget(node.Name)
+		k.off = false
+	}
 	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
 	view, ok := h.opts.Drainer.Look(ctx, node.Name, in)
 	if !ok {
@@ -233,10 +260,16 @@ func (h *Handler) end(ctx context.Context, node *corev1.Node, k *known, rec inte
 }
 
 // release hands a node that is over back to what made it, and writes its last
-// record. The release comes first: done twice it is harmless, left out it is not.
+// record. The release comes first: done twice it is harmless, left out it is not. A node
+// whose instance comes back is kept; the provisioner is told once, for the sake of the
+// replacement.
 func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) error {
 	var releaseErr error
-	if h.opts.ReleaseNode {
+	switch {
+	case rec.ComesBack() && k.rec.Phase == rec.Phase:
+	case rec.ComesBack():
+		releaseErr = h.opts.Provisioner.Release(ctx, node, rec)
+	case h.opts.ReleaseNode:
 		if releaseErr = h.opts.Provisioner.Release(ctx, node, rec); releaseErr == nil {
 			rec.Phase = interruption.Released
 		}
@@ -254,18 +287,19 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 }
 
 // nodeGone closes the interruption of a Node that does not exist any more.
-func (h *Handler) nodeGone(name string, k *known) {
-	if k.rec.Phase != "" && !k.rec.Phase.Over() {
+func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
+	if k.rec.Phase != "" && k.rec.Phase != interruption.Waiting && !k.rec.Phase.Over() {
 		result := h.opts.Drainer.Finish(name)
 		h.metrics.ended(k.rec, resultFailed, time.Now())
-		h.opts.Events.Ended(gone(name, k.rec), notify.ReasonNodeGone, countPods(result, k.rec), 0, result.Refusal)
+		h.opts.Events.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, countPods(result, k.rec), 0, result.Refusal)
 		tell(h.opts.Logger.Warn(), name, k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
 	}
+	h.orphaned(ctx, k.rec)
 	h.forget(name)
 }
 
-// gone is what can still be told of a Node that does not exist any more.
-func gone(name string, rec interruption.Record) *corev1.Node {
+// lastKnown is what can still be told of a Node that does not exist any more.
+func lastKnown(name string, rec interruption.Record) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID(name), Annotations: map[string]string{interruption.Annotation: rec.String()},
 	}}
@@ -332,7 +366,7 @@ func endOf(rec interruption.Record) time.Time {
 	if d.IsZero() {
 		return d
 	}
-	return later(d.Add(-lastCall), rec.Received.Add(emergency))
+	return later(d.Add(-lastCall), rec.Since().Add(emergency))
 }
 
 // older reports whether resource version a is older than b. Since Kubernetes 1.35
@@ -366,4 +400,12 @@ func until(t time.Time) time.Duration {
 		return 0
 	}
 	return max(time.Millisecond, time.Until(t))
+}
+
+// sooner is the shorter of two times to look again, of which zero is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }

@@ -59,8 +59,8 @@ func TestNodeGoneIsTold(t *testing.T) {
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
 		}
-		h.nodeGone("node-a", h.remember("node-a"))
-		h.nodeGone("node-a", h.remember("node-a")) // forgotten
+		h.nodeGone(t.Context(), "node-a", h.remember("node-a"))
+		h.nodeGone(t.Context(), "node-a", h.remember("node-a")) // forgotten
 		want := []string{"noticed spot-interruption", notify.ReasonNodeGone}
 		if diff := cmp.Diff(want, events.told); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)

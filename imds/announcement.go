@@ -23,13 +23,6 @@ const (
 	maxRebalancePast = 365 * 24 * time.Hour
 )
 
-// The actions that EC2 documents.
-const (
-	actionTerminate = "terminate"
-	actionStop      = "stop"
-	actionHibernate = "hibernate"
-)
-
 // parseInstanceAction reads spot/instance-action:
 // {"action":"terminate","time":"2026-01-01T00:02:00Z"}.
 //
@@ -59,14 +52,14 @@ func parseInstanceAction(body []byte, received time.Time) (announcement, error) 
 		Deadline: at,
 	}}
 	switch *doc.Action {
-	case actionTerminate, actionStop:
+	case interruption.ActionTerminate, interruption.ActionStop:
 		return a, nil
-	case actionHibernate: // begins at once, without the two minutes
+	case interruption.ActionHibernate: // begins at once, without the two minutes
 		a.notice.Noticed = earlier(at, received)
 		a.notice.Deadline = received
 		return a, nil
 	default:
-		a.notice.Action = actionTerminate
+		a.notice.Action = interruption.ActionTerminate
 		return a, &fault{reasonUnknownAction, fmt.Errorf("parse instance action: unknown action %.64q, taken for a termination", *doc.Action)}
 	}
 }
@@ -104,24 +97,24 @@ func parseTime(text *string, received time.Time, past time.Duration) (time.Time,
 	return at.UTC(), nil
 }
 
-// maxInstanceID is the longest value that a label of a Node can have.
-const maxInstanceID = 63
+// maxName is the longest value that a label of a Node can have.
+const maxName = 63
 
 func parseInstanceID(body []byte, found bool) (string, error) {
 	id := strings.TrimSpace(string(body))
 	switch {
 	case !found:
 		return "", &fault{reasonStatus, fmt.Errorf("read instance-id: not found")}
-	case !validInstanceID(id):
+	case !validName(id):
 		return "", &fault{reasonMalformed, fmt.Errorf("read instance-id: %.64q is not an instance id", id)}
 	}
 	return id, nil
 }
 
-// validInstanceID accepts what can be a label's value, as EC2's own ids and the
-// last segments of providerIDs can.
-func validInstanceID(id string) bool {
-	if id == "" || len(id) > maxInstanceID {
+// validName accepts what can be a label's value, as EC2's own ids and the last segments
+// of providerIDs can.
+func validName(id string) bool {
+	if id == "" || len(id) > maxName {
 		return false
 	}
 	for i := range len(id) {

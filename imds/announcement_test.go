@@ -19,15 +19,15 @@ func TestParseInstanceAction(t *testing.T) {
 		reason     reason
 	}{
 		{name: "terminate", body: `{"action":"terminate","time":"2026-01-01T00:02:00Z"}`, want: announcement{
-			"2026-01-01T00:02:00Z", interruption.Notice{Action: "terminate", Noticed: at.Add(-2 * time.Minute), Received: now, Deadline: at}}},
+			name: "2026-01-01T00:02:00Z", notice: interruption.Notice{Action: "terminate", Noticed: at.Add(-2 * time.Minute), Received: now, Deadline: at}}},
 		{name: "stop, other zone", body: `{"action":"stop","time":"2026-01-01T02:02:00+02:00"}`, want: announcement{
-			"2026-01-01T00:02:00Z", interruption.Notice{Action: "stop", Noticed: at.Add(-2 * time.Minute), Received: now, Deadline: at}}},
+			name: "2026-01-01T00:02:00Z", notice: interruption.Notice{Action: "stop", Noticed: at.Add(-2 * time.Minute), Received: now, Deadline: at}}},
 		{name: "notice is never later than its receipt", body: `{"action":"stop","time":"2026-01-01T00:10:00Z"}`, want: announcement{
-			"2026-01-01T00:10:00Z", interruption.Notice{Action: "stop", Noticed: now, Received: now, Deadline: at.Add(8 * time.Minute)}}},
+			name: "2026-01-01T00:10:00Z", notice: interruption.Notice{Action: "stop", Noticed: now, Received: now, Deadline: at.Add(8 * time.Minute)}}},
 		{name: "hibernate begins at once", body: `{"action":"hibernate","time":"2026-01-01T00:02:00Z"}`, want: announcement{
-			"2026-01-01T00:02:00Z", interruption.Notice{Action: "hibernate", Noticed: now, Received: now, Deadline: now}}},
+			name: "2026-01-01T00:02:00Z", notice: interruption.Notice{Action: "hibernate", Noticed: now, Received: now, Deadline: now}}},
 		{name: "unknown action", body: `{"action":"defenestrate","time":"2026-01-01T00:02:00Z"}`, reason: reasonUnknownAction, want: announcement{
-			"2026-01-01T00:02:00Z", interruption.Notice{Action: "terminate", Noticed: at.Add(-2 * time.Minute), Received: now, Deadline: at}}},
+			name: "2026-01-01T00:02:00Z", notice: interruption.Notice{Action: "terminate", Noticed: at.Add(-2 * time.Minute), Received: now, Deadline: at}}},
 		{name: "empty", body: ``, reason: reasonMalformed},
 		{name: "HTML", body: `<html>`, reason: reasonMalformed},
 		{name: "null", body: `null`, reason: reasonMalformed},

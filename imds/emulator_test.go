@@ -48,7 +48,12 @@ func waitFor(t *testing.T, what string, is func() bool) {
 func TestTwentyPollsUseOneConnection(t *testing.T) {
 	s := emulator(t)
 	p := startReal(t, s, &fakeAccepter{})
-	waitFor(t, "20 polls", func() bool { return s.Requests(imdsemu.InstanceActionPath) >= 20 })
+	for _, path := range []string{
+		imdsemu.InstanceActionPath, imdsemu.RebalancePath, imdsemu.TargetLifecycleStatePath, // 404
+		imdsemu.ScheduledEventsPath, imdsemu.EventHistoryPath, // empty lists
+	} {
+		waitFor(t, "20 polls of "+path, func() bool { return s.Requests(path) >= 20 })
+	}
 	if n := s.Connections(); n != 1 {
 		t.Errorf("%d connections, want one", n)
 	}
@@ -86,6 +91,40 @@ func TestNoticeOverTheWire(t *testing.T) {
 	}
 	if len(ids) != 2 {
 		t.Errorf("event ids %v, want the same two", ids)
+	}
+}
+
+// Three polls of a state that stays are one interruption.
+func TestLifecycleStateOverTheWire(t *testing.T) {
+	s, a := emulator(t), &fakeAccepter{}
+	s.SetTargetLifecycleState("InService")
+	startReal(t, s, a)
+	waitFor(t, "3 polls in service", func() bool { return s.Requests(imdsemu.TargetLifecycleStatePath) >= 3 })
+	s.SetTargetLifecycleState("Terminated")
+	polls := s.Requests(imdsemu.TargetLifecycleStatePath)
+	waitFor(t, "3 polls", func() bool { return s.Requests(imdsemu.TargetLifecycleStatePath) >= polls+4 })
+	if got := a.notices(); len(got) != 1 || got[0].Kind != interruption.InstanceTerminating {
+		t.Errorf("submitted %v, want it once", got)
+	}
+}
+
+func TestScheduledEventsOverTheWire(t *testing.T) {
+	s, a := emulator(t), &fakeAccepter{}
+	startReal(t, s, a)
+	at := time.Now().Add(2 * time.Hour).Truncate(time.Second).UTC()
+	s.Schedule(
+		imdsemu.ScheduledEvent{Code: "system-reboot", EventID: "instance-event-1", NotBefore: at, NotAfter: at.Add(time.Hour), State: "active"},
+		imdsemu.ScheduledEvent{Code: "instance-retirement", EventID: "instance-event-2", NotBefore: at.Add(time.Hour), State: "active"},
+	)
+	waitFor(t, "both events", func() bool { return len(a.notices()) == 2 })
+	s.Cancel("instance-event-1")
+	waitFor(t, "withdrawal", func() bool { return len(a.notices()) == 3 })
+	polls := s.Requests(imdsemu.EventHistoryPath)
+	waitFor(t, "further polls", func() bool { return s.Requests(imdsemu.EventHistoryPath) > polls+10 })
+	got := a.notices()
+	if len(got) != 3 || !got[2].Withdrawn || got[2].EventID != got[0].EventID || !got[0].Deadline.Equal(at) ||
+		got[0].Action != interruption.ActionReboot || got[1].Action != interruption.ActionRetirement {
+		t.Errorf("submitted %+v, want both events, and the first one's withdrawal", got)
 	}
 }
 

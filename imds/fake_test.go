@@ -21,6 +21,9 @@ const (
 	testInstance  = "i-0123456789abcdef0"
 	actionPath    = "/latest/meta-data/spot/instance-action"
 	rebalancePath = "/latest/meta-data/events/recommendations/rebalance"
+	lifecyclePath = "/latest/meta-data/autoscaling/target-lifecycle-state"
+	scheduledPath = "/latest/meta-data/events/maintenance/scheduled"
+	historyPath   = "/latest/meta-data/events/maintenance/history"
 	idPath        = "/latest/meta-data/instance-id"
 	tokenPath     = "/latest/api/token"
 )

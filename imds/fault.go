@@ -27,13 +27,15 @@ const (
 	reasonTooLarge      reason = "too_large"      // more than maxBody
 	reasonMalformed     reason = "malformed"      // not what is documented
 	reasonUnknownAction reason = "unknown_action" // an action that is not documented
+	reasonUnknownState  reason = "unknown_state"  // a state of a scheduled event that is not documented
 	reasonOther         reason = "other"
 )
 
 func reasons() []reason {
 	return []reason{
 		reasonTokenTimeout, reasonToken, reasonUnauthorized, reasonForbidden, reasonThrottled, reasonUnavailable,
-		reasonStatus, reasonTimeout, reasonConnection, reasonTooLarge, reasonMalformed, reasonUnknownAction, reasonOther,
+		reasonStatus, reasonTimeout, reasonConnection, reasonTooLarge, reasonMalformed, reasonUnknownAction,
+		reasonUnknownState, reasonOther,
 	}
 }
 
@@ -57,8 +59,12 @@ func reasonOf(err error) reason {
 	return reasonOther
 }
 
-// usable reports whether the announcement beside err is to be acted on.
-func usable(err error) bool { return reasonOf(err) == reasonUnknownAction }
+// usable reports whether the reading is a good one all the same: it said all that matters,
+// in a way that somebody should look at.
+func usable(err error) bool {
+	r := reasonOf(err)
+	return r == reasonUnknownAction || r == reasonUnknownState
+}
 
 var errTooLarge = fmt.Errorf("answer is larger than %d bytes", maxBody)
 

@@ -12,7 +12,7 @@ const healthyFor = time.Minute
 // health is what Healthy reads while Run writes.
 type health struct {
 	mu   sync.Mutex
-	read time.Time // when the path that has waited longest was last read well
+	read time.Time // until when every path was known; zero before
 	err  error     // the last fault
 }
 
@@ -28,7 +28,7 @@ func (h *health) succeeded(at time.Time) {
 	h.read = at
 }
 
-// Healthy returns nil while every path was read within the last minute; it is meant
+// Healthy returns nil while no path has failed for more than a minute; it is meant
 // for readiness. Before the first poll has succeeded it returns an error: a poller
 // that has yet to start is not ready, though nothing is wrong with it.
 func (p *Poller) Healthy() error {
@@ -48,11 +48,12 @@ func (p *Poller) Healthy() error {
 	return fmt.Errorf("poll instance metadata: last succeeded at %s: %w", last.UTC().Format(time.RFC3339), err)
 }
 
-// settleHealth notes the oldest of the watches' good readings, once all have one.
+// settleHealth notes since when the state of some path is not known, once all have been
+// read.
 func (p *Poller) settleHealth() {
 	oldest := time.Now()
 	for _, w := range p.watches {
-		oldest = earlier(w.read, oldest)
+		oldest = earlier(w.current(), oldest)
 	}
 	if oldest.IsZero() {
 		return

@@ -2,7 +2,6 @@ package imds
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"sync"
@@ -60,8 +59,12 @@ type Options struct {
 	// NodeName is the Node that this instance is; it is copied into every notice.
 	NodeName string
 
+	// Kinds are those that are watched, of what Kinds lists; none means all. The paths of
+	// the others are never asked for.
+	Kinds []interruption.Kind
+
 	// Interval is the time from one poll to the next, give or take a tenth; zero
-	// means 2 s.
+	// means 2 s. The less urgent paths are read every few intervals.
 	Interval time.Duration
 
 	Registerer prometheus.Registerer
@@ -77,7 +80,8 @@ type Poller struct {
 	log      zerolog.Logger
 	metrics  *metrics
 	health   health
-	watches  []*watch
+	watches  []*watch // the most urgent first
+	boxes    []*outbox
 }
 
 // New returns a poller; Run makes it poll.
@@ -93,8 +97,13 @@ func New(o Options) *Poller {
 		log:      o.Logger.With().Str("component", "imds").Logger(),
 		metrics:  newMetrics(o.Registerer),
 	}
-	for _, s := range subjects() {
-		p.watches = append(p.watches, newWatch(s))
+	boxes := map[interruption.Kind]*outbox{}
+	for _, s := range subjects(o.Kinds) {
+		if boxes[s.kind] == nil {
+			boxes[s.kind] = newOutbox()
+			p.boxes = append(p.boxes, boxes[s.kind])
+		}
+		p.watches = append(p.watches, newWatch(s, boxes[s.kind]))
 	}
 	return p
 }
@@ -111,85 +120,80 @@ func (p *Poller) Run(ctx context.Context) error {
 
 	var deliveries sync.WaitGroup
 	defer deliveries.Wait()
-	for _, w := range p.watches {
-		deliveries.Go(func() { p.deliver(ctx, w.mail) })
+	for _, box := range p.boxes {
+		deliveries.Go(func() { p.deliver(ctx, box) })
 	}
 
 	for {
-		round := time.Now()
 		for _, w := range p.watches {
-			if !w.due.After(time.Now()) {
-				p.poll(ctx, w, instance)
-			}
+			p.pollDue(ctx, w, instance)
+			// However many of the lesser paths hang, the most urgent one waits for one of them.
+			p.pollDue(ctx, p.watches[0], instance)
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
 		p.settleHealth()
-		if !sleep(ctx, time.Until(p.schedule(round))) {
+		if !sleep(ctx, time.Until(p.next())) {
 			return nil
 		}
 	}
 }
 
-// schedule gives every watch that was just read well its next turn, the same for
-// all, and returns the earliest turn of any. A watch that failed has a turn of its
-// own already: one path that is broken does not slow down the others.
-func (p *Poller) schedule(round time.Time) time.Time {
-	regular := round.Add(jittered(p.interval))
-	var next time.Time
+// next is the earliest turn of any watch.
+func (p *Poller) next() time.Time {
+	next := p.watches[0].due
 	for _, w := range p.watches {
-		if w.due.IsZero() {
-			w.due = regular
-		}
-		if next.IsZero() || w.due.Before(next) {
-			next = w.due
-		}
+		next = earlier(w.due, next)
 	}
 	return next
 }
 
+func (p *Poller) pollDue(ctx context.Context, w *watch, instance string) {
+	if ctx.Err() == nil && !w.due.After(time.Now()) {
+		p.poll(ctx, w, instance)
+	}
+}
+
 // poll reads one path once and queues what it announces for delivery.
 func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
+	began := time.Now()
 	body, found, err := p.read(ctx, w.path)
 	if ctx.Err() != nil {
 		return
 	}
-	var said announcement
-	if err == nil && found {
-		said, err = w.parse(body, time.Now())
+	var said []announcement
+	if err == nil {
+		said, err = w.parse(reading{body, found, time.Now()})
 	}
-	if err != nil {
+	for _, a := range said {
+		w.box.post(w.topic(a), a.word, w.notice(a, instance, p.nodeName))
+	}
+	switch {
+	case err == nil:
+		w.odd = ""
+	case usable(err):
+		p.tellOdd(w, err)
+	default:
 		p.fail(w.path, &w.reporter, err)
-		if !usable(err) {
-			w.retry()
-			return
-		}
-		w.succeed() // it said all that matters, in a way that somebody should look at
-		p.submit(w, instance, said)
+		w.retry()
 		return
 	}
 	if w.reporter.recovered() {
 		p.log.Info().Str("path", w.path).Msg("instance metadata is readable again")
 	}
-	w.succeed()
-	if found {
-		p.submit(w, instance, said)
-	}
+	w.succeed(began, p.interval)
 }
 
-// submit replaces what still waits for delivery: what the service says now is
-// EC2's latest word on this kind.
-func (p *Poller) submit(w *watch, instance string, said announcement) {
-	n := said.notice
-	n.Kind, n.Source = w.kind, interruption.IMDS
-	n.InstanceID, n.NodeName = instance, p.nodeName
-	n.EventID = fmt.Sprintf("%s/%s/%s/%s", interruption.IMDS, instance, w.kind, said.name)
-	select {
-	case <-w.mail:
-	default:
+// tellOdd counts and logs what is announced in an unknown way once, however long it is
+// announced: nothing fails.
+func (p *Poller) tellOdd(w *watch, err error) {
+	if w.odd == err.Error() {
+		return
 	}
-	w.mail <- n // never blocks: room for one, and this is the only sender
+	w.odd = err.Error()
+	p.metrics.errors(reasonOf(err)).Inc()
+	p.log.Error().Err(err).Str("path", w.path).Str("reason", string(reasonOf(err))).Msg("unknown announcement in instance metadata")
 }
 
 // readInstanceID reads until it has a plausible instance id; false means that ctx

@@ -25,16 +25,24 @@ func TestPollsAtTheInterval(t *testing.T) {
 		start(t, w, &fakeAccepter{})
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		for _, path := range []string{actionPath, rebalancePath} {
+		requests := 0
+		for path, every := range map[string]time.Duration{
+			actionPath: 2 * time.Second, rebalancePath: 4 * time.Second, lifecyclePath: 4 * time.Second,
+			scheduledPath: 30 * time.Second, historyPath: 30 * time.Second,
+		} {
 			asked := w.times(path)
-			if len(asked) < 285 || len(asked) > 315 {
-				t.Errorf("%s: %d polls in 10 minutes, want about 300", path, len(asked))
-			}
+			requests += len(asked)
 			for i := range asked[1:] {
-				if gap := asked[i+1].Sub(asked[i]); gap < 1800*time.Millisecond || gap > 2200*time.Millisecond {
-					t.Errorf("%s: gap of %v, want 2 s give or take a tenth", path, gap)
+				if gap := asked[i+1].Sub(asked[i]); gap < every*9/10 || gap > every*11/10 {
+					t.Errorf("%s: gap of %v, want %v give or take a tenth", path, gap, every)
 				}
 			}
+			if n := int(10 * time.Minute / every); len(asked) < n*9/10 || len(asked) > n*11/10+1 {
+				t.Errorf("%s: %d polls in 10 minutes, want about %d", path, len(asked), n)
+			}
+		}
+		if requests > 700 {
+			t.Errorf("%d requests in 10 minutes, want about one a second", requests)
 		}
 		if n := len(w.times(idPath)); n != 1 {
 			t.Errorf("instance id read %d times, want once", n)
@@ -199,7 +207,7 @@ func TestBackoffIsBounded(t *testing.T) {
 				if n := value(t, p.metrics.errors(want)); n < 50 {
 					t.Errorf("%v errors of reason %s", n, want)
 				}
-				if n := log.count("cannot read instance metadata"); n != 2 {
+				if n := log.count("cannot read instance metadata"); n != len(p.watches) {
 					t.Errorf("logged %d times, want once per path", n)
 				}
 				if err := p.Healthy(); err == nil {
@@ -217,7 +225,7 @@ func TestBackoffIsBounded(t *testing.T) {
 				if err := p.Healthy(); err != nil {
 					t.Errorf("after the outage: %v", err)
 				}
-				if n := log.count("readable again"); n != 2 {
+				if n := log.count("readable again"); n != len(p.watches) {
 					t.Errorf("recovery logged %d times, want once per path", n)
 				}
 			})
@@ -353,6 +361,7 @@ func TestHostileValues(t *testing.T) {
 		{"too large", strings.Repeat(" ", maxBody) + "{}", reasonTooLarge, 0},
 		{"unknown action", `{"action":"melt","time":"2000-01-01T00:02:00Z"}`, reasonUnknownAction, 1},
 	}
+	const unreadable, unknown = "cannot read instance metadata", "unknown announcement in instance metadata"
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -361,11 +370,15 @@ func TestHostileValues(t *testing.T) {
 				p, log := start(t, w, a)
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				if n := value(t, p.metrics.errors(tt.reason)); n < 5 {
+				// What can be acted on is no fault that goes on.
+				if n := value(t, p.metrics.errors(tt.reason)); n < 1 || (n == 1) != (tt.notices == 1) {
 					t.Errorf("%v errors of reason %s", n, tt.reason)
 				}
-				if n := log.count("cannot read"); n != 1 {
+				if n := log.count(unreadable) + log.count(unknown); n != 1 {
 					t.Errorf("logged %d times, want once", n)
+				}
+				if healthy := p.Healthy() == nil; healthy != (tt.notices == 1) {
+					t.Errorf("healthy %t", healthy)
 				}
 				if n := len(a.notices()); n != tt.notices {
 					t.Errorf("%d notices, want %d", n, tt.notices)

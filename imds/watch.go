@@ -1,6 +1,8 @@
 package imds
 
 import (
+	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -8,52 +10,141 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// A subject is one path of the metadata service on which EC2 announces one kind of
-// interruption. The path answers 404 until then.
+// slowest is the longest regular pause between two readings of any path: half of what
+// the health of the source allows.
+const slowest = healthyFor / 2
+
+// A subject is one path of the metadata service on which interruptions of one kind are
+// announced.
 type subject struct {
 	path string
 	kind interruption.Kind
 
-	// parse reads what the path holds. Its error carries a reason; one that is
-	// usable comes with an announcement that is complete all the same.
-	parse func(body []byte, received time.Time) (announcement, error)
+	// every is how many intervals pass from one reading to the next, up to slowest.
+	every int
+
+	// several: the path can hold several announcements at once, told apart by their names.
+	// Of all others the latest takes the place of the one before.
+	several bool
+
+	// parse finds what the path announces. Announcements that come with an error are
+	// complete all the same.
+	parse func(r reading) ([]announcement, error)
 }
 
-// subjects lists what is polled, the most urgent first.
-func subjects() []subject {
-	return []subject{
-		{"spot/instance-action", interruption.SpotInterruption, parseInstanceAction},
-		{"events/recommendations/rebalance", interruption.RebalanceRecommendation, parseRebalance},
+// subjects lists the paths of these kinds, the most urgent first; none is all kinds.
+//
+// Only the spot notice leaves as little as two minutes, so that only that is looked for at
+// every poll. A lifecycle hook waits for 30 s at least, a recommendation has no deadline,
+// both wait for the 5 s that AWS advises, or less; scheduled events are known for days.
+func subjects(kinds []interruption.Kind) []subject {
+	events := newSchedule()
+	all := []subject{
+		{path: "spot/instance-action", kind: interruption.SpotInterruption, every: 1, parse: one(parseInstanceAction)},
+		{path: "autoscaling/target-lifecycle-state", kind: interruption.InstanceTerminating, every: 2, parse: one(parseLifecycleState)},
+		{path: "events/recommendations/rebalance", kind: interruption.RebalanceRecommendation, every: 2, parse: one(parseRebalance)},
+		{path: "events/maintenance/scheduled", kind: interruption.ScheduledEvent, every: 15, several: true, parse: events.scheduled},
+		{path: "events/maintenance/history", kind: interruption.ScheduledEvent, every: 15, several: true, parse: events.history},
 	}
+	if len(kinds) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(all, func(s subject) bool { return !slices.Contains(kinds, s.kind) })
+}
+
+// Kinds lists the kinds that the metadata service announces, the most urgent first.
+func Kinds() []interruption.Kind {
+	var kinds []interruption.Kind
+	for _, s := range subjects(nil) {
+		kinds = append(kinds, s.kind)
+	}
+	return slices.Compact(kinds)
+}
+
+// period is the regular time from one reading to the next.
+func (s subject) period(interval time.Duration) time.Duration {
+	return max(interval, min(time.Duration(s.every)*interval, slowest))
+}
+
+// notice makes the announcement what the accepter takes.
+func (s subject) notice(a announcement, instance, node string) interruption.Notice {
+	n := a.notice
+	n.Kind, n.Source = s.kind, interruption.IMDS
+	n.InstanceID, n.NodeName = instance, node
+	n.EventID = fmt.Sprintf("%s/%s/%s/%s", interruption.IMDS, instance, s.kind, a.name)
+	return n
+}
+
+// topic tells which earlier announcement this one takes the place of.
+func (s subject) topic(a announcement) string {
+	if s.several {
+		return a.name
+	}
+	return ""
+}
+
+// A reading is what a path held at one moment.
+type reading struct {
+	body  []byte
+	found bool // false: 404, which is the normal answer
+	at    time.Time
 }
 
 // An announcement is what a path says: the parts of a notice that are found there,
-// and the name by which the same announcement is known again.
+// and the name by which the same announcement is known again, also by a later process.
 type announcement struct {
 	name   string
+	word   string // what is said of it at present, where that can change
 	notice interruption.Notice
 }
 
-// A watch is the state of polling one subject. It belongs to Run's goroutine, but
-// for mail, whose other end is a delivery.
+// one makes the reader of a path that holds one announcement or none. What parse returns
+// with an error is used if that error is usable.
+func one(parse func(body []byte, received time.Time) (announcement, error)) func(reading) ([]announcement, error) {
+	return func(r reading) ([]announcement, error) {
+		if !r.found {
+			return nil, nil
+		}
+		a, err := parse(r.body, r.at)
+		if a.name == "" || err != nil && !usable(err) {
+			return nil, err
+		}
+		return []announcement{a}, err
+	}
+}
+
+// A watch is the state of polling one subject. It belongs to Run's goroutine.
 type watch struct {
 	subject
-	mail     chan interruption.Notice
-	due      time.Time // zero: with the next round
+	box      *outbox   // shared with the other paths of the same kind
+	due      time.Time // zero: at once
 	read     time.Time // last good reading
+	failing  bool      // the last reading was none
+	odd      string    // the usable fault of which it was told last
 	backoff  *backoff.ExponentialBackOff
 	reporter reporter
 }
 
-func newWatch(s subject) *watch {
-	return &watch{subject: s, mail: make(chan interruption.Notice, 1), backoff: newBackoff()}
+func newWatch(s subject, box *outbox) *watch {
+	return &watch{subject: s, box: box, backoff: newBackoff()}
 }
 
-func (w *watch) succeed() {
-	w.due, w.read = time.Time{}, time.Now()
+func (w *watch) succeed(began time.Time, interval time.Duration) {
+	w.due, w.read, w.failing = began.Add(jittered(w.period(interval))), time.Now(), false
 	w.backoff.Reset()
 }
 
+// retry gives the watch a turn of its own: one path that is broken does not slow down the
+// others.
 func (w *watch) retry() {
-	w.due = time.Now().Add(bounded(w.backoff.NextBackOff()))
+	w.due, w.failing = time.Now().Add(bounded(w.backoff.NextBackOff())), true
+}
+
+// current is until when the watch knows what its path holds: now, as long as its readings
+// are good, however seldom they are; zero if it never knew.
+func (w *watch) current() time.Time {
+	if w.failing || w.read.IsZero() {
+		return w.read
+	}
+	return time.Now()
 }

@@ -23,6 +23,10 @@ const (
 	// that wait for SQS have taken room for a batch each.
 	maxInFlight = 2000
 
+	// noticesPerRoom is how many notices more than one a message may have for each place
+	// that it takes of maxInFlight. The largest that there can be fits, if not two.
+	noticesPerRoom = 8
+
 	// shutdownTimeout bounds what is still done after Run's context is canceled: the
 	// deletion of messages whose notices are on the Node by then, and the release of
 	// the others. One batch call and two repetitions fit; what does not get done
@@ -86,6 +90,7 @@ type Consumer struct {
 
 	retried  *memory // messages that were given back once, as their node was unknown
 	rejected *memory // messages that were found unreadable
+	sharing  sharing
 	previews *memory // in a dry run: messages whose outcome was counted
 }
 

@@ -281,7 +281,7 @@ func TestRejectedMessages(t *testing.T) {
 				f := &fakeClient{Attributes: tt.attributes}
 				r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})
 				f.send("1", "\x1b[31m\xff"+strings.Repeat("x", 100_000), 1)
-				f.send("2", testdata(t, "state_change.json"), 1)
+				f.send("2", testdata(t, "unsupported.json"), 1)
 				time.Sleep(3 * time.Second)
 				f.send("1", "\x1b[31m\xff"+strings.Repeat("x", 100_000), 2) // comes back if it was left
 				time.Sleep(10 * time.Minute)
@@ -523,33 +523,6 @@ func TestMessageAge(t *testing.T) {
 		}
 		if len(h.GetBucket()) != 12 || h.GetSchema() == 0 && h.ZeroThreshold == nil {
 			t.Error("want classic and native buckets")
-		}
-	})
-}
-
-// A message with several notices is settled when all are, and counted as the most
-// that became of any.
-func TestSeveralNotices(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		tries := map[string]int{}
-		a := &fakeAccepter{AcceptFunc: func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
-			tries[n.InstanceID]++
-			switch {
-			case n.InstanceID == "i-unknown":
-				return interruption.Unknown, nil
-			case tries[n.InstanceID] < 3:
-				return "", errAway
-			}
-			return interruption.Duplicate, nil
-		}}
-		c := New(Options{Client: &fakeClient{}, Accepter: a})
-		m := &message{received: time.Now(), notices: []interruption.Notice{{InstanceID: "i-unknown"}, {InstanceID: "i-away"}}}
-		got, err := c.settle(t.Context(), m)
-		if got != interruption.Duplicate || err != nil {
-			t.Errorf("settled as %s, %v, want duplicate", got, err)
-		}
-		if diff := cmp.Diff(map[string]int{"i-unknown": 1, "i-away": 3}, tries); diff != "" {
-			t.Error(diff)
 		}
 	})
 }

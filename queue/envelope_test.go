@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -131,7 +132,7 @@ func TestParseRejects(t *testing.T) {
 		{"instance id is long", strings.ReplaceAll(good, "i-1234567890abcdef0", strings.Repeat("i", 64)), outcomeMalformed, rejectInstanceID},
 		{"instance id ends badly", strings.ReplaceAll(good, "i-1234567890abcdef0", "i-"), outcomeMalformed, rejectInstanceID},
 		{"empty instance id", strings.ReplaceAll(good, "i-1234567890abcdef0", ""), outcomeMalformed, rejectField},
-		{"state change", testdata(t, "state_change.json"), outcomeUnsupported, rejectDetailType},
+		{"another kind", testdata(t, "unsupported.json"), outcomeUnsupported, rejectDetailType},
 		{"somebody else's spot warning", replace("aws.ec2", "my.app"), outcomeUnsupported, rejectSource},
 	}
 	for _, tt := range tests {
@@ -178,29 +179,52 @@ func FuzzParse(f *testing.F) {
 			if _, ok := errors.AsType[*rejection](err); !ok {
 				t.Fatalf("error is not a rejection: %v", err)
 			}
-			if len(notices) != 0 {
-				t.Fatal("notices beside an error")
-			}
-			return
 		}
-		if len(notices) == 0 {
-			t.Fatal("neither notices nor an error")
-		}
-		for _, n := range notices {
-			switch {
-			case n.Source != interruption.Queue, n.Kind == "", !validEventID(n.EventID), n.EventID == "":
-				t.Errorf("notice %+v", n)
-			case n.InstanceID == "" || len(n.InstanceID) > maxInstanceID || strings.ContainsAny(n.InstanceID, "/ \n\x00\""):
-				t.Errorf("instance id %q", n.InstanceID)
-			case !n.Received.Equal(received), n.Noticed.After(received), n.Noticed.Before(received.Add(-maxPast)):
-				t.Errorf("times of %+v", n)
-			case n.Kind.Certain() == n.Deadline.IsZero(), n.Deadline.After(received.Add(maxAhead + spotLead)):
-				t.Errorf("deadline of %+v", n)
-			case n.Action != "" && n.Action != actionTerminate && n.Action != actionStop && n.Action != actionHibernate:
-				t.Errorf("action %q", n.Action)
-			}
-		}
+		wellFormed(t, notices, received)
 	})
+}
+
+// wellFormed checks what every notice promises, whatever the message.
+func wellFormed(t *testing.T, notices []interruption.Notice, received time.Time) {
+	t.Helper()
+	seen := map[string]bool{}
+	for _, n := range notices {
+		switch {
+		case n.Source != interruption.Queue, !slices.Contains(interruption.Kinds(), n.Kind), n.EventID == "", len(n.EventID) > maxEventARN, !printable(n.EventID):
+			t.Errorf("notice %+v", n)
+		case !validInstanceID(n.InstanceID) || strings.ContainsAny(n.InstanceID, "/ \n\x00\"") || seen[n.InstanceID]:
+			t.Errorf("instance id %q", n.InstanceID)
+		case !n.Received.Equal(received), n.Noticed.After(received), n.Noticed.Before(received.Add(-maxPast)):
+			t.Errorf("times of %+v", n)
+		case n.Withdrawn && n.Kind != interruption.ScheduledEvent:
+			t.Errorf("withdrawn: %+v", n)
+		}
+		seen[n.InstanceID] = true
+
+		hasDeadline, hasHook, latest := true, false, received.Add(maxAhead+spotLead)
+		var actions []string
+		switch n.Kind {
+		case interruption.SpotInterruption:
+			actions = []string{"terminate", "stop", "hibernate"}
+		case interruption.CapacityReservationInterruption:
+			actions, latest = []string{"terminate", "stop", "hibernate"}, received.Add(maxCapacityLead)
+		case interruption.RebalanceRecommendation:
+			actions, hasDeadline = []string{""}, false
+		case interruption.StateChange:
+			actions, latest = []string{"stopping", "stopped", "shutting-down", "terminated"}, received
+		case interruption.ScheduledEvent:
+			actions, latest, hasDeadline = []string{"retirement", "stop", "reboot", "maintenance"}, received.Add(maxWindow), !n.Withdrawn || !n.Deadline.IsZero()
+		case interruption.InstanceTerminating:
+			actions, hasDeadline, hasHook = []string{"", "terminate"}, false, true
+		}
+		if !slices.Contains(actions, n.Action) || n.Deadline.IsZero() == hasDeadline || n.Deadline.After(latest) || (n.Hook != nil) != hasHook {
+			t.Errorf("notice %+v", n)
+		}
+		if h := n.Hook; h != nil && (h.Group == "" || h.Name == "" || len(h.Group) > maxHookText || len(h.Name) > maxHookText ||
+			h.Since.After(received) || h.Launching != (n.Action == "") || h.Until != nil || h.Heartbeats != 0 || h.Done) {
+			t.Errorf("hook %+v", *h)
+		}
+	}
 }
 
 // BenchmarkParse also gives the ratio to encoding/json's own decoding of the same

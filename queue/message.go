@@ -1,12 +1,13 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"golang.org/x/sync/errgroup"
 
 	"spot-handler/handler/interruption"
 )
@@ -19,6 +20,10 @@ const (
 	// Between failed attempts, give or take half.
 	firstAcceptBackoff = 200 * time.Millisecond
 	maxAcceptBackoff   = 5 * time.Second
+
+	// acceptsAtOnce is how many notices of one message are submitted side by side: a
+	// message about a thousand instances takes as long as a few dozen messages.
+	acceptsAtOnce = 32
 
 	// patience is how long past its deadline a notice is still worth trying for. EC2
 	// has acted by then; what is left to say, another consumer may say.
@@ -65,6 +70,8 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		c.hide(acts, m, 0)
+	case errors.Is(err, interruption.ErrNotYet) && c.dryRun:
+		// It comes back, and is asked about again.
 	case err != nil:
 		c.log.Error().Err(err).Str("message_id", m.id).Msg("gave up on message, left to the queue")
 		c.count(m, outcomeFailed)
@@ -73,11 +80,20 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	default:
 		c.delete(acts, m)
 		c.count(m, outcomeOf(verdict))
+		c.noteSharing(m, verdict)
 	}
 }
 
+// ignore ends a message that was understood and announces nothing to act on.
+func (c *Consumer) ignore(acts context.Context, m *message) {
+	c.delete(acts, m)
+	c.count(m, outcomeIgnored)
+}
+
 // settle submits the notices until Accept has returned nil for each, and returns
-// what became of the message: the most that became of any of its notices.
+// what became of the message: the most that became of any of its notices. Each notice is
+// settled once; but where some instances of a message are known and others are not, those
+// are looked up a second time, after lookAgain: the message is not given back for them.
 func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict, error) {
 	wait := &backoff.ExponentialBackOff{
 		InitialInterval:     firstAcceptBackoff,
@@ -85,37 +101,77 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 		Multiplier:          2,
 		MaxInterval:         maxAcceptBackoff,
 	}
-	var verdicts []interruption.Verdict
-	pending := slices.Clone(m.notices)
+	best, looked := interruption.Verdict(""), false
+	pending, unknown := m.notices, []interruption.Notice(nil)
 	for {
-		var failed error
-		pending = slices.DeleteFunc(pending, func(n interruption.Notice) bool {
-			verdict, err := c.accept(ctx, n)
-			if err != nil {
-				failed = err
-				return false
+		tried := c.acceptAll(ctx, pending)
+		var failed, notYet error
+		var left []interruption.Notice
+		for i, t := range tried {
+			switch {
+			case errors.Is(t.err, interruption.ErrNotYet):
+				notYet = t.err
+			case t.err != nil:
+				failed = t.err
+			case t.verdict == interruption.Unknown:
+				unknown = append(unknown, pending[i])
+				fallthrough
+			default:
+				best = stronger(best, t.verdict)
+				continue
 			}
-			verdicts = append(verdicts, verdict)
-			return true
-		})
-		if len(pending) == 0 {
+			left = append(left, pending[i])
+		}
+		pending = left
+		if failed == nil {
 			c.recover(&c.accepting, "notices can be accepted again")
-			return strongest(verdicts), nil
+		}
+		if len(pending) == 0 {
+			if best == interruption.Unknown || len(unknown) == 0 || looked {
+				return best, nil
+			}
+			if !sleep(ctx, lookAgain) {
+				return "", context.Cause(ctx)
+			}
+			pending, unknown, looked = unknown, nil, true
+			continue
 		}
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		if c.accepting.changed(reasonAccept) {
+		if failed != nil && c.accepting.changed(reasonAccept) {
 			c.log.Error().Err(failed).Str("message_id", m.id).Str("instance_id", pending[0].InstanceID).Msg("cannot accept notice, trying again")
 		}
-		left := time.Until(c.giveUpAt(m, pending))
-		if left <= 0 {
-			return "", failed
+		remaining := time.Until(c.giveUpAt(m, pending))
+		if remaining <= 0 {
+			return "", cmp.Or(failed, notYet)
 		}
-		if !sleep(ctx, min(wait.NextBackOff(), left)) {
+		if !sleep(ctx, min(wait.NextBackOff(), remaining)) {
 			return "", context.Cause(ctx)
 		}
 	}
+}
+
+// An attempt is what Accept said.
+type attempt struct {
+	verdict interruption.Verdict
+	err     error
+}
+
+// acceptAll submits notices side by side, as far as acceptsAtOnce lets it, and returns
+// what became of each.
+func (c *Consumer) acceptAll(ctx context.Context, notices []interruption.Notice) []attempt {
+	tried := make([]attempt, len(notices))
+	var calls errgroup.Group
+	calls.SetLimit(acceptsAtOnce)
+	for i, n := range notices {
+		calls.Go(func() error {
+			tried[i].verdict, tried[i].err = c.accept(ctx, n)
+			return nil
+		})
+	}
+	_ = calls.Wait() // each attempt keeps its own error
+	return tried
 }
 
 func (c *Consumer) accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
@@ -149,10 +205,11 @@ func (c *Consumer) worthAnotherLook(acts context.Context, m *message) bool {
 	return m.receives < 2 && !c.redrive.wait(acts).lastReceive(m.receives) && c.retried.add(m.id)
 }
 
-// strongest is what a message with several notices is counted as.
-func strongest(verdicts []interruption.Verdict) interruption.Verdict {
+// stronger is the one of two verdicts that says more; a message with several notices is
+// counted as the strongest of all.
+func stronger(a, b interruption.Verdict) interruption.Verdict {
 	for _, v := range interruption.Verdicts() { // Accepted first, Unknown last
-		if slices.Contains(verdicts, v) {
+		if v == a || v == b {
 			return v
 		}
 	}
@@ -161,15 +218,25 @@ func strongest(verdicts []interruption.Verdict) interruption.Verdict {
 
 // reject ends a message that cannot be read.
 func (c *Consumer) reject(acts context.Context, m *message, err error, preview string) {
-	r, _ := errors.AsType[*rejection](err)
-	if c.rejected.add(m.id) { // else it was left before, and has come back
-		c.log.Warn().Err(err).Str("message_id", m.id).Str("reason", string(r.reason)).Time("sent", m.sent).Str("body", preview).Msg("cannot use message")
-		c.metrics.rejected(r.reason).Inc()
+	if c.tellRejection(m, err, preview, "cannot use message") {
+		r, _ := errors.AsType[*rejection](err)
 		c.metrics.messages(r.outcome).Inc()
 	}
 	if policy := c.redrive.wait(acts); policy.known && !policy.exists {
 		c.delete(acts, m)
 	}
+}
+
+// tellRejection logs and counts what is wrong with a message, unless it was left before
+// and has come back; it reports whether it has.
+func (c *Consumer) tellRejection(m *message, err error, preview, text string) bool {
+	if !c.rejected.add(m.id) {
+		return false
+	}
+	r, _ := errors.AsType[*rejection](err)
+	c.log.Warn().Err(err).Str("message_id", m.id).Str("reason", string(r.reason)).Time("sent", m.sent).Str("body", preview).Msg(text)
+	c.metrics.rejected(r.reason).Inc()
+	return true
 }
 
 // delete removes a message from the queue. What cannot be deleted before it is
@@ -197,5 +264,7 @@ func (c *Consumer) count(m *message, o outcome) {
 		return
 	}
 	c.metrics.messages(o).Inc()
-	c.metrics.age.Observe(max(0, m.received.Sub(m.notices[0].Noticed)).Seconds())
+	if len(m.notices) > 0 {
+		c.metrics.age.Observe(max(0, m.received.Sub(m.notices[0].Noticed)).Seconds())
+	}
 }

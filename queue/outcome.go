@@ -11,6 +11,8 @@ const (
 	outcomeForeign     outcome = "foreign" // no Node of this cluster, also not on a second look
 	outcomeStale       outcome = "stale"
 	outcomeIgnored     outcome = "ignored"
+	outcomeCompleted   outcome = "completed" // no Node to drain, its lifecycle hook completed
+	outcomeUnmanaged   outcome = "unmanaged" // without the tag that --managed-tag asks for
 	outcomeMalformed   outcome = "malformed"
 	outcomeUnsupported outcome = "unsupported"
 	outcomeFailed      outcome = "failed" // could not be accepted in time
@@ -18,7 +20,7 @@ const (
 
 func outcomes() []outcome {
 	return []outcome{
-		outcomeAccepted, outcomeDuplicate, outcomeForeign, outcomeStale, outcomeIgnored,
+		outcomeAccepted, outcomeDuplicate, outcomeForeign, outcomeStale, outcomeIgnored, outcomeCompleted, outcomeUnmanaged,
 		outcomeMalformed, outcomeUnsupported, outcomeFailed,
 	}
 }
@@ -31,6 +33,10 @@ func outcomeOf(v interruption.Verdict) outcome {
 		return outcomeStale
 	case interruption.Ignored:
 		return outcomeIgnored
+	case interruption.Completed:
+		return outcomeCompleted
+	case interruption.Unmanaged:
+		return outcomeUnmanaged
 	case interruption.Unknown:
 		return outcomeForeign
 	}

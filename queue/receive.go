@@ -131,17 +131,30 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 	}
 	body := aws.ToString(m.Body)
 	notices, err := parse(body, now)
+	preview := ""
 	if err != nil {
-		preview := strings.Clone(body[:min(len(body), maxPreview)])
-		c.work.Go(func() {
-			defer c.room.Release(1)
-			c.reject(acts, msg, err, preview)
-		})
-		return
+		preview = strings.Clone(body[:min(len(body), maxPreview)])
 	}
 	msg.notices = notices
+	room := int64(1 + len(notices)/noticesPerRoom)
+	if room > 1 && !c.room.TryAcquire(room-1) {
+		c.room.Release(1)
+		c.log.Debug().Str("message_id", msg.id).Int("notices", len(notices)).Msg("no room for message, left to the queue")
+		return
+	}
 	c.work.Go(func() {
-		defer c.room.Release(1)
+		defer c.room.Release(room)
+		switch {
+		case err != nil && len(notices) == 0:
+			c.reject(acts, msg, err, preview)
+			return
+		case err != nil:
+			c.tellRejection(msg, err, preview, "cannot use part of message")
+		}
+		if len(notices) == 0 {
+			c.ignore(acts, msg)
+			return
+		}
 		c.handle(ctx, acts, msg)
 	})
 }

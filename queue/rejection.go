@@ -15,11 +15,12 @@ const (
 	rejectInstanceID rejectReason = "instance_id" // cannot be an instance's id
 	rejectDetailType rejectReason = "detail_type" // a kind that is not understood
 	rejectSource     rejectReason = "source"      // not from the service that owns the kind
+	rejectState      rejectReason = "state"       // a state or transition that is not understood
 )
 
 func rejectReasons() []rejectReason {
 	return []rejectReason{
-		rejectTooLarge, rejectJSON, rejectField, rejectTime, rejectInstanceID, rejectDetailType, rejectSource,
+		rejectTooLarge, rejectJSON, rejectField, rejectTime, rejectInstanceID, rejectDetailType, rejectSource, rejectState,
 	}
 }
 

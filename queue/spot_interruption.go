@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"encoding/json"
 	"time"
 
 	"spot-handler/handler/interruption"
@@ -11,18 +12,7 @@ import (
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 const spotLead = 120 * time.Second
 
-// The actions that EC2 documents.
-const (
-	actionTerminate = "terminate"
-	actionStop      = "stop"
-	actionHibernate = "hibernate"
-)
-
 // parseSpotInterruption reads an "EC2 Spot Instance Interruption Warning".
-//
-// An action that EC2 does not document is taken for a termination: the message says
-// that the instance is interrupted, whatever the word for it, and pods that were
-// moved for nothing cost less than pods that were not moved.
 func parseSpotInterruption(e envelope, received time.Time) ([]interruption.Notice, error) {
 	detail, err := e.detailFields()
 	if err != nil {
@@ -32,7 +22,7 @@ func parseSpotInterruption(e envelope, received time.Time) ([]interruption.Notic
 	if err != nil {
 		return nil, err
 	}
-	action, err := textField(detail, "instance-action")
+	action, err := actionField(detail)
 	if err != nil {
 		return nil, err
 	}
@@ -40,12 +30,25 @@ func parseSpotInterruption(e envelope, received time.Time) ([]interruption.Notic
 	n := e.notice(interruption.SpotInterruption, instance, received)
 	n.Action = action
 	n.Deadline = e.time.Add(spotLead)
-	switch action {
-	case actionTerminate, actionStop:
-	case actionHibernate: // begins at once, without the two minutes
+	if action == interruption.ActionHibernate { // begins at once, without the two minutes
 		n.Deadline = received
-	default:
-		n.Action = actionTerminate
 	}
 	return []interruption.Notice{n}, nil
+}
+
+// actionField returns what EC2 is about to do to the instance.
+//
+// An action that EC2 does not document is taken for a termination: the message says
+// that the instance is interrupted, whatever the word for it, and pods that were
+// moved for nothing cost less than pods that were not moved.
+func actionField(detail map[string]json.RawMessage) (string, error) {
+	action, err := textField(detail, "instance-action")
+	if err != nil {
+		return "", err
+	}
+	switch action {
+	case interruption.ActionTerminate, interruption.ActionStop, interruption.ActionHibernate:
+		return action, nil
+	}
+	return interruption.ActionTerminate, nil
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"spot-handler/handler"
+	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/asg"
 	"spot-handler/imds"
@@ -26,7 +28,7 @@ func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus
 		return nil, fmt.Errorf("load AWS configuration: %w", err)
 	}
 	return imds.New(imds.Options{
-		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Interval: cfg.pollInterval,
+		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.watch.kinds(), Interval: cfg.pollInterval,
 		Registerer: registry, Logger: logger,
 	}), nil
 }
@@ -46,9 +48,22 @@ func newGroups(ctx context.Context, conf aws.Config, index *nodes.Index, notify 
 		return nil, err
 	}
 	return asg.New(asg.Options{
-		AutoScaling: autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} }),
-		EC2:         ec2, Nodes: index, Notify: notify, Registerer: registry, Logger: logger,
+		AutoScaling: autoScaling(conf), EC2: ec2, Nodes: index, Notify: notify, Registerer: registry, Logger: logger,
 	}), nil
+}
+
+// hookOptions say how lifecycle hooks are answered: in imds mode not at all.
+func hookOptions(cfg config, conf aws.Config, registry prometheus.Registerer, logger zerolog.Logger) handler.HookOptions {
+	o := handler.HookOptions{Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil}
+	if cfg.mode == modeQueue {
+		o.Hooks = lifecycle.New(lifecycle.Options{AutoScaling: autoScaling(conf), Registerer: registry, Logger: logger})
+	}
+	return o
+}
+
+// autoScaling is a client that tries nothing again: those who use it do.
+func autoScaling(conf aws.Config) *autoscaling.Client {
+	return autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
 }
 
 // regionalConfig is the AWS configuration, with the queue's region where none is given.

@@ -34,6 +34,7 @@ type config struct {
 	nodeName     string
 	pollInterval time.Duration
 	drain        bool
+	watch        watch
 	// source: queue
 	queueURL       string
 	receivers      int
@@ -46,6 +47,12 @@ type config struct {
 	blocked   string
 	margin    time.Duration
 	rebalance string
+
+	scheduledLead time.Duration
+
+	hookTimeout       time.Duration
+	heartbeatInterval time.Duration // queue
+	heartbeatUntil    time.Duration // queue
 
 	provisioner string
 	fallback    map[string]string
@@ -84,8 +91,9 @@ func (c *config) define() []group {
 	switch c.mode {
 	case modeIMDS:
 		source.StringVar(&c.nodeName, "node-name", "", "the Node that this process runs on; also $NODE_NAME (required)")
-		source.DurationVar(&c.pollInterval, "poll-interval", 2*time.Second, "time between two looks at the metadata service; AWS advises 5s or less")
+		source.DurationVar(&c.pollInterval, "poll-interval", 2*time.Second, "time between two looks for a spot notice; AWS advises 5s or less. The rest is looked for every second time, scheduled events every 15th")
 		source.BoolVar(&c.drain, "drain", true, "drain the node too; with --drain=false it is only marked, and the queue deployment drains it")
+		c.watch.define(source.FlagSet)
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
 		source.IntVar(&c.receivers, "receivers", 4, "receive calls kept open at the same time; each takes up to 10 messages")
@@ -98,6 +106,13 @@ func (c *config) define() []group {
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
 	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline)")
+
+	evict.DurationVar(&c.scheduledLead, "scheduled-lead", 30*time.Minute, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
+	evict.DurationVar(&c.hookTimeout, "hook-timeout", 5*time.Minute, "how long an Auto Scaling group is taken to wait for an instance that it ends, where the lifecycle hook's own timeout cannot be known")
+	if c.mode == modeQueue {
+		evict.DurationVar(&c.heartbeatInterval, "heartbeat-interval", 0, "how often a group is asked to go on waiting while its node is drained, such as 1m; less than the hook's timeout, else half of that is taken; 0 is never: the drain has the hook's timeout")
+		evict.DurationVar(&c.heartbeatUntil, "heartbeat-until", time.Hour, "how long a group waits in all with --heartbeat-interval; not longer than AWS allows, nor shorter than the hook's timeout")
+	}
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
@@ -217,6 +232,12 @@ func (c *config) validate() (problems []error) {
 	if c.margin < 0 || c.margin > 100*time.Second {
 		bad("margin", "%s: want 0s to 100s, as EC2 gives two minutes in all", c.margin)
 	}
+	if c.scheduledLead < 0 {
+		bad("scheduled-lead", "%s: want 0s or more", c.scheduledLead)
+	}
+	if c.hookTimeout < 30*time.Second || c.hookTimeout > 2*time.Hour {
+		bad("hook-timeout", "%s: want 30s to 2h, as AWS has it", c.hookTimeout)
+	}
 	if c.replacementTTL != 0 && c.replacementTTL < 30*time.Second {
 		bad("replacement-ttl", "%s: want 0s (keep it) or at least 30s, as pods need some time to come", c.replacementTTL)
 	}
@@ -238,12 +259,23 @@ func (c *config) validate() (problems []error) {
 		if c.pollInterval < 500*time.Millisecond || c.pollInterval > 30*time.Second {
 			bad("poll-interval", "%s: want 500ms to 30s", c.pollInterval)
 		}
+		if err := c.watch.validate(); err != nil {
+			problems = append(problems, err)
+		}
 	case modeQueue:
 		if u, err := url.Parse(c.queueURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 			bad("queue-url", "%q: want the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler", c.queueURL)
 		}
 		if c.receivers < 1 || c.receivers > 64 {
 			bad("receivers", "%d: want 1 to 64", c.receivers)
+		}
+		if c.heartbeatInterval != 0 && (c.heartbeatInterval < 10*time.Second || c.heartbeatInterval > 2*time.Hour) {
+			bad("heartbeat-interval", "%s: want 0s (none), or 10s to 2h, which is the longest timeout of a hook", c.heartbeatInterval)
+		}
+		if c.heartbeatUntil < 30*time.Second || c.heartbeatUntil > 48*time.Hour {
+			bad("heartbeat-until", "%s: want 30s to 48h, as AWS has it", c.heartbeatUntil)
+		} else if c.heartbeatUntil <= c.heartbeatInterval {
+			bad("heartbeat-until", "%s: want more than --heartbeat-interval", c.heartbeatUntil)
 		}
 		if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
 			bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -43,6 +44,19 @@ func TestNodeNameFromTheDownwardAPI(t *testing.T) {
 	}
 }
 
+func TestWatchedKinds(t *testing.T) {
+	for want, args := range map[string][]string{
+		"[spot-interruption instance-terminating rebalance-recommendation scheduled-event]": nil,
+		"[spot-interruption]":    {"--watch-lifecycle=false", "--watch-rebalance=false", "--watch-scheduled-events=false"},
+		"[instance-terminating]": {"--watch-spot=false", "--watch-rebalance=false", "--watch-scheduled-events=false"},
+	} {
+		cfg, _, err := parse(append([]string{"imds", "--node-name=a"}, args...), env(nil), nil)
+		if got := fmt.Sprint(cfg.watch.kinds()); err != nil || got != want {
+			t.Errorf("%v: watches %s, %v; want %s", args, got, err, want)
+		}
+	}
+}
+
 // All problems are named at once, each with its flag and variable.
 func TestParseNamesAllProblems(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -66,7 +80,10 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"placeholders": {[]string{"imds", "--node-name=a", "--fallback-selector=a b", "--placeholder-namespace=A_", "--placeholder-image="}, nil,
 			[]string{"--fallback-selector (SPOT_HANDLER_FALLBACK_SELECTOR)", "--placeholder-namespace (", "--placeholder-image ("}},
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
-		"queue url":            {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
+		"nothing to watch": {[]string{"imds", "--node-name=a", "--watch-spot=false", "--watch-lifecycle=false", "--watch-rebalance=false"},
+			map[string]string{"SPOT_HANDLER_WATCH_SCHEDULED_EVENTS": "false"},
+			[]string{"--watch-spot (SPOT_HANDLER_WATCH_SPOT)", "--watch-lifecycle (", "--watch-rebalance (", "--watch-scheduled-events (", "want one at least"}},
+		"queue url": {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := parse(tt.args, env(tt.env), nil)

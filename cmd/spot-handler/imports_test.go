@@ -16,11 +16,13 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/imds":                            {"spot-handler/handler/interruption"},
 		"spot-handler/queue":                           {"spot-handler/handler/interruption"},
 		"spot-handler/drain":                           {},
+		"spot-handler/handler/awsfault":                {},
+		"spot-handler/handler/lifecycle":               {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/handler/nodes":                   {"spot-handler/handler/interruption"},
 		"spot-handler/handler/notify":                  {"spot-handler/handler/interruption"},
 		"spot-handler/handler/provisioner":             {"spot-handler/handler/interruption"},
 		"spot-handler/handler/provisioner/karpenter":   {"spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
-		"spot-handler/handler/provisioner/asg":         {"spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/asg":         {"spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/placeholder": {"spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
 	}
 	for pkg, want := range allowed {

@@ -80,7 +80,7 @@ func (l *lease) keep(ctx context.Context) error {
 		defer l.way.set(time.Time{})
 	}
 	for {
-		if pause(ctx) != nil {
+		if pauseUntil(ctx, renewed.Add(renewDeadline)) != nil {
 			return nil
 		}
 		started := time.Now()
@@ -189,7 +189,16 @@ func holder(l *coordinationv1.Lease) string {
 // pause waits for about retryPeriod, jittered so that replicas do not come together,
 // and returns ctx's error if that ends first.
 func pause(ctx context.Context) error {
-	t := time.NewTimer(retryPeriod*9/10 + rand.N(retryPeriod/5))
+	return pauseUntil(ctx, time.Time{})
+}
+
+// pauseUntil is a pause that ends at the latest at the given time, if that is not zero.
+func pauseUntil(ctx context.Context, latest time.Time) error {
+	wait := retryPeriod*9/10 + rand.N(retryPeriod/5)
+	if !latest.IsZero() {
+		wait = min(wait, time.Until(latest))
+	}
+	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-ctx.Done():

@@ -12,6 +12,7 @@ import (
 	"spot-handler/drain"
 	"spot-handler/handler"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 	"spot-handler/imds"
@@ -37,6 +38,7 @@ func wired(t *testing.T) []*prometheus.Registry {
 		} else {
 			queue.New(queue.Options{Registerer: registry, Logger: zerolog.Nop()})
 			newLeader(registry)
+			lifecycle.New(lifecycle.Options{Registerer: registry, Logger: zerolog.Nop()})
 		}
 		registries = append(registries, registry)
 	}

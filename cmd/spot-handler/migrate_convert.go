@@ -46,14 +46,16 @@ func watching(flag string) func(*migration, setting, string) {
 	}
 }
 
-// heartbeat takes over the interval, which is in seconds.
-func heartbeat(m *migration, s setting, value string) {
-	seconds, err := strconv.Atoi(value)
-	switch {
-	case err != nil:
-		m.lose(s.nameIn(m.given)+"="+value, "is no number of seconds")
-	case seconds > 0 && m.mode == modeQueue:
-		m.flag("heartbeat-interval", value+"s")
+// seconds takes over a number of them as a duration, in queue mode. -1 is none.
+func seconds(flag string) func(*migration, setting, string) {
+	return func(m *migration, s setting, value string) {
+		number, err := strconv.Atoi(value)
+		switch {
+		case err != nil:
+			m.lose(s.nameIn(m.given)+"="+value, "is no number of seconds")
+		case number > 0 && m.mode == modeQueue:
+			m.flag(flag, value+"s")
+		}
 	}
 }
 

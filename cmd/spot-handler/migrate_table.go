@@ -41,8 +41,8 @@ var settings = []setting{
 		here: "`--watch-lifecycle`", remark: "imds mode; in queue mode the queue's rules say what is handled"},
 	{variable: "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS", value: "completeLifecycleActionDelaySeconds", fallback: "-1",
 		remark: "a lifecycle action is completed as soon as the node is drained"},
-	{variable: "HEARTBEAT_INTERVAL", value: "heartbeatInterval", fallback: "-1", here: "`--heartbeat-interval`", convert: heartbeat, remark: "queue mode; seconds there, a duration here"},
-	{variable: "HEARTBEAT_UNTIL", value: "heartbeatUntil", fallback: "-1", remark: "heartbeats end with the drain"},
+	{variable: "HEARTBEAT_INTERVAL", value: "heartbeatInterval", fallback: "-1", here: "`--heartbeat-interval`", convert: seconds("heartbeat-interval"), remark: "queue mode; seconds there, a duration here"},
+	{variable: "HEARTBEAT_UNTIL", value: "heartbeatUntil", fallback: "-1", here: "`--heartbeat-until`", convert: seconds("heartbeat-until"), remark: "as above"},
 
 	// The queue.
 	{variable: "QUEUE_URL", value: "queueURL", here: "`--queue-url`", flag: "queue-url",

@@ -54,7 +54,7 @@ func TestMigrateKnowsEverySetting(t *testing.T) {
 }
 
 // flagsToCome are named in the tables, and are not there yet.
-var flagsToCome = []string{"--watch-spot", "--watch-rebalance", "--watch-scheduled-events", "--watch-lifecycle", "--heartbeat-interval", "--managed-tag"}
+var flagsToCome = []string{"--managed-tag"}
 
 // A row says what there is here, or why there is nothing; what it is taken over to exists.
 func TestMigrateTables(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 )
 
@@ -67,7 +67,7 @@ func (r resource[T]) Delete(ctx context.Context, name string, opts metav1.Delete
 }
 
 // Watch follows the objects that opts select.
-func (r resource[T]) Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
+func (r resource[T]) Watch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	opts.Watch = true
 	return r.of(r.client.Get(), &opts).Timeout(serverTimeout(opts)).Watch(ctx)
 }

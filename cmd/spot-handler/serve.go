@@ -99,8 +99,8 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	})
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider,
-		Events: notify.All{events, webhook},
-		Node:   cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), ReleaseNode: cfg.release,
+		Events: notify.All{events, webhook}, Lifecycle: hookOptions(cfg, conf, registry, logger),
+		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
 		Registerer: registry, Logger: part(logger, "handler"),
 	}
 	h = handler.New(options)

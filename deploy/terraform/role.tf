@@ -22,8 +22,8 @@ locals {
     Resource = var.kms_key_arn
   }]
 
-  # What replacing nodes of Auto Scaling groups needs besides. The two Describe actions
-  # know no resources.
+  # What replacing nodes of Auto Scaling groups and answering their lifecycle hooks needs
+  # besides. The Describe actions know no resources.
   replace_nodes = [
     {
       Sid    = "KnowGroups"
@@ -31,6 +31,7 @@ locals {
       Action = [
         "autoscaling:DescribeAutoScalingInstances",
         "autoscaling:DescribeAutoScalingGroups",
+        "autoscaling:DescribeLifecycleHooks",
       ]
       Resource = "*"
     },
@@ -38,6 +39,16 @@ locals {
       Sid       = "DetachNodes"
       Effect    = "Allow"
       Action    = "autoscaling:DetachInstances"
+      Resource  = "arn:${local.partition}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/*"
+      Condition = { StringEquals = { "autoscaling:ResourceTag/${local.tag}" = var.tag_value } }
+    },
+    {
+      Sid    = "AnswerHooks"
+      Effect = "Allow"
+      Action = [
+        "autoscaling:CompleteLifecycleAction",
+        "autoscaling:RecordLifecycleActionHeartbeat",
+      ]
       Resource  = "arn:${local.partition}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/*"
       Condition = { StringEquals = { "autoscaling:ResourceTag/${local.tag}" = var.tag_value } }
     },

@@ -25,6 +25,53 @@ locals {
         detail-type = ["EC2 Instance Rebalance Recommendation"]
       }
     }
+    capacity-reservation = {
+      enabled     = true
+      description = "an instance's capacity reservation is taken back in two minutes"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["EC2 Capacity Reservation Instance Interruption Warning"]
+      }
+    }
+    scheduled-event = {
+      enabled     = var.scheduled_events
+      description = "maintenance of instances is announced"
+      pattern = {
+        source      = ["aws.health"]
+        detail-type = ["AWS Health Event"]
+        detail = {
+          service           = ["EC2"]
+          eventTypeCategory = ["scheduledChange"]
+        }
+      }
+    }
+    state-change = {
+      enabled     = var.state_changes
+      description = "an instance stops or is gone"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["EC2 Instance State-change Notification"]
+        detail = {
+          state = ["stopping", "stopped", "shutting-down", "terminated"] # one that starts is nobody's concern
+        }
+      }
+    }
+    terminate-hook = {
+      enabled     = var.terminate_hooks
+      description = "an Auto Scaling group waits to terminate an instance"
+      pattern = {
+        source      = ["aws.autoscaling"]
+        detail-type = ["EC2 Instance-terminate Lifecycle Action"]
+      }
+    }
+    launch-hook = {
+      enabled     = var.launch_hooks
+      description = "an Auto Scaling group waits for an instance that it launched"
+      pattern = {
+        source      = ["aws.autoscaling"]
+        detail-type = ["EC2 Instance-launch Lifecycle Action"]
+      }
+    }
   }
 
   rules = { for key, kind in local.kinds : key => kind if kind.enabled }

@@ -28,6 +28,30 @@ variable "rebalance_recommendations" {
   default     = true
 }
 
+variable "scheduled_events" {
+  description = "Whether maintenance, reboots and retirements that AWS Health announces for instances are sent to the queue."
+  type        = bool
+  default     = true
+}
+
+variable "state_changes" {
+  description = "Whether the queue is told of instances that stop or shut down, and have stopped or terminated, for whatever reason."
+  type        = bool
+  default     = true
+}
+
+variable "terminate_hooks" {
+  description = "Whether lifecycle hooks of Auto Scaling groups for instances that they terminate are sent to the queue. Say false where groups send them there themselves."
+  type        = bool
+  default     = true
+}
+
+variable "launch_hooks" {
+  description = "Whether lifecycle hooks of Auto Scaling groups for instances that they launch are sent to the queue, to be completed when the Node is Ready. Say true only where nobody else completes them."
+  type        = bool
+  default     = false
+}
+
 # ---- Queue
 
 variable "message_retention_seconds" {
@@ -100,7 +124,7 @@ variable "permissions_boundary_arn" {
 # ---- Nodes of Auto Scaling groups
 
 variable "auto_scaling_groups" {
-  description = "Whether the role may have nodes of Auto Scaling groups replaced: detach an instance, which makes the group launch another, and terminate it when it is drained. Karpenter needs none of this."
+  description = "Whether the role may have nodes of Auto Scaling groups replaced: detach an instance, which makes the group launch another, and terminate it when it is drained; and answer their lifecycle hooks. Karpenter needs none of this."
   type        = bool
   default     = false
 }

@@ -46,6 +46,7 @@ type group struct {
 	suspended         []string
 	members           []*instance // in the order in which they came
 	launched          int
+	hooks             []Hook
 }
 
 // NewInstanceID returns an id of the usual form.
@@ -152,7 +153,7 @@ func (s *Server) keep(g *group) {
 	}
 	counted := 0
 	for _, i := range g.members {
-		if i.Lifecycle == Pending || i.Lifecycle == InService {
+		if i.Lifecycle == Pending || i.Lifecycle == PendingWait || i.Lifecycle == InService {
 			counted++
 		}
 	}
@@ -166,6 +167,9 @@ func (s *Server) keep(g *group) {
 				return
 			}
 			i.Lifecycle = InService
+			if s.begin(i, Launching) {
+				i.Lifecycle = PendingWait // it boots all the same
+			}
 			if s.opts.Booted != nil {
 				go s.opts.Booted(i.Instance)
 			}
@@ -226,20 +230,27 @@ func (s *Server) terminate(ids []string) *apiError {
 		if i.State != Running {
 			continue
 		}
-		i.State = ShuttingDown
 		if g := s.groups[i.Group]; g != nil {
 			i.Lifecycle = Terminating
-			s.keep(g)
 		}
-		s.after(s.opts.Leave, func() {
-			i.State = Terminated
-			s.remove(i)
-			if s.opts.Ended != nil {
-				go s.opts.Ended(i.Instance)
-			}
-		})
+		s.end(i)
 	}
 	return nil
+}
+
+// end ends an instance in EC2.
+func (s *Server) end(i *instance) {
+	i.State = ShuttingDown
+	if g := s.groups[i.Group]; g != nil {
+		s.keep(g)
+	}
+	s.after(s.opts.Leave, func() {
+		i.State = Terminated
+		s.remove(i)
+		if s.opts.Ended != nil {
+			go s.opts.Ended(i.Instance)
+		}
+	})
 }
 
 // lookup is the group of that name.

@@ -31,10 +31,15 @@ type action struct {
 }
 
 var actions = map[string]action{
-	"DescribeAutoScalingInstances": {autoScaling, "InstanceIds.member.", (*Server).describeInstances},
-	"DescribeAutoScalingGroups":    {autoScaling, "AutoScalingGroupNames.member.", (*Server).describeGroups},
-	"DetachInstances":              {autoScaling, "InstanceIds.member.", (*Server).detachInstances},
-	"TerminateInstances":           {ec2, "InstanceId.", (*Server).terminateInstances},
+	"DescribeAutoScalingInstances":        {autoScaling, "InstanceIds.member.", (*Server).describeInstances},
+	"DescribeAutoScalingGroups":           {autoScaling, "AutoScalingGroupNames.member.", (*Server).describeGroups},
+	"DetachInstances":                     {autoScaling, "InstanceIds.member.", (*Server).detachInstances},
+	"TerminateInstanceInAutoScalingGroup": {autoScaling, "", (*Server).terminateInGroup},
+	"PutLifecycleHook":                    {autoScaling, "", (*Server).putLifecycleHook},
+	"DescribeLifecycleHooks":              {autoScaling, "LifecycleHookNames.member.", (*Server).describeLifecycleHooks},
+	"CompleteLifecycleAction":             {autoScaling, "", (*Server).completeLifecycleAction},
+	"RecordLifecycleActionHeartbeat":      {autoScaling, "", (*Server).recordLifecycleActionHeartbeat},
+	"TerminateInstances":                  {ec2, "InstanceId.", (*Server).terminateInstances},
 }
 
 // ServeHTTP answers as the services do. It is exported so that a Server is an http.Handler; clients go through URL.
@@ -96,6 +101,9 @@ func signedFor(svc service, authorization string) bool {
 // list reads the values of a list parameter, such as InstanceIds.member.1 and so on.
 func list(form url.Values, prefix string) []string {
 	var values []string
+	if prefix == "" {
+		return nil
+	}
 	for n := 1; ; n++ {
 		v, ok := form[prefix+strconv.Itoa(n)]
 		if !ok {

@@ -2,7 +2,7 @@
 //
 // It speaks the AWS Query protocol of Auto Scaling and the EC2 Query protocol, with the limits, the states and the errors
 // of the real services: groups keep their desired size, a detached instance is replaced, an instance can be detached
-// once, one bad id fails a whole call. Scaling policies, hooks, load balancers and prices are not emulated. Requests have
+// once, one bad id fails a whole call, a group waits at its lifecycle hooks. Scaling policies, load balancers and prices are not emulated. Requests have
 // to carry a signature for the right service; it is not checked.
 //
 // What takes minutes in EC2 takes what Options say. The state is in memory under one mutex. All methods are safe for
@@ -29,6 +29,9 @@ type Options struct {
 	// Leave is how long a detached instance is still listed, as Detaching; 0 is 100 ms.
 	Leave time.Duration
 
+	// Waiting is called when a group begins to wait at a lifecycle hook, as the message is sent then.
+	Waiting func(Wait)
+
 	// Booted is called when a launched instance comes into service: here its Node joins. Ended is called when an instance
 	// has been terminated. Each call has a goroutine of its own; they may be nil.
 	Booted, Ended func(Instance)
@@ -48,6 +51,7 @@ type Server struct {
 	mu        sync.Mutex
 	groups    map[string]*group
 	instances map[string]*instance
+	waits     []*wait
 	faults    []*fault
 	requests  map[string]int
 	largest   map[string]int

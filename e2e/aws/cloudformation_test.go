@@ -71,8 +71,16 @@ func parametersOf(s settings) map[string]string {
 			p[name] = value
 		}
 	}
-	if s.withoutRebalance {
-		p["RebalanceRecommendations"] = "false"
+	for name, off := range map[string]bool{
+		"RebalanceRecommendations": s.withoutRebalance, "ScheduledEvents": s.withoutScheduled,
+		"StateChanges": s.withoutStates, "TerminateHooks": s.withoutTerminate,
+	} {
+		if off {
+			p[name] = "false"
+		}
+	}
+	if s.launchHooks {
+		p["LaunchHooks"] = "true"
 	}
 	if s.autoScaling {
 		p["AutoScalingGroups"] = "true"

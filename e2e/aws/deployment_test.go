@@ -20,6 +20,10 @@ const (
 // value leaves all to the defaults.
 type settings struct {
 	withoutRebalance bool
+	withoutScheduled bool // scheduled events
+	withoutStates    bool // state changes
+	withoutTerminate bool // terminate hooks
+	launchHooks      bool
 	kmsKey           string
 	alarmTopic       string
 	credentials      string

@@ -11,16 +11,19 @@ import (
 type kind struct {
 	detailType, source string
 
-	// pattern is the rule's, as it stands in both templates once the daemon parses the
-	// kind: the narrowest that loses no message of use. Until then no template has it.
+	// pattern is the rule's, as it stands in both templates: the narrowest that loses no
+	// message of use.
 	pattern string
+
+	// optIn: the rule is made only where the operator asks for it.
+	optIn bool
 
 	// In testdata/events: messages of the kind that the daemon has a use for, and such
 	// that it has none for.
 	wanted, unwanted []string
 }
 
-// kinds are those that the daemon parses or is to parse. A kind that is new in package
+// kinds are those that the daemon parses. A kind that is new in package
 // queue fails TestRulesAreWhatTheDaemonParses until it is here and has its rule in
 //
 //   - deploy/cloudformation: the rule, its parameter and condition, and its ARN in the
@@ -59,6 +62,12 @@ var kinds = []kind{
 		wanted:  []string{"lifecycle_terminate.json"},
 	},
 	{
+		// Not everybody's hooks wait for a Node: somebody else may have to complete them.
+		detailType: "EC2 Instance-launch Lifecycle Action", source: "aws.autoscaling",
+		pattern: `{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-launch Lifecycle Action"]}`,
+		wanted:  []string{"lifecycle_launch.json"}, optIn: true,
+	},
+	{
 		detailType: "AWS Health Event", source: "aws.health",
 		pattern: `{"source": ["aws.health"], "detail-type": ["AWS Health Event"],
 			"detail": {"service": ["EC2"], "eventTypeCategory": ["scheduledChange"]}}`,
@@ -70,7 +79,7 @@ var kinds = []kind{
 // foreign are messages that no rule may match: other events of the same services, and the
 // words of EC2 in the mouth of somebody else.
 var foreign = []string{
-	"other_detail_type.json", "other_source.json", "lifecycle_launch.json", "capacity_reclaimed.json",
+	"other_detail_type.json", "other_source.json", "capacity_reclaimed.json",
 }
 
 // sample reads a message.

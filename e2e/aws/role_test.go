@@ -7,15 +7,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// groupsBackend is the package that the setting for Auto Scaling groups is for; all
-// other packages' calls are what the role may always do.
-const groupsBackend = "handler/provisioner/asg"
+// ofGroups are the packages that the setting for Auto Scaling groups is for; all other
+// packages' calls are what the role may always do.
+var ofGroups = []string{"handler/provisioner/asg", "handler/lifecycle"}
 
 // The role may do what the code calls, no more and no less.
 func TestActionsAreWhatTheCodeCalls(t *testing.T) {
-	var always []string
+	var always, groups []string
 	for _, dir := range callers(t) {
-		if dir != groupsBackend {
+		if slices.Contains(ofGroups, dir) {
+			groups = append(groups, called(t, dir)...)
+		} else {
 			always = append(always, called(t, dir)...)
 		}
 	}
@@ -23,7 +25,6 @@ func TestActionsAreWhatTheCodeCalls(t *testing.T) {
 	if !slices.Contains(always, "sqs:ReceiveMessage") {
 		t.Fatalf("the code calls %v: how does it receive messages?", always)
 	}
-	groups := called(t, groupsBackend)
 	for _, tt := range []struct {
 		name     string
 		settings settings
@@ -69,10 +70,17 @@ func TestResources(t *testing.T) {
 				"sqs:ChangeMessageVisibility": {Resource: texts{d.queue.arn}},
 				"sqs:GetQueueAttributes":      {Resource: texts{d.queue.arn}},
 				"kms:Decrypt":                 {Resource: texts{key}},
-				// These two know neither resources nor tags.
+				// These three know neither resources nor tags.
 				// https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2autoscaling.html
 				"autoscaling:DescribeAutoScalingInstances": {Resource: texts{"*"}},
 				"autoscaling:DescribeAutoScalingGroups":    {Resource: texts{"*"}},
+				"autoscaling:DescribeLifecycleHooks":       {Resource: texts{"*"}},
+				"autoscaling:CompleteLifecycleAction": {
+					texts{arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/*")}, tagged("autoscaling"),
+				},
+				"autoscaling:RecordLifecycleActionHeartbeat": {
+					texts{arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/*")}, tagged("autoscaling"),
+				},
 				"autoscaling:DetachInstances": {
 					texts{arn("autoscaling", "autoScalingGroup:*:autoScalingGroupName/*")}, tagged("autoscaling"),
 				},

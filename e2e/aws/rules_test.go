@@ -37,29 +37,33 @@ func matching(t *testing.T, rules map[string]rule, message []byte) []string {
 }
 
 // Every kind that package queue parses has one rule, with the pattern of the table, and
-// there is no rule for anything else.
+// there is no rule for anything else; those that are asked for come on top.
 func TestRulesAreWhatTheDaemonParses(t *testing.T) {
 	parsed := handled(t)
-	var want []string
+	var always, asked []string
 	for detailType, source := range parsed {
 		i := slices.IndexFunc(kinds, func(k kind) bool { return k.detailType == detailType && k.source == source })
 		if i < 0 {
 			t.Errorf("package queue parses %q of %s: add it to kinds, with samples", detailType, source)
 			continue
 		}
-		want = append(want, canonical(t, kinds[i].pattern))
+		if asked = append(asked, canonical(t, kinds[i].pattern)); !kinds[i].optIn {
+			always = append(always, canonical(t, kinds[i].pattern))
+		}
 	}
-	slices.Sort(want)
-	everyWay(t, settings{}, func(t *testing.T, d deployment) {
-		var got []string
-		for _, r := range d.rules {
-			got = append(got, canonical(t, r.pattern))
-		}
-		slices.Sort(got)
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("patterns (-parsed by the daemon +rules):\n%s", diff)
-		}
-	})
+	for s, want := range map[settings][]string{{}: always, {launchHooks: true}: asked} {
+		slices.Sort(want)
+		everyWay(t, s, func(t *testing.T, d deployment) {
+			var got []string
+			for _, r := range d.rules {
+				got = append(got, canonical(t, r.pattern))
+			}
+			slices.Sort(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("patterns (-parsed by the daemon +rules):\n%s", diff)
+			}
+		})
+	}
 }
 
 // canonical is the same JSON in one spelling.
@@ -83,6 +87,7 @@ func TestRulesMatchTheSamplesAndNoOthers(t *testing.T) {
 	everyWay(t, settings{}, func(t *testing.T, d deployment) {
 		for _, k := range kinds {
 			_, use := parsed[k.detailType]
+			use = use && !k.optIn
 			for _, name := range k.wanted {
 				want := 0
 				if use {
@@ -172,7 +177,7 @@ func TestRulesAndTheParsersSamples(t *testing.T) {
 			}
 			tried[head.DetailType] = true
 			want := 0
-			if i := slices.IndexFunc(kinds, func(k kind) bool { return k.detailType == head.DetailType }); i >= 0 && parsed[head.DetailType] == head.Source {
+			if i := slices.IndexFunc(kinds, func(k kind) bool { return k.detailType == head.DetailType }); i >= 0 && parsed[head.DetailType] == head.Source && !kinds[i].optIn {
 				want = len(matching(t, map[string]rule{"it": {pattern: kinds[i].pattern}}, message))
 			}
 			if got := matching(t, d.rules, message); len(got) != want {
@@ -189,20 +194,34 @@ func TestRulesAndTheParsersSamples(t *testing.T) {
 
 // A kind that is switched off has no rule, and the others keep theirs.
 func TestOptionalRules(t *testing.T) {
-	everyWay(t, settings{withoutRebalance: true}, func(t *testing.T, d deployment) {
-		if got := matching(t, d.rules, sample(t, "rebalance.json")); len(got) != 0 {
-			t.Errorf("rebalance recommendations are switched off and matched by %v", got)
-		}
-		if got := matching(t, d.rules, sample(t, "spot_interruption.json")); len(got) != 1 {
-			t.Errorf("interruptions are matched by %v, want one rule", got)
-		}
-	})
+	for s, off := range map[settings]string{
+		{withoutRebalance: true}: "rebalance.json",
+		{withoutScheduled: true}: "health_scheduled_change.json",
+		{withoutStates: true}:    "state_change_stopping.json",
+		{withoutTerminate: true}: "lifecycle_terminate.json",
+		{}:                       "lifecycle_launch.json",
+	} {
+		everyWay(t, s, func(t *testing.T, d deployment) {
+			for _, k := range kinds {
+				want := 1
+				if k.wanted[0] == off || k.optIn {
+					want = 0
+				}
+				if got := matching(t, d.rules, sample(t, k.wanted[0])); len(got) != want {
+					t.Errorf("%s is matched by %v without %s, want %d", k.wanted[0], got, off, want)
+				}
+			}
+		})
+	}
 }
+
+// fewest is with all switched off that can be.
+var fewest = settings{withoutRebalance: true, withoutScheduled: true, withoutStates: true, withoutTerminate: true}
 
 // Every rule sends to the queue, and what it cannot send in time to the other; nobody
 // else may send, and each only without a break in TLS.
 func TestRulesMaySend(t *testing.T) {
-	for _, s := range []settings{{}, {withoutRebalance: true}, {retention: 900}} {
+	for _, s := range []settings{{}, fewest, {launchHooks: true}, {retention: 900}} {
 		everyWay(t, s, func(t *testing.T, d deployment) {
 			var arns []string
 			for name, r := range d.rules {
@@ -256,7 +275,7 @@ func TestTemplatesAgreeOnRules(t *testing.T) {
 		slices.Sort(list)
 		return list
 	}
-	for _, s := range []settings{{}, {withoutRebalance: true}} {
+	for _, s := range []settings{{}, {withoutRebalance: true}, fewest, {launchHooks: true}} {
 		if diff := cmp.Diff(patterns(cloudFormation(t, s)), patterns(terraform(t, s))); diff != "" {
 			t.Errorf("%+v (-cloudformation +terraform):\n%s", s, diff)
 		}

@@ -92,8 +92,16 @@ func variablesOf(s settings) map[string]cty.Value {
 			v[name] = cty.StringVal(value)
 		}
 	}
-	if s.withoutRebalance {
-		v["rebalance_recommendations"] = cty.False
+	for name, off := range map[string]bool{
+		"rebalance_recommendations": s.withoutRebalance, "scheduled_events": s.withoutScheduled,
+		"state_changes": s.withoutStates, "terminate_hooks": s.withoutTerminate,
+	} {
+		if off {
+			v[name] = cty.False
+		}
+	}
+	if s.launchHooks {
+		v["launch_hooks"] = cty.True
 	}
 	if s.autoScaling {
 		v["auto_scaling_groups"] = cty.True

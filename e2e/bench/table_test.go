@@ -20,6 +20,7 @@ type row struct {
 	// limit is what this machine can do at best, measured in the same rounds: the
 	// ratio is the median of each round's own. Without it the ratio is to the goal.
 	limit []float64
+	peer  bool // the limit is no limit but what another program does
 
 	// goal is a bound of the value, or of the ratio to the limit with ofLimit. Zero:
 	// the figure only explains others.
@@ -70,6 +71,9 @@ func (r row) cells() []string {
 		cells[4] = fmt.Sprintf("%.2f of goal", median(ratios))
 		if r.limit != nil {
 			cells[4] = fmt.Sprintf("%.2f of limit", median(ratios))
+			if r.peer {
+				cells[4] = fmt.Sprintf("%.2f of peer", median(ratios))
+			}
 		}
 	}
 	if r.none {
@@ -114,7 +118,7 @@ func printTable(w io.Writer, loadBefore string) {
 		runtime.GOOS, runtime.GOARCH, runtime.Version(), loadBefore, loadAverage())
 	fmt.Fprintf(w, "each figure is the median of its rounds; the control plane and the benchmark run on the same cores\n\n")
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "figure\tvalue\trounds\tlimit\tratio\tgoal\t")
+	fmt.Fprintln(t, "figure\tvalue\trounds\tlimit or peer\tratio\tgoal\t")
 	for _, r := range table.rows {
 		fmt.Fprintln(t, strings.Join(r.cells(), "\t"))
 	}

@@ -1,6 +1,7 @@
 package controlplane
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -42,7 +43,7 @@ func (c *Cluster) WaitPods(ctx context.Context, namespace, selector string, done
 			return false, err
 		}
 		slices.SortFunc(seen, func(a, b *corev1.Pod) int {
-			return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name)
+			return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 		})
 		return done(seen), nil
 	})
@@ -85,6 +86,10 @@ func (c *Cluster) waitNodes(ctx context.Context, done func(nodes []*corev1.Node)
 	return nil
 }
 
+// betweenChecks keeps what waits from having the processors to itself while thousands of
+// objects change.
+const betweenChecks = 10 * time.Millisecond
+
 // waitInformer calls check once the informer is complete, and again when it has
 // changed, until it is true. A burst of changes is one call.
 func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, informer cache.SharedIndexInformer, check func() (bool, error)) error {
@@ -117,6 +122,11 @@ func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, 
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-changed:
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(betweenChecks):
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestMetadata(t *testing.T) {
 	check(map[string]string{
 		"instance-id": "i-0123456789abcdef0", "instance-type": "m5.large", "instance-life-cycle": "spot",
 		"placement/availability-zone": "us-east-1a", "placement/region": "us-east-1",
-		"events/maintenance/scheduled": "[]",
+		"events/maintenance/scheduled": "[]", "events/maintenance/history": "[]",
 	}, none)
 
 	s.Interrupt("terminate", at)
@@ -107,12 +107,52 @@ func TestMetadata(t *testing.T) {
 		t.Errorf("scheduled events (-want +got):\n%s", diff)
 	}
 	s.Clear()
-	check(map[string]string{imdsemu.ScheduledEventsPath: "[]"}, none)
+	check(map[string]string{imdsemu.ScheduledEventsPath: "[]", imdsemu.EventHistoryPath: "[]"}, none)
 
 	region, err := c.GetRegion(t.Context(), nil)
 	if err != nil || region.Region != "us-east-1" {
 		t.Errorf("region = %+v, %v", region, err)
 	}
+}
+
+// TestEventsMoveToTheHistory has events end as EC2 ends them: each leaves the one list for the other.
+func TestEventsMoveToTheHistory(t *testing.T) {
+	t.Parallel()
+	s, c := start(t)
+	at := time.Now().Add(time.Hour)
+	list := func(path string) (said []string) {
+		t.Helper()
+		text, err := get(t.Context(), c, path)
+		var events []struct{ EventId, State, Description string }
+		if err == nil {
+			err = json.Unmarshal([]byte(text), &events)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			said = append(said, e.EventId+" "+e.State+" "+e.Description)
+		}
+		return said
+	}
+	want := func(active, over []string) {
+		t.Helper()
+		if diff := cmp.Diff([][]string{active, over}, [][]string{list(imdsemu.ScheduledEventsPath), list(imdsemu.EventHistoryPath)}); diff != "" {
+			t.Errorf("active and history (-want +got):\n%s", diff)
+		}
+	}
+	events := []imdsemu.ScheduledEvent{
+		{Code: "instance-stop", EventID: "e-1", NotBefore: at, State: "active", Description: "stop"},
+		{Code: "system-reboot", EventID: "e-2", NotBefore: at, State: "active", Description: "reboot"},
+	}
+	s.Schedule(events...)
+	want([]string{"e-1 active stop", "e-2 active reboot"}, nil)
+	s.Cancel("e-1")
+	want([]string{"e-2 active reboot"}, []string{"e-1 canceled [Canceled] stop"})
+	s.Complete("e-2")
+	want(nil, []string{"e-1 canceled [Canceled] stop", "e-2 completed [Completed] reboot"})
+	s.Schedule(events[1])
+	want([]string{"e-2 active reboot"}, nil)
 }
 
 func TestOneConnection(t *testing.T) {

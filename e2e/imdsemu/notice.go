@@ -2,6 +2,8 @@ package imdsemu
 
 import (
 	"encoding/json"
+	"fmt"
+	"slices"
 	"time"
 )
 
@@ -37,9 +39,48 @@ func (s *Server) Rebalance(noticed time.Time) {
 	}{noticed.UTC().Format(time.RFC3339)}))
 }
 
-// Schedule replaces the list of scheduled events, which is empty at the start. Completed and canceled ones stay in it
-// for a while on a real instance.
+// Schedule replaces the list of scheduled events, which is empty at the start. All of them are listed there, whatever
+// their State; EC2 itself lists one that is over in the history (see Cancel and Complete), which becomes empty.
 func (s *Server) Schedule(events ...ScheduledEvent) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scheduled = slices.Clone(events)
+	s.list(events, nil)
+}
+
+// Cancel has EC2 cancel a scheduled event: it leaves the list for the history, with its new state and "[Canceled]" before
+// its description. An event that is not scheduled is an error of the caller, which panics.
+func (s *Server) Cancel(eventID string) { s.end(eventID, "canceled", "[Canceled] ") }
+
+// Complete has EC2 complete a scheduled event, likewise.
+func (s *Server) Complete(eventID string) { s.end(eventID, "completed", "[Completed] ") }
+
+func (s *Server) end(eventID, state, mark string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.scheduled, func(e ScheduledEvent) bool { return e.EventID == eventID })
+	if i < 0 {
+		panic(fmt.Sprintf("imdsemu: no scheduled event %q", eventID))
+	}
+	s.scheduled[i].State, s.scheduled[i].Description = state, mark+s.scheduled[i].Description
+	var active, over []ScheduledEvent
+	for _, e := range s.scheduled {
+		if e.State == "active" {
+			active = append(active, e)
+		} else {
+			over = append(over, e)
+		}
+	}
+	s.list(active, over)
+}
+
+// list writes both lists; the caller holds the lock.
+func (s *Server) list(active, over []ScheduledEvent) {
+	s.announced[absolute(ScheduledEventsPath)] = eventList(active)
+	s.announced[absolute(EventHistoryPath)] = eventList(over)
+}
+
+func eventList(events []ScheduledEvent) string {
 	type wire struct {
 		NotBefore, Code, Description, EventId string
 		NotAfter                              string `json:",omitempty"`
@@ -56,7 +97,7 @@ func (s *Server) Schedule(events ...ScheduledEvent) {
 		}
 		list = append(list, w)
 	}
-	s.Set(ScheduledEventsPath, mustJSON(list))
+	return mustJSON(list)
 }
 
 // SetTargetLifecycleState says what the Auto Scaling group wants of the instance: InService, Terminated, Warmed:Stopped
@@ -70,12 +111,13 @@ func (s *Server) Set(path, text string) {
 	s.announced[absolute(path)] = text
 }
 
-// Clear takes back all that was announced: notices are 404 again, the list of scheduled events is empty. Tokens, faults
+// Clear takes back all that was announced: notices are 404 again, the lists of scheduled events are empty. Tokens, faults
 // and counters stay.
 func (s *Server) Clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.announced = map[string]string{absolute(ScheduledEventsPath): "[]"}
+	s.announced, s.scheduled = map[string]string{}, nil
+	s.list(nil, nil)
 }
 
 func mustJSON(v any) string {

@@ -1,8 +1,8 @@
 // Package imdsemu is an EC2 instance metadata service on the loopback interface, for tests, the demo and benchmarks.
 //
 // It speaks IMDSv2 only: a token is fetched by PUT with a lifetime, expires, and every GET without a living one is
-// answered 401. What EC2 would announce is said through methods (Interrupt, Rebalance, Schedule, SetTargetLifecycleState)
-// and stays announced until Clear, as on a real instance. What goes wrong with a real endpoint is asked for with Fail.
+// answered 401. What EC2 would announce is said through methods (Interrupt, Rebalance, Schedule, Cancel, Complete,
+// SetTargetLifecycleState) and stays announced until Clear, as on a real instance. What goes wrong with a real endpoint is asked for with Fail.
 //
 // A Server keeps no secrets and reads no clock but time.Now; it never acts by itself, so nothing is told that a caller
 // did not ask for. All methods are safe for concurrent use, and their effect is seen by every request that begins later.
@@ -37,6 +37,7 @@ const (
 	InstanceActionPath       = "spot/instance-action"
 	RebalancePath            = "events/recommendations/rebalance"
 	ScheduledEventsPath      = "events/maintenance/scheduled"
+	EventHistoryPath         = "events/maintenance/history"
 	TargetLifecycleStatePath = "autoscaling/target-lifecycle-state"
 
 	identityDocumentPath = "/latest/dynamic/instance-identity/document"
@@ -68,6 +69,7 @@ type Server struct {
 	mu          sync.Mutex
 	identity    map[string]string // what every instance has, by absolute path
 	announced   map[string]string // what Clear takes back, by absolute path
+	scheduled   []ScheduledEvent  // of both lists
 	tokens      map[string]time.Time
 	faults      []*fault
 	requests    map[string]int

@@ -27,6 +27,7 @@ type scaled struct {
 
 	mu    sync.Mutex
 	boots map[string]time.Time // by instance: when its Node joined
+	hooks func(asgemu.Wait)    // told when a group begins to wait; may be nil
 }
 
 func (s *story) scale(boot time.Duration, unmanaged bool) *scaled {
@@ -35,6 +36,14 @@ func (s *story) scale(boot time.Duration, unmanaged bool) *scaled {
 	ctx, cancel := context.WithCancel(s.ctx)
 	sc.cloud = asgemu.Start(asgemu.Options{
 		Boot: boot,
+		Waiting: func(w asgemu.Wait) {
+			sc.mu.Lock()
+			told := sc.hooks
+			sc.mu.Unlock()
+			if told != nil {
+				told(w)
+			}
+		},
 		Booted: func(i asgemu.Instance) {
 			sc.mu.Lock()
 			sc.boots[i.ID] = time.Now()
@@ -214,7 +223,7 @@ func TestWithoutPermissionsNodesAreDrained(t *testing.T) {
 // each node gets one of its own, and the calls are few.
 func TestBurstOfAGroupIsReplacedOnce(t *testing.T) {
 	const n = 200
-	s := tell(t, controlplane.Options{Heartbeat: time.Hour}).scale(5*time.Second, true)
+	s := tellAlone(t, controlplane.Options{Heartbeat: time.Hour}).scale(5*time.Second, true)
 	nodes := s.group("workers", n, true)
 	s.onePodEach(nodes)
 	server, queue := s.sqs()

@@ -22,22 +22,27 @@ func TestAMissedDeadlinePages(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{
-			Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second,
+			Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second, Labels: map[string]string{"team": "batch"},
 			Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"},
 		},
 		controlplane.PoolSpec{
 			Name: "batch-fallback", Weight: 10, CPUs: 16, Boot: 2 * time.Second,
-			Capacity: []string{controlplane.OnDemand},
+			Capacity: []string{controlplane.OnDemand}, Labels: map[string]string{"team": "batch"},
 		},
 		controlplane.PoolSpec{
-			Name: "tight", Weight: 1, CPUs: 4, Boot: time.Second,
+			Name: "tight", Weight: 1, CPUs: 4, Boot: time.Second, Labels: map[string]string{"team": "tight"},
 			Annotations: map[string]string{"spot-handler/fallback-nodepool": "full"},
 		},
-		controlplane.PoolSpec{Name: "full", Capacity: []string{controlplane.OnDemand}, Limits: map[string]string{"cpu": "0"}},
+		controlplane.PoolSpec{
+			Name: "full", Capacity: []string{controlplane.OnDemand}, Limits: map[string]string{"cpu": "0"}, Labels: map[string]string{"team": "tight"},
+		},
 	))
 	batch, tight := s.node("batch"), s.node("tight")
-	on := func(pool string, change func(*controlplane.DeploymentSpec)) func(*controlplane.DeploymentSpec) {
-		return func(d *controlplane.DeploymentSpec) { d.Pool, d.Grace = pool, 5*time.Second; change(d) }
+	on := func(team string, change func(*controlplane.DeploymentSpec)) func(*controlplane.DeploymentSpec) {
+		return func(d *controlplane.DeploymentSpec) {
+			d.NodeSelector, d.Grace = map[string]string{"team": team}, 5*time.Second
+			change(d)
+		}
 	}
 	s.service("web", 4, on("batch", func(*controlplane.DeploymentSpec) {}))
 	s.service("db", 2, on("batch", func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(2) }))

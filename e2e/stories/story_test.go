@@ -38,6 +38,13 @@ type story struct {
 func tell(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
 	t.Parallel()
+	return tellAlone(t, options)
+}
+
+// tellAlone is tell for a story of hundreds of nodes or pods: no other runs meanwhile.
+// What it tells is to be about the program, not about the processors that it shares.
+func tellAlone(t *testing.T, options controlplane.Options) *story {
+	t.Helper()
 	s := &story{T: t, ctx: t.Context(), cluster: controlplane.ForTest(t, options)}
 	t.Cleanup(s.nothingForbidden)
 	return s

@@ -14,10 +14,34 @@ const (
 	// interruption. It has no deadline and may never be followed by a notice.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/rebalance-recommendations.html
 	RebalanceRecommendation Kind = "rebalance-recommendation"
+
+	// CapacityReservationInterruption is the notice that an instance in a capacity
+	// reservation ends because the reservation's owner takes the capacity back.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruptible-capacity-reservations.html
+	CapacityReservationInterruption Kind = "capacity-reservation-interruption"
+
+	// ScheduledEvent is maintenance of which EC2 tells days ahead: a stop, a retirement
+	// or a reboot. Its deadline is the start of the window. It can be canceled.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
+	ScheduledEvent Kind = "scheduled-event"
+
+	// InstanceTerminating says that the instance's Auto Scaling group is about to
+	// terminate it, and waits at a lifecycle hook until somebody completes that.
+	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
+	InstanceTerminating Kind = "instance-terminating"
+
+	// StateChange says that the instance is stopping or shutting down, or has stopped or
+	// terminated already.
+	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html
+	StateChange Kind = "state-change"
 )
 
-// Kinds lists every kind, weakest first.
-func Kinds() []Kind { return []Kind{RebalanceRecommendation, SpotInterruption} }
+// Kinds lists every kind, weakest first: by how sure the instance is to end, and how soon.
+func Kinds() []Kind {
+	return []Kind{
+		ScheduledEvent, RebalanceRecommendation, InstanceTerminating, CapacityReservationInterruption, SpotInterruption, StateChange,
+	}
+}
 
 // strength orders kinds: where several reach one instance, the strongest is what
 // the record says. Unknown kinds, such as those of a newer version of this
@@ -34,8 +58,26 @@ func (k Kind) strength() int {
 // Stronger reports whether k overrules other.
 func (k Kind) Stronger(other Kind) bool { return k.strength() > other.strength() }
 
-// Certain reports whether the instance is sure to end, as opposed to being at risk.
-func (k Kind) Certain() bool { return k == SpotInterruption }
+// Certain reports whether the instance is sure to end, as opposed to being at risk or
+// only rebooted.
+func (k Kind) Certain() bool { return k != RebalanceRecommendation && k != ScheduledEvent }
+
+// The actions that a Notice can announce. EC2's own words: those of the spot notice, the
+// codes of scheduled events without their prefix, and the states of an instance.
+const (
+	ActionTerminate = "terminate"
+	ActionStop      = "stop"
+	ActionHibernate = "hibernate"
+
+	ActionRetirement  = "retirement"  // scheduled: the instance is stopped or terminated
+	ActionReboot      = "reboot"      // scheduled: the instance comes back
+	ActionMaintenance = "maintenance" // scheduled: network or power may be away for a while
+
+	ActionStopping     = "stopping" // states of an instance
+	ActionStopped      = "stopped"
+	ActionShuttingDown = "shutting-down"
+	ActionTerminated   = "terminated"
+)
 
 // Source says from where a notice came.
 type Source string

@@ -1,6 +1,9 @@
 package interruption
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Notice is one announcement about one instance, as a source understood it.
 // Sources have checked the form of every field; nobody has yet checked that the
@@ -21,8 +24,8 @@ type Notice struct {
 	// on the node itself); empty otherwise.
 	NodeName string
 
-	// Action is what EC2 will do: terminate, stop or hibernate; empty where the
-	// announcement does not say.
+	// Action is what EC2 will do, or has done: one of the Action constants; empty where
+	// the announcement does not say.
 	Action string
 
 	// Noticed is when EC2 made the announcement, Received is when we first saw it.
@@ -30,7 +33,45 @@ type Notice struct {
 
 	// Deadline is when EC2 acts; zero where there is no such time.
 	Deadline time.Time
+
+	// Withdrawn: what EventID announced does not stand any more, as EC2 has canceled or
+	// completed it.
+	Withdrawn bool
+
+	// Hook is the lifecycle hook at which the instance's Auto Scaling group waits; nil
+	// where none is known.
+	Hook *Hook
 }
+
+// Hook is one wait of an Auto Scaling group for whoever prepares an instance for its end
+// (or for its start, see Launching). It is completed with CompleteLifecycleAction.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html
+type Hook struct {
+	Group string `json:"group"`           // AutoScalingGroupName
+	Name  string `json:"name"`            // LifecycleHookName
+	Token string `json:"token,omitempty"` // LifecycleActionToken
+
+	// Since is when the group began to wait.
+	Since time.Time `json:"since"`
+
+	// Launching: the group waits for the instance to be put in service, not for its end.
+	// No record has such a hook: there is nothing to drain.
+	Launching bool `json:"-"`
+
+	// What has been done about it.
+	Until      *time.Time `json:"until,omitempty"`      // when the group waits no longer, heartbeats included; nil until asked for
+	Heartbeats int        `json:"heartbeats,omitempty"` // recorded
+	Beat       *time.Time `json:"beat,omitempty"`       // when the last heartbeat was recorded
+	Done       bool       `json:"done,omitempty"`       // completed, or gone by itself
+}
+
+// Same reports whether both are the same wait of the same group.
+func (h Hook) Same(o Hook) bool { return h.Group == o.Group && h.Name == o.Name && h.Token == o.Token }
+
+// ErrNotYet is what an error of Accept wraps where nothing is wrong, and the notice can
+// only be settled later, such as the launch of an instance whose Node is not Ready. The
+// source keeps the notice and asks again.
+var ErrNotYet = errors.New("not yet")
 
 // Verdict is what became of a notice that was accepted without an error.
 type Verdict string
@@ -45,9 +86,15 @@ const (
 	Stale Verdict = "stale"
 	// Ignored: the operator has asked not to act on this kind.
 	Ignored Verdict = "ignored"
+	// Completed: there is no Node to drain, or no more, and the lifecycle hook was completed.
+	Completed Verdict = "completed"
+	// Unmanaged: the instance lacks the tag that the operator restricts this to.
+	Unmanaged Verdict = "unmanaged"
 	// Unknown: no Node of this cluster is that instance, at least not yet.
 	Unknown Verdict = "unknown"
 )
 
 // Verdicts lists every verdict.
-func Verdicts() []Verdict { return []Verdict{Accepted, Duplicate, Stale, Ignored, Unknown} }
+func Verdicts() []Verdict {
+	return []Verdict{Accepted, Completed, Duplicate, Stale, Ignored, Unmanaged, Unknown}
+}

@@ -20,6 +20,10 @@ const (
 	// off: what spot-handler has set is undone, the record and the annotation are removed.
 	CancelAnnotation = "spot-handler/cancel"
 
+	// PastAnnotation holds the scheduled events, as JSON, that were canceled or completed or
+	// from which the instance has come back: they are not handled a second time.
+	PastAnnotation = "spot-handler/past-events"
+
 	// InstanceIDLabel names the instance of a Node whose spec.providerID does not end
 	// in it.
 	InstanceIDLabel = "spot-handler/instance-id"
@@ -33,11 +37,12 @@ const (
 
 // Phase is how far an interruption has been handled.
 //
-//	Noticed ─► Replacing ─► Draining ─► Drained ─────────► Released
-//	                           └──────► DeadlineReached ──►
+//	Waiting ─► Noticed ─► Replacing ─► Draining ─► Drained ─────────► Released
+//	                                      └──────► DeadlineReached ──►
 type Phase string
 
 const (
+	Waiting         Phase = "Waiting"         // recorded only: its time or its turn has not come
 	Noticed         Phase = "Noticed"         // recorded and cordoned
 	Replacing       Phase = "Replacing"       // replacement requested, no pod moved yet
 	Draining        Phase = "Draining"        // pods are being evicted
@@ -48,7 +53,7 @@ const (
 
 // Phases lists every phase in its order.
 func Phases() []Phase {
-	return []Phase{Noticed, Replacing, Draining, Drained, DeadlineReached, Released}
+	return []Phase{Waiting, Noticed, Replacing, Draining, Drained, DeadlineReached, Released}
 }
 
 // Over reports whether no pod will be moved any more in phase p.
@@ -73,7 +78,28 @@ type Record struct {
 	Pods        *Pods        `json:"pods,omitempty"`
 	Ended       *time.Time   `json:"ended,omitempty"` // when Drained or DeadlineReached
 
+	// Announced are all announcements that stand, where there are several; the fields above
+	// then are those of the strongest kind, but for Deadline, which is the earliest of all.
+	Announced []Announcement `json:"announced,omitempty"`
+
+	// Past are the scheduled events that do not stand any more.
+	Past []Announcement `json:"past,omitempty"`
+
+	// Hooks are the lifecycle hooks that wait for this instance.
+	Hooks []Hook `json:"hooks,omitempty"`
+
+	// Boot is the Node's boot id when it was cordoned for something after which the instance
+	// comes back: another one says that it has.
+	Boot string `json:"boot,omitempty"`
+
+	// Begun is when a record that had to wait for its time was acted on.
+	Begun *time.Time `json:"begun,omitempty"`
+
+	// Canceled: no announcement stands any more, so that what we set is to be undone.
+	Canceled bool `json:"canceled,omitempty"`
+
 	// Ours lists what we set on the Node ourselves and may therefore undo.
+	// A record that waits and has any is to wait again: they are undone first.
 	Ours []string `json:"ours,omitempty"`
 }
 
@@ -82,6 +108,7 @@ const (
 	OursCordon       = "cordon"
 	OursTaint        = "taint"
 	OursLoadBalancer = "load-balancer"
+	OursOutOfService = "out-of-service"
 )
 
 // Replacement is the capacity that was asked for in the node's place.
@@ -118,51 +145,14 @@ type Pods struct {
 	Refusal string `json:"refusal,omitempty"`
 }
 
-// NewRecord is the record of a node's first notice.
-func NewRecord(n Notice) Record {
-	return Record{
-		Kind:     n.Kind,
-		Event:    n.EventID,
-		Instance: n.InstanceID,
-		Source:   n.Source,
-		Action:   n.Action,
-		Noticed:  n.Noticed.UTC(),
-		Received: n.Received.UTC(),
-		Deadline: pointer(n.Deadline),
-		Phase:    Noticed,
-	}
-}
-
-// Merge adds a further notice about the same instance. The stronger kind wins and
-// brings its event and source with it, the deadline only tightens, and the phase
-// stays, but for a drain that had ended without a deadline's pressure. It reports
-// whether the notice changed anything.
-//
-// The two sources announce the same interruption with deadlines that differ by a
-// second or so, as one of them is computed; that alone is no news, so a deadline
-// tightens only by more than sameDeadline.
-func (r Record) Merge(n Notice) (Record, bool) {
-	changed := false
-	if n.Kind.Stronger(r.Kind) {
-		r.Kind, r.Event, r.Source, r.Action = n.Kind, n.EventID, n.Source, n.Action
-		r.Noticed, r.Received = n.Noticed.UTC(), n.Received.UTC()
-		changed = true
-	}
-	if !n.Deadline.IsZero() && (r.Deadline == nil || n.Deadline.Before(r.Deadline.Add(-sameDeadline))) {
-		r.Deadline = pointer(n.Deadline)
-		changed = true
-	}
-	return r, changed
-}
-
-// sameDeadline is how far two deadlines may lie apart and still be the same one.
-// EventBridge stamps whole seconds and the metadata service gives whole seconds.
-const sameDeadline = 2 * time.Second
-
 // Supersedes reports whether the notice is about a later life of the node than
 // the record: the record is over, and EC2 made the announcement after the time at
-// which it was to act.
+// which it was to act. A state of the instance is how the same life ends, and an instance
+// that is to come back is in the same life until its boot id says otherwise.
 func (n Notice) Supersedes(r Record) bool {
+	if n.Kind == StateChange || r.ComesBack() && r.Boot != "" {
+		return false
+	}
 	return r.Phase.Over() && r.Deadline != nil && n.Noticed.After(*r.Deadline)
 }
 

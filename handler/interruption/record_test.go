@@ -2,6 +2,8 @@ package interruption
 
 import (
 	"math/rand/v2"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +12,7 @@ import (
 var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
 func someNotice(r *rand.Rand) Notice {
-	n := Notice{Kind: Kinds()[r.IntN(2)], Source: Sources()[r.IntN(2)], EventID: "e", InstanceID: "i", Noticed: t0, Received: t0}
+	n := Notice{Kind: Kinds()[r.IntN(len(Kinds()))], Source: Sources()[r.IntN(2)], EventID: "e", InstanceID: "i", Noticed: t0, Received: t0}
 	if n.Kind.Certain() {
 		n.Deadline = t0.Add(time.Duration(r.IntN(200)) * time.Second)
 	}
@@ -42,6 +44,89 @@ func TestMergeProperties(t *testing.T) {
 				t.Fatalf("a second time it changes %s to %s", merged, again)
 			}
 			rec = merged
+		}
+	}
+}
+
+// The same notices in another order make the same record. What announced a kind first gives
+// its name to it; that alone may differ.
+func TestMergeConverges(t *testing.T) {
+	actions := map[Kind][]string{
+		ScheduledEvent: {ActionReboot, ActionRetirement, ActionStop, ActionMaintenance}, SpotInterruption: {ActionTerminate},
+		CapacityReservationInterruption: {ActionStop}, StateChange: {ActionStopping, ActionStopped, ActionShuttingDown, ActionTerminated},
+	}
+	plain := func(r Record) Record {
+		r.Event, r.Source = "", ""
+		r.Announced = slices.Clone(r.Announced)
+		for i := range r.Announced {
+			r.Announced[i].Event, r.Announced[i].Source = "", ""
+		}
+		slices.SortFunc(r.Hooks, func(a, b Hook) int { return strings.Compare(a.Name, b.Name) })
+		return r
+	}
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 3000 {
+		var notices []Notice
+		for i := range 1 + r.IntN(7) {
+			n := someNotice(r)
+			n.EventID = "e" + strconv.Itoa(i)
+			if a := actions[n.Kind]; len(a) > 0 {
+				n.Action = a[i%len(a)]
+			}
+			if n.Kind != RebalanceRecommendation { // no two within sameDeadline of each other
+				n.Deadline = t0.Add(time.Duration(1+10*i+r.IntN(4)) * time.Second)
+			}
+			if n.Kind == InstanceTerminating {
+				n.Hook = &Hook{Group: "g", Name: n.EventID}
+			}
+			notices = append(notices, n)
+		}
+		merge := func() Record {
+			rec := NewRecord(notices[0])
+			for _, n := range notices[1:] {
+				rec, _ = rec.Merge(n)
+			}
+			return plain(rec)
+		}
+		first := merge()
+		for range 5 {
+			r.Shuffle(len(notices), func(i, j int) { notices[i], notices[j] = notices[j], notices[i] })
+			if again := merge(); again.String() != first.String() {
+				t.Fatalf("%+v\nin one order %s\nin another %s", notices, first, again)
+			}
+		}
+	}
+}
+
+// A stop is one from which the instance comes back, unless something else ends it.
+func TestComesBack(t *testing.T) {
+	n := func(kind Kind, action string, in time.Duration) Notice {
+		return Notice{Kind: kind, Action: action, EventID: action, InstanceID: "i", Noticed: t0, Received: t0, Deadline: t0.Add(in)}
+	}
+	for name, tt := range map[string]struct {
+		list []Notice
+		want bool
+	}{
+		"reboot":                      {[]Notice{n(ScheduledEvent, ActionReboot, time.Hour)}, true},
+		"maintenance":                 {[]Notice{n(ScheduledEvent, ActionMaintenance, time.Hour)}, true},
+		"retirement":                  {[]Notice{n(ScheduledEvent, ActionRetirement, time.Hour)}, false},
+		"reboot and retirement":       {[]Notice{n(ScheduledEvent, ActionReboot, time.Hour), n(ScheduledEvent, ActionRetirement, 2*time.Hour)}, false},
+		"reboot and recommendation":   {[]Notice{n(ScheduledEvent, ActionReboot, time.Hour), n(RebalanceRecommendation, "", 0)}, true},
+		"recommendation":              {[]Notice{n(RebalanceRecommendation, "", 0)}, false},
+		"reboot and notice":           {[]Notice{n(ScheduledEvent, ActionReboot, time.Minute), n(SpotInterruption, ActionTerminate, 2*time.Minute)}, false},
+		"notice":                      {[]Notice{n(SpotInterruption, ActionTerminate, time.Minute)}, false},
+		"notice of a stop":            {[]Notice{n(SpotInterruption, ActionStop, time.Minute), n(StateChange, ActionStopping, 2*time.Minute)}, true},
+		"notice of a stop, retired":   {[]Notice{n(SpotInterruption, ActionStop, time.Minute), n(ScheduledEvent, ActionRetirement, time.Hour)}, false},
+		"hibernation":                 {[]Notice{n(SpotInterruption, ActionHibernate, 0)}, false},
+		"terminated while it stopped": {[]Notice{n(StateChange, ActionStopping, 0), n(StateChange, ActionTerminated, time.Minute)}, false},
+		"lifecycle hook":              {[]Notice{n(InstanceTerminating, "", time.Minute), n(StateChange, ActionStopping, 0)}, false},
+	} {
+		rec := NewRecord(tt.list[0])
+		for _, n := range tt.list[1:] {
+			rec, _ = rec.Merge(n)
+		}
+		if got := rec.ComesBack(); got != tt.want {
+			t.Errorf("%s: %v, want %v: %s", name, got, tt.want, rec)
 		}
 	}
 }

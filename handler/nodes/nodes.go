@@ -204,7 +204,8 @@ func hasRecord(node *corev1.Node) bool {
 }
 
 // lean drops what nobody here reads. Of the annotations only our own stay, of the
-// conditions only Ready; labels stay, as pools and zones are told by them.
+// conditions only Ready; labels stay, as pools and zones are told by them, and the boot id,
+// by which a reboot is.
 func lean(obj any) (any, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
@@ -226,6 +227,7 @@ func lean(obj any) (any, error) {
 			Taints:        node.Spec.Taints,
 		},
 	}
+	slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
 	for key, value := range node.Annotations {
 		if strings.HasPrefix(key, "spot-handler/") {
 			if slim.Annotations == nil {
@@ -236,7 +238,7 @@ func lean(obj any) (any, error) {
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status}}
+			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
 		}
 	}
 	return slim, nil

@@ -26,6 +26,7 @@ const (
 	ReasonDeadlineReached      = "DeadlineReached"
 	ReasonNodeGone             = "NodeGone"
 	ReasonCanceled             = "InterruptionCanceled"
+	ReasonInstanceReturned     = "InstanceReturned"
 	ReasonRecordUnreadable     = "RecordUnreadable"
 )
 
@@ -71,7 +72,11 @@ func noticeText(r interruption.Record) string {
 	if d := r.DeadlineTime(); !d.IsZero() {
 		when = fmt.Sprintf("deadline %s, in %.0f s", d.Format(time.RFC3339), time.Until(d).Seconds())
 	}
-	return fmt.Sprintf("%s of %s from %s: %s; node cordoned", r.Kind, r.Instance, r.Source, when)
+	done := "node cordoned"
+	if r.Phase == interruption.Waiting {
+		done = "the drain waits"
+	}
+	return fmt.Sprintf("%s of %s from %s: %s; %s", r.Kind, r.Instance, r.Source, when, done)
 }
 
 // Replacement: capacity was requested in the node's place, or it is known that
@@ -120,13 +125,18 @@ func endText(p interruption.Pods, slack time.Duration) string {
 	return text
 }
 
-// Canceled: the interruption was called off, and what it had set on the node is undone.
+// Canceled: the interruption was called off, or the instance has come back from it, and
+// what it had set on the node is undone.
 func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
-	e.recorder.Event(node, corev1.EventTypeNormal, ReasonCanceled, cancelText(r))
+	reason, text := cancelText(node, r)
+	e.recorder.Event(node, corev1.EventTypeNormal, reason, text)
 }
 
-func cancelText(r interruption.Record) string {
-	return fmt.Sprintf("%s called off; node as it was before", r.Kind)
+func cancelText(node *corev1.Node, r interruption.Record) (reason, text string) {
+	if r.Returned(node.Status.NodeInfo.BootID) {
+		return ReasonInstanceReturned, fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
+	}
+	return ReasonCanceled, fmt.Sprintf("%s called off; node as it was before", r.Kind)
 }
 
 // RecordUnreadable: the annotation holds something that is not a record.

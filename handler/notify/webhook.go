@@ -144,7 +144,8 @@ func (w *Webhook) Ended(node *corev1.Node, reason string, p interruption.Pods, s
 
 // Canceled: the interruption was called off.
 func (w *Webhook) Canceled(node *corev1.Node, r interruption.Record) {
-	w.tell(newMessage(node, r, EventOutcome, ReasonCanceled, cancelText(r)))
+	reason, text := cancelText(node, r)
+	w.tell(newMessage(node, r, EventOutcome, reason, text))
 }
 
 // RecordUnreadable is neither a notice nor an outcome.

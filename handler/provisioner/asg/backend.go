@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -101,6 +102,8 @@ const (
 	reasonNoInstance = "the node is no EC2 instance"
 	reasonNoMoving   = "no pod needs a new home"
 	reasonNoGroup    = "the instance is in no Auto Scaling group"
+	reasonComesBack  = "the instance comes back, and stays in its group"
+	reasonEnds       = "its Auto Scaling group ends the instance by itself, and launches another where it wants one"
 )
 
 var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
@@ -114,8 +117,12 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 		return *prev, nil
 	case !instanceID.MatchString(rec.Instance):
 		return unsupported(reasonNoInstance), nil
+	case prev == nil && rec.ComesBack():
+		return unsupported(reasonComesBack), nil
 	case prev == nil && len(need.Moving) == 0:
 		return unsupported(reasonNoMoving), nil
+	case prev == nil && groupEnds(rec):
+		return unsupported(reasonEnds), nil
 	}
 	recorded := recordedGroup(node)
 
@@ -149,12 +156,16 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	switch {
 	case !instanceID.MatchString(rec.Instance):
 		return unsupported(reasonNoInstance), nil
+	case rec.ComesBack():
+		return unsupported(reasonComesBack), nil
 	case len(need.Moving) == 0:
 		return unsupported(reasonNoMoving), nil
+	case groupEnds(rec):
+		return unsupported(reasonEnds), nil
 	}
 	e := newEntry("", rec, nil)
 	members, err := b.describe(ctx, []string{rec.Instance})
-	if reason, ok := hopeless(err); ok {
+	if reason, ok := awsfault.Hopeless(err); ok {
 		return unsupported(reason), nil
 	}
 	if err != nil {
@@ -162,6 +173,12 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	}
 	e.place(members[rec.Instance])
 	return e.answer, nil
+}
+
+// groupEnds reports whether the instance's group is ending it: it cannot be detached any
+// more, and where the group is to become smaller it is to have no successor.
+func groupEnds(rec interruption.Record) bool {
+	return rec.Kind == interruption.InstanceTerminating || len(rec.Hooks) > 0
 }
 
 // own is the replacement that the record says was asked of this backend, or nil. One

@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"golang.org/x/sync/errgroup"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/provisioner"
 )
 
@@ -79,7 +80,7 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 		return nil
 	}
 	err := d.try(ctx, list)
-	reason, denied := hopeless(err)
+	reason, denied := awsfault.Hopeless(err)
 	switch {
 	case err == nil:
 		d.survey.refused = 0
@@ -89,7 +90,7 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 	case denied:
 		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 		return nil
-	case resultOf(err) == resultThrottled:
+	case awsfault.Of(err) == awsfault.Throttled:
 		return err
 	case !invalid(err): // it may have been done
 		d.change(list, leaving, func(e *entry) { e.stage = looking })
@@ -106,7 +107,7 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 		return d.detach(ctx, still)
 	case len(still) == 1 || d.survey.refused >= strikes:
 		d.survey.refused++
-		d.change(still, leaving, func(e *entry) { e.refuse(provisioner.StateFailed, saying(err)) })
+		d.change(still, leaving, func(e *entry) { e.refuse(provisioner.StateFailed, awsfault.Saying(err)) })
 		return nil
 	}
 	half := len(still) / 2

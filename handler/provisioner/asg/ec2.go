@@ -19,6 +19,8 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/smithy-go"
+
+	"spot-handler/handler/awsfault"
 )
 
 // EC2 calls the one action of EC2 that is needed here. AWS's own package for EC2 would
@@ -62,12 +64,6 @@ func NewEC2(ctx context.Context, config aws.Config, getenv func(string) string) 
 // ec2Version is the version of the API.
 const ec2Version = "2016-11-15"
 
-// credentialError says that a call was not made for want of credentials.
-type credentialError struct{ err error }
-
-func (e *credentialError) Error() string { return "get credentials: " + e.err.Error() }
-func (e *credentialError) Unwrap() error { return e.err }
-
 // TerminateInstances ends the instances, all or none. Those that have ended are no
 // error. Errors of the service are smithy.APIError.
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_TerminateInstances.html
@@ -83,15 +79,15 @@ func (c *EC2) TerminateInstances(ctx context.Context, ids []string) error {
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	if c.config.Credentials == nil {
-		return &credentialError{errors.New("none are configured")}
+		return &awsfault.CredentialError{Err: errors.New("none are configured")}
 	}
 	credentials, err := c.config.Credentials.Retrieve(ctx)
 	if err != nil {
-		return &credentialError{err}
+		return &awsfault.CredentialError{Err: err}
 	}
 	sum := sha256.Sum256(body)
 	if err := c.signer.SignHTTP(ctx, credentials, req, hex.EncodeToString(sum[:]), "ec2", c.config.Region, time.Now()); err != nil {
-		return &credentialError{err}
+		return &awsfault.CredentialError{Err: err}
 	}
 	resp, err := c.client.Do(req)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/provisioner"
 )
 
@@ -24,7 +25,7 @@ func (b *Backend) look(ctx context.Context) error {
 			continue
 		}
 		members, err := b.describe(ctx, instances(list))
-		if reason, ok := hopeless(err); ok {
+		if reason, ok := awsfault.Hopeless(err); ok {
 			b.change(list, looking, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 			continue
 		}
@@ -48,7 +49,7 @@ func (b *Backend) giveUp(list []*entry, err error) {
 		return e.intended != "" || time.Since(e.asked) < patience || e.answer.State == provisioner.StateUnsupported
 	})
 	b.change(late, looking, func(e *entry) {
-		e.answer = unsupported("Auto Scaling does not say which group the instance is in: " + saying(err))
+		e.answer = unsupported("Auto Scaling does not say which group the instance is in: " + awsfault.Saying(err))
 	})
 }
 
@@ -113,7 +114,7 @@ func (b *Backend) survey(ctx context.Context, groups []string) error {
 					}
 				}
 			})
-			if _, ok := hopeless(err); err != nil && !ok {
+			if _, ok := awsfault.Hopeless(err); err != nil && !ok {
 				return err
 			}
 		}

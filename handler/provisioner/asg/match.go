@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -82,7 +83,7 @@ func (b *Backend) learn(ctx context.Context, joined []*corev1.Node) error {
 			return nil
 		}
 		members, err := b.describe(ctx, chunk)
-		if _, ok := hopeless(err); ok {
+		if _, ok := awsfault.Hopeless(err); ok {
 			return nil
 		}
 		if err != nil {

@@ -3,6 +3,8 @@ package asg
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"spot-handler/handler/awsfault"
 )
 
 // The calls, as they stand in the IAM actions' names and in the metric's label.
@@ -23,7 +25,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help: "Calls to Auto Scaling and EC2 for replacements, by what came of them.",
 	}, []string{"action", "result"})}
 	for _, action := range []string{describeInstances, describeGroups, detachInstances, terminate} {
-		for _, r := range results() {
+		for _, r := range awsfault.Results() {
 			m.calls.WithLabelValues(action, string(r))
 		}
 	}

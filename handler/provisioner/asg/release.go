@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -23,7 +24,8 @@ type termination struct {
 var errStopped = errors.New("terminate instance: this process is stopping")
 
 // Release terminates the node's instance where nobody else would: it was detached by
-// us, for a recommendation that EC2 need not act on, and is drained. It waits for the
+// us, for a recommendation that EC2 need not act on or a retirement that may only stop it,
+// and is drained. It waits for the
 // calls that this takes, which it shares with other nodes' releases.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	b.mu.Lock()
@@ -51,7 +53,7 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
 	r := own(rec)
 	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) &&
-		rec.Kind == interruption.RebalanceRecommendation && rec.Phase == interruption.Drained &&
+		!rec.Kind.Certain() && rec.Phase == interruption.Drained &&
 		instanceID.MatchString(rec.Instance) && nodes.InstanceID(node) == rec.Instance
 }
 
@@ -120,7 +122,7 @@ func (b *Backend) end(ctx context.Context, list []*termination) {
 // orReport is the error, unless it would come again until somebody changes the role:
 // that has been reported, and the node is drained all the same.
 func (b *Backend) orReport(err error) error {
-	if _, ok := hopeless(err); ok {
+	if _, ok := awsfault.Hopeless(err); ok {
 		return nil
 	}
 	return err

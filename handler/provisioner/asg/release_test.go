@@ -34,7 +34,10 @@ func TestOnlyWhatWeDetachedForARebalanceIsTerminated(t *testing.T) {
 		}, true},
 		"still leaving": {func(k *cluster, _ *corev1.Node, r *interruption.Record) { k.put("workers", "Detaching", r.Instance) }, true},
 		"spot":          {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Kind = interruption.SpotInterruption }, false},
-		"not drained":   {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Phase = interruption.DeadlineReached }, false},
+		"retired and drained": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Kind, r.Action = interruption.ScheduledEvent, interruption.ActionRetirement
+		}, true},
+		"not drained": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Phase = interruption.DeadlineReached }, false},
 		"detached, and nobody lived to say so": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
 			r.Replacement.Name, r.Replacement.State = "workers", provisioner.StateRequested
 		}, true},

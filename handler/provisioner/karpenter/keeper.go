@@ -294,7 +294,8 @@ func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
 		return false, fmt.Errorf("get Node %q: %w", name, err)
 	}
 	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
-	return err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over(), nil
+	calledOff := rec.Phase == interruption.Waiting && rec.Replacement == nil
+	return err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || calledOff, nil
 }
 
 func (k *keeper) isDrained(claim string) bool {

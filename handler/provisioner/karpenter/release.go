@@ -16,14 +16,14 @@ import (
 // Release hands the node back to what made it, which ends it without another look at
 // its pods: the NodeClaim gets the time at which Karpenter stops to be patient with
 // the node's pods, the record's deadline or now, and is deleted. A node that
-// Karpenter did not make is left as it is. It is idempotent: what is gone or being
+// Karpenter did not make is left as it is, and so is one whose instance comes back. It is idempotent: what is gone or being
 // deleted is released.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	if r := own(rec); r != nil {
 		b.keeper.drained(r.Name)
 	}
 	name, uid, ok := ownerClaim(node)
-	if !ok {
+	if !ok || rec.ComesBack() {
 		return nil
 	}
 	until := time.Now()

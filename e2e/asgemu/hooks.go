@@ -1,0 +1,182 @@
+package asgemu
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// The lifecycle states in which a group waits at a hook, or goes on after it.
+const (
+	PendingWait        = "Pending:Wait"
+	TerminatingWait    = "Terminating:Wait"
+	TerminatingProceed = "Terminating:Proceed"
+)
+
+// The transitions at which a hook can be.
+const (
+	Launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
+	TerminateAt = "autoscaling:EC2_INSTANCE_TERMINATING"
+)
+
+// The results of a lifecycle action.
+const (
+	Continue = "CONTINUE"
+	Abandon  = "ABANDON"
+)
+
+// Hook is a lifecycle hook of a group. PutLifecycleHook keeps to the bounds of AWS for Timeout; [Server.PutHook] takes
+// what a test has the time for.
+type Hook struct {
+	Name, Transition string
+	Timeout          time.Duration
+	Default          string // result where nobody completes it: Continue or Abandon
+}
+
+// global is the longest wait at the hook, whatever heartbeats there are.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html
+func (h Hook) global() time.Duration { return min(48*time.Hour, 100*h.Timeout) }
+
+// Wait is one wait of a group at a hook, a lifecycle action, as it was at some moment.
+type Wait struct {
+	Group, Hook, Transition, Instance, Token string
+
+	Since, Until time.Time // Until moves with every heartbeat
+	Heartbeats   int
+	Result       string // of whoever completed it; the hook's default after its timeout; empty while it lasts
+	TimedOut     bool
+}
+
+type wait struct {
+	Wait
+	hook Hook
+}
+
+// PutHook gives a group a hook, or changes it.
+func (s *Server) PutHook(group string, h Hook) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.putHook(s.groups[group], h)
+}
+
+func (s *Server) putHook(g *group, h Hook) {
+	g.hooks = append(slices.DeleteFunc(g.hooks, func(o Hook) bool { return o.Name == h.Name }), h)
+}
+
+// Shrink has a group end an instance for which it wants no other, as it does when it scales in.
+func (s *Server) Shrink(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := s.instances[id]
+	s.groups[i.Group].desired--
+	s.endMember(i)
+}
+
+// Waits returns the waits for an instance, those that are over included, in the order in which they began.
+func (s *Server) Waits(instance string) []Wait {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []Wait
+	for _, w := range s.waits {
+		if w.Instance == instance {
+			list = append(list, w.Wait)
+		}
+	}
+	return list
+}
+
+// begin has the group wait at all its hooks for a transition of an instance, and reports whether there is one.
+func (s *Server) begin(i *instance, transition string) bool {
+	found := false
+	for _, h := range s.groups[i.Group].hooks {
+		if h.Transition != transition {
+			continue
+		}
+		found = true
+		now := time.Now()
+		w := &wait{Wait{Group: i.Group, Hook: h.Name, Transition: transition, Instance: i.ID, Token: requestID(), Since: now, Until: now.Add(h.Timeout)}, h}
+		s.waits = append(s.waits, w)
+		s.expire(w)
+		if s.opts.Waiting != nil {
+			go s.opts.Waiting(w.Wait)
+		}
+	}
+	return found
+}
+
+// expire ends a wait when its time has run out.
+func (s *Server) expire(w *wait) {
+	s.after(time.Until(w.Until), func() {
+		switch {
+		case w.Result != "":
+		case time.Now().Before(w.Until): // there was a heartbeat
+			s.expire(w)
+		default:
+			w.TimedOut = true
+			s.finish(w, w.hook.Default)
+		}
+	})
+}
+
+// finish ends a wait, and the transition with the last. To abandon ends the others too.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
+func (s *Server) finish(w *wait, result string) {
+	w.Result = result
+	for _, o := range s.waits {
+		if o.Instance != w.Instance || o.Transition != w.Transition || o.Result != "" {
+			continue
+		}
+		if result == Continue {
+			return // the group waits for that one
+		}
+		o.Result = Abandon
+	}
+	i := s.instances[w.Instance]
+	switch {
+	case w.Transition == TerminateAt:
+		i.Lifecycle = TerminatingProceed
+		s.end(i)
+	case result == Continue:
+		i.Lifecycle = InService
+	default:
+		s.endMember(i)
+	}
+}
+
+// endMember ends a member of a group, after its hooks.
+func (s *Server) endMember(i *instance) {
+	launching := strings.HasPrefix(i.Lifecycle, Pending)
+	i.Lifecycle = TerminatingWait
+	if launching || !s.begin(i, TerminateAt) {
+		i.Lifecycle = Terminating
+		s.end(i)
+	}
+	s.keep(s.groups[i.Group])
+}
+
+// heartbeat has the group wait for the whole timeout once more.
+func (s *Server) heartbeat(w *wait) {
+	w.Heartbeats++
+	w.Until = time.Now().Add(w.hook.Timeout)
+	if last := w.Since.Add(w.hook.global()); w.Until.After(last) {
+		w.Until = last
+	}
+}
+
+// active finds a wait that lasts.
+func (s *Server) active(group, hook, token, instance string) (*wait, *apiError) {
+	if _, err := s.lookup(group); err != nil {
+		return nil, err
+	}
+	for _, w := range s.waits {
+		if w.Group == group && w.Hook == hook && w.Result == "" && (token == "" || w.Token == token) && (token != "" || w.Instance == instance) {
+			return w, nil
+		}
+	}
+	// As reported by those who have met it, such as
+	// https://github.com/spacelift-io/terraform-aws-spacelift-workerpool-on-ec2/pull/197
+	if token != "" {
+		return nil, invalid("No active Lifecycle Action found with token %s", token)
+	}
+	return nil, invalid("No active Lifecycle Action found with instance ID %s", instance)
+}

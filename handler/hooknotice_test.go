@@ -1,0 +1,103 @@
+package handler
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/lifecycle"
+)
+
+func unknown(n *interruption.Notice) { n.InstanceID = "i-00000000000000bad" }
+
+func launch(n *interruption.Notice) { n.Hook.Launching = true }
+
+// A Node may be about to register; after that the hook needs no drain.
+func TestHookOfAnUnknownInstance(t *testing.T) {
+	hookStory(t, nil, func(t *testing.T, _ *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		n := hooked("drain", unknown)
+		if _, err := h.Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
+			t.Fatalf("at first: %v, want not yet", err)
+		}
+		after(registers)
+		away := errors.New("away")
+		hooks.CompleteFunc = func() error { return away }
+		if _, err := h.Accept(t.Context(), n); !errors.Is(err, away) {
+			t.Fatalf("Auto Scaling away: %v", err)
+		}
+		for _, result := range []error{nil, lifecycle.ErrGone} {
+			hooks.CompleteFunc = func() error { return result }
+			if v := accept(t, h, n); v != interruption.Completed {
+				t.Errorf("verdict %s", v)
+			}
+		}
+		hooks.CompleteFunc = func() error { return lifecycle.ErrDenied } // another cluster's group
+		if v := accept(t, h, n); v != interruption.Unknown {
+			t.Errorf("verdict %s where it is not allowed", v)
+		}
+		hooks.CompleteFunc = func() error { return away }
+		after(longestHook)
+		if v := accept(t, h, n); v != interruption.Unknown {
+			t.Errorf("verdict %s after the longest timeout of a hook", v)
+		}
+		if f.patches != 0 || len(hooks.seen().completed) != 1 {
+			t.Errorf("%d patches, completed %v", f.patches, hooks.seen().completed)
+		}
+	})
+}
+
+func TestHookOfALaunch(t *testing.T) {
+	hookStory(t, nil, func(t *testing.T, _ *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		ready := func(status corev1.ConditionStatus) {
+			f.change(func(n *corev1.Node) { n.Status.Conditions[0].Status = status })
+			after(0)
+		}
+		ready(corev1.ConditionFalse)
+		n := hooked("launch", launch)
+		for _, n := range []interruption.Notice{n, hooked("launch", launch, unknown)} {
+			if _, err := h.Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
+				t.Fatalf("not ready: %v, want not yet", err)
+			}
+		}
+		after(time.Minute)
+		ready(corev1.ConditionTrue)
+		if v := accept(t, h, n); v != interruption.Completed || len(hooks.seen().completed) != 1 {
+			t.Errorf("ready: verdict %s, completed %v", v, hooks.seen().completed)
+		}
+		ready(corev1.ConditionFalse)
+		after(2 * time.Minute) // the hook's timeout
+		if v := accept(t, h, n); v != interruption.Ignored {
+			t.Errorf("too late: verdict %s", v)
+		}
+		if v := accept(t, h, hooked("launch", launch, unknown, func(n *interruption.Notice) {
+			n.Hook.Since = n.Hook.Since.Add(-3 * time.Minute)
+		})); v != interruption.Unknown {
+			t.Errorf("too late, no node: verdict %s", v)
+		}
+		if _, has := f.raw(t); has || len(hooks.seen().completed) != 1 {
+			t.Errorf("record there: %t, completed %v", has, hooks.seen().completed)
+		}
+	})
+}
+
+// What waits for Auto Scaling is in nobody's way: not in that of the notices that are
+// written, nor of the drains, which begin when there are none.
+func TestHooksAreInNobodysWay(t *testing.T) {
+	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		slow := make(chan struct{})
+		hooks.CompleteFunc = func() error { <-slow; return nil }
+		n := hooked("launch", launch)
+		for range 10 * acceptsAtOnce {
+			go func() { _, _ = h.Accept(t.Context(), n) }()
+		}
+		after(0)
+		accept(t, h, notice(interruption.SpotInterruption))
+		after(0)
+		wantPhase(t, f, interruption.Draining)
+		close(slow)
+		after(0)
+	})
+}

@@ -1,0 +1,231 @@
+package interruption
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Announcement is one thing that EC2 has said of an instance and that still stands.
+type Announcement struct {
+	Kind     Kind       `json:"kind"`
+	Event    string     `json:"event"`
+	Source   Source     `json:"source"`
+	Action   string     `json:"action,omitempty"`
+	Noticed  time.Time  `json:"noticed"`
+	Received time.Time  `json:"received"`
+	Deadline *time.Time `json:"deadline,omitempty"`
+}
+
+// maxAnnounced bounds the announcements of one record: there is one for each kind, and
+// EC2 schedules one or two events for an instance. What is beyond is the weakest.
+const maxAnnounced = 8
+
+// maxHooks bounds the hooks of one record. A group has at most 50 hooks, and one or two
+// in practice.
+const maxHooks = 8
+
+// sameDeadline is how far two deadlines may lie apart and still be the same one.
+// EventBridge stamps whole seconds and the metadata service gives whole seconds.
+const sameDeadline = 2 * time.Second
+
+func announcementOf(n Notice) Announcement {
+	return Announcement{
+		Kind: n.Kind, Event: n.EventID, Source: n.Source, Action: n.Action,
+		Noticed: n.Noticed.UTC(), Received: n.Received.UTC(), Deadline: pointer(n.Deadline),
+	}
+}
+
+// NewRecord is the record of a node's first notice.
+func NewRecord(n Notice) Record {
+	r := Record{Instance: n.InstanceID, Phase: Noticed}.with([]Announcement{announcementOf(n)})
+	r, _ = r.withHook(n.Hook)
+	return r
+}
+
+// Announcements are all that stand; a record has one at least.
+func (r Record) Announcements() []Announcement {
+	if len(r.Announced) > 0 {
+		return slices.Clone(r.Announced)
+	}
+	return []Announcement{{
+		Kind: r.Kind, Event: r.Event, Source: r.Source, Action: r.Action,
+		Noticed: r.Noticed, Received: r.Received, Deadline: r.Deadline,
+	}}
+}
+
+// with returns the record of these announcements, of which there has to be one at least:
+// the strongest names the record, and the earliest deadline is the record's.
+func (r Record) with(list []Announcement) Record {
+	slices.SortStableFunc(list, func(a, b Announcement) int {
+		if d := b.Kind.strength() - a.Kind.strength(); d != 0 {
+			return d
+		}
+		return cmp.Or(compareDeadlines(a.Deadline, b.Deadline), cmp.Compare(a.Event, b.Event))
+	})
+	list = standing(list)
+	list = list[:min(len(list), maxAnnounced)]
+	top := list[0]
+	r.Kind, r.Event, r.Source, r.Action = top.Kind, top.Event, top.Source, top.Action
+	r.Noticed, r.Received, r.Deadline = top.Noticed, top.Received, nil
+	for _, a := range list {
+		if compareDeadlines(a.Deadline, r.Deadline) < 0 {
+			r.Deadline = a.Deadline
+		}
+	}
+	r.Announced = nil
+	if len(list) > 1 {
+		r.Announced = list
+	}
+	return r
+}
+
+// standing leaves out the announcements that add nothing to another of the list. It does
+// so whatever order they came in, so that the record does not depend on it.
+func standing(list []Announcement) []Announcement {
+	var kept []Announcement
+	for _, a := range list {
+		if !slices.ContainsFunc(list, func(b Announcement) bool { return b.covers(a) }) {
+			kept = append(kept, a)
+		}
+	}
+	return kept
+}
+
+// covers reports whether b adds nothing to a: the instance is sure to end anyway, for a
+// stronger reason, not later, and either for good or to come back from both.
+func (a Announcement) covers(b Announcement) bool {
+	if !a.Kind.Certain() || !a.Kind.Stronger(b.Kind) || compareDeadlines(a.Deadline, b.Deadline) > 0 {
+		return false
+	}
+	return !a.comesBack() || b.Kind == RebalanceRecommendation || b.Kind != ScheduledEvent && b.comesBack()
+}
+
+// compareDeadlines orders deadlines; none is the latest.
+func compareDeadlines(a, b *time.Time) int {
+	switch {
+	case a == nil && b == nil:
+		return 0
+	case a == nil:
+		return 1
+	case b == nil:
+		return -1
+	}
+	return a.Compare(*b)
+}
+
+// same reports whether the notice speaks of what a has announced. An instance has one
+// announcement of each kind, whichever source brings it; only scheduled events can be
+// several. The two sources name those differently, so that the start of the window tells
+// too.
+func (a Announcement) same(n Notice) bool {
+	if a.Kind != n.Kind {
+		return false
+	}
+	if a.Kind != ScheduledEvent || a.Event == n.EventID {
+		return true
+	}
+	return a.Source != n.Source && a.Deadline != nil && !n.Deadline.IsZero() && a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
+}
+
+// reschedules reports whether the notice gives an event that is known another time: EC2 can
+// put the window of one off, or its owner can. What was said last counts then.
+func (a Announcement) reschedules(n Notice) bool {
+	return a.Kind == ScheduledEvent && a.Event == n.EventID && a.Source == n.Source && a.Deadline != nil && !n.Deadline.IsZero() &&
+		!n.Noticed.Equal(a.Noticed) && n.Deadline.Sub(*a.Deadline).Abs() > sameDeadline
+}
+
+// Merge adds a further notice about the same instance. The strongest kind wins and
+// brings its event and source with it, the deadline only tightens, unless a scheduled
+// event is put off, and the phase stays. It reports whether the notice changed anything.
+//
+// The two sources announce the same interruption with deadlines that differ by a
+// second or so, as one of them is computed; that alone is no news, so a deadline
+// tightens only by more than sameDeadline.
+//
+// A scheduled event that is past stays so, however late its announcement comes once more.
+func (r Record) Merge(n Notice) (Record, bool) {
+	if Past(r.Past).Has(n) {
+		return r, false
+	}
+	list := r.Announcements()
+	changed := false
+	if i := slices.IndexFunc(list, func(a Announcement) bool { return a.same(n) }); i < 0 {
+		list = append(list, announcementOf(n))
+		changed = true
+	} else {
+		a := &list[i]
+		if a.reschedules(n) {
+			changed = n.Noticed.After(a.Noticed)
+			if changed {
+				a.Deadline, a.Noticed = pointer(n.Deadline), n.Noticed.UTC()
+			}
+		} else if !n.Deadline.IsZero() && (a.Deadline == nil || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
+			a.Deadline = pointer(n.Deadline)
+			changed = true
+		}
+		if a.Kind == StateChange && slices.Index(states, n.Action) > slices.Index(states, a.Action) {
+			a.Action = n.Action
+			changed = true
+		}
+	}
+	merged := r.with(list)
+	merged, hooked := merged.withHook(n.Hook)
+	if !changed && !hooked || merged.String() == r.String() {
+		return r, false
+	}
+	return merged, true
+}
+
+// states are those of an instance that ends, in the order in which it can go through
+// them: the last one counts, whichever is heard of first.
+var states = []string{ActionStopping, ActionStopped, ActionShuttingDown, ActionTerminated}
+
+func (r Record) withHook(h *Hook) (Record, bool) {
+	if h == nil || len(r.Hooks) >= maxHooks || slices.ContainsFunc(r.Hooks, h.Same) {
+		return r, false
+	}
+	r.Hooks = append(slices.Clone(r.Hooks), *h)
+	return r, true
+}
+
+// Withdraw takes back what the notice says does not stand any more. found is false where
+// the record knows of no such announcement; left is false where no other one stands, and
+// the record is then returned as it was.
+func (r Record) Withdraw(n Notice) (rest Record, found, left bool) {
+	rest, gone, left := r.Drop(func(a Announcement) bool { return a.same(n) })
+	return rest, len(gone) > 0, left
+}
+
+// Drop takes back the announcements of which drop says so, and returns those. left is false
+// where no other one stands, and the record is then returned as it was.
+func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announcement, left bool) {
+	var list []Announcement
+	for _, a := range r.Announcements() {
+		if drop(a) {
+			gone = append(gone, a)
+		} else {
+			list = append(list, a)
+		}
+	}
+	switch {
+	case len(gone) == 0:
+		return r, nil, true
+	case len(list) == 0:
+		return r, gone, false
+	}
+	r.Past = Past(r.Past).with(gone)
+	return r.with(list), gone, true
+}
+
+// Tighten gives the announcement of a kind the deadline d, where it has none or a later
+// one. Nothing changes where the record has no such announcement.
+func (r Record) Tighten(kind Kind, d time.Time) Record {
+	list := r.Announcements()
+	i := slices.IndexFunc(list, func(a Announcement) bool { return a.Kind == kind })
+	if i < 0 || list[i].Deadline != nil && !d.Before(*list[i].Deadline) {
+		return r
+	}
+	list[i].Deadline = pointer(d)
+	return r.with(list)
+}

@@ -1,0 +1,151 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
+
+	"spot-handler/handler/awsfault"
+	"spot-handler/handler/interruption"
+)
+
+// AutoScaling is the subset of the Auto Scaling API that hooks are answered with. The
+// client should not retry by itself.
+type AutoScaling interface {
+	CompleteLifecycleAction(ctx context.Context, in *autoscaling.CompleteLifecycleActionInput, opts ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error)
+	RecordLifecycleActionHeartbeat(ctx context.Context, in *autoscaling.RecordLifecycleActionHeartbeatInput, opts ...func(*autoscaling.Options)) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error)
+	DescribeLifecycleHooks(ctx context.Context, in *autoscaling.DescribeLifecycleHooksInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeLifecycleHooksOutput, error)
+}
+
+var (
+	// ErrGone is wrapped where the group does not wait at that hook: it was completed, its
+	// time ran out, or there is no such hook. Asking again would not change it.
+	ErrGone = errors.New("the group does not wait at this hook")
+
+	// ErrDenied is wrapped where a call fails until somebody changes the role. It is
+	// logged here, once for each action and group.
+	ErrDenied = errors.New("not allowed")
+)
+
+// Options configure a Client.
+type Options struct {
+	AutoScaling AutoScaling
+
+	Registerer prometheus.Registerer // nil: metrics are kept and not shown
+	Logger     zerolog.Logger
+}
+
+// Client answers hooks.
+type Client struct {
+	api     AutoScaling
+	metrics *metrics
+	log     zerolog.Logger
+	slots   *semaphore.Weighted // of callsAtOnce
+
+	mu     sync.Mutex
+	denied map[string]bool    // by action and group: was refused the last time
+	groups map[string]*lookup // by group
+}
+
+const (
+	// callsAtOnce is how many calls are made at the same moment. A call takes a tenth of a
+	// second, so that a group that shrinks by a hundred nodes is answered in seconds; and
+	// the account's own limit for these calls, which all its tools share, is not used up.
+	callsAtOnce = 8
+
+	// callTimeout bounds one call: the service answers within a second or two.
+	callTimeout = 10 * time.Second
+)
+
+// New returns a Client. It makes no call.
+func New(opts Options) *Client {
+	return &Client{
+		api: opts.AutoScaling, metrics: newMetrics(opts.Registerer),
+		log:   opts.Logger.With().Str("component", "lifecycle").Logger(),
+		slots: semaphore.NewWeighted(callsAtOnce), denied: map[string]bool{}, groups: map[string]*lookup{},
+	}
+}
+
+// Complete tells the group that it need not wait for the instance any more. Also for the
+// end of an instance that could not be drained, as it ends either way.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html
+func (c *Client) Complete(ctx context.Context, instance string, h interruption.Hook) error {
+	return c.call(ctx, complete, h.Group, func(ctx context.Context) error {
+		_, err := c.api.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
+			AutoScalingGroupName: &h.Group, LifecycleHookName: &h.Name, LifecycleActionToken: token(h),
+			InstanceId: &instance, LifecycleActionResult: aws.String("CONTINUE"),
+		})
+		return err
+	})
+}
+
+// Heartbeat has the group wait for the hook's whole timeout once more, from now on.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_RecordLifecycleActionHeartbeat.html
+func (c *Client) Heartbeat(ctx context.Context, instance string, h interruption.Hook) error {
+	return c.call(ctx, heartbeat, h.Group, func(ctx context.Context) error {
+		_, err := c.api.RecordLifecycleActionHeartbeat(ctx, &autoscaling.RecordLifecycleActionHeartbeatInput{
+			AutoScalingGroupName: &h.Group, LifecycleHookName: &h.Name, LifecycleActionToken: token(h), InstanceId: &instance,
+		})
+		return err
+	})
+}
+
+func token(h interruption.Hook) *string {
+	if h.Token == "" {
+		return nil
+	}
+	return &h.Token
+}
+
+// call makes one call, counts it, and says with ErrGone and ErrDenied what follows from
+// its error.
+func (c *Client) call(ctx context.Context, a action, group string, do func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if err := c.slots.Acquire(bounded, 1); err != nil {
+		return fmt.Errorf("wait for a place among %d calls of Auto Scaling: %w", callsAtOnce, err)
+	}
+	err := awsfault.Classify("autoscaling", a.call, do(bounded))
+	c.slots.Release(1)
+	if ctx.Err() != nil && err != nil {
+		return err // called off, which says nothing about the service
+	}
+	result := awsfault.Of(err)
+	c.metrics.actions.WithLabelValues(a.label, string(result)).Inc()
+	reason, hopeless := awsfault.Hopeless(err)
+	switch first := c.deny(a.call+" "+group, hopeless); {
+	case hopeless:
+		if first {
+			c.log.Error().Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)
+		}
+		return fmt.Errorf("%w: %w", ErrDenied, err)
+	case result == awsfault.Refused:
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return err
+}
+
+// deny notes whether a call was refused for want of rights, and reports whether that is
+// news.
+func (c *Client) deny(call string, denied bool) (first bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !denied {
+		delete(c.denied, call)
+		return false
+	}
+	if len(c.denied) >= maxGroups {
+		clear(c.denied)
+	}
+	first = !c.denied[call]
+	c.denied[call] = true
+	return first
+}

@@ -1,0 +1,214 @@
+package handler
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+// state is a message about the state of the instance, made now: its deadline is its time.
+func state(action string) interruption.Notice {
+	return notice(interruption.StateChange, func(n *interruption.Notice) {
+		n.EventID, n.Action, n.Deadline = "state-"+action, action, n.Noticed
+	})
+}
+
+func (f *fakeNodes) ready(status corev1.ConditionStatus) {
+	f.change(func(n *corev1.Node) { n.Status.Conditions[0].Status = status })
+}
+
+func TestStoppingIsAnEmergencyDrain(t *testing.T) {
+	for _, action := range []string{interruption.ActionStopping, interruption.ActionShuttingDown} {
+		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			n := state(action)
+			accept(t, h, n)
+			wantMarks(t, f, true)
+			again := steps(t, f, h)
+			wantPhase(t, f, interruption.Replacing)
+			if !s.in.Deadline.Equal(n.Deadline) || again != time.Until(n.Received.Add(emergency)) {
+				t.Errorf("deadline %s, looks again in %s", s.in.Deadline, again)
+			}
+			f.ready(corev1.ConditionUnknown)
+			time.Sleep(again)
+			steps(t, f, h)
+			want := interruption.Released
+			if action == interruption.ActionStopping {
+				want = interruption.DeadlineReached // kept
+			}
+			wantPhase(t, f, want)
+			if node, _ := f.raw(t); hasTaintOf(node, outOfService.Key) {
+				t.Errorf("%s: out of service, though not terminated", action)
+			}
+		})
+	}
+}
+
+// The usual end: drained and released long since. Nothing is done twice, and what is left
+// on the node is let go.
+func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
+	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		told := &counting{}
+		h.opts.Events = told
+		accept(t, h, notice(interruption.SpotInterruption))
+		s.left = 0
+		steps(t, f, h)
+		wantPhase(t, f, interruption.Released)
+		patches, events := f.patches, told.n
+		time.Sleep(2 * time.Minute)
+		for _, action := range []string{interruption.ActionStopping, interruption.ActionShuttingDown} {
+			if v := accept(t, h, state(action)); v != interruption.Duplicate {
+				t.Errorf("%s: verdict %s", action, v)
+			}
+		}
+		steps(t, f, h)
+		if f.patches != patches {
+			t.Errorf("%d patches for nothing", f.patches-patches)
+		}
+		f.ready(corev1.ConditionUnknown)
+		steps(t, f, h)
+		if v := accept(t, h, state(interruption.ActionTerminated)); v != interruption.Accepted {
+			t.Errorf("verdict %s", v)
+		}
+		steps(t, f, h)
+		rec := wantPhase(t, f, interruption.Released)
+		node, _ := f.raw(t)
+		if !slices.Contains(node.Spec.Taints, outOfService) || !slices.Contains(rec.Ours, interruption.OursOutOfService) {
+			t.Errorf("taints %v, record %s", node.Spec.Taints, rec)
+		}
+		if f.patches != patches+1 || told.n != events || s.finished != 1 || s.released != 1 {
+			t.Errorf("%d patches, %d Events, finished %d and released %d times", f.patches-patches, told.n-events, s.finished, s.released)
+		}
+		if v := accept(t, h, state(interruption.ActionTerminated)); v != interruption.Duplicate {
+			t.Errorf("verdict %s the second time", v)
+		}
+	})
+}
+
+// counting counts Events about notices and ends.
+type counting struct {
+	fakeEvents
+	n int
+}
+
+func (c *counting) Noticed(*corev1.Node, interruption.Record) { c.n++ }
+func (c *counting) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {
+	c.n++
+}
+
+// What the out-of-service taint rests on: see isShutDown.
+func TestLivingNodesAreNeverOutOfService(t *testing.T) {
+	out := func(f *fakeNodes) bool {
+		node, _ := f.raw(t)
+		return hasTaintOf(node, outOfService.Key)
+	}
+	t.Run("not while Ready, and no more when it is again", func(t *testing.T) {
+		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			accept(t, h, state(interruption.ActionTerminated))
+			steps(t, f, h)
+			if out(f) {
+				t.Fatal("a Ready node is out of service")
+			}
+			f.ready(corev1.ConditionUnknown)
+			steps(t, f, h)
+			if !out(f) {
+				t.Fatal("a dead node of a terminated instance is in service")
+			}
+			f.change(func(n *corev1.Node) {
+				n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "theirs", Effect: corev1.TaintEffectNoSchedule})
+			})
+			f.ready(corev1.ConditionTrue)
+			steps(t, f, h)
+			if node, _ := f.raw(t); out(f) || !hasTaintOf(node, "theirs") || !hasTaintOf(node, interruption.TaintKey) {
+				t.Errorf("taints %v, want only the one taken back", node.Spec.Taints)
+			}
+		})
+	})
+	t.Run("called off", func(t *testing.T) {
+		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			f.ready(corev1.ConditionUnknown)
+			accept(t, h, state(interruption.ActionTerminated))
+			if !out(f) {
+				t.Fatal("the notice's own patch does not say so")
+			}
+			f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
+			steps(t, f, h)
+			wantNoRecord(t, f)
+			if out(f) {
+				t.Error("out of service still")
+			}
+		})
+	})
+	t.Run("an admin's stays", func(t *testing.T) {
+		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			f.change(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} })
+			f.ready(corev1.ConditionUnknown)
+			accept(t, h, state(interruption.ActionTerminated))
+			f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
+			steps(t, f, h)
+			if !out(f) {
+				t.Error("the admin's taint is gone")
+			}
+		})
+	})
+	for name, tt := range map[string]struct {
+		change func(n *corev1.Node)
+		notice func(n *interruption.Notice)
+		want   interruption.Verdict
+	}{
+		"hours old, and the node lives": {func(*corev1.Node) {}, func(n *interruption.Notice) {
+			n.Deadline, n.Noticed = n.Deadline.Add(-2*time.Hour), n.Noticed.Add(-2*time.Hour)
+		}, interruption.Stale},
+		"the node became Ready since": {func(n *corev1.Node) { n.Status.Conditions[0].LastTransitionTime = metav1.Now() },
+			func(n *interruption.Notice) {
+				n.Deadline, n.Noticed = n.Deadline.Add(-time.Minute), n.Noticed.Add(-time.Minute)
+			}, interruption.Stale},
+		"another instance": {func(n *corev1.Node) { n.Spec.ProviderID = "aws:///eu-west-1a/i-0fffffffffffffff0" },
+			func(*interruption.Notice) {}, interruption.Unknown},
+		"somebody deletes the node": {func(n *corev1.Node) {
+			now := metav1.Now()
+			n.DeletionTimestamp, n.Finalizers = &now, []string{"karpenter.sh/termination"}
+			n.Status.Conditions[0].Status = corev1.ConditionUnknown
+		}, func(*interruption.Notice) {}, interruption.Ignored},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, action := range []string{interruption.ActionTerminated, interruption.ActionShuttingDown, interruption.ActionStopped} {
+				scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+					f.change(tt.change)
+					_, _ = step(t, h)
+					n := state(action)
+					tt.notice(&n)
+					before := f.patches
+					if v := accept(t, h, n); v != tt.want || f.patches != before {
+						t.Errorf("%s: verdict %s, want %s; %d patches", action, v, tt.want, f.patches-before)
+					}
+				})
+			}
+		})
+	}
+}
+
+// A stop whose instance is terminated after all is not waited for.
+func TestStoppedInstanceIsTerminatedInTheEnd(t *testing.T) {
+	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, state(interruption.ActionStopping))
+		s.left = 0
+		steps(t, f, h)
+		f.ready(corev1.ConditionUnknown)
+		if v := accept(t, h, state(interruption.ActionStopped)); v != interruption.Duplicate {
+			t.Errorf("verdict %s", v)
+		}
+		wantPhase(t, f, interruption.Drained)
+		time.Sleep(time.Hour)
+		accept(t, h, state(interruption.ActionTerminated))
+		steps(t, f, h)
+		wantPhase(t, f, interruption.Released)
+		if node, _ := f.raw(t); !hasTaintOf(node, outOfService.Key) {
+			t.Errorf("taints %v", node.Spec.Taints)
+		}
+	})
+}

@@ -1,0 +1,92 @@
+package handler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+)
+
+// withdraw judges a notice that takes back an earlier one. What then has to be undone is
+// the reconciling process's to do: the record says so by Canceled where nothing else
+// stands, and by the phase Waiting where the time of what stands has not come yet.
+func (h *Handler) withdraw(old interruption.Record, has bool, n interruption.Notice) (interruption.Record, interruption.Verdict) {
+	if !has {
+		return interruption.Record{}, interruption.Ignored
+	}
+	rest, found, left := old.Withdraw(n)
+	switch {
+	case !found, old.Canceled, old.Phase == interruption.Released:
+		return old, interruption.Duplicate
+	case !left:
+		rest.Canceled = true
+	case h.waitsAgain(old, rest):
+		rest.Phase = interruption.Waiting
+	}
+	return rest, interruption.Accepted
+}
+
+// waitsAgain reports whether it was a scheduled event that had a node drained, and what
+// stands now is not due: that event is withdrawn, or put off.
+func (h *Handler) waitsAgain(old, now interruption.Record) bool {
+	return old.Phase != interruption.Released && h.scheduledDue(old) && !h.scheduledDue(now) && !now.Kind.Certain()
+}
+
+// revive is the record of a notice that comes while its Node is still being undone: what
+// was withdrawn does not stand beside it.
+func (h *Handler) revive(node *corev1.Node, old interruption.Record, n interruption.Notice) (interruption.Record, interruption.Verdict) {
+	if past := interruption.PastOf(old); past.Has(n) {
+		return old, interruption.Duplicate
+	}
+	rec := interruption.NewRecord(n)
+	rec.Ours, rec.Hooks, rec.Past = old.Ours, append(rec.Hooks, old.Hooks...), interruption.PastOf(old)
+	if h.waits(node, rec) {
+		rec.Phase = interruption.Waiting
+	}
+	return rec, interruption.Accepted
+}
+
+// standDown undoes a node whose time has not come after all: nothing more is evicted,
+// released pods go back to their ReplicaSets, and what was set on the Node goes. The record
+// stays, and waits.
+func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	k.off = true
+	result, done, err := h.opts.Drainer.CallOff(ctx, node.Name)
+	if err != nil {
+		return 0, fmt.Errorf("call off drain: %w", err)
+	}
+	if !done {
+		return time.Second, nil // the drainer tells earlier
+	}
+	waits := rec
+	waits.Ours, waits.Replacement, waits.Pods, waits.Ended, waits.Begun, waits.Boot = nil, nil, nil, nil, nil, ""
+	patch, err := unmarkPatch(node, rec, &waits)
+	if err != nil {
+		return 0, fmt.Errorf("unmark node: %w", err)
+	}
+	patched, err := h.opts.Nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsConflict(err):
+		return time.Millisecond, nil // changed by others meanwhile: look again
+	case apierrors.IsNotFound(err):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("unmark node: %w", err)
+	}
+	if rec.Ended == nil {
+		h.metrics.ended(rec, resultCanceled, time.Now())
+	}
+	h.opts.Events.Canceled(node, rec)
+	tell(h.opts.Logger.Info(), node.Name, waits).Int("pods", result.Total).Msg("drain called off, node as it was, next drain waits")
+	h.opts.Drainer.Forget(node.Name)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	*k = known{rec: waits, resourceVersion: patched.ResourceVersion, first: k.first}
+	return 0, nil // the change of the Node comes back
+}

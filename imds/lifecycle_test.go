@@ -1,0 +1,36 @@
+package imds
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spot-handler/handler/interruption"
+)
+
+func TestParseLifecycleState(t *testing.T) {
+	for state, terminating := range map[string]bool{
+		string(testdata(t, "lifecycle_terminated.txt")): true,
+		"Terminated\n": true,
+		string(testdata(t, "lifecycle_in_service.txt")):        false,
+		string(testdata(t, "lifecycle_warmed_terminated.txt")): false,
+		"Warmed:Stopped":             false,
+		"Detached":                   false,
+		"Standby":                    false,
+		"Terminating":                false,
+		"terminated, or so they say": false,
+		"":                           false,
+		string(testdata(t, "malformed_html.txt")): false,
+	} {
+		want := announcement{}
+		if terminating {
+			want = announcement{name: "Terminated", notice: interruption.Notice{
+				Action: interruption.ActionTerminate, Noticed: newYear, Received: newYear,
+			}}
+		}
+		got, err := parseLifecycleState([]byte(state), newYear)
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(announcement{})); diff != "" || err != nil {
+			t.Errorf("%q: %v %s", state, err, diff)
+		}
+	}
+}

@@ -1,0 +1,36 @@
+package queue
+
+import (
+	"time"
+
+	"spot-handler/handler/interruption"
+)
+
+// maxCapacityLead is how far ahead the end of an instance in a capacity reservation may
+// be announced. EC2 does so two minutes ahead.
+const maxCapacityLead = 24 * time.Hour
+
+// parseCapacityReservation reads an "EC2 Capacity Reservation Instance Interruption
+// Warning", the only one of EC2's that says exactly when.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruptible-capacity-reservations.html
+func parseCapacityReservation(e envelope, received time.Time) ([]interruption.Notice, error) {
+	detail, err := e.detailFields()
+	if err != nil {
+		return nil, err
+	}
+	instance, err := instanceField(detail, "instance-id")
+	if err != nil {
+		return nil, err
+	}
+	action, err := actionField(detail)
+	if err != nil {
+		return nil, err
+	}
+	at, err := timeField(detail, "instance-termination-time", received.Add(-maxPast), received.Add(maxCapacityLead), time.RFC3339)
+	if err != nil {
+		return nil, err
+	}
+	n := e.notice(interruption.CapacityReservationInterruption, instance, received)
+	n.Action, n.Deadline = action, at
+	return []interruption.Notice{n}, nil
+}
