@@ -30,7 +30,7 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	if !done {
 		return time.Second, nil // the drainer tells earlier
 	}
-	patch, err := unmarkPatch(node, rec, nil)
+	patch, err := unmarkPatch(node, rec)
 	if err != nil {
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
@@ -41,7 +41,7 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	case err != nil && !apierrors.IsNotFound(err):
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
-	if !rec.Phase.Over() && rec.Phase != interruption.Waiting {
+	if !rec.Phase.Over() && k.final == nil && rec.Phase != interruption.Waiting {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
 	h.opts.Events.Canceled(node, rec)

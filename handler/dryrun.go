@@ -24,8 +24,8 @@ type Chooser interface {
 }
 
 // DryRun accepts notices as Handler does, but only logs what Handler would do: the
-// record, the replacement and the decision about every pod. It writes nothing. It is
-// safe for concurrent use.
+// record, when its drain would begin, the replacement, the decision about every pod, and
+// what would follow. It writes nothing. It is safe for concurrent use.
 type DryRun struct {
 	handler *Handler
 	survey  Survey
@@ -48,11 +48,10 @@ func NewDryRun(opts Options, survey Survey, chooser Chooser) *DryRun {
 // Accept logs what would be done on the notice. A notice that says nothing new since
 // the last one of the same node is a duplicate, as it would be with a record.
 func (d *DryRun) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
-	if n.Hook != nil && n.Hook.Launching {
-		tellHook(d.logger.Info(), n.NodeName, interruption.NewRecord(n), *n.Hook).Msg("dry run: would complete lifecycle hook when the node is ready")
-		return interruption.Ignored, nil
-	}
 	node, ok := d.handler.opts.Index.Find(n)
+	if n.Hook != nil && (n.Hook.Launching || !ok) {
+		return d.hookAlone(n, ok)
+	}
 	if !ok {
 		return interruption.Unknown, nil
 	}
@@ -67,12 +66,20 @@ func (d *DryRun) Accept(ctx context.Context, n interruption.Notice) (interruptio
 	rec, verdict := d.handler.judge(node, n)
 	if verdict == interruption.Accepted {
 		d.seen[node.Name] = rec
+		if rec.Canceled {
+			delete(d.seen, node.Name)
+		}
 	}
 	d.mu.Unlock()
-	if verdict != interruption.Accepted {
+	switch {
+	case verdict != interruption.Accepted:
+		d.nothing(node, n, verdict)
+		return verdict, nil
+	case n.Withdrawn:
+		d.withdrawn(node, n, rec)
 		return verdict, nil
 	}
-	if err := d.explain(ctx, node, rec); err != nil {
+	if err := d.explain(ctx, node, n, rec); err != nil {
 		d.mu.Lock()
 		delete(d.seen, node.Name)
 		d.mu.Unlock()
@@ -81,7 +88,8 @@ func (d *DryRun) Accept(ctx context.Context, n interruption.Notice) (interruptio
 	return verdict, nil
 }
 
-func (d *DryRun) explain(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+// explain tells the story of a node in the order in which it would happen.
+func (d *DryRun) explain(ctx context.Context, node *corev1.Node, n interruption.Notice, rec interruption.Record) error {
 	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
 	if rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil { // a run would ask for it
 		in.Deadline = rec.Received.Add(d.handler.opts.Lifecycle.Timeout)
@@ -90,14 +98,33 @@ func (d *DryRun) explain(ctx context.Context, node *corev1.Node, rec interruptio
 	if err != nil {
 		return err
 	}
+	d.tell(node, rec).Str("event_id", n.EventID).Str("ec2_action", rec.Action).Str("phase", string(rec.Phase)).Msg("dry run: would record")
 	if rec.Phase == interruption.Waiting {
-		tell(d.logger.Info(), node.Name, rec).Msg("dry run: would wait")
+		d.wait(node, rec)
 	}
 	if _, err := markPatch(node, &rec); err != nil {
 		return fmt.Errorf("mark node %q: %w", node.Name, err)
 	}
-	tell(d.logger.Info(), node.Name, rec).Strs("sets", rec.Ours).Msg("dry run: would cordon")
+	d.tell(node, rec).Strs("sets", rec.Ours).Msg("dry run: would cordon")
+	if rec.Action == interruption.ActionTerminated {
+		d.tell(node, rec).Str("reason", "the instance is terminated: its volumes are detached as soon as the Node is not Ready").
+			Msg("dry run: would mark node out of service")
+	}
+	if why := d.cordonsOnly(node, rec); why != "" {
+		d.tell(node, rec).Str("reason", why).Msg("dry run: would move no pod")
+		d.hooks(node, rec)
+		return nil
+	}
+	if err := d.plan(ctx, node, rec, situation); err != nil {
+		return err
+	}
+	d.hooks(node, rec)
+	d.end(node, rec)
+	return nil
+}
 
+// plan logs the replacement and the decision about every pod.
+func (d *DryRun) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, situation drain.Situation) error {
 	need := provisioner.Need{Surged: map[types.UID]bool{}}
 	for _, decision := range drain.Plan(time.Now(), situation) {
 		switch {
@@ -112,13 +139,13 @@ func (d *DryRun) explain(ctx context.Context, node *corev1.Node, rec interruptio
 	if err != nil {
 		return fmt.Errorf("choose replacement: %w", err)
 	}
-	d.logger.Info().Str("node", node.Name).Str("backend", replacement.Backend).Str("replacement", replacement.Name).
+	d.tell(node, rec).Str("backend", replacement.Backend).Str("replacement", replacement.Name).
 		Str("pool", replacement.Pool).Str("reason", replacement.Reason).Msg("dry run: would request replacement")
 	if !provisioner.Pending(replacement.State) {
 		situation.Capacity = drain.NoCapacity
 	}
 	for _, decision := range drain.Plan(time.Now(), situation) {
-		e := d.logger.Info().Str("node", node.Name).Str("pod", decision.Pod.Namespace+"/"+decision.Pod.Name).
+		e := d.tell(node, rec).Str("pod", decision.Pod.Namespace+"/"+decision.Pod.Name).
 			Str("action", string(decision.Action)).Str("reason", decision.Reason)
 		if !decision.At.IsZero() {
 			e = e.Time("start_by", decision.At).Time("latest_start", decision.Latest)

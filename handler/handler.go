@@ -70,6 +70,8 @@ type Options struct {
 	ScheduledLead time.Duration
 	// Lifecycle says how lifecycle hooks are answered.
 	Lifecycle HookOptions
+	// CordonOnly marks nodes, in their time and turn, and does no more about them.
+	CordonOnly bool
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool
 
@@ -101,6 +103,7 @@ type known struct {
 	requested       bool // replacement holds an answer of the provisioner
 	unreadable      bool // said so
 	off             bool // its drain was called off, or is about to be
+	begun           bool // this process has seen to its drain
 	hooks           map[hookName]*hookTry
 	first           time.Time // when its reconciliation was first due
 

@@ -64,10 +64,15 @@ func markPatch(node *corev1.Node, rec *interruption.Record) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// unmarkPatch is the JSON merge patch that undoes an interruption: of what the record
-// stood for that which was not there before. The record itself goes, or becomes the other
-// one. The scheduled events of one that goes are remembered as past.
-func unmarkPatch(node *corev1.Node, rec interruption.Record, becomes *interruption.Record) ([]byte, error) {
+// unmarkPatch is the JSON merge patch that undoes an interruption: the record goes, and of
+// what it stood for that which was not there before. Its scheduled events are remembered as
+// past.
+func unmarkPatch(node *corev1.Node, rec interruption.Record) ([]byte, error) {
+	return restorePatch(node, rec, nil)
+}
+
+// restorePatch is unmarkPatch with the text of another record in place of the one that goes.
+func restorePatch(node *corev1.Node, rec interruption.Record, text any) ([]byte, error) {
 	spec := map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {
 		spec["unschedulable"] = nil
@@ -79,10 +84,8 @@ func unmarkPatch(node *corev1.Node, rec interruption.Record, becomes *interrupti
 	if len(taints) != len(node.Spec.Taints) {
 		spec["taints"] = taints
 	}
-	annotations := map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil}
-	if becomes != nil {
-		annotations[interruption.Annotation] = becomes.String()
-	} else if past := interruption.PastOf(rec); len(past) > 0 {
+	annotations := map[string]any{interruption.Annotation: text, interruption.CancelAnnotation: nil}
+	if past := interruption.PastOf(rec); text == nil && len(past) > 0 {
 		annotations[interruption.PastAnnotation] = interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).And(past).String()
 	}
 	metadata := map[string]any{"resourceVersion": node.ResourceVersion, "annotations": annotations}

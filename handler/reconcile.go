@@ -65,6 +65,8 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 		return h.callOff(ctx, node, k, rec)
 	case returned(node, rec):
 		return h.comeBack(ctx, node, k, rec)
+	case rec.Phase == interruption.Waiting && len(rec.Ours) > 0:
+		return h.standDown(ctx, node, k, rec)
 	}
 	ready, tendAgain, err := h.tend(ctx, &node, k, &rec)
 	if err != nil {
@@ -87,9 +89,10 @@ func (h *Handler) proceed(ctx context.Context, name string, node *corev1.Node, k
 		return 0, h.release(ctx, node, k, rec)
 	case rec.Phase == interruption.Waiting:
 		return h.wait(ctx, node, k, rec)
+	case h.opts.CordonOnly:
+		return 0, nil
 	case rec.Kind == interruption.RebalanceRecommendation && h.rebalancePolicy(node) == RebalanceCordon && !h.scheduledDue(rec):
-		start, _ := h.scheduledStart(rec)
-		return until(start), nil
+		return until(h.scheduledStart(rec)), nil
 	}
 	return h.drain(ctx, node, k, rec)
 }
@@ -101,6 +104,7 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 		h.opts.Drainer.Forget(node.Name)
 		k.off = false
 	}
+	k.begun = true
 	in := drain.Interruption{Taint: taintOf(rec), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
 	view, ok := h.opts.Drainer.Look(ctx, node.Name, in)
 	if !ok {
@@ -268,7 +272,9 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 	switch {
 	case rec.ComesBack() && k.rec.Phase == rec.Phase:
 	case rec.ComesBack():
-		releaseErr = h.opts.Provisioner.Release(ctx, node, rec)
+		if err := h.opts.Provisioner.Release(ctx, node, rec); err != nil {
+			return err
+		}
 	case h.opts.ReleaseNode:
 		if releaseErr = h.opts.Provisioner.Release(ctx, node, rec); releaseErr == nil {
 			rec.Phase = interruption.Released
@@ -286,9 +292,10 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 	return releaseErr
 }
 
-// nodeGone closes the interruption of a Node that does not exist any more.
+// nodeGone closes the interruption of a Node that does not exist any more. One that was
+// waiting, or was only cordoned, has missed nothing.
 func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
-	if k.rec.Phase != "" && k.rec.Phase != interruption.Waiting && !k.rec.Phase.Over() {
+	if k.begun && !k.rec.Phase.Over() {
 		result := h.opts.Drainer.Finish(name)
 		h.metrics.ended(k.rec, resultFailed, time.Now())
 		h.opts.Events.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, countPods(result, k.rec), 0, result.Refusal)

@@ -10,15 +10,15 @@ import (
 )
 
 // scheduledStart is when the drain for the record's scheduled events begins: long enough
-// before the first window for the pods to leave without hurry. It is false where there is
-// no such event.
-func (h *Handler) scheduledStart(rec interruption.Record) (start time.Time, ok bool) {
+// before the first window for the pods to leave without hurry. It is zero where there is no
+// such event.
+func (h *Handler) scheduledStart(rec interruption.Record) (start time.Time) {
 	for _, a := range rec.Announcements() {
 		if a.Kind == interruption.ScheduledEvent {
-			start, ok = earlier(start, h.startOf(a)), true
+			start = earlier(start, h.startOf(a))
 		}
 	}
-	return start, ok
+	return start
 }
 
 func (h *Handler) startOf(a interruption.Announcement) time.Time {
@@ -31,8 +31,8 @@ func (h *Handler) startOf(a interruption.Announcement) time.Time {
 // scheduledDue reports whether the record has a scheduled event whose drain has to begin,
 // or to have begun.
 func (h *Handler) scheduledDue(rec interruption.Record) bool {
-	start, ok := h.scheduledStart(rec)
-	return ok && !time.Now().Before(start)
+	start := h.scheduledStart(rec)
+	return !start.IsZero() && !time.Now().Before(start)
 }
 
 // returned reports whether the instance runs again after what it was drained for. Ready is

@@ -48,7 +48,7 @@ func (h *Handler) shutDown(ctx context.Context, node *corev1.Node, k *known, rec
 		kept := rec
 		kept.Ours = slices.DeleteFunc(slices.Clone(rec.Ours), func(o string) bool { return o == interruption.OursOutOfService })
 		rec.Ours = []string{interruption.OursOutOfService}
-		patch, err = unmarkPatch(node, rec, &kept)
+		patch, err = restorePatch(node, rec, kept.String())
 		rec = kept
 	default:
 		return false, nil

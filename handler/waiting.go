@@ -37,11 +37,10 @@ func (h *Handler) turn(ctx context.Context, node *corev1.Node, rec interruption.
 	}
 	switch rec.Kind {
 	case interruption.ScheduledEvent:
-		start, _ := h.scheduledStart(rec)
-		return false, until(start), nil
+		return false, until(h.scheduledStart(rec)), nil
 	case interruption.RebalanceRecommendation:
 		begin, again, err = h.rebalanceTurn(ctx, node, rec)
-		if start, ok := h.scheduledStart(rec); ok && !begin && (again == 0 || until(start) < again) {
+		if start := h.scheduledStart(rec); !start.IsZero() && !begin && (again == 0 || until(start) < again) {
 			again = until(start) // whichever comes first
 		}
 		return begin, again, err
@@ -51,9 +50,6 @@ func (h *Handler) turn(ctx context.Context, node *corev1.Node, rec interruption.
 
 // wait leaves a node alone until its time or its turn has come, and marks it then.
 func (h *Handler) wait(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
-	if len(rec.Ours) > 0 {
-		return h.standDown(ctx, node, k, rec)
-	}
 	begin, again, err := h.turn(ctx, node, rec)
 	if err != nil {
 		return 0, fmt.Errorf("wait for turn: %w", err)
@@ -61,8 +57,14 @@ func (h *Handler) wait(ctx context.Context, node *corev1.Node, k *known, rec int
 	if !begin {
 		return again, nil
 	}
-	now := time.Now()
-	rec.Phase, rec.Begun = interruption.Noticed, &now
+	now := time.Now().UTC()
+	rec.Begun = &now
+	return h.mark(ctx, node, k, rec)
+}
+
+// mark cordons a node whose wait is over, and writes that its interruption has begun.
+func (h *Handler) mark(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+	rec.Phase = interruption.Noticed
 	patch, err := markPatch(node, &rec)
 	if err != nil {
 		return 0, fmt.Errorf("mark node: %w", err)

@@ -66,7 +66,7 @@ func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, re
 	}
 	waits := rec
 	waits.Ours, waits.Replacement, waits.Pods, waits.Ended, waits.Begun, waits.Boot = nil, nil, nil, nil, nil, ""
-	patch, err := unmarkPatch(node, rec, &waits)
+	patch, err := restorePatch(node, rec, waits.String())
 	if err != nil {
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
@@ -79,7 +79,7 @@ func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, re
 	case err != nil:
 		return 0, fmt.Errorf("unmark node: %w", err)
 	}
-	if rec.Ended == nil {
+	if rec.Ended == nil && k.final == nil {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
 	h.opts.Events.Canceled(node, rec)

@@ -285,3 +285,43 @@ func TestNoServer(t *testing.T) {
 	r := startReal(t, s, q, &fakeAccepter{})
 	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(reasonConnection)) > 0 })
 }
+
+// Two clusters on one queue: each gives back what it does not know, and what it gets from
+// the other's hands tells it that there is another. Neither is told what it has lost.
+func TestTwoClustersOnOneQueue(t *testing.T) {
+	t.Parallel()
+	s := emulator(t)
+	q := s.Queue("q")
+	const each = 300
+	for i := range each {
+		for _, cluster := range []string{"a", "b"} {
+			q.Send(spotBody(fmt.Sprintf("i-%s%d", cluster, i), time.Now()))
+		}
+	}
+	knows := func(cluster string) *fakeAccepter {
+		return &fakeAccepter{AcceptFunc: func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
+			if strings.HasPrefix(n.InstanceID, "i-"+cluster) {
+				return interruption.Accepted, nil
+			}
+			return interruption.Unknown, nil
+		}}
+	}
+	a, b := startReal(t, s, q, knows("a")), startReal(t, s, q, knows("b"))
+	waitEmpty(t, q)
+	a.stop()
+	b.stop()
+	var accepted, foreign, secondHand float64
+	told := 0
+	for _, r := range []*running{a, b} {
+		got := r.outcomes(t)
+		accepted, foreign, secondHand = accepted+got[outcomeAccepted], foreign+got[outcomeForeign], secondHand+value(t, r.metrics.secondHand)
+		told += r.log.count("give each cluster a queue of its own")
+	}
+	t.Logf("%v of %d accepted, %v of them second-hand, %v lost; told of by %d of 2", accepted, 2*each, secondHand, foreign, told)
+	if accepted+foreign != 2*each {
+		t.Errorf("%v messages counted, want %d", accepted+foreign, 2*each)
+	}
+	if secondHand == 0 || told == 0 {
+		t.Error("neither cluster has noticed the other")
+	}
+}

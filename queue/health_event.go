@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -155,21 +154,17 @@ func healthNotices(n interruption.Notice, detail map[string]json.RawMessage) ([]
 	if !ok {
 		return nil, nil // a public event, about no instance of anybody
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	if t, err := dec.Token(); err != nil || t != json.Delim('[') {
+	var entities []json.RawMessage
+	if err := json.Unmarshal(raw, &entities); err != nil || entities == nil {
 		return nil, malformed(rejectField, "affectedEntities is not an array")
+	}
+	if len(entities) > maxEntities {
+		return nil, malformed(rejectTooLarge, "%d affected entities, want at most %d", len(entities), maxEntities)
 	}
 	var notices []interruption.Notice
 	var bad error
-	known := make(map[string]struct{})
-	for entities := 0; dec.More(); entities++ {
-		if entities == maxEntities {
-			return nil, malformed(rejectTooLarge, "more than %d affected entities", maxEntities)
-		}
-		var entity json.RawMessage
-		if err := dec.Decode(&entity); err != nil {
-			return nil, malformed(rejectField, "affectedEntities: %v", err)
-		}
+	known := make(map[string]struct{}, len(entities))
+	for _, entity := range entities {
 		instance, over, err := healthEntity(entity)
 		if err != nil {
 			if bad == nil {

@@ -154,6 +154,7 @@ func TestHealthEvents(t *testing.T) {
 		{"one message, three instances, one of them by its ARN", file(), notices(nil, all...)},
 		{"a page of several", file(`"page": "1"`, `"page": "3"`, `"totalPages": "1"`, `"totalPages": "7"`, `5678-1"`, `5678-3"`), notices(nil, all...)},
 		{"one digit for the day", file("Sat, 10 Jan 2026", "Fri, 9 Jan 2026"), notices(func(n *interruption.Notice) { n.Deadline = window.AddDate(0, 0, -1) }, all...)},
+		{"a zero before it", file("Sat, 10 Jan 2026", "Fri, 09 Jan 2026"), notices(func(n *interruption.Notice) { n.Deadline = window.AddDate(0, 0, -1) }, all...)},
 		{"RFC 3339", file("Sat, 10 Jan 2026 09:00:43 GMT", "2026-01-10T09:00:43Z"), notices(nil, all...)},
 		{"the window has begun", file("Sat, 10 Jan 2026", "Wed, 31 Dec 2025", `"upcoming"`, `"open"`), notices(func(n *interruption.Notice) {
 			n.Deadline = time.Date(2025, 12, 31, 9, 0, 43, 0, time.UTC)

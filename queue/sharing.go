@@ -17,7 +17,7 @@ import (
 // queue it happens only where a process ended with a message in hand, or where the
 // replica that had it first did not know the Node yet.
 const (
-	sharingSeen   = 100       // the last messages that count,
+	sharingSeen   = 1000      // the last messages that count,
 	sharingWithin = time.Hour // if they are not older than this
 	sharingLeast  = 3         // second-hand messages among them, at least,
 	sharingShare  = 0.2       // and as a part of those that were accepted
@@ -74,8 +74,11 @@ func one(is bool) int {
 
 // noteSharing looks for signs of other consumers in a message that was settled. One that
 // was new to us and about a Node of ours, though somebody had received it before, is
-// such a sign.
+// such a sign. A dry run sees nothing but that beside the consumer that is not dry.
 func (c *Consumer) noteSharing(m *message, v interruption.Verdict) {
+	if c.dryRun {
+		return
+	}
 	secondHand := v == interruption.Accepted && m.receives > 1 && !c.retried.has(m.id)
 	if secondHand {
 		c.metrics.secondHand.Inc()

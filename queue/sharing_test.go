@@ -73,6 +73,18 @@ func TestSharingIsNotSeen(t *testing.T) {
 // Over the consumer: somebody else has had our messages first. What we gave back
 // ourselves does not count.
 func TestSharedQueueIsToldOf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // a dry run shares the queue by intent
+		f := &fakeClient{}
+		r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted), DryRun: true})
+		for i := range 10 {
+			f.send(fmt.Sprint(i), spotBody(fmt.Sprint("i-", i), time.Now()), 2)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if n := value(t, r.metrics.secondHand); n != 0 || r.log.count("queue of its own") != 0 {
+			t.Errorf("%v second-hand in a dry run", n)
+		}
+	})
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeClient{}
 		r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})

@@ -16,6 +16,7 @@ import (
 
 	"spot-handler/handler"
 	"spot-handler/handler/lifecycle"
+	"spot-handler/handler/managed"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/asg"
 	"spot-handler/imds"
@@ -64,6 +65,18 @@ func hookOptions(cfg config, conf aws.Config, registry prometheus.Registerer, lo
 // autoScaling is a client that tries nothing again: those who use it do.
 func autoScaling(conf aws.Config) *autoscaling.Client {
 	return autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
+}
+
+// newManaged restricts to to the instances that carry --managed-tag. It is there without
+// the flag too, and passes everything on then.
+func newManaged(ctx context.Context, conf aws.Config, cfg config, to accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger) (accepter, error) {
+	ec2, err := asg.NewEC2(ctx, conf, os.Getenv)
+	if err != nil {
+		return nil, err
+	}
+	return managed.New(managed.Options{
+		Tag: cfg.managed, Next: to, EC2: ec2, Nodes: index, Registerer: registry, Logger: part(logger, "managed"),
+	}), nil
 }
 
 // regionalConfig is the AWS configuration, with the queue's region where none is given.

@@ -16,6 +16,7 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler"
+	"spot-handler/handler/managed"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/placeholder"
 )
@@ -42,12 +43,15 @@ type config struct {
 	leaseNamespace string
 	podName        string
 	podNamespace   string
+	managedTag     string
+	managed        managed.Tag // parsed by validate
 
 	strategy  string
 	blocked   string
 	margin    time.Duration
 	rebalance string
 
+	cordonOnly    bool
 	scheduledLead time.Duration
 
 	hookTimeout       time.Duration
@@ -101,6 +105,7 @@ func (c *config) define() []group {
 		source.StringVar(&c.leaseNamespace, "lease-namespace", "", "namespace of the Lease called "+leaseName+" (default: the pod's own, else kube-system)")
 		source.StringVar(&c.podName, "pod-name", "", "this process's own pod, which is moved last; also $POD_NAME (default: the host name, in a pod)")
 		source.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
+		source.StringVar(&c.managedTag, "managed-tag", "", "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
 	}
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
@@ -113,6 +118,7 @@ func (c *config) define() []group {
 		evict.DurationVar(&c.heartbeatInterval, "heartbeat-interval", 0, "how often a group is asked to go on waiting while its node is drained, such as 1m; less than the hook's timeout, else half of that is taken; 0 is never: the drain has the hook's timeout")
 		evict.DurationVar(&c.heartbeatUntil, "heartbeat-until", time.Hour, "how long a group waits in all with --heartbeat-interval; not longer than AWS allows, nor shorter than the hook's timeout")
 	}
+	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
@@ -276,6 +282,9 @@ func (c *config) validate() (problems []error) {
 			bad("heartbeat-until", "%s: want 30s to 48h, as AWS has it", c.heartbeatUntil)
 		} else if c.heartbeatUntil <= c.heartbeatInterval {
 			bad("heartbeat-until", "%s: want more than --heartbeat-interval", c.heartbeatUntil)
+		}
+		if c.managed, err = managed.ParseTag(c.managedTag); err != nil {
+			bad("managed-tag", "%v", err)
 		}
 		if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
 			bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)

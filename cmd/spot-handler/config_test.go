@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"spot-handler/handler/managed"
 )
 
 func env(vars map[string]string) func(string) string {
@@ -17,7 +19,7 @@ func env(vars map[string]string) func(string) string {
 
 func TestParse(t *testing.T) {
 	cfg, done, err := parse([]string{"queue", "--queue-url=https://sqs.eu-west-1.amazonaws.com/1/q", "--margin=7s",
-		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false"},
+		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false", "--managed-tag=team=blue"},
 		env(map[string]string{"SPOT_HANDLER_RECEIVERS": "9", "SPOT_HANDLER_MARGIN": "20s", "KUBECONFIG": "/k"}), nil)
 	if err != nil || done {
 		t.Fatalf("done %v, error %v", done, err)
@@ -28,7 +30,10 @@ func TestParse(t *testing.T) {
 	if cfg.fallback["batch"] != "batch-fallback" || cfg.fallback["web"] != "web-od" {
 		t.Errorf("fallback %v", cfg.fallback)
 	}
-	if cfg.rebalance != "replace" || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release || cfg.qps != 0 {
+	if cfg.managed != (managed.Tag{Key: "team", Value: "blue", Exact: true}) {
+		t.Errorf("managed tag %+v", cfg.managed)
+	}
+	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release || cfg.qps != 0 {
 		t.Errorf("defaults: %+v", cfg)
 	}
 }
@@ -83,7 +88,8 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"nothing to watch": {[]string{"imds", "--node-name=a", "--watch-spot=false", "--watch-lifecycle=false", "--watch-rebalance=false"},
 			map[string]string{"SPOT_HANDLER_WATCH_SCHEDULED_EVENTS": "false"},
 			[]string{"--watch-spot (SPOT_HANDLER_WATCH_SPOT)", "--watch-lifecycle (", "--watch-rebalance (", "--watch-scheduled-events (", "want one at least"}},
-		"queue url": {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
+		"queue url":   {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
+		"managed tag": {[]string{"queue", "--queue-url=http://a/q", "--managed-tag==blue"}, nil, []string{"--managed-tag (SPOT_HANDLER_MANAGED_TAG)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, err := parse(tt.args, env(tt.env), nil)

@@ -19,6 +19,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/awsfault":                {},
 		"spot-handler/handler/lifecycle":               {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/handler/nodes":                   {"spot-handler/handler/interruption"},
+		"spot-handler/handler/managed":                 {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/handler/notify":                  {"spot-handler/handler/interruption"},
 		"spot-handler/handler/provisioner":             {"spot-handler/handler/interruption"},
 		"spot-handler/handler/provisioner/karpenter":   {"spot-handler/handler/interruption", "spot-handler/handler/provisioner"},

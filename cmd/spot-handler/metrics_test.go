@@ -13,6 +13,7 @@ import (
 	"spot-handler/handler"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
+	"spot-handler/handler/managed"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 	"spot-handler/imds"
@@ -39,6 +40,7 @@ func wired(t *testing.T) []*prometheus.Registry {
 			queue.New(queue.Options{Registerer: registry, Logger: zerolog.Nop()})
 			newLeader(registry)
 			lifecycle.New(lifecycle.Options{Registerer: registry, Logger: zerolog.Nop()})
+			managed.New(managed.Options{Registerer: registry, Logger: zerolog.Nop()})
 		}
 		registries = append(registries, registry)
 	}

@@ -110,7 +110,7 @@ var settings = []setting{
 	{variable: "PROBES_SERVER_PORT", fallback: "8080", here: "`--http-addr`", convert: httpPort, remark: "where metrics have no port of their own"},
 	{variable: "PROBES_SERVER_ENDPOINT", fallback: "/healthz", remark: "it is `/healthz`, and `/readyz` for readiness"},
 	{variable: "EMIT_KUBERNETES_EVENTS", value: "emitKubernetesEvents", fallback: "false", here: "always", harmless: "*", remark: "with other reasons"},
-	{variable: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", value: "kubernetesEventsExtraAnnotations", remark: "Events carry no annotations"},
+	{variable: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", value: "kubernetesEventsExtraAnnotations", remark: "Events have annotations of their own, and no others"},
 	{variable: "NODE_NAME", here: "`NODE_NAME`", env: "NODE_NAME", remark: "imds mode"},
 	{variable: "POD_NAME", here: "`POD_NAME`", env: "POD_NAME", remark: "queue mode"},
 	{variable: "NAMESPACE", here: "`POD_NAMESPACE`", env: "POD_NAMESPACE", remark: "queue mode"},

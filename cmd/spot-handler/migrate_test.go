@@ -53,9 +53,6 @@ func TestMigrateKnowsEverySetting(t *testing.T) {
 	}
 }
 
-// flagsToCome are named in the tables, and are not there yet.
-var flagsToCome = []string{"--managed-tag"}
-
 // A row says what there is here, or why there is nothing; what it is taken over to exists.
 func TestMigrateTables(t *testing.T) {
 	known := map[string]bool{}
@@ -66,12 +63,6 @@ func TestMigrateTables(t *testing.T) {
 				known["--"+name] = true
 			}
 		}
-	}
-	for _, flag := range flagsToCome {
-		if known[flag] {
-			t.Errorf("%s has come: take it out of flagsToCome", flag)
-		}
-		known[flag] = true
 	}
 	for _, s := range slices.Concat(settings, chartSettings) {
 		name := s.variable + " " + s.value
@@ -177,8 +168,7 @@ func usable(t *testing.T, output, text string) {
 		args := strings.Fields(strings.ReplaceAll(command, " \\\n", "\n"))
 		var kept []string
 		for _, arg := range args[1:] {
-			name, _, _ := strings.Cut(arg, "=")
-			if slices.Contains(flagsToCome, name) || strings.HasPrefix(arg, "--webhook-") || !strings.HasPrefix(arg, "--") && len(kept) > 0 {
+			if strings.HasPrefix(arg, "--webhook-") || !strings.HasPrefix(arg, "--") && len(kept) > 0 {
 				continue // files that are not there, and templates with spaces
 			}
 			kept = append(kept, arg)

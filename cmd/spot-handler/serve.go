@@ -101,6 +101,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider,
 		Events: notify.All{events, webhook}, Lifecycle: hookOptions(cfg, conf, registry, logger),
 		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
+		CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: part(logger, "handler"),
 	}
 	h = handler.New(options)
@@ -110,6 +111,11 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 			return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
 		}
 		accept = handler.NewDryRun(options, survey, provider)
+	}
+	if cfg.mode == modeQueue {
+		if accept, err = newManaged(ctx, conf, cfg, accept, index, registry, logger); err != nil {
+			return err
+		}
 	}
 	from, err := newSource(ctx, cfg, conf, accept, registry, logger)
 	if err != nil {

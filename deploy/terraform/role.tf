@@ -22,6 +22,14 @@ locals {
     Resource = var.kms_key_arn
   }]
 
+  # What --managed-tag needs. It knows no resources.
+  read_tags = [{
+    Sid      = "ReadTags"
+    Effect   = "Allow"
+    Action   = "ec2:DescribeTags"
+    Resource = "*"
+  }]
+
   # What replacing nodes of Auto Scaling groups and answering their lifecycle hooks needs
   # besides. The Describe actions know no resources.
   replace_nodes = [
@@ -97,8 +105,12 @@ resource "aws_iam_policy" "queue" {
   tags        = var.tags
 
   policy = jsonencode({
-    Version   = "2012-10-17"
-    Statement = concat(local.read_queue, var.kms_key_arn == null ? [] : local.read_encrypted_queue)
+    Version = "2012-10-17"
+    Statement = concat(
+      local.read_queue,
+      var.kms_key_arn == null ? [] : local.read_encrypted_queue,
+      var.instance_tags ? local.read_tags : [],
+    )
   })
 }
 

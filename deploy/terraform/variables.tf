@@ -121,6 +121,12 @@ variable "permissions_boundary_arn" {
   default     = null
 }
 
+variable "instance_tags" {
+  description = "Whether the role may read the tags of instances: for --managed-tag."
+  type        = bool
+  default     = false
+}
+
 # ---- Nodes of Auto Scaling groups
 
 variable "auto_scaling_groups" {

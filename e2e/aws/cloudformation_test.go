@@ -82,6 +82,9 @@ func parametersOf(s settings) map[string]string {
 	if s.launchHooks {
 		p["LaunchHooks"] = "true"
 	}
+	if s.instanceTags {
+		p["InstanceTags"] = "true"
+	}
 	if s.autoScaling {
 		p["AutoScalingGroups"] = "true"
 	}

@@ -149,6 +149,7 @@ func called(t *testing.T, dir string) []string {
 				services[name] = service
 			}
 		}
+		signed = append(signed, signedActions(t, f)...)
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CompositeLit:
@@ -160,8 +161,6 @@ func called(t *testing.T, dir string) []string {
 					}
 					return true
 				})
-			case *ast.FuncDecl:
-				signed = append(signed, signedActions(t, n)...)
 			}
 			return true
 		})
@@ -173,18 +172,18 @@ func called(t *testing.T, dir string) []string {
 	return unique(append(calls, signed...))
 }
 
-// signedActions are those of a function that signs a request itself: the service as the
-// signer is told, the field Action of the form that is sent. A signature for which that is
-// not found is an error, as nobody could tell then what the role has to allow.
-func signedActions(t *testing.T, f *ast.FuncDecl) []string {
+// signedActions are those of a file whose requests it makes and signs itself: the service
+// as the signer is told, the fields Action of the forms that are sent. A signature for which
+// there is none is an error, as nobody could tell then what the role has to allow.
+func signedActions(t *testing.T, f *ast.File) []string {
 	t.Helper()
-	service, operations := "", []string(nil)
+	var services, operations []string
 	ast.Inspect(f, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CallExpr:
 			// SignHTTP(ctx, credentials, request, hash, service, region, time)
 			if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "SignHTTP" && len(n.Args) >= 5 {
-				service = literal(t, n.Args[4])
+				services = append(services, literal(t, n.Args[4]))
 			}
 		case *ast.KeyValueExpr:
 			key, ok := n.Key.(*ast.BasicLit)
@@ -197,14 +196,15 @@ func signedActions(t *testing.T, f *ast.FuncDecl) []string {
 		}
 		return true
 	})
-	if service == "" {
+	switch services = unique(services); {
+	case len(services) == 0:
+		return nil
+	case len(services) > 1 || len(operations) == 0:
+		t.Errorf("%s signs requests to %v, of actions %v: which of which?", f.Name.Name, services, operations)
 		return nil
 	}
-	if len(operations) == 0 {
-		t.Errorf("%s signs a request to %s: which action?", f.Name.Name, service)
-	}
 	for i, o := range operations {
-		operations[i] = service + ":" + o
+		operations[i] = services[0] + ":" + o
 	}
 	return operations
 }

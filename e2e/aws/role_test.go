@@ -11,6 +11,9 @@ import (
 // packages' calls are what the role may always do.
 var ofGroups = []string{"handler/provisioner/asg", "handler/lifecycle"}
 
+// readTags is what the setting for tags of instances is for.
+const readTags = "ec2:DescribeTags"
+
 // The role may do what the code calls, no more and no less.
 func TestActionsAreWhatTheCodeCalls(t *testing.T) {
 	var always, groups []string
@@ -25,6 +28,8 @@ func TestActionsAreWhatTheCodeCalls(t *testing.T) {
 	if !slices.Contains(always, "sqs:ReceiveMessage") {
 		t.Fatalf("the code calls %v: how does it receive messages?", always)
 	}
+	// The client of EC2 is one for all.
+	groups = slices.DeleteFunc(groups, func(a string) bool { return a == readTags })
 	for _, tt := range []struct {
 		name     string
 		settings settings
@@ -32,6 +37,7 @@ func TestActionsAreWhatTheCodeCalls(t *testing.T) {
 	}{
 		{"alone", settings{}, always},
 		{"with Auto Scaling groups", settings{autoScaling: true}, slices.Concat(always, groups)},
+		{"with tags of instances", settings{instanceTags: true}, slices.Concat(always, []string{readTags})},
 		// Not called, but asked for in the caller's name when SQS decrypts a message.
 		{"with a key", settings{kmsKey: key}, slices.Concat(always, []string{"kms:Decrypt"})},
 	} {
@@ -53,8 +59,8 @@ func TestResources(t *testing.T) {
 		settings   settings
 		key, value string
 	}{
-		{settings{autoScaling: true, kmsKey: key}, own, "owned"},
-		{settings{autoScaling: true, kmsKey: key, tagKey: chosen, tagValue: cluster}, chosen, cluster},
+		{settings{autoScaling: true, kmsKey: key, instanceTags: true}, own, "owned"},
+		{settings{autoScaling: true, kmsKey: key, instanceTags: true, tagKey: chosen, tagValue: cluster}, chosen, cluster},
 	} {
 		everyWay(t, tt.settings, func(t *testing.T, d deployment) {
 			tagged := func(service string) map[string]map[string]texts {
@@ -71,7 +77,9 @@ func TestResources(t *testing.T) {
 				"sqs:GetQueueAttributes":      {Resource: texts{d.queue.arn}},
 				"kms:Decrypt":                 {Resource: texts{key}},
 				// These three know neither resources nor tags.
+				// https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 				// https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2autoscaling.html
+				readTags: {Resource: texts{"*"}},
 				"autoscaling:DescribeAutoScalingInstances": {Resource: texts{"*"}},
 				"autoscaling:DescribeAutoScalingGroups":    {Resource: texts{"*"}},
 				"autoscaling:DescribeLifecycleHooks":       {Resource: texts{"*"}},

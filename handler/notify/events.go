@@ -62,9 +62,14 @@ func (e *Events) Run(ctx context.Context) error {
 	return nil
 }
 
+// tell writes an Event on a Node, with what its record says as annotations.
+func (e *Events) tell(node *corev1.Node, kind, reason, text string) {
+	e.recorder.AnnotatedEventf(node, aboutNode(node), kind, reason, "%s", text)
+}
+
 // Noticed: EC2 is about to end the node.
 func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
-	e.recorder.Event(node, corev1.EventTypeWarning, noticeReason(r.Kind), noticeText(r))
+	e.tell(node, corev1.EventTypeWarning, noticeReason(r.Kind), noticeText(r))
 }
 
 func noticeText(r interruption.Record) string {
@@ -88,9 +93,9 @@ func (e *Events) Replacement(node *corev1.Node, reason string, r interruption.Re
 		if r.Reason != "" {
 			text = "; " + r.Reason
 		}
-		e.recorder.Eventf(node, corev1.EventTypeNormal, reason, "requested %s in pool %s from %s%s", r.Name, r.Pool, r.Backend, text)
+		e.tell(node, corev1.EventTypeNormal, reason, fmt.Sprintf("requested %s in pool %s from %s%s", r.Name, r.Pool, r.Backend, text))
 	default:
-		e.recorder.Eventf(node, corev1.EventTypeWarning, reason, "no replacement: %s", r.Reason)
+		e.tell(node, corev1.EventTypeWarning, reason, "no replacement: "+r.Reason)
 	}
 }
 
@@ -111,7 +116,7 @@ func (e *Events) Ended(node *corev1.Node, reason string, p interruption.Pods, sl
 		kind = corev1.EventTypeWarning
 	}
 	p.Refusal = refusal
-	e.recorder.Event(node, kind, reason, endText(p, slack))
+	e.tell(node, kind, reason, endText(p, slack))
 }
 
 func endText(p interruption.Pods, slack time.Duration) string {
@@ -129,7 +134,7 @@ func endText(p interruption.Pods, slack time.Duration) string {
 // what it had set on the node is undone.
 func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
 	reason, text := cancelText(node, r)
-	e.recorder.Event(node, corev1.EventTypeNormal, reason, text)
+	e.tell(node, corev1.EventTypeNormal, reason, text)
 }
 
 func cancelText(node *corev1.Node, r interruption.Record) (reason, text string) {
@@ -141,20 +146,20 @@ func cancelText(node *corev1.Node, r interruption.Record) (reason, text string) 
 
 // RecordUnreadable: the annotation holds something that is not a record.
 func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
-	e.recorder.Eventf(node, corev1.EventTypeWarning, ReasonRecordUnreadable,
+	e.recorder.AnnotatedEventf(node, aboutNode(node), corev1.EventTypeWarning, ReasonRecordUnreadable,
 		"annotation %s is not acted on: %v", interruption.Annotation, err)
 }
 
 // EvictionBlocked: a pod has to leave and may not, for a reason in the API server's
 // own words.
 func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
-	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
+	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
 }
 
 // EvictionForced: a pod was deleted past its disruption budget, as --blocked-pods or the
 // annotation of that name says.
 func (e *Events) EvictionForced(node string, pod *corev1.Pod, reason string) {
-	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonEvictionForced,
+	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonEvictionForced,
 		"deleted past its disruption budget, as interrupted node %s is about to end: %s", node, reason)
 }
 
@@ -163,5 +168,5 @@ func (e *Events) PodLeft(node string, pod *corev1.Pod, reason string) {
 	if reason == "" {
 		reason = "there was no time to evict it"
 	}
-	e.recorder.Eventf(pod, corev1.EventTypeWarning, ReasonPodLeft, "left on interrupted node %s at its deadline: %s", node, reason)
+	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonPodLeft, "left on interrupted node %s at its deadline: %s", node, reason)
 }

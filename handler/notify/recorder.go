@@ -55,6 +55,11 @@ func newRecorder(client rest.Interface) *recorder {
 
 // Event notes an Event about a Node, a pod or what a reference names. It never blocks.
 func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
+	r.AnnotatedEventf(object, nil, kind, reason, "%s", message)
+}
+
+// AnnotatedEventf is Event with annotations and a text as of fmt.Sprintf.
+func (r *recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, args ...any) {
 	now := metav1.Now()
 	about := referenceTo(object)
 	namespace := about.Namespace
@@ -62,8 +67,8 @@ func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
 		namespace = metav1.NamespaceDefault
 	}
 	event := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: namespace},
-		InvolvedObject: about, Type: kind, Reason: reason, Message: message,
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: namespace, Annotations: annotations},
+		InvolvedObject: about, Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...),
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: component}, ReportingController: component,
 	}
@@ -71,11 +76,6 @@ func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
 	case r.waiting <- event:
 	default: // the record on the Node is what counts
 	}
-}
-
-// Eventf is Event with a text as of fmt.Sprintf.
-func (r *recorder) Eventf(object runtime.Object, kind, reason, format string, args ...any) {
-	r.Event(object, kind, reason, fmt.Sprintf(format, args...))
 }
 
 func referenceTo(object runtime.Object) corev1.ObjectReference {

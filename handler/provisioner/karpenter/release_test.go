@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
+
+	"spot-handler/handler/interruption"
 )
 
 func TestRelease(t *testing.T) {
@@ -46,6 +48,14 @@ func TestRelease(t *testing.T) {
 			}
 		}
 		c.wantCalls("patch nodeclaims", "delete nodeclaims")
+	})
+	bubble(t, "the instance comes back", func(t *testing.T) {
+		c, rec := newCluster(t, Options{}), record()
+		rec.Action = interruption.ActionStop
+		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+			t.Fatal(err)
+		}
+		c.wantCalls()
 	})
 	for name, deadline := range map[string]*time.Time{"no deadline": nil, "deadline past": {}} {
 		bubble(t, name, func(t *testing.T) {

@@ -1,0 +1,305 @@
+package managed
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/aws/smithy-go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+type fakeNext struct {
+	mu  sync.Mutex
+	got []string
+}
+
+func (f *fakeNext) Accept(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.got = append(f.got, n.InstanceID)
+	return interruption.Accepted, nil
+}
+
+// fakeEC2 takes a while to answer, and fails as long as it is told to.
+type fakeEC2 struct {
+	mu    sync.Mutex
+	tags  map[string]string
+	takes time.Duration
+	fail  error
+	calls []int // how many instances each was about
+}
+
+func (f *fakeEC2) InstanceTags(ctx context.Context, key string, ids []string) (map[string]string, error) {
+	f.mu.Lock()
+	f.calls = append(f.calls, len(ids))
+	takes, fail, found := f.takes, f.fail, map[string]string{}
+	for _, id := range ids {
+		if v, ok := f.tags[id]; ok {
+			found[id] = v
+		}
+	}
+	f.mu.Unlock()
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return found, fail
+}
+
+func (f *fakeEC2) set(change func(*fakeEC2)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+func (f *fakeEC2) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.calls)
+}
+
+type fakeIndex map[string]bool
+
+func (f fakeIndex) Find(n interruption.Notice) (*corev1.Node, bool) {
+	return &corev1.Node{}, f[n.InstanceID]
+}
+
+var (
+	_ Next  = (*fakeNext)(nil)
+	_ EC2   = (*fakeEC2)(nil)
+	_ Nodes = fakeIndex{}
+)
+
+type setup struct {
+	*Accepter
+	next *fakeNext
+	ec2  *fakeEC2
+	log  *bytes.Buffer
+}
+
+func newSetup(t *testing.T, tag string, nodes ...string) *setup {
+	t.Helper()
+	parsed, err := ParseTag(tag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &setup{next: &fakeNext{}, ec2: &fakeEC2{tags: map[string]string{}, takes: 50 * time.Millisecond}, log: &bytes.Buffer{}}
+	index := fakeIndex{}
+	for _, id := range nodes {
+		index[id] = true
+	}
+	s.Accepter = New(Options{
+		Tag: parsed, Next: s.next, EC2: s.ec2, Nodes: index,
+		Registerer: prometheus.NewRegistry(), Logger: zerolog.New(zerolog.SyncWriter(s.log)).Level(zerolog.InfoLevel),
+	})
+	return s
+}
+
+func (s *setup) accept(t *testing.T, id string, hook *interruption.Hook) (interruption.Verdict, error) {
+	t.Helper()
+	return s.Accept(t.Context(), interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: id, Hook: hook})
+}
+
+func (s *setup) want(t *testing.T, id string, want interruption.Verdict) {
+	t.Helper()
+	if got, err := s.accept(t, id, nil); got != want || err != nil {
+		t.Errorf("%s: %q, %v, want %q", id, got, err, want)
+	}
+}
+
+func TestTags(t *testing.T) {
+	for tag, want := range map[string]map[string]interruption.Verdict{
+		"team":      {"i-blue": interruption.Accepted, "i-red": interruption.Accepted, "i-empty": interruption.Accepted, "i-gone": interruption.Unmanaged},
+		"team=blue": {"i-blue": interruption.Accepted, "i-red": interruption.Unmanaged, "i-empty": interruption.Unmanaged, "i-gone": interruption.Unmanaged},
+		"team=":     {"i-blue": interruption.Unmanaged, "i-red": interruption.Unmanaged, "i-empty": interruption.Accepted, "i-gone": interruption.Unmanaged},
+		"":          {"i-blue": interruption.Accepted, "i-red": interruption.Accepted, "i-empty": interruption.Accepted, "i-gone": interruption.Accepted},
+	} {
+		t.Run(tag, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSetup(t, tag, "i-gone") // also the tag of a Node decides
+				s.ec2.tags = map[string]string{"i-blue": "blue", "i-red": "red", "i-empty": ""}
+				for _, id := range slices.Sorted(maps.Keys(want)) {
+					s.want(t, id, want[id])
+				}
+				if tag == "" && s.ec2.count() > 0 {
+					t.Errorf("%d calls without a tag", s.ec2.count())
+				}
+			})
+		})
+	}
+}
+
+// A hook of an instance that is not managed is nobody's business here.
+func TestHookOfAnUnmanagedInstance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "team")
+		if got, err := s.accept(t, "i-1", &interruption.Hook{Group: "g"}); got != interruption.Unmanaged || err != nil || len(s.next.got) > 0 {
+			t.Errorf("%q, %v, passed on %v", got, err, s.next.got)
+		}
+	})
+}
+
+// A burst makes a few calls; what is known makes none.
+func TestBurstIsAFewCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		s := newSetup(t, "team")
+		for i := range n / 2 {
+			s.ec2.tags[fmt.Sprintf("i-%d", i)] = "blue"
+		}
+		burst := func() {
+			var all sync.WaitGroup
+			for i := range 2 * n { // each twice, as SQS may
+				all.Go(func() {
+					want := interruption.Unmanaged
+					if i%n < n/2 {
+						want = interruption.Accepted
+					}
+					s.want(t, fmt.Sprintf("i-%d", i%n), want)
+				})
+			}
+			all.Wait()
+		}
+		began := time.Now()
+		burst()
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("took %s, want one linger and one call", took)
+		}
+		if s.ec2.count() != 3 || slices.Max(s.ec2.calls) > batchSize {
+			t.Errorf("calls of %v instances, want 3 of at most %d", s.ec2.calls, batchSize)
+		}
+		burst()
+		if s.ec2.count() != 3 {
+			t.Errorf("%d calls for what was known", s.ec2.count()-3)
+		}
+		if len(s.next.got) != 2*n {
+			t.Errorf("%d passed on, want %d", len(s.next.got), 2*n)
+		}
+		time.Sleep(lacksFor) // the tags may have been put on meanwhile
+		burst()
+		if got := s.ec2.count() - 3; got != 2 {
+			t.Errorf("%d calls, want 2 for those that had no tag", got)
+		}
+		time.Sleep(hasFor)
+		burst()
+		if got := s.ec2.count() - 5; got != 3 {
+			t.Errorf("%d calls, want 3 for all", got)
+		}
+	})
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "team")
+		var all sync.WaitGroup
+		for i := range 3 * maxAnswers {
+			all.Go(func() { s.want(t, fmt.Sprintf("i-%d", i), interruption.Unmanaged) })
+		}
+		all.Wait()
+		if n := len(s.lookups.young) + len(s.lookups.old); n > maxAnswers || len(s.lookups.open) > 0 {
+			t.Errorf("%d answers, %d open", n, len(s.lookups.open))
+		}
+	})
+}
+
+// EC2 away: a Node of ours is drained, in time; a hook that may be another's waits.
+func TestEC2Away(t *testing.T) {
+	for name, fail := range map[string]func(*fakeEC2){
+		"throttled": func(f *fakeEC2) { f.fail = &smithy.GenericAPIError{Code: "RequestLimitExceeded"} },
+		"hangs":     func(f *fakeEC2) { f.takes = time.Hour },
+		"denied": func(f *fakeEC2) {
+			f.fail = &smithy.GenericAPIError{Code: "UnauthorizedOperation", Message: "You are not"}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newSetup(t, "team", "i-ours", "i-ours-2")
+				s.ec2.set(fail)
+				began := time.Now()
+				s.want(t, "i-ours", interruption.Accepted)
+				if took := time.Since(began); took > patience || name == "denied" && took > 100*time.Millisecond {
+					t.Errorf("took %s", took)
+				}
+				s.want(t, "i-else", interruption.Accepted) // of which the handler says that it is unknown
+				if _, err := s.accept(t, "i-hook", &interruption.Hook{}); err == nil {
+					t.Error("the hook of an instance of which nothing is known was passed on")
+				}
+				s.want(t, "i-ours-2", interruption.Accepted)
+				if n := strings.Count(s.log.String(), "cannot look up tags"); n != 1 {
+					t.Errorf("said %d times:\n%s", n, s.log)
+				}
+				if name == "denied" {
+					if s.ec2.count() != 1 || !strings.Contains(s.log.String(), "ec2:DescribeTags") {
+						t.Errorf("%d calls, want 1:\n%s", s.ec2.count(), s.log)
+					}
+				}
+				time.Sleep(refusedFor)
+				s.ec2.set(func(f *fakeEC2) { f.fail, f.takes = nil, time.Millisecond })
+				if got, err := s.accept(t, "i-hook", &interruption.Hook{}); got != interruption.Unmanaged || err != nil {
+					t.Errorf("EC2 is back: %q, %v", got, err)
+				}
+				if !strings.Contains(s.log.String(), "tags can be looked up again") {
+					t.Errorf("not said that EC2 is back:\n%s", s.log)
+				}
+			})
+		})
+	}
+}
+
+// One failure of a call is tried again within the patience of those who wait.
+func TestTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "team")
+		s.ec2.set(func(f *fakeEC2) { f.fail = errors.New("connection reset") })
+		time.AfterFunc(500*time.Millisecond, func() { s.ec2.set(func(f *fakeEC2) { f.fail = nil }) })
+		s.want(t, "i-1", interruption.Unmanaged)
+		if s.log.Len() > 0 {
+			t.Errorf("nothing to say of that: %s", s.log)
+		}
+	})
+}
+
+func TestCanceled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "team", "i-1")
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, cancel)
+		if _, err := s.Accept(ctx, interruption.Notice{InstanceID: "i-1"}); !errors.Is(err, context.Canceled) || len(s.next.got) > 0 {
+			t.Errorf("%v, passed on %v", err, s.next.got)
+		}
+		time.Sleep(callTimeout)
+	})
+}
+
+func TestParseTag(t *testing.T) {
+	for text, want := range map[string]Tag{
+		"":                         {},
+		"spot-handler/managed":     {Key: "spot-handler/managed"},
+		"aws:eks:cluster-name=a=b": {Key: "aws:eks:cluster-name", Value: "a=b", Exact: true},
+		"k=":                       {Key: "k", Exact: true},
+	} {
+		got, err := ParseTag(text)
+		if got != want || err != nil || got.String() != text {
+			t.Errorf("%q: %+v (%s), %v", text, got, got, err)
+		}
+	}
+	for _, text := range []string{"=v", " k", "k= v", strings.Repeat("k", 129), "k=" + strings.Repeat("v", 257), "k\xff"} {
+		if _, err := ParseTag(text); err == nil {
+			t.Errorf("%q is taken", text)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package managed
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"spot-handler/handler/awsfault"
+)
+
+const (
+	// linger is how long an incomplete batch waits for more. The notices of a burst come
+	// within milliseconds of each other, and every notice waits for it before its cordon.
+	linger = 10 * time.Millisecond
+
+	// batchSize is how many instances one call asks about. EC2 takes 200 values in all the
+	// filters of a call, and the key is one of them.
+	// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html (FilterLimitExceeded)
+	batchSize = 190
+
+	// callTimeout bounds one call, for which nobody waits longer than patience. Its answer
+	// is kept all the same, for those who come again.
+	callTimeout = 5 * time.Second
+
+	// hasFor and lacksFor are how long answers are believed. Notices of an instance come in
+	// groups, and a tag that it lacks may have been forgotten and be put right.
+	hasFor   = 10 * time.Minute
+	lacksFor = time.Minute
+
+	// maxAnswers bounds the answers that are kept, at about 100 bytes each.
+	maxAnswers = 8192
+
+	// refusedFor is how long EC2 is not asked again after it has refused a call for want
+	// of a right.
+	refusedFor = 15 * time.Second
+)
+
+// lookups asks EC2 about many instances at once, and remembers what it said. It has no
+// goroutine of its own: the timer of a batch's first instance makes the call.
+type lookups struct {
+	ec2     EC2
+	tag     Tag
+	metrics *metrics
+
+	mu   sync.Mutex
+	open map[string]*batch // by instance: in next, or being called for
+	next *batch
+
+	young, old map[string]answer // by instance; old goes when young is half of maxAnswers
+
+	refused      error
+	refusedUntil time.Time
+}
+
+type answer struct {
+	has   bool
+	until time.Time
+}
+
+type batch struct {
+	ctx  context.Context // the first caller's, without its end
+	ids  []string
+	has  map[string]bool
+	err  error
+	done chan struct{} // closed when has or err is there
+}
+
+func newLookups(ec2 EC2, tag Tag, m *metrics) *lookups {
+	return &lookups{ec2: ec2, tag: tag, metrics: m, open: map[string]*batch{}, young: map[string]answer{}}
+}
+
+// has reports whether the instance carries the tag, as EC2 says or has said lately.
+func (l *lookups) has(ctx context.Context, id string) (bool, error) {
+	l.mu.Lock()
+	if has, ok := l.known(id); ok {
+		l.mu.Unlock()
+		return has, nil
+	}
+	if l.refused != nil && time.Now().Before(l.refusedUntil) {
+		defer l.mu.Unlock()
+		return false, l.refused
+	}
+	b := l.open[id]
+	if b == nil {
+		b = l.add(ctx, id)
+	}
+	l.mu.Unlock()
+	select {
+	case <-b.done:
+		return b.has[id], b.err
+	case <-ctx.Done():
+		return false, fmt.Errorf("wait for EC2: %w", context.Cause(ctx))
+	}
+}
+
+// add puts the instance into the next batch. The caller holds the lock.
+func (l *lookups) add(ctx context.Context, id string) *batch {
+	if l.next == nil {
+		b := &batch{ctx: context.WithoutCancel(ctx), done: make(chan struct{})}
+		l.next = b
+		time.AfterFunc(linger, func() { l.run(b) })
+	}
+	b := l.next
+	b.ids = append(b.ids, id)
+	l.open[id] = b
+	if len(b.ids) == batchSize {
+		l.next = nil // its timer makes the call
+	}
+	return b
+}
+
+func (l *lookups) run(b *batch) {
+	l.mu.Lock()
+	if l.next == b {
+		l.next = nil
+	}
+	ids := slices.Clone(b.ids) // complete from here on
+	l.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(b.ctx, callTimeout)
+	defer cancel()
+	values, err := l.ec2.InstanceTags(ctx, l.tag.Key, ids)
+	err = awsfault.Classify("ec2", "DescribeTags", err)
+	l.metrics.call(awsfault.Of(err))
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer close(b.done)
+	b.err, b.has = err, map[string]bool{}
+	l.refused = nil
+	if _, hopeless := awsfault.Hopeless(err); hopeless {
+		l.refused, l.refusedUntil = err, time.Now().Add(refusedFor)
+	}
+	for _, id := range ids {
+		delete(l.open, id)
+		if err == nil {
+			value, has := values[id]
+			b.has[id] = l.tag.meets(value, has)
+			l.keep(id, b.has[id])
+		}
+	}
+}
+
+func (l *lookups) known(id string) (has, ok bool) {
+	a, ok := l.young[id]
+	if !ok {
+		a, ok = l.old[id]
+	}
+	return a.has, ok && time.Now().Before(a.until)
+}
+
+func (l *lookups) keep(id string, has bool) {
+	if len(l.young) >= maxAnswers/2 {
+		l.old, l.young = l.young, map[string]answer{}
+	}
+	a := answer{has: has, until: time.Now().Add(lacksFor)}
+	if has {
+		a.until = time.Now().Add(hasFor)
+	}
+	l.young[id] = a
+}

@@ -1,0 +1,60 @@
+package notify
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+// Every Event of ours has annotations.
+func TestAnnotations(t *testing.T) {
+	at := time.Date(2026, 1, 1, 0, 2, 0, 0, time.UTC)
+	rec := interruption.NewRecord(interruption.Notice{
+		Kind: interruption.SpotInterruption, Source: interruption.Queue, EventID: "event-1", InstanceID: "i-1",
+		Action: interruption.ActionTerminate, Deadline: at,
+	})
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name:        "node-a",
+		Labels:      map[string]string{corev1.LabelInstanceTypeStable: "m5.large", corev1.LabelTopologyZone: "eu-west-1a"},
+		Annotations: map[string]string{interruption.Annotation: rec.String()},
+	}}
+	whole := map[string]string{
+		"spot-handler/kind": "spot-interruption", "spot-handler/source": "queue", "spot-handler/action": "terminate",
+		"spot-handler/event-id": "event-1", "spot-handler/deadline": "2026-01-01T00:02:00Z", "spot-handler/instance-id": "i-1",
+		"spot-handler/instance-type": "m5.large", "spot-handler/availability-zone": "eu-west-1a",
+	}
+	pod := map[string]string{"spot-handler/node": "node-a"}
+	unreadable := node.DeepCopy()
+	unreadable.Annotations[interruption.Annotation] = "{"
+
+	e := NewEvents(nil)
+	e.Noticed(node, rec)
+	e.Replacement(node, ReasonReplacementRequested, interruption.Replacement{})
+	e.Replacement(node, ReasonNoReplacement, interruption.Replacement{})
+	e.Ended(node, ReasonDrained, interruption.Pods{}, 0, "")
+	e.Canceled(node, rec)
+	e.RecordUnreadable(unreadable, errors.New("no record"))
+	e.EvictionBlocked("node-a", &corev1.Pod{}, "")
+	e.EvictionForced("node-a", &corev1.Pod{}, "")
+	e.PodLeft("node-a", &corev1.Pod{}, "")
+
+	want := map[string]map[string]string{
+		noticeReason(rec.Kind): whole, ReasonReplacementRequested: whole, ReasonNoReplacement: whole, ReasonDrained: whole, ReasonCanceled: whole,
+		ReasonRecordUnreadable: {"spot-handler/instance-type": "m5.large", "spot-handler/availability-zone": "eu-west-1a"},
+		ReasonEvictionBlocked:  pod, ReasonEvictionForced: pod, ReasonPodLeft: pod,
+	}
+	about := map[string]map[string]string{}
+	for len(e.recorder.waiting) > 0 {
+		event := <-e.recorder.waiting
+		about[event.Reason] = event.Annotations
+	}
+	if diff := cmp.Diff(want, about); diff != "" {
+		t.Errorf("annotations by reason (-want +got):\n%s", diff)
+	}
+}
