@@ -160,10 +160,8 @@ func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interru
 		log.Msg("interruption accepted, node cordoned")
 	}
 	h.metrics.noticed(n, rec.Phase != interruption.Waiting)
-	if rec.Event == n.EventID {
+	if rec.Event == n.EventID { // else a further word on an interruption that has been told of
 		h.opts.Events.Noticed(node, rec)
-	} else { // a further word on an interruption that has been told of
-		h.opts.Events.DeadlineTightened(node, rec)
 	}
 }
 

@@ -219,7 +219,6 @@ var (
 )
 
 func (fakeEvents) Noticed(*corev1.Node, interruption.Record)                            {}
-func (fakeEvents) DeadlineTightened(*corev1.Node, interruption.Record)                  {}
 func (fakeEvents) Replacement(*corev1.Node, string, interruption.Replacement)           {}
 func (fakeEvents) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {}
 func (fakeEvents) Canceled(*corev1.Node, interruption.Record)                           {}

@@ -48,7 +48,6 @@ type Provisioner interface {
 // Events tells people of an interrupted Node. No method blocks or fails.
 type Events interface {
 	Noticed(node *corev1.Node, rec interruption.Record)
-	DeadlineTightened(node *corev1.Node, rec interruption.Record)
 	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
 	Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string)
 	Canceled(node *corev1.Node, rec interruption.Record)

@@ -23,10 +23,6 @@ func (e *toldEvents) Noticed(_ *corev1.Node, r interruption.Record) {
 	e.told = append(e.told, "noticed "+string(r.Kind))
 }
 
-func (e *toldEvents) DeadlineTightened(*corev1.Node, interruption.Record) {
-	e.told = append(e.told, "tightened")
-}
-
 func (e *toldEvents) Ended(n *corev1.Node, reason string, p interruption.Pods, _ time.Duration, _ string) {
 	rec, _, err := recordOf(n)
 	if err != nil || rec.Instance != instance {
@@ -46,7 +42,7 @@ func TestNoticeIsToldOnce(t *testing.T) {
 	accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) {
 		n.Source, n.EventID, n.Deadline = interruption.IMDS, "imds-1", n.Deadline.Add(-10*time.Second)
 	}))
-	want := []string{"noticed rebalance-recommendation", "noticed spot-interruption", "tightened"}
+	want := []string{"noticed rebalance-recommendation", "noticed spot-interruption"}
 	if diff := cmp.Diff(want, events.told); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}

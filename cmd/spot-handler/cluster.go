@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/gentype"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
@@ -43,12 +42,12 @@ func init() {
 // clients are the APIs that the program uses, over one connection.
 type clients struct {
 	core, policy rest.Interface
-	nodes        *gentype.ClientWithList[*corev1.Node, *corev1.NodeList]
-	pods         *gentype.ClientWithList[*corev1.Pod, *corev1.PodList] // of all namespaces
-	podsIn       func(namespace string) *gentype.ClientWithList[*corev1.Pod, *corev1.PodList]
-	podTemplates func(namespace string) *gentype.Client[*corev1.PodTemplate]
-	leases       func(namespace string) *gentype.Client[*coordinationv1.Lease]
-	reviews      *gentype.Client[*authorizationv1.SelfSubjectAccessReview]
+	nodes        collection[*corev1.Node, *corev1.NodeList]
+	pods         collection[*corev1.Pod, *corev1.PodList] // of all namespaces
+	podsIn       func(namespace string) collection[*corev1.Pod, *corev1.PodList]
+	podTemplates func(namespace string) resource[*corev1.PodTemplate]
+	leases       func(namespace string) resource[*coordinationv1.Lease]
+	reviews      resource[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      *dynamic.DynamicClient
 	way          *rightOfWay // the lease's
 }
@@ -82,25 +81,29 @@ func newClients(cfg config) (*clients, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
-	podsIn := func(namespace string) *gentype.ClientWithList[*corev1.Pod, *corev1.PodList] {
-		return gentype.NewClientWithList("pods", core, parameters, namespace,
-			func() *corev1.Pod { return &corev1.Pod{} }, func() *corev1.PodList { return &corev1.PodList{} })
+	podsIn := func(namespace string) collection[*corev1.Pod, *corev1.PodList] {
+		return collection[*corev1.Pod, *corev1.PodList]{
+			resource[*corev1.Pod]{core, "pods", namespace, func() *corev1.Pod { return &corev1.Pod{} }},
+			func() *corev1.PodList { return &corev1.PodList{} },
+		}
 	}
 	c := &clients{
 		core: core, policy: policy, way: way,
-		nodes: gentype.NewClientWithList("nodes", core, parameters, metav1.NamespaceNone,
-			func() *corev1.Node { return &corev1.Node{} }, func() *corev1.NodeList { return &corev1.NodeList{} }),
+		nodes: collection[*corev1.Node, *corev1.NodeList]{
+			resource[*corev1.Node]{core, "nodes", metav1.NamespaceNone, func() *corev1.Node { return &corev1.Node{} }},
+			func() *corev1.NodeList { return &corev1.NodeList{} },
+		},
 		pods: podsIn(metav1.NamespaceAll), podsIn: podsIn,
-		podTemplates: func(namespace string) *gentype.Client[*corev1.PodTemplate] {
-			return gentype.NewClient("podtemplates", core, parameters, namespace,
-				func() *corev1.PodTemplate { return &corev1.PodTemplate{} })
+		podTemplates: func(namespace string) resource[*corev1.PodTemplate] {
+			return resource[*corev1.PodTemplate]{core, "podtemplates", namespace, func() *corev1.PodTemplate { return &corev1.PodTemplate{} }}
 		},
-		leases: func(namespace string) *gentype.Client[*coordinationv1.Lease] {
-			return gentype.NewClient("leases", coordination, parameters, namespace,
-				func() *coordinationv1.Lease { return &coordinationv1.Lease{} })
+		leases: func(namespace string) resource[*coordinationv1.Lease] {
+			return resource[*coordinationv1.Lease]{coordination, "leases", namespace, func() *coordinationv1.Lease { return &coordinationv1.Lease{} }}
 		},
-		reviews: gentype.NewClient("selfsubjectaccessreviews", authorization, parameters, metav1.NamespaceNone,
-			func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} }),
+		reviews: resource[*authorizationv1.SelfSubjectAccessReview]{
+			authorization, "selfsubjectaccessreviews", metav1.NamespaceNone,
+			func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} },
+		},
 	}
 	// Karpenter's objects have no protobuf form; the dynamic client speaks JSON.
 	if c.dynamic, err = dynamic.NewForConfig(conf); err != nil {

@@ -134,9 +134,6 @@ func (m *migration) run() {
 	for _, s := range m.table {
 		m.take(s)
 	}
-	if m.mode == modeQueue {
-		m.mind("queue mode", "of the messages that it handles, those of AWS Health, of Auto Scaling lifecycle hooks and of instance state changes are not handled yet")
-	}
 	if m.mode == modeQueue && m.lookup("QUEUE_URL") == "" && m.given.froms["QUEUE_URL"] == nil {
 		m.mind("QUEUE_URL", "not given: --queue-url has to be")
 	}
@@ -180,7 +177,7 @@ func (m *migration) miss(s setting, name, value string) {
 	if s.harmless == "*" || asked == cmp.Or(s.harmless, s.fallback) {
 		return
 	}
-	if asked == s.fallback && s.byDefault != m.mode && s.byDefault != both {
+	if asked == s.fallback && s.byDefault != m.mode {
 		return // without effect in this mode
 	}
 	if value == "" {

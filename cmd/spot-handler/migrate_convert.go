@@ -3,6 +3,8 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"path"
+	"strconv"
 	"strings"
 
 	"spot-handler/handler"
@@ -26,6 +28,51 @@ func rebalance(m *migration, s setting, _ string) {
 	if policy == handler.RebalanceReplace {
 		m.mind(s.nameIn(m.given), s.remark)
 	}
+}
+
+// watching takes over a switch of imds mode where it is not as our own default is.
+func watching(flag string) func(*migration, setting, string) {
+	return func(m *migration, _ setting, value string) {
+		own := "true"
+		cfg := config{mode: modeIMDS}
+		for _, g := range cfg.define() {
+			if f := g.Lookup(flag); f != nil {
+				own = f.DefValue
+			}
+		}
+		if value = strconv.FormatBool(isTrue(value)); m.mode == modeIMDS && value != own {
+			m.flag(flag, value)
+		}
+	}
+}
+
+// seconds takes over a number of them as a duration, in queue mode. -1 is none.
+func seconds(flag string) func(*migration, setting, string) {
+	return func(m *migration, s setting, value string) {
+		number, err := strconv.Atoi(value)
+		switch {
+		case err != nil:
+			m.lose(s.nameIn(m.given)+"="+value, "is no number of seconds")
+		case number > 0 && m.mode == modeQueue:
+			m.flag(flag, value+"s")
+		}
+	}
+}
+
+// managedTag takes over its tag where somebody has asked for it. Its default is to ask for
+// one, which here would only cost calls to EC2: messages about others are none of a Node.
+func managedTag(m *migration, s setting, _ string) {
+	if m.mode != modeQueue || !m.isOn("CHECK_TAG_BEFORE_DRAINING") {
+		return
+	}
+	tag := m.lookup("MANAGED_TAG")
+	for _, setting := range m.table {
+		if (setting.variable == s.variable || setting.variable == "MANAGED_TAG") && m.given.get(setting) != "" {
+			m.flag("managed-tag", tag)
+			return
+		}
+	}
+	m.mind(s.nameIn(m.given)+"=true (its default)", s.remark+". To look at it still: `--managed-tag="+tag+"`")
 }
 
 func cordonOnly(m *migration, s setting, value string) {
@@ -60,7 +107,7 @@ func webhookProxy(m *migration, s setting, value string) {
 
 // headersFile and templateFile are where the files are that take the place of a value.
 const (
-	headersFile  = "/webhook/headers"
+	headersFile  = "/etc/spot-handler/webhook/headers" // of the Secret that our chart mounts
 	templateFile = "/webhook/template"
 )
 
@@ -71,7 +118,7 @@ func webhookHeaders(m *migration, s setting, value string) {
 		return // the default, written in another way
 	}
 	m.flag("webhook-headers-file", headersFile)
-	m.mind(s.nameIn(m.given), "put the value, as it is, into a Secret, and mount that as "+headersFile)
+	m.mind(s.nameIn(m.given), "put the value, as it is, into the key headers of a Secret, which is mounted at "+path.Dir(headersFile))
 }
 
 // headers are those that its webhooks have, as far as they can be read.
@@ -147,10 +194,10 @@ func replicas(m *migration, s setting, _ string) {
 func updateStrategy(m *migration, s setting, _ string) {
 	strategy, _ := m.given.raw(s).(map[string]any)
 	rolling, _ := strategy["rollingUpdate"].(map[string]any)
-	if most := rolling["maxUnavailable"]; most != nil && m.mode == modeIMDS {
+	if most, ok := rolling["maxUnavailable"].(string); ok && strings.HasSuffix(most, "%") && m.mode == modeIMDS {
 		m.values["imds.maxUnavailable"] = most
 	} else {
-		m.lose(s.value, "only rollingUpdate.maxUnavailable, and only in imds mode")
+		m.lose(s.value, "only rollingUpdate.maxUnavailable, in percent, and only in imds mode")
 	}
 }
 

@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"io"
+	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -87,25 +89,27 @@ func commented(b *strings.Builder, title string, content any) {
 // chartValues are the values of our chart: flags by their names in camel case, those of
 // the mode alone below the mode.
 func (m *migration) chartValues() map[string]any {
-	cfg := config{mode: m.mode}
-	source := cfg.define()[0]
 	paths := map[string]any{"mode": m.mode}
 	for path, value := range m.values {
 		paths[path] = value
 	}
+	from := m.webhookSecretOf(paths)
 	for _, f := range m.flags {
 		path := "flags." + camel(f.name)
 		var value any = f.text
 		switch {
+		case f.name == "webhook-headers-file": // the chart has a Secret, and makes the flag of it
+			m.webhookValues(paths)
+			continue
 		case f.name == "http-addr": // the chart has a port, and makes the flag of it
 			path = m.mode + ".port"
 			if port, err := strconv.Atoi(strings.TrimPrefix(f.text, ":")); err == nil {
 				value = port
 			}
-		case source.Lookup(f.name) != nil:
+		case !ofBothModes(f.name):
 			path = m.mode + "." + path
 		}
-		if f.name == "dry-run" || f.name == "drain" {
+		if f.text == "true" || f.text == "false" {
 			value = isTrue(f.text)
 		}
 		paths[path] = value
@@ -117,11 +121,45 @@ func (m *migration) chartValues() map[string]any {
 			env = append(append([]pair{}, env[:i]...), env[i+1:]...)
 		}
 	}
-	if list := m.envList(env, m.from); len(list) > 0 {
+	if list := m.envList(env, from); len(list) > 0 {
 		extra, _ := paths[m.mode+".env"].([]any)
 		paths[m.mode+".env"] = append(list, extra...)
 	}
 	return nest(paths)
+}
+
+func ofBothModes(flag string) bool {
+	for _, mode := range []string{modeIMDS, modeQueue} {
+		cfg := config{mode: mode}
+		if !slices.ContainsFunc(cfg.define(), func(g group) bool { return g.Lookup(flag) != nil }) {
+			return false
+		}
+	}
+	return true
+}
+
+// webhookValues has the chart mount a Secret with the headers: the one that the URL is in,
+// or one of their own.
+func (m *migration) webhookValues(paths map[string]any) {
+	paths["webhook.headersKey"] = path.Base(headersFile)
+	if paths["webhook.secretName"] == nil {
+		paths["webhook.secretName"], paths["webhook.urlKey"] = "spot-handler-webhook", ""
+	}
+}
+
+// webhookSecretOf has the chart mount the Secret that the webhook's URL is in, and returns
+// the other variables whose value is in the cluster.
+func (m *migration) webhookSecretOf(paths map[string]any) (others []variableFrom) {
+	for _, v := range m.from {
+		from, _ := v.from.(map[string]any)
+		ref, _ := from["secretKeyRef"].(map[string]any)
+		if v.name == variable("webhook-url") && ref["name"] != nil && ref["key"] != nil {
+			paths["webhook.secretName"], paths["webhook.urlKey"] = ref["name"], ref["key"]
+		} else {
+			others = append(others, v)
+		}
+	}
+	return others
 }
 
 // envList is a container's env.

@@ -20,32 +20,29 @@ type setting struct {
 	convert func(m *migration, s setting, value string)
 
 	harmless  string // a value that asks for nothing that is missing here; * is any, empty is the fallback
-	byDefault string // the mode, or both, in which the fallback itself asks for what is missing here
+	byDefault string // the mode in which the fallback itself asks for what is missing here
 	always    bool   // convert is called for the fallback, too
 }
-
-// both is for setting.byDefault.
-const both = "both"
 
 // settings are those with a variable, in the order of its documentation.
 var settings = []setting{
 	// Which events.
 	{variable: "ENABLE_SQS_TERMINATION_DRAINING", value: "enableSqsTerminationDraining", fallback: "false",
 		here: "`spot-handler queue`, else `spot-handler imds`", harmless: "*"},
-	{variable: "ENABLE_SPOT_INTERRUPTION_DRAINING", value: "enableSpotInterruptionDraining", fallback: "true",
-		here: "always", remark: "spot interruptions cannot be turned off: they are what the program is for"},
+	{variable: "ENABLE_SPOT_INTERRUPTION_DRAINING", value: "enableSpotInterruptionDraining", fallback: "true", convert: watching("watch-spot"), always: true,
+		here: "`--watch-spot`", remark: "imds mode; in queue mode the queue's rules say what is handled"},
 	{variable: "ENABLE_REBALANCE_MONITORING", value: "enableRebalanceMonitoring", fallback: "false",
 		here: "`--rebalance=cordon`", remark: "imds mode; in queue mode it drains on every rebalance recommendation, which is `--rebalance=replace`", harmless: "*"},
 	{variable: "ENABLE_REBALANCE_DRAINING", value: "enableRebalanceDraining", fallback: "false", convert: rebalance, always: true,
-		here: "`--rebalance=replace`", remark: "drains when the replacement is Ready; where none can be made the node stays cordoned with its pods on it. Neither of the two: `--rebalance=ignore`"},
-	{variable: "ENABLE_SCHEDULED_EVENT_DRAINING", value: "enableScheduledEventDraining", fallback: "true", harmless: "false", byDefault: both,
-		remark: "scheduled events, and AWS Health's messages of them, are not handled yet"},
-	{variable: "ENABLE_ASG_LIFECYCLE_DRAINING", value: "enableASGLifecycleDraining", fallback: "false", ofChart: "true", harmless: "false", byDefault: modeIMDS,
-		remark: "Auto Scaling lifecycle hooks and the target lifecycle state are not handled yet"},
+		here: "`--rebalance=replace`", remark: "drains when the replacement is Ready; where none can be made the node stays cordoned with its pods on it. Neither of the two: `--rebalance=ignore`; `--watch-rebalance=false` does not even look, in imds mode"},
+	{variable: "ENABLE_SCHEDULED_EVENT_DRAINING", value: "enableScheduledEventDraining", fallback: "true", convert: watching("watch-scheduled-events"), always: true,
+		here: "`--watch-scheduled-events`", remark: "imds mode; in queue mode the queue's rules say what is handled"},
+	{variable: "ENABLE_ASG_LIFECYCLE_DRAINING", value: "enableASGLifecycleDraining", fallback: "false", ofChart: "true", convert: watching("watch-lifecycle"), always: true,
+		here: "`--watch-lifecycle`", remark: "imds mode; in queue mode the queue's rules say what is handled"},
 	{variable: "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS", value: "completeLifecycleActionDelaySeconds", fallback: "-1",
-		remark: "Auto Scaling lifecycle hooks are not handled yet"},
-	{variable: "HEARTBEAT_INTERVAL", value: "heartbeatInterval", fallback: "-1", remark: "Auto Scaling lifecycle hooks are not handled yet"},
-	{variable: "HEARTBEAT_UNTIL", value: "heartbeatUntil", fallback: "-1", remark: "Auto Scaling lifecycle hooks are not handled yet"},
+		remark: "a lifecycle action is completed as soon as the node is drained"},
+	{variable: "HEARTBEAT_INTERVAL", value: "heartbeatInterval", fallback: "-1", here: "`--heartbeat-interval`", convert: seconds("heartbeat-interval"), remark: "queue mode; seconds there, a duration here"},
+	{variable: "HEARTBEAT_UNTIL", value: "heartbeatUntil", fallback: "-1", here: "`--heartbeat-until`", convert: seconds("heartbeat-until"), remark: "as above"},
 
 	// The queue.
 	{variable: "QUEUE_URL", value: "queueURL", here: "`--queue-url`", flag: "queue-url",
@@ -55,11 +52,13 @@ var settings = []setting{
 		remark: "messages are hidden for 30 s, and longer while they are in work; they are deleted as soon as the record is on the Node"},
 	{variable: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", value: "deleteSqsMsgIfNodeNotFound", fallback: "false", harmless: "true", byDefault: modeQueue,
 		here: "always", remark: "a message about an instance that is no Node of this cluster is deleted after a second look"},
-	{variable: "CHECK_TAG_BEFORE_DRAINING", value: "checkTagBeforeDraining", fallback: "true", harmless: "false", byDefault: modeQueue,
-		remark: "tags are not looked at, which saves the calls to EC2: every instance that is a Node of this cluster is handled, and no other"},
-	{variable: "MANAGED_TAG", value: "managedTag", fallback: "aws-node-termination-handler/managed", remark: "tags are not looked at"},
-	{variable: "CHECK_ASG_TAG_BEFORE_DRAINING", value: "checkASGTagBeforeDraining", fallback: "true", remark: "tags are not looked at", harmless: "*"},
-	{variable: "MANAGED_ASG_TAG", value: "managedAsgTag", fallback: "aws-node-termination-handler/managed", remark: "tags are not looked at"},
+	{variable: "CHECK_TAG_BEFORE_DRAINING", value: "checkTagBeforeDraining", fallback: "true", convert: managedTag, always: true,
+		here: "`--managed-tag`", remark: "without it tags are not looked at: every instance that is a Node of this cluster is handled, and no other"},
+	{variable: "MANAGED_TAG", value: "managedTag", fallback: "aws-node-termination-handler/managed", here: "`--managed-tag`", harmless: "*", remark: "as above"},
+	{variable: "CHECK_ASG_TAG_BEFORE_DRAINING", value: "checkASGTagBeforeDraining", fallback: "true", harmless: "*",
+		remark: "its older name of `CHECK_TAG_BEFORE_DRAINING`, which is without effect there"},
+	{variable: "MANAGED_ASG_TAG", value: "managedAsgTag", fallback: "aws-node-termination-handler/managed", harmless: "*",
+		remark: "its older name of `MANAGED_TAG`, which is without effect there"},
 	{variable: "USE_PROVIDER_ID", value: "useProviderId", fallback: "false", here: "always", harmless: "*",
 		remark: "the Node is found by `spec.providerID`, or by the label `spot-handler/instance-id`"},
 	{variable: "AWS_REGION", value: "awsRegion", here: "`AWS_REGION`", env: "AWS_REGION"},
@@ -81,7 +80,7 @@ var settings = []setting{
 		remark: "the taint is `spot-handler/interrupted=<kind>:NoSchedule`, not `aws-node-termination-handler/...`; pods that tolerate it stay on the node"},
 	{variable: "TAINT_EFFECT", fallback: "NoSchedule", remark: "`NoSchedule` is the only one: any other would evict pods at the wrong time, or not keep new ones away"},
 	{variable: "ENABLE_OUT_OF_SERVICE_TAINT", value: "enableOutOfServiceTaint", fallback: "false", remark: "set on a node that still runs, this taint ends all pods at once and detaches their volumes; here their volumes are waited for"},
-	{variable: "EXCLUDE_FROM_LOAD_BALANCERS", value: "excludeFromLoadBalancers", fallback: "false", here: "always, on a spot interruption", harmless: "*"},
+	{variable: "EXCLUDE_FROM_LOAD_BALANCERS", value: "excludeFromLoadBalancers", fallback: "false", here: "always, where the instance is sure to end", harmless: "*"},
 	{variable: "DELETE_LOCAL_DATA", value: "deleteLocalData", fallback: "true", here: "always", remark: "pods with `emptyDir` are moved too: their data ends with the instance in any case"},
 	{variable: "IGNORE_DAEMON_SETS", value: "ignoreDaemonSets", fallback: "true", here: "always", remark: "pods of DaemonSets stay"},
 	{variable: "POD_TERMINATION_GRACE_PERIOD", value: "podTerminationGracePeriod", fallback: "-1", remark: "each pod has its own grace period, as much of it as the deadline allows"},
@@ -111,7 +110,7 @@ var settings = []setting{
 	{variable: "PROBES_SERVER_PORT", fallback: "8080", here: "`--http-addr`", convert: httpPort, remark: "where metrics have no port of their own"},
 	{variable: "PROBES_SERVER_ENDPOINT", fallback: "/healthz", remark: "it is `/healthz`, and `/readyz` for readiness"},
 	{variable: "EMIT_KUBERNETES_EVENTS", value: "emitKubernetesEvents", fallback: "false", here: "always", harmless: "*", remark: "with other reasons"},
-	{variable: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", value: "kubernetesEventsExtraAnnotations", remark: "Events carry no annotations"},
+	{variable: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", value: "kubernetesEventsExtraAnnotations", remark: "Events have annotations of their own, and no others"},
 	{variable: "NODE_NAME", here: "`NODE_NAME`", env: "NODE_NAME", remark: "imds mode"},
 	{variable: "POD_NAME", here: "`POD_NAME`", env: "POD_NAME", remark: "queue mode"},
 	{variable: "NAMESPACE", here: "`POD_NAMESPACE`", env: "POD_NAMESPACE", remark: "queue mode"},
@@ -161,7 +160,7 @@ var chartSettings = []setting{
 	{value: "podMonitor.sampleLimit", fallback: "5000", remark: "no limit is set"},
 	{value: "priorityClassName", fallback: "system-cluster-critical", here: "`queue.priorityClassName`", convert: inMode(modeQueue, "queue.priorityClassName")},
 	{value: "daemonsetPriorityClassName", fallback: "system-node-critical", here: "`imds.priorityClassName`", convert: inMode(modeIMDS, "imds.priorityClassName")},
-	{value: "webhookURLSecretName", here: "`MODE.env`", convert: webhookSecret, remark: "`SPOT_HANDLER_WEBHOOK_URL` from the same Secret"},
+	{value: "webhookURLSecretName", here: "`webhook.secretName`", convert: webhookSecret, remark: "the same Secret, with `webhook.urlKey` `webhookurl`"},
 	{value: "webhookTemplateConfigMapName", here: "`MODE.volumes`, `MODE.volumeMounts`", convert: webhookConfigMap, remark: "mounted, and `--webhook-template-file`"},
 	{value: "webhookTemplateConfigMapKey", here: "`--webhook-template-file`", harmless: "*", remark: "as above"},
 	{value: "targetNodeOs", fallback: "linux", remark: "Linux only"},

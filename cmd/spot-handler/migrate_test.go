@@ -193,23 +193,31 @@ func usable(t *testing.T, output, text string) {
 // The defaults of the two are not the same: what nobody has set has to be said, too.
 func TestMigrateOfDefaults(t *testing.T) {
 	imds := migrated(t, "NODE_NAME=a\n")
-	for _, want := range []string{"spot-handler imds \\\n  --rebalance=ignore\n", "ENABLE_SCHEDULED_EVENT_DRAINING=true (its default)"} {
-		if !strings.Contains(imds, want) {
-			t.Errorf("no %q in:\n%s", want, imds)
-		}
+	if !strings.HasPrefix(imds, "spot-handler imds \\\n  --rebalance=ignore") {
+		t.Errorf("rebalance recommendations are not ignored:\n%s", imds)
 	}
 	if strings.Contains(imds, "TAG") || strings.Contains(imds, "enableASG") {
 		t.Errorf("what has no effect is told:\n%s", imds)
 	}
-	chart := migrated(t, "logLevel: debug\n")
-	if !strings.Contains(chart, "enableASGLifecycleDraining=true (its default)") || !strings.Contains(chart, "mode: imds") {
-		t.Errorf("the chart's own default is not told:\n%s", chart)
+	off := migrated(t, "ENABLE_SPOT_INTERRUPTION_DRAINING=false\nENABLE_SCHEDULED_EVENT_DRAINING=false\n")
+	for _, want := range []string{"--watch-spot=false", "--watch-scheduled-events=false"} {
+		if !strings.Contains(off, want) {
+			t.Errorf("no %q in:\n%s", want, off)
+		}
 	}
-	queue := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true")
-	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
+	chart := migrated(t, "logLevel: debug\n")
+	if !strings.Contains(chart, "mode: imds") || strings.Contains(chart, "watchLifecycle: false") {
+		t.Errorf("not the chart's own default of lifecycle hooks, which is on:\n%s", chart)
+	}
+	queue := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nHEARTBEAT_INTERVAL=60\n")
+	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-interval=60s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
 		if !strings.Contains(queue, want) {
 			t.Errorf("no %q in:\n%s", want, queue)
 		}
+	}
+	tagged := migrated(t, "enableSqsTerminationDraining: true\nmanagedTag: mine\n")
+	if !strings.Contains(tagged, "managedTag: mine") {
+		t.Errorf("the tag is not taken over:\n%s", tagged)
 	}
 }
 

@@ -74,7 +74,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	policy := drain.Policy{
 		Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin, Self: ownPod(cfg),
 	}
-	events := notify.NewEvents(clients.core, scheme)
+	events := notify.NewEvents(clients.core)
 	webhookOptions := cfg.webhook.options(func(string, string, ...any) {}) // validated
 	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
 	webhook := notify.NewWebhook(webhookOptions)

@@ -8,21 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/record"
 
 	"spot-handler/handler/interruption"
 )
-
-// fakeRecorder keeps the annotations of each Event, by its reason.
-type fakeRecorder struct {
-	record.EventRecorder
-	about map[string]map[string]string
-}
-
-func (f *fakeRecorder) AnnotatedEventf(_ runtime.Object, about map[string]string, _, reason, _ string, _ ...any) {
-	f.about[reason] = about
-}
 
 // Every Event of ours has annotations.
 func TestAnnotations(t *testing.T) {
@@ -45,8 +33,7 @@ func TestAnnotations(t *testing.T) {
 	unreadable := node.DeepCopy()
 	unreadable.Annotations[interruption.Annotation] = "{"
 
-	recorder := &fakeRecorder{about: map[string]map[string]string{}}
-	e := &Events{recorder: recorder}
+	e := NewEvents(nil)
 	e.Noticed(node, rec)
 	e.Replacement(node, ReasonReplacementRequested, interruption.Replacement{})
 	e.Replacement(node, ReasonNoReplacement, interruption.Replacement{})
@@ -62,7 +49,12 @@ func TestAnnotations(t *testing.T) {
 		ReasonRecordUnreadable: {"spot-handler/instance-type": "m5.large", "spot-handler/availability-zone": "eu-west-1a"},
 		ReasonEvictionBlocked:  pod, ReasonEvictionForced: pod, ReasonPodLeft: pod,
 	}
-	if diff := cmp.Diff(want, recorder.about); diff != "" {
+	about := map[string]map[string]string{}
+	for len(e.recorder.waiting) > 0 {
+		event := <-e.recorder.waiting
+		about[event.Reason] = event.Annotations
+	}
+	if diff := cmp.Diff(want, about); diff != "" {
 		t.Errorf("annotations by reason (-want +got):\n%s", diff)
 	}
 }

@@ -12,10 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/record"
 
 	"spot-handler/handler/interruption"
 )
@@ -53,29 +50,15 @@ func noticeReason(k interruption.Kind) string {
 }
 
 // Events writes Kubernetes Events.
-type Events struct {
-	broadcaster record.EventBroadcaster
-	recorder    record.EventRecorder
-	client      rest.Interface
-}
+type Events struct{ recorder *recorder }
 
 // NewEvents returns Events that are kept until Run writes them with client, the REST
-// client of core/v1. The scheme knows the types of the objects that Events are about.
-func NewEvents(client rest.Interface, scheme *runtime.Scheme) *Events {
-	b := record.NewBroadcaster()
-	return &Events{
-		broadcaster: b,
-		recorder:    b.NewRecorder(scheme, corev1.EventSource{Component: "spot-handler"}),
-		client:      client,
-	}
-}
+// client of core/v1.
+func NewEvents(client rest.Interface) *Events { return &Events{newRecorder(client)} }
 
 // Run writes Events until ctx ends.
 func (e *Events) Run(ctx context.Context) error {
-	recording := e.broadcaster.StartRecordingToSink(sink{ctx, e.client})
-	defer recording.Stop()
-	<-ctx.Done()
-	e.broadcaster.Shutdown()
+	e.recorder.run(ctx)
 	return nil
 }
 
@@ -88,10 +71,6 @@ func (e *Events) tell(node *corev1.Node, kind, reason, text string) {
 func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
 	e.tell(node, corev1.EventTypeWarning, noticeReason(r.Kind), noticeText(r))
 }
-
-// DeadlineTightened: a further notice about the same interruption says that less time is
-// left.
-func (e *Events) DeadlineTightened(node *corev1.Node, r interruption.Record) { e.Noticed(node, r) }
 
 func noticeText(r interruption.Record) string {
 	when := "no deadline"
@@ -190,28 +169,4 @@ func (e *Events) PodLeft(node string, pod *corev1.Pod, reason string) {
 		reason = "there was no time to evict it"
 	}
 	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonPodLeft, "left on interrupted node %s at its deadline: %s", node, reason)
-}
-
-// sink writes Events as the recorder asks: an Event that repeats itself is counted up
-// in place.
-type sink struct {
-	ctx    context.Context
-	client rest.Interface
-}
-
-func (s sink) Create(event *corev1.Event) (*corev1.Event, error) {
-	return s.do(s.client.Post().Namespace(event.Namespace).Body(event))
-}
-
-func (s sink) Update(event *corev1.Event) (*corev1.Event, error) {
-	return s.do(s.client.Put().Namespace(event.Namespace).Name(event.Name).Body(event))
-}
-
-func (s sink) Patch(event *corev1.Event, data []byte) (*corev1.Event, error) {
-	return s.do(s.client.Patch(types.StrategicMergePatchType).Namespace(event.Namespace).Name(event.Name).Body(data))
-}
-
-func (s sink) do(r *rest.Request) (*corev1.Event, error) {
-	event := &corev1.Event{}
-	return event, r.Resource("events").Do(s.ctx).Into(event)
 }

@@ -11,7 +11,6 @@ import (
 // Teller is told what happens to a node. No method blocks or fails.
 type Teller interface {
 	Noticed(node *corev1.Node, r interruption.Record)
-	DeadlineTightened(node *corev1.Node, r interruption.Record)
 	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
 	Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string)
 	Canceled(node *corev1.Node, r interruption.Record)
@@ -31,13 +30,6 @@ var (
 func (a All) Noticed(node *corev1.Node, r interruption.Record) {
 	for _, t := range a {
 		t.Noticed(node, r)
-	}
-}
-
-// DeadlineTightened: a further notice about the same interruption says that less time is left.
-func (a All) DeadlineTightened(node *corev1.Node, r interruption.Record) {
-	for _, t := range a {
-		t.DeadlineTightened(node, r)
 	}
 }
 

@@ -131,9 +131,6 @@ func (w *Webhook) Noticed(node *corev1.Node, r interruption.Record) {
 	w.tell(newMessage(node, r, EventNotice, noticeReason(r.Kind), noticeText(r)))
 }
 
-// DeadlineTightened is no news to those who know of the notice.
-func (w *Webhook) DeadlineTightened(*corev1.Node, interruption.Record) {}
-
 // Replacement is told with the outcome.
 func (w *Webhook) Replacement(*corev1.Node, string, interruption.Replacement) {}
 

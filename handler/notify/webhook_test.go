@@ -121,7 +121,6 @@ func TestNoticeAndOutcome(t *testing.T) {
 		w, _ := startWebhook(t, r, nil)
 		node, rec := interrupted("node-1")
 		w.Noticed(node, rec)
-		w.DeadlineTightened(node, rec)
 		w.Replacement(node, ReasonReplacementRequested, interruption.Replacement{})
 		w.RecordUnreadable(node, errors.New("x"))
 		w.Ended(node, ReasonDrained, interruption.Pods{Total: 2, Graceful: 2}, 92*time.Second, "")

@@ -1,0 +1,143 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// component is who our Events come from.
+	component = "spot-handler"
+
+	// eventsWaiting is how many Events wait to be written before further ones are dropped.
+	eventsWaiting = 1000
+
+	// eventsKept is how many Events are known again when they repeat themselves.
+	eventsKept = 4096
+
+	// repeatWithin is how long: the API server forgets Events after an hour by default.
+	repeatWithin = 10 * time.Minute
+
+	// eventTries is how often an Event is tried while the API server is away.
+	eventTries = 12
+)
+
+// recorder writes Events, one after the other. client-go has one, whose merging of patches
+// brings the schemas of OpenAPI with it: 1 MB of the program and of every spot node's
+// memory, of which nothing here has a use.
+type recorder struct {
+	client  rest.Interface // of core/v1
+	waiting chan *corev1.Event
+	known   map[eventKey]*corev1.Event // as last written; of run alone
+}
+
+// eventKey is what makes two Events the same one, repeated.
+type eventKey struct {
+	object                corev1.ObjectReference
+	kind, reason, message string
+}
+
+func newRecorder(client rest.Interface) *recorder {
+	return &recorder{client: client, waiting: make(chan *corev1.Event, eventsWaiting), known: map[eventKey]*corev1.Event{}}
+}
+
+// Event notes an Event about a Node, a pod or what a reference names. It never blocks.
+func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
+	r.AnnotatedEventf(object, nil, kind, reason, "%s", message)
+}
+
+// AnnotatedEventf is Event with annotations and a text as of fmt.Sprintf.
+func (r *recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, args ...any) {
+	now := metav1.Now()
+	about := referenceTo(object)
+	namespace := about.Namespace
+	if namespace == "" {
+		namespace = metav1.NamespaceDefault
+	}
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: namespace, Annotations: annotations},
+		InvolvedObject: about, Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...),
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+		Source: corev1.EventSource{Component: component}, ReportingController: component,
+	}
+	select {
+	case r.waiting <- event:
+	default: // the record on the Node is what counts
+	}
+}
+
+func referenceTo(object runtime.Object) corev1.ObjectReference {
+	switch o := object.(type) {
+	case *corev1.ObjectReference:
+		return *o
+	case *corev1.Node:
+		return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
+	case *corev1.Pod:
+		return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
+	}
+	return corev1.ObjectReference{} // no other is told of; the API server would refuse it
+}
+
+// run writes what is noted until ctx ends.
+func (r *recorder) run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-r.waiting:
+			r.write(ctx, event)
+		}
+	}
+}
+
+// write tries until the API server has answered: whatever it says then is the last word.
+func (r *recorder) write(ctx context.Context, event *corev1.Event) {
+	key := eventKey{object: event.InvolvedObject, kind: event.Type, reason: event.Reason, message: event.Message}
+	key.object.ResourceVersion = ""
+	pauses := &backoff.ExponentialBackOff{InitialInterval: time.Second, MaxInterval: 10 * time.Second, Multiplier: 2, RandomizationFactor: 0.25}
+	written, err := backoff.Retry(ctx, func() (*corev1.Event, error) {
+		written, err := r.createOrCount(ctx, r.known[key], event)
+		var away *url.Error // no answer at all
+		if err != nil && !errors.As(err, &away) {
+			err = backoff.Permanent(err)
+		}
+		return written, err
+	}, backoff.WithBackOff(pauses), backoff.WithMaxTries(eventTries), backoff.WithMaxElapsedTime(0))
+	if err != nil {
+		return
+	}
+	if len(r.known) >= eventsKept {
+		clear(r.known) // those that repeat themselves are made once more
+	}
+	r.known[key] = written
+}
+
+// createOrCount counts up the Event that has been written before, if it still exists, and
+// makes it otherwise.
+func (r *recorder) createOrCount(ctx context.Context, before, event *corev1.Event) (*corev1.Event, error) {
+	written := &corev1.Event{}
+	if before != nil && event.LastTimestamp.Sub(before.LastTimestamp.Time) < repeatWithin {
+		patch, err := json.Marshal(map[string]any{"count": before.Count + 1, "lastTimestamp": event.LastTimestamp})
+		if err != nil {
+			return nil, err
+		}
+		err = r.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).Body(patch).Do(ctx).Into(written)
+		if !apierrors.IsNotFound(err) {
+			return written, err
+		}
+	}
+	err := r.client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Into(written)
+	return written, err
+}

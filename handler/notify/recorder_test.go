@@ -1,0 +1,143 @@
+package notify
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+)
+
+// eventServer keeps the requests that write Events, and answers as the API server does.
+type eventServer struct {
+	mu       sync.Mutex
+	requests []string // method, path and what tells one Event from another
+	gone     bool     // the Events written before have expired
+	hangUp   int      // so many requests get no answer
+}
+
+func (s *eventServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.hangUp > 0 {
+		s.hangUp--
+		panic(http.ErrAbortHandler)
+	}
+	body, _ := io.ReadAll(r.Body)
+	var event corev1.Event
+	if err := json.Unmarshal(body, &event); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, namespace, _ := strings.Cut(r.URL.Path, "/namespaces/")
+	namespace, _, _ = strings.Cut(namespace, "/")
+	if r.Method == http.MethodPatch {
+		s.requests = append(s.requests, fmt.Sprintf("count %d", event.Count))
+		if s.gone {
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`)
+			return
+		}
+		event.Name, event.Namespace = path.Base(r.URL.Path), namespace
+	} else {
+		s.requests = append(s.requests, fmt.Sprintf("%s in %s: %s %s %s/%s", r.Method, namespace, event.Type, event.Reason, event.InvolvedObject.Kind, event.InvolvedObject.Name))
+	}
+	event.Kind, event.APIVersion = "Event", "v1"
+	_ = json.NewEncoder(w).Encode(event)
+}
+
+func (s *eventServer) wait(t *testing.T, n int) []string {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		s.mu.Lock()
+		got := append([]string(nil), s.requests...)
+		s.mu.Unlock()
+		if len(got) >= n {
+			return got
+		}
+	}
+	t.Fatalf("not %d requests", n)
+	return nil
+}
+
+func startEvents(t *testing.T, s *eventServer) *Events {
+	t.Helper()
+	server := httptest.NewServer(s)
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.RESTClientFor(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{
+		GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := NewEvents(client)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { _ = events.Run(ctx); close(ended) }()
+	t.Cleanup(func() { stop(); <-ended; server.Close() })
+	return events
+}
+
+// An Event that repeats itself is counted up, one that differs is another, and one that
+// the API server has forgotten is made once more.
+func TestEventsAreCounted(t *testing.T) {
+	s := &eventServer{}
+	events := startEvents(t, s)
+	node, rec := interrupted("node-1")
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
+	events.Canceled(node, rec)
+	events.Canceled(node, rec)
+	events.Canceled(node, rec)
+	events.EvictionBlocked("node-1", pod, "a budget")
+	events.EvictionBlocked("node-1", pod, "another budget")
+	s.wait(t, 5)
+	s.mu.Lock()
+	s.gone = true
+	s.mu.Unlock()
+	events.About(&corev1.ObjectReference{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "claim-1"}, true, "Unused", "text")
+	events.Canceled(node, rec)
+	want := []string{
+		"POST in default: Normal InterruptionCanceled Node/node-1", "count 2", "count 3",
+		"POST in shop: Warning EvictionBlocked Pod/web-1", "POST in shop: Warning EvictionBlocked Pod/web-1",
+		"POST in default: Warning Unused NodeClaim/claim-1",
+		"count 4", "POST in default: Normal InterruptionCanceled Node/node-1",
+	}
+	if got := s.wait(t, len(want)); strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("requests\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// An API server that is away for a moment loses no Event.
+func TestEventsWaitForTheServer(t *testing.T) {
+	s := &eventServer{hangUp: 1}
+	events := startEvents(t, s)
+	node, rec := interrupted("node-1")
+	events.Canceled(node, rec)
+	s.wait(t, 1)
+}
+
+// Nobody waits for Events: those that are too many are dropped.
+func TestEventsNeverBlock(t *testing.T) {
+	events := NewEvents(nil)
+	node, rec := interrupted("node-1")
+	for range eventsWaiting + 1 {
+		events.Canceled(node, rec)
+	}
+}
