@@ -22,7 +22,10 @@ func (s *scene) count() *atomic.Int64 {
 // for what no plan reads.
 func TestPlannedAnewWhenItMatters(t *testing.T) {
 	stage(t, holding, 120*time.Second, ReadyCapacity, pods("a", "b", "c", "d"), func(s *scene) {
-		s.pass(4 * quietFor) // all has been said that the evictions gave cause for
+		for _, name := range []string{"a", "b", "c", "d"} { // the watch may have begun after the evictions
+			s.api.change(name, func(pod object) { pod["metadata"].(object)["annotations"] = object{"other": "old"} })
+		}
+		s.pass(2 * quietFor)
 		told := s.count()
 		wantTold := func(want int64, after string) {
 			s.Helper()
