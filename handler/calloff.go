@@ -30,16 +30,9 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	if !done {
 		return time.Second, nil // the drainer tells earlier
 	}
-	patch, err := unmarkPatch(node, rec)
-	if err != nil {
-		return 0, fmt.Errorf("unmark node: %w", err)
-	}
-	patched, err := h.opts.Nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	switch {
-	case apierrors.IsConflict(err):
-		return time.Millisecond, nil // changed by others meanwhile: look again
-	case err != nil && !apierrors.IsNotFound(err):
-		return 0, fmt.Errorf("unmark node: %w", err)
+	patched, again, err := h.restore(ctx, node, rec, nil)
+	if again > 0 || err != nil {
+		return again, err
 	}
 	if !rec.Phase.Over() && k.final == nil && rec.Phase != interruption.Waiting {
 		h.metrics.ended(rec, resultCanceled, time.Now())
@@ -51,10 +44,30 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	}
 	tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg(text)
 	h.forget(node.Name)
-	if err == nil { // else the record would be seen once more, and its end counted again
+	if patched != nil { // else the record would be seen once more, and its end counted again
 		h.remember(node.Name).resourceVersion = patched.ResourceVersion
 	}
 	return 0, nil // the change of the Node comes back, and the rest is forgotten
+}
+
+// restore undoes what a record has set on its Node, and writes another one's text in its
+// place, or nothing. The Node is nil where there is none any more; again says that others
+// have changed it meanwhile, and when to look.
+func (h *Handler) restore(ctx context.Context, node *corev1.Node, rec interruption.Record, text any) (patched *corev1.Node, again time.Duration, err error) {
+	patch, err := restorePatch(node, rec, text)
+	if err != nil {
+		return nil, 0, fmt.Errorf("unmark node: %w", err)
+	}
+	patched, err = h.opts.Nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+	switch {
+	case apierrors.IsConflict(err):
+		return nil, time.Millisecond, nil
+	case apierrors.IsNotFound(err):
+		return nil, 0, nil
+	case err != nil:
+		return nil, 0, fmt.Errorf("unmark node: %w", err)
+	}
+	return patched, 0, nil
 }
 
 // recordRemoved stops the drain of a Node from which somebody has taken the record. What

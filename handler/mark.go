@@ -64,14 +64,9 @@ func markPatch(node *corev1.Node, rec *interruption.Record) ([]byte, error) {
 	return json.Marshal(patch)
 }
 
-// unmarkPatch is the JSON merge patch that undoes an interruption: the record goes, and of
-// what it stood for that which was not there before. Its scheduled events are remembered as
-// past.
-func unmarkPatch(node *corev1.Node, rec interruption.Record) ([]byte, error) {
-	return restorePatch(node, rec, nil)
-}
-
-// restorePatch is unmarkPatch with the text of another record in place of the one that goes.
+// restorePatch is the JSON merge patch that undoes an interruption: of what the record stood
+// for that which was not there before. The record goes, or text, that of another one, takes
+// its place. The scheduled events of one that goes are remembered as past.
 func restorePatch(node *corev1.Node, rec interruption.Record, text any) ([]byte, error) {
 	spec := map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {

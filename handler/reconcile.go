@@ -69,7 +69,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	case returned(node, rec):
 		return h.comeBack(ctx, node, k, rec)
 	case rec.Phase == interruption.Waiting && len(rec.Ours) > 0:
-		return h.standDown(ctx, node, k, rec)
+		return h.standDown(ctx, node, k, rec, rec)
 	}
 	ready, tendAgain, err := h.tend(ctx, &node, k, &rec)
 	if err != nil {

@@ -52,5 +52,5 @@ func (h *Handler) comeBack(ctx context.Context, node *corev1.Node, k *known, rec
 		return h.callOff(ctx, node, k, rec)
 	}
 	rest.Phase = interruption.Waiting
-	return h.standDown(ctx, node, k, rest)
+	return h.standDown(ctx, node, k, rec, rest)
 }

@@ -6,9 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
 )
@@ -54,8 +51,8 @@ func (h *Handler) revive(node *corev1.Node, old interruption.Record, n interrupt
 
 // standDown undoes a node whose time has not come after all: nothing more is evicted,
 // released pods go back to their ReplicaSets, and what was set on the Node goes. The record
-// stays, and waits.
-func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
+// stays, and waits; was is what people are told of.
+func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, was, rec interruption.Record) (time.Duration, error) {
 	k.off = true
 	result, done, err := h.opts.Drainer.CallOff(ctx, node.Name)
 	if err != nil {
@@ -66,23 +63,14 @@ func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, re
 	}
 	waits := rec
 	waits.Ours, waits.Replacement, waits.Pods, waits.Ended, waits.Begun, waits.Boot = nil, nil, nil, nil, nil, ""
-	patch, err := restorePatch(node, rec, waits.String())
-	if err != nil {
-		return 0, fmt.Errorf("unmark node: %w", err)
+	patched, again, err := h.restore(ctx, node, rec, waits.String())
+	if again > 0 || err != nil || patched == nil {
+		return again, err
 	}
-	patched, err := h.opts.Nodes.Patch(ctx, node.Name, types.MergePatchType, patch, metav1.PatchOptions{})
-	switch {
-	case apierrors.IsConflict(err):
-		return time.Millisecond, nil // changed by others meanwhile: look again
-	case apierrors.IsNotFound(err):
-		return 0, nil
-	case err != nil:
-		return 0, fmt.Errorf("unmark node: %w", err)
-	}
-	if rec.Ended == nil && k.final == nil {
+	if rec.Ended == nil && k.final == nil && len(rec.Ours) > 0 {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
-	h.opts.Events.Canceled(node, rec)
+	h.opts.Events.Canceled(node, was)
 	tell(h.opts.Logger.Info(), node.Name, waits).Int("pods", result.Total).Msg("drain called off, node as it was, next drain waits")
 	h.opts.Drainer.Forget(node.Name)
 	h.mu.Lock()
