@@ -77,6 +77,7 @@ func (h *Handler) recordRemoved(ctx context.Context, name string, k *known) (tim
 		h.forget(name)
 		return 0, nil
 	}
+	k.off = true
 	_, done, err := h.opts.Drainer.CallOff(ctx, name)
 	if err != nil {
 		return 0, fmt.Errorf("call off drain: %w", err)

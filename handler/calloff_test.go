@@ -107,6 +107,32 @@ func TestRecordRemovedStopsTheDrain(t *testing.T) {
 	})
 }
 
+// A notice that comes while the drain of a removed record is being stopped begins anew: in
+// the one that was stopped nothing more is begun.
+func TestNoticeWhileARemovedRecordIsStopped(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		forgotten := 0
+		h.opts.Drainer = &forgets{h.opts.Drainer.(*fakeDrainer), &forgotten}
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		f.change(func(n *corev1.Node) { delete(n.Annotations, interruption.Annotation) })
+		h.opts.Drainer.(*forgets).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, false, nil }
+		if again, err := step(t, h); err != nil || again != time.Second {
+			t.Fatalf("again in %s, %v; want in a second", again, err)
+		}
+		accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.EventID = "event-2" }))
+		before := forgotten
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		if forgotten != before+1 {
+			t.Errorf("the stopped drain was forgotten %d times, want once", forgotten-before)
+		}
+	})
+}
+
 // A cancel that is left from an earlier interruption does not call off a new one.
 func TestNoticeRemovesAnOldCancel(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
