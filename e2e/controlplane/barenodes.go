@@ -38,6 +38,10 @@ type BareNodes struct {
 	// default.
 	CPUs int
 
+	// Images of each, as kubelets report them: up to 50, about 12 KiB, which is most of a
+	// real Node.
+	Images int
+
 	// Unmanaged nodes have no kubelet: no pod on them ever starts, and after five of
 	// Options.Heartbeat the control plane takes them for dead. They cost nothing.
 	Unmanaged bool
@@ -122,6 +126,13 @@ func bareNode(spec BareNodes, name string, i int) *corev1.Node {
 				LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now(),
 			}},
 		},
+	}
+	for i := range spec.Images {
+		repository := fmt.Sprintf("123456789012.dkr.ecr.eu-west-1.amazonaws.com/team-%d/service-%d", i%7, i)
+		node.Status.Images = append(node.Status.Images, corev1.ContainerImage{
+			Names:     []string{fmt.Sprintf("%s@sha256:%x", repository, sha256.Sum256([]byte(repository))), repository + ":v1.2.3"},
+			SizeBytes: int64(i+1) << 20,
+		})
 	}
 	maps.Copy(node.Labels, spec.Labels)
 	maps.Copy(node.Annotations, spec.Annotations)

@@ -54,7 +54,7 @@ func New(client Client, only string) *Index {
 	}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return client.List(ctx, narrow(o))
+			return list(ctx, client, narrow(o))
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return client.Watch(ctx, narrow(o))
@@ -63,7 +63,7 @@ func New(client Client, only string) *Index {
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client),
 		ObjectType:    &corev1.Node{},
-		Transform:     lean,
+		Transform:     transform,
 		Indexers:      cache.Indexers{byInstance: instanceKeys},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(obj any) { x.changed(obj, nil) },
@@ -206,11 +206,7 @@ func hasRecord(node *corev1.Node) bool {
 // lean drops what nobody here reads. Of the annotations only our own stay, of the
 // conditions only Ready; labels stay, as pools and zones are told by them, and the boot id,
 // by which a reboot is.
-func lean(obj any) (any, error) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return obj, nil
-	}
+func lean(node *corev1.Node) *corev1.Node {
 	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:              node.Name,
@@ -241,5 +237,12 @@ func lean(obj any) (any, error) {
 			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
 		}
 	}
-	return slim, nil
+	return slim
+}
+
+func transform(obj any) (any, error) {
+	if node, ok := obj.(*corev1.Node); ok {
+		return lean(node), nil
+	}
+	return obj, nil
 }
