@@ -99,6 +99,7 @@ type Handler struct {
 	writing *semaphore.Weighted // of acceptsAtOnce
 
 	accepting atomic.Int64 // notices inside Accept
+	running   atomic.Bool  // nodes are reconciled
 
 	calls sync.WaitGroup // about lifecycle hooks, beside the workers
 
@@ -121,8 +122,8 @@ type known struct {
 	hooks           map[hookName]*hookTry
 	first           time.Time // when its reconciliation was first due
 
-	// final is the record of a drain that has ended and been counted; it is kept for
-	// when that cannot be written at once.
+	// final is the record of a drain that has ended and been counted, until that is
+	// written.
 	final *interruption.Record
 }
 
@@ -143,8 +144,14 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// Enqueue asks for a node to be reconciled. It never blocks.
-func (h *Handler) Enqueue(node string) { h.queue.Add(node) }
+// Enqueue asks for a node to be reconciled. It never blocks. As long as nobody runs the
+// handler nothing is kept, as in a replica that does not lead: Run begins with every Node
+// that has a record.
+func (h *Handler) Enqueue(node string) {
+	if h.running.Load() {
+		h.queue.Add(node)
+	}
+}
 
 // workers is how many nodes are reconciled at the same moment. A reconciliation is
 // some milliseconds of API calls; nothing in it waits.
@@ -157,6 +164,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
+	h.running.Store(true)
 	h.fillLine()
 	for _, name := range h.opts.Index.WithRecord() {
 		h.Enqueue(name)

@@ -94,6 +94,7 @@ func newFleet(t *testing.T, size int, change func(*Options)) *fleet {
 			change(o)
 		}
 	})
+	f.h.running.Store(true)
 	return f
 }
 
