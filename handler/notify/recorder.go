@@ -121,7 +121,9 @@ func (r *recorder) write(ctx context.Context, event *corev1.Event) {
 	if len(r.known) >= eventsKept {
 		clear(r.known) // those that repeat themselves are made once more
 	}
-	r.known[key] = written
+	r.known[key] = &corev1.Event{ // what a repetition needs: the rest of 4,096 Events is megabytes
+		ObjectMeta: metav1.ObjectMeta{Namespace: written.Namespace, Name: written.Name}, Count: written.Count, LastTimestamp: written.LastTimestamp,
+	}
 }
 
 // createOrCount counts up the Event that has been written before, if it still exists, and
