@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 // canceled reports whether the interruption is called off, by somebody or by EC2 itself.
@@ -39,7 +40,7 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	}
 	h.opts.Events.Canceled(node, rec)
 	text := "interruption called off, node as it was"
-	if rec.Returned(node.Status.NodeInfo.BootID) {
+	if nodes.Returned(node, rec) {
 		text = "instance is back, node as it was"
 	}
 	tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg(text)
@@ -128,7 +129,7 @@ func (h *Handler) drained(name string) bool {
 	switch {
 	case err != nil:
 		return true // somebody has to look at it first
-	case !has:
+	case !has, rec.Phase == interruption.Waiting && len(rec.Ours) == 0:
 		return false
 	}
 	return !rec.Phase.Over() || rec.Ended == nil || time.Since(*rec.Ended) < sweepAfter

@@ -61,8 +61,8 @@ func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, wa
 	if !done {
 		return time.Second, nil // the drainer tells earlier
 	}
-	waits := rec
-	waits.Ours, waits.Replacement, waits.Pods, waits.Ended, waits.Begun, waits.Boot = nil, nil, nil, nil, nil, ""
+	waits := undone(rec)
+	waits.Ours = nil
 	patched, again, err := h.restore(ctx, node, rec, waits.String())
 	if again > 0 || err != nil || patched == nil {
 		return again, err

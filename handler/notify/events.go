@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 // The reasons of our Events on Nodes.
@@ -138,7 +139,7 @@ func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
 }
 
 func cancelText(node *corev1.Node, r interruption.Record) (reason, text string) {
-	if r.Returned(node.Status.NodeInfo.BootID) {
+	if nodes.Returned(node, r) {
 		return ReasonInstanceReturned, fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
 	}
 	return ReasonCanceled, fmt.Sprintf("%s called off; node as it was before", r.Kind)
