@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/nodes"
 )
 
 // canceled reports whether the interruption is called off, by somebody or by EC2 itself.
@@ -38,12 +37,13 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	if !rec.Phase.Over() && k.final == nil && rec.Phase != interruption.Waiting {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
-	h.opts.Events.Canceled(node, rec)
-	text := "interruption called off, node as it was"
-	if nodes.Returned(node, rec) {
-		text = "instance is back, node as it was"
+	if returned(node, rec) {
+		h.opts.Events.Returned(node, rec)
+		tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg("instance is back, node as it was")
+	} else {
+		h.opts.Events.Canceled(node, rec)
+		tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg("interruption called off, node as it was")
 	}
-	tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg(text)
 	h.forget(node.Name)
 	if patched != nil { // else the record would be seen once more, and its end counted again
 		h.remember(node.Name).resourceVersion = patched.ResourceVersion

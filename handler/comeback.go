@@ -10,9 +10,12 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// returned reports whether the instance runs again after what it was drained for.
+// returned reports whether the instance runs again after what it was drained for. Ready is
+// asked for too: until then pods would come and wait.
 func returned(node *corev1.Node, rec interruption.Record) bool {
-	return rec.Phase != interruption.Waiting && rec.Phase != interruption.Released && nodes.Returned(node, rec)
+	since, ready := nodes.ReadySince(node)
+	return ready && rec.Phase != interruption.Waiting && rec.Phase != interruption.Released &&
+		rec.Returned(node.Status.NodeInfo.BootID, since)
 }
 
 // comeBack undoes what an instance was drained for that has come back. A scheduled event

@@ -51,6 +51,7 @@ type Events interface {
 	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
 	Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string)
 	Canceled(node *corev1.Node, rec interruption.Record)
+	Returned(node *corev1.Node, rec interruption.Record)
 	RecordUnreadable(node *corev1.Node, err error)
 }
 

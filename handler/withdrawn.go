@@ -70,8 +70,13 @@ func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, wa
 	if rec.Ended == nil && k.final == nil && len(rec.Ours) > 0 {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
-	h.opts.Events.Canceled(node, was)
-	tell(h.opts.Logger.Info(), node.Name, waits).Int("pods", result.Total).Msg("drain called off, node as it was, next drain waits")
+	if returned(node, was) {
+		h.opts.Events.Returned(node, was)
+		tell(h.opts.Logger.Info(), node.Name, waits).Int("pods", result.Total).Msg("instance is back, node as it was, next drain waits")
+	} else {
+		h.opts.Events.Canceled(node, was)
+		tell(h.opts.Logger.Info(), node.Name, waits).Int("pods", result.Total).Msg("drain called off, node as it was, next drain waits")
+	}
 	h.opts.Drainer.Forget(node.Name)
 	h.mu.Lock()
 	defer h.mu.Unlock()

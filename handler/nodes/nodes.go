@@ -177,13 +177,6 @@ func ReadySince(node *corev1.Node) (since time.Time, ready bool) {
 	return time.Time{}, false
 }
 
-// Returned reports whether the Node's instance has come back after what the record is
-// about, and is Ready: until then pods would come and wait.
-func Returned(node *corev1.Node, rec interruption.Record) bool {
-	since, ready := ReadySince(node)
-	return ready && rec.Returned(node.Status.NodeInfo.BootID, since)
-}
-
 func instanceKeys(obj any) ([]string, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
