@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -108,6 +110,34 @@ func TestNothingIsKeptWhileNobodyReconciles(t *testing.T) {
 		if h.queue.Len() != 0 || len(h.known) != 0 {
 			t.Errorf("%d nodes wait for nobody, %d are remembered", h.queue.Len(), len(h.known))
 		}
+	})
+}
+
+// Whatever others have to say of a failure, the record can be read again.
+func TestLongTextsOfOthers(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		long := strings.Repeat("no capacity, ö; ", 2000)
+		h.opts.Provisioner.(*fakeProvisioner).RequestFunc = func(interruption.Record) (interruption.Replacement, error) {
+			return interruption.Replacement{Backend: "karpenter", Name: "claim", State: provisioner.StateFailed, Reason: long}, nil
+		}
+		d := h.opts.Drainer.(*fakeDrainer)
+		drainFunc, finish := d.DrainFunc, d.FinishFunc
+		d.DrainFunc = func(node string, in drain.Interruption) (drain.Status, bool) {
+			status, ok := drainFunc(node, in)
+			status.Refusal = long
+			return status, ok
+		}
+		d.FinishFunc = func(node string) drain.Result {
+			result := finish(node)
+			result.Refusal = long
+			return result
+		}
+		accept(t, h, notice(interruption.SpotInterruption))
+		steps(t, f, h)
+		wantPhase(t, f, interruption.Draining)
+		s.left = 0
+		steps(t, f, h)
+		wantPhase(t, f, interruption.Released)
 	})
 }
 

@@ -162,10 +162,10 @@ const workers = 16
 // process should run it for the same Nodes: two would do no harm, and everything
 // twice. It may be called once.
 func (h *Handler) Run(ctx context.Context) error {
+	h.running.Store(true)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
-	h.running.Store(true)
 	h.fillLine()
 	for _, name := range h.opts.Index.WithRecord() {
 		h.Enqueue(name)

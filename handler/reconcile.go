@@ -162,7 +162,7 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 		return 0, h.end(ctx, node, k, rec, interruption.Drained)
 	case status.Begun && (rec.Phase == interruption.Replacing || rec.Pods == nil), status.Refusal != "" && refusal(rec) == "":
 		rec.Phase = interruption.Draining
-		rec.Pods = &interruption.Pods{Total: max(status.Total, total(rec)), Refusal: status.Refusal}
+		rec.Pods = &interruption.Pods{Total: max(status.Total, total(rec)), Refusal: interruption.Clip(status.Refusal)}
 		if err := h.progress(ctx, &node, k, rec); err != nil {
 			return 0, err
 		}
@@ -188,6 +188,7 @@ func (h *Handler) replace(ctx context.Context, node *corev1.Node, k *known, rec 
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
 	}
+	got.Reason = interruption.Clip(got.Reason)
 	var before interruption.Replacement
 	if asked.Replacement != nil {
 		before = *asked.Replacement
@@ -244,7 +245,7 @@ func (h *Handler) end(ctx context.Context, node *corev1.Node, k *known, rec inte
 	now := time.Now()
 	result := h.opts.Drainer.Finish(node.Name)
 	pods := countPods(result, rec)
-	pods.Refusal = result.Refusal
+	pods.Refusal = interruption.Clip(result.Refusal)
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, &now
 	if k.requested {
 		rec.Replacement = &k.replacement

@@ -176,9 +176,22 @@ func (r Record) DeadlineTime() time.Time {
 	return *r.Deadline
 }
 
-// maxRecord bounds, in bytes, what is read back from a Node. Ours are below 1 KiB;
-// anybody who may annotate a Node could have written the rest.
+// maxRecord bounds, in bytes, what is read back from a Node. Ours are below 1 KiB, and with
+// as much in them as there can be below the half of it; anybody who may annotate a Node
+// could have written the rest.
 const maxRecord = 16 << 10
+
+// maxText bounds, in bytes, each text of others in a record: what a provisioner, a webhook of
+// the cluster or a cloud has to say of a failure has no limit of its own.
+const maxText = 1 << 10
+
+// Clip makes the text of others short enough for a record.
+func Clip(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "..."
+}
 
 // ParseRecord reads a record back from the annotation's text. The text may have
 // been edited by anybody: fields that a drain rests on are checked.
