@@ -61,6 +61,8 @@ func (h *Handler) shutDown(ctx context.Context, node *corev1.Node, k *known, rec
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, nil
+	case apierrors.IsConflict(err): // as the control plane taints a Node that is not Ready: that comes back too
+		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("mark node out of service: %w", err)
 	}

@@ -157,6 +157,25 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 			}
 		})
 	})
+	t.Run("tainted by the control plane at the same moment", func(t *testing.T) {
+		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			accept(t, h, state(interruption.ActionTerminated))
+			f.ready(corev1.ConditionUnknown)
+			f.beforePatch = func() {
+				f.change(func(n *corev1.Node) {
+					n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})
+				})
+			}
+			for range 2 {
+				if _, err := step(t, h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if node, _ := f.raw(t); !out(f) || !hasTaintOf(node, corev1.TaintNodeUnreachable) {
+				t.Errorf("taints %v, want both", node.Spec.Taints)
+			}
+		})
+	})
 	t.Run("an admin's stays", func(t *testing.T) {
 		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 			f.change(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} })

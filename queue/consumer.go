@@ -25,7 +25,8 @@ const (
 
 	// maxLaunching bounds the messages about launch hooks beside them, each of which waits for
 	// its Node, for minutes or, where it is none of this cluster's, until the hook's timeout. They take
-	// no place of the others, which are in work for seconds and must not wait for them.
+	// no place of the others, which are in work for seconds and must not wait for them. As many
+	// as that are 40 MB.
 	maxLaunching = 5000
 
 	// noticesPerRoom is how many notices more than one a message may have for each place
