@@ -21,8 +21,9 @@ const (
 	// component is who our Events come from.
 	component = "spot-handler"
 
-	// eventsWaiting is how many Events wait to be written before further ones are dropped.
-	eventsWaiting = 1000
+	// eventsWaiting is how many Events wait to be written, about a kilobyte each, before further
+	// ones are dropped: those of a thousand nodes at once, their notices, replacements and ends.
+	eventsWaiting = 4000
 
 	// eventsKept is how many Events are known again when they repeat themselves.
 	eventsKept = 4096
