@@ -103,7 +103,12 @@ func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.
 	if interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).Has(n) {
 		return old, interruption.Duplicate
 	}
-	if n.Kind != interruption.ScheduledEvent && !n.Deadline.IsZero() && time.Since(n.Deadline) > staleAfter && isReady(node) {
+	acts := n.Deadline
+	if n.Action == interruption.ActionHibernate { // at once, however late we hear of it
+		acts = n.Noticed
+	}
+	since, ready := nodes.ReadySince(node)
+	if n.Kind != interruption.ScheduledEvent && !acts.IsZero() && time.Since(acts) > staleAfter && ready {
 		return interruption.Record{}, interruption.Stale
 	}
 	if n.Kind == interruption.StateChange {
@@ -116,6 +121,9 @@ func (h *Handler) judge(node *corev1.Node, n interruption.Notice) (interruption.
 	}
 	if has && old.Canceled {
 		return h.revive(node, old, n)
+	}
+	if has && n.OfNextRun(old, node.Status.NodeInfo.BootID, since) {
+		old, has = h.lastRun(old)
 	}
 	if !has || n.Supersedes(old) {
 		rec := interruption.NewRecord(n)
@@ -185,10 +193,6 @@ func recordOf(node *corev1.Node) (rec interruption.Record, has bool, err error) 
 }
 
 func isReady(node *corev1.Node) bool {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	_, ready := nodes.ReadySince(node)
+	return ready
 }

@@ -37,12 +37,13 @@ func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec 
 	if !rec.Phase.Over() && k.final == nil && rec.Phase != interruption.Waiting {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
-	h.opts.Events.Canceled(node, rec)
-	text := "interruption called off, node as it was"
-	if rec.Returned(node.Status.NodeInfo.BootID) {
-		text = "instance is back, node as it was"
+	if returned(node, rec) {
+		h.opts.Events.Returned(node, rec)
+		tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg("instance is back, node as it was")
+	} else {
+		h.opts.Events.Canceled(node, rec)
+		tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg("interruption called off, node as it was")
 	}
-	tell(h.opts.Logger.Info(), node.Name, rec).Int("pods", result.Total).Msg(text)
 	h.forget(node.Name)
 	if patched != nil { // else the record would be seen once more, and its end counted again
 		h.remember(node.Name).resourceVersion = patched.ResourceVersion
@@ -128,7 +129,7 @@ func (h *Handler) drained(name string) bool {
 	switch {
 	case err != nil:
 		return true // somebody has to look at it first
-	case !has:
+	case !has, rec.Phase == interruption.Waiting && len(rec.Ours) == 0:
 		return false
 	}
 	return !rec.Phase.Over() || rec.Ended == nil || time.Since(*rec.Ended) < sweepAfter

@@ -167,6 +167,15 @@ func TestDrained(t *testing.T) {
 		if h.drained("node-a") {
 			t.Error("a node that EC2 has not ended counts as drained for ever")
 		}
+		f.change(func(n *corev1.Node) {
+			rec := interruption.NewRecord(scheduled("a", 240*time.Hour, interruption.ActionReboot))
+			rec.Phase = interruption.Waiting
+			n.Annotations[interruption.Annotation] = rec.String()
+		})
+		synctest.Wait()
+		if h.drained("node-a") {
+			t.Error("a node that waits for days counts as drained")
+		}
 		if !h.drained("gone") {
 			t.Error("released pods of a node that is gone are looked after")
 		}

@@ -3,6 +3,7 @@ package handler
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -36,6 +37,9 @@ type DryRun struct {
 	seen map[string]interruption.Record // by node: nothing on the Node remembers
 }
 
+// maxSeen is how many nodes are remembered before those are forgotten that have gone.
+const maxSeen = 1000
+
 // NewDryRun returns a dry run of what a Handler with these options would do. Of the
 // options only those that read are used.
 func NewDryRun(opts Options, survey Survey, chooser Chooser) *DryRun {
@@ -65,6 +69,12 @@ func (d *DryRun) Accept(ctx context.Context, n interruption.Notice) (interruptio
 	}
 	rec, verdict := d.handler.judge(node, n)
 	if verdict == interruption.Accepted {
+		if len(d.seen) >= maxSeen {
+			maps.DeleteFunc(d.seen, func(name string, _ interruption.Record) bool {
+				_, there := d.handler.opts.Index.Get(name)
+				return !there
+			})
+		}
 		d.seen[node.Name] = rec
 		if rec.Canceled {
 			delete(d.seen, node.Name)

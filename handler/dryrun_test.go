@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -100,6 +101,8 @@ func TestDryRunOfEachKind(t *testing.T) {
 		"spot interruption": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionTerminate, Deadline: soon}, nil, whole},
 		"spot interruption, stop": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionStop, Deadline: soon}, nil,
 			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+		"spot interruption, hibernate": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionHibernate, Deadline: time.Now()}, nil,
+			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
 		"capacity reservation": {interruption.Notice{Kind: interruption.CapacityReservationInterruption, Action: interruption.ActionTerminate, Deadline: soon}, nil, whole},
 		"rebalance": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, nil,
 			[]string{tellsRecord, tellsWait, tellsCordon, tellsRequest, tellsPod, tellsRelease}},
@@ -187,5 +190,17 @@ func TestDryRunOfHooksAlone(t *testing.T) {
 	}
 	if verdict, told, _ := d.story(t, interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: "i-b"}); verdict != interruption.Unknown || len(told) > 0 {
 		t.Errorf("%s, %v", verdict, told)
+	}
+}
+
+// Nodes come and go while a dry run goes on: those that have gone are not remembered.
+func TestDryRunForgetsNodesThatHaveGone(t *testing.T) {
+	d := newDry(t, nil)
+	for i := range maxSeen {
+		d.seen[fmt.Sprint("gone-", i)] = interruption.Record{}
+	}
+	d.story(t, interruption.Notice{Kind: interruption.SpotInterruption, EventID: "event-1", InstanceID: "i-a"})
+	if _, there := d.seen["node-a"]; len(d.seen) != 1 || !there {
+		t.Errorf("%d nodes remembered, node-a among them: %t", len(d.seen), there)
 	}
 }

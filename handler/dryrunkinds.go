@@ -1,8 +1,6 @@
 package handler
 
 import (
-	"slices"
-
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 
@@ -77,15 +75,10 @@ func (d *DryRun) hooks(node *corev1.Node, rec interruption.Record) {
 	}
 }
 
-// returns are the actions after which the same instance comes back.
-var returns = []string{
-	interruption.ActionReboot, interruption.ActionMaintenance, interruption.ActionStop, interruption.ActionStopping, interruption.ActionStopped,
-}
-
 // end logs what would become of the node.
 func (d *DryRun) end(node *corev1.Node, rec interruption.Record) {
 	switch {
-	case slices.Contains(returns, rec.Action):
+	case rec.ComesBack():
 		d.tell(node, rec).Str("reason", "the instance comes back: what was set is undone then").Msg("dry run: would keep node")
 	case d.handler.opts.ReleaseNode:
 		d.tell(node, rec).Msg("dry run: would release node")

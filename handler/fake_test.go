@@ -222,6 +222,7 @@ func (fakeEvents) Noticed(*corev1.Node, interruption.Record)                    
 func (fakeEvents) Replacement(*corev1.Node, string, interruption.Replacement)           {}
 func (fakeEvents) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {}
 func (fakeEvents) Canceled(*corev1.Node, interruption.Record)                           {}
+func (fakeEvents) Returned(*corev1.Node, interruption.Record)                           {}
 func (fakeEvents) RecordUnreadable(*corev1.Node, error)                                 {}
 
 // newTestHandler returns a handler over the fakes, with its index running and synced.

@@ -51,6 +51,7 @@ type Events interface {
 	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
 	Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string)
 	Canceled(node *corev1.Node, rec interruption.Record)
+	Returned(node *corev1.Node, rec interruption.Record)
 	RecordUnreadable(node *corev1.Node, err error)
 }
 
@@ -99,6 +100,7 @@ type Handler struct {
 	writing *semaphore.Weighted // of acceptsAtOnce
 
 	accepting atomic.Int64 // notices inside Accept
+	running   atomic.Bool  // nodes are reconciled
 
 	calls sync.WaitGroup // about lifecycle hooks, beside the workers
 
@@ -121,8 +123,8 @@ type known struct {
 	hooks           map[hookName]*hookTry
 	first           time.Time // when its reconciliation was first due
 
-	// final is the record of a drain that has ended and been counted; it is kept for
-	// when that cannot be written at once.
+	// final is the record of a drain that has ended and been counted, until that is
+	// written.
 	final *interruption.Record
 }
 
@@ -143,8 +145,14 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// Enqueue asks for a node to be reconciled. It never blocks.
-func (h *Handler) Enqueue(node string) { h.queue.Add(node) }
+// Enqueue asks for a node to be reconciled. It never blocks. As long as nobody runs the
+// handler nothing is kept, as in a replica that does not lead: Run begins with every Node
+// that has a record.
+func (h *Handler) Enqueue(node string) {
+	if h.running.Load() {
+		h.queue.Add(node)
+	}
+}
 
 // workers is how many nodes are reconciled at the same moment. A reconciliation is
 // some milliseconds of API calls; nothing in it waits.
@@ -154,6 +162,7 @@ const workers = 16
 // process should run it for the same Nodes: two would do no harm, and everything
 // twice. It may be called once.
 func (h *Handler) Run(ctx context.Context) error {
+	h.running.Store(true)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })

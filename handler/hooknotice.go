@@ -34,7 +34,11 @@ func (h *Handler) acceptHook(ctx context.Context, n interruption.Notice) (interr
 	case n.Hook.Launching:
 		return h.launched(ctx, n, node)
 	case ok || h.opts.Lifecycle.Hooks == nil:
-		return h.record(ctx, n)
+		verdict, err := h.record(ctx, n)
+		if verdict == interruption.Unknown && h.opts.Lifecycle.Hooks != nil { // the Node went at this moment
+			return "", fmt.Errorf("record lifecycle hook of instance %s: %w", n.InstanceID, interruption.ErrNotYet)
+		}
+		return verdict, err
 	case time.Since(n.Received) < registers:
 		return "", fmt.Errorf("find node of instance %s: %w", n.InstanceID, interruption.ErrNotYet)
 	}

@@ -49,6 +49,22 @@ func TestHookOfAnUnknownInstance(t *testing.T) {
 	})
 }
 
+// The Node goes between the look for it and the patch: the hook is completed all the same,
+// and the message is not settled before.
+func TestHookOfANodeThatGoesAtThisMoment(t *testing.T) {
+	hookStory(t, nil, func(t *testing.T, _ *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		f.beforePatch = func() { f.remove("node-a") }
+		n := hooked("drain")
+		if v, err := h.Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
+			t.Fatalf("%s, %v; want not yet", v, err)
+		}
+		after(registers)
+		if v := accept(t, h, n); v != interruption.Completed {
+			t.Errorf("verdict %s", v)
+		}
+	})
+}
+
 func TestHookOfALaunch(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, _ *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		ready := func(status corev1.ConditionStatus) {

@@ -49,23 +49,28 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	if err != nil {
 		if !k.unreadable {
 			k.unreadable = true
+			h.opts.Drainer.Forget(name)
 			h.opts.Events.RecordUnreadable(node, err)
 			h.opts.Logger.Error().Err(err).Str("node", name).Msg("read record")
 		}
 		return 0, nil
 	}
 	h.mu.Lock()
+	if k.rec.Ended != nil && rec.Ended == nil { // the next interruption: the last one's replacement is none of it
+		*k = known{resourceVersion: k.resourceVersion, off: k.off}
+	}
 	k.rec, k.unreadable = rec, false
 	h.mu.Unlock()
 	if rec.Kind != interruption.RebalanceRecommendation {
 		h.leaveLine(name)
 	}
+	if canceled(node, rec) && rec.Phase != interruption.Released {
+		return h.callOff(ctx, node, k, rec)
+	}
 	if wrote, err := h.shutDown(ctx, node, k, rec); wrote || err != nil {
 		return 0, err // the change of the Node comes back
 	}
 	switch {
-	case canceled(node, rec) && rec.Phase != interruption.Released:
-		return h.callOff(ctx, node, k, rec)
 	case returned(node, rec):
 		return h.comeBack(ctx, node, k, rec)
 	case rec.Phase == interruption.Waiting && len(rec.Ours) > 0:
@@ -107,16 +112,17 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 	}
 	if k.off { // called off, and interrupted again before that was done
 		h.opts.Drainer.Forget(node.Name)
-		k.off = false
+		k.off, k.final = false, nil
+	}
+	if k.final != nil && k.final.Kind == rec.Kind { // ended and counted, but that could not be written
+		rec.Phase, rec.Pods, rec.Ended, rec.Replacement = k.final.Phase, k.final.Pods, k.final.Ended, k.final.Replacement
+		return 0, h.release(ctx, node, k, rec)
 	}
 	k.begun = true
 	in := drain.Interruption{Taint: taintOf(rec), Deadline: h.drainBy(rec), Capacity: drain.PendingCapacity}
 	view, ok := h.opts.Drainer.Look(ctx, node.Name, in)
 	if !ok {
 		return until(endOf(rec)), nil // the drainer tells when it knows the pods
-	}
-	if k.final != nil && k.final.Kind == rec.Kind { // ended, but that could not be written
-		return 0, h.release(ctx, node, k, *k.final)
 	}
 	if !endOf(rec).IsZero() && !time.Now().Before(endOf(rec)) {
 		if len(view.Moving) == 0 { // only their volumes are attached still
@@ -156,7 +162,7 @@ func (h *Handler) drain(ctx context.Context, node *corev1.Node, k *known, rec in
 		return 0, h.end(ctx, node, k, rec, interruption.Drained)
 	case status.Begun && (rec.Phase == interruption.Replacing || rec.Pods == nil), status.Refusal != "" && refusal(rec) == "":
 		rec.Phase = interruption.Draining
-		rec.Pods = &interruption.Pods{Total: max(status.Total, total(rec)), Refusal: status.Refusal}
+		rec.Pods = &interruption.Pods{Total: max(status.Total, total(rec)), Refusal: interruption.Clip(status.Refusal)}
 		if err := h.progress(ctx, &node, k, rec); err != nil {
 			return 0, err
 		}
@@ -182,6 +188,7 @@ func (h *Handler) replace(ctx context.Context, node *corev1.Node, k *known, rec 
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
 	}
+	got.Reason = interruption.Clip(got.Reason)
 	var before interruption.Replacement
 	if asked.Replacement != nil {
 		before = *asked.Replacement
@@ -238,7 +245,7 @@ func (h *Handler) end(ctx context.Context, node *corev1.Node, k *known, rec inte
 	now := time.Now()
 	result := h.opts.Drainer.Finish(node.Name)
 	pods := countPods(result, rec)
-	pods.Refusal = result.Refusal
+	pods.Refusal = interruption.Clip(result.Refusal)
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, &now
 	if k.requested {
 		rec.Replacement = &k.replacement
@@ -291,6 +298,7 @@ func (h *Handler) release(ctx context.Context, node *corev1.Node, k *known, rec 
 	if err := h.write(ctx, &node, k, rec); err != nil {
 		return err
 	}
+	k.final = nil
 	if rec.Phase == interruption.Released {
 		tell(h.opts.Logger.Info(), node.Name, rec).Msg("node released")
 	}
@@ -335,10 +343,10 @@ func (h *Handler) write(ctx context.Context, node **corev1.Node, k *known, rec i
 		return fmt.Errorf("write record: %w", err)
 	}
 	patched, err := h.opts.Nodes.Patch(ctx, (*node).Name, types.JSONPatchType, patch, metav1.PatchOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		patched = *node
+	case err != nil:
 		return fmt.Errorf("write record: %w", err)
 	}
 	*node = patched

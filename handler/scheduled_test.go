@@ -285,69 +285,6 @@ func TestWithdrawal(t *testing.T) {
 	}
 }
 
-// The instance comes back: its node is kept for it, and undone when it runs again.
-func TestRebootKeepsTheNode(t *testing.T) {
-	for _, kind := range []interruption.Notice{
-		{Kind: interruption.ScheduledEvent, Action: interruption.ActionReboot},
-		{Kind: interruption.ScheduledEvent, Action: interruption.ActionMaintenance},
-		{Kind: interruption.ScheduledEvent, Action: interruption.ActionStop},
-		{Kind: interruption.SpotInterruption, Action: interruption.ActionStop},
-		{Kind: interruption.StateChange, Action: interruption.ActionStopping},
-	} {
-		t.Run(string(kind.Kind)+" "+kind.Action, func(t *testing.T) {
-			scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-				n := notice(kind.Kind, func(n *interruption.Notice) { n.Action, n.Deadline = kind.Action, n.Noticed.Add(time.Minute) })
-				accept(t, h, n)
-				s.left = 0
-				steps(t, f, h)
-				rec := wantPhase(t, f, interruption.Drained)
-				if rec.Boot != "boot-1" || s.released != 1 {
-					t.Fatalf("record %s, the provisioner was told %d times", rec, s.released)
-				}
-				ready := func(status corev1.ConditionStatus, boot string) {
-					f.change(func(n *corev1.Node) {
-						n.Status.Conditions[0].Status, n.Status.NodeInfo.BootID = status, boot
-					})
-					steps(t, f, h)
-				}
-				ready(corev1.ConditionUnknown, "boot-1")
-				ready(corev1.ConditionTrue, "boot-1") // the network was away
-				ready(corev1.ConditionFalse, "boot-2")
-				wantMarks(t, f, true)
-				if s.released != 1 {
-					t.Errorf("the provisioner was told %d times", s.released)
-				}
-				ready(corev1.ConditionTrue, "boot-2")
-				wantNoRecord(t, f)
-				if diff := cmp.Diff(map[string]float64{string(n.Kind) + " completed": 1}, drains(t, h)); diff != "" {
-					t.Error(diff)
-				}
-			})
-		})
-	}
-}
-
-// Of two reboots one is past: the other one's time has not come.
-func TestRebootLeavesTheNextEvent(t *testing.T) {
-	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		next := scheduled("next", 48*time.Hour, interruption.ActionReboot)
-		first := scheduled("first", time.Minute, interruption.ActionReboot)
-		accept(t, h, next)
-		accept(t, h, first)
-		steps(t, f, h)
-		f.change(func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-2" }) // in the middle of the drain
-		again := steps(t, f, h)
-		wantMarks(t, f, false)
-		if rec := wantPhase(t, f, interruption.Waiting); rec.Event != "next" || again != time.Until(next.Deadline.Add(-lead)) {
-			t.Fatalf("record %s, looks again in %s", rec, again)
-		}
-		if v := accept(t, h, first); v != interruption.Duplicate { // the metadata service tells of it still
-			t.Errorf("verdict %s", v)
-		}
-		wantPhase(t, f, interruption.Waiting)
-	})
-}
-
 // A notice comes between the withdrawal and its undoing.
 func TestNoticeWhileBeingUndone(t *testing.T) {
 	for name, more := range map[string][]interruption.Notice{

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 // outOfService is the taint that says of a Node that its machine is shut down. The control
@@ -60,6 +61,8 @@ func (h *Handler) shutDown(ctx context.Context, node *corev1.Node, k *known, rec
 	switch {
 	case apierrors.IsNotFound(err):
 		return true, nil
+	case apierrors.IsConflict(err): // as the control plane taints a Node that is not Ready: that comes back too
+		return true, nil
 	case err != nil:
 		return false, fmt.Errorf("mark node out of service: %w", err)
 	}
@@ -77,16 +80,17 @@ func (h *Handler) shutDown(ctx context.Context, node *corev1.Node, k *known, rec
 // ranSince reports whether the node has become Ready after that time: what was said of the
 // instance then was about its last run.
 func ranSince(node *corev1.Node, at time.Time) bool {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue && c.LastTransitionTime.After(at)
-		}
-	}
-	return false
+	since, _ := nodes.ReadySince(node)
+	return since.After(at)
 }
 
+// scaledDown is the taint of a Node that Cluster Autoscaler drains, and whose instance it
+// then terminates. It leaves the Node to the cloud controller.
+// https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/taints/taints.go
+const scaledDown = "ToBeDeletedByClusterAutoscaler"
+
 // idle reports whether a state of the instance is no news: the drain is over, as is usual
-// when an interrupted instance ends, or somebody deletes the Node, as is usual when one is
+// when an interrupted instance ends, or somebody ends the Node, as is usual when one is
 // scaled down. That an instance is gone for good is news, as its volumes may be attached
 // still, and so is that it will not come back.
 func idle(node *corev1.Node, old, merged interruption.Record, has bool) bool {
@@ -94,7 +98,7 @@ func idle(node *corev1.Node, old, merged interruption.Record, has bool) bool {
 	case node.DeletionTimestamp != nil:
 		return !has || old.Phase.Over()
 	case !has:
-		return false
+		return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == scaledDown })
 	}
 	return old.Phase.Over() && !merged.Terminated() && merged.ComesBack() == old.ComesBack()
 }

@@ -143,6 +143,39 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 			}
 		})
 	})
+	t.Run("called off when it dies", func(t *testing.T) {
+		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			accept(t, h, state(interruption.ActionTerminated))
+			f.change(func(n *corev1.Node) {
+				n.Annotations[interruption.CancelAnnotation] = "true"
+				n.Status.Conditions[0].Status = corev1.ConditionUnknown
+			})
+			steps(t, f, h)
+			wantNoRecord(t, f)
+			if out(f) {
+				t.Error("out of service")
+			}
+		})
+	})
+	t.Run("tainted by the control plane at the same moment", func(t *testing.T) {
+		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			accept(t, h, state(interruption.ActionTerminated))
+			f.ready(corev1.ConditionUnknown)
+			f.beforePatch = func() {
+				f.change(func(n *corev1.Node) {
+					n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: corev1.TaintNodeUnreachable, Effect: corev1.TaintEffectNoExecute})
+				})
+			}
+			for range 2 {
+				if _, err := step(t, h); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if node, _ := f.raw(t); !out(f) || !hasTaintOf(node, corev1.TaintNodeUnreachable) {
+				t.Errorf("taints %v, want both", node.Spec.Taints)
+			}
+		})
+	})
 	t.Run("an admin's stays", func(t *testing.T) {
 		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 			f.change(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} })
@@ -169,6 +202,9 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 			}, interruption.Stale},
 		"another instance": {func(n *corev1.Node) { n.Spec.ProviderID = "aws:///eu-west-1a/i-0fffffffffffffff0" },
 			func(*interruption.Notice) {}, interruption.Unknown},
+		"Cluster Autoscaler scales it down": {func(n *corev1.Node) {
+			n.Spec.Taints = []corev1.Taint{{Key: scaledDown, Value: "1767225600", Effect: corev1.TaintEffectNoSchedule}}
+		}, func(*interruption.Notice) {}, interruption.Ignored},
 		"somebody deletes the node": {func(n *corev1.Node) {
 			now := metav1.Now()
 			n.DeletionTimestamp, n.Finalizers = &now, []string{"karpenter.sh/termination"}

@@ -61,8 +61,8 @@ func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, wa
 	if !done {
 		return time.Second, nil // the drainer tells earlier
 	}
-	waits := rec
-	waits.Ours, waits.Replacement, waits.Pods, waits.Ended, waits.Begun, waits.Boot = nil, nil, nil, nil, nil, ""
+	waits := undone(rec)
+	waits.Ours = nil
 	patched, again, err := h.restore(ctx, node, rec, waits.String())
 	if again > 0 || err != nil || patched == nil {
 		return again, err
@@ -70,8 +70,13 @@ func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, wa
 	if rec.Ended == nil && k.final == nil && len(rec.Ours) > 0 {
 		h.metrics.ended(rec, resultCanceled, time.Now())
 	}
-	h.opts.Events.Canceled(node, was)
-	tell(h.opts.Logger.Info(), node.Name, waits).Int("pods", result.Total).Msg("drain called off, node as it was, next drain waits")
+	if returned(node, was) {
+		h.opts.Events.Returned(node, was)
+		tell(h.opts.Logger.Info(), node.Name, waits).Int("pods", result.Total).Msg("instance is back, node as it was, next drain waits")
+	} else {
+		h.opts.Events.Canceled(node, was)
+		tell(h.opts.Logger.Info(), node.Name, waits).Int("pods", result.Total).Msg("drain called off, node as it was, next drain waits")
+	}
 	h.opts.Drainer.Forget(node.Name)
 	h.mu.Lock()
 	defer h.mu.Unlock()

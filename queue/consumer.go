@@ -23,6 +23,12 @@ const (
 	// that wait for SQS have taken room for a batch each.
 	maxInFlight = 2000
 
+	// maxLaunching bounds the messages about launch hooks beside them, each of which waits for
+	// its Node, for minutes or, where it is none of this cluster's, until the hook's timeout. They take
+	// no place of the others, which are in work for seconds and must not wait for them. As many
+	// as that are 40 MB.
+	maxLaunching = 5000
+
 	// noticesPerRoom is how many notices more than one a message may have for each place
 	// that it takes of maxInFlight. The largest that there can be fits, if not two.
 	noticesPerRoom = 8
@@ -79,6 +85,7 @@ type Consumer struct {
 	metrics   *metrics
 
 	room    *semaphore.Weighted // of maxInFlight
+	launch  *semaphore.Weighted // of maxLaunching
 	work    sync.WaitGroup      // messages in flight
 	deletes *batcher
 	hides   *batcher
@@ -108,6 +115,7 @@ func New(o Options) *Consumer {
 		log:       o.Logger.With().Str("component", "queue").Logger(),
 		metrics:   newMetrics(o.Registerer),
 		room:      semaphore.NewWeighted(maxInFlight),
+		launch:    semaphore.NewWeighted(maxLaunching),
 		retried:   newMemory(maxRemembered),
 		rejected:  newMemory(maxRemembered),
 		previews:  newMemory(maxRemembered),

@@ -10,6 +10,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/cenkalti/backoff/v5"
+
+	"spot-handler/handler/interruption"
 )
 
 const (
@@ -136,14 +138,21 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		preview = strings.Clone(body[:min(len(body), maxPreview)])
 	}
 	msg.notices = notices
-	room := int64(1 + len(notices)/noticesPerRoom)
-	if room > 1 && !c.room.TryAcquire(room-1) {
+	places, room := c.room, int64(1+len(notices)/noticesPerRoom)
+	more := room - 1 // than the receiver has taken for it
+	if launching(notices) {
+		places, more = c.launch, room
+	}
+	if more > 0 && !places.TryAcquire(more) {
 		c.room.Release(1)
 		c.log.Debug().Str("message_id", msg.id).Int("notices", len(notices)).Msg("no room for message, left to the queue")
 		return
 	}
+	if places != c.room {
+		c.room.Release(1)
+	}
 	c.work.Go(func() {
-		defer c.room.Release(room)
+		defer places.Release(room)
 		switch {
 		case err != nil && len(notices) == 0:
 			c.reject(acts, msg, err, preview)
@@ -157,6 +166,11 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		}
 		c.handle(ctx, acts, msg)
 	})
+}
+
+// launching reports whether a message is about a launch hook.
+func launching(notices []interruption.Notice) bool {
+	return len(notices) > 0 && notices[0].Hook != nil && notices[0].Hook.Launching
 }
 
 // receiveCount is how often the message was received, this time included. What SQS

@@ -13,6 +13,7 @@ import (
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 // message is the body that EventBridge puts in the queue for any kind.
@@ -185,16 +186,19 @@ func TestCanceledMaintenanceUncordons(t *testing.T) {
 
 // A reboot, and a spot interruption that only stops its instance: both nodes are kept, and
 // uncordoned when their boot id has changed and they are Ready. What was taken out of load
-// balancers goes back, but for what an admin had taken out.
+// balancers goes back, but for what an admin had taken out. One that hibernates is kept
+// too, and wakes up with the boot id that it had.
 func TestRebootedNodeIsUncordoned(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	reboots, stops, admins := s.bare("reboots", 1, 2)[0], s.bare("stops", 1, 2)[0], s.bare("admins", 1, 2)[0]
 	s.patchNode(admins.Name, "", `{"metadata":{"labels":{"`+interruption.ExcludeFromLoadBalancers+`":"admin"}}}`)
+	sleeps := s.bare("sleeps", 1, 2)[0]
+	s.boots(sleeps.Name, "boot-1")
 	all := []*corev1.Node{reboots, stops, admins}
 	for _, n := range all {
 		s.boots(n.Name, "boot-1")
 	}
-	s.service("web", 6, quick)
+	s.service("web", 8, quick)
 	s.bare("spare", 1, 8)
 	d, queue := s.drill()
 
@@ -203,7 +207,11 @@ func TestRebootedNodeIsUncordoned(t *testing.T) {
 		queue.Send(message(daemon.SpotInterruption, "aws.ec2", "stop-"+n.Name, time.Now(),
 			map[string]any{"instance-id": controlplane.InstanceID(n.Name), "instance-action": "stop"}))
 	}
-	for _, n := range all {
+	// It is awake a minute after the notice at the earliest, of which most has passed.
+	awake := time.Now().Add(5 * time.Second)
+	queue.Send(message(daemon.SpotInterruption, "aws.ec2", "sleep", awake.Add(-time.Minute),
+		map[string]any{"instance-id": controlplane.InstanceID(sleeps.Name), "instance-action": "hibernate"}))
+	for _, n := range append(all, sleeps) {
 		rec := s.waitRecord(n.Name, func(r interruption.Record) bool { return r.Phase.Over() })
 		if rec.Phase != interruption.Drained || rec.Boot != "boot-1" {
 			t.Errorf("record %s, want it drained and the node kept", rec)
@@ -232,8 +240,17 @@ func TestRebootedNodeIsUncordoned(t *testing.T) {
 		}
 		s.eventually("Event about the return", func() bool { return len(s.events("InstanceReturned", n.Name)) == 1 })
 	}
+	s.eventually("the return of the node that sleeps", func() bool { // kwok has it Ready again at once
+		if n := s.lastSeen(sleeps.Name); n.Annotations[interruption.Annotation] == "" {
+			return !n.Spec.Unschedulable && len(s.events("InstanceReturned", n.Name)) == 1
+		}
+		if since, ready := nodes.ReadySince(s.lastSeen(sleeps.Name)); ready && !since.After(awake) {
+			s.patchNode(sleeps.Name, "status", `{"status":{"conditions":[{"type":"Ready","status":"Unknown","reason":"NodeStatusUnknown"}]}}`)
+		}
+		return false
+	})
 	for series, want := range map[string]float64{
-		`{kind="scheduled-event",result="completed"}`: 1, `{kind="spot-interruption",result="completed"}`: 2,
+		`{kind="scheduled-event",result="completed"}`: 1, `{kind="spot-interruption",result="completed"}`: 3,
 		`{kind="scheduled-event",result="canceled"}`: 0, `{kind="spot-interruption",result="canceled"}`: 0,
 	} {
 		if n := s.metric(d, "spot_handler_drains_total"+series); n != want {

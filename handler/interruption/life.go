@@ -7,19 +7,30 @@ import (
 )
 
 // comesBack reports whether the instance runs again after what was announced, as the same
-// instance: after a reboot, maintenance or a stop. One that hibernates is not counted: it
-// wakes up with the boot id that it had, so that nothing tells of its return.
+// instance: after a reboot, maintenance, a stop or hibernation.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruption-behavior.html
 func (a Announcement) comesBack() bool {
 	switch a.Kind {
 	case ScheduledEvent:
 		return a.Action == ActionReboot || a.Action == ActionMaintenance || a.Action == ActionStop
 	case SpotInterruption, CapacityReservationInterruption:
-		return a.Action == ActionStop
+		return a.Action == ActionStop || a.Action == ActionHibernate
 	case StateChange:
 		return a.Action == ActionStopping || a.Action == ActionStopped
 	}
 	return false
 }
+
+// sleeps reports whether the instance may wake up as it was, with the boot id that it had:
+// where it hibernates, the states of which are those of a stop. That begins at once.
+func (a Announcement) sleeps() bool {
+	return a.comesBack() && (a.Action == ActionHibernate || a.Kind == StateChange)
+}
+
+// asleep is how long an instance that sleeps is away at the least: the control plane misses
+// its kubelet after 40 or 50 s, and EC2 needs as long for the memory. A Node that becomes
+// Ready sooner was only starting, or its network was away for a moment.
+const asleep = time.Minute
 
 // ComesBack reports whether the instance runs again after all that was announced. Then its
 // Node is kept for it. A recommendation beside it does not count: it announces no end.
@@ -28,10 +39,15 @@ func (r Record) ComesBack() bool {
 	return len(list) > 0 && !slices.ContainsFunc(list, func(a Announcement) bool { return !a.comesBack() })
 }
 
-// Returned reports whether a Node with that boot id is the instance's next run, after what
-// was announced.
-func (r Record) Returned(boot string) bool {
-	return r.ComesBack() && r.Boot != "" && boot != "" && boot != r.Boot
+// Returned reports whether the instance runs again after what was announced: its Node has
+// another boot id or, where the instance slept, is Ready since a time at which it has woken
+// up. ready is zero where the Node is not Ready.
+func (r Record) Returned(boot string, ready time.Time) bool {
+	if !r.ComesBack() {
+		return false
+	}
+	return r.Boot != "" && boot != "" && boot != r.Boot ||
+		slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.sleeps() && ready.After(a.Noticed.Add(asleep)) })
 }
 
 // Terminated reports whether EC2 has said that the instance is gone for good.

@@ -90,7 +90,7 @@ type Record struct {
 	Hooks []Hook `json:"hooks,omitempty"`
 
 	// Boot is the Node's boot id when it was cordoned for something after which the instance
-	// comes back: another one says that it has.
+	// comes back, see [Record.Returned].
 	Boot string `json:"boot,omitempty"`
 
 	// Begun is when a record that had to wait for its time, or its turn, was acted on.
@@ -148,16 +148,24 @@ type Pods struct {
 
 // Supersedes reports whether the notice is about a later life of the node than
 // the record: the record is over, and EC2 made the announcement after the time at
-// which it was to act. A state of the instance is how the same life ends, and an instance
-// that is to come back is in the same life until its boot id says otherwise. Nor is what
-// the record has been told of already anything later: of some announcements it is not
-// known when they were made, and a new process takes them for new.
+// which it was to act. An instance that is to come back is in the same life until it has.
 func (n Notice) Supersedes(r Record) bool {
-	if n.Kind == StateChange || r.ComesBack() && r.Boot != "" ||
-		slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.Event == n.EventID }) {
-		return false
-	}
-	return r.Phase.Over() && r.Deadline != nil && n.Noticed.After(*r.Deadline)
+	return r.Phase.Over() && n.after(r) && !(r.ComesBack() && r.Boot != "")
+}
+
+// OfNextRun reports whether the notice is about the run that an instance has begun after
+// what the record is about, as [Record.Returned] tells by boot and ready.
+func (n Notice) OfNextRun(r Record, boot string, ready time.Time) bool {
+	return n.after(r) && r.Returned(boot, ready)
+}
+
+// after reports whether EC2 made the announcement after the time at which it was to act. A
+// state of the instance is how it acts. Nor is what the record has been told of already
+// anything later: of some announcements it is not known when they were made, and a new
+// process takes them for new.
+func (n Notice) after(r Record) bool {
+	return n.Kind != StateChange && r.Deadline != nil && n.Noticed.After(*r.Deadline) &&
+		!slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.Event == n.EventID })
 }
 
 // DeadlineTime is the deadline, zero where there is none.
@@ -168,9 +176,22 @@ func (r Record) DeadlineTime() time.Time {
 	return *r.Deadline
 }
 
-// maxRecord bounds, in bytes, what is read back from a Node. Ours are below 1 KiB;
-// anybody who may annotate a Node could have written the rest.
+// maxRecord bounds, in bytes, what is read back from a Node. Ours are below 1 KiB, and with
+// as much in them as there can be below the half of it; anybody who may annotate a Node
+// could have written the rest.
 const maxRecord = 16 << 10
+
+// maxText bounds, in bytes, each text of others in a record: what a provisioner, a webhook of
+// the cluster or a cloud has to say of a failure has no limit of its own.
+const maxText = 1 << 10
+
+// Clip makes the text of others short enough for a record.
+func Clip(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxText], "") + "..."
+}
 
 // ParseRecord reads a record back from the annotation's text. The text may have
 // been edited by anybody: fields that a drain rests on are checked.

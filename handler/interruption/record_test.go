@@ -117,7 +117,8 @@ func TestComesBack(t *testing.T) {
 		"notice":                      {[]Notice{n(SpotInterruption, ActionTerminate, time.Minute)}, false},
 		"notice of a stop":            {[]Notice{n(SpotInterruption, ActionStop, time.Minute), n(StateChange, ActionStopping, 2*time.Minute)}, true},
 		"notice of a stop, retired":   {[]Notice{n(SpotInterruption, ActionStop, time.Minute), n(ScheduledEvent, ActionRetirement, time.Hour)}, false},
-		"hibernation":                 {[]Notice{n(SpotInterruption, ActionHibernate, 0)}, false},
+		"hibernation":                 {[]Notice{n(SpotInterruption, ActionHibernate, 0), n(StateChange, ActionStopping, time.Minute)}, true},
+		"hibernation, retired":        {[]Notice{n(SpotInterruption, ActionHibernate, 0), n(ScheduledEvent, ActionRetirement, time.Hour)}, false},
 		"terminated while it stopped": {[]Notice{n(StateChange, ActionStopping, 0), n(StateChange, ActionTerminated, time.Minute)}, false},
 		"lifecycle hook":              {[]Notice{n(InstanceTerminating, "", time.Minute), n(StateChange, ActionStopping, 0)}, false},
 	} {

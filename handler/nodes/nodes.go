@@ -167,6 +167,16 @@ func InstanceID(node *corev1.Node) string {
 	return node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
 }
 
+// ReadySince is when the Node became Ready, if it is; zero also where that is not known.
+func ReadySince(node *corev1.Node) (since time.Time, ready bool) {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time, true
+		}
+	}
+	return time.Time{}, false
+}
+
 func instanceKeys(obj any) ([]string, error) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {

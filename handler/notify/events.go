@@ -130,18 +130,22 @@ func endText(p interruption.Pods, slack time.Duration) string {
 	return text
 }
 
-// Canceled: the interruption was called off, or the instance has come back from it, and
-// what it had set on the node is undone.
+// Canceled: the interruption was called off, and what it had set on the node is undone.
 func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
-	reason, text := cancelText(node, r)
-	e.tell(node, corev1.EventTypeNormal, reason, text)
+	e.tell(node, corev1.EventTypeNormal, ReasonCanceled, canceledText(r))
 }
 
-func cancelText(node *corev1.Node, r interruption.Record) (reason, text string) {
-	if r.Returned(node.Status.NodeInfo.BootID) {
-		return ReasonInstanceReturned, fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
-	}
-	return ReasonCanceled, fmt.Sprintf("%s called off; node as it was before", r.Kind)
+func canceledText(r interruption.Record) string {
+	return fmt.Sprintf("%s called off; node as it was before", r.Kind)
+}
+
+// Returned: the instance has come back, and what was set on the node is undone.
+func (e *Events) Returned(node *corev1.Node, r interruption.Record) {
+	e.tell(node, corev1.EventTypeNormal, ReasonInstanceReturned, returnedText(r))
+}
+
+func returnedText(r interruption.Record) string {
+	return fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
 }
 
 // RecordUnreadable: the annotation holds something that is not a record.

@@ -14,6 +14,7 @@ type Teller interface {
 	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
 	Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string)
 	Canceled(node *corev1.Node, r interruption.Record)
+	Returned(node *corev1.Node, r interruption.Record)
 	RecordUnreadable(node *corev1.Node, err error)
 }
 
@@ -51,6 +52,13 @@ func (a All) Ended(node *corev1.Node, reason string, p interruption.Pods, slack 
 func (a All) Canceled(node *corev1.Node, r interruption.Record) {
 	for _, t := range a {
 		t.Canceled(node, r)
+	}
+}
+
+// Returned: the instance has come back.
+func (a All) Returned(node *corev1.Node, r interruption.Record) {
+	for _, t := range a {
+		t.Returned(node, r)
 	}
 }
 

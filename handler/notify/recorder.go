@@ -21,8 +21,9 @@ const (
 	// component is who our Events come from.
 	component = "spot-handler"
 
-	// eventsWaiting is how many Events wait to be written before further ones are dropped.
-	eventsWaiting = 1000
+	// eventsWaiting is how many Events wait to be written, about a kilobyte each, before further
+	// ones are dropped: those of a thousand nodes at once, their notices, replacements and ends.
+	eventsWaiting = 4000
 
 	// eventsKept is how many Events are known again when they repeat themselves.
 	eventsKept = 4096
@@ -121,7 +122,9 @@ func (r *recorder) write(ctx context.Context, event *corev1.Event) {
 	if len(r.known) >= eventsKept {
 		clear(r.known) // those that repeat themselves are made once more
 	}
-	r.known[key] = written
+	r.known[key] = &corev1.Event{ // what a repetition needs: the rest of 4,096 Events is megabytes
+		ObjectMeta: metav1.ObjectMeta{Namespace: written.Namespace, Name: written.Name}, Count: written.Count, LastTimestamp: written.LastTimestamp,
+	}
 }
 
 // createOrCount counts up the Event that has been written before, if it still exists, and

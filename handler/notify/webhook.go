@@ -144,8 +144,12 @@ func (w *Webhook) Ended(node *corev1.Node, reason string, p interruption.Pods, s
 
 // Canceled: the interruption was called off.
 func (w *Webhook) Canceled(node *corev1.Node, r interruption.Record) {
-	reason, text := cancelText(node, r)
-	w.tell(newMessage(node, r, EventOutcome, reason, text))
+	w.tell(newMessage(node, r, EventOutcome, ReasonCanceled, canceledText(r)))
+}
+
+// Returned: the instance has come back.
+func (w *Webhook) Returned(node *corev1.Node, r interruption.Record) {
+	w.tell(newMessage(node, r, EventOutcome, ReasonInstanceReturned, returnedText(r)))
 }
 
 // RecordUnreadable is neither a notice nor an outcome.
