@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -74,4 +75,56 @@ func TestBurstIsDeletedInBatches(t *testing.T) {
 			t.Errorf("%d calls for 1,000 deletions", f.batches)
 		}
 	})
+}
+
+// A message in work can outlive the queue's retention. That is no fault of SQS, which would
+// call somebody: it is still accepted, and nothing more is asked about it.
+func TestMessageThatOutlivesTheQueueIsKeptInMemory(t *testing.T) {
+	for _, code := range []string{"InvalidParameterValue", "InvalidParameterValueException", "AWS.SimpleQueueService.MessageNotInflight", "MessageNotInflight"} {
+		synctest.Test(t, func(t *testing.T) {
+			ready := time.Now().Add(20 * time.Minute)
+			a := &fakeAccepter{AcceptFunc: func(context.Context, interruption.Notice) (interruption.Verdict, error) {
+				if time.Now().Before(ready) {
+					return "", interruption.ErrNotYet
+				}
+				return interruption.Completed, nil
+			}}
+			gone := time.Now().Add(5 * time.Minute)
+			f := &fakeClient{}
+			f.Change = func(_ context.Context, in *sqs.ChangeMessageVisibilityBatchInput) (*sqs.ChangeMessageVisibilityBatchOutput, error) {
+				out := &sqs.ChangeMessageVisibilityBatchOutput{}
+				for _, e := range in.Entries {
+					if time.Now().Before(gone) {
+						out.Successful = append(out.Successful, types.ChangeMessageVisibilityBatchResultEntry{Id: e.Id})
+					} else {
+						out.Failed = append(out.Failed, types.BatchResultErrorEntry{Id: e.Id, Code: &code, SenderFault: true})
+					}
+				}
+				return out, nil
+			}
+			r := start(t, Options{Client: f, Accepter: a})
+			for i := range 20 {
+				f.send(fmt.Sprint(i), hookBody(fmt.Sprint("i-", i), time.Now()), 1)
+			}
+			time.Sleep(21 * time.Minute)
+			synctest.Wait()
+			if diff := cmp.Diff(map[outcome]float64{outcomeCompleted: 20}, r.outcomes(t)); diff != "" {
+				t.Error(diff)
+			}
+			for _, reason := range reasons() {
+				if n := value(t, r.metrics.errors(reason)); n != 0 {
+					t.Errorf("%s: %v errors of the source with reason %s", code, n, reason)
+				}
+			}
+			if r.log.count(`"level":"error"`) > 0 {
+				t.Errorf("%s: an error is logged: %s", code, r.log)
+			}
+			for _, c := range f.visibility() {
+				if c.at.After(gone.Add(hiddenFor)) {
+					t.Errorf("%s: SQS is asked to hide a message that it does not have at %s", code, c.at)
+					break
+				}
+			}
+		})
+	}
 }
