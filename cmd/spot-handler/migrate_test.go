@@ -210,10 +210,22 @@ func TestMigrateOfDefaults(t *testing.T) {
 		t.Errorf("not the chart's own default of lifecycle hooks, which is on:\n%s", chart)
 	}
 	queue := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nHEARTBEAT_INTERVAL=60\n")
-	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-interval=60s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
+	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-interval=60s", "--heartbeat-until=172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
 		if !strings.Contains(queue, want) {
 			t.Errorf("no %q in:\n%s", want, queue)
 		}
+	}
+	older := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\n")
+	if !strings.Contains(older, "--managed-tag=theirs") {
+		t.Errorf("the tag is not taken over from its older name:\n%s", older)
+	}
+	both := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\nMANAGED_TAG=mine\n")
+	if !strings.Contains(both, "--managed-tag=mine") {
+		t.Errorf("the older name goes before the other:\n%s", both)
+	}
+	off = migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_TAG=mine\nCHECK_ASG_TAG_BEFORE_DRAINING=false\n")
+	if strings.Contains(off, "managed-tag=") {
+		t.Errorf("the tag is taken over though nobody looks at it:\n%s", off)
 	}
 	tagged := migrated(t, "enableSqsTerminationDraining: true\nmanagedTag: mine\n")
 	if !strings.Contains(tagged, "managedTag: mine") {
