@@ -239,13 +239,16 @@ func TestMigrateRefuses(t *testing.T) {
 		args []string
 		says string
 	}{
-		"nothing":     {"", nil, "no settings"},
-		"prose":       {"this is: no: YAML", nil, "neither"},
-		"scalar":      {"hello", nil, "no settings"},
-		"no file":     {"", []string{"/does/not/exist"}, "no such file"},
-		"two files":   {"", []string{"a", "b"}, "want one file"},
-		"output":      {"NODE_NAME=a", []string{"--output=json"}, "--output"},
-		"flag":        {"NODE_NAME=a", []string{"--out"}, "--out"},
+		"nothing":   {"", nil, "no settings"},
+		"prose":     {"this is: no: YAML", nil, "neither"},
+		"scalar":    {"hello", nil, "no settings"},
+		"no file":   {"", []string{"/does/not/exist"}, "no such file"},
+		"two files": {"", []string{"a", "b"}, "want one file"},
+		"output":    {"NODE_NAME=a", []string{"--output=json"}, "--output"},
+		"flag":      {"NODE_NAME=a", []string{"--out"}, "--out"},
+		"two objects": {"kind: DaemonSet\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"false\"}, {name: WORKERS, value: \"1\"}]}\n---\n" +
+			"kind: Deployment\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"true\"}, {name: WORKERS, value: \"1\"}]}\n", nil,
+			"more than one value of ENABLE_SQS_TERMINATION_DRAINING: "},
 		"two of both": {"logLevel: debug\n---\nkind: Pod\nspec: {containers: [{env: [{name: DRY_RUN, value: \"true\"}]}]}\n", nil, "one of them"},
 	} {
 		var out, errs bytes.Buffer
