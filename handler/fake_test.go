@@ -225,8 +225,17 @@ func (fakeEvents) Canceled(*corev1.Node, interruption.Record)                   
 func (fakeEvents) Returned(*corev1.Node, interruption.Record)                           {}
 func (fakeEvents) RecordUnreadable(*corev1.Node, error)                                 {}
 
-// newTestHandler returns a handler over the fakes, with its index running and synced.
+// newTestHandler returns a handler over the fakes, whose queue the test works off in the
+// place of Run.
 func newTestHandler(t *testing.T, f *fakeNodes, change func(*Options)) *Handler {
+	t.Helper()
+	h := newStandby(t, f, change)
+	h.opts.Index.OnChange(h.Enqueue)
+	return h
+}
+
+// newStandby returns a handler that does not run, with its index running and synced.
+func newStandby(t *testing.T, f *fakeNodes, change func(*Options)) *Handler {
 	t.Helper()
 	index := nodes.New(f, "")
 	o := Options{

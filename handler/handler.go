@@ -128,8 +128,7 @@ type known struct {
 	final *interruption.Record
 }
 
-// New returns a Handler. It makes no call and starts nothing; it does ask the index
-// to be told of changes.
+// New returns a Handler. It makes no call and starts nothing.
 func New(opts Options) *Handler {
 	h := &Handler{
 		opts:    opts,
@@ -141,7 +140,6 @@ func New(opts Options) *Handler {
 		line:    newLine(),
 	}
 	opts.Registerer.MustRegister(newActive(h.active))
-	opts.Index.OnChange(h.Enqueue)
 	return h
 }
 
@@ -166,6 +164,9 @@ func (h *Handler) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
+	// Not before: a replica that never leads would gather the names of all the nodes that
+	// are ever interrupted.
+	h.opts.Index.OnChange(h.Enqueue)
 	h.fillLine()
 	for _, name := range h.opts.Index.WithRecord() {
 		h.Enqueue(name)

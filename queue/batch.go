@@ -3,6 +3,7 @@ package queue
 import (
 	"context"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ func (b *batcher) do(ctx context.Context, e batchEntry, until time.Time) {
 	}
 	for {
 		err := b.once(ctx, e)
-		if err == nil || reasonOf(err) == reasonEntry || ctx.Err() != nil {
+		if err == nil || hopeless(err) || ctx.Err() != nil {
 			return
 		}
 		pause := wait.NextBackOff()
@@ -194,7 +195,10 @@ func (c *Consumer) batchResults(r *reporter, a action, n int, done []*string, fa
 	for _, f := range failed {
 		if i, ok := place(f.Id, n); ok {
 			reason := reasonUnavailable
-			if f.SenderFault {
+			switch {
+			case a == visibility && notInFlight(aws.ToString(f.Code)):
+				reason = reasonGone
+			case f.SenderFault:
 				reason = reasonEntry
 			}
 			results[i] = &fault{reason, entryError(a.call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))}
@@ -202,7 +206,11 @@ func (c *Consumer) batchResults(r *reporter, a action, n int, done []*string, fa
 	}
 	clean := true
 	for _, err := range results {
-		if err != nil {
+		switch {
+		case err == nil:
+		case reasonOf(err) == reasonGone:
+			c.log.Debug().Err(err).Msg("message in work is not in the queue any more")
+		default:
 			clean = false
 			c.fail(r, err, a.failed)
 		}
@@ -211,6 +219,14 @@ func (c *Consumer) batchResults(r *reporter, a action, n int, done []*string, fa
 		c.recover(r, "messages can be deleted and hidden again")
 	}
 	return results
+}
+
+// notInFlight reports whether SQS refuses to hide a message because it is not ours to hide any
+// more. That is no fault of anybody: a message that is in work for longer than the queue
+// retains messages, which may be minutes, is gone from it; and so is one that another
+// consumer got meanwhile, and deleted. The names are those of either protocol of SQS.
+func notInFlight(code string) bool {
+	return strings.HasSuffix(code, "MessageNotInflight") || strings.HasPrefix(code, "InvalidParameterValue")
 }
 
 func place(id *string, n int) (int, bool) {

@@ -14,11 +14,7 @@ const maxCapacityLead = 24 * time.Hour
 // Warning", the only one of EC2's that says exactly when.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruptible-capacity-reservations.html
 func parseCapacityReservation(e envelope, received time.Time) ([]interruption.Notice, error) {
-	detail, err := e.detailFields()
-	if err != nil {
-		return nil, err
-	}
-	instance, err := instanceField(detail, "instance-id")
+	detail, instance, err := e.instanceDetail()
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,8 @@
 // waits in a goroutine of its own, so that none holds up another. New starts
 // nothing, and Run may be called once. Nothing is lost: a message is deleted only
 // after Accept returned nil for each of its notices, and stays hidden from other
-// consumers while it is in work. An error that wraps interruption.ErrNotYet is no fault:
+// consumers while it is in work; if that is for longer than the queue retains messages, it is
+// in memory alone. An error that wraps interruption.ErrNotYet is no fault:
 // it is asked about again, quietly, every few seconds. Accept is repeated, with backoff and in memory: a
 // message that is given back to the queue for another try would be counted towards
 // the dead-letter queue by a redrive policy. SQS delivers at least once and in no

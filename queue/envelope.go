@@ -122,6 +122,15 @@ func (e envelope) detailFields() (map[string]json.RawMessage, error) {
 	return fields, nil
 }
 
+// instanceDetail returns the fields of a detail about one instance, as EC2's own are.
+func (e envelope) instanceDetail() (detail map[string]json.RawMessage, instance string, err error) {
+	if detail, err = e.detailFields(); err != nil {
+		return nil, "", err
+	}
+	instance, err = instanceField(detail, "instance-id")
+	return detail, instance, err
+}
+
 // notice is what every kind takes from the envelope.
 func (e envelope) notice(kind interruption.Kind, instance string, received time.Time) interruption.Notice {
 	return interruption.Notice{

@@ -29,8 +29,10 @@ const (
 	reasonEntry        reason = "batch_entry" // one message of a batch was refused for good
 	reasonOther        reason = "other"
 
-	// reasonAccept is only for the log: the Accepter is no source.
+	// These two are no faults of the source, and not counted: the Accepter's, and that a
+	// message in work is not in flight any more.
 	reasonAccept reason = "accept"
+	reasonGone   reason = "gone"
 )
 
 func reasons() []reason {
@@ -58,6 +60,12 @@ func reasonOf(err error) reason {
 		return f.reason
 	}
 	return reasonOther
+}
+
+// hopeless reports whether another attempt for this message would fare no better.
+func hopeless(err error) bool {
+	r := reasonOf(err)
+	return r == reasonEntry || r == reasonGone
 }
 
 // classify names the call and the queue, finds the reason, and says what to do

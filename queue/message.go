@@ -106,13 +106,14 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 	for {
 		tried := c.acceptAll(ctx, pending)
 		var failed, notYet error
+		failing := ""
 		var left []interruption.Notice
 		for i, t := range tried {
 			switch {
 			case errors.Is(t.err, interruption.ErrNotYet):
 				notYet = t.err
 			case t.err != nil:
-				failed = t.err
+				failed, failing = t.err, pending[i].InstanceID
 			case t.verdict == interruption.Unknown:
 				unknown = append(unknown, pending[i])
 				fallthrough
@@ -140,7 +141,7 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 			return "", context.Cause(ctx)
 		}
 		if failed != nil && c.accepting.changed(reasonAccept) {
-			c.log.Error().Err(failed).Str("message_id", m.id).Str("instance_id", pending[0].InstanceID).Msg("cannot accept notice, trying again")
+			c.log.Error().Err(failed).Str("message_id", m.id).Str("instance_id", failing).Msg("cannot accept notice, trying again")
 		}
 		remaining := time.Until(c.giveUpAt(m, pending))
 		if remaining <= 0 {

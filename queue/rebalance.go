@@ -9,11 +9,7 @@ import (
 // parseRebalance reads an "EC2 Instance Rebalance Recommendation", which has no
 // deadline.
 func parseRebalance(e envelope, received time.Time) ([]interruption.Notice, error) {
-	detail, err := e.detailFields()
-	if err != nil {
-		return nil, err
-	}
-	instance, err := instanceField(detail, "instance-id")
+	_, instance, err := e.instanceDetail()
 	if err != nil {
 		return nil, err
 	}

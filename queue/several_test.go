@@ -284,6 +284,9 @@ func TestNotYetBesideAFailure(t *testing.T) {
 		if n := r.log.count("cannot accept notice"); n != 1 || !strings.Contains(r.log.String(), errAway.Error()) {
 			t.Errorf("said %d times: %s", n, r.log)
 		}
+		if r.log.count(`"instance_id":"i-2"`) != 1 {
+			t.Errorf("the instance that cannot be recorded is not named: %s", r.log)
+		}
 	})
 }
 

@@ -14,11 +14,7 @@ const spotLead = 120 * time.Second
 
 // parseSpotInterruption reads an "EC2 Spot Instance Interruption Warning".
 func parseSpotInterruption(e envelope, received time.Time) ([]interruption.Notice, error) {
-	detail, err := e.detailFields()
-	if err != nil {
-		return nil, err
-	}
-	instance, err := instanceField(detail, "instance-id")
+	detail, instance, err := e.instanceDetail()
 	if err != nil {
 		return nil, err
 	}

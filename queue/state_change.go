@@ -11,11 +11,7 @@ import (
 // starts is nothing to act on.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html
 func parseStateChange(e envelope, received time.Time) ([]interruption.Notice, error) {
-	detail, err := e.detailFields()
-	if err != nil {
-		return nil, err
-	}
-	instance, err := instanceField(detail, "instance-id")
+	detail, instance, err := e.instanceDetail()
 	if err != nil {
 		return nil, err
 	}

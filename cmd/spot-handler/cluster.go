@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -57,6 +58,9 @@ func newClients(cfg config) (*clients, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := noticeDeadConnections(); err != nil {
+		return nil, err
+	}
 	alone := rest.CopyConfig(conf)
 	way := &rightOfWay{}
 	conf.Wrap(func(next http.RoundTripper) http.RoundTripper { return giveWay{next, way} })
@@ -72,8 +76,11 @@ func newClients(cfg config) (*clients, error) {
 		return client
 	}
 	core, policy, authorization := group(corev1.SchemeGroupVersion), group(policyv1.SchemeGroupVersion), group(authorizationv1.SchemeGroupVersion)
-	// The lease has a connection of its own: its renewal must not queue behind a burst.
+	// The lease has a connection of its own: its renewal must not queue behind a burst. It
+	// is one of HTTP/1, as a request that hangs there takes its connection with it, and the
+	// next attempt has a new one.
 	alone.Dial = (&net.Dialer{Timeout: leaseDialTimeout}).DialContext
+	alone.NextProtos = []string{"http/1.1"}
 	if transport, err = rest.HTTPClientFor(alone); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
@@ -114,6 +121,26 @@ func newClients(cfg config) (*clients, error) {
 
 // leaseDialTimeout leaves time for another attempt within renewDeadline.
 const leaseDialTimeout = 2 * time.Second
+
+// pings are how long a connection to the API server may be silent before it is asked whether
+// it lives, and how long the answer may take, in seconds. Until then requests wait on one
+// that has died without a word, as when the host of an API server is lost: by default for 45 s
+// of the 120.
+var pings = map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"}
+
+// noticeDeadConnections sets pings, where the operator has not. The environment is the only
+// place in which client-go looks for them.
+func noticeDeadConnections() error {
+	for name, seconds := range pings {
+		if os.Getenv(name) != "" {
+			continue
+		}
+		if err := os.Setenv(name, seconds); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	return nil
+}
 
 func newGroup(conf *rest.Config, gv schema.GroupVersion, transport *http.Client) (*rest.RESTClient, error) {
 	conf = rest.CopyConfig(conf)

@@ -183,15 +183,10 @@ func parse(args []string, getenv func(string) string, stdout io.Writer) (cfg con
 	for _, g := range groups {
 		all.AddFlagSet(g.FlagSet)
 	}
-	var problems []error
-	if err := all.Parse(args[1:]); errors.Is(err, pflag.ErrHelp) {
+	problems, helped := parseArgs(all, args[1:])
+	if helped {
 		fmt.Fprint(stdout, help(cfg.mode, groups))
 		return config{}, true, nil
-	} else if err != nil {
-		problems = append(problems, err)
-	}
-	for _, arg := range all.Args() {
-		problems = append(problems, fmt.Errorf("unexpected argument %q", arg))
 	}
 	all.VisitAll(func(f *pflag.Flag) {
 		value := getenv(variable(f.Name))
@@ -210,6 +205,46 @@ func parse(args []string, getenv func(string) string, stdout io.Writer) (cfg con
 		return config{}, false, fmt.Errorf("%w:\n%w", errUsage, errors.Join(problems...))
 	}
 	return cfg, false, nil
+}
+
+// parseArgs reads the arguments and returns all that is wrong with them. pflag would stop at the
+// first, and what follows would be taken for not given.
+func parseArgs(flags *pflag.FlagSet, args []string) (problems []error, help bool) {
+	problems = unknownFlags(flags, args)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	err := flags.ParseAll(args, func(f *pflag.Flag, value string) error {
+		if err := flags.Set(f.Name, value); err != nil {
+			problems = append(problems, err)
+		}
+		return nil
+	})
+	if errors.Is(err, pflag.ErrHelp) {
+		return nil, true
+	}
+	if err != nil {
+		problems = append(problems, err)
+	}
+	for _, arg := range flags.Args() {
+		problems = append(problems, fmt.Errorf("unexpected argument %q", arg))
+	}
+	return problems, false
+}
+
+// unknownFlags names the arguments that look like flags and are none.
+func unknownFlags(flags *pflag.FlagSet, args []string) (problems []error) {
+	for i := 0; i < len(args) && args[i] != "--"; i++ {
+		given, _, hasValue := strings.Cut(args[i], "=")
+		if !strings.HasPrefix(given, "-") || given == "--help" || given == "-h" {
+			continue
+		}
+		switch f := flags.Lookup(strings.TrimPrefix(given, "--")); {
+		case f == nil:
+			problems = append(problems, fmt.Errorf("unknown flag: %s", given))
+		case !hasValue && f.NoOptDefVal == "":
+			i++ // the next one is its value
+		}
+	}
+	return problems
 }
 
 // validate names everything that is wrong at once.

@@ -36,14 +36,17 @@ func (s httpServer) Run(ctx context.Context) error {
 		fmt.Fprintln(w, "ok")
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute}
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownHTTP)
 		defer cancel()
 		_ = server.Shutdown(bounded) // the process ends either way
 	})
-	defer stop()
 	if err := server.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		stop()
 		return fmt.Errorf("serve http: %w", err)
 	}
+	<-ended // Serve returns as soon as Shutdown begins
 	return nil
 }

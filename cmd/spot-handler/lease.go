@@ -49,15 +49,16 @@ type lease struct {
 	seen   string    // resource version of another's lease
 	seenAt time.Time // when it was first seen
 
-	own *coordinationv1.Lease // as we have last written it
-	way *rightOfWay           // nil: none is given
+	own     *coordinationv1.Lease // as we have last written it
+	renewed time.Time             // when that write began: nobody else counts from earlier
+	way     *rightOfWay           // nil: none is given
 }
 
 // acquire returns nil when the lease is ours, or ctx's error.
 func (l *lease) acquire(ctx context.Context) error {
 	said := ""
 	for {
-		held, err := l.try(ctx)
+		held, err := l.attempt(ctx, renewDeadline) // one that hangs is not waited for
 		if held {
 			return nil
 		}
@@ -74,33 +75,35 @@ func (l *lease) acquire(ctx context.Context) error {
 // keep renews the lease until ctx ends, and returns nil then. It returns
 // errLostLease when another has it, or it could not be renewed for renewDeadline.
 func (l *lease) keep(ctx context.Context) error {
-	renewed := time.Now()
 	if l.way != nil {
-		l.way.set(renewed)
 		defer l.way.set(time.Time{})
 	}
 	for {
-		if pauseUntil(ctx, renewed.Add(renewDeadline)) != nil {
+		if l.way != nil {
+			l.way.set(l.renewed)
+		}
+		end := l.renewed.Add(renewDeadline)
+		if pauseUntil(ctx, end) != nil {
 			return nil
 		}
-		started := time.Now()
-		attempt, cancel := context.WithTimeout(ctx, min(renewDeadline/2, time.Until(renewed.Add(renewDeadline)))) // one that hangs leaves time for another
-		held, err := l.try(attempt)
-		cancel()
+		held, err := l.attempt(ctx, min(renewDeadline/2, time.Until(end))) // one that hangs leaves time for another
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case held:
-			renewed = started
-			if l.way != nil {
-				l.way.set(renewed)
-			}
 		case err == nil:
 			return fmt.Errorf("%w: another replica holds it", errLostLease)
-		case time.Since(renewed) >= renewDeadline:
+		case !time.Now().Before(end):
 			return fmt.Errorf("%w: %w", errLostLease, err)
 		}
 	}
+}
+
+// attempt is try within a time.
+func (l *lease) attempt(ctx context.Context, within time.Duration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	return l.try(ctx)
 }
 
 // release gives the lease up, so that a successor need not wait for its end. Nothing
@@ -124,32 +127,27 @@ func (l *lease) try(ctx context.Context) (bool, error) {
 	if l.own != nil { // one request: what we wrote last is still there, unless another was faster
 		renewal := l.own.DeepCopy()
 		renewal.Spec.RenewTime = &now
-		written, err := l.client.Update(ctx, renewal, metav1.UpdateOptions{})
+		err := l.write(func() (*coordinationv1.Lease, error) { return l.client.Update(ctx, renewal, metav1.UpdateOptions{}) })
 		if err == nil {
-			l.own = written
 			return true, nil
 		}
-		l.own = nil
 		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			return false, fmt.Errorf("renew lease: %w", err)
 		}
 	}
 	current, err := l.client.Get(ctx, leaseName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		l.own, err = l.client.Create(ctx, &coordinationv1.Lease{
+		first := &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: l.namespace},
 			Spec: coordinationv1.LeaseSpec{
 				HolderIdentity: &l.identity, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now,
 			},
-		}, metav1.CreateOptions{})
-		if err == nil {
-			return true, nil
 		}
-		l.own = nil
+		err = l.write(func() (*coordinationv1.Lease, error) { return l.client.Create(ctx, first, metav1.CreateOptions{}) })
 		if apierrors.IsAlreadyExists(err) {
 			return false, nil // another was faster
 		}
-		return false, err
+		return err == nil, err
 	}
 	if err != nil {
 		return false, fmt.Errorf("read lease: %w", err)
@@ -168,15 +166,26 @@ func (l *lease) try(ctx context.Context) (bool, error) {
 		current.Spec.LeaseTransitions, current.Spec.AcquireTime = &transitions, &now
 	}
 	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds, current.Spec.RenewTime = &l.identity, &seconds, &now
-	written, err := l.client.Update(ctx, current, metav1.UpdateOptions{}) // with its resourceVersion: of two, one fails
-	switch {
-	case err == nil:
-		l.own = written
-		return true, nil
-	case apierrors.IsConflict(err):
+	err = l.write(func() (*coordinationv1.Lease, error) { // with its resourceVersion: of two, one fails
+		return l.client.Update(ctx, current, metav1.UpdateOptions{})
+	})
+	if apierrors.IsConflict(err) {
 		return false, nil
 	}
-	return false, err
+	return err == nil, err
+}
+
+// write notes what is written, and when that began. What came of a write that failed is not
+// known: the next one reads the lease first.
+func (l *lease) write(request func() (*coordinationv1.Lease, error)) error {
+	began := time.Now()
+	written, err := request()
+	if err != nil {
+		l.own = nil
+		return err
+	}
+	l.own, l.renewed = written, began
+	return nil
 }
 
 func holder(l *coordinationv1.Lease) string {

@@ -67,13 +67,55 @@ func (f *fakeLeases) store(l *coordinationv1.Lease) *coordinationv1.Lease {
 	return f.lease.DeepCopy()
 }
 
+func (f *fakeLeases) holder() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return holder(f.lease)
+}
+
 func (f *fakeLeases) breakDown(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail = err
 }
 
-func newTestLease(f *fakeLeases, identity string) *lease {
+// slowLeases takes its time for every request, up to the request's own.
+type slowLeases struct {
+	leaseClient
+	takes time.Duration
+	hang  int // so many requests are never answered
+}
+
+func (s *slowLeases) wait(ctx context.Context) error {
+	takes := s.takes
+	if s.hang > 0 {
+		s.hang--
+		takes = time.Hour
+	}
+	select {
+	case <-time.After(takes):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *slowLeases) Get(ctx context.Context, name string, o metav1.GetOptions) (*coordinationv1.Lease, error) {
+	if err := s.wait(ctx); err != nil {
+		return nil, err
+	}
+	return s.leaseClient.Get(ctx, name, o)
+}
+
+func (s *slowLeases) Create(ctx context.Context, l *coordinationv1.Lease, o metav1.CreateOptions) (*coordinationv1.Lease, error) {
+	written, err := s.leaseClient.Create(ctx, l, o) // it is written, and the answer is late
+	if late := s.wait(ctx); late != nil {
+		return nil, late
+	}
+	return written, err
+}
+
+func newTestLease(f leaseClient, identity string) *lease {
 	return &lease{client: f, namespace: "kube-system", identity: identity, logger: zerolog.Nop()}
 }
 
@@ -130,6 +172,41 @@ func TestLeaseIsLostBeforeItRunsOut(t *testing.T) {
 	})
 }
 
+// A connection that died without a word costs an attempt, not the succession.
+func TestLeaseIsAcquiredAfterARequestThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newTestLease(&slowLeases{leaseClient: &fakeLeases{}, hang: 1}, "a")
+		start := time.Now()
+		if err := l.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > renewDeadline+2*retryPeriod {
+			t.Errorf("acquired after %s, want one lost attempt and a retry", took)
+		}
+	})
+}
+
+// Others count from when the lease was written, which may be long before we hear of it.
+func TestLeaseAcquiredSlowlyIsLostBeforeItRunsOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeLeases{}
+		slow := &slowLeases{leaseClient: f, takes: 2 * time.Second}
+		l := newTestLease(slow, "a")
+		start := time.Now()
+		if err := l.acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.breakDown(errors.New("connection refused"))
+		if err := l.keep(t.Context()); !errors.Is(err, errLostLease) {
+			t.Errorf("error %v, want a lost lease", err)
+		}
+		written := start.Add(slow.takes) // after the read
+		if took := time.Since(written); took >= leaseDuration {
+			t.Errorf("gave up %s after the lease was written, when another may already have it", took)
+		}
+	})
+}
+
 func TestLeaseTakenByAnotherIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeLeases{}
@@ -156,7 +233,7 @@ func TestLeadReleasesAtTheEnd(t *testing.T) {
 		err := lead(ctx, f, "kube-system", newLeader(prometheus.NewRegistry()), zerolog.Nop(), nil, func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(10 * time.Second) // the last acts; longer than the lease lasts
-			if holder(f.lease) == "" {
+			if f.holder() == "" {
 				t.Error("released while the leader still works")
 			}
 			return nil
@@ -164,7 +241,7 @@ func TestLeadReleasesAtTheEnd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if h := holder(f.lease); h != "" {
+		if h := f.holder(); h != "" {
 			t.Errorf("held by %q after the end", h)
 		}
 	})

@@ -216,6 +216,19 @@ func (m *migration) lookup(variable string) string {
 	return ""
 }
 
+// renamed is the value of a setting that has an older name, too, and whether it was given by
+// either. The older counts where the other is not given; its chart always gives both.
+func (m *migration) renamed(name, older string) (value string, isGiven bool) {
+	if value := m.given.variables[older]; value != "" && m.given.variables[name] == "" {
+		return value, true
+	}
+	value = m.lookup(name)
+	for _, s := range m.table {
+		isGiven = isGiven || s.variable == name && m.given.get(s) != ""
+	}
+	return value, isGiven
+}
+
 // isOn reads a switch as it does: by strconv.ParseBool, whose true is also 1 or T.
 func (m *migration) isOn(variable string) bool { return isTrue(m.lookup(variable)) }
 

@@ -59,30 +59,28 @@ func seconds(flag string) func(*migration, setting, string) {
 	}
 }
 
+// heartbeatInterval takes over the interval, and for how long where that is not given: there
+// it is as long as AWS allows, longer than here.
+func heartbeatInterval(m *migration, s setting, value string) {
+	seconds("heartbeat-interval")(m, s, value)
+	if number, _ := strconv.Atoi(m.lookup("HEARTBEAT_UNTIL")); number <= 0 {
+		seconds("heartbeat-until")(m, s, "172800")
+	}
+}
+
 // managedTag takes over its tag where somebody has asked for it. Its default is to ask for
 // one, which here would only cost calls to EC2: messages about others are none of a Node.
 func managedTag(m *migration, s setting, _ string) {
-	if m.mode != modeQueue || !m.isOn("CHECK_TAG_BEFORE_DRAINING") {
+	check, checkGiven := m.renamed("CHECK_TAG_BEFORE_DRAINING", "CHECK_ASG_TAG_BEFORE_DRAINING")
+	tag, tagGiven := m.renamed("MANAGED_TAG", "MANAGED_ASG_TAG")
+	if m.mode != modeQueue || !isTrue(check) {
 		return
 	}
-	tag := m.lookup("MANAGED_TAG")
-	for _, setting := range m.table {
-		if (setting.variable == s.variable || setting.variable == "MANAGED_TAG") && m.given.get(setting) != "" {
-			m.flag("managed-tag", tag)
-			return
-		}
+	if checkGiven || tagGiven {
+		m.flag("managed-tag", tag)
+		return
 	}
 	m.mind(s.nameIn(m.given)+"=true (its default)", s.remark+". To look at it still: `--managed-tag="+tag+"`")
-}
-
-func cordonOnly(m *migration, s setting, value string) {
-	switch {
-	case !isTrue(value):
-	case m.mode == modeIMDS:
-		m.flag("drain", "false")
-	default:
-		m.lose(s.nameIn(m.given)+"="+value, s.remark)
-	}
 }
 
 // mindIf tells the remark of a setting that has the value.

@@ -17,6 +17,7 @@ type given struct {
 	variables map[string]string // by name
 	froms     map[string]any    // variables whose value is in the cluster
 	values    map[string]any    // by path, such as image.tag; maps that are values are whole
+	disputed  []string          // variables of which two objects say different things
 }
 
 // get is the value of a setting as text; empty if it was not given.
@@ -126,6 +127,10 @@ func readGiven(text []byte) (given, error) {
 	if len(g.values) == 0 && len(g.variables) == 0 && len(g.froms) == 0 {
 		return given{}, errors.New("no settings in it: want lines NAME=value, a DaemonSet, Deployment or Pod, or values of the chart")
 	}
+	if len(g.disputed) > 0 { // such as a DaemonSet for one mode and a Deployment for the other
+		slices.Sort(g.disputed)
+		return given{}, fmt.Errorf("more than one value of %s: give one object at a time", strings.Join(slices.Compact(g.disputed), ", "))
+	}
 	if g.chart && len(g.variables) > 0 {
 		return given{}, errors.New("both an object and values of the chart in it: give one of them")
 	}
@@ -186,7 +191,11 @@ func (g *given) readEnv(list []any) {
 		if from := variable["valueFrom"]; from != nil {
 			g.froms[name] = from
 		} else if value := variable["value"]; value != nil {
-			g.variables[name] = fmt.Sprint(value)
+			text := fmt.Sprint(value)
+			if other, has := g.variables[name]; has && other != text && slices.ContainsFunc(settings, func(s setting) bool { return s.variable == name }) {
+				g.disputed = append(g.disputed, name)
+			}
+			g.variables[name] = text
 		}
 	}
 }

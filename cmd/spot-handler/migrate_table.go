@@ -41,8 +41,8 @@ var settings = []setting{
 		here: "`--watch-lifecycle`", remark: "imds mode; in queue mode the queue's rules say what is handled"},
 	{variable: "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS", value: "completeLifecycleActionDelaySeconds", fallback: "-1",
 		remark: "a lifecycle action is completed as soon as the node is drained"},
-	{variable: "HEARTBEAT_INTERVAL", value: "heartbeatInterval", fallback: "-1", here: "`--heartbeat-interval`", convert: seconds("heartbeat-interval"), remark: "queue mode; seconds there, a duration here"},
-	{variable: "HEARTBEAT_UNTIL", value: "heartbeatUntil", fallback: "-1", here: "`--heartbeat-until`", convert: seconds("heartbeat-until"), remark: "as above"},
+	{variable: "HEARTBEAT_INTERVAL", value: "heartbeatInterval", fallback: "-1", here: "`--heartbeat-interval`", convert: heartbeatInterval, remark: "queue mode; seconds there, a duration here"},
+	{variable: "HEARTBEAT_UNTIL", value: "heartbeatUntil", fallback: "-1", here: "`--heartbeat-until`", convert: seconds("heartbeat-until"), remark: "as above; 48 hours where only the interval is given, as there"},
 
 	// The queue.
 	{variable: "QUEUE_URL", value: "queueURL", here: "`--queue-url`", flag: "queue-url",
@@ -56,9 +56,9 @@ var settings = []setting{
 		here: "`--managed-tag`", remark: "without it tags are not looked at: every instance that is a Node of this cluster is handled, and no other"},
 	{variable: "MANAGED_TAG", value: "managedTag", fallback: "aws-node-termination-handler/managed", here: "`--managed-tag`", harmless: "*", remark: "as above"},
 	{variable: "CHECK_ASG_TAG_BEFORE_DRAINING", value: "checkASGTagBeforeDraining", fallback: "true", harmless: "*",
-		remark: "its older name of `CHECK_TAG_BEFORE_DRAINING`, which is without effect there"},
+		here: "`--managed-tag`", remark: "older name of `CHECK_TAG_BEFORE_DRAINING`; without effect where that is given, too, as by its chart"},
 	{variable: "MANAGED_ASG_TAG", value: "managedAsgTag", fallback: "aws-node-termination-handler/managed", harmless: "*",
-		remark: "its older name of `MANAGED_TAG`, which is without effect there"},
+		here: "`--managed-tag`", remark: "older name of `MANAGED_TAG`; without effect where that is given, too, as by its chart"},
 	{variable: "USE_PROVIDER_ID", value: "useProviderId", fallback: "false", here: "always", harmless: "*",
 		remark: "the Node is found by `spec.providerID`, or by the label `spot-handler/instance-id`"},
 	{variable: "AWS_REGION", value: "awsRegion", here: "`AWS_REGION`", env: "AWS_REGION"},
@@ -74,8 +74,7 @@ var settings = []setting{
 
 	// The drain.
 	{variable: "DRY_RUN", value: "dryRun", fallback: "false", here: "`--dry-run`", flag: "dry-run"},
-	{variable: "CORDON_ONLY", value: "cordonOnly", fallback: "false", convert: cordonOnly,
-		here: "`--drain=false` in imds mode", remark: "queue mode always drains on a spot interruption; `--rebalance=cordon` is for the other kind"},
+	{variable: "CORDON_ONLY", value: "cordonOnly", fallback: "false", here: "`--cordon-only`", flag: "cordon-only"},
 	{variable: "TAINT_NODE", value: "taintNode", fallback: "false", here: "always", convert: mindIf("true"),
 		remark: "the taint is `spot-handler/interrupted=<kind>:NoSchedule`, not `aws-node-termination-handler/...`; pods that tolerate it stay on the node"},
 	{variable: "TAINT_EFFECT", fallback: "NoSchedule", remark: "`NoSchedule` is the only one: any other would evict pods at the wrong time, or not keep new ones away"},

@@ -210,10 +210,22 @@ func TestMigrateOfDefaults(t *testing.T) {
 		t.Errorf("not the chart's own default of lifecycle hooks, which is on:\n%s", chart)
 	}
 	queue := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nHEARTBEAT_INTERVAL=60\n")
-	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-interval=60s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
+	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-interval=60s", "--heartbeat-until=172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
 		if !strings.Contains(queue, want) {
 			t.Errorf("no %q in:\n%s", want, queue)
 		}
+	}
+	older := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\n")
+	if !strings.Contains(older, "--managed-tag=theirs") {
+		t.Errorf("the tag is not taken over from its older name:\n%s", older)
+	}
+	both := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\nMANAGED_TAG=mine\n")
+	if !strings.Contains(both, "--managed-tag=mine") {
+		t.Errorf("the older name goes before the other:\n%s", both)
+	}
+	off = migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_TAG=mine\nCHECK_ASG_TAG_BEFORE_DRAINING=false\n")
+	if strings.Contains(off, "managed-tag=") {
+		t.Errorf("the tag is taken over though nobody looks at it:\n%s", off)
 	}
 	tagged := migrated(t, "enableSqsTerminationDraining: true\nmanagedTag: mine\n")
 	if !strings.Contains(tagged, "managedTag: mine") {
@@ -227,13 +239,16 @@ func TestMigrateRefuses(t *testing.T) {
 		args []string
 		says string
 	}{
-		"nothing":     {"", nil, "no settings"},
-		"prose":       {"this is: no: YAML", nil, "neither"},
-		"scalar":      {"hello", nil, "no settings"},
-		"no file":     {"", []string{"/does/not/exist"}, "no such file"},
-		"two files":   {"", []string{"a", "b"}, "want one file"},
-		"output":      {"NODE_NAME=a", []string{"--output=json"}, "--output"},
-		"flag":        {"NODE_NAME=a", []string{"--out"}, "--out"},
+		"nothing":   {"", nil, "no settings"},
+		"prose":     {"this is: no: YAML", nil, "neither"},
+		"scalar":    {"hello", nil, "no settings"},
+		"no file":   {"", []string{"/does/not/exist"}, "no such file"},
+		"two files": {"", []string{"a", "b"}, "want one file"},
+		"output":    {"NODE_NAME=a", []string{"--output=json"}, "--output"},
+		"flag":      {"NODE_NAME=a", []string{"--out"}, "--out"},
+		"two objects": {"kind: DaemonSet\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"false\"}, {name: WORKERS, value: \"1\"}]}\n---\n" +
+			"kind: Deployment\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"true\"}, {name: WORKERS, value: \"1\"}]}\n", nil,
+			"more than one value of ENABLE_SQS_TERMINATION_DRAINING: "},
 		"two of both": {"logLevel: debug\n---\nkind: Pod\nspec: {containers: [{env: [{name: DRY_RUN, value: \"true\"}]}]}\n", nil, "one of them"},
 	} {
 		var out, errs bytes.Buffer

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -76,9 +77,15 @@ type reviewClient interface {
 	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
 }
 
+// permissionTimeout is for all of the questions together, which take milliseconds: before
+// they are answered nothing works, not even the liveness probe.
+const permissionTimeout = 10 * time.Second
+
 // checkPermissions asks the API server about each and returns all that are missing,
 // as an error that wraps errUsage. Another error means that it could not be asked.
 func checkPermissions(ctx context.Context, client reviewClient, list []permission) error {
+	ctx, cancel := context.WithTimeout(ctx, permissionTimeout)
+	defer cancel()
 	missing := make([]error, len(list))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)

@@ -1,18 +1,17 @@
 package asgemu_test
 
 import (
-	"bufio"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+
+	"spot-handler/e2e/foreign"
 )
 
 // foreignDeviations are the cases in which the foreign emulator, moto 5.2.1 of PyPI, is not what AWS answers.
@@ -32,34 +31,11 @@ var foreignDeviations = map[string]string{
 // has moto with its server; neither npm nor the Go module proxy has an emulator that detaches instances.
 func startForeign(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command("python3", filepath.Join("testdata", "foreign", "serve.py"))
 	if err := exec.Command("python3", "-c", "import moto.server").Run(); err != nil {
 		t.Skipf("no foreign emulator to compare with: moto is not installed: %v", err)
 	}
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe() // its end, also by our death, ends the process
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("start foreign emulator: %v", err)
-	}
-	t.Cleanup(func() {
-		_ = stdin.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	slow := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
-	defer slow.Stop()
-	lines := bufio.NewScanner(stdout)
-	if !lines.Scan() {
-		t.Fatalf("foreign emulator said nothing: %v", lines.Err())
-	}
-	endpoint, version, _ := strings.Cut(lines.Text(), " ")
+	line := foreign.Start(t, exec.Command("python3", filepath.Join("testdata", "foreign", "serve.py")))
+	endpoint, version, _ := strings.Cut(line, " ")
 	t.Logf("moto %s", version)
 	return endpoint
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -94,6 +95,24 @@ func TestRetention(t *testing.T) {
 	}
 	if got := queue.Messages()[0]; got.State != sqsemu.Expired {
 		t.Errorf("the old message is %s, want expired", got.State)
+	}
+}
+
+func TestRetentionOfAMessageInFlight(t *testing.T) {
+	t.Parallel()
+	_, queue, s := start(t, map[string]string{"MessageRetentionPeriod": "3600"})
+	queue.SendAt("old", time.Now().Add(-2*time.Minute))
+	m := s.receiveOne(t, text(queue.URL()))
+	if _, err := s.SetQueueAttributes(t.Context(), &sqs.SetQueueAttributesInput{
+		QueueUrl: text(queue.URL()), Attributes: map[string]string{"MessageRetentionPeriod": "60"},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.changeVisibility(t, text(queue.URL()), m.ReceiptHandle, 30); err == nil || !strings.Contains(err.Error(), "InvalidParameterValue") {
+		t.Errorf("error %v, want InvalidParameterValue", err)
+	}
+	if got := queue.Messages()[0]; got.State != sqsemu.Expired {
+		t.Errorf("the message is %s, want expired", got.State)
 	}
 }
 

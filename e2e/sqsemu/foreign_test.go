@@ -1,7 +1,6 @@
 package sqsemu_test
 
 import (
-	"bufio"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -9,9 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
+
+	"spot-handler/e2e/foreign"
 )
 
 // foreignDeviations are the cases in which the foreign emulator, fauxqs 2.4.1 of npm, is not what AWS documents.
@@ -38,31 +38,7 @@ func startForeign(t *testing.T) string {
 	if err != nil {
 		t.Skipf("no foreign SQS emulator to compare with: %v", err)
 	}
-	cmd := exec.Command(node, filepath.Join("testdata", "foreign", "serve.mjs"), home)
-	cmd.Stderr = os.Stderr
-	stdin, err := cmd.StdinPipe() // its end, also by our death, ends the process
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("start foreign emulator: %v", err)
-	}
-	t.Cleanup(func() {
-		_ = stdin.Close()
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	slow := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
-	defer slow.Stop()
-	lines := bufio.NewScanner(stdout)
-	if !lines.Scan() {
-		t.Fatalf("foreign emulator said nothing: %v", lines.Err())
-	}
-	return strings.TrimSpace(lines.Text())
+	return foreign.Start(t, exec.Command(node, filepath.Join("testdata", "foreign", "serve.mjs"), home))
 }
 
 // installForeign installs what the lock file names, once per version, in the user's cache.

@@ -83,7 +83,8 @@ func (s *Server) handleChangeVisibilityBatch(_ context.Context, in *receiptBatch
 }
 
 // changeVisibility makes the timeout begin anew; 0 makes the message visible at once. Twelve hours after its receive a
-// message is visible again, whatever was asked for meanwhile.
+// message is visible again, whatever was asked for meanwhile; and what outlives the retention period is gone also while it
+// is in flight.
 func (q *Queue) changeVisibility(in *receiptInput) *apiError {
 	if in.VisibilityTimeout == nil {
 		return errMissing("VisibilityTimeout")
@@ -97,6 +98,9 @@ func (q *Queue) changeVisibility(in *receiptInput) *apiError {
 	}
 	now := time.Now()
 	q.advance(now)
+	if m != nil && !m.gone() && q.outlived(m, now) {
+		q.remove(m, Expired, now)
+	}
 	if !latest || m.gone() {
 		return errParameter("Value %s for parameter ReceiptHandle is invalid. Reason: Message does not exist or is not available for visibility timeout change.", in.ReceiptHandle)
 	}

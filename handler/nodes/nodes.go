@@ -79,7 +79,8 @@ func New(client Client, only string) *Index {
 
 // OnChange sets the function that is told the name of every Node with a record
 // that appeared, changed or went, and of every Node that lost its record. It is
-// called on the watch's goroutine: it must not block. Set it before Run.
+// called on the watch's goroutine: it must not block. What changed before it was set is not
+// told: WithRecord has it.
 func (x *Index) OnChange(f func(name string)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()

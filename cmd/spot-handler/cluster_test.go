@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// deadEnds stands before a server, and can let the connections that there are die without
+// a word: they stay open, and nothing comes through any more.
+type deadEnds struct {
+	net.Listener
+	to string
+
+	mu  sync.Mutex
+	cut chan struct{} // closed when the connections that began before are dead
+}
+
+func (d *deadEnds) killAll() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	close(d.cut)
+	d.cut = make(chan struct{})
+}
+
+func (d *deadEnds) serve() {
+	for {
+		client, err := d.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", d.to)
+		if err != nil {
+			return
+		}
+		d.mu.Lock()
+		cut := d.cut
+		d.mu.Unlock()
+		pass := func(to, from net.Conn) {
+			buffer := make([]byte, 32<<10)
+			for {
+				n, err := from.Read(buffer)
+				select {
+				case <-cut:
+					_, _ = io.Copy(io.Discard, from) // swallowed until the client leaves
+					return
+				default:
+				}
+				if _, writeErr := to.Write(buffer[:n]); err != nil || writeErr != nil {
+					_ = to.Close()
+					return
+				}
+			}
+		}
+		go pass(server, client)
+		go pass(client, server)
+	}
+}
+
+// newDeadEnds returns the clients of an API server that knows one Lease, behind connections
+// that can die.
+func newDeadEnds(t *testing.T) (*deadEnds, *clients) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprint(w, `{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":"spot-handler","resourceVersion":"1"}}`)
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	d := &deadEnds{Listener: listener, to: server.Listener.Addr().String(), cut: make(chan struct{})}
+	go d.serve()
+
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a}}],
+clusters: [{name: a, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]}`, listener.Addr())
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := newClients(config{kubeconfig: kubeconfig})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, c
+}
+
+// A renewal that hangs, as its connection has died, leaves the next one a new connection:
+// the lease is not lost with the API server's host that it was renewed at.
+func TestLeaseRequestsLeaveADeadConnection(t *testing.T) {
+	connections, c := newDeadEnds(t)
+	get := func(within time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), within)
+		defer cancel()
+		_, err := c.leases("ns").Get(ctx, leaseName, metav1.GetOptions{})
+		return err
+	}
+	if err := get(10 * time.Second); err != nil {
+		t.Fatal(err)
+	}
+	connections.killAll()
+	if err := get(300 * time.Millisecond); err == nil {
+		t.Fatal("answered over a dead connection")
+	}
+	if err := get(10 * time.Second); err != nil { // a dead one would be pinged for longer
+		t.Errorf("second attempt after the connection died: %v", err)
+	}
+}
+
+func TestDeadConnectionsAreNoticed(t *testing.T) {
+	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "")
+	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2") // the operator's own
+	newDeadEnds(t)
+	if idle, ping := os.Getenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS"), os.Getenv("HTTP2_PING_TIMEOUT_SECONDS"); idle != "10" || ping != "2" {
+		t.Errorf("asked after %q s of silence, for %q s; want 10, and the operator's 2", idle, ping)
+	}
+}

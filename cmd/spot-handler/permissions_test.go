@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+type fakeReviews func(context.Context, *authorizationv1.ResourceAttributes) (bool, error)
+
+var _ reviewClient = fakeReviews(nil)
+
+func (f fakeReviews) Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error) {
+	allowed, err := f(ctx, review.Spec.ResourceAttributes)
+	review.Status.Allowed = allowed
+	return review, err
+}
+
+func TestMissingPermissionsAreNamedAtOnce(t *testing.T) {
+	client := fakeReviews(func(_ context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
+		return a.Verb != "patch" && a.Subresource != "eviction", nil
+	})
+	err := checkPermissions(t.Context(), client, permissionsOf(config{mode: modeQueue, leaderElect: true}, "ns"))
+	if !errors.Is(err, errUsage) {
+		t.Fatalf("error %v, want wrong use", err)
+	}
+	for _, want := range []string{"patch nodes", "patch pods/status", "create pods/eviction"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error does not name %q:\n%v", want, err)
+		}
+	}
+}
+
+// An API server that takes the connection and does not answer does not keep the process
+// from starting: the kubelet would kill it, again and again, as it is not alive before.
+func TestPermissionsOfAnAPIServerThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := fakeReviews(func(ctx context.Context, _ *authorizationv1.ResourceAttributes) (bool, error) {
+			select {
+			case <-ctx.Done():
+				return false, ctx.Err()
+			case <-time.After(time.Hour):
+				return true, nil
+			}
+		})
+		start := time.Now()
+		err := checkPermissions(t.Context(), client, permissionsOf(config{mode: modeIMDS, drain: true}, ""))
+		if err == nil || errors.Is(err, errUsage) {
+			t.Errorf("error %v, want one that does not end the process", err)
+		}
+		if took := time.Since(start); took > permissionTimeout {
+			t.Errorf("asked for %s, want %s at most", took, permissionTimeout)
+		}
+	})
+}
