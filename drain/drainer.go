@@ -136,7 +136,7 @@ func (d *Drainer) budgetAllows(namespace string, selector labels.Selector, n int
 // deploymentAllows lets pods try that wait for their Deployment.
 func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) {
 	waits := func(releasedAlready bool) func(*task) bool {
-		return func(t *task) bool { return t.session.isReleased(t.pod) == releasedAlready }
+		return func(t *task) bool { return (t.released || t.session.isReleased(t.pod)) == releasedAlready }
 	}
 	d.queue.wake(slots, name, waits(false))
 	d.queue.wake(spare, name, waits(true))
@@ -207,7 +207,8 @@ type Status struct {
 	View
 	// Total is how many pods had to leave since the drain began.
 	Total int
-	// Begun: some pod has been evicted, or is to be evicted now.
+	// Begun: some pod has been evicted, or is to be evicted now, or the replacement is ready
+	// for the successors that are made.
 	Begun bool
 	// Moved: no pod is left to move.
 	Moved bool

@@ -46,6 +46,10 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 			return false
 		}
 	}
+	if decision.Action == Release && t.released {
+		d.queue.park(t) // the node's watch has not shown it yet: then it is planned anew
+		return false
+	}
 	if decision.takes && !d.surges.reserve(decision.Pod, decision.Action) {
 		d.park(t)
 		return false
@@ -88,6 +92,7 @@ func (d *Drainer) releaseNow(ctx context.Context, t *task, decision Decision) an
 		d.again(t, decision, answer, err, "release pod")
 		return answer
 	}
+	t.released = true
 	d.log(t).Debug().Msg("pod released: its successor is made")
 	d.park(t) // until the successor is available
 	return answer{}

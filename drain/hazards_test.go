@@ -310,3 +310,34 @@ func TestGranted(t *testing.T) {
 		}
 	}
 }
+
+// The node's watch shows a release later than that of the Deployment, which has room for
+// more: the pod is not released twice.
+func TestReleasedOnce(t *testing.T) {
+	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(3), func(s *scene) {
+		s.api.mu.Lock()
+		s.api.silent = true
+		s.api.mu.Unlock()
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.pass(5 * time.Second)
+		s.change(func(*Interruption) {}) // planned anew
+		s.pass(5 * time.Second)
+		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
+			s.Errorf("released %d times, want once", n)
+		}
+	})
+}
+
+// The drain has begun when successors have a node to go to, and not when they are only made:
+// one write of the record says both.
+func TestBegun(t *testing.T) {
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
+		if s.labels("a")[Released] == nil || s.now().Begun {
+			s.Errorf("released %v, begun %v; want the one alone", s.labels("a")[Released], s.now().Begun)
+		}
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		if !s.now().Begun || s.api.count("POST", "/eviction") != 0 {
+			s.Error("not begun when the replacement is ready")
+		}
+	})
+}

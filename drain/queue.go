@@ -21,6 +21,7 @@ type task struct {
 	attempt int
 
 	workload types.NamespacedName // the Deployment that it may have to wait for
+	released bool                 // by this task
 
 	lane func() // gives back the budget's lane, which it has been given; nil where it has none
 

@@ -235,12 +235,13 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 			s.begun = true
 		case t.evicted:
 		case d.waits:
+			s.begun = s.begun || in.Capacity == ReadyCapacity && released(d.Pod)
 			if t.task == nil {
 				t.task = s.task(t, d)
 				s.drainer.queue.park(t.task)
 			}
 		case d.Action == Evict, d.Action == Force, d.Action == Release:
-			s.begun = s.begun || d.Action != Release
+			s.begun = s.begun || d.Action != Release || in.Capacity == ReadyCapacity
 			if t.task == nil {
 				t.task = s.task(t, d)
 				due = append(due, t.task)
