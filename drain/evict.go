@@ -128,7 +128,7 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 		var first, blocked bool // its plan has a further time now, the latest start; it is worth telling
 		t.session.note(func() {
 			first, blocked = t.state.refusal == "", !t.state.blocked && t.attempt >= tellAfter
-			t.state.refusal, t.state.blocked = answer.reason, t.attempt >= tellAfter
+			t.state.refusal, t.state.ofBudget, t.state.blocked = answer.reason, answer.ofBudget, t.attempt >= tellAfter
 		})
 		d.log(t).Debug().Str("reason", answer.reason).Int("attempt", t.attempt).Msg("eviction refused")
 		d.retry(t, decision, answer)
@@ -235,6 +235,7 @@ type answer struct {
 	outcome    outcome
 	status     int32
 	reason     string
+	ofBudget   bool // refused by a disruption budget
 	retryAfter time.Duration
 }
 
@@ -280,7 +281,7 @@ func classify(err error) answer {
 	case apierrors.IsNotFound(err):
 		a.outcome = podGone
 	case ofBudget:
-		a.outcome = refused
+		a.outcome, a.ofBudget = refused, true
 		if budget.Message != "" {
 			a.reason = a.reason + " " + budget.Message
 		}

@@ -43,6 +43,7 @@ type tracked struct {
 	forcing   bool  // the time has come to delete it past its disruption budget
 	forced    bool  // that was done
 	refusal   string
+	ofBudget  bool   // by a disruption budget
 	blocked   bool   // refused for seconds
 	fixed     string // why its labels may not be changed
 	gone      bool
