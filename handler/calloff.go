@@ -128,7 +128,7 @@ func (h *Handler) drained(name string) bool {
 	switch {
 	case err != nil:
 		return true // somebody has to look at it first
-	case !has:
+	case !has, h.opts.CordonOnly: // an earlier process has released them
 		return false
 	}
 	return !rec.Phase.Over() || rec.Ended == nil || time.Since(*rec.Ended) < sweepAfter
