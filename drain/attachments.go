@@ -61,9 +61,9 @@ func (a *attachments) use(ctx context.Context, node string) {
 		}
 	}
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: dynamicWatch(a.dynamic, a.dynamic.Resource(attachmentResource), func(*metav1.ListOptions) {}, a.refused),
+		ListerWatcher: dynamicWatch(a.dynamic, a.dynamic.Resource(attachmentResource), func(*metav1.ListOptions) {}, a.refused, a.logger),
 		ObjectType:    &unstructured.Unstructured{},
-		Transform:     leanAttachment,
+		Transform:     asAttachment,
 		Indexers: cache.Indexers{byNode: func(obj any) ([]string, error) {
 			node, _ := attached(obj)
 			return []string{node}, nil
@@ -86,7 +86,11 @@ func (a *attachments) leave(node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.users, node)
-	if len(a.users) == 0 && a.stop != nil {
+	if len(a.users) > 0 {
+		return
+	}
+	a.forbidden = false // to be asked again the next time
+	if a.stop != nil {
 		a.stop()
 		a.stop, a.store, a.controller = nil, nil, nil
 	}
@@ -128,30 +132,29 @@ func (a *attachments) refused(err error) {
 	a.logger.Warn().Err(err).Msg("watch VolumeAttachments; drains do not wait for volumes")
 }
 
-// attached reads the node and the PersistentVolume of a VolumeAttachment.
-func attached(obj any) (node, volume string) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return "", ""
-	}
-	node, _, _ = unstructured.NestedString(u.Object, "spec", "nodeName")
-	volume, _, _ = unstructured.NestedString(u.Object, "spec", "source", "persistentVolumeName")
-	return node, volume
+// attachment is what is kept of a VolumeAttachment: all of the cluster's are.
+type attachment struct {
+	metav1.ObjectMeta // name, UID and resource version
+
+	node   string
+	volume string // the PersistentVolume; empty for one that a pod names itself
 }
 
-// leanAttachment keeps the two and what makes it an object.
-func leanAttachment(obj any) (any, error) {
+func asAttachment(obj any) (any, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
 		return obj, nil
 	}
-	node, volume := attached(u)
-	slim := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": u.GetAPIVersion(), "kind": u.GetKind(),
-		"spec": map[string]any{"nodeName": node, "source": map[string]any{"persistentVolumeName": volume}},
-	}}
-	slim.SetName(u.GetName())
-	slim.SetUID(u.GetUID())
-	slim.SetResourceVersion(u.GetResourceVersion())
-	return slim, nil
+	a := &attachment{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}
+	a.node, _, _ = unstructured.NestedString(u.Object, "spec", "nodeName")
+	a.volume, _, _ = unstructured.NestedString(u.Object, "spec", "source", "persistentVolumeName")
+	return a, nil
+}
+
+// attached reads the node and the PersistentVolume of what is kept.
+func attached(obj any) (node, volume string) {
+	if a, ok := obj.(*attachment); ok {
+		return a.node, a.volume
+	}
+	return "", ""
 }

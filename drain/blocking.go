@@ -22,7 +22,8 @@ const maxBudgets = 100
 // label, as Prometheus gives our own namespace to the label of that name.
 const (
 	// noBudget refuses the pods that no single budget refuses: those of a namespace that
-	// is going, those with two budgets, and those whose budgets have not been read yet.
+	// is going, those with two budgets, those that admission denies, and those whose budgets
+	// have not been read yet.
 	noBudget = ""
 	// otherBudgets are those beyond maxBudgets.
 	otherBudgets = "other"
@@ -70,29 +71,35 @@ func mostBlocking(counts map[string]int) map[string]int {
 // blockedBy counts the pods that are refused at this moment by their budget.
 func (d *Drainer) blockedBy() map[string]int {
 	var pods []*corev1.Pod
+	counts := map[string]int{}
 	d.mu.Lock()
 	for _, s := range d.sessions {
-		pods = append(pods, s.refusedPods()...)
+		ofBudgets, others := s.refusedPods()
+		pods = append(pods, ofBudgets...)
+		counts[noBudget] += others
 	}
 	d.mu.Unlock()
-	counts := map[string]int{}
 	for _, pod := range pods {
 		counts[budgetOf(pod, d.budgets.list(pod.Namespace))]++
 	}
 	return counts
 }
 
-// refusedPods are the pods that blocked counts.
-func (s *session) refusedPods() []*corev1.Pod {
+// refusedPods are the pods that blocked counts: those that budgets refuse, and how many
+// others.
+func (s *session) refusedPods() (ofBudgets []*corev1.Pod, others int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var pods []*corev1.Pod
 	for _, t := range s.tracked {
-		if t.refusal != "" && !t.gone && !t.evicted && t.pod != nil {
-			pods = append(pods, t.pod)
+		switch {
+		case t.refusal == "" || t.gone || t.evicted:
+		case t.ofBudget:
+			ofBudgets = append(ofBudgets, t.pod)
+		default:
+			others++
 		}
 	}
-	return pods
+	return ofBudgets, others
 }
 
 // budgetOf names the one budget that covers the pod.

@@ -87,17 +87,24 @@ func TestOverlong(t *testing.T) {
 }
 
 func TestBlockedBy(t *testing.T) {
+	web := pod("web", of("web"))
 	s := &session{tracked: map[types.UID]*tracked{
-		"waiting": {pod: pod("waiting"), refusal: "the budget"},
-		"going":   {pod: pod("going"), refusal: "the budget", evicted: true},
-		"free":    {pod: pod("free")},
-		"left":    {pod: pod("left"), refusal: "the budget", gone: true},
+		"waiting": {pod: web, refusal: "the budget", ofBudget: true},
+		"denied":  {pod: web, refusal: "a webhook"},
+		"going":   {pod: web, refusal: "the budget", ofBudget: true, evicted: true},
+		"free":    {pod: web},
+		"left":    {pod: web, refusal: "the budget", ofBudget: true, gone: true},
 	}}
-	d := &Drainer{sessions: map[string]*session{"node-1": s}, budgets: &budgets{}}
-	if diff := cmp.Diff(map[string]int{noBudget: 1}, d.blockedBy()); diff != "" {
+	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	if err := store.Add(budget("web", 1)); err != nil {
+		t.Fatal(err)
+	}
+	known := &budgets{watched: map[string]*watchedBudgets{"shop": {store: store}}}
+	d := &Drainer{sessions: map[string]*session{"node-1": s}, budgets: known}
+	if diff := cmp.Diff(map[string]int{noBudget: 1, "shop/web": 1}, d.blockedBy()); diff != "" {
 		t.Errorf("refused pods (-want +got):\n%s", diff)
 	}
-	if d.blockedPods() != 1 {
+	if d.blockedPods() != 2 {
 		t.Errorf("%v blocked, want the same", d.blockedPods())
 	}
 }

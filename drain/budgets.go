@@ -73,7 +73,7 @@ func (b *budgets) start(ctx context.Context, namespace string) *watchedBudgets {
 	}
 	w := &watchedBudgets{stop: cancel, users: map[string]struct{}{}}
 	w.store, w.controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()),
+		ListerWatcher: patient(cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()), b.logger),
 		ObjectType:    &policyv1.PodDisruptionBudget{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    changed,
@@ -113,6 +113,14 @@ func (b *budgets) list(namespace string) []*policyv1.PodDisruptionBudget {
 		return nil
 	}
 	return budgetsIn(w.store)
+}
+
+// synced reports whether the budgets of a namespace are known.
+func (b *budgets) synced(namespace string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	w, ok := b.watched[namespace]
+	return ok && w.controller.HasSynced()
 }
 
 // of returns a budget that covers the pod, as far as it is known.

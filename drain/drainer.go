@@ -48,7 +48,8 @@ type Options struct {
 
 	Events Events
 
-	// Workers is how many requests are under way at most; 32 where it is zero.
+	// Workers is how many requests are under way at the same time, besides those that take
+	// longer than a second; 32 where it is zero.
 	Workers int
 
 	Registerer prometheus.Registerer
@@ -107,19 +108,15 @@ func (d *Drainer) Run(ctx context.Context) error {
 		d.pace.wake()
 	})
 	defer stop()
-	var workers sync.WaitGroup
-	for range d.opts.Workers {
-		workers.Go(func() {
-			for {
-				t, ok := d.queue.next()
-				if !ok || !d.pace.begin(ctx) {
-					return
-				}
-				d.pace.end(d.attempt(ctx, t))
-			}
-		})
+	var requests sync.WaitGroup
+	for d.pace.begin(ctx) { // before the most urgent task is chosen
+		t, ok := d.queue.next()
+		if !ok {
+			break
+		}
+		requests.Go(func() { d.pace.run(func() (busy bool) { return d.attempt(ctx, t) }) })
 	}
-	workers.Wait()
+	requests.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for node, s := range d.sessions {
@@ -131,20 +128,18 @@ func (d *Drainer) Run(ctx context.Context) error {
 
 // budgetAllows lets refused pods try again: the API server has said that n may go.
 func (d *Drainer) budgetAllows(namespace string, selector labels.Selector, n int) {
-	d.queue.wake(n, func(t *task) bool {
-		return t.timer != nil && t.pod.Namespace == namespace && selector.Matches(labels.Set(t.pod.Labels))
+	d.queue.wake(n, types.NamespacedName{Namespace: namespace}, func(t *task) bool {
+		return selector.Matches(labels.Set(t.pod.Labels))
 	})
 }
 
 // deploymentAllows lets pods try that wait for their Deployment.
 func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) {
 	waits := func(releasedAlready bool) func(*task) bool {
-		return func(t *task) bool {
-			return t.timer == nil && DeploymentOf(t.pod) == name && t.session.isReleased(t.pod) == releasedAlready
-		}
+		return func(t *task) bool { return (t.released || t.session.isReleased(t.pod)) == releasedAlready }
 	}
-	d.queue.wake(slots, waits(false))
-	d.queue.wake(spare, waits(true))
+	d.queue.wake(slots, name, waits(false))
+	d.queue.wake(spare, name, waits(true))
 }
 
 // waves works out the waves of all draining nodes together.
@@ -212,7 +207,8 @@ type Status struct {
 	View
 	// Total is how many pods had to leave since the drain began.
 	Total int
-	// Begun: some pod has been evicted, or is to be evicted now.
+	// Begun: some pod has been evicted, or is to be evicted now, or the replacement is ready
+	// for the successors that are made.
 	Begun bool
 	// Moved: no pod is left to move.
 	Moved bool
@@ -270,13 +266,8 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	if !s.callOff() || !s.synced() {
 		return Result{}, false, nil
 	}
-	var errs []error
-	for _, pod := range s.pods() {
-		if released(pod) && pod.DeletionTimestamp == nil {
-			errs = append(errs, d.rejoin(ctx, pod))
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
+	// The watch may not have shown yet what was released a moment ago.
+	if err := d.rejoinAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
 		return Result{}, false, err
 	}
 	result := s.result()
@@ -291,7 +282,23 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 // after a drain that was called off by removing the record. The node is one, or "" for
 // all.
 func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node string) bool) error {
-	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", Released).Param("resourceVersion", "0")
+	return d.rejoinAll(ctx, node, "0", func(pod *corev1.Pod) bool {
+		if drained(pod.Spec.NodeName) {
+			return false
+		}
+		d.opts.Logger.Warn().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
+			Msg("pod was released and its node is not drained: put back into its ReplicaSet")
+		return true
+	})
+}
+
+// rejoinAll puts the released pods of a node, or of all, back that the filter picks, as they
+// are at the resource version: "" is the latest, "0" costs the API server least.
+func (d *Drainer) rejoinAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
+	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", Released)
+	if version != "" {
+		r = r.Param("resourceVersion", version)
+	}
 	if node != "" {
 		r = r.Param("fieldSelector", "spec.nodeName="+node)
 	}
@@ -301,13 +308,9 @@ func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node stri
 	}
 	var errs []error
 	for i := range list.Items {
-		pod := &list.Items[i]
-		if drained(pod.Spec.NodeName) || pod.DeletionTimestamp != nil {
-			continue
+		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
+			errs = append(errs, d.rejoin(ctx, pod))
 		}
-		d.opts.Logger.Warn().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
-			Msg("pod was released and its node is not drained: put back into its ReplicaSet")
-		errs = append(errs, d.rejoin(ctx, pod))
 	}
 	return errors.Join(errs...)
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,8 +46,11 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 			return false
 		}
 	}
-	waits := decision.Surge && (decision.Action == Release || decision.Action == Evict && (decision.At.IsZero() || time.Now().Before(decision.At)))
-	if waits && !d.surges.reserve(decision.Pod, decision.Action) {
+	if decision.Action == Release && t.released {
+		d.queue.park(t) // the node's watch has not shown it yet: then it is planned anew
+		return false
+	}
+	if decision.takes && !d.surges.reserve(decision.Pod, decision.Action) {
 		d.park(t)
 		return false
 	}
@@ -60,12 +62,12 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		answer = d.evict(ctx, t, decision)
 	case decision.Action == Force:
 		answer = d.forceNow(ctx, t, decision)
-	case decision.Action == Later && decision.Surge:
-		d.park(t) // for its Deployment to go on
+	case decision.waits:
+		d.park(t)
 	default:
 		done() // terminating, or held again; the next plan says so
 	}
-	return answer.outcome == transient && answer.status == http.StatusTooManyRequests
+	return answer.busy()
 }
 
 // bounded is the context of one request. One that is under way is not broken off when the
@@ -78,13 +80,19 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 func (d *Drainer) releaseNow(ctx context.Context, t *task, decision Decision) answer {
 	request, cancel := bounded(ctx)
 	defer cancel()
-	err := d.release(request, decision.Pod, time.Now())
-	if err != nil {
+	if err := d.release(request, decision.Pod, time.Now()); err != nil {
 		d.surges.settle(decision.Pod)
 		answer := classify(err)
-		d.again(t, answer, err, "release pod")
+		if answer.outcome == refused { // by admission: it is held, as any other
+			d.log(t).Warn().Err(err).Msg("release pod; it is not surged")
+			t.session.note(func() { t.state.task, t.state.fixed = nil, answer.reason })
+			d.opts.Notify(t.session.node)
+			return answer
+		}
+		d.again(t, decision, answer, err, "release pod")
 		return answer
 	}
+	t.released = true
 	d.log(t).Debug().Msg("pod released: its successor is made")
 	d.park(t) // until the successor is available
 	return answer{}
@@ -106,7 +114,7 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 	if answer.outcome == refused && granted(t.pod, d.budgets.list(t.pod.Namespace), time.Now()) {
 		answer = d.finish(request, t, decision, answer)
 	}
-	if decision.Surge && answer.outcome != evicted && answer.outcome != podGone {
+	if decision.takes && answer.outcome != evicted && answer.outcome != podGone {
 		d.surges.settle(decision.Pod)
 	}
 	switch answer.outcome {
@@ -117,21 +125,21 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 		})
 	case refused:
 		t.attempt++
-		news := t.attempt == tellAfter
+		var first, blocked bool // its plan has a further time now, the latest start; it is worth telling
 		t.session.note(func() {
-			news = news || t.state.refusal == "" // its plan has a further time now: the latest start
-			t.state.refusal, t.state.blocked = answer.reason, t.attempt >= tellAfter
+			first, blocked = t.state.refusal == "", !t.state.blocked && t.attempt >= tellAfter
+			t.state.refusal, t.state.ofBudget, t.state.blocked = answer.reason, answer.ofBudget, t.attempt >= tellAfter
 		})
 		d.log(t).Debug().Str("reason", answer.reason).Int("attempt", t.attempt).Msg("eviction refused")
-		if t.attempt == tellAfter {
+		d.retry(t, decision, answer)
+		if blocked {
 			d.opts.Events.EvictionBlocked(t.session.node, t.pod, answer.reason)
 		}
-		if news {
+		if first || blocked {
 			d.opts.Notify(t.session.node)
 		}
-		d.queue.after(t, max(answer.retryAfter, retryIn(t.attempt)))
 	case transient:
-		d.again(t, answer, err, "evict pod")
+		d.again(t, decision, answer, err, "evict pod")
 	}
 	return answer
 }
@@ -143,7 +151,7 @@ func (d *Drainer) forceNow(ctx context.Context, t *task, decision Decision) answ
 	err := d.force(request, decision)
 	answer := classify(err)
 	if answer.outcome != evicted && answer.outcome != podGone {
-		d.again(t, answer, err, "delete pod past its disruption budget")
+		d.again(t, decision, answer, err, "delete pod past its disruption budget")
 		return answer
 	}
 	var refusal string
@@ -160,10 +168,20 @@ func (d *Drainer) forceNow(ctx context.Context, t *task, decision Decision) answ
 }
 
 // again has a task tried once more after an answer that says nothing about the pod.
-func (d *Drainer) again(t *task, answer answer, err error, what string) {
+func (d *Drainer) again(t *task, decision Decision, answer answer, err error, what string) {
 	t.attempt++
 	d.log(t).Debug().Err(err).Int("attempt", t.attempt).Msg(what)
-	d.queue.after(t, max(answer.retryAfter, retryIn(t.attempt)))
+	d.retry(t, decision, answer)
+}
+
+// retry puts a task back until the API server wants to hear of it again, or its pod's latest
+// safe start has come: a busy server says up to 32 s.
+func (d *Drainer) retry(t *task, decision Decision, answer answer) {
+	wait := max(answer.retryAfter, retryIn(t.attempt))
+	if left := time.Until(decision.Latest); left > 0 {
+		wait = min(wait, left)
+	}
+	d.queue.after(t, wait)
 }
 
 func (d *Drainer) log(t *task) *zerolog.Logger {
@@ -208,7 +226,7 @@ type outcome int
 const (
 	evicted   outcome = iota // 200, 201
 	podGone                  // 404
-	refused                  // a budget, or a namespace that is going
+	refused                  // a budget, a namespace that is going, or admission
 	transient                // anything else: try again
 )
 
@@ -217,6 +235,7 @@ type answer struct {
 	outcome    outcome
 	status     int32
 	reason     string
+	ofBudget   bool // refused by a disruption budget
 	retryAfter time.Duration
 }
 
@@ -235,7 +254,8 @@ func (a answer) code() string {
 }
 
 // classify tells the replies of the eviction API apart, by status and cause, never
-// by their text.
+// by their text. Admission webhooks and policies may deny with any status: KubeVirt's uses
+// 429, to move a virtual machine first.
 // https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go
 func classify(err error) answer {
 	if err == nil {
@@ -254,20 +274,24 @@ func classify(err error) answer {
 	// A conflict (409) is transient: it can mean that the UID is another's, so that our
 	// pod is gone, but also that many evictions fight for one budget's status. The watch
 	// tells which it was before the next attempt.
+	budget, ofBudget := cause(status.Status(), policyv1.DisruptionBudgetCause)
+	_, unexpected := cause(status.Status(), metav1.CauseTypeUnexpectedServerResponse)
 	switch {
+	case unexpected: // no answer of the API's: of priority and fairness, or of a proxy
 	case apierrors.IsNotFound(err):
 		a.outcome = podGone
+	case ofBudget:
+		a.outcome, a.ofBudget = refused, true
+		if budget.Message != "" {
+			a.reason = a.reason + " " + budget.Message
+		}
 	case apierrors.IsTooManyRequests(err):
-		if cause, ok := cause(status.Status(), policyv1.DisruptionBudgetCause); ok {
-			a.outcome = refused
-			if cause.Message != "" {
-				a.reason = a.reason + " " + cause.Message
-			}
-		}
-	case apierrors.IsForbidden(err):
-		if _, ok := cause(status.Status(), corev1.NamespaceTerminatingCause); ok {
+		if a.retryAfter == 0 { // it is not that the API server has no room
 			a.outcome = refused
 		}
+	case apierrors.IsConflict(err), apierrors.IsUnauthorized(err):
+	case a.status >= http.StatusBadRequest && a.status < http.StatusInternalServerError:
+		a.outcome = refused
 	case a.status == http.StatusInternalServerError:
 		// The pod has more than one budget, which the API cannot evict. It gives no
 		// reason but the code; another 500 is as good a cause to wait and say so.
@@ -275,6 +299,9 @@ func classify(err error) answer {
 	}
 	return a
 }
+
+// busy: the API server has no room for the request.
+func (a answer) busy() bool { return a.outcome == transient && a.status == http.StatusTooManyRequests }
 
 func cause(status metav1.Status, want metav1.CauseType) (metav1.StatusCause, bool) {
 	if status.Details != nil {

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
 	"testing"
@@ -12,6 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
+
+// denied is what the API server makes of an admission webhook's denial; 400 stands for none.
+// https://github.com/kubernetes/apiserver/blob/v0.36.3/pkg/admission/plugin/webhook/errors/statuserror.go
+func denied(code int32) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: cmp.Or(code, http.StatusBadRequest), Message: `admission webhook "vm" denied the request: moved first`,
+	}}
+}
 
 // The replies as the API server forms them; e2e has the server itself say them.
 func TestClassify(t *testing.T) {
@@ -37,12 +46,18 @@ func TestClassify(t *testing.T) {
 		"two budgets": {&apierrors.StatusError{ErrStatus: metav1.Status{
 			Status: metav1.StatusFailure, Code: 500, Message: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
 		}}, refused, "500", 0},
-		"timed out":     {apierrors.NewTimeoutError("conflicts", 10), transient, "other", 0},
-		"terminating":   {terminating, refused, "403", 0},
-		"not allowed":   {apierrors.NewForbidden(pods, "a", errors.New("rbac")), transient, "403", 0},
-		"no reply":      {errors.New("connection refused"), transient, "error", 0},
-		"teapot":        {apierrors.NewGenericServerResponse(http.StatusTeapot, "POST", pods, "a", "", 0, true), transient, "other", 0},
-		"wrapped reply": {errors.Join(errors.New("evict"), apierrors.NewNotFound(pods, "a")), podGone, "404", 0},
+		"timed out":      {apierrors.NewTimeoutError("conflicts", 10), transient, "other", 0},
+		"terminating":    {terminating, refused, "403", 0},
+		"not allowed":    {apierrors.NewForbidden(pods, "a", errors.New("rbac")), refused, "403", 0},
+		"no credentials": {apierrors.NewUnauthorized("token"), transient, "other", 0},
+		"webhook":        {denied(0), refused, "other", 0},
+		"KubeVirt":       {denied(http.StatusTooManyRequests), refused, "429", 0},
+		"policy":         {denied(http.StatusUnprocessableEntity), refused, "other", 0},
+		"busy":           {apierrors.NewGenericServerResponse(http.StatusTooManyRequests, "POST", pods, "a", "", 1, true), transient, "429", time.Second},
+		"proxy's 404":    {apierrors.NewGenericServerResponse(http.StatusNotFound, "POST", pods, "a", "404 page not found", 0, true), transient, "404", 0},
+		"no reply":       {errors.New("connection refused"), transient, "error", 0},
+		"teapot":         {apierrors.NewGenericServerResponse(http.StatusTeapot, "POST", pods, "a", "", 0, true), transient, "other", 0},
+		"wrapped reply":  {errors.Join(errors.New("evict"), apierrors.NewNotFound(pods, "a")), podGone, "404", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := classify(tt.err)

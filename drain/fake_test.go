@@ -38,6 +38,8 @@ type fakeAPI struct {
 	requests []string // all but reads
 
 	answer func(method, path string, body map[string]any) (int, any) // nil: done
+	hold   func(r *http.Request) error                               // what a request waits for, or fails of; nil: nothing
+	silent bool                                                      // watches show nothing
 }
 
 type object = map[string]any
@@ -87,6 +89,9 @@ func (f *fakeAPI) showLocked(kind, path string, o object) {
 	event, _ := json.Marshal(object{"type": kind, "object": o})
 	event = append(event, '\n')
 	for _, w := range f.watchers {
+		if f.silent {
+			break
+		}
 		if inCollection(path, w.prefix) && w.query(o) {
 			w.events <- event
 		}
@@ -104,6 +109,11 @@ func inCollection(path, collection string) bool {
 }
 
 func (f *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
+	if f.hold != nil {
+		if err := f.hold(r); err != nil {
+			return nil, err
+		}
+	}
 	body := map[string]any{}
 	if r.Body != nil {
 		b, _ := io.ReadAll(r.Body)

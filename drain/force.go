@@ -4,12 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,7 +34,8 @@ func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		if at, ok := budget.Status.DisruptedPods[pod.Name]; ok && now.Sub(at.Time) >= grantedFor {
+		// The budget knows names alone: what was granted may have been a StatefulSet's last pod.
+		if at, ok := budget.Status.DisruptedPods[pod.Name]; ok && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
 			return true
 		}
 	}
@@ -57,6 +56,8 @@ func (d *Drainer) force(ctx context.Context, decision Decision) error {
 	return d.deletePod(ctx, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
 }
 
+// deletePod marks and deletes the pod with that UID. Where another pod has its name the
+// answer is that the change is invalid, or a conflict; the watch tells that the pod is gone.
 func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, message string) error {
 	pod := decision.Pod
 	patch, err := json.Marshal(map[string]any{
@@ -72,21 +73,9 @@ func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, mess
 	err = d.opts.Pods.Patch(types.StrategicMergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
 		SubResource("status").MaxRetries(0).Body(patch).Do(ctx).Error()
 	if err != nil {
-		return notThatPod(err)
+		return err
 	}
-	err = d.opts.Pods.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(&metav1.DeleteOptions{
+	return d.opts.Pods.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(&metav1.DeleteOptions{
 		GracePeriodSeconds: decision.Grace, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	}).Do(ctx).Error()
-	return notThatPod(err)
-}
-
-// notThatPod makes of the answers to a precondition that mean that the pod is gone, or another has its
-// name, the one that the eviction API gives.
-func notThatPod(err error) error {
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) || apierrors.IsInvalid(err) {
-		return &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: err.Error(),
-		}}
-	}
-	return err
 }

@@ -40,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_blocked_pods",
-		Help: "Pods whose eviction is due and refused, by a disruption budget or a terminating namespace.",
+		Help: "Pods whose eviction is due and refused, by a disruption budget, a terminating namespace or admission.",
 	}, d.blockedPods)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_overlong_grace_pods",

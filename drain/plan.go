@@ -98,7 +98,10 @@ type Situation struct {
 
 	// Refused are the pods whose eviction the API server has refused.
 	Refused map[types.UID]bool
-	// Blocked overrides Policy.Blocked for a namespace.
+	// Fixed are the pods whose labels it does not let us change, and why.
+	Fixed map[types.UID]string
+	// Blocked is what a namespace says in place of Policy.Blocked, or "". One that is missing
+	// is not known yet.
 	Blocked map[string]BlockedPolicy
 }
 
@@ -136,8 +139,12 @@ type Decision struct {
 	// NoSurge says why not, with the strategy Surge.
 	NoSurge string
 
-	// workload is what a released pod, or one that is to be, waits for.
+	// workload is the Deployment of a pod that has one by its ReplicaSet's name.
 	workload types.NamespacedName
+	// waits: held for what the workload has to give, and for nothing else.
+	waits bool
+	// takes: the action needs one of what the workload has to give.
+	takes bool
 }
 
 // Moves reports whether the pod has to leave the node.
@@ -300,15 +307,17 @@ func hasNewHome(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
 // BlockedAnnotation on a pod or a namespace overrides --blocked-pods.
 const BlockedAnnotation = "spot-handler/blocked-pods"
 
-// blocked is the policy for a pod: its own annotation's, its namespace's or the flag's.
+// blocked is the policy for a pod: its own annotation's, its namespace's or the flag's. No
+// pod is deleted before it is known whether its namespace forbids that.
 func (p *planner) blocked(pod *corev1.Pod) BlockedPolicy {
 	if own := BlockedPolicy(pod.Annotations[BlockedAnnotation]); slices.Contains(BlockedPolicies(), own) {
 		return own
 	}
-	if theirs, ok := p.Blocked[pod.Namespace]; ok {
-		return theirs
+	theirs, known := p.Blocked[pod.Namespace]
+	if !known {
+		return Leave
 	}
-	return p.Policy.Blocked
+	return cmp.Or(theirs, p.Policy.Blocked)
 }
 
 func (p *planner) isSelf(pod *corev1.Pod) bool {

@@ -87,6 +87,7 @@ func TestPlan(t *testing.T) {
 		"late":                     {pod("p", withGrace(113)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
 		"grace does not fit":       {pod("p", withGrace(300)), soon, policy, Evict, "latest safe start has come", seconds(20)},
 		"grace never below 1":      {pod("p"), passed, policy, Evict, "latest safe start has come", seconds(1)},
+		"grace for ever":           {pod("p", withGrace(1e10)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
 		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "latest safe start has come", nil},
 
 		"do-not-disrupt":              {pod("p", annotated(doNotDisrupt, "true")), ready, policy, Later, doNotDisrupt, nil},
@@ -135,6 +136,8 @@ func deref(p *int64) any {
 // never makes a start later.
 func TestPlanProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
+	seenActions := map[Action]int{}
+	clamped, waves, surged := 0, 0, 0
 	for range 3000 {
 		s := randomSituation(random)
 		s.Starts = Waves(Peers(now, s), s.Budgets)
@@ -157,6 +160,16 @@ func TestPlanProperties(t *testing.T) {
 			seen[d.Pod.UID] = true
 			if i > 0 && d.At.Before(plan[i-1].At) {
 				t.Fatalf("%s out of order", d.Pod.Name)
+			}
+			seenActions[d.Action]++
+			if d.Grace != nil {
+				clamped++
+			}
+			if d.At.Before(d.Latest) {
+				waves++
+			}
+			if d.takes && d.Action == Evict {
+				surged++
 			}
 			if d.Reason == "" {
 				t.Fatalf("%s is to %s without a reason", d.Pod.Name, d.Action)
@@ -200,6 +213,14 @@ func TestPlanProperties(t *testing.T) {
 			}
 		}
 	}
+	for _, action := range []Action{Skip, Wait, Later, Release, Evict, Force} {
+		if seenActions[action] < 100 {
+			t.Errorf("%d decisions to %s: the situations show nothing of it", seenActions[action], action)
+		}
+	}
+	if clamped < 100 || waves < 100 || surged < 100 {
+		t.Errorf("%d graces clamped, %d waves, %d successors available: the situations show nothing of them", clamped, waves, surged)
+	}
 }
 
 func randomSituation(random *rand.Rand) Situation {
@@ -210,6 +231,7 @@ func randomSituation(random *rand.Rand) Situation {
 			Margin: time.Duration(random.IntN(30)) * time.Second,
 		},
 		Workloads: map[types.NamespacedName]Workload{}, Refused: map[types.UID]bool{},
+		Blocked: map[string]BlockedPolicy{"shop": ""},
 	}
 	for i := range 3 {
 		app := fmt.Sprint("app", i)
@@ -239,6 +261,9 @@ func randomSituation(random *rand.Rand) Situation {
 			change = append(change, withGrace(random.Int64N(400)))
 		}
 		p := pod(fmt.Sprint("p", i), change...)
+		if random.IntN(10) == 0 {
+			p.DeletionTimestamp = &metav1.Time{Time: now}
+		}
 		s.Refused[p.UID] = random.IntN(4) == 0
 		s.Pods = append(s.Pods, p)
 	}

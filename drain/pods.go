@@ -75,13 +75,17 @@ func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin tim
 	return &seconds
 }
 
+// longestGrace bounds what is read from a pod: some ask for more seconds than a
+// time.Duration can hold, to say for ever.
+const longestGrace = 365 * 24 * time.Hour
+
 // grace is the pod's own grace period.
 func grace(pod *corev1.Pod) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if pod.Spec.TerminationGracePeriodSeconds != nil {
 		seconds = *pod.Spec.TerminationGracePeriodSeconds
 	}
-	return time.Duration(seconds) * time.Second
+	return time.Duration(min(seconds, int64(longestGrace/time.Second))) * time.Second
 }
 
 // ready reports whether the pod is Ready, and since when.
@@ -129,15 +133,15 @@ func lean(obj any) (any, error) {
 	}
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:                       pod.Name,
-			Namespace:                  pod.Namespace,
-			UID:                        pod.UID,
-			ResourceVersion:            pod.ResourceVersion,
-			DeletionTimestamp:          pod.DeletionTimestamp,
-			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			Labels:                     pod.Labels,
-			Annotations:                map[string]string{},
-			OwnerReferences:            pod.OwnerReferences,
+			Name:              pod.Name,
+			Namespace:         pod.Namespace,
+			UID:               pod.UID,
+			ResourceVersion:   pod.ResourceVersion,
+			CreationTimestamp: pod.CreationTimestamp,
+			DeletionTimestamp: pod.DeletionTimestamp,
+			Labels:            pod.Labels,
+			Annotations:       map[string]string{},
+			OwnerReferences:   pod.OwnerReferences,
 		},
 		Spec: corev1.PodSpec{
 			NodeName:                      pod.Spec.NodeName,

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // task is one pod's eviction, from when it is due until the API server has taken it.
@@ -16,26 +17,40 @@ type task struct {
 	latest  time.Time // when it has to begin; zero is last
 	volumes bool      // the pod has volumes, which have to be detached afterwards
 	number  uint64    // in the order in which they came; 0 before
+	ready   bool      // it is in the queue's heap
 	attempt int
+
+	workload types.NamespacedName // the Deployment that it may have to wait for
+	released bool                 // by this task
 
 	lane func() // gives back the budget's lane, which it has been given; nil where it has none
 
 	timer *time.Timer // set while it waits for its next attempt; nil where only a wake ends that
 }
 
+// place is where a task waits: for its Deployment, or beside all that have a time of their
+// own in the pod's namespace, which has no name here.
+func (t *task) place() types.NamespacedName {
+	if t.timer == nil {
+		return t.workload
+	}
+	return types.NamespacedName{Namespace: t.pod.Namespace}
+}
+
 // queue orders the evictions of all nodes by their latest safe start. Tasks that
-// wait for their next attempt are timers beside it.
+// wait for their next attempt are timers beside it. Who is woken is looked for in one place
+// only: of a burst thousands wait, and the pods of its Deployments change all the time.
 type queue struct {
 	mu      sync.Mutex
 	ready   *sync.Cond
 	heap    tasks
-	waiting map[*task]struct{}
-	came    uint64 // how many tasks have come
+	waiting map[types.NamespacedName]map[*task]struct{} // by place
+	came    uint64                                      // how many tasks have come
 	closed  bool
 }
 
 func newQueue() *queue {
-	q := &queue{waiting: map[*task]struct{}{}}
+	q := &queue{waiting: map[types.NamespacedName]map[*task]struct{}{}}
 	q.ready = sync.NewCond(&q.mu)
 	return q
 }
@@ -54,6 +69,7 @@ func (q *queue) pushLocked(t *task) {
 		q.came++
 		t.number = q.came
 	}
+	t.ready = true
 	heap.Push(&q.heap, t)
 	q.ready.Signal()
 }
@@ -65,8 +81,8 @@ func (q *queue) after(t *task, d time.Duration) {
 	if q.closed {
 		return
 	}
-	q.waiting[t] = struct{}{}
 	t.timer = time.AfterFunc(d, func() { q.wakeTask(t) })
+	q.waitLocked(t)
 }
 
 // park keeps the task until something wakes it.
@@ -74,7 +90,48 @@ func (q *queue) park(t *task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.closed {
-		q.waiting[t] = struct{}{}
+		q.waitLocked(t)
+	}
+}
+
+func (q *queue) waitLocked(t *task) {
+	in := q.waiting[t.place()]
+	if in == nil {
+		in = map[*task]struct{}{}
+		q.waiting[t.place()] = in
+	}
+	in[t] = struct{}{}
+}
+
+// leaveLocked ends the task's wait, and reports whether it waited.
+func (q *queue) leaveLocked(t *task) bool {
+	place := t.place()
+	in := q.waiting[place]
+	if _, ok := in[t]; !ok {
+		return false
+	}
+	if delete(in, t); len(in) == 0 {
+		delete(q.waiting, place)
+	}
+	if t.timer != nil {
+		t.timer.Stop()
+		t.timer = nil
+	}
+	return true
+}
+
+// due changes when a task of the queue has to begin, as its deadline is another now. One
+// that is under way learns of it from its decision.
+func (q *queue) due(t *task, at time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, waits := q.waiting[t.place()][t]
+	if !t.ready && !waits || t.latest.Equal(at) {
+		return
+	}
+	t.latest = at
+	if t.ready {
+		heap.Init(&q.heap)
 	}
 }
 
@@ -95,26 +152,21 @@ func (q *queue) wakeTask(t *task) {
 }
 
 func (q *queue) wakeLocked(t *task) {
-	if _, ok := q.waiting[t]; !ok {
-		return
+	if q.leaveLocked(t) {
+		q.pushLocked(t)
 	}
-	delete(q.waiting, t)
-	if t.timer != nil {
-		t.timer.Stop()
-		t.timer = nil
-	}
-	q.pushLocked(t)
 }
 
-// wake puts back up to n of the waiting tasks that the filter picks, the most urgent first.
-func (q *queue) wake(n int, filter func(*task) bool) {
+// wake puts back up to n of the tasks that wait in the place and that the filter picks, the
+// most urgent first.
+func (q *queue) wake(n int, place types.NamespacedName, filter func(*task) bool) {
 	if n <= 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var matching tasks
-	for t := range q.waiting {
+	for t := range q.waiting[place] {
 		if filter(t) {
 			matching = append(matching, t)
 		}
@@ -129,11 +181,10 @@ func (q *queue) wake(n int, filter func(*task) bool) {
 func (q *queue) drop(s *session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for t := range q.waiting {
-		if t.session == s {
-			delete(q.waiting, t)
-			if t.timer != nil {
-				t.timer.Stop()
+	for _, in := range q.waiting {
+		for t := range in {
+			if t.session == s {
+				q.leaveLocked(t)
 			}
 		}
 	}
@@ -149,19 +200,20 @@ func (q *queue) next() (*task, bool) {
 	if q.closed {
 		return nil, false
 	}
-	return heap.Pop(&q.heap).(*task), true
+	t := heap.Pop(&q.heap).(*task)
+	t.ready = false
+	return t, true
 }
 
 func (q *queue) close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
-	for t := range q.waiting {
-		if t.timer != nil {
-			t.timer.Stop()
+	for _, in := range q.waiting {
+		for t := range in {
+			q.leaveLocked(t)
 		}
 	}
-	clear(q.waiting)
 	q.heap = nil
 	q.ready.Broadcast()
 }

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestQueueGivesTheMostUrgentFirst(t *testing.T) {
@@ -49,7 +51,7 @@ func TestQueueWakesWhatABudgetAllows(t *testing.T) {
 			q.after(&task{pod: p, latest: now.Add(-time.Duration(i) * time.Minute)}, time.Hour)
 		}
 		start := time.Now()
-		q.wake(1, func(t *task) bool { return t.pod.Labels["app"] == "web" })
+		q.wake(1, types.NamespacedName{Namespace: "shop"}, func(t *task) bool { return t.pod.Labels["app"] == "web" })
 		if got, _ := q.next(); got.pod.Name != "early" || time.Since(start) != 0 {
 			t.Fatalf("woke %s after %s, want early at once", got.pod.Name, time.Since(start))
 		}
@@ -88,8 +90,8 @@ func TestQueueDropsTheTasksOfADrainThatHasEnded(t *testing.T) {
 	q.after(&task{pod: pod("b"), session: ended}, time.Hour)
 	q.park(&task{pod: pod("c"), session: other})
 	q.drop(ended)
-	if len(q.waiting) != 1 {
-		t.Fatalf("%d tasks wait, want only the other drain's", len(q.waiting))
+	if n := waiting(q); n != 1 {
+		t.Fatalf("%d tasks wait, want only the other drain's", n)
 	}
 	q.close()
 }
@@ -112,8 +114,40 @@ func TestQueueClosed(t *testing.T) {
 	if got, ok := q.next(); ok {
 		t.Fatalf("got %s from a closed queue", got.pod.Name)
 	}
-	if len(q.waiting) != 0 {
-		t.Fatalf("%d tasks still wait", len(q.waiting))
+	if n := waiting(q); n != 0 {
+		t.Fatalf("%d tasks still wait", n)
+	}
+}
+
+func waiting(q *queue) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, in := range q.waiting {
+		n += len(in)
+	}
+	return n
+}
+
+// A task whose deadline has become another is in line by that, also while it is ready.
+func TestQueueFollowsTheDeadline(t *testing.T) {
+	q := newQueue()
+	tasks := map[string]*task{}
+	for _, name := range []string{"at risk", "ends", "later"} {
+		tasks[name] = &task{pod: pod(name)}
+	}
+	tasks["ends"].latest, tasks["later"].latest = now.Add(time.Minute), now.Add(time.Hour)
+	for _, t := range tasks {
+		q.push(t)
+	}
+	q.due(tasks["at risk"], now)
+	for _, want := range []string{"at risk", "ends", "later"} {
+		if got, _ := q.next(); got != tasks[want] {
+			t.Fatalf("%s is next, want what was at risk and ends first now", got.pod.Name)
+		}
+	}
+	q.due(tasks["ends"], now) // under way: its decision tells
+	if !tasks["ends"].latest.Equal(now.Add(time.Minute)) {
+		t.Error("changed while it is under way")
 	}
 }
 

@@ -65,8 +65,8 @@ func (d *Drainer) rejoin(ctx context.Context, pod *corev1.Pod) error {
 	return d.relabel(ctx, pod, map[string]any{hashLabel: pod.Labels[Released], Released: nil}, nil)
 }
 
-// relabel changes labels and the annotation Released of the pod with that UID. A pod that
-// is gone needs no labels.
+// relabel changes labels and the annotation Released of the pod with that UID; of another
+// the API server says that the change is invalid. A pod that is gone needs no labels.
 func (d *Drainer) relabel(ctx context.Context, pod *corev1.Pod, labels map[string]any, note any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": pod.UID, "labels": labels, "annotations": map[string]any{Released: note},
@@ -76,7 +76,7 @@ func (d *Drainer) relabel(ctx context.Context, pod *corev1.Pod, labels map[strin
 	}
 	err = d.opts.Pods.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
 		MaxRetries(0).Body(patch).Do(ctx).Error()
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	if err != nil {

@@ -43,7 +43,9 @@ type tracked struct {
 	forcing   bool  // the time has come to delete it past its disruption budget
 	forced    bool  // that was done
 	refusal   string
-	blocked   bool // refused for seconds
+	ofBudget  bool   // by a disruption budget
+	blocked   bool   // refused for seconds
+	fixed     string // why its labels may not be changed
 	gone      bool
 }
 
@@ -54,9 +56,9 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s.ctx, s.stop = context.WithCancel(ctx)
 	notify := func() { d.opts.Notify(node) }
 	s.store, s.controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewFilteredListWatchFromClient(d.opts.Pods, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
+		ListerWatcher: patient(cache.NewFilteredListWatchFromClient(d.opts.Pods, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
-		}),
+		}), d.opts.Logger),
 		ObjectType: &corev1.Pod{},
 		Transform:  lean,
 		Handler: cache.ResourceEventHandlerFuncs{
@@ -106,8 +108,9 @@ func (s *session) situation(in Interruption) Situation {
 	sit := Situation{
 		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Refused: s.refused(), Blocked: map[string]BlockedPolicy{},
+		Blocked: map[string]BlockedPolicy{},
 	}
+	sit.Refused, sit.Fixed = s.denied()
 	notify := func() { d.opts.Notify(s.node) }
 	p := planner{Situation: sit}
 	namespaces := map[string]bool{}
@@ -121,13 +124,14 @@ func (s *session) situation(in Interruption) Situation {
 			sit.Budgets = append(sit.Budgets, d.budgets.list(pod.Namespace)...)
 		}
 		if sit.Refused[pod.UID] {
-			if own, ok := d.blocked.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok && own != "" {
+			if own, ok := d.blocked.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok {
 				sit.Blocked[pod.Namespace] = own
 			}
 		}
 		if name := DeploymentOf(pod); name.Name != "" && (released(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod) == "") {
 			d.surges.use(s.ctx, s.node, name)
-			if w, ok := d.surges.workload(name); ok {
+			// A budget that is not known may select by what a release changes.
+			if w, ok := d.surges.workload(name); ok && d.budgets.synced(pod.Namespace) {
 				sit.Workloads[name] = w
 			}
 			for _, name := range claimsOf(pod) {
@@ -140,16 +144,20 @@ func (s *session) situation(in Interruption) Situation {
 	return sit
 }
 
-func (s *session) refused() map[types.UID]bool {
+// denied are the pods whose eviction was refused, and those that may not be released.
+func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	refused := map[types.UID]bool{}
+	refused, fixed = map[types.UID]bool{}, map[types.UID]string{}
 	for uid, t := range s.tracked {
 		if t.refusal != "" {
 			refused[uid] = true
 		}
+		if t.fixed != "" {
+			fixed[uid] = t.fixed
+		}
 	}
-	return refused
+	return refused, fixed
 }
 
 // lookFor is how long a first plan waits for what is to be known of the pods'
@@ -219,18 +227,22 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 		if t.blocked && t.refusal != "" {
 			status.Refusal = t.refusal
 		}
+		if t.task != nil {
+			s.drainer.queue.due(t.task, d.At)
+		}
 		switch {
 		case d.Action == Wait:
 			t.evicted, t.refusal = true, ""
 			s.begun = true
 		case t.evicted:
-		case d.Action == Later && d.workload.Name != "" && (d.Surge || released(d.Pod)):
-			if t.task == nil { // waits for its Deployment
+		case d.waits:
+			s.begun = s.begun || in.Capacity == ReadyCapacity && released(d.Pod)
+			if t.task == nil {
 				t.task = s.task(t, d)
 				s.drainer.queue.park(t.task)
 			}
 		case d.Action == Evict, d.Action == Force, d.Action == Release:
-			s.begun = s.begun || d.Action != Release
+			s.begun = s.begun || d.Action != Release || in.Capacity == ReadyCapacity
 			if t.task == nil {
 				t.task = s.task(t, d)
 				due = append(due, t.task)
@@ -290,7 +302,7 @@ func (s *session) volumes(view View) []string {
 }
 
 func (s *session) task(t *tracked, d Decision) *task {
-	return &task{session: s, pod: d.Pod, state: t, latest: d.At, volumes: hasVolumes(d.Pod)}
+	return &task{session: s, pod: d.Pod, state: t, latest: d.At, volumes: hasVolumes(d.Pod), workload: d.workload}
 }
 
 // decision is the present plan for a pod whose task has come to the head of the queue:
@@ -325,6 +337,9 @@ func (s *session) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.working--
+	if s.ctx.Err() != nil {
+		s.drainer.queue.drop(s) // the task may wait again, and the drain has ended meanwhile
+	}
 	if s.off && s.working == 0 {
 		s.drainer.opts.Notify(s.node)
 	}

@@ -72,6 +72,9 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 	if p.isSelf(pod) {
 		return "spot-handler's own pod"
 	}
+	if why := p.Fixed[pod.UID]; why != "" {
+		return "it cannot be released: " + why
+	}
 	name := DeploymentOf(pod)
 	workload, known := p.Workloads[name]
 	switch {
@@ -176,10 +179,13 @@ func isReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	case known && workload.Selector == nil:
 		return Evict, "its Deployment is gone: there will be no successor"
 	case known && p.take(p.evicting, d.workload, workload.Spare):
+		d.takes = true
 		return Evict, "its successor is available"
 	case p.Policy.Strategy == AtOnce:
 		return "", ""
-	case workload.Refuses != "":
+	}
+	d.waits = true
+	if workload.Refuses != "" {
 		return Later, fmt.Sprintf("released: waits for its successor; Deployment %s %s", d.workload.Name, workload.Refuses)
 	}
 	return Later, "released: waits for its successor"
@@ -193,8 +199,10 @@ func isToBeReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	case !p.known(pod):
 		return Later, "its Deployment is being looked up"
 	case !p.take(p.releasing, d.workload, p.Workloads[d.workload].Slots):
+		d.waits = true
 		return Later, "waits for its turn: maxSurge of Deployment " + d.workload.Name + " is in use"
 	}
+	d.takes = true
 	return Release, "its successor is made first"
 }
 

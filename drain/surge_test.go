@@ -180,14 +180,16 @@ func TestBlockedPods(t *testing.T) {
 			s := surging(Workload{}, p)
 			s.Policy.Strategy, s.Policy.Blocked = Hold, tt.flag
 			s.Refused = map[types.UID]bool{p.UID: true}
-			if tt.namespace != "" {
-				s.Blocked = map[string]BlockedPolicy{"shop": tt.namespace}
-			}
+			s.Blocked = map[string]BlockedPolicy{"shop": tt.namespace}
 			if d := Plan(now, s)[0]; d.Action != Later {
 				t.Errorf("before its latest start: %s, want hold", d.Action)
 			}
 			if d := Plan(now.Add(passed), s)[0]; d.Action != tt.want {
 				t.Errorf("%s (%s), want %s", d.Action, d.Reason, tt.want)
+			}
+			s.Blocked = nil
+			if d := Plan(now.Add(passed), s)[0]; tt.annotation == "" && d.Action != Evict {
+				t.Errorf("before it is known what its namespace says: %s, want evict", d.Action)
 			}
 			s.Refused = nil
 			if d := Plan(now.Add(passed), s)[0]; d.Action != Evict {
@@ -281,6 +283,13 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
+func members(pods []*corev1.Pod) (list []*member) {
+	for _, p := range pods {
+		list = append(list, memberOf(p))
+	}
+	return list
+}
+
 // The count of a Deployment's pods never has one pod twice, whatever the ReplicaSet has
 // caught up with: what is asked for counts at once, and no more when it shows.
 func TestLedger(t *testing.T) {
@@ -289,16 +298,16 @@ func TestLedger(t *testing.T) {
 	pods := []*corev1.Pod{webPod("a"), webPod("b"), webPod("c"), webPod("d")}
 	check := func(what string, slots, spare int) {
 		t.Helper()
-		if w, _ := l.count(now, d, pods); w.Slots != slots || w.Spare != spare {
+		if w, _ := l.count(now, d, members(pods)); w.Slots != slots || w.Spare != spare {
 			t.Errorf("%s: %d slots, %d spare; want %d, %d", what, w.Slots, w.Spare, slots, spare)
 		}
 	}
 	check("before", 1, 0)
-	if !l.reserve(now, d, pods, pods[0], Release) {
+	if !l.reserve(now, d, members(pods), pods[0], Release) {
 		t.Fatal("a is not released")
 	}
 	check("asked for", 0, 0)
-	if l.reserve(now, d, pods, pods[1], Release) {
+	if l.reserve(now, d, members(pods), pods[1], Release) {
 		t.Fatal("b released beside a, over maxSurge")
 	}
 	pods[0] = webPod("a", isReleasedPod)
@@ -306,18 +315,18 @@ func TestLedger(t *testing.T) {
 	successor := webPod("e", func(p *corev1.Pod) { p.Status.Conditions = nil })
 	pods = append(pods, successor)
 	check("successor made", 0, 0)
-	if l.reserve(now, d, pods, pods[0], Evict) {
+	if l.reserve(now, d, members(pods), pods[0], Evict) {
 		t.Fatal("a evicted before its successor is available")
 	}
 	pods[4] = webPod("e")
 	check("successor ready", 0, 1)
-	if !l.reserve(now, d, pods, pods[0], Evict) {
+	if !l.reserve(now, d, members(pods), pods[0], Evict) {
 		t.Fatal("a is not evicted")
 	}
 	check("eviction asked for", 0, 0)
 	l.settle(pods[0].UID)
 	check("eviction refused", 0, 1)
-	if !l.reserve(now, d, pods, pods[0], Evict) {
+	if !l.reserve(now, d, members(pods), pods[0], Evict) {
 		t.Fatal("a is not evicted")
 	}
 	pods[0].DeletionTimestamp = &metav1.Time{Time: now}
@@ -327,7 +336,7 @@ func TestLedger(t *testing.T) {
 
 	*d.Spec.Replicas = 2 // scaled down: the ReplicaSet has not followed yet
 	check("scaled down", 1, 2)
-	if w, _ := l.count(now, nil, pods); w.Selector != nil {
+	if w, _ := l.count(now, nil, members(pods)); w.Selector != nil {
 		t.Error("a Deployment that is gone has a selector")
 	}
 }
@@ -336,11 +345,11 @@ func TestLedgerWaitsUntilAReadyPodIsAvailable(t *testing.T) {
 	d := deploymentOf(1, func(d *deployment) { d.Spec.MinReadySeconds = 30 })
 	fresh := webPod("b")
 	fresh.Status.Conditions[1].LastTransitionTime = metav1.NewTime(now.Add(-10 * time.Second))
-	w, next := newLedger().count(now, d, []*corev1.Pod{webPod("a", isReleasedPod), fresh})
+	w, next := newLedger().count(now, d, members([]*corev1.Pod{webPod("a", isReleasedPod), fresh}))
 	if w.Spare != 0 || !next.Equal(now.Add(20*time.Second)) {
 		t.Errorf("%d spare, next at %s; want 0, in 20 s", w.Spare, next.Sub(now))
 	}
-	w, _ = newLedger().count(next, d, []*corev1.Pod{webPod("a", isReleasedPod), fresh})
+	w, _ = newLedger().count(next, d, members([]*corev1.Pod{webPod("a", isReleasedPod), fresh}))
 	if w.Spare != 1 {
 		t.Errorf("%d spare when it is available, want 1", w.Spare)
 	}

@@ -94,7 +94,7 @@ func (s *surges) leave(node string) {
 	for name, of := range s.known {
 		delete(of.users, node)
 		if len(of.users) == 0 {
-			of.stop()
+			of.end()
 			delete(s.known, name)
 		}
 	}
@@ -151,6 +151,16 @@ func (s *surges) settle(pod *corev1.Pod) {
 	}
 }
 
+// end ends its watches, and the timer, which may be hours away where minReadySeconds is.
+func (of *watchedDeployment) end() {
+	of.stop()
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	if of.timer != nil {
+		of.timer.Stop()
+	}
+}
+
 func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 	if of.unreadable != "" {
 		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
@@ -158,13 +168,13 @@ func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 	return of.ledger.count(now, of.deployment, of.pods())
 }
 
-func (of *watchedDeployment) pods() []*corev1.Pod {
+func (of *watchedDeployment) pods() []*member {
 	if of.store == nil {
 		return nil
 	}
-	var pods []*corev1.Pod
+	var pods []*member
 	for _, obj := range of.store.List() {
-		if pod, ok := obj.(*corev1.Pod); ok {
+		if pod, ok := obj.(*member); ok {
 			pods = append(pods, pod)
 		}
 	}
@@ -179,7 +189,7 @@ func (of *watchedDeployment) watch() {
 	deployments := of.set.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
 	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: dynamicWatch(of.set.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused),
+		ListerWatcher: dynamicWatch(of.set.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused, of.set.logger),
 		ObjectType:    &unstructured.Unstructured{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    of.seen,
@@ -211,7 +221,7 @@ func (of *watchedDeployment) seen(obj any) {
 		return
 	}
 	of.update(func() {
-		of.deployment = d
+		of.deployment, of.unreadable = d, ""
 		if of.store == nil {
 			of.watchPodsLocked(d.Spec.Selector)
 		}
@@ -225,11 +235,11 @@ func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	changed := func() { of.update(func() {}) }
 	var controller cache.Controller
 	of.store, controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewFilteredListWatchFromClient(of.set.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
+		ListerWatcher: patient(cache.NewFilteredListWatchFromClient(of.set.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
 			o.LabelSelector = selector
-		}),
+		}), of.set.logger),
 		ObjectType: &corev1.Pod{},
-		Transform:  leaner,
+		Transform:  asMember,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { changed() },
 			UpdateFunc: func(_, _ any) { changed() },
@@ -300,11 +310,10 @@ func (of *watchedDeployment) act() {
 	of.set.wake(of.name, w.Slots, w.Spare)
 }
 
-// leaner keeps of a pod what its Deployment's count rests on.
-func leaner(obj any) (any, error) {
-	slim, err := lean(obj)
-	if pod, ok := slim.(*corev1.Pod); ok && err == nil {
-		pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
+// asMember keeps of a pod what its Deployment's count rests on.
+func asMember(obj any) (any, error) {
+	if pod, ok := obj.(*corev1.Pod); ok {
+		return memberOf(pod), nil
 	}
-	return slim, err
+	return obj, nil
 }

@@ -84,9 +84,9 @@ func surveyDeployment(ctx context.Context, pods rest.Interface, objects dynamic.
 	if err != nil {
 		return Workload{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
 	}
-	var theirs []*corev1.Pod
+	var theirs []*member
 	for i := range list.Items {
-		theirs = append(theirs, &list.Items[i])
+		theirs = append(theirs, memberOf(&list.Items[i]))
 	}
 	w, _ := newLedger().count(time.Now(), d, theirs)
 	return w, nil

@@ -96,6 +96,30 @@ func (d *deployment) refuses() string {
 	return ""
 }
 
+// member is a pod, as far as its Deployment's count rests on it. A burst has those of every
+// Deployment of the cluster kept, ten times as many as there are on the interrupted nodes.
+type member struct {
+	metav1.ObjectMeta // name, UID and resource version
+
+	leaving  bool // terminating, or finished
+	released bool
+	owned    bool // by a ReplicaSet
+	ready    bool
+	since    time.Time // when it became Ready
+}
+
+func memberOf(pod *corev1.Pod) *member {
+	m := &member{
+		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		leaving:    pod.DeletionTimestamp != nil || finished(pod),
+		released:   released(pod),
+	}
+	owner := metav1.GetControllerOf(pod)
+	m.owned = owner != nil && owner.Kind == "ReplicaSet"
+	m.since, m.ready = ready(pod)
+	return m
+}
+
 // ledger is what a Deployment's pods and our own requests that they do not show yet add
 // up to. The counts come from one stream of its pods, released or not, so that none is
 // counted twice while a ReplicaSet catches up.
@@ -111,13 +135,13 @@ func newLedger() *ledger {
 
 // count returns a Deployment's workload, and when it will change by the clock alone:
 // a Ready pod becomes available.
-func (l *ledger) count(now time.Time, d *deployment, pods []*corev1.Pod) (w Workload, next time.Time) {
+func (l *ledger) count(now time.Time, d *deployment, pods []*member) (w Workload, next time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.countLocked(now, d, pods)
 }
 
-func (l *ledger) countLocked(now time.Time, d *deployment, pods []*corev1.Pod) (w Workload, next time.Time) {
+func (l *ledger) countLocked(now time.Time, d *deployment, pods []*member) (w Workload, next time.Time) {
 	present := make(map[types.UID]bool, len(pods))
 	available, extra, released := 0, 0, 0
 	minReady := time.Duration(0)
@@ -127,25 +151,23 @@ func (l *ledger) countLocked(now time.Time, d *deployment, pods []*corev1.Pod) (
 	for _, pod := range pods {
 		present[pod.UID] = true
 		_, evicting := l.evicting[pod.UID]
-		if pod.DeletionTimestamp != nil || finished(pod) {
+		if pod.leaving {
 			delete(l.evicting, pod.UID)
 			delete(l.releasing, pod.UID)
 			continue
 		}
-		since, isReady := ready(pod)
-		if isReleased := pod.Labels[Released] != ""; isReleased {
+		if pod.released {
 			delete(l.releasing, pod.UID)
 			released++ // also one that is being evicted: it is there until it terminates
-			if isReady && !evicting {
+			if pod.ready && !evicting {
 				extra++
 			}
 			continue
 		}
-		owner := metav1.GetControllerOf(pod)
-		if owner == nil || owner.Kind != "ReplicaSet" || evicting || !isReady {
+		if !pod.owned || evicting || !pod.ready {
 			continue
 		}
-		if from := since.Add(minReady); now.Before(from) {
+		if from := pod.since.Add(minReady); now.Before(from) {
 			if next.IsZero() || from.Before(next) {
 				next = from
 			}
@@ -177,7 +199,7 @@ func (l *ledger) countLocked(now time.Time, d *deployment, pods []*corev1.Pod) (
 
 // reserve enters a release or an eviction that is about to be asked for, if there is room
 // for it now.
-func (l *ledger) reserve(now time.Time, d *deployment, pods []*corev1.Pod, pod *corev1.Pod, action Action) bool {
+func (l *ledger) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w, _ := l.countLocked(now, d, pods)

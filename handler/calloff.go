@@ -131,6 +131,8 @@ func (h *Handler) drained(name string) bool {
 		return true // somebody has to look at it first
 	case !has, rec.Phase == interruption.Waiting && len(rec.Ours) == 0:
 		return false
+	case h.opts.CordonOnly: // an earlier process has released them
+		return false
 	}
 	return !rec.Phase.Over() || rec.Ended == nil || time.Since(*rec.Ended) < sweepAfter
 }

@@ -159,6 +159,11 @@ func TestDrained(t *testing.T) {
 			if !h.drained("node-a") {
 				t.Error("a node that is being drained, or has just been, is taken for one that nobody drains")
 			}
+			h.opts.CordonOnly = true
+			if h.drained("node-a") {
+				t.Error("a node that is only cordoned now is taken for one that is drained")
+			}
+			h.opts.CordonOnly = false
 			if _, err := step(t, h); err != nil {
 				t.Fatal(err)
 			}

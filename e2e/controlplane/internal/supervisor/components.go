@@ -113,13 +113,12 @@ func (p plan) apiserver() command {
 }
 
 // unneeded controllers are those for which there is nothing to control here, or
-// that need a cloud, a metrics server or kubelets that ask for certificates. All
-// others run, so that workloads, budgets, node failures and volumes go as in
-// real life.
+// that need a cloud or kubelets that ask for certificates. All others run, so that
+// workloads, budgets, node failures and volumes go as in real life.
 var unneeded = []string{
 	"certificatesigningrequest-approving-controller", "certificatesigningrequest-cleaner-controller", "certificatesigningrequest-signing-controller",
 	"cloud-node-lifecycle-controller", "device-taint-eviction-controller", "endpointslice-mirroring-controller",
-	"horizontal-pod-autoscaler-controller", "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+	"kube-apiserver-serving-clustertrustbundle-publisher-controller",
 	"legacy-serviceaccount-token-cleaner-controller", "node-ipam-controller", "node-route-controller",
 	"persistentvolume-expander-controller", "podcertificaterequest-cleaner-controller", "resourcepoolstatusrequest-controller",
 	"service-lb-controller", "storage-version-migrator-controller", "storageversion-garbage-collector-controller",
@@ -135,6 +134,7 @@ func (p plan) controllerManager() command {
 		"--leader-elect=false",
 		"--secure-port=0",
 		"--node-monitor-grace-period=" + p.nodeGrace().String(),
+		"--horizontal-pod-autoscaler-sync-period=1s", // 15 s is long for a test
 		"--kube-api-qps=" + unthrottled,
 		"--kube-api-burst=" + unthrottled,
 		"--profiling=false",

@@ -1,0 +1,343 @@
+package drain
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// What goes wrong around a drain.
+
+var surgePolicy = Policy{Strategy: Surge, Margin: 10 * time.Second}
+
+// Pods that wait for the replacement, and not for their Deployment, are left alone by what
+// goes on there.
+func TestWaitingForTheReplacementCostsNothing(t *testing.T) {
+	var wakes atomic.Int64
+	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
+		wake := s.d.surges.wake
+		s.d.surges.wake = func(name types.NamespacedName, slots, spare int) {
+			wakes.Add(1)
+			wake(name, slots, spare)
+		}
+		s.api.change("a", func(pod object) { pod["metadata"].(object)["annotations"] = object{"other": "news"} })
+		s.pass(10 * time.Second)
+		if n := wakes.Load(); n > 2 {
+			s.Errorf("the Deployment was looked at %d times in 10 s for one change", n)
+		}
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.pass(time.Second)
+		if s.labels("a")[Released] == nil {
+			s.Error("not released when the replacement is ready")
+		}
+	})
+}
+
+// A namespace that asks to leave its pods is asked before one is deleted, however long the
+// answer takes.
+func TestNoPodIsDeletedBeforeItsNamespaceIsAsked(t *testing.T) {
+	stage(t, deleting, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		f.put("/api/v1/namespaces/shop", &corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{BlockedAnnotation: "leave"}},
+		})
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/namespaces/shop") {
+				time.Sleep(3 * time.Second)
+			}
+			return nil
+		}
+		f.answer = func(_, path string, _ map[string]any) (int, any) {
+			if strings.HasSuffix(path, "/eviction") {
+				return http.StatusTooManyRequests, refusal(0)
+			}
+			return 0, nil
+		}
+	}, func(s *scene) {
+		s.until(115 * time.Second)
+		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
+			s.Error("deleted past its budget, against its namespace's wish")
+		}
+	})
+}
+
+// An admission webhook that denies evictions does not slow down all others, and its words
+// are told.
+func TestDeniedEviction(t *testing.T) {
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		f.answer = func(_, path string, _ map[string]any) (int, any) {
+			var status *metav1.Status
+			if e, ok := denied(http.StatusTooManyRequests).(interface{ Status() metav1.Status }); ok {
+				status = new(e.Status())
+			}
+			return http.StatusTooManyRequests, status
+		}
+	}, func(s *scene) {
+		s.pass(20 * time.Second)
+		if s.d.pace.limit != 4 {
+			s.Errorf("%d requests at once, want 4: the API server is not busy", s.d.pace.limit)
+		}
+		if want := `admission webhook "vm" denied the request: moved first`; s.now().Refusal != want || s.d.blockedPods() != 1 {
+			s.Errorf("refusal %q, want %q", s.now().Refusal, want)
+		}
+	})
+}
+
+// The API server does not let the pod's labels be changed: it is held, as any other.
+func TestDeniedRelease(t *testing.T) {
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		f.answer = func(method, path string, _ map[string]any) (int, any) {
+			if method == http.MethodPatch {
+				return 422, &metav1.Status{Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Message: "labels are fixed"}
+			}
+			return 0, nil
+		}
+	}, func(s *scene) {
+		s.pass(10 * time.Second)
+		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
+			s.Errorf("%d tries to release it, want one", n)
+		}
+		if d := s.now().Plan[0]; d.Action != Later || d.NoSurge != "it cannot be released: labels are fixed" {
+			s.Errorf("%s, not surged because %q", d.Action, d.NoSurge)
+		}
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		if n := s.api.count("POST", "/a/eviction"); n != 1 {
+			s.Errorf("%d evictions when the replacement is ready, want 1", n)
+		}
+	})
+}
+
+// The API server is away when the drain begins: its pods are known soon after it is back.
+func TestOutage(t *testing.T) {
+	const outage = 40 * time.Second
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		start := time.Now()
+		f.hold = func(*http.Request) error {
+			if time.Since(start) < outage {
+				return errors.New("connection refused")
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		s.until(outage + 2*longestPatience)
+		if n := s.api.count("POST", "/a/eviction"); n != 1 {
+			s.Errorf("%d evictions %s after the API server is back, want 1", n, 2*longestPatience)
+		}
+	})
+}
+
+// What the API server means with its error is the informer's to know.
+func TestAway(t *testing.T) {
+	tooLarge := &metav1.Status{Code: http.StatusGatewayTimeout, Details: &metav1.StatusDetails{
+		Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}},
+	}}
+	for code, want := range map[int32]bool{500: true, 503: true, 429: true, 410: false, 422: false, 403: false} {
+		if got := away(statusError{metav1.Status{Code: code}}); got != want {
+			t.Errorf("%d: away %v, want %v", code, got, want)
+		}
+	}
+	if away(statusError{*tooLarge}) {
+		t.Error("a resource version that is too large counts as no answer")
+	}
+}
+
+type statusError struct{ status metav1.Status }
+
+func (e statusError) Error() string         { return e.status.Message }
+func (e statusError) Status() metav1.Status { return e.status }
+
+// A drain is called off in the moment in which a pod has been released, and the watch has
+// not shown it.
+func TestCallOffOfWhatTheWatchHasNotShown(t *testing.T) {
+	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
+		s.api.mu.Lock()
+		s.api.silent = true
+		s.api.mu.Unlock()
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.pass(time.Second)
+		if s.labels("a")[Released] == nil {
+			s.Fatal("not released")
+		}
+		if _, done, err := s.d.CallOff(s.Context(), "node-a"); err != nil || !done {
+			s.Fatalf("done %v, %v", done, err)
+		}
+		if got := s.labels("a"); got[Released] != nil || got[hashLabel] != "abc12" {
+			s.Errorf("labels %v, want the pod as it was", got)
+		}
+	})
+}
+
+// A drain ends while a request is under way: its pod's task is forgotten.
+func TestNothingIsKeptOfADrainThatHasEnded(t *testing.T) {
+	stage(t, surgePolicy, 0, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		f.hold = func(r *http.Request) error {
+			if r.Method == http.MethodPatch {
+				time.Sleep(time.Second)
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.pass(100 * time.Millisecond)
+		s.d.Forget("node-a")
+		s.pass(5 * time.Second)
+		if s.labels("a")[Released] == nil {
+			s.Fatal("not released: nothing was under way")
+		}
+		if n := waiting(s.d.queue); n != 0 {
+			s.Errorf("%d tasks wait of no drain", n)
+		}
+	})
+}
+
+// A busy API server is asked again when the pod's latest safe start has come, whatever it
+// says.
+func TestRetryAfterEndsAtTheLatestStart(t *testing.T) {
+	stage(t, holding, 60*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f) // its latest start is at 20 s
+		f.answer = func(string, string, map[string]any) (int, any) {
+			return http.StatusTooManyRequests, &metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+				Details: &metav1.StatusDetails{RetryAfterSeconds: 32},
+			}
+		}
+	}, func(s *scene) {
+		s.until(20*time.Second - time.Millisecond)
+		if n := s.api.count("POST", "/eviction"); n != 1 {
+			s.Fatalf("%d tries before the latest start, want 1", n)
+		}
+		s.until(20 * time.Second)
+		if n := s.api.count("POST", "/eviction"); n != 2 {
+			s.Errorf("%d tries at the latest start, want 2", n)
+		}
+	})
+}
+
+// An admission webhook that does not answer, for some of the pods, does not hold up others.
+func TestSlowEvictions(t *testing.T) {
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		for i := range 12 {
+			f.pod(pod(fmt.Sprint("a-slow-", i), withGrace(30)))
+			f.pod(pod(fmt.Sprint("b-", i), withGrace(30)))
+		}
+		f.hold = func(r *http.Request) error {
+			if strings.Contains(r.URL.Path, "slow") {
+				<-r.Context().Done()
+				return r.Context().Err()
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		s.until(5 * time.Second)
+		s.api.mu.Lock()
+		n := len(s.api.requests)
+		s.api.mu.Unlock()
+		if n != 12 {
+			s.Errorf("%d pods evicted in 5 s beside those that take for ever, want 12", n)
+		}
+		s.d.Forget("node-a")
+		s.pass(evictTimeout) // those that are under way are not broken off
+	})
+}
+
+// That a pod is held back is told once, whatever other errors come between.
+func TestBlockedIsToldOnce(t *testing.T) {
+	var tries atomic.Int64
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		f.answer = func(string, string, map[string]any) (int, any) {
+			if tries.Add(1) == tellAfter {
+				return 503, &metav1.Status{Status: metav1.StatusFailure, Code: 503, Reason: metav1.StatusReasonServiceUnavailable}
+			}
+			return http.StatusTooManyRequests, refusal(0)
+		}
+	}, func(s *scene) {
+		s.pass(30 * time.Second)
+		if len(s.events.list) != 1 {
+			s.Errorf("events %q, want one", s.events.list)
+		}
+	})
+}
+
+// A pod is not released before it is known whether its budget would lose it.
+func TestNoReleaseBeforeTheBudgetsAreKnown(t *testing.T) {
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		b := budget("web", 1)
+		b.Spec.Selector.MatchLabels[hashLabel] = "abc12"
+		f.budget(b)
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/poddisruptionbudgets") {
+				time.Sleep(5 * time.Second)
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		s.until(20 * time.Second)
+		if n := s.api.count("PATCH", "/pods/a"); n != 0 {
+			s.Error("released, and its budget does not count it any more")
+		}
+		if d := s.now().Plan[0]; !strings.Contains(d.NoSurge, "disruption budget web") {
+			s.Errorf("not surged because %q", d.NoSurge)
+		}
+	})
+}
+
+// What a budget was charged for may have been an earlier pod of the same name.
+func TestGranted(t *testing.T) {
+	db := pod("db-0", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })
+	db.CreationTimestamp = metav1.NewTime(now)
+	for charged, want := range map[time.Duration]bool{-time.Minute: false, time.Second: true, 9 * time.Second: false} {
+		b := budget("db", 1)
+		b.Spec.Selector.MatchLabels["app"] = "db"
+		b.Status.DisruptedPods = map[string]metav1.Time{"db-0": metav1.NewTime(now.Add(charged))}
+		if got := granted(db, []*policyv1.PodDisruptionBudget{b}, now.Add(10*time.Second)); got != want {
+			t.Errorf("charged %s after the pod was made, 10 s ago: granted %v, want %v", charged, got, want)
+		}
+	}
+}
+
+// The node's watch shows a release later than that of the Deployment, which has room for
+// more: the pod is not released twice.
+func TestReleasedOnce(t *testing.T) {
+	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(3), func(s *scene) {
+		s.api.mu.Lock()
+		s.api.silent = true
+		s.api.mu.Unlock()
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.pass(5 * time.Second)
+		s.change(func(*Interruption) {}) // planned anew
+		s.pass(5 * time.Second)
+		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
+			s.Errorf("released %d times, want once", n)
+		}
+	})
+}
+
+// The drain has begun when successors have a node to go to, and not when they are only made:
+// one write of the record says both.
+func TestBegun(t *testing.T) {
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
+		if s.labels("a")[Released] == nil || s.now().Begun {
+			s.Errorf("released %v, begun %v; want the one alone", s.labels("a")[Released], s.now().Begun)
+		}
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		if !s.now().Begun || s.api.count("POST", "/eviction") != 0 {
+			s.Error("not begun when the replacement is ready")
+		}
+	})
+}
