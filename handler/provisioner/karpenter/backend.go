@@ -37,6 +37,8 @@ type Options struct {
 	// Nodes and Pods tell whether a replacement is in use.
 	Nodes Nodes
 	Pods  Pods
+	// Node finds a Node in memory; one that is not found is asked for. It may be nil.
+	Node func(name string) (*corev1.Node, bool)
 
 	Events Events // nil: none
 
@@ -67,6 +69,7 @@ type Backend struct {
 	client    dynamic.Interface
 	nodes     Nodes
 	pods      Pods
+	node      func(string) (*corev1.Node, bool)
 	notify    func(string)
 	events    events
 	pools     *pools
@@ -93,12 +96,16 @@ func New(opts Options) *Backend {
 	if opts.Notify == nil {
 		opts.Notify = func(string) {}
 	}
+	if opts.Node == nil {
+		opts.Node = func(string) (*corev1.Node, bool) { return nil, false }
+	}
 	b := &Backend{
 		fallbacks: opts.FallbackNodePools,
 		ttl:       opts.TTL,
 		client:    opts.Dynamic,
 		nodes:     opts.Nodes,
 		pods:      opts.Pods,
+		node:      opts.Node,
 		notify:    opts.Notify,
 		events:    events{opts.Events},
 		pools:     newPools(opts.Dynamic),
