@@ -45,9 +45,11 @@ const patience = 10 * time.Second
 // giveUp lets nodes go on without a replacement that have heard nothing for too long.
 // One that is known to have been about to leave its group still waits.
 func (b *Backend) giveUp(list []*entry, err error) {
+	b.mu.Lock()
 	late := slices.DeleteFunc(slices.Clone(list), func(e *entry) bool {
 		return e.intended != "" || time.Since(e.asked) < patience || e.answer.State == provisioner.StateUnsupported
 	})
+	b.mu.Unlock()
 	b.change(late, looking, func(e *entry) {
 		e.answer = unsupported("Auto Scaling does not say which group the instance is in: " + awsfault.Saying(err))
 	})
