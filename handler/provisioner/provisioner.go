@@ -97,8 +97,13 @@ type told struct {
 	asked                          time.Time // when this process saw the first pending state; zero if it did not
 }
 
-// maxSaid bounds the reasons that are remembered as said.
-const maxSaid = 1000
+const (
+	// maxSaid bounds the reasons that are remembered as said.
+	maxSaid = 1000
+
+	// maxTold bounds the nodes that are remembered as told of.
+	maxTold = 5000
+)
 
 // New returns a Provisioner. It makes no call and starts nothing.
 func New(opts Options) *Provisioner {
