@@ -73,7 +73,7 @@ func TestServiceAway(t *testing.T) {
 		if got := k.answer("node-" + id(1)); got.State != provisioner.StateLaunched {
 			t.Errorf("when it is back: %+v", got)
 		}
-		if n := len(k.of(describeInstances)); n > 20 {
+		if n := len(k.of(describeInstances)); n > 40 {
 			t.Errorf("%d calls in a minute", n)
 		}
 	})
@@ -129,21 +129,50 @@ func TestMissingPermissionIsReportedOnce(t *testing.T) {
 	}
 }
 
-// The survey of a group is a help: without its permission nodes are replaced all the same.
+// The survey of a group is a help: nodes are replaced all the same without its permission,
+// and when it has been throttled for long.
 func TestGroupsNeedNotBeDescribed(t *testing.T) {
+	for code, within := range map[string]time.Duration{"AccessDenied": settled, "Throttling": patience + settled} {
+		t.Run(code, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := start(t, newCloud())
+				k.fail = func(a string, _ []string) error {
+					if a == describeGroups {
+						return apiError(code)
+					}
+					return nil
+				}
+				k.put("workers", "InService", id(1))
+				k.interrupt(k.node(id(1)), nil)
+				time.Sleep(within)
+				if got := k.answer("node-" + id(1)); got.State != provisioner.StateLaunched {
+					t.Errorf("got %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// A group that cannot let instances go for minutes does not hold up those of others.
+func TestOneBusyGroupDoesNotHoldUpTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, newCloud())
-		k.fail = func(a string, _ []string) error {
-			if a == describeGroups {
-				return apiError("AccessDenied")
+		k.fail = func(a string, ids []string) error {
+			if a == detachInstances && slices.Contains(ids, id(1)) {
+				return apiError("ResourceContention")
 			}
 			return nil
 		}
-		k.put("workers", "InService", id(1))
+		k.put("busy", "InService", id(1))
 		k.interrupt(k.node(id(1)), nil)
-		time.Sleep(settled)
-		if got := k.answer("node-" + id(1)); got.State != provisioner.StateLaunched {
-			t.Errorf("got %+v", got)
+		for i := range 10 {
+			time.Sleep(7 * time.Second)
+			k.put("workers", "InService", id(2+i))
+			k.interrupt(k.node(id(2+i)), nil)
+			time.Sleep(4 * longestPause)
+			if got := k.answer("node-" + id(2+i)); got.State != provisioner.StateLaunched {
+				t.Errorf("node %d: %+v after %s", i, got, 4*longestPause)
+			}
 		}
 	})
 }

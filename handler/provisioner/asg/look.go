@@ -38,8 +38,8 @@ func (b *Backend) look(ctx context.Context) error {
 	return nil
 }
 
-// patience is how long a node waits to hear of its group. It has two minutes in all,
-// and may not be of any group.
+// patience is how long a node waits to hear of its group, and of what that is like. It has
+// two minutes in all, and may not be of any group.
 const patience = 10 * time.Second
 
 // giveUp lets nodes go on without a replacement that have heard nothing for too long.
@@ -90,9 +90,10 @@ type survey struct {
 	refused int
 }
 
-// survey looks at groups that are new. Where that is not allowed, or a group is not
-// found, it is taken as it is: the survey makes things better and decides nothing.
-func (b *Backend) survey(ctx context.Context, groups []string) error {
+// survey looks at groups that are new. Where that is not allowed, fails although instances
+// have waited for it for long, or a group is not found, it is taken as it is: the survey makes
+// things better and decides nothing.
+func (b *Backend) survey(ctx context.Context, groups []string, late bool) error {
 	b.mu.Lock()
 	groups = slices.DeleteFunc(groups, func(g string) bool { return b.surveys[g] != nil })
 	b.mu.Unlock()
@@ -116,7 +117,7 @@ func (b *Backend) survey(ctx context.Context, groups []string) error {
 					}
 				}
 			})
-			if _, ok := awsfault.Hopeless(err); err != nil && !ok {
+			if _, ok := awsfault.Hopeless(err); err != nil && !ok && !late {
 				return err
 			}
 		}
