@@ -148,6 +148,7 @@ func lean(obj any) (any, error) {
 			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
 			NodeSelector:                  pod.Spec.NodeSelector,
 			Affinity:                      pod.Spec.Affinity,
+			TopologySpreadConstraints:     pod.Spec.TopologySpreadConstraints,
 			Tolerations:                   pod.Spec.Tolerations,
 			Overhead:                      pod.Spec.Overhead,
 			Resources:                     pod.Spec.Resources,

@@ -31,7 +31,7 @@ func newBackends(ctx context.Context, cfg config, conf aws.Config, clients *clie
 	backends := []provisioner.Backend{
 		karpenter.New(karpenter.Options{
 			FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
-			Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods,
+			Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods, Node: index.Get,
 			Events: events, Notify: notify, Registerer: registry, Logger: logger,
 		}),
 	}

@@ -14,6 +14,7 @@ import (
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
 )
 
 // message is the body that EventBridge puts in the queue for any kind.
@@ -184,25 +185,32 @@ func TestCanceledMaintenanceUncordons(t *testing.T) {
 	}
 }
 
-// A reboot, and a spot interruption that only stops its instance: both nodes are kept, and
+// A reboot, and a spot interruption that only stops its instance: the nodes are kept, and
 // uncordoned when their boot id has changed and they are Ready. What was taken out of load
 // balancers goes back, but for what an admin had taken out. One that hibernates is kept
-// too, and wakes up with the boot id that it had.
+// too, and wakes up with the boot id that it had. One node is Karpenter's: its NodeClaim
+// is not touched, though its pods have been replaced elsewhere.
 func TestRebootedNodeIsUncordoned(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := tell(t, controlplane.Options{Audit: true, Karpenter: true})
 	reboots, stops, admins := s.bare("reboots", 1, 2)[0], s.bare("stops", 1, 2)[0], s.bare("admins", 1, 2)[0]
 	s.patchNode(admins.Name, "", `{"metadata":{"labels":{"`+interruption.ExcludeFromLoadBalancers+`":"admin"}}}`)
 	sleeps := s.bare("sleeps", 1, 2)[0]
 	s.boots(sleeps.Name, "boot-1")
-	all := []*corev1.Node{reboots, stops, admins}
+	s.service("web", 8, quick)
+	s.bare("spare", 1, 8)
+	team := map[string]string{"team": "batch"}
+	s.must(s.cluster.CreatePools(s.ctx,
+		controlplane.PoolSpec{Name: "batch", Labels: team, Annotations: map[string]string{"spot-handler/fallback-nodepool": "fallback"}},
+		controlplane.PoolSpec{Name: "fallback", Labels: team, Capacity: []string{controlplane.OnDemand}}))
+	claimed := s.node("batch")
+	s.service("batch", 2, func(d *controlplane.DeploymentSpec) { quick(d); d.NodeSelector = team })
+	all := []*corev1.Node{reboots, stops, admins, claimed}
 	for _, n := range all {
 		s.boots(n.Name, "boot-1")
 	}
-	s.service("web", 8, quick)
-	s.bare("spare", 1, 8)
 	d, queue := s.drill()
 
-	queue.Send(healthEvent("r-1", "INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", "upcoming", time.Now().Add(10*time.Minute), reboots.Name))
+	queue.Send(healthEvent("r-1", "INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", "upcoming", time.Now().Add(10*time.Minute), reboots.Name, claimed.Name))
 	for _, n := range []*corev1.Node{stops, admins} {
 		queue.Send(message(daemon.SpotInterruption, "aws.ec2", "stop-"+n.Name, time.Now(),
 			map[string]any{"instance-id": controlplane.InstanceID(n.Name), "instance-action": "stop"}))
@@ -216,6 +224,9 @@ func TestRebootedNodeIsUncordoned(t *testing.T) {
 		if rec.Phase != interruption.Drained || rec.Boot != "boot-1" {
 			t.Errorf("record %s, want it drained and the node kept", rec)
 		}
+	}
+	if rec, _ := record(s.lastSeen(claimed.Name)); replacement(rec).State != provisioner.StateReady || len(s.claims("fallback", "")) != 1 {
+		t.Errorf("record %s, want a replacement in pool fallback", rec)
 	}
 	if n := s.lastSeen(stops.Name); n.Labels[interruption.ExcludeFromLoadBalancers] != interruption.ExcludeFromLoadBalancersValue {
 		t.Errorf("not taken out of load balancers: %v", n.Labels)
@@ -249,8 +260,19 @@ func TestRebootedNodeIsUncordoned(t *testing.T) {
 		}
 		return false
 	})
+	claim := s.claim(claimed.OwnerReferences[0].Name)
+	if claim.GetDeletionTimestamp() != nil || claim.GetAnnotations()["karpenter.sh/nodeclaim-termination-timestamp"] != "" || s.lastSeen(claimed.Name).UID != claimed.UID {
+		t.Errorf("the instance came back, and its NodeClaim was not left alone: %v", claim.Object["metadata"])
+	}
+	for _, r := range s.requests(func(r request) bool {
+		return r.ObjectRef.Resource == "nodeclaims" && r.ObjectRef.Name == claim.GetName()
+	}) {
+		if r.Verb != "get" {
+			t.Errorf("%s of the NodeClaim", r.Verb)
+		}
+	}
 	for series, want := range map[string]float64{
-		`{kind="scheduled-event",result="completed"}`: 1, `{kind="spot-interruption",result="completed"}`: 3,
+		`{kind="scheduled-event",result="completed"}`: 2, `{kind="spot-interruption",result="completed"}`: 3,
 		`{kind="scheduled-event",result="canceled"}`: 0, `{kind="spot-interruption",result="canceled"}`: 0,
 	} {
 		if n := s.metric(d, "spot_handler_drains_total"+series); n != want {

@@ -97,8 +97,13 @@ type told struct {
 	asked                          time.Time // when this process saw the first pending state; zero if it did not
 }
 
-// maxSaid bounds the reasons that are remembered as said.
-const maxSaid = 1000
+const (
+	// maxSaid bounds the reasons that are remembered as said.
+	maxSaid = 1000
+
+	// maxTold bounds the nodes that are remembered as told of.
+	maxTold = 5000
+)
 
 // New returns a Provisioner. It makes no call and starts nothing.
 func New(opts Options) *Provisioner {
@@ -145,7 +150,7 @@ func (p *Provisioner) Run(ctx context.Context) error {
 //
 // Ready is final, also when the replacement is taken away later, as is Failed with
 // a Name: the same replacement is never asked for twice. Failed without a Name and
-// Unsupported are judged again with each call.
+// Unsupported are judged again when it is called later.
 func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
 	r, why, err := p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
 		return b.Request(ctx, node, rec, need)

@@ -34,6 +34,9 @@ func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interru
 	if now.asked.IsZero() && Pending(r.State) && last.state == "" {
 		now.asked = time.Now()
 	}
+	if len(p.told) >= maxTold { // of nodes that went without a Release; the records say the same
+		clear(p.told)
+	}
 	p.told[node.Name] = now
 	p.mu.Unlock()
 

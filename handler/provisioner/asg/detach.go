@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
@@ -30,13 +31,15 @@ const (
 // leave detaches the instances that are to leave their groups.
 func (b *Backend) leave(ctx context.Context) error {
 	byGroup := map[string][]*entry{}
+	late := false
 	for _, e := range b.in(leaving) {
 		byGroup[e.group] = append(byGroup[e.group], e)
+		late = late || time.Since(e.asked) >= patience
 	}
 	if len(byGroup) == 0 {
 		return nil
 	}
-	if err := b.survey(ctx, slices.Sorted(maps.Keys(byGroup))); err != nil {
+	if err := b.survey(ctx, slices.Sorted(maps.Keys(byGroup)), late); err != nil {
 		return err
 	}
 	var g errgroup.Group

@@ -88,6 +88,11 @@ func isLeaving(state string) bool {
 	return strings.HasPrefix(state, "Detach") || strings.HasPrefix(state, "Terminat")
 }
 
+// isWarm reports whether an instance in the state is in its group's warm pool: it boots, its
+// Node may even be Ready, and it is stopped again.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/warm-pool-instance-lifecycle.html
+func isWarm(state string) bool { return strings.HasPrefix(state, "Warmed:") }
+
 func (e *entry) left(group string) {
 	e.stage, e.group = detached, group
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: group, Pool: group, State: provisioner.StateLaunched}

@@ -31,7 +31,8 @@ type cloud struct {
 	suspended  map[string]bool   // by group
 	calls      []call
 	fail       func(action string, ids []string) error
-	loseReply  bool // fail after it has been done
+	delay      time.Duration // of each call to detach
+	loseReply  bool          // fail after it has been done
 	terminated []string
 }
 
@@ -117,6 +118,7 @@ func (c *cloud) DescribeAutoScalingGroups(_ context.Context, in *autoscaling.Des
 }
 
 func (c *cloud) DetachInstances(_ context.Context, in *autoscaling.DetachInstancesInput, _ ...func(*autoscaling.Options)) (*autoscaling.DetachInstancesOutput, error) {
+	time.Sleep(c.delay)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	failure := c.enter(detachInstances, in.InstanceIds)

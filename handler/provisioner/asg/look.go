@@ -38,16 +38,18 @@ func (b *Backend) look(ctx context.Context) error {
 	return nil
 }
 
-// patience is how long a node waits to hear of its group. It has two minutes in all,
-// and may not be of any group.
+// patience is how long a node waits to hear of its group, and of what that is like. It has
+// two minutes in all, and may not be of any group.
 const patience = 10 * time.Second
 
 // giveUp lets nodes go on without a replacement that have heard nothing for too long.
 // One that is known to have been about to leave its group still waits.
 func (b *Backend) giveUp(list []*entry, err error) {
+	b.mu.Lock()
 	late := slices.DeleteFunc(slices.Clone(list), func(e *entry) bool {
 		return e.intended != "" || time.Since(e.asked) < patience || e.answer.State == provisioner.StateUnsupported
 	})
+	b.mu.Unlock()
 	b.change(late, looking, func(e *entry) {
 		e.answer = unsupported("Auto Scaling does not say which group the instance is in: " + awsfault.Saying(err))
 	})
@@ -88,9 +90,10 @@ type survey struct {
 	refused int
 }
 
-// survey looks at groups that are new. Where that is not allowed, or a group is not
-// found, it is taken as it is: the survey makes things better and decides nothing.
-func (b *Backend) survey(ctx context.Context, groups []string) error {
+// survey looks at groups that are new. Where that is not allowed, fails although instances
+// have waited for it for long, or a group is not found, it is taken as it is: the survey makes
+// things better and decides nothing.
+func (b *Backend) survey(ctx context.Context, groups []string, late bool) error {
 	b.mu.Lock()
 	groups = slices.DeleteFunc(groups, func(g string) bool { return b.surveys[g] != nil })
 	b.mu.Unlock()
@@ -114,7 +117,7 @@ func (b *Backend) survey(ctx context.Context, groups []string) error {
 					}
 				}
 			})
-			if _, ok := awsfault.Hopeless(err); err != nil && !ok {
+			if _, ok := awsfault.Hopeless(err); err != nil && !ok && !late {
 				return err
 			}
 		}

@@ -92,7 +92,7 @@ func (b *Backend) learn(ctx context.Context, joined []*corev1.Node) error {
 		b.mu.Lock()
 		for _, id := range chunk {
 			b.members[id] = ""
-			if m := members[id]; m != nil && !isLeaving(aws.ToString(m.LifecycleState)) {
+			if m := members[id]; m != nil && !isLeaving(aws.ToString(m.LifecycleState)) && !isWarm(aws.ToString(m.LifecycleState)) {
 				b.members[id] = aws.ToString(m.AutoScalingGroupName)
 			}
 		}

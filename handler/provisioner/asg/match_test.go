@@ -105,6 +105,22 @@ func TestWhatWasThereIsNoReplacement(t *testing.T) {
 	})
 }
 
+// A group that takes an instance from its warm pool makes another for the pool, which boots
+// and is stopped.
+func TestWhatIsMadeForTheWarmPoolIsNoReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		k.put("workers", "InService", id(1))
+		k.interrupt(k.node(id(1)), nil)
+		time.Sleep(settled)
+		k.put("workers", "Warmed:Pending", id(2))
+		k.node(id(2))
+		k.want(id(1), provisioner.StateLaunched, "workers")
+		k.join("workers", id(3))
+		k.want(id(1), provisioner.StateReady, id(3))
+	})
+}
+
 // A later process goes on waiting, and gives nothing out again.
 func TestRestartGivesNothingOutAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	corev1 "k8s.io/api/core/v1"
@@ -23,10 +24,16 @@ type termination struct {
 
 var errStopped = errors.New("terminate instance: this process is stopping")
 
+// releasePatience is how long Release waits. Its calls take about a second; where they take
+// longer, as while a burst is being detached or AWS throttles, who waits for them holds a
+// worker that interrupted nodes need.
+const releasePatience = 2 * time.Second
+
 // Release terminates the node's instance where nobody else would: it was detached by
 // us, for a recommendation that EC2 need not act on or a retirement that may only stop it,
-// and is drained. It waits for the
-// calls that this takes, which it shares with other nodes' releases.
+// and is drained. It waits for the calls that this takes, which it shares with other
+// nodes' releases, no longer than releasePatience: then it withdraws, as the interruption
+// may be called off before it is called again.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	b.mu.Lock()
 	if e := b.entries[node.Name]; e != nil && e.instance == rec.Instance {
@@ -40,12 +47,19 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 	b.requests = append(b.requests, t)
 	b.awaken()
 	b.mu.Unlock()
+	timer := time.NewTimer(releasePatience)
+	defer timer.Stop()
 	select {
 	case err := <-t.done:
 		return err
 	case <-ctx.Done():
 		return fmt.Errorf("terminate instance %s: %w", rec.Instance, context.Cause(ctx))
+	case <-timer.C:
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.requests = slices.DeleteFunc(b.requests, func(other *termination) bool { return other == t })
+	return fmt.Errorf("terminate instance %s: no answer in %s", rec.Instance, releasePatience)
 }
 
 // terminates reports whether the instance is ours to end, as far as the record says: it

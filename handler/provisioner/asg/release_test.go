@@ -150,6 +150,33 @@ func TestTerminationsThatFail(t *testing.T) {
 	}
 }
 
+// Releases wait for the calls of all nodes together. Where those take long, as here 40
+// instances that are being detached, they give their workers back, and end their instances
+// later.
+func TestReleaseHoldsNoWorkerForLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCloud()
+		c.delay = 9 * time.Second
+		k := start(t, c)
+		for i := range 40 {
+			k.put("workers", "InService", id(100+i))
+			k.interrupt(k.node(id(100+i)), nil)
+		}
+		time.Sleep(time.Second) // the first 20 are being detached
+		node, rec, began := k.node(id(1)), drained(id(1)), time.Now()
+		if err := k.backend.Release(t.Context(), node, rec); err == nil || time.Since(began) > 3*time.Second {
+			t.Errorf("Release: %v after %s, want it to give up soon", err, time.Since(began))
+		}
+		time.Sleep(time.Minute)
+		if len(k.terminated) != 0 {
+			t.Fatalf("%v terminated: nobody waits for that any more, and the interruption may have been called off", k.terminated)
+		}
+		if err := k.backend.Release(t.Context(), node, rec); err != nil || !slices.Contains(k.terminated, id(1)) {
+			t.Errorf("Release, called again: %v, %v terminated", err, k.terminated)
+		}
+	})
+}
+
 func TestReleaseEndsWithTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, newCloud())

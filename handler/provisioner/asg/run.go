@@ -18,6 +18,11 @@ const (
 	// watch is how often the Nodes, which are in memory, are looked through for
 	// replacements while some are to come.
 	watch = 500 * time.Millisecond
+
+	// longestPause is how long to wait with everything after a call that has failed, at the
+	// most but for a half. Others wait too that have to do with another group: they have two
+	// minutes in all.
+	longestPause = 2 * time.Second
 )
 
 // Run asks Auto Scaling for all nodes together until ctx is done, and returns nil then.
@@ -25,7 +30,7 @@ const (
 func (b *Backend) Run(ctx context.Context) error {
 	defer b.hangUp()
 	again := &backoff.ExponentialBackOff{
-		InitialInterval: 200 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 10 * time.Second,
+		InitialInterval: 200 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: longestPause,
 	}
 	again.Reset()
 	timer := time.NewTimer(watch)

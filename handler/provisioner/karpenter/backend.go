@@ -2,6 +2,7 @@ package karpenter
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -37,6 +38,8 @@ type Options struct {
 	// Nodes and Pods tell whether a replacement is in use.
 	Nodes Nodes
 	Pods  Pods
+	// Node finds a Node in memory; one that is not found is asked for. It may be nil.
+	Node func(name string) (*corev1.Node, bool)
 
 	Events Events // nil: none
 
@@ -67,6 +70,7 @@ type Backend struct {
 	client    dynamic.Interface
 	nodes     Nodes
 	pods      Pods
+	node      func(string) (*corev1.Node, bool)
 	notify    func(string)
 	events    events
 	pools     *pools
@@ -80,8 +84,25 @@ type Backend struct {
 	said map[string]struct{} // what the log has been told once
 
 	leftAt   map[string]time.Time // when a node of a pool was to be replaced last
+	refusals map[string]refusal   // by node: that there is no replacement
 	policies policies
 }
+
+// refusal is the answer that there is no replacement.
+type refusal struct {
+	instance string
+	answer   interruption.Replacement
+	at       time.Time
+}
+
+const (
+	// refusedFor is how long a refusal stands. A node is reconciled with every change of one of
+	// its pods, and to judge it takes some calls.
+	refusedFor = 5 * time.Second
+
+	// maxRefusals is how many are kept before those are dropped that do not stand any more.
+	maxRefusals = 1000
+)
 
 var (
 	_ provisioner.Backend    = (*Backend)(nil)
@@ -93,12 +114,16 @@ func New(opts Options) *Backend {
 	if opts.Notify == nil {
 		opts.Notify = func(string) {}
 	}
+	if opts.Node == nil {
+		opts.Node = func(string) (*corev1.Node, bool) { return nil, false }
+	}
 	b := &Backend{
 		fallbacks: opts.FallbackNodePools,
 		ttl:       opts.TTL,
 		client:    opts.Dynamic,
 		nodes:     opts.Nodes,
 		pods:      opts.Pods,
+		node:      opts.Node,
 		notify:    opts.Notify,
 		events:    events{opts.Events},
 		pools:     newPools(opts.Dynamic),
@@ -106,6 +131,7 @@ func New(opts Options) *Backend {
 		daemons:   &daemons{client: opts.Dynamic},
 		said:      map[string]struct{}{},
 		leftAt:    map[string]time.Time{},
+		refusals:  map[string]refusal{},
 		policies:  policies{byPool: map[string]policy{}},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
@@ -137,14 +163,38 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := own(rec)
 	if prev == nil {
+		if r, ok := b.refused(node.Name, rec.Instance); ok {
+			return r, nil
+		}
 		b.left(node.Labels[nodePoolLabel])
-		return b.next(ctx, node, rec, need, nil)
+		r, err := b.next(ctx, node, rec, need, nil)
+		if err == nil && r.Name == "" && len(need.Moving) > 0 {
+			b.refuse(node.Name, rec.Instance, r)
+		}
+		return r, err
 	}
 	r, err := b.follow(ctx, rec.Instance, *prev)
 	if err != nil || r.State != provisioner.StateFailed || !provisioner.Pending(prev.State) {
 		return r, err
 	}
 	return b.next(ctx, node, rec, need, &r)
+}
+
+// refused is the answer that the node was given a moment ago, if that was no.
+func (b *Backend) refused(node, instance string) (interruption.Replacement, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last, ok := b.refusals[node]
+	return last.answer, ok && last.instance == instance && time.Since(last.at) < refusedFor
+}
+
+func (b *Backend) refuse(node, instance string, r interruption.Replacement) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.refusals) >= maxRefusals {
+		maps.DeleteFunc(b.refusals, func(_ string, last refusal) bool { return time.Since(last.at) >= refusedFor })
+	}
+	b.refusals[node] = refusal{instance, r, time.Now()}
 }
 
 // Choose implements provisioner.Backend.

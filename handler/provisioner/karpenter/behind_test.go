@@ -100,6 +100,7 @@ func TestLeftBehind(t *testing.T) {
 		}
 		wantState(t, r, provisioner.StateUnsupported, reasonDisrupting)
 		rec.Replacement = &r
+		time.Sleep(refusedFor)
 		wantState(t, c.request(&rec), provisioner.StateRequested, "") // Karpenter thought better of it
 	})
 }

@@ -126,6 +126,22 @@ func TestUnsupportedIsJudgedAgain(t *testing.T) {
 		time.Sleep(poolTTL + time.Second)
 		wantState(t, c.request(&rec), provisioner.StateRequested, "")
 	})
+	bubble(t, "not with every change of a pod", func(t *testing.T) {
+		c, rec := newCluster(t, Options{}, sourcePool(), fallbackPool(t, set(map[string]any{"cpu": "1"}, "spec", "limits")), sourceNodeClaim()), record()
+		for range 100 {
+			wantState(t, c.request(&rec), provisioner.StateFailed, "leaves no room")
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := len(c.calls()); n > 6 { // of the pools two, and one for each time that it is judged
+			t.Errorf("%d calls in 10 s, want a few", n)
+		}
+		again := rec
+		again.Instance = "i-another" // in the Node's place
+		wantState(t, c.request(&again), provisioner.StateFailed, "leaves no room")
+		if n := len(c.calls()); n == 0 {
+			t.Error("another instance was given the answer of the first")
+		}
+	})
 	bubble(t, "being replaced", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
 		r := unsupported(reasonReplacing)

@@ -35,12 +35,22 @@ type claimOrder struct {
 	until    time.Time           // how long it is to be protected from consolidation; zero is not at all
 	tried    []string            // pools that came to nothing before
 	remark   string              // for people
+
+	// former is the UID of the claim that replaced the same instance in the same pool in an
+	// earlier interruption, and is in use since; empty where there is none.
+	former string
 }
 
 // name is the same for the same pool and instance, so that to ask twice is to ask
-// once. A node that is interrupted in two of its lives has one replacement in each
-// pool as long as that lives.
-func (o claimOrder) name() string { return dnsLabel(o.pool.Name + "-" + o.instance) }
+// once. An instance that came back and is interrupted again has another, as the first
+// claim has other pods by now.
+func (o claimOrder) name() string {
+	name := o.pool.Name + "-" + o.instance
+	if o.former != "" {
+		name = hashed(name, o.former)
+	}
+	return dnsLabel(name)
+}
 
 // build makes the NodeClaim as Karpenter would make it from the pool's template: it
 // launches it like one of its own, and finds no drift on it.

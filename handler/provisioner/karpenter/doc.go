@@ -21,5 +21,7 @@
 //
 // The cost grows with the interrupted nodes and not with the cluster: one list at
 // the start, and then no call and no watch before the first node that Karpenter made
-// is interrupted. From then on there is one watch, over our own NodeClaims.
+// is interrupted. From then on there is one watch, over our own NodeClaims. Only where the
+// fallback pool has limits are its claims read, all of them, every ten seconds at the most
+// and while replacements are asked for in it.
 package karpenter

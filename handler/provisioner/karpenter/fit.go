@@ -17,8 +17,8 @@ import (
 // labels that the provider gives, what the pool and the pods so far require. A pod
 // that fits narrows it.
 //
-// It answers as Karpenter's own scheduler would, as far as that looks at nodes alone:
-// affinity and spread among pods are left to it.
+// It answers as Karpenter's own scheduler would, as far as that looks at nodes alone. Of
+// affinity and spread among pods it knows that the interrupted node's zone satisfies them.
 type shape struct {
 	provider string            // the node class's group
 	labels   map[string]string // certain
@@ -107,12 +107,36 @@ func (s *shape) fits(pod *corev1.Pod) (needed []requirement, reason string) {
 			return nil, reason
 		}
 	}
-	if s.zone != "" && slices.ContainsFunc(pod.Spec.Volumes, isClaimed) {
-		if reason := trial.require(requirement{Key: corev1.LabelTopologyZone, Operator: "In", Values: []string{s.zone}}); reason != "" {
+	if claimed := slices.ContainsFunc(pod.Spec.Volumes, isClaimed); s.zone != "" && (claimed || isTied(pod)) {
+		reason := trial.require(requirement{Key: corev1.LabelTopologyZone, Operator: "In", Values: []string{s.zone}})
+		if claimed && reason != "" {
 			return nil, "has volumes and " + reason
 		}
 	}
 	return trial.requireTerms(pod)
+}
+
+// isTied: other pods say in which zones this one may run. Where it ran they agree to; of
+// another zone only Karpenter knows. In a pool without that zone it may be another.
+func isTied(pod *corev1.Pod) bool {
+	spread := func(c corev1.TopologySpreadConstraint) bool {
+		return isZone(c.TopologyKey) && c.WhenUnsatisfiable == corev1.DoNotSchedule
+	}
+	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, spread) {
+		return true
+	}
+	var terms []corev1.PodAffinityTerm
+	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
+		terms = append(terms, a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
+	}
+	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		terms = append(terms, a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
+	}
+	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return isZone(t.TopologyKey) })
+}
+
+func isZone(key string) bool {
+	return key == corev1.LabelTopologyZone || aliases[key] == corev1.LabelTopologyZone
 }
 
 // isClaimed: the volume is where it was bound. Whether it can be attached elsewhere

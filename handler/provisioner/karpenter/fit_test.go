@@ -45,6 +45,24 @@ func withVolume() *corev1.Pod {
 	return p
 }
 
+func spread(key string, otherwise corev1.UnsatisfiableConstraintAction) *corev1.Pod {
+	p := pod(container("1", ""))
+	p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: key, WhenUnsatisfiable: otherwise}}
+	return p
+}
+
+func near(key string) *corev1.Pod {
+	p := pod(container("1", ""))
+	p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: key}}}}
+	return p
+}
+
+func alone(key string) *corev1.Pod {
+	p := pod(container("1", ""))
+	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: key}}}}
+	return p
+}
+
 func ofDaemonSet(p *corev1.Pod) *corev1.Pod {
 	yes := true
 	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "agent", Controller: &yes}}
@@ -89,6 +107,14 @@ func TestAdmit(t *testing.T) {
 		"zone outside the pool":         {pod: selects(zone, "eu-west-1c"), reason: "needs topology.kubernetes.io/zone=eu-west-1c"},
 		"volumes":                       {pod: withVolume(), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1b"}}}},
 		"volumes elsewhere":             {change: changes{elsewhere}, pod: withVolume(), reason: "has volumes and needs topology.kubernetes.io/zone=eu-west-1b"},
+		"spread over zones":             {pod: spread(zone, corev1.DoNotSchedule), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1b"}}}},
+		"spread over zones elsewhere":   {change: changes{elsewhere}, pod: spread(zone, corev1.DoNotSchedule)},
+		"spread over zones if possible": {pod: spread(zone, corev1.ScheduleAnyway)},
+		"spread over hosts":             {pod: spread(corev1.LabelHostname, corev1.DoNotSchedule)},
+		"near others of the zone":       {pod: near(zone), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1b"}}}},
+		"near others of the host":       {pod: near(corev1.LabelHostname)},
+		"alone in its zone":             {pod: alone(corev1.LabelFailureDomainBetaZone), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1b"}}}},
+		"alone on its host":             {pod: alone(corev1.LabelHostname)},
 		"instance type":                 {pod: affine(where(typ, "NotIn", "m5.large")), needed: []requirement{{Key: typ, Operator: "NotIn", Values: []string{"m5.large"}}}},
 		"provider's label":              {pod: selects("karpenter.k8s.aws/instance-family", "c6i"), needed: []requirement{{Key: "karpenter.k8s.aws/instance-family", Operator: "In", Values: []string{"c6i"}}}},
 		"first term that fits":          {pod: affine(where("team", "In", "ml"), where(zone, "In", "eu-west-1b")), needed: []requirement{{Key: zone, Operator: "In", Values: []string{"eu-west-1b"}}}},

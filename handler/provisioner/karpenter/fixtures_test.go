@@ -161,7 +161,9 @@ type fakeNodes struct {
 	mu      sync.Mutex
 	nodes   map[string]*corev1.Node
 	pods    []corev1.Pod // on replacementNode
+	behind  bool         // the API server's caches, which know no record and no pod
 	lists   int
+	gets    int
 	patches []string
 	events  []string
 }
@@ -178,10 +180,15 @@ func (f *fakeNodes) put(node *corev1.Node) {
 	f.nodes[node.Name] = node
 }
 
-func (f *fakeNodes) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+func (f *fakeNodes) Get(_ context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.gets++
 	if node := f.nodes[name]; node != nil {
+		if f.behind && opts.ResourceVersion == "0" {
+			node = node.DeepCopy()
+			node.Annotations = nil
+		}
 		return node, nil
 	}
 	return nil, apierrors.NewNotFound(corev1.Resource("nodes"), name)
@@ -198,7 +205,7 @@ func (f *fakeNodes) List(_ context.Context, opts metav1.ListOptions) (*corev1.Po
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lists++
-	if opts.FieldSelector != "spec.nodeName="+replacementNode {
+	if opts.FieldSelector != "spec.nodeName="+replacementNode || f.behind && opts.ResourceVersion == "0" {
 		return &corev1.PodList{}, nil
 	}
 	return &corev1.PodList{Items: slices.Clone(f.pods)}, nil

@@ -190,16 +190,15 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 			return left, nil
 		}
 		// This process ends with its node: what is clear now is not left for others.
-		if pods, err := k.pods(ctx, claim); err != nil || pods == 0 {
+		if pods, err := k.pods(ctx, claim, cached); err != nil || pods == 0 {
 			return max(0, left), err
 		}
 		return 0, k.handOver(ctx, claim, settledUsed)
 	}
-	pods, err := k.pods(ctx, claim)
-	if err != nil {
+	switch pods, err := k.pods(ctx, claim, cached); {
+	case err != nil:
 		return 0, err
-	}
-	if pods > 0 {
+	case pods > 0:
 		return 0, k.handOver(ctx, claim, settledUsed)
 	}
 	switch over, err := k.isOver(ctx, claim); {
@@ -217,6 +216,13 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 			return 0, k.handOver(ctx, claim, settledLeft)
 		}
 	}
+	// Pods may be landing in this moment, and the deletion cannot be undone.
+	switch pods, err := k.pods(ctx, claim, asStored); {
+	case err != nil:
+		return 0, err
+	case pods > 0:
+		return 0, k.handOver(ctx, claim, settledUsed)
+	}
 	return k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.ttl))
 }
 
@@ -230,6 +236,8 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 	err := k.b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
 	switch {
 	case isMissing(err):
+		k.b.claims.forget(claim.Name)
+		k.forget(claim.Name)
 		return 0, nil
 	case apierrors.IsConflict(err):
 		if !k.b.claims.single {
@@ -247,14 +255,20 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 	return 0, nil
 }
 
+// Which pods are counted.
+const (
+	cached   = "0" // those in the watch cache, by its index of nodes: may be behind
+	asStored = ""  // those that there are: a quorum read
+)
+
 // pods counts those on the claim's node that would not be on any node.
-func (k *keeper) pods(ctx context.Context, claim *nodeClaim) (int, error) {
+func (k *keeper) pods(ctx context.Context, claim *nodeClaim, version string) (int, error) {
 	if claim.Status.NodeName == "" {
 		return 0, nil
 	}
 	list, err := k.b.pods.List(ctx, metav1.ListOptions{
 		FieldSelector:   fields.OneTermEqualSelector("spec.nodeName", claim.Status.NodeName).String(),
-		ResourceVersion: "0", // from the watch cache's index of nodes, not a quorum read
+		ResourceVersion: version,
 	})
 	if err != nil {
 		return 0, fmt.Errorf("list pods on node %q: %w", claim.Status.NodeName, err)
@@ -286,12 +300,17 @@ func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
 	if k.isDrained(claim.Name) || name == "" {
 		return true, nil
 	}
-	node, err := k.b.nodes.Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("get Node %q: %w", name, err)
+	node, known := k.b.node(name)
+	if !known {
+		// Not from a cache: one that is behind may show the Node as it was before its record.
+		var err error
+		node, err = k.b.nodes.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("get Node %q: %w", name, err)
+		}
 	}
 	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
 	calledOff := rec.Phase == interruption.Waiting && rec.Replacement == nil

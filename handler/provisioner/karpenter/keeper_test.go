@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -111,6 +112,32 @@ func TestProtectionEnds(t *testing.T) {
 		time.Sleep(landingCheck)
 		c.wantProtected(false)
 	})
+	bubble(t, "not by a cache that is behind", func(t *testing.T) {
+		c, rec := newCluster(t, Options{TTL: time.Hour}), record()
+		c.nodes.behind = true
+		c.request(&rec)
+		c.ready()
+		time.Sleep(2 * landingCheck)
+		c.wantProtected(true)
+	})
+	bubble(t, "as far as memory tells", func(t *testing.T) {
+		var over atomic.Bool
+		c, _ := keeping(t, Options{TTL: time.Hour, Node: func(name string) (*corev1.Node, bool) {
+			rec := record()
+			if over.Load() {
+				rec.Phase = interruption.Released
+			}
+			return withRecord(interruptedNode(), rec), name == "node-1"
+		}})
+		time.Sleep(2 * landingCheck)
+		c.wantProtected(true)
+		over.Store(true)
+		time.Sleep(landingCheck)
+		c.wantProtected(false)
+		if c.nodes.gets != 0 {
+			t.Errorf("%d times asked for a Node that is known", c.nodes.gets)
+		}
+	})
 	bubble(t, "with the deadline", func(t *testing.T) {
 		c, _ := keeping(t, Options{TTL: time.Hour})
 		time.Sleep(2*time.Minute - time.Second)
@@ -179,6 +206,16 @@ func TestUnusedIsReturned(t *testing.T) {
 		time.Sleep(ttl + time.Second)
 		if settled(c) != settledUsed {
 			t.Errorf("settled as %q, want %q", settled(c), settledUsed)
+		}
+	})
+	bubble(t, "used in the last moment", func(t *testing.T) {
+		c, rec := keeping(t, Options{TTL: ttl}, lasting)
+		over(c, rec)
+		c.nodes.behind = true
+		c.nodes.land(pod())
+		time.Sleep(ttl + time.Second)
+		if settled(c) != settledUsed {
+			t.Errorf("settled as %q, want %q: the pod that no cache shows yet is there", settled(c), settledUsed)
 		}
 	})
 	bubble(t, "consolidated", func(t *testing.T) {

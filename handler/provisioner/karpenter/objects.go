@@ -119,9 +119,10 @@ type nodeClaim struct {
 	} `json:"spec"`
 
 	Status struct {
-		NodeName   string              `json:"nodeName"`
-		Capacity   corev1.ResourceList `json:"capacity"`
-		Conditions []condition         `json:"conditions"`
+		NodeName    string              `json:"nodeName"`
+		Capacity    corev1.ResourceList `json:"capacity"`
+		Allocatable corev1.ResourceList `json:"allocatable"`
+		Conditions  []condition         `json:"conditions"`
 	} `json:"status"`
 }
 

@@ -91,7 +91,7 @@ func triedPools(r interruption.Replacement) []string {
 func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Replacement, full string, err error) {
 	r = o.replacement()
 	b.claims.start(o.instance)
-	if known, _ := b.claims.get(r.Name); known != nil {
+	if known, _ := b.claims.get(r.Name); known != nil && known.Labels[SettledLabel] == "" {
 		r, err = b.ours(ctx, o, r, known)
 		return r, "", err
 	}
@@ -111,6 +111,11 @@ func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Repla
 		claim, err := decodeClaim(u)
 		if err != nil {
 			return failed(r, err.Error()), "", nil
+		}
+		if claim.isOurs(o.instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
+			b.ledger.forget(r.Name)
+			o.former = string(claim.UID)
+			return b.place(ctx, o)
 		}
 		r, err = b.ours(ctx, o, r, claim)
 		return r, "", err
@@ -132,6 +137,11 @@ func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Repla
 	return r, "", nil
 }
 
+// isOurs reports whether the claim was made to replace the instance.
+func (c *nodeClaim) isOurs(instance string) bool {
+	return c.Labels[ReplacesLabel] == labelValue(instance)
+}
+
 // unknownOutcome reports whether the API server may have done what the call asked.
 func unknownOutcome(err error) bool {
 	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
@@ -151,7 +161,7 @@ func (b *Backend) notPlaced(r interruption.Replacement, err error) (interruption
 
 // ours answers for a claim that was there before we made it, as after a crash.
 func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
-	if claim.Labels[ReplacesLabel] != labelValue(o.instance) {
+	if !claim.isOurs(o.instance) {
 		return failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
 	}
 	b.claims.learn(claim.slim())

@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
@@ -96,6 +97,36 @@ func TestRecordGuardsAgainstASecondRequest(t *testing.T) {
 		wantState(t, c.request(&rec), provisioner.StateRequested, "")
 		c.condition("Launched", "True", "")
 		wantState(t, c.request(&rec), provisioner.StateLaunched, "")
+	})
+	bubble(t, "of an earlier interruption of the same instance", func(t *testing.T) {
+		c, rec := newCluster(t, Options{}), record()
+		for _, life := range []string{"first", "second"} {
+			r := c.request(&rec)
+			wantState(t, r, provisioner.StateRequested, "")
+			u, err := c.Tracker().Get(nodeClaimResource, "", r.Name)
+			if err != nil {
+				t.Fatalf("%s interruption: %v", life, err)
+			}
+			claim := u.(*unstructured.Unstructured).DeepCopy()
+			if claim.GetLabels()[SettledLabel] != "" || claim.GetLabels()[ReplacesLabel] != instance {
+				t.Errorf("%s interruption: replaced by %s with labels %v, whose room is taken", life, r.Name, claim.GetLabels())
+			}
+			again := rec
+			again.Replacement = nil // nobody lived to record it
+			if second := c.request(&again); second.Name != r.Name {
+				t.Errorf("%s interruption: asked for %s and %s", life, r.Name, second.Name)
+			}
+			// Its pods come, and the instance is back.
+			labels := claim.GetLabels()
+			labels[SettledLabel] = settledUsed
+			claim.SetLabels(labels)
+			claim.SetResourceVersion("9")
+			if err := c.Tracker().Update(nodeClaimResource, claim, ""); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			rec = record()
+		}
 	})
 	bubble(t, "somebody else's", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()

@@ -65,7 +65,7 @@ func (k *keeper) mayUnprotect(ctx context.Context, claim *nodeClaim, until time.
 		return true, nil
 	}
 	if claim.state() == provisioner.StateReady {
-		if pods, err := k.pods(ctx, claim); err != nil || pods >= claim.wanted() {
+		if pods, err := k.pods(ctx, claim, cached); err != nil || pods >= claim.wanted() {
 			return err == nil, err
 		}
 	}

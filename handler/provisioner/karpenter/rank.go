@@ -50,8 +50,12 @@ func (s situation) order(c candidate) claimOrder {
 	o.fit = fitTo(newShape(c.pool, s.source, s.node), s.need)
 	o.ask = requests(o.fit.need)
 	// Which instance type it will be is Karpenter's choice: a cheap one that fits, as
-	// the interrupted node's own type did.
-	o.size = atLeast(o.ask, s.node.Status.Capacity)
+	// the interrupted node's own type did. Its claim says what that has, with the kwok
+	// provider only what pods may have of it; the Node that we are given is lean, and does not.
+	o.size = o.ask
+	if s.claim != nil {
+		o.size = atLeast(atLeast(o.ask, s.claim.Status.Capacity), s.claim.Status.Allocatable)
+	}
 	o.until = s.protectedUntil(c.pool)
 	o.remark = s.remark
 	if n := o.fit.left(); n > 0 {

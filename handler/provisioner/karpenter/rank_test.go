@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -111,6 +110,7 @@ func TestAutomaticChoice(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pools  func(*testing.T) []runtime.Object
 		change func(*interruption.Record, *corev1.Node, *provisioner.Need)
+		claim  func(*unstructured.Unstructured) // of the interrupted node
 		pool   string
 		reason string
 	}{
@@ -146,10 +146,8 @@ func TestAutomaticChoice(t *testing.T) {
 			pools: func(t *testing.T) []runtime.Object {
 				return []runtime.Object{plain(t, "a", 40, set(map[string]any{"cpu": "107"}, "spec", "limits")), plain(t, "b", 1)}
 			},
-			change: func(_ *interruption.Record, n *corev1.Node, _ *provisioner.Need) {
-				n.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}
-			},
-			pool: "b",
+			claim: set("8", "status", "capacity", "cpu"), // what is known of a Node does not say
+			pool:  "b",
 		},
 		"pinned pods": {
 			pools: func(t *testing.T) []runtime.Object { return []runtime.Object{plain(t, "a", 40)} },
@@ -175,6 +173,13 @@ func TestAutomaticChoice(t *testing.T) {
 			c, rec, node, n := automatic(t, Options{}, tt.pools(t)...), record(), interruptedNode(), need()
 			if tt.change != nil {
 				tt.change(&rec, node, &n)
+			}
+			if tt.claim != nil {
+				claim := sourceNodeClaim()
+				tt.claim(claim)
+				if err := c.Tracker().Update(nodeClaimResource, claim, ""); err != nil {
+					t.Fatal(err)
+				}
 			}
 			r, err := c.p.Request(t.Context(), node, rec, n)
 			if err != nil || r.Pool != tt.pool && tt.reason == "" || !strings.Contains(r.Reason, tt.reason) || (tt.pool != "") != (r.State == provisioner.StateRequested) {

@@ -75,6 +75,7 @@ type Backend struct {
 	log      zerolog.Logger
 	refuse   refusals
 	requests *semaphore.Weighted // of atOnce
+	placing  *semaphore.Weighted // of nodesAtOnce
 
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
@@ -93,6 +94,7 @@ func New(opts Options) *Backend {
 		awake: make(chan struct{}),
 
 		requests: semaphore.NewWeighted(atOnce),
+		placing:  semaphore.NewWeighted(nodesAtOnce),
 	}
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify)
 	registerMetrics(opts.Registerer, b.cache)
@@ -107,9 +109,10 @@ func (b *Backend) Made(*corev1.Node) bool { return false }
 
 // Request makes the placeholders of the node's pods, or says how far they are:
 // Requested until the scheduler has found a place for one, Launched until all have
-// theirs, or have had it, on Nodes that are Ready. It also removes those whose pods' successors come;
-// for that it is to be called whenever a pod of the node changes, also when the
-// replacement is Ready.
+// theirs, or have had it, on Nodes that are Ready. Where those of many nodes are being
+// made it is Requested without a Name, and notifies when it is to be called again. It
+// also removes those whose pods' successors come; for that it is to be called whenever a
+// pod of the node changes, also when the replacement is Ready.
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	if prev := own(rec); prev != nil {
 		return b.follow(ctx, node, rec, need, *prev)
@@ -118,6 +121,12 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 	if o == nil {
 		return r, nil
 	}
+	if !b.placing.TryAcquire(1) {
+		b.lookAgain(node.Name)
+		r.Name = "" // nothing has been asked for yet
+		return r, nil
+	}
+	defer b.placing.Release(1)
 	return b.place(ctx, *o, r)
 }
 

@@ -26,6 +26,11 @@ const (
 	// placeholders are not in such haste that they may stand in the way of all else, such
 	// as the cordons and the renewal of the leader's lease.
 	atOnce = 16
+
+	// nodesAtOnce is for how many nodes placeholders are made at the same moment. That takes
+	// a while where a node has many pods, and its caller with it, who may have drains to
+	// attend to whose time has come. As many keep atOnce requests under way.
+	nodesAtOnce = 8
 )
 
 // recheck is how long the API server's refusal to have placeholders made is believed,

@@ -1,0 +1,66 @@
+package stories
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+)
+
+// A service is spread strictly over four zones, one pod in each, and three of its nodes are
+// interrupted. A replacement in any other zone than that of its node would be of no use to
+// the pod, and Karpenter would make another: each is in its node's zone, and there is no other.
+func TestReplacementIsInTheZoneOfItsPods(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true})
+	team := map[string]string{"team": "web"}
+	pools := []controlplane.PoolSpec{{Name: "fallback", Labels: team, Capacity: []string{controlplane.OnDemand}, Boot: 2 * time.Second}}
+	zones := []string{"test-zone-a", "test-zone-b", "test-zone-c", "test-zone-d"}
+	for _, zone := range zones {
+		pools = append(pools, controlplane.PoolSpec{
+			Name: zone, Labels: team, Zones: []string{zone}, Weight: 50,
+			Annotations: map[string]string{"spot-handler/fallback-nodepool": "fallback"},
+		})
+	}
+	s.must(s.cluster.CreatePools(s.ctx, pools...))
+	nodes := make([]*corev1.Node, len(zones))
+	for i, zone := range zones {
+		nodes[i] = s.node(zone)
+	}
+	s.service("web", len(zones), func(d *controlplane.DeploymentSpec) {
+		quick(d)
+		d.CPU, d.NodeSelector, d.Spread = "5", team, corev1.LabelTopologyZone
+	})
+	server, queue := s.sqs()
+	s.runQueue(server, queue, "--drain-strategy=hold")
+	for _, node := range nodes[1:] {
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-"+node.Name, controlplane.InstanceID(node.Name), time.Now()))
+	}
+	for _, node := range nodes[1:] {
+		s.waitGone(node.Name)
+	}
+	_, err := s.cluster.WaitReady(s.ctx, "default", "web", len(zones))
+	s.must(err)
+
+	list, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).List(s.ctx, metav1.ListOptions{})
+	s.must(err)
+	if n := len(list.Items); n != len(zones) {
+		t.Errorf("%d NodeClaims, want one in each of %d zones", n, len(zones))
+	}
+	for _, claim := range list.Items {
+		name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName")
+		for i, node := range nodes {
+			if !strings.HasSuffix(claim.GetName(), controlplane.InstanceID(node.Name)) {
+				continue
+			}
+			if got := s.lastSeen(name).Labels[corev1.LabelTopologyZone]; got != zones[i] {
+				t.Errorf("the node of %s was replaced in %s", zones[i], got)
+			}
+		}
+	}
+}
