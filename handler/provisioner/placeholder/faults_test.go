@@ -105,8 +105,11 @@ func TestBurstDoesNotHoldAllWhoAsk(t *testing.T) {
 		close(slow)
 		synctest.Wait()
 		for name, r := range later {
-			if r.State != provisioner.StateRequested || r.Name != "" || c.notified[name] == 0 {
-				t.Errorf("%s: %+v, notified %d times; want it Requested, without a name, and to be asked again", name, r, c.notified[name])
+			c.mu.Lock()
+			notified := c.notified[name]
+			c.mu.Unlock()
+			if r.State != provisioner.StateRequested || r.Name != "" || notified == 0 {
+				t.Errorf("%s: %+v, notified %d times; want it Requested, without a name, and to be asked again", name, r, notified)
 			}
 			var i int
 			if _, err := fmt.Sscanf(name, "node-%d", &i); err != nil {
