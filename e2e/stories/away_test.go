@@ -1,0 +1,83 @@
+package stories
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/handler/interruption"
+)
+
+// freeze has the API server answer nothing, on connections that stay open, until the
+// returned function is called, at the latest at the end of the story.
+func (s *story) freeze() (thaw func()) {
+	s.Helper()
+	for _, pid := range s.cluster.Processes {
+		program, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+		if err != nil || filepath.Base(program) != "kube-apiserver" {
+			continue
+		}
+		s.must(syscall.Kill(pid, syscall.SIGSTOP))
+		thaw = func() { _ = syscall.Kill(pid, syscall.SIGCONT) }
+		s.Cleanup(thaw)
+		return thaw
+	}
+	s.Fatal("no process of the control plane is its API server")
+	return nil
+}
+
+// A burst while the API server hangs: the leader gives up its lease before another could
+// have it, and no notice is lost, neither of the queue nor of the metadata service.
+func TestBurstWhileTheAPIServerHangs(t *testing.T) {
+	s := tell(t, controlplane.Options{})
+	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 21})
+	s.must(err)
+	server, queue := s.sqs()
+	leader := s.runQueue(server, queue)
+	s.waitLine(leader, "leading")
+	follower := s.runQueue(server, queue)
+	own := nodes[20]
+	imds := s.imds(own)
+	s.run(daemon.Options{Args: []string{"imds", "--node-name=" + own.Name, "--drain=false"}, IMDS: imds.URL})
+
+	thaw := s.freeze()
+	var messages []string
+	for i, node := range nodes[:20] {
+		messages = append(messages, queue.Send(daemon.EventBridge(daemon.SpotInterruption, fmt.Sprint("event-", i), controlplane.InstanceID(node.Name), time.Now())))
+	}
+	imds.Interrupt("terminate", time.Now().Add(2*time.Minute))
+	s.eventually("end of the leader", func() bool {
+		select {
+		case <-leader.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	if code := leader.ExitCode(); code != 1 {
+		t.Errorf("the leader ended with code %d, want 1", code)
+	}
+	for _, id := range messages {
+		if queue.Deleted(id) {
+			t.Fatal("a message was deleted while no record could be written")
+		}
+	}
+	thaw()
+
+	for _, node := range nodes {
+		s.waitRecord(node.Name, func(interruption.Record) bool { return true })
+	}
+	for _, id := range messages {
+		s.eventually("deletion of the message", func() bool { return queue.Deleted(id) })
+	}
+	s.waitLine(follower, "leading")
+	for _, node := range nodes[:20] {
+		s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
+	}
+}
