@@ -75,16 +75,6 @@ func managedTag(m *migration, s setting, _ string) {
 	m.mind(s.nameIn(m.given)+"=true (its default)", s.remark+". To look at it still: `--managed-tag="+tag+"`")
 }
 
-func cordonOnly(m *migration, s setting, value string) {
-	switch {
-	case !isTrue(value):
-	case m.mode == modeIMDS:
-		m.flag("drain", "false")
-	default:
-		m.lose(s.nameIn(m.given)+"="+value, s.remark)
-	}
-}
-
 // mindIf tells the remark of a setting that has the value.
 func mindIf(value string) func(*migration, setting, string) {
 	return func(m *migration, s setting, got string) {
