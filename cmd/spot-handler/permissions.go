@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -76,9 +77,16 @@ type reviewClient interface {
 	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
 }
 
+// reviewTimeout bounds the check. An API server that is well answers within milliseconds; one
+// that is not may hang, or put requests off by many seconds, and an interruption may be
+// under way.
+const reviewTimeout = 5 * time.Second
+
 // checkPermissions asks the API server about each and returns all that are missing,
-// as an error that wraps errUsage. Another error means that it could not be asked.
+// as an error that wraps errUsage. Another error means that it could not be asked in time.
 func checkPermissions(ctx context.Context, client reviewClient, list []permission) error {
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
 	missing := make([]error, len(list))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
