@@ -123,6 +123,9 @@ func deployment(t *testing.T, pod corev1.PodTemplateSpec) {
 	var spread []string
 	for _, c := range pod.Spec.TopologySpreadConstraints {
 		spread = append(spread, c.TopologyKey)
+		if c.TopologyKey == corev1.LabelHostname && (c.MinDomains == nil || *c.MinDomains < 1) {
+			t.Errorf("replicas may share a host: %+v", c)
+		}
 	}
 	if want := []string{corev1.LabelHostname, corev1.LabelTopologyZone}; !slices.Equal(spread, want) {
 		t.Errorf("spread over %v, want %v", spread, want)
