@@ -90,6 +90,10 @@ func daemonSet(t *testing.T, mode string, pod corev1.PodTemplateSpec) {
 	if (c.Ports[0].HostPort != 0) != pod.Spec.HostNetwork {
 		t.Errorf("host network %t, and host port %d", pod.Spec.HostNetwork, c.Ports[0].HostPort)
 	}
+	// Else a webhook's receiver, or its proxy, in the cluster could not be found.
+	if pod.Spec.HostNetwork != (pod.Spec.DNSPolicy == corev1.DNSClusterFirstWithHostNet) {
+		t.Errorf("host network %t, and DNS policy %q", pod.Spec.HostNetwork, pod.Spec.DNSPolicy)
+	}
 	for _, e := range c.Env {
 		if strings.HasPrefix(e.Name, "AWS_") {
 			t.Errorf("the DaemonSet has %s: it has no business with AWS", e.Name)
