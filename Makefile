@@ -3,7 +3,7 @@
 # make demo    an interruption, start to end, live in this terminal
 # make bench   the figures of the README, each beside the raw limit of this machine
 # make lint    vet and gofmt
-# make image   a container image, with buildah or docker
+# make image   a container image, with buildah or docker, for PLATFORM
 # make chart   copy alerts and dashboard into the chart, and pack it into dist/
 #
 # test, demo and bench build the control plane once (about 9 minutes on 2 cores), test and
@@ -42,10 +42,13 @@ bench:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
 	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./e2e/bench
 
+# Of several platforms, as in PLATFORM=linux/amd64,linux/arm64, buildah makes a list only
+# with --manifest, and adds to one that is there.
 image:
-	@if command -v buildah >/dev/null; then tool="buildah build --build-arg BUILDPLATFORM=linux/$$(go env GOHOSTARCH)"; \
+	@name=-t; if command -v buildah >/dev/null; then tool="buildah build --build-arg BUILDPLATFORM=linux/$$(go env GOHOSTARCH)"; \
+	case '$(PLATFORM)' in *,*) name=--manifest; buildah rmi $(IMAGE) >/dev/null 2>&1;; esac; \
 	else tool='docker build'; fi; set -x; \
-	$$tool --platform $(PLATFORM) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) -t $(IMAGE) .
+	$$tool --platform $(PLATFORM) --build-arg VERSION=$(VERSION) --build-arg COMMIT=$(COMMIT) $$name $(IMAGE) .
 
 # A chart holds no files from outside: these are copies, which a test compares.
 chart:

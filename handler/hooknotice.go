@@ -75,13 +75,13 @@ func (h *Handler) launched(ctx context.Context, n interruption.Notice, node *cor
 // is otherwise: at once where that is not allowed, which is how the role says that a group
 // is of another cluster, else after until.
 func (h *Handler) completeNow(ctx context.Context, n interruption.Notice, otherwise interruption.Verdict, until time.Time) (interruption.Verdict, error) {
-	err := h.opts.Lifecycle.Hooks.Complete(ctx, n.InstanceID, *n.Hook)
+	name, complete := n.NodeName, h.opts.Lifecycle.Hooks.CompleteUnknown
+	if node, ok := h.opts.Index.Find(n); ok {
+		name, complete = node.Name, h.opts.Lifecycle.Hooks.Complete
+	}
+	err := complete(ctx, n.InstanceID, *n.Hook)
 	switch {
 	case err == nil, gone(err):
-		name := n.NodeName
-		if node, ok := h.opts.Index.Find(n); ok {
-			name = node.Name
-		}
 		tellCompleted(h.opts.Logger, name, interruption.NewRecord(n), *n.Hook, err)
 		return interruption.Completed, nil
 	case errors.Is(err, lifecycle.ErrDenied), time.Now().After(until):

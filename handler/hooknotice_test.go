@@ -43,8 +43,8 @@ func TestHookOfAnUnknownInstance(t *testing.T) {
 		if v := accept(t, h, n); v != interruption.Unknown {
 			t.Errorf("verdict %s after the longest timeout of a hook", v)
 		}
-		if f.patches != 0 || len(hooks.seen().completed) != 1 {
-			t.Errorf("%d patches, completed %v", f.patches, hooks.seen().completed)
+		if done := hooks.seen(); f.patches != 0 || len(done.completed) != 1 || done.unknown != done.asked {
+			t.Errorf("%d patches, %+v", f.patches, done)
 		}
 	})
 }
@@ -93,8 +93,8 @@ func TestHookOfALaunch(t *testing.T) {
 		})); v != interruption.Unknown {
 			t.Errorf("too late, no node: verdict %s", v)
 		}
-		if _, has := f.raw(t); has || len(hooks.seen().completed) != 1 {
-			t.Errorf("record there: %t, completed %v", has, hooks.seen().completed)
+		if _, has := f.raw(t); has || len(hooks.seen().completed) != 1 || hooks.seen().unknown != 0 {
+			t.Errorf("record there: %t, %+v", has, hooks.seen())
 		}
 	})
 }

@@ -23,6 +23,8 @@ type Hooks interface {
 	Heartbeat(ctx context.Context, instance string, h interruption.Hook) error
 	// Complete has it wait no longer.
 	Complete(ctx context.Context, instance string, h interruption.Hook) error
+	// CompleteUnknown is Complete for an instance that is no Node of this cluster.
+	CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error
 }
 
 // HookOptions say how lifecycle hooks are answered.

@@ -31,6 +31,7 @@ type fakeHooks struct {
 type calls struct {
 	beats     []time.Time
 	asked     int // to wait no longer
+	unknown   int // the same, of an instance that is no Node
 	completed []string
 }
 
@@ -79,6 +80,13 @@ func (f *fakeHooks) Complete(_ context.Context, instance string, h interruption.
 	defer f.mu.Unlock()
 	f.done.completed = append(f.done.completed, instance+" "+h.Name)
 	return nil
+}
+
+func (f *fakeHooks) CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error {
+	f.mu.Lock()
+	f.done.unknown++
+	f.mu.Unlock()
+	return f.Complete(ctx, instance, h)
 }
 
 // hooked is the message about a hook that the group began to wait at a second ago.

@@ -78,7 +78,7 @@ var settings = []setting{
 	{variable: "TAINT_NODE", value: "taintNode", fallback: "false", here: "always", convert: mindIf("true"),
 		remark: "the taint is `spot-handler/interrupted=<kind>:NoSchedule`, not `aws-node-termination-handler/...`; pods that tolerate it stay on the node"},
 	{variable: "TAINT_EFFECT", fallback: "NoSchedule", remark: "`NoSchedule` is the only one: any other would evict pods at the wrong time, or not keep new ones away"},
-	{variable: "ENABLE_OUT_OF_SERVICE_TAINT", value: "enableOutOfServiceTaint", fallback: "false", remark: "set on a node that still runs, this taint ends all pods at once and detaches their volumes; here their volumes are waited for"},
+	{variable: "ENABLE_OUT_OF_SERVICE_TAINT", value: "enableOutOfServiceTaint", fallback: "false", here: "on `terminated`", remark: "set only when EC2 has said that the instance is terminated: on a node that still runs this taint ends all pods at once and detaches their volumes"},
 	{variable: "EXCLUDE_FROM_LOAD_BALANCERS", value: "excludeFromLoadBalancers", fallback: "false", here: "always, where the instance is sure to end", harmless: "*"},
 	{variable: "DELETE_LOCAL_DATA", value: "deleteLocalData", fallback: "true", here: "always", remark: "pods with `emptyDir` are moved too: their data ends with the instance in any case"},
 	{variable: "IGNORE_DAEMON_SETS", value: "ignoreDaemonSets", fallback: "true", here: "always", remark: "pods of DaemonSets stay"},

@@ -205,6 +205,11 @@ func TestMigrateOfDefaults(t *testing.T) {
 			t.Errorf("no %q in:\n%s", want, off)
 		}
 	}
+	for _, mode := range []string{"NODE_NAME=a\n", "ENABLE_SQS_TERMINATION_DRAINING=true\n"} {
+		if cordon := migrated(t, mode+"CORDON_ONLY=true\n"); !strings.Contains(cordon, "--cordon-only=true") || strings.Contains(cordon, "--drain=false") {
+			t.Errorf("not cordoned only:\n%s", cordon)
+		}
+	}
 	chart := migrated(t, "logLevel: debug\n")
 	if !strings.Contains(chart, "mode: imds") || strings.Contains(chart, "watchLifecycle: false") {
 		t.Errorf("not the chart's own default of lifecycle hooks, which is on:\n%s", chart)

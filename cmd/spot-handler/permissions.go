@@ -79,7 +79,7 @@ type reviewClient interface {
 
 // permissionTimeout is for all of the questions together, which take milliseconds: before
 // they are answered nothing works, not even the liveness probe.
-const permissionTimeout = 10 * time.Second
+const permissionTimeout = 5 * time.Second
 
 // checkPermissions asks the API server about each and returns all that are missing,
 // as an error that wraps errUsage. Another error means that it could not be asked.

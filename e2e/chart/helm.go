@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,7 +50,14 @@ func Dir() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return filepath.Join(checkout, "deploy", "chart"), nil
+	dir := filepath.Join(checkout, "deploy", "chart")
+	// The go command notices what a test reads, and not what Helm reads for it: without this
+	// a result would come from its cache though the chart has changed.
+	err = filepath.WalkDir(dir, func(_ string, _ fs.DirEntry, err error) error { return err })
+	if err != nil {
+		return "", fmt.Errorf("read chart: %w", err)
+	}
+	return dir, nil
 }
 
 // Run runs Helm against the cluster of the kubeconfig, or none where that is empty, and

@@ -90,6 +90,10 @@ func daemonSet(t *testing.T, mode string, pod corev1.PodTemplateSpec) {
 	if (c.Ports[0].HostPort != 0) != pod.Spec.HostNetwork {
 		t.Errorf("host network %t, and host port %d", pod.Spec.HostNetwork, c.Ports[0].HostPort)
 	}
+	// Else a webhook's receiver, or its proxy, in the cluster could not be found.
+	if pod.Spec.HostNetwork != (pod.Spec.DNSPolicy == corev1.DNSClusterFirstWithHostNet) {
+		t.Errorf("host network %t, and DNS policy %q", pod.Spec.HostNetwork, pod.Spec.DNSPolicy)
+	}
 	for _, e := range c.Env {
 		if strings.HasPrefix(e.Name, "AWS_") {
 			t.Errorf("the DaemonSet has %s: it has no business with AWS", e.Name)
@@ -123,6 +127,9 @@ func deployment(t *testing.T, pod corev1.PodTemplateSpec) {
 	var spread []string
 	for _, c := range pod.Spec.TopologySpreadConstraints {
 		spread = append(spread, c.TopologyKey)
+		if c.TopologyKey == corev1.LabelHostname && (c.MinDomains == nil || *c.MinDomains < 1) {
+			t.Errorf("replicas may share a host: %+v", c)
+		}
 	}
 	if want := []string{corev1.LabelHostname, corev1.LabelTopologyZone}; !slices.Equal(spread, want) {
 		t.Errorf("spread over %v, want %v", spread, want)

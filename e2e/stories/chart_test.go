@@ -84,6 +84,28 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 			t.Errorf("%s: %s", c.Name, out)
 		}
 	}
+
+	// A third replica waits for a third host.
+	_, err = helms[len(helms)-1].Install(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("queue", map[string]any{"queue.replicas": 3})})
+	s.must(err)
+	_, err = s.cluster.WaitPods(s.ctx, namespace, "app.kubernetes.io/name=spot-handler", func(pods []*corev1.Pod) bool {
+		settled, hosts := 0, []string{}
+		for _, p := range pods {
+			if p.Spec.NodeName != "" {
+				hosts = append(hosts, p.Spec.NodeName)
+			}
+			for _, c := range p.Status.Conditions {
+				if c.Type == corev1.PodScheduled {
+					settled++
+				}
+			}
+		}
+		if settled == 3 && len(hosts) != 2 {
+			t.Errorf("three replicas are on %v, want one on each of two hosts and one that waits", hosts)
+		}
+		return settled == 3
+	})
+	s.must(err)
 }
 
 // podsOfChart waits until as many pods of each component are ready, and none other is

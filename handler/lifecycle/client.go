@@ -78,7 +78,21 @@ func New(opts Options) *Client {
 // end of an instance that could not be drained, as it ends either way.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html
 func (c *Client) Complete(ctx context.Context, instance string, h interruption.Hook) error {
-	return c.call(ctx, complete, h.Group, func(ctx context.Context) error {
+	if h.Launching {
+		return c.complete(ctx, completeLaunch, instance, h)
+	}
+	return c.complete(ctx, complete, instance, h)
+}
+
+// CompleteUnknown is Complete for an instance that is no Node of this cluster. That it is
+// not allowed is how the role says that the group is another cluster's: it is no fault, and
+// is counted apart from those.
+func (c *Client) CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error {
+	return c.complete(ctx, completeUnknown, instance, h)
+}
+
+func (c *Client) complete(ctx context.Context, a action, instance string, h interruption.Hook) error {
+	return c.call(ctx, a, h.Group, func(ctx context.Context) error {
 		_, err := c.api.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
 			AutoScalingGroupName: &h.Group, LifecycleHookName: &h.Name, LifecycleActionToken: token(h),
 			InstanceId: &instance, LifecycleActionResult: aws.String("CONTINUE"),
@@ -121,10 +135,10 @@ func (c *Client) call(ctx context.Context, a action, group string, do func(conte
 	result := awsfault.Of(err)
 	c.metrics.actions.WithLabelValues(a.label, string(result)).Inc()
 	reason, hopeless := awsfault.Hopeless(err)
-	switch first := c.deny(a.call+" "+group, hopeless); {
+	switch first := c.deny(a.label+" "+group, hopeless); {
 	case hopeless:
 		if first {
-			c.log.Error().Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)
+			c.log.WithLevel(a.level).Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)
 		}
 		return fmt.Errorf("%w: %w", ErrDenied, err)
 	case result == awsfault.Refused:

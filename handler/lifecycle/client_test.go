@@ -171,6 +171,32 @@ func TestFailures(t *testing.T) {
 	}
 }
 
+// A role that is bound to the cluster's groups refuses those of others, of which every
+// cluster is told: that is no fault of the role, and not counted as one.
+func TestRefusedForAnotherClustersGroup(t *testing.T) {
+	g := waiting(t)
+	g.cloud.Fail(asgemu.Fault{Effect: asgemu.AccessDenied})
+	for range 3 {
+		if err := g.CompleteUnknown(t.Context(), instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) {
+			t.Errorf("%v, want ErrDenied", err)
+		}
+	}
+	if n := strings.Count(g.log.String(), "\n"); n != 1 || strings.Contains(g.log.String(), `"level":"error"`) {
+		t.Errorf("said %d times, want once and no error: %s", n, g.log)
+	}
+	if g.counted(t, "complete", "access_denied") != 0 || g.counted(t, "complete_unknown", "access_denied") != 3 {
+		t.Error("counted as of an own node")
+	}
+	if err := g.Complete(t.Context(), instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) || !strings.Contains(g.log.String(), `"level":"error"`) {
+		t.Errorf("an own node's, after that: %v: %s", err, g.log)
+	}
+	g.hook.Launching = true
+	if err := g.Complete(t.Context(), instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) || g.counted(t, "complete_launch", "access_denied") != 1 ||
+		!strings.Contains(g.log.String(), "cannot complete launch hooks") {
+		t.Errorf("an own node's that starts: %v: %s", err, g.log)
+	}
+}
+
 // A group that waits for hundreds of instances is answered in some calls at a time.
 func TestCallsAtOnce(t *testing.T) {
 	g := waiting(t)

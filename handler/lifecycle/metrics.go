@@ -3,21 +3,32 @@ package lifecycle
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/rs/zerolog"
 
 	"spot-handler/handler/awsfault"
 )
 
-// action is one of the calls: as IAM and as the metric names it, and what is logged when
-// it is not allowed.
-type action struct{ call, label, denied string }
+// action is one of the calls: as IAM and as the metric names it, and what is logged, and
+// how loud, when it is not allowed.
+type action struct {
+	call, label, denied string
+	level               zerolog.Level
+}
 
 var (
 	complete = action{"CompleteLifecycleAction", "complete",
-		"cannot complete lifecycle hooks: groups wait until the hook's timeout; allow the action, for groups with the cluster's tag"}
+		"cannot complete lifecycle hooks: groups wait until the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
+	// Told apart, as one that does not go into service is missed at once.
+	completeLaunch = action{"CompleteLifecycleAction", "complete_launch",
+		"cannot complete launch hooks: instances do not go into service before the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
+	// Likewise, as a role that is bound to the cluster's groups refuses those of others
+	// every day.
+	completeUnknown = action{"CompleteLifecycleAction", "complete_unknown",
+		"lifecycle hook of an instance that is no Node is left: the group is another's, or lacks the cluster's tag", zerolog.InfoLevel}
 	heartbeat = action{"RecordLifecycleActionHeartbeat", "heartbeat",
-		"cannot prolong lifecycle hooks: nodes are drained within the hook's timeout; allow the action, for groups with the cluster's tag"}
+		"cannot prolong lifecycle hooks: nodes are drained within the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
 	describe = action{"DescribeLifecycleHooks", "describe",
-		"cannot read lifecycle hooks: --hook-timeout is taken for their timeout; allow the action"}
+		"cannot read lifecycle hooks: --hook-timeout is taken for their timeout; allow the action", zerolog.ErrorLevel}
 )
 
 type metrics struct {
@@ -29,7 +40,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "spot_handler_lifecycle_actions_total",
 		Help: "Calls about lifecycle hooks, by what came of them. invalid: the group did not wait at the hook any more.",
 	}, []string{"action", "result"})}
-	for _, a := range []action{complete, heartbeat, describe} {
+	for _, a := range []action{complete, completeLaunch, completeUnknown, heartbeat, describe} {
 		for _, r := range awsfault.Results() {
 			m.actions.WithLabelValues(a.label, string(r))
 		}
