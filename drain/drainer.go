@@ -266,6 +266,8 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	if !s.callOff() || !s.synced() {
 		return Result{}, false, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, evictTimeout) // the caller's workers are few
+	defer cancel()
 	// The watch may not have shown yet what was released a moment ago.
 	if err := d.rejoinAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
 		return Result{}, false, err

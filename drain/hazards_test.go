@@ -341,3 +341,22 @@ func TestBegun(t *testing.T) {
 		}
 	})
 }
+
+// A call-off that the API server does not answer comes back, to be made again.
+func TestCallOffHoldsNobodyUp(t *testing.T) {
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/replicasets/web-abc12") {
+				<-r.Context().Done()
+				return r.Context().Err()
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		start := time.Now()
+		if _, done, err := s.d.CallOff(s.Context(), "node-a"); done || err == nil || time.Since(start) > evictTimeout {
+			s.Errorf("done %v, %v after %s, want an error within %s", done, err, time.Since(start), evictTimeout)
+		}
+	})
+}
