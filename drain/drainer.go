@@ -48,8 +48,7 @@ type Options struct {
 
 	Events Events
 
-	// Workers is how many requests are under way at the same time, besides those that take
-	// longer than a second; 32 where it is zero.
+	// Workers is how many requests are under way at most; 32 where it is zero.
 	Workers int
 
 	Registerer prometheus.Registerer
@@ -114,7 +113,7 @@ func (d *Drainer) Run(ctx context.Context) error {
 		if !ok {
 			break
 		}
-		requests.Go(func() { d.pace.run(func() (busy bool) { return d.attempt(ctx, t) }) })
+		requests.Go(func() { d.pace.end(d.attempt(ctx, t)) })
 	}
 	requests.Wait()
 	d.mu.Lock()

@@ -2,7 +2,6 @@ package drain
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -224,33 +223,6 @@ func TestRetryAfterEndsAtTheLatestStart(t *testing.T) {
 		if n := s.api.count("POST", "/eviction"); n != 2 {
 			s.Errorf("%d tries at the latest start, want 2", n)
 		}
-	})
-}
-
-// An admission webhook that does not answer, for some of the pods, does not hold up others.
-func TestSlowEvictions(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
-		for i := range 12 {
-			f.pod(pod(fmt.Sprint("a-slow-", i), withGrace(30)))
-			f.pod(pod(fmt.Sprint("b-", i), withGrace(30)))
-		}
-		f.hold = func(r *http.Request) error {
-			if strings.Contains(r.URL.Path, "slow") {
-				<-r.Context().Done()
-				return r.Context().Err()
-			}
-			return nil
-		}
-	}, func(s *scene) {
-		s.until(5 * time.Second)
-		s.api.mu.Lock()
-		n := len(s.api.requests)
-		s.api.mu.Unlock()
-		if n != 12 {
-			s.Errorf("%d pods evicted in 5 s beside those that take for ever, want 12", n)
-		}
-		s.d.Forget("node-a")
-		s.pass(evictTimeout) // those that are under way are not broken off
 	})
 }
 
