@@ -48,8 +48,7 @@ type Options struct {
 
 	Events Events
 
-	// Workers is how many requests are under way at the same time, besides those that take
-	// longer than a second; 32 where it is zero.
+	// Workers is how many requests are under way at most; 32 where it is zero.
 	Workers int
 
 	Registerer prometheus.Registerer
@@ -114,7 +113,7 @@ func (d *Drainer) Run(ctx context.Context) error {
 		if !ok {
 			break
 		}
-		requests.Go(func() { d.pace.run(func() (busy bool) { return d.attempt(ctx, t) }) })
+		requests.Go(func() { d.pace.end(d.attempt(ctx, t)) })
 	}
 	requests.Wait()
 	d.mu.Lock()
@@ -266,6 +265,8 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	if !s.callOff() || !s.synced() {
 		return Result{}, false, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, evictTimeout) // the caller's workers are few
+	defer cancel()
 	// The watch may not have shown yet what was released a moment ago.
 	if err := d.rejoinAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
 		return Result{}, false, err

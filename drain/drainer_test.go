@@ -272,6 +272,17 @@ func TestCallOff(t *testing.T) {
 			}
 		})
 	})
+	t.Run("and its budget keeps it", func(t *testing.T) {
+		stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
+			s.api.remove("/apis/apps/v1/namespaces/shop/replicasets/web-abc12")
+			s.api.mu.Lock()
+			s.api.answer = func(string, string, map[string]any) (int, any) { return http.StatusTooManyRequests, refusal(0) }
+			s.api.mu.Unlock()
+			if _, done, err := s.d.CallOff(s.Context(), "node-a"); err != nil || !done {
+				s.Fatalf("done %v, %v; want the node to be as it was all the same", done, err)
+			}
+		})
+	})
 }
 
 func TestSweep(t *testing.T) {

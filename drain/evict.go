@@ -84,8 +84,11 @@ func (d *Drainer) releaseNow(ctx context.Context, t *task, decision Decision) an
 		d.surges.settle(decision.Pod)
 		answer := classify(err)
 		if answer.outcome == refused { // by admission: it is held, as any other
-			d.log(t).Warn().Err(err).Msg("release pod; it is not surged")
-			t.session.note(func() { t.state.task, t.state.fixed = nil, answer.reason })
+			level := zerolog.WarnLevel
+			if t.session.fix(t.state, answer.reason) {
+				level = zerolog.DebugLevel // said of another
+			}
+			d.log(t).WithLevel(level).Err(err).Msg("release pod; it is not surged")
 			d.opts.Notify(t.session.node)
 			return answer
 		}

@@ -2,7 +2,6 @@ package drain
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -227,33 +226,6 @@ func TestRetryAfterEndsAtTheLatestStart(t *testing.T) {
 	})
 }
 
-// An admission webhook that does not answer, for some of the pods, does not hold up others.
-func TestSlowEvictions(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
-		for i := range 12 {
-			f.pod(pod(fmt.Sprint("a-slow-", i), withGrace(30)))
-			f.pod(pod(fmt.Sprint("b-", i), withGrace(30)))
-		}
-		f.hold = func(r *http.Request) error {
-			if strings.Contains(r.URL.Path, "slow") {
-				<-r.Context().Done()
-				return r.Context().Err()
-			}
-			return nil
-		}
-	}, func(s *scene) {
-		s.until(5 * time.Second)
-		s.api.mu.Lock()
-		n := len(s.api.requests)
-		s.api.mu.Unlock()
-		if n != 12 {
-			s.Errorf("%d pods evicted in 5 s beside those that take for ever, want 12", n)
-		}
-		s.d.Forget("node-a")
-		s.pass(evictTimeout) // those that are under way are not broken off
-	})
-}
-
 // That a pod is held back is told once, whatever other errors come between.
 func TestBlockedIsToldOnce(t *testing.T) {
 	var tries atomic.Int64
@@ -338,6 +310,25 @@ func TestBegun(t *testing.T) {
 		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
 		if !s.now().Begun || s.api.count("POST", "/eviction") != 0 {
 			s.Error("not begun when the replacement is ready")
+		}
+	})
+}
+
+// A call-off that the API server does not answer comes back, to be made again.
+func TestCallOffHoldsNobodyUp(t *testing.T) {
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/replicasets/web-abc12") {
+				<-r.Context().Done()
+				return r.Context().Err()
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		start := time.Now()
+		if _, done, err := s.d.CallOff(s.Context(), "node-a"); done || err == nil || time.Since(start) > evictTimeout {
+			s.Errorf("done %v, %v after %s, want an error within %s", done, err, time.Since(start), evictTimeout)
 		}
 	})
 }

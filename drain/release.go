@@ -47,7 +47,8 @@ func (d *Drainer) release(ctx context.Context, pod *corev1.Pod, now time.Time) e
 
 // rejoin puts a released pod's labels back: its ReplicaSet takes it back and drops the
 // successor, or the pod where there are too many. Without its ReplicaSet the pod would run
-// on with nobody to own it, so it is evicted.
+// on with nobody to own it, so it is evicted; where its budget refuses that it stays, and
+// Sweep finds it again.
 func (d *Drainer) rejoin(ctx context.Context, pod *corev1.Pod) error {
 	of := releaseOf(pod)
 	set, err := d.opts.Dynamic.Resource(replicaSetResource).Namespace(pod.Namespace).Get(ctx, of.ReplicaSet, metav1.GetOptions{})
@@ -55,6 +56,11 @@ func (d *Drainer) rejoin(ctx context.Context, pod *corev1.Pod) error {
 	case apierrors.IsNotFound(err), err == nil && set.GetUID() != of.UID:
 		answer := classify(postEviction(ctx, d.opts.Pods, Decision{Pod: pod}))
 		d.metrics.evictions.WithLabelValues(answer.code()).Inc()
+		if answer.outcome == refused {
+			d.opts.Logger.Warn().Str("pod", pod.Namespace+"/"+pod.Name).Str("reason", answer.reason).
+				Msg("pod was released, its ReplicaSet is gone, and it cannot be evicted")
+			return nil
+		}
 		if answer.outcome != evicted && answer.outcome != podGone {
 			return fmt.Errorf("evict pod %s/%s, whose ReplicaSet is gone: %s", pod.Namespace, pod.Name, answer.reason)
 		}

@@ -102,97 +102,6 @@ func (s *session) pods() []*corev1.Pod {
 	return pods
 }
 
-// situation gathers what a plan is made from, and has looked up what is missing.
-func (s *session) situation(in Interruption) Situation {
-	d := s.drainer
-	sit := Situation{
-		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
-		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Blocked: map[string]BlockedPolicy{},
-	}
-	sit.Refused, sit.Fixed = s.denied()
-	notify := func() { d.opts.Notify(s.node) }
-	p := planner{Situation: sit}
-	namespaces := map[string]bool{}
-	for _, pod := range sit.Pods {
-		if p.notOurs(pod) != "" {
-			continue
-		}
-		if !namespaces[pod.Namespace] {
-			namespaces[pod.Namespace] = true
-			d.budgets.use(s.ctx, s.node, pod.Namespace)
-			sit.Budgets = append(sit.Budgets, d.budgets.list(pod.Namespace)...)
-		}
-		if sit.Refused[pod.UID] {
-			if own, ok := d.blocked.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok {
-				sit.Blocked[pod.Namespace] = own
-			}
-		}
-		if name := DeploymentOf(pod); name.Name != "" && (released(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod) == "") {
-			d.surges.use(s.ctx, s.node, name)
-			// A budget that is not known may select by what a release changes.
-			if w, ok := d.surges.workload(name); ok && d.budgets.synced(pod.Namespace) {
-				sit.Workloads[name] = w
-			}
-			for _, name := range claimsOf(pod) {
-				if c, ok := d.claims.get(s.ctx, name, notify); ok {
-					sit.Shared[name] = c.shared
-				}
-			}
-		}
-	}
-	return sit
-}
-
-// denied are the pods whose eviction was refused, and those that may not be released.
-func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	refused, fixed = map[types.UID]bool{}, map[types.UID]string{}
-	for uid, t := range s.tracked {
-		if t.refusal != "" {
-			refused[uid] = true
-		}
-		if t.fixed != "" {
-			fixed[uid] = t.fixed
-		}
-	}
-	return refused, fixed
-}
-
-// lookFor is how long a first plan waits for what is to be known of the pods'
-// Deployments, so that it can say which pods are surged.
-const lookFor = 500 * time.Millisecond
-
-func (s *session) view(now time.Time, in Interruption) (View, bool) {
-	sit := s.situation(in)
-	v := View{Plan: Plan(now, sit), Surged: map[types.UID]bool{}}
-	complete := true
-	p := planner{Situation: sit}
-	for _, d := range v.Plan {
-		switch {
-		case d.Moves():
-			v.Moving = append(v.Moving, d.Pod)
-			if d.Surge {
-				v.Surged[d.Pod.UID] = true
-				complete = complete && p.known(d.Pod)
-			}
-		case IsDaemon(d.Pod):
-			v.Daemons = append(v.Daemons, d.Pod)
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.known.IsZero() {
-		s.known = now
-		s.drainer.starts.stale()
-		if !complete {
-			time.AfterFunc(lookFor, func() { s.drainer.opts.Notify(s.node) })
-		}
-	}
-	return v, complete || now.Sub(s.known) >= lookFor
-}
-
 // advance plans anew and returns the tasks that are due and not under way yet.
 func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	view, _ := s.view(now, in)
@@ -305,23 +214,6 @@ func (s *session) task(t *tracked, d Decision) *task {
 	return &task{session: s, pod: d.Pod, state: t, latest: d.At, volumes: hasVolumes(d.Pod), workload: d.workload}
 }
 
-// decision is the present plan for a pod whose task has come to the head of the queue:
-// the deadline, the pod or its Deployment may have changed since it was put there.
-func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
-	obj, ok, err := s.store.Get(pod)
-	if err != nil || !ok {
-		return Decision{}, false
-	}
-	current, ok := obj.(*corev1.Pod)
-	if !ok || current.UID != pod.UID {
-		return Decision{}, false
-	}
-	s.mu.Lock()
-	in := s.in
-	s.mu.Unlock()
-	return newPlanner(now, s.situation(in)).decide(current), true
-}
-
 // enter begins a step of a task, unless the drain has ended or was called off.
 func (s *session) enter() bool {
 	s.mu.Lock()
@@ -390,6 +282,17 @@ func (s *session) isReleased(pod *corev1.Pod) bool {
 	}
 	current, ok := obj.(*corev1.Pod)
 	return ok && released(current)
+}
+
+// fix notes that a pod may not be released, and reports whether that is so of others.
+func (s *session) fix(pod *tracked, reason string) (others bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tracked {
+		others = others || t.fixed != ""
+	}
+	pod.task, pod.fixed = nil, reason
+	return others
 }
 
 // note changes what is known of a pod.
