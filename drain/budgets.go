@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/drain/rewatch"
 )
 
 // budgets watches the disruption budgets of the namespaces whose pods have to leave. They
@@ -73,7 +75,7 @@ func (b *budgets) start(ctx context.Context, namespace string) *watchedBudgets {
 	}
 	w := &watchedBudgets{stop: cancel, users: map[string]struct{}{}}
 	w.store, w.controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: patient(cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()), b.logger),
+		ListerWatcher: rewatch.Soon(cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()), b.logger),
 		ObjectType:    &policyv1.PodDisruptionBudget{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    changed,

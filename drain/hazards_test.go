@@ -12,6 +12,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain/rewatch"
 )
 
 // What goes wrong around a drain.
@@ -131,32 +133,12 @@ func TestOutage(t *testing.T) {
 			return nil
 		}
 	}, func(s *scene) {
-		s.until(outage + 2*longestPatience)
+		s.until(outage + 2*rewatch.Longest)
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
-			s.Errorf("%d evictions %s after the API server is back, want 1", n, 2*longestPatience)
+			s.Errorf("%d evictions %s after the API server is back, want 1", n, 2*rewatch.Longest)
 		}
 	})
 }
-
-// What the API server means with its error is the informer's to know.
-func TestAway(t *testing.T) {
-	tooLarge := &metav1.Status{Code: http.StatusGatewayTimeout, Details: &metav1.StatusDetails{
-		Causes: []metav1.StatusCause{{Type: metav1.CauseTypeResourceVersionTooLarge}},
-	}}
-	for code, want := range map[int32]bool{500: true, 503: true, 429: true, 410: false, 422: false, 403: false} {
-		if got := away(statusError{metav1.Status{Code: code}}); got != want {
-			t.Errorf("%d: away %v, want %v", code, got, want)
-		}
-	}
-	if away(statusError{*tooLarge}) {
-		t.Error("a resource version that is too large counts as no answer")
-	}
-}
-
-type statusError struct{ status metav1.Status }
-
-func (e statusError) Error() string         { return e.status.Message }
-func (e statusError) Status() metav1.Status { return e.status }
 
 // A drain is called off in the moment in which a pod has been released, and the watch has
 // not shown it.

@@ -11,6 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/drain/rewatch"
 )
 
 // session is the drain of one node: a watch of its pods, and what has become of
@@ -56,7 +58,7 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s.ctx, s.stop = context.WithCancel(ctx)
 	notify := func() { d.opts.Notify(node) }
 	s.store, s.controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: patient(cache.NewFilteredListWatchFromClient(d.opts.Pods, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
+		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(d.opts.Pods, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 		}), d.opts.Logger),
 		ObjectType: &corev1.Pod{},

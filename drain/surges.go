@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/drain/rewatch"
 )
 
 // settleFor is how long a Deployment's changes are collected before they are acted on: a
@@ -235,7 +237,7 @@ func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	changed := func() { of.update(func() {}) }
 	var controller cache.Controller
 	of.store, controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: patient(cache.NewFilteredListWatchFromClient(of.set.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
+		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(of.set.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
 			o.LabelSelector = selector
 		}), of.set.logger),
 		ObjectType: &corev1.Pod{},

@@ -237,7 +237,7 @@ func newTestHandler(t *testing.T, f *fakeNodes, change func(*Options)) *Handler 
 // newStandby returns a handler that does not run, with its index running and synced.
 func newStandby(t *testing.T, f *fakeNodes, change func(*Options)) *Handler {
 	t.Helper()
-	index := nodes.New(f, "")
+	index := nodes.New(f, "", zerolog.Nop())
 	o := Options{
 		Nodes: f, Index: index, Events: fakeEvents{}, Rebalance: RebalanceReplace, ReleaseNode: true,
 		Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),

@@ -8,23 +8,24 @@ import (
 )
 
 // Imports point one way: sources and drain know nothing of each other nor of the
-// handler, and only the leaf is everybody's. The generated clientset stays out, as
+// handler, and only the leaves are everybody's. The generated clientset stays out, as
 // cluster.go says.
 func TestImportsPointDown(t *testing.T) {
 	allowed := map[string][]string{
 		"spot-handler/handler/interruption":            {},
 		"spot-handler/imds":                            {"spot-handler/handler/interruption"},
 		"spot-handler/queue":                           {"spot-handler/handler/interruption"},
-		"spot-handler/drain":                           {},
+		"spot-handler/drain/rewatch":                   {},
+		"spot-handler/drain":                           {"spot-handler/drain/rewatch"},
 		"spot-handler/handler/awsfault":                {},
 		"spot-handler/handler/lifecycle":               {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
-		"spot-handler/handler/nodes":                   {"spot-handler/handler/interruption"},
+		"spot-handler/handler/nodes":                   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption"},
 		"spot-handler/handler/managed":                 {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/handler/notify":                  {"spot-handler/handler/interruption"},
 		"spot-handler/handler/provisioner":             {"spot-handler/handler/interruption"},
-		"spot-handler/handler/provisioner/karpenter":   {"spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
-		"spot-handler/handler/provisioner/asg":         {"spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
-		"spot-handler/handler/provisioner/placeholder": {"spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/karpenter":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/asg":         {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/placeholder": {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
 	}
 	for pkg, want := range allowed {
 		for _, dep := range deps(t, pkg) {

@@ -26,7 +26,7 @@ func wired(t *testing.T) []*prometheus.Registry {
 	var registries []*prometheus.Registry
 	for _, mode := range []string{modeIMDS, modeQueue} {
 		registry := prometheus.NewPedanticRegistry()
-		index := nodes.New(nil, "")
+		index := nodes.New(nil, "", zerolog.Nop())
 		handler.New(handler.Options{
 			Index:       index,
 			Drainer:     drain.New(drain.Options{Registerer: registry, Logger: zerolog.Nop()}),

@@ -70,7 +70,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		leader = newLeader(registry)
 	}
 
-	index := nodes.New(clients.nodes, cfg.nodeName)
+	index := nodes.New(clients.nodes, cfg.nodeName, part(logger, "nodes"))
 	policy := drain.Policy{
 		Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin, Self: ownPod(cfg),
 	}

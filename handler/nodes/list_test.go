@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -77,7 +78,7 @@ func TestNodesAreListedInPages(t *testing.T) {
 // A list that breaks off is begun anew: no Node may be missing from the index.
 func TestIndexKnowsAllNodesAfterAListThatBrokeOff(t *testing.T) {
 	client := &pages{nodes: 2*pageSize + 5, failAt: 1}
-	x := New(client, "")
+	x := New(client, "", zerolog.Nop())
 	go x.Run(t.Context())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -22,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"spot-handler/drain/rewatch"
 	"spot-handler/handler/interruption"
 )
 
@@ -44,7 +46,7 @@ const byInstance = "instance"
 
 // New returns an index of all Nodes, or of the one called only where that is not
 // empty: a DaemonSet pod has no business with the others.
-func New(client Client, only string) *Index {
+func New(client Client, only string, logger zerolog.Logger) *Index {
 	x := &Index{}
 	narrow := func(o metav1.ListOptions) metav1.ListOptions {
 		if only != "" {
@@ -61,7 +63,7 @@ func New(client Client, only string) *Index {
 		},
 	}
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client),
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(lw, logger), client),
 		ObjectType:    &corev1.Node{},
 		Transform:     transform,
 		Indexers:      cache.Indexers{byInstance: instanceKeys},

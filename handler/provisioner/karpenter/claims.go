@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
+	"spot-handler/drain/rewatch"
 	"spot-handler/handler/provisioner"
 )
 
@@ -75,7 +76,7 @@ func (c *claims) run(ctx context.Context) {
 			return ours.Watch(ctx, o)
 		},
 	}
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(listWatch, c.client),
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(listWatch, c.log), c.client),
 		&unstructured.Unstructured{}, 0, cache.Indexers{})
 	// These fail only on an informer that already runs.
 	_ = informer.SetTransform(slim)

@@ -96,7 +96,7 @@ func New(opts Options) *Backend {
 		requests: semaphore.NewWeighted(atOnce),
 		placing:  semaphore.NewWeighted(nodesAtOnce),
 	}
-	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify)
+	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify, b.log)
 	registerMetrics(opts.Registerer, b.cache)
 	return b
 }

@@ -8,12 +8,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/drain/rewatch"
 )
 
 // store knows our placeholders by one watch, and those that have just been made and
@@ -38,7 +41,7 @@ type expected struct {
 
 const byInstance = "instance"
 
-func newStore(client Pods, selector string, notify func(node string)) *store {
+func newStore(client Pods, selector string, notify func(node string), logger zerolog.Logger) *store {
 	s := &store{
 		unseen:  map[string]map[string]expected{},
 		deleted: map[types.UID]struct{}{},
@@ -56,7 +59,7 @@ func newStore(client Pods, selector string, notify func(node string)) *store {
 		},
 	}
 	indexer, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client),
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(lw, logger), client),
 		ObjectType:    &corev1.Pod{},
 		Transform:     lean,
 		Indexers: cache.Indexers{byInstance: func(obj any) ([]string, error) {

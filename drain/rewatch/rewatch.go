@@ -1,0 +1,71 @@
+// Package rewatch has informers go on soon after the API server was away.
+//
+// Left to itself an informer waits twice as long each time, up to a minute (client-go's
+// cache.Reflector): after an outage of half a minute that would be all that is left of
+// two.
+package rewatch
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/rs/zerolog"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+)
+
+// How long a request waits to be made again.
+const (
+	first   = 250 * time.Millisecond
+	Longest = 2 * time.Second
+)
+
+// Soon makes the requests of an informer again that have no answer, after Longest at the
+// most, and says so once when that takes long. What the API server answers is the
+// informer's to know. It is as safe for concurrent use as what it is given.
+func Soon(of *cache.ListWatch, logger zerolog.Logger) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			return ask(ctx, logger, func() (runtime.Object, error) { return of.ListWithContext(ctx, o) })
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return ask(ctx, logger, func() (watch.Interface, error) { return of.WatchWithContext(ctx, o) })
+		},
+	}
+}
+
+func ask[T any](ctx context.Context, logger zerolog.Logger, request func() (T, error)) (T, error) {
+	for wait, told := first, false; ; wait = min(2*wait, Longest) {
+		answer, err := request()
+		if err == nil || !away(err) {
+			return answer, err
+		}
+		if wait == Longest && !told {
+			told = true
+			logger.Warn().Err(err).Msg("watch the cluster; tried again")
+		}
+		select {
+		case <-ctx.Done():
+			return answer, err
+		case <-time.After(wait/2 + rand.N(wait/2)):
+		}
+	}
+}
+
+// away: there was no answer, or none that says anything about the request.
+func away(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return true
+	}
+	if apierrors.HasStatusCause(err, metav1.CauseTypeResourceVersionTooLarge) {
+		return false // the informer knows what to do
+	}
+	return status.Status().Code >= http.StatusInternalServerError || apierrors.IsTooManyRequests(err)
+}
