@@ -144,13 +144,7 @@ func TestKilledSurgeStaysWithoutADip(t *testing.T) {
 	for uid, n := range s.evictions() {
 		deleted[uid] += n
 	}
-	// An eviction may be done when its client is killed, and is not answered with success then.
-	brokenOff := map[string]bool{}
-	for _, r := range s.requests(func(r request) bool {
-		return r.ObjectRef.Subresource == "eviction" && r.ResponseStatus.Code != 201 && r.ResponseStatus.Code != 429
-	}) {
-		brokenOff[r.RequestObject.DeleteOptions.Preconditions.UID] = true
-	}
+	brokenOff := s.brokenOff()
 	for uid, name := range uids(pods) {
 		if n := deleted[string(uid)]; n > 1 || n == 0 && !brokenOff[string(uid)] {
 			t.Errorf("pod %s evicted or deleted %d times, want once", name, n)

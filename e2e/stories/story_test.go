@@ -341,6 +341,18 @@ func (s *story) evictions() map[string]int {
 	return taken
 }
 
+// brokenOff are the pods, by UID, of evictions that were neither granted nor refused. One whose
+// client is killed may have been done all the same, and is not answered with success then.
+func (s *story) brokenOff() map[string]bool {
+	pods := map[string]bool{}
+	for _, r := range s.requests(func(r request) bool {
+		return r.ObjectRef.Subresource == "eviction" && r.ResponseStatus.Code != 201 && r.ResponseStatus.Code != 429
+	}) {
+		pods[r.RequestObject.DeleteOptions.Preconditions.UID] = true
+	}
+	return pods
+}
+
 // metric is the value of one series, such as `spot_handler_leader`, or 0.
 func (s *story) metric(d *daemon.Daemon, series string) (value float64) {
 	s.Helper()
