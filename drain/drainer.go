@@ -48,7 +48,8 @@ type Options struct {
 
 	Events Events
 
-	// Workers is how many requests are under way at most; 32 where it is zero.
+	// Workers is how many requests are under way at once, besides those that are not
+	// answered for seconds; 32 where it is zero.
 	Workers int
 
 	Registerer prometheus.Registerer
@@ -113,7 +114,7 @@ func (d *Drainer) Run(ctx context.Context) error {
 		if !ok {
 			break
 		}
-		requests.Go(func() { d.pace.end(d.attempt(ctx, t)) })
+		requests.Go(func() { d.pace.do(func() bool { return d.attempt(ctx, t) }) })
 	}
 	requests.Wait()
 	d.mu.Lock()

@@ -95,6 +95,31 @@ func TestDeniedEviction(t *testing.T) {
 	})
 }
 
+// An admission webhook that hangs for some pods' evictions does not hold up those of others.
+func TestEvictionsThatHang(t *testing.T) {
+	var answers atomic.Bool
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a", "b", "c", "d", "e")(f) // there are places for four
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/eviction") && !strings.HasSuffix(r.URL.Path, "/e/eviction") && !answers.Load() {
+				<-r.Context().Done()
+				return r.Context().Err()
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		s.pass(patience)
+		if n := s.api.count("POST", "/e/eviction"); n != 1 {
+			s.Errorf("%d evictions of the fifth pod after %s, want 1", n, patience)
+		}
+		answers.Store(true)
+		s.pass(2 * evictTimeout)
+		if n := s.api.count("POST", "/eviction"); n != 5 {
+			s.Errorf("%d evictions, want those of all five when the webhook answers again", n)
+		}
+	})
+}
+
 // The API server does not let the pod's labels be changed: it is held, as any other.
 func TestDeniedRelease(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {

@@ -3,18 +3,35 @@ package drain
 import (
 	"context"
 	"sync"
+	"time"
+)
+
+const (
+	// patience is how long a request keeps its place. The API server answers in
+	// milliseconds, and in a second or two where a burst is more than it has processors
+	// for; an admission webhook that hangs has up to evictTimeout, and others must not
+	// stand still for it.
+	patience = 3 * time.Second
+
+	// lentPerPlace is how many requests without a place there may be for each place: with 32
+	// places 128 requests are under way at the most, about half of what the API server lets
+	// through at once for all workloads by default.
+	lentPerPlace = 3
 )
 
 // pace is how many requests are under way at once: as many as there are workers, and
 // fewer when the API server's priority and fairness turns some away. Each refusal halves
-// it, a full round of requests without one adds one.
+// it, a full round of requests without one adds one. A request that takes longer than
+// patience lends its place to another, but not while the pace is cut: then it may be slow
+// because the API server has too much to do.
 // https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
 type pace struct {
 	mu     sync.Mutex
 	free   *sync.Cond
 	most   int
 	limit  int
-	active int
+	active int // requests with a place
+	lent   int // requests that have lent theirs and are still under way
 	good   int // answers in a row that were not refusals
 	stale  int // requests under way that were sent before the limit was last cut
 }
@@ -39,18 +56,44 @@ func (p *pace) begin(ctx context.Context) bool {
 	return true
 }
 
-// end gives the place back, with whether the API server was too busy.
-func (p *pace) end(busy bool) {
+// do makes a request in the place that begin has found, and gives the place back. The
+// request says whether the API server was too busy for it.
+func (p *pace) do(request func() (busy bool)) {
+	var over, lent bool // guarded by p.mu
+	slow := time.AfterFunc(patience, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if over || p.limit < p.most || p.lent == p.most*lentPerPlace {
+			return
+		}
+		lent = true
+		p.lent++
+		p.active--
+		p.free.Broadcast()
+	})
+	busy := request()
+	slow.Stop()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.active--
+	over = true
+	if lent {
+		p.lent--
+	} else {
+		p.active--
+	}
+	p.answered(busy)
+	p.free.Broadcast()
+}
+
+// answered adapts the limit to what the API server has said.
+func (p *pace) answered(busy bool) {
 	old := p.stale > 0
 	if old {
 		p.stale--
 	}
 	switch {
 	case busy && !old:
-		p.limit, p.good, p.stale = max(1, p.limit/2), 0, p.active
+		p.limit, p.good, p.stale = max(1, p.limit/2), 0, p.active+p.lent
 	case busy:
 		p.good = 0
 	default:
@@ -59,7 +102,6 @@ func (p *pace) end(busy bool) {
 			p.limit, p.good = p.limit+1, 0
 		}
 	}
-	p.free.Broadcast()
 }
 
 // wake has those who wait look at their ctx.

@@ -2,9 +2,18 @@ package drain
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 )
+
+// requests ends n requests that have begun.
+func requests(p *pace, n int, busy bool) {
+	for range n {
+		p.do(func() bool { return busy })
+	}
+}
 
 func TestPaceFollowsTheAPIServer(t *testing.T) {
 	p := newPace(32)
@@ -13,9 +22,7 @@ func TestPaceFollowsTheAPIServer(t *testing.T) {
 		for range n {
 			p.begin(t.Context())
 		}
-		for range n {
-			p.end(busy)
-		}
+		requests(p, n, busy)
 	}
 	round(true)
 	if p.limit != 16 {
@@ -50,7 +57,7 @@ func TestPaceHoldsBack(t *testing.T) {
 		if len(began) != 0 {
 			t.Fatal("two requests at once, want one")
 		}
-		p.end(false)
+		requests(p, 1, false)
 		if !<-began {
 			t.Fatal("the second was not let in")
 		}
@@ -61,5 +68,56 @@ func TestPaceHoldsBack(t *testing.T) {
 		if <-began {
 			t.Fatal("let in after the end")
 		}
+	})
+}
+
+// Requests that are not answered for seconds lend their places, but there is a limit to how
+// many are under way, and none is lent while the API server turns requests away.
+func TestPaceOfRequestsThatHang(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		p := newPace(2)
+		underway, answer := 0, make(chan bool)
+		var mu sync.Mutex
+		go func() {
+			for p.begin(ctx) {
+				mu.Lock()
+				underway++
+				mu.Unlock()
+				go p.do(func() bool { return <-answer })
+			}
+		}()
+		after := func(d time.Duration, want int) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			if underway != want {
+				t.Errorf("%d requests sent, want %d", underway, want)
+			}
+		}
+		after(patience-time.Millisecond, 2)
+		after(time.Millisecond, 4)
+		after(patience, 6)
+		after(patience, 8)
+		after(10*patience, 8) // four for each place
+
+		answer <- true // too busy: the answers to all that are under way count once
+		after(0, 8)
+		if p.limit != 1 || p.active+p.lent != 7 {
+			t.Errorf("limit %d with %d under way, want 1 with 7", p.limit, p.active+p.lent)
+		}
+		after(10*patience, 8)
+		for range 7 {
+			answer <- true
+		}
+		after(10*patience, 9)
+		if p.limit != 1 || p.lent != 0 {
+			t.Errorf("limit %d and %d lent, want 1 and none", p.limit, p.lent)
+		}
+		cancel()
+		p.wake()
+		close(answer)
 	})
 }
