@@ -54,31 +54,7 @@ func TestPodsOfATerminatingNamespace(t *testing.T) {
 func (s *story) forbidDeletions(namespace string) {
 	s.Helper()
 	const controllers = "kube-controller-manager"
-	policies := s.cluster.Client.AdmissionregistrationV1()
-	fail := admissionregistrationv1.Fail
-	_, err := policies.ValidatingAdmissionPolicies().Create(s.ctx, &admissionregistrationv1.ValidatingAdmissionPolicy{
-		ObjectMeta: metav1.ObjectMeta{Name: "no-deletions"},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicySpec{
-			FailurePolicy: &fail,
-			MatchConstraints: &admissionregistrationv1.MatchResources{ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{{
-				RuleWithOperations: admissionregistrationv1.RuleWithOperations{
-					Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Delete},
-					Rule:       admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-				},
-			}}},
-			Validations: []admissionregistrationv1.Validation{{
-				Expression: "request.namespace != '" + namespace + "' || request.userInfo.username != '" + controllers + "'",
-			}},
-		},
-	}, metav1.CreateOptions{})
-	s.must(err)
-	_, err = policies.ValidatingAdmissionPolicyBindings().Create(s.ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: "no-deletions"},
-		Spec: admissionregistrationv1.ValidatingAdmissionPolicyBindingSpec{
-			PolicyName: "no-deletions", ValidationActions: []admissionregistrationv1.ValidationAction{admissionregistrationv1.Deny},
-		},
-	}, metav1.CreateOptions{})
-	s.must(err)
+	s.deny(admissionregistrationv1.Delete, "pods", "request.namespace == '"+namespace+"' && request.userInfo.username == '"+controllers+"'", "no deletions")
 
 	config := s.cluster.RESTConfig()
 	config.Impersonate = rest.ImpersonationConfig{UserName: controllers, Groups: []string{"system:masters"}}
