@@ -35,7 +35,8 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 	}
 	defer t.session.leave()
 	done := func() { t.session.note(func() { t.state.task = nil }) }
-	decision, ok := t.session.decision(time.Now(), t.pod)
+	t.asked = time.Now()
+	decision, ok := t.session.decision(t.asked, t.pod)
 	if !ok {
 		done() // gone, or another pod has its name
 		return false
@@ -178,11 +179,12 @@ func (d *Drainer) again(t *task, decision Decision, answer answer, err error, wh
 }
 
 // retry puts a task back until the API server wants to hear of it again, or its pod's latest
-// safe start has come: a busy server says up to 32 s.
+// safe start has come: a busy server says up to 32 s. Where that came while the request was
+// under way, it is at once: what is to be done may be another now.
 func (d *Drainer) retry(t *task, decision Decision, answer answer) {
 	wait := max(answer.retryAfter, retryIn(t.attempt))
-	if left := time.Until(decision.Latest); left > 0 {
-		wait = min(wait, left)
+	if t.asked.Before(decision.Latest) {
+		wait = min(wait, max(0, time.Until(decision.Latest)))
 	}
 	d.queue.after(t, wait)
 }

@@ -120,6 +120,38 @@ func TestEvictionsThatHang(t *testing.T) {
 	})
 }
 
+// An eviction is under way when the pod's latest safe start comes, and is refused a moment
+// later: the pod is deleted then, and not when its next attempt would have been.
+func TestRefusedOverTheLatestStart(t *testing.T) {
+	const latest, moment = 80 * time.Second, 100 * time.Millisecond
+	stage(t, deleting, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		start := time.Now()
+		f.hold = func(r *http.Request) error {
+			over := time.Until(start.Add(latest + moment))
+			if strings.HasSuffix(r.URL.Path, "/eviction") && over < evictTimeout && over > 0 {
+				time.Sleep(over)
+			}
+			return nil
+		}
+		f.answer = func(_, path string, _ map[string]any) (int, any) {
+			if strings.HasSuffix(path, "/eviction") {
+				return http.StatusTooManyRequests, refusal(0)
+			}
+			return 0, nil
+		}
+	}, func(s *scene) {
+		s.until(latest + moment - time.Millisecond)
+		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
+			s.Fatal("deleted while its eviction was under way")
+		}
+		s.until(latest + moment)
+		if n := s.api.count("DELETE", "/pods/a"); n != 1 {
+			s.Errorf("deleted %d times when its eviction was refused, want once", n)
+		}
+	})
+}
+
 // The API server does not let the pod's labels be changed: it is held, as any other.
 func TestDeniedRelease(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {

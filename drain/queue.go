@@ -19,6 +19,7 @@ type task struct {
 	number  uint64    // in the order in which they came; 0 before
 	ready   bool      // it is in the queue's heap
 	attempt int
+	asked   time.Time // when its decision was last asked for
 
 	workload types.NamespacedName // the Deployment that it may have to wait for
 	released bool                 // by this task
