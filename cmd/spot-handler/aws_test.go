@@ -1,0 +1,42 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+)
+
+type doer func(*http.Request) (*http.Response, error)
+
+func (d doer) Do(r *http.Request) (*http.Response, error) { return d(r) }
+
+// What net/http does last with a request's body is to see that no more comes. An answer that
+// has begun by then is not lost, though the SDK has closed the body.
+func TestAnswerBeforeTheBodyHasEnded(t *testing.T) {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1"} {
+		t.Setenv(name, value)
+	}
+	conf, err := regionalConfig(t.Context(), config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sent *http.Request
+	conf.HTTPClient = doer(func(r *http.Request) (*http.Response, error) {
+		sent = r
+		body, err := io.ReadAll(io.LimitReader(r.Body, r.ContentLength))
+		if err != nil || !strings.Contains(string(body), "https://queue") {
+			t.Errorf("body %q, %v", body, err)
+		}
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}"))}, nil
+	})
+	if _, err := sqs.NewFromConfig(conf).ReceiveMessage(t.Context(), &sqs.ReceiveMessageInput{QueueUrl: aws.String("https://queue")}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, sent.Body); n != 0 || err != nil {
+		t.Errorf("the rest of the body is %d bytes, %v; want that it has ended", n, err)
+	}
+}
