@@ -52,7 +52,7 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		return false
 	}
 	if decision.takes && !d.surges.reserve(decision.Pod, decision.Action) {
-		d.park(t)
+		d.park(t, decision)
 		return false
 	}
 	var answer answer
@@ -64,7 +64,7 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 	case decision.Action == Force:
 		answer = d.forceNow(ctx, t, decision)
 	case decision.waits:
-		d.park(t)
+		d.park(t, decision)
 	default:
 		done() // terminating, or held again; the next plan says so
 	}
@@ -98,14 +98,18 @@ func (d *Drainer) releaseNow(ctx context.Context, t *task, decision Decision) an
 	}
 	t.released = true
 	d.log(t).Debug().Msg("pod released: its successor is made")
-	d.park(t) // until the successor is available
+	d.park(t, decision) // until the successor is available
 	return answer{}
 }
 
 // park has a task wait for its Deployment. What happened there since the task was looked
-// at would be missed, so it is looked at once more.
-func (d *Drainer) park(t *task) {
+// at would be missed, so it is looked at once more; and so would be that its time has come.
+func (d *Drainer) park(t *task, decision Decision) {
 	d.queue.park(t)
+	if !decision.At.IsZero() && !time.Now().Before(decision.At) {
+		d.queue.unpark(t)
+		return
+	}
 	d.surges.look(DeploymentOf(t.pod))
 }
 

@@ -39,6 +39,7 @@ type fakeAPI struct {
 
 	answer func(method, path string, body map[string]any) (int, any) // nil: done
 	hold   func(r *http.Request) error                               // what a request waits for, or fails of; nil: nothing
+	after  func(r *http.Request)                                     // what its answer waits for
 	silent bool                                                      // watches show nothing
 }
 
@@ -114,6 +115,14 @@ func (f *fakeAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+	response, err := f.respond(r)
+	if f.after != nil {
+		f.after(r)
+	}
+	return response, err
+}
+
+func (f *fakeAPI) respond(r *http.Request) (*http.Response, error) {
 	body := map[string]any{}
 	if r.Body != nil {
 		b, _ := io.ReadAll(r.Body)

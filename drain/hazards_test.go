@@ -152,6 +152,26 @@ func TestRefusedOverTheLatestStart(t *testing.T) {
 	})
 }
 
+// The answer to a release comes over the pod's latest safe start: the pod does not go on
+// waiting for its successor.
+func TestReleasedOverTheLatestStart(t *testing.T) {
+	const latest, moment = 80 * time.Second, 100 * time.Millisecond
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		start := time.Now()
+		f.after = func(r *http.Request) {
+			if r.Method == http.MethodPatch {
+				time.Sleep(time.Until(start.Add(latest + moment)))
+			}
+		}
+	}, func(s *scene) {
+		s.until(latest + moment)
+		if n := s.api.count("POST", "/a/eviction"); n != 1 {
+			s.Errorf("%d evictions when the answer has come, want 1", n)
+		}
+	})
+}
+
 // The API server does not let the pod's labels be changed: it is held, as any other.
 func TestDeniedRelease(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
