@@ -88,10 +88,13 @@ func (s *story) waitReleased(n int) {
 	s.eventually(fmt.Sprint(n, " released pods"), func() bool { return len(s.releasedPods()) == n })
 }
 
-// wantNoneReleased checks that nobody has been forgotten.
+// wantNoneReleased checks that nobody has been forgotten who is not about to go.
 func (s *story) wantNoneReleased() {
 	s.Helper()
 	for _, p := range s.releasedPods() {
+		if p.DeletionTimestamp != nil {
+			continue
+		}
 		s.Errorf("pod %s/%s is released still, and on node %s", p.Namespace, p.Name, p.Spec.NodeName)
 	}
 }
