@@ -2,7 +2,6 @@ package drain
 
 import (
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -65,12 +64,7 @@ func TestRefusedPodWakesWithItsBudget(t *testing.T) {
 		p.Labels = map[string]string{"app": "web"}
 		f.pod(p)
 		f.budget(budget("web", 1))
-		f.answer = func(method, path string, _ map[string]any) (int, any) {
-			if strings.HasSuffix(path, "/eviction") {
-				return http.StatusTooManyRequests, refusal(0)
-			}
-			return 0, nil
-		}
+		f.answer = refuseEvictions
 	}, func(s *scene) {
 		s.pass(20 * time.Second)
 		n := s.api.count("POST", "/eviction")
@@ -115,12 +109,7 @@ func TestRetryAfter(t *testing.T) {
 func TestBlockedAtTheLatestStart(t *testing.T) {
 	blocked := func(f *fakeAPI) {
 		pods("a")(f)
-		f.answer = func(_, path string, _ map[string]any) (int, any) {
-			if strings.HasSuffix(path, "/eviction") {
-				return http.StatusTooManyRequests, refusal(0)
-			}
-			return 0, nil
-		}
+		f.answer = refuseEvictions
 	}
 	stage(t, deleting, 120*time.Second, ReadyCapacity, blocked, func(s *scene) {
 		s.until(80*time.Second - time.Millisecond)

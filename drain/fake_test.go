@@ -11,11 +11,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -291,6 +288,14 @@ func (f *fakeAPI) budget(b *policyv1.PodDisruptionBudget) {
 	f.put("/apis/policy/v1/namespaces/shop/poddisruptionbudgets/"+b.Name, b)
 }
 
+// refuseEvictions is an answer: a budget allows none of them.
+func refuseEvictions(_, path string, _ map[string]any) (int, any) {
+	if strings.HasSuffix(path, "/eviction") {
+		return http.StatusTooManyRequests, refusal(0)
+	}
+	return 0, nil
+}
+
 // refusal is what the API server says for a budget.
 func refusal(retryAfter int32) *metav1.Status {
 	return &metav1.Status{
@@ -298,117 +303,6 @@ func refusal(retryAfter int32) *metav1.Status {
 		Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfter, Causes: []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: "needs 10"}}},
 	}
 }
-
-// told keeps the Events of pods.
-type told struct {
-	mu   sync.Mutex
-	list []string
-}
-
-var _ Events = (*told)(nil)
-
-func (e *told) say(what string, pod *corev1.Pod, reason string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.list = append(e.list, what+" "+pod.Name+": "+reason)
-}
-func (e *told) EvictionBlocked(_ string, pod *corev1.Pod, reason string) {
-	e.say("blocked", pod, reason)
-}
-func (e *told) EvictionForced(_ string, pod *corev1.Pod, reason string) { e.say("forced", pod, reason) }
-func (e *told) PodLeft(_ string, pod *corev1.Pod, reason string)        { e.say("left", pod, reason) }
-
-// scene is a node under drain in fake time, planned again whenever the drainer says so.
-type scene struct {
-	*testing.T
-	api    *fakeAPI
-	events *told
-	d      *Drainer
-	start  time.Time
-	in     Interruption
-	wake   chan struct{}
-
-	mu     sync.Mutex
-	status Status
-}
-
-// stage plays f with node-a interrupted, as soon as the pods that prepare puts there are
-// known.
-func stage(t *testing.T, policy Policy, in time.Duration, capacity Capacity, prepare func(*fakeAPI), f func(*scene)) {
-	synctest.Test(t, func(t *testing.T) {
-		api := newFakeAPI()
-		prepare(api)
-		s := &scene{T: t, api: api, events: &told{}, start: time.Now(), wake: make(chan struct{}, 1)}
-		s.in = Interruption{Taint: taint, Deadline: s.start.Add(in), Capacity: capacity}
-		if in == 0 {
-			s.in.Deadline = time.Time{}
-		}
-		notify := func(string) {
-			select {
-			case s.wake <- struct{}{}:
-			default:
-			}
-		}
-		s.d = New(Options{
-			Pods: api.client(t, corev1.SchemeGroupVersion), Budgets: api.client(t, policyv1.SchemeGroupVersion), Dynamic: api.dynamic(t),
-			Policy: policy, Notify: notify, Events: s.events, Workers: 4, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
-		})
-		done := make(chan struct{})
-		go func() { defer close(done); _ = s.d.Run(t.Context()) }()
-		go func() {
-			for {
-				s.plan()
-				var timer <-chan time.Time
-				if next := s.now().Next; !next.IsZero() {
-					timer = time.After(time.Until(next))
-				}
-				select {
-				case <-t.Context().Done():
-					return
-				case <-s.wake:
-				case <-timer:
-				}
-			}
-		}()
-		s.pass(time.Second)
-		f(s)
-	})
-}
-
-func (s *scene) plan() {
-	s.mu.Lock()
-	in := s.in
-	s.mu.Unlock()
-	if status, ok := s.d.Drain(s.Context(), "node-a", in); ok {
-		s.mu.Lock()
-		s.status = status
-		s.mu.Unlock()
-	}
-}
-
-func (s *scene) now() Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status
-}
-
-// change sets how the interruption stands now.
-func (s *scene) change(f func(*Interruption)) {
-	s.mu.Lock()
-	f(&s.in)
-	s.mu.Unlock()
-	s.wake <- struct{}{}
-	synctest.Wait()
-}
-
-// pass lets time go by.
-func (s *scene) pass(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
-}
-
-// until lets time go by to a moment of the story.
-func (s *scene) until(at time.Duration) { s.pass(time.Until(s.start.Add(at))) }
 
 func (f *fakeAPI) config() *rest.Config {
 	return &rest.Config{Host: "http://api", Transport: f, QPS: -1}

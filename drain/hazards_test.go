@@ -58,12 +58,7 @@ func TestNoPodIsDeletedBeforeItsNamespaceIsAsked(t *testing.T) {
 			}
 			return nil
 		}
-		f.answer = func(_, path string, _ map[string]any) (int, any) {
-			if strings.HasSuffix(path, "/eviction") {
-				return http.StatusTooManyRequests, refusal(0)
-			}
-			return 0, nil
-		}
+		f.answer = refuseEvictions
 	}, func(s *scene) {
 		s.until(115 * time.Second)
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
@@ -134,12 +129,7 @@ func TestRefusedOverTheLatestStart(t *testing.T) {
 			}
 			return nil
 		}
-		f.answer = func(_, path string, _ map[string]any) (int, any) {
-			if strings.HasSuffix(path, "/eviction") {
-				return http.StatusTooManyRequests, refusal(0)
-			}
-			return 0, nil
-		}
+		f.answer = refuseEvictions
 	}, func(s *scene) {
 		s.until(latest + moment - time.Millisecond)
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
