@@ -9,9 +9,11 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/smithy-go/middleware"
 	"github.com/rs/zerolog"
 
 	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/awsbody"
 	"spot-handler/handler/interruption"
 )
 
@@ -27,6 +29,7 @@ func realClient(s *sqsemu.Server) *sqs.Client {
 	return sqs.NewFromConfig(aws.Config{
 		Region:       "us-east-1",
 		BaseEndpoint: aws.String(s.URL),
+		APIOptions:   []func(*middleware.Stack) error{awsbody.Plain},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
 		}),

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"strings"
@@ -12,12 +11,11 @@ import (
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/smithy-go/middleware"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"spot-handler/handler"
+	"spot-handler/handler/awsbody"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/asg"
@@ -81,32 +79,8 @@ func regionalConfig(ctx context.Context, cfg config) (aws.Config, error) {
 	if conf.Region == "" {
 		return aws.Config{}, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.queueURL)
 	}
-	conf.APIOptions = append(conf.APIOptions, plainBodies)
+	conf.APIOptions = append(conf.APIOptions, awsbody.Plain)
 	return conf, nil
-}
-
-// plainBodies has the HTTP client read the bodies of requests rather than have them write
-// themselves. The SDK closes a body when the answer begins, and one that writes itself then
-// fails with io.EOF, for which net/http closes the connection: the answer is lost if the
-// client has not come as far as to see that the body has ended. That was one call of
-// thousands on a busy machine; the messages of a receive that ends so are hidden for the
-// visibility timeout.
-// https://github.com/aws/smithy-go/blob/v1.28.8/transport/http/internal/io/safe.go
-func plainBodies(stack *middleware.Stack) error {
-	return stack.Build.Add(middleware.BuildMiddlewareFunc("PlainBodies", func(ctx context.Context, in middleware.BuildInput, next middleware.BuildHandler) (middleware.BuildOutput, middleware.Metadata, error) {
-		request, ok := in.Request.(*smithyhttp.Request)
-		if !ok {
-			return next.HandleBuild(ctx, in)
-		}
-		if body, ok := request.GetStream().(io.ReadSeeker); ok {
-			plain, err := request.SetStream(struct{ io.ReadSeeker }{body})
-			if err != nil {
-				return middleware.BuildOutput{}, middleware.Metadata{}, fmt.Errorf("set body of request: %w", err)
-			}
-			in.Request = plain
-		}
-		return next.HandleBuild(ctx, in)
-	}), middleware.After)
 }
 
 // regionOf reads the region from the host of a queue's URL: sqs.<region>.amazonaws.com

@@ -14,8 +14,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 
 	"spot-handler/e2e/asgemu"
+	"spot-handler/handler/awsbody"
 	"spot-handler/handler/provisioner/asg"
 )
 
@@ -114,13 +116,14 @@ func TestContract(t *testing.T) {
 
 // connect returns the real SDK's clients without retries, so that every error is seen.
 func connect(endpoint string) *service {
+	options := []func(*middleware.Stack) error{awsbody.Plain}
 	provider := credentials.NewStaticCredentialsProvider("test", "test", "")
 	return &service{
 		endpoint: endpoint,
 		groups: autoscaling.New(autoscaling.Options{
-			BaseEndpoint: &endpoint, Region: region, Credentials: provider, Retryer: aws.NopRetryer{},
+			BaseEndpoint: &endpoint, Region: region, Credentials: provider, Retryer: aws.NopRetryer{}, APIOptions: options,
 		}),
-		ec2: ec2.New(ec2.Options{BaseEndpoint: &endpoint, Region: region, Credentials: provider, Retryer: aws.NopRetryer{}}),
+		ec2: ec2.New(ec2.Options{BaseEndpoint: &endpoint, Region: region, Credentials: provider, Retryer: aws.NopRetryer{}, APIOptions: options}),
 	}
 }
 

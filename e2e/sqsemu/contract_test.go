@@ -15,8 +15,10 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/aws/smithy-go"
+	"github.com/aws/smithy-go/middleware"
 
 	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/awsbody"
 )
 
 // contract is what AWS documents of SQS and the daemon or its tests rest on. It is written against the real SDK alone, so
@@ -120,6 +122,7 @@ func newClient(endpoint string) *sqs.Client {
 		Region:           "us-east-1",
 		Credentials:      credentials.NewStaticCredentialsProvider("test", "test", ""),
 		RetryMaxAttempts: 1,
+		APIOptions:       []func(*middleware.Stack) error{awsbody.Plain},
 	})
 }
 

@@ -12,10 +12,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/smithy-go/middleware"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"spot-handler/e2e/asgemu"
+	"spot-handler/handler/awsbody"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 )
@@ -39,6 +41,7 @@ func waiting(t *testing.T) *group {
 		AutoScaling: autoscaling.New(autoscaling.Options{
 			BaseEndpoint: &g.cloud.URL, Region: "eu-west-1", Retryer: aws.NopRetryer{},
 			Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
+			APIOptions:  []func(*middleware.Stack) error{awsbody.Plain},
 		}),
 		Registerer: g.registry, Logger: zerolog.New(g.log),
 	})

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/e2e/asgemu"
+	"spot-handler/handler/awsbody"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -28,7 +29,7 @@ func emulated(t *testing.T) (*asgemu.Server, *cluster) {
 	t.Cleanup(server.Close)
 	conf := aws.Config{Region: "eu-west-1", Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}
 	k.api = autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) {
-		o.BaseEndpoint, o.Retryer = &server.URL, aws.NopRetryer{}
+		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsbody.Plain)
 	})
 	ec2, err := NewEC2(t.Context(), conf, func(string) string { return server.URL })
 	if err != nil {
