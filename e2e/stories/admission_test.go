@@ -31,7 +31,7 @@ func TestDaemonSetIsHeldToItsOwnNode(t *testing.T) {
 		t.Fatalf("pods are on %v, want some on each node", pods)
 	}
 	s.accounts()
-	s.policiesAreSound(own.Name)
+	s.policiesAreSound(own, pods[own.Name])
 	bound := func(account string) person { return s.person(account, s.podOf(account, own.Name)) }
 	imds, mark, queue, unbound := bound(imdsAccount), bound(markAccount), s.person(queueAccount, ""), s.person(imdsAccount, "")
 
@@ -86,8 +86,8 @@ func TestDaemonSetIsHeldToItsOwnNode(t *testing.T) {
 }
 
 // policiesAreSound waits until the API server has checked the types in the policies'
-// expressions, and until they are in force.
-func (s *story) policiesAreSound(node string) {
+// expressions, and until each refuses a token without a pod.
+func (s *story) policiesAreSound(node *corev1.Node, pod *corev1.Pod) {
 	s.Helper()
 	s.eventually("check of the policies", func() bool {
 		list, err := s.cluster.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(s.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=spot-handler"})
@@ -102,10 +102,21 @@ func (s *story) policiesAreSound(node string) {
 		}
 		return len(list.Items) == 4 // three of the DaemonSet that drains, one of that which marks
 	})
-	for _, account := range []string{imdsAccount, markAccount} {
-		unbound := s.person(account, "")
-		s.eventually("policies of "+account+" in force", func() bool {
-			return apierrors.IsForbidden(patchNode(node)(unbound))
+	// Each takes force on its own: the API server reads policies and bindings once a second.
+	imds, mark := s.person(imdsAccount, ""), s.person(markAccount, "")
+	for _, tt := range []struct {
+		policy string
+		person person
+		act    func(person) error
+	}{
+		{"nodes", imds, patchNode(node.Name)},
+		{"nodes of the marking", mark, patchNode(node.Name)},
+		{"pods", imds, patchPod(pod)},
+		{"nodeclaims", imds, patchClaim(claimOf(node))},
+	} {
+		s.eventually("policy of "+tt.policy+" in force", func() bool {
+			err := tt.act(tt.person)
+			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "not bound to a pod")
 		})
 	}
 }
