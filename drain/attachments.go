@@ -2,6 +2,8 @@ package drain
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -75,7 +77,9 @@ func (a *attachments) use(ctx context.Context, node string) {
 	go func() {
 		select {
 		case <-controller.HasSyncedChecker().Done():
-			a.notify(node)
+			for _, node := range a.using() {
+				a.notify(node)
+			}
 		case <-ctx.Done():
 		}
 	}()
@@ -96,26 +100,37 @@ func (a *attachments) leave(node string) {
 	}
 }
 
-// of lists the PersistentVolumes that are attached to the node. Where that may not be
-// known it is none: the pods have gone, which is what counts.
-func (a *attachments) of(node string) []string {
+// using lists the nodes that are watched for.
+func (a *attachments) using() []string {
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Collect(maps.Keys(a.users))
+}
+
+// of lists the PersistentVolumes that are attached to the node; known is false as long as
+// the watch for it has not brought them. Where they may not be read it is none: the pods
+// have gone, which is what counts.
+func (a *attachments) of(node string) (volumes []string, known bool) {
+	a.mu.Lock()
+	_, uses := a.users[node]
 	store, controller := a.store, a.controller
 	a.mu.Unlock()
-	if store == nil || !controller.HasSynced() {
-		return nil
+	switch {
+	case !uses || store == nil:
+		return nil, true
+	case !controller.HasSynced():
+		return nil, false
 	}
 	found, err := store.ByIndex(byNode, node)
 	if err != nil {
-		return nil
+		return nil, true // without the index there is no watch at all
 	}
-	var volumes []string
 	for _, obj := range found {
 		if _, volume := attached(obj); volume != "" {
 			volumes = append(volumes, volume)
 		}
 	}
-	return volumes
+	return volumes, true
 }
 
 func (a *attachments) refused(err error) {

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -300,11 +301,7 @@ func TestSweep(t *testing.T) {
 // in which such a pod has ended and is not gone yet.
 func TestVolumesAreWaitedFor(t *testing.T) {
 	attachment := "/apis/storage.k8s.io/v1/volumeattachments/va"
-	withVolume := pod("a", withGrace(30), func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"},
-		}}}
-	})
+	withVolume := pod("a", withGrace(30), withClaim("data"))
 	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
 		f.pod(withVolume)
 		f.put("/api/v1/namespaces/shop/persistentvolumeclaims/data", object{
@@ -333,6 +330,32 @@ func TestVolumesAreWaitedFor(t *testing.T) {
 		s.pass(time.Second)
 		if !s.now().Done {
 			s.Error("not done when the volume is detached")
+		}
+	})
+}
+
+// A pod may have left before the API server says which volumes are attached.
+func TestVolumesThatAreNotKnownYet(t *testing.T) {
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		f.pod(pod("a", withGrace(30), withClaim("data")))
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/volumeattachments") {
+				select {
+				case <-time.After(10 * time.Second):
+				case <-r.Context().Done():
+				}
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		s.api.gone("a")
+		s.pass(time.Second)
+		if status := s.now(); !status.Moved || status.Done {
+			s.Fatalf("moved %v, done %v; want to wait until it is known", status.Moved, status.Done)
+		}
+		s.pass(20 * time.Second) // the server is asked for a stream first
+		if !s.now().Done {
+			s.Error("not done when it is known that nothing is attached")
 		}
 	})
 }

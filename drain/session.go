@@ -107,7 +107,7 @@ func (s *session) pods() []*corev1.Pod {
 // advance plans anew and returns the tasks that are due and not under way yet.
 func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	view, _ := s.view(now, in)
-	volumes := s.volumes(view)
+	volumes, known := s.volumes(view)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -173,7 +173,7 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	} else if s.emptied.IsZero() {
 		s.emptied = now
 	}
-	status.Done = status.Moved && (len(volumes) == 0 || in.Deadline.IsZero() && now.Sub(s.emptied) >= detachFor)
+	status.Done = status.Moved && (known && len(volumes) == 0 || in.Deadline.IsZero() && now.Sub(s.emptied) >= detachFor)
 	if status.Moved && !status.Done && in.Deadline.IsZero() {
 		next(s.emptied.Add(detachFor))
 	}
@@ -188,16 +188,16 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 const detachFor = 2 * time.Minute
 
 // volumes are the PersistentVolumes that are attached still for pods that have left or
-// are to leave.
-func (s *session) volumes(view View) []string {
+// are to leave; known is false as long as they cannot be told.
+func (s *session) volumes(view View) (volumes []string, known bool) {
 	d := s.drainer
 	uses := slices.ContainsFunc(view.Moving, hasVolumes)
 	if uses {
 		d.attachments.use(s.ctx, s.node)
 	}
-	volumes := d.attachments.of(s.node)
+	volumes, known = d.attachments.of(s.node)
 	if len(volumes) == 0 {
-		return nil
+		return nil, known
 	}
 	for _, decision := range view.Plan { // those of pods that stay are attached rightly
 		if decision.Moves() || finished(decision.Pod) {
@@ -209,7 +209,7 @@ func (s *session) volumes(view View) []string {
 			}
 		}
 	}
-	return volumes
+	return volumes, known
 }
 
 func (s *session) task(t *tracked, d Decision) *task {
