@@ -15,9 +15,9 @@ import (
 // hookTry is what this process knows of one hook beyond the record: the call under way and
 // what earlier ones have brought. Losing it costs a call. The handler's mutex guards it.
 type hookTry struct {
-	busy  bool
-	next  time.Time     // no call before
-	pause time.Duration // before it, after a failure
+	underWay chan struct{} // closed with the answer of the call under way; nil: none
+	next     time.Time     // no call before
+	pause    time.Duration // before it, after a failure
 
 	limits lifecycle.Limits // zero: not known yet
 	since  time.Time        // when they were first asked for
@@ -138,7 +138,10 @@ func (h *Handler) abandoned(rec interruption.Record, hook interruption.Hook) tim
 
 // done ends a call, and says when the next may be made.
 func (t *hookTry) done(err error) {
-	t.busy = false
+	if t.underWay != nil {
+		close(t.underWay)
+		t.underWay = nil
+	}
 	switch {
 	case err == nil:
 		t.pause, t.next = 0, time.Time{}

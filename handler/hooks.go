@@ -150,7 +150,7 @@ func (h *Handler) answer(ctx context.Context, node string, k *known, rec interru
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	try := k.hook(hook)
-	if try.busy || try.gone {
+	if try.underWay != nil || try.gone {
 		return time.Time{} // its answer comes by itself
 	}
 	var call func(context.Context, string, *hookTry, interruption.Record, interruption.Hook)
@@ -173,7 +173,7 @@ func (h *Handler) answer(ctx context.Context, node string, k *known, rec interru
 	if time.Now().Before(at) {
 		return at
 	}
-	try.busy = true
+	try.underWay = make(chan struct{})
 	h.calls.Go(func() {
 		call(ctx, node, try, rec, hook)
 		h.Enqueue(node)
@@ -192,25 +192,38 @@ func nextBeat(hook interruption.Hook, interval time.Duration) time.Time {
 	return hook.Since.Add(time.Duration(passed+1) * interval)
 }
 
-// orphaned completes the hooks of a node that is gone, and its record with it.
-func (h *Handler) orphaned(ctx context.Context, rec interruption.Record) {
+// orphaned completes the hooks of a node that is gone, and its record with it. What was
+// under way about one is waited for: it may have completed it.
+func (h *Handler) orphaned(ctx context.Context, k *known) {
 	if h.opts.Lifecycle.Hooks == nil {
 		return
 	}
+	rec := k.rec
 	for _, hook := range rec.Hooks {
 		if hook.Done {
 			continue
 		}
 		h.calls.Go(func() {
-			try := &hookTry{}
-			for ctx.Err() == nil && !try.gone {
-				h.completeHook(ctx, "", try, rec, hook)
+			for ctx.Err() == nil {
 				h.mu.Lock()
-				wait := time.Until(try.next)
+				try := k.hook(hook)
+				gone, underWay, wait := try.gone, try.underWay, time.Until(try.next)
 				h.mu.Unlock()
-				select {
-				case <-ctx.Done():
-				case <-time.After(wait):
+				switch {
+				case gone:
+					return
+				case underWay != nil:
+					select {
+					case <-ctx.Done():
+					case <-underWay:
+					}
+				case wait > 0:
+					select {
+					case <-ctx.Done():
+					case <-time.After(wait):
+					}
+				default:
+					h.completeHook(ctx, "", try, rec, hook)
 				}
 			}
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -231,6 +232,29 @@ func TestHookIsCompletedWhenTheNodeGoes(t *testing.T) {
 		after(time.Minute)
 		if len(hooks.seen().completed) != 1 {
 			t.Errorf("completed %v, want once", hooks.seen().completed)
+		}
+	})
+}
+
+// The group may end the instance, and the Node go, before its answer about one of several hooks
+// has been written down, and while another is on its way.
+func TestNodeGoesWhileItsHooksAreCompleted(t *testing.T) {
+	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		s.left = 0
+		var calls atomic.Int64
+		hooks.CompleteFunc = func() error {
+			if calls.Add(1) == 1 {
+				f.remove("node-a")
+				return nil
+			}
+			time.Sleep(5 * time.Second)
+			return nil
+		}
+		accept(t, h, hooked("one"))
+		accept(t, h, hooked("two"))
+		after(time.Minute)
+		if n := calls.Load(); n != 2 {
+			t.Errorf("asked %d times to complete, completed %v; want once for each hook", n, hooks.seen().completed)
 		}
 	})
 }

@@ -314,7 +314,7 @@ func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 		h.opts.Events.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, countPods(result, k.rec), 0, result.Refusal)
 		tell(h.opts.Logger.Warn(), name, k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
 	}
-	h.orphaned(ctx, k.rec)
+	h.orphaned(ctx, k)
 	h.forget(name)
 }
 
