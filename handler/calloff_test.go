@@ -66,6 +66,37 @@ func TestCallOffUndoesWhatWeSet(t *testing.T) {
 	})
 }
 
+// A queue delivers twice, the metadata service shows it as long as the node runs, and both
+// sources tell of the same: what was called off stays so. What is new does not.
+func TestCalledOffDoesNotBeginAgain(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		called(h, func() (bool, error) { return true, nil })
+		first, recommended := notice(interruption.SpotInterruption), notice(interruption.RebalanceRecommendation)
+		recommended.EventID = "event-0"
+		accept(t, h, recommended)
+		accept(t, h, first)
+		f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
+		steps(t, f, h)
+		if _, has := f.raw(t); has {
+			t.Fatal("not called off")
+		}
+		byOther := first
+		byOther.Source, byOther.EventID, byOther.Deadline = interruption.IMDS, "imds/other", first.Deadline.Add(time.Second)
+		recommendedByOther := recommended
+		recommendedByOther.Source, recommendedByOther.EventID = interruption.IMDS, "imds/recommended"
+		for _, n := range []interruption.Notice{first, byOther, recommended, recommendedByOther} {
+			if v := accept(t, h, n); v != interruption.Duplicate {
+				t.Errorf("%s %s from %s is %s, want a duplicate", n.Kind, n.EventID, n.Source, v)
+			}
+		}
+		next := first
+		next.EventID, next.Deadline = "event-2", first.Deadline.Add(time.Minute)
+		if v := accept(t, h, next); v != interruption.Accepted {
+			t.Errorf("the next interruption is %s", v)
+		}
+	})
+}
+
 // What an admin had set before is no business of ours.
 func TestCallOffLeavesWhatWasThereBefore(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {

@@ -66,7 +66,8 @@ func markPatch(node *corev1.Node, rec *interruption.Record) ([]byte, error) {
 
 // restorePatch is the JSON merge patch that undoes an interruption: of what the record stood
 // for that which was not there before. The record goes, or text, that of another one, takes
-// its place. The scheduled events of one that goes are remembered as past.
+// its place. Of one that goes the scheduled events are remembered as past, and everything if it
+// was somebody on the Node who has called it off.
 func restorePatch(node *corev1.Node, rec interruption.Record, text any) ([]byte, error) {
 	spec := map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {
@@ -80,7 +81,11 @@ func restorePatch(node *corev1.Node, rec interruption.Record, text any) ([]byte,
 		spec["taints"] = taints
 	}
 	annotations := map[string]any{interruption.Annotation: text, interruption.CancelAnnotation: nil}
-	if past := interruption.PastOf(rec); text == nil && len(past) > 0 {
+	past := interruption.PastOf(rec)
+	if node.Annotations[interruption.CancelAnnotation] == "true" {
+		past = interruption.CalledOff(rec)
+	}
+	if text == nil && len(past) > 0 {
 		annotations[interruption.PastAnnotation] = interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).And(past).String()
 	}
 	metadata := map[string]any{"resourceVersion": node.ResourceVersion, "annotations": annotations}

@@ -70,14 +70,20 @@ func (r Record) Since() time.Time {
 	return since
 }
 
-// Past are scheduled events that do not stand any more, the newest last.
+// Past are announcements that do not stand any more, the newest last: scheduled events, which
+// are announced again and again, and whatever somebody has called off.
 type Past []Announcement
 
 // maxPast bounds them. An instance has one or two scheduled events in its life.
 const maxPast = 4
 
 // PastOf is what is to be remembered of a record that is undone.
-func PastOf(r Record) Past { return Past(r.Past).with(r.Announcements()) }
+func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()) }
+
+// CalledOff is what is to be remembered of a record that somebody has called off: none of it is
+// to begin again because a queue delivers twice, or the metadata service still shows it to a
+// process that was started anew.
+func CalledOff(r Record) Past { return Past(r.Past).And(r.Announcements()) }
 
 // ParsePast reads the text of a PastAnnotation. What cannot be read is nothing.
 func ParsePast(text string) Past {
@@ -88,22 +94,24 @@ func ParsePast(text string) Past {
 	return p
 }
 
-// Has reports whether the notice is about one of them.
+// Has reports whether the notice is one of them once more.
 func (p Past) Has(n Notice) bool {
-	return n.Kind == ScheduledEvent && slices.ContainsFunc(p, func(a Announcement) bool { return a.same(n) })
+	return slices.ContainsFunc(p, func(a Announcement) bool { return a.repeats(n) })
 }
 
 // And returns the two together.
-func (p Past) And(more Past) Past { return p.with(more) }
-
-func (p Past) with(list []Announcement) Past {
+func (p Past) And(more Past) Past {
 	p = slices.Clone(p)
-	for _, a := range list {
-		if a.Kind == ScheduledEvent && !slices.ContainsFunc(p, func(b Announcement) bool { return a.Event == b.Event }) {
+	for _, a := range more {
+		if !slices.ContainsFunc(p, func(b Announcement) bool { return a.Kind == b.Kind && a.Event == b.Event }) {
 			p = append(p, a)
 		}
 	}
 	return p[max(0, len(p)-maxPast):]
+}
+
+func (p Past) withScheduled(list []Announcement) Past {
+	return p.And(slices.DeleteFunc(slices.Clone(list), func(a Announcement) bool { return a.Kind != ScheduledEvent }))
 }
 
 // String is the annotation's text.

@@ -129,6 +129,23 @@ func (a Announcement) same(n Notice) bool {
 	return a.Source != n.Source && a.Deadline != nil && !n.Deadline.IsZero() && a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
 }
 
+// repeats reports whether the notice is the announcement once more, and not the next one of its
+// kind: the same event, or what the other source calls it, or one that was made before and adds
+// nothing to it.
+func (a Announcement) repeats(n Notice) bool {
+	switch {
+	case a.Kind == ScheduledEvent:
+		return a.same(n)
+	case a.Kind != n.Kind:
+		return a.covers(announcementOf(n)) && !n.Noticed.After(a.Received)
+	case a.Source == n.Source:
+		return a.Event == n.EventID
+	case a.Deadline != nil && !n.Deadline.IsZero():
+		return a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
+	}
+	return a.Noticed.Sub(n.Noticed).Abs() <= sameDeadline
+}
+
 // reschedules reports whether the notice gives an event that is known another time: EC2 can
 // put the window of one off, or its owner can. What was said last counts then.
 func (a Announcement) reschedules(n Notice) bool {
@@ -215,7 +232,7 @@ func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announce
 	case len(list) == 0:
 		return r, gone, false
 	}
-	r.Past = Past(r.Past).with(gone)
+	r.Past = Past(r.Past).withScheduled(gone)
 	return r.with(list), gone, true
 }
 

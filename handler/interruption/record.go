@@ -21,8 +21,9 @@ const (
 	// off: what spot-handler has set is undone, the record and the annotation are removed.
 	CancelAnnotation = "spot-handler/cancel"
 
-	// PastAnnotation holds the scheduled events, as JSON, that were canceled or completed or
-	// from which the instance has come back: they are not handled a second time.
+	// PastAnnotation holds announcements, as JSON, that are not handled a second time: what
+	// CancelAnnotation has called off, and scheduled events that were canceled or completed or
+	// from which the instance has come back.
 	PastAnnotation = "spot-handler/past-events"
 
 	// InstanceIDLabel names the instance of a Node whose spec.providerID does not end
@@ -83,7 +84,7 @@ type Record struct {
 	// then are those of the strongest kind, but for Deadline, which is the earliest of all.
 	Announced []Announcement `json:"announced,omitempty"`
 
-	// Past are the scheduled events that do not stand any more.
+	// Past are announcements that do not stand any more, see [Past].
 	Past []Announcement `json:"past,omitempty"`
 
 	// Hooks are the lifecycle hooks that wait for this instance.
