@@ -46,7 +46,8 @@ type message struct {
 	id       string
 	handle   string // by which this delivery of it is deleted or hidden
 	receives int
-	sent     time.Time // zero where SQS does not say
+	sent     time.Time // zero where SQS does not say, as is
+	first    time.Time // when anybody had it first
 	received time.Time
 	notices  []interruption.Notice
 

@@ -14,8 +14,9 @@ import (
 // here. But one that does not know an instance gives the message back for a second look,
 // and if that is ours, we get it second-hand. With two clusters of one size that is so
 // for one in three of the messages that we accept, and one in four is lost; alone on the
-// queue it happens only where a process ended with a message in hand, or where the
-// replica that had it first did not know the Node yet.
+// queue it happens only where the replica that had it first did not know the Node yet. One
+// that a process had in hand when it was killed comes back too, but only when it was hidden
+// for all its time.
 const (
 	sharingSeen   = 1000      // the last messages that count,
 	sharingWithin = time.Hour // if they are not older than this
@@ -72,6 +73,12 @@ func one(is bool) int {
 	return 0
 }
 
+// abandoned reports whether who had the message first has not given it back: that was hiddenFor
+// ago, give or take what the clocks differ by.
+func (m *message) abandoned() bool {
+	return !m.first.IsZero() && m.received.Sub(m.first) >= hiddenFor-5*time.Second
+}
+
 // noteSharing looks for signs of other consumers in a message that was settled. One that
 // was new to us and about a Node of ours, though somebody had received it before, is
 // such a sign. A dry run sees nothing but that beside the consumer that is not dry.
@@ -79,7 +86,7 @@ func (c *Consumer) noteSharing(m *message, v interruption.Verdict) {
 	if c.dryRun {
 		return
 	}
-	secondHand := v == interruption.Accepted && m.receives > 1 && !c.retried.has(m.id)
+	secondHand := v == interruption.Accepted && m.receives > 1 && !m.abandoned() && !c.retried.has(m.id)
 	if secondHand {
 		c.metrics.secondHand.Inc()
 	}

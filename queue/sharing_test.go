@@ -119,4 +119,18 @@ func TestSharedQueueIsToldOf(t *testing.T) {
 			t.Errorf("%v second-hand, of messages that we gave back ourselves", n)
 		}
 	})
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeClient{}
+		for i := range 10 { // all in the hands of a process that was killed
+			f.send(fmt.Sprint(i), spotBody(fmt.Sprint("i-", i), time.Now()), 2)
+			first := time.Now().Add(2*time.Second - hiddenFor)
+			f.waiting[i].Attributes["ApproximateFirstReceiveTimestamp"] = fmt.Sprint(first.UnixMilli())
+		}
+		r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if n := value(t, r.metrics.secondHand); n != 0 || r.log.count("queue of its own") != 0 {
+			t.Errorf("%v second-hand, of messages that a process has not lived to settle", n)
+		}
+	})
 }
