@@ -74,6 +74,10 @@ func (c *Cluster) CreateBareNodes(ctx context.Context, spec BareNodes) ([]*corev
 	if err != nil {
 		return nil, err
 	}
+	if spec.Count == 1 { // many callers at once, of one each, need not see each other's
+		created[0], err = c.WaitNode(ctx, created[0].Name, NodeReady)
+		return created, err
+	}
 	wanted := map[string]int{}
 	for i, node := range created {
 		wanted[node.Name] = i

@@ -33,7 +33,7 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, pod
 func (c *Cluster) waitServiceAccount(ctx context.Context, namespace, name string) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace))
 	accounts := factory.Core().V1().ServiceAccounts()
-	err := waitInformer(ctx, factory, accounts.Informer(), func() (bool, error) {
+	err := waitInformer(ctx, factory, accounts.Informer(), nil, func() (bool, error) {
 		_, err := accounts.Lister().ServiceAccounts(namespace).Get(name)
 		return err == nil, nil // the only error is that there is none
 	})

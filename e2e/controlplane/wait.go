@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,7 +19,7 @@ import (
 
 // waitTimeout limits waiting where the caller's context does not. It is above
 // what any step takes; a test with longer boot times sets a deadline itself.
-const waitTimeout = 2 * time.Minute
+const waitTimeout = 5 * time.Minute
 
 func withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
 	if _, ok := ctx.Deadline(); ok {
@@ -37,7 +38,7 @@ func (c *Cluster) WaitPods(ctx context.Context, namespace, selector string, done
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.LabelSelector = selector }))
 	pods := factory.Core().V1().Pods()
 	var seen []*corev1.Pod
-	err := waitInformer(ctx, factory, pods.Informer(), func() (bool, error) {
+	err := waitInformer(ctx, factory, pods.Informer(), nil, func() (bool, error) {
 		var err error
 		if seen, err = pods.Lister().List(labels.Everything()); err != nil {
 			return false, err
@@ -53,18 +54,39 @@ func (c *Cluster) WaitPods(ctx context.Context, namespace, selector string, done
 	return seen, nil
 }
 
-// WaitNode watches the named Node until done says so. A node that does not exist
-// is nil; waiting for its end is done by node == nil.
+// WaitNode watches the named Node until done says so, of which it asks for every version that
+// the watch shows. A node that does not exist is nil; waiting for its end is done by
+// node == nil.
 func (c *Cluster) WaitNode(ctx context.Context, name string, done func(node *corev1.Node) bool) (*corev1.Node, error) {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
 	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0,
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=" + name }))
-	nodes := factory.Core().V1().Nodes()
+	var mu sync.Mutex
+	var shown []*corev1.Node
+	see := func(obj any) {
+		mu.Lock()
+		defer mu.Unlock()
+		version, _ := obj.(*corev1.Node) // nil: it is gone
+		shown = append(shown, version)
+	}
 	var node *corev1.Node
-	err := waitInformer(ctx, factory, nodes.Informer(), func() (bool, error) {
-		node, _ = nodes.Lister().Get(name) // the only error is that there is none
-		return done(node), nil
+	first := true
+	err := waitInformer(ctx, factory, factory.Core().V1().Nodes().Informer(), see, func() (bool, error) {
+		mu.Lock()
+		versions := shown
+		shown = nil
+		mu.Unlock()
+		if first && len(versions) == 0 {
+			versions = []*corev1.Node{nil}
+		}
+		first = false
+		for _, node = range versions {
+			if done(node) {
+				return true, nil
+			}
+		}
+		return false, nil
 	})
 	if err != nil {
 		return node, fmt.Errorf("wait for node %q: %w", name, err)
@@ -76,7 +98,7 @@ func (c *Cluster) WaitNode(ctx context.Context, name string, done func(node *cor
 func (c *Cluster) waitNodes(ctx context.Context, done func(nodes []*corev1.Node) bool) error {
 	factory := informers.NewSharedInformerFactory(c.Client, 0)
 	nodes := factory.Core().V1().Nodes()
-	err := waitInformer(ctx, factory, nodes.Informer(), func() (bool, error) {
+	err := waitInformer(ctx, factory, nodes.Informer(), nil, func() (bool, error) {
 		all, err := nodes.Lister().List(labels.Everything())
 		return err == nil && done(all), err
 	})
@@ -91,27 +113,34 @@ func (c *Cluster) waitNodes(ctx context.Context, done func(nodes []*corev1.Node)
 const betweenChecks = 10 * time.Millisecond
 
 // waitInformer calls check once the informer is complete, and again when it has
-// changed, until it is true. A burst of changes is one call.
-func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, informer cache.SharedIndexInformer, check func() (bool, error)) error {
+// changed, until it is true. A burst of changes is one call. Each is told to see before,
+// which may be nil: the object, or nil where one is gone.
+func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, informer cache.SharedIndexInformer, see func(obj any), check func() (bool, error)) error {
 	changed := make(chan struct{}, 1)
-	notify := func() {
+	notify := func(obj any) {
+		if see != nil {
+			see(obj)
+		}
 		select {
 		case changed <- struct{}{}:
 		default:
 		}
 	}
-	if _, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(any) { notify() },
-		UpdateFunc: func(any, any) { notify() },
-		DeleteFunc: func(any) { notify() },
-	}); err != nil {
+	handler, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    notify,
+		UpdateFunc: func(_, obj any) { notify(obj) },
+		DeleteFunc: func(any) { notify(nil) },
+	})
+	if err != nil {
 		return fmt.Errorf("watch: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	factory.Start(ctx.Done())
 	defer factory.Shutdown()
 	defer cancel()
-	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
+	select {
+	case <-handler.HasSyncedChecker().Done():
+	case <-ctx.Done():
 		return fmt.Errorf("list: %w", context.Cause(ctx))
 	}
 	for {
@@ -186,7 +215,7 @@ func (c *Cluster) waitBudget(ctx context.Context, namespace, name string, done f
 	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=" + name }))
 	budgets := factory.Policy().V1().PodDisruptionBudgets()
-	err := waitInformer(ctx, factory, budgets.Informer(), func() (bool, error) {
+	err := waitInformer(ctx, factory, budgets.Informer(), nil, func() (bool, error) {
 		budget, err := budgets.Lister().PodDisruptionBudgets(namespace).Get(name)
 		return err == nil && done(budget), nil // the only error is that there is none
 	})

@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -23,6 +22,7 @@ import (
 	"time"
 
 	"spot-handler/e2e/asgemu"
+	"spot-handler/e2e/internal/loopback"
 )
 
 var (
@@ -112,7 +112,7 @@ func Start(o Options) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress()
+	address, err := loopback.Address()
 	if err != nil {
 		return nil, err
 	}
@@ -255,13 +255,4 @@ func (d *Daemon) get(ctx context.Context, path string) (string, bool) {
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
 	return string(body), err == nil && resp.StatusCode == http.StatusOK
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -13,6 +12,7 @@ import (
 	"time"
 
 	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/internal/loopback"
 )
 
 // process is a server that runs in a directory of its own.
@@ -30,7 +30,7 @@ func start(ctx context.Context, name, dir, config string, command func(file, add
 	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	address, err := freeAddress()
+	address, err := loopback.Address()
 	if err != nil {
 		return nil, err
 	}
@@ -108,13 +108,4 @@ func get(ctx context.Context, url string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %s", resp.Status, body)
 	}
 	return body, nil
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -40,7 +40,7 @@ func StartPrometheus(ctx context.Context, tools Tools, dir string, o PrometheusO
 		})
 	}
 	config := map[string]any{
-		"global":         map[string]any{"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+		"global":         map[string]any{"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"},
 		"scrape_configs": []any{map[string]any{"job_name": "spot-handler/spot-handler", "static_configs": targets}},
 	}
 	if o.Rules != "" {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -50,6 +51,33 @@ func (s *story) accounts(leave ...string) {
 			return slices.ContainsFunc(leave, func(what string) bool { return strings.Contains(doc+"\n", what) })
 		})
 		s.kubectl(strings.Join(docs, "\n---\n"), "apply", "-f", "-")
+	}
+	for _, account := range []string{queueAccount, imdsAccount, markAccount} {
+		s.rightsInForce(account)
+	}
+}
+
+// rightsInForce waits until the API server grants the account what its roles say, of which a
+// daemon asks as soon as it starts. One right tells for all that are bound as it is.
+func (s *story) rightsInForce(account string) {
+	s.Helper()
+	of := map[string]right{} // by namespace
+	for r := range s.granted(account) {
+		of[r.namespace] = r
+	}
+	for namespaceOf, r := range of {
+		resource, subresource, _ := strings.Cut(r.resource, "/")
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "system:serviceaccount:" + namespace + ":" + account,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: namespaceOf, Verb: r.verb, Group: r.group, Resource: resource, Subresource: subresource,
+			},
+		}}
+		s.eventually(account+" may "+r.String(), func() bool {
+			answer, err := s.cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(s.ctx, review, metav1.CreateOptions{})
+			s.must(err)
+			return answer.Status.Allowed
+		})
 	}
 }
 

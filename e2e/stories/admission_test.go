@@ -196,14 +196,17 @@ func (s *story) createClaim(name, replaces string) func(person) error {
 	return func(p person) error {
 		claim := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-			"metadata": map[string]any{"name": name, "labels": map[string]any{"karpenter.sh/nodepool": "batch-fallback"}},
+			"metadata": map[string]any{
+				"name": name, "labels": map[string]any{"karpenter.sh/nodepool": "batch-fallback"},
+				"annotations": map[string]any{doNotDisrupt: "true"}, // or Karpenter, whose pool makes other nodes, would end it
+			},
 			"spec": map[string]any{
 				"nodeClassRef": map[string]any{"group": controlplane.NodeClasses.Group, "kind": "KWOKNodeClass", "name": "batch-fallback"},
 				"requirements": []any{map[string]any{"key": corev1.LabelInstanceTypeStable, "operator": "In", "values": []any{"s-2x-amd64-linux"}}},
 			},
 		}}
 		if replaces != "" {
-			claim.SetAnnotations(map[string]string{"spot-handler/interrupted-node": replaces})
+			claim.SetAnnotations(map[string]string{"spot-handler/interrupted-node": replaces, doNotDisrupt: "true"})
 			claim.SetLabels(map[string]string{"karpenter.sh/nodepool": "batch-fallback", "spot-handler/replaces": controlplane.InstanceID(replaces)})
 		}
 		_, err := p.dynamic.Resource(controlplane.NodeClaims).Create(p.ctx, claim, metav1.CreateOptions{})

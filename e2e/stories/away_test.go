@@ -39,9 +39,9 @@ func TestBurstWhileTheAPIServerHangs(t *testing.T) {
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 21})
 	s.must(err)
 	server, queue := s.sqs()
-	leader := s.runQueue(server, queue)
+	leader := s.runReplica(server, queue)
 	s.waitLine(leader, "leading")
-	follower := s.runQueue(server, queue)
+	follower := s.runReplica(server, queue)
 	own := nodes[20]
 	imds := s.imds(own)
 	s.run(daemon.Options{Args: []string{"imds", "--node-name=" + own.Name, "--drain=false"}, IMDS: imds.URL})

@@ -77,12 +77,12 @@ func TestReleasedPodsAreFoundAfterACrash(t *testing.T) {
 		homes = append(homes, home{node, name, pods})
 	}
 	server, queue := s.sqs()
-	first := s.runQueue(server, queue, "--leader-elect=false")
+	first := s.runQueue(server, queue)
 	for _, h := range homes {
 		interrupt(queue, h.node.Name, 110*time.Second)
 	}
 	s.waitReleased(6)
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	first.Kill()
 
 	calledOff, forgotten, ownerless := homes[0], homes[1], homes[2]
@@ -97,7 +97,7 @@ func TestReleasedPodsAreFoundAfterACrash(t *testing.T) {
 		s.must(err)
 		return len(sets.Items) == 0
 	})
-	s.runQueue(server, queue, "--leader-elect=false")
+	s.runQueue(server, queue)
 
 	s.wantAsBefore(calledOff.node.Name, calledOff.service, calledOff.pods)
 	s.wantSamePods(forgotten.service, forgotten.pods)
@@ -119,7 +119,7 @@ func TestKilledSurgeStaysWithoutADip(t *testing.T) {
 
 	var d *daemon.Daemon
 	for i := range 8 {
-		d = s.start(daemon.Options{Args: []string{"queue", "--queue-url=" + queue.URL(), "--leader-elect=false"}, SQS: server.URL})
+		d = s.start(daemon.Options{Args: []string{"queue", "--queue-url=" + queue.URL(), alone}, SQS: server.URL})
 		select {
 		case <-time.After(300*time.Millisecond + time.Duration(i%4)*500*time.Millisecond):
 		case <-d.Done():
@@ -127,7 +127,7 @@ func TestKilledSurgeStaysWithoutADip(t *testing.T) {
 		}
 		d.Kill()
 	}
-	s.runQueue(server, queue, "--leader-elect=false")
+	s.runQueue(server, queue)
 	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
 	if rec.Pods == nil || rec.Pods.Graceful != replicas || rec.Pods.Total != replicas {
 		t.Errorf("record %s, want %d graceful", rec, replicas)

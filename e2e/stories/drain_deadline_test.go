@@ -41,7 +41,7 @@ func TestGraceThatDoesNotFitIsClamped(t *testing.T) {
 			}
 		case slow.UID:
 			fits := deadline.Add(-margin).Sub(r.RequestReceivedTimestamp)
-			if g := options.GracePeriodSeconds; g == nil || *g > int64(fits.Seconds())+1 || *g < int64(fits.Seconds())-1 {
+			if g := options.GracePeriodSeconds; g == nil || *g > int64(fits.Seconds())+5 || *g < int64(fits.Seconds())-1 {
 				t.Errorf("the eviction %s before the deadline says %v s of grace, want %v", deadline.Sub(r.RequestReceivedTimestamp), value(g), fits)
 			}
 		}
@@ -95,7 +95,8 @@ func TestBlockedPodsAreForcedWhereThatIsThePolicy(t *testing.T) {
 			t.Errorf("pod %s deleted with the UID %q, which is none to be deleted", r.ObjectRef.Name, uid)
 		}
 		delete(forced, uid)
-		if g := r.RequestObject.GracePeriodSeconds; g != nil && (*g < 3 || *g > 5) {
+		late := r.RequestReceivedTimestamp.Sub(latest) // on a busy machine
+		if g := r.RequestObject.GracePeriodSeconds; g != nil && (*g < 3 && late < 2*time.Second || *g > 5) {
 			t.Errorf("pod %s deleted with a grace of %d s, want its 5", r.ObjectRef.Name, *g)
 		}
 		if c, ok := conditions(uid); !ok || c.Status != corev1.ConditionTrue {
@@ -195,11 +196,14 @@ func (s *story) wantJobUnharmed(name string) {
 	jobs := s.cluster.Client.BatchV1().Jobs("default")
 	pods, err := s.cluster.WaitReady(s.ctx, "default", name, 1)
 	s.must(err)
-	job, err := jobs.Get(s.ctx, name, metav1.GetOptions{})
-	s.must(err)
-	if job.Status.Failed != 0 || job.Status.Active != 1 {
-		s.Errorf("the Job counts %d failed and %d active pods, want none and one", job.Status.Failed, job.Status.Active)
-	}
+	s.eventually("count of the Job's one active pod", func() bool {
+		job, err := jobs.Get(s.ctx, name, metav1.GetOptions{})
+		s.must(err)
+		if job.Status.Failed != 0 {
+			s.Fatalf("the Job counts %d failed pods, want none", job.Status.Failed)
+		}
+		return job.Status.Active == 1
+	})
 	s.must(s.cluster.Client.CoreV1().Pods("default").Delete(s.ctx, pods[0].Name, metav1.DeleteOptions{}))
 	s.eventually("failure of the Job by a deletion without the condition", func() bool {
 		job, err := jobs.Get(s.ctx, name, metav1.GetOptions{})

@@ -18,8 +18,8 @@ func TestOwnPodGoesLast(t *testing.T) {
 	node := s.bare("node", 1, 8)[0]
 	own := s.service("handler", 1, func(d *controlplane.DeploymentSpec) {
 		quick(d)
-		stop := 3 * time.Second
-		d.StopAfter = &stop
+		stop := 10 * time.Second // longer than anybody takes to see that it is to end
+		d.StopAfter, d.Grace = &stop, 30*time.Second
 	})[0]
 	others := s.service("web", 3, func(d *controlplane.DeploymentSpec) {
 		quick(d)
@@ -27,9 +27,9 @@ func TestOwnPodGoesLast(t *testing.T) {
 	})
 	s.bare("spare", 1, 8)
 	server, queue := s.sqs()
-	leader := s.runQueue(server, queue, "--pod-name="+own.Name, "--pod-namespace=default")
+	leader := s.runReplica(server, queue, "--pod-name="+own.Name, "--pod-namespace=default")
 	s.waitLine(leader, "leading")
-	follower := s.runQueue(server, queue, "--pod-name=another", "--pod-namespace=default")
+	follower := s.runReplica(server, queue, "--pod-name=another", "--pod-namespace=default")
 	s.background(func(ctx context.Context) {
 		_, err := s.cluster.WaitPods(ctx, "default", controlplane.Selector("handler"), func(pods []*corev1.Pod) bool {
 			for _, p := range pods {
@@ -54,6 +54,14 @@ func TestOwnPodGoesLast(t *testing.T) {
 	if last := evicted[len(evicted)-1]; last.RequestObject.DeleteOptions.Preconditions.UID != string(own.UID) {
 		t.Errorf("the last pod to go was %s, want our own, %s", last.ObjectRef.Name, own.Name)
 	}
+	s.eventually("end of the leader", func() bool {
+		select {
+		case <-leader.Done():
+			return true
+		default:
+			return false
+		}
+	})
 	if code := leader.ExitCode(); code != 0 {
 		t.Errorf("the leader ended with code %d, want 0", code)
 	}

@@ -35,6 +35,9 @@ func TestStatefulSetPodsAreNotEvictedAgain(t *testing.T) {
 				deleted = p
 			}
 		}
+		if deleted == nil {
+			t.Fatal("all pods were evicted before anybody could delete one")
+		}
 		return s.cluster.Client.CoreV1().Pods("default").Delete(s.ctx, deleted.Name, metav1.DeleteOptions{
 			Preconditions: metav1.NewUIDPreconditions(string(deleted.UID)),
 		}) == nil

@@ -33,11 +33,13 @@ func (s *story) watchSurge(namespace, service string) *surged {
 	first := make(chan struct{})
 	s.background(func(ctx context.Context) {
 		var once sync.Once
+		seen := func() { once.Do(func() { close(first) }) }
+		defer seen()
 		ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // more than the default of WaitPods
 		defer cancel()
 		_, _ = s.cluster.WaitPods(ctx, namespace, controlplane.Selector(service), func(pods []*corev1.Pod) bool {
 			w.see(pods)
-			once.Do(func() { close(first) })
+			seen()
 			return false
 		})
 	})

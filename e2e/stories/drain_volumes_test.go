@@ -9,6 +9,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
 )
 
@@ -44,7 +45,7 @@ func TestVolumesAreWaitedForUntilTheDeadline(t *testing.T) {
 	node, volume := s.withVolume()
 	d, queue := s.drill()
 
-	deadline := interrupt(queue, node.Name, 25*time.Second)
+	deadline := interrupt(queue, node.Name, 40*time.Second)
 	s.detaching(node.Name, volume)
 	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
 	if left := time.Until(deadline); left > 10*time.Second {
@@ -53,7 +54,9 @@ func TestVolumesAreWaitedForUntilTheDeadline(t *testing.T) {
 	if rec.Pods == nil || rec.Pods.Graceful != 1 || rec.Pods.Total != 1 {
 		t.Errorf("record %s, want the one pod graceful", rec)
 	}
-	if lines := append(d.Lines("deadline reached"), d.Lines("drained")...); len(lines) != 1 {
+	ends := func() []daemon.Line { return append(d.Lines("deadline reached"), d.Lines("drained")...) }
+	s.eventually("line about the end", func() bool { return len(ends()) > 0 })
+	if lines := ends(); len(lines) != 1 {
 		t.Errorf("want one line about the end: %v", lines)
 	}
 }

@@ -57,7 +57,7 @@ func TestBurstKeepsToTheLimitsAsAWhole(t *testing.T) {
 	s.must(err)
 	s.occupy(nodes)
 	server, queue := s.sqs()
-	first := s.runQueue(server, queue, "--leader-elect=false")
+	first := s.runQueue(server, queue)
 	at := time.Now()
 	send := func() {
 		for _, node := range nodes {
@@ -70,7 +70,7 @@ func TestBurstKeepsToTheLimitsAsAWhole(t *testing.T) {
 	first.Kill()
 	killed := claims()
 	send()
-	s.runQueue(server, queue, "--leader-elect=false")
+	s.runQueue(server, queue)
 	s.eventually("a decision about every node", func() bool {
 		list, err := s.cluster.Client.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=spot", ResourceVersion: "0"})
 		return err == nil && len(list.Items) == count && !slices.ContainsFunc(list.Items, func(n corev1.Node) bool {
@@ -78,9 +78,9 @@ func TestBurstKeepsToTheLimitsAsAWhole(t *testing.T) {
 			return !ok || rec.Replacement == nil || rec.Phase == interruption.Noticed
 		})
 	})
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	send() // once more, now that all of it is known
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 
 	made := map[string]int{}
 	for _, r := range s.requests(func(r request) bool {

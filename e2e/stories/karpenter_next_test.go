@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"spot-handler/e2e/controlplane"
@@ -40,15 +39,15 @@ func TestNextPoolIsTried(t *testing.T) {
 	if chosen, err := r.Choose(s.ctx, node, rec, need); err != nil || chosen.Pool != "classless" {
 		t.Fatalf("chosen %+v, %v; want pool classless", chosen, err)
 	}
-	s.must(s.cluster.Dynamic.Resource(controlplane.NodeClasses).Delete(s.ctx, "classless", metav1.DeleteOptions{}))
+	s.loseNodeClass("classless")
 	seen := map[string]string{}
-	waitFor := func(pool string, done func(state string) bool) time.Duration {
-		began, timeout := time.Now(), time.After(time.Minute)
+	waitFor := func(pool string, done func(state string) bool) {
+		timeout := time.After(time.Minute)
 		for {
 			got := r.askFor(node, &rec, need)
 			seen[got.Pool] = got.Tried
 			if got.Pool == pool && done(got.State) {
-				return time.Since(began)
+				return
 			}
 			select {
 			case <-r.changed:
@@ -58,14 +57,15 @@ func TestNextPoolIsTried(t *testing.T) {
 		}
 	}
 	waitFor("typeless", provisioner.Pending)
+	began := time.Now()
 	// In the meantime a service of others needs a node too.
 	_, err := s.cluster.RunDeployment(s.ctx, controlplane.DeploymentSpec{
 		Name: "others", Replicas: 1, NodeSelector: map[string]string{"team": "others"},
 		Tolerations: []corev1.Toleration{{Key: "others", Operator: corev1.TolerationOpExists}},
 	})
 	s.must(err)
-	took := waitFor("good", func(state string) bool { return state == provisioner.StateReady })
-	if took < 20*time.Second {
+	waitFor("good", func(state string) bool { return state == provisioner.StateReady })
+	if took := time.Since(began); took < 20*time.Second {
 		t.Errorf("pool typeless was given up after %s, want about 25 s", took)
 	}
 	if seen["typeless"] != "classless" || seen["good"] != "classless,typeless" {

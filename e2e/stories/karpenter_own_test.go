@@ -69,6 +69,8 @@ func TestKarpenterDeletesTheClaimItself(t *testing.T) {
 		t.Errorf("the claim asks for %s of cpu, want that of three pods, 1500m", cpu)
 	}
 	s.eventually("Event on the NodeClaim", func() bool { return len(s.events("ReplacesInterruptedNode", ours.GetName())) == 1 })
+	s.waitGone(early.Name)
+	s.waitGone(same.Name)
 	said := 0
 	for _, line := range d.Lines("provisioner chosen") {
 		if reason, _ := line["reason"].(string); line["node"] == early.Name && strings.Contains(reason, "only for the 3 of ") {
@@ -78,8 +80,6 @@ func TestKarpenterDeletesTheClaimItself(t *testing.T) {
 	if said != 1 {
 		t.Errorf("said %d times what the replacement is for, want once", said)
 	}
-	s.waitGone(early.Name)
-	s.waitGone(same.Name)
 	for name, n := range map[string]int{"movable": 3, "pinned": 1, "blocked": 2, "web": 4} {
 		_, err := s.cluster.WaitReady(s.ctx, "default", name, n)
 		s.must(err)

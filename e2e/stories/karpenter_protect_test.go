@@ -39,7 +39,7 @@ func TestReplacementIsProtectedUntilItsPodsCome(t *testing.T) {
 		controlplane.PoolSpec{Name: "eager", Capacity: []string{controlplane.OnDemand}, ConsolidateAfter: "0s"},
 	))
 	node := s.node("spot")
-	rec := spotRecord(node, time.Now().Add(2*time.Minute))
+	rec := spotRecord(node, time.Now().Add(10*time.Minute)) // the protection ends with it
 	s.putRecord(node, rec)
 	r := s.replacer(s.cluster.Dynamic, nil)
 	got := r.settle(node, &rec)

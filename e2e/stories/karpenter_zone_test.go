@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,8 +48,12 @@ func TestReplacementIsInTheZoneOfItsPods(t *testing.T) {
 	_, err := s.cluster.WaitReady(s.ctx, "default", "web", len(zones))
 	s.must(err)
 
-	list, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).List(s.ctx, metav1.ListOptions{})
-	s.must(err)
+	var list *unstructured.UnstructuredList
+	s.eventually("end of the claims, after that of their nodes", func() bool {
+		list, err = s.cluster.Dynamic.Resource(controlplane.NodeClaims).List(s.ctx, metav1.ListOptions{})
+		s.must(err)
+		return !slices.ContainsFunc(list.Items, func(c unstructured.Unstructured) bool { return c.GetDeletionTimestamp() != nil })
+	})
 	if n := len(list.Items); n != len(zones) {
 		t.Errorf("%d NodeClaims, want one in each of %d zones", n, len(zones))
 	}

@@ -95,7 +95,7 @@ func TestHooksAreCompletedOnceAfterTheDrain(t *testing.T) {
 	s.cloud.Shrink(instance)
 	s.eventually("the instance ends", func() bool { i, _ := s.cloud.Instance(instance); return i.State == asgemu.Terminated })
 	s.waitGone(node)
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 
 	s.wantContinued(instance, 2)
 	if drained := s.waitLine(d, "drained"); drained["graceful"] != 4.0 || drained["left"] != 0.0 {
@@ -109,9 +109,9 @@ func TestHooksAreCompletedOnceAfterTheDrain(t *testing.T) {
 	if n := s.cloud.Launched("workers"); n != 0 {
 		t.Errorf("a group that shrinks launched %d", n)
 	}
-	if n := s.metric(d, `spot_handler_lifecycle_actions_total{action="complete",result="ok"}`); n != 2 {
-		t.Errorf("%v completions counted, want 2", n)
-	}
+	s.eventually("count of both completions", func() bool {
+		return s.metric(d, `spot_handler_lifecycle_actions_total{action="complete",result="ok"}`) == 2
+	})
 	_, err := s.cluster.WaitReady(s.ctx, "default", "workers", 4)
 	s.must(err)
 }
@@ -124,7 +124,7 @@ func TestKilledTheNextCompletesTheHook(t *testing.T) {
 	s.workers("workers", 4)
 	s.cloud.Fail(asgemu.Fault{Effect: asgemu.Unavailable, Action: "CompleteLifecycleAction"})
 	run := func() *daemon.Daemon {
-		return s.run(s.options(server, queue, "--leader-elect=false", "--provisioner=none", "--drain-strategy=at-once"))
+		return s.run(s.options(server, queue, "--provisioner=none", "--drain-strategy=at-once"))
 	}
 	first := run()
 	s.cloud.Shrink(instance)
@@ -144,7 +144,7 @@ func TestKilledTheNextCompletesTheHook(t *testing.T) {
 	run()
 	s.waitGone(node)
 	s.wantContinued(instance, 1)
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 }
 
 // An instance that never was a Node, and one whose Node goes while a budget blocks its
@@ -167,7 +167,7 @@ func TestHooksWithoutANodeAreCompleted(t *testing.T) {
 		s.eventually("the instance ends", func() bool { i, _ := s.cloud.Instance(id); return i.State == asgemu.Terminated })
 		s.wantContinued(id, 1)
 	}
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 }
 
 // Heartbeats go out every 10 s until the drain has ended, 5 s before the deadline: the fifth
@@ -221,7 +221,7 @@ func TestLaunchHookIsCompletedWhenTheNodeIsReady(t *testing.T) {
 		t.Errorf("the hook was completed before the Node joined")
 	}
 	t.Logf("in service %s after its Node was asked to join", time.Since(joined))
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	for _, n := range s.nodes() {
 		if _, has := record(&n); has || n.Spec.Unschedulable {
 			t.Errorf("node %s has been touched", n.Name)

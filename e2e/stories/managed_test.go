@@ -35,7 +35,7 @@ func TestManagedTag(t *testing.T) {
 		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-"+id, id, time.Now()))
 	}
 	s.waitRecord(nodes[0].Name, func(interruption.Record) bool { return true })
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	s.eventually("count of unmanaged", func() bool { return s.metric(d, `spot_handler_messages_total{outcome="unmanaged"}`) == 2 })
 	if n := s.metric(d, `spot_handler_messages_total{outcome="foreign"}`); n != 0 {
 		t.Errorf("%v foreign messages, want none: nothing is looked up twice", n)
@@ -50,7 +50,7 @@ func TestManagedTag(t *testing.T) {
 	cloud.Fail(asgemu.Fault{Effect: asgemu.AccessDenied, Action: "DescribeTags"})
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-denied", ids[2], time.Now()))
 	s.waitRecord(nodes[2].Name, func(interruption.Record) bool { return true })
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	if line := s.waitLine(d, "cannot look up tags, Nodes of this cluster count as managed"); line["tag"] != "team=blue" {
 		t.Errorf("said %v", line)
 	}
@@ -65,13 +65,13 @@ func TestCordonOnly(t *testing.T) {
 	node := s.node("batch")
 	pods := s.service("web", 3, nil)
 	server, queue := s.sqs()
-	d := s.runQueue(server, queue, "--cordon-only")
+	s.runQueue(server, queue, "--cordon-only")
 	instance := controlplane.InstanceID(node.Name)
 
 	at := time.Now().Truncate(time.Second)
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", instance, at))
 	s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Noticed })
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	if now := s.lastSeen(node.Name); !now.Spec.Unschedulable || !hasTaint(now, interruption.TaintKey) {
 		t.Errorf("unschedulable %v, taints %v", now.Spec.Unschedulable, now.Spec.Taints)
 	}
@@ -87,7 +87,6 @@ func TestCordonOnly(t *testing.T) {
 		t.Errorf("annotations of the Event (-want +got):\n%s", diff)
 	}
 
-	s.waitLine(d, "leading")
 	_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node.Name, "application/merge-patch+json",
 		[]byte(`{"metadata":{"annotations":{"spot-handler/cancel":"true"}}}`), metav1.PatchOptions{})
 	s.must(err)

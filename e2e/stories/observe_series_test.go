@@ -27,7 +27,6 @@ func TestSeriesStayBounded(t *testing.T) {
 	}
 	server, queue := s.sqs()
 	d := s.runQueue(server, queue)
-	s.waitLine(d, "leading")
 
 	before := s.series(d)
 	var names []string
@@ -51,7 +50,7 @@ func TestSeriesStayBounded(t *testing.T) {
 			s.metric(d, `spot_handler_messages_total{outcome="foreign"}`) == each &&
 			s.metric(d, `spot_handler_drains_total{kind="spot-interruption",result="completed"}`) == each
 	})
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	s.eventually("as many series as at the start", func() bool { return s.series(d) == before })
 	if most > before+each {
 		t.Errorf("%d series at some time, %d at the start, want no more than one for each of %d pools on top", most, before, each)

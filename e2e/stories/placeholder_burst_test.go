@@ -26,7 +26,6 @@ func TestPlaceholdersOfABurst(t *testing.T) {
 	const nodes, pods = 200, 400
 	spots := s.spot(nodes, 1)
 	s.service("web", pods, func(d *controlplane.DeploymentSpec) { d.CPU, d.Memory, d.Grace = "300m", "64Mi", 5*time.Second })
-	cas := s.autoscale(32, 5*time.Second)
 	server, queue := s.sqs()
 	leader := s.holder(server, queue)
 	s.waitLine(leader, "leading")
@@ -66,6 +65,9 @@ func TestPlaceholdersOfABurst(t *testing.T) {
 	s.eventually("a second leader", func() bool {
 		return len(follower.daemon().Lines("leading")) > 0
 	})
+	// Only now: else some nodes would be ready before the leader was killed, and the second one
+	// has not seen who took the room of their placeholders.
+	cas := s.autoscale(32, 5*time.Second)
 	allOver := func() bool {
 		list, err := s.cluster.Client.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{LabelSelector: lifecycle + "=spot"})
 		s.must(err)

@@ -125,6 +125,8 @@ func (a *autoscaler) nodes() int {
 }
 
 func (a *autoscaler) scale(running *sync.WaitGroup) {
+	a.mu.Lock() // a node is either booting or in the list
+	defer a.mu.Unlock()
 	client := a.cluster.Client.CoreV1()
 	// Nodes first: a pod that is bound meanwhile counts as pending at worst on room that
 	// counts as free.
@@ -132,8 +134,6 @@ func (a *autoscaler) scale(running *sync.WaitGroup) {
 	if err != nil {
 		return // stopped
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	pods, err := client.Pods("").List(a.ctx, metav1.ListOptions{})
 	if err != nil {
 		return
@@ -217,9 +217,8 @@ func TestPlaceholdersMakeRoom(t *testing.T) {
 	s.service("web", pods, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(pods - 2) })
 	cas := s.autoscale(4, 4*time.Second)
 	server, queue := s.sqs()
-	d := s.holder(server, queue)
+	d := s.holder(server, queue, alone)
 	fewest := s.watchReady("web")
-	s.waitLine(d, "leading")
 
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-1", controlplane.InstanceID(node.Name), time.Now()))
 	s.eventually("a placeholder for each pod", func() bool { return len(s.placeholders()) == pods })

@@ -2,6 +2,7 @@ package stories
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -88,6 +89,11 @@ func (r *replacer) ask(node *corev1.Node, rec *interruption.Record) interruption
 func (r *replacer) askFor(node *corev1.Node, rec *interruption.Record, need provisioner.Need) interruption.Replacement {
 	r.Helper()
 	got, err := r.Request(r.ctx, node, *rec, need)
+	for try := 0; err != nil && try < 5; try++ { // such as a conflict with Karpenter: it is asked again
+		r.Logf("request a replacement: %v", err)
+		time.Sleep(500 * time.Millisecond)
+		got, err = r.Request(r.ctx, node, *rec, need)
+	}
 	r.must(err)
 	rec.Replacement = &got
 	return got
@@ -97,7 +103,7 @@ func (r *replacer) askFor(node *corev1.Node, rec *interruption.Record, need prov
 // replacement is no longer pending.
 func (r *replacer) settle(node *corev1.Node, rec *interruption.Record) interruption.Replacement {
 	r.Helper()
-	timeout := time.After(time.Minute)
+	timeout := time.After(2 * time.Minute)
 	for {
 		if got := r.ask(node, rec); !provisioner.Pending(got.State) {
 			return got
@@ -260,11 +266,11 @@ func TestReplacementThatIsNeverLaunched(t *testing.T) {
 			// The pool was Ready when it was read, a moment ago.
 			_, err := r.Choose(s.ctx, node, spotRecord(node, time.Time{}), onePod())
 			s.must(err)
-			s.must(s.cluster.Dynamic.Resource(controlplane.NodeClasses).Delete(s.ctx, "classless", metav1.DeleteOptions{}))
-		}, 0, 10 * time.Second},
-		{"typeless", "not launched in 25 s", nil, 23 * time.Second, 30 * time.Second},
-		{"full", "limit of NodePool full leaves no room", nil, 0, time.Second},
-		{"nowhere", "does not exist", nil, 0, time.Second},
+			s.loseNodeClass("classless")
+		}, 0, 20 * time.Second}, // less than the 25 s of a claim that is not launched
+		{"typeless", "not launched in 25 s", nil, 23 * time.Second, time.Minute},
+		{"full", "limit of NodePool full leaves no room", nil, 0, 15 * time.Second},
+		{"nowhere", "does not exist", nil, 0, 15 * time.Second},
 	} {
 		r := s.replacer(s.cluster.Dynamic, map[string]string{"spot": tt.pool})
 		if tt.before != nil {
@@ -284,6 +290,21 @@ func TestReplacementThatIsNeverLaunched(t *testing.T) {
 			t.Errorf("%s: asked again: %+v, want %+v", tt.pool, again, got)
 		}
 	}
+}
+
+// loseNodeClass deletes the node class of a pool, and waits until Karpenter knows.
+func (s *story) loseNodeClass(pool string) {
+	s.Helper()
+	s.must(s.cluster.Dynamic.Resource(controlplane.NodeClasses).Delete(s.ctx, pool, metav1.DeleteOptions{}))
+	s.eventually("NodePool "+pool+" not Ready", func() bool {
+		p, err := s.cluster.Dynamic.Resource(controlplane.NodePools).Get(s.ctx, pool, metav1.GetOptions{})
+		s.must(err)
+		conditions, _, _ := unstructured.NestedSlice(p.Object, "status", "conditions")
+		return slices.ContainsFunc(conditions, func(c any) bool {
+			condition, _ := c.(map[string]any)
+			return condition["type"] == "Ready" && condition["status"] != "True"
+		})
+	})
 }
 
 // Without Karpenter's API, or without the right to use it, nodes are only drained.

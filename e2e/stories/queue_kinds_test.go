@@ -60,9 +60,7 @@ func TestAHealthMessageOfThreeInstancesDrainsThree(t *testing.T) {
 	if rec, ok := record(s.lastSeen(other.Name)); ok || len(s.podsOn(other.Name, "web")) != 2 {
 		t.Errorf("node %s has lost pods or has a record: %s", other.Name, rec)
 	}
-	if n := s.metric(d, `spot_handler_messages_total{outcome="accepted"}`); n != 1 {
-		t.Errorf("%v messages counted, want the one", n)
-	}
+	s.eventually("count of the one message", func() bool { return s.metric(d, `spot_handler_messages_total{outcome="accepted"}`) == 1 })
 	if n := s.metric(d, `spot_handler_notices_total{kind="scheduled-event",source="queue"}`); n != 3 {
 		t.Errorf("%v notices counted, want 3", n)
 	}

@@ -90,13 +90,13 @@ func TestRebalancesStandInLine(t *testing.T) {
 	fewest := s.watchReady("web")
 	seen := s.watchRebalances()
 	server, queue := s.sqs()
-	first := s.runQueue(server, queue, "--max-concurrent-rebalances=2")
+	first := s.runReplica(server, queue, "--max-concurrent-rebalances=2")
 	for i, node := range nodes {
 		queue.Send(daemon.EventBridge(daemon.Rebalance, fmt.Sprint("event-", i), controlplane.InstanceID(node.Name), time.Now()))
 	}
 	s.waitLine(first, "drained")
 	first.Kill()
-	s.runQueue(server, queue, "--max-concurrent-rebalances=2")
+	s.runReplica(server, queue, "--max-concurrent-rebalances=2")
 	for _, node := range nodes {
 		s.waitGone(node.Name)
 	}
@@ -148,9 +148,10 @@ func TestRebalancePolicyOfThePool(t *testing.T) {
 		queue.Send(daemon.EventBridge(daemon.Rebalance, "event-"+pool, controlplane.InstanceID(node.Name), time.Now()))
 	}
 
-	cordoned := s.waitRecord(byPool["misspelt"].Name, func(interruption.Record) bool { return true })
-	if cordoned.Phase != interruption.Noticed || !s.lastSeen(byPool["misspelt"].Name).Spec.Unschedulable {
-		t.Errorf("the flag's policy is to cordon; the record is %s", cordoned)
+	// The flag's policy is to cordon.
+	cordoned := s.waitRecord(byPool["misspelt"].Name, func(r interruption.Record) bool { return r.Phase == interruption.Noticed })
+	if cordoned.Replacement != nil || !s.lastSeen(byPool["misspelt"].Name).Spec.Unschedulable {
+		t.Errorf("record %s, want a cordon and no more", cordoned)
 	}
 	s.eventually("Event on the NodePool", func() bool {
 		return slices.ContainsFunc(s.events("RebalancePolicyUnknown", "misspelt"), func(e corev1.Event) bool {
@@ -197,12 +198,7 @@ func TestRecommendationThatComesToNothingIsUndone(t *testing.T) {
 		}, metav1.CreateOptions{})
 		s.must(err)
 	}
-	admin, err := s.cluster.Client.CoreV1().Nodes().Get(s.ctx, admins, metav1.GetOptions{})
-	s.must(err)
-	admin.Spec.Unschedulable = true
-	admin.Labels[interruption.ExcludeFromLoadBalancers] = "by-hand"
-	_, err = s.cluster.Client.CoreV1().Nodes().Update(s.ctx, admin, metav1.UpdateOptions{})
-	s.must(err)
+	s.patchNode(admins, "", `{"metadata":{"labels":{"`+interruption.ExcludeFromLoadBalancers+`":"by-hand"}},"spec":{"unschedulable":true}}`)
 
 	d, queue := s.drill("--rebalance-ttl=10s", "--max-concurrent-rebalances=100%")
 	for _, name := range []string{plain, admins, noticed} {

@@ -98,7 +98,7 @@ func TestScheduledEventIsDrainedBeforeItsWindow(t *testing.T) {
 	if err := s.stays(2*time.Second, func() bool { n := s.lastSeen(node.Name); return !n.Spec.Unschedulable && len(n.Spec.Taints) == 0 }); err != nil {
 		t.Errorf("marked hours before its time: %+v", s.lastSeen(node.Name).Spec)
 	}
-	s.service("more", 1, quick) // the node takes pods still
+	pods = append(pods, s.service("more", 1, quick)...) // the node takes pods still
 	if n := len(s.evictions()); n != 0 {
 		t.Errorf("%d evictions", n)
 	}
@@ -114,11 +114,7 @@ func TestScheduledEventIsDrainedBeforeItsWindow(t *testing.T) {
 		t.Errorf("drained without a cordon: %+v", n.Spec)
 	}
 	s.waitLine(second, "wait is over")
-	for uid := range uids(pods) {
-		if s.evictions()[string(uid)] != 1 {
-			t.Errorf("pod %s not evicted once: %v", uid, s.evictions())
-		}
-	}
+	s.wantEachOnce(uids(pods))
 }
 
 // Maintenance is announced for two nodes, and canceled: for one in the middle of its
@@ -150,11 +146,7 @@ func TestCanceledMaintenanceUncordons(t *testing.T) {
 	if n := len(s.podsOn(drained.Name, "web")); n != 0 {
 		t.Errorf("%d pods on the drained node", n)
 	}
-	for uid := range uids(pods) {
-		if s.evictions()[string(uid)] != 1 {
-			t.Errorf("pod %s not evicted once", uid)
-		}
-	}
+	s.wantEachOnce(uids(pods))
 
 	twice := event("closed")
 	queue.Send(twice)
@@ -177,7 +169,7 @@ func TestCanceledMaintenanceUncordons(t *testing.T) {
 
 	// The announcement once more, as messages come: it is past.
 	queue.Send(event("upcoming"))
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	s.waitNoRecord(drained.Name)
 	if done, off := s.metric(d, `spot_handler_drains_total{kind="scheduled-event",result="completed"}`),
 		s.metric(d, `spot_handler_drains_total{kind="scheduled-event",result="canceled"}`); done != 2 || off != 1 {

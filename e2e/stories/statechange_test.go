@@ -57,7 +57,7 @@ func TestStoppingInstanceIsDrainedAtOnce(t *testing.T) {
 			t.Errorf("evicted with grace %v, want 1 s", grace)
 		}
 	}
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 }
 
 // Two machines are gone without a word, with pods on them that no kubelet ends, and with
@@ -133,7 +133,7 @@ func TestTerminatedInstanceLetsGoOfItsVolumes(t *testing.T) {
 	if s.lastSeen(terminated) == nil {
 		t.Error("the Node was deleted: that is its owner's to do")
 	}
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 }
 
 // Everything is said of one instance, some of it twice: it is one record, of the strongest
@@ -178,16 +178,16 @@ func TestSeveralKindsAreOneInterruption(t *testing.T) {
 	}
 
 	// The usual end of it all: nothing is done twice.
-	events := len(s.events("Drained", node.Name))
+	s.eventually("Event about the end", func() bool { return len(s.events("Drained", node.Name)) == 1 })
 	for _, state := range []string{"shutting-down", "terminated"} {
 		queue.Send(stateChange(node.Name, state))
 	}
-	s.must(queue.WaitEmpty(s.ctx))
+	s.waitEmpty(queue)
 	s.die(node.Name)
 	_, err := s.cluster.WaitNode(s.ctx, node.Name, func(n *corev1.Node) bool { return hasTaint(n, corev1.TaintNodeOutOfService) })
 	s.must(err)
-	if now := len(s.events("Drained", node.Name)); now != events || len(s.events("InstanceStateChange", node.Name)) != 0 {
-		t.Errorf("%d Events about the drain, %d before; of the state: %v", now, events, s.events("InstanceStateChange", node.Name))
+	if drained, state := s.events("Drained", node.Name), s.events("StateChange", node.Name); len(drained) != 1 || len(state) != 0 {
+		t.Errorf("%d Events about the drain, want the one of before; of the state: %v", len(drained), state)
 	}
 	if rec, _ := record(s.lastSeen(node.Name)); rec.Phase != interruption.Released {
 		t.Errorf("record %s, want it released still", rec)

@@ -131,8 +131,19 @@ func (s *story) start(o daemon.Options) *daemon.Daemon {
 	return d
 }
 
-// runQueue starts a daemon in queue mode.
+// alone is for the only daemon in queue mode, and for one that follows a killed one. It need
+// not wait for a lease, nor does it end when the machine stalls for so long that it is lost:
+// no kubelet would start it anew.
+const alone = "--leader-elect=false"
+
+// runQueue starts a daemon in queue mode that is alone.
 func (s *story) runQueue(server *sqsemu.Server, queue *sqsemu.Queue, flags ...string) *daemon.Daemon {
+	s.Helper()
+	return s.runReplica(server, queue, append([]string{alone}, flags...)...)
+}
+
+// runReplica starts one of several daemons in queue mode, of which one leads.
+func (s *story) runReplica(server *sqsemu.Server, queue *sqsemu.Queue, flags ...string) *daemon.Daemon {
 	s.Helper()
 	return s.run(daemon.Options{Args: append([]string{"queue", "--queue-url=" + queue.URL()}, flags...), SQS: server.URL})
 }
@@ -141,6 +152,14 @@ func (s *story) runQueue(server *sqsemu.Server, queue *sqsemu.Queue, flags ...st
 func (s *story) runIMDS(server *imdsemu.Server, node *corev1.Node, flags ...string) *daemon.Daemon {
 	s.Helper()
 	return s.run(daemon.Options{Args: append([]string{"imds", "--node-name=" + node.Name, "--poll-interval=500ms"}, flags...), IMDS: server.URL})
+}
+
+// waitEmpty waits until every message was deleted.
+func (s *story) waitEmpty(queue *sqsemu.Queue) {
+	s.Helper()
+	ctx, cancel := context.WithTimeout(s.ctx, 5*time.Minute)
+	defer cancel()
+	s.must(queue.WaitEmpty(ctx))
 }
 
 // record reads the record of a Node.
@@ -186,10 +205,10 @@ func (s *story) waitLine(d *daemon.Daemon, message string) daemon.Line {
 	return line
 }
 
-// eventually polls until ok says so; two minutes are more than any story takes.
+// eventually polls until ok says so; five minutes are more than any step takes.
 func (s *story) eventually(what string, ok func() bool) {
 	s.Helper()
-	s.within(what, 2*time.Minute, ok, func() string { return "" })
+	s.within(what, 5*time.Minute, ok, func() string { return "" })
 }
 
 // within polls until ok says so, and tells the state of things if it never does.
@@ -226,7 +245,9 @@ func (s *story) watchReady(service string) (fewest func() int) {
 	s.Cleanup(cancel)
 	first := make(chan struct{})
 	var once sync.Once
+	seen := func() { once.Do(func() { close(first) }) }
 	go func() {
+		defer seen()
 		_, _ = s.cluster.WaitPods(ctx, "default", controlplane.Selector(service), func(pods []*corev1.Pod) bool {
 			n := 0
 			for _, p := range pods {
@@ -239,7 +260,7 @@ func (s *story) watchReady(service string) (fewest func() int) {
 				least = n
 			}
 			mu.Unlock()
-			once.Do(func() { close(first) })
+			seen()
 			return false
 		})
 	}()

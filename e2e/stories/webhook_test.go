@@ -203,6 +203,13 @@ func TestWebhookThroughProxyFromSecret(t *testing.T) {
 		}
 	}
 
+	s.eventually("count of the four", func() bool {
+		n := 0.0
+		for _, d := range replicas {
+			n += s.metric(d, `spot_handler_webhooks_total{result="delivered"}`)
+		}
+		return n >= 4 // the answer to the last may be on its way
+	})
 	var delivered float64
 	for _, d := range replicas {
 		delivered += s.metric(d, `spot_handler_webhooks_total{result="delivered"}`)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"spot-handler/e2e/internal/assets"
+	"spot-handler/e2e/internal/loopback"
 )
 
 // The rules by which kwok plays the kubelets.
@@ -38,16 +39,18 @@ type ports struct {
 	etcd, etcdPeer, apiserver, scheduler, kwok, karpenterHealth, karpenterMetrics int
 }
 
-// freePorts asks the kernel for ports and gives them back for the components to
-// take. Another process may be faster; Supervise tries again then.
+// freePorts finds ports for the components to take. Another process may be faster; Supervise
+// tries again then.
 func freePorts() (p ports, err error) {
 	for _, port := range []*int{&p.etcd, &p.etcdPeer, &p.apiserver, &p.scheduler, &p.kwok, &p.karpenterHealth, &p.karpenterMetrics} {
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		address, err := loopback.Address()
 		if err != nil {
+			return p, err
+		}
+		_, text, _ := net.SplitHostPort(address)
+		if *port, err = strconv.Atoi(text); err != nil {
 			return p, fmt.Errorf("find a free port: %w", err)
 		}
-		defer listener.Close() // only when all are found, so that they differ
-		*port = listener.Addr().(*net.TCPAddr).Port
 	}
 	return p, nil
 }
@@ -64,7 +67,7 @@ type plan struct {
 
 func (p plan) file(name string) string { return filepath.Join(p.dir, name) }
 
-func loopback(scheme string, port int) string {
+func urlOf(scheme string, port int) string {
 	return scheme + "://127.0.0.1:" + strconv.Itoa(port)
 }
 
@@ -75,7 +78,7 @@ func environment() []string {
 }
 
 func (p plan) etcd() command {
-	client, peer := loopback("http", p.ports.etcd), loopback("http", p.ports.etcdPeer)
+	client, peer := urlOf("http", p.ports.etcd), urlOf("http", p.ports.etcdPeer)
 	return command{name: "etcd", path: p.programs.Path("etcd"), env: environment(), args: []string{
 		"--data-dir=" + p.file("etcd"),
 		"--listen-client-urls=" + client,
@@ -90,7 +93,7 @@ func (p plan) etcd() command {
 
 func (p plan) apiserver() command {
 	args := []string{
-		"--etcd-servers=" + loopback("http", p.ports.etcd),
+		"--etcd-servers=" + urlOf("http", p.ports.etcd),
 		"--bind-address=127.0.0.1",
 		"--advertise-address=127.0.0.1",
 		"--secure-port=" + strconv.Itoa(p.ports.apiserver),

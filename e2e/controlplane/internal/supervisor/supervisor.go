@@ -71,7 +71,7 @@ func supervise(ctx context.Context, programs assets.Set, options Options, ready 
 	if p.ports, err = freePorts(); err != nil {
 		return err
 	}
-	if p.creds, err = writeCredentials(p.file(credentialsName), loopback("https", p.ports.apiserver)); err != nil {
+	if p.creds, err = writeCredentials(p.file(credentialsName), urlOf("https", p.ports.apiserver)); err != nil {
 		return err
 	}
 	for name, content := range map[string][]byte{stagesName: stages, auditPolicyName: auditPolicy} {
@@ -118,14 +118,14 @@ func bringUp(ctx context.Context, g *group, p plan, karpenter bool) error {
 		if err := g.start(p.karpenter()); err != nil {
 			return err
 		}
-		if err := waitForHealth(ctx, loopback("http", p.ports.karpenterHealth)+"/readyz"); err != nil {
+		if err := waitForHealth(ctx, urlOf("http", p.ports.karpenterHealth)+"/readyz"); err != nil {
 			return err
 		}
 	}
-	if err := waitForHealth(ctx, loopback("https", p.ports.scheduler)+"/readyz"); err != nil {
+	if err := waitForHealth(ctx, urlOf("https", p.ports.scheduler)+"/readyz"); err != nil {
 		return err
 	}
-	if err := waitForHealth(ctx, loopback("http", p.ports.kwok)+"/healthz"); err != nil {
+	if err := waitForHealth(ctx, urlOf("http", p.ports.kwok)+"/healthz"); err != nil {
 		return err
 	}
 	// The controller manager has no port; that its controllers run is seen by what
@@ -196,7 +196,7 @@ func (g *group) info(p plan, options Options) Info {
 		info.AuditLog = p.file(auditLogName)
 	}
 	if options.Karpenter {
-		info.KarpenterMetrics = loopback("http", p.ports.karpenterMetrics) + "/metrics"
+		info.KarpenterMetrics = urlOf("http", p.ports.karpenterMetrics) + "/metrics"
 	}
 	for _, process := range g.processes {
 		info.Components = append(info.Components, process.cmd.Process.Pid)
