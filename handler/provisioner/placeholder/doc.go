@@ -29,7 +29,9 @@
 //
 // A placeholder that is gone is never made anew, whoever has taken it: there are at
 // most as many as were asked for at the start, also over redelivery, restart and
-// change of the leader, as their names are made of instance and pod. In a burst a
+// change of the leader, as their names are made of instance and pod. (But for one that
+// was taken in the seconds between the end of a process that had not yet written into
+// the record what it had made, and the start of the next.) In a burst a
 // successor may preempt the placeholder of another node's pod, while its own is
 // removed. The room that both ask for is the same as before; to make the lost one
 // again would ask for more, as long as the other is there.
