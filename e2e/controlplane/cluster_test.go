@@ -2,10 +2,11 @@ package controlplane_test
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -16,14 +17,16 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
 	"spot-handler/e2e/controlplane"
 )
 
-// slack is how late things may be on a machine that is busy with other tests.
-const slack = 5 * time.Second
+// slack is how late things may be on a machine that is busy with other tests, or pauses. What they must not wait for
+// takes a minute or more.
+const slack = 30 * time.Second
 
 func TestPodsOnKarpenterNode(t *testing.T) {
 	ctx := t.Context()
@@ -57,18 +60,13 @@ func TestPodsOnKarpenterNode(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := cluster.WaitPods(ctx, "default", controlplane.Selector("slow"), func(pods []*corev1.Pod) bool {
-			return len(pods) == 2 && pods[0].Status.Phase == corev1.PodRunning && pods[1].Status.Phase == corev1.PodRunning
-		}); err != nil {
-			t.Fatal(err)
-		}
-		started := time.Now()
 		pods, err := cluster.WaitReady(ctx, "", "slow", 2)
 		if err != nil {
 			t.Fatal(err)
 		}
-		// That they run was seen a moment late.
-		checkDuration(t, time.Since(started), readyAfter-slack/5)
+		for _, pod := range pods {
+			checkDuration(t, readyIn(t, pod), readyAfter-time.Second) // the time in the API leaves out part of a second
+		}
 		if pods[0].Spec.NodeName != node.Name {
 			t.Errorf("pod runs on %q, want %q", pods[0].Spec.NodeName, node.Name)
 		}
@@ -78,38 +76,40 @@ func TestPodsOnKarpenterNode(t *testing.T) {
 	})
 
 	t.Run("stops within its grace period", func(t *testing.T) {
-		stopAfter, zero := 4*time.Second, time.Duration(0)
-		if _, err := cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
-			Namespace: "stops", Name: "stops", Replicas: 3,
-			Behaviour: controlplane.Behaviour{ReadyAfter: &zero, StopAfter: &stopAfter},
-		}); err != nil {
-			t.Fatal(err)
-		}
-		pods, err := cluster.WaitReady(ctx, "stops", "stops", 3)
-		if err != nil {
-			t.Fatal(err)
-		}
 		for _, test := range []struct {
-			name        string
-			grace, want time.Duration
+			name, app              string
+			stopAfter, grace, want time.Duration
 		}{
-			{"long grace", 30 * time.Second, stopAfter},
-			{"short grace", 2 * time.Second, 2 * time.Second},
-			{"grace of a second", time.Second, 0},
+			{"long grace", "long-grace", 4 * time.Second, 2 * time.Minute, 4 * time.Second},
+			{"short grace", "short-grace", time.Minute, 2 * time.Second, 2 * time.Second},
+			{"grace of a second", "no-grace", time.Minute, time.Second, 0},
 		} {
-			pod := pods[0]
-			pods = pods[1:]
 			t.Run(test.name, func(t *testing.T) {
-				seconds := int64(test.grace.Seconds())
-				started := time.Now()
-				if err := cluster.Client.CoreV1().Pods("stops").Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds}); err != nil {
+				zero := time.Duration(0)
+				if _, err := cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
+					Namespace: "stops", Name: test.app, Replicas: 1,
+					Behaviour: controlplane.Behaviour{ReadyAfter: &zero, StopAfter: &test.stopAfter},
+				}); err != nil {
 					t.Fatal(err)
 				}
-				// A change in between must not prolong it.
-				patch := []byte(`{"metadata":{"labels":{"changed":"yes"}}}`)
-				time.AfterFunc(time.Second, func() {
-					_, _ = cluster.Client.CoreV1().Pods("stops").Patch(context.WithoutCancel(ctx), pod.Name, "application/merge-patch+json", patch, metav1.PatchOptions{})
-				})
+				ready, err := cluster.WaitReady(ctx, "stops", test.app, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pod, pods := ready[0], cluster.Client.CoreV1().Pods("stops")
+				seconds := int64(test.grace.Seconds())
+				started := time.Now()
+				if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds}); err != nil {
+					t.Fatal(err)
+				}
+				// Changes in between must not prolong it: they come more often than it would take anew each time.
+				go func() {
+					for i, err := 0, error(nil); err == nil; i++ { // until the pod is gone
+						time.Sleep(time.Second)
+						patch := fmt.Appendf(nil, `{"metadata":{"labels":{"changed":"%d"}}}`, i)
+						_, err = pods.Patch(ctx, pod.Name, types.MergePatchType, patch, metav1.PatchOptions{})
+					}
+				}()
 				waitGone(t, cluster, pod)
 				checkDuration(t, time.Since(started), test.want)
 			})
@@ -149,14 +149,19 @@ func TestPodsOnKarpenterNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer jobs.Stop()
+		succeeded := false
 		for change := range jobs.ResultChan() {
 			status := change.Object.(*batchv1.Job).Status
 			if status.Failed > 0 {
 				t.Fatalf("job failed: %+v", status)
 			}
 			if status.Succeeded == 1 {
+				succeeded = true
 				break
 			}
+		}
+		if !succeeded {
+			t.Error("the watch ended before the Job succeeded")
 		}
 	})
 
@@ -267,12 +272,15 @@ func audited(t *testing.T, path, agent string) (uris []string) {
 	defer file.Close()
 	lines := bufio.NewScanner(file)
 	lines.Buffer(nil, 1<<20)
+	var cut error
 	for lines.Scan() {
-		var entry struct{ UserAgent, RequestURI string }
-		if err := json.Unmarshal(lines.Bytes(), &entry); err != nil {
-			t.Fatalf("parse the audit log: %v", err)
+		if cut != nil {
+			t.Fatalf("parse the audit log: %v", cut)
 		}
-		if entry.UserAgent == agent {
+		var entry struct{ UserAgent, RequestURI string }
+		// The last line may be of a request that goes on, half written.
+		cut = json.Unmarshal(lines.Bytes(), &entry)
+		if cut == nil && entry.UserAgent == agent {
 			uris = append(uris, entry.RequestURI)
 		}
 	}
@@ -291,6 +299,22 @@ func waitGone(t *testing.T, cluster *controlplane.Cluster, pod *corev1.Pod) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// readyIn is how long the pod took from its start to Ready, up to a second too little.
+func readyIn(t *testing.T, pod *corev1.Pod) time.Duration {
+	t.Helper()
+	started, err := strconv.ParseInt(pod.Annotations["e2e.spot-handler/started"], 10, 64)
+	if err != nil {
+		t.Fatalf("read when pod %s started: %v", pod.Name, err)
+	}
+	for _, condition := range pod.Status.Conditions {
+		if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+			return condition.LastTransitionTime.Sub(time.UnixMilli(started))
+		}
+	}
+	t.Fatalf("pod %s is not Ready", pod.Name)
+	return 0
 }
 
 func checkDuration(t *testing.T, got, want time.Duration) {

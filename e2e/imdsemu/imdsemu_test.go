@@ -13,7 +13,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
-	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 	"github.com/google/go-cmp/cmp"
 
@@ -155,7 +154,7 @@ func TestEventsMoveToTheHistory(t *testing.T) {
 	want([]string{"e-2 active reboot"}, nil)
 }
 
-func TestOneConnection(t *testing.T) {
+func TestConnectionIsKept(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	for range 20 {
@@ -170,8 +169,9 @@ func TestOneConnection(t *testing.T) {
 	if n := s.Requests(imdsemu.InstanceActionPath); n != 20 {
 		t.Errorf("counted %d requests by the relative path, want 20", n)
 	}
-	if n := s.Connections(); n != 1 {
-		t.Errorf("20 polls used %d connections, want 1", n)
+	// A slow machine may cost one more; a client that does not read what comes with a 404 has one for each.
+	if n := s.Connections(); n >= 20/4 {
+		t.Errorf("20 polls used %d connections, want 1 or hardly more", n)
 	}
 }
 
@@ -203,8 +203,6 @@ func TestToken(t *testing.T) {
 
 	url := s.URL + imdsemu.MetadataPath + imdsemu.InstanceIDPath
 	const token = "X-aws-ec2-metadata-token"
-	_, short, _ := put(ttl, "1")
-	_, long, _ := put(ttl, "60")
 	check := func(name, value string, want int) {
 		t.Helper()
 		if got, _, _ := do(t, http.MethodGet, url, token, value); got != want {
@@ -215,8 +213,10 @@ func TestToken(t *testing.T) {
 		t.Errorf("no token: status %d, want 401", got)
 	}
 	check("unknown token", "x", 401)
-	check("new token", short, 200)
-	time.Sleep(1100 * time.Millisecond)
+	_, long, _ := put(ttl, "60")
+	_, short, _ := put(ttl, "2")
+	check("new token", short, 200) // at once, while it lives
+	time.Sleep(2100 * time.Millisecond)
 	check("expired token", short, 401)
 	check("longer token", long, 200)
 	s.ExpireTokens()
@@ -278,35 +278,51 @@ func TestFaults(t *testing.T) {
 		{"throttled", imdsemu.Throttled, wantStatus(429)},
 		{"unavailable", imdsemu.Unavailable, wantStatus(503)},
 		{"reset", imdsemu.Reset, func(err error) bool { return errors.Is(err, syscall.ECONNRESET) }},
-		{"hang", imdsemu.Hang, func(err error) bool {
-			var canceled *smithy.CanceledError
-			return errors.As(err, &canceled) || errors.Is(err, context.DeadlineExceeded)
-		}},
+		{"hang", imdsemu.Hang, func(err error) bool { return errors.Is(err, context.Canceled) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			s, c := start(t)
 			s.Fail(imdsemu.Fault{Effect: test.effect, PathPrefix: "spot/"})
-			try := func(path string) error {
-				ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-				defer cancel()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			try := func(ctx context.Context, path string) error {
 				_, err := get(ctx, c, path)
 				return err
 			}
 			for range 2 {
-				if err := try(imdsemu.InstanceActionPath); !test.is(err) {
+				failing := ctx
+				if test.effect == imdsemu.Hang {
+					failing = givenUp(ctx, s, imdsemu.InstanceActionPath)
+				}
+				if err := try(failing, imdsemu.InstanceActionPath); !test.is(err) {
 					t.Errorf("got error %v", err)
 				}
 			}
-			if err := try(imdsemu.InstanceIDPath); err != nil {
+			if err := try(ctx, imdsemu.InstanceIDPath); err != nil {
 				t.Errorf("another path: %v", err)
 			}
 			s.ClearFaults()
-			if err := try(imdsemu.InstanceActionPath); status(err) != 404 {
+			if err := try(ctx, imdsemu.InstanceActionPath); status(err) != 404 {
 				t.Errorf("after the fault: got error %v, want 404", err)
 			}
 		})
 	}
+}
+
+// givenUp returns a context that ends a while after the server has been asked for the path once more. The same while from
+// now may pass on a slow machine before the request is made.
+func givenUp(ctx context.Context, s *imdsemu.Server, path string) context.Context {
+	before := s.Requests(path)
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		for s.Requests(path) == before && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}()
+	return ctx
 }
 
 func TestFaultsInTurn(t *testing.T) {
@@ -326,10 +342,12 @@ func TestHopLimit(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
 	s.Fail(imdsemu.Fault{Effect: imdsemu.Hang, PathPrefix: imdsemu.TokenPath})
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	if _, err := get(ctx, c, imdsemu.InstanceIDPath); err == nil || !strings.Contains(err.Error(), "token") {
-		t.Errorf("got error %v, want one of the token", err)
+	_, err := get(givenUp(ctx, s, imdsemu.TokenPath), c, imdsemu.InstanceIDPath)
+	// The SDK's error of a token does not unwrap.
+	if err == nil || !strings.Contains(err.Error(), "token") || !strings.Contains(err.Error(), "context canceled") {
+		t.Errorf("got error %v, want one of the token, given up", err)
 	}
 	if n := s.Requests(imdsemu.InstanceIDPath); n != 0 {
 		t.Errorf("%d requests without a token", n)

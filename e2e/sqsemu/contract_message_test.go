@@ -160,7 +160,8 @@ func checkLongPollWakes(t *testing.T, s *service) {
 	if r.err != nil || len(r.messages) != 1 {
 		t.Fatalf("long poll: %v, %v", r.messages, r.err)
 	}
-	if late := r.at.Sub(sent); late > time.Second {
+	// Far less than the poll, and far more than a slow machine needs.
+	if late := r.at.Sub(sent); late > 10*time.Second {
 		t.Errorf("the message came %v after it was sent", late)
 	}
 }
@@ -171,7 +172,7 @@ func checkLongPollEnds(t *testing.T, s *service) {
 	if messages := s.receive(t, queue, 1); len(messages) != 0 {
 		t.Errorf("received %v from an empty queue", messages)
 	}
-	if took := time.Since(begun); took < 900*time.Millisecond || took > 3*time.Second {
+	if took := time.Since(begun); took < 900*time.Millisecond || took > 10*time.Second {
 		t.Errorf("a poll of 1 s took %v", took)
 	}
 }
@@ -185,12 +186,16 @@ func checkBadHandle(t *testing.T, s *service) {
 }
 
 func checkDelay(t *testing.T, s *service) {
-	queue := s.newQueue(t)
-	_, err := s.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: queue, MessageBody: text("later"), DelaySeconds: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.wantNone(t, queue)
+	var queue *string
+	inTime(t, func() bool {
+		queue = s.newQueue(t)
+		began := time.Now()
+		_, err := s.SendMessage(t.Context(), &sqs.SendMessageInput{QueueUrl: queue, MessageBody: text("later"), DelaySeconds: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.wantHidden(t, queue, began, time.Second)
+	})
 	s.receiveOne(t, queue)
 }
 

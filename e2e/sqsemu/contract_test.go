@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -187,6 +188,29 @@ func (s *service) wantNone(t *testing.T, queue *string) {
 	if messages := s.receive(t, queue, 0); len(messages) != 0 {
 		t.Fatalf("received %q, want nothing", *messages[0].Body)
 	}
+}
+
+// wantHidden wants no message to come while the one in the queue is hidden, for so long from since or a little later. It
+// is false where one came when that time was over, which says nothing of whether it was hidden before.
+func (s *service) wantHidden(t *testing.T, queue *string, since time.Time, hidden time.Duration) (inTime bool) {
+	t.Helper()
+	messages := s.receive(t, queue, 0)
+	if took := time.Since(since); len(messages) != 0 && took < hidden {
+		t.Fatalf("received %q after %v, want nothing for %v", *messages[0].Body, took, hidden)
+	}
+	return len(messages) == 0
+}
+
+// inTime tries again what a machine that is slow or pauses did not do before a timeout of the service ran out. The
+// timeouts are short, so that the tests are; whoever tries says whether it was in time.
+func inTime(t *testing.T, try func() bool) {
+	t.Helper()
+	for range 10 {
+		if try() {
+			return
+		}
+	}
+	t.Fatal("too slow for a timeout of the service, ten times")
 }
 
 func (s *service) count(t *testing.T, queue *string) (visible, hidden string) {

@@ -9,10 +9,15 @@ import (
 )
 
 func checkRedelivery(t *testing.T, s *service) {
-	queue := s.newQueue(t, "VisibilityTimeout", "1")
-	s.send(t, queue, "x")
-	first := s.receiveOne(t, queue)
-	s.wantNone(t, queue)
+	var queue *string
+	var first types.Message
+	inTime(t, func() bool {
+		queue = s.newQueue(t, "VisibilityTimeout", "1")
+		s.send(t, queue, "x")
+		began := time.Now()
+		first = s.receiveOne(t, queue)
+		return s.wantHidden(t, queue, began, time.Second)
+	})
 	second := s.receiveOne(t, queue)
 	if *second.MessageId != *first.MessageId || *second.ReceiptHandle == *first.ReceiptHandle {
 		t.Errorf("redelivered %s with handle %q; before: %s with %q", *second.MessageId, *second.ReceiptHandle, *first.MessageId, *first.ReceiptHandle)
@@ -91,17 +96,27 @@ func (s *service) changeVisibility(t *testing.T, queue, handle *string, timeout 
 }
 
 func checkChangeVisibility(t *testing.T, s *service) {
-	queue := s.newQueue(t, "VisibilityTimeout", "2")
-	s.send(t, queue, "x")
-	m := s.receiveOne(t, queue)
-	if err := s.changeVisibility(t, queue, m.ReceiptHandle, 0); err != nil {
-		t.Fatalf("cut short: %v", err)
-	}
-	if messages := s.receive(t, queue, 1); len(messages) != 1 {
-		t.Fatalf("received %d messages after a change to 0, want 1", len(messages))
-	} else if err := s.changeVisibility(t, queue, messages[0].ReceiptHandle, 60); err != nil {
-		t.Fatalf("prolong: %v", err)
-	}
+	var queue *string
+	var m types.Message
+	inTime(t, func() bool {
+		queue = s.newQueue(t, "VisibilityTimeout", "20")
+		s.send(t, queue, "x")
+		m = s.receiveOne(t, queue)
+		if err := s.changeVisibility(t, queue, m.ReceiptHandle, 0); err != nil {
+			t.Fatalf("cut short: %v", err)
+		}
+		// It comes long before the 20 s are over. This time it would be back after 2 s, before the poll below ends.
+		began := time.Now()
+		m = receiveFor(t, s, queue, 2)
+		err := s.changeVisibility(t, queue, m.ReceiptHandle, 60)
+		if time.Since(began) >= 2*time.Second {
+			return false
+		}
+		if err != nil {
+			t.Fatalf("prolong: %v", err)
+		}
+		return true
+	})
 	if messages := s.receive(t, queue, 3); len(messages) != 0 {
 		t.Errorf("received %v though its time was prolonged", messages)
 	}

@@ -175,8 +175,8 @@ func TestFaults(t *testing.T) {
 			}
 		}},
 		{"hang", sqsemu.Hang, func(t *testing.T, err error) {
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("got error %v, want the deadline", err)
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("got error %v, want that it was given up", err)
 			}
 		}},
 	} {
@@ -185,21 +185,39 @@ func TestFaults(t *testing.T) {
 			server, queue, s := start(t, nil)
 			server.Fail(sqsemu.Fault{Effect: test.effect, Action: "SendMessage", Times: 1})
 			s.wantNone(t, text(queue.URL())) // another action
-			send := func() error {
-				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-				defer cancel()
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			send := func(ctx context.Context) error {
 				_, err := s.SendMessage(ctx, &sqs.SendMessageInput{QueueUrl: text(queue.URL()), MessageBody: text("x")})
 				return err
 			}
-			test.check(t, send())
+			failing := ctx
+			if test.effect == sqsemu.Hang {
+				failing = givenUp(ctx, server, "SendMessage")
+			}
+			test.check(t, send(failing))
 			if n := len(queue.Messages()); n != 0 {
 				t.Errorf("the failed send left %d messages", n)
 			}
-			if err := send(); err != nil {
+			if err := send(ctx); err != nil {
 				t.Errorf("send after the fault: %v", err)
 			}
 		})
 	}
+}
+
+// givenUp returns a context that ends half a second after the server has got the action. Half a second from now may pass
+// on a slow machine before the request is made, and the fault would meet the next one.
+func givenUp(ctx context.Context, server *sqsemu.Server, action string) context.Context {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer cancel()
+		for server.Requests(action) == 0 && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}()
+	return ctx
 }
 
 func TestHangIsClearedAndServed(t *testing.T) {
@@ -244,14 +262,24 @@ func TestLeftLongPollTakesNothing(t *testing.T) {
 			defer close(left)
 			_, _ = s.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{QueueUrl: url, WaitTimeSeconds: 20})
 		}()
-		time.Sleep(5 * time.Millisecond)
+		wantWaiting(t, queue, 1)
 		cancel()
 		<-left
+		// The server learns of a client that left a moment later than the client itself.
+		wantWaiting(t, queue, 0)
 	}
-	// The server learns of a client that left a moment later than the client itself.
-	time.Sleep(50 * time.Millisecond)
 	queue.Send("x")
 	s.receiveOne(t, url)
+}
+
+// wantWaiting waits until so many long polls wait at the queue, but not for as long as a poll lasts that nobody left.
+func wantWaiting(t *testing.T, queue *sqsemu.Queue, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); queue.Waiting() != n; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d long polls wait after 10 s, want %d", queue.Waiting(), n)
+		}
+	}
 }
 
 func TestCloseEndsLongPolls(t *testing.T) {
