@@ -133,18 +133,23 @@ func (a *attachments) of(node string) (volumes []string, known bool) {
 	return volumes, true
 }
 
+// refused ends the watch: its users wait for nothing any more.
 func (a *attachments) refused(err error) {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.forbidden {
-		return
-	}
+	again := a.forbidden
 	a.forbidden = true
 	if a.stop != nil {
 		a.stop()
 		a.stop, a.store, a.controller = nil, nil, nil
 	}
+	a.mu.Unlock()
+	if again {
+		return
+	}
 	a.logger.Warn().Err(err).Msg("watch VolumeAttachments; drains do not wait for volumes")
+	for _, node := range a.using() {
+		a.notify(node)
+	}
 }
 
 // attachment is what is kept of a VolumeAttachment: all of the cluster's are.

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 var (
@@ -334,28 +336,35 @@ func TestVolumesAreWaitedFor(t *testing.T) {
 	})
 }
 
-// A pod may have left before the API server says which volumes are attached.
+// A pod may have left before the API server says which volumes are attached, or that it does
+// not say that.
 func TestVolumesThatAreNotKnownYet(t *testing.T) {
-	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
-		f.pod(pod("a", withGrace(30), withClaim("data")))
-		f.hold = func(r *http.Request) error {
-			if strings.HasSuffix(r.URL.Path, "/volumeattachments") {
-				select {
-				case <-time.After(10 * time.Second):
-				case <-r.Context().Done():
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "volumeattachments"}, "", nil)
+	for what, answer := range map[string]error{"none": nil, "forbidden": forbidden} {
+		t.Run(what, func(t *testing.T) {
+			stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+				f.pod(pod("a", withGrace(30), withClaim("data")))
+				f.hold = func(r *http.Request) error {
+					if !strings.HasSuffix(r.URL.Path, "/volumeattachments") {
+						return nil
+					}
+					select {
+					case <-time.After(10 * time.Second):
+					case <-r.Context().Done():
+					}
+					return answer
 				}
-			}
-			return nil
-		}
-	}, func(s *scene) {
-		s.api.gone("a")
-		s.pass(time.Second)
-		if status := s.now(); !status.Moved || status.Done {
-			s.Fatalf("moved %v, done %v; want to wait until it is known", status.Moved, status.Done)
-		}
-		s.pass(20 * time.Second) // the server is asked for a stream first
-		if !s.now().Done {
-			s.Error("not done when it is known that nothing is attached")
-		}
-	})
+			}, func(s *scene) {
+				s.api.gone("a")
+				s.pass(time.Second)
+				if status := s.now(); !status.Moved || status.Done {
+					s.Fatalf("moved %v, done %v; want to wait until it is known", status.Moved, status.Done)
+				}
+				s.pass(20 * time.Second) // the server is asked for a stream first
+				if !s.now().Done {
+					s.Error("not done when there is nothing to wait for")
+				}
+			})
+		})
+	}
 }

@@ -17,12 +17,15 @@ const (
 	// places 128 requests are under way at the most, about half of what the API server lets
 	// through at once for all workloads by default.
 	lentPerPlace = 3
+
+	// calm is how long ago the API server's last refusal must be for a place to be lent.
+	calm = 10 * time.Second
 )
 
 // pace is how many requests are under way at once: as many as there are workers, and
 // fewer when the API server's priority and fairness turns some away. Each refusal halves
 // it, a full round of requests without one adds one. A request that takes longer than
-// patience lends its place to another, but not while the pace is cut: then it may be slow
+// patience lends its place to another, but not soon after a refusal: then it may be slow
 // because the API server has too much to do.
 // https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
 type pace struct {
@@ -34,6 +37,8 @@ type pace struct {
 	lent   int // requests that have lent theirs and are still under way
 	good   int // answers in a row that were not refusals
 	stale  int // requests under way that were sent before the limit was last cut
+
+	refused time.Time // last; zero is never
 }
 
 func newPace(most int) *pace {
@@ -59,11 +64,17 @@ func (p *pace) begin(ctx context.Context) bool {
 // do makes a request in the place that begin has found, and gives the place back. The
 // request says whether the API server was too busy for it.
 func (p *pace) do(request func() (busy bool)) {
-	var over, lent bool // guarded by p.mu
-	slow := time.AfterFunc(patience, func() {
+	var over, lent bool // guarded by p.mu, as is
+	var slow *time.Timer
+	p.mu.Lock()
+	slow = time.AfterFunc(patience, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if over || p.limit < p.most || p.lent == p.most*lentPerPlace {
+		if over || p.lent == p.most*lentPerPlace {
+			return
+		}
+		if wait := calm - time.Since(p.refused); wait > 0 {
+			slow.Reset(wait)
 			return
 		}
 		lent = true
@@ -71,6 +82,7 @@ func (p *pace) do(request func() (busy bool)) {
 		p.active--
 		p.free.Broadcast()
 	})
+	p.mu.Unlock()
 	busy := request()
 	slow.Stop()
 	p.mu.Lock()
@@ -90,6 +102,9 @@ func (p *pace) answered(busy bool) {
 	old := p.stale > 0
 	if old {
 		p.stale--
+	}
+	if busy {
+		p.refused = time.Now()
 	}
 	switch {
 	case busy && !old:

@@ -72,7 +72,7 @@ func TestPaceHoldsBack(t *testing.T) {
 }
 
 // Requests that are not answered for seconds lend their places, but there is a limit to how
-// many are under way, and none is lent while the API server turns requests away.
+// many are under way, and none is lent soon after the API server has turned one away.
 func TestPaceOfRequestsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -105,17 +105,22 @@ func TestPaceOfRequestsThatHang(t *testing.T) {
 
 		answer <- true // too busy: the answers to all that are under way count once
 		after(0, 8)
+		p.mu.Lock()
 		if p.limit != 1 || p.active+p.lent != 7 {
 			t.Errorf("limit %d with %d under way, want 1 with 7", p.limit, p.active+p.lent)
 		}
+		p.mu.Unlock()
 		after(10*patience, 8)
 		for range 7 {
 			answer <- true
 		}
-		after(10*patience, 9)
+		after(calm-time.Millisecond, 9)
+		p.mu.Lock()
 		if p.limit != 1 || p.lent != 0 {
 			t.Errorf("limit %d and %d lent, want 1 and none", p.limit, p.lent)
 		}
+		p.mu.Unlock()
+		after(time.Millisecond, 10) // it has not refused anything for a while, and hangs still
 		cancel()
 		p.wake()
 		close(answer)
