@@ -18,6 +18,7 @@ type hookTry struct {
 	underWay chan struct{} // closed with the answer of the call under way; nil: none
 	next     time.Time     // no call before
 	pause    time.Duration // before it, after a failure
+	ending   bool          // the calls are to complete the hook, and so is the pause
 
 	limits lifecycle.Limits // zero: not known yet
 	since  time.Time        // when they were first asked for
@@ -134,6 +135,13 @@ func (h *Handler) abandoned(rec interruption.Record, hook interruption.Hook) tim
 		until = later(until, *hook.Until)
 	}
 	return until.Add(hookAfter)
+}
+
+// end turns to completing the hook, for which no failure of another call is a reason to wait.
+func (t *hookTry) end() {
+	if !t.ending {
+		t.ending, t.pause, t.next = true, 0, time.Time{}
+	}
 }
 
 // done ends a call, and says when the next may be made.

@@ -154,9 +154,13 @@ func (h *Handler) answer(ctx context.Context, node string, k *known, rec interru
 		return time.Time{} // its answer comes by itself
 	}
 	var call func(context.Context, string, *hookTry, interruption.Record, interruption.Hook)
+	over := rec.Phase.Over() || h.opts.CordonOnly && rec.Phase != interruption.Waiting
+	if over {
+		try.end()
+	}
 	at := try.next
 	switch {
-	case rec.Phase.Over(), h.opts.CordonOnly && rec.Phase != interruption.Waiting:
+	case over:
 		call = h.completeHook
 	case try.limits.Timeout == 0 && (hook.Until == nil || h.opts.Lifecycle.Heartbeat > 0):
 		call = h.readLimits
@@ -207,6 +211,9 @@ func (h *Handler) orphaned(ctx context.Context, k *known) {
 			for ctx.Err() == nil {
 				h.mu.Lock()
 				try := k.hook(hook)
+				if try.underWay == nil {
+					try.end()
+				}
 				gone, underWay, wait := try.gone, try.underWay, time.Until(try.next)
 				h.mu.Unlock()
 				switch {

@@ -259,6 +259,31 @@ func TestNodeGoesWhileItsHooksAreCompleted(t *testing.T) {
 	})
 }
 
+// That heartbeats are not allowed is no reason to complete a hook any later, of a node that is
+// drained as of one that is gone.
+func TestHeartbeatThatFailsDelaysNoCompletion(t *testing.T) {
+	for what, end := range map[string]func(s *script, f *fakeNodes, h *Handler){
+		"drained": func(s *script, f *fakeNodes, h *Handler) {
+			s.left = 0
+			h.Enqueue("node-a")
+		},
+		"gone": func(s *script, f *fakeNodes, h *Handler) { f.remove("node-a") },
+	} {
+		t.Run(what, func(t *testing.T) {
+			hookStory(t, func(o *Options) { o.Lifecycle.Heartbeat, o.Lifecycle.Until = 20*time.Second, time.Hour }, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+				hooks.HeartbeatFunc = func() error { return lifecycle.ErrDenied }
+				accept(t, h, hooked("drain"))
+				after(25 * time.Second)
+				end(s, f, h)
+				after(2 * time.Second)
+				if n := len(hooks.seen().completed); n != 1 {
+					t.Errorf("completed %d times, want once and at once", n)
+				}
+			})
+		})
+	}
+}
+
 func TestCompletionIsTriedAgain(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		fails := 3
