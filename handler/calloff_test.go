@@ -89,6 +89,13 @@ func TestCalledOffDoesNotBeginAgain(t *testing.T) {
 				t.Errorf("%s %s from %s is %s, want a duplicate", n.Kind, n.EventID, n.Source, v)
 			}
 		}
+		// One that was announced before, and had a weaker claim, stands on its own now.
+		retired := notice(interruption.ScheduledEvent)
+		retired.EventID, retired.Action, retired.Noticed = "event-retired", interruption.ActionRetirement, first.Noticed.Add(-time.Hour)
+		retired.Deadline = first.Deadline.Add(72 * time.Hour)
+		if v := accept(t, h, retired); v != interruption.Accepted {
+			t.Errorf("a retirement that is announced too is %s", v)
+		}
 		next := first
 		next.EventID, next.Deadline = "event-2", first.Deadline.Add(time.Minute)
 		if v := accept(t, h, next); v != interruption.Accepted {

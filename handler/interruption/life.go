@@ -74,8 +74,8 @@ func (r Record) Since() time.Time {
 // are announced again and again, and whatever somebody has called off.
 type Past []Announcement
 
-// maxPast bounds them. An instance has one or two scheduled events in its life.
-const maxPast = 4
+// maxPast bounds them: all of one record. An instance has one or two scheduled events in its life.
+const maxPast = maxAnnounced
 
 // PastOf is what is to be remembered of a record that is undone.
 func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()) }

@@ -130,14 +130,14 @@ func (a Announcement) same(n Notice) bool {
 }
 
 // repeats reports whether the notice is the announcement once more, and not the next one of its
-// kind: the same event, or what the other source calls it, or one that was made before and adds
-// nothing to it.
+// kind: the same event, or what the other source calls it, or a recommendation from before that
+// adds nothing to it.
 func (a Announcement) repeats(n Notice) bool {
 	switch {
 	case a.Kind == ScheduledEvent:
 		return a.same(n)
 	case a.Kind != n.Kind:
-		return a.covers(announcementOf(n)) && !n.Noticed.After(a.Received)
+		return n.Kind == RebalanceRecommendation && a.covers(announcementOf(n)) && !n.Noticed.After(a.Received)
 	case a.Source == n.Source:
 		return a.Event == n.EventID
 	case a.Deadline != nil && !n.Deadline.IsZero():
