@@ -52,15 +52,7 @@ func TestBurstWhileTheAPIServerHangs(t *testing.T) {
 		messages = append(messages, queue.Send(daemon.EventBridge(daemon.SpotInterruption, fmt.Sprint("event-", i), controlplane.InstanceID(node.Name), time.Now())))
 	}
 	imds.Interrupt("terminate", time.Now().Add(2*time.Minute))
-	s.eventually("end of the leader", func() bool {
-		select {
-		case <-leader.Done():
-			return true
-		default:
-			return false
-		}
-	})
-	if code := leader.ExitCode(); code != 1 {
+	if code := s.waitEnd(leader); code != 1 {
 		t.Errorf("the leader ended with code %d, want 1", code)
 	}
 	for _, id := range messages {

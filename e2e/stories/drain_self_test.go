@@ -54,15 +54,7 @@ func TestOwnPodGoesLast(t *testing.T) {
 	if last := evicted[len(evicted)-1]; last.RequestObject.DeleteOptions.Preconditions.UID != string(own.UID) {
 		t.Errorf("the last pod to go was %s, want our own, %s", last.ObjectRef.Name, own.Name)
 	}
-	s.eventually("end of the leader", func() bool {
-		select {
-		case <-leader.Done():
-			return true
-		default:
-			return false
-		}
-	})
-	if code := leader.ExitCode(); code != 0 {
+	if code := s.waitEnd(leader); code != 0 {
 		t.Errorf("the leader ended with code %d, want 0", code)
 	}
 	if line := s.waitLine(follower, "drained"); line["graceful"] != 4.0 {

@@ -205,6 +205,20 @@ func (s *story) waitLine(d *daemon.Daemon, message string) daemon.Line {
 	return line
 }
 
+// waitEnd waits until the daemon has ended by itself, and returns its exit code.
+func (s *story) waitEnd(d *daemon.Daemon) int {
+	s.Helper()
+	s.eventually("end of the daemon", func() bool {
+		select {
+		case <-d.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	return d.ExitCode()
+}
+
 // eventually polls until ok says so; five minutes are more than any step takes.
 func (s *story) eventually(what string, ok func() bool) {
 	s.Helper()
