@@ -28,9 +28,6 @@ func rawClient(cluster *controlplane.Cluster) (kubernetes.Interface, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// concurrency is how many patches the daemon has under way at once.
-const concurrency = 64
-
 // sameConcurrency is how many patches the raw loop has under way at once: as many as
 // the daemon's acceptsAtOnce, in package handler. The bound alone makes a difference:
 // the control plane answers every cordon with a taint of its own, and the fewer patches

@@ -61,10 +61,6 @@ func checkSystemAttributes(t *testing.T, s *service) {
 	if none := receive(sqs.ReceiveMessageInput{}); len(none) != 0 {
 		t.Errorf("attributes that nobody asked for: %v", none)
 	}
-	old := receive(sqs.ReceiveMessageInput{AttributeNames: []types.QueueAttributeName{"SentTimestamp"}})
-	if diff := cmp.Diff([]string{"SentTimestamp"}, slices.Collect(maps.Keys(old))); diff != "" {
-		t.Errorf("asked by the older parameter (-want +got):\n%s", diff)
-	}
 }
 
 func checkMessageAttributes(t *testing.T, s *service) {

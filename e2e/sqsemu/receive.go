@@ -9,7 +9,6 @@ import (
 
 type receiveInput struct {
 	QueueUrl                    string
-	AttributeNames              []string // what MessageSystemAttributeNames was called before
 	MessageSystemAttributeNames []string
 	MessageAttributeNames       []string
 	MaxNumberOfMessages         *int
@@ -194,7 +193,7 @@ func (q *Queue) deliver(m *message, r *receive, now time.Time, second bool) rece
 	attributes := selectAttributes(m.attributes, r.MessageAttributeNames)
 	return receivedMessage{
 		MessageId: m.ID, ReceiptHandle: handle, MD5OfBody: m.md5, Body: m.Body,
-		Attributes:             m.systemAttributes(slices.Concat(r.AttributeNames, r.MessageSystemAttributeNames)),
+		Attributes:             m.systemAttributes(r.MessageSystemAttributeNames),
 		MD5OfMessageAttributes: md5OfAttributes(attributes), MessageAttributes: attributes,
 	}
 }

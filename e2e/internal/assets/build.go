@@ -53,6 +53,11 @@ func EnsureHelm(ctx context.Context, progress io.Writer) (Set, error) {
 	return helm.ensure(ctx, progress)
 }
 
+// EnsureLinters does the same for what `make lint` runs: Staticcheck and Actionlint.
+func EnsureLinters(ctx context.Context, progress io.Writer) (Set, error) {
+	return linters.ensure(ctx, progress)
+}
+
 func (c collection) ensure(ctx context.Context, progress io.Writer) (Set, error) {
 	checkout, err := Checkout()
 	if err != nil {

@@ -1,0 +1,45 @@
+// Command lint runs a linter that e2e/lint/binaries pins, with the arguments that it is
+// given:
+//
+//	go run ./e2e/lint/cmd/lint staticcheck ./...
+//	go run ./e2e/lint/cmd/lint actionlint
+//
+// Both are built from their Go modules at the first start, which takes a minute or two,
+// and kept in a cache outside the checkout.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+
+	"spot-handler/e2e/internal/assets"
+)
+
+func main() { os.Exit(run(context.Background(), os.Args[1:])) }
+
+func run(ctx context.Context, args []string) int {
+	if len(args) == 0 || !slices.Contains([]string{assets.Staticcheck, assets.Actionlint}, args[0]) {
+		fmt.Fprintf(os.Stderr, "lint: the first argument is %s or %s\n", assets.Staticcheck, assets.Actionlint)
+		return 2
+	}
+	programs, err := assets.EnsureLinters(ctx, os.Stderr)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "lint:", err)
+		return 1
+	}
+	cmd := exec.CommandContext(ctx, programs.Path(args[0]), args[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	} else if err != nil {
+		fmt.Fprintln(os.Stderr, "lint:", err)
+		return 1
+	}
+	return 0
+}
