@@ -1,0 +1,95 @@
+// Command timing runs `go test` and says in the end where the time went.
+//
+//	go run ./e2e/timing [-beside COMMAND]... COMMAND...
+//
+// Each COMMAND is one line for the shell's words, without quoting, such as `go test
+// -count=1 ./drain`. They run one after the other, and those of -beside meanwhile, one
+// after the other too. Each must be a `go test`: -json is added to it.
+//
+// What it prints is what go test prints without -v: a line for each package, and the
+// output of tests that fail. The table of times follows. It goes on when a command fails,
+// as go test goes on with the next package, and exits with 1 then.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("timing", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	var beside []string
+	flags.Func("beside", "`command` to run meanwhile", func(command string) error {
+		beside = append(beside, command)
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if flags.NArg() == 0 {
+		fmt.Fprintln(stderr, "timing: no command")
+		return 2
+	}
+	began := time.Now()
+	r := newReport(stdout)
+	var failed [2]bool
+	var wg sync.WaitGroup
+	for i, commands := range [][]string{flags.Args(), beside} {
+		wg.Go(func() {
+			for _, command := range commands {
+				if err := execute(ctx, command, r, stderr); err != nil {
+					fmt.Fprintf(stderr, "timing: %s: %v\n", command, err)
+					failed[i] = true
+				}
+			}
+		})
+	}
+	wg.Wait()
+	r.table(time.Since(began))
+	if failed[0] || failed[1] {
+		return 1
+	}
+	return 0
+}
+
+// execute runs one command and feeds its events to the report.
+func execute(ctx context.Context, command string, r *report, stderr io.Writer) error {
+	words := strings.Fields(command)
+	at := slices.Index(words, "test")
+	if at < 0 {
+		return fmt.Errorf("it is not a go test")
+	}
+	words = slices.Insert(words, at+1, "-json")
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test ends its tests, and those their processes
+	cmd.WaitDelay = 30 * time.Second
+	cmd.Stderr = stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := r.read(out); err != nil {
+		return err
+	}
+	return cmd.Wait()
+}

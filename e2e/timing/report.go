@@ -1,0 +1,149 @@
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// slowest is how many tests the table names.
+const slowest = 15
+
+// event is one line of `go test -json`.
+// https://pkg.go.dev/cmd/test2json
+type event struct {
+	Action, Package, Test, Output, ImportPath string
+	Elapsed                                   float64 // seconds
+}
+
+// outcome is how long one test or package took. A test that runs in parallel is paused
+// until those have ended that do not, and that is not its time.
+type outcome struct {
+	name   string
+	took   time.Duration
+	result string // pass, fail or skip
+}
+
+// report is safe for several commands at once. What it prints of a package is in one piece.
+type report struct {
+	out io.Writer
+
+	mu       sync.Mutex
+	packages []outcome
+	tests    []outcome
+	running  map[string]map[string]*strings.Builder // by package and top-level test
+}
+
+func newReport(out io.Writer) *report {
+	return &report{out: out, running: map[string]map[string]*strings.Builder{}}
+}
+
+// read takes events until there are no more. A line that is none is passed on.
+func (r *report) read(in io.Reader) error {
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadString('\n')
+		if line != "" {
+			var e event
+			if json.Unmarshal([]byte(line), &e) == nil && e.Action != "" {
+				r.take(e)
+			} else {
+				fmt.Fprint(r.out, line)
+			}
+		}
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read the events of go test: %w", err)
+		}
+	}
+}
+
+func (r *report) take(e event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	top, _, _ := strings.Cut(e.Test, "/")
+	took := time.Duration(e.Elapsed * float64(time.Second))
+	switch e.Action {
+	case "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case "output":
+		switch {
+		case e.Test == "" && e.Output == "PASS\n": // the line with the package follows
+		case e.Test == "":
+			fmt.Fprint(r.out, e.Output)
+		case !announces(e.Output):
+			said(r.running, e.Package, top).WriteString(e.Output)
+		}
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.packages = append(r.packages, outcome{e.Package, took, e.Action})
+			if e.Action == "fail" { // a test that is still running when a package fails has hung or crashed
+				for _, text := range r.running[e.Package] {
+					fmt.Fprint(r.out, text)
+				}
+			}
+			delete(r.running, e.Package)
+			return
+		}
+		if e.Test != top {
+			return // it is part of another's time and output
+		}
+		r.tests = append(r.tests, outcome{e.Package + "." + e.Test, took, e.Action})
+		if e.Action == "fail" {
+			fmt.Fprint(r.out, said(r.running, e.Package, top))
+		}
+		delete(r.running[e.Package], top)
+	}
+}
+
+func said(running map[string]map[string]*strings.Builder, pkg, test string) *strings.Builder {
+	if running[pkg] == nil {
+		running[pkg] = map[string]*strings.Builder{}
+	}
+	if running[pkg][test] == nil {
+		running[pkg][test] = &strings.Builder{}
+	}
+	return running[pkg][test]
+}
+
+// announces: a line that only -v, which is part of -json, prints.
+func announces(line string) bool {
+	for _, prefix := range []string{"=== RUN", "=== PAUSE", "=== CONT", "=== NAME"} {
+		if strings.HasPrefix(line, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// table says where the time went, the slowest first.
+func (r *report) table(wall time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	bySlowness := func(a, b outcome) int { return cmp.Or(cmp.Compare(b.took, a.took), strings.Compare(a.name, b.name)) }
+	slices.SortFunc(r.packages, bySlowness)
+	slices.SortFunc(r.tests, bySlowness)
+	fmt.Fprintf(r.out, "\nWhere the time went: %s for %d tests in %d packages\n", wall.Round(time.Second), len(r.tests), len(r.packages))
+	print := func(title string, rows []outcome) {
+		fmt.Fprintf(r.out, "\n%s\n", title)
+		for _, o := range rows {
+			note := ""
+			if o.result != "pass" {
+				note = "  " + o.result
+			}
+			fmt.Fprintf(r.out, "%8.1fs  %s%s\n", o.took.Seconds(), o.name, note)
+		}
+	}
+	print("by package", slices.DeleteFunc(slices.Clone(r.packages), func(o outcome) bool { return o.took < 100*time.Millisecond }))
+	print("slowest tests", r.tests[:min(slowest, len(r.tests))])
+	if skipped := slices.DeleteFunc(slices.Clone(r.tests), func(o outcome) bool { return o.result != "skip" }); len(skipped) > 0 {
+		print("skipped", skipped)
+	}
+}

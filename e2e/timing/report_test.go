@@ -1,0 +1,69 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const events = `{"Action":"start","Package":"m/a"}
+{"Action":"run","Package":"m/a","Test":"TestGood"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"=== RUN   TestGood\n"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"    a_test.go:1: nobody asked\n"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"--- PASS: TestGood (1.50s)\n"}
+{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":1.5}
+{"Action":"start","Package":"m/b"}
+{"Action":"output","Package":"m/b","Test":"TestBad","Output":"=== RUN   TestBad\n"}
+{"Action":"output","Package":"m/b","Test":"TestBad/one","Output":"=== RUN   TestBad/one\n"}
+{"Action":"output","Package":"m/b","Test":"TestBad/one","Output":"    b_test.go:2: wrong\n"}
+{"Action":"output","Package":"m/a","Output":"PASS\n"}
+{"Action":"output","Package":"m/a","Output":"ok  \tm/a\t1.601s\n"}
+{"Action":"pass","Package":"m/a","Elapsed":1.601}
+{"Action":"output","Package":"m/b","Test":"TestBad/one","Output":"    --- FAIL: TestBad/one (0.50s)\n"}
+{"Action":"fail","Package":"m/b","Test":"TestBad/one","Elapsed":0.5}
+{"Action":"output","Package":"m/b","Test":"TestBad","Output":"--- FAIL: TestBad (2.00s)\n"}
+{"Action":"fail","Package":"m/b","Test":"TestBad","Elapsed":2}
+{"Action":"output","Package":"m/b","Test":"TestAbsent","Output":"    b_test.go:9: no tool\n"}
+{"Action":"skip","Package":"m/b","Test":"TestAbsent","Elapsed":0}
+{"Action":"output","Package":"m/b","Test":"TestHangs","Output":"panic: test timed out\n"}
+{"Action":"output","Package":"m/b","Output":"FAIL\tm/b\t3.000s\n"}
+{"Action":"fail","Package":"m/b","Elapsed":3}
+{"ImportPath":"m/c","Action":"build-output","Output":"c.go:1:1: syntax error\n"}
+`
+
+// What go test itself would have said, then the times, the slowest first.
+func TestReport(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	if err := r.read(strings.NewReader(events)); err != nil {
+		t.Fatal(err)
+	}
+	r.table(6 * time.Second)
+	want := `ok  	m/a	1.601s
+    b_test.go:2: wrong
+    --- FAIL: TestBad/one (0.50s)
+--- FAIL: TestBad (2.00s)
+FAIL	m/b	3.000s
+panic: test timed out
+c.go:1:1: syntax error
+
+Where the time went: 6s for 3 tests in 2 packages
+
+by package
+     3.0s  m/b  fail
+     1.6s  m/a
+
+slowest tests
+     2.0s  m/b.TestBad  fail
+     1.5s  m/a.TestGood
+     0.0s  m/b.TestAbsent  skip
+
+skipped
+     0.0s  m/b.TestAbsent  skip
+`
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
