@@ -1,39 +1,72 @@
-# make build   the daemon, in bin/
-# make test    every test: unit, and end to end on a control plane of real binaries
-# make demo    an interruption, start to end, live in this terminal
-# make bench   the figures of the README, each beside the raw limit of this machine
-# make lint    vet and gofmt
-# make image   a container image, with buildah or docker, for PLATFORM
-# make chart   copy alerts and dashboard into the chart, and pack it into dist/
+# make build    the daemon, in bin/
+# make unit     the tests that need no control plane, in seconds
+# make story STORY=TestName
+#               one story, or all that the pattern matches, on control planes of their own
+# make test     every test, as CI runs them; at the end, where the time went
+# make lint     gofmt, vet, staticcheck, and actionlint for the workflows
+# make demo     an interruption, start to end, live in this terminal
+# make bench    the figures of the documents, each beside the raw limit of this machine
+# make image    a container image, with buildah or docker, for PLATFORM
+# make chart    copy alerts and dashboard into the chart, and pack it into dist/
+# make release VERSION=v1.2.3
+#               binaries, chart, checksums and notes in DIST, as the release workflow makes them
+# make help     this text
 #
-# test, demo and bench build the control plane once (about 9 minutes on 2 cores), test and
-# chart also Helm (3 minutes), into the user's cache directory; from then on they start it
-# in seconds. test takes no result from Go's cache: that does not see a change of the daemon
+# test, story, demo and bench build the control plane once (about 9 minutes on 2 cores), test,
+# chart and release also Helm (3 minutes), test and lint the linters (2 minutes), into the
+# user's cache directory; from then on they start in seconds. unit builds none of them.
+#
+# test and story take no result from Go's cache: that does not see a change of the daemon
 # where a test builds it by another process.
+#
+# PARALLEL is how many stories run at a time. They wait more than they work.
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT  ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 IMAGE   ?= spot-handler:$(VERSION)
 PLATFORM ?= linux/amd64
+DIST     ?= dist
+PARALLEL ?= 6
 
 export CGO_ENABLED = 0
 
-.PHONY: build test lint demo bench image chart
+# The packages whose tests start a control plane, or run programs that are built or
+# downloaded first.
+NOT_UNIT := bench chart controlplane image observe release stories
+
+.PHONY: build unit story test lint demo bench image chart release help
+
+help:
+	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
 
 build:
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/spot-handler
 
+unit:
+	go test $$(go list ./... | grep -vE '/e2e/($(subst $() ,|,$(NOT_UNIT)))$$')
+
+story:
+	@test -n '$(STORY)' || { echo 'make story STORY=TestName: one of' >&2; sed -n 's/^func \(Test[^(]*\).*/  \1/p' e2e/stories/*_test.go >&2; exit 2; }
+	go run ./e2e/controlplane/cmd/controlplane -build-only
+	go run ./e2e/chart/cmd/helm version
+	go test -count=1 -timeout 30m -parallel $(PARALLEL) -v -run '$(STORY)' ./e2e/stories
+
+# The stories have the processors first; what else there is to test takes what they leave.
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
 	go run ./e2e/chart/cmd/helm version
-	go -C e2e/aws test -count=1 ./...
-	go test -count=1 -timeout 70m -p 1 -parallel 3 ./...
+	go run ./e2e/timing \
+	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
+	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -v '/e2e/stories$$' | tr '\n' ' ')" \
+	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories"
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	go -C e2e/aws vet ./...
+	go run ./e2e/lint/cmd/lint staticcheck ./...
+	go run ./e2e/lint/cmd/lint actionlint
 
 demo:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
@@ -59,3 +92,6 @@ chart:
 	cp deploy/dashboards/spot-handler.json deploy/chart/files/
 	go run ./e2e/chart/cmd/helm lint --strict deploy/chart --set image.repository=registry.example.com/spot-handler
 	go run ./e2e/chart/cmd/helm package deploy/chart --destination dist
+
+release:
+	.github/release '$(VERSION)' '$(DIST)'
