@@ -125,7 +125,7 @@ func (g guide) queue(t *testing.T, file, arn string, vars map[string]string) sqs
 func TestGuideNamesEveryChoice(t *testing.T) {
 	choices := section(t, "deploy/aws.md", "## What to choose")
 	named := map[string]string{} // default by name
-	for _, row := range regexp.MustCompile("(?m)^\\| (\\S+) \\| (\\S+) \\| (\\S+) \\| .+ \\|$").FindAllStringSubmatch(choices, -1)[1:] {
+	for _, row := range regexp.MustCompile(`(?m)^\| (\S+) \| (\S+) \| (\S+) \| .+ \|$`).FindAllStringSubmatch(choices, -1)[1:] {
 		for _, name := range row[1:3] {
 			named[strings.Trim(name, "`")] = strings.Trim(row[3], "`")
 		}

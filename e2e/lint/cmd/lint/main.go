@@ -2,7 +2,10 @@
 // given:
 //
 //	go run ./e2e/lint/cmd/lint staticcheck ./...
+//	go run ./e2e/lint/cmd/lint -C e2e/aws staticcheck ./...
 //	go run ./e2e/lint/cmd/lint actionlint
+//
+// -C is the directory to run it in, such as that of another module.
 //
 // Both are built from their Go modules at the first start, which takes a minute or two,
 // and kept in a cache outside the checkout.
@@ -22,8 +25,12 @@ import (
 func main() { os.Exit(run(context.Background(), os.Args[1:])) }
 
 func run(ctx context.Context, args []string) int {
+	dir := ""
+	if len(args) > 1 && args[0] == "-C" {
+		dir, args = args[1], args[2:]
+	}
 	if len(args) == 0 || !slices.Contains([]string{assets.Staticcheck, assets.Actionlint}, args[0]) {
-		fmt.Fprintf(os.Stderr, "lint: the first argument is %s or %s\n", assets.Staticcheck, assets.Actionlint)
+		fmt.Fprintf(os.Stderr, "lint: want [-C DIR] and %s or %s, with its arguments\n", assets.Staticcheck, assets.Actionlint)
 		return 2
 	}
 	programs, err := assets.EnsureLinters(ctx, os.Stderr)
@@ -32,6 +39,7 @@ func run(ctx context.Context, args []string) int {
 		return 1
 	}
 	cmd := exec.CommandContext(ctx, programs.Path(args[0]), args[1:]...)
+	cmd.Dir = dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()
 	var exit *exec.ExitError
