@@ -5,8 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
 	"strconv"
-	"sync/atomic"
+	"sync"
+	"syscall"
 )
 
 // Whoever listens at any port, or connects, gets one that the kernel chooses from 32768 on (from
@@ -17,16 +20,32 @@ const (
 	ports     = 12000
 )
 
-var last atomic.Uint32
+// Other tests may run on this machine, and each control plane has a process of its own that asks
+// for addresses. So a process has blocks of ports to itself, of this size, for as long as it
+// lives: a lock tells the others.
+const block = 100
 
-func init() { last.Store(rand.Uint32N(ports)) } // other tests may run on this machine
+var (
+	mu    sync.Mutex
+	first int        // port of the present block
+	next  = block    // within it
+	locks []*os.File // of all blocks: the kernel drops them with the process
+)
 
 // Address is a free one of 127.0.0.1, as host:port. No two calls of a process return the same
-// one soon.
+// one soon, and no other process gets it from here.
 func Address() (string, error) {
+	mu.Lock()
+	defer mu.Unlock()
 	var failed error
-	for range 100 {
-		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(int(firstPort+last.Add(1)%ports)))
+	for range 2 * block {
+		if next == block {
+			if err := takeBlock(); err != nil {
+				return "", fmt.Errorf("find a free port: %w", err)
+			}
+		}
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(first+next))
+		next++
 		l, err := net.Listen("tcp", address)
 		if err != nil {
 			failed = err
@@ -35,4 +54,32 @@ func Address() (string, error) {
 		return address, l.Close()
 	}
 	return "", fmt.Errorf("find a free port: %w", failed)
+}
+
+// takeBlock takes another block, or begins the present one again when there is none left.
+func takeBlock() error {
+	dir := filepath.Join(os.TempDir(), fmt.Sprintf("spot-handler-ports-%d", os.Getuid()))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	const blocks = ports / block
+	start := rand.IntN(blocks)
+	for i := range blocks {
+		n := (start + i) % blocks
+		lock, err := os.OpenFile(filepath.Join(dir, strconv.Itoa(n)), os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			return err
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			locks = append(locks, lock)
+			first, next = firstPort+n*block, 0
+			return nil
+		}
+		lock.Close()
+	}
+	if len(locks) == 0 {
+		return fmt.Errorf("all %d blocks of ports are in use", blocks)
+	}
+	next = 0
+	return nil
 }
