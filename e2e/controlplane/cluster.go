@@ -45,6 +45,9 @@ type Options struct {
 	// of nodes.
 	Heartbeat time.Duration
 
+	// Reusable lets Reset empty the cluster.
+	Reusable bool
+
 	// Log is told what is built, and why a component died; os.Stderr by default.
 	Log io.Writer
 }
@@ -78,8 +81,12 @@ type Cluster struct {
 
 	config *rest.Config
 
+	auditLog  string // AuditLog, also for a borrower that did not ask for it
+	auditFrom int64  // where its part begins
+
 	supervisor *exec.Cmd
-	stdin      io.Closer
+	stdin      io.WriteCloser
+	info       chan []byte // lines of the supervisor
 	stderr     *lastOutput
 	exited     chan struct{} // closed when waitErr is set
 	waitErr    error
@@ -104,12 +111,15 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{stderr: &lastOutput{next: options.Log}, exited: make(chan struct{})}
+	c := &Cluster{stderr: &lastOutput{next: options.Log}, info: make(chan []byte, 1), exited: make(chan struct{})}
 	c.supervisor = exec.Command(path,
 		fmt.Sprintf("-karpenter=%t", options.Karpenter),
 		fmt.Sprintf("-audit=%t", options.Audit),
 		"-heartbeat="+options.Heartbeat.String(),
 	)
+	if options.Reusable {
+		c.supervisor.Args = append(c.supervisor.Args, "-reusable")
+	}
 	if options.Dir != "" {
 		c.supervisor.Args = append(c.supervisor.Args, "-dir="+options.Dir)
 	}
@@ -128,7 +138,8 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if err := c.supervisor.Start(); err != nil {
 		return nil, fmt.Errorf("start the supervisor: %w", err)
 	}
-	info, err := c.awaitInfo(ctx, stdout)
+	go c.read(stdout)
+	info, err := c.awaitInfo(ctx)
 	if err == nil {
 		err = c.connect(info)
 	}
@@ -138,21 +149,25 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
-// awaitInfo reads the line that says that all is ready, and from then on waits
-// for the end of the supervisor.
-func (c *Cluster) awaitInfo(ctx context.Context, stdout io.Reader) (info supervisor.Info, err error) {
-	line := make(chan []byte, 1)
-	go func() {
-		text, _ := bufio.NewReader(stdout).ReadBytes('\n')
-		line <- text
-		// Only after the read: Wait closes the pipe.
+// read hands on what the supervisor says until it ends.
+func (c *Cluster) read(stdout io.Reader) {
+	defer close(c.exited)
+	defer close(c.info)
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		c.info <- bytes.Clone(lines.Bytes())
+	}
+	if c.supervisor != nil { // not a kept cluster, which goes on
+		// Only after the last read: Wait closes the pipe.
 		c.waitErr = c.supervisor.Wait()
-		close(c.exited)
-	}()
+	}
+}
+
+// awaitInfo waits for the line that says that all is ready.
+func (c *Cluster) awaitInfo(ctx context.Context) (info supervisor.Info, err error) {
 	select {
 	case <-ctx.Done():
 		return info, fmt.Errorf("start a control plane: %w", context.Cause(ctx))
-	case text := <-line:
+	case text := <-c.info:
 		if err := json.Unmarshal(text, &info); err != nil {
 			return info, errors.New("start a control plane: the supervisor ended before it was ready")
 		}
@@ -160,9 +175,46 @@ func (c *Cluster) awaitInfo(ctx context.Context, stdout io.Reader) (info supervi
 	}
 }
 
+// Reset deletes all objects that were not there when the cluster was started, starts
+// Karpenter again, and returns when all is ready. AuditText begins anew. The cluster must
+// be Reusable, and must be stopped after an error.
+func (c *Cluster) Reset(ctx context.Context) error {
+	if _, err := io.WriteString(c.stdin, "reset\n"); err != nil {
+		return fmt.Errorf("reset the control plane: %w", err)
+	}
+	info, err := c.awaitInfo(ctx)
+	if err != nil {
+		return fmt.Errorf("reset the control plane: %w", err)
+	}
+	c.Processes = info.Components
+	if file, err := os.Stat(c.auditLog); err == nil {
+		c.auditFrom = file.Size()
+	}
+	return nil
+}
+
+// AuditText is what the audit log has of this cluster since its start, or since it was
+// Reset.
+func (c *Cluster) AuditText() ([]byte, error) {
+	file, err := os.Open(c.AuditLog)
+	if err != nil {
+		return nil, fmt.Errorf("read the audit log: %w", err)
+	}
+	defer file.Close()
+	if _, err := file.Seek(c.auditFrom, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("read the audit log: %w", err)
+	}
+	text, err := io.ReadAll(file)
+	if err != nil {
+		return nil, fmt.Errorf("read the audit log: %w", err)
+	}
+	return text, nil
+}
+
 func (c *Cluster) connect(info supervisor.Info) error {
 	c.Kubeconfig, c.Kubectl, c.Dir = info.Kubeconfig, info.Kubectl, info.Dir
 	c.AuditLog, c.KarpenterMetrics, c.Processes = info.AuditLog, info.KarpenterMetrics, info.Components
+	c.auditLog = info.AuditLog
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)

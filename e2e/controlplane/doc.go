@@ -14,9 +14,13 @@
 // the checkout; a cluster starts in seconds from it. Any number of clusters can
 // run beside each other.
 //
+// A start costs about four seconds of processor time, most of it the apiserver's. Borrow
+// spares it: tests of one process use a cluster one after the other, and it is emptied in
+// between. With KeepVariable set it even outlives the process, for half an hour.
+//
 // A cluster runs under a supervisor process, which ends it when the process that
-// started it ends, in whatever way. Nothing that a test does can leave processes
-// or directories behind.
+// started it ends, in whatever way; only a kept one goes on. Nothing that a test does can
+// leave processes or directories behind.
 //
 // How long pods take to start and to stop is told by annotations, see Behaviour.
 // All methods are safe for concurrent use. Those that wait do so by watching, and

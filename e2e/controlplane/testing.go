@@ -15,6 +15,18 @@ const logTail = 15
 // died fails.
 func ForTest(t testing.TB, options Options) *Cluster {
 	t.Helper()
+	cluster := start(t, options)
+	t.Cleanup(func() {
+		if t.Failed() {
+			showLogs(t, cluster)
+		}
+		stop(t, cluster)
+	})
+	return cluster
+}
+
+func start(t testing.TB, options Options) *Cluster {
+	t.Helper()
 	if options.Log == nil {
 		options.Log = t.Output()
 	}
@@ -22,18 +34,22 @@ func ForTest(t testing.TB, options Options) *Cluster {
 	if err != nil {
 		t.Fatalf("start a control plane: %v", err)
 	}
-	t.Cleanup(func() {
-		if t.Failed() {
-			logs, _ := filepath.Glob(filepath.Join(cluster.Dir, "*.log"))
-			for _, log := range logs {
-				if log != cluster.AuditLog {
-					t.Logf("the end of %s:\n%s", filepath.Base(log), supervisor.Tail(log, logTail))
-				}
-			}
-		}
-		if err := cluster.Stop(); err != nil {
-			t.Errorf("stop the control plane: %v", err)
-		}
-	})
 	return cluster
+}
+
+func stop(t testing.TB, cluster *Cluster) {
+	t.Helper()
+	if err := cluster.Stop(); err != nil {
+		t.Errorf("stop the control plane: %v", err)
+	}
+}
+
+func showLogs(t testing.TB, cluster *Cluster) {
+	t.Helper()
+	logs, _ := filepath.Glob(filepath.Join(cluster.Dir, "*.log"))
+	for _, log := range logs {
+		if log != cluster.auditLog {
+			t.Logf("the end of %s:\n%s", filepath.Base(log), supervisor.Tail(log, logTail))
+		}
+	}
 }

@@ -10,6 +10,10 @@
 // client needs to know: the path of a kubeconfig (an administrator's), of a
 // kubectl, of the directory with the logs, and the ids of the processes.
 //
+// With -reusable, a line "reset" on standard input empties it: all objects are deleted that
+// were not there when it was ready, and Karpenter starts again. The line of JSON is printed
+// again then.
+//
 // When it ends, for whatever reason, every process ends with it, and the
 // directory is removed.
 //
@@ -21,6 +25,10 @@
 //	-heartbeat    how often nodes say that they live; slower is cheaper for
 //	              thousands of them, and a node that is dead is noticed after five
 //	              of them (default 10s)
+//	-reusable     obey "reset"
+//	-keep         socket: serve one client after the other there, be empty for each, and
+//	              end when nobody has come for half an hour, or by -end-kept
+//	-end-kept     end those that -keep has started for this checkout
 //	-build-only   fill the cache and end
 //
 // Environment:
@@ -32,6 +40,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"flag"
@@ -39,12 +48,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"time"
 
 	"spot-handler/e2e/controlplane/internal/supervisor"
 	"spot-handler/e2e/internal/assets"
 )
+
+// keptUnused is how long a control plane is kept for the next client.
+const keptUnused = 30 * time.Minute
 
 func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -58,6 +71,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	flags.BoolVar(&options.Audit, "audit", false, "have the apiserver write an audit log")
 	flags.StringVar(&options.Dir, "dir", "", "`directory` for all files; the logs are left in it")
 	flags.DurationVar(&options.Heartbeat, "heartbeat", 10*time.Second, "how often nodes say that they live")
+	reusable := flags.Bool("reusable", false, "empty the control plane at each line `reset` of standard input")
+	keep := flags.String("keep", "", "`socket` to serve one client after the other at")
+	endKept := flags.Bool("end-kept", false, "end those that are kept")
 	buildOnly := flags.Bool("build-only", false, "fill the cache and end")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -72,7 +88,27 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	if *buildOnly {
+	switch {
+	case *endKept:
+		program, err := assets.Supervisor(ctx)
+		if err != nil {
+			fmt.Fprintln(stderr, "controlplane:", err)
+			return 1
+		}
+		ended, err := supervisor.EndKept(ctx, filepath.Dir(program))
+		if err != nil {
+			fmt.Fprintln(stderr, "controlplane:", err)
+			return 1
+		}
+		fmt.Fprintf(stderr, "control planes that have ended: %d\n", ended)
+		return 0
+	case *keep != "":
+		if err := supervisor.Keep(ctx, *keep, keptUnused, options); err != nil {
+			fmt.Fprintln(stderr, "controlplane:", err)
+			return 1
+		}
+		return 0
+	case *buildOnly:
 		if _, err := assets.Ensure(ctx, stderr); err != nil {
 			fmt.Fprintln(stderr, "controlplane:", err)
 			return 1
@@ -83,9 +119,20 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	// can no longer do so.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	resets := make(chan struct{})
+	if *reusable {
+		options.Reset = resets
+	}
 	go func() {
-		_, _ = io.Copy(io.Discard, stdin)
-		cancel()
+		defer cancel()
+		for lines := bufio.NewScanner(stdin); lines.Scan(); {
+			if *reusable && lines.Text() == "reset" {
+				select {
+				case resets <- struct{}{}:
+				case <-ctx.Done():
+				}
+			}
+		}
 	}()
 
 	err := supervisor.Supervise(ctx, options, func(info supervisor.Info) error {

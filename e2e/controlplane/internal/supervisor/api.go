@@ -32,28 +32,37 @@ func newAPI(c credentials) *api {
 		token:  c.adminToken,
 		client: &http.Client{
 			Timeout:   10 * time.Second,
-			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}},
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, MaxIdleConnsPerHost: deletionsAtOnce},
 		},
 	}
 }
 
 func (a *api) do(ctx context.Context, method, path string, body []byte) error {
+	_, _, err := a.request(ctx, method, path, "*/*", "application/yaml", body)
+	return err
+}
+
+// request returns the answer, and its status where there was one.
+func (a *api) request(ctx context.Context, method, path, accept, contentType string, body []byte) (text []byte, status int, err error) {
 	request, err := http.NewRequestWithContext(ctx, method, a.server+path, bytes.NewReader(body))
 	if err != nil {
-		return fmt.Errorf("make a request: %w", err)
+		return nil, 0, fmt.Errorf("make a request: %w", err)
 	}
 	request.Header.Set("Authorization", "Bearer "+a.token)
-	request.Header.Set("Content-Type", "application/yaml")
+	request.Header.Set("Content-Type", contentType)
+	request.Header.Set("Accept", accept)
 	response, err := a.client.Do(request)
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
-	if response.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, response.Status, strings.TrimSpace(string(text)))
+	if text, err = io.ReadAll(response.Body); err != nil {
+		return nil, response.StatusCode, fmt.Errorf("%s %s: %w", method, path, err)
 	}
-	return nil
+	if response.StatusCode >= 300 {
+		return nil, response.StatusCode, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, strings.TrimSpace(string(text)))
+	}
+	return text, response.StatusCode, nil
 }
 
 // createCRDs creates the definitions and waits until their resources are served.

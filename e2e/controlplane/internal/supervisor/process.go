@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 )
 
 // tailLines is how much of a log is shown when a component dies: a panic's
@@ -29,6 +30,8 @@ type process struct {
 	cmd    *exec.Cmd
 	exited chan struct{} // closed once the process is reaped and state is set
 	state  string
+
+	ending atomic.Bool // it is killed on purpose, and the others go on
 }
 
 // forker starts processes on one OS thread that lives until all of them have

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,10 @@ const (
 	// startTimeout is many times what a start takes on a machine of two cores that is
 	// busy with other tests.
 	startTimeout = 2 * time.Minute
+
+	// resetTimeout is many times what it takes to delete what one test has made. Whoever
+	// asked starts another control plane when it has passed.
+	resetTimeout = time.Minute
 
 	// attempts to start: a port that was free can be taken before the component
 	// listens on it. That happens rarely, and hardly ever twice.
@@ -29,6 +34,10 @@ type Options struct {
 	Dir       string        // keep logs here; empty: a temporary directory
 	Heartbeat time.Duration // of nodes
 	Progress  io.Writer     // what the first build says
+
+	// Reset has the control plane emptied, to be as it was when ready was called for the
+	// first time. It is called again then. Nil: this is never asked for.
+	Reset <-chan struct{}
 }
 
 // Info is what a client needs to know, as one line of JSON.
@@ -87,11 +96,46 @@ func supervise(ctx context.Context, programs assets.Set, options Options, ready 
 	if err := bringUp(startCtx, g, p, options.Karpenter); err != nil {
 		return g.explain(ctx, err)
 	}
-	if err := ready(g.info(p, options)); err != nil {
-		return fmt.Errorf("tell that the control plane is ready: %w", err)
+	api := newAPI(p.creds)
+	var initial inventory
+	if options.Reset != nil {
+		if initial, err = api.inventory(startCtx); err != nil {
+			return g.explain(ctx, err)
+		}
 	}
-	<-g.ctx.Done()
-	return g.explain(ctx, nil)
+	for {
+		if err := ready(g.info(p, options)); err != nil {
+			return fmt.Errorf("tell that the control plane is ready: %w", err)
+		}
+		select {
+		case <-g.ctx.Done():
+			return g.explain(ctx, nil)
+		case <-options.Reset:
+		}
+		if err := reset(g, p, api, initial, options.Karpenter); err != nil {
+			return g.explain(ctx, err)
+		}
+	}
+}
+
+// reset empties the control plane. Karpenter starts again: a node that it has promised to
+// launch is in its memory only, and would come to whoever is next.
+func reset(g *group, p plan, api *api, initial inventory, karpenter bool) error {
+	ctx, cancel := context.WithTimeoutCause(g.ctx, resetTimeout, fmt.Errorf("not within %s", resetTimeout))
+	defer cancel()
+	if karpenter {
+		g.end("karpenter")
+	}
+	if err := api.empty(ctx, initial); err != nil {
+		return fmt.Errorf("empty the control plane: %w", err)
+	}
+	if !karpenter {
+		return nil
+	}
+	if err := g.start(p.karpenter()); err != nil {
+		return err
+	}
+	return waitForHealth(ctx, urlOf("http", p.ports.karpenterHealth)+"/readyz")
 }
 
 // bringUp starts the components in the order in which they need each other. The
@@ -159,10 +203,25 @@ func (g *group) start(c command) error {
 	g.processes = append(g.processes, p)
 	go func() {
 		<-p.exited
+		if p.ending.Load() {
+			return
+		}
 		// Without effect once the parent is done: nobody is told of deaths that we cause.
 		g.fail(fmt.Errorf("%w: %w", errDied, p.death()))
 	}()
 	return nil
+}
+
+// end ends one process, of which nobody is told.
+func (g *group) end(name string) {
+	for i, p := range g.processes {
+		if p.name == name {
+			p.ending.Store(true)
+			p.kill()
+			g.processes = slices.Delete(g.processes, i, i+1)
+			return
+		}
+	}
 }
 
 // explain is the reason for the end: a death counts more than the error that
