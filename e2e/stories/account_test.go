@@ -6,10 +6,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -39,22 +41,45 @@ func (s *story) accounts(leave ...string) {
 	defer s.applied.Unlock()
 	s.withAccounts = true
 	s.must(s.cluster.CreateNamespace(s.ctx, namespace))
-	h := s.helm()
 	for name, mode := range map[string]string{"spot-handler": "both", "alone": "imds"} {
-		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml"}
-		if mode == "both" {
-			show = append(show, "--show-only=templates/placeholder.yaml")
-		}
-		text, err := h.Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, map[string]any{"flags.fallbackSelector": onDemand})}, show...)
-		s.must(err)
-		docs := slices.DeleteFunc(strings.Split(text, "\n---\n"), func(doc string) bool {
+		docs := slices.DeleteFunc(strings.Split(s.accountManifests(name, mode), "\n---\n"), func(doc string) bool {
 			return slices.ContainsFunc(leave, func(what string) bool { return strings.Contains(doc+"\n", what) })
 		})
-		s.kubectl(strings.Join(docs, "\n---\n"), "apply", "-f", "-")
+		objects, err := chart.Objects(strings.Join(docs, "\n---\n"))
+		s.must(err)
+		for _, o := range objects {
+			resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
+			_, err := s.cluster.Dynamic.Resource(resource).Namespace(o.GetNamespace()).Create(s.ctx, &o, metav1.CreateOptions{})
+			if err != nil && !apierrors.IsAlreadyExists(err) { // an earlier call left out others
+				s.Fatalf("create %s %s: %v", o.GetKind(), o.GetName(), err)
+			}
+		}
 	}
 	for _, account := range []string{queueAccount, imdsAccount, markAccount} {
 		s.rightsInForce(account)
 	}
+}
+
+var (
+	manifestsMu sync.Mutex
+	manifests   = map[string]string{} // by the release's name: what all stories render alike
+)
+
+// accountManifests renders what accounts creates of one release.
+func (s *story) accountManifests(name, mode string) string {
+	s.Helper()
+	manifestsMu.Lock()
+	defer manifestsMu.Unlock()
+	if manifests[name] == "" {
+		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml"}
+		if mode == "both" {
+			show = append(show, "--show-only=templates/placeholder.yaml")
+		}
+		text, err := s.helm().Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, map[string]any{"flags.fallbackSelector": onDemand})}, show...)
+		s.must(err)
+		manifests[name] = text
+	}
+	return manifests[name]
 }
 
 // rightsInForce waits until the API server grants the account what its roles say, of which a

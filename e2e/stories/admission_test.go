@@ -20,7 +20,7 @@ import (
 // at all. The chart's admission policies hold it to those of its own node, by the name of
 // the node in its token; the Deployment is not concerned.
 func TestDaemonSetIsHeldToItsOwnNode(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := tellApart(t, controlplane.Options{Karpenter: true})
 	s.pools(0)
 	own, other := s.node("batch"), s.node("batch")
 	pods := map[string]*corev1.Pod{}

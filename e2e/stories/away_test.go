@@ -35,7 +35,7 @@ func (s *story) freeze() (thaw func()) {
 // A burst while the API server hangs: the leader gives up its lease before another could
 // have it, and no notice is lost, neither of the queue nor of the metadata service.
 func TestBurstWhileTheAPIServerHangs(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := tellApart(t, controlplane.Options{})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 21})
 	s.must(err)
 	server, queue := s.sqs()

@@ -24,7 +24,7 @@ import (
 // pods, and in the end nothing is left. Whatever the values, the API server takes every
 // field of what is rendered.
 func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
-	s := tell(t, controlplane.Options{})
+	s := tellApart(t, controlplane.Options{})
 	spot, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2, Prefix: "spot", Labels: map[string]string{"node-lifecycle": "spot"}})
 	s.must(err)
 	_, err = s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2, Prefix: "other"})
@@ -164,7 +164,7 @@ func (s *story) remains(namespace string) []string {
 // sees an interruption through. First the DaemonSet alone, then one that marks for a
 // Deployment.
 func TestChartSeesInterruptionsThrough(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := tellApart(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.withAccounts = true // those of the installed chart
 	s.pools(8 * time.Second)
 	first, second := s.node("batch"), s.node("batch")

@@ -17,7 +17,7 @@ import (
 // start yet, so the node is not done with. It is when the volume is detached. What is
 // attached for a pod that stays is not waited for.
 func TestDrainEndsWhenVolumesAreDetached(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := tellApart(t, controlplane.Options{Audit: true})
 	node, volume := s.withVolume()
 	d, queue := s.drill()
 
@@ -41,7 +41,7 @@ func TestDrainEndsWhenVolumesAreDetached(t *testing.T) {
 // The volume is never detached: the deadline ends the wait. All pods have had their
 // grace; it is said what was waited for.
 func TestVolumesAreWaitedForUntilTheDeadline(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := tellApart(t, controlplane.Options{Audit: true})
 	node, volume := s.withVolume()
 	d, queue := s.drill()
 

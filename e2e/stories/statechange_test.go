@@ -65,7 +65,7 @@ func TestStoppingInstanceIsDrainedAtOnce(t *testing.T) {
 // before, the control plane lets go of both. Of the other EC2 says that it has stopped: it
 // may come back. A third lives, whatever is said of it.
 func TestTerminatedInstanceLetsGoOfItsVolumes(t *testing.T) {
-	s := tell(t, controlplane.Options{Audit: true})
+	s := tellApart(t, controlplane.Options{Audit: true})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2, Prefix: "dead", Annotations: controlplane.AttachesVolumes})
 	s.must(err)
 	terminated, stopped := nodes[0].Name, nodes[1].Name

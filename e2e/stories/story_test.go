@@ -34,18 +34,39 @@ type story struct {
 	withAccounts bool // see accounts
 }
 
-// tell starts a cluster for one story. Stories run side by side.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	controlplane.ReturnAll()
+	os.Exit(code)
+}
+
+// tell gives a story an empty cluster that others have used before. Stories run side by
+// side, and each has its cluster to itself.
 func tell(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
 	t.Parallel()
-	return tellAlone(t, options)
+	return newStory(t, controlplane.Borrow(t, options))
 }
 
-// tellAlone is tell for a story of hundreds of nodes or pods: no other runs meanwhile.
-// What it tells is to be about the program, not about the processors that it shares.
+// tellApart is tell for a story that leaves traces which no deletion of objects removes: in
+// what the API server admits and defines, in the volumes that controllers believe attached,
+// or in the processes. It has a cluster of its own.
+func tellApart(t *testing.T, options controlplane.Options) *story {
+	t.Helper()
+	t.Parallel()
+	return newStory(t, controlplane.ForTest(t, options))
+}
+
+// tellAlone is for a story of hundreds of nodes or pods: no other runs meanwhile. What it
+// tells is to be about the program, not about the processors that it shares.
 func tellAlone(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
-	s := &story{T: t, ctx: t.Context(), cluster: controlplane.ForTest(t, options)}
+	return newStory(t, controlplane.ForTest(t, options))
+}
+
+func newStory(t *testing.T, cluster *controlplane.Cluster) *story {
+	t.Helper()
+	s := &story{T: t, ctx: t.Context(), cluster: cluster}
 	t.Cleanup(s.nothingForbidden)
 	return s
 }
@@ -350,7 +371,7 @@ func (s *story) requests(match func(request) bool) []request {
 // allRequests are those that anybody has made of it.
 func (s *story) allRequests(match func(request) bool) []request {
 	s.Helper()
-	text, err := os.ReadFile(s.cluster.AuditLog)
+	text, err := s.cluster.AuditText()
 	s.must(err)
 	var found []request
 	for line := range strings.Lines(string(text)) {
