@@ -1,7 +1,10 @@
 # make build    the daemon, in bin/
 # make unit     the tests that need no control plane, in seconds
 # make story STORY=TestName
-#               one story, or all that the pattern matches, on control planes of their own
+#               one story, or all that the pattern matches; with KEEP=1 on a control plane
+#               that stays for the next run, and ends when half an hour unused
+# make story-stop
+#               end the one that is kept
 # make test     every test, as CI runs them; at the end, where the time went
 # make lint     gofmt, vet, staticcheck, and actionlint for the workflows
 # make demo     an interruption, start to end, live in this terminal
@@ -35,7 +38,7 @@ export CGO_ENABLED = 0
 # downloaded first.
 NOT_UNIT := bench chart controlplane image observe release stories
 
-.PHONY: build unit story test lint demo bench image chart release help
+.PHONY: build unit story story-stop test lint demo bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -50,7 +53,10 @@ story:
 	@test -n '$(STORY)' || { echo 'make story STORY=TestName: one of' >&2; sed -n 's/^func \(Test[^(]*\).*/  \1/p' e2e/stories/*_test.go >&2; exit 2; }
 	go run ./e2e/controlplane/cmd/controlplane -build-only
 	go run ./e2e/chart/cmd/helm version
-	go test -count=1 -timeout 30m -parallel $(PARALLEL) -v -run '$(STORY)' ./e2e/stories
+	SPOT_HANDLER_E2E_KEEP='$(KEEP)' go test -count=1 -timeout 30m -parallel $(PARALLEL) -v -run '$(STORY)' ./e2e/stories
+
+story-stop:
+	go run ./e2e/controlplane/cmd/controlplane -end-kept
 
 # The stories have the processors first; what else there is to test takes what they leave.
 test: lint
@@ -66,6 +72,7 @@ lint:
 	go vet ./...
 	go -C e2e/aws vet ./...
 	go run ./e2e/lint/cmd/lint staticcheck ./...
+	go run ./e2e/lint/cmd/lint -C e2e/aws staticcheck ./...
 	go run ./e2e/lint/cmd/lint actionlint
 
 demo:
