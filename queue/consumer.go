@@ -97,7 +97,6 @@ type Consumer struct {
 
 	retried  *memory // messages that were given back once, as their node was unknown
 	rejected *memory // messages that were found unreadable
-	sharing  sharing
 	previews *memory // in a dry run: messages whose outcome was counted
 }
 

@@ -23,9 +23,8 @@
 // or deleted where the queue has none. Faults of SQS are counted, logged when their
 // reason changes and retried for ever; none of them ends Run.
 //
-// A queue is for the consumers of one cluster: there may be several of those, but what a
-// consumer of another cluster takes is lost. Where the messages look as if that happened,
-// it is logged.
+// A queue is for the consumers of one cluster. There can be several of those, but what a
+// consumer of another cluster takes is lost.
 //
 // In a dry run messages are received and accepted, and nothing else: they are not
 // deleted, nor is their visibility changed. What receiving does, SQS does even so:

@@ -47,7 +47,6 @@ type message struct {
 	handle   string // by which this delivery of it is deleted or hidden
 	receives int
 	sent     time.Time // zero where SQS does not say, as is
-	first    time.Time // when anybody had it first
 	received time.Time
 	notices  []interruption.Notice
 
@@ -81,7 +80,6 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	default:
 		c.delete(acts, m)
 		c.count(m, outcomeOf(verdict))
-		c.noteSharing(m, verdict)
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 type metrics struct {
 	messagesTotal *prometheus.CounterVec
 	rejectedTotal *prometheus.CounterVec
-	secondHand    prometheus.Counter
 	age           prometheus.Histogram
 	lastPoll      prometheus.Gauge
 	sourceErrors  *prometheus.CounterVec
@@ -30,10 +29,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "spot_handler_messages_rejected_total",
 			Help: "Messages that were malformed or unsupported, by what was found first.",
 		}, []string{"reason"}),
-		secondHand: f.NewCounter(prometheus.CounterOpts{
-			Name: "spot_handler_messages_second_hand_total",
-			Help: "Messages about nodes of this cluster that somebody else had received first and given back.",
-		}),
 		age: f.NewHistogram(prometheus.HistogramOpts{
 			Name:                            "spot_handler_message_age_seconds",
 			Help:                            "Time from EventBridge's stamp on a message to its receipt.",

@@ -108,7 +108,6 @@ func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]type
 		VisibilityTimeout:   int32(hiddenFor / time.Second),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
 			types.MessageSystemAttributeNameApproximateReceiveCount,
-			types.MessageSystemAttributeNameApproximateFirstReceiveTimestamp,
 			types.MessageSystemAttributeNameSentTimestamp,
 		},
 	}, withoutRetries)
@@ -128,8 +127,7 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		id:          aws.ToString(m.MessageId),
 		handle:      aws.ToString(m.ReceiptHandle),
 		receives:    receiveCount(m),
-		sent:        timeOf(m, types.MessageSystemAttributeNameSentTimestamp),
-		first:       timeOf(m, types.MessageSystemAttributeNameApproximateFirstReceiveTimestamp),
+		sent:        sentAt(m),
 		received:    now,
 		hiddenUntil: now.Add(hiddenFor),
 	}
@@ -185,9 +183,10 @@ func receiveCount(m types.Message) int {
 	return n
 }
 
-// timeOf is a time that SQS gives, in milliseconds since 1970; zero is none.
-func timeOf(m types.Message, attribute types.MessageSystemAttributeName) time.Time {
-	ms, err := strconv.ParseInt(m.Attributes[string(attribute)], 10, 64)
+// sentAt is when the message was sent, as SQS says in milliseconds since 1970; zero where
+// it does not.
+func sentAt(m types.Message) time.Time {
+	ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64)
 	if err != nil || ms <= 0 || ms > maxSent {
 		return time.Time{}
 	}
