@@ -22,6 +22,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/nodes":                   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption"},
 		"spot-handler/handler/managed":                 {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/handler/notify":                  {"spot-handler/handler/interruption"},
+		"spot-handler/handler/webhook":                 {"spot-handler/handler/interruption", "spot-handler/handler/notify"},
 		"spot-handler/handler/provisioner":             {"spot-handler/handler/interruption"},
 		"spot-handler/handler/provisioner/karpenter":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/asg":         {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"spot-handler/handler"
-	"spot-handler/handler/notify"
+	"spot-handler/handler/webhook"
 )
 
 // rebalance joins its two switches, of which the default is not ours. In queue mode it
@@ -96,7 +96,7 @@ func webhookProxy(m *migration, s setting, value string) {
 	if rest, ok := strings.CutPrefix(value, "tcp://"); ok {
 		value = "http://" + rest
 	}
-	if _, err := notify.ParseProxy(value); err != nil {
+	if _, err := webhook.ParseProxy(value); err != nil {
 		m.lose(s.nameIn(m.given), err.Error())
 		return
 	}
@@ -121,7 +121,7 @@ func webhookHeaders(m *migration, s setting, value string) {
 
 // headers are those that its webhooks have, as far as they can be read.
 func (m *migration) headers() http.Header {
-	headers, err := notify.ParseHeaders(m.lookup("WEBHOOK_HEADERS"))
+	headers, err := webhook.ParseHeaders(m.lookup("WEBHOOK_HEADERS"))
 	if err != nil {
 		return http.Header{}
 	}
@@ -130,7 +130,7 @@ func (m *migration) headers() http.Header {
 
 func webhookTemplate(m *migration, s setting, value string) {
 	name := s.nameIn(m.given)
-	if _, err := notify.ParseTemplate(value, m.headers()); err != nil {
+	if _, err := webhook.ParseTemplate(value, m.headers()); err != nil {
 		m.lose(name, "cannot be used as it is: "+err.Error())
 		return
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"spot-handler/handler/notify"
+	"spot-handler/handler/webhook"
 )
 
 // readmeRows are the rows `| `name` | ... |` of the table below a heading. The README's
@@ -116,7 +116,7 @@ func TestMetricsOfReadme(t *testing.T) {
 
 func TestTemplateFieldsOfReadme(t *testing.T) {
 	var fields, documented []string
-	for field := range reflect.TypeFor[notify.Message]().Fields() {
+	for field := range reflect.TypeFor[webhook.Message]().Fields() {
 		fields = append(fields, "`."+field.Name+"`")
 	}
 	for _, row := range readmeRows(t, "## Webhooks") {
@@ -139,7 +139,7 @@ func TestTemplateOfReadme(t *testing.T) {
 	if !ok {
 		t.Fatal("no template")
 	}
-	if _, err := notify.ParseTemplate(template, http.Header{}); err != nil {
+	if _, err := webhook.ParseTemplate(template, http.Header{}); err != nil {
 		t.Error(err)
 	}
 }

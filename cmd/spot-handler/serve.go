@@ -23,6 +23,7 @@ import (
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/webhook"
 )
 
 // source delivers notices until ctx ends. Healthy gives the reason why it does not
@@ -77,7 +78,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	events := notify.NewEvents(clients.core)
 	webhookOptions := cfg.webhook.options(func(string, string, ...any) {}) // validated
 	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
-	webhook := notify.NewWebhook(webhookOptions)
+	webhooks := webhook.New(webhookOptions)
 
 	var h *handler.Handler
 	enqueue := func(node string) { h.Enqueue(node) }
@@ -99,7 +100,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	})
 	options := handler.Options{
 		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider,
-		Events: notify.All{events, webhook}, Lifecycle: hookOptions(cfg, conf, registry, logger),
+		Events: notify.All{events, webhooks}, Lifecycle: hookOptions(cfg, conf, registry, logger),
 		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), RebalancePolicyOf: rebalancePolicyOf(cfg, backends),
 		RebalancesAtOnce: cfg.rebalancesAtOnce, RebalanceTTL: cfg.rebalanceTTL, Peers: peersOf(clients), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
 		CordonOnly: cfg.cordonOnly,
@@ -131,7 +132,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	defer webhookEnded.Wait()
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSending()
-	webhookEnded.Go(func() { _ = webhook.Run(sending) }) // its error is always nil
+	webhookEnded.Go(func() { _ = webhooks.Run(sending) }) // its error is always nil
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

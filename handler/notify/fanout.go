@@ -24,7 +24,6 @@ type All []Teller
 var (
 	_ Teller = All{}
 	_ Teller = (*Events)(nil)
-	_ Teller = (*Webhook)(nil)
 )
 
 // Noticed: EC2 is about to end the node.

@@ -1,4 +1,4 @@
-package notify
+package webhook
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
 )
 
 const secretURL = "https://hooks.example.com/services/T000/B000/topsecret"
@@ -68,15 +67,15 @@ func answer(status int, text string, header ...string) *http.Response {
 	return resp
 }
 
-// newTestWebhook returns a Webhook to the receiver, and its log.
-func newTestWebhook(t *testing.T, r *receiver, template *Template) (*Webhook, *bytes.Buffer) {
+// newSender returns a Sender to the receiver, and its log.
+func newSender(t *testing.T, r *receiver, template *Template) (*Sender, *bytes.Buffer) {
 	t.Helper()
 	target, err := ParseURL(secretURL)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	w := NewWebhook(WebhookOptions{
+	w := New(Options{
 		Endpoint: Endpoint{URL: target}, Template: template, UserAgent: "spot-handler/test",
 		Registerer: prometheus.NewRegistry(), Logger: zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.InfoLevel),
 	})
@@ -84,10 +83,10 @@ func newTestWebhook(t *testing.T, r *receiver, template *Template) (*Webhook, *b
 	return w, &log
 }
 
-// startWebhook runs a Webhook until the test ends.
-func startWebhook(t *testing.T, r *receiver, template *Template) (*Webhook, *bytes.Buffer) {
+// startSender runs a Sender until the test ends.
+func startSender(t *testing.T, r *receiver, template *Template) (*Sender, *bytes.Buffer) {
 	t.Helper()
-	w, log := newTestWebhook(t, r, template)
+	w, log := newSender(t, r, template)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { _ = w.Run(ctx); close(ended) }()
@@ -95,7 +94,7 @@ func startWebhook(t *testing.T, r *receiver, template *Template) (*Webhook, *byt
 	return w, log
 }
 
-func (w *Webhook) count(result string) int {
+func (w *Sender) count(result string) int {
 	var m dto.Metric
 	if err := w.results.WithLabelValues(result).Write(&m); err != nil {
 		return -1
@@ -118,12 +117,12 @@ func interrupted(name string) (*corev1.Node, interruption.Record) {
 func TestNoticeAndOutcome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{}
-		w, _ := startWebhook(t, r, nil)
+		w, _ := startSender(t, r, nil)
 		node, rec := interrupted("node-1")
 		w.Noticed(node, rec)
-		w.Replacement(node, ReasonReplacementRequested, interruption.Replacement{})
+		w.Replacement(node, notify.ReasonReplacementRequested, interruption.Replacement{})
 		w.RecordUnreadable(node, errors.New("x"))
-		w.Ended(node, ReasonDrained, interruption.Pods{Total: 2, Graceful: 2}, 92*time.Second, "")
+		w.Ended(node, notify.ReasonDrained, interruption.Pods{Total: 2, Graceful: 2}, 92*time.Second, "")
 		synctest.Wait()
 		want := []string{
 			"SpotInterruption on node-1: spot-interruption of i-0123456789abcdef0 from queue: deadline " + rec.Deadline.Format(time.RFC3339) + ", in 120 s; node cordoned",
@@ -161,11 +160,11 @@ func TestRetry(t *testing.T) {
 			}
 			return answer(200, "ok"), nil
 		}}
-		w, log := startWebhook(t, r, nil)
+		w, log := startSender(t, r, nil)
 		start := time.Now()
 		node, rec := interrupted("node-1")
 		w.Noticed(node, rec)
-		w.Ended(node, ReasonDrained, interruption.Pods{}, 0, "")
+		w.Ended(node, notify.ReasonDrained, interruption.Pods{}, 0, "")
 		if took := time.Since(start); took != 0 {
 			t.Errorf("telling took %s", took)
 		}
@@ -188,49 +187,13 @@ func TestRetry(t *testing.T) {
 	})
 }
 
-// An answer that another attempt would not change ends the matter; the next webhook is not
-// held up by it.
-func TestRefused(t *testing.T) {
-	for name, tt := range map[string]struct {
-		answer *http.Response
-		says   string
-	}{
-		"Slack's word":       {answer(400, "invalid_payload\n"), "400: invalid_payload"},
-		"repeats the secret": {answer(404, "no hook at /services/T000/B000/topsecret"), "404\""},
-		"the secret alone":   {answer(404, "topsecret"), "404\""},
-		"redirect":           {answer(302, "", "Location", secretURL), "redirects are not followed"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := &receiver{answer: func(n int) (*http.Response, error) {
-					if n == 1 {
-						return tt.answer, nil
-					}
-					return answer(204, ""), nil
-				}}
-				w, log := startWebhook(t, r, nil)
-				node, rec := interrupted("node-1")
-				w.Noticed(node, rec)
-				w.Canceled(node, rec)
-				synctest.Wait()
-				if w.count(resultRejected) != 1 || w.count(resultDelivered) != 1 {
-					t.Errorf("%d rejected, %d delivered, want 1 and 1", w.count(resultRejected), w.count(resultDelivered))
-				}
-				if !strings.Contains(log.String(), tt.says) || strings.Contains(log.String(), "topsecret") {
-					t.Errorf("log: %s", log)
-				}
-			})
-		})
-	}
-}
-
 // A receiver that stays away costs a bounded time and a bounded number of webhooks.
 func TestGivenUpAndDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &receiver{answer: func(int) (*http.Response, error) {
 			return nil, &url.Error{Op: "Post", URL: secretURL, Err: errors.New("no route to host")}
 		}}
-		w, log := startWebhook(t, r, nil)
+		w, log := startSender(t, r, nil)
 		node, rec := interrupted("node-1")
 		w.Noticed(node, rec)
 		synctest.Wait() // with the sender
@@ -262,7 +225,7 @@ func TestEndOfTheProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w, _ := newTestWebhook(t, &receiver{answer: func(int) (*http.Response, error) {
+				w, _ := newSender(t, &receiver{answer: func(int) (*http.Response, error) {
 					if tt.err != nil {
 						return nil, tt.err
 					}
@@ -290,7 +253,7 @@ func TestEndOfTheProcess(t *testing.T) {
 // Without a URL nothing is kept and nothing runs.
 func TestNobodyToTell(t *testing.T) {
 	registry := prometheus.NewRegistry()
-	w := NewWebhook(WebhookOptions{Registerer: registry, Logger: zerolog.Nop()})
+	w := New(Options{Registerer: registry, Logger: zerolog.Nop()})
 	node, rec := interrupted("node-1")
 	w.Noticed(node, rec)
 	if err := w.Run(t.Context()); err != nil {
@@ -299,48 +262,5 @@ func TestNobodyToTell(t *testing.T) {
 	families, err := registry.Gather()
 	if err != nil || len(families) != 1 || len(families[0].Metric) != 4 {
 		t.Errorf("%v, %v, want all four results from the start", families, err)
-	}
-}
-
-// A Secret that is replaced is used for the next webhook.
-func TestRotatedSecret(t *testing.T) {
-	dir := t.TempDir()
-	e := Endpoint{URLFile: filepath.Join(dir, "url"), HeadersFile: filepath.Join(dir, "headers")}
-	write := func(file, text string) {
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, token := range []string{"one", "two"} {
-		write(e.URLFile, "https://hooks.example.com/"+token+"\n")
-		write(e.HeadersFile, "Authorization: Bearer "+token+"\n")
-		target, header, err := e.Read()
-		if err != nil || target.Path != "/"+token || header.Get("Authorization") != "Bearer "+token {
-			t.Errorf("%s, %v, %v", target, header, err)
-		}
-	}
-	write(e.URLFile, "topsecret without a scheme")
-	write(e.HeadersFile, "topsecret")
-	if _, _, err := e.Read(); err == nil || strings.Contains(err.Error(), "topsecret") ||
-		!strings.Contains(err.Error(), e.URLFile) || !strings.Contains(err.Error(), e.HeadersFile) {
-		t.Errorf("error %v, want both files named and nothing of what is in them", err)
-	}
-}
-
-func TestParseHeaders(t *testing.T) {
-	want := http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "X-Token": {"a:b c"}}
-	for name, text := range map[string]string{
-		"lines": "# of the Secret\n\nContent-type: text/plain; charset=utf-8\r\nX-Token:a:b c\n",
-		"JSON":  ` {"Content-type": "text/plain; charset=utf-8", "X-Token": "a:b c"}`,
-	} {
-		got, err := ParseHeaders(text)
-		if diff := cmp.Diff(want, got); err != nil || diff != "" {
-			t.Errorf("%s: %v (-want +got):\n%s", name, err, diff)
-		}
-	}
-	for _, text := range []string{"secret", "A b: secret", ": secret", "A: sec\x00ret", `{"A": 1}`, `{"A": "secret`, `{"A": "sec\nret"}`} {
-		if _, err := ParseHeaders(text); err == nil || strings.Contains(err.Error(), "ret") {
-			t.Errorf("%q: error %v", text, err)
-		}
 	}
 }

@@ -1,4 +1,10 @@
-package notify
+// Package webhook tells a URL of notices and outcomes: one POST each, with the body that
+// Slack's incoming webhooks take or one that the operator's template makes.
+//
+// Nothing here blocks or fails: a webhook that nobody takes is tried again for half an hour
+// and dropped, as the record on the Node is what counts. URLs and headers are secrets, and
+// stand in no error and no log.
+package webhook
 
 import (
 	"context"
@@ -17,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
 )
 
 const (
@@ -47,8 +54,8 @@ const (
 	resultDropped   = "dropped"   // too many were waiting, or the process ended
 )
 
-// WebhookOptions configure a Webhook.
-type WebhookOptions struct {
+// Options configure a Sender.
+type Options struct {
 	Endpoint Endpoint  // whom to tell; the zero value is nobody
 	Template *Template // what to say; nil is the payload that Slack understands
 	Proxy    *url.URL  // by which way; nil is what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say
@@ -58,11 +65,11 @@ type WebhookOptions struct {
 	Logger     zerolog.Logger
 }
 
-// Webhook tells a URL of notices and of outcomes, each with one POST that is tried again
+// Sender tells a URL of notices and of outcomes, each with one POST that is tried again
 // until it is answered. Its methods never block: what they are told waits in memory for
 // Run, and is lost with the process. They are safe for concurrent use.
-type Webhook struct {
-	opts    WebhookOptions
+type Sender struct {
+	opts    Options
 	client  *http.Client
 	queues  []chan *parcel // nil if there is nobody to tell
 	results *prometheus.CounterVec
@@ -71,15 +78,17 @@ type Webhook struct {
 	failing, dropping atomic.Bool
 }
 
+var _ notify.Teller = (*Sender)(nil)
+
 // parcel is a message on its way.
 type parcel struct {
 	Message
 	since time.Time
 }
 
-// NewWebhook returns a Webhook. It makes no call and starts nothing.
-func NewWebhook(o WebhookOptions) *Webhook {
-	w := &Webhook{opts: o, results: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+// New returns a Sender. It makes no call and starts nothing.
+func New(o Options) *Sender {
+	w := &Sender{opts: o, results: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
 		Name: "spot_handler_webhooks_total",
 		Help: "Webhooks, by what became of them.",
 	}, []string{"result"})}
@@ -96,9 +105,9 @@ func NewWebhook(o WebhookOptions) *Webhook {
 	return w
 }
 
-// Run sends what the Webhook is told until ctx ends, and for up to flushFor what is left
-// then. Whoever tells should have ended before ctx does.
-func (w *Webhook) Run(ctx context.Context) error {
+// Run sends what the Sender is told until ctx ends, and then what still waits
+// for up to flushFor. Whoever tells should have ended before ctx does.
+func (w *Sender) Run(ctx context.Context) error {
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(flushFor, cancel) })
@@ -117,7 +126,7 @@ func (w *Webhook) Run(ctx context.Context) error {
 				case p := <-queue:
 					w.deliver(sending, p)
 				case <-ctx.Done():
-					return // and nothing is left
+					return // and nothing waits
 				}
 			}
 		})
@@ -127,35 +136,35 @@ func (w *Webhook) Run(ctx context.Context) error {
 }
 
 // Noticed: EC2 is about to end the node.
-func (w *Webhook) Noticed(node *corev1.Node, r interruption.Record) {
-	w.tell(newMessage(node, r, EventNotice, noticeReason(r.Kind), noticeText(r)))
+func (w *Sender) Noticed(node *corev1.Node, r interruption.Record) {
+	w.tell(newMessage(node, r, EventNotice, notify.NoticeReason(r.Kind), notify.NoticeText(r)))
 }
 
 // Replacement is told with the outcome.
-func (w *Webhook) Replacement(*corev1.Node, string, interruption.Replacement) {}
+func (w *Sender) Replacement(*corev1.Node, string, interruption.Replacement) {}
 
 // Ended: the drain is over.
-func (w *Webhook) Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string) {
+func (w *Sender) Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string) {
 	p.Refusal = refusal
-	m := newMessage(node, recordOf(node), EventOutcome, reason, endText(p, slack))
+	m := newMessage(node, recordOf(node), EventOutcome, reason, notify.EndText(p, slack))
 	m.Pods, m.SlackSeconds = p, int(slack.Seconds())
 	w.tell(m)
 }
 
 // Canceled: the interruption was called off.
-func (w *Webhook) Canceled(node *corev1.Node, r interruption.Record) {
-	w.tell(newMessage(node, r, EventOutcome, ReasonCanceled, canceledText(r)))
+func (w *Sender) Canceled(node *corev1.Node, r interruption.Record) {
+	w.tell(newMessage(node, r, EventOutcome, notify.ReasonCanceled, notify.CanceledText(r)))
 }
 
 // Returned: the instance has come back.
-func (w *Webhook) Returned(node *corev1.Node, r interruption.Record) {
-	w.tell(newMessage(node, r, EventOutcome, ReasonInstanceReturned, returnedText(r)))
+func (w *Sender) Returned(node *corev1.Node, r interruption.Record) {
+	w.tell(newMessage(node, r, EventOutcome, notify.ReasonInstanceReturned, notify.ReturnedText(r)))
 }
 
 // RecordUnreadable is neither a notice nor an outcome.
-func (w *Webhook) RecordUnreadable(*corev1.Node, error) {}
+func (w *Sender) RecordUnreadable(*corev1.Node, error) {}
 
-func (w *Webhook) tell(m Message) {
+func (w *Sender) tell(m Message) {
 	if w.queues == nil {
 		return
 	}
@@ -173,7 +182,7 @@ func (w *Webhook) tell(m Message) {
 }
 
 // deliver sends one webhook, as often as it takes.
-func (w *Webhook) deliver(ctx context.Context, p *parcel) {
+func (w *Sender) deliver(ctx context.Context, p *parcel) {
 	log := w.opts.Logger.With().Str("node", p.NodeName).Str("instance_id", p.InstanceID).Str("event", p.Event).Str("reason", p.Reason).Logger()
 	attempt := 0
 	var refused *refusedError

@@ -1,4 +1,4 @@
-package notify
+package webhook
 
 import (
 	"bytes"
@@ -28,7 +28,7 @@ type refusedError struct{ text string }
 
 func (e *refusedError) Error() string { return e.text }
 
-// newClient makes the client of a Webhook. It follows no redirect: a POST that is sent
+// newClient makes the client of a Sender. It follows no redirect: a POST that is sent
 // on may become a GET, and would take the headers' secrets to another host.
 func newClient(proxy *url.URL) *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone() // with the proxy of the environment
@@ -44,9 +44,9 @@ func newClient(proxy *url.URL) *http.Client {
 }
 
 // post makes one attempt. Its errors contain no part of the URL nor of a header, as both
-// are secrets. The endpoint is read anew each time: a Secret that was rotated is used
+// are secrets. The endpoint is read again each time: a Secret that was rotated is used
 // without a restart.
-func (w *Webhook) post(ctx context.Context, body []byte) error {
+func (w *Sender) post(ctx context.Context, body []byte) error {
 	target, header, err := w.opts.Endpoint.Read()
 	if err != nil {
 		return err
@@ -74,12 +74,12 @@ func (w *Webhook) post(ctx context.Context, body []byte) error {
 	}
 	defer resp.Body.Close()
 	answer, _ := io.ReadAll(io.LimitReader(resp.Body, answerRead)) // the status says enough
-	return judge(resp, target, string(answer))
+	return readAnswer(resp, target, string(answer))
 }
 
-// judge tells from an answer whether to try again: on 429 and 5xx, and on what says that
+// readAnswer tells from an answer whether to try again: on 429 and 5xx, and on what says that
 // the request did not arrive in time or in whole.
-func judge(resp *http.Response, target *url.URL, answer string) error {
+func readAnswer(resp *http.Response, target *url.URL, answer string) error {
 	status := resp.StatusCode
 	if status >= 200 && status < 300 {
 		return nil

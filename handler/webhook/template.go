@@ -1,4 +1,4 @@
-package notify
+package webhook
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 	"github.com/Masterminds/sprig/v3"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
 )
 
 // Template makes the body of a webhook. nil makes the one that Slack understands.
@@ -58,7 +59,7 @@ func samples() []Message {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	deadline := at.Add(2 * time.Minute)
 	spot := Message{
-		Event: EventNotice, Reason: noticeReason(interruption.SpotInterruption), Description: "deadline 2026-01-01T12:02:00Z, in 118 s", Text: "a notice",
+		Event: EventNotice, Reason: notify.NoticeReason(interruption.SpotInterruption), Description: "deadline 2026-01-01T12:02:00Z, in 118 s", Text: "a notice",
 		NodeName: "ip-10-0-0-1.eu-west-1.compute.internal", NodeLabels: map[string]string{"karpenter.sh/nodepool": "batch"},
 		ProviderID: "aws:///eu-west-1a/i-0123456789abcdef0", InstanceID: "i-0123456789abcdef0", InstanceType: "m7g.large",
 		AvailabilityZone: "eu-west-1a", Region: "eu-west-1",
@@ -66,21 +67,21 @@ func samples() []Message {
 		Noticed: at, Received: at.Add(time.Second), Deadline: &deadline, StartTime: deadline, SecondsLeft: 119,
 	}
 	rebalance := Message{
-		Event: EventNotice, Reason: noticeReason(interruption.RebalanceRecommendation), Description: "no deadline", Text: "a notice",
+		Event: EventNotice, Reason: notify.NoticeReason(interruption.RebalanceRecommendation), Description: "no deadline", Text: "a notice",
 		NodeName: "node", InstanceID: "i-0", Kind: string(interruption.RebalanceRecommendation), Source: string(interruption.IMDS), EventID: "2",
 		Noticed: at, Received: at, StartTime: at,
 	}
 	ended := spot
-	ended.Event, ended.Reason, ended.Text, ended.SecondsLeft = EventOutcome, ReasonDeadlineReached, "an outcome", 5
+	ended.Event, ended.Reason, ended.Text, ended.SecondsLeft = EventOutcome, notify.ReasonDeadlineReached, "an outcome", 5
 	ended.Replacement = interruption.Replacement{Backend: "karpenter", Name: "batch-fallback-1", Pool: "batch-fallback", State: "Ready"}
 	ended.Pods = interruption.Pods{Total: 4, Graceful: 1, Truncated: 1, Forced: 1, Left: 1, Refusal: "the budget needs 10 healthy pods and has 10 currently"}
 	ended.SlackSeconds = 5
 	canceled := rebalance
-	canceled.Event, canceled.Reason, canceled.Text = EventOutcome, ReasonCanceled, "an outcome"
+	canceled.Event, canceled.Reason, canceled.Text = EventOutcome, notify.ReasonCanceled, "an outcome"
 	all := []Message{spot, rebalance, ended, canceled}
 	for _, kind := range interruption.Kinds() {
 		m := spot
-		m.Kind, m.Reason = string(kind), noticeReason(kind)
+		m.Kind, m.Reason = string(kind), notify.NoticeReason(kind)
 		all = append(all, m)
 	}
 	return all
