@@ -3,7 +3,6 @@ module spot-handler
 go 1.26.0
 
 require (
-	github.com/DataDog/datadog-agent/pkg/template v0.85.1
 	github.com/Masterminds/sprig/v3 v3.3.0
 	github.com/aws/aws-sdk-go-v2 v1.47.6
 	github.com/aws/aws-sdk-go-v2/config v1.33.14

@@ -49,22 +49,6 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// Go's templates find methods by name at run time, for which the linker keeps every
-// exported method of the program: 5 MB. sprig imports them too, for a type alone.
-func TestNoTemplatesWithMethods(t *testing.T) {
-	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "spot-handler/cmd/...", "spot-handler/drain/...",
-		"spot-handler/handler/...", "spot-handler/imds/...", "spot-handler/queue/...").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(out)) {
-		words := strings.Fields(line)
-		if slices.Contains(words, "text/template") || slices.Contains(words, "html/template") {
-			t.Errorf("%s imports Go's own templates; see handler/notify/webhook_template.go", words[0])
-		}
-	}
-}
-
 func deps(t *testing.T, pkg string) []string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-deps", pkg).Output()

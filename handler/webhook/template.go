@@ -6,26 +6,24 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"text/template"
 	"time"
 
-	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"github.com/Masterminds/sprig/v3"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 )
 
-// Template makes the body of a webhook. nil makes the one that Slack understands.
-//
-// It is text/template without calls of methods: those are found by name at run time, for
-// which the linker keeps every method of the program, 5 MB of them.
+// Template makes the body of a webhook. nil makes the one that Slack understands. It is
+// given a Message, which holds plain values: no method of theirs reaches out of it.
 type Template struct{ parsed *template.Template }
 
 // ParseTemplate reads a Go template, which may use sprig's functions, and tries it on a
 // message of each sort. Where the headers say JSON, or nothing, the result has to be JSON.
 func ParseTemplate(text string, header http.Header) (*Template, error) {
 	// A label that a node does not have is empty, not "<no value>".
-	parsed, err := template.New("webhook").Option("missingkey=zero").Funcs(sprig.TxtFuncMap()).Parse(text)
+	parsed, err := template.New("webhook").Option("missingkey=zero").Funcs(functions()).Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("parse template: %w", err)
 	}
@@ -33,13 +31,21 @@ func ParseTemplate(text string, header http.Header) (*Template, error) {
 	for _, m := range samples() {
 		body, err := t.Render(m)
 		if err != nil {
-			return nil, fmt.Errorf("%w (the README lists the fields; methods cannot be called, sprig's date writes times)", err)
+			return nil, fmt.Errorf("%w (the README lists the fields)", err)
 		}
 		if isJSON(header) && !json.Valid(body) {
 			return nil, errors.New("what the template makes is no JSON, as the header Content-Type says: give texts as {{ .Text | toJson }}, without quotes around, or another Content-Type")
 		}
 	}
 	return t, nil
+}
+
+// functions are sprig's, but for the one that asks a name server, which can hang. Those
+// that read the environment stay: the operator writes both, and names the cluster there.
+func functions() template.FuncMap {
+	all := sprig.TxtFuncMap()
+	delete(all, "getHostByName")
+	return all
 }
 
 // Render returns the body for a message.

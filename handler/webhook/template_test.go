@@ -15,6 +15,7 @@ func TestTemplate(t *testing.T) {
 		"condition": {`{"color": "{{ if eq .Event "notice" }}warning{{ else if gt .Pods.Left 0 }}danger{{ else }}good{{ end }}"}`, `{"color": "warning"}`},
 		"labels":    {`"{{ index .NodeLabels "team" }}{{ .NodeLabels.absent }}{{ index .NodeLabels "none" }}"`, `"a"`},
 		"time":      {`"{{ .StartTime | date "15:04" }} {{ with .Deadline }}{{ unixEpoch . }} {{ date "05" . }}{{ end }}"`, `"12:02 1767268920 00"`},
+		"method":    {`"{{ .StartTime.Format "15:04" }} {{ .Replacement.Attempts }}"`, `"12:02 0"`},
 		// The default of aws-node-termination-handler.
 		"other handler's": {
 			`{"text":"[NTH][Instance Interruption] EventID: {{ .EventID }} - Kind: {{ .Kind }} - Instance: {{ .InstanceID }} - Node: {{ .NodeName }} - Description: {{ .Description }} - Start Time: {{ .StartTime }}"}`,
@@ -41,7 +42,7 @@ func TestTemplateRefused(t *testing.T) {
 	}{
 		"syntax":                       {`{"text": {{ .Text }`, nil, "parse template"},
 		"no such field":                {`{"text": "{{ .Txt }}"}`, nil, "Txt"},
-		"a method":                     {`{"text": "{{ .StartTime.Format "15:04" }}"}`, nil, "date"},
+		"the network":                  {`{"text": {{ getHostByName "example.com" | toJson }}}`, nil, `"getHostByName" not defined`},
 		"no such function":             {`{{ tojson .Text }}`, nil, "tojson"},
 		"field of an outcome only":     {`{{ if eq .Event "outcome" }}{{ .Pods.Lost }}{{ end }}`, plain, "Lost"},
 		"a notice without a deadline":  {`{{ if not .Deadline }}{{ fail "no deadline" }}{{ end }}`, plain, "no deadline"},
