@@ -26,8 +26,8 @@ func awsConfig(ctx context.Context, cfg config) (aws.Config, error) {
 }
 
 // newBackends makes what can make replacement nodes, in the order in which they are asked.
-func newBackends(ctx context.Context, cfg config, conf aws.Config, clients *clients, index *nodes.Index, events *notify.Events,
-	notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) ([]provisioner.Backend, error) {
+func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Index, events *notify.Events,
+	notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) []provisioner.Backend {
 	backends := []provisioner.Backend{
 		karpenter.New(karpenter.Options{
 			FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
@@ -36,18 +36,14 @@ func newBackends(ctx context.Context, cfg config, conf aws.Config, clients *clie
 		}),
 	}
 	if cfg.mode == modeQueue {
-		groups, err := newGroups(ctx, conf, index, notify, registry, logger)
-		if err != nil {
-			return nil, err
-		}
-		backends = append(backends, groups)
+		backends = append(backends, newGroups(conf, index, notify, registry, logger))
 	}
 	return append(backends, placeholder.New(placeholder.Options{
 		Selector: cfg.selector, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
 		SingleNode: cfg.nodeName, Node: index.Get,
 		Pods: clients.podsIn(cfg.placeholderNamespace), Templates: clients.podTemplates(cfg.placeholderNamespace),
 		Notify: notify, Registerer: registry, Logger: logger,
-	})), nil
+	}))
 }
 
 // rebalancePolicyOf reads the policy of a node's NodePool. A process that only marks nodes,

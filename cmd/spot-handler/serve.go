@@ -91,10 +91,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	backends, err := newBackends(ctx, cfg, conf, clients, index, events, enqueue, registry, logger)
-	if err != nil {
-		return err
-	}
+	backends := newBackends(cfg, conf, clients, index, events, enqueue, registry, logger)
 	provider := provisioner.New(provisioner.Options{
 		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: logger,
 	})
@@ -115,9 +112,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		accept = handler.NewDryRun(options, survey, provider)
 	}
 	if cfg.mode == modeQueue {
-		if accept, err = newManaged(ctx, conf, cfg, accept, index, registry, logger); err != nil {
-			return err
-		}
+		accept = newManaged(conf, cfg, accept, index, registry, logger)
 	}
 	from, err := newSource(ctx, cfg, conf, accept, registry, logger)
 	if err != nil {

@@ -104,17 +104,3 @@ func checkTagPages(t *testing.T, s *service) {
 		t.Errorf("pages of %v", pages)
 	}
 }
-
-func checkOwnClientTags(t *testing.T, s *service) {
-	a, b, c := s.alone(t), s.alone(t), s.alone(t)
-	s.tag(t, a, map[string]string{"like/it*": "v & <w>"})
-	s.tag(t, b, map[string]string{"like/it*": ""})
-	s.tag(t, c, map[string]string{"like/it-is-not": "v"})
-	got, err := s.own(t).InstanceTags(t.Context(), "like/it*", []string{a, b, c, unknown(1)[0]})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]string{a: "v & <w>", b: ""}, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
-	}
-}

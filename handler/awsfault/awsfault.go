@@ -51,13 +51,6 @@ type Fault struct {
 func (f *Fault) Error() string { return f.err.Error() }
 func (f *Fault) Unwrap() error { return f.err }
 
-// CredentialError says that a call was not made for want of credentials. The SDK's own
-// clients have other words for it, which are known here too.
-type CredentialError struct{ Err error }
-
-func (e *CredentialError) Error() string { return "get credentials: " + e.Err.Error() }
-func (e *CredentialError) Unwrap() error { return e.Err }
-
 // Classify wraps an error of service:action in a [Fault]; nil stays nil.
 func Classify(service, action string, err error) error {
 	if err == nil {
@@ -72,8 +65,6 @@ func Classify(service, action string, err error) error {
 		} else if r, known := codes[api.ErrorCode()]; known {
 			f.result = r
 		}
-	} else if _, ok := errors.AsType[*CredentialError](err); ok {
-		f.result = Credentials
 	}
 	f.err = fmt.Errorf("call %s: %w", f.action, err)
 	return f

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -30,9 +31,10 @@ type Next interface {
 	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
 }
 
-// EC2 tells the value of a tag for each of the instances that has it.
+// EC2 is the subset of the EC2 API that tags are looked up with. The client should not
+// retry by itself.
 type EC2 interface {
-	InstanceTags(ctx context.Context, key string, ids []string) (map[string]string, error)
+	DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, opts ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error)
 }
 
 // Nodes knows which Node a notice is about.

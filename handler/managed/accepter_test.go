@@ -13,6 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/smithy-go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -42,13 +44,14 @@ type fakeEC2 struct {
 	calls []int // how many instances each was about
 }
 
-func (f *fakeEC2) InstanceTags(ctx context.Context, key string, ids []string) (map[string]string, error) {
+func (f *fakeEC2) DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, _ ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error) {
 	f.mu.Lock()
+	ids, key := in.Filters[0].Values, in.Filters[1].Values[0]
 	f.calls = append(f.calls, len(ids))
-	takes, fail, found := f.takes, f.fail, map[string]string{}
+	takes, fail, out := f.takes, f.fail, &ec2.DescribeTagsOutput{}
 	for _, id := range ids {
 		if v, ok := f.tags[id]; ok {
-			found[id] = v
+			out.Tags = append(out.Tags, types.TagDescription{ResourceId: &id, Key: &key, Value: &v})
 		}
 	}
 	f.mu.Unlock()
@@ -57,7 +60,7 @@ func (f *fakeEC2) InstanceTags(ctx context.Context, key string, ids []string) (m
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return found, fail
+	return out, fail
 }
 
 func (f *fakeEC2) set(change func(*fakeEC2)) {

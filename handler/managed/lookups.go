@@ -4,8 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"spot-handler/handler/awsfault"
 )
@@ -19,6 +24,10 @@ const (
 	// filters of a call, and the key is one of them.
 	// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html (FilterLimitExceeded)
 	batchSize = 190
+
+	// pageSize is the most that EC2 allows. An instance has one tag of a key, so the first
+	// page holds them all.
+	pageSize = 1000
 
 	// callTimeout bounds one call, for which nobody waits longer than patience. Its answer
 	// is kept all the same, for those who come again.
@@ -121,7 +130,7 @@ func (l *lookups) run(b *batch) {
 
 	ctx, cancel := context.WithTimeout(b.ctx, callTimeout)
 	defer cancel()
-	values, err := l.ec2.InstanceTags(ctx, l.tag.Key, ids)
+	values, err := l.ask(ctx, ids)
 	err = awsfault.Classify("ec2", "DescribeTags", err)
 	l.metrics.call(awsfault.Of(err))
 
@@ -141,6 +150,33 @@ func (l *lookups) run(b *batch) {
 			l.keep(id, b.has[id])
 		}
 	}
+}
+
+// wildcards are what the value of a filter means something else by than itself.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html
+var wildcards = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`)
+
+// ask returns the value of the tag for each of the instances that has it; one that is not
+// there has none.
+// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeTags.html
+func (l *lookups) ask(ctx context.Context, ids []string) (map[string]string, error) {
+	pages := ec2.NewDescribeTagsPaginator(l.ec2, &ec2.DescribeTagsInput{Filters: []types.Filter{
+		{Name: aws.String("resource-id"), Values: ids},
+		{Name: aws.String("key"), Values: []string{wildcards.Replace(l.tag.Key)}},
+	}}, func(o *ec2.DescribeTagsPaginatorOptions) { o.Limit, o.StopOnDuplicateToken = pageSize, true })
+	values := map[string]string{}
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range page.Tags {
+			if aws.ToString(t.Key) == l.tag.Key {
+				values[aws.ToString(t.ResourceId)] = aws.ToString(t.Value)
+			}
+		}
+	}
+	return values, nil
 }
 
 func (l *lookups) known(id string) (has, ok bool) {

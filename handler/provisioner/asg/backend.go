@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
@@ -16,17 +17,18 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// AutoScaling is the subset of the Auto Scaling API that the backend calls. The client
-// should not retry by itself: Run does, for all nodes together.
+// AutoScaling is the subset of the Auto Scaling API that the backend calls. Neither this
+// client nor EC2's should retry by itself: Run does, for all nodes together.
 type AutoScaling interface {
 	DescribeAutoScalingInstances(ctx context.Context, in *autoscaling.DescribeAutoScalingInstancesInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingInstancesOutput, error)
 	DescribeAutoScalingGroups(ctx context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
 	DetachInstances(ctx context.Context, in *autoscaling.DetachInstancesInput, opts ...func(*autoscaling.Options)) (*autoscaling.DetachInstancesOutput, error)
 }
 
-// Terminator ends instances for good. Its errors are those of EC2, as smithy.APIError.
+// Terminator is the subset of the EC2 API that the backend calls: it ends instances, all or
+// none. Those that have ended are no error.
 type Terminator interface {
-	TerminateInstances(ctx context.Context, ids []string) error
+	TerminateInstances(ctx context.Context, in *ec2.TerminateInstancesInput, opts ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error)
 }
 
 // Nodes knows the cluster's Nodes, from memory. They are shared and not to be changed.

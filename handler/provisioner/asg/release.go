@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/awsfault"
@@ -117,7 +118,10 @@ func (b *Backend) end(ctx context.Context, list []*termination) {
 	for i, t := range list {
 		ids[i] = t.instance
 	}
-	err := b.call(ctx, "ec2", terminate, func(ctx context.Context) error { return b.ec2.TerminateInstances(ctx, ids) })
+	err := b.call(ctx, "ec2", terminate, func(ctx context.Context) error {
+		_, err := b.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
+		return err
+	})
 	switch {
 	case err == nil:
 		b.log.Info().Strs("instance_ids", ids).Msg("detached instances terminated")
