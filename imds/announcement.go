@@ -35,14 +35,14 @@ func parseInstanceAction(body []byte, received time.Time) (announcement, error) 
 		Time   *string `json:"time"`
 	}
 	if err := json.Unmarshal(body, &doc); err != nil {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: %w", err)}
+		return announcement{}, fault(reasonMalformed, "parse instance action: %w", err)
 	}
 	if doc.Action == nil || *doc.Action == "" {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: no action")}
+		return announcement{}, fault(reasonMalformed, "parse instance action: no action")
 	}
 	at, err := parseTime(doc.Time, received, maxSpotPast)
 	if err != nil {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: time: %w", err)}
+		return announcement{}, fault(reasonMalformed, "parse instance action: time: %w", err)
 	}
 
 	a := announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
@@ -60,7 +60,7 @@ func parseInstanceAction(body []byte, received time.Time) (announcement, error) 
 		return a, nil
 	default:
 		a.notice.Action = interruption.ActionTerminate
-		return a, &fault{reasonUnknownAction, fmt.Errorf("parse instance action: unknown action %.64q, taken for a termination", *doc.Action)}
+		return a, fault(reasonUnknownAction, "parse instance action: unknown action %.64q, taken for a termination", *doc.Action)
 	}
 }
 
@@ -71,11 +71,11 @@ func parseRebalance(body []byte, received time.Time) (announcement, error) {
 		NoticeTime *string `json:"noticeTime"`
 	}
 	if err := json.Unmarshal(body, &doc); err != nil {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse rebalance recommendation: %w", err)}
+		return announcement{}, fault(reasonMalformed, "parse rebalance recommendation: %w", err)
 	}
 	at, err := parseTime(doc.NoticeTime, received, maxRebalancePast)
 	if err != nil {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse rebalance recommendation: noticeTime: %w", err)}
+		return announcement{}, fault(reasonMalformed, "parse rebalance recommendation: noticeTime: %w", err)
 	}
 	return announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
 		Noticed:  earlier(at, received),
@@ -104,9 +104,9 @@ func parseInstanceID(body []byte, found bool) (string, error) {
 	id := strings.TrimSpace(string(body))
 	switch {
 	case !found:
-		return "", &fault{reasonStatus, fmt.Errorf("read instance-id: not found")}
+		return "", fault(reasonStatus, "read instance-id: not found")
 	case !validName(id):
-		return "", &fault{reasonMalformed, fmt.Errorf("read instance-id: %.64q is not an instance id", id)}
+		return "", fault(reasonMalformed, "read instance-id: %.64q is not an instance id", id)
 	}
 	return id, nil
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -23,7 +24,7 @@ func fuzz(f *testing.F, parse func() func(reading) ([]announcement, error), chec
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		said, err := parse()(reading{body, true, newYear})
-		if err != nil && (reasonOf(err) == reasonOther || len(err.Error()) > 4096) {
+		if err != nil && (awsfault.Of(err) == awsfault.Other || len(err.Error()) > 4096) {
 			t.Errorf("error without a reason, or of %d bytes: %.512q", len(err.Error()), err)
 		}
 		for _, a := range said {

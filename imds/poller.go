@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -179,7 +180,7 @@ func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
 		w.retry()
 		return
 	}
-	if w.reporter.recovered() {
+	if w.reporter.Recovered() {
 		p.log.Info().Str("path", w.path).Msg("instance metadata is readable again")
 	}
 	w.succeed(began, p.interval)
@@ -192,15 +193,15 @@ func (p *Poller) tellOdd(w *watch, err error) {
 		return
 	}
 	w.odd = err.Error()
-	p.metrics.errors(reasonOf(err)).Inc()
-	p.log.Error().Err(err).Str("path", w.path).Str("reason", string(reasonOf(err))).Msg("unknown announcement in instance metadata")
+	p.metrics.errors(awsfault.Of(err)).Inc()
+	p.log.Error().Err(err).Str("path", w.path).Str("reason", string(awsfault.Of(err))).Msg("unknown announcement in instance metadata")
 }
 
 // readInstanceID reads until it has a plausible instance id; false means that ctx
 // was canceled first.
 func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 	const path = "instance-id"
-	var r reporter
+	var r awsfault.Reporter
 	wait := newBackoff()
 	for {
 		body, found, err := p.read(ctx, path)
@@ -210,7 +211,7 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 		if err == nil {
 			var id string
 			if id, err = parseInstanceID(body, found); err == nil {
-				if r.recovered() {
+				if r.Recovered() {
 					p.log.Info().Str("path", path).Msg("instance metadata is readable again")
 				}
 				return id, true
@@ -227,7 +228,7 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 // normal answer.
 func (p *Poller) read(ctx context.Context, path string) (body []byte, found bool, err error) {
 	body, found, err = p.readOnce(ctx, path)
-	if reasonOf(err) == reasonUnauthorized {
+	if awsfault.Of(err) == reasonUnauthorized {
 		// The SDK drops its token on a 401 and leaves the second try to a retryer,
 		// which it does not have here: ask again at once, with a new token.
 		p.metrics.errors(reasonUnauthorized).Inc()
@@ -260,11 +261,11 @@ func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found 
 }
 
 // fail counts every fault and logs the first of each run of the same reason.
-func (p *Poller) fail(path string, r *reporter, err error) {
-	reason := reasonOf(err)
+func (p *Poller) fail(path string, r *awsfault.Reporter, err error) {
+	reason := awsfault.Of(err)
 	p.metrics.errors(reason).Inc()
 	p.health.failed(err)
-	if r.changed(reason) {
+	if r.Changed(reason) {
 		p.log.Error().Err(err).Str("path", path).Str("reason", string(reason)).Msg("cannot read instance metadata")
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -178,12 +179,12 @@ func TestNewerNoticeTakesThePlaceOfOneThatWaits(t *testing.T) {
 // The bound that the package comment gives: an announcement during an outage is seen
 // 12 s after its end at the latest.
 func TestBackoffIsBounded(t *testing.T) {
-	faults := map[reason]func(r *http.Request) (*http.Response, error){
-		reasonUnavailable: func(*http.Request) (*http.Response, error) { return response(http.StatusServiceUnavailable, ""), nil },
-		reasonThrottled:   func(*http.Request) (*http.Response, error) { return response(http.StatusTooManyRequests, ""), nil },
-		reasonConnection:  func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
-		reasonForbidden:   func(*http.Request) (*http.Response, error) { return response(http.StatusForbidden, ""), nil },
-		reasonTimeout:     hang,
+	faults := map[awsfault.Reason]func(r *http.Request) (*http.Response, error){
+		awsfault.Unavailable: func(*http.Request) (*http.Response, error) { return response(http.StatusServiceUnavailable, ""), nil },
+		awsfault.Throttled:   func(*http.Request) (*http.Response, error) { return response(http.StatusTooManyRequests, ""), nil },
+		awsfault.Connection:  func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
+		reasonForbidden:      func(*http.Request) (*http.Response, error) { return response(http.StatusForbidden, ""), nil },
+		awsfault.Timeout:     hang,
 	}
 	for want, fault := range faults {
 		t.Run(string(want), func(t *testing.T) {
@@ -294,15 +295,15 @@ func TestTokenFaults(t *testing.T) {
 	tests := []struct {
 		name   string
 		answer func(r *http.Request) (*http.Response, error)
-		reason reason
+		reason awsfault.Reason
 		text   string
 	}{
 		{"hang", hang, reasonTokenTimeout, "hostNetwork, or the instance a metadata response hop limit of 2"},
-		{"503", func(*http.Request) (*http.Response, error) { return response(503, ""), nil }, reasonUnavailable, "fetch token"},
+		{"503", func(*http.Request) (*http.Response, error) { return response(503, ""), nil }, awsfault.Unavailable, "fetch token"},
 		{"404", func(*http.Request) (*http.Response, error) { return response(404, ""), nil }, reasonToken, "fetch token"},
 		{"401", func(*http.Request) (*http.Response, error) { return response(401, ""), nil }, reasonToken, "fetch token"},
 		{"403", func(*http.Request) (*http.Response, error) { return response(403, ""), nil }, reasonForbidden, "fetch token"},
-		{"refused", func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }, reasonConnection, "fetch token"},
+		{"refused", func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }, awsfault.Connection, "fetch token"},
 		{"no TTL", func(*http.Request) (*http.Response, error) {
 			r := response(200, "token")
 			r.Header = http.Header{}
@@ -354,7 +355,7 @@ func TestTokenFaults(t *testing.T) {
 func TestHostileValues(t *testing.T) {
 	tests := []struct {
 		name, body string
-		reason     reason
+		reason     awsfault.Reason
 		notices    int
 	}{
 		{"garbage", "\x00\xff{", reasonMalformed, 0},
@@ -408,23 +409,6 @@ func TestHealthyExpiresAndStartIsNotReady(t *testing.T) {
 		time.Sleep(time.Second)
 		if p.Healthy() == nil {
 			t.Error("healthy more than a minute after the last poll")
-		}
-	})
-}
-
-func TestFlappingIsLoggedOncePerMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var r reporter
-		logged := 0
-		for range 600 {
-			if r.changed(reasonUnavailable) {
-				logged++
-			}
-			r.recovered()
-			time.Sleep(time.Second)
-		}
-		if logged != 10 {
-			t.Errorf("logged %d times in ten minutes", logged)
 		}
 	})
 }

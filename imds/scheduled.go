@@ -63,16 +63,16 @@ func parseEvents(body []byte, now time.Time) ([]event, error) {
 	}
 	var list *[]json.RawMessage
 	if err := json.Unmarshal(body, &list); err != nil {
-		return nil, &fault{reasonMalformed, fmt.Errorf("parse scheduled events: %w", err)}
+		return nil, fault(reasonMalformed, "parse scheduled events: %w", err)
 	}
 	if list == nil {
-		return nil, &fault{reasonMalformed, fmt.Errorf("parse scheduled events: no list")}
+		return nil, fault(reasonMalformed, "parse scheduled events: no list")
 	}
 	var events []event
 	var worst error
 	for i, entry := range *list {
 		if i == maxEvents {
-			worst = worse(worst, &fault{reasonTooLarge, fmt.Errorf("parse scheduled events: %d of them, want at most %d", len(*list), maxEvents)})
+			worst = worse(worst, fault(reasonTooLarge, "parse scheduled events: %d of them, want at most %d", len(*list), maxEvents))
 			break
 		}
 		e, err := parseEvent(entry, now)
@@ -87,7 +87,7 @@ func parseEvents(body []byte, now time.Time) ([]event, error) {
 // parseEvent reads one entry of the list.
 func parseEvent(entry []byte, now time.Time) (event, error) {
 	malformed := func(format string, args ...any) (event, error) {
-		return event{}, &fault{reasonMalformed, fmt.Errorf("parse scheduled event: "+format, args...)}
+		return event{}, fault(reasonMalformed, "parse scheduled event: "+format, args...)
 	}
 	var doc struct{ Code, Description, EventId, NotBefore, NotAfter, State string }
 	if err := json.Unmarshal(entry, &doc); err != nil {
@@ -112,9 +112,9 @@ func parseEvent(entry []byte, now time.Time) (event, error) {
 	case e.over:
 		return e, nil
 	case !known:
-		return e, &fault{reasonUnknownAction, fmt.Errorf("parse scheduled event: %s: unknown code %.64q, taken for maintenance", e.id, doc.Code)}
+		return e, fault(reasonUnknownAction, "parse scheduled event: %s: unknown code %.64q, taken for maintenance", e.id, doc.Code)
 	case doc.State != stateActive:
-		return e, &fault{reasonUnknownState, fmt.Errorf("parse scheduled event: %s: unknown state %.64q, taken for active", e.id, doc.State)}
+		return e, fault(reasonUnknownState, "parse scheduled event: %s: unknown state %.64q, taken for active", e.id, doc.State)
 	}
 	return e, nil
 }

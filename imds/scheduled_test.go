@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -32,7 +33,7 @@ func TestParseEvents(t *testing.T) {
 		name   string
 		body   string
 		want   []event
-		reason reason
+		reason awsfault.Reason
 	}{
 		{name: "active", body: string(testdata(t, "scheduled_events.json")), want: []event{
 			{id: "instance-event-0d59937288b749b32", action: "reboot", notBefore: window, notAfter: end},
@@ -71,8 +72,8 @@ func TestParseEvents(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parseEvents([]byte(tt.body), newYear)
-			if reasonOf(err) != tt.reason {
-				t.Fatalf("error %v, want reason %q", err, tt.reason)
+			if awsfault.Of(err) != tt.reason {
+				t.Fatalf("error %v, want awsfault.Reason %q", err, tt.reason)
 			}
 			if err != nil && len(err.Error()) > 512 {
 				t.Errorf("error of %d bytes", len(err.Error()))
@@ -90,7 +91,7 @@ func TestManyEventsAreBounded(t *testing.T) {
 		entries[i] = fmt.Sprintf(`{"EventId":"e-%d","Code":"instance-stop","State":"active","NotBefore":"21 Jan 2026 09:00:43 GMT"}`, i)
 	}
 	events, err := parseEvents([]byte("["+strings.Join(entries, ",")+"]"), newYear)
-	if reasonOf(err) != reasonTooLarge || len(events) != maxEvents {
+	if awsfault.Of(err) != reasonTooLarge || len(events) != maxEvents {
 		t.Errorf("%d events, error %v; want %d and reason %s", len(events), err, maxEvents, reasonTooLarge)
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -122,7 +123,7 @@ type watch struct {
 	failing  bool      // the last reading was none
 	odd      string    // the usable fault of which it was told last
 	backoff  *backoff.ExponentialBackOff
-	reporter reporter
+	reporter awsfault.Reporter
 }
 
 func newWatch(s subject, box *outbox) *watch {

@@ -12,6 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/sync/semaphore"
+
+	"spot-handler/handler/awsfault"
 )
 
 const (
@@ -70,7 +72,7 @@ func (b *batcher) do(ctx context.Context, e batchEntry, until time.Time) {
 	}
 	for {
 		err := b.once(ctx, e)
-		if err == nil || hopeless(err) || ctx.Err() != nil {
+		if err == nil || final(err) || ctx.Err() != nil {
 			return
 		}
 		pause := wait.NextBackOff()
@@ -185,8 +187,8 @@ func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error 
 
 // batchResults sorts the answer to a batch call by entry. An entry about which SQS
 // says nothing has failed and may be tried again.
-func (c *Consumer) batchResults(r *reporter, a action, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
-	results := all(n, &fault{reasonOther, entryError(a.call, c.queue, "no result", "")})
+func (c *Consumer) batchResults(r *awsfault.Reporter, a action, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
+	results := all(n, entryError(awsfault.Other, a.call, c.queue, "no result", ""))
 	for _, id := range done {
 		if i, ok := place(id, n); ok {
 			results[i] = nil
@@ -194,21 +196,21 @@ func (c *Consumer) batchResults(r *reporter, a action, n int, done []*string, fa
 	}
 	for _, f := range failed {
 		if i, ok := place(f.Id, n); ok {
-			reason := reasonUnavailable
+			reason := awsfault.Unavailable
 			switch {
 			case a == visibility && notInFlight(aws.ToString(f.Code)):
 				reason = reasonGone
 			case f.SenderFault:
 				reason = reasonEntry
 			}
-			results[i] = &fault{reason, entryError(a.call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))}
+			results[i] = entryError(reason, a.call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))
 		}
 	}
 	clean := true
 	for _, err := range results {
 		switch {
 		case err == nil:
-		case reasonOf(err) == reasonGone:
+		case awsfault.Of(err) == reasonGone:
 			c.log.Debug().Err(err).Msg("message in work is not in the queue any more")
 		default:
 			clean = false

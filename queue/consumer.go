@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -93,7 +94,7 @@ type Consumer struct {
 	redrive *redrive
 	health  health
 
-	receiving, accepting, deleting, hiding reporter
+	receiving, accepting, deleting, hiding awsfault.Reporter
 
 	retried  *memory // messages that were given back once, as their node was unknown
 	rejected *memory // messages that were found unreadable

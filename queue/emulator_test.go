@@ -15,6 +15,7 @@ import (
 
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/awsbody"
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -232,13 +233,13 @@ func TestFaultsOverTheWire(t *testing.T) {
 	for _, action := range []string{"ReceiveMessage", "DeleteMessageBatch", "GetQueueAttributes"} {
 		for _, tt := range []struct {
 			effect sqsemu.Effect
-			reason reason
+			reason awsfault.Reason
 		}{
-			{sqsemu.AccessDenied, reasonAccessDenied},
-			{sqsemu.RequestThrottled, reasonThrottled},
-			{sqsemu.Throttling, reasonThrottled},
-			{sqsemu.Unavailable, reasonUnavailable},
-			{sqsemu.Reset, reasonConnection},
+			{sqsemu.AccessDenied, awsfault.Denied},
+			{sqsemu.RequestThrottled, awsfault.Throttled},
+			{sqsemu.Throttling, awsfault.Throttled},
+			{sqsemu.Unavailable, awsfault.Unavailable},
+			{sqsemu.Reset, awsfault.Connection},
 		} {
 			t.Run(fmt.Sprintf("%s/%s/%d", action, tt.reason, tt.effect), func(t *testing.T) {
 				t.Parallel()
@@ -271,7 +272,7 @@ func TestHungDeletion(t *testing.T) {
 	waitEmpty(t, q)
 	r.stop()
 	// Others may time out too where the machine is slow.
-	if n := value(t, r.metrics.errors(reasonTimeout)); n < 1 {
+	if n := value(t, r.metrics.errors(awsfault.Timeout)); n < 1 {
 		t.Errorf("%v timeouts", n)
 	}
 }
@@ -279,7 +280,7 @@ func TestHungDeletion(t *testing.T) {
 func TestNoSuchQueue(t *testing.T) {
 	s := emulator(t)
 	r := start(t, Options{Client: realClient(s), QueueURL: s.URL + "/000000000000/none", Accepter: &fakeAccepter{}})
-	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(reasonNoQueue)) > 0 })
+	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(awsfault.NoQueue)) > 0 })
 	waitFor(t, "readiness", func() bool { return strings.Contains(r.Healthy().Error(), "does not exist") })
 }
 
@@ -288,7 +289,7 @@ func TestNoServer(t *testing.T) {
 	q := s.Queue("q")
 	s.Close()
 	r := startReal(t, s, q, &fakeAccepter{})
-	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(reasonConnection)) > 0 })
+	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(awsfault.Connection)) > 0 })
 }
 
 // EventBridge sends the messages about every instance to the queue of every cluster. Each

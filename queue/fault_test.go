@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -31,34 +31,6 @@ func status(code int) error {
 	return &smithyhttp.ResponseError{Response: &smithyhttp.Response{Response: &http.Response{StatusCode: code}}, Err: errors.New("no")}
 }
 
-func TestReasons(t *testing.T) {
-	tests := []struct {
-		err  error
-		want reason
-	}{
-		{apiError("AccessDenied"), reasonAccessDenied},
-		{apiError("AccessDeniedException"), reasonAccessDenied},
-		{operation("SQS", &types.QueueDoesNotExist{}), reasonNoQueue},
-		{operation("SQS", &types.RequestThrottled{}), reasonThrottled},
-		{apiError("ThrottlingException"), reasonThrottled},
-		{apiError("ExpiredToken"), reasonCredentials},
-		{apiError("InvalidClientTokenId"), reasonCredentials},
-		{operation("SQS", fmt.Errorf("get credentials: %w", operation("STS", &smithy.GenericAPIError{Code: "AccessDenied"}))), reasonCredentials},
-		{operation("SQS", &types.KmsAccessDenied{}), reasonEncryption},
-		{operation("SQS", status(503)), reasonUnavailable},
-		{operation("SQS", status(403)), reasonAccessDenied},
-		{operation("SQS", status(429)), reasonThrottled},
-		{operation("SQS", &smithyhttp.RequestSendError{Err: errors.New("refused")}), reasonConnection},
-		{operation("SQS", &smithyhttp.RequestSendError{Err: context.DeadlineExceeded}), reasonTimeout},
-		{errors.New("access denied, throttled, timeout"), reasonOther}, // texts do not count
-	}
-	for _, tt := range tests {
-		if got := reasonFor(tt.err); got != tt.want {
-			t.Errorf("%v: %s, want %s", tt.err, got, tt.want)
-		}
-	}
-}
-
 func TestErrorNamesCallAndQueue(t *testing.T) {
 	err := classify("receive from", "sqs:ReceiveMessage", testQueue, apiError("AccessDenied"))
 	for _, want := range []string{"receive from queue " + testQueue, "access denied", "sqs:ReceiveMessage"} {
@@ -69,14 +41,14 @@ func TestErrorNamesCallAndQueue(t *testing.T) {
 }
 
 func TestFaultsOfReceive(t *testing.T) {
-	for _, want := range []reason{reasonAccessDenied, reasonThrottled, reasonNoQueue, reasonUnavailable} {
+	for _, want := range []awsfault.Reason{awsfault.Denied, awsfault.Throttled, awsfault.NoQueue, awsfault.Unavailable} {
 		t.Run(string(want), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				fault := map[reason]error{
-					reasonAccessDenied: apiError("AccessDenied"),
-					reasonThrottled:    apiError("RequestThrottled"),
-					reasonNoQueue:      operation("SQS", &types.QueueDoesNotExist{}),
-					reasonUnavailable:  operation("SQS", status(500)),
+				fault := map[awsfault.Reason]error{
+					awsfault.Denied:      apiError("AccessDenied"),
+					awsfault.Throttled:   apiError("RequestThrottled"),
+					awsfault.NoQueue:     operation("SQS", &types.QueueDoesNotExist{}),
+					awsfault.Unavailable: operation("SQS", status(500)),
 				}[want]
 				f := &fakeClient{}
 				var broken atomic.Bool
@@ -163,16 +135,4 @@ func TestHostileAnswers(t *testing.T) {
 			t.Errorf("%v malformed", n)
 		}
 	})
-}
-
-func TestMemoryForgetsTheOldest(t *testing.T) {
-	m := newMemory(2)
-	for _, step := range []struct {
-		id  string
-		new bool
-	}{{"a", true}, {"a", false}, {"b", true}, {"c", true}, {"b", false}, {"a", true}, {"c", false}, {"b", true}} {
-		if got := m.add(step.id); got != step.new {
-			t.Errorf("add(%s) = %v", step.id, got)
-		}
-	}
 }

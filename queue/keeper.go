@@ -97,7 +97,7 @@ func (c *Consumer) prolong(ctx context.Context, messages []*message) {
 		switch {
 		case err == nil:
 			c.keeper.prolonged(messages[i], until)
-		case hopeless(err):
+		case final(err):
 			// The delivery is not ours any more. The notice is still worth accepting; the
 			// message comes back as a duplicate, unless the queue has dropped it.
 			c.keeper.remove(messages[i])

@@ -139,7 +139,7 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
 		}
-		if failed != nil && c.accepting.changed(reasonAccept) {
+		if failed != nil && c.accepting.Changed(reasonAccept) {
 			c.log.Error().Err(failed).Str("message_id", m.id).Str("instance_id", failing).Msg("cannot accept notice, trying again")
 		}
 		remaining := time.Until(c.giveUpAt(m, pending))

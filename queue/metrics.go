@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -68,6 +69,6 @@ func (m *metrics) rejected(r rejectReason) prometheus.Counter {
 	return m.rejectedTotal.WithLabelValues(string(r))
 }
 
-func (m *metrics) errors(r reason) prometheus.Counter {
+func (m *metrics) errors(r awsfault.Reason) prometheus.Counter {
 	return m.sourceErrors.WithLabelValues(string(r))
 }

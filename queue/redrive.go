@@ -12,6 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"spot-handler/handler/awsfault"
 )
 
 const (
@@ -61,7 +63,7 @@ func (r *redrive) answered() { r.once.Do(func() { close(r.asked) }) }
 // read stays in force while it cannot be read again.
 func (c *Consumer) watchRedrive(ctx context.Context) {
 	defer c.redrive.answered()
-	var r reporter
+	var r awsfault.Reporter
 	for {
 		policy, err := c.readRedrive(ctx)
 		if ctx.Err() != nil {
@@ -107,7 +109,7 @@ func parseRedrive(text string) (redrivePolicy, error) {
 		MaxReceiveCount json.RawMessage `json:"maxReceiveCount"`
 	}
 	if err := json.Unmarshal([]byte(text), &doc); err != nil {
-		return redrivePolicy{}, &fault{reasonOther, fmt.Errorf("parse redrive policy %.256q: %w", text, err)}
+		return redrivePolicy{}, &awsfault.Fault{Reason: awsfault.Other, Err: fmt.Errorf("parse redrive policy %.256q: %w", text, err)}
 	}
 	n, err := strconv.Atoi(strings.Trim(string(doc.MaxReceiveCount), `"`))
 	if err != nil || n < 1 {

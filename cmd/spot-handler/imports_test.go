@@ -13,8 +13,8 @@ import (
 func TestImportsPointDown(t *testing.T) {
 	allowed := map[string][]string{
 		"spot-handler/handler/interruption":            {},
-		"spot-handler/imds":                            {"spot-handler/handler/interruption"},
-		"spot-handler/queue":                           {"spot-handler/handler/interruption"},
+		"spot-handler/imds":                            {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
+		"spot-handler/queue":                           {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/drain/rewatch":                   {},
 		"spot-handler/drain":                           {"spot-handler/drain/rewatch"},
 		"spot-handler/handler/awsfault":                {},

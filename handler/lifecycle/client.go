@@ -49,9 +49,9 @@ type Client struct {
 	metrics *metrics
 	log     zerolog.Logger
 	slots   *semaphore.Weighted // of callsAtOnce
+	denials awsfault.Denials    // by action and group
 
 	mu     sync.Mutex
-	denied map[string]bool    // by action and group: was refused the last time
 	groups map[string]*lookup // by group
 }
 
@@ -70,7 +70,7 @@ func New(opts Options) *Client {
 	return &Client{
 		api: opts.AutoScaling, metrics: newMetrics(opts.Registerer),
 		log:   opts.Logger.With().Str("component", "lifecycle").Logger(),
-		slots: semaphore.NewWeighted(callsAtOnce), denied: map[string]bool{}, groups: map[string]*lookup{},
+		slots: semaphore.NewWeighted(callsAtOnce), groups: map[string]*lookup{},
 	}
 }
 
@@ -132,34 +132,16 @@ func (c *Client) call(ctx context.Context, a action, group string, do func(conte
 	if ctx.Err() != nil && err != nil {
 		return err // called off, which says nothing about the service
 	}
-	result := awsfault.Of(err)
-	c.metrics.actions.WithLabelValues(a.label, string(result)).Inc()
-	reason, hopeless := awsfault.Hopeless(err)
-	switch first := c.deny(a.label+" "+group, hopeless); {
-	case hopeless:
-		if first {
-			c.log.WithLevel(a.level).Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)
-		}
+	c.metrics.actions.WithLabelValues(a.label, awsfault.Result(err)).Inc()
+	reason, news := c.denials.Note(a.label+" "+group, err)
+	if news {
+		c.log.WithLevel(a.level).Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)
+	}
+	switch {
+	case reason != "":
 		return fmt.Errorf("%w: %w", ErrDenied, err)
-	case result == awsfault.Refused:
+	case awsfault.Of(err) == awsfault.Refused:
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return err
-}
-
-// deny notes whether a call was refused for want of rights, and reports whether that is
-// news.
-func (c *Client) deny(call string, denied bool) (first bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !denied {
-		delete(c.denied, call)
-		return false
-	}
-	if len(c.denied) >= maxGroups {
-		clear(c.denied)
-	}
-	first = !c.denied[call]
-	c.denied[call] = true
-	return first
 }

@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}, []string{"action", "result"})}
 	for _, a := range []action{complete, completeLaunch, completeUnknown, heartbeat, describe} {
 		for _, r := range awsfault.Results() {
-			m.actions.WithLabelValues(a.label, string(r))
+			m.actions.WithLabelValues(a.label, r)
 		}
 	}
 	return m

@@ -62,7 +62,7 @@ type Accepter struct {
 	lookups *lookups
 
 	mu      sync.Mutex
-	trouble awsfault.Result // why EC2 does not answer; "" while it does
+	trouble string // why EC2 does not answer; "" while it does
 }
 
 // New returns an Accepter. It makes no call.
@@ -125,7 +125,7 @@ func (a *Accepter) lookup(ctx context.Context, id string) (bool, error) {
 
 // failed says why EC2 does not answer, once for each reason.
 func (a *Accepter) failed(err error) {
-	why := awsfault.Of(err)
+	why := awsfault.Result(err)
 	a.mu.Lock()
 	changed := a.trouble != why
 	a.trouble = why

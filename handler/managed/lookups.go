@@ -132,7 +132,7 @@ func (l *lookups) run(b *batch) {
 	defer cancel()
 	values, err := l.ask(ctx, ids)
 	err = awsfault.Classify("ec2", "DescribeTags", err)
-	l.metrics.call(awsfault.Of(err))
+	l.metrics.call(err)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()

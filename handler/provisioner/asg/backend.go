@@ -66,7 +66,7 @@ type Backend struct {
 	wake    chan struct{} // there is something to ask
 	full    chan struct{} // there is enough to ask for a whole call
 
-	denials denials
+	denials awsfault.Denials
 
 	mu       sync.Mutex
 	entries  map[string]*entry  // by node

@@ -78,19 +78,19 @@ type detachment struct {
 // with. What one of them makes invalid is found by halves, after those that are not in
 // the group any more have been sorted out.
 func (d *detachment) detach(ctx context.Context, list []*entry) error {
-	if reason := d.denials.standing("autoscaling:" + detachInstances); reason != "" {
+	if reason := d.denied(detachInstances); reason != "" {
 		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 		return nil
 	}
 	err := d.try(ctx, list)
-	reason, denied := awsfault.Hopeless(err)
+	reason, hopeless := awsfault.Hopeless(err)
 	switch {
 	case err == nil:
 		d.survey.refused = 0
 		d.change(list, leaving, func(e *entry) { e.left(d.group) })
 		d.log.Info().Str("group", d.group).Int("instances", len(list)).Msg("instances detached, their group replaces them")
 		return nil
-	case denied:
+	case hopeless:
 		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 		return nil
 	case awsfault.Of(err) == awsfault.Throttled:

@@ -20,7 +20,7 @@ const describeLimit = 50
 // look finds the groups of the nodes that have just come.
 func (b *Backend) look(ctx context.Context) error {
 	for list := range slices.Chunk(b.whole(b.in(looking), describeLimit), describeLimit) {
-		if reason := b.denials.standing("autoscaling:" + describeInstances); reason != "" {
+		if reason := b.denied(describeInstances); reason != "" {
 			b.change(list, looking, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 			continue
 		}
@@ -106,7 +106,7 @@ func (b *Backend) survey(ctx context.Context, groups []string, late bool) error 
 		for _, name := range names {
 			found[name] = &survey{}
 		}
-		if b.denials.standing("autoscaling:"+describeGroups) == "" {
+		if b.denied(describeGroups) == "" {
 			err := b.describeGroups(ctx, names, func(group types.AutoScalingGroup) {
 				name := aws.ToString(group.AutoScalingGroupName)
 				found[name] = &survey{objection: objection(group)}

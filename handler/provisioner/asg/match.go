@@ -79,7 +79,7 @@ func (b *Backend) learn(ctx context.Context, joined []*corev1.Node) error {
 	}
 	b.mu.Unlock()
 	for chunk := range slices.Chunk(ids, describeLimit) {
-		if b.denials.standing("autoscaling:"+describeInstances) != "" {
+		if b.denied(describeInstances) != "" {
 			return nil
 		}
 		members, err := b.describe(ctx, chunk)
