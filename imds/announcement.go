@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"spot-handler/handler/interruption"
 )
 
@@ -97,9 +99,6 @@ func parseTime(text *string, received time.Time, past time.Duration) (time.Time,
 	return at.UTC(), nil
 }
 
-// maxName is the longest value that a label of a Node can have.
-const maxName = 63
-
 func parseInstanceID(body []byte, found bool) (string, error) {
 	id := strings.TrimSpace(string(body))
 	switch {
@@ -113,20 +112,7 @@ func parseInstanceID(body []byte, found bool) (string, error) {
 
 // validName accepts what can be a label's value, as EC2's own ids and the last segments
 // of providerIDs can.
-func validName(id string) bool {
-	if id == "" || len(id) > maxName {
-		return false
-	}
-	for i := range len(id) {
-		switch c := id[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case (c == '.' || c == '_' || c == '-') && i > 0 && i < len(id)-1:
-		default:
-			return false
-		}
-	}
-	return true
-}
+func validName(id string) bool { return id != "" && len(validation.IsValidLabelValue(id)) == 0 }
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {

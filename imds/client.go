@@ -81,26 +81,26 @@ func (o observer) Do(r *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	last.status = resp.StatusCode
-	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxBody, last: last}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, remaining: maxBody, last: last}
 	return resp, nil
 }
 
-// A limitedBody fails instead of giving more than it has left.
+// A limitedBody fails instead of giving more than remains.
 type limitedBody struct {
 	io.ReadCloser
-	left int
-	last *exchange
+	remaining int
+	last      *exchange
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
-	if len(p) > b.left+1 {
-		p = p[:b.left+1] // one more byte tells a full answer from too long a one
+	if len(p) > b.remaining+1 {
+		p = p[:b.remaining+1] // one more byte tells a full answer from too long a one
 	}
 	n, err := b.ReadCloser.Read(p)
-	if n > b.left {
-		n, err = b.left, errTooLarge
+	if n > b.remaining {
+		n, err = b.remaining, errTooLarge
 	}
-	b.left -= n
+	b.remaining -= n
 	if err != nil && err != io.EOF {
 		b.last.err = err
 	}

@@ -90,12 +90,12 @@ func FuzzScheduledEvents(f *testing.F) {
 			t.Error("announced without a deadline")
 		}
 	}
-	fuzz(f, func() func(reading) ([]announcement, error) { return newSchedule().scheduled }, check)
+	fuzz(f, func() func(reading) ([]announcement, error) { return newFollower().scheduled }, check)
 }
 
 func FuzzEventHistory(f *testing.F) {
 	fuzz(f, func() func(reading) ([]announcement, error) {
-		s := newSchedule()
+		s := newFollower()
 		_, _ = s.scheduled(reading{at: newYear}) // there is none
 		return s.history
 	}, func(t *testing.T, n interruption.Notice) {

@@ -39,7 +39,7 @@ type subject struct {
 // every poll. A lifecycle hook waits for 30 s at least, a recommendation has no deadline,
 // both wait for the 5 s that AWS advises, or less; scheduled events are known for days.
 func subjects(kinds []interruption.Kind) []subject {
-	events := newSchedule()
+	events := newFollower()
 	all := []subject{
 		{path: "spot/instance-action", kind: interruption.SpotInterruption, every: 1, parse: one(parseInstanceAction)},
 		{path: "autoscaling/target-lifecycle-state", kind: interruption.InstanceTerminating, every: 2, parse: one(parseLifecycleState)},

@@ -89,7 +89,7 @@ func (b *batcher) once(ctx context.Context, e batchEntry) error {
 		n.timer = time.AfterFunc(linger, func() { b.flush(n) })
 		b.next = n
 	}
-	mine, place := b.next, len(b.next.entries)
+	mine, i := b.next, len(b.next.entries)
 	mine.entries = append(mine.entries, e)
 	full := len(mine.entries) == batchSize
 	if full {
@@ -101,7 +101,7 @@ func (b *batcher) once(ctx context.Context, e batchEntry) error {
 		b.run(mine)
 	}
 	<-mine.done // run ends, as ctx and the timeout of the call end it
-	return mine.results[place]
+	return mine.results[i]
 }
 
 // flush is the timer's: it calls for the batch as it is.
@@ -190,12 +190,12 @@ func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error 
 func (c *Consumer) batchResults(r *awsfault.Reporter, a action, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
 	results := all(n, entryError(awsfault.Other, a.call, c.queue, "no result", ""))
 	for _, id := range done {
-		if i, ok := place(id, n); ok {
+		if i, ok := indexOf(id, n); ok {
 			results[i] = nil
 		}
 	}
 	for _, f := range failed {
-		if i, ok := place(f.Id, n); ok {
+		if i, ok := indexOf(f.Id, n); ok {
 			reason := awsfault.Unavailable
 			switch {
 			case a == visibility && notInFlight(aws.ToString(f.Code)):
@@ -231,7 +231,8 @@ func notInFlight(code string) bool {
 	return strings.HasSuffix(code, "MessageNotInflight") || strings.HasPrefix(code, "InvalidParameterValue")
 }
 
-func place(id *string, n int) (int, bool) {
+// indexOf reads the id that an entry of n was given.
+func indexOf(id *string, n int) (int, bool) {
 	i, err := strconv.Atoi(aws.ToString(id))
 	return i, err == nil && i >= 0 && i < n
 }

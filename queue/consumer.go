@@ -26,12 +26,12 @@ const (
 
 	// maxLaunching bounds the messages about launch hooks beside them, each of which waits for
 	// its Node, for minutes or, where it is none of this cluster's, until the hook's timeout. They take
-	// no place of the others, which are in work for seconds and must not wait for them. As many
+	// no room from the others, which are in work for seconds and must not wait for them. As many
 	// as that are 40 MB.
 	maxLaunching = 5000
 
-	// noticesPerRoom is how many notices more than one a message may have for each place
-	// that it takes of maxInFlight. The largest that there can be fits, if not two.
+	// noticesPerRoom is how many notices of a message take as much room of maxInFlight as a
+	// message with one. The largest that there can be fits, if not two.
 	noticesPerRoom = 8
 
 	// shutdownTimeout bounds what is still done after Run's context is canceled: the
@@ -85,20 +85,20 @@ type Consumer struct {
 	log       zerolog.Logger
 	metrics   *metrics
 
-	room    *semaphore.Weighted // of maxInFlight
-	launch  *semaphore.Weighted // of maxLaunching
-	work    sync.WaitGroup      // messages in flight
-	deletes *batcher
-	hides   *batcher
-	keeper  *keeper
-	redrive *redrive
-	health  health
+	room       *semaphore.Weighted // of maxInFlight
+	launchRoom *semaphore.Weighted // of maxLaunching
+	work       sync.WaitGroup      // messages in flight
+	inFlight   *inFlight
+	deleter    *batcher
+	hider      *batcher
+	redrive    *redrive
+	health     health
 
 	receiving, accepting, deleting, hiding awsfault.Reporter
 
-	retried  *memory // messages that were given back once, as their node was unknown
-	rejected *memory // messages that were found unreadable
-	previews *memory // in a dry run: messages whose outcome was counted
+	retried    *memory // messages that were given back once, as their node was unknown
+	unreadable *memory // messages that were told of as such
+	previews   *memory // in a dry run: messages whose outcome was counted
 }
 
 // New returns a consumer; Run makes it consume.
@@ -107,22 +107,22 @@ func New(o Options) *Consumer {
 		o.Receivers = defaultReceivers
 	}
 	c := &Consumer{
-		client:    o.Client,
-		queue:     o.QueueURL,
-		accepter:  o.Accepter,
-		receivers: o.Receivers,
-		dryRun:    o.DryRun,
-		log:       o.Logger.With().Str("component", "queue").Logger(),
-		metrics:   newMetrics(o.Registerer),
-		room:      semaphore.NewWeighted(maxInFlight),
-		launch:    semaphore.NewWeighted(maxLaunching),
-		retried:   newMemory(maxRemembered),
-		rejected:  newMemory(maxRemembered),
-		previews:  newMemory(maxRemembered),
+		client:     o.Client,
+		queue:      o.QueueURL,
+		accepter:   o.Accepter,
+		receivers:  o.Receivers,
+		dryRun:     o.DryRun,
+		log:        o.Logger.With().Str("component", "queue").Logger(),
+		metrics:    newMetrics(o.Registerer),
+		room:       semaphore.NewWeighted(maxInFlight),
+		launchRoom: semaphore.NewWeighted(maxLaunching),
+		retried:    newMemory(maxRemembered),
+		unreadable: newMemory(maxRemembered),
+		previews:   newMemory(maxRemembered),
 	}
-	c.deletes = newBatcher(c.deleteBatch)
-	c.hides = newBatcher(c.hideBatch)
-	c.keeper = newKeeper()
+	c.deleter = newBatcher(c.deleteBatch)
+	c.hider = newBatcher(c.hideBatch)
+	c.inFlight = newInFlight()
 	c.redrive = newRedrive()
 	return c
 }

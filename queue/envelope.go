@@ -40,7 +40,7 @@ var formats = map[string]format{
 	"EC2 Instance Rebalance Recommendation":                  {"aws.ec2", parseRebalance},
 	"EC2 Capacity Reservation Instance Interruption Warning": {"aws.ec2", parseCapacityReservation},
 	"EC2 Instance State-change Notification":                 {"aws.ec2", parseStateChange},
-	"AWS Health Event":                                       {"aws.health", parseHealthEvent},
+	"AWS Health Event":                                       {"aws.health", parseScheduledEvent},
 	"EC2 Instance-terminate Lifecycle Action":                {"aws.autoscaling", parseLifecycle},
 	"EC2 Instance-launch Lifecycle Action":                   {"aws.autoscaling", parseLifecycle},
 }

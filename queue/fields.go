@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // parseObject splits a JSON object into its fields. It is stricter than
@@ -106,9 +108,6 @@ func printable(text string) bool {
 	return true
 }
 
-// maxInstanceID is the longest value that a label of a Node can have.
-const maxInstanceID = 63
-
 // instanceField returns the instance that a detail names: an EC2 instance id, or
 // whatever the last segment of a providerID can be. It is then safe as a label's
 // value and in a name.
@@ -123,20 +122,7 @@ func instanceField(fields map[string]json.RawMessage, name string) (string, erro
 	return id, nil
 }
 
-func validInstanceID(id string) bool {
-	if id == "" || len(id) > maxInstanceID {
-		return false
-	}
-	for i := range len(id) {
-		switch c := id[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case (c == '.' || c == '_' || c == '-') && i > 0 && i < len(id)-1:
-		default:
-			return false
-		}
-	}
-	return true
-}
+func validInstanceID(id string) bool { return id != "" && len(validation.IsValidLabelValue(id)) == 0 }
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {

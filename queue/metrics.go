@@ -53,7 +53,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.messages(o)
 	}
 	for _, r := range rejectReasons() {
-		m.rejected(r)
+		m.rejections(r)
 	}
 	for _, r := range reasons() {
 		m.errors(r)
@@ -65,7 +65,7 @@ func (m *metrics) messages(o outcome) prometheus.Counter {
 	return m.messagesTotal.WithLabelValues(string(o))
 }
 
-func (m *metrics) rejected(r rejectReason) prometheus.Counter {
+func (m *metrics) rejections(r rejectReason) prometheus.Counter {
 	return m.rejectedTotal.WithLabelValues(string(r))
 }
 

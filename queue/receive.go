@@ -124,12 +124,12 @@ func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]type
 // receipt handle are kept, not the body.
 func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Time) {
 	msg := &message{
-		id:          aws.ToString(m.MessageId),
-		handle:      aws.ToString(m.ReceiptHandle),
-		receives:    receiveCount(m),
-		sent:        sentAt(m),
-		received:    now,
-		hiddenUntil: now.Add(hiddenFor),
+		id:           aws.ToString(m.MessageId),
+		handle:       aws.ToString(m.ReceiptHandle),
+		receiveCount: receiveCount(m),
+		sent:         sentAt(m),
+		received:     now,
+		hiddenUntil:  now.Add(hiddenFor),
 	}
 	body := aws.ToString(m.Body)
 	notices, err := parse(body, now)
@@ -138,21 +138,21 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		preview = strings.Clone(body[:min(len(body), maxPreview)])
 	}
 	msg.notices = notices
-	places, room := c.room, int64(1+len(notices)/noticesPerRoom)
-	more := room - 1 // than the receiver has taken for it
+	room, takes := c.room, int64(1+len(notices)/noticesPerRoom)
+	more := takes - 1 // than the receiver has taken for it
 	if launching(notices) {
-		places, more = c.launch, room
+		room, more = c.launchRoom, takes
 	}
-	if more > 0 && !places.TryAcquire(more) {
+	if more > 0 && !room.TryAcquire(more) {
 		c.room.Release(1)
 		c.log.Debug().Str("message_id", msg.id).Int("notices", len(notices)).Msg("no room for message, left to the queue")
 		return
 	}
-	if places != c.room {
+	if room != c.room {
 		c.room.Release(1)
 	}
 	c.work.Go(func() {
-		defer places.Release(room)
+		defer room.Release(takes)
 		switch {
 		case err != nil && len(notices) == 0:
 			c.reject(acts, msg, err, preview)

@@ -2,8 +2,13 @@ package managed
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strconv"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
@@ -12,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"spot-handler/e2e/asgemu"
+	"spot-handler/handler/interruption"
 )
 
 // EC2's filters know wildcards, of which a key may be full.
@@ -59,4 +65,67 @@ func TestEveryPageIsRead(t *testing.T) {
 	if err != nil || len(got) != len(p) {
 		t.Errorf("%v, %v", got, err)
 	}
+}
+
+// A burst makes a few calls; what is known makes none.
+func TestBurstIsAFewCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 500
+		s := newSetup(t, "team")
+		for i := range n / 2 {
+			s.ec2.tags[fmt.Sprintf("i-%d", i)] = "blue"
+		}
+		burst := func() {
+			var all sync.WaitGroup
+			for i := range 2 * n { // each twice, as SQS may
+				all.Go(func() {
+					want := interruption.Unmanaged
+					if i%n < n/2 {
+						want = interruption.Accepted
+					}
+					s.want(t, fmt.Sprintf("i-%d", i%n), want)
+				})
+			}
+			all.Wait()
+		}
+		began := time.Now()
+		burst()
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("took %s, want one linger and one call", took)
+		}
+		if s.ec2.count() != 3 || slices.Max(s.ec2.calls) > batchSize {
+			t.Errorf("calls of %v instances, want 3 of at most %d", s.ec2.calls, batchSize)
+		}
+		burst()
+		if s.ec2.count() != 3 {
+			t.Errorf("%d calls for what was known", s.ec2.count()-3)
+		}
+		if len(s.next.got) != 2*n {
+			t.Errorf("%d passed on, want %d", len(s.next.got), 2*n)
+		}
+		time.Sleep(lacksFor) // the tags may have been put on meanwhile
+		burst()
+		if got := s.ec2.count() - 3; got != 2 {
+			t.Errorf("%d calls, want 2 for those that had no tag", got)
+		}
+		time.Sleep(hasFor)
+		burst()
+		if got := s.ec2.count() - 5; got != 3 {
+			t.Errorf("%d calls, want 3 for all", got)
+		}
+	})
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSetup(t, "team")
+		var all sync.WaitGroup
+		for i := range 3 * maxAnswers {
+			all.Go(func() { s.want(t, fmt.Sprintf("i-%d", i), interruption.Unmanaged) })
+		}
+		all.Wait()
+		if n := len(s.lookups.young) + len(s.lookups.old); n > maxAnswers || len(s.lookups.open) > 0 {
+			t.Errorf("%d answers, %d open", n, len(s.lookups.open))
+		}
+	})
 }

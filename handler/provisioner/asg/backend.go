@@ -68,12 +68,12 @@ type Backend struct {
 
 	denials awsfault.Denials
 
-	mu       sync.Mutex
-	entries  map[string]*entry  // by node
-	surveys  map[string]*survey // by group
-	members  map[string]string  // the group, or none, of instances that have joined
-	given    map[string]string  // the node that an instance replaces
-	requests []*termination
+	mu        sync.Mutex
+	entries   map[string]*entry    // by node
+	baselines map[string]*baseline // by group
+	members   map[string]string    // the group, or none, of instances that have joined
+	given     map[string]string    // the node that an instance replaces
+	requests  []*termination
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
@@ -89,7 +89,7 @@ func New(opts Options) *Backend {
 		log:     opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.ASG).Logger(),
 		wake:    make(chan struct{}, 1),
 		full:    make(chan struct{}, 1),
-		entries: map[string]*entry{}, surveys: map[string]*survey{}, members: map[string]string{}, given: map[string]string{},
+		entries: map[string]*entry{}, baselines: map[string]*baseline{}, members: map[string]string{}, given: map[string]string{},
 	}
 }
 
@@ -173,7 +173,7 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	if err != nil {
 		return interruption.Replacement{}, err
 	}
-	e.place(members[rec.Instance])
+	e.locate(members[rec.Instance])
 	return e.answer, nil
 }
 

@@ -39,7 +39,7 @@ func (b *Backend) leave(ctx context.Context) error {
 	if len(byGroup) == 0 {
 		return nil
 	}
-	if err := b.survey(ctx, slices.Sorted(maps.Keys(byGroup)), late); err != nil {
+	if err := b.inspect(ctx, slices.Sorted(maps.Keys(byGroup)), late); err != nil {
 		return err
 	}
 	var g errgroup.Group
@@ -52,13 +52,13 @@ func (b *Backend) leave(ctx context.Context) error {
 
 func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) error {
 	b.mu.Lock()
-	s := b.surveys[group]
+	s := b.baselines[group]
 	b.mu.Unlock()
 	if s.objection != "" {
 		b.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, s.objection) })
 		return nil
 	}
-	d := &detachment{Backend: b, group: group, survey: s}
+	d := &detachment{Backend: b, group: group, baseline: s}
 	for chunk := range slices.Chunk(b.whole(list, detachLimit), detachLimit) {
 		if err := d.detach(ctx, chunk); err != nil {
 			return err
@@ -70,8 +70,8 @@ func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) e
 // detachment is the way of one group's instances out of it.
 type detachment struct {
 	*Backend
-	group  string
-	survey *survey
+	group    string
+	baseline *baseline
 }
 
 // detach takes instances out of the group with one call, or as few as it can be done
@@ -86,8 +86,8 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 	reason, hopeless := awsfault.Hopeless(err)
 	switch {
 	case err == nil:
-		d.survey.refused = 0
-		d.change(list, leaving, func(e *entry) { e.left(d.group) })
+		d.baseline.refused = 0
+		d.change(list, leaving, func(e *entry) { e.departed(d.group) })
 		d.log.Info().Str("group", d.group).Int("instances", len(list)).Msg("instances detached, their group replaces them")
 		return nil
 	case hopeless:
@@ -108,8 +108,8 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 		return nil
 	case len(still) < len(list):
 		return d.detach(ctx, still)
-	case len(still) == 1 || d.survey.refused >= strikes:
-		d.survey.refused++
+	case len(still) == 1 || d.baseline.refused >= strikes:
+		d.baseline.refused++
 		d.change(still, leaving, func(e *entry) { e.refuse(provisioner.StateFailed, awsfault.Saying(err)) })
 		return nil
 	}
@@ -147,7 +147,7 @@ func (d *detachment) still(ctx context.Context, list []*entry) ([]*entry, error)
 	}
 	d.change(gone, leaving, func(e *entry) {
 		e.intended = d.group
-		e.place(members[e.instance])
+		e.locate(members[e.instance])
 	})
 	return still, nil
 }

@@ -53,15 +53,15 @@ func newEntry(node string, rec interruption.Record, prev *interruption.Replaceme
 	return e
 }
 
-// place says what follows from where the instance is; a nil member is in no group.
-func (e *entry) place(member *types.AutoScalingInstanceDetails) {
+// locate says what follows from where the instance is; a nil member is in no group.
+func (e *entry) locate(member *types.AutoScalingInstanceDetails) {
 	if member == nil {
 		if e.intended == "" {
 			e.refuse(provisioner.StateUnsupported, reasonNoGroup)
 			e.again = time.Time{} // it does not go back by itself
 			return
 		}
-		e.left(e.intended) // by us, or it was ended: the group replaces it either way
+		e.departed(e.intended) // by us, or it was ended: the group replaces it either way
 		return
 	}
 	group, state := aws.ToString(member.AutoScalingGroupName), aws.ToString(member.LifecycleState)
@@ -73,7 +73,7 @@ func (e *entry) place(member *types.AutoScalingInstanceDetails) {
 			e.stage = leaving
 		}
 	case isLeaving(state):
-		e.left(group)
+		e.departed(group)
 	default:
 		// An instance in Standby is not counted by its group, which would launch none
 		// for it; one that is Pending or in a warm pool cannot be detached.
@@ -93,7 +93,7 @@ func isLeaving(state string) bool {
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/warm-pool-instance-lifecycle.html
 func isWarm(state string) bool { return strings.HasPrefix(state, "Warmed:") }
 
-func (e *entry) left(group string) {
+func (e *entry) departed(group string) {
 	e.stage, e.group = detached, group
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: group, Pool: group, State: provisioner.StateLaunched}
 }

@@ -33,7 +33,7 @@ func (b *Backend) look(ctx context.Context) error {
 			b.giveUp(list, err)
 			return err
 		}
-		b.change(list, looking, func(e *entry) { e.place(members[e.instance]) })
+		b.change(list, looking, func(e *entry) { e.locate(members[e.instance]) })
 	}
 	return nil
 }
@@ -79,8 +79,8 @@ func (b *Backend) describe(ctx context.Context, ids []string) (map[string]*types
 	}
 }
 
-// survey is what a group was like before the first of its instances was detached.
-type survey struct {
+// baseline is what a group was like before the first of its instances was detached.
+type baseline struct {
 	// before are the instances that it had already; nil where that is not known.
 	before map[string]bool
 	// objection is why it would launch no replacement, or "".
@@ -90,26 +90,26 @@ type survey struct {
 	refused int
 }
 
-// survey looks at groups that are new. Where that is not allowed, fails although instances
-// have waited for it for long, or a group is not found, it is taken as it is: the survey makes
+// inspect looks at groups that are new. Where that is not allowed, fails although instances
+// have waited for it for long, or a group is not found, it is taken as it is: its baseline makes
 // things better and decides nothing.
-func (b *Backend) survey(ctx context.Context, groups []string, late bool) error {
+func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error {
 	b.mu.Lock()
-	groups = slices.DeleteFunc(groups, func(g string) bool { return b.surveys[g] != nil })
+	groups = slices.DeleteFunc(groups, func(g string) bool { return b.baselines[g] != nil })
 	b.mu.Unlock()
 	if len(groups) == 0 {
 		return nil
 	}
 	begun := b.begun()
 	for names := range slices.Chunk(groups, describeLimit) {
-		found := map[string]*survey{}
+		found := map[string]*baseline{}
 		for _, name := range names {
-			found[name] = &survey{}
+			found[name] = &baseline{}
 		}
 		if b.denied(describeGroups) == "" {
 			err := b.describeGroups(ctx, names, func(group types.AutoScalingGroup) {
 				name := aws.ToString(group.AutoScalingGroupName)
-				found[name] = &survey{objection: objection(group)}
+				found[name] = &baseline{objection: objection(group)}
 				if !begun[name] {
 					found[name].before = map[string]bool{}
 					for _, i := range group.Instances {
@@ -123,7 +123,7 @@ func (b *Backend) survey(ctx context.Context, groups []string, late bool) error 
 		}
 		b.mu.Lock()
 		for name, s := range found {
-			b.surveys[name] = s
+			b.baselines[name] = s
 		}
 		b.mu.Unlock()
 	}

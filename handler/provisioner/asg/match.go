@@ -61,7 +61,7 @@ func (b *Backend) replaces(joined *corev1.Node, e *entry) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	id := nodes.InstanceID(joined)
-	s := b.surveys[e.group]
+	s := b.baselines[e.group]
 	return b.members[id] == e.group && b.given[id] == "" && (s == nil || !s.before[id]) &&
 		// The API server keeps whole seconds.
 		!joined.CreationTimestamp.Time.Before(e.received.Truncate(time.Second))

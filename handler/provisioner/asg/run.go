@@ -115,9 +115,9 @@ func (b *Backend) prune() {
 			open[e.group] = true
 		}
 	}
-	for group := range b.surveys {
+	for group := range b.baselines {
 		if !open[group] {
-			delete(b.surveys, group)
+			delete(b.baselines, group)
 		}
 	}
 	if len(open) == 0 { // who is asked for from now on is replaced by those who join from now on

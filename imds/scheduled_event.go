@@ -96,7 +96,7 @@ func parseEvent(entry []byte, now time.Time) (event, error) {
 	if !validName(doc.EventId) {
 		return malformed("EventId %.64q", doc.EventId)
 	}
-	e := event{id: doc.EventId, over: ended(doc.State, doc.Description)}
+	e := event{id: doc.EventId, over: saysOver(doc.State, doc.Description)}
 	var err error
 	if e.notBefore, err = parseEventTime(doc.NotBefore, now); err != nil && !e.over {
 		return malformed("%s: NotBefore: %w", e.id, err)
@@ -119,7 +119,8 @@ func parseEvent(entry []byte, now time.Time) (event, error) {
 	return e, nil
 }
 
-func ended(state, description string) bool {
+// saysOver reports whether the event is canceled or completed.
+func saysOver(state, description string) bool {
 	if state == stateCanceled || state == stateCompleted {
 		return true
 	}
@@ -149,8 +150,8 @@ func worse(a, b error) error {
 	return a
 }
 
-// announced is what is announced by an event that stands.
-func (e event) announced(now time.Time) announcement {
+// announcement is what is announced of an event that stands.
+func (e event) announcement(now time.Time) announcement {
 	return announcement{name: e.id, word: e.action + " at " + e.notBefore.Format(time.RFC3339), notice: interruption.Notice{
 		Action: e.action,
 		// Unknown, but before it begins: a process that is started by the very reboot has no
@@ -161,8 +162,8 @@ func (e event) announced(now time.Time) announcement {
 	}}
 }
 
-// withdrawn takes the event back.
-func (e event) withdrawn(now time.Time) announcement {
+// withdrawal takes the event back.
+func (e event) withdrawal(now time.Time) announcement {
 	return announcement{name: e.id, word: "withdrawn", notice: interruption.Notice{
 		Action: e.action, Noticed: now, Received: now, Deadline: e.notBefore, Withdrawn: true,
 	}}

@@ -107,118 +107,8 @@ func TestEventActionsAreThoseOfTheModel(t *testing.T) {
 	}
 }
 
-// lists plays both lists of scheduled events, one reading after another.
-type lists struct {
-	*testing.T
-	schedule *schedule
-	now      time.Time
-}
-
-func newLists(t *testing.T) *lists { return &lists{t, newSchedule(), newYear} }
-
-// read returns what a reading of both lists announces, as "ID word".
-func (l *lists) read(scheduled, history string) (said []string) {
-	l.Helper()
-	l.now = l.now.Add(30 * time.Second)
-	active, err := l.schedule.scheduled(reading{[]byte(scheduled), true, l.now})
-	if err != nil {
-		l.Logf("scheduled: %v", err)
-	}
-	over, err := l.schedule.history(reading{[]byte(history), true, l.now})
-	if err != nil {
-		l.Logf("history: %v", err)
-	}
-	for _, a := range append(active, over...) {
-		if a.notice.Withdrawn != (a.word == "withdrawn") {
-			l.Errorf("withdrawn %t, but the word is %q", a.notice.Withdrawn, a.word)
-		}
-		word, _, _ := strings.Cut(a.word, " ")
-		said = append(said, a.name+" "+word)
-	}
-	return said
-}
-
-func (l *lists) want(got []string, want ...string) {
-	l.Helper()
-	if diff := cmp.Diff(want, got); diff != "" {
-		l.Error(diff)
-	}
-}
-
-func entry(id, state string) string {
-	return `{"EventId":"` + id + `","Code":"instance-stop","State":"` + state + `","NotBefore":"21 Jan 2026 09:00:43 GMT"}`
-}
-
-func list(entries ...string) string { return "[" + strings.Join(entries, ",") + "]" }
-
-func TestScheduleOfAnEvent(t *testing.T) {
-	a, b := entry("a", "active"), entry("b", "active")
-	t.Run("ends in the history", func(t *testing.T) {
-		l := newLists(t)
-		l.want(l.read(list(a, b), "[]"), "a stop", "b stop")
-		l.want(l.read(list(b), list(entry("a", "canceled"))), "b stop", "a withdrawn")
-		l.want(l.read("[]", list(entry("a", "canceled"), entry("b", "completed"))), "a withdrawn", "b withdrawn")
-	})
-	t.Run("ends in its list", func(t *testing.T) {
-		l := newLists(t)
-		l.want(l.read(list(a), "[]"), "a stop")
-		l.want(l.read(list(entry("a", "canceled")), "[]"), "a withdrawn")
-	})
-	t.Run("ended before this process began", func(t *testing.T) {
-		l := newLists(t)
-		l.want(l.read("[]", list(entry("a", "completed"))), "a withdrawn")
-	})
-	t.Run("is in neither list", func(t *testing.T) {
-		l := newLists(t)
-		l.want(l.read(list(a), "[]"), "a stop")
-		gone := func() {
-			t.Helper()
-			for range maxMissing - 1 {
-				l.want(l.read("[]", "[]"))
-			}
-		}
-		gone()
-		l.want(l.read(list(a), "[]"), "a stop") // a slip
-		gone()
-		l.want(l.read("[]", "[]"), "a withdrawn")
-		gone()
-		l.want(l.read(list(a), "[]"), "a stop")
-	})
-	t.Run("may be what could not be read", func(t *testing.T) {
-		l := newLists(t)
-		l.want(l.read(list(a, b), "[]"), "a stop", "b stop")
-		for range 2 * maxMissing {
-			l.want(l.read(list(`{"EventId":7}`, b), "[]"), "b stop")
-			l.want(l.read("<html>", "[]"))
-		}
-	})
-	t.Run("stands while it is listed as active", func(t *testing.T) {
-		l := newLists(t)
-		l.want(l.read(list(entry("a", "canceled"), a), list(entry("a", "canceled"))), "a stop")
-		l.want(l.read(list(a, a), list(entry("a", "completed"))), "a stop")
-	})
-	t.Run("is in a history that can be read when its list cannot", func(t *testing.T) {
-		l := newLists(t)
-		l.want(l.read("<html>", list(entry("a", "canceled"))))
-	})
-	t.Run("is past its window", func(t *testing.T) {
-		past := strings.Replace(a, "}", `,"NotAfter":"21 Jan 2026 10:00:00 GMT"}`, 1)
-		l := newLists(t)
-		l.now = time.Date(2026, 1, 21, 9, 30, 0, 0, time.UTC)
-		l.want(l.read(list(past), "[]"), "a stop")
-		l.now = l.now.Add(time.Hour)
-		for range 5 {
-			l.want(l.read(list(past), "[]")) // EC2 has not said how it went
-		}
-		l.want(l.read("[]", list(entry("a", "completed"))), "a withdrawn")
-		later := newLists(t)
-		later.now = l.now
-		l.want(later.read(list(past), "[]"))
-	})
-}
-
 func TestNoticeOfAScheduledEvent(t *testing.T) {
-	s := newSchedule()
+	s := newFollower()
 	said, err := s.scheduled(reading{testdata(t, "scheduled_events.json"), true, newYear})
 	if err != nil {
 		t.Fatal(err)
@@ -240,20 +130,5 @@ func TestNoticeOfAScheduledEvent(t *testing.T) {
 	}
 	if n := said[0].notice; !n.Withdrawn || n.Deadline.IsZero() || n.Action != interruption.ActionReboot {
 		t.Errorf("withdrawn by %+v", n)
-	}
-}
-
-// However many events a broken service makes up, what is remembered of them is bounded.
-func TestScheduleIsBounded(t *testing.T) {
-	l := newLists(t)
-	for i := range 100 {
-		entries := []string{`{"EventId":7}`}
-		for j := range maxEvents - 1 {
-			entries = append(entries, entry(fmt.Sprintf("e-%d-%d", i, j), "active"))
-		}
-		l.read(list(entries...), "[]")
-	}
-	if n := len(l.schedule.announced); n > maxFollowed {
-		t.Errorf("%d events followed", n)
 	}
 }

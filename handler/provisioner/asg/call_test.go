@@ -2,7 +2,6 @@ package asg
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -127,110 +126,4 @@ func TestMissingPermissionIsReportedOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The survey of a group is a help: nodes are replaced all the same without its permission,
-// and when it has been throttled for long.
-func TestGroupsNeedNotBeDescribed(t *testing.T) {
-	for code, within := range map[string]time.Duration{"AccessDenied": settled, "Throttling": patience + settled} {
-		t.Run(code, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				k := start(t, newCloud())
-				k.fail = func(a string, _ []string) error {
-					if a == describeGroups {
-						return apiError(code)
-					}
-					return nil
-				}
-				k.put("workers", "InService", id(1))
-				k.interrupt(k.node(id(1)), nil)
-				time.Sleep(within)
-				if got := k.answer("node-" + id(1)); got.State != provisioner.StateLaunched {
-					t.Errorf("got %+v", got)
-				}
-			})
-		})
-	}
-}
-
-// A group that cannot let instances go for minutes does not hold up those of others.
-func TestOneBusyGroupDoesNotHoldUpTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := start(t, newCloud())
-		k.fail = func(a string, ids []string) error {
-			if a == detachInstances && slices.Contains(ids, id(1)) {
-				return apiError("ResourceContention")
-			}
-			return nil
-		}
-		k.put("busy", "InService", id(1))
-		k.interrupt(k.node(id(1)), nil)
-		for i := range 10 {
-			time.Sleep(7 * time.Second)
-			k.put("workers", "InService", id(2+i))
-			k.interrupt(k.node(id(2+i)), nil)
-			time.Sleep(4 * longestPause)
-			if got := k.answer("node-" + id(2+i)); got.State != provisioner.StateLaunched {
-				t.Errorf("node %d: %+v after %s", i, got, 4*longestPause)
-			}
-		}
-	})
-}
-
-func TestOneBadInstanceDoesNotHoldUpTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := start(t, newCloud())
-		bad := id(7)
-		k.fail = func(a string, ids []string) error {
-			if a == detachInstances && slices.Contains(ids, bad) {
-				return apiError("ValidationError")
-			}
-			return nil
-		}
-		for i := range 20 {
-			k.put("workers", "InService", id(i))
-			k.interrupt(k.node(id(i)), nil)
-		}
-		time.Sleep(settled)
-		for i := range 20 {
-			want := provisioner.StateLaunched
-			if id(i) == bad {
-				want = provisioner.StateFailed
-			}
-			if got := k.answer("node-" + id(i)); got.State != want || got.Name == "" {
-				t.Errorf("node %d: %+v, want %s", i, got, want)
-			}
-		}
-		if got := k.answer("node-" + bad).Reason; got != "the service says ValidationError" {
-			t.Errorf("reason %q", got)
-		}
-		if n := len(k.of(detachInstances)); n > 11 {
-			t.Errorf("%d calls to find one of 20", n)
-		}
-	})
-}
-
-func TestGroupThatRefusesAllIsNotAskedForEach(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := start(t, newCloud())
-		k.fail = func(a string, _ []string) error {
-			if a == detachInstances {
-				return apiError("ValidationError")
-			}
-			return nil
-		}
-		for i := range 100 {
-			k.put("workers", "InService", id(i))
-			k.interrupt(k.node(id(i)), nil)
-		}
-		time.Sleep(settled)
-		for i := range 100 {
-			if got := k.answer("node-" + id(i)); got.State != provisioner.StateFailed {
-				t.Fatalf("got %+v", got)
-			}
-		}
-		if n := len(k.of(detachInstances)); n > 50 {
-			t.Errorf("%d calls for 100 nodes", n)
-		}
-	})
 }

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -10,8 +11,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/rs/zerolog"
 
 	"spot-handler/handler/interruption"
 )
@@ -139,50 +138,6 @@ func TestManyNoticesSideBySide(t *testing.T) {
 	})
 }
 
-// What cannot be read of a message is told once, and the rest is handled.
-func TestPartOfAMessage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, a := &fakeClient{}, &fakeAccepter{}
-		r := start(t, Options{Client: f, Accepter: a})
-		body := strings.Replace(healthBody(time.Now(), "i-1", "BAD", "i-2"), "BAD", "../etc", 1)
-		f.send("1", body, 1)
-		f.send("1", body, 2)
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		if n := len(a.notices()); n != 4 {
-			t.Errorf("%d notices accepted, want two of each delivery", n)
-		}
-		if n, logged := value(t, r.metrics.rejected(rejectInstanceID)), r.log.count("cannot use part of message"); n != 1 || logged != 1 {
-			t.Errorf("rejected %v times and logged %d times, want once each", n, logged)
-		}
-		if diff := cmp.Diff(map[outcome]float64{outcomeAccepted: 2}, r.outcomes(t)); diff != "" {
-			t.Error(diff)
-		}
-	})
-}
-
-// A message that is understood and asks for nothing goes without a word.
-func TestNothingToDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, a := &fakeClient{}, &fakeAccepter{}
-		r := start(t, Options{Client: f, Accepter: a})
-		f.send("1", strings.ReplaceAll(testdata(t, "test_notification.json"), "2026-01-01", "2000-01-01"), 1)
-		f.send("2", fmt.Sprintf(`{"id":"1","detail-type":"EC2 Instance State-change Notification","source":"aws.ec2","time":%q,`+
-			`"detail":{"instance-id":"i-1","state":"running"}}`, time.Now().UTC().Format(time.RFC3339)), 1)
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		if len(a.notices()) != 0 || len(f.deletions()) != 2 {
-			t.Errorf("submitted %v, deleted %v", a.notices(), f.deletions())
-		}
-		if diff := cmp.Diff(map[outcome]float64{outcomeIgnored: 2}, r.outcomes(t)); diff != "" {
-			t.Error(diff)
-		}
-		if n := strings.Count(r.log.String(), "\n"); n != 1 {
-			t.Errorf("%d lines are logged, want the first alone: %s", n, r.log)
-		}
-	})
-}
-
 // A notice that can only be settled later is asked about quietly, for as long as it
 // takes, and its message stays hidden.
 func TestNotYet(t *testing.T) {
@@ -290,90 +245,88 @@ func TestNotYetBesideAFailure(t *testing.T) {
 	})
 }
 
-// Messages of many notices take room according to their number: what does not fit is
-// left to the queue, and others are received meanwhile.
-func TestLargeMessagesTakeRoom(t *testing.T) {
+func TestAcceptIsRetriedInMemoryAndStaysHidden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ids := make([]string, 6000)
-		for i := range ids {
-			ids[i] = fmt.Sprintf("i-%d", i)
-		}
-		a := &fakeAccepter{AcceptFunc: func(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
-			if n.InstanceID == "i-single" {
-				return interruption.Accepted, nil
-			}
-			return "", errAway
-		}}
 		f := &fakeClient{}
-		c := New(Options{Client: f, QueueURL: testQueue, Accepter: a, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop()})
-		ctx, cancel := context.WithCancel(t.Context())
-		var done sync.WaitGroup
-		done.Go(func() { _ = c.Run(ctx) })
-		body := healthBody(time.Now(), ids...)
-		for i := range 5 {
-			f.send(fmt.Sprint("large-", i), body, 1)
+		back := time.Now().Add(3 * time.Minute)
+		a := &fakeAccepter{AcceptFunc: func(context.Context, interruption.Notice) (interruption.Verdict, error) {
+			if time.Now().Before(back) {
+				return "", errAway
+			}
+			return interruption.Accepted, nil
+		}}
+		r := start(t, Options{Client: f, Accepter: a})
+		began := time.Now()
+		for _, id := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"} {
+			f.send(id, spotBody("i-"+id, began), 1)
 		}
-		f.send("single", spotBody("i-single", time.Now()), 1)
-		time.Sleep(4 * time.Second)
+		time.Sleep(4 * time.Minute)
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"h-single"}, f.deletions()); diff != "" {
+
+		if diff := cmp.Diff(map[outcome]float64{outcomeAccepted: 12}, r.outcomes(t)); diff != "" {
 			t.Error(diff)
 		}
-		c.keeper.mu.Lock()
-		kept := len(c.keeper.messages)
-		c.keeper.mu.Unlock()
-		if kept != 2 {
-			t.Errorf("%d large messages are in work, want the two that fit", kept)
+		if n := len(f.deletions()); n != 12 {
+			t.Errorf("%d deleted, want 12", n)
 		}
-		cancel()
-		done.Wait()
+		hidden := began.Add(hiddenFor) // never visible in between, never given back
+		for _, c := range f.visibility() {
+			if c.handle != "h-1" {
+				continue
+			}
+			if c.seconds != 30 {
+				t.Errorf("visibility changed to %d s", c.seconds)
+			}
+			if hidden.Sub(c.at) < 5*time.Second {
+				t.Errorf("prolonged %v before the end, want room for another attempt", hidden.Sub(c.at))
+			}
+			hidden = c.at.Add(hiddenFor)
+		}
+		if hidden.Before(back) {
+			t.Errorf("visible again at %v, before it was accepted", hidden)
+		}
+		if n := len(a.notices()); n < 12*30 || n > 12*100 {
+			t.Errorf("%d attempts for 12 messages in 3 minutes", n)
+		}
+		if n := r.log.count("cannot accept notice"); n != 1 {
+			t.Errorf("logged %d times, want once", n)
+		}
+		if n := r.log.count("can be accepted again"); n != 1 {
+			t.Errorf("recovery logged %d times, want once", n)
+		}
 	})
 }
 
-// Messages that nobody can read, alone in a queue without a dead-letter queue that could
-// take them, and read again as often as SQS gives them: no call more than that, each is
-// logged and counted once, and a good message in between is handled at once.
-func TestPoisonAloneForTenMinutes(t *testing.T) {
+func TestGivesUpFiveMinutesPastTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		poison := []string{"malformed_garbage.txt", "malformed_truncated.txt", "malformed_health_entities.json", "malformed_capacity_time.json",
-			"malformed_lifecycle_no_instance.json", "malformed_sns_twice.json", "malformed_state_type.json", "unsupported.json"}
-		attributes := redriveAttribute(`{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:1:dead","maxReceiveCount":1000}`)
-		f, a := &fakeClient{Attributes: attributes}, &fakeAccepter{}
+		f := &fakeClient{}
+		a := &fakeAccepter{AcceptFunc: func(context.Context, interruption.Notice) (interruption.Verdict, error) { return "", errAway }}
 		r := start(t, Options{Client: f, Accepter: a})
-		const minutes = 10
-		for round := range minutes * 2 { // SQS shows them again every 30 s
-			for i, name := range poison {
-				f.send(fmt.Sprint("poison-", i), testdata(t, name), round+1)
-			}
-			time.Sleep(hiddenFor)
+		f.send("spot", spotBody("i-1", time.Now()), 1)
+		f.send("rebalance", rebalanceBody("i-2", time.Now()), 1)
+		time.Sleep(7*time.Minute - time.Second)
+		if got := r.outcomes(t); len(got) != 0 {
+			t.Errorf("ended early: %v", got)
 		}
+		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		if n := len(f.receives()); n > minutes*2*(len(poison)+2*defaultReceivers) {
-			t.Errorf("%d receives in ten minutes", n)
-		}
-		if n := r.log.count("cannot use message"); n != len(poison) {
-			t.Errorf("logged %d times, want each of %d once", n, len(poison))
-		}
-		if got := f.visibility(); len(got) > 0 || len(f.deletions()) > 0 || len(a.notices()) > 0 {
-			t.Errorf("%d changes of visibility, %d deletions, %d notices of messages that are left alone", len(got), len(f.deletions()), len(a.notices()))
-		}
-		if err := r.Healthy(); err != nil {
-			t.Errorf("not healthy: %v", err)
-		}
-		began := time.Now()
-		f.send("good", spotBody("i-1", began), 1)
-		time.Sleep(1100 * time.Millisecond) // the fake looks every second
-		synctest.Wait()
-		if diff := cmp.Diff([]string{"h-good"}, f.deletions()); diff != "" {
+		if diff := cmp.Diff(map[outcome]float64{outcomeFailed: 1}, r.outcomes(t)); diff != "" {
 			t.Error(diff)
 		}
-		for _, n := range a.notices() {
-			if took := n.Received.Sub(began); took > 2*time.Second {
-				t.Errorf("received after %v", took)
-			}
+		time.Sleep(maxWork)
+		synctest.Wait()
+		if diff := cmp.Diff(map[outcome]float64{outcomeFailed: 2}, r.outcomes(t)); diff != "" {
+			t.Error(diff)
 		}
-		if got := r.outcomes(t); got[outcomeMalformed] != float64(len(poison)-1) || got[outcomeUnsupported] != 1 || got[outcomeAccepted] != 1 {
-			t.Errorf("outcomes %v", got)
+		if got := f.deletions(); len(got) != 0 {
+			t.Errorf("deleted %v", got)
+		}
+		for _, c := range f.visibility() {
+			if c.seconds != 30 {
+				t.Errorf("given back: %+v", c)
+			}
 		}
 	})
 }
+
+var errAway = errors.New("api server is away")

@@ -10,64 +10,63 @@ import (
 )
 
 const (
-	// Messages in work are looked at every keepEvery, and hidden for another
+	// Messages in flight are looked at every prolongEvery, and hidden for another
 	// hiddenFor when half of it has gone: that leaves two more attempts before
 	// another consumer would get them.
-	keepEvery   = 5 * time.Second
-	keepAtLeast = hiddenFor / 2
+	prolongEvery = 5 * time.Second
+	prolongAt    = hiddenFor / 2
 )
 
-// A keeper knows the messages in work, and until when each is hidden from other
-// consumers.
-type keeper struct {
+// inFlight are the messages in work, with until when each is hidden from other consumers.
+type inFlight struct {
 	mu       sync.Mutex
 	messages map[*message]struct{}
 }
 
-func newKeeper() *keeper { return &keeper{messages: make(map[*message]struct{})} }
+func newInFlight() *inFlight { return &inFlight{messages: make(map[*message]struct{})} }
 
-func (k *keeper) add(m *message) {
+func (f *inFlight) add(m *message) {
 	if m.handle == "" {
-		return // SQS has given no means to keep it
+		return // SQS has given no means to hide it
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.messages[m] = struct{}{}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.messages[m] = struct{}{}
 }
 
-// remove ends the keeping of m; nobody else writes hiddenUntil after it.
-func (k *keeper) remove(m *message) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.messages, m)
+// remove lets go of m; nobody else writes hiddenUntil after it.
+func (f *inFlight) remove(m *message) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.messages, m)
 }
 
 // due returns the messages that would be visible again too soon.
-func (k *keeper) due(now time.Time) []*message {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (f *inFlight) due(now time.Time) []*message {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	var due []*message
-	for m := range k.messages {
-		if m.hiddenUntil.Sub(now) <= keepAtLeast {
+	for m := range f.messages {
+		if m.hiddenUntil.Sub(now) <= prolongAt {
 			due = append(due, m)
 		}
 	}
 	return due
 }
 
-// prolonged notes that m is hidden until t, unless its work has ended meanwhile.
-func (k *keeper) prolonged(m *message, t time.Time) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if _, kept := k.messages[m]; kept {
+// hidden notes that m is hidden until t, unless its work has ended meanwhile.
+func (f *inFlight) hidden(m *message, t time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, still := f.messages[m]; still {
 		m.hiddenUntil = t
 	}
 }
 
-// keepHidden prolongs the invisibility of messages in work until ctx is canceled.
+// keepHidden hides messages in work for longer until ctx is canceled.
 // The work itself is bounded by maxWork, and so is this.
 func (c *Consumer) keepHidden(ctx context.Context) {
-	tick := time.NewTicker(keepEvery)
+	tick := time.NewTicker(prolongEvery)
 	defer tick.Stop()
 	for {
 		select {
@@ -77,7 +76,7 @@ func (c *Consumer) keepHidden(ctx context.Context) {
 		}
 		var calls errgroup.Group
 		calls.SetLimit(maxBatchCalls)
-		for some := range slices.Chunk(c.keeper.due(time.Now()), batchSize) {
+		for some := range slices.Chunk(c.inFlight.due(time.Now()), batchSize) {
 			calls.Go(func() error {
 				c.prolong(ctx, some)
 				return nil
@@ -96,11 +95,11 @@ func (c *Consumer) prolong(ctx context.Context, messages []*message) {
 	for i, err := range c.hideBatch(ctx, entries) {
 		switch {
 		case err == nil:
-			c.keeper.prolonged(messages[i], until)
+			c.inFlight.hidden(messages[i], until)
 		case final(err):
 			// The delivery is not ours any more. The notice is still worth accepting; the
 			// message comes back as a duplicate, unless the queue has dropped it.
-			c.keeper.remove(messages[i])
+			c.inFlight.remove(messages[i])
 		}
 	}
 }

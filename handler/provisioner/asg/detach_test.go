@@ -2,6 +2,7 @@ package asg
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,46 +11,6 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
-
-// What an instance is in its group decides what is answered, and that it is detached.
-func TestLifecycleStates(t *testing.T) {
-	for state, want := range map[string]struct {
-		answer  string
-		detach  bool
-		because string
-	}{
-		"InService":           {answer: provisioner.StateLaunched, detach: true},
-		"Detaching":           {answer: provisioner.StateLaunched},
-		"Detached":            {answer: provisioner.StateLaunched},
-		"Terminating":         {answer: provisioner.StateLaunched},
-		"Terminating:Wait":    {answer: provisioner.StateLaunched},
-		"Terminating:Proceed": {answer: provisioner.StateLaunched},
-		"Terminated":          {answer: provisioner.StateLaunched},
-		"Standby":             {answer: provisioner.StateUnsupported, because: "the instance is Standby in Auto Scaling group workers"},
-		"EnteringStandby":     {answer: provisioner.StateUnsupported, because: "EnteringStandby"},
-		"Pending:Wait":        {answer: provisioner.StateUnsupported, because: "Pending:Wait"},
-		"Warmed:Stopped":      {answer: provisioner.StateUnsupported, because: "Warmed:Stopped"},
-		"":                    {answer: provisioner.StateUnsupported, because: reasonNoGroup},
-	} {
-		t.Run(state, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				k := start(t, newCloud())
-				if state != "" {
-					k.put("workers", state, id(1))
-				}
-				k.interrupt(k.node(id(1)), nil)
-				time.Sleep(settled)
-				got := k.answer("node-" + id(1))
-				if got.State != want.answer || !strings.Contains(got.Reason, want.because) {
-					t.Errorf("got %+v, want %+v", got, want)
-				}
-				if n := len(k.of(detachInstances)); (n == 1) != want.detach || n > 1 {
-					t.Errorf("%d calls to detach", n)
-				}
-			})
-		})
-	}
-}
 
 func TestNothingIsDetachedBeforeTheRecordSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -183,6 +144,88 @@ func TestGroupThatLaunchesNothingIsLeftAlone(t *testing.T) {
 		}
 		if n := len(k.of(detachInstances)); n != 0 {
 			t.Errorf("%d calls to detach", n)
+		}
+	})
+}
+
+// A group that cannot let instances go for minutes does not hold up those of others.
+func TestOneBusyGroupDoesNotHoldUpTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		k.fail = func(a string, ids []string) error {
+			if a == detachInstances && slices.Contains(ids, id(1)) {
+				return apiError("ResourceContention")
+			}
+			return nil
+		}
+		k.put("busy", "InService", id(1))
+		k.interrupt(k.node(id(1)), nil)
+		for i := range 10 {
+			time.Sleep(7 * time.Second)
+			k.put("workers", "InService", id(2+i))
+			k.interrupt(k.node(id(2+i)), nil)
+			time.Sleep(4 * longestPause)
+			if got := k.answer("node-" + id(2+i)); got.State != provisioner.StateLaunched {
+				t.Errorf("node %d: %+v after %s", i, got, 4*longestPause)
+			}
+		}
+	})
+}
+
+func TestOneBadInstanceDoesNotHoldUpTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		bad := id(7)
+		k.fail = func(a string, ids []string) error {
+			if a == detachInstances && slices.Contains(ids, bad) {
+				return apiError("ValidationError")
+			}
+			return nil
+		}
+		for i := range 20 {
+			k.put("workers", "InService", id(i))
+			k.interrupt(k.node(id(i)), nil)
+		}
+		time.Sleep(settled)
+		for i := range 20 {
+			want := provisioner.StateLaunched
+			if id(i) == bad {
+				want = provisioner.StateFailed
+			}
+			if got := k.answer("node-" + id(i)); got.State != want || got.Name == "" {
+				t.Errorf("node %d: %+v, want %s", i, got, want)
+			}
+		}
+		if got := k.answer("node-" + bad).Reason; got != "the service says ValidationError" {
+			t.Errorf("reason %q", got)
+		}
+		if n := len(k.of(detachInstances)); n > 11 {
+			t.Errorf("%d calls to find one of 20", n)
+		}
+	})
+}
+
+func TestGroupThatRefusesAllIsNotAskedForEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		k.fail = func(a string, _ []string) error {
+			if a == detachInstances {
+				return apiError("ValidationError")
+			}
+			return nil
+		}
+		for i := range 100 {
+			k.put("workers", "InService", id(i))
+			k.interrupt(k.node(id(i)), nil)
+		}
+		time.Sleep(settled)
+		for i := range 100 {
+			if got := k.answer("node-" + id(i)); got.State != provisioner.StateFailed {
+				t.Fatalf("got %+v", got)
+			}
+		}
+		if n := len(k.of(detachInstances)); n > 50 {
+			t.Errorf("%d calls for 100 nodes", n)
 		}
 	})
 }

@@ -34,7 +34,7 @@ const (
 // zone as text, so that no other zone is taken for it. Some senders write RFC 3339.
 var healthTime = []string{"Mon, 2 Jan 2006 15:04:05 GMT", time.RFC3339}
 
-// parseHealthEvent reads an "AWS Health Event": one message about many instances, of
+// parseScheduledEvent reads an "AWS Health Event": one message about many instances, of
 // which each has a notice, and each at most one. The pages of a large event are messages
 // of their own, with the same ARN: nothing has to be put together.
 //
@@ -42,7 +42,7 @@ var healthTime = []string{"Mon, 2 Jan 2006 15:04:05 GMT", time.RFC3339}
 // words in brackets by which EC2 begins that of an event which will not, or not again,
 // take place.
 // https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html
-func parseHealthEvent(e envelope, received time.Time) ([]interruption.Notice, error) {
+func parseScheduledEvent(e envelope, received time.Time) ([]interruption.Notice, error) {
 	detail, err := e.detailFields()
 	if err != nil {
 		return nil, err
