@@ -12,14 +12,13 @@ import (
 )
 
 const (
-	// spotLead is how long ahead EC2 announces an interruption. The announcement does
-	// not say when it was made, so this is how that is estimated.
+	// spotLead is how long ahead EC2 announces an interruption. The announcement does not
+	// say when it was made; this estimates it.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 	spotLead = 2 * time.Minute
 
-	// A time further away than these is not EC2's, or our clock is not right; either
-	// way nothing can be planned with it. A spot instance does stay long after it was
-	// recommended for rebalancing.
+	// A time further away than these is not EC2's, or our clock is wrong. Either way it is
+	// of no use. A spot instance can live long after a rebalance recommendation.
 	maxAhead         = time.Hour
 	maxSpotPast      = 24 * time.Hour
 	maxRebalancePast = 365 * 24 * time.Hour
@@ -28,9 +27,8 @@ const (
 // parseInstanceAction reads spot/instance-action:
 // {"action":"terminate","time":"2026-01-01T00:02:00Z"}.
 //
-// An action that EC2 does not document is reported, but taken for a termination:
-// whatever it is, it comes at that time, and pods that were moved for nothing cost
-// less than pods that were not moved.
+// An action that EC2 does not document is reported, but counts as a termination: whatever it
+// is, it comes at that time. Moving pods for nothing costs less than losing them.
 func parseInstanceAction(body []byte, received time.Time) (announcement, error) {
 	var doc struct {
 		Action *string `json:"action"`

@@ -75,7 +75,7 @@ func TestHungAcceptCostsOneAttempt(t *testing.T) {
 	})
 }
 
-func TestNewerNoticeTakesThePlaceOfOneThatWaits(t *testing.T) {
+func TestNewerNoticeReplacesOneThatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, a := newWire(), &fakeAccepter{}
 		accepted := make(chan interruption.Notice, 10)

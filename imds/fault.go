@@ -35,8 +35,8 @@ func fault(reason awsfault.Reason, format string, args ...any) error {
 	return &awsfault.Fault{Reason: reason, Err: fmt.Errorf(format, args...)}
 }
 
-// usable reports whether the reading is a good one all the same: it said all that matters,
-// in a way that somebody should look at.
+// usable reports whether the reading is good in spite of the error: it said all that
+// matters, in a way that somebody should look at.
 func usable(err error) bool {
 	r := awsfault.Of(err)
 	return r == reasonUnknownAction || r == reasonUnknownState
@@ -44,16 +44,16 @@ func usable(err error) bool {
 
 var errTooLarge = fmt.Errorf("answer is larger than %d bytes", maxBody)
 
-// notFound reports a 404 of the path itself. A 404 of the token request does not
-// look like one, as the SDK hides what is below its token errors.
+// notFound reports a 404 of the path itself. A 404 of the token request does not show, as
+// the SDK hides what is below its token errors.
 func notFound(err error) bool {
 	r, ok := errors.AsType[*smithyhttp.ResponseError](err)
 	return ok && r.HTTPStatusCode() == http.StatusNotFound
 }
 
-// classify names the call and finds the reason. The SDK's errors about tokens and
-// 401s do not unwrap, so what the last exchange saw on the wire comes first; a
-// client that was not made by NewClient leaves only the error.
+// classify names the call and finds the reason. The SDK's errors about tokens and 401s do
+// not unwrap, so what the last exchange saw comes first. Without an observer there is only
+// the error.
 func classify(path string, err error, last *exchange) error {
 	reason := awsfault.Other
 	switch r, ok := errors.AsType[*smithyhttp.ResponseError](err); {
@@ -86,8 +86,8 @@ func classify(path string, err error, last *exchange) error {
 	return fault(reason, "read %s: %w", path, err)
 }
 
-// statusReason differs from that of all other services: here the token is what is not
-// valid, and who forbids is the instance's owner.
+// statusReason differs from what a status means elsewhere at AWS: a 401 is about the token,
+// and with a 403 the instance's owner has switched the service off.
 func statusReason(status int) awsfault.Reason {
 	switch {
 	case status == http.StatusUnauthorized:

@@ -2,9 +2,9 @@ package imds
 
 import "time"
 
-// maxMissing is in how many readings in a row an event has to be in neither list to count
-// as withdrawn: five minutes, as a node that is cordoned that much longer costs less than
-// one that is not drained because of a slip.
+// maxMissing is how many readings in a row an event has to be missing from both lists to
+// count as withdrawn. That takes five minutes: a node that stays cordoned for so long costs
+// less than one that is not drained because of a slip.
 const maxMissing = 10
 
 // maxFollowed is how many announced events are followed; there is one or two.
@@ -18,12 +18,11 @@ const maxFollowed = 2 * maxEvents
 //	                                 │      in neither list, ten times
 //	                                 └──────────────────────────────────►
 //
-// An event usually leaves the first list for the second as it ends. The first one has the
-// last word: what it lists as active stands, whatever the history says. An event that is in
-// neither is not active by EC2's own account; should it be listed again, then it is
-// announced again. All events of the history are withdrawn, also
-// those that this process has not seen before: the one before it may have announced them,
-// and for others a withdrawal means nothing.
+// An event usually moves from the first list to the second as it ends. The first one
+// decides: what it lists as active stands, whatever the history says. If an event that was
+// in neither is listed again, it is announced again. All events of the history are
+// withdrawn, even those that are new to this process: the one before it can have announced
+// them, and a withdrawal of others means nothing.
 //
 // It is not safe for concurrent use.
 type follower struct {
@@ -53,7 +52,7 @@ func (f *follower) scheduled(r reading) ([]announcement, error) {
 		}
 		f.active[e.id] = true
 		if !e.notAfter.IsZero() && e.notAfter.Before(r.at) {
-			continue // EC2 has yet to say how it went
+			continue // EC2 has yet to say what became of it
 		}
 		if len(f.open) < maxFollowed {
 			f.open[e.id] = &openEvent{event: e}
@@ -62,7 +61,7 @@ func (f *follower) scheduled(r reading) ([]announcement, error) {
 	}
 	said = append(said, f.withdrawOver(events, r.at)...)
 	if err != nil && !usable(err) {
-		return said, err // what is missing may be what could not be read
+		return said, err // what is missing can be what could not be read
 	}
 	return append(said, f.withdrawMissing(r.at)...), err
 }

@@ -17,24 +17,23 @@ import (
 )
 
 const (
-	// defaultInterval is shorter than the 5 s that AWS advises: three seconds of 120
-	// are worth two small requests, and the limit is 1024 packets a second.
+	// defaultInterval is shorter than the 5 s that AWS advises. Three seconds of 120 are
+	// worth some small requests, and the service allows 1024 packets a second.
 	defaultInterval = 2 * time.Second
 
-	// intervalJitter spreads the DaemonSet's pods, and keeps one poller from beating
-	// in time with other agents of its node.
+	// intervalJitter keeps a poller out of step with other agents on its node.
 	intervalJitter = 0.1
 
 	// callTimeout bounds one reading, with the token request that it may need first.
 	// The service answers within milliseconds or not at all.
 	callTimeout = 2 * time.Second
 
-	// Between failed readings: exponential, to a ceiling that jitter does not pass.
+	// Between failed readings: exponential, up to a limit that includes the jitter.
 	firstBackoff  = 500 * time.Millisecond
 	maxBackoff    = 10 * time.Second
 	backoffJitter = 0.25
 
-	// maxBody is far more than any metadata value that is read here.
+	// maxBody is far more than any value that is read here has.
 	maxBody = 64 << 10
 )
 
@@ -60,8 +59,8 @@ type Options struct {
 	// NodeName is the Node that this instance is; it is copied into every notice.
 	NodeName string
 
-	// Kinds are those that are watched, of what Kinds lists; none means all. The paths of
-	// the others are never asked for.
+	// Kinds are those to watch, of what Kinds lists; none means all. The paths of the others
+	// are never asked for.
 	Kinds []interruption.Kind
 
 	// Interval is the time from one poll to the next, give or take a tenth; zero
@@ -109,8 +108,8 @@ func New(o Options) *Poller {
 	return p
 }
 
-// Run polls until ctx is canceled, and then returns nil: no fault of the metadata
-// service or of the Accepter ends it earlier.
+// Run polls until ctx is canceled, and then returns nil. No fault of the metadata service or
+// of the Accepter ends it earlier.
 func (p *Poller) Run(ctx context.Context) error {
 	instance, ok := p.readInstanceID(ctx)
 	if !ok {
@@ -128,7 +127,7 @@ func (p *Poller) Run(ctx context.Context) error {
 	for {
 		for _, w := range p.watches {
 			p.pollDue(ctx, w, instance)
-			// However many of the lesser paths hang, the most urgent one waits for one of them.
+			// However many paths hang, the most urgent one waits for no more than one of them.
 			p.pollDue(ctx, p.watches[0], instance)
 		}
 		if ctx.Err() != nil {
@@ -186,8 +185,8 @@ func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
 	w.succeed(began, p.interval)
 }
 
-// tellOdd counts and logs what is announced in an unknown way once, however long it is
-// announced: nothing fails.
+// tellOdd counts and logs an announcement that is unknown in part, once for as long as it
+// stands.
 func (p *Poller) tellOdd(w *watch, err error) {
 	if w.odd == err.Error() {
 		return
@@ -229,8 +228,8 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 func (p *Poller) read(ctx context.Context, path string) (body []byte, found bool, err error) {
 	body, found, err = p.readOnce(ctx, path)
 	if awsfault.Of(err) == reasonUnauthorized {
-		// The SDK drops its token on a 401 and leaves the second try to a retryer,
-		// which it does not have here: ask again at once, with a new token.
+		// The SDK drops its token on a 401 and leaves the second attempt to its retryer, of
+		// which there is none here. Ask again at once, with a new token.
 		p.metrics.errors(reasonUnauthorized).Inc()
 		body, found, err = p.readOnce(ctx, path)
 	}
@@ -280,7 +279,7 @@ func newBackoff() *backoff.ExponentialBackOff {
 	}
 }
 
-// bounded keeps jitter from passing the ceiling that the package promises.
+// bounded keeps jitter within the limit that the package promises.
 func bounded(d time.Duration) time.Duration { return min(d, maxBackoff) }
 
 func jittered(d time.Duration) time.Duration {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// eventTime is how EC2 writes the dates of scheduled events, unlike all its others.
+	// eventTime is how EC2 writes the dates of scheduled events, unlike all its other dates.
 	eventTime = "2 Jan 2006 15:04:05 GMT"
 
-	// maxEvents is how many events of one list are looked at. EC2 has one or two for an
-	// instance, and forgets those that are over after a week.
+	// maxEvents is how many events of one list are read. EC2 has one or two for an instance,
+	// and forgets those that are over after a week.
 	maxEvents = 32
 
-	// maxEventAway is far more than the weeks ahead of which EC2 tells.
+	// maxEventAway is far more than the few weeks that EC2 plans ahead.
 	maxEventAway = 365 * 24 * time.Hour
 )
 
@@ -54,9 +54,9 @@ type event struct {
 //	[{"NotBefore":"21 Jan 2026 09:00:43 GMT","Code":"system-reboot","Description":"scheduled reboot",
 //	  "EventId":"instance-event-0d59937288b749b32","NotAfter":"21 Jan 2026 09:17:23 GMT","State":"active"}]
 //
-// The events that can be read are returned also with an error, which is about the others,
-// or usable: a code that EC2 does not document is taken for maintenance, and a state for
-// active. Of several errors one that is not usable is returned.
+// The events that can be read are returned even with an error. It is about the others, or
+// usable: an undocumented code counts as maintenance, an undocumented state as active. Of
+// several errors, one that is not usable is returned.
 func parseEvents(body []byte, now time.Time) ([]event, error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return nil, nil
@@ -101,7 +101,7 @@ func parseEvent(entry []byte, now time.Time) (event, error) {
 	if e.notBefore, err = parseEventTime(doc.NotBefore, now); err != nil && !e.over {
 		return malformed("%s: NotBefore: %w", e.id, err)
 	}
-	// Not every event has an end, and it matters little: one that cannot be read is none.
+	// Not every event has an end, and it matters little: one that cannot be read is ignored.
 	e.notAfter, _ = parseEventTime(doc.NotAfter, now)
 
 	var known bool
@@ -142,7 +142,7 @@ func parseEventTime(text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// worse is the error of which one has to be told.
+// worse is the error that matters more.
 func worse(a, b error) error {
 	if a == nil || usable(a) && b != nil && !usable(b) {
 		return b
@@ -154,8 +154,8 @@ func worse(a, b error) error {
 func (e event) announcement(now time.Time) announcement {
 	return announcement{name: e.id, word: e.action + " at " + e.notBefore.Format(time.RFC3339), notice: interruption.Notice{
 		Action: e.action,
-		// Unknown, but before it begins: a process that is started by the very reboot has no
-		// other interruption before it.
+		// EC2 does not say, but it was before the event begins. For a process that the reboot
+		// itself starts, now would be after it.
 		Noticed:  earlier(now, e.notBefore),
 		Received: now,
 		Deadline: e.notBefore,

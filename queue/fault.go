@@ -41,7 +41,7 @@ func classify(call, permission, queue string, err error) error {
 		f.Err = fmt.Errorf("%s: no valid credentials: %w", where, err)
 	case awsfault.NoQueue:
 		f.Err = fmt.Errorf("%s: it does not exist in this region and account: %w", where, err)
-	case awsfault.Refused: // of what is the same in every call, so that nothing is known
+	case awsfault.Refused: // our own calls do not vary: it is not known what is wrong
 		f.Reason = awsfault.Other
 		fallthrough
 	default:

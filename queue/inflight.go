@@ -17,7 +17,7 @@ const (
 	prolongAt    = hiddenFor / 2
 )
 
-// inFlight are the messages in work, with until when each is hidden from other consumers.
+// inFlight holds the messages in work, and until when each is hidden from other consumers.
 type inFlight struct {
 	mu       sync.Mutex
 	messages map[*message]struct{}

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// lookAgain is how long a message about an unknown instance is given back for: a
-	// node that is being registered appears within seconds.
+	// lookAgain is for how long a message about an unknown instance is given back. A Node
+	// that is being registered appears within seconds.
 	lookAgain = 5 * time.Second
 
 	// maxPreview is how much of a message that cannot be read is logged, in bytes.
@@ -47,7 +47,7 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	case err != nil && ctx.Err() != nil:
 		c.hide(acts, m, 0)
 	case errors.Is(err, interruption.ErrNotYet) && c.dryRun:
-		// It comes back, and is asked about again.
+		// It comes back, and is tried again.
 	case err != nil:
 		c.log.Error().Err(err).Str("message_id", m.id).Msg("gave up on message, left to the queue")
 		c.count(m, outcomeFailed)
@@ -59,15 +59,15 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	}
 }
 
-// ignore ends a message that was understood and announces nothing to act on.
+// ignore ends a message that was understood and needs no action.
 func (c *Consumer) ignore(acts context.Context, m *message) {
 	c.delete(acts, m)
 	c.count(m, outcomeIgnored)
 }
 
-// worthAnotherLook reports whether a message about an unknown instance is to be
-// received once more. The receive count may be missing: what was given back by this
-// process already is remembered, so it does not go round for ever.
+// worthAnotherLook reports whether a message about an unknown instance should be received
+// once more. The receive count can be missing, so the process also remembers what it gave
+// back: no message goes round for ever.
 func (c *Consumer) worthAnotherLook(acts context.Context, m *message) bool {
 	return m.receiveCount < 2 && !c.redrive.wait(acts).lastReceive(m.receiveCount) && c.retried.add(m.id)
 }
@@ -83,8 +83,8 @@ func (c *Consumer) reject(acts context.Context, m *message, err error, preview s
 	}
 }
 
-// tellRejection logs and counts what is wrong with a message, unless it was left before
-// and has come back; it reports whether it has.
+// tellRejection logs and counts what is wrong with a message, and reports whether it did:
+// a message that comes back is not counted again.
 func (c *Consumer) tellRejection(m *message, err error, preview, text string) bool {
 	if !c.unreadable.add(m.id) {
 		return false
@@ -95,8 +95,8 @@ func (c *Consumer) tellRejection(m *message, err error, preview, text string) bo
 	return true
 }
 
-// delete removes a message from the queue. What cannot be deleted before it is
-// visible again comes back, and is a duplicate then.
+// delete removes a message from the queue. One that cannot be deleted before it is visible
+// again comes back as a duplicate.
 func (c *Consumer) delete(acts context.Context, m *message) {
 	if c.dryRun || m.handle == "" {
 		return
@@ -104,8 +104,8 @@ func (c *Consumer) delete(acts context.Context, m *message) {
 	c.deleter.do(acts, batchEntry{handle: m.handle}, m.hiddenUntil)
 }
 
-// hide makes a message visible to all again after d. Where that fails it becomes
-// visible by itself, a little later.
+// hide makes a message visible to all again after d. If that fails, it becomes visible by
+// itself a little later.
 func (c *Consumer) hide(acts context.Context, m *message, d time.Duration) {
 	if c.dryRun || m.handle == "" {
 		return
@@ -120,7 +120,7 @@ func (c *Consumer) count(m *message, o outcome) {
 		return
 	}
 	c.metrics.messages(o).Inc()
-	if len(m.notices) > 0 && m.notices[0].Kind != interruption.ScheduledEvent { // of which EC2 tells again for days
+	if len(m.notices) > 0 && m.notices[0].Kind != interruption.ScheduledEvent { // EC2 repeats it for days
 		c.metrics.age.Observe(max(0, m.received.Sub(m.notices[0].Noticed)).Seconds())
 	}
 }

@@ -19,16 +19,16 @@ const (
 	batchSize = 10
 	longPoll  = 20 * time.Second
 
-	// firstPoll is how long each receiver's first call waits: whether the queue can be
-	// read is known, and the process ready, after a second instead of a long poll.
+	// firstPoll is how long each receiver's first call waits. It shows whether the queue can
+	// be read, and makes the process ready after a second instead of a long poll.
 	firstPoll = time.Second
 
-	// hiddenFor is how long a received message stays hidden from others. It is short,
-	// as it is also how long a message of a crashed process waits for the next one,
-	// and it is prolonged while the message is in work.
+	// hiddenFor is how long a received message stays hidden from others. It is short, because
+	// a message of a crashed process waits as long for the next one. While the message is
+	// in work it is prolonged.
 	hiddenFor = 30 * time.Second
 
-	// receiveTimeout lets a connection that hangs cost one long poll and a bit.
+	// receiveTimeout makes a connection that hangs cost one long poll and a bit.
 	receiveTimeout = longPoll + 10*time.Second
 
 	// callTimeout is for all other calls, which SQS answers within milliseconds.
@@ -38,16 +38,15 @@ const (
 	firstReceiveBackoff = 500 * time.Millisecond
 	maxReceiveBackoff   = 16 * time.Second
 
-	// maxSent is the year 5138: what is beyond has no text in a log.
+	// maxSent is in the year 5138. RFC 3339 cannot write times far beyond that.
 	maxSent = 1e14
 
-	// emptyPause keeps a service that does not wait for messages, against what was
-	// asked of it, from making the receiver spin.
+	// emptyPause keeps the receiver from spinning where the service ignores WaitTimeSeconds.
 	emptyPause = time.Second
 )
 
-// withoutRetries leaves the SDK's retries out of a call: they would hide a fault for
-// up to a minute from log and readiness, and this package has its own.
+// withoutRetries makes a call without the SDK's retries: they would hide a fault from log
+// and readiness for up to a minute, and this package has its own.
 func withoutRetries(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }
 
 // receive is one receiver: it starts every message that it gets, until ctx is
@@ -114,7 +113,7 @@ func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]type
 	if err != nil {
 		return nil, classify("receive from", "sqs:ReceiveMessage", c.queue, err)
 	}
-	if len(out.Messages) > batchSize { // there is room for no more; the rest comes again
+	if len(out.Messages) > batchSize { // there is no room for more; the rest comes again
 		return out.Messages[:batchSize], nil
 	}
 	return out.Messages, nil
@@ -139,7 +138,7 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 	}
 	msg.notices = notices
 	room, takes := c.room, int64(1+len(notices)/noticesPerRoom)
-	more := takes - 1 // than the receiver has taken for it
+	more := takes - 1 // the receiver has taken one for it
 	if launching(notices) {
 		room, more = c.launchRoom, takes
 	}
@@ -173,8 +172,8 @@ func launching(notices []interruption.Notice) bool {
 	return len(notices) > 0 && notices[0].Hook != nil && notices[0].Hook.Launching
 }
 
-// receiveCount is how often the message was received, this time included. What SQS
-// leaves out, or says nonsense about, is taken for the first time.
+// receiveCount is how often the message was received, this time included. Where SQS does
+// not say, or says nonsense, it is 1.
 func receiveCount(m types.Message) int {
 	n, err := strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)])
 	if err != nil || n < 1 {

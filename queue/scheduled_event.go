@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// What a Health event has to be to announce something for instances; the rule lets
-	// no other through.
+	// A Health event that announces something for instances has these. The rule lets no
+	// other through.
 	healthService  = "EC2"
 	healthCategory = "scheduledChange"
 
-	// maxEntities is more than fit into the 256 KB that EventBridge lets a message have:
-	// Health spreads a larger event over several messages.
+	// maxEntities is more than fit into the 256 KB of EventBridge's messages. Health spreads
+	// a larger event over several messages.
 	// https://docs.aws.amazon.com/health/latest/ug/pagnation-of-health-events.html
 	maxEntities = 8192
 
-	// maxEventARN is how much of an event's ARN is kept in the record on each Node. They
-	// are about 170 bytes long, and may be 1600.
+	// maxEventARN is the longest ARN of an event that the record on each Node keeps as it
+	// is. ARNs are about 170 bytes long, and can be 1600.
 	maxEventARN = 256
 
 	// maxWindow is how far from now a window may begin. EC2 announces one some weeks
@@ -30,17 +30,16 @@ const (
 	maxWindow = 400 * 24 * time.Hour
 )
 
-// healthTime is the form of a Health event's times: one digit or two for the day, and the
-// zone as text, so that no other zone is taken for it. Some senders write RFC 3339.
+// healthTime are the forms of a Health event's times: one digit or two for the day, and the
+// zone as literal text, so no other zone passes. Some senders write RFC 3339.
 var healthTime = []string{"Mon, 2 Jan 2006 15:04:05 GMT", time.RFC3339}
 
-// parseScheduledEvent reads an "AWS Health Event": one message about many instances, of
-// which each has a notice, and each at most one. The pages of a large event are messages
-// of their own, with the same ARN: nothing has to be put together.
+// parseScheduledEvent reads an "AWS Health Event": one message about many instances, with
+// one notice for each. A large event comes in pages, which are messages of their own with
+// the same ARN; they need not be put together.
 //
-// The window's start is the deadline. The description is not relied upon but for the
-// words in brackets by which EC2 begins that of an event which will not, or not again,
-// take place.
+// The window's start is the deadline. Of the description only the word in brackets counts,
+// with which EC2 begins that of an event which is canceled or over.
 // https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html
 func parseScheduledEvent(e envelope, received time.Time) ([]interruption.Notice, error) {
 	detail, err := e.detailFields()
@@ -75,8 +74,7 @@ func parseScheduledEvent(e envelope, received time.Time) ([]interruption.Notice,
 	if n.Withdrawn, err = healthOver(detail, code); err != nil {
 		return nil, err
 	}
-	// When it would have begun tells which one it is, but to take an event back it is
-	// enough to know its name.
+	// To take an event back its name is enough.
 	n.Deadline, err = timeField(detail, "startTime", received.Add(-maxWindow), received.Add(maxWindow), healthTime...)
 	if err != nil && !n.Withdrawn {
 		return nil, err
@@ -98,8 +96,8 @@ func healthEventID(arn string) (string, error) {
 }
 
 // healthAction sorts the types of scheduled changes, such as
-// AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED. Types are added at times: what is
-// not known is taken for maintenance.
+// AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED. AWS adds types at times: an unknown one
+// counts as maintenance.
 func healthAction(code string) string {
 	switch {
 	case strings.Contains(code, "RETIREMENT"):
@@ -112,12 +110,12 @@ func healthAction(code string) string {
 	return interruption.ActionMaintenance
 }
 
-// overWords begin the description of an event that is over, in brackets, and end the
-// type of one.
+// overWords tell that an event is over: its description begins with one of them in
+// brackets, or its type ends with one.
 var overWords = []string{"canceled", "cancelled", "completed"}
 
-// healthOver reports whether the event is over for all of its instances: closed, which
-// Health says of what has taken place and of what was canceled alike.
+// healthOver reports whether the event is over for all of its instances. Health closes an
+// event that has happened and one that was canceled alike.
 func healthOver(detail map[string]json.RawMessage, code string) (bool, error) {
 	status, err := textField(detail, "statusCode")
 	if err != nil {
@@ -135,8 +133,8 @@ func healthOver(detail map[string]json.RawMessage, code string) (bool, error) {
 	return false, nil
 }
 
-// healthDescription is the description in its first language; empty where there is none
-// that can be read, as nothing depends on it.
+// healthDescription is the description in its first language; empty where none can be read,
+// as nothing depends on it.
 func healthDescription(detail map[string]json.RawMessage) string {
 	var list []struct {
 		Text string `json:"latestDescription"`
@@ -147,12 +145,13 @@ func healthDescription(detail map[string]json.RawMessage) string {
 	return list[0].Text
 }
 
-// healthNotices makes a copy of the notice for each affected instance. Entities that
-// cannot be read are left out, and are the error beside the notices of the others.
+// healthNotices makes a copy of the notice for each affected instance. It leaves out
+// entities that cannot be read, and returns the first one's error beside the notices of the
+// others.
 func healthNotices(n interruption.Notice, detail map[string]json.RawMessage) ([]interruption.Notice, error) {
 	raw, ok := detail["affectedEntities"]
 	if !ok {
-		return nil, nil // a public event, about no instance of anybody
+		return nil, nil // a public event, not about anybody's instances
 	}
 	var entities []json.RawMessage
 	if err := json.Unmarshal(raw, &entities); err != nil || entities == nil {
@@ -183,9 +182,9 @@ func healthNotices(n interruption.Notice, detail map[string]json.RawMessage) ([]
 	return notices, bad
 }
 
-// healthEntity returns the instance of an entity, and whether the event is over for it
-// alone; no instance where the entity is something else, such as a volume. It is named by
-// its id or by its ARN.
+// healthEntity returns the instance of an entity, by its id or its ARN, and whether the
+// event is over for it alone. There is no instance where the entity is something else, such
+// as a volume.
 func healthEntity(raw json.RawMessage) (instance string, over bool, err error) {
 	fields, err := parseObject(raw)
 	if err != nil {

@@ -25,19 +25,18 @@ const (
 	// message about a thousand instances takes as long as a few dozen messages.
 	acceptsAtOnce = 32
 
-	// patience is how long past its deadline a notice is still worth trying for. EC2
-	// has acted by then; what is left to say, another consumer may say.
+	// patience is how long past its deadline a notice is still tried. EC2 has acted by then.
 	patience = 5 * time.Minute
 
-	// maxWork bounds the work on a message without a deadline, or with one days
-	// ahead. SQS hides no message for more than 12 hours in all.
+	// maxWork bounds the work on a message whose deadline is days ahead, or that has none.
+	// SQS hides no message for more than 12 hours in all.
 	maxWork = 11 * time.Hour
 )
 
-// settle submits the notices until Accept has returned nil for each, and returns
-// what became of the message: the most that became of any of its notices. Each notice is
-// settled once; but where some instances of a message are known and others are not, those
-// are looked up a second time, after lookAgain: the message is not given back for them.
+// settle submits the notices until Accept has returned nil for each, and returns what
+// became of the message: the strongest verdict on any of its notices. Each notice is settled
+// once, with one exception: where only some instances of a message are known, the others
+// are looked up a second time after lookAgain, as the message is not given back for them.
 func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict, error) {
 	wait := &backoff.ExponentialBackOff{
 		InitialInterval:     firstAcceptBackoff,
@@ -103,8 +102,8 @@ type attempt struct {
 	err     error
 }
 
-// acceptAll submits notices side by side, as far as acceptsAtOnce lets it, and returns
-// what became of each.
+// acceptAll submits notices, up to acceptsAtOnce of them side by side, and returns what
+// became of each.
 func (c *Consumer) acceptAll(ctx context.Context, notices []interruption.Notice) []attempt {
 	tried := make([]attempt, len(notices))
 	var calls errgroup.Group

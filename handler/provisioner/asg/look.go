@@ -59,24 +59,23 @@ func (b *Backend) giveUp(list []*entry, err error) {
 // are not in the answer.
 func (b *Backend) describe(ctx context.Context, ids []string) (map[string]*types.AutoScalingInstanceDetails, error) {
 	members := make(map[string]*types.AutoScalingInstanceDetails, len(ids))
-	in := &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: ids}
-	for {
-		var out *autoscaling.DescribeAutoScalingInstancesOutput
-		err := b.call(ctx, "autoscaling", describeInstances, func(ctx context.Context) (err error) {
-			out, err = b.api.DescribeAutoScalingInstances(ctx, in)
-			return err
+	pages := autoscaling.NewDescribeAutoScalingInstancesPaginator(b.api, &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: ids})
+	for pages.HasMorePages() {
+		err := b.call(ctx, "autoscaling", describeInstances, func(ctx context.Context) error {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
+				return err
+			}
+			for _, member := range page.AutoScalingInstances {
+				members[aws.ToString(member.InstanceId)] = &member
+			}
+			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
-		for i := range out.AutoScalingInstances {
-			member := &out.AutoScalingInstances[i]
-			members[aws.ToString(member.InstanceId)] = member
-		}
-		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
-			return members, nil
-		}
 	}
+	return members, nil
 }
 
 // baseline is what a group was like before the first of its instances was detached.
@@ -150,23 +149,23 @@ func (b *Backend) begun() map[string]bool {
 }
 
 func (b *Backend) describeGroups(ctx context.Context, names []string, each func(types.AutoScalingGroup)) error {
-	in := &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names}
-	for {
-		var out *autoscaling.DescribeAutoScalingGroupsOutput
-		err := b.call(ctx, "autoscaling", describeGroups, func(ctx context.Context) (err error) {
-			out, err = b.api.DescribeAutoScalingGroups(ctx, in)
-			return err
+	pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(b.api, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names})
+	for pages.HasMorePages() {
+		err := b.call(ctx, "autoscaling", describeGroups, func(ctx context.Context) error {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
+				return err
+			}
+			for _, group := range page.AutoScalingGroups {
+				each(group)
+			}
+			return nil
 		})
 		if err != nil {
 			return err
 		}
-		for _, group := range out.AutoScalingGroups {
-			each(group)
-		}
-		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
-			return nil
-		}
 	}
+	return nil
 }
 
 // objection is why the group would launch nothing for an instance that leaves it, or "".
