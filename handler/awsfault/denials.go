@@ -9,8 +9,8 @@ import (
 // reported again.
 const maxDenials = 1000
 
-// Denials remembers the calls that are hopeless, so that each is reported once and need not
-// be made for every node. The zero value is ready, and safe for concurrent use.
+// Denials remembers hopeless calls: each is reported once, and need not be made for every
+// node. The zero value is ready, and safe for concurrent use.
 type Denials struct {
 	mu   sync.Mutex
 	seen map[string]denial // by call
@@ -41,11 +41,11 @@ func (d *Denials) Note(call string, err error) (reason string, news bool) {
 	return reason, !again
 }
 
-// Standing is the reason why a call was hopeless not longer than that ago, or "".
-func (d *Denials) Standing(call string, ago time.Duration) string {
+// Standing is the reason why a call is hopeless, if it was noted less than age ago; else "".
+func (d *Denials) Standing(call string, age time.Duration) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if s := d.seen[call]; time.Since(s.at) < ago {
+	if s := d.seen[call]; time.Since(s.at) < age {
 		return s.reason
 	}
 	return ""

@@ -1,6 +1,6 @@
-// Package awsfault says what a failed call to AWS means: why it failed, whether it is of any
-// use to try again, and whether that is news. All clients of AWS share it, so that the same
-// answer means the same everywhere.
+// Package awsfault says what a failed call to AWS means: why it failed, whether it is any
+// use to try again, and whether that is news. Everything that calls AWS shares it, so the
+// same answer means the same everywhere.
 package awsfault
 
 import (

@@ -29,20 +29,19 @@ const (
 	// page holds them all.
 	pageSize = 1000
 
-	// callTimeout bounds one call, for which nobody waits longer than patience. Its answer
-	// is kept all the same, for those who come again.
+	// callTimeout bounds one call. Nobody waits for it longer than patience, but its answer is
+	// kept for those who come again.
 	callTimeout = 5 * time.Second
 
-	// hasFor and lacksFor are how long answers are believed. Notices of an instance come in
-	// groups, and a tag that it lacks may have been forgotten and be put right.
+	// hasFor and lacksFor are how long answers count. Notices of an instance come in groups,
+	// and somebody might add a tag that was forgotten.
 	hasFor   = 10 * time.Minute
 	lacksFor = time.Minute
 
 	// maxAnswers bounds the answers that are kept, at about 100 bytes each.
 	maxAnswers = 8192
 
-	// refusedFor is how long EC2 is not asked again after it has refused a call for want
-	// of a right.
+	// refusedFor is how long there are no calls after one that lacked the permission.
 	refusedFor = 15 * time.Second
 )
 
@@ -73,14 +72,14 @@ type batch struct {
 	ids  []string
 	has  map[string]bool
 	err  error
-	done chan struct{} // closed when has or err is there
+	done chan struct{} // closed when has or err is set
 }
 
 func newLookups(ec2 EC2, tag Tag, m *metrics) *lookups {
 	return &lookups{ec2: ec2, tag: tag, metrics: m, open: map[string]*batch{}, young: map[string]answer{}}
 }
 
-// has reports whether the instance carries the tag, as EC2 says or has said lately.
+// has reports whether the instance carries the tag, as EC2 says or said lately.
 func (l *lookups) has(ctx context.Context, id string) (bool, error) {
 	l.mu.Lock()
 	if has, ok := l.known(id); ok {
@@ -152,7 +151,7 @@ func (l *lookups) run(b *batch) {
 	}
 }
 
-// wildcards are what the value of a filter means something else by than itself.
+// wildcards escapes what has a meaning of its own in the value of a filter.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html
 var wildcards = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`)
 

@@ -60,8 +60,7 @@ func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
 	e.tell(node, corev1.EventTypeWarning, NoticeReason(r.Kind), NoticeText(r))
 }
 
-// Replacement: capacity was requested in the node's place, or it is known that
-// there will be none.
+// Replacement: capacity was requested for the node's pods, or there will be none.
 func (e *Events) Replacement(node *corev1.Node, reason string, r interruption.Replacement) {
 	switch reason {
 	case ReasonReplacementRequested:
@@ -111,8 +110,8 @@ func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
 		"annotation %s is not acted on: %v", interruption.Annotation, err)
 }
 
-// EvictionBlocked: a pod has to leave and may not, for a reason in the API server's
-// own words.
+// EvictionBlocked: a pod has to leave and cannot, for a reason in the API server's own
+// words.
 func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
 	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
 }

@@ -14,8 +14,8 @@ import (
 
 const contentTypeJSON = "application/json"
 
-// Endpoint is where webhooks go, and with which headers. Files are those of a mounted
-// Secret; they are read when they are needed, as the kubelet replaces them.
+// Endpoint is where webhooks go, and with which headers. The files are those of a mounted
+// Secret. They are read for each attempt, as the kubelet replaces them.
 type Endpoint struct {
 	URL         *url.URL
 	URLFile     string // instead of URL
@@ -51,7 +51,7 @@ func (e Endpoint) Read() (*url.URL, http.Header, error) {
 	return target, header, errors.Join(errs...)
 }
 
-// pathless is the error without the file's path, which stands before it already.
+// pathless is the error without the file's path, which the caller has named.
 func pathless(err error) error {
 	var path *os.PathError
 	if errors.As(err, &path) {
@@ -87,7 +87,7 @@ func ParseProxy(text string) (*url.URL, error) {
 var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 
 // ParseHeaders reads headers: a line `Name: value` for each, as curl takes them from a
-// file, or one JSON object of texts. Empty lines and those that begin with # say nothing.
+// file, or one JSON object of texts. Empty lines and those that begin with # are ignored.
 // Its errors name lines and headers, never values.
 func ParseHeaders(text string) (http.Header, error) {
 	header := http.Header{}

@@ -17,9 +17,8 @@ const (
 	EventOutcome = "outcome"
 )
 
-// Message is what a webhook says, and what its template is given. Fields that say
-// nothing in a case are zero, never missing, so that a template which has passed for one
-// message passes for all.
+// Message is what a webhook says, and what its template is given. A field that does not apply
+// is zero, never missing: a template that works for one message works for all.
 type Message struct {
 	Event       string // notice or outcome
 	Reason      string // as of the Kubernetes Event: SpotInterruption, Drained, ...

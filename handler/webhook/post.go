@@ -43,9 +43,8 @@ func newClient(proxy *url.URL) *http.Client {
 	}
 }
 
-// post makes one attempt. Its errors contain no part of the URL nor of a header, as both
-// are secrets. The endpoint is read again each time: a Secret that was rotated is used
-// without a restart.
+// post makes one attempt. Its errors contain no part of the URL or of a header, as both are
+// secrets. It reads the endpoint each time: a rotated Secret needs no restart.
 func (w *Sender) post(ctx context.Context, body []byte) error {
 	target, header, err := w.opts.Endpoint.Read()
 	if err != nil {
@@ -77,8 +76,8 @@ func (w *Sender) post(ctx context.Context, body []byte) error {
 	return readAnswer(resp, target, string(answer))
 }
 
-// readAnswer tells from an answer whether to try again: on 429 and 5xx, and on what says that
-// the request did not arrive in time or in whole.
+// readAnswer tells from an answer whether to try again: on 429 and 5xx, and where the request
+// did not arrive in time.
 func readAnswer(resp *http.Response, target *url.URL, answer string) error {
 	status := resp.StatusCode
 	if status >= 200 && status < 300 {
@@ -100,7 +99,7 @@ func readAnswer(resp *http.Response, target *url.URL, answer string) error {
 	return &refusedError{text}
 }
 
-// answerWord is what is told of an answer: words such as Slack's "invalid_payload" and
+// answerWord is what errors quote of an answer: words such as Slack's "invalid_payload" and
 // "no_service". Anything longer might repeat the URL or a header.
 // https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
 var answerWord = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)

@@ -60,7 +60,7 @@ func (t *Template) Render(m Message) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// samples are messages of every sort, with as much and as little in them as there can be.
+// samples are messages of every sort, some with every field and some with few.
 func samples() []Message {
 	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	deadline := at.Add(2 * time.Minute)

@@ -28,18 +28,18 @@ import (
 
 const (
 	// senders is how many webhooks are under way at the same time. Those of one node go
-	// through one sender, so that its outcome never overtakes its notice.
+	// through one sender, so its outcome never overtakes its notice.
 	senders = 4
 
 	// queued is how many webhooks wait for a sender before further ones are dropped: in
 	// all, the notices and the outcomes of 2,000 nodes.
 	queued = 1024
 
-	// giveUpAfter is how long a webhook is tried again. Half an hour later the interruption
-	// has been over for long, and people have seen it elsewhere.
+	// giveUpAfter is how long a webhook is tried. Half an hour later the interruption is long
+	// over, and people have seen it elsewhere.
 	giveUpAfter = 30 * time.Minute
 
-	// flushFor is how long what still waits is sent at the end of the process.
+	// flushFor is how long Run still sends what waits at the end of the process.
 	flushFor = 3 * time.Second
 
 	// The pauses between attempts, where the receiver names none.
@@ -56,9 +56,9 @@ const (
 
 // Options configure a Sender.
 type Options struct {
-	Endpoint Endpoint  // whom to tell; the zero value is nobody
-	Template *Template // what to say; nil is the payload that Slack understands
-	Proxy    *url.URL  // by which way; nil is what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say
+	Endpoint Endpoint  // where to send; the zero value is nowhere
+	Template *Template // of the body; nil is the payload that Slack understands
+	Proxy    *url.URL  // nil is what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say
 
 	UserAgent  string
 	Registerer prometheus.Registerer
@@ -71,10 +71,10 @@ type Options struct {
 type Sender struct {
 	opts    Options
 	client  *http.Client
-	queues  []chan *parcel // nil if there is nobody to tell
+	queues  []chan *parcel // nil without an Endpoint
 	results *prometheus.CounterVec
 
-	// Said once each time that it becomes so.
+	// Logged when they become true.
 	failing, dropping atomic.Bool
 }
 
@@ -105,8 +105,8 @@ func New(o Options) *Sender {
 	return w
 }
 
-// Run sends what the Sender is told until ctx ends, and then what still waits
-// for up to flushFor. Whoever tells should have ended before ctx does.
+// Run sends what the Sender is told until ctx ends, and then for up to flushFor what still
+// waits. All who use the Sender should have ended before ctx does.
 func (w *Sender) Run(ctx context.Context) error {
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
@@ -140,7 +140,7 @@ func (w *Sender) Noticed(node *corev1.Node, r interruption.Record) {
 	w.tell(newMessage(node, r, EventNotice, notify.NoticeReason(r.Kind), notify.NoticeText(r)))
 }
 
-// Replacement is told with the outcome.
+// Replacement is part of the outcome.
 func (w *Sender) Replacement(*corev1.Node, string, interruption.Replacement) {}
 
 // Ended: the drain is over.
@@ -181,7 +181,7 @@ func (w *Sender) tell(m Message) {
 	}
 }
 
-// deliver sends one webhook, as often as it takes.
+// deliver sends one webhook, with as many attempts as it takes.
 func (w *Sender) deliver(ctx context.Context, p *parcel) {
 	log := w.opts.Logger.With().Str("node", p.NodeName).Str("instance_id", p.InstanceID).Str("event", p.Event).Str("reason", p.Reason).Logger()
 	attempt := 0

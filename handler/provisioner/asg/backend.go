@@ -31,7 +31,7 @@ type Terminator interface {
 	TerminateInstances(ctx context.Context, in *ec2.TerminateInstancesInput, opts ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error)
 }
 
-// Nodes knows the cluster's Nodes, from memory. They are shared and not to be changed.
+// Nodes knows the cluster's Nodes, from memory. They are shared, and must not be changed.
 type Nodes interface {
 	// Get returns the Node of that name.
 	Get(name string) (*corev1.Node, bool)
@@ -47,8 +47,8 @@ type Options struct {
 	EC2         Terminator
 	Nodes       Nodes
 
-	// Notify is called with the name of an interrupted node when its replacement may
-	// have changed, so that Request is worth a call. It must not block. It may be nil.
+	// Notify is called with the name of an interrupted node when its replacement might have
+	// changed and Request is worth a call. It must not block, and can be nil.
 	Notify func(node string)
 
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
@@ -96,7 +96,7 @@ func New(opts Options) *Backend {
 // Name implements provisioner.Backend.
 func (b *Backend) Name() string { return provisioner.ASG }
 
-// Made is always false: a Node does not say which group it is of, nor that it is of one.
+// Made is always false: a Node does not say whether it is of a group.
 func (b *Backend) Made(*corev1.Node) bool { return false }
 
 // Reasons of StateUnsupported.
@@ -149,8 +149,8 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	return e.answer, nil
 }
 
-// Choose says which group Request would turn to. It makes one call, as no Run gathers
-// for it in a dry run.
+// Choose says which group Request would turn to. It makes one call itself, as nothing runs
+// Run in a dry run.
 func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	if prev := own(rec); prev != nil {
 		return *prev, nil
@@ -177,14 +177,14 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	return e.answer, nil
 }
 
-// groupEnds reports whether the instance's group is ending it: it cannot be detached any
-// more, and where the group is to become smaller it is to have no successor.
+// groupEnds reports whether the instance's group is ending it. It can no longer be detached,
+// and if the group becomes smaller there should be no successor.
 func groupEnds(rec interruption.Record) bool {
 	return rec.Kind == interruption.InstanceTerminating || len(rec.Hooks) > 0
 }
 
-// own is the replacement that the record says was asked of this backend, or nil. One
-// that is only being looked up is none yet.
+// own is the replacement that this backend was asked for, as the record says, or nil. While
+// it is only being looked up there is none.
 func own(rec interruption.Record) *interruption.Replacement {
 	if r := rec.Replacement; r != nil && r.Backend == provisioner.ASG && r.Name != "" {
 		return r
@@ -192,8 +192,8 @@ func own(rec interruption.Record) *interruption.Replacement {
 	return nil
 }
 
-// recordedGroup is the group that the record on the Node itself names, as opposed to
-// what its handler has in memory.
+// recordedGroup is the group that the record on the Node names. What the handler has in
+// memory does not count.
 func recordedGroup(node *corev1.Node) string {
 	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
 	if err != nil {
@@ -209,7 +209,7 @@ func unsupported(reason string) interruption.Replacement {
 	return interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateUnsupported, Reason: reason}
 }
 
-// awaken has Run look at what is to be asked. The caller holds mu.
+// awaken has Run look at what there is to ask. The caller holds mu.
 func (b *Backend) awaken() {
 	look, other := 0, len(b.requests)
 	for _, e := range b.entries {

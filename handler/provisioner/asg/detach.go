@@ -19,16 +19,16 @@ const (
 	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DetachInstances.html
 	detachLimit = 20
 
-	// groupsAtOnce is how many groups are asked at the same moment. Of one group only
-	// one call is under way: it would refuse a second as contention.
+	// groupsAtOnce is how many groups are called at the same time. There is one call for a
+	// group at a time: it would refuse a second as contention.
 	groupsAtOnce = 4
 
-	// strikes is how many instances that were asked for alone have to be refused in a
-	// row until that is taken to be about their group.
+	// strikes is how many instances in a row have to be refused, each asked for alone, before
+	// the group counts as the cause.
 	strikes = 3
 )
 
-// leave detaches the instances that are to leave their groups.
+// leave detaches the instances that should leave their groups.
 func (b *Backend) leave(ctx context.Context) error {
 	byGroup := map[string][]*entry{}
 	late := false
@@ -67,16 +67,16 @@ func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) e
 	return nil
 }
 
-// detachment is the way of one group's instances out of it.
+// detachment takes instances out of one group.
 type detachment struct {
 	*Backend
 	group    string
 	baseline *baseline
 }
 
-// detach takes instances out of the group with one call, or as few as it can be done
-// with. What one of them makes invalid is found by halves, after those that are not in
-// the group any more have been sorted out.
+// detach takes instances out of the group with as few calls as possible. If the call is
+// invalid, it first sorts out those that are no longer in the group, and then finds the
+// culprit by halves.
 func (d *detachment) detach(ctx context.Context, list []*entry) error {
 	if reason := d.denied(detachInstances); reason != "" {
 		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })

@@ -38,12 +38,12 @@ func (b *Backend) look(ctx context.Context) error {
 	return nil
 }
 
-// patience is how long a node waits to hear of its group, and of what that is like. It has
-// two minutes in all, and may not be of any group.
+// patience is how long a node waits for an answer about its group. It has two minutes in
+// all, and might not be in any group.
 const patience = 10 * time.Second
 
-// giveUp lets nodes go on without a replacement that have heard nothing for too long.
-// One that is known to have been about to leave its group still waits.
+// giveUp lets nodes go on without a replacement that have waited for too long. One that was
+// about to leave its group still waits.
 func (b *Backend) giveUp(list []*entry, err error) {
 	b.mu.Lock()
 	late := slices.DeleteFunc(slices.Clone(list), func(e *entry) bool {
@@ -85,13 +85,13 @@ type baseline struct {
 	// objection is why it would launch no replacement, or "".
 	objection string
 	// refused is how many instances in a row it did not let go, each asked for alone.
-	// Only who detaches uses it.
+	// Only detach uses it.
 	refused int
 }
 
-// inspect looks at groups that are new. Where that is not allowed, fails although instances
-// have waited for it for long, or a group is not found, it is taken as it is: its baseline makes
-// things better and decides nothing.
+// inspect looks at groups that are new. A baseline makes things better and decides nothing:
+// a group goes without where it is not found, where looking is not allowed, and where it
+// fails although instances have waited for long.
 func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error {
 	b.mu.Lock()
 	groups = slices.DeleteFunc(groups, func(g string) bool { return b.baselines[g] != nil })

@@ -101,7 +101,7 @@ func (b *Backend) learn(ctx context.Context, joined []*corev1.Node) error {
 	return nil
 }
 
-// givenByRecord are the instances that replace a node already, as the records say.
+// givenByRecord are the instances that already replace a node, as the records say.
 func (b *Backend) givenByRecord() map[string]bool {
 	given := map[string]bool{}
 	for _, name := range b.nodes.WithRecord() {
@@ -120,8 +120,8 @@ func (b *Backend) givenByRecord() map[string]bool {
 	return given
 }
 
-// takesPods reports whether pods can be scheduled to the node, as far as what starts
-// and ends a node has a say in it.
+// takesPods reports whether pods can be scheduled to the node, as far as its start and its
+// end are concerned.
 func takesPods(node *corev1.Node) bool {
 	if !node.DeletionTimestamp.IsZero() || node.Spec.Unschedulable {
 		return false
