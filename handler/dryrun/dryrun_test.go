@@ -1,4 +1,4 @@
-package handler
+package dryrun
 
 import (
 	"bytes"
@@ -12,10 +12,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -28,30 +32,57 @@ func (fakeChooser) Choose(context.Context, *corev1.Node, interruption.Record, pr
 	return interruption.Replacement{Backend: "karpenter", Name: "new", Pool: "fallback", State: provisioner.StateRequested}, nil
 }
 
-type dry struct {
-	*DryRun
-	nodes *fakeNodes
-	log   *bytes.Buffer
+// fakeNodes is a cluster of one node. Nothing here can write.
+type fakeNodes struct{}
+
+func (fakeNodes) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+	return &corev1.NodeList{Items: []corev1.Node{{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-a"}, Spec: corev1.NodeSpec{ProviderID: "aws:///eu-west-1a/i-a"},
+	}}}, nil
 }
 
-func newDry(t *testing.T, change func(*Options)) *dry {
+func (fakeNodes) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if o.SendInitialEvents != nil {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "", nil) // as an old server: list instead
+	}
+	return watch.NewFake(), nil
+}
+
+type dry struct {
+	*Accepter
+	log *bytes.Buffer
+}
+
+// setup is what a test sets.
+type setup struct {
+	Options
+	rules interruption.Rules
+}
+
+func newDry(t *testing.T, change func(*setup)) *dry {
 	t.Helper()
 	d := &dry{log: &bytes.Buffer{}}
-	d.nodes = newFakeNodes(&corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "node-a"}, Spec: corev1.NodeSpec{ProviderID: "aws:///eu-west-1a/i-a"},
-	})
-	h := newTestHandler(t, d.nodes, func(o *Options) {
-		o.ScheduledLead, o.Logger = 30*time.Minute, zerolog.New(d.log)
-		if change != nil {
-			change(o)
-		}
-	})
+	index := nodes.New(fakeNodes{}, "", zerolog.Nop())
+	go func() { _ = index.Run(t.Context()) }()
+	if err := index.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	survey := func(_ context.Context, _ string, in drain.Interruption) (drain.Situation, error) {
 		return drain.Situation{Interruption: in, Policy: drain.Policy{Strategy: drain.Hold}, Pods: []*corev1.Pod{{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0"}, Spec: corev1.PodSpec{NodeName: "node-a"},
 		}}}, nil
 	}
-	d.DryRun = NewDryRun(h.opts, survey, fakeChooser{})
+	o := &setup{
+		Options: Options{
+			Index: index, ReleaseNode: true, HookTimeout: 5 * time.Minute, Survey: survey, Chooser: fakeChooser{}, Logger: zerolog.New(d.log),
+		},
+		rules: interruption.Rules{Rebalance: interruption.RebalanceReplace, ScheduledLead: 30 * time.Minute},
+	}
+	if change != nil {
+		change(o)
+	}
+	o.Rules = func(*corev1.Node, bool) (interruption.Rules, error) { return o.rules, nil }
+	d.Accepter = New(o.Options)
 	return d
 }
 
@@ -76,9 +107,6 @@ func (d *dry) story(t *testing.T, n interruption.Notice) (verdict interruption.V
 		message := strings.TrimPrefix(line["message"].(string), "dry run: ")
 		told, lines[message] = append(told, message), line
 	}
-	if d.nodes.patches != 0 {
-		t.Errorf("%d patches in a dry run", d.nodes.patches)
-	}
 	return verdict, told, lines
 }
 
@@ -95,7 +123,7 @@ func TestDryRunOfEachKind(t *testing.T) {
 	whole := []string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsRelease}
 	for name, tt := range map[string]struct {
 		notice interruption.Notice
-		change func(*Options)
+		change func(*setup)
 		want   []string
 	}{
 		"spot interruption": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionTerminate, Deadline: soon}, nil, whole},
@@ -106,16 +134,16 @@ func TestDryRunOfEachKind(t *testing.T) {
 		"capacity reservation": {interruption.Notice{Kind: interruption.CapacityReservationInterruption, Action: interruption.ActionTerminate, Deadline: soon}, nil, whole},
 		"rebalance": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, nil,
 			[]string{tellsRecord, tellsWait, tellsCordon, tellsRequest, tellsPod, tellsRelease}},
-		"rebalance, cordon": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, func(o *Options) { o.Rebalance = RebalanceCordon },
+		"rebalance, cordon": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, func(o *setup) { o.rules.Rebalance = interruption.RebalanceCordon },
 			[]string{tellsRecord, tellsCordon, "would move no pod"}},
-		"rebalance, ignore": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, func(o *Options) { o.Rebalance = RebalanceIgnore },
+		"rebalance, ignore": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, func(o *setup) { o.rules.Rebalance = interruption.RebalanceIgnore },
 			[]string{"would do nothing"}},
 		"maintenance": {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionReboot, Deadline: later}, nil,
 			[]string{tellsRecord, tellsWait, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
 		"retirement": {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionRetirement, Deadline: soon}, nil, whole},
 		"hook": {interruption.Notice{Kind: interruption.InstanceTerminating, Deadline: soon, Hook: hook}, nil,
 			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsHook, tellsRelease}},
-		"hook, cordon only": {interruption.Notice{Kind: interruption.InstanceTerminating, Deadline: soon, Hook: hook}, func(o *Options) { o.CordonOnly = true },
+		"hook, cordon only": {interruption.Notice{Kind: interruption.InstanceTerminating, Deadline: soon, Hook: hook}, func(o *setup) { o.CordonOnly = true },
 			[]string{tellsRecord, tellsCordon, "would move no pod", tellsHook}},
 		"shutting down": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionShuttingDown, Deadline: time.Now()}, nil, whole},
 		"stopped": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionStopped, Deadline: time.Now()}, nil,
@@ -168,7 +196,7 @@ func TestDryRunOfWithdrawal(t *testing.T) {
 		t.Errorf("%s, %v", verdict, told)
 	}
 	if verdict, told, _ := d.story(t, n); verdict != interruption.Accepted || len(told) < 4 {
-		t.Errorf("announced anew: %s, %v", verdict, told)
+		t.Errorf("announced again: %s, %v", verdict, told)
 	}
 }
 

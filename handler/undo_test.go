@@ -185,46 +185,6 @@ func TestNoticeRemovesAnOldCancel(t *testing.T) {
 	})
 }
 
-func TestDrained(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		if h.drained("node-a") {
-			t.Error("a node without a record is drained")
-		}
-		accept(t, h, notice(interruption.SpotInterruption))
-		s.left = 0
-		for range 2 { // under way, and over
-			synctest.Wait()
-			if !h.drained("node-a") {
-				t.Error("a node that is being drained, or has just been, is taken for one that nobody drains")
-			}
-			h.opts.CordonOnly = true
-			if h.drained("node-a") {
-				t.Error("a node that is only cordoned now is taken for one that is drained")
-			}
-			h.opts.CordonOnly = false
-			if _, err := step(t, h); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(sweepAfter)
-		if h.drained("node-a") {
-			t.Error("a node that EC2 has not ended counts as drained for ever")
-		}
-		f.change(func(n *corev1.Node) {
-			rec := interruption.NewRecord(scheduled("a", 240*time.Hour, interruption.ActionReboot))
-			rec.Phase = interruption.Waiting
-			n.Annotations[interruption.Annotation] = rec.String()
-		})
-		synctest.Wait()
-		if h.drained("node-a") {
-			t.Error("a node that waits for days counts as drained")
-		}
-		if !h.drained("gone") {
-			t.Error("released pods of a node that is gone are looked after")
-		}
-	})
-}
-
 // The watch is late: the record that has just been removed is seen once more.
 func TestCallOffIsCountedOnce(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
@@ -248,8 +208,8 @@ func TestCallOffIsCountedOnce(t *testing.T) {
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
 		}
-		if counted := drains(t, h); counted["spot-interruption canceled"] != 1 || len(h.known) != 0 {
-			t.Errorf("counted %v, %d nodes remembered", counted, len(h.known))
+		if counted := drains(t, h); counted["spot-interruption canceled"] != 1 || len(h.memory.byNode) != 0 {
+			t.Errorf("counted %v, %d nodes remembered", counted, len(h.memory.byNode))
 		}
 	})
 }

@@ -12,8 +12,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-func heartbeats(every, until time.Duration) func(*Options) {
-	return func(o *Options) { o.Lifecycle.Heartbeat, o.Lifecycle.Until = every, until }
+func heartbeats(every, until time.Duration) func(*setup) {
+	return func(o *setup) { o.lifecycle.Heartbeat, o.lifecycle.Until = every, until }
 }
 
 func TestHeartbeatsAreExactAndStopAtTheDeadline(t *testing.T) {
@@ -73,9 +73,9 @@ func TestHeartbeatsAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := &script{state: provisioner.StateUnsupported, left: 3, begun: true}, newFakeNodes(testNode())
 		hooks := &fakeHooks{limits: lifecycle.LimitsOf(10 * time.Minute)}
-		options := func(o *Options) {
+		options := func(o *setup) {
 			s.options(o)
-			o.Lifecycle = HookOptions{Hooks: hooks, Timeout: 5 * time.Minute, Heartbeat: time.Minute, Until: time.Hour}
+			o.lifecycle = lifecycle.TenderOptions{Hooks: hooks, Timeout: 5 * time.Minute, Heartbeat: time.Minute, Until: time.Hour}
 		}
 		h := newTestHandler(t, f, options)
 		stop := runs(t, h)
@@ -116,21 +116,21 @@ func TestHeartbeatsAfterARestart(t *testing.T) {
 // recorded, the drain has the hook's own.
 func TestDeadlineOfAHook(t *testing.T) {
 	for name, tt := range map[string]struct {
-		change func(*Options, *fakeHooks)
+		change func(*setup, *fakeHooks)
 		want   time.Duration
 	}{
-		"not allowed to read it": {func(_ *Options, f *fakeHooks) { f.LimitsFunc = func() error { return lifecycle.ErrDenied } }, 5 * time.Minute},
-		"no such hook":           {func(_ *Options, f *fakeHooks) { f.LimitsFunc = func() error { return lifecycle.ErrGone } }, 5 * time.Minute},
-		"Auto Scaling away":      {func(_ *Options, f *fakeHooks) { f.LimitsFunc = func() error { return errors.New("away") } }, 5 * time.Minute},
-		"heartbeats not allowed": {func(o *Options, f *fakeHooks) {
+		"not allowed to read it": {func(_ *setup, f *fakeHooks) { f.LimitsFunc = func() error { return lifecycle.ErrDenied } }, 5 * time.Minute},
+		"no such hook":           {func(_ *setup, f *fakeHooks) { f.LimitsFunc = func() error { return lifecycle.ErrGone } }, 5 * time.Minute},
+		"Auto Scaling away":      {func(_ *setup, f *fakeHooks) { f.LimitsFunc = func() error { return errors.New("away") } }, 5 * time.Minute},
+		"heartbeats not allowed": {func(o *setup, f *fakeHooks) {
 			heartbeats(30*time.Second, time.Hour)(o)
 			f.HeartbeatFunc = func() error { return lifecycle.ErrDenied }
 		}, 2 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var hooks *fakeHooks
-			hookStory(t, func(o *Options) {
-				hooks = o.Lifecycle.Hooks.(*fakeHooks)
+			hookStory(t, func(o *setup) {
+				hooks = o.lifecycle.Hooks.(*fakeHooks)
 				tt.change(o, hooks)
 			}, func(t *testing.T, s *script, f *fakeNodes, _ *fakeHooks, h *Handler) {
 				n := hooked("drain")

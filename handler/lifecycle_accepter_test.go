@@ -13,34 +13,48 @@ import (
 
 func unknown(n *interruption.Notice) { n.InstanceID = "i-00000000000000bad" }
 
+// through is what settles the hooks of notices on their way to the handler.
+func through(h *Handler, hooks *fakeHooks) lifecycle.Accepter {
+	return lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: h.opts.Index, Logger: h.opts.Logger}
+}
+
+func settle(t *testing.T, h *Handler, hooks *fakeHooks, n interruption.Notice) interruption.Verdict {
+	t.Helper()
+	v, err := through(h, hooks).Accept(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
 func launch(n *interruption.Notice) { n.Hook.Launching = true }
 
 // A Node may be about to register; after that the hook needs no drain.
 func TestHookOfAnUnknownInstance(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, _ *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		n := hooked("drain", unknown)
-		if _, err := h.Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
+		if _, err := through(h, hooks).Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
 			t.Fatalf("at first: %v, want not yet", err)
 		}
-		after(registers)
+		after(10 * time.Second)
 		away := errors.New("away")
 		hooks.CompleteFunc = func() error { return away }
-		if _, err := h.Accept(t.Context(), n); !errors.Is(err, away) {
+		if _, err := through(h, hooks).Accept(t.Context(), n); !errors.Is(err, away) {
 			t.Fatalf("Auto Scaling away: %v", err)
 		}
 		for _, result := range []error{nil, lifecycle.ErrGone} {
 			hooks.CompleteFunc = func() error { return result }
-			if v := accept(t, h, n); v != interruption.Completed {
+			if v := settle(t, h, hooks, n); v != interruption.Completed {
 				t.Errorf("verdict %s", v)
 			}
 		}
 		hooks.CompleteFunc = func() error { return lifecycle.ErrDenied } // another cluster's group
-		if v := accept(t, h, n); v != interruption.Unknown {
+		if v := settle(t, h, hooks, n); v != interruption.Unknown {
 			t.Errorf("verdict %s where it is not allowed", v)
 		}
 		hooks.CompleteFunc = func() error { return away }
-		after(longestHook)
-		if v := accept(t, h, n); v != interruption.Unknown {
+		after(2 * time.Hour)
+		if v := settle(t, h, hooks, n); v != interruption.Unknown {
 			t.Errorf("verdict %s after the longest timeout of a hook", v)
 		}
 		if done := hooks.seen(); f.patches != 0 || len(done.completed) != 1 || done.unknown != done.asked {
@@ -55,11 +69,11 @@ func TestHookOfANodeThatGoesAtThisMoment(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, _ *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		f.beforePatch = func() { f.remove("node-a") }
 		n := hooked("drain")
-		if v, err := h.Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
+		if v, err := through(h, hooks).Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
 			t.Fatalf("%s, %v; want not yet", v, err)
 		}
-		after(registers)
-		if v := accept(t, h, n); v != interruption.Completed {
+		after(10 * time.Second)
+		if v := settle(t, h, hooks, n); v != interruption.Completed {
 			t.Errorf("verdict %s", v)
 		}
 	})
@@ -74,21 +88,21 @@ func TestHookOfALaunch(t *testing.T) {
 		ready(corev1.ConditionFalse)
 		n := hooked("launch", launch)
 		for _, n := range []interruption.Notice{n, hooked("launch", launch, unknown)} {
-			if _, err := h.Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
+			if _, err := through(h, hooks).Accept(t.Context(), n); !errors.Is(err, interruption.ErrNotYet) {
 				t.Fatalf("not ready: %v, want not yet", err)
 			}
 		}
 		after(time.Minute)
 		ready(corev1.ConditionTrue)
-		if v := accept(t, h, n); v != interruption.Completed || len(hooks.seen().completed) != 1 {
+		if v := settle(t, h, hooks, n); v != interruption.Completed || len(hooks.seen().completed) != 1 {
 			t.Errorf("ready: verdict %s, completed %v", v, hooks.seen().completed)
 		}
 		ready(corev1.ConditionFalse)
 		after(2 * time.Minute) // the hook's timeout
-		if v := accept(t, h, n); v != interruption.Ignored {
+		if v := settle(t, h, hooks, n); v != interruption.Ignored {
 			t.Errorf("too late: verdict %s", v)
 		}
-		if v := accept(t, h, hooked("launch", launch, unknown, func(n *interruption.Notice) {
+		if v := settle(t, h, hooks, hooked("launch", launch, unknown, func(n *interruption.Notice) {
 			n.Hook.Since = n.Hook.Since.Add(-3 * time.Minute)
 		})); v != interruption.Unknown {
 			t.Errorf("too late, no node: verdict %s", v)
@@ -107,12 +121,12 @@ func TestHooksAreInNobodysWay(t *testing.T) {
 		hooks.CompleteFunc = func() error { <-slow; return nil }
 		n := hooked("launch", launch)
 		for range 10 * acceptsAtOnce {
-			go func() { _, _ = h.Accept(t.Context(), n) }()
+			go func() { _, _ = through(h, hooks).Accept(t.Context(), n) }()
 		}
 		after(0)
 		defer after(0)
 		defer close(slow)
-		accept(t, h, notice(interruption.SpotInterruption))
+		settle(t, h, hooks, notice(interruption.SpotInterruption))
 		after(2 * yieldCheck) // of the notice itself
 		wantPhase(t, f, interruption.Draining)
 	})

@@ -43,8 +43,8 @@ func (f *fakeHooks) seen() calls {
 }
 
 var (
-	_ Hooks = (*fakeHooks)(nil)
-	_ Hooks = (*lifecycle.Client)(nil)
+	_ lifecycle.Hooks = (*fakeHooks)(nil)
+	_ lifecycle.Hooks = (*lifecycle.Client)(nil)
 )
 
 func (f *fakeHooks) Limits(context.Context, interruption.Hook) (lifecycle.Limits, error) {
@@ -99,13 +99,13 @@ func hooked(name string, change ...func(*interruption.Notice)) interruption.Noti
 }
 
 // hookStory is a drain of three pods that leave at s.left = 0, with the handler running.
-func hookStory(t *testing.T, options func(*Options), f func(t *testing.T, s *script, nodes *fakeNodes, hooks *fakeHooks, h *Handler)) {
+func hookStory(t *testing.T, options func(*setup), f func(t *testing.T, s *script, nodes *fakeNodes, hooks *fakeHooks, h *Handler)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, nodes := &script{state: provisioner.StateUnsupported, left: 3, begun: true}, newFakeNodes(testNode())
 		hooks := &fakeHooks{limits: lifecycle.LimitsOf(2 * time.Minute)}
-		h := newTestHandler(t, nodes, func(o *Options) {
+		h := newTestHandler(t, nodes, func(o *setup) {
 			s.options(o)
-			o.Lifecycle = HookOptions{Hooks: hooks, Timeout: 5 * time.Minute}
+			o.lifecycle = lifecycle.TenderOptions{Hooks: hooks, Timeout: 5 * time.Minute}
 			if options != nil {
 				options(o)
 			}
@@ -270,7 +270,7 @@ func TestHeartbeatThatFailsDelaysNoCompletion(t *testing.T) {
 		"gone": func(s *script, f *fakeNodes, h *Handler) { f.remove("node-a") },
 	} {
 		t.Run(what, func(t *testing.T) {
-			hookStory(t, func(o *Options) { o.Lifecycle.Heartbeat, o.Lifecycle.Until = 20*time.Second, time.Hour }, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+			hookStory(t, func(o *setup) { o.lifecycle.Heartbeat, o.lifecycle.Until = 20*time.Second, time.Hour }, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 				hooks.HeartbeatFunc = func() error { return lifecycle.ErrDenied }
 				accept(t, h, hooked("drain"))
 				after(25 * time.Second)
@@ -334,9 +334,9 @@ func TestHookThatHasEndedIsCompleted(t *testing.T) {
 
 // The metadata service tells of the end, and not of the hook.
 func TestEndWithoutAHook(t *testing.T) {
-	for name, hooks := range map[string]Hooks{"imds": nil, "queue": &fakeHooks{}} {
+	for name, hooks := range map[string]lifecycle.Hooks{"imds": nil, "queue": &fakeHooks{}} {
 		t.Run(name, func(t *testing.T) {
-			hookStory(t, func(o *Options) { o.Lifecycle.Hooks = hooks }, func(t *testing.T, s *script, f *fakeNodes, _ *fakeHooks, h *Handler) {
+			hookStory(t, func(o *setup) { o.lifecycle.Hooks = hooks }, func(t *testing.T, s *script, f *fakeNodes, _ *fakeHooks, h *Handler) {
 				n := notice(interruption.InstanceTerminating)
 				accept(t, h, n)
 				after(6 * time.Second)
@@ -365,7 +365,7 @@ func TestEndWithAHookALittleLater(t *testing.T) {
 
 // Nobody drains for a hook that is called off; its group waits until its timeout.
 func TestCalledOffHookIsLeft(t *testing.T) {
-	hookStory(t, func(o *Options) {
+	hookStory(t, func(o *setup) {
 		o.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
 	}, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		accept(t, h, hooked("drain"))

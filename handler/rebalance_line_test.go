@@ -1,8 +1,6 @@
 package handler
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -15,38 +13,8 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/turns"
 )
-
-func TestConcurrency(t *testing.T) {
-	for text, want := range map[string][3]int{ // of 0, 19 and 200 nodes
-		"1": {1, 1, 1}, "7": {7, 7, 7}, "10%": {1, 1, 20}, "25%": {1, 4, 50}, "100%": {1, 19, 200},
-	} {
-		c, err := ParseConcurrency(text)
-		if err != nil {
-			t.Errorf("%s: %v", text, err)
-		}
-		if got := [3]int{c.Of(0), c.Of(19), c.Of(200)}; got != want {
-			t.Errorf("%s: %v, want %v", text, got, want)
-		}
-	}
-	for _, text := range []string{"", "0", "-1", "0%", "101%", "10 %", "+5", "05", "1.5", "%", "all", "10%%"} {
-		if c, err := ParseConcurrency(text); err == nil {
-			t.Errorf("%q is taken as %v", text, c)
-		}
-	}
-}
-
-func TestPoolSelector(t *testing.T) {
-	for want, labels := range map[string]map[string]string{
-		"karpenter.sh/nodepool=a":                                                             {"karpenter.sh/nodepool": "a", "eks.amazonaws.com/nodegroup": "b"},
-		"!karpenter.sh/nodepool,eks.amazonaws.com/nodegroup=b":                                {"eks.amazonaws.com/nodegroup": "b"},
-		"!karpenter.sh/nodepool,!eks.amazonaws.com/nodegroup,!alpha.eksctl.io/nodegroup-name": nil,
-	} {
-		if got := poolOf(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: labels}}).selector(); got != want {
-			t.Errorf("%v: %s, want %s", labels, got, want)
-		}
-	}
-}
 
 // fleet is a pool of nodes that are recommended, with drains that last until they are let go.
 type fleet struct {
@@ -66,13 +34,13 @@ func fleetNode(i int, pool string) *corev1.Node {
 
 func fleetInstance(i int, pool string) string { return fmt.Sprintf("i-%s-%02d", pool, i) }
 
-func newFleet(t *testing.T, size int, change func(*Options)) *fleet {
+func newFleet(t *testing.T, size int, change func(*setup)) *fleet {
 	var list []*corev1.Node
 	for i := range size {
 		list = append(list, fleetNode(i, "a"))
 	}
 	f := &fleet{fakeNodes: newFakeNodes(list...), done: map[string]bool{}, requests: map[string]int{}}
-	f.h = newTestHandler(t, f.fakeNodes, func(o *Options) {
+	f.h = newTestHandler(t, f.fakeNodes, func(o *setup) {
 		o.RebalanceTTL = time.Hour
 		moving := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}
 		o.Drainer = &fakeDrainer{
@@ -128,7 +96,7 @@ func (f *fleet) state(t *testing.T) (waiting, underWay, over int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, n := range f.byName {
-		rec, has, err := recordOf(n)
+		rec, has, err := nodes.Record(n)
 		switch {
 		case err != nil:
 			t.Fatal(err)
@@ -162,7 +130,7 @@ func (f *fleet) want(t *testing.T, waiting, underWay, over int) {
 // two. As one is done the next begins at once, in the order of the recommendations.
 func TestRebalancesStandInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 24, func(o *Options) { o.RebalancesAtOnce = Concurrency{percent: 10} })
+		f := newFleet(t, 24, func(o *setup) { o.atOnce, _ = turns.ParseConcurrency("10%") })
 		defer f.watcher.Stop()
 		for i := range 12 {
 			f.recommend(t, i)
@@ -192,7 +160,7 @@ func TestSuccessorKeepsTheLine(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		f.want(t, 5, 1, 0)
-		f.h.line, f.h.known = newLine(), map[string]*known{}
+		f.h.opts.Turns, f.h.memory.byNode = turns.NewLine(turns.Concurrency{}, f.h.opts.Index.PoolSize), map[string]*known{}
 		f.h.fillLine()
 		for i := range 6 {
 			f.h.Enqueue(fmt.Sprintf("a-%02d", i))
@@ -250,8 +218,8 @@ func TestTurnOutlivesAFailedWrite(t *testing.T) {
 			defer f.mu.Unlock()
 			f.put(f.byName["a-00"].DeepCopy())
 		}
-		if again, err := f.h.reconcile(t.Context(), "a-00"); err != nil || again == 0 {
-			t.Fatalf("again in %s, %v", again, err)
+		if _, err := f.h.reconcile(t.Context(), "a-00"); err != nil {
+			t.Fatal(err)
 		}
 		f.h.Enqueue("a-01")
 		f.want(t, 2, 0, 0)
@@ -259,89 +227,5 @@ func TestTurnOutlivesAFailedWrite(t *testing.T) {
 		f.watcher.Modify(f.byName["a-00"].DeepCopy())
 		f.mu.Unlock()
 		f.want(t, 1, 1, 0)
-	})
-}
-
-// In imds mode each process knows its own node, and looks at the others.
-func TestTurnAmongPeers(t *testing.T) {
-	peer := func(phase interruption.Phase, after time.Duration) func(time.Time) []nodes.Peer {
-		return func(own time.Time) []nodes.Peer {
-			rec := interruption.NewRecord(interruption.Notice{Kind: interruption.RebalanceRecommendation, Received: own.Add(after)})
-			rec.Phase = phase
-			return []nodes.Peer{{Name: "node-a"}, {Name: "node-b", Record: rec.String()}}
-		}
-	}
-	none := func(time.Time) []nodes.Peer { return nil }
-	for name, tt := range map[string]struct {
-		cached, stored func(own time.Time) []nodes.Peer
-		begins         bool
-	}{
-		"alone":                {none, none, true},
-		"one under way":        {peer(interruption.Replacing, time.Second), none, false},
-		"one is over":          {peer(interruption.Released, -time.Second), peer(interruption.Released, -time.Second), true},
-		"one before it":        {peer(interruption.Waiting, -time.Second), none, false},
-		"one after it":         {peer(interruption.Waiting, time.Second), peer(interruption.Waiting, time.Second), true},
-		"same time, by name":   {peer(interruption.Waiting, 0), peer(interruption.Waiting, 0), true},
-		"nobody sees to it":    {peer(interruption.Waiting, -2*time.Hour), peer(interruption.Waiting, -2*time.Hour), true},
-		"begun behind a cache": {none, peer(interruption.Draining, time.Second), false},
-		"unreadable": {none, func(time.Time) []nodes.Peer {
-			return []nodes.Peer{{Name: "node-b", Record: "{"}}
-		}, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFakeNodes(testNode())
-				defer f.watcher.Stop()
-				n := notice(interruption.RebalanceRecommendation)
-				h := newTestHandler(t, f, func(o *Options) {
-					(&script{state: provisioner.StateReady, left: 3}).options(o)
-					o.Node, o.RebalanceTTL = "node-a", time.Hour
-					o.Peers = func(_ context.Context, _ string, fresh bool) ([]nodes.Peer, error) {
-						if fresh {
-							return tt.stored(n.Received), nil
-						}
-						return tt.cached(n.Received), nil
-					}
-				})
-				accept(t, h, n)
-				again, err := step(t, h)
-				if err != nil || again < peerSettle-time.Second || again > peerSettle+peerLookMost {
-					t.Fatalf("again in %s, %v; want to stand in line for a while first", again, err)
-				}
-				time.Sleep(again)
-				if again, err = step(t, h); err != nil {
-					t.Fatal(err)
-				}
-				if tt.begins {
-					wantPhase(t, f, interruption.Noticed)
-				} else if wantPhase(t, f, interruption.Waiting); again < peerLook || again > rebalanceLook {
-					t.Errorf("looks again in %s", again)
-				}
-			})
-		})
-	}
-}
-
-// A pool that cannot be read is an error, which is retried, and not a turn.
-func TestNoTurnWithoutPeers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeNodes(testNode())
-		defer f.watcher.Stop()
-		h := newTestHandler(t, f, func(o *Options) {
-			(&script{state: provisioner.StateReady}).options(o)
-			o.Node = "node-a"
-			o.Peers = func(context.Context, string, bool) ([]nodes.Peer, error) {
-				return nil, errors.New("API server is away")
-			}
-		})
-		accept(t, h, notice(interruption.RebalanceRecommendation))
-		if again, err := step(t, h); err != nil || again < peerSettle-time.Second { // of which some has passed
-			t.Fatalf("again in %s, %v; want to stand in line for a while first", again, err)
-		}
-		time.Sleep(time.Minute)
-		if _, err := step(t, h); err == nil {
-			t.Error("no error")
-		}
-		wantPhase(t, f, interruption.Waiting)
 	})
 }
