@@ -15,6 +15,6 @@
 //
 // A Drainer holds no state that has to survive. A new process that is asked to
 // drain the same node sees which pods are left and goes on; pods that are
-// terminating are only waited for, released pods carry a label that says so, and every
+// terminating are only waited for, surged pods carry a label that says so, and every
 // request carries the pod's UID, so that nothing is done twice.
 package drain

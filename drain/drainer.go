@@ -135,8 +135,8 @@ func (d *Drainer) budgetAllows(namespace string, selector labels.Selector, n int
 
 // deploymentAllows lets pods try that wait for their Deployment.
 func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) {
-	waits := func(releasedAlready bool) func(*task) bool {
-		return func(t *task) bool { return (t.released || t.session.isReleased(t.pod)) == releasedAlready }
+	waits := func(alreadySurged bool) func(*task) bool {
+		return func(t *task) bool { return (t.surged || t.session.isSurged(t.pod)) == alreadySurged }
 	}
 	d.queue.wake(slots, name, waits(false))
 	d.queue.wake(spare, name, waits(true))
@@ -257,7 +257,7 @@ func (d *Drainer) Finish(node string) Result {
 	return result
 }
 
-// CallOff stops a node's drain and puts its released pods back into their ReplicaSets.
+// CallOff stops a node's drain and puts its surged pods back into their ReplicaSets.
 // It returns false while something is under way still: Notify says when to call again.
 // Then the drain has ended, and the result is what had become of the pods; none is
 // counted as left. Pods that are terminating cannot be kept.
@@ -268,8 +268,8 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout) // the caller's workers are few
 	defer cancel()
-	// The watch may not have shown yet what was released a moment ago.
-	if err := d.rejoinAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
+	// The watch may not have shown yet what was surged a moment ago.
+	if err := d.putBackAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
 		return Result{}, false, err
 	}
 	result := s.result()
@@ -280,24 +280,24 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	return result, true, nil
 }
 
-// Sweep puts released pods back into their ReplicaSets whose nodes nobody drains, as
+// Sweep puts surged pods back into their ReplicaSets whose nodes nobody drains, as
 // after a drain that was called off by removing the record. The node is one, or "" for
 // all.
 func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node string) bool) error {
-	return d.rejoinAll(ctx, node, "0", func(pod *corev1.Pod) bool {
+	return d.putBackAll(ctx, node, "0", func(pod *corev1.Pod) bool {
 		if drained(pod.Spec.NodeName) {
 			return false
 		}
 		d.opts.Logger.Warn().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
-			Msg("pod was released and its node is not drained: put back into its ReplicaSet")
+			Msg("pod was surged and its node is not drained: put back into its ReplicaSet")
 		return true
 	})
 }
 
-// rejoinAll puts the released pods of a node, or of all, back that the filter picks, as they
+// putBackAll puts the surged pods of a node, or of all, back that the filter picks, as they
 // are at the resource version: "" is the latest, "0" costs the API server least.
-func (d *Drainer) rejoinAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
-	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", Released)
+func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
+	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", SurgedLabel)
 	if version != "" {
 		r = r.Param("resourceVersion", version)
 	}
@@ -306,12 +306,12 @@ func (d *Drainer) rejoinAll(ctx context.Context, node, version string, filter fu
 	}
 	list := &corev1.PodList{}
 	if err := r.Do(ctx).Into(list); err != nil {
-		return fmt.Errorf("list released pods: %w", err)
+		return fmt.Errorf("list surged pods: %w", err)
 	}
 	var errs []error
 	for i := range list.Items {
 		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
-			errs = append(errs, d.rejoin(ctx, pod))
+			errs = append(errs, d.putBack(ctx, pod))
 		}
 	}
 	return errors.Join(errs...)

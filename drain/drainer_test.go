@@ -210,11 +210,11 @@ func (s *scene) labels(name string) map[string]any {
 	return s.api.objects["/api/v1/namespaces/shop/pods/"+name]["metadata"].(object)["labels"].(object)
 }
 
-func TestSurgeFromReleaseToEviction(t *testing.T) {
+func TestSurgeFromLabelToEviction(t *testing.T) {
 	policy := Policy{Strategy: Surge, Margin: 10 * time.Second}
 	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
-		if got := s.labels("a"); got[Released] != "abc12" || got[hashLabel] != "released-abc12" {
-			s.Fatalf("labels %v, want the pod released", got)
+		if got := s.labels("a"); got[SurgedLabel] != "abc12" || got[hashLabel] != "surged-abc12" {
+			s.Fatalf("labels %v, want the pod surged", got)
 		}
 		s.until(50 * time.Second)
 		if n := s.api.count("POST", "/eviction"); n != 0 {
@@ -236,12 +236,12 @@ func TestSurgeFromReleaseToEviction(t *testing.T) {
 	})
 	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(0), func(s *scene) {
 		if n := s.api.count("PATCH", "/pods/a"); n != 0 {
-			s.Error("released, against maxSurge 0")
+			s.Error("surged, against maxSurge 0")
 		}
 	})
 }
 
-// Called off: released pods go back, and nothing is evicted any more.
+// Called off: surged pods go back, and nothing is evicted any more.
 func TestCallOff(t *testing.T) {
 	policy := Policy{Strategy: Surge, Margin: 10 * time.Second}
 	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
@@ -249,7 +249,7 @@ func TestCallOff(t *testing.T) {
 		if err != nil || !done || r.Total != 0 {
 			s.Fatalf("result %+v, done %v, %v", r, done, err)
 		}
-		if got := s.labels("a"); got[Released] != nil || got[hashLabel] != "abc12" {
+		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}
 	})
@@ -280,7 +280,7 @@ func TestCallOff(t *testing.T) {
 func TestSweep(t *testing.T) {
 	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
-		f.pod(webPod("a", readyNow, isReleasedPod))
+		f.pod(webPod("a", readyNow, isSurgedPod))
 	}, func(s *scene) {
 		drained := true
 		sweep := func() {
@@ -289,11 +289,11 @@ func TestSweep(t *testing.T) {
 				s.Fatal(err)
 			}
 		}
-		if sweep(); s.labels("a")[Released] == nil {
+		if sweep(); s.labels("a")[SurgedLabel] == nil {
 			s.Fatal("put back while its node is drained")
 		}
 		drained = false
-		if sweep(); s.labels("a")[Released] != nil || s.labels("a")[hashLabel] != "abc12" {
+		if sweep(); s.labels("a")[SurgedLabel] != nil || s.labels("a")[hashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod put back", s.labels("a"))
 		}
 	})

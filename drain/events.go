@@ -24,7 +24,7 @@ func (s *session) changed(before, after any) {
 	case !wasPod || !isPod || was.UID != is.UID:
 		s.drainer.opts.Notify(s.node)
 	case same(was, is):
-	case is.DeletionTimestamp == nil || released(was) != released(is):
+	case is.DeletionTimestamp == nil || surged(was) != surged(is):
 		s.drainer.opts.Notify(s.node)
 	case finished(is) && !finished(was):
 		s.left()

@@ -47,7 +47,7 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 			return false
 		}
 	}
-	if decision.Action == Release && t.released {
+	if decision.Action == SurgeNow && t.surged {
 		d.queue.park(t) // the node's watch has not shown it yet: then it is planned anew
 		return false
 	}
@@ -57,8 +57,8 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 	}
 	var answer answer
 	switch {
-	case decision.Action == Release:
-		answer = d.releaseNow(ctx, t, decision)
+	case decision.Action == SurgeNow:
+		answer = d.surge(ctx, t, decision)
 	case decision.Action == Evict:
 		answer = d.evict(ctx, t, decision)
 	case decision.Action == Force:
@@ -78,10 +78,10 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
 }
 
-func (d *Drainer) releaseNow(ctx context.Context, t *task, decision Decision) answer {
+func (d *Drainer) surge(ctx context.Context, t *task, decision Decision) answer {
 	request, cancel := bounded(ctx)
 	defer cancel()
-	if err := d.release(request, decision.Pod, time.Now()); err != nil {
+	if err := d.labelSurged(request, decision.Pod, time.Now()); err != nil {
 		d.surges.settle(decision.Pod)
 		answer := classify(err)
 		if answer.outcome == refused { // by admission: it is held, as any other
@@ -89,15 +89,15 @@ func (d *Drainer) releaseNow(ctx context.Context, t *task, decision Decision) an
 			if t.session.fix(t.state, answer.reason) {
 				level = zerolog.DebugLevel // said of another
 			}
-			d.log(t).WithLevel(level).Err(err).Msg("release pod; it is not surged")
+			d.log(t).WithLevel(level).Err(err).Msg("surge pod; it is held instead")
 			d.opts.Notify(t.session.node)
 			return answer
 		}
-		d.again(t, decision, answer, err, "release pod")
+		d.again(t, decision, answer, err, "surge pod")
 		return answer
 	}
-	t.released = true
-	d.log(t).Debug().Msg("pod released: its successor is made")
+	t.surged = true
+	d.log(t).Debug().Msg("pod surged: its successor is made")
 	d.park(t, decision) // until the successor is available
 	return answer{}
 }

@@ -37,8 +37,8 @@ func TestWaitingForTheReplacementCostsNothing(t *testing.T) {
 		}
 		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
 		s.pass(time.Second)
-		if s.labels("a")[Released] == nil {
-			s.Error("not released when the replacement is ready")
+		if s.labels("a")[SurgedLabel] == nil {
+			s.Error("not surged when the replacement is ready")
 		}
 	})
 }
@@ -142,9 +142,9 @@ func TestRefusedOverTheLatestStart(t *testing.T) {
 	})
 }
 
-// The answer to a release comes over the pod's latest safe start: the pod does not go on
+// The answer to a surge comes after the pod's latest safe start: the pod does not go on
 // waiting for its successor.
-func TestReleasedOverTheLatestStart(t *testing.T) {
+func TestSurgedOverTheLatestStart(t *testing.T) {
 	const latest, moment = 80 * time.Second, 100 * time.Millisecond
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
@@ -163,7 +163,7 @@ func TestReleasedOverTheLatestStart(t *testing.T) {
 }
 
 // The API server does not let the pod's labels be changed: it is held, as any other.
-func TestDeniedRelease(t *testing.T) {
+func TestDeniedSurge(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		f.answer = func(method, path string, _ map[string]any) (int, any) {
@@ -175,9 +175,9 @@ func TestDeniedRelease(t *testing.T) {
 	}, func(s *scene) {
 		s.pass(10 * time.Second)
 		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
-			s.Errorf("%d tries to release it, want one", n)
+			s.Errorf("%d tries to surge it, want one", n)
 		}
-		if d := s.now().Plan[0]; d.Action != Later || d.NoSurge != "it cannot be released: labels are fixed" {
+		if d := s.now().Plan[0]; d.Action != Later || d.NoSurge != "it cannot be surged: labels are fixed" {
 			s.Errorf("%s, not surged because %q", d.Action, d.NoSurge)
 		}
 		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
@@ -207,7 +207,7 @@ func TestOutage(t *testing.T) {
 	})
 }
 
-// A drain is called off in the moment in which a pod has been released, and the watch has
+// A drain is called off in the moment in which a pod has been surged, and the watch has
 // not shown it.
 func TestCallOffOfWhatTheWatchHasNotShown(t *testing.T) {
 	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
@@ -216,13 +216,13 @@ func TestCallOffOfWhatTheWatchHasNotShown(t *testing.T) {
 		s.api.mu.Unlock()
 		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
 		s.pass(time.Second)
-		if s.labels("a")[Released] == nil {
-			s.Fatal("not released")
+		if s.labels("a")[SurgedLabel] == nil {
+			s.Fatal("not surged")
 		}
 		if _, done, err := s.d.CallOff(s.Context(), "node-a"); err != nil || !done {
 			s.Fatalf("done %v, %v", done, err)
 		}
-		if got := s.labels("a"); got[Released] != nil || got[hashLabel] != "abc12" {
+		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}
 	})
@@ -243,8 +243,8 @@ func TestNothingIsKeptOfADrainThatHasEnded(t *testing.T) {
 		s.pass(100 * time.Millisecond)
 		s.d.Forget("node-a")
 		s.pass(5 * time.Second)
-		if s.labels("a")[Released] == nil {
-			s.Fatal("not released: nothing was under way")
+		if s.labels("a")[SurgedLabel] == nil {
+			s.Fatal("not surged: nothing was under way")
 		}
 		if n := waiting(s.d.queue); n != 0 {
 			s.Errorf("%d tasks wait of no drain", n)
@@ -294,8 +294,8 @@ func TestBlockedIsToldOnce(t *testing.T) {
 	})
 }
 
-// A pod is not released before it is known whether its budget would lose it.
-func TestNoReleaseBeforeTheBudgetsAreKnown(t *testing.T) {
+// A pod is not surged before it is known whether its budget would lose it.
+func TestNoSurgeBeforeTheBudgetsAreKnown(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
 		surgeScene(1)(f)
 		b := budget("web", 1)
@@ -310,7 +310,7 @@ func TestNoReleaseBeforeTheBudgetsAreKnown(t *testing.T) {
 	}, func(s *scene) {
 		s.until(20 * time.Second)
 		if n := s.api.count("PATCH", "/pods/a"); n != 0 {
-			s.Error("released, and its budget does not count it any more")
+			s.Error("surged, and its budget does not count it any more")
 		}
 		if d := s.now().Plan[0]; !strings.Contains(d.NoSurge, "disruption budget web") {
 			s.Errorf("not surged because %q", d.NoSurge)
@@ -332,9 +332,9 @@ func TestGranted(t *testing.T) {
 	}
 }
 
-// The node's watch shows a release later than that of the Deployment, which has room for
-// more: the pod is not released twice.
-func TestReleasedOnce(t *testing.T) {
+// The node's watch shows a surge later than that of the Deployment, which has room for
+// more: the pod is not surged twice.
+func TestSurgedOnce(t *testing.T) {
 	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(3), func(s *scene) {
 		s.api.mu.Lock()
 		s.api.silent = true
@@ -344,7 +344,7 @@ func TestReleasedOnce(t *testing.T) {
 		s.change(func(*Interruption) {}) // planned anew
 		s.pass(5 * time.Second)
 		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
-			s.Errorf("released %d times, want once", n)
+			s.Errorf("surged %d times, want once", n)
 		}
 	})
 }
@@ -353,8 +353,8 @@ func TestReleasedOnce(t *testing.T) {
 // one write of the record says both.
 func TestBegun(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
-		if s.labels("a")[Released] == nil || s.now().Begun {
-			s.Errorf("released %v, begun %v; want the one alone", s.labels("a")[Released], s.now().Begun)
+		if s.labels("a")[SurgedLabel] == nil || s.now().Begun {
+			s.Errorf("surged %v, begun %v; want the one alone", s.labels("a")[SurgedLabel], s.now().Begun)
 		}
 		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
 		if !s.now().Begun || s.api.count("POST", "/eviction") != 0 {

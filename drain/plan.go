@@ -109,12 +109,12 @@ type Situation struct {
 type Action string
 
 const (
-	Skip    Action = "skip"    // not ours to move
-	Wait    Action = "wait"    // it is terminating already
-	Later   Action = "hold"    // later: at Decision.At, or when the plan's inputs change
-	Release Action = "release" // now: have its ReplicaSet make a successor
-	Evict   Action = "evict"   // now
-	Force   Action = "delete"  // now, past its disruption budget
+	Skip     Action = "skip"   // not ours to move
+	Wait     Action = "wait"   // it is terminating already
+	Later    Action = "hold"   // later: at Decision.At, or when the plan's inputs change
+	SurgeNow Action = "surge"  // now: have its ReplicaSet make a successor
+	Evict    Action = "evict"  // now
+	Force    Action = "delete" // now, past its disruption budget
 )
 
 // Decision is the plan for one pod, with the reason for it.
@@ -183,11 +183,11 @@ type planner struct {
 	Situation
 	others bool // pods besides our own have to leave still
 
-	releasing, evicting map[types.NamespacedName]int // of each Deployment's slots and spare pods, how many this plan uses
+	surging, evicting map[types.NamespacedName]int // of each Deployment's slots and spare pods, how many this plan uses
 }
 
 func newPlanner(now time.Time, s Situation) *planner {
-	p := &planner{now: now, Situation: s, releasing: map[types.NamespacedName]int{}, evicting: map[types.NamespacedName]int{}}
+	p := &planner{now: now, Situation: s, surging: map[types.NamespacedName]int{}, evicting: map[types.NamespacedName]int{}}
 	p.others = slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return p.notOurs(pod) == "" && !p.isSelf(pod) })
 	return p
 }
@@ -204,7 +204,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	}
 	d := Decision{Pod: pod, Latest: latestStart(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
 	d.At = d.Latest
-	if at, ok := p.Starts[pod.UID]; ok && at.Before(d.Latest) && !released(pod) {
+	if at, ok := p.Starts[pod.UID]; ok && at.Before(d.Latest) && !surged(pod) {
 		d.At = at
 	}
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
@@ -230,8 +230,8 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isSelfAndNotLast,
 	isAtRiskOnly,
 	isPinned,
-	isReleased,
-	isToBeReleased,
+	isSurged,
+	isToBeSurged,
 	isHeld,
 	hasNewHome,
 }

@@ -140,12 +140,12 @@ func deref(p *int64) any {
 
 // For any situation: each pod has exactly one decision; none is held past its latest safe
 // start, nor past its wave's; a pod's grace fits before the deadline or is clamped; no more
-// pods are released or let go than their Deployment has room for; and a tighter deadline
+// pods are surged or let go than their Deployment has room for; and a tighter deadline
 // never makes a start later.
 func TestPlanProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	seenActions := map[Action]int{}
-	clamped, waves, surged := 0, 0, 0
+	clamped, waves, succeeded := 0, 0, 0
 	for range 3000 {
 		s := randomSituation(random)
 		s.Starts = Waves(Peers(now, s), s.Budgets)
@@ -160,7 +160,7 @@ func TestPlanProperties(t *testing.T) {
 		}
 
 		seen := map[types.UID]bool{}
-		releases, goes := map[types.NamespacedName]int{}, map[types.NamespacedName]int{}
+		surges, goes := map[types.NamespacedName]int{}, map[types.NamespacedName]int{}
 		for i, d := range plan {
 			if seen[d.Pod.UID] {
 				t.Fatalf("two decisions for %s", d.Pod.Name)
@@ -177,7 +177,7 @@ func TestPlanProperties(t *testing.T) {
 				waves++
 			}
 			if d.takes && d.Action == Evict {
-				surged++
+				succeeded++
 			}
 			if d.Reason == "" {
 				t.Fatalf("%s is to %s without a reason", d.Pod.Name, d.Action)
@@ -189,7 +189,7 @@ func TestPlanProperties(t *testing.T) {
 				t.Fatalf("%s starts at %s, later than its latest safe start %s", d.Pod.Name, d.At, d.Latest)
 			}
 			due := !now.Before(d.At)
-			if due && (d.Action == Later || d.Action == Release) {
+			if due && (d.Action == Later || d.Action == SurgeNow) {
 				t.Fatalf("%s: %s past its start %s", d.Pod.Name, d.Action, d.At)
 			}
 			if d.Action == Force && (now.Before(d.Latest) || !s.Refused[d.Pod.UID]) {
@@ -205,10 +205,10 @@ func TestPlanProperties(t *testing.T) {
 			if starts[d.Pod.UID].After(d.At) {
 				t.Fatalf("%s starts at %s, and at %s under a tighter deadline", d.Pod.Name, d.At, starts[d.Pod.UID])
 			}
-			if d.Action == Release {
-				releases[d.workload]++
+			if d.Action == SurgeNow {
+				surges[d.workload]++
 			}
-			if d.Action == Evict && released(d.Pod) && !due && s.Policy.Strategy != AtOnce {
+			if d.Action == Evict && surged(d.Pod) && !due && s.Policy.Strategy != AtOnce {
 				goes[d.workload]++
 			}
 		}
@@ -216,18 +216,18 @@ func TestPlanProperties(t *testing.T) {
 			t.Fatalf("%d decisions for %d pods", len(seen), len(s.Pods))
 		}
 		for name, w := range s.Workloads {
-			if releases[name] > w.Slots || (w.Selector != nil && goes[name] > w.Spare) {
-				t.Fatalf("%s: %d released of %d, %d let go of %d", name, releases[name], w.Slots, goes[name], w.Spare)
+			if surges[name] > w.Slots || (w.Selector != nil && goes[name] > w.Spare) {
+				t.Fatalf("%s: %d surged of %d, %d let go of %d", name, surges[name], w.Slots, goes[name], w.Spare)
 			}
 		}
 	}
-	for _, action := range []Action{Skip, Wait, Later, Release, Evict, Force} {
+	for _, action := range []Action{Skip, Wait, Later, SurgeNow, Evict, Force} {
 		if seenActions[action] < 100 {
 			t.Errorf("%d decisions to %s: the situations show nothing of it", seenActions[action], action)
 		}
 	}
-	if clamped < 100 || waves < 100 || surged < 100 {
-		t.Errorf("%d graces clamped, %d waves, %d successors available: the situations show nothing of them", clamped, waves, surged)
+	if clamped < 100 || waves < 100 || succeeded < 100 {
+		t.Errorf("%d graces clamped, %d waves, %d successors available: the situations show nothing of them", clamped, waves, succeeded)
 	}
 }
 
@@ -264,7 +264,7 @@ func randomSituation(random *rand.Rand) Situation {
 		case 1:
 			change = append(change, ownedBy([]string{"DaemonSet", "Job", "StatefulSet"}[random.IntN(3)]))
 		case 2, 3, 4:
-			change = append(change, isReleasedPod)
+			change = append(change, isSurgedPod)
 		case 5:
 			change = append(change, withGrace(random.Int64N(400)))
 		}
@@ -287,11 +287,11 @@ func of(app string) func(*corev1.Pod) {
 	}
 }
 
-// isReleasedPod is what the API server makes of a release.
-func isReleasedPod(p *corev1.Pod) {
+// isSurgedPod is what the API server makes of a surge.
+func isSurgedPod(p *corev1.Pod) {
 	app := p.Labels["app"]
-	p.Labels = releasedLabels(p)
-	p.Annotations[Released] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
+	p.Labels = surgedLabels(p)
+	p.Annotations[SurgedLabel] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
 	p.OwnerReferences = nil
 }
 

@@ -158,7 +158,7 @@ func lean(obj any) (any, error) {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase},
 	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, doNotDisrupt, safeToEvict, BlockedAnnotation, Released} {
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, doNotDisrupt, safeToEvict, BlockedAnnotation, SurgedLabel} {
 		if value, ok := pod.Annotations[key]; ok {
 			slim.Annotations[key] = value
 		}

@@ -22,7 +22,7 @@ type task struct {
 	asked   time.Time // when its decision was last asked for
 
 	workload types.NamespacedName // the Deployment that it may have to wait for
-	released bool                 // by this task
+	surged   bool                 // by this task
 
 	lane func() // gives back the budget's lane, which it has been given; nil where it has none
 

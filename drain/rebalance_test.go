@@ -16,7 +16,7 @@ func TestNoHurryWithoutADeadline(t *testing.T) {
 	for _, strategy := range Strategies() {
 		for _, capacity := range []Capacity{NoCapacity, PendingCapacity, ReadyCapacity} {
 			pods := []*corev1.Pod{
-				pod("plain"), pod("pinned", annotated(doNotDisrupt, "true")), pod("job", ownedBy("Job")), webPod("web"), webPod("released", isReleasedPod),
+				pod("plain"), pod("pinned", annotated(doNotDisrupt, "true")), pod("job", ownedBy("Job")), webPod("web"), webPod("surged", isSurgedPod),
 			}
 			s := surging(Workload{Slots: 1}, pods...)
 			s.Interruption = Interruption{Taint: taint, Capacity: capacity}
@@ -25,12 +25,12 @@ func TestNoHurryWithoutADeadline(t *testing.T) {
 			for _, p := range pods {
 				s.Refused[p.UID] = true
 			}
-			want := "job hold, pinned hold, plain hold, released hold, web hold"
+			want := "job hold, pinned hold, plain hold, surged hold, web hold"
 			if capacity == ReadyCapacity {
 				want = map[Strategy]string{
-					Surge:  "job hold, pinned hold, plain evict, released hold, web release",
-					Hold:   "job hold, pinned hold, plain evict, released hold, web evict",
-					AtOnce: "job hold, pinned hold, plain evict, released evict, web evict",
+					Surge:  "job hold, pinned hold, plain evict, surged hold, web surge",
+					Hold:   "job hold, pinned hold, plain evict, surged hold, web evict",
+					AtOnce: "job hold, pinned hold, plain evict, surged evict, web evict",
 				}[strategy]
 			}
 			for _, at := range []time.Time{now, years} {

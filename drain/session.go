@@ -147,13 +147,13 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 			s.begun = true
 		case t.evicted:
 		case d.waits:
-			s.begun = s.begun || in.Capacity == ReadyCapacity && released(d.Pod)
+			s.begun = s.begun || in.Capacity == ReadyCapacity && surged(d.Pod)
 			if t.task == nil {
 				t.task = s.task(t, d)
 				s.drainer.queue.park(t.task)
 			}
-		case d.Action == Evict, d.Action == Force, d.Action == Release:
-			s.begun = s.begun || d.Action != Release || in.Capacity == ReadyCapacity
+		case d.Action == Evict, d.Action == Force, d.Action == SurgeNow:
+			s.begun = s.begun || d.Action != SurgeNow || in.Capacity == ReadyCapacity
 			if t.task == nil {
 				t.task = s.task(t, d)
 				due = append(due, t.task)
@@ -276,17 +276,17 @@ func (s *session) has(pods map[types.UID]bool) bool {
 	return false
 }
 
-// isReleased reports whether the pod is released as far as the watch has shown.
-func (s *session) isReleased(pod *corev1.Pod) bool {
+// isSurged reports whether the pod is surged as far as the watch has shown.
+func (s *session) isSurged(pod *corev1.Pod) bool {
 	obj, ok, err := s.store.Get(pod)
 	if err != nil || !ok {
 		return false
 	}
 	current, ok := obj.(*corev1.Pod)
-	return ok && released(current)
+	return ok && surged(current)
 }
 
-// fix notes that a pod may not be released, and reports whether that is so of others.
+// fix notes that a pod may not be surged, and reports whether that is so of others.
 func (s *session) fix(pod *tracked, reason string) (others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

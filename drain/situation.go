@@ -35,9 +35,9 @@ func (s *session) situation(in Interruption) Situation {
 				sit.Blocked[pod.Namespace] = own
 			}
 		}
-		if name := DeploymentOf(pod); name.Name != "" && (released(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod) == "") {
+		if name := DeploymentOf(pod); name.Name != "" && (surged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod) == "") {
 			d.surges.use(s.ctx, s.node, name)
-			// A budget that is not known may select by what a release changes.
+			// A budget that is not known may select by what a surge changes.
 			if w, ok := d.surges.workload(name); ok && d.budgets.synced(pod.Namespace) {
 				sit.Workloads[name] = w
 			}
@@ -51,7 +51,7 @@ func (s *session) situation(in Interruption) Situation {
 	return sit
 }
 
-// denied are the pods whose eviction was refused, and those that may not be released.
+// denied are the pods whose eviction was refused, and those that may not be surged.
 func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

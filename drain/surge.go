@@ -17,18 +17,18 @@ import (
 // evicted. Until then, putting the label back undoes it all: the ReplicaSet takes the pod
 // back and drops the successor.
 
-// Released is the label of a pod that its ReplicaSet has been made to let go; its value
+// SurgedLabel is the label of a pod that its ReplicaSet has been made to let go; its value
 // is the pod's own pod-template-hash. The annotation of the same name tells the rest.
-const Released = "spot-handler/released"
+const SurgedLabel = "spot-handler/surged"
 
 // hashLabel is how a Deployment's ReplicaSets tell their pods apart.
 // https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#pod-template-hash-label
 const hashLabel = "pod-template-hash"
 
-// releasedHash is the pod-template-hash of a released pod: no ReplicaSet's.
-func releasedHash(hash string) string { return "released-" + hash }
+// surgedHash is the pod-template-hash of a surged pod: no ReplicaSet's.
+func surgedHash(hash string) string { return "surged-" + hash }
 
-func released(pod *corev1.Pod) bool { return pod.Labels[Released] != "" }
+func surged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
 
 // Workload is what a plan knows of a Deployment.
 type Workload struct {
@@ -36,23 +36,23 @@ type Workload struct {
 	Selector labels.Selector
 	// Refuses says why the Deployment's pods cannot be surged now, or nothing.
 	Refuses string
-	// Slots is how many more pods may be released at this moment.
+	// Slots is how many more pods may be surged at this moment.
 	Slots int
-	// Spare is how many released pods can go without there being fewer available pods
+	// Spare is how many surged pods can go without there being fewer available pods
 	// than the Deployment asks for.
 	Spare int
 }
 
 // DeploymentOf names the Deployment of a pod that it owns by a ReplicaSet, also of a
-// released one; empty where there is none. A ReplicaSet's name is the Deployment's and the
+// surged one; empty where there is none. A ReplicaSet's name is the Deployment's and the
 // pod-template-hash; whether that Deployment is there, and the pod's, has to be looked up.
 func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
 	set, hash := "", pod.Labels[hashLabel]
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ReplicaSet" {
 		set = owner.Name
 	}
-	if released(pod) {
-		set, hash = releaseOf(pod).ReplicaSet, pod.Labels[Released]
+	if surged(pod) {
+		set, hash = surgeNoteOf(pod).ReplicaSet, pod.Labels[SurgedLabel]
 	}
 	name, ok := strings.CutSuffix(set, "-"+hash)
 	if hash == "" || !ok || name == "" {
@@ -63,7 +63,7 @@ func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
 
 // noSurge says why a pod's successor cannot be made before it leaves, or nothing.
 func (p *planner) noSurge(pod *corev1.Pod) string {
-	if released(pod) {
+	if surged(pod) {
 		return ""
 	}
 	if reason := noSurgeByItself(pod); reason != "" {
@@ -73,7 +73,7 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 		return "spot-handler's own pod"
 	}
 	if why := p.Fixed[pod.UID]; why != "" {
-		return "it cannot be released: " + why
+		return "it cannot be surged: " + why
 	}
 	name := DeploymentOf(pod)
 	workload, known := p.Workloads[name]
@@ -121,7 +121,7 @@ func noSurgeByItself(pod *corev1.Pod) string {
 	return ""
 }
 
-// losesBudget: a budget that selects by the hash would not count the released pod.
+// losesBudget: a budget that selects by the hash would not count the surged pod.
 func losesBudget(pod *corev1.Pod, namespace string, by *metav1.LabelSelector) string {
 	if namespace != pod.Namespace {
 		return ""
@@ -130,19 +130,19 @@ func losesBudget(pod *corev1.Pod, namespace string, by *metav1.LabelSelector) st
 	if err != nil {
 		return ""
 	}
-	if before, after := labels.Set(pod.Labels), releasedLabels(pod); selector.Matches(before) != selector.Matches(after) {
+	if before, after := labels.Set(pod.Labels), surgedLabels(pod); selector.Matches(before) != selector.Matches(after) {
 		return "by its pod-template-hash it is covered by disruption budget "
 	}
 	return ""
 }
 
-func releasedLabels(pod *corev1.Pod) labels.Set {
+func surgedLabels(pod *corev1.Pod) labels.Set {
 	changed := labels.Set{}
 	for k, v := range pod.Labels {
 		changed[k] = v
 	}
-	changed[hashLabel] = releasedHash(pod.Labels[hashLabel])
-	changed[Released] = pod.Labels[hashLabel]
+	changed[hashLabel] = surgedHash(pod.Labels[hashLabel])
+	changed[SurgedLabel] = pod.Labels[hashLabel]
 	return changed
 }
 
@@ -169,9 +169,9 @@ func (p *planner) known(pod *corev1.Pod) bool {
 	})
 }
 
-// isReleased: its successor has to be available first.
-func isReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !released(pod) {
+// isSurged: its successor has to be available first.
+func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	if !surged(pod) {
 		return "", ""
 	}
 	workload, known := p.Workloads[d.workload]
@@ -186,30 +186,30 @@ func isReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	}
 	d.waits = true
 	if workload.Refuses != "" {
-		return Later, fmt.Sprintf("released: waits for its successor; Deployment %s %s", d.workload.Name, workload.Refuses)
+		return Later, fmt.Sprintf("surged: waits for its successor; Deployment %s %s", d.workload.Name, workload.Refuses)
 	}
-	return Later, "released: waits for its successor"
+	return Later, "surged: waits for its successor"
 }
 
-// isToBeReleased: the owner's maxSurge bounds how many at a time.
-func isToBeReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+// isToBeSurged: the owner's maxSurge bounds how many at a time.
+func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {
 	case !d.Surge:
 		return "", ""
 	case !p.known(pod):
 		return Later, "its Deployment is being looked up"
-	case !p.take(p.releasing, d.workload, p.Workloads[d.workload].Slots):
+	case !p.take(p.surging, d.workload, p.Workloads[d.workload].Slots):
 		d.waits = true
 		return Later, "waits for its turn: maxSurge of Deployment " + d.workload.Name + " is in use"
 	}
 	d.takes = true
-	return Release, "its successor is made first"
+	return SurgeNow, "its successor is made first"
 }
 
-// surging are the pods whose successors are under way or can be at once. Where a
+// surgingPods are the pods whose successors are under way or can be at once. Where a
 // Deployment is not known yet, its pods are taken for such for the moment that it takes
 // to look it up.
-func (p *planner) surging() map[types.UID]bool {
+func (p *planner) surgingPods() map[types.UID]bool {
 	if p.Policy.Strategy != Surge {
 		return nil
 	}
@@ -217,7 +217,7 @@ func (p *planner) surging() map[types.UID]bool {
 	slots := map[types.NamespacedName]int{}
 	for _, pod := range p.inOrder() {
 		switch name := DeploymentOf(pod); {
-		case released(pod), p.noSurge(pod) == "" && !p.known(pod):
+		case surged(pod), p.noSurge(pod) == "" && !p.known(pod):
 			surging[pod.UID] = true
 		case p.noSurge(pod) == "" && slots[name] < p.Workloads[name].Slots:
 			slots[name]++

@@ -43,15 +43,15 @@ func actions(plan []Decision) string {
 	return strings.Join(list, ", ")
 }
 
-func TestSurgeReleasesAsManyAsTheOwnerAllows(t *testing.T) {
+func TestSurgesAsManyAsTheOwnerAllows(t *testing.T) {
 	s := surging(Workload{Slots: 2}, webPod("a"), webPod("b"), webPod("c"))
-	if got, want := actions(Plan(now, s)), "a release, b release, c hold"; got != want {
+	if got, want := actions(Plan(now, s)), "a surge, b surge, c hold"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
 func TestSurgeEvictsWhatHasASuccessor(t *testing.T) {
-	s := surging(Workload{Spare: 1}, webPod("a", isReleasedPod), webPod("b", isReleasedPod))
+	s := surging(Workload{Spare: 1}, webPod("a", isSurgedPod), webPod("b", isSurgedPod))
 	if got, want := actions(Plan(now, s)), "a evict, b hold"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
@@ -59,7 +59,7 @@ func TestSurgeEvictsWhatHasASuccessor(t *testing.T) {
 
 // A successor that never becomes available does not keep the pod past its latest start.
 func TestSurgeEndsAtTheLatestStart(t *testing.T) {
-	s := surging(Workload{}, webPod("a", isReleasedPod, withGrace(30)))
+	s := surging(Workload{}, webPod("a", isSurgedPod, withGrace(30)))
 	for at, want := range map[time.Duration]Action{79 * time.Second: Later, 80 * time.Second: Evict} {
 		if d := Plan(now.Add(at), s)[0]; d.Action != want {
 			t.Errorf("after %s: %s (%s), want %s", at, d.Action, d.Reason, want)
@@ -68,7 +68,7 @@ func TestSurgeEndsAtTheLatestStart(t *testing.T) {
 }
 
 func TestSurgeOfADeploymentThatIsGone(t *testing.T) {
-	s := surging(Workload{}, webPod("a", isReleasedPod))
+	s := surging(Workload{}, webPod("a", isSurgedPod))
 	s.Workloads[web] = Workload{}
 	if d := Plan(now, s)[0]; d.Action != Evict {
 		t.Errorf("%s (%s), want the eviction: there will be no successor", d.Action, d.Reason)
@@ -82,8 +82,8 @@ func TestSurgeWaitsForTheReplacementWithoutADeadline(t *testing.T) {
 		t.Errorf("pending: %s, want hold", d.Action)
 	}
 	s.Capacity = ReadyCapacity
-	if d := Plan(now, s)[0]; d.Action != Release {
-		t.Errorf("ready: %s (%s), want release", d.Action, d.Reason)
+	if d := Plan(now, s)[0]; d.Action != SurgeNow {
+		t.Errorf("ready: %s (%s), want surge", d.Action, d.Reason)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 				tt.change(&s)
 			}
 			d := Plan(now, s)[0]
-			if d.Surge || d.NoSurge != tt.reason || d.Action == Release {
+			if d.Surge || d.NoSurge != tt.reason || d.Action == SurgeNow {
 				t.Errorf("surge %v (%q), %s; want none, %q", d.Surge, d.NoSurge, d.Action, tt.reason)
 			}
 		})
@@ -140,8 +140,8 @@ func TestWhoIsNotSurged(t *testing.T) {
 			t.Errorf("%s before the claim is known, want hold", d.Action)
 		}
 		s.Shared[claimsOf(s.Pods[0])[0]] = true
-		if d := Plan(now, s)[0]; d.Action != Release {
-			t.Errorf("%s (%s), want release", d.Action, d.NoSurge)
+		if d := Plan(now, s)[0]; d.Action != SurgeNow {
+			t.Errorf("%s (%s), want surge", d.Action, d.NoSurge)
 		}
 	})
 }
@@ -303,15 +303,15 @@ func TestLedger(t *testing.T) {
 		}
 	}
 	check("before", 1, 0)
-	if !l.reserve(now, d, members(pods), pods[0], Release) {
-		t.Fatal("a is not released")
+	if !l.reserve(now, d, members(pods), pods[0], SurgeNow) {
+		t.Fatal("a is not surged")
 	}
 	check("asked for", 0, 0)
-	if l.reserve(now, d, members(pods), pods[1], Release) {
-		t.Fatal("b released beside a, over maxSurge")
+	if l.reserve(now, d, members(pods), pods[1], SurgeNow) {
+		t.Fatal("b surged beside a, over maxSurge")
 	}
-	pods[0] = webPod("a", isReleasedPod)
-	check("released", 0, 0)
+	pods[0] = webPod("a", isSurgedPod)
+	check("surged", 0, 0)
 	successor := webPod("e", func(p *corev1.Pod) { p.Status.Conditions = nil })
 	pods = append(pods, successor)
 	check("successor made", 0, 0)
@@ -345,11 +345,11 @@ func TestLedgerWaitsUntilAReadyPodIsAvailable(t *testing.T) {
 	d := deploymentOf(1, func(d *deployment) { d.Spec.MinReadySeconds = 30 })
 	fresh := webPod("b")
 	fresh.Status.Conditions[1].LastTransitionTime = metav1.NewTime(now.Add(-10 * time.Second))
-	w, next := newLedger().count(now, d, members([]*corev1.Pod{webPod("a", isReleasedPod), fresh}))
+	w, next := newLedger().count(now, d, members([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 0 || !next.Equal(now.Add(20*time.Second)) {
 		t.Errorf("%d spare, next at %s; want 0, in 20 s", w.Spare, next.Sub(now))
 	}
-	w, _ = newLedger().count(next, d, members([]*corev1.Pod{webPod("a", isReleasedPod), fresh}))
+	w, _ = newLedger().count(next, d, members([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 1 {
 		t.Errorf("%d spare when it is available, want 1", w.Spare)
 	}

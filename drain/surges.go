@@ -35,7 +35,7 @@ type surges struct {
 	starting *semaphore.Weighted
 	logger   zerolog.Logger
 
-	// wake lets waiting pods of a Deployment try: up to slots that are not released yet, up
+	// wake lets waiting pods of a Deployment try: up to slots that are not surged yet, up
 	// to spare that are.
 	wake func(name types.NamespacedName, slots, spare int)
 	// notify has a node planned anew.
@@ -230,7 +230,7 @@ func (of *watchedDeployment) seen(obj any) {
 	})
 }
 
-// watchPodsLocked follows the pods that the Deployment selects, released ones among them.
+// watchPodsLocked follows the pods that the Deployment selects, surged ones among them.
 // The selector of a Deployment never changes.
 func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	selector := metav1.FormatLabelSelector(by)

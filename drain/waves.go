@@ -81,7 +81,7 @@ func Peers(now time.Time, s Situation) []Peer {
 		return nil
 	}
 	p := newPlanner(now, s)
-	surging := p.surging()
+	surging := p.surgingPods()
 	var peers []Peer
 	for _, pod := range p.Pods {
 		if pod.DeletionTimestamp == nil && !surging[pod.UID] && p.notOurs(pod) == "" {

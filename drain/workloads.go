@@ -101,18 +101,18 @@ func (d *deployment) refuses() string {
 type member struct {
 	metav1.ObjectMeta // name, UID and resource version
 
-	leaving  bool // terminating, or finished
-	released bool
-	owned    bool // by a ReplicaSet
-	ready    bool
-	since    time.Time // when it became Ready
+	leaving bool // terminating, or finished
+	surged  bool
+	owned   bool // by a ReplicaSet
+	ready   bool
+	since   time.Time // when it became Ready
 }
 
 func memberOf(pod *corev1.Pod) *member {
 	m := &member{
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
 		leaving:    pod.DeletionTimestamp != nil || finished(pod),
-		released:   released(pod),
+		surged:     surged(pod),
 	}
 	owner := metav1.GetControllerOf(pod)
 	m.owned = owner != nil && owner.Kind == "ReplicaSet"
@@ -121,16 +121,16 @@ func memberOf(pod *corev1.Pod) *member {
 }
 
 // ledger is what a Deployment's pods and our own requests that they do not show yet add
-// up to. The counts come from one stream of its pods, released or not, so that none is
+// up to. The counts come from one stream of its pods, surged or not, so that none is
 // counted twice while a ReplicaSet catches up.
 type ledger struct {
-	mu        sync.Mutex
-	releasing map[types.UID]struct{} // asked for, and not seen in the stream
-	evicting  map[types.UID]struct{}
+	mu       sync.Mutex
+	surging  map[types.UID]struct{} // asked for, and not seen in the stream
+	evicting map[types.UID]struct{}
 }
 
 func newLedger() *ledger {
-	return &ledger{releasing: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}}
+	return &ledger{surging: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}}
 }
 
 // count returns a Deployment's workload, and when it will change by the clock alone:
@@ -143,7 +143,7 @@ func (l *ledger) count(now time.Time, d *deployment, pods []*member) (w Workload
 
 func (l *ledger) countLocked(now time.Time, d *deployment, pods []*member) (w Workload, next time.Time) {
 	present := make(map[types.UID]bool, len(pods))
-	available, extra, released := 0, 0, 0
+	available, extra, surged := 0, 0, 0
 	minReady := time.Duration(0)
 	if d != nil {
 		minReady = time.Duration(d.Spec.MinReadySeconds) * time.Second
@@ -153,12 +153,12 @@ func (l *ledger) countLocked(now time.Time, d *deployment, pods []*member) (w Wo
 		_, evicting := l.evicting[pod.UID]
 		if pod.leaving {
 			delete(l.evicting, pod.UID)
-			delete(l.releasing, pod.UID)
+			delete(l.surging, pod.UID)
 			continue
 		}
-		if pod.released {
-			delete(l.releasing, pod.UID)
-			released++ // also one that is being evicted: it is there until it terminates
+		if pod.surged {
+			delete(l.surging, pod.UID)
+			surged++ // also one that is being evicted: it is there until it terminates
 			if pod.ready && !evicting {
 				extra++
 			}
@@ -175,7 +175,7 @@ func (l *ledger) countLocked(now time.Time, d *deployment, pods []*member) (w Wo
 		}
 		available++
 	}
-	for _, pending := range []map[types.UID]struct{}{l.releasing, l.evicting} {
+	for _, pending := range []map[types.UID]struct{}{l.surging, l.evicting} {
 		for uid := range pending {
 			if !present[uid] {
 				delete(pending, uid)
@@ -192,20 +192,20 @@ func (l *ledger) countLocked(now time.Time, d *deployment, pods []*member) (w Wo
 	return Workload{
 		Selector: selector,
 		Refuses:  d.refuses(),
-		Slots:    max(0, d.maxSurge()-released-len(l.releasing)),
+		Slots:    max(0, d.maxSurge()-surged-len(l.surging)),
 		Spare:    max(0, available+extra-d.replicas()),
 	}, next
 }
 
-// reserve enters a release or an eviction that is about to be asked for, if there is room
+// reserve enters a surge or an eviction that is about to be asked for, if there is room
 // for it now.
 func (l *ledger) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w, _ := l.countLocked(now, d, pods)
 	switch {
-	case action == Release && w.Selector != nil && w.Refuses == "" && w.Slots > 0:
-		l.releasing[pod.UID] = struct{}{}
+	case action == SurgeNow && w.Selector != nil && w.Refuses == "" && w.Slots > 0:
+		l.surging[pod.UID] = struct{}{}
 	case action == Evict && w.Selector == nil:
 	case action == Evict && w.Spare > 0:
 		l.evicting[pod.UID] = struct{}{}
@@ -219,6 +219,6 @@ func (l *ledger) reserve(now time.Time, d *deployment, pods []*member, pod *core
 func (l *ledger) settle(pod types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.releasing, pod)
+	delete(l.surging, pod)
 	delete(l.evicting, pod)
 }

@@ -18,7 +18,7 @@ func canceled(node *corev1.Node, rec interruption.Record) bool {
 	return rec.Canceled || node.Annotations[interruption.CancelAnnotation] == "true"
 }
 
-// callOff undoes an interruption: nothing more is evicted, released pods go back to their
+// callOff undoes an interruption: nothing more is evicted, surged pods go back to their
 // ReplicaSets, then the record goes from the Node with what it had set. The record goes
 // last, so that a process which is killed in between is followed by one that goes on.
 func (h *Handler) callOff(ctx context.Context, node *corev1.Node, k *known, rec interruption.Record) (time.Duration, error) {
@@ -93,22 +93,22 @@ func (h *Handler) recordRemoved(ctx context.Context, name string, k *known) (tim
 }
 
 const (
-	// sweepEvery is how often released pods are looked for that nobody drains. They are
+	// sweepEvery is how often surged pods are looked for that nobody drains. They are
 	// put back by who calls a drain off; this is for what no process has seen.
 	sweepEvery = 10 * time.Minute
 	// sweepRetry is when that is tried again after an error.
 	sweepRetry = 10 * time.Second
 	// sweepAfter is how long after the end of a drain its node must still be there for
-	// its released pods to be put back: EC2 was to end it.
+	// its surged pods to be put back: EC2 was to end it.
 	sweepAfter = 10 * time.Minute
 )
 
-// sweep puts released pods back whose nodes nobody drains.
+// sweep puts surged pods back whose nodes nobody drains.
 func (h *Handler) sweep(ctx context.Context) error {
 	for {
 		wait := sweepEvery
 		if err := h.opts.Drainer.Sweep(ctx, h.opts.Node, h.drained); err != nil && ctx.Err() == nil {
-			h.opts.Logger.Warn().Err(err).Msg("look for released pods that nobody drains")
+			h.opts.Logger.Warn().Err(err).Msg("look for surged pods that nobody drains")
 			wait = sweepRetry
 		}
 		select {
@@ -131,7 +131,7 @@ func (h *Handler) drained(name string) bool {
 		return true // somebody has to look at it first
 	case !has, rec.Phase == interruption.Waiting && len(rec.Ours) == 0:
 		return false
-	case h.opts.CordonOnly: // an earlier process has released them
+	case h.opts.CordonOnly: // an earlier process has surged them
 		return false
 	}
 	return !rec.Phase.Over() || rec.Ended == nil || time.Since(*rec.Ended) < sweepAfter

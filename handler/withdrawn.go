@@ -50,7 +50,7 @@ func (h *Handler) revive(node *corev1.Node, old interruption.Record, n interrupt
 }
 
 // standDown undoes a node whose time has not come after all: nothing more is evicted,
-// released pods go back to their ReplicaSets, and what was set on the Node goes. The record
+// surged pods go back to their ReplicaSets, and what was set on the Node goes. The record
 // stays, and waits; was is what people are told of.
 func (h *Handler) standDown(ctx context.Context, node *corev1.Node, k *known, was, rec interruption.Record) (time.Duration, error) {
 	k.off = true
