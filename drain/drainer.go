@@ -71,11 +71,11 @@ type Drainer struct {
 	lanes *lanes
 
 	budgets     *budgets
-	surges      *surges
-	attachments *attachments
+	deployments *surgeWatch
+	attached    *attachmentWatch
 	starts      *starts
-	claims      *lookups[claim]
-	blocked     *lookups[BlockedPolicy]
+	claims      *objectCache[claim]
+	blocked     *objectCache[BlockedPolicy]
 
 	starting *semaphore.Weighted // of startsAtOnce
 
@@ -90,13 +90,13 @@ func New(opts Options) *Drainer {
 	}
 	d := &Drainer{
 		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), starting: semaphore.NewWeighted(startsAtOnce),
-		claims: newLookups(readClaim(opts.Dynamic)), blocked: newLookups(readBlocked(opts.Dynamic)),
-		attachments: newAttachments(opts), sessions: map[string]*session{},
+		claims: newObjectCache(readClaim(opts.Dynamic)), blocked: newObjectCache(readBlocked(opts.Dynamic)),
+		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
 	}
 	d.lanes = newLanes(d.queue.push)
 	d.starts = &starts{work: d.waves}
 	d.budgets = newBudgets(opts, d.budgetAllows, d.starts.stale)
-	d.surges = newSurges(opts, d.starting, d.deploymentAllows)
+	d.deployments = newSurgeWatch(opts, d.starting, d.deploymentAllows)
 	d.metrics = newMetrics(opts.Registerer, d)
 	return d
 }
@@ -144,7 +144,7 @@ func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) 
 
 // waves works out the waves of all draining nodes together.
 func (d *Drainer) waves() map[types.UID]time.Time {
-	budgets := slices.DeleteFunc(d.budgets.all(), func(b *policyv1.PodDisruptionBudget) bool { return wave(b) <= 0 })
+	budgets := slices.DeleteFunc(d.budgets.all(), func(b *policyv1.PodDisruptionBudget) bool { return waveSize(b) <= 0 })
 	if len(budgets) == 0 {
 		return nil
 	}
@@ -154,13 +154,13 @@ func (d *Drainer) waves() map[types.UID]time.Time {
 		sessions = append(sessions, s)
 	}
 	d.mu.Unlock()
-	var peers []Peer
+	var pods []wavePod
 	for _, s := range sessions {
 		if in, ok := s.interruption(); ok {
-			peers = append(peers, Peers(time.Now(), s.situation(in))...)
+			pods = append(pods, podsInWaves(time.Now(), s.situation(in))...)
 		}
 	}
-	return Waves(peers, budgets)
+	return planWaves(pods, budgets)
 }
 
 // refresh brings the waves up to date, and has those planned anew whose pods have to go
@@ -251,8 +251,8 @@ func (d *Drainer) Finish(node string) Result {
 	result := s.result()
 	d.Forget(node)
 	d.metrics.count(result)
-	for _, left := range result.Remaining {
-		d.opts.Events.PodLeft(node, left.Pod, left.Refusal)
+	for _, r := range result.Remaining {
+		d.opts.Events.PodLeft(node, r.Pod, r.Refusal)
 	}
 	return result
 }

@@ -27,7 +27,7 @@ func (s *session) changed(before, after any) {
 	case is.DeletionTimestamp == nil || surged(was) != surged(is):
 		s.drainer.opts.Notify(s.node)
 	case finished(is) && !finished(was):
-		s.left()
+		s.departed()
 	default:
 		s.notifySoon()
 	}
@@ -40,9 +40,9 @@ func same(a, b *corev1.Pod) bool {
 	return reflect.DeepEqual(&as, b)
 }
 
-// left has the node planned anew when a pod has gone: in a moment, and at once when it was
+// departed has the node planned anew when a pod has gone: in a moment, and at once when it was
 // the last, or the last besides our own.
-func (s *session) left() {
+func (s *session) departed() {
 	s.mu.Lock()
 	in := s.in
 	s.mu.Unlock()

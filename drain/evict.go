@@ -51,7 +51,7 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		d.queue.park(t) // the node's watch has not shown it yet: then it is planned anew
 		return false
 	}
-	if decision.takes && !d.surges.reserve(decision.Pod, decision.Action) {
+	if decision.takes && !d.deployments.reserve(decision.Pod, decision.Action) {
 		d.park(t, decision)
 		return false
 	}
@@ -82,7 +82,7 @@ func (d *Drainer) surge(ctx context.Context, t *task, decision Decision) answer 
 	request, cancel := bounded(ctx)
 	defer cancel()
 	if err := d.labelSurged(request, decision.Pod, time.Now()); err != nil {
-		d.surges.settle(decision.Pod)
+		d.deployments.settle(decision.Pod)
 		answer := classify(err)
 		if answer.outcome == refused { // by admission: it is held, as any other
 			level := zerolog.WarnLevel
@@ -110,7 +110,7 @@ func (d *Drainer) park(t *task, decision Decision) {
 		d.queue.unpark(t)
 		return
 	}
-	d.surges.look(DeploymentOf(t.pod))
+	d.deployments.look(DeploymentOf(t.pod))
 }
 
 func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer {
@@ -123,7 +123,7 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 		answer = d.finish(request, t, decision, answer)
 	}
 	if decision.takes && answer.outcome != evicted && answer.outcome != podGone {
-		d.surges.settle(decision.Pod)
+		d.deployments.settle(decision.Pod)
 	}
 	switch answer.outcome {
 	case evicted, podGone:

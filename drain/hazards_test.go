@@ -25,8 +25,8 @@ var surgePolicy = Policy{Strategy: Surge, Margin: 10 * time.Second}
 func TestWaitingForTheReplacementCostsNothing(t *testing.T) {
 	var wakes atomic.Int64
 	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
-		wake := s.d.surges.wake
-		s.d.surges.wake = func(name types.NamespacedName, slots, spare int) {
+		wake := s.d.deployments.wake
+		s.d.deployments.wake = func(name types.NamespacedName, slots, spare int) {
 			wakes.Add(1)
 			wake(name, slots, spare)
 		}
@@ -94,7 +94,7 @@ func TestDeniedEviction(t *testing.T) {
 func TestEvictionsThatHang(t *testing.T) {
 	var answers atomic.Bool
 	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
-		pods("a", "b", "c", "d", "e")(f) // there are places for four
+		pods("a", "b", "c", "d", "e")(f) // there are seats for four
 		f.hold = func(r *http.Request) error {
 			if strings.HasSuffix(r.URL.Path, "/eviction") && !strings.HasSuffix(r.URL.Path, "/e/eviction") && !answers.Load() {
 				<-r.Context().Done()

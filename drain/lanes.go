@@ -21,11 +21,11 @@ type lanes struct {
 	push func(*task) // puts a task whose turn has come back into the queue
 
 	mu    sync.Mutex
-	taken map[types.UID]*tasks // by budget: who waits
+	taken map[types.UID]*taskHeap // by budget: who waits
 }
 
 func newLanes(push func(*task)) *lanes {
-	return &lanes{push: push, taken: map[types.UID]*tasks{}}
+	return &lanes{push: push, taken: map[types.UID]*taskHeap{}}
 }
 
 // enter takes the budget's lane and returns what gives it back. Where it is taken it
@@ -38,7 +38,7 @@ func (l *lanes) enter(budget types.UID, t *task) (leave func()) {
 		heap.Push(waiting, t)
 		return nil
 	}
-	l.taken[budget] = &tasks{}
+	l.taken[budget] = &taskHeap{}
 	return l.turn(budget)
 }
 

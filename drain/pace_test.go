@@ -71,7 +71,7 @@ func TestPaceHoldsBack(t *testing.T) {
 	})
 }
 
-// Requests that are not answered for seconds lend their places, but there is a limit to how
+// Requests that are not answered for seconds lend their seats, but there is a limit to how
 // many are under way, and none is lent soon after the API server has turned one away.
 func TestPaceOfRequestsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestPaceOfRequestsThatHang(t *testing.T) {
 		after(time.Millisecond, 4)
 		after(patience, 6)
 		after(patience, 8)
-		after(10*patience, 8) // four for each place
+		after(10*patience, 8) // four for each seat
 
 		answer <- true // too busy: the answers to all that are under way count once
 		after(0, 8)

@@ -148,12 +148,12 @@ func TestPlanProperties(t *testing.T) {
 	clamped, waves, succeeded := 0, 0, 0
 	for range 3000 {
 		s := randomSituation(random)
-		s.Starts = Waves(Peers(now, s), s.Budgets)
+		s.Starts = planWaves(podsInWaves(now, s), s.Budgets)
 		plan := Plan(now, s)
 
 		tighter := s
 		tighter.Deadline = s.Deadline.Add(-time.Duration(random.IntN(60)) * time.Second)
-		tighter.Starts = Waves(Peers(now, tighter), s.Budgets)
+		tighter.Starts = planWaves(podsInWaves(now, tighter), s.Budgets)
 		starts := map[types.UID]time.Time{}
 		for _, d := range Plan(now, tighter) {
 			starts[d.Pod.UID] = d.At

@@ -64,11 +64,11 @@ func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin tim
 	if deadline.IsZero() {
 		return nil
 	}
-	left := deadline.Add(-margin).Sub(now)
-	if left >= grace(pod)-min(lateBy, margin) {
+	remains := deadline.Add(-margin).Sub(now)
+	if remains >= grace(pod)-min(lateBy, margin) {
 		return nil
 	}
-	seconds := max(1, int64(left/time.Second))
+	seconds := max(1, int64(remains/time.Second))
 	if seconds >= int64(grace(pod)/time.Second) {
 		return nil
 	}

@@ -44,8 +44,8 @@ func TestNoHurryWithoutADeadline(t *testing.T) {
 					}
 				}
 			}
-			if peers := Peers(now, s); peers != nil {
-				t.Errorf("waves of %v, want none", peers)
+			if pods := podsInWaves(now, s); pods != nil {
+				t.Errorf("waves of %v, want none", pods)
 			}
 		}
 	}

@@ -52,7 +52,7 @@ type tracked struct {
 }
 
 // startSession starts the watch of a node's pods. The watch ends with ctx or stop. It
-// takes one of startsAtOnce places until the pods are known.
+// takes one of startsAtOnce turns until the pods are known.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s := &session{drainer: d, node: node, tracked: map[types.UID]*tracked{}}
 	s.ctx, s.stop = context.WithCancel(ctx)
@@ -66,7 +66,7 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { notify() },
 			UpdateFunc: s.changed,
-			DeleteFunc: func(any) { s.left() },
+			DeleteFunc: func(any) { s.departed() },
 		},
 	})
 	go func() {
@@ -88,8 +88,8 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 func (s *session) end() {
 	s.stop()
 	s.drainer.budgets.leave(s.node)
-	s.drainer.surges.leave(s.node)
-	s.drainer.attachments.leave(s.node)
+	s.drainer.deployments.leave(s.node)
+	s.drainer.attached.leave(s.node)
 }
 
 func (s *session) synced() bool { return s.controller.HasSynced() }
@@ -193,9 +193,9 @@ func (s *session) volumes(view View) (volumes []string, known bool) {
 	d := s.drainer
 	uses := slices.ContainsFunc(view.Moving, hasVolumes)
 	if uses {
-		d.attachments.use(s.ctx, s.node)
+		d.attached.use(s.ctx, s.node)
 	}
-	volumes, known = d.attachments.of(s.node)
+	volumes, known = d.attached.of(s.node)
 	if len(volumes) == 0 {
 		return nil, known
 	}

@@ -36,9 +36,9 @@ func (s *session) situation(in Interruption) Situation {
 			}
 		}
 		if name := DeploymentOf(pod); name.Name != "" && (surged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod) == "") {
-			d.surges.use(s.ctx, s.node, name)
+			d.deployments.use(s.ctx, s.node, name)
 			// A budget that is not known may select by what a surge changes.
-			if w, ok := d.surges.workload(name); ok && d.budgets.synced(pod.Namespace) {
+			if w, ok := d.deployments.workload(name); ok && d.budgets.synced(pod.Namespace) {
 				sit.Workloads[name] = w
 			}
 			for _, name := range claimsOf(pod) {

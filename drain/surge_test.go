@@ -209,7 +209,7 @@ func TestWaves(t *testing.T) {
 	for i := range 7 {
 		s.Pods = append(s.Pods, pod(fmt.Sprint("p", i), of("web"), readyAfter(20*time.Second)))
 	}
-	s.Starts = Waves(Peers(now, s), s.Budgets)
+	s.Starts = planWaves(podsInWaves(now, s), s.Budgets)
 	plan := Plan(now, s)
 	latest := s.Deadline.Add(-40 * time.Second) // margin and grace period
 	for i, d := range plan {
@@ -225,7 +225,7 @@ func TestWaves(t *testing.T) {
 		t.Errorf("the next wave: %s, want hold", got.Action)
 	}
 	s.Budgets[0].Status.DesiredHealthy = 10 // lets none go: waves are of no use
-	if got := Waves(Peers(now, s), s.Budgets); len(got) != 0 {
+	if got := planWaves(podsInWaves(now, s), s.Budgets); len(got) != 0 {
 		t.Errorf("waves under a budget that lets none go: %v", got)
 	}
 }
@@ -233,13 +233,13 @@ func TestWaves(t *testing.T) {
 // Nodes that share a budget: the one that ends first is first in line.
 func TestWavesOfSeveralNodes(t *testing.T) {
 	budgets := []*policyv1.PodDisruptionBudget{budget("web", 1)}
-	var peers []Peer
+	var pods []wavePod
 	for i, in := range []time.Duration{3, 1, 2} {
 		s := surging(Workload{}, pod(fmt.Sprint("node", i), of("web"), readyAfter(8*time.Second)))
 		s.Policy.Strategy, s.Deadline = Hold, now.Add(in*time.Minute)
-		peers = append(peers, Peers(now, s)...)
+		pods = append(pods, podsInWaves(now, s)...)
 	}
-	starts := Waves(peers, budgets)
+	starts := planWaves(pods, budgets)
 	if a, b, c := starts["uid-node1"], starts["uid-node2"], starts["uid-node0"]; !a.Before(b) || !b.Before(c) {
 		t.Errorf("starts %s, %s, %s; want the order of the deadlines", a.Sub(now), b.Sub(now), c.Sub(now))
 	}
@@ -292,9 +292,9 @@ func members(pods []*corev1.Pod) (list []*member) {
 
 // The count of a Deployment's pods never has one pod twice, whatever the ReplicaSet has
 // caught up with: what is asked for counts at once, and no more when it shows.
-func TestLedger(t *testing.T) {
+func TestTally(t *testing.T) {
 	d := deploymentOf(4, func(d *deployment) { *d.Spec.Strategy.RollingUpdate.MaxSurge = intstr.FromInt32(1) })
-	l := newLedger()
+	l := newTally()
 	pods := []*corev1.Pod{webPod("a"), webPod("b"), webPod("c"), webPod("d")}
 	check := func(what string, slots, spare int) {
 		t.Helper()
@@ -341,15 +341,15 @@ func TestLedger(t *testing.T) {
 	}
 }
 
-func TestLedgerWaitsUntilAReadyPodIsAvailable(t *testing.T) {
+func TestTallyWaitsUntilAReadyPodIsAvailable(t *testing.T) {
 	d := deploymentOf(1, func(d *deployment) { d.Spec.MinReadySeconds = 30 })
 	fresh := webPod("b")
 	fresh.Status.Conditions[1].LastTransitionTime = metav1.NewTime(now.Add(-10 * time.Second))
-	w, next := newLedger().count(now, d, members([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
+	w, next := newTally().count(now, d, members([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 0 || !next.Equal(now.Add(20*time.Second)) {
 		t.Errorf("%d spare, next at %s; want 0, in 20 s", w.Spare, next.Sub(now))
 	}
-	w, _ = newLedger().count(next, d, members([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
+	w, _ = newTally().count(next, d, members([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 1 {
 		t.Errorf("%d spare when it is available, want 1", w.Spare)
 	}

@@ -62,7 +62,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 			sit.Shared[name] = c.shared
 		}
 	}
-	sit.Starts = Waves(Peers(time.Now(), sit), sit.Budgets)
+	sit.Starts = planWaves(podsInWaves(time.Now(), sit), sit.Budgets)
 	return sit, nil
 }
 
@@ -88,6 +88,6 @@ func surveyDeployment(ctx context.Context, pods rest.Interface, objects dynamic.
 	for i := range list.Items {
 		theirs = append(theirs, memberOf(&list.Items[i]))
 	}
-	w, _ := newLedger().count(time.Now(), d, theirs)
+	w, _ := newTally().count(time.Now(), d, theirs)
 	return w, nil
 }

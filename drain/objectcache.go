@@ -31,36 +31,36 @@ const (
 	lookupRetry = 2 * time.Second
 )
 
-// lookups reads single objects that few plans need, each once in a while however many
+// objectCache reads single objects that few plans need, each once in a while however many
 // pods ask.
-type lookups[T any] struct {
+type objectCache[T any] struct {
 	read func(ctx context.Context, name types.NamespacedName) (T, error)
 
 	mu    sync.Mutex
-	known map[types.NamespacedName]*lookup[T]
+	known map[types.NamespacedName]*cachedObject[T]
 }
 
-type lookup[T any] struct {
+type cachedObject[T any] struct {
 	value   T
 	ok      bool
 	pending bool
 	until   time.Time
 }
 
-func newLookups[T any](read func(context.Context, types.NamespacedName) (T, error)) *lookups[T] {
-	return &lookups[T]{read: read, known: map[types.NamespacedName]*lookup[T]{}}
+func newObjectCache[T any](read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
+	return &objectCache[T]{read: read, known: map[types.NamespacedName]*cachedObject[T]{}}
 }
 
 // get is the answer, or false: then it is being asked for, and then is called when there
 // is one. It does not block.
-func (l *lookups[T]) get(ctx context.Context, name types.NamespacedName, then func()) (T, bool) {
+func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, then func()) (T, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.known[name]
 	now := time.Now()
 	switch {
 	case known == nil:
-		known = &lookup[T]{}
+		known = &cachedObject[T]{}
 		l.known[name] = known
 	case known.pending, now.Before(known.until):
 		return known.value, known.ok
