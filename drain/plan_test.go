@@ -7,51 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-var (
-	now    = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	taint  = corev1.Taint{Key: "spot-handler/interrupted", Value: "spot-interruption", Effect: corev1.TaintEffectNoSchedule}
-	policy = Policy{Strategy: Hold, Margin: 10 * time.Second}
-)
-
-func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID("uid-" + name), Annotations: map[string]string{}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-	}
-	for _, f := range change {
-		f(p)
-	}
-	return p
-}
-
-func withGrace(seconds int64) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
-}
-
-func withClaim(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
-		}}}
-	}
-}
-
-func ownedBy(kind string) func(*corev1.Pod) {
-	yes := true
-	return func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "x", Controller: &yes}}
-	}
-}
-
-func annotated(key, value string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Annotations[key] = value }
-}
 
 func TestPlan(t *testing.T) {
 	inTwoMinutes := Interruption{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity}
@@ -122,12 +81,6 @@ func TestPlan(t *testing.T) {
 				t.Errorf("grace %v, want %v", deref(d.Grace), deref(tt.grace))
 			}
 		})
-	}
-}
-
-func tolerating(key string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}
 	}
 }
 
@@ -278,38 +231,98 @@ func randomSituation(random *rand.Rand) Situation {
 	return s
 }
 
-// of makes the pod one of a Deployment.
-func of(app string) func(*corev1.Pod) {
-	yes := true
-	return func(p *corev1.Pod) {
-		p.Labels = map[string]string{"app": app, hashLabel: "abc12"}
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app + "-abc12", UID: "set", Controller: &yes}}
+func TestOwnPodGoesLast(t *testing.T) {
+	s := surging(Workload{}, pod("own"), pod("other"))
+	s.Policy.Strategy, s.Policy.Self, s.Capacity = Hold, types.NamespacedName{Namespace: "shop", Name: "own"}, ReadyCapacity
+	if got, want := actions(Plan(now, s)), "other evict, own hold"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	s.Pods = s.Pods[:1]
+	if got, want := actions(Plan(now, s)), "own evict"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// isSurgedPod is what the API server makes of a surge.
-func isSurgedPod(p *corev1.Pod) {
-	app := p.Labels["app"]
-	p.Labels = surgedLabels(p)
-	p.Annotations[SurgedLabel] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
-	p.OwnerReferences = nil
+func TestBlockedPods(t *testing.T) {
+	passed := 81 * time.Second
+	for name, tt := range map[string]struct {
+		flag, namespace BlockedPolicy
+		annotation      string
+		want            Action
+	}{
+		"leave":                         {flag: Leave, want: Evict},
+		"delete":                        {flag: Delete, want: Force},
+		"namespace before flag":         {flag: Leave, namespace: Delete, want: Force},
+		"pod before namespace":          {flag: Delete, namespace: Delete, annotation: "leave", want: Evict},
+		"nonsense counts as not there":  {flag: Delete, annotation: "perhaps", want: Force},
+		"pod before flag, on the other": {flag: Leave, annotation: "delete", want: Force},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := pod("p", withGrace(30))
+			if tt.annotation != "" {
+				p.Annotations[BlockedAnnotation] = tt.annotation
+			}
+			s := surging(Workload{}, p)
+			s.Policy.Strategy, s.Policy.Blocked = Hold, tt.flag
+			s.Refused = map[types.UID]bool{p.UID: true}
+			s.Blocked = map[string]BlockedPolicy{"shop": tt.namespace}
+			if d := Plan(now, s)[0]; d.Action != Later {
+				t.Errorf("before its latest start: %s, want hold", d.Action)
+			}
+			if d := Plan(now.Add(passed), s)[0]; d.Action != tt.want {
+				t.Errorf("%s (%s), want %s", d.Action, d.Reason, tt.want)
+			}
+			s.Blocked = nil
+			if d := Plan(now.Add(passed), s)[0]; tt.annotation == "" && d.Action != Evict {
+				t.Errorf("before it is known what its namespace says: %s, want evict", d.Action)
+			}
+			s.Refused = nil
+			if d := Plan(now.Add(passed), s)[0]; d.Action != Evict {
+				t.Errorf("never refused: %s, want evict", d.Action)
+			}
+		})
+	}
 }
 
-func readyAfter(d time.Duration) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		scheduled := now.Add(-time.Hour)
-		p.Status.Conditions = []corev1.PodCondition{
-			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(scheduled)},
-			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(scheduled.Add(d))},
+// A node that is only at risk has no deadline, and nothing is done to its pods before the
+// replacement is Ready, nor ever past a budget or against their owner's wish: however long
+// it takes, with every strategy.
+func TestNoHurryWithoutADeadline(t *testing.T) {
+	years := now.Add(10 * 365 * 24 * time.Hour)
+	for _, strategy := range Strategies() {
+		for _, capacity := range []Capacity{NoCapacity, PendingCapacity, ReadyCapacity} {
+			pods := []*corev1.Pod{
+				pod("plain"), pod("pinned", annotated(doNotDisrupt, "true")), pod("job", ownedBy("Job")), webPod("web"), webPod("surged", isSurgedPod),
+			}
+			s := surging(Workload{Slots: 1}, pods...)
+			s.Interruption = Interruption{Taint: taint, Capacity: capacity}
+			s.Policy = Policy{Strategy: strategy, Blocked: Delete, Margin: 10 * time.Second}
+			s.Refused = map[types.UID]bool{}
+			for _, p := range pods {
+				s.Refused[p.UID] = true
+			}
+			want := "job hold, pinned hold, plain hold, surged hold, web hold"
+			if capacity == ReadyCapacity {
+				want = map[Strategy]string{
+					Surge:  "job hold, pinned hold, plain evict, surged hold, web surge",
+					Hold:   "job hold, pinned hold, plain evict, surged hold, web evict",
+					AtOnce: "job hold, pinned hold, plain evict, surged evict, web evict",
+				}[strategy]
+			}
+			for _, at := range []time.Time{now, years} {
+				plan := Plan(at, s)
+				if got := actions(plan); got != want {
+					t.Errorf("%s, capacity %d: %s, want %s", strategy, capacity, got, want)
+				}
+				for _, d := range plan {
+					if d.Grace != nil || !d.At.IsZero() || !d.Latest.IsZero() {
+						t.Errorf("%s: grace %v, by %s; want no limit", d.Pod.Name, d.Grace, d.At)
+					}
+				}
+			}
+			if pods := podsInWaves(now, s); pods != nil {
+				t.Errorf("waves of %v, want none", pods)
+			}
 		}
-	}
-}
-
-// budget lets atOnce of the app's ten pods go at a time.
-func budget(app string, atOnce int32) *policyv1.PodDisruptionBudget {
-	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: app},
-		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-		Status:     policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, DesiredHealthy: 10 - atOnce},
 	}
 }

@@ -79,20 +79,3 @@ func TestResultIsOfNow(t *testing.T) {
 		}
 	})
 }
-
-// Of pods that are equally urgent those go first that came first.
-func TestQueueIsInOrder(t *testing.T) {
-	q := newQueue()
-	var want []*task
-	for range 20 {
-		want = append(want, &task{})
-		q.push(want[len(want)-1])
-	}
-	first, _ := q.next()
-	q.push(first) // to be tried again: it keeps its place
-	for i, w := range want {
-		if got, _ := q.next(); got != w {
-			t.Fatalf("task %d is number %d", i, got.number)
-		}
-	}
-}
