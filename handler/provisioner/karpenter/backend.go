@@ -72,9 +72,9 @@ type Backend struct {
 	pods      Pods
 	node      func(string) (*corev1.Node, bool)
 	notify    func(string)
-	events    events
+	events    eventWriter
 	pools     *pools
-	claims    *claims
+	claims    *claimWatch
 	ledger    *ledger
 	daemons   *daemons
 	keeper    *keeper
@@ -83,9 +83,9 @@ type Backend struct {
 	mu   sync.Mutex
 	said map[string]struct{} // what the log has been told once
 
-	leftAt   map[string]time.Time // when a node of a pool was to be replaced last
+	hitAt    map[string]time.Time // when a node of a pool was to be replaced last
 	refusals map[string]refusal   // by node: that there is no replacement
-	policies policies
+	policies policyCache
 }
 
 // refusal is the answer that there is no replacement.
@@ -97,7 +97,7 @@ type refusal struct {
 
 const (
 	// refusedFor is how long a refusal stands. A node is reconciled with every change of one of
-	// its pods, and to judge it takes some calls.
+	// its pods, and deciding takes some calls.
 	refusedFor = 5 * time.Second
 
 	// maxRefusals is how many are kept before those are dropped that do not stand any more.
@@ -125,19 +125,19 @@ func New(opts Options) *Backend {
 		pods:      opts.Pods,
 		node:      opts.Node,
 		notify:    opts.Notify,
-		events:    events{opts.Events},
+		events:    eventWriter{opts.Events},
 		pools:     newPools(opts.Dynamic),
 		ledger:    newLedger(opts.Dynamic),
 		daemons:   &daemons{client: opts.Dynamic},
 		said:      map[string]struct{}{},
-		leftAt:    map[string]time.Time{},
+		hitAt:     map[string]time.Time{},
 		refusals:  map[string]refusal{},
-		policies:  policies{byPool: map[string]policy{}},
+		policies:  policyCache{byPool: map[string]policy{}},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
 	b.ledger.full = newLimitRefusals(opts.Registerer)
 	b.keeper = newKeeper(b)
-	b.claims = newClaims(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
+	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b
 }
 
@@ -163,13 +163,13 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := own(rec)
 	if prev == nil {
-		if r, ok := b.refused(node.Name, rec.Instance); ok {
+		if r, ok := b.lastRefusal(node.Name, rec.Instance); ok {
 			return r, nil
 		}
-		b.left(node.Labels[nodePoolLabel])
+		b.noteHit(node.Labels[nodePoolLabel])
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {
-			b.refuse(node.Name, rec.Instance, r)
+			b.noteRefusal(node.Name, rec.Instance, r)
 		}
 		return r, err
 	}
@@ -180,15 +180,15 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 	return b.next(ctx, node, rec, need, &r)
 }
 
-// refused is the answer that the node was given a moment ago, if that was no.
-func (b *Backend) refused(node, instance string) (interruption.Replacement, bool) {
+// lastRefusal is the answer that the node was given a moment ago, if that was no.
+func (b *Backend) lastRefusal(node, instance string) (interruption.Replacement, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	last, ok := b.refusals[node]
 	return last.answer, ok && last.instance == instance && time.Since(last.at) < refusedFor
 }
 
-func (b *Backend) refuse(node, instance string, r interruption.Replacement) {
+func (b *Backend) noteRefusal(node, instance string, r interruption.Replacement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.refusals) >= maxRefusals {

@@ -29,8 +29,8 @@ const (
 // replacement to Karpenter: what was deleted in this moment has moved nothing yet.
 const ownGrace = time.Second
 
-// situation is what is known of an interrupted node when its replacement is chosen.
-type situation struct {
+// lostNode is what is known of an interrupted node when its replacement is chosen.
+type lostNode struct {
 	node   *corev1.Node
 	rec    interruption.Record
 	need   provisioner.Need
@@ -40,7 +40,7 @@ type situation struct {
 	tried  []string   // pools that came to nothing
 	remark string     // for people
 
-	left map[string]bool // pools whose nodes had to be replaced lately
+	hit map[string]bool // pools whose nodes had to be replaced lately
 }
 
 // choose decides what to ask for: orders, best first, or none and the replacement
@@ -58,7 +58,7 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 		}
 		return nil, unsupported(reasonNoMoving), nil
 	}
-	orders, r, err := b.orders(ctx, situation{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried, left: b.justLeft()})
+	orders, r, err := b.orders(ctx, lostNode{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried, hit: b.hitLately()})
 	if reason, ok := unavailable(err); ok {
 		return nil, unsupported(reason), nil
 	}
@@ -79,37 +79,37 @@ func cannot(node *corev1.Node, rec interruption.Record) string {
 }
 
 // orders makes an order for each pool that can give a replacement, best first.
-func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interruption.Replacement, error) {
+func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, interruption.Replacement, error) {
 	var err error
-	if s.source, err = b.pools.get(ctx, s.pool); err != nil {
+	if lost.source, err = b.pools.get(ctx, lost.pool); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	list, refused, err := b.candidates(ctx, s)
+	list, refused, err := b.candidates(ctx, lost)
 	if err != nil || len(list) == 0 {
 		return nil, refused, err
 	}
 	// The one call that is this node's own stands last.
-	if s.claim, err = b.sourceClaim(ctx, s.node); err != nil {
+	if lost.claim, err = b.sourceClaim(ctx, lost.node); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	if by := byKarpenter(s); by != "" {
-		left, err := b.leftBehind(ctx, s.need.Moving)
+	if by := byKarpenter(lost); by != "" {
+		stranded, err := b.stranded(ctx, lost.need.Moving)
 		if err != nil {
 			return nil, interruption.Replacement{}, err
 		}
-		if len(left) == 0 {
+		if len(stranded) == 0 {
 			return nil, unsupported(by), nil
 		}
-		s.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(left), len(s.need.Moving), by)
-		s.need.Moving = left
+		lost.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(stranded), len(lost.need.Moving), by)
+		lost.need.Moving = stranded
 	}
-	if s.need.Daemons, err = b.withDaemons(ctx, s.need.Daemons); err != nil {
+	if lost.need.Daemons, err = b.withDaemons(ctx, lost.need.Daemons); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
 	var orders []claimOrder
 	var against []string
 	full := ""
-	for _, o := range s.rank(list) {
+	for _, o := range lost.rank(list) {
 		if len(o.fit.need.Moving) == 0 {
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
 			continue
@@ -137,7 +137,7 @@ func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interr
 	return nil, unsupported(joinReasons(against)), nil
 }
 
-// replacement is what the order will be once it is placed.
+// replacement is what the order will be once it is made.
 func (o claimOrder) replacement() interruption.Replacement {
 	return interruption.Replacement{
 		Backend: provisioner.Karpenter, Name: o.name(), Pool: o.pool.Name, State: provisioner.StateRequested,
@@ -148,13 +148,13 @@ func (o claimOrder) replacement() interruption.Replacement {
 // byKarpenter says that Karpenter is ending the node itself: at the word of its own
 // interruption queue, or because the node has drifted, expired or is to be
 // consolidated. For what it moves, it has made or will make room.
-func byKarpenter(s situation) string {
+func byKarpenter(lost lostNode) string {
 	switch {
-	case s.claim != nil && !s.claim.DeletionTimestamp.IsZero():
-		if time.Since(s.claim.DeletionTimestamp.Time) > ownGrace {
+	case lost.claim != nil && !lost.claim.DeletionTimestamp.IsZero():
+		if time.Since(lost.claim.DeletionTimestamp.Time) > ownGrace {
 			return reasonReplacing
 		}
-	case slices.ContainsFunc(s.node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == disruptedTaint }):
+	case slices.ContainsFunc(lost.node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == disruptedTaint }):
 		return reasonDisrupting
 	}
 	return ""
@@ -181,7 +181,7 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClai
 		return nil, nil
 	}
 	if err != nil {
-		return nil, b.pools.judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+		return nil, b.pools.noteUnavailable("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
 	}
 	claim, err := decodeClaim(u)
 	if err != nil || claim.UID != uid {

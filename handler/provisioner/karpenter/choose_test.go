@@ -112,7 +112,7 @@ func TestChoice(t *testing.T) {
 
 // A node that was unsupported is looked at again, but what Karpenter deletes it
 // replaces.
-func TestUnsupportedIsJudgedAgain(t *testing.T) {
+func TestUnsupportedIsDecidedAgain(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		source := sourcePool()
 		source.SetAnnotations(nil)
@@ -132,7 +132,7 @@ func TestUnsupportedIsJudgedAgain(t *testing.T) {
 			wantState(t, c.request(&rec), provisioner.StateFailed, "leaves no room")
 			time.Sleep(100 * time.Millisecond)
 		}
-		if n := len(c.calls()); n > 6 { // of the pools two, and one for each time that it is judged
+		if n := len(c.calls()); n > 6 { // of the pools two, and one for each time that it is decided
 			t.Errorf("%d calls in 10 s, want a few", n)
 		}
 		again := rec

@@ -213,7 +213,7 @@ func (s *shape) require(r requirement) string {
 	switch {
 	case r.Key == corev1.LabelHostname:
 		return unmet(r, r.Operator == "NotIn" || r.Operator == "Exists") // the name is not known before
-	case refused(r.Key):
+	case isForbidden(r.Key):
 		return "" // Karpenter sets these on every node
 	case wellKnown(r.Key, s.provider):
 		return s.need(r)
@@ -317,8 +317,8 @@ func (f fit) remark() string {
 	return strings.Join(parts, "; ")
 }
 
-// left is the number of pods that do not fit.
-func (f fit) left() int {
+// missing is the number of pods that do not fit.
+func (f fit) missing() int {
 	n := 0
 	for _, pods := range f.out {
 		n += len(pods)

@@ -33,14 +33,14 @@ const (
 	// one that has not registered by then.
 	bootLimit = 15 * time.Minute
 
-	// keepers is how many claims are looked at in the same moment.
-	keepers = 4
+	// keeperWorkers is how many claims are looked at in the same moment.
+	keeperWorkers = 4
 )
 
 // Values of SettledLabel.
 const (
-	settledUsed = "used" // pods run there
-	settledLeft = "left" // empty, and Karpenter's consolidation takes it away
+	settledUsed  = "used"  // pods run there
+	settledEmpty = "empty" // empty, and Karpenter's consolidation takes it away
 )
 
 // keeper sees each of our claims through to where it needs us no more: it takes back
@@ -62,8 +62,8 @@ func newKeeper(b *Backend) *keeper {
 // add has the claim looked at. It never blocks.
 func (k *keeper) add(claim string) { k.queue.Add(claim) }
 
-// drained says that the claim's pods have moved, or will not any more.
-func (k *keeper) drained(claim string) {
+// markDrained says that the claim's pods have moved, or will not any more.
+func (k *keeper) markDrained(claim string) {
 	if known, synced := k.b.claims.get(claim); known == nil && synced && !k.b.claims.single {
 		return // gone
 	}
@@ -75,7 +75,7 @@ func (k *keeper) drained(claim string) {
 
 func (k *keeper) run(ctx context.Context) {
 	var workers sync.WaitGroup
-	for range keepers {
+	for range keeperWorkers {
 		workers.Go(func() {
 			for k.work(ctx) {
 			}
@@ -127,8 +127,8 @@ func (k *keeper) look(ctx context.Context, name string) (time.Duration, error) {
 	}
 	switch {
 	case claim.state() == provisioner.StateRequested:
-		if left := launchTimeout + orphanGrace - time.Since(claim.CreationTimestamp.Time); left > 0 {
-			return left, nil
+		if wait := launchTimeout + orphanGrace - time.Since(claim.CreationTimestamp.Time); wait > 0 {
+			return wait, nil
 		}
 		return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
 	case claim.Annotations[ProtectedAnnotation] != "":
@@ -152,13 +152,13 @@ func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+		return nil, asUnavailable("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
 	}
 	return decodeClaim(u)
 }
 
-// left is the time until the claim is to be used.
-func (k *keeper) left(claim *nodeClaim) time.Duration {
+// untilDue is the time until the claim is to be used.
+func (k *keeper) untilDue(claim *nodeClaim) time.Duration {
 	since := claim.since("Initialized")
 	if since.IsZero() {
 		since = claim.since("Launched").Add(bootLimit)
@@ -174,24 +174,24 @@ func (k *keeper) due(claim *nodeClaim) bool {
 	case claim.Annotations[ProtectedAnnotation] != "":
 		return !time.Now().Before(claim.protectedUntil())
 	}
-	return k.b.ttl > 0 && k.left(claim) <= 0
+	return k.b.ttl > 0 && k.untilDue(claim) <= 0
 }
 
 // settle decides about a replacement that was launched a while ago: hands off it if it
 // is used or Karpenter takes it away, else it is taken back.
 func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
-	left := k.left(claim)
-	if k.b.ttl <= 0 || left > 0 {
+	wait := k.untilDue(claim)
+	if k.b.ttl <= 0 || wait > 0 {
 		if !k.b.claims.single || !k.isDrained(claim.Name) {
 			if k.b.ttl <= 0 {
 				k.forget(claim.Name)
 				return 0, nil
 			}
-			return left, nil
+			return wait, nil
 		}
 		// This process ends with its node: what is clear now is not left for others.
 		if pods, err := k.pods(ctx, claim, cached); err != nil || pods == 0 {
-			return max(0, left), err
+			return max(0, wait), err
 		}
 		return 0, k.handOver(ctx, claim, settledUsed)
 	}
@@ -213,7 +213,7 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 	}
 	if pool != nil && pool.broken == "" {
 		if _, ok := pool.consolidates(); ok {
-			return 0, k.handOver(ctx, claim, settledLeft)
+			return 0, k.handOver(ctx, claim, settledEmpty)
 		}
 	}
 	// Pods may be landing in this moment, and the deletion cannot be undone.
@@ -246,7 +246,7 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 		}
 		return time.Second, nil
 	case err != nil:
-		return 0, judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
+		return 0, asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
 	}
 	k.forget(claim.Name)
 	k.b.events.claim(claim.Name, claim.UID, warn, reason, text)

@@ -222,8 +222,8 @@ func TestUnusedIsReturned(t *testing.T) {
 		c, rec := keeping(t, Options{TTL: ttl})
 		over(c, rec)
 		time.Sleep(ttl + time.Second)
-		if settled(c) != settledLeft {
-			t.Errorf("settled as %q, want %q", settled(c), settledLeft)
+		if settled(c) != settledEmpty {
+			t.Errorf("settled as %q, want %q", settled(c), settledEmpty)
 		}
 	})
 	bubble(t, "boots slowly", func(t *testing.T) {
@@ -292,7 +292,7 @@ func TestSingleNodeLooksAfterOthers(t *testing.T) {
 		set("uid-1", "metadata", "uid")(claim)
 		claim.SetCreationTimestamp(metav1.NewTime(time.Now().Add(-time.Minute)))
 		c := newCluster(t, Options{SingleNode: true}, fallbackPool(t), claim)
-		time.Sleep(firstSurvey)
+		time.Sleep(firstSweep)
 		if c.now() != nil {
 			t.Error("the claim is still there")
 		}

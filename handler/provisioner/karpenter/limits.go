@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// maxOrder is how long an order counts that no list shows. A claim that was made is
+	// maxUnlisted is how long an order counts that no list shows. A claim that was made is
 	// in every list by then, so that there is none.
-	maxOrder = time.Minute
+	maxUnlisted = time.Minute
 
 	// usagePage is how many claims are read at once: they are large, and a pool may
 	// have thousands.
@@ -39,9 +39,9 @@ type ledger struct {
 	client dynamic.Interface
 	reads  singleflight.Group
 
-	mu     sync.Mutex
-	usages map[string]*usage // by NodePool
-	orders map[string]*order // by NodeClaim
+	mu       sync.Mutex
+	usages   map[string]*usage         // by NodePool
+	unlisted map[string]*unlistedClaim // by NodeClaim
 
 	full prometheus.Counter // of refusals; nil is not counted
 }
@@ -53,15 +53,15 @@ type usage struct {
 	claims map[string]struct{}
 }
 
-// order is a claim that the last usage may lack.
-type order struct {
+// unlistedClaim is one that the last usage may lack.
+type unlistedClaim struct {
 	pool string
 	size corev1.ResourceList
 	at   time.Time
 }
 
 func newLedger(client dynamic.Interface) *ledger {
-	return &ledger{client: client, usages: map[string]*usage{}, orders: map[string]*order{}}
+	return &ledger{client: client, usages: map[string]*usage{}, unlisted: map[string]*unlistedClaim{}}
 }
 
 // room says which of the pool's limits leaves no room for the claim of that size, or
@@ -87,16 +87,16 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, there := u.claims[claim]; there || l.orders[claim] != nil {
+	if _, there := u.claims[claim]; there || l.unlisted[claim] != nil {
 		return "", nil
 	}
 	more := withNode(size)
-	for name, o := range l.orders {
+	for name, o := range l.unlisted {
 		if o.pool != pool.Name {
 			continue
 		}
-		if _, counted := u.claims[name]; counted || u.asked.After(o.at.Add(maxOrder)) {
-			delete(l.orders, name)
+		if _, counted := u.claims[name]; counted || u.asked.After(o.at.Add(maxUnlisted)) {
+			delete(l.unlisted, name)
 			continue
 		}
 		add(more, withNode(o.size))
@@ -108,7 +108,7 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 		return full, nil
 	}
 	if reserve {
-		l.orders[claim] = &order{pool: pool.Name, size: size, at: time.Now()}
+		l.unlisted[claim] = &unlistedClaim{pool: pool.Name, size: size, at: time.Now()}
 	}
 	return "", nil
 }
@@ -117,7 +117,7 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 func (l *ledger) forget(claim string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.orders, claim)
+	delete(l.unlisted, claim)
 }
 
 // usage is the pool's, not older than poolTTL.
@@ -153,7 +153,7 @@ func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
 	for {
 		list, err := l.client.Resource(nodeClaimResource).List(ctx, options)
 		if err != nil {
-			return nil, judge("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
+			return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
 		}
 		for i := range list.Items {
 			claim, err := decodeClaim(&list.Items[i])

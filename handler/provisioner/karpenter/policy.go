@@ -19,8 +19,8 @@ const RebalanceAnnotation = "spot-handler/rebalance"
 // deadline: it can wait that long.
 const policyTimeout = 3 * time.Second
 
-// policies keeps what the NodePools' annotations say.
-type policies struct {
+// policyCache keeps what the NodePools' annotations say.
+type policyCache struct {
 	mu     sync.Mutex
 	byPool map[string]policy
 }
@@ -79,31 +79,4 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 		b.log.Warn().Str("nodepool", name).Str("reason", text).Msg("rebalance policy of NodePool not understood")
 	}
 	return now.value, now.err
-}
-
-// left notes that a node of the pool has to be replaced.
-func (b *Backend) left(pool string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.leftAt[pool] = time.Now()
-}
-
-// leftFor is how long a pool counts as just left. Of interruptions that come together nine
-// in ten fall within 3 minutes of each other, and that long Karpenter itself avoids a kind
-// of instance that it could not have.
-const leftFor = 10 * time.Minute
-
-// justLeft are the pools whose nodes had to be replaced lately.
-func (b *Backend) justLeft() map[string]bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	recent := map[string]bool{}
-	for pool, at := range b.leftAt {
-		if time.Since(at) < leftFor {
-			recent[pool] = true
-		} else {
-			delete(b.leftAt, pool)
-		}
-	}
-	return recent
 }

@@ -78,7 +78,7 @@ func TestRebalancePolicy(t *testing.T) {
 
 // The pool that is left is never chosen for a node at risk, and one that others have just
 // left comes after those that nobody has.
-func TestPoolJustLeftIsNotChosen(t *testing.T) {
+func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mixed := requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot","on-demand"]}]`)
 		spot := plain(t, "spot", 90, mixed)
@@ -106,7 +106,7 @@ func TestPoolJustLeftIsNotChosen(t *testing.T) {
 		if r := at("spot", "i-4", interruption.SpotInterruption); r.Pool == "second" {
 			t.Errorf("replacement %+v: on an interruption any will do", r)
 		}
-		time.Sleep(leftFor)
+		time.Sleep(hitFor)
 		if r := at("spot", "i-5", interruption.RebalanceRecommendation); r.Pool != "best" {
 			t.Errorf("replacement %+v, want one in pool best, which was left long ago", r)
 		}

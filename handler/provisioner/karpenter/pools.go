@@ -110,7 +110,7 @@ func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
 	asked := time.Now()
 	list, err := p.client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		err = judge("list NodePools", fmt.Errorf("list NodePools: %w", err))
+		err = asUnavailable("list NodePools", fmt.Errorf("list NodePools: %w", err))
 		if away, ok := errors.AsType[*unavailableError](err); ok {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -159,7 +159,7 @@ func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
 		pool = decodePool(u)
 	case isMissing(err):
 	default:
-		return nil, p.judge("get NodePools", fmt.Errorf("get NodePool %q: %w", name, err))
+		return nil, p.noteUnavailable("get NodePools", fmt.Errorf("get NodePool %q: %w", name, err))
 	}
 	pool.read = asked
 	p.mu.Lock()
@@ -168,10 +168,10 @@ func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
 	return pool, nil
 }
 
-// judge turns the error of an action into an unavailableError, and remembers it, if
+// noteUnavailable turns the error of an action into an unavailableError, and remembers it, if
 // it is one: then nothing can be done for any node.
-func (p *pools) judge(action string, err error) error {
-	err = judge(action, err)
+func (p *pools) noteUnavailable(action string, err error) error {
+	err = asUnavailable(action, err)
 	if away, ok := errors.AsType[*unavailableError](err); ok {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -180,8 +180,8 @@ func (p *pools) judge(action string, err error) error {
 	return err
 }
 
-// judge turns the error of an action into an unavailableError if it is one.
-func judge(action string, err error) error {
+// asUnavailable turns the error of an action into an unavailableError if it is one.
+func asUnavailable(action string, err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		return &unavailableError{reason: "the API server forbids us to " + action}

@@ -100,7 +100,7 @@ func (k *keeper) annotate(ctx context.Context, claim *nodeClaim, annotations, la
 		k.b.claims.forget(claim.Name)
 		return nil
 	case err != nil:
-		return judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err))
+		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err))
 	}
 	if now, err := decodeClaim(u); err == nil && !k.b.claims.single && now.Labels[SettledLabel] == "" {
 		k.b.claims.learn(now.slim())

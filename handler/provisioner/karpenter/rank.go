@@ -16,17 +16,17 @@ import (
 // rank makes an order in each of the pools, best first: by the pods that it covers, not
 // having been left itself (on a rebalance recommendation), the same labels and taints as the source pool, a lower weight than that has and the
 // highest of those, and name.
-func (s situation) rank(list []candidate) []claimOrder {
+func (lost lostNode) rank(list []candidate) []claimOrder {
 	orders := make([]claimOrder, len(list))
 	for i, c := range list {
-		orders[i] = s.order(c)
+		orders[i] = lost.orderIn(c)
 	}
 	slices.SortFunc(orders, func(a, b claimOrder) int {
 		return cmp.Or(
 			cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving)),
-			first(!s.risky(a.pool), !s.risky(b.pool)),
-			first(s.alike(a.pool), s.alike(b.pool)),
-			first(s.below(a.pool), s.below(b.pool)),
+			first(!lost.risky(a.pool), !lost.risky(b.pool)),
+			first(lost.alike(a.pool), lost.alike(b.pool)),
+			first(lost.below(a.pool), lost.below(b.pool)),
 			cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight),
 			strings.Compare(a.pool.Name, b.pool.Name),
 		)
@@ -45,42 +45,42 @@ func first(a, b bool) int {
 	return 1
 }
 
-func (s situation) order(c candidate) claimOrder {
-	o := claimOrder{instance: s.rec.Instance, node: s.node, pool: c.pool, source: s.claim, tried: s.tried}
-	o.fit = fitTo(newShape(c.pool, s.source, s.node), s.need)
+func (lost lostNode) orderIn(c candidate) claimOrder {
+	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, source: lost.claim, tried: lost.tried}
+	o.fit = fitTo(newShape(c.pool, lost.source, lost.node), lost.need)
 	o.ask = requests(o.fit.need)
 	// Which instance type it will be is Karpenter's choice: a cheap one that fits, as
 	// the interrupted node's own type did. Its claim says what that has, with the kwok
 	// provider only what pods may have of it; the Node that we are given is lean, and does not.
 	o.size = o.ask
-	if s.claim != nil {
-		o.size = atLeast(atLeast(o.ask, s.claim.Status.Capacity), s.claim.Status.Allocatable)
+	if lost.claim != nil {
+		o.size = atLeast(atLeast(o.ask, lost.claim.Status.Capacity), lost.claim.Status.Allocatable)
 	}
-	o.until = s.protectedUntil(c.pool)
-	o.remark = s.remark
-	if n := o.fit.left(); n > 0 {
+	o.until = lost.protectedUntil(c.pool)
+	o.remark = lost.remark
+	if n := o.fit.missing(); n > 0 {
 		if o.remark != "" {
 			o.remark += "; "
 		}
-		o.remark += fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(s.need.Moving), c.pool.Name, o.fit.remark())
+		o.remark += fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(lost.need.Moving), c.pool.Name, o.fit.remark())
 	}
 	return o
 }
 
-// risky reports whether a pool that others have just left is no better a place for a node
+// risky reports whether a pool that others have just left is no better for a node
 // that is only at risk. On an interruption any pool that has room will do.
-func (s situation) risky(pool *nodePool) bool {
-	return s.rec.Kind == interruption.RebalanceRecommendation && s.left[pool.Name]
+func (lost lostNode) risky(pool *nodePool) bool {
+	return lost.rec.Kind == interruption.RebalanceRecommendation && lost.hit[pool.Name]
 }
 
 // alike reports whether the pool gives its nodes the labels and taints that the source
 // pool does.
-func (s situation) alike(pool *nodePool) bool {
-	if s.source == nil || s.source.broken != "" {
+func (lost lostNode) alike(pool *nodePool) bool {
+	if lost.source == nil || lost.source.broken != "" {
 		return false
 	}
-	return maps.Equal(ownLabels(s.source, s.node), ownLabels(pool, s.node)) &&
-		slices.Equal(taintsOf(s.source), taintsOf(pool))
+	return maps.Equal(ownLabels(lost.source, lost.node), ownLabels(pool, lost.node)) &&
+		slices.Equal(taintsOf(lost.source), taintsOf(pool))
 }
 
 // ownLabels are the labels of the operator's own that a pool gives its nodes.
@@ -103,8 +103,8 @@ func taintsOf(pool *nodePool) []string {
 }
 
 // below reports whether Karpenter prefers the source pool to this one.
-func (s situation) below(pool *nodePool) bool {
-	return s.source == nil || pool.Spec.Weight < s.source.Spec.Weight
+func (lost lostNode) below(pool *nodePool) bool {
+	return lost.source == nil || pool.Spec.Weight < lost.source.Spec.Weight
 }
 
 // rebalanceWindow is how long a replacement may wait for pods where no deadline ends
@@ -115,8 +115,8 @@ const rebalanceWindow = 5 * time.Minute
 // consolidation: until our pods are there, at the longest to the end of the node, and
 // not at all where Karpenter would not be faster than that. While an empty node is
 // protected, Karpenter may move other nodes' healthy pods onto it.
-func (s situation) protectedUntil(pool *nodePool) time.Time {
-	end := s.rec.DeadlineTime()
+func (lost lostNode) protectedUntil(pool *nodePool) time.Time {
+	end := lost.rec.DeadlineTime()
 	if end.IsZero() {
 		end = time.Now().Add(rebalanceWindow)
 	}
@@ -125,4 +125,31 @@ func (s situation) protectedUntil(pool *nodePool) time.Time {
 		return time.Time{}
 	}
 	return end
+}
+
+// noteHit notes that a node of the pool has to be replaced.
+func (b *Backend) noteHit(pool string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hitAt[pool] = time.Now()
+}
+
+// hitFor is how long a pool counts as hit. Of interruptions that come together nine
+// in ten fall within 3 minutes of each other, and that long Karpenter itself avoids a kind
+// of instance that it could not have.
+const hitFor = 10 * time.Minute
+
+// hitLately are the pools whose nodes had to be replaced lately.
+func (b *Backend) hitLately() map[string]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	recent := map[string]bool{}
+	for pool, at := range b.hitAt {
+		if time.Since(at) < hitFor {
+			recent[pool] = true
+		} else {
+			delete(b.hitAt, pool)
+		}
+	}
+	return recent
 }

@@ -20,7 +20,7 @@ import (
 // deleted is released.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	if r := own(rec); r != nil {
-		b.keeper.drained(r.Name)
+		b.keeper.markDrained(r.Name)
 	}
 	name, uid, ok := ownerClaim(node)
 	if !ok || rec.ComesBack() {
@@ -55,11 +55,11 @@ func (b *Backend) release(ctx context.Context, name string, uid types.UID, until
 		}
 		return nil
 	case err != nil:
-		return judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
+		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
 	}
 	err = b.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
-		return judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
+		return asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
 	}
 	return nil
 }

@@ -50,17 +50,17 @@ func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.
 		} else {
 			o.remark = strings.Join(against, "; ")
 		}
-		placed, full, err := b.place(ctx, o)
+		made, full, err := b.create(ctx, o)
 		switch {
 		case err != nil:
-			return placed, err
+			return made, err
 		case full != "": // others of a burst were first
 			r = failedIn(o.pool.Name, full)
-		case placed.State == provisioner.StateFailed:
-			tried, against = triedPools(placed), append(against, "NodePool "+placed.Pool+": "+placed.Reason)
-			last = &placed
+		case made.State == provisioner.StateFailed:
+			tried, against = triedPools(made), append(against, "NodePool "+made.Pool+": "+made.Reason)
+			last = &made
 		default:
-			return placed, nil
+			return made, nil
 		}
 	}
 	if last == nil {
@@ -87,8 +87,8 @@ func triedPools(r interruption.Replacement) []string {
 	return tried
 }
 
-// place makes the NodeClaim of the order, or says that the pool is full by now.
-func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Replacement, full string, err error) {
+// create makes the NodeClaim of the order, or says that the pool is full by now.
+func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Replacement, full string, err error) {
 	r = o.replacement()
 	b.claims.start(o.instance)
 	if known, _ := b.claims.get(r.Name); known != nil && known.Labels[SettledLabel] == "" {
@@ -115,7 +115,7 @@ func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Repla
 		if claim.isOurs(o.instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
 			b.ledger.forget(r.Name)
 			o.former = string(claim.UID)
-			return b.place(ctx, o)
+			return b.create(ctx, o)
 		}
 		r, err = b.ours(ctx, o, r, claim)
 		return r, "", err
@@ -124,7 +124,7 @@ func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Repla
 		if !unknownOutcome(err) {
 			b.ledger.forget(r.Name)
 		}
-		r, err = b.notPlaced(r, err)
+		r, err = b.notCreated(r, err)
 		return r, "", err
 	}
 	b.events.claim(u.GetName(), u.GetUID(), false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
@@ -147,9 +147,9 @@ func unknownOutcome(err error) bool {
 	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
 }
 
-// notPlaced tells what would fail again from what may not.
-func (b *Backend) notPlaced(r interruption.Replacement, err error) (interruption.Replacement, error) {
-	err = b.pools.judge("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
+// notCreated tells what would fail again from what may not.
+func (b *Backend) notCreated(r interruption.Replacement, err error) (interruption.Replacement, error) {
+	err = b.pools.noteUnavailable("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), nil
 	}
@@ -165,7 +165,7 @@ func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replace
 		return failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
 	}
 	b.claims.learn(claim.slim())
-	return b.judge(ctx, r, claim)
+	return b.progress(ctx, r, claim)
 }
 
 // follow says how far the claim is that the record names.
@@ -187,7 +187,7 @@ func (b *Backend) follow(ctx context.Context, instance string, r interruption.Re
 			return r, err
 		}
 	}
-	return b.judge(ctx, r, claim)
+	return b.progress(ctx, r, claim)
 }
 
 // fresh reads the claim past all caches; nil where there is none.
@@ -210,9 +210,9 @@ func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
 	return claim, nil
 }
 
-// judge says what the state of a claim makes of a pending replacement; a nil claim
+// progress says what the state of a claim makes of a pending replacement; a nil claim
 // is gone. One that ought to have been launched is deleted.
-func (b *Backend) judge(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+func (b *Backend) progress(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	if claim == nil || !claim.DeletionTimestamp.IsZero() {
 		b.ledger.forget(r.Name)
 		return failed(r, taken(r, claim)), nil
@@ -243,7 +243,7 @@ func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim 
 		case now != nil && now.UID == claim.UID && now.DeletionTimestamp.IsZero() && now.state() == provisioner.StateRequested:
 			return r, fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
 		}
-		return b.judge(ctx, r, now)
+		return b.progress(ctx, r, now)
 	}
 	if err != nil && !isMissing(err) {
 		return r, fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err)

@@ -13,14 +13,14 @@ import (
 const unsettled = ReplacesLabel + ",!" + SettledLabel
 
 const (
-	// surveyRetry is the time between two attempts of the first look.
-	surveyRetry = 5 * time.Second
+	// sweepRetry is the time between two attempts of the first look.
+	sweepRetry = 5 * time.Second
 
 	// The daemons of single nodes share the looking for what others have left behind,
-	// as no process leads: each looks some time within firstSurvey, so that a rollout
-	// to thousands of nodes is no burst of lists, and about every nextSurvey.
-	firstSurvey = 2 * time.Minute
-	nextSurvey  = time.Hour
+	// as no process leads: each looks some time within firstSweep, so that a rollout
+	// to thousands of nodes is no burst of lists, and about every nextSweep.
+	firstSweep = 2 * time.Minute
+	nextSweep  = time.Hour
 )
 
 // sweep looks for claims that an earlier process has left behind, and has each of
@@ -31,19 +31,19 @@ func (b *Backend) sweep(ctx context.Context) {
 		return
 	}
 	for {
-		err := b.survey(ctx)
+		err := b.adopt(ctx)
 		if _, away := unavailable(err); err == nil || away {
 			return
 		}
 		b.log.Debug().Err(err).Msg("look for replacements of an earlier process")
-		if !wait(ctx, surveyRetry) {
+		if !wait(ctx, sweepRetry) {
 			return
 		}
 	}
 }
 
 func (b *Backend) sweepForOthers(ctx context.Context) {
-	for again := wait(ctx, rand.N(firstSurvey)); again; again = wait(ctx, nextSurvey/2+rand.N(nextSurvey)) {
+	for again := wait(ctx, rand.N(firstSweep)); again; again = wait(ctx, nextSweep/2+rand.N(nextSweep)) {
 		claims, err := b.listOurs(ctx)
 		if err != nil {
 			b.log.Debug().Err(err).Msg("look for replacements of other processes")
@@ -59,8 +59,8 @@ func (b *Backend) sweepForOthers(ctx context.Context) {
 	}
 }
 
-// survey takes in what claims of ours there are, to be looked after.
-func (b *Backend) survey(ctx context.Context) error {
+// adopt takes in what claims of ours there are, to be looked after.
+func (b *Backend) adopt(ctx context.Context) error {
 	claims, err := b.listOurs(ctx)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (b *Backend) survey(ctx context.Context) error {
 func (b *Backend) listOurs(ctx context.Context) ([]*nodeClaim, error) {
 	list, err := b.client.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: unsettled})
 	if err != nil {
-		return nil, judge("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
+		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
 	}
 	var claims []*nodeClaim
 	for i := range list.Items {

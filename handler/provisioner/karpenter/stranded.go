@@ -16,17 +16,17 @@ import (
 
 var budgetResource = schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}
 
-// leftBehind are the pods of a node that Karpenter ends for which it makes no room:
+// stranded are the pods of a node that Karpenter ends for which it makes no room:
 // those that ask not to be disrupted, and those whose budgets never let them go. It
 // does not evict them, so that to its mind they need no other home; at the deadline
 // they need one all the same.
 // https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
-func (b *Backend) leftBehind(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	budgets := map[string][]budget{}
-	var left []*corev1.Pod
+	var stranded []*corev1.Pod
 	for _, pod := range pods {
 		if _, ok := pod.Annotations[doNotDisrupt]; ok && pod.Annotations[doNotDisrupt] != "false" { // "true", or for how long
-			left = append(left, pod)
+			stranded = append(stranded, pod)
 			continue
 		}
 		list, ok := budgets[pod.Namespace]
@@ -38,10 +38,10 @@ func (b *Backend) leftBehind(ctx context.Context, pods []*corev1.Pod) ([]*corev1
 			budgets[pod.Namespace] = list
 		}
 		if blockedFor(pod, list) {
-			left = append(left, pod)
+			stranded = append(stranded, pod)
 		}
 	}
-	return left, nil
+	return stranded, nil
 }
 
 // budget is what is asked of a disruption budget.

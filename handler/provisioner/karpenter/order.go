@@ -127,7 +127,7 @@ func (o claimOrder) requirements() []requirement {
 	}
 	for _, r := range template {
 		replaced := r.Key == nodePoolLabel || (len(types) > 0 && r.Key == corev1.LabelInstanceTypeStable)
-		if !replaced && !refused(r.Key) {
+		if !replaced && !isForbidden(r.Key) {
 			list = append(list, r)
 		}
 	}
@@ -136,8 +136,8 @@ func (o claimOrder) requirements() []requirement {
 	return list[:min(len(list), maxRequirements)]
 }
 
-// refused reports whether the NodeClaim's schema refuses requirements on the key.
-func refused(key string) bool {
+// isForbidden reports whether the NodeClaim's schema refuses requirements on the key.
+func isForbidden(key string) bool {
 	switch key {
 	case capacityTypeLabel, nodePoolLabel:
 		return false
@@ -184,7 +184,7 @@ func customLabels(pool *nodePool, node *corev1.Node) map[string]string {
 	template := pool.Spec.Template
 	labels := map[string]string{}
 	for _, r := range template.Spec.Requirements {
-		if wellKnown(r.Key, template.Spec.NodeClassRef.Group) || refused(r.Key) {
+		if wellKnown(r.Key, template.Spec.NodeClassRef.Group) || isForbidden(r.Key) {
 			continue
 		}
 		c := constraintOn(r.Key, template.Spec.Requirements)
