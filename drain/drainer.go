@@ -70,7 +70,7 @@ type Drainer struct {
 	pace  *pace
 	lanes *lanes
 
-	budgets     *budgets
+	budgets     *budgetWatch
 	deployments *surgeWatch
 	attached    *attachmentWatch
 	starts      *starts
@@ -95,7 +95,7 @@ func New(opts Options) *Drainer {
 	}
 	d.lanes = newLanes(d.queue.push)
 	d.starts = &starts{work: d.waves}
-	d.budgets = newBudgets(opts, d.budgetAllows, d.starts.stale)
+	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
 	d.deployments = newSurgeWatch(opts, d.starting, d.deploymentAllows)
 	d.metrics = newMetrics(opts.Registerer, d)
 	return d

@@ -75,7 +75,7 @@ type Backend struct {
 	log      zerolog.Logger
 	refuse   refusals
 	requests *semaphore.Weighted // of atOnce
-	placing  *semaphore.Weighted // of nodesAtOnce
+	making   *semaphore.Weighted // of nodesAtOnce
 
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
@@ -94,7 +94,7 @@ func New(opts Options) *Backend {
 		awake: make(chan struct{}),
 
 		requests: semaphore.NewWeighted(atOnce),
-		placing:  semaphore.NewWeighted(nodesAtOnce),
+		making:   semaphore.NewWeighted(nodesAtOnce),
 	}
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify, b.log)
 	registerMetrics(opts.Registerer, b.cache)
@@ -121,13 +121,13 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 	if o == nil {
 		return r, nil
 	}
-	if !b.placing.TryAcquire(1) {
+	if !b.making.TryAcquire(1) {
 		b.lookAgain(node.Name)
 		r.Name = "" // nothing has been asked for yet
 		return r, nil
 	}
-	defer b.placing.Release(1)
-	return b.place(ctx, *o, r)
+	defer b.making.Release(1)
+	return b.makeAll(ctx, *o, r)
 }
 
 // Choose implements provisioner.Backend.

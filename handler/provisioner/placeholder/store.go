@@ -26,15 +26,15 @@ type store struct {
 	controller cache.Controller
 
 	mu      sync.Mutex
-	unseen  map[string]map[string]expected // by instance and name
-	deleted map[types.UID]struct{}         // by us, until the watch shows it
-	taken   map[string]time.Time           // by instance: when a placeholder that had its place was removed by others
-	waiting map[string]struct{}            // nodes that asked before the first list
-	isReady bool                           // that list has come
+	unseen  map[string]map[string]unseen // by instance and name
+	deleted map[types.UID]struct{}       // by us, until the watch shows it
+	taken   map[string]time.Time         // by instance: when a placeholder that had its place was removed by others
+	waiting map[string]struct{}          // nodes that asked before the first list
+	isReady bool                         // that list has come
 }
 
-// expected is a placeholder that the watch has not shown yet.
-type expected struct {
+// unseen is a placeholder that the watch has not shown yet.
+type unseen struct {
 	node string    // the interrupted one
 	at   time.Time // when it was asked for
 }
@@ -43,7 +43,7 @@ const byInstance = "instance"
 
 func newStore(client Pods, selector string, notify func(node string), logger zerolog.Logger) *store {
 	s := &store{
-		unseen:  map[string]map[string]expected{},
+		unseen:  map[string]map[string]unseen{},
 		deleted: map[types.UID]struct{}{},
 		taken:   map[string]time.Time{},
 		waiting: map[string]struct{}{},
@@ -184,9 +184,9 @@ func (s *store) expect(instance, name, node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unseen[instance] == nil {
-		s.unseen[instance] = map[string]expected{}
+		s.unseen[instance] = map[string]unseen{}
 	}
-	s.unseen[instance][name] = expected{node, time.Now()}
+	s.unseen[instance][name] = unseen{node, time.Now()}
 }
 
 // forget drops the expectation of a placeholder, or of all of the instance's where the

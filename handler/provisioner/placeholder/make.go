@@ -37,13 +37,13 @@ const (
 // which only a change of the installation ends.
 const recheck = time.Minute
 
-// place makes the placeholders of the order. Those that are there already are taken
+// makeAll makes the placeholders of the order. Those that are there already are taken
 // for made, so that it can be repeated at any point.
-func (b *Backend) place(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
+func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
 	b.start()
 	owner, err := b.owner(ctx, o)
 	if err != nil {
-		return b.notPlaced(ctx, o, r, false, err)
+		return b.notMade(ctx, o, r, false, err)
 	}
 	g, made := errgroup.WithContext(ctx)
 	g.SetLimit(perNode)
@@ -51,7 +51,7 @@ func (b *Backend) place(ctx context.Context, o order, r interruption.Replacement
 		g.Go(func() error { return b.make(made, o, owner, pod) })
 	}
 	if err := g.Wait(); err != nil {
-		return b.notPlaced(ctx, o, r, true, err)
+		return b.notMade(ctx, o, r, true, err)
 	}
 	return r, nil
 }
@@ -99,9 +99,9 @@ func (b *Backend) make(ctx context.Context, o order, owner *corev1.PodTemplate, 
 	return nil
 }
 
-// notPlaced tells what would fail again from what may not. In the first case nothing
+// notMade tells what would fail again from what may not. In the first case nothing
 // is left of what was made.
-func (b *Backend) notPlaced(ctx context.Context, o order, r interruption.Replacement, owned bool, err error) (interruption.Replacement, error) {
+func (b *Backend) notMade(ctx context.Context, o order, r interruption.Replacement, owned bool, err error) (interruption.Replacement, error) {
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		// No permission, no PriorityClass, no namespace, a quota that is used up, or a
