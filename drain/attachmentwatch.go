@@ -18,9 +18,9 @@ var attachmentResource = schema.GroupVersionResource{Group: "storage.k8s.io", Ve
 
 const byNode = "node"
 
-// attachmentWatch watches VolumeAttachments, while a node is drained that has pods with
-// volumes: a volume that is attached still to the old node holds up the pod's successor.
-// The API has no way to ask for those of one node, so that it is one watch for all.
+// attachmentWatch watches VolumeAttachments while a node with pods with volumes is drained:
+// a volume that is still attached to the old node holds up the pod's successor. The API
+// cannot select those of one node, so there is one watch for all.
 type attachmentWatch struct {
 	dynamic dynamic.Interface
 	notify  func(node string)
@@ -38,7 +38,7 @@ func newAttachmentWatch(opts Options) *attachmentWatch {
 	return &attachmentWatch{dynamic: opts.Dynamic, notify: opts.Notify, logger: opts.Logger, users: map[string]struct{}{}}
 }
 
-// use watches for the node, until leave.
+// use watches on behalf of the node, until leave.
 func (a *attachmentWatch) use(ctx context.Context, node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,23 +93,23 @@ func (a *attachmentWatch) leave(node string) {
 	if len(a.users) > 0 {
 		return
 	}
-	a.forbidden = false // to be asked again the next time
+	a.forbidden = false // ask again the next time
 	if a.stop != nil {
 		a.stop()
 		a.stop, a.store, a.controller = nil, nil, nil
 	}
 }
 
-// using lists the nodes that are watched for.
+// using lists the nodes on whose behalf it watches.
 func (a *attachmentWatch) using() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Keys(a.users))
 }
 
-// of lists the PersistentVolumes that are attached to the node; known is false as long as
-// the watch for it has not brought them. Where they may not be read it is none: the pods
-// have gone, which is what counts.
+// of lists the PersistentVolumes that are attached to the node; known is false until the
+// watch has shown them. If we have no right to read them there are none: the pods have
+// gone, which is what counts.
 func (a *attachmentWatch) of(node string) (volumes []string, known bool) {
 	a.mu.Lock()
 	_, uses := a.users[node]
@@ -133,7 +133,7 @@ func (a *attachmentWatch) of(node string) (volumes []string, known bool) {
 	return volumes, true
 }
 
-// refused ends the watch: its users wait for nothing any more.
+// refused ends the watch: nobody waits for volumes any more.
 func (a *attachmentWatch) refused(err error) {
 	a.mu.Lock()
 	again := a.forbidden
@@ -152,7 +152,7 @@ func (a *attachmentWatch) refused(err error) {
 	}
 }
 
-// attachment is what is kept of a VolumeAttachment: all of the cluster's are.
+// attachment is what is kept of each of the cluster's VolumeAttachments.
 type attachment struct {
 	metav1.ObjectMeta // name, UID and resource version
 

@@ -18,12 +18,12 @@ import (
 )
 
 // budgetWatch watches the disruption budgets of the namespaces whose pods have to leave. They
-// say how many of the pods may go at a time, and wake the refused ones when they allow
-// disruptions again. A namespace without such pods is not watched.
+// say how many pods can go at a time, and wake refused ones when they allow disruptions
+// again. A namespace without such pods is not watched.
 type budgetWatch struct {
 	client rest.Interface
 	wake   func(namespace string, selector labels.Selector, n int)
-	known  func() // a namespace's budgets are
+	known  func() // is called when a namespace's budgets are known
 	notify func(node string)
 	logger zerolog.Logger
 
@@ -43,8 +43,8 @@ func newBudgetWatch(opts Options, wake func(string, labels.Selector, int), known
 	return &budgetWatch{client: opts.Budgets, wake: wake, known: known, notify: opts.Notify, logger: opts.Logger, watched: map[string]*namespaceBudgets{}}
 }
 
-// use watches the namespace for the node, until leave. The node is notified when the
-// budgets are known.
+// use watches the namespace on behalf of the node, until leave. The node is notified when
+// the budgets are known.
 func (b *budgetWatch) use(ctx context.Context, node, namespace string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +106,7 @@ func (b *budgetWatch) usersOf(w *namespaceBudgets) []string {
 	return nodes
 }
 
-// list returns the budgets of a namespace as far as they are known.
+// list returns the known budgets of a namespace.
 func (b *budgetWatch) list(namespace string) []*policyv1.PodDisruptionBudget {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -125,7 +125,7 @@ func (b *budgetWatch) synced(namespace string) bool {
 	return ok && w.controller.HasSynced()
 }
 
-// of returns a budget that covers the pod, as far as it is known.
+// of returns a known budget that covers the pod.
 func (b *budgetWatch) of(pod *corev1.Pod) (types.UID, bool) {
 	for _, budget := range b.list(pod.Namespace) {
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
@@ -136,7 +136,7 @@ func (b *budgetWatch) of(pod *corev1.Pod) (types.UID, bool) {
 	return "", false
 }
 
-// all returns every budget that is known.
+// all returns every known budget.
 func (b *budgetWatch) all() []*policyv1.PodDisruptionBudget {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -157,7 +157,7 @@ func budgetsIn(store cache.Store) []*policyv1.PodDisruptionBudget {
 	return list
 }
 
-// leave ends the watches that only the node has used.
+// leave ends the watches that only this node has used.
 func (b *budgetWatch) leave(node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,8 +15,8 @@ var (
 	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
 )
 
-// deployment is the part of a Deployment that a surge rests on. The whole type would link
-// all of its API group into a process that is small on every node.
+// deployment is the part of a Deployment that a surge depends on. The whole type would link
+// all of its API group into a process that has to stay small, as it runs on every node.
 type deployment struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -72,7 +72,7 @@ func (d *deployment) maxSurge() int {
 	return n
 }
 
-// refuses says why pods of the Deployment cannot be surged now, or nothing.
+// refuses says why pods of the Deployment cannot be surged now, or is empty.
 func (d *deployment) refuses() string {
 	switch {
 	case d.Spec.Strategy.Type != "RollingUpdate":

@@ -59,7 +59,7 @@ func TestPlan(t *testing.T) {
 
 		"do-not-disrupt":              {pod("p", annotated(doNotDisrupt, "true")), ready, policy, Later, doNotDisrupt, nil},
 		"safe-to-evict":               {pod("p", annotated(safeToEvict, "false")), ready, policy, Later, safeToEvict + "=false", nil},
-		"Job":                         {pod("p", ownedBy("Job")), ready, policy, Later, "Job pod: may finish by itself", nil},
+		"Job":                         {pod("p", ownedBy("Job")), ready, policy, Later, "Job pod: might finish by itself", nil},
 		"do-not-disrupt, at the last": {pod("p", annotated(doNotDisrupt, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
 
 		"at risk, pending":     {pod("p"), risk, policy, Later, "no deadline: waits for a replacement", nil},

@@ -9,28 +9,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// task is one pod's eviction, from when it is due until the API server has taken it.
+// task is one pod's eviction, from when it is due until the API server has accepted it.
 type task struct {
 	session *session
 	pod     *corev1.Pod
 	state   *tracked
-	latest  time.Time // when it has to begin; zero is last
+	latest  time.Time // when it has to begin; zero comes last
 	volumes bool      // the pod has volumes, which have to be detached afterwards
-	number  uint64    // in the order in which they came; 0 before
+	number  uint64    // in the order of arrival; 0 before it arrives
 	ready   bool      // it is in the queue's heap
 	attempt int
 	asked   time.Time // when its decision was last asked for
 
-	workload types.NamespacedName // the Deployment that it may have to wait for
+	workload types.NamespacedName // the Deployment that it might have to wait for
 	surged   bool                 // by this task
 
-	lane func() // gives back the budget's lane, which it has been given; nil where it has none
+	lane func() // gives back the budget's lane; nil if it has none
 
-	timer *time.Timer // set while it waits for its next attempt; nil where only a wake ends that
+	timer *time.Timer // set while it waits for its next attempt; nil if only a wake ends the wait
 }
 
-// waitKey is what a waiting task is found by: its Deployment, or for those that have a time of
-// their own the pod's namespace, without a name.
+// waitKey is what a waiting task is found by: its Deployment, or, if it has a timer of its
+// own, the pod's namespace without a name.
 func (t *task) waitKey() types.NamespacedName {
 	if t.timer == nil {
 		return t.workload
@@ -38,9 +38,9 @@ func (t *task) waitKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: t.pod.Namespace}
 }
 
-// queue orders the evictions of all nodes by their latest safe start. Tasks that
-// wait for their next attempt are timers beside it. Who is woken is looked for under one key
-// only: of a burst thousands wait, and the pods of its Deployments change all the time.
+// queue orders the evictions of all nodes by their latest safe start. Tasks that wait for
+// their next attempt are timers beside it. A wake looks under one key only: in a burst
+// thousands wait, and the pods of its Deployments change all the time.
 type queue struct {
 	mu      sync.Mutex
 	ready   *sync.Cond
@@ -121,8 +121,8 @@ func (q *queue) leaveLocked(t *task) bool {
 	return true
 }
 
-// due changes when a task of the queue has to begin, as its deadline is another now. One
-// that is under way learns of it from its decision.
+// due changes when a task of the queue has to begin, after its deadline has changed. A task
+// that is under way learns it from its decision.
 func (q *queue) due(t *task, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,7 +136,7 @@ func (q *queue) due(t *task, at time.Time) {
 	}
 }
 
-// unpark puts a parked task back at once, and leaves one that has a time of its own.
+// unpark puts a parked task back at once, and leaves one that has a timer of its own.
 func (q *queue) unpark(t *task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -158,8 +158,8 @@ func (q *queue) wakeLocked(t *task) {
 	}
 }
 
-// wake puts back up to n of the tasks that wait under the key and that the filter picks, the
-// most urgent first.
+// wake puts back up to n of the tasks that wait under the key and pass the filter, the most
+// urgent first.
 func (q *queue) wake(n int, key types.NamespacedName, filter func(*task) bool) {
 	if n <= 0 {
 		return
@@ -219,10 +219,10 @@ func (q *queue) close() {
 	q.ready.Broadcast()
 }
 
-// taskHeap has the earliest to begin first; those without a time come last. Among
-// equals go those with volumes, which take longer in the end, and then those that came
-// first: of many nodes with one deadline, one is empty after the other, which takes fewer
-// plans than to have all of them under way to the end.
+// taskHeap has the earliest to begin first; those without a time come last. Among equals
+// those with volumes go first, as they take longer in the end, and then those that came
+// first: of many nodes with one deadline one is emptied after the other, which takes fewer
+// plans than having all of them under way to the end.
 type taskHeap []*task
 
 func (h taskHeap) Len() int { return len(h) }

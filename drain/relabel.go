@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// surgeNote is what the annotation of a surged pod says: enough for any process
-// to finish the move or to call it off.
+// surgeNote is what the annotation of a surged pod says: enough for any process to finish
+// the surge or to undo it.
 type surgeNote struct {
 	ReplicaSet string    `json:"replicaSet"`
 	UID        types.UID `json:"uid"` // the ReplicaSet's
@@ -29,8 +29,8 @@ func surgeNoteOf(pod *corev1.Pod) surgeNote {
 	return r
 }
 
-// labelSurged has the pod's ReplicaSet let it go, with one patch that says all. The UID in it
-// is a precondition: it cannot be changed.
+// labelSurged has the pod's ReplicaSet let it go, with one patch. The UID in the patch is a
+// precondition, as it cannot be changed.
 func (d *Drainer) labelSurged(ctx context.Context, pod *corev1.Pod, now time.Time) error {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
@@ -45,10 +45,10 @@ func (d *Drainer) labelSurged(ctx context.Context, pod *corev1.Pod, now time.Tim
 	}, string(note))
 }
 
-// putBack puts a surged pod's labels back: its ReplicaSet takes it back and drops the
-// successor, or the pod where there are too many. Without its ReplicaSet the pod would run
-// on with nobody to own it, so it is evicted; where its budget refuses that it stays, and
-// Sweep finds it again.
+// putBack restores a surged pod's labels: its ReplicaSet takes it back and drops the
+// successor, or the pod itself if there are too many. If the ReplicaSet is gone the pod would
+// run on without an owner, so it is evicted; if its budget refuses that it stays, and Sweep
+// finds it again.
 func (d *Drainer) putBack(ctx context.Context, pod *corev1.Pod) error {
 	of := surgeNoteOf(pod)
 	set, err := d.opts.Dynamic.Resource(replicaSetResource).Namespace(pod.Namespace).Get(ctx, of.ReplicaSet, metav1.GetOptions{})
@@ -71,8 +71,9 @@ func (d *Drainer) putBack(ctx context.Context, pod *corev1.Pod) error {
 	return d.relabel(ctx, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
 }
 
-// relabel changes labels and the annotation SurgedLabel of the pod with that UID; of another
-// the API server says that the change is invalid. A pod that is gone needs no labels.
+// relabel changes labels, and the annotation that goes with SurgedLabel, of the pod with that
+// UID; for another the API server calls the change invalid. A pod that is gone needs no
+// labels.
 func (d *Drainer) relabel(ctx context.Context, pod *corev1.Pod, labels map[string]any, note any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": pod.UID, "labels": labels, "annotations": map[string]any{SurgedLabel: note},

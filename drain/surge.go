@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A pod is surged in three steps. Its label pod-template-hash is changed, so that its
-// ReplicaSet lets it go and makes a successor; Services and disruption budgets select by
-// other labels and count it as before. The successor becomes available. The pod is
-// evicted. Until then, putting the label back undoes it all: the ReplicaSet takes the pod
-// back and drops the successor.
+// A pod is surged in three steps. First its label pod-template-hash is changed: its
+// ReplicaSet lets it go and makes a successor, while Services and disruption budgets select
+// by other labels and count it as before. Then the successor becomes available. Then the
+// pod is evicted. Until then, putting the label back undoes everything: the ReplicaSet takes
+// the pod back and drops the successor.
 
 // SurgedLabel is the label of a pod that its ReplicaSet has been made to let go; its value
 // is the pod's own pod-template-hash. The annotation of the same name tells the rest.
@@ -25,27 +25,28 @@ const SurgedLabel = "spot-handler/surged"
 // https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#pod-template-hash-label
 const hashLabel = "pod-template-hash"
 
-// surgedHash is the pod-template-hash of a surged pod: no ReplicaSet's.
+// surgedHash is the pod-template-hash of a surged pod; no ReplicaSet has it.
 func surgedHash(hash string) string { return "surged-" + hash }
 
 func surged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
 
-// Workload is what a plan knows of a Deployment.
+// Workload is what a plan knows about a Deployment.
 type Workload struct {
-	// Selector is the Deployment's; nil where there is no Deployment of that name.
+	// Selector is the Deployment's; nil if there is no Deployment of that name.
 	Selector labels.Selector
-	// Refuses says why the Deployment's pods cannot be surged now, or nothing.
+	// Refuses says why the Deployment's pods cannot be surged now, or is empty.
 	Refuses string
-	// Slots is how many more pods may be surged at this moment.
+	// Slots is how many more pods can be surged at this moment.
 	Slots int
-	// Spare is how many surged pods can go without there being fewer available pods
-	// than the Deployment asks for.
+	// Spare is how many surged pods can go while as many pods as the Deployment asks for
+	// stay available.
 	Spare int
 }
 
-// DeploymentOf names the Deployment of a pod that it owns by a ReplicaSet, also of a
-// surged one; empty where there is none. A ReplicaSet's name is the Deployment's and the
-// pod-template-hash; whether that Deployment is there, and the pod's, has to be looked up.
+// DeploymentOf names the Deployment that owns a pod through a ReplicaSet, or owned it before
+// it was surged; empty if there is none. It goes by the ReplicaSet's name, which is the
+// Deployment's and the pod-template-hash: whether that Deployment exists, and selects the
+// pod, has to be looked up.
 func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
 	set, hash := "", pod.Labels[hashLabel]
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ReplicaSet" {
@@ -61,7 +62,7 @@ func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: name}
 }
 
-// noSurge says why a pod's successor cannot be made before it leaves, or nothing.
+// noSurge says why a pod's successor cannot be made before it leaves, or is empty.
 func (p *planner) noSurge(pod *corev1.Pod) string {
 	if surged(pod) {
 		return ""
@@ -79,9 +80,9 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 	workload, known := p.Workloads[name]
 	switch {
 	case !known:
-		return "" // it may be
+		return "" // perhaps it can
 	case workload.Selector == nil:
-		return "its ReplicaSet is no Deployment's"
+		return "its ReplicaSet belongs to no Deployment"
 	case !workload.Selector.Matches(labels.Set(pod.Labels)):
 		return fmt.Sprintf("Deployment %s does not select it", name.Name)
 	case workload.Refuses != "":
@@ -100,7 +101,7 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 	return ""
 }
 
-// noSurgeByItself is noSurge as far as the pod alone tells.
+// noSurgeByItself is noSurge as far as the pod alone can tell.
 func noSurgeByItself(pod *corev1.Pod) string {
 	owner := metav1.GetControllerOf(pod)
 	if reason := pinned(pod); reason != "" {
@@ -112,16 +113,17 @@ func noSurgeByItself(pod *corev1.Pod) string {
 	case owner.Kind != "ReplicaSet":
 		return "its controller is a " + owner.Kind
 	case pod.Labels[hashLabel] == "" || DeploymentOf(pod).Name == "":
-		return "its ReplicaSet is no Deployment's"
+		return "its ReplicaSet belongs to no Deployment"
 	case !isReady:
-		return "it is not Ready: nothing is kept up by it"
+		return "it is not Ready, so there is nothing to keep up"
 	case slices.ContainsFunc(pod.Spec.Volumes, isDisk):
 		return "its volume cannot be shared"
 	}
 	return ""
 }
 
-// losesBudget: a budget that selects by the hash would not count the surged pod.
+// losesBudget says why the pod, once surged, would change its disruption budget: that
+// selects by the hash. It is empty where it would not.
 func losesBudget(pod *corev1.Pod, namespace string, by *metav1.LabelSelector) string {
 	if namespace != pod.Namespace {
 		return ""
@@ -131,7 +133,7 @@ func losesBudget(pod *corev1.Pod, namespace string, by *metav1.LabelSelector) st
 		return ""
 	}
 	if before, after := labels.Set(pod.Labels), surgedLabels(pod); selector.Matches(before) != selector.Matches(after) {
-		return "by its pod-template-hash it is covered by disruption budget "
+		return "its pod-template-hash puts it under disruption budget "
 	}
 	return ""
 }
@@ -146,8 +148,8 @@ func surgedLabels(pod *corev1.Pod) labels.Set {
 	return changed
 }
 
-// claimsOf names the PersistentVolumeClaims of a pod that other pods could use too. A
-// generic ephemeral volume is the pod's own: its successor gets another.
+// claimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic
+// ephemeral volume is the pod's own: its successor gets another.
 func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	var names []types.NamespacedName
 	for _, v := range pod.Spec.Volumes {
@@ -158,7 +160,7 @@ func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	return names
 }
 
-// known reports whether all is known that decides whether the pod can be surged.
+// known reports whether everything is known that decides whether the pod can be surged.
 func (p *planner) known(pod *corev1.Pod) bool {
 	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
 		return false
@@ -191,7 +193,7 @@ func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	return Later, "surged: waits for its successor"
 }
 
-// isToBeSurged: the owner's maxSurge bounds how many at a time.
+// isToBeSurged: the owner's maxSurge bounds how many are surged at a time.
 func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {
 	case !d.Surge:
@@ -206,9 +208,8 @@ func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	return SurgeNow, "its successor is made first"
 }
 
-// surgingPods are the pods whose successors are under way or can be at once. Where a
-// Deployment is not known yet, its pods are taken for such for the moment that it takes
-// to look it up.
+// surgingPods are the pods whose successors are under way or can be made at once. While a
+// Deployment is being looked up, its pods count among them.
 func (p *planner) surgingPods() map[types.UID]bool {
 	if p.Policy.Strategy != Surge {
 		return nil
@@ -227,7 +228,7 @@ func (p *planner) surgingPods() map[types.UID]bool {
 	return surging
 }
 
-// take gives one of the n that a Deployment has to give.
+// take takes one of the n that a Deployment has to give, or reports that none remains.
 func (p *planner) take(taken map[types.NamespacedName]int, name types.NamespacedName, n int) bool {
 	if taken[name] >= n {
 		return false

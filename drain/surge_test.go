@@ -68,14 +68,14 @@ func TestWhoIsNotSurged(t *testing.T) {
 	}{
 		"StatefulSet":     {pod: webPod("p", ownedBy("StatefulSet")), reason: "its controller is a StatefulSet"},
 		"no controller":   {pod: webPod("p", func(p *corev1.Pod) { p.OwnerReferences = nil }), reason: "no controller would make a successor"},
-		"bare ReplicaSet": {pod: webPod("p", func(p *corev1.Pod) { delete(p.Labels, hashLabel) }), reason: "its ReplicaSet is no Deployment's"},
-		"other name":      {pod: webPod("p", func(p *corev1.Pod) { p.OwnerReferences[0].Name = "web" }), reason: "its ReplicaSet is no Deployment's"},
+		"bare ReplicaSet": {pod: webPod("p", func(p *corev1.Pod) { delete(p.Labels, hashLabel) }), reason: "its ReplicaSet belongs to no Deployment"},
+		"other name":      {pod: webPod("p", func(p *corev1.Pod) { p.OwnerReferences[0].Name = "web" }), reason: "its ReplicaSet belongs to no Deployment"},
 		"no Deployment": {pod: webPod("p"), change: func(s *Situation) { s.Workloads[web] = Workload{} },
-			reason: "its ReplicaSet is no Deployment's"},
+			reason: "its ReplicaSet belongs to no Deployment"},
 		"not selected": {pod: webPod("p"), workload: Workload{Selector: labels.SelectorFromSet(labels.Set{"app": "db"})},
 			reason: "Deployment web does not select it"},
 		"paused":         {pod: webPod("p"), workload: Workload{Refuses: "is paused"}, reason: "Deployment web is paused"},
-		"not Ready":      {pod: webPod("p", func(p *corev1.Pod) { p.Status.Conditions = nil }), reason: "it is not Ready: nothing is kept up by it"},
+		"not Ready":      {pod: webPod("p", func(p *corev1.Pod) { p.Status.Conditions = nil }), reason: "it is not Ready, so there is nothing to keep up"},
 		"do-not-disrupt": {pod: webPod("p", annotated(doNotDisrupt, "true")), reason: doNotDisrupt},
 		"volume of its own": {pod: webPod("p", claim), change: func(s *Situation) { s.Shared[claimsOf(s.Pods[0])[0]] = false },
 			reason: "its volume data cannot be shared"},
@@ -85,7 +85,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 			b := budget("web", 1)
 			b.Spec.Selector.MatchLabels[hashLabel] = "abc12"
 			s.Budgets = []*policyv1.PodDisruptionBudget{b}
-		}, reason: "by its pod-template-hash it is covered by disruption budget web"},
+		}, reason: "its pod-template-hash puts it under disruption budget web"},
 		"own pod": {pod: webPod("p"), change: func(s *Situation) { s.Policy.Self = types.NamespacedName{Namespace: "shop", Name: "p"} },
 			reason: "spot-handler's own pod"},
 	} {

@@ -22,9 +22,8 @@ import (
 	"spot-handler/drain/rewatch"
 )
 
-// settleFor is how long a Deployment's changes are collected before they are acted on: a
-// rolling set of pods changes many times a second, and each time all of its pods are
-// counted.
+// settleFor is how long a Deployment's changes are collected before they are acted on: while
+// pods roll, they change many times a second, and each time all of them are counted.
 const settleFor = 20 * time.Millisecond
 
 // surgeWatch watches the Deployments whose pods are on draining nodes, each with its pods,
@@ -35,10 +34,10 @@ type surgeWatch struct {
 	starting *semaphore.Weighted
 	logger   zerolog.Logger
 
-	// wake lets waiting pods of a Deployment try: up to slots that are not surged yet, up
-	// to spare that are.
+	// wake lets waiting pods of a Deployment try again: up to slots that are not surged yet,
+	// and up to spare that are.
 	wake func(name types.NamespacedName, slots, spare int)
-	// notify has a node planned anew.
+	// notify has a node planned again.
 	notify func(node string)
 
 	mu    sync.Mutex
@@ -62,17 +61,17 @@ type watchedDeployment struct {
 	users   map[string]struct{} // nodes; guarded by surgeWatch.mu
 
 	mu         sync.Mutex
-	synced     bool   // it is known whether there is a Deployment, and if so its pods are
+	synced     bool   // it is known whether there is a Deployment, and if so, which pods it has
 	unreadable string // why it cannot be read
 	deployment *deployment
 	store      cache.Store // of its pods
 	last       Workload    // what was last acted on
-	told       bool        // that has happened
+	told       bool        // whether that has happened
 	actAt      time.Time   // when timer runs act; zero where it does not
 	timer      *time.Timer
 }
 
-// use watches the Deployment for the node, until leave.
+// use watches the Deployment on behalf of the node, until leave.
 func (s *surgeWatch) use(ctx context.Context, node string, name types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +88,7 @@ func (s *surgeWatch) use(ctx context.Context, node string, name types.Namespaced
 	of.users[node] = struct{}{}
 }
 
-// leave ends the watches that only the node has used.
+// leave ends the watches that only this node has used.
 func (s *surgeWatch) leave(node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,15 +108,15 @@ func (s *surgeWatch) usersOf(of *watchedDeployment) []string {
 	return slices.Collect(maps.Keys(of.users))
 }
 
-// get returns the Deployment; nil where it is not watched.
+// get returns the Deployment, or nil if it is not watched.
 func (s *surgeWatch) get(name types.NamespacedName) *watchedDeployment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.known[name]
 }
 
-// workload is what was last known of the Deployment; false until it is. What it says may
-// be given away already: reserve knows.
+// workload is what was last known of the Deployment; false until something is. What it
+// offers might be given away by now: reserve knows.
 func (s *surgeWatch) workload(name types.NamespacedName) (Workload, bool) {
 	of := s.get(name)
 	if of == nil {
@@ -128,14 +127,14 @@ func (s *surgeWatch) workload(name types.NamespacedName) (Workload, bool) {
 	return of.last, of.told
 }
 
-// look has what is known of the Deployment acted on again.
+// look acts again on what is known of the Deployment.
 func (s *surgeWatch) look(name types.NamespacedName) {
 	if of := s.get(name); of != nil {
 		of.update(func() {})
 	}
 }
 
-// reserve asks for one of what the Deployment has to give, see tally.reserve.
+// reserve asks for one of what the Deployment has to give; see tally.reserve.
 func (s *surgeWatch) reserve(pod *corev1.Pod, action Action) bool {
 	of := s.get(DeploymentOf(pod))
 	if of == nil {
@@ -153,7 +152,7 @@ func (s *surgeWatch) settle(pod *corev1.Pod) {
 	}
 }
 
-// end ends its watches, and the timer, which may be hours away where minReadySeconds is.
+// end ends its watches and its timer, which can be hours away if minReadySeconds is.
 func (of *watchedDeployment) end() {
 	of.stop()
 	of.mu.Lock()
@@ -258,7 +257,7 @@ func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	}()
 }
 
-// refused is told when the Deployment cannot be read: its pods are not surged then.
+// refused is called when the Deployment cannot be read. Then its pods are not surged.
 func (of *watchedDeployment) refused(err error) {
 	of.watcher.logger.Warn().Err(err).Str("deployment", of.name.String()).Msg("read deployment; its pods are not surged")
 	of.update(func() { of.synced, of.unreadable = true, "cannot be read: "+err.Error() })
@@ -285,7 +284,7 @@ func (of *watchedDeployment) actIn(d time.Duration) {
 	of.timer = time.AfterFunc(d, of.act)
 }
 
-// act counts anew, and lets those try that may go on.
+// act counts again, and lets those pods try that can go on.
 func (of *watchedDeployment) act() {
 	if of.ctx.Err() != nil {
 		return
@@ -312,7 +311,7 @@ func (of *watchedDeployment) act() {
 	of.watcher.wake(of.name, w.Slots, w.Spare)
 }
 
-// asMember keeps of a pod what its Deployment's count rests on.
+// asMember keeps of a pod what its Deployment's tally needs.
 func asMember(obj any) (any, error) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		return memberOf(pod), nil

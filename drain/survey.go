@@ -14,9 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Survey reads once what a plan for the node is made from, for a dry run: it watches
-// nothing and changes nothing. The pods of other nodes under the same budgets are not
-// among it.
+// Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
+// and changes nothing. Pods of other nodes under the same budgets are not included.
 func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.Interface, node string, in Interruption, policy Policy) (Situation, error) {
 	sit := Situation{
 		Interruption: in, Policy: policy,

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// member is a pod, as far as its Deployment's count rests on it. A burst has those of every
-// Deployment of the cluster kept, ten times as many as there are on the interrupted nodes.
+// member is the part of a pod that its Deployment's tally needs. In a burst the pods of
+// every Deployment are kept, ten times as many as run on the interrupted nodes.
 type member struct {
 	metav1.ObjectMeta // name, UID and resource version
 
@@ -33,9 +33,9 @@ func memberOf(pod *corev1.Pod) *member {
 	return m
 }
 
-// tally is what a Deployment's pods and our own requests that they do not show yet add
-// up to. The counts come from one stream of its pods, surged or not, so that none is
-// counted twice while a ReplicaSet catches up.
+// tally adds up a Deployment's pods, and those of our own requests that they do not show
+// yet. All its pods, surged or not, come from one stream, so none is counted twice while a
+// ReplicaSet catches up.
 type tally struct {
 	mu       sync.Mutex
 	surging  map[types.UID]struct{} // asked for, and not seen in the stream
@@ -46,7 +46,7 @@ func newTally() *tally {
 	return &tally{surging: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}}
 }
 
-// count returns a Deployment's workload, and when it will change by the clock alone:
+// count returns a Deployment's workload, and when it will change by the clock alone: when
 // a Ready pod becomes available.
 func (l *tally) count(now time.Time, d *deployment, pods []*member) (w Workload, next time.Time) {
 	l.mu.Lock()
@@ -71,7 +71,7 @@ func (l *tally) countLocked(now time.Time, d *deployment, pods []*member) (w Wor
 		}
 		if pod.surged {
 			delete(l.surging, pod.UID)
-			surged++ // also one that is being evicted: it is there until it terminates
+			surged++ // even one that is being evicted: it is there until it terminates
 			if pod.ready && !evicting {
 				extra++
 			}
@@ -110,8 +110,8 @@ func (l *tally) countLocked(now time.Time, d *deployment, pods []*member) (w Wor
 	}, next
 }
 
-// reserve enters a surge or an eviction that is about to be asked for, if there is room
-// for it now.
+// reserve enters a surge or an eviction that is about to be requested, if there is room for
+// it now.
 func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +128,7 @@ func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev
 	return true
 }
 
-// settle drops what was reserved for a pod: the request was refused.
+// settle drops what was reserved for a pod whose request was refused.
 func (l *tally) settle(pod types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,32 +11,32 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A budget that lets only k pods go at a time makes those that it covers leave in waves
-// of k: the next may go when the successors of the last are Ready. So that the last wave
-// still has its whole grace period, the first has to start (waves - 1) cycles earlier.
+// A budget that lets only k pods go at a time makes those that it covers leave in waves of
+// k: the next can go when the successors of the last are Ready. For the last wave to have
+// its whole grace period, the first has to start (waves - 1) cycles earlier.
 
-// wavePod is a pod of a draining node, as far as its wave is concerned.
+// wavePod is what the waves need to know about a pod of a draining node.
 type wavePod struct {
 	uid       types.UID
 	namespace string
 	labels    labels.Set
 	latest    time.Time     // its latest safe start
-	startup   time.Duration // from having a node to Ready, where it is known
+	startup   time.Duration // from having a node to Ready; zero if it is not known
 }
 
 const (
-	// settle is added to what the pods took to become Ready the last time: the budget is
+	// settle is added to the time that the pods last took to become Ready: the budget is
 	// charged, the successor made and scheduled, and the budget brought up to date.
 	settle = 2 * time.Second
 	// unknownCycle is used where no pod of a group has ever been Ready.
 	unknownCycle = 10 * time.Second
-	// longestCycle bounds what is read from a pod's conditions: one that has become
-	// unready and Ready again looks as if it had taken days to start.
+	// longestCycle bounds what is read from a pod's conditions: one that became unready and
+	// then Ready again looks as if it had taken days to start.
 	longestCycle = time.Minute
 )
 
-// planWaves gives for the pods that share a budget with others the time at which each has to
-// go at the latest. The pods are those of all draining nodes.
+// planWaves gives the latest time at which each pod that shares a budget with others has to
+// go. The pods are those of all draining nodes.
 func planWaves(pods []wavePod, budgets []*policyv1.PodDisruptionBudget) map[types.UID]time.Time {
 	byNamespace := map[string][]wavePod{}
 	for _, pod := range pods {
@@ -47,7 +47,7 @@ func planWaves(pods []wavePod, budgets []*policyv1.PodDisruptionBudget) map[type
 		atOnce := waveSize(budget)
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if atOnce <= 0 || err != nil {
-			continue // lets none go, ever
+			continue // it never lets any go
 		}
 		var group []wavePod
 		for _, pod := range byNamespace[budget.Namespace] {
@@ -67,14 +67,14 @@ func planWaves(pods []wavePod, budgets []*policyv1.PodDisruptionBudget) map[type
 	return starts
 }
 
-// waveSize is how many pods the budget lets go at a time; none, or fewer, where it lets none go
-// ever.
+// waveSize is how many pods the budget lets go at a time; zero or less if it never lets any
+// go.
 func waveSize(budget *policyv1.PodDisruptionBudget) int {
 	return int(budget.Status.ExpectedPods - budget.Status.DesiredHealthy)
 }
 
-// podsInWaves are the node's pods that have to wait for a budget one wave after the other.
-// Pods whose successors are made first do not: the successors come up side by side.
+// podsInWaves are the node's pods that have to leave in waves where a budget demands it.
+// Surged pods do not: their successors come up side by side.
 func podsInWaves(now time.Time, s Situation) []wavePod {
 	if s.Deadline.IsZero() {
 		return nil
@@ -95,7 +95,7 @@ func podsInWaves(now time.Time, s Situation) []wavePod {
 }
 
 // planGroup plans a group backwards: the last wave starts when its most urgent pod has to,
-// each wave before it a cycle earlier or when its own pods have to.
+// and each wave before it a cycle earlier, or when its own pods have to.
 func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
 	slices.SortFunc(group, func(a, b wavePod) int { return cmp.Or(a.latest.Compare(b.latest), cmp.Compare(a.uid, b.uid)) })
 	period := cycle(group)
@@ -122,8 +122,8 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// cycle estimates how long it takes from the eviction of a wave until the budget lets
-// the next go: what three quarters of the group's own pods took at most to become Ready.
+// cycle estimates the time from the eviction of one wave until the budget lets the next go:
+// the time within which three quarters of the group's own pods became Ready.
 func cycle(group []wavePod) time.Duration {
 	var took []time.Duration
 	for _, member := range group {

@@ -135,7 +135,7 @@ func TestKilledSurgeStaysWithoutADip(t *testing.T) {
 	s.wantPods("default", "web", replicas)
 	s.wantNoneSurged()
 
-	deleted := map[string]int{} // evictions that a kill has broken off are carried out by a deletion
+	deleted := map[string]int{} // evictions that a kill has cut short are carried out by a deletion
 	for _, r := range s.requests(func(r request) bool {
 		return r.Verb == "delete" && r.ObjectRef.Resource == "pods" && r.ResponseStatus.Code == 200
 	}) {

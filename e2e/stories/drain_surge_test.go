@@ -208,7 +208,7 @@ func TestPlanSaysWhoIsNotSurged(t *testing.T) {
 		"late":    "paused",
 		"once":    "strategy Recreate",
 		"db":      "StatefulSet",
-		"set":     "no Deployment's",
+		"set":     "no Deployment",
 		"task":    "Job",
 		"alone":   "no controller",
 		"disk":    "cannot be shared",
