@@ -216,7 +216,7 @@ func TestSurgedOnce(t *testing.T) {
 		s.api.mu.Unlock()
 		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
 		s.pass(5 * time.Second)
-		s.change(func(*Interruption) {}) // planned anew
+		s.change(func(*Interruption) {}) // planned again
 		s.pass(5 * time.Second)
 		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
 			s.Errorf("surged %d times, want once", n)

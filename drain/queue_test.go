@@ -160,7 +160,7 @@ func TestQueueIsInOrder(t *testing.T) {
 		q.push(want[len(want)-1])
 	}
 	first, _ := q.next()
-	q.push(first) // to be tried again: it keeps its place
+	q.push(first) // to be tried again: it keeps its turn
 	for i, w := range want {
 		if got, _ := q.next(); got != w {
 			t.Fatalf("task %d is number %d", i, got.number)

@@ -12,13 +12,13 @@ import (
 // candidate is a NodePool that may give the replacement.
 type candidate struct {
 	pool    *nodePool
-	namedBy string // empty where nobody has named it
+	namedBy string // what named it; empty if nothing did
 }
 
-// candidates lists the pools to choose from, or says why there is none: the one that
-// the operator has named, else every one that qualifies. A name that turns out to be
-// wrong is not made up for by a guess. The operator may name the source pool itself,
-// as for a pool of spot and on-demand instances.
+// candidates lists the pools to choose from, or says why there is none: the one that the
+// operator has named, else every one that qualifies. If the name turns out to be wrong we
+// do not guess another. The operator can name the source pool itself, as for a pool of spot
+// and on-demand instances.
 func (b *Backend) candidates(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
 	name, namedBy := b.named(lost)
 	if name == "" {
@@ -41,7 +41,7 @@ func (b *Backend) candidates(ctx context.Context, lost lostNode) ([]candidate, i
 	return []candidate{{pool: pool, namedBy: namedBy}}, interruption.Replacement{}, nil
 }
 
-// named is the pool that the operator has named for the node's, and where.
+// named is the pool that the operator has named to replace the node's, and where.
 func (b *Backend) named(lost lostNode) (pool, by string) {
 	if lost.source != nil && lost.source.Annotations[FallbackAnnotation] != "" {
 		return lost.source.Annotations[FallbackAnnotation], "annotation " + FallbackAnnotation + " of NodePool " + lost.pool
@@ -88,7 +88,7 @@ var rules = []func(*nodePool, lostNode) string{
 	isNotReady,
 }
 
-// automaticRules hold for a pool that nobody has named, on top of rules.
+// automaticRules hold, on top of rules, for a pool that nobody has named.
 var automaticRules = []func(*nodePool, lostNode) string{
 	wasTried,
 	isOwnPool,
@@ -96,7 +96,7 @@ var automaticRules = []func(*nodePool, lostNode) string{
 	hasNoOnDemand,
 }
 
-// objection is the first that the rules have to the pool, or nothing.
+// objection is the first that the rules raise against the pool, or empty.
 func objection(rules []func(*nodePool, lostNode) string, pool *nodePool, lost lostNode) string {
 	for _, rule := range rules {
 		if reason := rule(pool, lost); reason != "" {
@@ -120,7 +120,7 @@ func isDeleting(pool *nodePool, _ lostNode) string {
 	return "is being deleted"
 }
 
-// isStatic: Karpenter keeps the number of such a pool's nodes, and takes ours away.
+// isStatic: Karpenter keeps such a pool's number of nodes, and would remove ours.
 func isStatic(pool *nodePool, _ lostNode) string {
 	if pool.Spec.Replicas == nil {
 		return ""
@@ -155,7 +155,7 @@ func wasTried(pool *nodePool, lost lostNode) string {
 	return "was tried"
 }
 
-// isOwnPool: a pool at risk is not gone back to. On an interruption it may be: what it
+// isOwnPool: we do not return to a pool at risk. On an interruption we do, as what the pool
 // gives then is on demand.
 func isOwnPool(pool *nodePool, lost lostNode) string {
 	if pool.Name != lost.pool || lost.rec.Kind != interruption.RebalanceRecommendation {

@@ -25,26 +25,26 @@ const (
 	reasonDisrupting = "Karpenter is about to replace the node itself: it has tainted it"
 )
 
-// ownGrace is how long a NodeClaim has to be deleting before we leave its
-// replacement to Karpenter: what was deleted in this moment has moved nothing yet.
+// ownGrace is how long a NodeClaim has to be deleting before we leave its replacement to
+// Karpenter: what was deleted at this moment has moved nothing yet.
 const ownGrace = time.Second
 
-// lostNode is what is known of an interrupted node when its replacement is chosen.
+// lostNode is what is known about an interrupted node when its replacement is chosen.
 type lostNode struct {
 	node   *corev1.Node
 	rec    interruption.Record
 	need   provisioner.Need
 	pool   string     // the node's
-	source *nodePool  // nil where it is gone
-	claim  *nodeClaim // the node's, nil where it is gone
-	tried  []string   // pools that came to nothing
+	source *nodePool  // the node's; nil if it is gone
+	claim  *nodeClaim // the node's; nil if it is gone
+	tried  []string   // pools that were tried
 	remark string     // for people
 
 	hit map[string]bool // pools whose nodes had to be replaced lately
 }
 
-// choose decides what to ask for: orders, best first, or none and the replacement
-// that says why. What was tried before is not tried again.
+// choose decides what to ask for: orders, best first, or none and a replacement that says
+// why. What was tried before is not tried again.
 func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, tried []string) ([]claimOrder, interruption.Replacement, error) {
 	if reason := cannot(node, rec); reason != "" {
 		return nil, unsupported(reason), nil
@@ -54,7 +54,7 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 	}
 	if len(need.Moving) == 0 {
 		if prev := rec.Replacement; prev != nil && prev.Backend == provisioner.Karpenter {
-			return nil, *prev, nil // they have left without one
+			return nil, *prev, nil // the pods have left without one
 		}
 		return nil, unsupported(reasonNoMoving), nil
 	}
@@ -88,7 +88,7 @@ func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, inte
 	if err != nil || len(list) == 0 {
 		return nil, refused, err
 	}
-	// The one call that is this node's own stands last.
+	// The one call that other nodes cannot share comes last.
 	if lost.claim, err = b.sourceClaim(ctx, lost.node); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
@@ -114,7 +114,7 @@ func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, inte
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
 			continue
 		}
-		if len(orders) == 0 { // the others are looked at when it comes to them
+		if len(orders) == 0 { // the others are checked when it is their turn
 			reason, err := b.ledger.room(ctx, o.pool, o.name(), o.size)
 			if err != nil {
 				return nil, interruption.Replacement{}, err
@@ -129,7 +129,7 @@ func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, inte
 	switch {
 	case len(orders) > 0:
 		return orders, orders[0].replacement(), nil
-	case full != "": // there may be room later
+	case full != "": // there might be room later
 		return nil, failedIn(full, joinReasons(against)), nil
 	case list[0].namedBy != "":
 		return nil, failedIn(list[0].pool.Name, joinReasons(against)), nil
@@ -145,9 +145,9 @@ func (o claimOrder) replacement() interruption.Replacement {
 	}
 }
 
-// byKarpenter says that Karpenter is ending the node itself: at the word of its own
-// interruption queue, or because the node has drifted, expired or is to be
-// consolidated. For what it moves, it has made or will make room.
+// byKarpenter says that Karpenter is ending the node itself: because of a message in its own
+// interruption queue, or because the node has drifted, expired or is to be consolidated. For
+// the pods that it moves, it has made room or will.
 func byKarpenter(lost lostNode) string {
 	switch {
 	case lost.claim != nil && !lost.claim.DeletionTimestamp.IsZero():
@@ -160,7 +160,7 @@ func byKarpenter(lost lostNode) string {
 	return ""
 }
 
-// joinReasons keeps what is said short enough to be kept on the Node.
+// joinReasons keeps the text short enough for the Node.
 func joinReasons(reasons []string) string {
 	const most = 5
 	if more := len(reasons) - most; more > 0 {
@@ -169,7 +169,7 @@ func joinReasons(reasons []string) string {
 	return strings.Join(reasons, "; ")
 }
 
-// sourceClaim is the NodeClaim of the interrupted node, or nil where there is none.
+// sourceClaim is the NodeClaim of the interrupted node, or nil if there is none.
 func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClaim, error) {
 	name, uid, ok := ownerClaim(node)
 	if !ok {
@@ -185,13 +185,13 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClai
 	}
 	claim, err := decodeClaim(u)
 	if err != nil || claim.UID != uid {
-		return nil, nil // what it says is a help, and nothing rests on it
+		return nil, nil // what it says helps, but is not needed
 	}
 	return claim, nil
 }
 
-// madeByKarpenter reports whether a NodeClaim owns the node. The label stands for
-// it until the node is registered, which is when Karpenter makes it an owner.
+// madeByKarpenter reports whether a NodeClaim owns the node. The label says so until the
+// node is registered, which is when Karpenter makes the claim its owner.
 func madeByKarpenter(node *corev1.Node) bool {
 	_, _, owned := ownerClaim(node)
 	return owned || node.Labels[nodePoolLabel] != ""

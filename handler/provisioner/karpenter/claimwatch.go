@@ -20,17 +20,17 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// launchTimeout is how long a claim may be without an instance. Until then it halts
-// all of Karpenter's provisioning and consolidation, so that it is worse than none.
-// Launches that succeed take single seconds; Karpenter itself would wait 5 minutes.
+// launchTimeout is how long a claim can be without an instance. Such a claim halts all of
+// Karpenter's provisioning and consolidation, so it is worse than none. Launches that
+// succeed take a few seconds; Karpenter itself would wait 5 minutes.
 const launchTimeout = 25 * time.Second
 
-// claimWatch knows our NodeClaims by one watch, which starts with the first of them.
+// claimWatch knows our NodeClaims from one watch, which starts with the first of them.
 type claimWatch struct {
 	client   dynamic.Interface
-	single   bool                                 // there is but one instance to ask about
+	single   bool                                 // there is only one instance to ask about
 	selector string                               // complete when awake is closed
-	changed  func(claim *nodeClaim, state string) // state "" where the claim is gone
+	changed  func(claim *nodeClaim, state string) // with the state "" if the claim is gone
 	log      zerolog.Logger
 
 	wake     sync.Once
@@ -78,7 +78,7 @@ func (c *claimWatch) run(ctx context.Context) {
 	}
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(listWatch, c.log), c.client),
 		&unstructured.Unstructured{}, 0, cache.Indexers{})
-	// These fail only on an informer that already runs.
+	// These fail only on an informer that is already running.
 	_ = informer.SetTransform(slim)
 	_ = informer.SetWatchErrorHandlerWithContext(c.watchFailed)
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -104,8 +104,8 @@ func (c *claimWatch) run(ctx context.Context) {
 	}
 }
 
-// start has run begin to watch, if it has not. The instance is the one that is
-// asked about.
+// start makes run begin to watch, if it has not. The instance is the one that is asked
+// about.
 func (c *claimWatch) start(instance string) {
 	c.wake.Do(func() {
 		if c.single {
@@ -123,8 +123,7 @@ func (c *claimWatch) get(name string) (*nodeClaim, bool) {
 	return c.known[name], c.synced()
 }
 
-// learn takes in a claim that a call has returned, as the watch may show it only
-// later.
+// learn takes in a claim that a call has returned, as the watch might show it only later.
 func (c *claimWatch) learn(claim *nodeClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,7 +164,7 @@ func (c *claimWatch) shown(o any, gone bool) {
 	}
 }
 
-// set keeps the claim, and has its node looked at when it ought to be launched.
+// set keeps the claim, and has its node looked at when it should have been launched.
 func (c *claimWatch) set(claim *nodeClaim) {
 	c.known[claim.Name] = claim
 	if claim.state() != provisioner.StateRequested || !claim.DeletionTimestamp.IsZero() {
@@ -193,8 +192,8 @@ func (c *claimWatch) forget(name string) {
 	c.stopTimer(name)
 }
 
-// watchFailed replaces client-go's own log. A watch that ends is daily business;
-// one that may not begin is said once.
+// watchFailed replaces client-go's own log. That a watch ends is normal; that it is
+// forbidden is said once.
 func (c *claimWatch) watchFailed(_ context.Context, _ *cache.Reflector, err error) {
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		c.watchErr.Do(func() {
@@ -207,8 +206,8 @@ func (c *claimWatch) watchFailed(_ context.Context, _ *cache.Reflector, err erro
 	}
 }
 
-// slim keeps of a NodeClaim what is asked of ours. A claim lives as long as its
-// node, and its requirements can list hundreds of instance types.
+// slim keeps what we need to know of a NodeClaim of ours. A claim lives as long as its node,
+// and its requirements can list hundreds of instance types.
 func slim(o any) (any, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -216,7 +215,7 @@ func slim(o any) (any, error) {
 	}
 	claim, err := decodeClaim(u)
 	if err != nil {
-		// A claim that cannot be read counts as one that is not launched.
+		// A claim that cannot be read counts as not launched.
 		claim = &nodeClaim{}
 		claim.Name, claim.UID, claim.ResourceVersion = u.GetName(), u.GetUID(), u.GetResourceVersion()
 		claim.CreationTimestamp, claim.DeletionTimestamp = u.GetCreationTimestamp(), u.GetDeletionTimestamp()

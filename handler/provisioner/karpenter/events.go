@@ -19,7 +19,7 @@ type Events interface {
 	About(object *corev1.ObjectReference, warning bool, reason, text string)
 }
 
-// eventWriter may be of no Events.
+// eventWriter writes nothing if it has no Events.
 type eventWriter struct{ Events }
 
 func (e eventWriter) claim(name string, uid types.UID, warning bool, reason, text string) {

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// RebalanceAnnotation on a NodePool says what is done on a rebalance recommendation for its
-// nodes. It goes before the operator's choice for all.
+// RebalanceAnnotation on a NodePool says what to do on a rebalance recommendation for its
+// nodes. It overrides the operator's choice for all nodes.
 const RebalanceAnnotation = "spot-handler/rebalance"
 
 // policyTimeout bounds the read of a pool that is not known yet. A recommendation has no
@@ -29,14 +29,14 @@ type policy struct {
 	value string
 	err   error // nothing is known yet
 	at    time.Time
-	wrong string // the value that was complained of
+	wrong string // the value that was complained about
 }
 
-// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one
-// of allowed, or nothing. Another value counts as none, and is complained of once. The
-// NodePool is read at most every 10 s, however many ask; when it cannot be read, what it
-// said last counts, and if that is not known either, there is an error, which is transient.
-// Where Karpenter is not installed, or may not be asked, there are no policies.
+// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one of
+// allowed, or nothing. Another value counts as nothing, and is complained about once. The
+// NodePool is read at most every 10 s, however many ask. If it cannot be read, its last
+// known value counts; without one there is a transient error. If Karpenter is not installed,
+// or we have no right to ask, there are no policies.
 func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, error) {
 	name := node.Labels[nodePoolLabel]
 	if name == "" {

@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// poolTTL is how long a NodePool that was read is used. Interruptions come in
-	// bursts within one pool; Karpenter itself brings the status up to date every
-	// 5 s, so that a fresher copy would say no more.
+	// poolTTL is how long a NodePool is used after it was read. Interruptions come in bursts
+	// within one pool. Karpenter itself updates the status every 5 s: a fresher copy would say
+	// no more.
 	poolTTL = 10 * time.Second
 
 	// poolTimeout bounds the read that a burst waits for together.
 	poolTimeout = 5 * time.Second
 
-	// recheck is how long we believe that Karpenter is not there for us, which only a
-	// new installation or new RBAC rules change.
+	// recheck is how long we believe that Karpenter is not available to us, which only an
+	// installation or new RBAC rules change.
 	recheck = time.Minute
 )
 
-// unavailableError says that Karpenter's API is not there for us: it is not
-// installed, or RBAC forbids it. To try again at once is of no use.
+// unavailableError says that Karpenter's API is not available to us: it is not installed, or
+// RBAC forbids it. Trying again at once is of no use.
 type unavailableError struct{ reason string }
 
 func (e *unavailableError) Error() string { return e.reason }
 
-// pools reads NodePools, each at most once per poolTTL however many ask.
+// pools reads NodePools, each at most once per poolTTL, however many ask.
 type pools struct {
 	client dynamic.Interface
 	reads  singleflight.Group
@@ -44,7 +44,7 @@ type pools struct {
 	read  map[string]*nodePool // last copies; a pool that does not exist has one without a name
 	all   []*nodePool          // the last list, by name
 	asked time.Time            // of all
-	noAll *unavailableError    // why there is no list; named pools are read all the same
+	noAll *unavailableError    // why there is no list; named pools are read anyway
 	away  *unavailableError
 	until time.Time // of away
 }
@@ -53,12 +53,12 @@ func newPools(client dynamic.Interface) *pools {
 	return &pools{client: client, read: map[string]*nodePool{}}
 }
 
-// get is the NodePool, or nil where there is none. The error is an
-// unavailableError, or transient. The pool is shared and must not be changed.
+// get is the NodePool, or nil if there is none. The error is an unavailableError, or
+// transient. The pool is shared and must not be changed.
 func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
 	pool, err := p.cached(name)
 	if pool == nil && err == nil {
-		// The read is everybody's: the first caller's end must not be the others'.
+		// The read is shared: if the first caller gives up, the others must not fail.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
 		defer cancel()
 		var v any
@@ -86,7 +86,7 @@ func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
 	return all, err
 }
 
-// listed is the last list while it holds, or why there is none.
+// listed is the last list while it is fresh, or why there is none.
 func (p *pools) listed() ([]*nodePool, error) {
 	now := time.Now()
 	switch {
@@ -147,7 +147,7 @@ func (p *pools) cached(name string) (*nodePool, error) {
 }
 
 func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
-	// Who was about to ask when an earlier flight landed has its answer here.
+	// An earlier flight might have landed just before this one began.
 	if pool, err := p.cached(name); pool != nil || err != nil {
 		return pool, err
 	}

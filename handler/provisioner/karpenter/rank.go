@@ -13,9 +13,10 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// rank makes an order in each of the pools, best first: by the pods that it covers, not
-// having been left itself (on a rebalance recommendation), the same labels and taints as the source pool, a lower weight than that has and the
-// highest of those, and name.
+// rank makes an order in each of the pools, best first: by how many pods it covers, whether
+// the pool was not hit lately (on a rebalance recommendation), whether it has the source
+// pool's labels and taints, whether its weight is lower than the source pool's, the highest
+// weight, and the name.
 func (lost lostNode) rank(list []candidate) []claimOrder {
 	orders := make([]claimOrder, len(list))
 	for i, c := range list {
@@ -49,9 +50,9 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, source: lost.claim, tried: lost.tried}
 	o.fit = fitTo(newShape(c.pool, lost.source, lost.node), lost.need)
 	o.ask = requests(o.fit.need)
-	// Which instance type it will be is Karpenter's choice: a cheap one that fits, as
-	// the interrupted node's own type did. Its claim says what that has, with the kwok
-	// provider only what pods may have of it; the Node that we are given is lean, and does not.
+	// Karpenter chooses the instance type: a cheap one that fits, as the interrupted node's own
+	// type did. That node's claim says how large that is (with the kwok provider, only how much
+	// of it pods can have); the Node that we are given is lean and does not say.
 	o.size = o.ask
 	if lost.claim != nil {
 		o.size = atLeast(atLeast(o.ask, lost.claim.Status.Capacity), lost.claim.Status.Allocatable)
@@ -67,8 +68,8 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 	return o
 }
 
-// risky reports whether a pool that others have just left is no better for a node
-// that is only at risk. On an interruption any pool that has room will do.
+// risky reports whether a node that is only at risk had better not go to the pool, which was
+// hit lately. On an interruption any pool that has room will do.
 func (lost lostNode) risky(pool *nodePool) bool {
 	return lost.rec.Kind == interruption.RebalanceRecommendation && lost.hit[pool.Name]
 }
@@ -83,7 +84,7 @@ func (lost lostNode) alike(pool *nodePool) bool {
 		slices.Equal(taintsOf(lost.source), taintsOf(pool))
 }
 
-// ownLabels are the labels of the operator's own that a pool gives its nodes.
+// ownLabels are the operator's own labels that a pool gives its nodes.
 func ownLabels(pool *nodePool, node *corev1.Node) map[string]string {
 	labels := maps.Clone(pool.Spec.Template.Metadata.Labels)
 	if labels == nil {
@@ -107,14 +108,14 @@ func (lost lostNode) below(pool *nodePool) bool {
 	return lost.source == nil || pool.Spec.Weight < lost.source.Spec.Weight
 }
 
-// rebalanceWindow is how long a replacement may wait for pods where no deadline ends
-// the waiting: two minutes to boot, and three for the pods to move.
+// rebalanceWindow is how long a replacement can wait for pods if no deadline ends the wait:
+// two minutes to boot, and three for the pods to move.
 const rebalanceWindow = 5 * time.Minute
 
-// protectedUntil is until when a replacement in the pool has to be protected from
-// consolidation: until our pods are there, at the longest to the end of the node, and
-// not at all where Karpenter would not be faster than that. While an empty node is
-// protected, Karpenter may move other nodes' healthy pods onto it.
+// protectedUntil is how long a replacement in the pool has to be protected from
+// consolidation: until our pods are there, at most until the end of the interrupted node,
+// and not at all if Karpenter would not be faster than that. While an empty node is
+// protected, Karpenter might move other nodes' healthy pods onto it.
 func (lost lostNode) protectedUntil(pool *nodePool) time.Time {
 	end := lost.rec.DeadlineTime()
 	if end.IsZero() {
@@ -127,16 +128,16 @@ func (lost lostNode) protectedUntil(pool *nodePool) time.Time {
 	return end
 }
 
-// noteHit notes that a node of the pool has to be replaced.
+// noteHit remembers that a node of the pool has to be replaced.
 func (b *Backend) noteHit(pool string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hitAt[pool] = time.Now()
 }
 
-// hitFor is how long a pool counts as hit. Of interruptions that come together nine
-// in ten fall within 3 minutes of each other, and that long Karpenter itself avoids a kind
-// of instance that it could not have.
+// hitFor is how long a pool counts as hit. Of interruptions that come together, nine in ten
+// fall within 3 minutes of each other. Karpenter itself avoids an unavailable kind of
+// instance for 3 minutes.
 const hitFor = 10 * time.Minute
 
 // hitLately are the pools whose nodes had to be replaced lately.

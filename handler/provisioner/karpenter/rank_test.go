@@ -63,7 +63,7 @@ func TestRank(t *testing.T) {
 		}
 		for i, o := range s.rank(list) {
 			if o.pool.Name != want[i].GetName() {
-				t.Fatalf("place %d: %s, want %s", i, o.pool.Name, want[i].GetName())
+				t.Fatalf("rank %d: %s, want %s", i, o.pool.Name, want[i].GetName())
 			}
 		}
 	}
@@ -98,8 +98,8 @@ func TestProtectedUntil(t *testing.T) {
 	}
 }
 
-// The pool that is left is never chosen for a node at risk, and one that others have just
-// left comes after those that nobody has.
+// The node's own pool is never chosen for a node at risk, and one that was hit lately comes
+// after those that were not.
 func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mixed := requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot","on-demand"]}]`)
@@ -123,14 +123,14 @@ func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 		}
 		at("best", "i-2", interruption.SpotInterruption)
 		if r := at("spot", "i-3", interruption.RebalanceRecommendation); r.Pool != "second" {
-			t.Errorf("replacement %+v, want one in pool second: best is being left", r)
+			t.Errorf("replacement %+v, want one in pool second: best was hit", r)
 		}
 		if r := at("spot", "i-4", interruption.SpotInterruption); r.Pool == "second" {
 			t.Errorf("replacement %+v: on an interruption any will do", r)
 		}
 		time.Sleep(hitFor)
 		if r := at("spot", "i-5", interruption.RebalanceRecommendation); r.Pool != "best" {
-			t.Errorf("replacement %+v, want one in pool best, which was left long ago", r)
+			t.Errorf("replacement %+v, want one in pool best, which was hit long ago", r)
 		}
 		// A pool with no other to go to has no replacement.
 		for _, name := range []string{"best", "second"} {

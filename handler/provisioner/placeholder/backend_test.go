@@ -60,7 +60,7 @@ func TestFromNoticeToRelease(t *testing.T) {
 			t.Errorf("%d pods deleted, want 2", n)
 		}
 		c.want(c.request(&rec, need()), provisioner.StateReady, "")
-		c.templates(0) // and with it what is left
+		c.templates(0) // and with it the remaining placeholders
 
 		for range 2 {
 			if err := c.b.Release(t.Context(), testNode("node-1"), rec); err != nil {
@@ -82,7 +82,7 @@ func TestPodsWithoutAPlaceholder(t *testing.T) {
 
 		r := c.request(&rec, n)
 		c.want(r, provisioner.StateUnsupported, "no pod needs a placeholder; placeholders of other nodes are not replaced; "+
-			"pods that may not run on nodes of --fallback-selector find no room there; pods without a controller have no successor; "+
+			"pods that cannot run on nodes of --fallback-selector find no room there; pods without a controller have no successor; "+
 			"successors of pods that are leaving ask for themselves; surged pods' successors ask for themselves")
 		if calls := c.calls(); len(calls) != 0 {
 			t.Errorf("calls %v, want none", calls)
@@ -105,7 +105,7 @@ func TestNotAsked(t *testing.T) {
 		reason string
 	}{
 		{"no selector", func() interruption.Record { return spot(2 * time.Minute) }, func(o *Options) { o.Selector = Selector{} }, "--fallback-selector is not set"},
-		{"no time", func() interruption.Record { return spot(5 * time.Second) }, nil, "no time is left"},
+		{"no time", func() interruption.Record { return spot(5 * time.Second) }, nil, "there is no time"},
 		{"no instance", func() interruption.Record { r := spot(time.Minute); r.Instance = ""; return r }, nil, "the record names no instance"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
