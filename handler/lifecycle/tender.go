@@ -272,7 +272,7 @@ func (t *Tender) Forget(node string) {
 	delete(t.tries, node)
 }
 
-// Wait returns when no call is under way any more. By then nobody must call any other method.
+// Wait returns when no call is under way any more. Nobody must be calling any other method by then.
 func (t *Tender) Wait() { t.calls.Wait() }
 
 func pointerTo(t time.Time) *time.Time {

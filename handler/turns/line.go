@@ -49,7 +49,7 @@ func NewLine(atOnce Concurrency, count func(pool nodes.Pool) int) *Line {
 }
 
 // Stand puts a node in line, if its record belongs there. A node that has taken its turn keeps
-// it until it leaves, whatever the Node says: its turn may not be written there yet.
+// it until it leaves, whatever the Node says: its turn might not be written there yet.
 func (l *Line) Stand(node *corev1.Node, rec interruption.Record) {
 	e, ok := entryOf(nodes.PoolOf(node), rec)
 	if !ok {

@@ -27,7 +27,7 @@
 //
 //	SPOT_HANDLER_E2E_CACHE   where the cache is, instead of the user's cache directory
 //	KUBEBUILDER_ASSETS       a directory from which etcd, kube-apiserver and kubectl
-//	                         are taken, where it has them
+//	                         are taken, if it has them
 //	GOFLAGS and others       are passed on to the go command
 package main
 
