@@ -2,30 +2,42 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 )
 
-const migrateHelp = `Reads the settings of aws-node-termination-handler 1.25 and prints those of
+func newMigrate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate [FILE]",
+		Short: "Print the settings for those who come from aws-node-termination-handler",
+		Long: `Reads the settings of aws-node-termination-handler 1.25 and prints those of
 spot-handler, with what has no counterpart and why. It talks to nothing.
-
-Usage:
-  spot-handler migrate [--output=flags|env|values] [FILE]
 
 FILE, or the standard input, is one of:
   - variables, a line NAME=value each
-  - the DaemonSet, Deployment or Pod as YAML or JSON, of which the variables are taken:
-      kubectl -n kube-system get ds,deploy -l app.kubernetes.io/name=aws-node-termination-handler -o yaml
-  - values of its Helm chart:
-      helm -n kube-system get values aws-node-termination-handler
+  - the DaemonSet, Deployment or Pod as YAML or JSON, of which the variables are taken
+  - values of its Helm chart`,
+		Example: `  # what runs, as a command line
+  kubectl -n kube-system get daemonset,deployment -o yaml \
+    -l app.kubernetes.io/name=aws-node-termination-handler | spot-handler migrate
 
-`
+  # the values of its chart, as those of ours
+  helm -n kube-system get values aws-node-termination-handler | spot-handler migrate > values.yaml`,
+		Args: wrongArgs(cobra.MaximumNArgs(1)),
+	}
+	output := cmd.Flags().String("output", "", "what to print: flags, env, or values of our chart (default: flags for variables, values for values)")
+	// The error is of a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputFlags, outputEnv, outputValues}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return migrateTo(cmd.OutOrStdout(), cmd.InOrStdin(), *output, args)
+	}
+	return cmd
+}
 
 // The forms in which migrate prints.
 const (
@@ -34,29 +46,6 @@ const (
 	outputValues = "values" // of our chart
 )
 
-// migrate is the command of that name. It returns the exit code.
-func migrate(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	flags := pflag.NewFlagSet("migrate", pflag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	output := flags.String("output", "", "what to print: flags, env, or values of our chart (default: flags for variables, values for values)")
-	err := flags.Parse(args)
-	if errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprint(stdout, migrateHelp+flags.FlagUsagesWrapped(helpWidth))
-		return exitClean
-	}
-	if err == nil {
-		err = migrateTo(stdout, stdin, *output, flags.Args())
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "spot-handler: %v\n", err)
-		if errors.Is(err, errUsage) {
-			return exitUsage
-		}
-		return exitRuntime
-	}
-	return exitClean
-}
-
 func migrateTo(stdout io.Writer, stdin io.Reader, output string, args []string) error {
 	if !slices.Contains([]string{"", outputFlags, outputEnv, outputValues}, output) {
 		return fmt.Errorf("%w: --output: %q: want one of %s, %s, %s", errUsage, output, outputFlags, outputEnv, outputValues)
@@ -64,8 +53,6 @@ func migrateTo(stdout io.Writer, stdin io.Reader, output string, args []string) 
 	var text []byte
 	var err error
 	switch {
-	case len(args) > 1:
-		return fmt.Errorf("%w: migrate: want one file, got %d", errUsage, len(args))
 	case len(args) == 1 && args[0] != "-":
 		text, err = os.ReadFile(args[0])
 	default:

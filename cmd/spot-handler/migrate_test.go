@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -19,11 +20,20 @@ var update = flag.Bool("update", false, "write the outputs of migrate in testdat
 // migrated runs the command on a text.
 func migrated(t *testing.T, text string, args ...string) string {
 	t.Helper()
-	var out, errs bytes.Buffer
-	if code := migrate(args, strings.NewReader(text), &out, &errs); code != exitClean {
-		t.Fatalf("exit code %d: %s", code, &errs)
+	out, err := migrateText(text, args...)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return out.String()
+	return out
+}
+
+func migrateText(text string, args ...string) (string, error) {
+	var out bytes.Buffer
+	root := newRoot(env(nil), &out, &out)
+	root.SetArgs(append([]string{"migrate"}, args...))
+	root.SetIn(strings.NewReader(text))
+	err := root.Execute()
+	return out.String(), err
 }
 
 // Every setting that aws-node-termination-handler has is in the tables, and no other.
@@ -173,9 +183,9 @@ func usable(t *testing.T, output, text string) {
 			}
 			kept = append(kept, arg)
 		}
-		if _, _, err := parse(append(kept, "--kubeconfig=x"), env(map[string]string{
+		if _, err := parsed(append(kept, "--kubeconfig=x"), env(map[string]string{
 			"NODE_NAME": "a", "SPOT_HANDLER_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/1/q",
-		}), nil); err != nil && !strings.Contains(err.Error(), "--node-name") {
+		})); err != nil && !strings.Contains(err.Error(), "--node-name") {
 			t.Errorf("%q: %v", kept, err)
 		}
 	case outputEnv:
@@ -226,7 +236,7 @@ func TestMigrateOfDefaults(t *testing.T) {
 	}
 	both := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\nMANAGED_TAG=mine\n")
 	if !strings.Contains(both, "--managed-tag=mine") {
-		t.Errorf("the older name goes before the other:\n%s", both)
+		t.Errorf("the older name overrides the other:\n%s", both)
 	}
 	off = migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_TAG=mine\nCHECK_ASG_TAG_BEFORE_DRAINING=false\n")
 	if strings.Contains(off, "managed-tag=") {
@@ -248,7 +258,7 @@ func TestMigrateRefuses(t *testing.T) {
 		"prose":     {"this is: no: YAML", nil, "neither"},
 		"scalar":    {"hello", nil, "no settings"},
 		"no file":   {"", []string{"/does/not/exist"}, "no such file"},
-		"two files": {"", []string{"a", "b"}, "want one file"},
+		"two files": {"", []string{"a", "b"}, "at most 1 arg"},
 		"output":    {"NODE_NAME=a", []string{"--output=json"}, "--output"},
 		"flag":      {"NODE_NAME=a", []string{"--out"}, "--out"},
 		"two objects": {"kind: DaemonSet\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"false\"}, {name: WORKERS, value: \"1\"}]}\n---\n" +
@@ -256,9 +266,8 @@ func TestMigrateRefuses(t *testing.T) {
 			"more than one value of ENABLE_SQS_TERMINATION_DRAINING: "},
 		"two of both": {"logLevel: debug\n---\nkind: Pod\nspec: {containers: [{env: [{name: DRY_RUN, value: \"true\"}]}]}\n", nil, "one of them"},
 	} {
-		var out, errs bytes.Buffer
-		if code := migrate(tt.args, strings.NewReader(tt.text), &out, &errs); code == exitClean || !strings.Contains(errs.String(), tt.says) {
-			t.Errorf("%s: exit code %d: %s, want one that says %q", name, code, &errs, tt.says)
+		if _, err := migrateText(tt.text, tt.args...); !errors.Is(err, errUsage) || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: error %v, want wrong use that says %q", name, err, tt.says)
 		}
 	}
 }
@@ -270,8 +279,7 @@ func FuzzMigrate(f *testing.F) {
 	f.Add("image: 3\nserviceAccount: []\nupdateStrategy: x\nprometheusServerPort: {}\nenablePrometheusServer: true")
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, output := range []string{outputFlags, outputEnv, outputValues} {
-			var out, errs bytes.Buffer
-			migrate([]string{"--output=" + output}, strings.NewReader(text), &out, &errs)
+			_, _ = migrateText(text, "--output="+output)
 		}
 	})
 }

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 )
 
 // Set by the linker: -X main.version=… -X main.commit=….
@@ -14,6 +16,16 @@ var (
 
 func versionText() string {
 	return "spot-handler " + version + " (" + commit + ", " + runtime.Version() + ")"
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Example: "  spot-handler version", Args: wrongArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
+			return err
+		},
+	}
 }
 
 // buildInfo is the metric that says what runs.
