@@ -85,9 +85,6 @@ func usage(cmd *cobra.Command) error {
 	for _, g := range groupsOf(cmd.LocalFlags()) {
 		fmt.Fprintf(&b, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(helpWidth))
 	}
-	if cmd.Flags().Lookup("dry-run") != nil {
-		fmt.Fprintf(&b, "\nEvery flag can be given as a variable: --dry-run is %s.\nA flag overrides its variable.\n", variable("dry-run"))
-	}
 	_, err := io.WriteString(cmd.OutOrStderr(), b.String())
 	return err
 }

@@ -52,6 +52,7 @@ func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cob
 		// The error is of a flag that does not exist, or that has its choices already.
 		_ = cmd.RegisterFlagCompletionFunc(c.flag, cobra.FixedCompletions(c.allowed, cobra.ShellCompDirectiveNoFileComp))
 	}
+	cmd.Long += "\n\nEvery flag can be given as a variable: --dry-run is " + variable("dry-run") + ".\nA flag overrides its variable."
 	cmd.GroupID, cmd.ValidArgsFunction = daemons, cobra.NoFileCompletions
 	readsVariables(cmd, getenv, cfg.validate, func(cmd *cobra.Command) error {
 		return serve(cmd.Context(), cfg, cmd.ErrOrStderr())
