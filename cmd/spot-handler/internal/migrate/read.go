@@ -1,4 +1,4 @@
-package main
+package migrate
 
 import (
 	"encoding/json"
