@@ -28,6 +28,7 @@ func TestExitCodes(t *testing.T) {
 		"wrong use":             {[]string{"imds", "--bogus"}, exitUsage, "unknown flag: --bogus"},
 		"mistyped flag":         {[]string{"queue", "--marign=5s"}, exitUsage, "unknown flag: --marign; did you mean --margin?"},
 		"mistyped migrate flag": {[]string{"migrate", "--ouput=env"}, exitUsage, "unknown flag: --ouput; did you mean --output?"},
+		"migrate of no file":    {[]string{"migrate", "/does/not/exist"}, exitUsage, "no such file"},
 		"too many arguments":    {[]string{"version", "1"}, exitUsage, `unknown command "1" for "spot-handler version"`},
 		"no cluster":            {[]string{"imds", "--node-name=a", "--kubeconfig=/does/not/exist"}, exitUsage, "--kubeconfig"},
 	} {

@@ -23,7 +23,7 @@ func env(vars map[string]string) func(string) string {
 func parsed(args []string, getenv func(string) string) (cfg config, err error) {
 	cfg.mode = args[0]
 	cmd := &cobra.Command{}
-	join(cmd.Flags(), cfg.define())
+	addGroups(cmd, cfg.define())
 	readsVariables(cmd, getenv, cfg.validate, func(*cobra.Command) error { return nil })
 	err = cmd.RunE(cmd, args[1:])
 	return cfg, err

@@ -47,7 +47,7 @@ AWS_ENDPOINT_URL_SQS and so on.`,
 // newDaemon makes cmd the command of a mode.
 func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cobra.Command {
 	cfg := config{mode: mode}
-	join(cmd.Flags(), cfg.define())
+	addGroups(cmd, cfg.define())
 	for _, c := range cfg.choices() {
 		// The error is of a flag that does not exist, or that has its choices already.
 		_ = cmd.RegisterFlagCompletionFunc(c.flag, cobra.FixedCompletions(c.allowed, cobra.ShellCompDirectiveNoFileComp))

@@ -21,36 +21,23 @@ func titled(title string) group {
 	return g
 }
 
-// titleAnnotation is where a flag has the title of its group.
-const titleAnnotation = "spot-handler/group"
+// helpWidth fits the usual terminal.
+const helpWidth = 100
 
-// join is one set of all flags, which remember their groups.
-func join(flags *pflag.FlagSet, groups []group) {
-	flags.SortFlags = false
+// addGroups gives cmd its flags, which --help shows in their groups. Cobra's own help has none.
+func addGroups(cmd *cobra.Command, groups []group) {
+	cmd.Flags().SortFlags = false
 	for _, g := range groups {
-		g.VisitAll(func(f *pflag.Flag) { f.Annotations = map[string][]string{titleAnnotation: {g.title}} })
-		flags.AddFlagSet(g.FlagSet)
+		cmd.Flags().AddFlagSet(g.FlagSet)
 	}
-}
-
-// groupsOf undoes join. Flags that have no group, such as --help, are the last.
-func groupsOf(flags *pflag.FlagSet) (groups []group) {
-	others := titled("Flags")
-	flags.VisitAll(func(f *pflag.Flag) {
-		title := f.Annotations[titleAnnotation]
-		switch {
-		case title == nil:
-			others.AddFlag(f)
-			return
-		case len(groups) == 0 || groups[len(groups)-1].title != title[0]:
-			groups = append(groups, titled(title[0]))
+	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
+		out := cmd.OutOrStderr()
+		fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+		for _, g := range groups {
+			fmt.Fprintf(out, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(helpWidth))
 		}
-		groups[len(groups)-1].AddFlag(f)
+		return nil
 	})
-	if others.HasAvailableFlags() {
-		groups = append(groups, others)
-	}
-	return groups
 }
 
 // variable is the name under which a flag can be given in the environment.
@@ -105,7 +92,7 @@ func parse(flags *pflag.FlagSet, args []string, getenv func(string) string) (pro
 		if value == "" {
 			value = getenv(commonVariables[f.Name])
 		}
-		if value == "" || f.Changed || f.Annotations[titleAnnotation] == nil {
+		if value == "" || f.Changed || f.Name == "help" {
 			return
 		}
 		if err := flags.Set(f.Name, value); err != nil {

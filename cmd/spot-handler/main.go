@@ -85,15 +85,15 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 			cmd.DisableFlagParsing = false // cobra completes only what it parses
 		}
 	}
-	cmd, err := root.ExecuteContextC(ctx)
-	switch {
-	case err == nil:
+	understood := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
+	err := root.ExecuteContext(ctx)
+	if err == nil {
 		return exitClean
-	case errors.Is(err, errUsage) || cmd == root: // of the root there is nothing else to do wrong
-		fmt.Fprintf(stderr, "spot-handler: %v\n", err)
-		return exitUsage
-	default:
-		fmt.Fprintf(stderr, "spot-handler: %v\n", err)
-		return exitRuntime
 	}
+	fmt.Fprintf(stderr, "spot-handler: %v\n", err)
+	if !understood || errors.Is(err, errUsage) {
+		return exitUsage
+	}
+	return exitRuntime
 }

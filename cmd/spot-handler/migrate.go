@@ -27,26 +27,13 @@ FILE, or the standard input, is one of:
 
   # the values of its chart, as those of ours
   helm -n kube-system get values aws-node-termination-handler | spot-handler migrate > values.yaml`,
-		Args: wrongArgs(cobra.MaximumNArgs(1)),
+		Args: cobra.MaximumNArgs(1),
 	}
-	output := cmd.Flags().String("output", "", "what to print: flags, env, or values of our chart (default: flags for variables, values for values)")
+	output := cmd.Flags().String("output", "", "print flags, env, or values (default: values for values, else flags)")
 	// The error is of a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(migrate.Outputs(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		in := cmd.InOrStdin()
-		if len(args) == 1 && args[0] != "-" {
-			file, err := os.Open(args[0])
-			if err != nil {
-				return fmt.Errorf("%w: migrate: %w", errUsage, err)
-			}
-			defer file.Close()
-			in = file
-		}
-		text, err := io.ReadAll(in)
-		if err != nil {
-			return fmt.Errorf("%w: migrate: %w", errUsage, err)
-		}
-		converted, err := migrate.Convert(text, *output)
+		converted, err := convert(cmd.InOrStdin(), args, *output)
 		if err != nil {
 			return fmt.Errorf("%w: migrate: %w", errUsage, err)
 		}
@@ -54,4 +41,18 @@ FILE, or the standard input, is one of:
 		return err
 	}
 	return cmd
+}
+
+func convert(stdin io.Reader, args []string, output string) (string, error) {
+	var text []byte
+	var err error
+	if len(args) == 1 && args[0] != "-" {
+		text, err = os.ReadFile(args[0])
+	} else {
+		text, err = io.ReadAll(stdin)
+	}
+	if err != nil {
+		return "", err
+	}
+	return migrate.Convert(text, output)
 }

@@ -14,18 +14,16 @@ var (
 	commit  = "unknown"
 )
 
-func versionText() string {
-	return "spot-handler " + version + " (" + commit + ", " + runtime.Version() + ")"
-}
-
 func newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Example: "  spot-handler version", Args: wrongArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionText())
-			return err
-		},
+		Use: "version", Short: "Print the version", Example: "  spot-handler version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(cmd) },
 	}
+}
+
+func printVersion(cmd *cobra.Command) error {
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "spot-handler %s (%s, %s)\n", version, commit, runtime.Version())
+	return err
 }
 
 // buildInfo is the metric that says what runs.
