@@ -119,7 +119,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
 		"nothing to watch": {[]string{"imds", "--node-name=a", "--watch-spot=false", "--watch-lifecycle=false", "--watch-rebalance=false"},
 			map[string]string{"SPOT_HANDLER_WATCH_SCHEDULED_EVENTS": "false"},
-			[]string{"--watch-spot (SPOT_HANDLER_WATCH_SPOT)", "--watch-lifecycle (", "--watch-rebalance (", "--watch-scheduled-events (", "want one at least"}},
+			[]string{"--watch-spot (SPOT_HANDLER_WATCH_SPOT)", "--watch-lifecycle (", "--watch-rebalance (", "--watch-scheduled-events (", "want at least one"}},
 		"queue url":   {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 		"managed tag": {[]string{"queue", "--queue-url=http://a/q", "--managed-tag==blue"}, nil, []string{"--managed-tag (SPOT_HANDLER_MANAGED_TAG)"}},
 		"rebalances":  {[]string{"imds", "--node-name=a", "--max-concurrent-rebalances=0%", "--rebalance-ttl=-1s"}, nil, []string{"--max-concurrent-rebalances (SPOT_HANDLER_MAX_CONCURRENT_REBALANCES)", "--rebalance-ttl ("}},

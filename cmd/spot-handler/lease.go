@@ -15,7 +15,7 @@ import (
 
 // A leader that is killed costs at most leaseDuration and a retry, about seven seconds
 // of the 120: then another replica drains. A leader that cannot renew for
-// renewDeadline stops by itself before that, so that there are never two; it is as
+// renewDeadline stops by itself before that, so there are never two; it is as
 // long as can be, as an API server under a burst may take seconds to answer. A replica
 // reads the Lease once a second, which an API server does not notice.
 const (
