@@ -8,24 +8,25 @@ import (
 	"strconv"
 	"strings"
 
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 )
 
 // rebalance joins its two switches, of which the default is not ours. In queue mode it
 // drains whatever they say.
 func rebalance(m *migration, s setting, _ string) {
-	policy := "ignore"
+	policy := interruption.RebalanceIgnore
 	switch {
 	case m.mode == modeQueue, m.isOn("ENABLE_REBALANCE_DRAINING"):
-		policy = "replace"
+		policy = interruption.RebalanceReplace
 	case m.isOn("ENABLE_REBALANCE_MONITORING"):
-		policy = "cordon"
+		policy = interruption.RebalanceCordon
 	}
-	if m.isOn("CORDON_ONLY") && policy == "replace" {
-		policy = "cordon"
+	if m.isOn("CORDON_ONLY") && policy == interruption.RebalanceReplace {
+		policy = interruption.RebalanceCordon
 	}
-	m.flag("rebalance", policy)
-	if policy == "replace" {
+	m.flag("rebalance", string(policy))
+	if policy == interruption.RebalanceReplace {
 		m.mind(s.nameIn(m.given), s.remark)
 	}
 }
