@@ -74,28 +74,6 @@ func TestWatchedKinds(t *testing.T) {
 	}
 }
 
-// What stands behind a wrong argument counts, too.
-func TestParseGoesOnAfterAWrongArgument(t *testing.T) {
-	_, err := parsed([]string{"queue", "--nod", "--margin=soon", "-x", "--receivers", "many", "--queue-url", "https://sqs/1/q", "--bogus=a", "--http-addr", "8080"},
-		env(nil))
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, want := range []string{"unknown flag: --nod", "unknown flag: -x", "unknown flag: --bogus", "--margin", "--receivers", "--http-addr ("} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error does not name %q:\n%v", want, err)
-		}
-	}
-	for _, not := range []string{"--queue-url", "unexpected argument"} {
-		if strings.Contains(err.Error(), not) {
-			t.Errorf("error names %q, which is right:\n%v", not, err)
-		}
-	}
-	if cfg, err := parsed([]string{"imds", "--node-name", "--a"}, env(nil)); err != nil || cfg.nodeName != "--a" {
-		t.Errorf("node name %q, %v: want the value, though it looks like a flag", cfg.nodeName, err)
-	}
-}
-
 // All problems are named at once, each with its flag and variable.
 func TestParseNamesAllProblems(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -187,19 +165,5 @@ func TestWebhookFlags(t *testing.T) {
 				t.Errorf("a secret is told:\n%s", &out)
 			}
 		})
-	}
-}
-
-func TestRegionOf(t *testing.T) {
-	for url, want := range map[string]string{
-		"https://sqs.eu-west-1.amazonaws.com/123456789012/q":  "eu-west-1",
-		"https://sqs.cn-north-1.amazonaws.com.cn/123456789/q": "cn-north-1",
-		"http://127.0.0.1:9324/000000000000/q":                "",
-		"https://queue.example.com/q":                         "",
-		"::":                                                  "",
-	} {
-		if got := regionOf(url); got != want {
-			t.Errorf("%s: %q, want %q", url, got, want)
-		}
 	}
 }
