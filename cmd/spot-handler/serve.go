@@ -19,7 +19,9 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler"
+	"spot-handler/handler/dryrun"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
@@ -95,21 +97,30 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	provider := provisioner.New(provisioner.Options{
 		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: logger,
 	})
-	options := handler.Options{
-		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider,
-		Events: notify.All{events, webhooks}, Lifecycle: hookOptions(cfg, conf, registry, logger),
-		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), RebalancePolicyOf: rebalancePolicyOf(cfg, backends),
-		RebalancesAtOnce: cfg.rebalancesAtOnce, RebalanceTTL: cfg.rebalanceTTL, Peers: peersOf(clients), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
-		CordonOnly: cfg.cordonOnly,
-		Registerer: registry, Logger: part(logger, "handler"),
-	}
-	h = handler.New(options)
+	rules, log := rulesOf(cfg, backends), part(logger, "handler")
+	hooks := newHooks(cfg, conf, registry, logger)
+	h = handler.New(handler.Options{
+		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Turns: turnsOf(cfg, clients, index),
+		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
+			Hooks: hooks, Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil,
+			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
+		}),
+		Events: notify.All{events, webhooks}, Node: cfg.nodeName,
+		Rules: rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
+		Registerer: registry, Logger: log,
+	})
 	var accept accepter = h
-	if cfg.dryRun {
-		survey := func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
-			return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
-		}
-		accept = handler.NewDryRun(options, survey, provider)
+	switch {
+	case cfg.dryRun:
+		accept = dryrun.New(dryrun.Options{
+			Index: index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly, HookTimeout: cfg.hookTimeout,
+			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
+				return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
+			},
+			Chooser: provider, Logger: log,
+		})
+	case hooks != nil:
+		accept = lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: index, Logger: log}
 	}
 	if cfg.mode == modeQueue {
 		accept = newManaged(conf, cfg, accept, index, registry, logger)
@@ -121,7 +132,6 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
-	go unmapStart(ctx)
 	// The webhook ends after all who tell it something.
 	var webhookEnded sync.WaitGroup
 	defer webhookEnded.Wait()

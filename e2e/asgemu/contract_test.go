@@ -20,8 +20,8 @@ import (
 	"spot-handler/handler/awsbody"
 )
 
-// contract is what AWS documents of Auto Scaling and EC2, or is known to answer, and the daemon or its tests rest on. It is
-// written against the real SDK alone, so that the emulator is held to the same text as one that others wrote.
+// contract is what AWS documents about Auto Scaling and EC2, or is known to answer, and what the daemon or its
+// tests rely on. It uses only the real SDK, so it holds this emulator and one that others wrote to the same text.
 var contract = []struct {
 	name  string
 	check func(*testing.T, *service)
@@ -47,7 +47,7 @@ var contract = []struct {
 	{"tags are listed in pages", checkTagPages},
 }
 
-// service is a pair of services under test.
+// service is the pair of services under test.
 type service struct {
 	groups *autoscaling.Client
 	ec2    *ec2.Client
@@ -58,10 +58,10 @@ type service struct {
 	alone func(t *testing.T) (id string)
 	// suspend stops the group's process Launch.
 	suspend func(t *testing.T, name string)
-	// state is EC2's of an instance.
+	// state is an instance's state in EC2.
 	state func(t *testing.T, id string) string
 
-	// except names the cases that are not asserted of this service, with the reason.
+	// except names the cases that are not asserted for this service, with the reason.
 	except map[string]string
 }
 

@@ -28,7 +28,7 @@
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
-# Carry out an eviction that a budget has granted and that was broken off before the pod was
+# Carry out an eviction that a budget has granted and that was cut short before the pod was
 # deleted, as when this process is killed between the two: mark the pod as disrupted, delete
 # it. The same past a budget, where --blocked-pods=delete or the annotation of that name asks
 # for it.
