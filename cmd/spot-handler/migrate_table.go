@@ -1,15 +1,15 @@
 package main
 
 // setting is one setting of aws-node-termination-handler, by its documentation of 1.25,
-// and what becomes of it here. README's tables are these rows; a test compares them.
+// and what becomes of it here. The tables of deploy/docs/migration.md are these rows; a test compares them.
 type setting struct {
 	variable string // its environment variable; empty where only its chart has the setting
 	value    string // its chart's value; empty where only the program has the setting
 	fallback string // what holds where nothing is given: text, or YAML for a map or list
 	ofChart  string // the same of its chart, where that is another
 
-	here   string // README: what does the same here; empty is nothing
-	remark string // README: why there is nothing, or how it differs
+	here   string // the table: what does the same here; empty is nothing
+	remark string // the table: why there is nothing, or how it differs
 
 	// How it is taken over. At most one is set; none of them means that nothing has to
 	// be set here, and that the remark is told where a value other than the harmless ones
@@ -102,7 +102,7 @@ var settings = []setting{
 	{variable: "JSON_LOGGING", value: "jsonLogging", fallback: "false", here: "`--log-format`", convert: logFormat, remark: "`json` is the default here"},
 	{variable: "LOG_LEVEL", value: "logLevel", fallback: "info", here: "`--log-level`", convert: logLevel},
 	{variable: "LOG_FORMAT_VERSION", value: "logFormatVersion", fallback: "1", remark: "the log has other messages and fields"},
-	{variable: "ENABLE_PROMETHEUS_SERVER", value: "enablePrometheusServer", fallback: "false", here: "always", harmless: "*", remark: "other metrics: see [Metrics](#metrics)"},
+	{variable: "ENABLE_PROMETHEUS_SERVER", value: "enablePrometheusServer", fallback: "false", here: "always", harmless: "*", remark: "other metrics: see [Metrics](reference.md#metrics)"},
 	{variable: "PROMETHEUS_SERVER_PORT", value: "prometheusServerPort", fallback: "9092", here: "`--http-addr`", convert: httpPort, always: true,
 		remark: "one port for `/metrics`, `/healthz` and `/readyz`"},
 	{variable: "ENABLE_PROBES_SERVER", value: "enableProbesServer", fallback: "false", here: "always", harmless: "*"},

@@ -87,12 +87,12 @@ func TestMigrateTables(t *testing.T) {
 			t.Errorf("%s: there is no flag --%s", name, s.flag)
 		}
 		if strings.Contains(s.here+s.remark, "|") {
-			t.Errorf("%s: a cell of the README's table cannot hold |", name)
+			t.Errorf("%s: a cell of the manual's table cannot hold |", name)
 		}
 	}
 }
 
-func TestMigrateTableOfReadme(t *testing.T) {
+func TestMigrateTableOfManual(t *testing.T) {
 	cell := func(text string) string {
 		if text == "" {
 			return none
@@ -109,15 +109,15 @@ func TestMigrateTableOfReadme(t *testing.T) {
 	for _, s := range settings {
 		want = append(want, []string{quote(s.variable), quote(s.value), cell(s.here), cell(s.remark)})
 	}
-	if diff := cmp.Diff(want, readmeRows(t, "### Its variables")); diff != "" {
-		t.Errorf("(-table +README):\n%s\nwant:\n%s", diff, markdown(want))
+	if diff := cmp.Diff(want, rowsBelow(t, "### Its variables")); diff != "" {
+		t.Errorf("(-table +manual):\n%s\nwant:\n%s", diff, markdown(want))
 	}
 	want = nil
 	for _, s := range chartSettings {
 		want = append(want, []string{quote(s.value), cell(s.here), cell(s.remark)})
 	}
-	if diff := cmp.Diff(want, readmeRows(t, "### The other values of its chart")); diff != "" {
-		t.Errorf("(-table +README):\n%s\nwant:\n%s", diff, markdown(want))
+	if diff := cmp.Diff(want, rowsBelow(t, "### The other values of its chart")); diff != "" {
+		t.Errorf("(-table +manual):\n%s\nwant:\n%s", diff, markdown(want))
 	}
 }
 

@@ -39,9 +39,9 @@ func TestGuideListsTheRules(t *testing.T) {
 	}
 }
 
-// The patterns and the actions that the README shows are the templates'.
-func TestReadmeShowsRulesAndActions(t *testing.T) {
-	shown := section(t, "README.md", "### queue")
+// The patterns and the actions that the page on installing shows are the templates'.
+func TestInstallShowsRulesAndActions(t *testing.T) {
+	shown := section(t, "deploy/docs/install.md", "## Queue mode")
 	var patterns []string
 	for _, block := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(shown, -1) {
 		patterns = append(patterns, canonical(t, block[1]))
@@ -55,10 +55,10 @@ func TestReadmeShowsRulesAndActions(t *testing.T) {
 		}
 		slices.Sort(want)
 		if diff := cmp.Diff(want, patterns); diff != "" {
-			t.Errorf("patterns (-template +README):\n%s", diff)
+			t.Errorf("patterns (-template +deploy/docs/install.md):\n%s", diff)
 		}
 		if diff := cmp.Diff(actions(d.permissions), named); diff != "" {
-			t.Errorf("actions (-template +README):\n%s", diff)
+			t.Errorf("actions (-template +deploy/docs/install.md):\n%s", diff)
 		}
 	})
 }
