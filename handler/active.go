@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -36,10 +37,6 @@ type home struct{ pool, zone string }
 
 // noReplacement is the state of a replacement that has not been asked for.
 const noReplacement = "none"
-
-// poolLabels are the labels that name the pool of a Node, by what made it: Karpenter,
-// EKS, eksctl. The first that is set counts.
-var poolLabels = []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name"}
 
 // maxHomes is how many pools and zones can have series of their own at the same
 // moment. It is more than a large cluster has; the nodes of any others are counted
@@ -140,39 +137,26 @@ func largestHomes(nodes []activeNode) map[home]bool {
 
 // active lists the interrupted nodes that this process reconciles.
 func (h *Handler) active() []activeNode {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	var list []activeNode
-	for name, k := range h.known {
-		// A kind of a newer version's record has no series.
-		if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
-			continue
+	h.memory.change(func() {
+		for name, k := range h.memory.byNode {
+			// A kind of a newer version's record has no series.
+			if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
+				continue
+			}
+			n := activeNode{kind: k.rec.Kind, phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), replacement: noReplacement}
+			if node, ok := h.opts.Index.Get(name); ok {
+				n.home = homeOf(node)
+			}
+			if r := k.replacementOf(k.rec); r != nil && slices.Contains(provisioner.States(), r.State) {
+				n.replacement = strings.ToLower(r.State)
+			}
+			list = append(list, n)
 		}
-		n := activeNode{kind: k.rec.Kind, phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), replacement: noReplacement}
-		if node, ok := h.opts.Index.Get(name); ok {
-			n.home = homeOf(node)
-		}
-		state := ""
-		switch {
-		case k.requested:
-			state = k.replacement.State
-		case k.rec.Replacement != nil:
-			state = k.rec.Replacement.State
-		}
-		if slices.Contains(provisioner.States(), state) {
-			n.replacement = strings.ToLower(state)
-		}
-		list = append(list, n)
-	}
+	})
 	return list
 }
 
 func homeOf(node *corev1.Node) home {
-	h := home{zone: node.Labels[corev1.LabelTopologyZone]}
-	for _, label := range poolLabels {
-		if h.pool = node.Labels[label]; h.pool != "" {
-			break
-		}
-	}
-	return h
+	return home{nodes.PoolOf(node).Name, node.Labels[corev1.LabelTopologyZone]}
 }

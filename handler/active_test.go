@@ -111,16 +111,16 @@ func TestActiveReadsWhatIsKnown(t *testing.T) {
 	deadline := time.Unix(3_000_000, 0)
 	rec := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Replacing, Deadline: &deadline,
 		Replacement: &interruption.Replacement{State: provisioner.StateRequested}}
-	h.remember(node.Name).rec = rec
-	h.remember("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}
-	h.remember("newer").rec = interruption.Record{Kind: "of a newer version", Phase: interruption.Draining}
+	h.memory.of(node.Name).rec = rec
+	h.memory.of("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}
+	h.memory.of("newer").rec = interruption.Record{Kind: "of a newer version", Phase: interruption.Draining}
 
 	want := []activeNode{{interruption.SpotInterruption, interruption.Replacing, deadline, home{"workers", "eu-west-1a"}, "requested"}}
 	compare := cmp.AllowUnexported(activeNode{}, home{})
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {
 		t.Errorf("after a restart, from the record (-want +got):\n%s", diff)
 	}
-	k := h.remember(node.Name)
+	k := h.memory.of(node.Name)
 	k.requested, k.replacement = true, interruption.Replacement{State: provisioner.StateReady}
 	want[0].replacement = "ready"
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {

@@ -30,7 +30,7 @@ func withdrawn(n interruption.Notice) interruption.Notice {
 // scheduledStory is a story with a lead, and with a drain that can be called off.
 func scheduledStory(t *testing.T, f func(t *testing.T, s *script, nodes *fakeNodes, h *Handler)) {
 	story(t, func(t *testing.T, s *script, f0 *fakeNodes, h *Handler) {
-		h.opts.ScheduledLead = lead
+		h.opts.Rules = (&rules{rebalance: interruption.RebalanceReplace, lead: lead}).of
 		called(h, func() (bool, error) { return true, nil })
 		f0.change(func(n *corev1.Node) { n.Status.NodeInfo.BootID = "boot-1" })
 		f(t, s, f0, h)
@@ -135,7 +135,7 @@ func TestScheduledEventInsideItsWindow(t *testing.T) {
 			time.Sleep(3 * time.Hour)
 			again := steps(t, f, h)
 			wantPhase(t, f, interruption.Replacing)
-			if again <= 0 || again > emergency {
+			if again <= 0 || again > 20*time.Second {
 				t.Errorf("looks again in %s, want the time of an emergency", again)
 			}
 		})
@@ -336,7 +336,7 @@ func (f *forgets) Forget(string) { *f.n++ }
 // A node whose recommendation waits, or only cordons, is drained for its scheduled event.
 func TestCordonOfARecommendationEndsWithAnEvent(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		h.opts.Rebalance = RebalanceCordon
+		h.opts.Rules = (&rules{rebalance: interruption.RebalanceCordon, lead: lead}).of
 		accept(t, h, notice(interruption.RebalanceRecommendation))
 		n := scheduled("a", time.Hour, interruption.ActionReboot)
 		accept(t, h, n)

@@ -115,7 +115,7 @@ func TestSeveralAtOnceConverge(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f := newFakeNodes(testNode())
 					defer f.watcher.Stop()
-					h := newTestHandler(t, f, func(o *Options) { o.ScheduledLead = lead })
+					h := newTestHandler(t, f, func(o *setup) { o.rules.lead = lead })
 					var order []interruption.Notice
 					for i, s := range tt.all {
 						n := notice(s.kind, s.change)

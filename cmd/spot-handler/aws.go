@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"spot-handler/handler"
 	"spot-handler/handler/awsbody"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
@@ -53,13 +52,12 @@ func newGroups(ctx context.Context, conf aws.Config, index *nodes.Index, notify 
 	}), nil
 }
 
-// hookOptions say how lifecycle hooks are answered: in imds mode not at all.
-func hookOptions(cfg config, conf aws.Config, registry prometheus.Registerer, logger zerolog.Logger) handler.HookOptions {
-	o := handler.HookOptions{Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil}
-	if cfg.mode == modeQueue {
-		o.Hooks = lifecycle.New(lifecycle.Options{AutoScaling: autoScaling(conf), Registerer: registry, Logger: logger})
+// newHooks answers lifecycle hooks; nil in imds mode, where they are not answered.
+func newHooks(cfg config, conf aws.Config, registry prometheus.Registerer, logger zerolog.Logger) lifecycle.Hooks {
+	if cfg.mode != modeQueue {
+		return nil
 	}
-	return o
+	return lifecycle.New(lifecycle.Options{AutoScaling: autoScaling(conf), Registerer: registry, Logger: logger})
 }
 
 // autoScaling is a client that tries nothing again: those who use it do.

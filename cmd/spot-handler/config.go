@@ -15,11 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/drain"
-	"spot-handler/handler"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/managed"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
+	"spot-handler/handler/turns"
 )
 
 // The modes, which are the commands.
@@ -53,7 +54,7 @@ type config struct {
 	margin     time.Duration
 	rebalance  string
 
-	rebalancesAtOnce        handler.Concurrency // parsed by validate
+	rebalancesAtOnce        turns.Concurrency // parsed by validate
 	maxConcurrentRebalances string
 	rebalanceTTL            time.Duration
 
@@ -116,7 +117,7 @@ func (c *config) define() []group {
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
-	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool goes before it")
+	evict.StringVar(&c.rebalance, "rebalance", string(interruption.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool goes before it")
 	evict.StringVar(&c.maxConcurrentRebalances, "max-concurrent-rebalances", "10%", "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down and 1 at the least; the others wait in line, and take pods until it is their turn")
 	evict.DurationVar(&c.rebalanceTTL, "rebalance-ttl", time.Hour, "how long after a rebalance recommendation the node is put back as it was, where EC2 has left the instance alone and nothing was replaced; 0 never does")
 
@@ -255,8 +256,8 @@ func (c *config) validate() (problems []error) {
 	oneOf(bad, "provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None})
 	oneOf(bad, "drain-strategy", c.strategy, drain.Strategies())
 	oneOf(bad, "blocked-pods", c.blocked, drain.BlockedPolicies())
-	oneOf(bad, "rebalance", c.rebalance, handler.RebalancePolicies())
-	if at, err := handler.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
+	oneOf(bad, "rebalance", c.rebalance, interruption.RebalancePolicies())
+	if at, err := turns.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
 		bad("max-concurrent-rebalances", "%v", err)
 	} else {
 		c.rebalancesAtOnce = at

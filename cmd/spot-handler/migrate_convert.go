@@ -7,25 +7,25 @@ import (
 	"strconv"
 	"strings"
 
-	"spot-handler/handler"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 )
 
 // rebalance joins its two switches, of which the default is not ours. In queue mode it
 // drains whatever they say.
 func rebalance(m *migration, s setting, _ string) {
-	policy := handler.RebalanceIgnore
+	policy := interruption.RebalanceIgnore
 	switch {
 	case m.mode == modeQueue, m.isOn("ENABLE_REBALANCE_DRAINING"):
-		policy = handler.RebalanceReplace
+		policy = interruption.RebalanceReplace
 	case m.isOn("ENABLE_REBALANCE_MONITORING"):
-		policy = handler.RebalanceCordon
+		policy = interruption.RebalanceCordon
 	}
-	if m.isOn("CORDON_ONLY") && policy == handler.RebalanceReplace {
-		policy = handler.RebalanceCordon
+	if m.isOn("CORDON_ONLY") && policy == interruption.RebalanceReplace {
+		policy = interruption.RebalanceCordon
 	}
 	m.flag("rebalance", string(policy))
-	if policy == handler.RebalanceReplace {
+	if policy == interruption.RebalanceReplace {
 		m.mind(s.nameIn(m.given), s.remark)
 	}
 }

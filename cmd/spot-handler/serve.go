@@ -19,7 +19,9 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler"
+	"spot-handler/handler/dryrun"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
@@ -97,21 +99,30 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	provider := provisioner.New(provisioner.Options{
 		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: logger,
 	})
-	options := handler.Options{
-		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider,
-		Events: notify.All{events, webhook}, Lifecycle: hookOptions(cfg, conf, registry, logger),
-		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), RebalancePolicyOf: rebalancePolicyOf(cfg, backends),
-		RebalancesAtOnce: cfg.rebalancesAtOnce, RebalanceTTL: cfg.rebalanceTTL, Peers: peersOf(clients), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
-		CordonOnly: cfg.cordonOnly,
-		Registerer: registry, Logger: part(logger, "handler"),
-	}
-	h = handler.New(options)
+	rules, log := rulesOf(cfg, backends), part(logger, "handler")
+	hooks := newHooks(cfg, conf, registry, logger)
+	h = handler.New(handler.Options{
+		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Turns: turnsOf(cfg, clients, index),
+		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
+			Hooks: hooks, Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil,
+			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
+		}),
+		Events: notify.All{events, webhook}, Node: cfg.nodeName,
+		Rules: rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
+		Registerer: registry, Logger: log,
+	})
 	var accept accepter = h
-	if cfg.dryRun {
-		survey := func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
-			return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
-		}
-		accept = handler.NewDryRun(options, survey, provider)
+	switch {
+	case cfg.dryRun:
+		accept = dryrun.New(dryrun.Options{
+			Index: index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly, HookTimeout: cfg.hookTimeout,
+			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
+				return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
+			},
+			Chooser: provider, Logger: log,
+		})
+	case hooks != nil:
+		accept = lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: index, Logger: log}
 	}
 	if cfg.mode == modeQueue {
 		if accept, err = newManaged(ctx, conf, cfg, accept, index, registry, logger); err != nil {

@@ -70,6 +70,41 @@ func (r Record) Since() time.Time {
 	return since
 }
 
+// TurnTaken reports whether the turn of a node that was recommended for rebalance has come.
+func (r Record) TurnTaken() bool {
+	return r.Begun != nil || r.Phase == Replacing || r.Phase == Draining
+}
+
+// Undone is the record as if nothing had been done yet, but for what is set on the Node.
+func (r Record) Undone() Record {
+	r.Replacement, r.Pods, r.Ended, r.Begun, r.Boot = nil, nil, nil, nil, ""
+	return r
+}
+
+const (
+	// lastCall before the deadline the drain ends: the result is written and the node
+	// released while the node, and in imds mode this process, still runs. An eviction
+	// that late would give a pod a second or two.
+	lastCall = 5 * time.Second
+
+	// emergency is how long pods are moved after a notice that left no time at all,
+	// such as hibernation, or that came late. They get a grace period of a second, and
+	// whatever EC2 leaves of these seconds is better than nothing.
+	emergency = 20 * time.Second
+)
+
+// DrainEnd is when the drain ends at the latest; zero is never.
+func (r Record) DrainEnd() time.Time {
+	if r.Deadline == nil {
+		return time.Time{}
+	}
+	end, least := r.Deadline.Add(-lastCall), r.Since().Add(emergency)
+	if end.Before(least) {
+		return least
+	}
+	return end
+}
+
 // Past are announcements that do not stand any more, the newest last: scheduled events, which
 // are announced again and again, and whatever somebody has called off.
 type Past []Announcement

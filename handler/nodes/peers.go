@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/handler/interruption"
@@ -90,15 +89,4 @@ func decodePeers(body io.Reader) ([]Peer, error) {
 		return nil, err
 	}
 	return peers, nil
-}
-
-// Count is how many Nodes there are for which match says so. It looks at every Node.
-func (x *Index) Count(match func(*corev1.Node) bool) int {
-	n := 0
-	for _, obj := range x.store.List() {
-		if node, ok := obj.(*corev1.Node); ok && match(node) {
-			n++
-		}
-	}
-	return n
 }

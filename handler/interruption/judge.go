@@ -1,0 +1,228 @@
+package interruption
+
+import "time"
+
+// staleAfter is how long after its deadline a notice is still believed when its
+// node is alive and Ready. EC2 acts within seconds of the time that it gives, so a
+// node that is well minutes later is another life of it, or the message is late:
+// EventBridge delivers for up to 24 hours.
+const staleAfter = 3 * time.Minute
+
+// Node is what a Node says of itself, as far as it bears on what a notice means.
+type Node struct {
+	Instance string // the EC2 instance that it is
+	Boot     string // the boot id
+
+	Ready      bool
+	ReadySince time.Time // zero where that is not known, or it is not Ready
+
+	Deleting    bool // somebody has deleted the Node
+	ScalingDown bool // Cluster Autoscaler is about to end the instance
+}
+
+// Case is all that a judgement rests on.
+type Case struct {
+	Node   Node
+	Rules  Rules
+	Notice Notice
+	Now    time.Time
+
+	// Record is what stands on the Node. Recorded is false where nothing does, or nothing
+	// that can be read.
+	Record   Record
+	Recorded bool
+	// Past is what does not begin a second time.
+	Past Past
+}
+
+// Recommended reports whether what is done on a rebalance recommendation bears on the case.
+func (c Case) Recommended() bool {
+	return c.Notice.Kind == RebalanceRecommendation || c.Recorded && c.Record.Kind == RebalanceRecommendation
+}
+
+// Judgement is what a notice means for its Node.
+type Judgement struct {
+	Verdict Verdict
+	// Record is what has to be written; it is meaningful with the verdict Accepted.
+	Record Record
+	// Reason says why, in a clause.
+	Reason string
+}
+
+// Judge says what a notice means. It has no side effects and reads no clock: whoever asks
+// what would happen gets the answer that the daemon acts on.
+func Judge(c Case) Judgement {
+	if c.Notice.InstanceID == "" {
+		c.Notice.InstanceID = c.Node.Instance
+	}
+	for _, rule := range judging {
+		if j, ok := rule(c); ok {
+			return j
+		}
+	}
+	return c.merge(c.Record)
+}
+
+// judging are the rules in their order; the first that has something to say about a
+// notice decides. What none of them settles is merged into the record.
+var judging = []func(Case) (Judgement, bool){
+	isUnwanted,
+	isWithdrawal,
+	isPast,
+	isTooLate,
+	isOfAnEarlierRun,
+	isEndedByOthers,
+	meetsAnUndo,
+	isOfTheNextRun,
+	isTheFirst,
+}
+
+// undecided is the answer of a rule that has nothing to say.
+func undecided() (Judgement, bool) { return Judgement{}, false }
+
+func decided(v Verdict, reason string) (Judgement, bool) {
+	return Judgement{Verdict: v, Reason: reason}, true
+}
+
+func isUnwanted(c Case) (Judgement, bool) {
+	if c.Notice.Kind != RebalanceRecommendation || c.Rules.Rebalance != RebalanceIgnore {
+		return undecided()
+	}
+	return decided(Ignored, "the policy is to ignore rebalance recommendations")
+}
+
+// isWithdrawal: a notice that takes back an earlier one. What then has to be undone is left
+// to the process that drains: the record says so by Canceled where nothing else stands, and
+// by the phase Waiting where the time of what stands has not come yet.
+func isWithdrawal(c Case) (Judgement, bool) {
+	if !c.Notice.Withdrawn {
+		return undecided()
+	}
+	if !c.Recorded {
+		return decided(Ignored, "what it takes back is not known")
+	}
+	rest, found, left := c.Record.Withdraw(c.Notice)
+	switch {
+	case !found, c.Record.Canceled, c.Record.Phase == Released:
+		return decided(Duplicate, "what it takes back does not stand")
+	case !left:
+		rest.Canceled = true
+	case c.Rules.waitsAgain(c.Record, rest, c.Now):
+		rest.Phase = Waiting
+	}
+	return Judgement{Accepted, rest, "takes back what was announced"}, true
+}
+
+func isPast(c Case) (Judgement, bool) {
+	if !c.Past.Has(c.Notice) {
+		return undecided()
+	}
+	return decided(Duplicate, "was called off, or is over")
+}
+
+func isTooLate(c Case) (Judgement, bool) {
+	acts := c.Notice.Deadline
+	if c.Notice.Action == ActionHibernate { // at once, however late we hear of it
+		acts = c.Notice.Noticed
+	}
+	if c.Notice.Kind == ScheduledEvent || acts.IsZero() || c.Now.Sub(acts) <= staleAfter || !c.Node.Ready {
+		return undecided()
+	}
+	return decided(Stale, "the deadline is minutes past, and the node is Ready")
+}
+
+// isOfAnEarlierRun: a state of the instance from before its Node became Ready is about its
+// last run.
+func isOfAnEarlierRun(c Case) (Judgement, bool) {
+	if c.Notice.Kind != StateChange || !c.Node.ReadySince.After(c.Notice.Noticed) {
+		return undecided()
+	}
+	return decided(Stale, "the node has become Ready since")
+}
+
+// isEndedByOthers: a state is no news of a node that somebody takes away in good order.
+func isEndedByOthers(c Case) (Judgement, bool) {
+	if c.Notice.Kind != StateChange || c.Recorded || !c.Node.Deleting && !c.Node.ScalingDown {
+		return undecided()
+	}
+	return decided(Ignored, "somebody is ending the node already")
+}
+
+// meetsAnUndo: the notice comes while its Node is being undone. What was withdrawn does not
+// stand beside it.
+func meetsAnUndo(c Case) (Judgement, bool) {
+	if !c.Recorded || !c.Record.Canceled {
+		return undecided()
+	}
+	past := PastOf(c.Record)
+	if past.Has(c.Notice) {
+		return decided(Duplicate, "was taken back")
+	}
+	j := c.first(c.Record.Ours, past)
+	j.Record.Hooks = append(j.Record.Hooks, c.Record.Hooks...)
+	return j, true
+}
+
+// isOfTheNextRun: the notice is about the next run of an instance that has come back, and
+// comes before the Node is Ready, or before anybody has undone the last one. It must not be
+// taken for the same interruption, and undone with it.
+func isOfTheNextRun(c Case) (Judgement, bool) {
+	if !c.Recorded || !c.Notice.OfNextRun(c.Record, c.Node.Boot, c.Node.ReadySince) {
+		return undecided()
+	}
+	rest, left := c.Rules.NotYet(c.Record, c.Now)
+	if !left {
+		return c.first(c.Record.Ours, PastOf(c.Record)), true
+	}
+	return c.merge(rest.Undone()), true
+}
+
+func isTheFirst(c Case) (Judgement, bool) {
+	if c.Recorded && !c.Notice.Supersedes(c.Record) {
+		return undecided()
+	}
+	return c.first(c.Record.Ours, c.Record.Past), true
+}
+
+// first is the record of an interruption that begins. What was set on the Node is ours still,
+// whatever it was set for: it was not there before.
+func (c Case) first(ours []string, past Past) Judgement {
+	rec := NewRecord(c.Notice)
+	rec.Ours, rec.Past = ours, past
+	if c.Rules.Waits(rec, c.Now) {
+		rec.Phase = Waiting
+	}
+	return Judgement{Accepted, rec, "new"}
+}
+
+// merge adds the notice to what stands.
+func (c Case) merge(old Record) Judgement {
+	rec, changed := old.Merge(c.Notice)
+	if !changed {
+		return Judgement{Verdict: Duplicate, Reason: "says nothing new"}
+	}
+	state := c.Notice.Kind == StateChange
+	switch {
+	case state && c.endsAsExpected(old, rec):
+		return Judgement{Verdict: Duplicate, Reason: "the drain is over, and the instance ends as expected"}
+	case c.Rules.waitsAgain(old, rec, c.Now):
+		rec.Phase = Waiting
+	case state && old.Phase.Over(): // what could be moved has been
+	case rec.Kind != old.Kind && old.Phase.Over() && old.Phase != Released:
+		rec.Phase = Noticed // cordoned only until now, or drained in part
+	case old.Phase == Waiting && !c.Rules.Waits(rec, c.Now):
+		rec.Phase = Noticed
+	}
+	return Judgement{Accepted, rec, "adds to what stands"}
+}
+
+// endsAsExpected reports whether a state of the instance is no news: the drain is over, as
+// is usual when an interrupted instance ends, or somebody deletes the Node, as is usual when
+// one is scaled down. That an instance is gone for good is news, as its volumes may still be
+// attached, and so is that it will not come back.
+func (c Case) endsAsExpected(old, merged Record) bool {
+	if !old.Phase.Over() {
+		return false
+	}
+	return c.Node.Deleting || !merged.Terminated() && merged.ComesBack() == old.ComesBack()
+}

@@ -1,0 +1,60 @@
+package nodes
+
+import (
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+// RulesFunc tells the operator's rules for a node. It is asked often, and must answer from
+// memory but for now and then. Rebalance is only needed where recommended says so; elsewhere
+// it may be empty. An error is transient: the rules then hold, but for Rebalance.
+type RulesFunc func(node *corev1.Node, recommended bool) (interruption.Rules, error)
+
+// Case is what a notice is judged by: the Node, the operator's rules for it, and now.
+//
+// Where the rebalance policy cannot be told at this moment the node is recorded only, as one
+// that is to be replaced is, and looked at again by whoever reconciles it.
+func Case(node *corev1.Node, n interruption.Notice, rules RulesFunc, now time.Time) interruption.Case {
+	rec, has, err := Record(node)
+	c := interruption.Case{
+		Notice: n, Record: rec, Recorded: has && err == nil, Now: now,
+		Past: interruption.ParsePast(node.Annotations[interruption.PastAnnotation]),
+		Node: interruption.Node{
+			Instance: InstanceID(node), Boot: node.Status.NodeInfo.BootID,
+			Deleting: node.DeletionTimestamp != nil,
+			ScalingDown: slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+				return t.Key == scalesDown
+			}),
+		},
+	}
+	c.Node.ReadySince, c.Node.Ready = ReadySince(node)
+	if c.Rules, err = rules(node, c.Recommended()); err != nil {
+		c.Rules.Rebalance = interruption.RebalanceReplace
+	}
+	return c
+}
+
+// scalesDown is the taint of a Node that Cluster Autoscaler drains, and whose instance it
+// then terminates. It leaves the Node to the cloud controller.
+// https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/taints/taints.go
+const scalesDown = "ToBeDeletedByClusterAutoscaler"
+
+// Record reads a Node's record: whether there is one, and whether it can be read.
+func Record(node *corev1.Node) (rec interruption.Record, has bool, err error) {
+	text, has := node.Annotations[interruption.Annotation]
+	if !has {
+		return interruption.Record{}, false, nil
+	}
+	rec, err = interruption.ParseRecord(text)
+	return rec, true, err
+}
+
+// Ready reports whether the Node is Ready.
+func Ready(node *corev1.Node) bool {
+	_, ready := ReadySince(node)
+	return ready
+}
