@@ -13,28 +13,28 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pods are deleted here, and only here, without asking a disruption budget: because it has
-// agreed already, or because the operator has said so.
+// Only here are pods deleted without asking a disruption budget: because it has already
+// agreed, or because the operator has said so.
 
 // The API server grants an eviction in one step, by charging the budget and noting
 // the pod in its status.disruptedPods, and carries it out in a second, by deleting the
-// pod. If the client is killed in between, the request ends there: the pod lives on,
-// the budget stays charged for two minutes, which is all the time there is, and every
-// further eviction is refused. What is granted may be carried out, so it is.
+// pod. If the client is killed in between, the request ends there: the pod lives on, the
+// budget stays charged for two minutes, which is all the time there is, and every further
+// eviction is refused. What was granted is allowed, so we carry it out.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
 
-// grantedFor is how old a grant has to be: a request that is still under way carries
-// it out itself, within milliseconds.
+// grantedFor is how old a grant has to be: a request that is still under way carries it out
+// by itself, within milliseconds.
 const grantedFor = 2 * time.Second
 
-// granted reports whether a budget of the pod has been charged for it already.
+// granted reports whether a budget has already been charged for the pod.
 func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
 	for _, budget := range budgets {
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
-		// The budget knows names alone: what was granted may have been a StatefulSet's last pod.
+		// The budget knows names only: it might have been charged for a StatefulSet's earlier pod.
 		if at, ok := budget.Status.DisruptedPods[pod.Name]; ok && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
 			return true
 		}
@@ -49,15 +49,15 @@ func (d *Drainer) carryOut(ctx context.Context, decision Decision) error {
 	return d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting")
 }
 
-// force deletes a pod past its disruption budget. The eviction API sets DisruptionTarget,
-// a deletion does not, so that it comes first.
+// force deletes a pod past its disruption budget. The eviction API sets DisruptionTarget, a
+// deletion does not, so we set it first.
 // https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
 func (d *Drainer) force(ctx context.Context, decision Decision) error {
 	return d.deletePod(ctx, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
 }
 
-// deletePod marks and deletes the pod with that UID. Where another pod has its name the
-// answer is that the change is invalid, or a conflict; the watch tells that the pod is gone.
+// deletePod marks and deletes the pod with that UID. If another pod has its name by now, the
+// API server calls the change invalid or a conflict; the watch tells that the pod is gone.
 func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, message string) error {
 	pod := decision.Pod
 	patch, err := json.Marshal(map[string]any{

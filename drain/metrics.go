@@ -31,7 +31,7 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	m := &metrics{
 		evictions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_evictions_total",
-			Help: "Eviction requests, by the API server's reply: an HTTP status, other, or error where there was none.",
+			Help: "Eviction requests, by the API server's reply: an HTTP status, other, or error if there was none.",
 		}, []string{"code"}),
 		pods: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_pods_total",
@@ -44,7 +44,7 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	}, d.blockedPods)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_overlong_grace_pods",
-		Help: "Pods that have to leave an interrupted node and whose grace period is longer than all the time that there was.",
+		Help: "Pods that have to leave an interrupted node and whose grace period is longer than the whole time available.",
 	}, d.overlong)
 	reg.MustRegister(newBlocking(d.blockedBy))
 	for _, code := range append(evictionCodes, codeError, codeOther) {

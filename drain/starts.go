@@ -7,8 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// startsFor is how old the waves may be that plans are made with. They take all draining
-// nodes together, so that they are worked out for all at once.
+// startsFor is how old the waves can be that plans are made with. They depend on all
+// draining nodes, so they are worked out for all at once.
 const startsFor = 250 * time.Millisecond
 
 // starts keeps the last Waves of all draining nodes.
@@ -19,18 +19,18 @@ type starts struct {
 	working bool
 	last    map[types.UID]time.Time
 	until   time.Time // when last is old
-	floor   time.Time // no earlier than this, whatever changes: the work must not become all that is done
+	floor   time.Time // the earliest next work, whatever changes: otherwise nothing else would get done
 }
 
-// get is the present waves. The map must not be changed.
+// get is the current waves. The map must not be changed.
 func (s *starts) get() map[types.UID]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
 }
 
-// refresh works them out anew if they are old, and returns the pods that have to go earlier
-// than was thought.
+// refresh works the waves out again if they are old, and returns the pods that now have to
+// go earlier.
 func (s *starts) refresh() map[types.UID]bool {
 	s.mu.Lock()
 	now := time.Now()
@@ -57,7 +57,7 @@ func (s *starts) refresh() map[types.UID]bool {
 	return earlier
 }
 
-// stale has the next refresh work.
+// stale makes the next refresh work.
 func (s *starts) stale() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -45,7 +45,7 @@ func TestDrained(t *testing.T) {
 			t.Error("a node that waits for days counts as drained")
 		}
 		if !h.drained("gone") {
-			t.Error("released pods of a node that is gone are looked after")
+			t.Error("surged pods of a node that is gone are looked after")
 		}
 	})
 }

@@ -28,7 +28,7 @@
 - apiGroups: [""]
   resources: [pods/eviction]
   verbs: [create]
-# Finish an eviction that a budget has granted and that was broken off before the pod was
+# Finish an eviction that a budget has granted and that was cut short before the pod was
 # deleted, as when this process is killed between the two: mark the pod as disrupted, and
 # delete it. Do the same past a budget, if --blocked-pods=delete or the annotation of that
 # name asks for it.

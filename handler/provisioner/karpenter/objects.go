@@ -40,16 +40,15 @@ const (
 	// NodeAnnotation on a NodeClaim of ours names the interrupted node.
 	NodeAnnotation = "spot-handler/interrupted-node"
 
-	// SettledLabel on a NodeClaim of ours says that we have taken our hands off it:
-	// pods run there, or Karpenter itself will see to it.
+	// SettledLabel on a NodeClaim of ours says that it no longer needs us: pods run there, or
+	// Karpenter itself will remove it.
 	SettledLabel = "spot-handler/settled"
 
-	// ProtectedAnnotation on a NodeClaim of ours says that its protection from
-	// Karpenter's consolidation is ours, and until when it lasts at the longest
-	// (RFC 3339).
+	// ProtectedAnnotation on a NodeClaim of ours says that we protect it from Karpenter's
+	// consolidation, and when that ends at the latest (RFC 3339).
 	ProtectedAnnotation = "spot-handler/protected-until"
 
-	// PodsAnnotation on a NodeClaim of ours is the number of pods that it is made for.
+	// PodsAnnotation on a NodeClaim of ours is the number of pods that it was made for.
 	PodsAnnotation = "spot-handler/pods"
 
 	// sizeAnnotation on a NodeClaim of ours is what it counts for in its pool's limits
@@ -73,10 +72,10 @@ type nodePool struct {
 	poolObject
 	templateSpec map[string]any // spec.template.spec, to be copied
 	read         time.Time      // when it was asked for
-	broken       string         // why it could not be decoded; all but its name and annotations is empty then
+	broken       string         // why it could not be decoded; then all but its name and annotations is empty
 }
 
-// poolObject is the part of a NodePool that a replacement rests on.
+// poolObject is the part of a NodePool that a replacement depends on.
 type poolObject struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -106,7 +105,7 @@ type poolObject struct {
 	} `json:"status"`
 }
 
-// nodeClaim is the part of a NodeClaim that is read, from others' claims and ours.
+// nodeClaim is the part of a NodeClaim that is read, of others' claims and of ours.
 type nodeClaim struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -162,8 +161,8 @@ func find(conditions []condition, kind string) *condition {
 
 func (c *condition) isTrue() bool { return c != nil && c.Status == string(metav1.ConditionTrue) }
 
-// state is how far a claim of ours is. Initialized comes last of Karpenter's
-// conditions: the node is Ready, its resources are there, its startup taints gone.
+// state is how far a claim of ours has come. Initialized is the last of Karpenter's
+// conditions: the node is Ready, its resources are there, and its startup taints are gone.
 func (c *nodeClaim) state() string {
 	switch {
 	case find(c.Status.Conditions, "Initialized").isTrue():
@@ -175,7 +174,7 @@ func (c *nodeClaim) state() string {
 	}
 }
 
-// since is when the claim came to the condition; zero where it has not.
+// since is when the claim reached the condition; zero if it has not.
 func (c *nodeClaim) since(kind string) time.Time {
 	if cond := find(c.Status.Conditions, kind); cond.isTrue() {
 		return cond.LastTransitionTime.Time
@@ -183,8 +182,8 @@ func (c *nodeClaim) since(kind string) time.Time {
 	return time.Time{}
 }
 
-// readyAfter is how long the claim took to be Ready, in whole seconds as the API
-// keeps them; zero where it is not.
+// readyAfter is how long the claim took to become Ready, in whole seconds as the API keeps
+// them; zero if it is not Ready.
 func (c *nodeClaim) readyAfter() time.Duration {
 	ready := find(c.Status.Conditions, "Initialized")
 	if !ready.isTrue() {
@@ -193,8 +192,8 @@ func (c *nodeClaim) readyAfter() time.Duration {
 	return max(0, ready.LastTransitionTime.Sub(c.CreationTimestamp.Time))
 }
 
-// consolidates is after what time Karpenter takes an empty node of the pool away;
-// false where it does not. Both of its policies take empty nodes.
+// consolidates is the time after which Karpenter removes an empty node of the pool; false if
+// it does not. Both of its policies remove empty nodes.
 func (p *nodePool) consolidates() (time.Duration, bool) {
 	text := p.Spec.Disruption.ConsolidateAfter
 	if text == "Never" {
@@ -207,7 +206,7 @@ func (p *nodePool) consolidates() (time.Duration, bool) {
 	return after, true
 }
 
-// decodePool never fails: what is wrong with the pool is an objection to it, and
+// decodePool never fails: if something is wrong with the pool that is an objection to it, and
 // not an error to retry.
 func decodePool(u *unstructured.Unstructured) *nodePool {
 	pool := &nodePool{}

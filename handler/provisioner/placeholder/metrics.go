@@ -2,7 +2,7 @@ package placeholder
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// gauge counts placeholders as they are when it is asked.
+// gauge counts the placeholders at each scrape.
 type gauge struct {
 	desc  *prometheus.Desc
 	cache *store

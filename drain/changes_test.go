@@ -18,9 +18,9 @@ func (s *scene) count() *atomic.Int64 {
 	return &n
 }
 
-// A node is planned anew once for many pods that go, at once for the last, and not at all
+// A node is planned again once for many pods that go, at once for the last, and not at all
 // for what no plan reads.
-func TestPlannedAnewWhenItMatters(t *testing.T) {
+func TestPlannedAgainWhenItMatters(t *testing.T) {
 	stage(t, holding, 120*time.Second, ReadyCapacity, pods("a", "b", "c", "d"), func(s *scene) {
 		for _, name := range []string{"a", "b", "c", "d"} { // the watch may have begun after the evictions
 			s.api.change(name, func(pod object) { pod["metadata"].(object)["annotations"] = object{"other": "old"} })
@@ -68,31 +68,14 @@ func TestNewPodIsPlannedForAtOnce(t *testing.T) {
 	})
 }
 
-// What became of the pods is told as it is, also before the node is planned anew.
+// What became of the pods is told as it is, also before the node is planned again.
 func TestResultIsOfNow(t *testing.T) {
 	stage(t, holding, 120*time.Second, PendingCapacity, pods("a", "b", "c"), func(s *scene) {
 		s.api.gone("a")
 		s.api.terminate("b")
 		s.pass(0)
 		if r := s.d.Finish("node-a"); r.Total != 3 || r.Left != 1 || r.Truncated != 1 {
-			s.Errorf("result %+v, want one left, one that is terminating still, and one gone", r)
+			s.Errorf("result %+v, want one left, one that is still terminating, and one gone", r)
 		}
 	})
-}
-
-// Of pods that are equally urgent those go first that came first.
-func TestQueueIsInOrder(t *testing.T) {
-	q := newQueue()
-	var want []*task
-	for range 20 {
-		want = append(want, &task{})
-		q.push(want[len(want)-1])
-	}
-	first, _ := q.next()
-	q.push(first) // to be tried again: it keeps its place
-	for i, w := range want {
-		if got, _ := q.next(); got != w {
-			t.Fatalf("task %d is number %d", i, got.number)
-		}
-	}
 }

@@ -12,45 +12,45 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// release is what the annotation Released of a released pod says: enough for any process
-// to finish the move or to call it off.
-type release struct {
+// surgeNote is what the annotation of a surged pod says: enough for any process to finish
+// the surge or to undo it.
+type surgeNote struct {
 	ReplicaSet string    `json:"replicaSet"`
 	UID        types.UID `json:"uid"` // the ReplicaSet's
 	At         time.Time `json:"at"`
 }
 
-// releaseOf reads the annotation; what cannot be read is zero.
-func releaseOf(pod *corev1.Pod) release {
-	var r release
-	if err := json.Unmarshal([]byte(pod.Annotations[Released]), &r); err != nil {
-		return release{}
+// surgeNoteOf reads the annotation; what cannot be read is zero.
+func surgeNoteOf(pod *corev1.Pod) surgeNote {
+	var r surgeNote
+	if err := json.Unmarshal([]byte(pod.Annotations[SurgedLabel]), &r); err != nil {
+		return surgeNote{}
 	}
 	return r
 }
 
-// release has the pod's ReplicaSet let it go, with one patch that says all. The UID in it
-// is a precondition: it cannot be changed.
-func (d *Drainer) release(ctx context.Context, pod *corev1.Pod, now time.Time) error {
+// labelSurged has the pod's ReplicaSet let it go, with one patch. The UID in the patch is a
+// precondition, as it cannot be changed.
+func (d *Drainer) labelSurged(ctx context.Context, pod *corev1.Pod, now time.Time) error {
 	owner := metav1.GetControllerOf(pod)
 	if owner == nil {
-		return fmt.Errorf("release pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+		return fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
 	}
-	note, err := json.Marshal(release{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
+	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
 	if err != nil {
-		return fmt.Errorf("release pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return d.relabel(ctx, pod, map[string]any{
-		hashLabel: releasedHash(pod.Labels[hashLabel]), Released: pod.Labels[hashLabel],
+		hashLabel: surgedHash(pod.Labels[hashLabel]), SurgedLabel: pod.Labels[hashLabel],
 	}, string(note))
 }
 
-// rejoin puts a released pod's labels back: its ReplicaSet takes it back and drops the
-// successor, or the pod where there are too many. Without its ReplicaSet the pod would run
-// on with nobody to own it, so it is evicted; where its budget refuses that it stays, and
-// Sweep finds it again.
-func (d *Drainer) rejoin(ctx context.Context, pod *corev1.Pod) error {
-	of := releaseOf(pod)
+// putBack restores a surged pod's labels: its ReplicaSet takes it back and drops the
+// successor, or the pod itself if there are too many. If the ReplicaSet is gone the pod would
+// run on without an owner, so it is evicted; if its budget refuses that it stays, and Sweep
+// finds it again.
+func (d *Drainer) putBack(ctx context.Context, pod *corev1.Pod) error {
+	of := surgeNoteOf(pod)
 	set, err := d.opts.Dynamic.Resource(replicaSetResource).Namespace(pod.Namespace).Get(ctx, of.ReplicaSet, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err), err == nil && set.GetUID() != of.UID:
@@ -58,7 +58,7 @@ func (d *Drainer) rejoin(ctx context.Context, pod *corev1.Pod) error {
 		d.metrics.evictions.WithLabelValues(answer.code()).Inc()
 		if answer.outcome == refused {
 			d.opts.Logger.Warn().Str("pod", pod.Namespace+"/"+pod.Name).Str("reason", answer.reason).
-				Msg("pod was released, its ReplicaSet is gone, and it cannot be evicted")
+				Msg("pod was surged, its ReplicaSet is gone, and it cannot be evicted")
 			return nil
 		}
 		if answer.outcome != evicted && answer.outcome != podGone {
@@ -68,14 +68,15 @@ func (d *Drainer) rejoin(ctx context.Context, pod *corev1.Pod) error {
 	case err != nil:
 		return fmt.Errorf("look up ReplicaSet %s/%s: %w", pod.Namespace, of.ReplicaSet, err)
 	}
-	return d.relabel(ctx, pod, map[string]any{hashLabel: pod.Labels[Released], Released: nil}, nil)
+	return d.relabel(ctx, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
 }
 
-// relabel changes labels and the annotation Released of the pod with that UID; of another
-// the API server says that the change is invalid. A pod that is gone needs no labels.
+// relabel changes labels, and the annotation that goes with SurgedLabel, of the pod with that
+// UID; for another the API server calls the change invalid. A pod that is gone needs no
+// labels.
 func (d *Drainer) relabel(ctx context.Context, pod *corev1.Pod, labels map[string]any, note any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": pod.UID, "labels": labels, "annotations": map[string]any{Released: note},
+		"uid": pod.UID, "labels": labels, "annotations": map[string]any{SurgedLabel: note},
 	}})
 	if err != nil {
 		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)

@@ -9,48 +9,48 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// unsettled selects the claims of ours that may still need us.
+// unsettled selects those of our claims that might still need us.
 const unsettled = ReplacesLabel + ",!" + SettledLabel
 
 const (
-	// surveyRetry is the time between two attempts of the first look.
-	surveyRetry = 5 * time.Second
+	// sweepRetry is the time between two attempts of the first look.
+	sweepRetry = 5 * time.Second
 
-	// The daemons of single nodes share the looking for what others have left behind,
-	// as no process leads: each looks some time within firstSurvey, so that a rollout
-	// to thousands of nodes is no burst of lists, and about every nextSurvey.
-	firstSurvey = 2 * time.Minute
-	nextSurvey  = time.Hour
+	// No process leads among the daemons of single nodes, so they share the search for what
+	// others have left behind. Each looks once at some time within firstSweep, to spread the
+	// lists of a rollout to thousands of nodes, and then about every nextSweep.
+	firstSweep = 2 * time.Minute
+	nextSweep  = time.Hour
 )
 
-// sweep looks for claims that an earlier process has left behind, and has each of
-// them looked after. Without Karpenter, or without the right to ask, there are none.
+// sweep looks for claims that an earlier process has left behind, and has each of them
+// looked after. Without Karpenter, or without the right to ask, there are none.
 func (b *Backend) sweep(ctx context.Context) {
 	if b.claims.single {
 		b.sweepForOthers(ctx)
 		return
 	}
 	for {
-		err := b.survey(ctx)
+		err := b.adopt(ctx)
 		if _, away := unavailable(err); err == nil || away {
 			return
 		}
 		b.log.Debug().Err(err).Msg("look for replacements of an earlier process")
-		if !wait(ctx, surveyRetry) {
+		if !wait(ctx, sweepRetry) {
 			return
 		}
 	}
 }
 
 func (b *Backend) sweepForOthers(ctx context.Context) {
-	for again := wait(ctx, rand.N(firstSurvey)); again; again = wait(ctx, nextSurvey/2+rand.N(nextSurvey)) {
+	for again := wait(ctx, rand.N(firstSweep)); again; again = wait(ctx, nextSweep/2+rand.N(nextSweep)) {
 		claims, err := b.listOurs(ctx)
 		if err != nil {
 			b.log.Debug().Err(err).Msg("look for replacements of other processes")
 		}
 		for _, claim := range claims {
 			if !b.keeper.due(claim) {
-				continue // a process that is near it has the first word, and there may be a thousand
+				continue // its own process comes first, and there might be a thousand of us
 			}
 			if _, err := b.keeper.look(ctx, claim.Name); err != nil {
 				b.log.Debug().Err(err).Str("nodeclaim", claim.Name).Msg("look after replacement of another process")
@@ -59,8 +59,8 @@ func (b *Backend) sweepForOthers(ctx context.Context) {
 	}
 }
 
-// survey takes in what claims of ours there are, to be looked after.
-func (b *Backend) survey(ctx context.Context) error {
+// adopt takes in those of our claims that exist, to be looked after.
+func (b *Backend) adopt(ctx context.Context) error {
 	claims, err := b.listOurs(ctx)
 	if err != nil {
 		return err
@@ -75,12 +75,12 @@ func (b *Backend) survey(ctx context.Context) error {
 	return nil
 }
 
-// listOurs is a consistent read: a claim that was made a moment ago by a leader that
-// has just died is among them.
+// listOurs is a consistent read: it includes a claim that a leader made a moment ago, just
+// before it died.
 func (b *Backend) listOurs(ctx context.Context) ([]*nodeClaim, error) {
 	list, err := b.client.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: unsettled})
 	if err != nil {
-		return nil, judge("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
+		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
 	}
 	var claims []*nodeClaim
 	for i := range list.Items {

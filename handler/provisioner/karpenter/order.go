@@ -23,27 +23,27 @@ const maxRequirements = 100
 // nothing without a list of instance types.
 const kwokGroup = "karpenter.kwok.sh"
 
-// claimOrder is all that a replacement's NodeClaim is made of.
+// claimOrder is everything that a replacement's NodeClaim is made from.
 type claimOrder struct {
 	instance string
 	node     *corev1.Node
 	pool     *nodePool
 	source   *nodeClaim // the interrupted node's, or nil
 	fit      fit
-	ask      corev1.ResourceList // by what fits
-	size     corev1.ResourceList // what it may come to in the pool's limits, at least ask
-	until    time.Time           // how long it is to be protected from consolidation; zero is not at all
-	tried    []string            // pools that came to nothing before
+	ask      corev1.ResourceList // for the pods that fit
+	size     corev1.ResourceList // what it might use of the pool's limits; at least ask
+	until    time.Time           // the end of its protection from consolidation; zero means none
+	tried    []string            // pools that were tried before
 	remark   string              // for people
 
 	// former is the UID of the claim that replaced the same instance in the same pool in an
-	// earlier interruption, and is in use since; empty where there is none.
+	// earlier interruption and is in use since; empty if there is none.
 	former string
 }
 
-// name is the same for the same pool and instance, so that to ask twice is to ask
-// once. An instance that came back and is interrupted again has another, as the first
-// claim has other pods by now.
+// name is the same for the same pool and instance, so asking twice is asking once. An
+// instance that came back and is interrupted again gets another name, as the first claim
+// has other pods by now.
 func (o claimOrder) name() string {
 	name := o.pool.Name + "-" + o.instance
 	if o.former != "" {
@@ -52,8 +52,8 @@ func (o claimOrder) name() string {
 	return dnsLabel(name)
 }
 
-// build makes the NodeClaim as Karpenter would make it from the pool's template: it
-// launches it like one of its own, and finds no drift on it.
+// build makes the NodeClaim as Karpenter would make it from the pool's template. Karpenter
+// launches it like one of its own, and finds no drift in it.
 func (o claimOrder) build() *unstructured.Unstructured {
 	template := o.pool.Spec.Template
 	requirements := o.requirements()
@@ -117,7 +117,7 @@ func (o claimOrder) build() *unstructured.Unstructured {
 	}}
 }
 
-// requirements are the template's, and what makes them fit the pods.
+// requirements are the template's, and those that make the node fit the pods.
 func (o claimOrder) requirements() []requirement {
 	template := o.pool.Spec.Template.Spec.Requirements
 	types := o.instanceTypes()
@@ -127,17 +127,17 @@ func (o claimOrder) requirements() []requirement {
 	}
 	for _, r := range template {
 		replaced := r.Key == nodePoolLabel || (len(types) > 0 && r.Key == corev1.LabelInstanceTypeStable)
-		if !replaced && !refused(r.Key) {
+		if !replaced && !isForbidden(r.Key) {
 			list = append(list, r)
 		}
 	}
-	// What the pods need stands before the end of a list that is too long.
+	// What the pods need comes early, as a list that is too long is cut at its end.
 	list = slices.Insert(list, 1, o.fit.needed...)
 	return list[:min(len(list), maxRequirements)]
 }
 
-// refused reports whether the NodeClaim's schema refuses requirements on the key.
-func refused(key string) bool {
+// isForbidden reports whether the NodeClaim's schema refuses requirements on the key.
+func isForbidden(key string) bool {
 	switch key {
 	case capacityTypeLabel, nodePoolLabel:
 		return false
@@ -148,9 +148,9 @@ func refused(key string) bool {
 	return ok && strings.HasSuffix(domain, karpenterGroup)
 }
 
-// instanceTypes are those which Karpenter had found to fit the interrupted node's
-// pods and which the pool allows too; none where the pool is better left alone: with
-// a wrong list the claim is never launched.
+// instanceTypes are those that Karpenter had found to fit the interrupted node's pods and
+// that the pool allows too. There are none where it is safer to leave the choice to the
+// pool: with a wrong list the claim is never launched.
 func (o claimOrder) instanceTypes() []string {
 	if o.source == nil {
 		return nil
@@ -161,12 +161,12 @@ func (o claimOrder) instanceTypes() []string {
 	ours := constraintOn(corev1.LabelInstanceTypeStable, slices.Concat(template.Requirements, o.fit.needed))
 	types := slices.DeleteFunc(slices.Clone(theirs.in), func(t string) bool { return !theirs.allows(t) || !ours.allows(t) })
 	for _, r := range template.Requirements {
-		// Less to choose from could be less than the pool's least.
+		// A shorter list could hold fewer types than the pool's minimum.
 		if r.MinValues != nil {
 			return nil
 		}
-		// Of a type we know only the name. That it has the shape that the pool wants is
-		// sure where the interrupted node's claim had to have it as well.
+		// We know only the name of a type. It surely has the shape that the pool wants if the
+		// interrupted node's claim had to have it as well.
 		if shape := r.Key == corev1.LabelArchStable || r.Key == corev1.LabelOSStable || inDomain(r.Key, provider); shape && provider != kwokGroup {
 			if !constraintOn(r.Key, template.Requirements).covers(constraintOn(r.Key, o.source.Spec.Requirements)) {
 				return nil
@@ -176,15 +176,14 @@ func (o claimOrder) instanceTypes() []string {
 	return types
 }
 
-// customLabels are a label for each of the template's requirements on keys of the
-// operator's own: Karpenter calls a claim drifted that has none, and schedules no
-// pod to it that selects by the key. The interrupted node's value is preferred, as
-// it is what the pods have selected.
+// customLabels are a label for each of the template's requirements on the operator's own
+// keys. Karpenter calls a claim without them drifted, and schedules no pod to it that selects
+// by the key. The interrupted node's value is preferred, as the pods have selected it.
 func customLabels(pool *nodePool, node *corev1.Node) map[string]string {
 	template := pool.Spec.Template
 	labels := map[string]string{}
 	for _, r := range template.Spec.Requirements {
-		if wellKnown(r.Key, template.Spec.NodeClassRef.Group) || refused(r.Key) {
+		if wellKnown(r.Key, template.Spec.NodeClassRef.Group) || isForbidden(r.Key) {
 			continue
 		}
 		c := constraintOn(r.Key, template.Spec.Requirements)
@@ -218,8 +217,8 @@ func inDomain(key, domain string) bool {
 	return ok && (prefix == domain || strings.HasSuffix(prefix, "."+domain))
 }
 
-// dnsLabel is the text as a DNS label: itself where it is one, else what can be
-// kept of it and a hash of the whole.
+// dnsLabel is the text as a DNS label: itself if it is one, else what can be kept of it and
+// a hash of the whole.
 func dnsLabel(text string) string {
 	if len(validation.IsDNS1123Label(text)) == 0 {
 		return text

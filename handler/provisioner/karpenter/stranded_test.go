@@ -38,7 +38,7 @@ func keys(m map[string]any) string {
 }
 
 // What Karpenter moves by itself is left to it; what it leaves behind is not.
-func TestLeftBehind(t *testing.T) {
+func TestStranded(t *testing.T) {
 	pinned, timed, open := podNamed("pinned", "x"), podNamed("timed", "x"), podNamed("open", "x")
 	pinned.Annotations = map[string]string{doNotDisrupt: "true"}
 	timed.Annotations = map[string]string{doNotDisrupt: "10m"}
@@ -77,12 +77,12 @@ func TestLeftBehind(t *testing.T) {
 			if err != nil || r.State != provisioner.StateRequested || !strings.Contains(r.Reason, "only for the 6 of 10 pods that Karpenter leaves behind") {
 				t.Fatalf("Request: %+v, %v", r, err)
 			}
-			left, err := (&Backend{client: c.FakeDynamicClient}).leftBehind(t.Context(), pods)
+			stranded, err := (&Backend{client: c.FakeDynamicClient}).stranded(t.Context(), pods)
 			if err != nil {
 				t.Fatal(err)
 			}
 			var names []string
-			for _, p := range left {
+			for _, p := range stranded {
 				names = append(names, p.Name)
 			}
 			if !slices.Equal(names, want) {

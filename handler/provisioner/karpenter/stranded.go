@@ -16,17 +16,17 @@ import (
 
 var budgetResource = schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}
 
-// leftBehind are the pods of a node that Karpenter ends for which it makes no room:
-// those that ask not to be disrupted, and those whose budgets never let them go. It
-// does not evict them, so that to its mind they need no other home; at the deadline
-// they need one all the same.
+// stranded are those pods of a node that Karpenter ends for which it makes no room: those
+// that ask not to be disrupted, and those whose budgets never let them go. Karpenter does
+// not evict them, and concludes that they need no other home; at the deadline they need one
+// all the same.
 // https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
-func (b *Backend) leftBehind(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
 	budgets := map[string][]budget{}
-	var left []*corev1.Pod
+	var stranded []*corev1.Pod
 	for _, pod := range pods {
 		if _, ok := pod.Annotations[doNotDisrupt]; ok && pod.Annotations[doNotDisrupt] != "false" { // "true", or for how long
-			left = append(left, pod)
+			stranded = append(stranded, pod)
 			continue
 		}
 		list, ok := budgets[pod.Namespace]
@@ -38,20 +38,20 @@ func (b *Backend) leftBehind(ctx context.Context, pods []*corev1.Pod) ([]*corev1
 			budgets[pod.Namespace] = list
 		}
 		if blockedFor(pod, list) {
-			left = append(left, pod)
+			stranded = append(stranded, pod)
 		}
 	}
-	return left, nil
+	return stranded, nil
 }
 
-// budget is what is asked of a disruption budget.
+// budget is what we need to know about a disruption budget.
 type budget struct {
 	selector labels.Selector
-	blocking bool // lets no pod go, ever
-	notReady bool // but lets those go that are not ready
+	blocking bool // it never lets a pod go
+	notReady bool // but it lets pods go that are not ready
 }
 
-// budgets reads a namespace's. Without the right to, there are none.
+// budgets reads a namespace's budgets. Without the right to, there are none.
 func (b *Backend) budgets(ctx context.Context, namespace string) ([]budget, error) {
 	// "0" is answered from the API server's watch cache.
 	list, err := b.client.Resource(budgetResource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
@@ -84,8 +84,8 @@ func (b *Backend) budgets(ctx context.Context, namespace string) ([]budget, erro
 	return out, nil
 }
 
-// blockedFor reports whether the budgets of its namespace never let the pod go. Two
-// for one pod are more than the eviction API takes.
+// blockedFor reports whether the budgets of its namespace never let the pod go. The eviction
+// API refuses a pod with two budgets.
 func blockedFor(pod *corev1.Pod, list []budget) bool {
 	matching, blocking := 0, false
 	for _, b := range list {

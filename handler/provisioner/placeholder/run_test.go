@@ -13,8 +13,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// left is a placeholder that an earlier process has made for the node.
-func left(node, of string, life time.Duration) *corev1.Pod {
+// leftover is a placeholder that an earlier process has made for the node.
+func leftover(node, of string, life time.Duration) *corev1.Pod {
 	o := order{node: testNode(node), instance: of, expires: time.Now().Add(life)}
 	p := New(Options{}).placeholder(o, &corev1.PodTemplate{}, &corev1.Pod{})
 	p.Namespace, p.Annotations[podAnnotation] = space, ""
@@ -78,7 +78,7 @@ func TestLeftovers(t *testing.T) {
 						}
 						return known(name)
 					}
-				}, left("node-2", instance, tt.life))
+				}, leftover("node-2", instance, tt.life))
 				synctest.Wait()
 				if tt.reason == "" {
 					c.held("")

@@ -1,10 +1,16 @@
 package placeholder
 
 import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -54,7 +60,7 @@ func TestFromNoticeToRelease(t *testing.T) {
 			t.Errorf("%d pods deleted, want 2", n)
 		}
 		c.want(c.request(&rec, need()), provisioner.StateReady, "")
-		c.templates(0) // and with it what is left
+		c.templates(0) // and with it the remaining placeholders
 
 		for range 2 {
 			if err := c.b.Release(t.Context(), testNode("node-1"), rec); err != nil {
@@ -76,7 +82,7 @@ func TestPodsWithoutAPlaceholder(t *testing.T) {
 
 		r := c.request(&rec, n)
 		c.want(r, provisioner.StateUnsupported, "no pod needs a placeholder; placeholders of other nodes are not replaced; "+
-			"pods that may not run on nodes of --fallback-selector find no room there; pods without a controller have no successor; "+
+			"pods that cannot run on nodes of --fallback-selector find no room there; pods without a controller have no successor; "+
 			"successors of pods that are leaving ask for themselves; surged pods' successors ask for themselves")
 		if calls := c.calls(); len(calls) != 0 {
 			t.Errorf("calls %v, want none", calls)
@@ -99,7 +105,7 @@ func TestNotAsked(t *testing.T) {
 		reason string
 	}{
 		{"no selector", func() interruption.Record { return spot(2 * time.Minute) }, func(o *Options) { o.Selector = Selector{} }, "--fallback-selector is not set"},
-		{"no time", func() interruption.Record { return spot(5 * time.Second) }, nil, "no time is left"},
+		{"no time", func() interruption.Record { return spot(5 * time.Second) }, nil, "there is no time"},
 		{"no instance", func() interruption.Record { r := spot(time.Minute); r.Instance = ""; return r }, nil, "the record names no instance"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -130,74 +136,12 @@ func TestChooseMakesNothing(t *testing.T) {
 	})
 }
 
-func TestTakenPlaceholdersAreNotMadeAnew(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		rec := spot(2 * time.Minute)
-		c := newCluster(t, rec, nil)
-		a, b := owned("a", "ReplicaSet"), owned("b", "ReplicaSet")
-		c.request(&rec, need(a, b))
-		c.take(a)
-		c.want(c.request(&rec, need(a, b)), provisioner.StateRequested, "")
-		c.held("b")
-		c.bind(b, "od-1")
-		c.want(c.request(&rec, need(a, b)), provisioner.StateReady, "")
-
-		rec = spot(2 * time.Minute)
-		c = newCluster(t, rec, nil)
-		c.request(&rec, need(a))
-		c.take(a)
-		c.want(c.request(&rec, need(a)), provisioner.StateFailed, "no room in time")
-		c.want(c.request(&rec, need(a)), provisioner.StateFailed, "no room in time")
-		c.held()
-		c.templates(0)
-
-		// One that had its place has found room; that another pod has come first does not
-		// mean that there is less of it.
-		rec = spot(2 * time.Minute)
-		c = newCluster(t, rec, nil)
-		c.request(&rec, need(a))
-		c.bind(a, "od-1")
-		c.take(a)
-		c.want(c.request(&rec, need(a)), provisioner.StateReady, "")
-		c.held()
-
-		// But if the pods had to leave before all had theirs, there was no room.
-		rec = spot(2 * time.Minute)
-		c = newCluster(t, rec, nil)
-		c.request(&rec, need(a, b))
-		c.bind(a, "od-1")
-		c.want(c.request(&rec, need(leaving(a), leaving(b))), provisioner.StateFailed, "no room in time")
-	})
-}
-
-// A Node that is not Ready, or not known yet, is asked about again.
-func TestRoomCountsOnReadyNodesOnly(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		rec := spot(2 * time.Minute)
-		c := newCluster(t, rec, nil)
-		a := owned("a", "ReplicaSet")
-		c.request(&rec, need(a))
-		c.bind(a, "od-2")
-		c.want(c.request(&rec, need(a)), provisioner.StateLaunched, "")
-		c.mu.Lock()
-		before := c.notified["node-1"]
-		c.nodes["od-2"] = testNode("od-2")
-		c.mu.Unlock()
-		time.Sleep(again)
-		synctest.Wait()
-		if c.notified["node-1"] <= before {
-			t.Error("not notified again")
-		}
-		c.want(c.request(&rec, need(a)), provisioner.StateReady, "")
-	})
-}
-
 // In a process of one node the others are not known, and only its own placeholders are
 // looked at.
 func TestSingleNode(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		rec := spot(2 * time.Minute)
-		c := newCluster(t, rec, func(o *Options) { o.SingleNode = "node-1" }, left("node-2", "i-other", time.Hour))
+		c := newCluster(t, rec, func(o *Options) { o.SingleNode = "node-1" }, leftover("node-2", "i-other", time.Hour))
 		synctest.Wait()
 		a := owned("a", "ReplicaSet")
 		c.request(&rec, need(a))
@@ -209,24 +153,66 @@ func TestSingleNode(t *testing.T) {
 	})
 }
 
-func TestNoRoomInTime(t *testing.T) {
+// slowPods are made when the channel is closed.
+type slowPods struct {
+	listing
+	slow chan struct{}
+}
+
+func (p slowPods) Create(ctx context.Context, pod *corev1.Pod, o metav1.CreateOptions) (*corev1.Pod, error) {
+	<-p.slow
+	return p.listing.Create(ctx, pod, o)
+}
+
+// While the API server is slow to make the placeholders of a burst, not all who ask wait
+// for it: they are workers, with other nodes to see to.
+func TestBurstDoesNotHoldAllWhoAsk(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		rec := rebalance()
-		c := newCluster(t, rec, nil)
-		a, b := owned("a", "ReplicaSet"), owned("b", "ReplicaSet")
-		c.request(&rec, need(a, b))
-		c.bind(a, "od-1")
-		time.Sleep(patience - time.Minute)
-		c.want(c.request(&rec, need(a, b)), provisioner.StateLaunched, "")
-		c.mu.Lock()
-		before := c.notified["node-1"]
-		c.mu.Unlock()
-		time.Sleep(time.Minute + sweepEvery)
-		synctest.Wait()
-		if c.notified["node-1"] <= before {
-			t.Error("not notified that the time is over")
+		slow := make(chan struct{})
+		c := newCluster(t, spot(2*time.Minute), func(o *Options) { o.Pods = slowPods{listing{o.Pods}, slow} })
+		const nodes = 16
+		var mu sync.Mutex
+		answers := map[string]interruption.Replacement{}
+		ask := func(i int) {
+			node, rec := testNode(fmt.Sprint("node-", i)), spot(2*time.Minute)
+			rec.Instance = fmt.Sprint("i-", i)
+			r, err := c.b.Request(t.Context(), node, rec, need(owned("a", "ReplicaSet")))
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			answers[node.Name] = r
 		}
-		c.want(c.request(&rec, need(a, b)), provisioner.StateFailed, "no room in time for 1 of 2 placeholders")
-		c.templates(0)
+		for i := range nodes {
+			go ask(i)
+		}
+		time.Sleep(again)
+		mu.Lock()
+		if len(answers) != nodes-nodesAtOnce {
+			t.Errorf("%d of %d are held, want %d", nodes-len(answers), nodes, nodesAtOnce)
+		}
+		later := maps.Clone(answers)
+		mu.Unlock()
+		close(slow)
+		synctest.Wait()
+		for name, r := range later {
+			c.mu.Lock()
+			notified := c.notified[name]
+			c.mu.Unlock()
+			if r.State != provisioner.StateRequested || r.Name != "" || notified == 0 {
+				t.Errorf("%s: %+v, notified %d times; want it Requested, without a name, and to be asked again", name, r, notified)
+			}
+			var i int
+			if _, err := fmt.Sscanf(name, "node-%d", &i); err != nil {
+				t.Fatal(err)
+			}
+			ask(i)
+		}
+		for name, r := range answers {
+			if r.State != provisioner.StateRequested || r.Name == "" {
+				t.Errorf("%s: %+v, want it Requested", name, r)
+			}
+		}
 	})
 }

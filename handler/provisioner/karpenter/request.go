@@ -17,7 +17,7 @@ import (
 
 const fieldManager = "spot-handler"
 
-// claimChanged is told by the watch of a claim's new state, "" where it is gone.
+// claimChanged takes a claim's new state from the watch, "" if it is gone.
 func (b *Backend) claimChanged(claim *nodeClaim, state string) {
 	switch state {
 	case "":
@@ -31,8 +31,8 @@ func (b *Backend) claimChanged(claim *nodeClaim, state string) {
 	}
 }
 
-// next asks for a replacement in the best pool that has not been tried, and says why
-// there is none where there is none. last is what was tried last, or nil.
+// next asks for a replacement in the best pool that has not been tried, or says why there is
+// none. last is what was tried last, or nil.
 func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, last *interruption.Replacement) (interruption.Replacement, error) {
 	var tried []string
 	var against []string
@@ -50,17 +50,17 @@ func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.
 		} else {
 			o.remark = strings.Join(against, "; ")
 		}
-		placed, full, err := b.place(ctx, o)
+		made, full, err := b.create(ctx, o)
 		switch {
 		case err != nil:
-			return placed, err
-		case full != "": // others of a burst were first
+			return made, err
+		case full != "": // other nodes of a burst came first
 			r = failedIn(o.pool.Name, full)
-		case placed.State == provisioner.StateFailed:
-			tried, against = triedPools(placed), append(against, "NodePool "+placed.Pool+": "+placed.Reason)
-			last = &placed
+		case made.State == provisioner.StateFailed:
+			tried, against = triedPools(made), append(against, "NodePool "+made.Pool+": "+made.Reason)
+			last = &made
 		default:
-			return placed, nil
+			return made, nil
 		}
 	}
 	if last == nil {
@@ -75,7 +75,7 @@ func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.
 	return final, nil
 }
 
-// triedPools are those that came to nothing, with the one of the replacement.
+// triedPools are the pools that were tried, including the replacement's.
 func triedPools(r interruption.Replacement) []string {
 	var tried []string
 	if r.Tried != "" {
@@ -87,8 +87,8 @@ func triedPools(r interruption.Replacement) []string {
 	return tried
 }
 
-// place makes the NodeClaim of the order, or says that the pool is full by now.
-func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Replacement, full string, err error) {
+// create makes the NodeClaim of the order, or says why the pool is full by now.
+func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Replacement, full string, err error) {
 	r = o.replacement()
 	b.claims.start(o.instance)
 	if known, _ := b.claims.get(r.Name); known != nil && known.Labels[SettledLabel] == "" {
@@ -115,7 +115,7 @@ func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Repla
 		if claim.isOurs(o.instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
 			b.ledger.forget(r.Name)
 			o.former = string(claim.UID)
-			return b.place(ctx, o)
+			return b.create(ctx, o)
 		}
 		r, err = b.ours(ctx, o, r, claim)
 		return r, "", err
@@ -124,13 +124,13 @@ func (b *Backend) place(ctx context.Context, o claimOrder) (r interruption.Repla
 		if !unknownOutcome(err) {
 			b.ledger.forget(r.Name)
 		}
-		r, err = b.notPlaced(r, err)
+		r, err = b.notCreated(r, err)
 		return r, "", err
 	}
 	b.events.claim(u.GetName(), u.GetUID(), false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
 	claim, err := decodeClaim(u)
 	if err != nil {
-		return r, "", nil // it is there, and the watch will tell
+		return r, "", nil // it exists, and the watch will show it
 	}
 	b.claims.learn(claim.slim())
 	b.keeper.add(claim.Name)
@@ -142,14 +142,14 @@ func (c *nodeClaim) isOurs(instance string) bool {
 	return c.Labels[ReplacesLabel] == labelValue(instance)
 }
 
-// unknownOutcome reports whether the API server may have done what the call asked.
+// unknownOutcome reports whether the API server might have done what the call asked.
 func unknownOutcome(err error) bool {
 	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
 }
 
-// notPlaced tells what would fail again from what may not.
-func (b *Backend) notPlaced(r interruption.Replacement, err error) (interruption.Replacement, error) {
-	err = b.pools.judge("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
+// notCreated tells what would fail again from what might not.
+func (b *Backend) notCreated(r interruption.Replacement, err error) (interruption.Replacement, error) {
+	err = b.pools.noteUnavailable("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), nil
 	}
@@ -159,16 +159,16 @@ func (b *Backend) notPlaced(r interruption.Replacement, err error) (interruption
 	return r, err
 }
 
-// ours answers for a claim that was there before we made it, as after a crash.
+// ours answers for a claim that existed before we made it, as after a crash.
 func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	if !claim.isOurs(o.instance) {
 		return failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
 	}
 	b.claims.learn(claim.slim())
-	return b.judge(ctx, r, claim)
+	return b.progress(ctx, r, claim)
 }
 
-// follow says how far the claim is that the record names.
+// follow says how far the claim that the record names has come.
 func (b *Backend) follow(ctx context.Context, instance string, r interruption.Replacement) (interruption.Replacement, error) {
 	if !provisioner.Pending(r.State) {
 		return r, nil
@@ -179,18 +179,18 @@ func (b *Backend) follow(ctx context.Context, instance string, r interruption.Re
 		return r, nil
 	}
 	if claim == nil {
-		// The watch may be behind, or behind another API server than the one that took
-		// the claim: absence is believed of a fresh read only. It happens once, as what
+		// The watch might be behind, or served by another API server than the one that took
+		// the claim: only a fresh read proves that it is gone. That happens once, as what
 		// follows is final.
 		var err error
 		if claim, err = b.fresh(ctx, r.Name); err != nil {
 			return r, err
 		}
 	}
-	return b.judge(ctx, r, claim)
+	return b.progress(ctx, r, claim)
 }
 
-// fresh reads the claim past all caches; nil where there is none.
+// fresh reads the claim past all caches; nil if there is none.
 func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
 	u, err := b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{})
 	if isMissing(err) {
@@ -210,9 +210,9 @@ func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
 	return claim, nil
 }
 
-// judge says what the state of a claim makes of a pending replacement; a nil claim
-// is gone. One that ought to have been launched is deleted.
-func (b *Backend) judge(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+// progress says what the state of a claim makes of a pending replacement; a nil claim is
+// gone. One that should have been launched by now is deleted.
+func (b *Backend) progress(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	if claim == nil || !claim.DeletionTimestamp.IsZero() {
 		b.ledger.forget(r.Name)
 		return failed(r, taken(r, claim)), nil
@@ -222,15 +222,15 @@ func (b *Backend) judge(ctx context.Context, r interruption.Replacement, claim *
 		r.State = state
 		return r, nil
 	case r.State == provisioner.StateLaunched:
-		return r, nil // what we look at is older than what was seen before
+		return r, nil // this is older than what was seen before
 	case time.Since(claim.CreationTimestamp.Time) < launchTimeout:
 		return r, nil
 	}
 	return b.giveUp(ctx, r, claim)
 }
 
-// giveUp deletes a claim that was not launched in time. It takes care to delete
-// only what it has looked at: with the next version the claim may be launched.
+// giveUp deletes a claim that was not launched in time, and only the version that it has
+// looked at: the next might be launched.
 func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	err := b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion},
@@ -243,7 +243,7 @@ func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim 
 		case now != nil && now.UID == claim.UID && now.DeletionTimestamp.IsZero() && now.state() == provisioner.StateRequested:
 			return r, fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
 		}
-		return b.judge(ctx, r, now)
+		return b.progress(ctx, r, now)
 	}
 	if err != nil && !isMissing(err) {
 		return r, fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err)
@@ -264,9 +264,9 @@ func notLaunched(claim *nodeClaim) string {
 	return reason
 }
 
-// taken says why a claim that was pending is gone. Karpenter does not say in the
-// claim: it deletes one that no instance can be had for, or whose node class is not
-// ready, without another word than a Kubernetes Event.
+// taken says why a pending claim is gone. Karpenter does not say so on the claim: if there
+// is no instance to be had, or if the node class is not ready, it deletes the claim and only
+// writes a Kubernetes Event.
 func taken(r interruption.Replacement, claim *nodeClaim) string {
 	if r.State == provisioner.StateLaunched || (claim != nil && claim.state() != provisioner.StateRequested) {
 		return "NodeClaim was deleted before its node was Ready"

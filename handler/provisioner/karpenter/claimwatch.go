@@ -20,17 +20,17 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// launchTimeout is how long a claim may be without an instance. Until then it halts
-// all of Karpenter's provisioning and consolidation, so that it is worse than none.
-// Launches that succeed take single seconds; Karpenter itself would wait 5 minutes.
+// launchTimeout is how long a claim can be without an instance. Such a claim halts all of
+// Karpenter's provisioning and consolidation, so it is worse than none. Launches that
+// succeed take a few seconds; Karpenter itself would wait 5 minutes.
 const launchTimeout = 25 * time.Second
 
-// claims knows our NodeClaims by one watch, which starts with the first of them.
-type claims struct {
+// claimWatch knows our NodeClaims from one watch, which starts with the first of them.
+type claimWatch struct {
 	client   dynamic.Interface
-	single   bool                                 // there is but one instance to ask about
+	single   bool                                 // there is only one instance to ask about
 	selector string                               // complete when awake is closed
-	changed  func(claim *nodeClaim, state string) // state "" where the claim is gone
+	changed  func(claim *nodeClaim, state string) // with the state "" if the claim is gone
 	log      zerolog.Logger
 
 	wake     sync.Once
@@ -43,8 +43,8 @@ type claims struct {
 	timers map[string]*time.Timer // of claims that are not launched, by name
 }
 
-func newClaims(client dynamic.Interface, single bool, changed func(*nodeClaim, string), log zerolog.Logger) *claims {
-	return &claims{
+func newClaimWatch(client dynamic.Interface, single bool, changed func(*nodeClaim, string), log zerolog.Logger) *claimWatch {
+	return &claimWatch{
 		client:   client,
 		single:   single,
 		selector: unsettled,
@@ -58,7 +58,7 @@ func newClaims(client dynamic.Interface, single bool, changed func(*nodeClaim, s
 }
 
 // run watches from the first call of start until ctx is done.
-func (c *claims) run(ctx context.Context) {
+func (c *claimWatch) run(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
@@ -78,13 +78,13 @@ func (c *claims) run(ctx context.Context) {
 	}
 	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(listWatch, c.log), c.client),
 		&unstructured.Unstructured{}, 0, cache.Indexers{})
-	// These fail only on an informer that already runs.
+	// These fail only on an informer that is already running.
 	_ = informer.SetTransform(slim)
 	_ = informer.SetWatchErrorHandlerWithContext(c.watchFailed)
 	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { c.event(o, false) },
-		UpdateFunc: func(_, o any) { c.event(o, false) },
-		DeleteFunc: func(o any) { c.event(o, true) },
+		AddFunc:    func(o any) { c.shown(o, false) },
+		UpdateFunc: func(_, o any) { c.shown(o, false) },
+		DeleteFunc: func(o any) { c.shown(o, true) },
 	})
 	if err != nil { // cannot happen: it has not been stopped
 		c.log.Error().Err(err).Msg("watch of replacements not started")
@@ -104,9 +104,9 @@ func (c *claims) run(ctx context.Context) {
 	}
 }
 
-// start has run begin to watch, if it has not. The instance is the one that is
-// asked about.
-func (c *claims) start(instance string) {
+// start makes run begin to watch, if it has not. The instance is the one that is asked
+// about.
+func (c *claimWatch) start(instance string) {
 	c.wake.Do(func() {
 		if c.single {
 			c.selector = ReplacesLabel + "=" + labelValue(instance) + ",!" + SettledLabel
@@ -117,15 +117,14 @@ func (c *claims) start(instance string) {
 
 // get is what is known of the claim, or nil, and whether the watch has shown all
 // claims at least once.
-func (c *claims) get(name string) (*nodeClaim, bool) {
+func (c *claimWatch) get(name string) (*nodeClaim, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.known[name], c.synced()
 }
 
-// learn takes in a claim that a call has returned, as the watch may show it only
-// later.
-func (c *claims) learn(claim *nodeClaim) {
+// learn takes in a claim that a call has returned, as the watch might show it only later.
+func (c *claimWatch) learn(claim *nodeClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if old := c.known[claim.Name]; old == nil || newer(claim, old) {
@@ -139,7 +138,7 @@ func newer(a, b *nodeClaim) bool {
 	return a.UID != b.UID || err != nil || cmp > 0
 }
 
-func (c *claims) event(o any, gone bool) {
+func (c *claimWatch) shown(o any, gone bool) {
 	if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = d.Obj
 	}
@@ -165,8 +164,8 @@ func (c *claims) event(o any, gone bool) {
 	}
 }
 
-// set keeps the claim, and has its node looked at when it ought to be launched.
-func (c *claims) set(claim *nodeClaim) {
+// set keeps the claim, and has its node looked at when it should have been launched.
+func (c *claimWatch) set(claim *nodeClaim) {
 	c.known[claim.Name] = claim
 	if claim.state() != provisioner.StateRequested || !claim.DeletionTimestamp.IsZero() {
 		c.stopTimer(claim.Name)
@@ -178,7 +177,7 @@ func (c *claims) set(claim *nodeClaim) {
 	}
 }
 
-func (c *claims) stopTimer(name string) {
+func (c *claimWatch) stopTimer(name string) {
 	if t := c.timers[name]; t != nil {
 		t.Stop()
 		delete(c.timers, name)
@@ -186,16 +185,16 @@ func (c *claims) stopTimer(name string) {
 }
 
 // forget drops a claim that a call has shown to be gone.
-func (c *claims) forget(name string) {
+func (c *claimWatch) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.known, name)
 	c.stopTimer(name)
 }
 
-// watchFailed replaces client-go's own log. A watch that ends is daily business;
-// one that may not begin is said once.
-func (c *claims) watchFailed(_ context.Context, _ *cache.Reflector, err error) {
+// watchFailed replaces client-go's own log. That a watch ends is normal; that it is
+// forbidden is said once.
+func (c *claimWatch) watchFailed(_ context.Context, _ *cache.Reflector, err error) {
 	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 		c.watchErr.Do(func() {
 			c.log.Error().Err(err).Msg("replacements cannot be watched")
@@ -207,8 +206,8 @@ func (c *claims) watchFailed(_ context.Context, _ *cache.Reflector, err error) {
 	}
 }
 
-// slim keeps of a NodeClaim what is asked of ours. A claim lives as long as its
-// node, and its requirements can list hundreds of instance types.
+// slim keeps what we need to know of a NodeClaim of ours. A claim lives as long as its node,
+// and its requirements can list hundreds of instance types.
 func slim(o any) (any, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -216,7 +215,7 @@ func slim(o any) (any, error) {
 	}
 	claim, err := decodeClaim(u)
 	if err != nil {
-		// A claim that cannot be read counts as one that is not launched.
+		// A claim that cannot be read counts as not launched.
 		claim = &nodeClaim{}
 		claim.Name, claim.UID, claim.ResourceVersion = u.GetName(), u.GetUID(), u.GetResourceVersion()
 		claim.CreationTimestamp, claim.DeletionTimestamp = u.GetCreationTimestamp(), u.GetDeletionTimestamp()

@@ -18,10 +18,10 @@ var attachmentResource = schema.GroupVersionResource{Group: "storage.k8s.io", Ve
 
 const byNode = "node"
 
-// attachments watches VolumeAttachments, while a node is drained that has pods with
-// volumes: a volume that is attached still to the old node holds up the pod's successor.
-// The API has no way to ask for those of one node, so that it is one watch for all.
-type attachments struct {
+// attachmentWatch watches VolumeAttachments while a node with pods with volumes is drained:
+// a volume that is still attached to the old node holds up the pod's successor. The API
+// cannot select those of one node, so there is one watch for all.
+type attachmentWatch struct {
 	dynamic dynamic.Interface
 	notify  func(node string)
 	logger  zerolog.Logger
@@ -34,12 +34,12 @@ type attachments struct {
 	forbidden  bool
 }
 
-func newAttachments(opts Options) *attachments {
-	return &attachments{dynamic: opts.Dynamic, notify: opts.Notify, logger: opts.Logger, users: map[string]struct{}{}}
+func newAttachmentWatch(opts Options) *attachmentWatch {
+	return &attachmentWatch{dynamic: opts.Dynamic, notify: opts.Notify, logger: opts.Logger, users: map[string]struct{}{}}
 }
 
-// use watches for the node, until leave.
-func (a *attachments) use(ctx context.Context, node string) {
+// use watches on behalf of the node, until leave.
+func (a *attachmentWatch) use(ctx context.Context, node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if ctx.Err() != nil {
@@ -54,7 +54,7 @@ func (a *attachments) use(ctx context.Context, node string) {
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = gone.Obj
 		}
-		node, _ := attached(obj)
+		node, _ := nodeAndVolume(obj)
 		a.mu.Lock()
 		_, uses := a.users[node]
 		a.mu.Unlock()
@@ -67,7 +67,7 @@ func (a *attachments) use(ctx context.Context, node string) {
 		ObjectType:    &unstructured.Unstructured{},
 		Transform:     asAttachment,
 		Indexers: cache.Indexers{byNode: func(obj any) ([]string, error) {
-			node, _ := attached(obj)
+			node, _ := nodeAndVolume(obj)
 			return []string{node}, nil
 		}},
 		Handler: cache.ResourceEventHandlerFuncs{AddFunc: tell, DeleteFunc: tell},
@@ -86,31 +86,31 @@ func (a *attachments) use(ctx context.Context, node string) {
 }
 
 // leave ends the watch with its last user.
-func (a *attachments) leave(node string) {
+func (a *attachmentWatch) leave(node string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.users, node)
 	if len(a.users) > 0 {
 		return
 	}
-	a.forbidden = false // to be asked again the next time
+	a.forbidden = false // ask again the next time
 	if a.stop != nil {
 		a.stop()
 		a.stop, a.store, a.controller = nil, nil, nil
 	}
 }
 
-// using lists the nodes that are watched for.
-func (a *attachments) using() []string {
+// using lists the nodes on whose behalf it watches.
+func (a *attachmentWatch) using() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Collect(maps.Keys(a.users))
 }
 
-// of lists the PersistentVolumes that are attached to the node; known is false as long as
-// the watch for it has not brought them. Where they may not be read it is none: the pods
-// have gone, which is what counts.
-func (a *attachments) of(node string) (volumes []string, known bool) {
+// of lists the PersistentVolumes that are attached to the node; known is false until the
+// watch has shown them. If we have no right to read them there are none: the pods have
+// gone, which is what counts.
+func (a *attachmentWatch) of(node string) (volumes []string, known bool) {
 	a.mu.Lock()
 	_, uses := a.users[node]
 	store, controller := a.store, a.controller
@@ -126,15 +126,15 @@ func (a *attachments) of(node string) (volumes []string, known bool) {
 		return nil, true // without the index there is no watch at all
 	}
 	for _, obj := range found {
-		if _, volume := attached(obj); volume != "" {
+		if _, volume := nodeAndVolume(obj); volume != "" {
 			volumes = append(volumes, volume)
 		}
 	}
 	return volumes, true
 }
 
-// refused ends the watch: its users wait for nothing any more.
-func (a *attachments) refused(err error) {
+// refused ends the watch: nobody waits for volumes any more.
+func (a *attachmentWatch) refused(err error) {
 	a.mu.Lock()
 	again := a.forbidden
 	a.forbidden = true
@@ -152,7 +152,7 @@ func (a *attachments) refused(err error) {
 	}
 }
 
-// attachment is what is kept of a VolumeAttachment: all of the cluster's are.
+// attachment is what is kept of each of the cluster's VolumeAttachments.
 type attachment struct {
 	metav1.ObjectMeta // name, UID and resource version
 
@@ -171,8 +171,8 @@ func asAttachment(obj any) (any, error) {
 	return a, nil
 }
 
-// attached reads the node and the PersistentVolume of what is kept.
-func attached(obj any) (node, volume string) {
+// nodeAndVolume reads the node and the PersistentVolume of what is kept.
+func nodeAndVolume(obj any) (node, volume string) {
 	if a, ok := obj.(*attachment); ok {
 		return a.node, a.volume
 	}

@@ -23,7 +23,7 @@ var (
 
 const (
 	// lookupTTL is how long an answer is used: longer than any drain, as neither a claim's
-	// access modes nor who owns a namespace change in between.
+	// access modes nor a namespace's owner change in between.
 	lookupTTL = 5 * time.Minute
 	// lookupTimeout bounds one request.
 	lookupTimeout = 5 * time.Second
@@ -31,36 +31,36 @@ const (
 	lookupRetry = 2 * time.Second
 )
 
-// lookups reads single objects that few plans need, each once in a while however many
-// pods ask.
-type lookups[T any] struct {
+// objectCache reads single objects that few plans need, each only once in a while, however
+// many pods ask.
+type objectCache[T any] struct {
 	read func(ctx context.Context, name types.NamespacedName) (T, error)
 
 	mu    sync.Mutex
-	known map[types.NamespacedName]*lookup[T]
+	known map[types.NamespacedName]*cachedObject[T]
 }
 
-type lookup[T any] struct {
+type cachedObject[T any] struct {
 	value   T
 	ok      bool
 	pending bool
 	until   time.Time
 }
 
-func newLookups[T any](read func(context.Context, types.NamespacedName) (T, error)) *lookups[T] {
-	return &lookups[T]{read: read, known: map[types.NamespacedName]*lookup[T]{}}
+func newObjectCache[T any](read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
+	return &objectCache[T]{read: read, known: map[types.NamespacedName]*cachedObject[T]{}}
 }
 
-// get is the answer, or false: then it is being asked for, and then is called when there
-// is one. It does not block.
-func (l *lookups[T]) get(ctx context.Context, name types.NamespacedName, then func()) (T, bool) {
+// get is the answer, or false while it is being read; then is called afterwards. It does not
+// block.
+func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, then func()) (T, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.known[name]
 	now := time.Now()
 	switch {
 	case known == nil:
-		known = &lookup[T]{}
+		known = &cachedObject[T]{}
 		l.known[name] = known
 	case known.pending, now.Before(known.until):
 		return known.value, known.ok
@@ -77,7 +77,7 @@ func (l *lookups[T]) get(ctx context.Context, name types.NamespacedName, then fu
 		} else {
 			known.until = time.Now().Add(lookupRetry)
 		}
-		for other, k := range l.known { // what nobody has asked for since
+		for other, k := range l.known { // drop what nobody has asked for since
 			if !k.pending && time.Now().After(k.until.Add(lookupTTL)) {
 				delete(l.known, other)
 			}
@@ -88,9 +88,9 @@ func (l *lookups[T]) get(ctx context.Context, name types.NamespacedName, then fu
 	return known.value, known.ok
 }
 
-// claim is what is asked of a PersistentVolumeClaim.
+// claim is what plans need to know about a PersistentVolumeClaim.
 type claim struct {
-	shared bool // several nodes may use it at the same time
+	shared bool // several nodes can use it at the same time
 	volume string
 }
 
@@ -98,7 +98,7 @@ func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedN
 	return func(ctx context.Context, name types.NamespacedName) (claim, error) {
 		u, err := client.Resource(claimResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return claim{}, nil // to be on the safe side it is not shared
+			return claim{}, nil // not shared, to be on the safe side
 		}
 		if err != nil {
 			return claim{}, fmt.Errorf("read PersistentVolumeClaim %s: %w", name, err)
@@ -110,7 +110,7 @@ func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedN
 	}
 }
 
-// readBlocked reads a namespace's own policy for blocked pods, "" where it has none.
+// readBlocked reads a namespace's own policy for blocked pods, "" if it has none.
 func readBlocked(client dynamic.Interface) func(context.Context, types.NamespacedName) (BlockedPolicy, error) {
 	return func(ctx context.Context, name types.NamespacedName) (BlockedPolicy, error) {
 		u, err := client.Resource(namespaceResource).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})

@@ -3,6 +3,7 @@ package karpenter
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -249,5 +250,47 @@ func TestFailures(t *testing.T) {
 		}
 		broken = false
 		wantState(t, c.request(&rec), provisioner.StateRequested, "")
+	})
+}
+
+// Pools are tried one after the other, each once, across processes.
+func TestNextPool(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c, rec := automatic(t, Options{}, plain(t, "a", 40), plain(t, "b", 30), plain(t, "c", 20)), record()
+		drop := func(name string) {
+			if err := c.Tracker().Delete(nodeClaimResource, "", name); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		var seen []string
+		for _, want := range []string{"a", "b", "c"} {
+			r := c.request(&rec)
+			if r.Pool != want || r.State != provisioner.StateRequested || r.Tried != strings.Join(seen, ",") {
+				t.Fatalf("replacement %+v, want one in %s after %q", r, want, seen)
+			}
+			if want != "a" && !strings.Contains(r.Reason, "NodePool "+seen[len(seen)-1]+": insufficient capacity") {
+				t.Errorf("reason %q, want why not %s", r.Reason, seen[len(seen)-1])
+			}
+			seen = append(seen, want)
+			drop(r.Name)
+			if want == "b" { // another process goes on from the record
+				next := automatic(t, Options{}, plain(t, "a", 40), plain(t, "b", 30), plain(t, "c", 20))
+				again := rec
+				next.request(&again) // its watch has only just begun
+				if r := next.request(&again); r.Pool != "c" || r.Tried != "a,b" {
+					t.Errorf("next process: %+v, want one in c after a and b", r)
+				}
+			}
+		}
+		for range 3 {
+			r := c.request(&rec)
+			wantState(t, r, provisioner.StateFailed, "none suits")
+			if r.Tried != "a,b,c" || r.Pool != "c" {
+				t.Errorf("replacement %+v, want a, b, c tried", r)
+			}
+		}
+		c.wantCount("failed", 3)
+		c.wantCount("requested", 3)
 	})
 }

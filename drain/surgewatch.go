@@ -22,31 +22,30 @@ import (
 	"spot-handler/drain/rewatch"
 )
 
-// settleFor is how long a Deployment's changes are collected before they are acted on: a
-// rolling set of pods changes many times a second, and each time all of its pods are
-// counted.
+// settleFor is how long a Deployment's changes are collected before they are acted on: while
+// pods roll, they change many times a second, and each time all of them are counted.
 const settleFor = 20 * time.Millisecond
 
-// surges watches the Deployments whose pods are on draining nodes, each with its pods,
+// surgeWatch watches the Deployments whose pods are on draining nodes, each with its pods,
 // for as long as a draining node has pods of it.
-type surges struct {
+type surgeWatch struct {
 	dynamic  dynamic.Interface
 	pods     rest.Interface
 	starting *semaphore.Weighted
 	logger   zerolog.Logger
 
-	// wake lets waiting pods of a Deployment try: up to slots that are not released yet, up
-	// to spare that are.
+	// wake lets waiting pods of a Deployment try again: up to slots that are not surged yet,
+	// and up to spare that are.
 	wake func(name types.NamespacedName, slots, spare int)
-	// notify has a node planned anew.
+	// notify has a node planned again.
 	notify func(node string)
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]*watchedDeployment
 }
 
-func newSurges(opts Options, starting *semaphore.Weighted, wake func(types.NamespacedName, int, int)) *surges {
-	return &surges{
+func newSurgeWatch(opts Options, starting *semaphore.Weighted, wake func(types.NamespacedName, int, int)) *surgeWatch {
+	return &surgeWatch{
 		dynamic: opts.Dynamic, pods: opts.Pods, starting: starting, logger: opts.Logger,
 		wake: wake, notify: opts.Notify, known: map[types.NamespacedName]*watchedDeployment{},
 	}
@@ -54,26 +53,26 @@ func newSurges(opts Options, starting *semaphore.Weighted, wake func(types.Names
 
 // watchedDeployment is one Deployment.
 type watchedDeployment struct {
-	set    *surges
-	name   types.NamespacedName
-	ctx    context.Context
-	stop   context.CancelFunc
-	ledger *ledger
-	users  map[string]struct{} // nodes; guarded by surges.mu
+	watcher *surgeWatch
+	name    types.NamespacedName
+	ctx     context.Context
+	stop    context.CancelFunc
+	tally   *tally
+	users   map[string]struct{} // nodes; guarded by surgeWatch.mu
 
 	mu         sync.Mutex
-	synced     bool   // it is known whether there is a Deployment, and if so its pods are
+	synced     bool   // it is known whether there is a Deployment, and if so, which pods it has
 	unreadable string // why it cannot be read
 	deployment *deployment
 	store      cache.Store // of its pods
 	last       Workload    // what was last acted on
-	told       bool        // that has happened
+	told       bool        // whether that has happened
 	actAt      time.Time   // when timer runs act; zero where it does not
 	timer      *time.Timer
 }
 
-// use watches the Deployment for the node, until leave.
-func (s *surges) use(ctx context.Context, node string, name types.NamespacedName) {
+// use watches the Deployment on behalf of the node, until leave.
+func (s *surgeWatch) use(ctx context.Context, node string, name types.NamespacedName) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if ctx.Err() != nil {
@@ -81,7 +80,7 @@ func (s *surges) use(ctx context.Context, node string, name types.NamespacedName
 	}
 	of, ok := s.known[name]
 	if !ok {
-		of = &watchedDeployment{set: s, name: name, ledger: newLedger(), users: map[string]struct{}{}}
+		of = &watchedDeployment{watcher: s, name: name, tally: newTally(), users: map[string]struct{}{}}
 		of.ctx, of.stop = context.WithCancel(context.WithoutCancel(ctx))
 		s.known[name] = of
 		go of.watch()
@@ -89,8 +88,8 @@ func (s *surges) use(ctx context.Context, node string, name types.NamespacedName
 	of.users[node] = struct{}{}
 }
 
-// leave ends the watches that only the node has used.
-func (s *surges) leave(node string) {
+// leave ends the watches that only this node has used.
+func (s *surgeWatch) leave(node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for name, of := range s.known {
@@ -103,22 +102,22 @@ func (s *surges) leave(node string) {
 }
 
 // usersOf names the nodes that have pods of the Deployment.
-func (s *surges) usersOf(of *watchedDeployment) []string {
+func (s *surgeWatch) usersOf(of *watchedDeployment) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Collect(maps.Keys(of.users))
 }
 
-// get returns the Deployment; nil where it is not watched.
-func (s *surges) get(name types.NamespacedName) *watchedDeployment {
+// get returns the Deployment, or nil if it is not watched.
+func (s *surgeWatch) get(name types.NamespacedName) *watchedDeployment {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.known[name]
 }
 
-// workload is what was last known of the Deployment; false until it is. What it says may
-// be given away already: reserve knows.
-func (s *surges) workload(name types.NamespacedName) (Workload, bool) {
+// workload is what was last known of the Deployment; false until something is. What it
+// offers might be given away by now: reserve knows.
+func (s *surgeWatch) workload(name types.NamespacedName) (Workload, bool) {
 	of := s.get(name)
 	if of == nil {
 		return Workload{}, false
@@ -128,32 +127,32 @@ func (s *surges) workload(name types.NamespacedName) (Workload, bool) {
 	return of.last, of.told
 }
 
-// look has what is known of the Deployment acted on again.
-func (s *surges) look(name types.NamespacedName) {
+// look acts again on what is known of the Deployment.
+func (s *surgeWatch) look(name types.NamespacedName) {
 	if of := s.get(name); of != nil {
 		of.update(func() {})
 	}
 }
 
-// reserve asks for one of what the Deployment has to give, see ledger.reserve.
-func (s *surges) reserve(pod *corev1.Pod, action Action) bool {
+// reserve asks for one of what the Deployment has to give; see tally.reserve.
+func (s *surgeWatch) reserve(pod *corev1.Pod, action Action) bool {
 	of := s.get(DeploymentOf(pod))
 	if of == nil {
 		return false
 	}
 	of.mu.Lock()
 	defer of.mu.Unlock()
-	return of.synced && of.unreadable == "" && of.ledger.reserve(time.Now(), of.deployment, of.pods(), pod, action)
+	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), pod, action)
 }
 
 // settle gives back what was reserved.
-func (s *surges) settle(pod *corev1.Pod) {
+func (s *surgeWatch) settle(pod *corev1.Pod) {
 	if of := s.get(DeploymentOf(pod)); of != nil {
-		of.update(func() { of.ledger.settle(pod.UID) })
+		of.update(func() { of.tally.settle(pod.UID) })
 	}
 }
 
-// end ends its watches, and the timer, which may be hours away where minReadySeconds is.
+// end ends its watches and its timer, which can be hours away if minReadySeconds is.
 func (of *watchedDeployment) end() {
 	of.stop()
 	of.mu.Lock()
@@ -167,7 +166,7 @@ func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 	if of.unreadable != "" {
 		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
 	}
-	return of.ledger.count(now, of.deployment, of.pods())
+	return of.tally.count(now, of.deployment, of.pods())
 }
 
 func (of *watchedDeployment) pods() []*member {
@@ -185,13 +184,13 @@ func (of *watchedDeployment) pods() []*member {
 
 // watch follows the Deployment, and its pods as soon as its selector is known.
 func (of *watchedDeployment) watch() {
-	if of.set.starting.Acquire(of.ctx, 1) != nil {
+	if of.watcher.starting.Acquire(of.ctx, 1) != nil {
 		return
 	}
-	deployments := of.set.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
+	deployments := of.watcher.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
 	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: dynamicWatch(of.set.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused, of.set.logger),
+		ListerWatcher: dynamicWatch(of.watcher.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused, of.watcher.logger),
 		ObjectType:    &unstructured.Unstructured{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    of.seen,
@@ -204,7 +203,7 @@ func (of *watchedDeployment) watch() {
 	case <-controller.HasSyncedChecker().Done():
 	case <-of.ctx.Done():
 	}
-	of.set.starting.Release(1)
+	of.watcher.starting.Release(1)
 	of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
 }
 
@@ -230,16 +229,16 @@ func (of *watchedDeployment) seen(obj any) {
 	})
 }
 
-// watchPodsLocked follows the pods that the Deployment selects, released ones among them.
+// watchPodsLocked follows the pods that the Deployment selects, surged ones among them.
 // The selector of a Deployment never changes.
 func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	selector := metav1.FormatLabelSelector(by)
 	changed := func() { of.update(func() {}) }
 	var controller cache.Controller
 	of.store, controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(of.set.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
+		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(of.watcher.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
 			o.LabelSelector = selector
-		}), of.set.logger),
+		}), of.watcher.logger),
 		ObjectType: &corev1.Pod{},
 		Transform:  asMember,
 		Handler: cache.ResourceEventHandlerFuncs{
@@ -258,9 +257,9 @@ func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	}()
 }
 
-// refused is told when the Deployment cannot be read: its pods are not surged then.
+// refused is called when the Deployment cannot be read. Then its pods are not surged.
 func (of *watchedDeployment) refused(err error) {
-	of.set.logger.Warn().Err(err).Str("deployment", of.name.String()).Msg("read deployment; its pods are not surged")
+	of.watcher.logger.Warn().Err(err).Str("deployment", of.name.String()).Msg("read deployment; its pods are not surged")
 	of.update(func() { of.synced, of.unreadable = true, "cannot be read: "+err.Error() })
 }
 
@@ -285,7 +284,7 @@ func (of *watchedDeployment) actIn(d time.Duration) {
 	of.timer = time.AfterFunc(d, of.act)
 }
 
-// act counts anew, and lets those try that may go on.
+// act counts again, and lets those pods try that can go on.
 func (of *watchedDeployment) act() {
 	if of.ctx.Err() != nil {
 		return
@@ -305,14 +304,14 @@ func (of *watchedDeployment) act() {
 	}
 	of.mu.Unlock()
 	if news {
-		for _, node := range of.set.usersOf(of) {
-			of.set.notify(node)
+		for _, node := range of.watcher.usersOf(of) {
+			of.watcher.notify(node)
 		}
 	}
-	of.set.wake(of.name, w.Slots, w.Spare)
+	of.watcher.wake(of.name, w.Slots, w.Spare)
 }
 
-// asMember keeps of a pod what its Deployment's count rests on.
+// asMember keeps of a pod what its Deployment's tally needs.
 func asMember(obj any) (any, error) {
 	if pod, ok := obj.(*corev1.Pod); ok {
 		return memberOf(pod), nil

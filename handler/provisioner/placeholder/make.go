@@ -22,28 +22,28 @@ const (
 	// perNode is how many requests are under way for one node.
 	perNode = 4
 
-	// atOnce is how many are for all nodes together. A burst has thousands of pods, whose
-	// placeholders are not in such haste that they may stand in the way of all else, such
-	// as the cordons and the renewal of the leader's lease.
+	// atOnce is how many are under way for all nodes together. A burst has thousands of pods,
+	// and their placeholders are not so urgent that they could hold up everything else, such
+	// as cordons and the renewal of the leader's lease.
 	atOnce = 16
 
-	// nodesAtOnce is for how many nodes placeholders are made at the same moment. That takes
-	// a while where a node has many pods, and its caller with it, who may have drains to
-	// attend to whose time has come. As many keep atOnce requests under way.
+	// nodesAtOnce is for how many nodes placeholders are made at the same time. For a node with
+	// many pods that takes a while, and holds up the caller, who might have drains to attend
+	// to. This many nodes keep atOnce requests under way.
 	nodesAtOnce = 8
 )
 
-// recheck is how long the API server's refusal to have placeholders made is believed,
-// which only a change of the installation ends.
+// recheck is how long we believe the API server's refusal to make placeholders, which only a
+// change of the installation ends.
 const recheck = time.Minute
 
-// place makes the placeholders of the order. Those that are there already are taken
-// for made, so that it can be repeated at any point.
-func (b *Backend) place(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
+// makeAll makes the placeholders of the order. Those that already exist count as made, so it
+// can be repeated at any point.
+func (b *Backend) makeAll(ctx context.Context, o order, r interruption.Replacement) (interruption.Replacement, error) {
 	b.start()
 	owner, err := b.owner(ctx, o)
 	if err != nil {
-		return b.notPlaced(ctx, o, r, false, err)
+		return b.notMade(ctx, o, r, false, err)
 	}
 	g, made := errgroup.WithContext(ctx)
 	g.SetLimit(perNode)
@@ -51,7 +51,7 @@ func (b *Backend) place(ctx context.Context, o order, r interruption.Replacement
 		g.Go(func() error { return b.make(made, o, owner, pod) })
 	}
 	if err := g.Wait(); err != nil {
-		return b.notPlaced(ctx, o, r, true, err)
+		return b.notMade(ctx, o, r, true, err)
 	}
 	return r, nil
 }
@@ -73,8 +73,8 @@ func (b *Backend) owner(ctx context.Context, o order) (*corev1.PodTemplate, erro
 		return nil, fmt.Errorf("PodTemplate %q %w", name, errNotOurs)
 	}
 	if t.OwnerReferences[0].UID != o.node.UID {
-		// The Node was made anew; the garbage collector is about to remove what belonged to
-		// the old one.
+		// The Node was made again; the garbage collector is about to remove what belonged to the
+		// old one.
 		return nil, fmt.Errorf("make PodTemplate %q: that of an earlier Node is still there", name)
 	}
 	return t, nil
@@ -99,9 +99,9 @@ func (b *Backend) make(ctx context.Context, o order, owner *corev1.PodTemplate, 
 	return nil
 }
 
-// notPlaced tells what would fail again from what may not. In the first case nothing
-// is left of what was made.
-func (b *Backend) notPlaced(ctx context.Context, o order, r interruption.Replacement, owned bool, err error) (interruption.Replacement, error) {
+// notMade tells what would fail again from what might not. In the first case it removes what
+// was made.
+func (b *Backend) notMade(ctx context.Context, o order, r interruption.Replacement, owned bool, err error) (interruption.Replacement, error) {
 	switch {
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		// No permission, no PriorityClass, no namespace, a quota that is used up, or a
@@ -122,8 +122,7 @@ func (b *Backend) notPlaced(ctx context.Context, o order, r interruption.Replace
 	return r, fmt.Errorf("make placeholders of %s: %w", o.instance, err)
 }
 
-// cause is the API server's text without the object's name, which differs from node to
-// node.
+// cause is the API server's text without the object's name, which differs between nodes.
 func cause(err error) string {
 	text := err.Error()
 	if _, why, ok := strings.Cut(text, "is forbidden: "); ok {
@@ -132,8 +131,8 @@ func cause(err error) string {
 	return text
 }
 
-// removeAll removes the placeholders that belong to the PodTemplate of the name, and
-// the template itself: the garbage collector takes them with it.
+// removeAll removes the PodTemplate of that name; the garbage collector then removes its
+// placeholders.
 func (b *Backend) removeAll(ctx context.Context, name string) error {
 	background := metav1.DeletePropagationBackground
 	err := b.opts.Templates.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &background})
@@ -168,8 +167,8 @@ func (b *Backend) remove(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// refusals remember why the API server has placeholders not made, so that a burst does
-// not ask for each of them.
+// refusals remember why the API server refused placeholders, to spare it a burst of requests
+// that would fail the same way.
 type refusals struct {
 	mu    sync.Mutex
 	text  string

@@ -7,16 +7,18 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A pod that leaves is seen three or four times on its way out, and nothing rests on most of
-// that: it was we who sent it away. When each had its node planned anew, two thousand
-// pods that left a hundred nodes cost as much processor time for plans as for all else.
+// A pod that leaves is seen three or four times on its way out, and most of that does not
+// matter, as it was we who sent it away. When each change had the node planned again, two
+// thousand pods that left a hundred nodes cost as much processor time for plans as for
+// everything else.
 
-// quietFor is how much later a node is planned anew for what changes nothing about its
-// other pods. What it delays is what is said of the drain, never an eviction or its end.
+// quietFor is how long a change that does not concern the node's other pods waits until the
+// node is planned again. It delays what is reported of the drain, never an eviction or the
+// drain's end.
 const quietFor = 500 * time.Millisecond
 
-// changed has the node planned anew when the pod has changed: at once, in a moment when it
-// only goes on leaving, or not at all when no plan reads what has changed.
+// changed has the node planned again after a pod has changed: at once, in a moment if the
+// pod only goes on leaving, or not at all if no plan reads what has changed.
 func (s *session) changed(before, after any) {
 	was, wasPod := before.(*corev1.Pod)
 	is, isPod := after.(*corev1.Pod)
@@ -24,25 +26,25 @@ func (s *session) changed(before, after any) {
 	case !wasPod || !isPod || was.UID != is.UID:
 		s.drainer.opts.Notify(s.node)
 	case same(was, is):
-	case is.DeletionTimestamp == nil || released(was) != released(is):
+	case is.DeletionTimestamp == nil || surged(was) != surged(is):
 		s.drainer.opts.Notify(s.node)
 	case finished(is) && !finished(was):
-		s.left()
+		s.departed()
 	default:
 		s.notifySoon()
 	}
 }
 
-// same: nothing has changed that lean keeps.
+// same reports whether nothing that lean keeps has changed.
 func same(a, b *corev1.Pod) bool {
 	as := *a
 	as.ResourceVersion = b.ResourceVersion
 	return reflect.DeepEqual(&as, b)
 }
 
-// left has the node planned anew when a pod has gone: in a moment, and at once when it was
-// the last, or the last besides our own.
-func (s *session) left() {
+// departed has the node planned again after a pod has gone: in a moment, or at once if it
+// was the last, or the last besides our own.
+func (s *session) departed() {
 	s.mu.Lock()
 	in := s.in
 	s.mu.Unlock()
@@ -53,7 +55,7 @@ func (s *session) left() {
 	s.drainer.opts.Notify(s.node)
 }
 
-// notifySoon is Notify in a moment, once for all that happens until then.
+// notifySoon calls Notify in a moment, once for everything that happens until then.
 func (s *session) notifySoon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,23 +1,18 @@
 package placeholder
 
 import (
-	"context"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
-	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
 
@@ -59,70 +54,6 @@ func TestRefused(t *testing.T) {
 			})
 		})
 	}
-}
-
-// slowPods are made when the channel is closed.
-type slowPods struct {
-	listing
-	slow chan struct{}
-}
-
-func (p slowPods) Create(ctx context.Context, pod *corev1.Pod, o metav1.CreateOptions) (*corev1.Pod, error) {
-	<-p.slow
-	return p.listing.Create(ctx, pod, o)
-}
-
-// While the API server is slow to make the placeholders of a burst, not all who ask wait
-// for it: they are workers, with other nodes to see to.
-func TestBurstDoesNotHoldAllWhoAsk(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		slow := make(chan struct{})
-		c := newCluster(t, spot(2*time.Minute), func(o *Options) { o.Pods = slowPods{listing{o.Pods}, slow} })
-		const nodes = 16
-		var mu sync.Mutex
-		answers := map[string]interruption.Replacement{}
-		ask := func(i int) {
-			node, rec := testNode(fmt.Sprint("node-", i)), spot(2*time.Minute)
-			rec.Instance = fmt.Sprint("i-", i)
-			r, err := c.b.Request(t.Context(), node, rec, need(owned("a", "ReplicaSet")))
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			answers[node.Name] = r
-		}
-		for i := range nodes {
-			go ask(i)
-		}
-		time.Sleep(again)
-		mu.Lock()
-		if len(answers) != nodes-nodesAtOnce {
-			t.Errorf("%d of %d are held, want %d", nodes-len(answers), nodes, nodesAtOnce)
-		}
-		later := maps.Clone(answers)
-		mu.Unlock()
-		close(slow)
-		synctest.Wait()
-		for name, r := range later {
-			c.mu.Lock()
-			notified := c.notified[name]
-			c.mu.Unlock()
-			if r.State != provisioner.StateRequested || r.Name != "" || notified == 0 {
-				t.Errorf("%s: %+v, notified %d times; want it Requested, without a name, and to be asked again", name, r, notified)
-			}
-			var i int
-			if _, err := fmt.Sscanf(name, "node-%d", &i); err != nil {
-				t.Fatal(err)
-			}
-			ask(i)
-		}
-		for name, r := range answers {
-			if r.State != provisioner.StateRequested || r.Name == "" {
-				t.Errorf("%s: %+v, want it Requested", name, r)
-			}
-		}
-	})
 }
 
 // An answer that was lost is asked for again, and makes nothing twice.

@@ -17,35 +17,35 @@ import (
 	"spot-handler/drain/rewatch"
 )
 
-// budgets watches the disruption budgets of the namespaces whose pods have to leave. They
-// say how many of the pods may go at a time, and wake the refused ones when they allow
-// disruptions again. A namespace without such pods is not watched.
-type budgets struct {
+// budgetWatch watches the disruption budgets of the namespaces whose pods have to leave. They
+// say how many pods can go at a time, and wake refused ones when they allow disruptions
+// again. A namespace without such pods is not watched.
+type budgetWatch struct {
 	client rest.Interface
 	wake   func(namespace string, selector labels.Selector, n int)
-	known  func() // a namespace's budgets are
+	known  func() // is called when a namespace's budgets are known
 	notify func(node string)
 	logger zerolog.Logger
 
 	mu      sync.Mutex
-	watched map[string]*watchedBudgets // by namespace
+	watched map[string]*namespaceBudgets // by namespace
 }
 
-// watchedBudgets is one namespace's watch.
-type watchedBudgets struct {
+// namespaceBudgets is one namespace's watch.
+type namespaceBudgets struct {
 	store      cache.Store
 	controller cache.Controller
 	stop       context.CancelFunc
 	users      map[string]struct{} // nodes
 }
 
-func newBudgets(opts Options, wake func(string, labels.Selector, int), known func()) *budgets {
-	return &budgets{client: opts.Budgets, wake: wake, known: known, notify: opts.Notify, logger: opts.Logger, watched: map[string]*watchedBudgets{}}
+func newBudgetWatch(opts Options, wake func(string, labels.Selector, int), known func()) *budgetWatch {
+	return &budgetWatch{client: opts.Budgets, wake: wake, known: known, notify: opts.Notify, logger: opts.Logger, watched: map[string]*namespaceBudgets{}}
 }
 
-// use watches the namespace for the node, until leave. The node is notified when the
-// budgets are known.
-func (b *budgets) use(ctx context.Context, node, namespace string) {
+// use watches the namespace on behalf of the node, until leave. The node is notified when
+// the budgets are known.
+func (b *budgetWatch) use(ctx context.Context, node, namespace string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if ctx.Err() != nil {
@@ -59,7 +59,7 @@ func (b *budgets) use(ctx context.Context, node, namespace string) {
 	w.users[node] = struct{}{}
 }
 
-func (b *budgets) start(ctx context.Context, namespace string) *watchedBudgets {
+func (b *budgetWatch) start(ctx context.Context, namespace string) *namespaceBudgets {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	changed := func(obj any) {
 		budget, ok := obj.(*policyv1.PodDisruptionBudget)
@@ -73,7 +73,7 @@ func (b *budgets) start(ctx context.Context, namespace string) *watchedBudgets {
 		}
 		b.wake(namespace, selector, int(budget.Status.DisruptionsAllowed))
 	}
-	w := &watchedBudgets{stop: cancel, users: map[string]struct{}{}}
+	w := &namespaceBudgets{stop: cancel, users: map[string]struct{}{}}
 	w.store, w.controller = cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: rewatch.Soon(cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()), b.logger),
 		ObjectType:    &policyv1.PodDisruptionBudget{},
@@ -96,7 +96,7 @@ func (b *budgets) start(ctx context.Context, namespace string) *watchedBudgets {
 	return w
 }
 
-func (b *budgets) usersOf(w *watchedBudgets) []string {
+func (b *budgetWatch) usersOf(w *namespaceBudgets) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var nodes []string
@@ -106,8 +106,8 @@ func (b *budgets) usersOf(w *watchedBudgets) []string {
 	return nodes
 }
 
-// list returns the budgets of a namespace as far as they are known.
-func (b *budgets) list(namespace string) []*policyv1.PodDisruptionBudget {
+// list returns the known budgets of a namespace.
+func (b *budgetWatch) list(namespace string) []*policyv1.PodDisruptionBudget {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w, ok := b.watched[namespace]
@@ -118,15 +118,15 @@ func (b *budgets) list(namespace string) []*policyv1.PodDisruptionBudget {
 }
 
 // synced reports whether the budgets of a namespace are known.
-func (b *budgets) synced(namespace string) bool {
+func (b *budgetWatch) synced(namespace string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	w, ok := b.watched[namespace]
 	return ok && w.controller.HasSynced()
 }
 
-// of returns a budget that covers the pod, as far as it is known.
-func (b *budgets) of(pod *corev1.Pod) (types.UID, bool) {
+// of returns a known budget that covers the pod.
+func (b *budgetWatch) of(pod *corev1.Pod) (types.UID, bool) {
 	for _, budget := range b.list(pod.Namespace) {
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
@@ -136,8 +136,8 @@ func (b *budgets) of(pod *corev1.Pod) (types.UID, bool) {
 	return "", false
 }
 
-// all returns every budget that is known.
-func (b *budgets) all() []*policyv1.PodDisruptionBudget {
+// all returns every known budget.
+func (b *budgetWatch) all() []*policyv1.PodDisruptionBudget {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var list []*policyv1.PodDisruptionBudget
@@ -157,8 +157,8 @@ func budgetsIn(store cache.Store) []*policyv1.PodDisruptionBudget {
 	return list
 }
 
-// leave ends the watches that only the node has used.
-func (b *budgets) leave(node string) {
+// leave ends the watches that only this node has used.
+func (b *budgetWatch) leave(node string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for namespace, w := range b.watched {
