@@ -51,7 +51,7 @@ var settings = []setting{
 	{variable: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", value: "sqsMsgVisibilityTimeoutSec", fallback: "20",
 		remark: "messages are hidden for 30 s, and longer while they are being handled; they are deleted as soon as the record is on the Node"},
 	{variable: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", value: "deleteSqsMsgIfNodeNotFound", fallback: "false", harmless: "true", byDefault: modeQueue,
-		here: "always", remark: "a message about an instance that is no Node of this cluster is deleted after a second look"},
+		here: "always", remark: "a message about an instance that is not a Node of this cluster is deleted after a second look"},
 	{variable: "CHECK_TAG_BEFORE_DRAINING", value: "checkTagBeforeDraining", fallback: "true", convert: managedTag, always: true,
 		here: "`--managed-tag`", remark: "without it tags are not looked at: every instance that is a Node of this cluster is handled, and no other"},
 	{variable: "MANAGED_TAG", value: "managedTag", fallback: "aws-node-termination-handler/managed", here: "`--managed-tag`", harmless: "*", remark: "as above"},
