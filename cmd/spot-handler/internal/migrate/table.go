@@ -1,4 +1,4 @@
-package main
+package migrate
 
 // setting is one setting of aws-node-termination-handler, by its documentation of 1.25,
 // and what becomes of it here. The tables of deploy/docs/migration.md are these rows; a test compares them.
@@ -183,4 +183,23 @@ var chartSettings = []setting{
 	{value: "daemonsetTolerations", fallback: "[{operator: Exists}]", remark: "imds tolerates all taints"},
 	{value: "linuxTolerations", remark: "imds tolerates all taints"},
 	{value: "windowsTolerations", remark: "Linux only"},
+}
+
+// Row is a setting as the documentation lists it.
+type Row struct {
+	Variable string // the environment variable of aws-node-termination-handler, or empty
+	Value    string // the value of its chart, or empty
+	Here     string // what does the same here; empty is nothing
+	Remark   string // why there is nothing, or how it differs
+}
+
+// Rows are all settings: those with a variable, and those that only its chart has.
+func Rows() (variables, chart []Row) {
+	rows := func(list []setting) (rows []Row) {
+		for _, s := range list {
+			rows = append(rows, Row{s.variable, s.value, s.here, s.remark})
+		}
+		return rows
+	}
+	return rows(settings), rows(chartSettings)
 }
