@@ -32,7 +32,7 @@ const roundTimeout = 3 * time.Minute
 // The daemon and the loops take turns, each on nodes of its own, which are deleted
 // afterwards, so that all meet the API server with as many nodes and the same history.
 func BenchmarkCordonBurst(b *testing.B) {
-	for _, nodes := range []int{500, drawnBurst} {
+	for _, nodes := range []int{memoryBurst, drawnBurst} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
 			for b.Loop() {
 				measureBurst(b, nodes)
@@ -51,7 +51,7 @@ type burst struct {
 	watching               float64   // of all: how long the watch was busy
 	watchesEnded           int       // by the API server, before the last cordon
 	cordons, rawCordons    []float64 // when each node was cordoned, in seconds from the first message
-	idle, peak             float64
+	idle, peak             memory
 	settled                float64 // from the first message until nothing is left to do
 	requests               requestCount
 }
@@ -150,7 +150,8 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	pause(f.B, alive, settleTime)
 
 	var r burst
-	r.idle, _ = resident(d)
+	resident := watchMemory(d)
+	r.idle, _ = resident.look()
 	from, err := auditEnd(f.cluster.AuditLog)
 	must(f.B, err)
 	watch, err := watchCordons(ctx, f.client)
@@ -169,7 +170,7 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	must(f.B, watch.waitReleased(alive, f.n))
 	must(f.B, queue.WaitEmpty(alive))
 	r.settled = time.Since(began).Seconds()
-	_, r.peak = resident(d)
+	_, r.peak = resident.look()
 	must(f.B, sameMarks(seen, raw))
 
 	r.p50, r.p99, r.all = times(seen, func(node string) time.Time { return sent[node] })
@@ -227,12 +228,6 @@ func loggedP99(requests []request, sent map[string]time.Time) float64 {
 	return quantile(slices.Collect(maps.Values(took)), 0.99)
 }
 
-// resident is a daemon's memory in MiB, now and at its peak.
-func resident(d *daemon.Daemon) (now, peak float64) {
-	n, p := d.Resident()
-	return float64(n) / (1 << 20), float64(p) / (1 << 20)
-}
-
 func reportBurst(b *testing.B, n int, all []burst) {
 	get := func(f func(burst) float64) (values []float64) {
 		for _, r := range all {
@@ -258,10 +253,15 @@ func reportBurst(b *testing.B, n int, all []burst) {
 		values: get(func(r burst) float64 { return r.p99 }), limit: get(func(r burst) float64 { return r.rawP99 })}
 	accept := row{what: of + "requests per notice, to the cordon", goal: 1,
 		values: perNode(func(c requestCount) int { return c.accept })}
-	peak := row{what: of + "memory, peak", unit: "MiB", values: get(func(r burst) float64 { return r.peak })}
-	if n == 500 {
-		p99.goal, peak.goal = 3, 60
+	var idles, peaks []memory
+	for _, r := range all {
+		idles, peaks = append(idles, r.idle), append(peaks, r.peak)
 	}
+	peakGoal := 0.0
+	if n == memoryBurst {
+		p99.goal, peakGoal = 3, burstGoal
+	}
+	peak := memoryRows(of+"memory, peak", peakGoal, 0, peaks)
 
 	cpu := row{what: of + "processor time of all processes until all are cordoned", unit: "s",
 		values: get(func(r burst) float64 { return r.cpu }), limit: get(func(r burst) float64 { return r.rawCPU })}
@@ -279,9 +279,8 @@ func reportBurst(b *testing.B, n int, all []burst) {
 	}
 	rows = append(rows,
 		row{what: of + "p99 by the audit log, to check the watch", unit: "s", values: get(func(r burst) float64 { return r.logP99 })},
-		row{what: of + "until nothing is left to do", unit: "s", values: get(func(r burst) float64 { return r.settled })},
-		row{what: of + "memory before", unit: "MiB", values: get(func(r burst) float64 { return r.idle })},
-		peak)
+		row{what: of + "until nothing is left to do", unit: "s", values: get(func(r burst) float64 { return r.settled })})
+	rows = slices.Concat(rows, memoryRows(of+"memory before", 0, 0, idles), peak)
 	for _, r := range rows {
 		report(r)
 	}
@@ -293,7 +292,7 @@ func reportBurst(b *testing.B, n int, all []burst) {
 	b.ReportMetric(median(whole.ratios()), "x-raw")
 	b.ReportMetric(median(cpu.ratios()), "x-raw-cpu")
 	b.ReportMetric(median(accept.values), "requests/notice")
-	b.ReportMetric(median(peak.values), "MiB-peak")
+	b.ReportMetric(median(peak[0].values), "MiB-peak")
 	for i, r := range all {
 		r.cordons, r.rawCordons = nil, nil // too many to read
 		b.Logf("round %d: %+v", i, r)
