@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 	"strings"
+	"testing"
 
 	"spot-handler/e2e/bench/picture"
 )
@@ -58,7 +60,7 @@ const drawnBurst = 1000
 // round with the median ratio of the two.
 func cordons(all []burst) picture.Picture {
 	sorted := slices.SortedFunc(slices.Values(all), func(a, b burst) int {
-		return int(math.Copysign(1, a.all/a.rawAll-b.all/b.rawAll))
+		return cmp.Compare(a.all/a.rawAll, b.all/b.rawAll)
 	})
 	r := sorted[len(sorted)/2]
 	const name, raw = "spot-handler", "raw loop of the same patches"
@@ -85,4 +87,54 @@ func counted(seconds []float64) []picture.Point {
 		points = append(points, picture.Point{X: seconds[n-1], Y: float64(n)})
 	}
 	return points
+}
+
+// TestReadyPods draws a service that lost pods in some of the ways.
+func TestReadyPods(t *testing.T) {
+	results := []outage{
+		{podSeconds: 360, fewest: 21, ready: []picture.Point{{X: 0, Y: 28}, {X: 2.04, Y: 21}, {X: 53, Y: 28}}},
+		{podSeconds: 350, fewest: 21, ready: []picture.Point{{X: 0, Y: 28}, {X: 2.04, Y: 21}, {X: 52, Y: 28}}},
+		{podSeconds: 70, fewest: 21, ready: []picture.Point{{X: 0, Y: 28}, {X: 41, Y: 21}, {X: 51, Y: 28}, {X: 121, Y: 27}}},
+		{podSeconds: 0, fewest: 28, ready: []picture.Point{{X: 0, Y: 28}, {X: 50, Y: 35}, {X: 51, Y: 28}}},
+	}
+	p := readyPods(results)
+	for i, line := range p.Lines {
+		if last := line.Points[len(line.Points)-1]; last != (picture.Point{X: 120, Y: 28}) {
+			t.Errorf("line %d ends at %v", i, last)
+		}
+	}
+	if got := p.Lines[0].Points[2]; got != (picture.Point{X: 2, Y: 21}) {
+		t.Errorf("the third point of the first line is %v", got)
+	}
+	if p.Y.From != 16 || p.Y.To != 38 || !strings.Contains(p.Y.Label, "from 16") {
+		t.Errorf("the axis of pods is %+v", p.Y)
+	}
+	if _, err := p.SVG(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCordons draws the round in the middle of three.
+func TestCordons(t *testing.T) {
+	round := func(seconds, raw float64) burst {
+		spread := func(all float64) (at []float64) {
+			for i := range drawnBurst {
+				at = append(at, all*float64(i+1)/drawnBurst)
+			}
+			return at
+		}
+		return burst{all: seconds, rawAll: raw, cordons: spread(seconds), rawCordons: spread(raw)}
+	}
+	p := cordons([]burst{round(9, 6), round(7, 6), round(6.6, 6)})
+	if got := p.Lines[1].Figure; got != "all after 7.0 s" {
+		t.Errorf("the daemon's line says %q", got)
+	}
+	for _, line := range p.Lines {
+		if last := line.Points[len(line.Points)-1]; last.Y != drawnBurst || len(line.Points) > 102 {
+			t.Errorf("%q has %d points, the last is %v", line.Name, len(line.Points), last)
+		}
+	}
+	if _, err := p.SVG(); err != nil {
+		t.Error(err)
+	}
 }
