@@ -35,17 +35,18 @@ const (
 
 // way is how a node is emptied.
 type way struct {
-	name  string
-	label string // in the picture
-	flags []string
+	name   string
+	flags  []string
+	label  string // in the picture
+	colour picture.Colour
 }
 
 // ways are compared with the first, which is what `kubectl drain` does.
 var ways = []way{
-	{"evict at once, no signal", "evict at once, as kubectl drain does", []string{"--drain-strategy=at-once", "--provisioner=none"}},
-	{"signal, evict at once", "replacement requested first", []string{"--drain-strategy=at-once"}},
-	{"hold", "hold for the new node", []string{"--drain-strategy=hold"}},
-	{"surge", "surge (default): successors first", nil},
+	{"evict at once, no signal", []string{"--drain-strategy=at-once", "--provisioner=none"}, "evict at once, as kubectl drain does", picture.Vermilion},
+	{"signal, evict at once", []string{"--drain-strategy=at-once"}, "replacement requested first", picture.Yellow},
+	{"hold", []string{"--drain-strategy=hold"}, "hold for the new node", picture.Blue},
+	{"surge", nil, "surge (default): successors first", picture.Green},
 }
 
 // BenchmarkAvailability interrupts one node of a service in each of the ways, side by

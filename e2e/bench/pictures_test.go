@@ -34,7 +34,7 @@ func readyPods(results []outage) picture.Picture {
 	var told []string
 	for i, r := range results {
 		line := picture.Line{
-			Name: ways[i].label, Figure: fmt.Sprintf("%.0f pod-seconds unavailable", r.podSeconds),
+			Name: ways[i].label, Colour: ways[i].colour, Figure: fmt.Sprintf("%.0f pod-seconds unavailable", r.podSeconds),
 			Points: []picture.Point{{X: p.X.From, Y: servicePods}}, Steps: true, Strong: ways[i].name == "surge",
 		}
 		for _, at := range r.ready {
@@ -73,10 +73,10 @@ func cordons(all []burst) picture.Picture {
 		X:           picture.Axis{Label: "seconds after the first notice", From: 0, To: math.Ceil(last + 0.5)},
 		Y:           picture.Axis{Label: "cordoned nodes", From: 0, To: 1.08 * drawnBurst},
 		Lines: []picture.Line{
-			{Name: raw, Figure: figure(r.rawCordons), Points: counted(r.rawCordons)},
-			{Name: name, Figure: figure(r.cordons), Points: counted(r.cordons), Strong: true},
+			{Name: raw, Colour: picture.Grey, Figure: figure(r.rawCordons), Points: counted(r.rawCordons)},
+			{Name: name, Colour: picture.Green, Figure: figure(r.cordons), Points: counted(r.cordons), Strong: true},
 		},
-		Notes: []string{"aws-node-termination-handler 1.25.6 took 96 s at best for half as many (measured apart, on such a machine)."},
+		Notes: []string{"aws-node-termination-handler 1.25.6: 96 s at best for 500 notices, measured apart on 2 cores."},
 	}
 }
 

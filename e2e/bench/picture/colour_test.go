@@ -9,7 +9,7 @@ import (
 // TestColoursAreReadable holds the colours to the contrast that text needs.
 // https://www.w3.org/TR/WCAG22/#contrast-minimum
 func TestColoursAreReadable(t *testing.T) {
-	for _, c := range append([]colour{ink, muted}, colours...) {
+	for _, c := range []Colour{ink, muted, Vermilion, Yellow, Blue, Green, Grey} {
 		for scheme, pair := range map[string][2]string{"light": {c.Light, page.Light}, "dark": {c.Dark, page.Dark}} {
 			if got := contrast(t, pair[0], pair[1]); got < 4.5 {
 				t.Errorf("%s has a contrast of %.1f on a %s page, want 4.5", pair[0], got, scheme)

@@ -113,7 +113,7 @@ func (s space) covered(b box, leader segment, i int) (cost float64) {
 }
 
 // clear is how far labels keep from lines.
-const clear = 3.0
+const clear = 5.0
 
 func anyOverlaps(b box, labels []label) bool {
 	for _, l := range labels {
@@ -139,7 +139,7 @@ func along(line []segment) (points []Point) {
 
 // around are the places for a label of the size, on all sides and at growing distances.
 func around(p Point, size box) (places []box) {
-	for _, d := range []float64{8, 16, 28, 44, 64, 90, 120} {
+	for _, d := range []float64{10, 18, 28, 44, 64, 90, 120} {
 		places = append(places,
 			box{p.X + d, p.Y - size.h/2, size.w, size.h}, box{p.X - d - size.w, p.Y - size.h/2, size.w, size.h},
 			box{p.X - size.w/2, p.Y - d - size.h, size.w, size.h}, box{p.X - size.w/2, p.Y + d, size.w, size.h},

@@ -11,7 +11,7 @@ func TestLabelsNeverOverlap(t *testing.T) {
 	for i := range 60 {
 		p := Picture{Title: "any", X: Axis{"x", 0, 100}, Y: Axis{"y", 0, 40}}
 		same := anyPoints(random)
-		for range 1 + random.IntN(len(colours)) {
+		for range 1 + random.IntN(4) {
 			line := Line{Name: "a line with a name", Figure: "and with a figure", Points: same, Steps: i%2 == 0}
 			if i%3 != 0 {
 				line.Points = anyPoints(random)

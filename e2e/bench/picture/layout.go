@@ -22,7 +22,7 @@ type layout struct {
 	BaseY               float64
 	Noted               []note
 
-	Page, Ink, Muted, Grid colour
+	Page, Ink, Muted, Grid Colour
 }
 
 type tick struct {
@@ -42,7 +42,6 @@ type marked struct {
 // drawn is a line with its label.
 type drawn struct {
 	Line
-	Colour       colour
 	Path, Area   string
 	Width        float64
 	LabelX       float64
@@ -63,10 +62,17 @@ type note struct {
 
 func (p Picture) layout() (*layout, error) {
 	switch {
-	case len(p.Lines) == 0 || len(p.Lines) > len(colours):
-		return nil, fmt.Errorf("there are %d lines and %d colours", len(p.Lines), len(colours))
+	case len(p.Lines) == 0:
+		return nil, errors.New("there is no line")
 	case !(p.X.To > p.X.From) || !(p.Y.To > p.Y.From):
 		return nil, errors.New("an axis has no length")
+	case boldWidth(p.Title, titleSize) > width-2*margin:
+		return nil, errors.New("the title is too long")
+	}
+	for _, text := range append([]string{p.Subtitle}, p.Notes...) {
+		if textWidth(text, textSize) > width-2*margin {
+			return nil, fmt.Errorf("%q is too long", text)
+		}
 	}
 	l := &layout{
 		Picture: p, Width: width, Margin: margin, TextSize: textSize, TitleSize: titleSize,
@@ -84,7 +90,7 @@ func (p Picture) layout() (*layout, error) {
 	l.Height = l.Plot.Bottom + 56
 	for i, text := range p.Notes {
 		if i == 0 {
-			l.Height += 10
+			l.Height += 16
 		}
 		l.Noted = append(l.Noted, note{l.Height - 4, text})
 		l.Height += lineHeight
@@ -151,7 +157,7 @@ func (l *layout) draw() error {
 		if len(line.Points) == 0 {
 			return fmt.Errorf("%q has no points", line.Name)
 		}
-		d := drawn{Line: line, Colour: colours[i], Width: lineWidth}
+		d := drawn{Line: line, Width: lineWidth}
 		if line.Strong {
 			d.Width = strongWidth
 		}

@@ -24,7 +24,7 @@ type Picture struct {
 	// Description is for people who do not see the picture.
 	Description string
 	X, Y        Axis
-	Lines       []Line // at most as many as there are colours
+	Lines       []Line
 	Marks       []Mark
 	// Base, unless 0, is the value that the lines should keep: what they lack is shaded.
 	Base  float64
@@ -41,6 +41,7 @@ type Axis struct {
 type Line struct {
 	Name   string // the label's first line
 	Figure string // the label's second line
+	Colour Colour
 	Points []Point
 	// Steps holds a value until the next point; otherwise points are joined.
 	Steps bool

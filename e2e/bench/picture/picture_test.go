@@ -21,9 +21,9 @@ func example() Picture {
 		X: Axis{"seconds", -6, 126}, Y: Axis{"ready pods", 16, 38}, Base: 28,
 		Marks: []Mark{{0, "notice"}, {2, "right after it"}, {120, "the end"}},
 		Lines: []Line{
-			{Name: "at once", Figure: "a lot", Steps: true, Points: []Point{{-6, 28}, {1.2, 21}, {53.4, 28}, {120, 28}}},
-			{Name: "wait", Figure: "some", Steps: true, Points: []Point{{-6, 28}, {41.3, 21}, {51.4, 28}, {120, 28}}},
-			{Name: "surge", Figure: "nothing", Strong: true, Steps: true, Points: []Point{{-6, 28}, {50.5, 35}, {52, 28}, {120, 28}}},
+			{Name: "at once", Colour: Vermilion, Figure: "a lot", Steps: true, Points: []Point{{-6, 28}, {1.2, 21}, {53.4, 28}, {120, 28}}},
+			{Name: "wait", Colour: Blue, Figure: "some", Steps: true, Points: []Point{{-6, 28}, {41.3, 21}, {51.4, 28}, {120, 28}}},
+			{Name: "surge", Colour: Green, Figure: "nothing", Strong: true, Steps: true, Points: []Point{{-6, 28}, {50.5, 35}, {52, 28}, {120, 28}}},
 		},
 		Notes: []string{"A note.", "Another."},
 	}
@@ -162,7 +162,8 @@ func TestMarksAreApart(t *testing.T) {
 func TestWhatCannotBeDrawn(t *testing.T) {
 	for name, change := range map[string]func(*Picture){
 		"no line":               func(p *Picture) { p.Lines = nil },
-		"more lines than inks":  func(p *Picture) { p.Lines = append(p.Lines, p.Lines...) },
+		"a title too long":      func(p *Picture) { p.Title = strings.Repeat("long ", 30) },
+		"a note too long":       func(p *Picture) { p.Notes = []string{strings.Repeat("long ", 30)} },
 		"a line without points": func(p *Picture) { p.Lines[0].Points = nil },
 		"an axis of no length":  func(p *Picture) { p.X.To = p.X.From },
 	} {
