@@ -5,11 +5,16 @@ import (
 	"slices"
 )
 
-// label is where a line's name stands, and where its leader touches the line.
+// label is where a line's name stands, and what leads from it to the line.
 type label struct {
 	box    box
-	anchor Point
-	leader bool // the label is not so close that it needs none
+	leader segment // its second end touches the line
+	shown  bool    // the label is not so close that it needs none
+}
+
+// collides reports whether one label or its leader hides the other.
+func (l label) collides(o label) bool {
+	return l.box.grown(between).overlaps(o.box) || l.leader.through(o.box) || o.leader.through(l.box) || l.leader.crosses(o.leader)
 }
 
 // box is an area of the picture.
@@ -41,8 +46,13 @@ const (
 	onBase    = 80.0  // where the anchor is where all lines should be
 	notAlone  = 4.0   // for each pixel that another line is closer to the anchor than
 	aloneFrom = 24.0  // this
-	noLeader  = 12.0  // a label so close needs none
-	between   = 8.0   // labels, at the least
+)
+
+// Distances in pixels.
+const (
+	noLeader = 12.0 // a label that is no further from its line needs none
+	between  = 8.0  // labels, at the least
+	aside    = 5.0  // from lines, where there is room
 )
 
 // space is what labels have to share.
@@ -67,11 +77,12 @@ func (s space) place(sizes []box) (labels []label, ok bool) {
 			for _, b := range around(anchor, sizes[i]) {
 				near := b.nearest(anchor)
 				length := math.Hypot(near.X-anchor.X, near.Y-anchor.Y)
-				if start+length >= cost || !b.within(s.plot) || anyOverlaps(b.grown(between), labels) {
+				at := label{b, segment{near, anchor}, length > noLeader}
+				if start+length >= cost || !b.within(s.plot) || slices.ContainsFunc(labels, at.collides) {
 					continue
 				}
-				if c := start + length + s.covered(b, segment{near, anchor}, i); c < cost {
-					best, cost = label{b, anchor, length > noLeader}, c
+				if c := start + length + s.covered(at, i); c < cost {
+					best, cost = at, c
 				}
 			}
 		}
@@ -95,33 +106,21 @@ func (s space) alone(p Point, i int) float64 {
 }
 
 // covered is the cost of what lies under the label of line i and its leader.
-func (s space) covered(b box, leader segment, i int) (cost float64) {
+func (s space) covered(at label, i int) (cost float64) {
 	for j, line := range s.lines {
 		switch {
-		case runsThrough(line, b.grown(clear)):
+		case runsThrough(line, at.box.grown(aside)):
 			cost += overLine
-		case j != i && crosses(line, leader):
+		case j != i && crosses(line, at.leader):
 			cost += crossLine
 		}
 	}
 	for _, m := range s.marks {
-		if b.x < m && m < b.x+b.w {
+		if at.box.x < m && m < at.box.x+at.box.w {
 			cost += overMark
 		}
 	}
 	return cost
-}
-
-// clear is how far labels keep from lines.
-const clear = 5.0
-
-func anyOverlaps(b box, labels []label) bool {
-	for _, l := range labels {
-		if b.overlaps(l.box) {
-			return true
-		}
-	}
-	return false
 }
 
 // along are points of a line that a leader may touch.

@@ -53,6 +53,9 @@ func checkLabels(t *testing.T, p Picture) *layout {
 			if d.label.overlaps(other.label) {
 				t.Errorf("the labels of lines %d and %d overlap: %+v, %+v", j, i, other.label, d.label)
 			}
+			if (segment{d.From, d.To}).through(other.label.grown(-1)) || (segment{other.From, other.To}).through(d.label.grown(-1)) {
+				t.Errorf("a leader runs through a label of the lines %d and %d", j, i)
+			}
 		}
 	}
 	return l

@@ -42,17 +42,16 @@ type marked struct {
 // drawn is a line with its label.
 type drawn struct {
 	Line
-	Path, Area   string
-	Width        float64
-	LabelX       float64
-	NameY        float64
-	FigureY      float64
-	Anchor       string
-	Leader       bool
-	From, To     Point // of the leader
-	label        box
-	inPicture    []Point
-	textualWidth float64
+	Path, Area string
+	Width      float64
+	LabelX     float64
+	NameY      float64
+	FigureY    float64
+	Anchor     string
+	Leader     bool
+	From, To   Point // of the leader
+	label      box
+	inPicture  []Point
 }
 
 type note struct {
@@ -173,9 +172,8 @@ func (l *layout) draw() error {
 		if l.Base != 0 {
 			d.Area = area(d.inPicture, rounded(l.BaseY+shift))
 		}
-		d.textualWidth = max(boldWidth(line.Name, textSize), textWidth(line.Figure, textSize))
 		room.lines = append(room.lines, segments(d.inPicture))
-		sizes = append(sizes, box{w: d.textualWidth, h: 2 * lineHeight})
+		sizes = append(sizes, box{w: max(boldWidth(line.Name, textSize), textWidth(line.Figure, textSize)), h: 2 * lineHeight})
 		l.Drawn = append(l.Drawn, d)
 	}
 	for _, m := range l.Marked {
@@ -193,20 +191,20 @@ func (l *layout) draw() error {
 
 // set writes the label from the side that its line is on.
 func (d *drawn) set(at label) {
-	b := at.box
+	b, end := at.box, at.leader.b
 	d.label = b
 	d.LabelX, d.Anchor = b.x, "start"
 	switch centre := b.x + b.w/2; {
-	case b.x+b.w <= at.anchor.X:
+	case b.x+b.w <= end.X:
 		d.LabelX, d.Anchor = b.x+b.w, "end"
-	case math.Abs(centre-at.anchor.X) < 1:
+	case math.Abs(centre-end.X) < 1:
 		d.LabelX, d.Anchor = centre, "middle"
 	}
 	d.LabelX, d.NameY = rounded(d.LabelX), rounded(b.y+textSize)
 	d.FigureY = d.NameY + lineHeight
-	d.Leader = at.leader
-	near := b.grown(3).nearest(at.anchor)
-	d.From, d.To = Point{rounded(near.X), rounded(near.Y)}, Point{rounded(at.anchor.X), rounded(at.anchor.Y)}
+	d.Leader = at.shown
+	start := b.grown(3).nearest(end)
+	d.From, d.To = Point{rounded(start.X), rounded(start.Y)}, Point{rounded(end.X), rounded(end.Y)}
 }
 
 // corners are the points between which a line is straight.
