@@ -79,7 +79,10 @@ func (p Picture) layout() (*layout, error) {
 	}
 	l.TitleY = margin + titleSize
 	l.SubtitleY = l.TitleY + 24
-	l.Plot.Left, l.Plot.Right = left, right
+	l.Plot.Right = width - margin
+	for _, v := range append(ticks(p.Y.From, p.Y.To, mostTicks), p.Base) {
+		l.Plot.Left = max(l.Plot.Left, margin+lineHeight+textWidth(spoken(v), textSize)+between)
+	}
 	l.Plot.Top = l.SubtitleY + 26
 	for _, row := range l.mark() {
 		l.Plot.Top = max(l.Plot.Top, row)
@@ -94,14 +97,14 @@ func (p Picture) layout() (*layout, error) {
 		l.Noted = append(l.Noted, note{l.Height - 4, text})
 		l.Height += lineHeight
 	}
-	for _, v := range ticks(p.X.From, p.X.To, 10) {
+	for _, v := range ticks(p.X.From, p.X.To, mostTicks) {
 		l.XTicks = append(l.XTicks, tick{At: l.x(v), Text: spoken(v)})
 	}
 	if p.Base != 0 {
 		l.BaseY = l.y(p.Base)
 		l.YTicks = append(l.YTicks, tick{l.BaseY, spoken(p.Base), true})
 	}
-	for _, v := range ticks(p.Y.From, p.Y.To, 8) {
+	for _, v := range ticks(p.Y.From, p.Y.To, mostTicks) {
 		if p.Base == 0 || math.Abs(l.y(v)-l.BaseY) > textSize {
 			l.YTicks = append(l.YTicks, tick{At: l.y(v), Text: spoken(v)})
 		}

@@ -61,8 +61,6 @@ type Mark struct {
 // The picture's own measures, in pixels.
 const (
 	width       = 800
-	left        = 68.0 // of the plot
-	right       = width - 24.0
 	margin      = 20.0
 	plotHeight  = 300.0
 	textSize    = 14.0
@@ -71,6 +69,7 @@ const (
 	apart       = 3.0 // between steps with equal values
 	lineWidth   = 2.5
 	strongWidth = 4.0
+	mostTicks   = 9
 )
 
 //go:embed picture.svg.tmpl
