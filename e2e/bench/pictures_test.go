@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -68,7 +69,7 @@ func cordons(all []burst) picture.Picture {
 	last := max(r.cordons[len(r.cordons)-1], r.rawCordons[len(r.rawCordons)-1])
 	return picture.Picture{
 		Title:       "1,000 nodes are interrupted at once: how many are cordoned",
-		Subtitle:    fmt.Sprintf("The raw loop sends nothing but the same patches, %d at once, as the daemon does. Both on 2 cores.", sameConcurrency),
+		Subtitle:    fmt.Sprintf("The raw loop sends nothing but the same patches, %d at once, as the daemon does. Both on %d cores.", sameConcurrency, runtime.NumCPU()),
 		Description: fmt.Sprintf("%s: %s. %s: %s.", name, figure(r.cordons), raw, figure(r.rawCordons)),
 		X:           picture.Axis{Label: "seconds after the first notice", From: 0, To: math.Ceil(last + 0.5)},
 		Y:           picture.Axis{Label: "cordoned nodes", From: 0, To: 1.08 * drawnBurst},
