@@ -93,7 +93,7 @@ func TestMigrateTables(t *testing.T) {
 	}
 }
 
-func TestMigrateTableOfReadme(t *testing.T) {
+func TestMigrateTableOfManual(t *testing.T) {
 	cell := func(text string) string {
 		if text == "" {
 			return none
@@ -111,15 +111,15 @@ func TestMigrateTableOfReadme(t *testing.T) {
 	for _, s := range variables {
 		want = append(want, []string{quote(s.Variable), quote(s.Value), cell(s.Here), cell(s.Remark)})
 	}
-	if diff := cmp.Diff(want, readmeRows(t, "### Its variables")); diff != "" {
-		t.Errorf("(-table +README):\n%s\nwant:\n%s", diff, markdown(want))
+	if diff := cmp.Diff(want, rowsBelow(t, "### Its variables")); diff != "" {
+		t.Errorf("(-table +manual):\n%s\nwant:\n%s", diff, markdown(want))
 	}
 	want = nil
 	for _, s := range chart {
 		want = append(want, []string{quote(s.Value), cell(s.Here), cell(s.Remark)})
 	}
-	if diff := cmp.Diff(want, readmeRows(t, "### The other values of its chart")); diff != "" {
-		t.Errorf("(-table +README):\n%s\nwant:\n%s", diff, markdown(want))
+	if diff := cmp.Diff(want, rowsBelow(t, "### The other values of its chart")); diff != "" {
+		t.Errorf("(-table +manual):\n%s\nwant:\n%s", diff, markdown(want))
 	}
 }
 
