@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -253,10 +254,8 @@ func (a answer) code() string {
 	if a.status == 0 {
 		return codeError
 	}
-	for _, known := range evictionCodes {
-		if known == strconv.Itoa(int(a.status)) {
-			return known
-		}
+	if code := strconv.Itoa(int(a.status)); slices.Contains(evictionCodes, code) {
+		return code
 	}
 	return codeOther
 }
@@ -282,10 +281,9 @@ func classify(err error) answer {
 	// A conflict (409) is transient. It can mean that our pod is gone and another has its
 	// name, but also that many evictions fight over one budget's status. The watch tells
 	// which before the next attempt.
-	budget, ofBudget := cause(status.Status(), policyv1.DisruptionBudgetCause)
-	_, unexpected := cause(status.Status(), metav1.CauseTypeUnexpectedServerResponse)
+	budget, ofBudget := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 	switch {
-	case unexpected: // not the API's answer, but priority and fairness's or a proxy's
+	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse): // not the API's answer, but priority and fairness's or a proxy's
 	case apierrors.IsNotFound(err):
 		a.outcome = podGone
 	case ofBudget:
@@ -310,17 +308,6 @@ func classify(err error) answer {
 
 // busy reports whether the API server has no room for the request.
 func (a answer) busy() bool { return a.outcome == transient && a.status == http.StatusTooManyRequests }
-
-func cause(status metav1.Status, want metav1.CauseType) (metav1.StatusCause, bool) {
-	if status.Details != nil {
-		for _, c := range status.Details.Causes {
-			if c.Type == want {
-				return c, true
-			}
-		}
-	}
-	return metav1.StatusCause{}, false
-}
 
 // retryIn is when a refused eviction is tried again if nothing wakes it earlier: from half a
 // second up to five, with jitter to keep the pods of one budget apart. The watch of the

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -30,12 +29,9 @@ const grantedFor = 2 * time.Second
 // granted reports whether a budget has already been charged for the pod.
 func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
 	for _, budget := range budgets {
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
-			continue
-		}
 		// The budget knows names only: it might have been charged for a StatefulSet's earlier pod.
-		if at, ok := budget.Status.DisruptedPods[pod.Name]; ok && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
+		at, charged := budget.Status.DisruptedPods[pod.Name]
+		if charged && covers(budget, pod.Labels) && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
 			return true
 		}
 	}

@@ -46,7 +46,9 @@ func (s *starts) refresh() map[types.UID]bool {
 	defer s.mu.Unlock()
 	s.working = false
 	s.floor = now.Add(10 * time.Since(now))
-	s.until = later(s.until, s.floor)
+	if s.floor.After(s.until) {
+		s.until = s.floor
+	}
 	earlier := map[types.UID]bool{}
 	for uid, at := range fresh {
 		if before, ok := s.last[uid]; !ok || at.Before(before) {
@@ -62,11 +64,4 @@ func (s *starts) stale() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until = s.floor
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }
