@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -137,9 +140,9 @@ func hasNoNodeClass(pool *nodePool, _ lostNode) string {
 }
 
 func isNotReady(pool *nodePool, _ lostNode) string {
-	ready := find(pool.Status.Conditions, "Ready")
+	ready := meta.FindStatusCondition(pool.Status.Conditions, "Ready")
 	switch {
-	case ready.isTrue():
+	case ready != nil && ready.Status == metav1.ConditionTrue:
 		return ""
 	case ready == nil || ready.Message == "":
 		return "is not Ready"

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
 	"spot-handler/handler/provisioner"
@@ -94,11 +95,8 @@ func (s *shape) admit(pod *corev1.Pod) string {
 // fits says what the node has to satisfy for the pod, including what is already required,
 // or why the pod cannot run there.
 func (s *shape) fits(pod *corev1.Pod) (needed []requirement, reason string) {
-	for _, taint := range s.taints {
-		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, &taint, false) }
-		if !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
-			return nil, "does not tolerate " + taint.ToString()
-		}
+	if taint, ok := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, s.taints, pod.Spec.Tolerations, nil, false); ok {
+		return nil, "does not tolerate " + taint.ToString()
 	}
 	trial := *s
 	trial.needed = slices.Clone(s.needed)

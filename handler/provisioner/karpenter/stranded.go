@@ -77,7 +77,7 @@ func (b *Backend) budgets(ctx context.Context, namespace string) ([]budget, erro
 		always := pdb.Spec.UnhealthyPodEvictionPolicy
 		out = append(out, budget{
 			selector: selector,
-			blocking: is(pdb.Spec.MaxUnavailable, "0%") || isZero(pdb.Spec.MaxUnavailable) || is(pdb.Spec.MinAvailable, "100%"),
+			blocking: is(pdb.Spec.MaxUnavailable, "0%") || is(pdb.Spec.MaxUnavailable, "0") || is(pdb.Spec.MinAvailable, "100%"),
 			notReady: always != nil && *always == policyv1.AlwaysAllow,
 		})
 	}
@@ -108,7 +108,5 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 func is(v *intstr.IntOrString, text string) bool {
-	return v != nil && v.Type == intstr.String && v.StrVal == text
+	return v != nil && v.String() == text
 }
-
-func isZero(v *intstr.IntOrString) bool { return v != nil && v.Type == intstr.Int && v.IntVal == 0 }
