@@ -108,7 +108,7 @@ func (b *budgetWatch) list(namespace string) []*policyv1.PodDisruptionBudget {
 	if !ok {
 		return nil
 	}
-	return listed[*policyv1.PodDisruptionBudget](w.store)
+	return contents[*policyv1.PodDisruptionBudget](w.store)
 }
 
 // synced reports whether the budgets of a namespace are known.
@@ -135,7 +135,7 @@ func (b *budgetWatch) all() []*policyv1.PodDisruptionBudget {
 	defer b.mu.Unlock()
 	var list []*policyv1.PodDisruptionBudget
 	for _, w := range b.watched {
-		list = append(list, listed[*policyv1.PodDisruptionBudget](w.store)...)
+		list = append(list, contents[*policyv1.PodDisruptionBudget](w.store)...)
 	}
 	return list
 }

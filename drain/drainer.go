@@ -73,7 +73,7 @@ type Drainer struct {
 	budgets     *budgetWatch
 	deployments *surgeWatch
 	attached    *attachmentWatch
-	starts      *starts
+	starts      *waveStarts
 	claims      *objectCache[claim]
 	blocked     *objectCache[BlockedPolicy]
 
@@ -94,7 +94,7 @@ func New(opts Options) *Drainer {
 		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
 	}
 	d.lanes = newLanes(d.queue.push)
-	d.starts = &starts{work: d.waves}
+	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
 	d.deployments = newSurgeWatch(opts, d.starting, d.deploymentAllows)
 	d.metrics = newMetrics(opts.Registerer, d)

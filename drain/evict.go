@@ -120,16 +120,16 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 	answer := classify(err)
 	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
 	if answer.outcome == refused && granted(t.pod, d.budgets.list(t.pod.Namespace), time.Now()) {
-		answer = d.finish(request, t, decision, answer)
+		answer = d.carryOutGranted(request, t, decision, answer)
 	}
-	if decision.takes && answer.outcome != evicted && answer.outcome != podGone {
+	if decision.takes && answer.outcome != accepted && answer.outcome != podGone {
 		d.deployments.settle(decision.Pod)
 	}
 	switch answer.outcome {
-	case evicted, podGone:
+	case accepted, podGone:
 		t.session.note(func() {
 			t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-			t.state.truncated = answer.outcome == evicted && decision.Grace != nil
+			t.state.truncated = answer.outcome == accepted && decision.Grace != nil
 		})
 	case refused:
 		t.attempt++
@@ -158,7 +158,7 @@ func (d *Drainer) forceNow(ctx context.Context, t *task, decision Decision) answ
 	defer cancel()
 	err := d.force(request, decision)
 	answer := classify(err)
-	if answer.outcome != evicted && answer.outcome != podGone {
+	if answer.outcome != accepted && answer.outcome != podGone {
 		d.again(t, decision, answer, err, "delete pod past its disruption budget")
 		return answer
 	}
@@ -166,9 +166,9 @@ func (d *Drainer) forceNow(ctx context.Context, t *task, decision Decision) answ
 	t.session.note(func() {
 		refusal = t.state.refusal
 		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-		t.state.forced = answer.outcome == evicted
+		t.state.forced = answer.outcome == accepted
 	})
-	if answer.outcome == evicted {
+	if answer.outcome == accepted {
 		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
 		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
 	}
@@ -198,11 +198,11 @@ func (d *Drainer) log(t *task) *zerolog.Logger {
 	return &log
 }
 
-// finish carries out an eviction that was granted earlier and then cut short. If it cannot,
+// carryOutGranted carries out an eviction that was granted earlier and then cut short. If it cannot,
 // the refusal stands.
-func (d *Drainer) finish(ctx context.Context, t *task, decision Decision, refusal answer) answer {
+func (d *Drainer) carryOutGranted(ctx context.Context, t *task, decision Decision, refusal answer) answer {
 	answer := classify(d.carryOut(ctx, decision))
-	if answer.outcome != evicted && answer.outcome != podGone {
+	if answer.outcome != accepted && answer.outcome != podGone {
 		d.log(t).Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
 		return refusal
 	}
@@ -233,7 +233,7 @@ const tellAfter = 4
 type outcome int
 
 const (
-	evicted   outcome = iota // 200, 201
+	accepted  outcome = iota // 200, 201
 	podGone                  // 404
 	refused                  // by a budget, a terminating namespace or admission
 	transient                // anything else: try again
@@ -266,7 +266,7 @@ func (a answer) code() string {
 // https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go
 func classify(err error) answer {
 	if err == nil {
-		return answer{outcome: evicted, status: http.StatusCreated}
+		return answer{outcome: accepted, status: http.StatusCreated}
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

@@ -52,8 +52,8 @@ func onSync(ctx context.Context, informer cache.Controller, then func()) {
 	}
 }
 
-// listed is what a store holds.
-func listed[T any](store cache.Store) []T {
+// contents is what a store holds.
+func contents[T any](store cache.Store) []T {
 	var list []T
 	for _, obj := range store.List() {
 		if object, ok := obj.(T); ok {

@@ -61,7 +61,7 @@ func (d *Drainer) putBack(ctx context.Context, pod *corev1.Pod) error {
 				Msg("pod was surged, its ReplicaSet is gone, and it cannot be evicted")
 			return nil
 		}
-		if answer.outcome != evicted && answer.outcome != podGone {
+		if answer.outcome != accepted && answer.outcome != podGone {
 			return fmt.Errorf("evict pod %s/%s, whose ReplicaSet is gone: %s", pod.Namespace, pod.Name, answer.reason)
 		}
 		return nil

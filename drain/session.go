@@ -90,7 +90,7 @@ func (s *session) end() {
 
 func (s *session) synced() bool { return s.controller.HasSynced() }
 
-func (s *session) pods() []*corev1.Pod { return listed[*corev1.Pod](s.store) }
+func (s *session) pods() []*corev1.Pod { return contents[*corev1.Pod](s.store) }
 
 // advance plans again and returns the tasks that are due and not yet under way.
 func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {

@@ -95,7 +95,7 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 		}
 	}
 	for _, budget := range p.Budgets {
-		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) != covers(budget, surgedLabels(pod)) {
+		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) != covers(budget, labelsOnceSurged(pod)) {
 			return "its pod-template-hash puts it under disruption budget " + budget.Name
 		}
 	}
@@ -123,8 +123,8 @@ func noSurgeByItself(pod *corev1.Pod) string {
 	return ""
 }
 
-// surgedLabels are the labels of the pod once it is surged.
-func surgedLabels(pod *corev1.Pod) labels.Set {
+// labelsOnceSurged are the labels of the pod once it is surged.
+func labelsOnceSurged(pod *corev1.Pod) labels.Set {
 	changed := maps.Clone(pod.Labels)
 	changed[hashLabel] = surgedHash(pod.Labels[hashLabel])
 	changed[SurgedLabel] = pod.Labels[hashLabel]

@@ -173,7 +173,7 @@ func (of *watchedDeployment) pods() []*member {
 	if of.store == nil {
 		return nil
 	}
-	return listed[*member](of.store)
+	return contents[*member](of.store)
 }
 
 // watch follows the Deployment, and its pods as soon as its selector is known.

@@ -22,7 +22,7 @@ func newOrder(t *testing.T, change ...func(*unstructured.Unstructured)) claimOrd
 	if err != nil {
 		t.Fatal(err)
 	}
-	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, fit: fit{need: need()}, ask: requests(need())}
+	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, fit: fit{need: need()}, ask: sumRequests(need())}
 }
 
 func built(t *testing.T, o claimOrder) *unstructured.Unstructured {

@@ -39,7 +39,7 @@ func TestRequests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := map[string]any{}
-			for name, q := range requests(tt.need) {
+			for name, q := range sumRequests(tt.need) {
 				got[string(name)] = q.String()
 			}
 			if diff := cmp.Diff(tt.want, got); diff != "" {
