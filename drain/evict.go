@@ -63,7 +63,7 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 	case decision.Action == Evict:
 		answer = d.evict(ctx, t, decision)
 	case decision.Action == Force:
-		answer = d.forceNow(ctx, t, decision)
+		answer = d.force(ctx, t, decision)
 	case decision.waits:
 		d.park(t, decision)
 	default:
@@ -152,29 +152,6 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 	return answer
 }
 
-// forceNow deletes a pod that its budget still refuses.
-func (d *Drainer) forceNow(ctx context.Context, t *task, decision Decision) answer {
-	request, cancel := bounded(ctx)
-	defer cancel()
-	err := d.force(request, decision)
-	answer := classify(err)
-	if answer.outcome != accepted && answer.outcome != podGone {
-		d.again(t, decision, answer, err, "delete pod past its disruption budget")
-		return answer
-	}
-	var refusal string
-	t.session.note(func() {
-		refusal = t.state.refusal
-		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-		t.state.forced = answer.outcome == accepted
-	})
-	if answer.outcome == accepted {
-		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
-		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
-	}
-	return answer
-}
-
 // again retries a task after an answer that says nothing about the pod.
 func (d *Drainer) again(t *task, decision Decision, answer answer, err error, what string) {
 	t.attempt++
@@ -196,18 +173,6 @@ func (d *Drainer) retry(t *task, decision Decision, answer answer) {
 func (d *Drainer) log(t *task) *zerolog.Logger {
 	log := d.opts.Logger.With().Str("node", t.session.node).Str("pod", t.pod.Namespace+"/"+t.pod.Name).Logger()
 	return &log
-}
-
-// carryOutGranted carries out an eviction that was granted earlier and then cut short. If it cannot,
-// the refusal stands.
-func (d *Drainer) carryOutGranted(ctx context.Context, t *task, decision Decision, refusal answer) answer {
-	answer := classify(d.carryOut(ctx, decision))
-	if answer.outcome != accepted && answer.outcome != podGone {
-		d.log(t).Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
-		return refusal
-	}
-	d.log(t).Info().Msg("carried out an eviction that was granted and cut short")
-	return answer
 }
 
 // postEviction asks the API server to evict the pod with that UID and no other: a
