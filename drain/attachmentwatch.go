@@ -74,15 +74,11 @@ func (a *attachmentWatch) use(ctx context.Context, node string) {
 	})
 	a.store, a.controller = store.(cache.Indexer), controller
 	go controller.RunWithContext(ctx)
-	go func() {
-		select {
-		case <-controller.HasSyncedChecker().Done():
-			for _, node := range a.using() {
-				a.notify(node)
-			}
-		case <-ctx.Done():
+	go onSync(ctx, controller, func() {
+		for _, node := range a.using() {
+			a.notify(node)
 		}
-	}()
+	})
 }
 
 // leave ends the watch with its last user.

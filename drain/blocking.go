@@ -9,8 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 // maxBudgets is how many disruption budgets have a series of their own at the same moment.
@@ -85,8 +83,7 @@ func (d *Drainer) blockedBy() map[string]int {
 	return counts
 }
 
-// refusedPods are the pods that blocked counts: those that budgets refuse, and how many are
-// refused otherwise.
+// refusedPods are the pods that budgets refuse, and how many are refused otherwise.
 func (s *session) refusedPods() (ofBudgets []*corev1.Pod, others int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,14 +103,13 @@ func (s *session) refusedPods() (ofBudgets []*corev1.Pod, others int) {
 func budgetOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) string {
 	found := noBudget
 	for _, budget := range budgets {
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
-			continue
-		}
-		if found != noBudget {
+		switch {
+		case !covers(budget, pod.Labels):
+		case found != noBudget:
 			return noBudget
+		default:
+			found = budget.Namespace + "/" + budget.Name
 		}
-		found = budget.Namespace + "/" + budget.Name
 	}
 	return found
 }

@@ -2,6 +2,8 @@ package drain
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -83,27 +85,19 @@ func (b *budgetWatch) start(ctx context.Context, namespace string) *namespaceBud
 		},
 	})
 	go w.controller.RunWithContext(ctx)
-	go func() {
-		select {
-		case <-w.controller.HasSyncedChecker().Done():
-			b.known()
-			for _, node := range b.usersOf(w) {
-				b.notify(node)
-			}
-		case <-ctx.Done():
+	go onSync(ctx, w.controller, func() {
+		b.known()
+		for _, node := range b.usersOf(w) {
+			b.notify(node)
 		}
-	}()
+	})
 	return w
 }
 
 func (b *budgetWatch) usersOf(w *namespaceBudgets) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var nodes []string
-	for node := range w.users {
-		nodes = append(nodes, node)
-	}
-	return nodes
+	return slices.Collect(maps.Keys(w.users))
 }
 
 // list returns the known budgets of a namespace.
@@ -114,7 +108,7 @@ func (b *budgetWatch) list(namespace string) []*policyv1.PodDisruptionBudget {
 	if !ok {
 		return nil
 	}
-	return budgetsIn(w.store)
+	return contents[*policyv1.PodDisruptionBudget](w.store)
 }
 
 // synced reports whether the budgets of a namespace are known.
@@ -128,8 +122,7 @@ func (b *budgetWatch) synced(namespace string) bool {
 // of returns a known budget that covers the pod.
 func (b *budgetWatch) of(pod *corev1.Pod) (types.UID, bool) {
 	for _, budget := range b.list(pod.Namespace) {
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if err == nil && selector.Matches(labels.Set(pod.Labels)) {
+		if covers(budget, pod.Labels) {
 			return budget.UID, true
 		}
 	}
@@ -142,19 +135,15 @@ func (b *budgetWatch) all() []*policyv1.PodDisruptionBudget {
 	defer b.mu.Unlock()
 	var list []*policyv1.PodDisruptionBudget
 	for _, w := range b.watched {
-		list = append(list, budgetsIn(w.store)...)
+		list = append(list, contents[*policyv1.PodDisruptionBudget](w.store)...)
 	}
 	return list
 }
 
-func budgetsIn(store cache.Store) []*policyv1.PodDisruptionBudget {
-	var list []*policyv1.PodDisruptionBudget
-	for _, obj := range store.List() {
-		if budget, ok := obj.(*policyv1.PodDisruptionBudget); ok {
-			list = append(list, budget)
-		}
-	}
-	return list
+// covers reports whether the budget counts pods with the labels.
+func covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	return err == nil && selector.Matches(pod)
 }
 
 // leave ends the watches that only this node has used.

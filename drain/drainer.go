@@ -73,7 +73,7 @@ type Drainer struct {
 	budgets     *budgetWatch
 	deployments *surgeWatch
 	attached    *attachmentWatch
-	starts      *starts
+	starts      *waveStarts
 	claims      *objectCache[claim]
 	blocked     *objectCache[BlockedPolicy]
 
@@ -94,7 +94,7 @@ func New(opts Options) *Drainer {
 		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
 	}
 	d.lanes = newLanes(d.queue.push)
-	d.starts = &starts{work: d.waves}
+	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
 	d.deployments = newSurgeWatch(opts, d.starting, d.deploymentAllows)
 	d.metrics = newMetrics(opts.Registerer, d)
@@ -341,13 +341,14 @@ func (d *Drainer) session(ctx context.Context, node string) *session {
 	return s
 }
 
-// blockedPods counts the pods that a budget holds back at this moment.
+// blockedPods counts the pods whose eviction is refused at this moment.
 func (d *Drainer) blockedPods() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := 0
 	for _, s := range d.sessions {
-		n += s.blocked()
+		ofBudgets, others := s.refusedPods()
+		n += len(ofBudgets) + others
 	}
 	return float64(n)
 }

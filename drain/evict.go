@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -62,7 +63,7 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 	case decision.Action == Evict:
 		answer = d.evict(ctx, t, decision)
 	case decision.Action == Force:
-		answer = d.forceNow(ctx, t, decision)
+		answer = d.force(ctx, t, decision)
 	case decision.waits:
 		d.park(t, decision)
 	default:
@@ -119,16 +120,16 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 	answer := classify(err)
 	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
 	if answer.outcome == refused && granted(t.pod, d.budgets.list(t.pod.Namespace), time.Now()) {
-		answer = d.finish(request, t, decision, answer)
+		answer = d.carryOutGranted(request, t, decision, answer)
 	}
-	if decision.takes && answer.outcome != evicted && answer.outcome != podGone {
+	if decision.takes && answer.outcome != accepted && answer.outcome != podGone {
 		d.deployments.settle(decision.Pod)
 	}
 	switch answer.outcome {
-	case evicted, podGone:
+	case accepted, podGone:
 		t.session.note(func() {
 			t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-			t.state.truncated = answer.outcome == evicted && decision.Grace != nil
+			t.state.truncated = answer.outcome == accepted && decision.Grace != nil
 		})
 	case refused:
 		t.attempt++
@@ -147,29 +148,6 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 		}
 	case transient:
 		d.again(t, decision, answer, err, "evict pod")
-	}
-	return answer
-}
-
-// forceNow deletes a pod that its budget still refuses.
-func (d *Drainer) forceNow(ctx context.Context, t *task, decision Decision) answer {
-	request, cancel := bounded(ctx)
-	defer cancel()
-	err := d.force(request, decision)
-	answer := classify(err)
-	if answer.outcome != evicted && answer.outcome != podGone {
-		d.again(t, decision, answer, err, "delete pod past its disruption budget")
-		return answer
-	}
-	var refusal string
-	t.session.note(func() {
-		refusal = t.state.refusal
-		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-		t.state.forced = answer.outcome == evicted
-	})
-	if answer.outcome == evicted {
-		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
-		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
 	}
 	return answer
 }
@@ -197,18 +175,6 @@ func (d *Drainer) log(t *task) *zerolog.Logger {
 	return &log
 }
 
-// finish carries out an eviction that was granted earlier and then cut short. If it cannot,
-// the refusal stands.
-func (d *Drainer) finish(ctx context.Context, t *task, decision Decision, refusal answer) answer {
-	answer := classify(d.carryOut(ctx, decision))
-	if answer.outcome != evicted && answer.outcome != podGone {
-		d.log(t).Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
-		return refusal
-	}
-	d.log(t).Info().Msg("carried out an eviction that was granted and cut short")
-	return answer
-}
-
 // postEviction asks the API server to evict the pod with that UID and no other: a
 // StatefulSet might have made a new one of the same name. A 429 is not retried here, as
 // client-go would do for as long as Retry-After says.
@@ -232,7 +198,7 @@ const tellAfter = 4
 type outcome int
 
 const (
-	evicted   outcome = iota // 200, 201
+	accepted  outcome = iota // 200, 201
 	podGone                  // 404
 	refused                  // by a budget, a terminating namespace or admission
 	transient                // anything else: try again
@@ -253,10 +219,8 @@ func (a answer) code() string {
 	if a.status == 0 {
 		return codeError
 	}
-	for _, known := range evictionCodes {
-		if known == strconv.Itoa(int(a.status)) {
-			return known
-		}
+	if code := strconv.Itoa(int(a.status)); slices.Contains(evictionCodes, code) {
+		return code
 	}
 	return codeOther
 }
@@ -267,7 +231,7 @@ func (a answer) code() string {
 // https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go
 func classify(err error) answer {
 	if err == nil {
-		return answer{outcome: evicted, status: http.StatusCreated}
+		return answer{outcome: accepted, status: http.StatusCreated}
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -282,10 +246,9 @@ func classify(err error) answer {
 	// A conflict (409) is transient. It can mean that our pod is gone and another has its
 	// name, but also that many evictions fight over one budget's status. The watch tells
 	// which before the next attempt.
-	budget, ofBudget := cause(status.Status(), policyv1.DisruptionBudgetCause)
-	_, unexpected := cause(status.Status(), metav1.CauseTypeUnexpectedServerResponse)
+	budget, ofBudget := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 	switch {
-	case unexpected: // not the API's answer, but priority and fairness's or a proxy's
+	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse): // not the API's answer, but priority and fairness's or a proxy's
 	case apierrors.IsNotFound(err):
 		a.outcome = podGone
 	case ofBudget:
@@ -310,17 +273,6 @@ func classify(err error) answer {
 
 // busy reports whether the API server has no room for the request.
 func (a answer) busy() bool { return a.outcome == transient && a.status == http.StatusTooManyRequests }
-
-func cause(status metav1.Status, want metav1.CauseType) (metav1.StatusCause, bool) {
-	if status.Details != nil {
-		for _, c := range status.Details.Causes {
-			if c.Type == want {
-				return c, true
-			}
-		}
-	}
-	return metav1.StatusCause{}, false
-}
 
 // retryIn is when a refused eviction is tried again if nothing wakes it earlier: from half a
 // second up to five, with jitter to keep the pods of one budget apart. The watch of the

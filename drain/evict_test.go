@@ -39,7 +39,7 @@ func TestClassify(t *testing.T) {
 		code    string
 		after   time.Duration
 	}{
-		"taken":       {nil, evicted, "201", 0},
+		"taken":       {nil, accepted, "201", 0},
 		"gone":        {apierrors.NewNotFound(pods, "a"), podGone, "404", 0},
 		"another UID": {apierrors.NewConflict(pods, "a", errors.New("uid")), transient, "409", 0},
 		"budget":      {budget, refused, "429", 0},

@@ -42,3 +42,23 @@ func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick f
 		},
 	}, logger), client)
 }
+
+// onSync calls then once the informer knows everything, unless ctx ends first.
+func onSync(ctx context.Context, informer cache.Controller, then func()) {
+	select {
+	case <-informer.HasSyncedChecker().Done():
+		then()
+	case <-ctx.Done():
+	}
+}
+
+// contents is what a store holds.
+func contents[T any](store cache.Store) []T {
+	var list []T
+	for _, obj := range store.List() {
+		if object, ok := obj.(T); ok {
+			list = append(list, object)
+		}
+	}
+	return list
+}

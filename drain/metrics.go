@@ -20,10 +20,10 @@ var evictionCodes = []string{"201", "403", "404", "409", "429", "500"}
 
 // The values of pods_total's label outcome.
 const (
-	graceful  = "graceful"
-	truncated = "truncated"
-	forced    = "forced"
-	left      = "left"
+	outcomeGraceful  = "graceful"
+	outcomeTruncated = "truncated"
+	outcomeForced    = "forced"
+	outcomeLeft      = "left"
 )
 
 func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
@@ -50,15 +50,15 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	for _, code := range append(evictionCodes, codeError, codeOther) {
 		m.evictions.WithLabelValues(code)
 	}
-	for _, outcome := range []string{graceful, truncated, forced, left} {
+	for _, outcome := range []string{outcomeGraceful, outcomeTruncated, outcomeForced, outcomeLeft} {
 		m.pods.WithLabelValues(outcome)
 	}
 	return m
 }
 
 func (m *metrics) count(r Result) {
-	m.pods.WithLabelValues(graceful).Add(float64(r.Graceful))
-	m.pods.WithLabelValues(truncated).Add(float64(r.Truncated))
-	m.pods.WithLabelValues(forced).Add(float64(r.Forced))
-	m.pods.WithLabelValues(left).Add(float64(r.Left))
+	m.pods.WithLabelValues(outcomeGraceful).Add(float64(r.Graceful))
+	m.pods.WithLabelValues(outcomeTruncated).Add(float64(r.Truncated))
+	m.pods.WithLabelValues(outcomeForced).Add(float64(r.Forced))
+	m.pods.WithLabelValues(outcomeLeft).Add(float64(r.Left))
 }

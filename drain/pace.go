@@ -92,12 +92,12 @@ func (p *pace) do(request func() (busy bool)) {
 	} else {
 		p.active--
 	}
-	p.answered(busy)
+	p.adapt(busy)
 	p.free.Broadcast()
 }
 
-// answered adapts the limit to what the API server has said.
-func (p *pace) answered(busy bool) {
+// adapt adapts the limit to what the API server has said.
+func (p *pace) adapt(busy bool) {
 	old := p.stale > 0
 	if old {
 		p.stale--

@@ -56,15 +56,15 @@ func (d *Drainer) putBack(ctx context.Context, pod *corev1.Pod) error {
 	case apierrors.IsNotFound(err), err == nil && set.GetUID() != of.UID:
 		answer := classify(postEviction(ctx, d.opts.Pods, Decision{Pod: pod}))
 		d.metrics.evictions.WithLabelValues(answer.code()).Inc()
-		if answer.outcome == refused {
+		switch answer.outcome {
+		case accepted, podGone:
+			return nil
+		case refused:
 			d.opts.Logger.Warn().Str("pod", pod.Namespace+"/"+pod.Name).Str("reason", answer.reason).
 				Msg("pod was surged, its ReplicaSet is gone, and it cannot be evicted")
 			return nil
 		}
-		if answer.outcome != evicted && answer.outcome != podGone {
-			return fmt.Errorf("evict pod %s/%s, whose ReplicaSet is gone: %s", pod.Namespace, pod.Name, answer.reason)
-		}
-		return nil
+		return fmt.Errorf("evict pod %s/%s, whose ReplicaSet is gone: %s", pod.Namespace, pod.Name, answer.reason)
 	case err != nil:
 		return fmt.Errorf("look up ReplicaSet %s/%s: %w", pod.Namespace, of.ReplicaSet, err)
 	}

@@ -75,11 +75,7 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		}
 		defer d.starting.Release(1)
 		go s.controller.RunWithContext(s.ctx)
-		select { // a node without pods has no event to notify of
-		case <-s.controller.HasSyncedChecker().Done():
-			notify()
-		case <-s.ctx.Done():
-		}
+		onSync(s.ctx, s.controller, notify) // a node without pods has no event to notify of
 	}()
 	return s
 }
@@ -94,15 +90,7 @@ func (s *session) end() {
 
 func (s *session) synced() bool { return s.controller.HasSynced() }
 
-func (s *session) pods() []*corev1.Pod {
-	var pods []*corev1.Pod
-	for _, obj := range s.store.List() {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
-}
+func (s *session) pods() []*corev1.Pod { return contents[*corev1.Pod](s.store) }
 
 // advance plans again and returns the tasks that are due and not yet under way.
 func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
@@ -302,18 +290,6 @@ func (s *session) note(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
-}
-
-func (s *session) blocked() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, t := range s.tracked {
-		if t.refusal != "" && !t.gone && !t.evicted {
-			n++
-		}
-	}
-	return n
 }
 
 func (s *session) result() Result {

@@ -11,8 +11,8 @@ import (
 // draining nodes, so they are worked out for all at once.
 const startsFor = 250 * time.Millisecond
 
-// starts keeps the last Waves of all draining nodes.
-type starts struct {
+// waveStarts keeps the last waves of all draining nodes.
+type waveStarts struct {
 	work func() map[types.UID]time.Time
 
 	mu      sync.Mutex
@@ -23,7 +23,7 @@ type starts struct {
 }
 
 // get is the current waves. The map must not be changed.
-func (s *starts) get() map[types.UID]time.Time {
+func (s *waveStarts) get() map[types.UID]time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
@@ -31,7 +31,7 @@ func (s *starts) get() map[types.UID]time.Time {
 
 // refresh works the waves out again if they are old, and returns the pods that now have to
 // go earlier.
-func (s *starts) refresh() map[types.UID]bool {
+func (s *waveStarts) refresh() map[types.UID]bool {
 	s.mu.Lock()
 	now := time.Now()
 	if s.working || now.Before(s.until) {
@@ -46,7 +46,9 @@ func (s *starts) refresh() map[types.UID]bool {
 	defer s.mu.Unlock()
 	s.working = false
 	s.floor = now.Add(10 * time.Since(now))
-	s.until = later(s.until, s.floor)
+	if s.floor.After(s.until) {
+		s.until = s.floor
+	}
 	earlier := map[types.UID]bool{}
 	for uid, at := range fresh {
 		if before, ok := s.last[uid]; !ok || at.Before(before) {
@@ -58,15 +60,8 @@ func (s *starts) refresh() map[types.UID]bool {
 }
 
 // stale makes the next refresh work.
-func (s *starts) stale() {
+func (s *waveStarts) stale() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.until = s.floor
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -94,8 +95,8 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 		}
 	}
 	for _, budget := range p.Budgets {
-		if reason := losesBudget(pod, budget.Namespace, budget.Spec.Selector); reason != "" {
-			return reason + budget.Name
+		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) != covers(budget, labelsOnceSurged(pod)) {
+			return "its pod-template-hash puts it under disruption budget " + budget.Name
 		}
 	}
 	return ""
@@ -122,27 +123,9 @@ func noSurgeByItself(pod *corev1.Pod) string {
 	return ""
 }
 
-// losesBudget says why the pod, once surged, would change its disruption budget: that
-// selects by the hash. It is empty where it would not.
-func losesBudget(pod *corev1.Pod, namespace string, by *metav1.LabelSelector) string {
-	if namespace != pod.Namespace {
-		return ""
-	}
-	selector, err := metav1.LabelSelectorAsSelector(by)
-	if err != nil {
-		return ""
-	}
-	if before, after := labels.Set(pod.Labels), surgedLabels(pod); selector.Matches(before) != selector.Matches(after) {
-		return "its pod-template-hash puts it under disruption budget "
-	}
-	return ""
-}
-
-func surgedLabels(pod *corev1.Pod) labels.Set {
-	changed := labels.Set{}
-	for k, v := range pod.Labels {
-		changed[k] = v
-	}
+// labelsOnceSurged are the labels of the pod once it is surged.
+func labelsOnceSurged(pod *corev1.Pod) labels.Set {
+	changed := maps.Clone(pod.Labels)
 	changed[hashLabel] = surgedHash(pod.Labels[hashLabel])
 	changed[SurgedLabel] = pod.Labels[hashLabel]
 	return changed
@@ -180,7 +163,7 @@ func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {
 	case known && workload.Selector == nil:
 		return Evict, "its Deployment is gone: there will be no successor"
-	case known && p.take(p.evicting, d.workload, workload.Spare):
+	case known && take(p.evicting, d.workload, workload.Spare):
 		d.takes = true
 		return Evict, "its successor is available"
 	case p.Policy.Strategy == AtOnce:
@@ -200,7 +183,7 @@ func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 		return "", ""
 	case !p.known(pod):
 		return Later, "its Deployment is being looked up"
-	case !p.take(p.surging, d.workload, p.Workloads[d.workload].Slots):
+	case !take(p.surging, d.workload, p.Workloads[d.workload].Slots):
 		d.waits = true
 		return Later, "waits for its turn: maxSurge of Deployment " + d.workload.Name + " is in use"
 	}
@@ -229,7 +212,7 @@ func (p *planner) surgingPods() map[types.UID]bool {
 }
 
 // take takes one of the n that a Deployment has to give, or reports that none remains.
-func (p *planner) take(taken map[types.NamespacedName]int, name types.NamespacedName, n int) bool {
+func take(taken map[types.NamespacedName]int, name types.NamespacedName, n int) bool {
 	if taken[name] >= n {
 		return false
 	}

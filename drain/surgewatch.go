@@ -173,13 +173,7 @@ func (of *watchedDeployment) pods() []*member {
 	if of.store == nil {
 		return nil
 	}
-	var pods []*member
-	for _, obj := range of.store.List() {
-		if pod, ok := obj.(*member); ok {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
+	return contents[*member](of.store)
 }
 
 // watch follows the Deployment, and its pods as soon as its selector is known.
@@ -199,10 +193,7 @@ func (of *watchedDeployment) watch() {
 		},
 	})
 	go controller.RunWithContext(of.ctx)
-	select {
-	case <-controller.HasSyncedChecker().Done():
-	case <-of.ctx.Done():
-	}
+	onSync(of.ctx, controller, func() {})
 	of.watcher.starting.Release(1)
 	of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
 }
@@ -248,13 +239,7 @@ func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 		},
 	})
 	go controller.RunWithContext(of.ctx)
-	go func() {
-		select {
-		case <-controller.HasSyncedChecker().Done():
-			of.update(func() { of.synced = true })
-		case <-of.ctx.Done():
-		}
-	}()
+	go onSync(of.ctx, controller, func() { of.update(func() { of.synced = true }) })
 }
 
 // refused is called when the Deployment cannot be read. Then its pods are not surged.

@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,9 +34,8 @@ func memberOf(pod *corev1.Pod) *member {
 
 // tally adds up a Deployment's pods, and those of our own requests that they do not show
 // yet. All its pods, surged or not, come from one stream, so none is counted twice while a
-// ReplicaSet catches up.
+// ReplicaSet catches up. Its methods are not safe for concurrent use.
 type tally struct {
-	mu       sync.Mutex
 	surging  map[types.UID]struct{} // asked for, and not seen in the stream
 	evicting map[types.UID]struct{}
 }
@@ -49,12 +47,6 @@ func newTally() *tally {
 // count returns a Deployment's workload, and when it will change by the clock alone: when
 // a Ready pod becomes available.
 func (l *tally) count(now time.Time, d *deployment, pods []*member) (w Workload, next time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.countLocked(now, d, pods)
-}
-
-func (l *tally) countLocked(now time.Time, d *deployment, pods []*member) (w Workload, next time.Time) {
 	present := make(map[types.UID]bool, len(pods))
 	available, extra, surged := 0, 0, 0
 	minReady := time.Duration(0)
@@ -113,9 +105,7 @@ func (l *tally) countLocked(now time.Time, d *deployment, pods []*member) (w Wor
 // reserve enters a surge or an eviction that is about to be requested, if there is room for
 // it now.
 func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	w, _ := l.countLocked(now, d, pods)
+	w, _ := l.count(now, d, pods)
 	switch {
 	case action == SurgeNow && w.Selector != nil && w.Refuses == "" && w.Slots > 0:
 		l.surging[pod.UID] = struct{}{}
@@ -130,8 +120,6 @@ func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev
 
 // settle drops what was reserved for a pod whose request was refused.
 func (l *tally) settle(pod types.UID) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	delete(l.surging, pod)
 	delete(l.evicting, pod)
 }

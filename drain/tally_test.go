@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-func members(pods []*corev1.Pod) (list []*member) {
+func membersOf(pods []*corev1.Pod) (list []*member) {
 	for _, p := range pods {
 		list = append(list, memberOf(p))
 	}
@@ -24,16 +24,16 @@ func TestTally(t *testing.T) {
 	pods := []*corev1.Pod{webPod("a"), webPod("b"), webPod("c"), webPod("d")}
 	check := func(what string, slots, spare int) {
 		t.Helper()
-		if w, _ := l.count(now, d, members(pods)); w.Slots != slots || w.Spare != spare {
+		if w, _ := l.count(now, d, membersOf(pods)); w.Slots != slots || w.Spare != spare {
 			t.Errorf("%s: %d slots, %d spare; want %d, %d", what, w.Slots, w.Spare, slots, spare)
 		}
 	}
 	check("before", 1, 0)
-	if !l.reserve(now, d, members(pods), pods[0], SurgeNow) {
+	if !l.reserve(now, d, membersOf(pods), pods[0], SurgeNow) {
 		t.Fatal("a is not surged")
 	}
 	check("asked for", 0, 0)
-	if l.reserve(now, d, members(pods), pods[1], SurgeNow) {
+	if l.reserve(now, d, membersOf(pods), pods[1], SurgeNow) {
 		t.Fatal("b surged beside a, over maxSurge")
 	}
 	pods[0] = webPod("a", isSurgedPod)
@@ -41,18 +41,18 @@ func TestTally(t *testing.T) {
 	successor := webPod("e", func(p *corev1.Pod) { p.Status.Conditions = nil })
 	pods = append(pods, successor)
 	check("successor made", 0, 0)
-	if l.reserve(now, d, members(pods), pods[0], Evict) {
+	if l.reserve(now, d, membersOf(pods), pods[0], Evict) {
 		t.Fatal("a evicted before its successor is available")
 	}
 	pods[4] = webPod("e")
 	check("successor ready", 0, 1)
-	if !l.reserve(now, d, members(pods), pods[0], Evict) {
+	if !l.reserve(now, d, membersOf(pods), pods[0], Evict) {
 		t.Fatal("a is not evicted")
 	}
 	check("eviction asked for", 0, 0)
 	l.settle(pods[0].UID)
 	check("eviction refused", 0, 1)
-	if !l.reserve(now, d, members(pods), pods[0], Evict) {
+	if !l.reserve(now, d, membersOf(pods), pods[0], Evict) {
 		t.Fatal("a is not evicted")
 	}
 	pods[0].DeletionTimestamp = &metav1.Time{Time: now}
@@ -62,7 +62,7 @@ func TestTally(t *testing.T) {
 
 	*d.Spec.Replicas = 2 // scaled down: the ReplicaSet has not followed yet
 	check("scaled down", 1, 2)
-	if w, _ := l.count(now, nil, members(pods)); w.Selector != nil {
+	if w, _ := l.count(now, nil, membersOf(pods)); w.Selector != nil {
 		t.Error("a Deployment that is gone has a selector")
 	}
 }
@@ -71,11 +71,11 @@ func TestTallyWaitsUntilAReadyPodIsAvailable(t *testing.T) {
 	d := deploymentOf(1, func(d *deployment) { d.Spec.MinReadySeconds = 30 })
 	fresh := webPod("b")
 	fresh.Status.Conditions[1].LastTransitionTime = metav1.NewTime(now.Add(-10 * time.Second))
-	w, next := newTally().count(now, d, members([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
+	w, next := newTally().count(now, d, membersOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 0 || !next.Equal(now.Add(20*time.Second)) {
 		t.Errorf("%d spare, next at %s; want 0, in 20 s", w.Spare, next.Sub(now))
 	}
-	w, _ = newTally().count(next, d, members([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
+	w, _ = newTally().count(next, d, membersOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 1 {
 		t.Errorf("%d spare when it is available, want 1", w.Spare)
 	}

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -15,12 +18,12 @@ type candidate struct {
 	namedBy string // what named it; empty if nothing did
 }
 
-// candidates lists the pools to choose from, or says why there is none: the one that the
+// listCandidates lists the pools to choose from, or says why there is none: the one that the
 // operator has named, else every one that qualifies. If the name turns out to be wrong we
 // do not guess another. The operator can name the source pool itself, as for a pool of spot
 // and on-demand instances.
-func (b *Backend) candidates(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
-	name, namedBy := b.named(lost)
+func (b *Backend) listCandidates(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
+	name, namedBy := b.fallbackFor(lost)
 	if name == "" {
 		return b.automatic(ctx, lost)
 	}
@@ -41,8 +44,8 @@ func (b *Backend) candidates(ctx context.Context, lost lostNode) ([]candidate, i
 	return []candidate{{pool: pool, namedBy: namedBy}}, interruption.Replacement{}, nil
 }
 
-// named is the pool that the operator has named to replace the node's, and where.
-func (b *Backend) named(lost lostNode) (pool, by string) {
+// fallbackFor is the pool that the operator has named to replace the node's, and where.
+func (b *Backend) fallbackFor(lost lostNode) (pool, by string) {
 	if lost.source != nil && lost.source.Annotations[FallbackAnnotation] != "" {
 		return lost.source.Annotations[FallbackAnnotation], "annotation " + FallbackAnnotation + " of NodePool " + lost.pool
 	}
@@ -137,9 +140,9 @@ func hasNoNodeClass(pool *nodePool, _ lostNode) string {
 }
 
 func isNotReady(pool *nodePool, _ lostNode) string {
-	ready := find(pool.Status.Conditions, "Ready")
+	ready := meta.FindStatusCondition(pool.Status.Conditions, "Ready")
 	switch {
-	case ready.isTrue():
+	case ready != nil && ready.Status == metav1.ConditionTrue:
 		return ""
 	case ready == nil || ready.Message == "":
 		return "is not Ready"

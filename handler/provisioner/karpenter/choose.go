@@ -84,7 +84,7 @@ func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, inte
 	if lost.source, err = b.pools.get(ctx, lost.pool); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	list, refused, err := b.candidates(ctx, lost)
+	list, refused, err := b.listCandidates(ctx, lost)
 	if err != nil || len(list) == 0 {
 		return nil, refused, err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -241,7 +242,7 @@ func (c *nodeClaim) slim() *nodeClaim {
 	}
 	s.Status.NodeName = c.Status.NodeName
 	for _, kind := range []string{"Launched", "Initialized"} {
-		if cond := find(c.Status.Conditions, kind); cond != nil {
+		if cond := meta.FindStatusCondition(c.Status.Conditions, kind); cond != nil {
 			s.Status.Conditions = append(s.Status.Conditions, *cond)
 		}
 	}

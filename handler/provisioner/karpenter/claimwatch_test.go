@@ -26,7 +26,7 @@ func TestWatchOfOneInstance(t *testing.T) {
 }
 
 func TestSlim(t *testing.T) {
-	claim := newOrder(t).build()
+	claim := built(t, newOrder(t))
 	set([]any{map[string]any{"type": "Launched", "status": "True"}, map[string]any{"type": "Drifted", "status": "True"}}, "status", "conditions")(claim)
 	got, err := slim(claim)
 	if err != nil {

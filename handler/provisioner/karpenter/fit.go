@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
 	"spot-handler/handler/provisioner"
@@ -83,7 +84,7 @@ func declares(pool *nodePool, key string) bool {
 
 // admit narrows the shape to where the pod can run, or says why the pod cannot run there.
 func (s *shape) admit(pod *corev1.Pod) string {
-	needed, reason := s.fits(pod)
+	needed, reason := s.needsOf(pod)
 	if reason != "" {
 		return reason
 	}
@@ -91,14 +92,11 @@ func (s *shape) admit(pod *corev1.Pod) string {
 	return ""
 }
 
-// fits says what the node has to satisfy for the pod, including what is already required,
+// needsOf says what the node has to satisfy for the pod, including what is already required,
 // or why the pod cannot run there.
-func (s *shape) fits(pod *corev1.Pod) (needed []requirement, reason string) {
-	for _, taint := range s.taints {
-		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, &taint, false) }
-		if !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
-			return nil, "does not tolerate " + taint.ToString()
-		}
+func (s *shape) needsOf(pod *corev1.Pod) (needed []requirement, reason string) {
+	if taint, ok := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, s.taints, pod.Spec.Tolerations, nil, false); ok {
+		return nil, "does not tolerate " + taint.ToString()
 	}
 	trial := *s
 	trial.needed = slices.Clone(s.needed)
@@ -113,7 +111,7 @@ func (s *shape) fits(pod *corev1.Pod) (needed []requirement, reason string) {
 			return nil, "has volumes and " + reason
 		}
 	}
-	return trial.requireTerms(pod)
+	return trial.requireAnyTerm(pod)
 }
 
 // isTied reports whether other pods decide in which zones this one can run. They allow the
@@ -145,8 +143,8 @@ func isZone(key string) bool {
 // node's zone.
 func isClaimed(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }
 
-// requireTerms takes the first of the pod's required node affinity terms that fits.
-func (s *shape) requireTerms(pod *corev1.Pod) (needed []requirement, reason string) {
+// requireAnyTerm takes the first of the pod's required node affinity terms that fits.
+func (s *shape) requireAnyTerm(pod *corev1.Pod) (needed []requirement, reason string) {
 	a := pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return s.needed, ""
@@ -293,7 +291,7 @@ func fitTo(s *shape, need provisioner.Need) fit {
 		f.need.Moving = append(f.need.Moving, pod)
 	}
 	for _, pod := range need.Daemons {
-		if _, reason := s.fits(pod); reason == "" {
+		if _, reason := s.needsOf(pod); reason == "" {
 			f.need.Daemons = append(f.need.Daemons, pod)
 		}
 	}

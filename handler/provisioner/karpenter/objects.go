@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -101,7 +102,7 @@ type poolObject struct {
 
 	Status struct {
 		Resources  corev1.ResourceList `json:"resources"`
-		Conditions []condition         `json:"conditions"`
+		Conditions []metav1.Condition  `json:"conditions"`
 	} `json:"status"`
 }
 
@@ -121,7 +122,7 @@ type nodeClaim struct {
 		NodeName    string              `json:"nodeName"`
 		Capacity    corev1.ResourceList `json:"capacity"`
 		Allocatable corev1.ResourceList `json:"allocatable"`
-		Conditions  []condition         `json:"conditions"`
+		Conditions  []metav1.Condition  `json:"conditions"`
 	} `json:"status"`
 }
 
@@ -141,33 +142,13 @@ type requirement struct {
 	MinValues *int64   `json:"minValues,omitempty"`
 }
 
-type condition struct {
-	Type               string      `json:"type"`
-	Status             string      `json:"status"`
-	Reason             string      `json:"reason"`
-	Message            string      `json:"message"`
-	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
-}
-
-// find is the condition of that type, or nil.
-func find(conditions []condition, kind string) *condition {
-	for i := range conditions {
-		if conditions[i].Type == kind {
-			return &conditions[i]
-		}
-	}
-	return nil
-}
-
-func (c *condition) isTrue() bool { return c != nil && c.Status == string(metav1.ConditionTrue) }
-
 // state is how far a claim of ours has come. Initialized is the last of Karpenter's
 // conditions: the node is Ready, its resources are there, and its startup taints are gone.
 func (c *nodeClaim) state() string {
 	switch {
-	case find(c.Status.Conditions, "Initialized").isTrue():
+	case meta.IsStatusConditionTrue(c.Status.Conditions, "Initialized"):
 		return provisioner.StateReady
-	case find(c.Status.Conditions, "Launched").isTrue():
+	case meta.IsStatusConditionTrue(c.Status.Conditions, "Launched"):
 		return provisioner.StateLaunched
 	default:
 		return provisioner.StateRequested
@@ -176,7 +157,7 @@ func (c *nodeClaim) state() string {
 
 // since is when the claim reached the condition; zero if it has not.
 func (c *nodeClaim) since(kind string) time.Time {
-	if cond := find(c.Status.Conditions, kind); cond.isTrue() {
+	if cond := meta.FindStatusCondition(c.Status.Conditions, kind); cond != nil && cond.Status == metav1.ConditionTrue {
 		return cond.LastTransitionTime.Time
 	}
 	return time.Time{}
@@ -185,11 +166,11 @@ func (c *nodeClaim) since(kind string) time.Time {
 // readyAfter is how long the claim took to become Ready, in whole seconds as the API keeps
 // them; zero if it is not Ready.
 func (c *nodeClaim) readyAfter() time.Duration {
-	ready := find(c.Status.Conditions, "Initialized")
-	if !ready.isTrue() {
+	ready := c.since("Initialized")
+	if ready.IsZero() {
 		return 0
 	}
-	return max(0, ready.LastTransitionTime.Sub(c.CreationTimestamp.Time))
+	return max(0, ready.Sub(c.CreationTimestamp.Time))
 }
 
 // consolidates is the time after which Karpenter removes an empty node of the pool; false if

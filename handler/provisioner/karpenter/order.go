@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -54,10 +56,8 @@ func (o claimOrder) name() string {
 
 // build makes the NodeClaim as Karpenter would make it from the pool's template. Karpenter
 // launches it like one of its own, and finds no drift in it.
-func (o claimOrder) build() *unstructured.Unstructured {
+func (o claimOrder) build() (*unstructured.Unstructured, error) {
 	template := o.pool.Spec.Template
-	requirements := o.requirements()
-
 	labels := maps.Clone(template.Metadata.Labels)
 	if labels == nil {
 		labels = map[string]string{}
@@ -88,9 +88,16 @@ func (o claimOrder) build() *unstructured.Unstructured {
 		}
 	}
 
-	spec := map[string]any{
-		"requirements": untyped(requirements),
-		"resources":    map[string]any{"requests": untypedResources(o.ask)},
+	var asked struct {
+		Requirements []requirement `json:"requirements"`
+		Resources    struct {
+			Requests corev1.ResourceList `json:"requests"`
+		} `json:"resources"`
+	}
+	asked.Requirements, asked.Resources.Requests = o.requirements(), o.ask
+	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&asked)
+	if err != nil {
+		return nil, fmt.Errorf("build NodeClaim %q: %w", o.name(), err)
 	}
 	for _, field := range []string{"taints", "startupTaints", "nodeClassRef", "terminationGracePeriod", "expireAfter"} {
 		if v, ok := o.pool.templateSpec[field]; ok {
@@ -98,23 +105,17 @@ func (o claimOrder) build() *unstructured.Unstructured {
 		}
 	}
 
-	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": karpenterGroup + "/v1",
-		"kind":       "NodeClaim",
-		"metadata": map[string]any{
-			"name":        o.name(),
-			"labels":      untypedStrings(labels),
-			"annotations": untypedStrings(annotations),
-			"ownerReferences": []any{map[string]any{
-				"apiVersion":         karpenterGroup + "/v1",
-				"kind":               "NodePool",
-				"name":               o.pool.Name,
-				"uid":                string(o.pool.UID),
-				"blockOwnerDeletion": true,
-			}},
-		},
-		"spec": spec,
-	}}
+	yes := true
+	claim := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
+	claim.SetAPIVersion(karpenterGroup + "/v1")
+	claim.SetKind("NodeClaim")
+	claim.SetName(o.name())
+	claim.SetLabels(labels)
+	claim.SetAnnotations(annotations)
+	claim.SetOwnerReferences([]metav1.OwnerReference{{
+		APIVersion: karpenterGroup + "/v1", Kind: "NodePool", Name: o.pool.Name, UID: o.pool.UID, BlockOwnerDeletion: &yes,
+	}})
+	return claim, nil
 }
 
 // requirements are the template's, and those that make the node fit the pods.
@@ -246,39 +247,4 @@ func hashed(kept, text string) string {
 	suffix := hex.EncodeToString(sum[:4])
 	kept = strings.Trim(kept[:min(len(kept), validation.DNS1123LabelMaxLength-len(suffix)-1)], "-")
 	return strings.TrimPrefix(kept+"-"+suffix, "-")
-}
-
-func untyped(list []requirement) []any {
-	out := make([]any, 0, len(list))
-	for _, r := range list {
-		m := map[string]any{"key": r.Key, "operator": r.Operator}
-		if len(r.Values) > 0 {
-			values := make([]any, 0, len(r.Values))
-			for _, v := range r.Values {
-				values = append(values, v)
-			}
-			m["values"] = values
-		}
-		if r.MinValues != nil {
-			m["minValues"] = *r.MinValues
-		}
-		out = append(out, m)
-	}
-	return out
-}
-
-func untypedStrings(in map[string]string) map[string]any {
-	out := make(map[string]any, len(in))
-	for k, v := range in {
-		out[k] = v
-	}
-	return out
-}
-
-func untypedResources(in corev1.ResourceList) map[string]any {
-	out := make(map[string]any, len(in))
-	for name, q := range in {
-		out[string(name)] = q.String()
-	}
-	return out
 }

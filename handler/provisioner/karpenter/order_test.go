@@ -22,11 +22,20 @@ func newOrder(t *testing.T, change ...func(*unstructured.Unstructured)) claimOrd
 	if err != nil {
 		t.Fatal(err)
 	}
-	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, fit: fit{need: need()}, ask: requests(need())}
+	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, fit: fit{need: need()}, ask: sumRequests(need())}
+}
+
+func built(t *testing.T, o claimOrder) *unstructured.Unstructured {
+	t.Helper()
+	claim, err := o.build()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return claim
 }
 
 func TestBuild(t *testing.T) {
-	b, err := json.MarshalIndent(newOrder(t).build(), "", "  ")
+	b, err := json.MarshalIndent(built(t, newOrder(t)), "", "  ")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +57,7 @@ func TestBuild(t *testing.T) {
 // The pool is shared by a whole burst.
 func TestBuildLeavesThePoolAlone(t *testing.T) {
 	o, untouched := newOrder(t), pool(t)
-	o.build()
+	built(t, o)
 	if diff := cmp.Diff(untouched.templateSpec, o.pool.templateSpec); diff != "" {
 		t.Errorf("template (-want +got):\n%s", diff)
 	}
@@ -64,7 +73,7 @@ func TestBuildOfABarePool(t *testing.T) {
 		unstructured.RemoveNestedField(u.Object, "spec", "template", "spec", "requirements")
 	})
 	o.source, o.node.Labels = nil, nil
-	claim := o.build()
+	claim := built(t, o)
 	want := map[string]string{
 		nodePoolLabel:                    "fallback",
 		"karpenter.k8s.aws/ec2nodeclass": "default",

@@ -74,7 +74,7 @@ func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
 // list is every NodePool, by name, under the same conditions as get.
 func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
 	p.mu.Lock()
-	all, err := p.listed()
+	all, err := p.freshList()
 	p.mu.Unlock()
 	if all != nil || err != nil {
 		return all, err
@@ -86,8 +86,8 @@ func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
 	return all, err
 }
 
-// listed is the last list while it is fresh, or why there is none.
-func (p *pools) listed() ([]*nodePool, error) {
+// freshList is the last list while it is fresh, or why there is none.
+func (p *pools) freshList() ([]*nodePool, error) {
 	now := time.Now()
 	switch {
 	case p.away != nil && now.Before(p.until):
@@ -102,7 +102,7 @@ func (p *pools) listed() ([]*nodePool, error) {
 
 func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
 	p.mu.Lock()
-	all, err := p.listed() // by an earlier flight
+	all, err := p.freshList() // by an earlier flight
 	p.mu.Unlock()
 	if all != nil || err != nil {
 		return all, err

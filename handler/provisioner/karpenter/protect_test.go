@@ -88,7 +88,7 @@ func TestProtectionEnds(t *testing.T) {
 	bubble(t, "found by the next process", func(t *testing.T) {
 		o := newOrder(t)
 		o.until = time.Now().Add(-time.Hour)
-		claim := o.build()
+		claim := built(t, o)
 		set("uid-1", "metadata", "uid")(claim)
 		set([]any{
 			map[string]any{"type": "Launched", "status": "True", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)},

@@ -49,7 +49,7 @@ func first(a, b bool) int {
 func (lost lostNode) orderIn(c candidate) claimOrder {
 	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, source: lost.claim, tried: lost.tried}
 	o.fit = fitTo(newShape(c.pool, lost.source, lost.node), lost.need)
-	o.ask = requests(o.fit.need)
+	o.ask = sumRequests(o.fit.need)
 	// Karpenter chooses the instance type: a cheap one that fits, as the interrupted node's own
 	// type did. That node's claim says how large that is (with the kwok provider, only how much
 	// of it pods can have); the Node that we are given is lean and does not say.

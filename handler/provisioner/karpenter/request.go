@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
@@ -95,6 +96,10 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 		r, err = b.ours(ctx, o, r, known)
 		return r, "", err
 	}
+	order, err := o.build()
+	if err != nil {
+		return failed(r, err.Error()), "", nil
+	}
 	full, err = b.ledger.reserve(ctx, o.pool, r.Name, o.size)
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), "", nil
@@ -102,7 +107,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 	if err != nil || full != "" {
 		return r, full, err
 	}
-	u, err := b.client.Resource(nodeClaimResource).Create(ctx, o.build(), metav1.CreateOptions{FieldManager: fieldManager})
+	u, err := b.client.Resource(nodeClaimResource).Create(ctx, order, metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		u, err = b.client.Resource(nodeClaimResource).Get(ctx, r.Name, metav1.GetOptions{})
 		if err != nil {
@@ -258,7 +263,7 @@ func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim 
 // notLaunched says why a claim was given up.
 func notLaunched(claim *nodeClaim) string {
 	reason := fmt.Sprintf("not launched in %d s", int(launchTimeout.Seconds()))
-	if c := find(claim.Status.Conditions, "Launched"); c != nil && c.Message != "" {
+	if c := meta.FindStatusCondition(claim.Status.Conditions, "Launched"); c != nil && c.Message != "" {
 		reason += ": " + c.Message
 	}
 	return reason

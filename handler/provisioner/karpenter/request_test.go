@@ -90,7 +90,7 @@ func TestRecordGuardsAgainstASecondRequest(t *testing.T) {
 	})
 	bubble(t, "made by a process that died", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
-		other := newOrder(t).build()
+		other := built(t, newOrder(t))
 		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -131,7 +131,7 @@ func TestRecordGuardsAgainstASecondRequest(t *testing.T) {
 	})
 	bubble(t, "somebody else's", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
-		other := newOrder(t).build()
+		other := built(t, newOrder(t))
 		other.SetLabels(map[string]string{ReplacesLabel: "i-1"})
 		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), other, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
@@ -140,7 +140,7 @@ func TestRecordGuardsAgainstASecondRequest(t *testing.T) {
 	})
 	bubble(t, "restart", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
-		claim := newOrder(t).build()
+		claim := built(t, newOrder(t))
 		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), claim, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestFailures(t *testing.T) {
 	})
 	bubble(t, "not launched in time, restart", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
-		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), newOrder(t).build(), metav1.CreateOptions{}); err != nil {
+		if _, err := c.Resource(nodeClaimResource).Create(t.Context(), built(t, newOrder(t)), metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(launchTimeout + orphanGrace/2)

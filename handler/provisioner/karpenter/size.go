@@ -8,9 +8,9 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// requests adds up what the pods ask for, as the scheduler counts it, and the number of pods
+// sumRequests adds up what the pods ask for, as the scheduler counts it, and the number of pods
 // itself.
-func requests(n provisioner.Need) corev1.ResourceList {
+func sumRequests(n provisioner.Need) corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for _, pods := range [][]*corev1.Pod{n.Moving, n.Daemons} {
 		for _, pod := range pods {

@@ -32,7 +32,7 @@ func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.P
 		list, ok := budgets[pod.Namespace]
 		if !ok {
 			var err error
-			if list, err = b.budgets(ctx, pod.Namespace); err != nil {
+			if list, err = b.readBudgets(ctx, pod.Namespace); err != nil {
 				return nil, err
 			}
 			budgets[pod.Namespace] = list
@@ -51,8 +51,8 @@ type budget struct {
 	notReady bool // but it lets pods go that are not ready
 }
 
-// budgets reads a namespace's budgets. Without the right to, there are none.
-func (b *Backend) budgets(ctx context.Context, namespace string) ([]budget, error) {
+// readBudgets reads a namespace's budgets. Without the right to, there are none.
+func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]budget, error) {
 	// "0" is answered from the API server's watch cache.
 	list, err := b.client.Resource(budgetResource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if apierrors.IsForbidden(err) {
@@ -77,7 +77,7 @@ func (b *Backend) budgets(ctx context.Context, namespace string) ([]budget, erro
 		always := pdb.Spec.UnhealthyPodEvictionPolicy
 		out = append(out, budget{
 			selector: selector,
-			blocking: is(pdb.Spec.MaxUnavailable, "0%") || isZero(pdb.Spec.MaxUnavailable) || is(pdb.Spec.MinAvailable, "100%"),
+			blocking: is(pdb.Spec.MaxUnavailable, "0%") || is(pdb.Spec.MaxUnavailable, "0") || is(pdb.Spec.MinAvailable, "100%"),
 			notReady: always != nil && *always == policyv1.AlwaysAllow,
 		})
 	}
@@ -108,7 +108,5 @@ func isReady(pod *corev1.Pod) bool {
 }
 
 func is(v *intstr.IntOrString, text string) bool {
-	return v != nil && v.Type == intstr.String && v.StrVal == text
+	return v != nil && v.String() == text
 }
-
-func isZero(v *intstr.IntOrString) bool { return v != nil && v.Type == intstr.Int && v.IntVal == 0 }

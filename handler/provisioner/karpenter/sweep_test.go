@@ -21,7 +21,7 @@ func TestSingleNodeLooksAfterOthers(t *testing.T) {
 		}
 	})
 	bubble(t, "unlaunched of another", func(t *testing.T) {
-		claim := newOrder(t).build()
+		claim := built(t, newOrder(t))
 		set("uid-1", "metadata", "uid")(claim)
 		claim.SetCreationTimestamp(metav1.NewTime(time.Now().Add(-time.Minute)))
 		c := newCluster(t, Options{SingleNode: true}, fallbackPool(t), claim)
