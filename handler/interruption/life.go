@@ -118,7 +118,14 @@ func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()
 // CalledOff is what is to be remembered of a record that somebody has called off: none of it is
 // to begin again because a queue delivers twice, or the metadata service still shows it to a
 // process that was started anew.
-func CalledOff(r Record) Past { return Past(r.Past).And(r.Announcements()) }
+// What EC2 had announced by then under another id is part of it; now is when.
+func CalledOff(r Record, now time.Time) Past {
+	off := r.Announcements()
+	for i := range off {
+		off[i].Off = pointer(now)
+	}
+	return Past(r.Past).And(off)
+}
 
 // ParsePast reads the text of a PastAnnotation. What cannot be read is nothing.
 func ParsePast(text string) Past {

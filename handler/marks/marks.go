@@ -9,6 +9,7 @@ package marks
 import (
 	"encoding/json"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -84,7 +85,7 @@ func Set(node *corev1.Node, rec interruption.Record) (Patch, error) {
 // Undo takes back what the record has set. The record goes, or rest takes its place. Of one
 // that goes the scheduled events are remembered as past, and everything if it was somebody on
 // the Node who has called it off.
-func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record) (Patch, error) {
+func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record, now time.Time) (Patch, error) {
 	spec, metadata := map[string]any{}, map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {
 		spec["unschedulable"] = nil
@@ -99,7 +100,7 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record)
 	annotations := map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil}
 	past := interruption.PastOf(rec)
 	if node.Annotations[interruption.CancelAnnotation] == "true" {
-		past = interruption.CalledOff(rec)
+		past = interruption.CalledOff(rec, now)
 	}
 	switch {
 	case rest != nil:
