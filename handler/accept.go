@@ -14,27 +14,26 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// acceptAttempts bounds how often Accept writes again after somebody else changed
-// the Node at the same moment. Each attempt reads the Node again, so more than one
-// or two mean that something rewrites it all the time; the source comes back later.
+// acceptAttempts bounds how often Accept writes again after somebody else changed the Node at
+// the same time. Each attempt reads the Node again, so needing more than one or two means that
+// something keeps rewriting the Node; the source comes back later.
 const acceptAttempts = 5
 
-// acceptsAtOnce is how many notices are written at the same moment. It is enough to
-// keep any API server busy, and more would only make each wait longer, and with them
-// all other requests, such as the renewal of the leader's lease.
+// acceptsAtOnce is how many notices are written concurrently. It is enough to keep any API
+// server busy. More would only make each wait longer, and all other requests with them, such as
+// the renewal of the leader's lease.
 const acceptsAtOnce = 64
 
-// Accept records a notice on its Node. It returns an error only when the notice is
-// not settled and has to be delivered again; the verdict says what became of it
-// otherwise. Unknown means that no Node is that instance at this moment: whether to
-// ask again is the source's decision.
+// Accept records a notice on its Node. It returns an error only if the notice is not settled
+// and has to be delivered again; otherwise the verdict says what became of it. Unknown means
+// that no Node is that instance right now: the source decides whether to ask again.
 func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	h.accepting.Add(1)
 	defer h.accepting.Add(-1)
 	node, ok := h.opts.Index.Find(n)
 	if ok && n.Kind == interruption.RebalanceRecommendation {
-		// Before its turn to be written has come: a read of the policy that takes long must
-		// not hold up others' notices. What is read is kept for a while.
+		// Read the policy before taking a place among the writers: a slow read must not hold up
+		// others' notices. The answer is kept for a while.
 		_, _ = h.opts.Rules(node, true)
 	}
 	if err := h.writing.Acquire(ctx, 1); err != nil {
@@ -101,7 +100,7 @@ func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interru
 		log.Msg("interruption accepted, node cordoned")
 	}
 	h.metrics.noticed(n, rec.Phase != interruption.Waiting)
-	if rec.Event == n.EventID { // else a further word on an interruption that has been told of
+	if rec.Event == n.EventID { // else a further word on an interruption already announced
 		h.opts.Events.Noticed(node, rec)
 	}
 }

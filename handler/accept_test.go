@@ -177,8 +177,7 @@ func TestAcceptVerdicts(t *testing.T) {
 	}
 }
 
-// Somebody changes the Node at the same moment: what they did is kept, and so is the
-// notice.
+// Somebody changes the Node at the same time: both their change and the notice are kept.
 func TestAcceptSurvivesConflicts(t *testing.T) {
 	f := newFakeNodes(testNode())
 	h := newTestHandler(t, f, nil)
@@ -200,8 +199,8 @@ func TestAcceptSurvivesConflicts(t *testing.T) {
 	}
 }
 
-// Another replica takes the same notice at the same moment: one records it, for the
-// other it is a duplicate.
+// Another replica takes the same notice at the same time: one records it, for the other it is a
+// duplicate.
 func TestAcceptOfTwoReplicas(t *testing.T) {
 	f := newFakeNodes(testNode())
 	a, b := newTestHandler(t, f, nil), newTestHandler(t, f, nil)
@@ -235,8 +234,8 @@ func TestAcceptGivesUpOnANodeThatNeverStandsStill(t *testing.T) {
 	}
 }
 
-// However often it is announced, one interruption is one notice. A rebalance
-// recommendation and the interruption that follows it are two.
+// However often it is announced, one interruption is one notice. A rebalance recommendation and
+// the interruption that follows it are two.
 func TestNoticeIsToldOnce(t *testing.T) {
 	events := &toldEvents{}
 	h := newTestHandler(t, newFakeNodes(testNode()), func(o *setup) { o.Events = events })

@@ -14,15 +14,15 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// active collects what is known of the interruptions under way when it is scraped:
-// there is no count to be kept right, and what is over leaves no series behind.
+// active collects what is known of the interruptions under way when it is scraped: there is no
+// count to keep right, and what is over leaves no series behind.
 type active struct {
 	byPhase, byPool, deadline *prometheus.Desc
 
 	list func() []activeNode
 }
 
-// activeNode is an interrupted node, by what it is counted under.
+// activeNode is an interrupted node, by the labels it is counted under.
 type activeNode struct {
 	kind     interruption.Kind
 	phase    interruption.Phase
@@ -32,18 +32,18 @@ type activeNode struct {
 	replacement string
 }
 
-// home is where a node is. Both are empty where the Node does not say.
+// home is where a node is. Both fields are empty if the Node does not say.
 type home struct{ pool, zone string }
 
-// noReplacement is the state of a replacement that has not been asked for.
+// noReplacement is the state of a replacement that has not been requested.
 const noReplacement = "none"
 
-// maxHomes is how many pools and zones can have series of their own at the same
-// moment. It is more than a large cluster has; the nodes of any others are counted
-// together, so that whatever names pools cannot flood the monitoring.
+// maxHomes is how many pools and zones can have series of their own at the same time. It is
+// more than a large cluster has. Nodes of any others are counted together, so whatever names
+// pools cannot flood the monitoring.
 const maxHomes = 300
 
-// otherHome is the pool and the zone of what is beyond maxHomes.
+// otherHome is the pool and the zone of whatever exceeds maxHomes.
 const otherHome = "other"
 
 func newActive(list func() []activeNode) *active {
@@ -77,7 +77,7 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 	}
 	phases, nearest := map[phaseKey]int{}, map[interruption.Kind]time.Time{}
 	pools := map[poolKey]int{}
-	for _, kind := range interruption.Kinds() { // always there, so that there is a series to look at
+	for _, kind := range interruption.Kinds() { // always there, so there is a series to look at
 		pools[poolKey{kind: kind, replacement: noReplacement}] = 0
 	}
 	nodes := a.list()
@@ -112,7 +112,7 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// largestHomes are the maxHomes pools and zones with most nodes, and always that of
+// largestHomes are the maxHomes pools and zones with the most nodes, always including that of
 // the nodes that name none.
 func largestHomes(nodes []activeNode) map[home]bool {
 	count := map[home]int{}
@@ -140,7 +140,7 @@ func (h *Handler) active() []activeNode {
 	var list []activeNode
 	h.memory.change(func() {
 		for name, k := range h.memory.byNode {
-			// A kind of a newer version's record has no series.
+			// A kind from a newer version's record has no series.
 			if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
 				continue
 			}

@@ -14,8 +14,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// gauges gathers one metric: its values by the values of its labels, of which those
-// that are zero are left out, and how many series there are with those.
+// gauges gathers one metric: its values by the values of its labels, without those that are
+// zero, and how many series there are including those.
 func gauges(t *testing.T, c prometheus.Collector, name string) (values map[string]float64, series int) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -73,8 +73,8 @@ func TestActiveInterruptions(t *testing.T) {
 	}
 }
 
-// Whatever names pools and zones, there are not more than so many series, and no node
-// is missing from their sum.
+// Whatever names pools and zones, the number of series is bounded, and no node is missing from
+// their sum.
 func TestPoolsAndZonesAreBounded(t *testing.T) {
 	var nodes []activeNode
 	for i := range 5000 {

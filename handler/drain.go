@@ -12,9 +12,9 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// drain requests the replacement, moves pods as far as they may be moved now, and
-// ends the interruption when none is left or the time is over. With CordonOnly there is
-// none of that, and the record stays as it is.
+// drain requests the replacement, moves the pods that may move now, and ends the interruption
+// when none is left or time is up. With CordonOnly it does nothing, and the record stays as it
+// is.
 func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	k := v.known
 	if v.opts.CordonOnly {
@@ -36,10 +36,10 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	v.lookAgain(end)
 	view, ok := v.opts.Drainer.Look(ctx, v.node.Name, in)
 	switch {
-	case !ok: // the drainer tells when it knows the pods
+	case !ok: // the drainer wakes us when it knows the pods
 		return true, nil
 	case end.IsZero() || time.Now().Before(end):
-	case len(view.Moving) == 0: // only their volumes are attached still
+	case len(view.Moving) == 0: // only their volumes are still attached
 		return true, v.end(ctx, v.rec, interruption.Drained)
 	default:
 		return true, v.end(ctx, v.rec, interruption.DeadlineReached)
@@ -48,7 +48,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	next := v.rec
 	requestErr := v.replace(ctx, &next, view)
 	if was := v.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
-		// No pool is tried twice, whoever goes on from here.
+		// No pool is tried twice, whoever carries on from here.
 		if err := v.progress(ctx, next); err != nil {
 			return true, err
 		}
@@ -86,7 +86,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	return true, requestErr
 }
 
-// advance writes the record of a drain that has come further, and tells of it.
+// advance writes the record of a drain that has made progress, and logs it.
 func (v *visit) advance(ctx context.Context, next interruption.Record) error {
 	if err := v.progress(ctx, next); err != nil {
 		return err
@@ -97,8 +97,8 @@ func (v *visit) advance(ctx context.Context, next interruption.Record) error {
 	return nil
 }
 
-// replace asks for a replacement, or how far it is, and tells of what is new. Where
-// there is nothing to move, nothing is asked for.
+// replace requests a replacement, or asks how far it has come, and announces what is new. If
+// there is nothing to move, it requests nothing.
 func (v *visit) replace(ctx context.Context, next *interruption.Record, view drain.View) error {
 	asked := *next
 	asked.Replacement = v.known.replacementOf(*next)
@@ -128,7 +128,7 @@ func (v *visit) tellReplacement(rec interruption.Record, got interruption.Replac
 	case provisioner.StateFailed:
 		v.opts.Events.Replacement(v.node, notify.ReasonReplacementFailed, got)
 		log.Str("reason", got.Reason).Msg("replacement failed")
-	case provisioner.StateUnsupported: // logged once for all nodes of the same reason, by the provisioner
+	case provisioner.StateUnsupported: // the provisioner logs it, once for all nodes with the same reason
 		v.opts.Events.Replacement(v.node, notify.ReasonNoReplacement, got)
 	case provisioner.StateReady:
 		log.Msg("replacement ready")
@@ -140,9 +140,9 @@ func (v *visit) tellReplacement(rec interruption.Record, got interruption.Replac
 	}
 }
 
-// replacementMoved reports whether the record has to be written for its replacement's
-// sake alone. A backend may go on only when the record names what it has found; that
-// the same replacement has been launched is worth no write.
+// replacementMoved reports whether the replacement alone is reason to write the record. A
+// backend may carry on only once the record names what it has found. That the same replacement
+// has been launched is not worth a write.
 func replacementMoved(recorded, now *interruption.Replacement) bool {
 	if now == nil || recorded != nil && *recorded == *now {
 		return false
@@ -150,8 +150,8 @@ func replacementMoved(recorded, now *interruption.Replacement) bool {
 	return recorded == nil || recorded.Backend != now.Backend || recorded.Name != now.Name || now.State != provisioner.StateLaunched
 }
 
-// capacity is what a drain may wait for. A request that could not be made yet is
-// made again, so it is worth waiting for too, as long as pods can wait.
+// capacity is what a drain may wait for. A request that could not be made yet is made again, so
+// it too is worth waiting for, as long as pods can wait.
 func capacity(k *known, requestErr error) drain.Capacity {
 	switch {
 	case requestErr != nil, k.requested && provisioner.Pending(k.replacement.State):

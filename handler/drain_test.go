@@ -120,8 +120,8 @@ func TestPhasesOfAnInterruption(t *testing.T) {
 	})
 }
 
-// A backend may go on only when the record names what it has found, so that is written
-// as soon as it is known; that the same replacement has been launched is not.
+// A backend may carry on only once the record names what it has found, so that is written as
+// soon as it is known. That the same replacement has been launched is not.
 func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		got := interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
@@ -159,7 +159,7 @@ func TestResultOutlivesAFailedWrite(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.left, s.release = 0, errors.New("API server is away")
-		f.beforePatch = func() { // a second notice is merged at that moment
+		f.beforePatch = func() { // a second notice is merged just then
 			if v := accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = n.Deadline.Add(-time.Minute) })); v != interruption.Accepted {
 				t.Errorf("verdict %s", v)
 			}
@@ -230,7 +230,7 @@ func TestNothingToWaitForWithoutReplacement(t *testing.T) {
 	}
 }
 
-// A successor goes on from the record, and counts the pods that its predecessor moved.
+// A successor carries on from the record, and counts the pods that its predecessor moved.
 func TestSuccessorCountsWhatWasMovedBefore(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		rec := interruption.NewRecord(notice(interruption.SpotInterruption))
@@ -253,7 +253,7 @@ func TestSuccessorCountsWhatWasMovedBefore(t *testing.T) {
 	})
 }
 
-// A pool that came to nothing is on the Node before the drain goes on: no process
+// A pool that came to nothing is recorded on the Node before the drain goes on: no process
 // tries it again.
 func TestTriedPoolsAreRecordedAtOnce(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
@@ -278,8 +278,8 @@ func TestTriedPoolsAreRecordedAtOnce(t *testing.T) {
 	})
 }
 
-// With CordonOnly a node is marked, in its time, and nothing else is asked of anybody: the
-// drainer and the provisioner of this test would panic.
+// With CordonOnly a node is marked when its time comes, and nothing else is asked of anybody:
+// the drainer and the provisioner of this test would panic.
 func TestCordonOnly(t *testing.T) {
 	for _, kind := range interruption.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestCordonOnly(t *testing.T) {
 				if verdict, err := h.Accept(t.Context(), n); verdict != interruption.Accepted || err != nil {
 					t.Fatalf("%s, %v", verdict, err)
 				}
-				// As long as there is something to be waited for, then a moment, then past its end.
+				// While there is something to wait for, then a moment later, then past its end.
 				for _, pass := range []time.Duration{0, 51 * time.Minute, time.Hour} {
 					time.Sleep(pass)
 					synctest.Wait()
@@ -320,7 +320,7 @@ func TestCordonOnly(t *testing.T) {
 					t.Errorf("phase %s, %v, unschedulable %v, taints %v", rec.Phase, err, node.Spec.Unschedulable, node.Spec.Taints)
 				}
 
-				// It goes with its pods, as was asked for: nothing has failed.
+				// It goes with its pods, as the operator wanted: nothing has failed.
 				f.remove("node-a")
 				synctest.Wait()
 				if _, err := h.reconcile(t.Context(), "node-a"); err != nil {

@@ -38,10 +38,9 @@ func (v *visit) end(ctx context.Context, rec interruption.Record, phase interrup
 	return v.release(ctx, rec)
 }
 
-// release hands a node that is over back to what made it, and writes its last
-// record. The release comes first: done twice it is harmless, left out it is not. A node
-// whose instance comes back is kept; the provisioner is told once, for the sake of the
-// replacement.
+// release hands a node that is over back to what made it, and writes its last record. The
+// release comes first: doing it twice is harmless, leaving it out is not. A node whose instance
+// comes back is kept; the provisioner still hears of it once, to deal with the replacement.
 func (v *visit) release(ctx context.Context, rec interruption.Record) error {
 	written := v.rec.Phase == rec.Phase
 	var releaseErr error
@@ -69,8 +68,8 @@ func (v *visit) release(ctx context.Context, rec interruption.Record) error {
 	return releaseErr
 }
 
-// countPods adds to a drain's result the pods that left before this process saw the
-// node: its predecessor had evicted them.
+// countPods adds to a drain's result the pods that left before this process saw the node: its
+// predecessor had evicted them.
 func countPods(r drain.Result, rec interruption.Record) interruption.Pods {
 	earlier := max(0, total(rec)-r.Total)
 	return interruption.Pods{

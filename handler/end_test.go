@@ -14,8 +14,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// A drain ends in the moment in which another replica merges a notice into the record: what
-// came is not lost with the write that has to be made again.
+// A drain ends just as another replica merges a notice into the record: the notice is not lost
+// when the write has to be made again.
 func TestEndKeepsWhatCameMeanwhile(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, hooked("one", func(n *interruption.Notice) { n.Deadline = n.Noticed.Add(time.Hour) }))
@@ -49,7 +49,7 @@ func TestEndKeepsWhatCameMeanwhile(t *testing.T) {
 	})
 }
 
-// Whatever others have to say of a failure, the record can be read again.
+// Whatever others say about a failure, the record stays readable.
 func TestLongTextsOfOthers(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		long := strings.Repeat("no capacity, ö; ", 2000)

@@ -31,8 +31,8 @@ import (
 
 var nodesResource = schema.GroupResource{Resource: "nodes"}
 
-// fakeNodes is the Nodes API with what the handler rests on: resourceVersions,
-// conflicts and patches. The stories have the API server's own.
+// fakeNodes is the Nodes API with what the handler relies on: resourceVersions, conflicts and
+// patches. The stories have the real API server's.
 type fakeNodes struct {
 	mu      sync.Mutex
 	byName  map[string]*corev1.Node
@@ -40,7 +40,7 @@ type fakeNodes struct {
 	watcher *watch.FakeWatcher
 	patches int
 
-	beforePatch func() // lets somebody else be faster, once
+	beforePatch func() // lets somebody else get there first, once
 }
 
 var (
@@ -62,7 +62,7 @@ func (f *fakeNodes) put(n *corev1.Node) {
 	f.byName[n.Name] = n
 }
 
-// change has somebody else change the Node of the tests.
+// change plays somebody else changing the tests' Node.
 func (f *fakeNodes) change(change func(*corev1.Node)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +75,7 @@ func (f *fakeNodes) change(change func(*corev1.Node)) {
 	f.watcher.Modify(n.DeepCopy())
 }
 
-// remove has somebody delete a Node.
+// remove plays somebody deleting a Node.
 func (f *fakeNodes) remove(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -84,7 +84,7 @@ func (f *fakeNodes) remove(name string) {
 	f.watcher.Delete(n)
 }
 
-// raw reads the Node of the tests, and whether it has a record.
+// raw reads the tests' Node, and whether it has a record.
 func (f *fakeNodes) raw(t *testing.T) (*corev1.Node, bool) {
 	t.Helper()
 	n, err := f.Get(t.Context(), "node-a", metav1.GetOptions{})
@@ -221,7 +221,7 @@ func (f *fakeProvisioner) Release(_ context.Context, _ *corev1.Node, rec interru
 	return f.ReleaseFunc(rec)
 }
 
-// fakeEvents drops what it is told.
+// fakeEvents drops everything.
 type fakeEvents struct{}
 
 var (
@@ -247,7 +247,7 @@ type setup struct {
 	rules     rules
 	lifecycle lifecycle.TenderOptions
 	atOnce    turns.Concurrency
-	peers     *turns.Peers // in place of a line
+	peers     *turns.Peers // instead of a line
 }
 
 // rules are an operator's.
@@ -257,7 +257,7 @@ type rules struct {
 	pool      func() (interruption.RebalancePolicy, error) // what the NodePool says; nil: nothing
 }
 
-// of is as of Options.Rules.
+// of is as Options.Rules.
 func (r *rules) of(_ *corev1.Node, recommended bool) (interruption.Rules, error) {
 	out := interruption.Rules{Rebalance: r.rebalance, ScheduledLead: r.lead}
 	if !recommended || r.pool == nil {
@@ -268,8 +268,8 @@ func (r *rules) of(_ *corev1.Node, recommended bool) (interruption.Rules, error)
 	return out, err
 }
 
-// newTestHandler returns a handler over the fakes, whose queue the test works off in the
-// place of Run.
+// newTestHandler returns a handler over the fakes. The test works off its queue, instead of
+// Run.
 func newTestHandler(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	t.Helper()
 	h := newStandby(t, f, change)
@@ -309,7 +309,7 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	return h
 }
 
-// toldEvents writes down what it is told.
+// toldEvents writes down every Event.
 type toldEvents struct {
 	fakeEvents
 	told []string

@@ -44,8 +44,8 @@ type Provisioner interface {
 	Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error
 }
 
-// Turns says when a node that is recommended for rebalance may be replaced: its turn comes
-// when fewer than may of its pool are under way. No method but Turn makes a call.
+// Turns says when a node that is recommended for rebalance may be replaced: its turn comes when
+// fewer nodes of its pool than allowed are under way. No method but Turn makes a call.
 type Turns interface {
 	Stand(node *corev1.Node, rec interruption.Record)
 	Turn(ctx context.Context, node *corev1.Node, rec interruption.Record) (turn bool, again time.Duration, next string, err error)
@@ -61,7 +61,7 @@ type Hooks interface {
 	Wait()
 }
 
-// Events tells people of an interrupted Node. No method blocks or fails.
+// Events tells people about an interrupted Node. No method blocks or fails.
 type Events interface {
 	Noticed(node *corev1.Node, rec interruption.Record)
 	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
@@ -81,17 +81,17 @@ type Options struct {
 	Hooks       Hooks
 	Events      Events
 
-	// Node is the only Node that the process cares for, in imds mode; else empty.
+	// Node is the only Node that the process cares for, in imds mode; otherwise empty.
 	Node string
 
-	// Rules tells the operator's rules for a node.
+	// Rules returns the operator's rules for a node.
 	Rules nodes.RulesFunc
-	// RebalanceTTL is how long after a recommendation what it has set is undone on a node
-	// that was not replaced; zero is never.
+	// RebalanceTTL is how long after a recommendation its marks are undone on a node that was
+	// not replaced; zero means never.
 	RebalanceTTL time.Duration
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool
-	// CordonOnly marks nodes, in their time and turn, and does no more about them.
+	// CordonOnly marks nodes, in their time and turn, and does nothing more about them.
 	CordonOnly bool
 
 	Registerer prometheus.Registerer
@@ -125,29 +125,29 @@ func New(opts Options) *Handler {
 	return h
 }
 
-// Enqueue asks for a node to be reconciled. It never blocks. As long as nobody runs the
-// handler nothing is kept, as in a replica that does not lead: Run begins with every Node
-// that has a record.
+// Enqueue requests that a node be reconciled. It never blocks. While nobody runs the handler,
+// as in a replica that does not lead, it keeps nothing: Run begins with every Node that has a
+// record.
 func (h *Handler) Enqueue(node string) {
 	if h.running.Load() {
 		h.queue.Add(node)
 	}
 }
 
-// workers is how many nodes are reconciled at the same moment. A reconciliation is
-// some milliseconds of API calls; nothing in it waits.
+// workers is how many nodes are reconciled concurrently. A reconciliation is some milliseconds
+// of API calls; nothing in it waits.
 const workers = 16
 
-// Run reconciles every Node that carries a record until ctx ends. No more than one
-// process should run it for the same Nodes: two would do no harm, and everything
-// twice. It may be called once.
+// Run reconciles every Node that carries a record until ctx ends. Only one process should run
+// it for the same Nodes: two would do no harm, but would do everything twice. Call it at most
+// once.
 func (h *Handler) Run(ctx context.Context) error {
 	h.running.Store(true)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
-	// Not before: a replica that never leads would gather the names of all the nodes that
-	// are ever interrupted.
+	// Not earlier: a replica that never leads would collect the names of all the nodes that are
+	// ever interrupted.
 	h.opts.Index.OnChange(h.Enqueue)
 	h.fillLine()
 	for _, name := range h.opts.Index.WithRecord() {
@@ -170,9 +170,9 @@ func (h *Handler) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// The fast lane comes first: while notices are being written, a node's drain does not
-// begin, for up to yieldFor. The cordons of a burst are done a second or two earlier
-// for it, and no drain is late: its replacement takes much longer to boot.
+// The fast lane comes first: while notices are being written, a node's drain does not begin,
+// for up to yieldFor. That finishes the cordons of a burst a second or two earlier, and no
+// drain is late: its replacement takes much longer to boot.
 const (
 	yieldFor   = 3 * time.Second
 	yieldCheck = 50 * time.Millisecond
@@ -219,16 +219,15 @@ func (h *Handler) forget(name string) {
 	h.memory.drop(name)
 }
 
-// leaveLine takes a node out of the line of those that are recommended, and has the next
-// looked at.
+// leaveLine takes a node out of the line of recommended nodes, and enqueues the next.
 func (h *Handler) leaveLine(node string) {
 	if next := h.opts.Turns.Leave(node); next != "" {
 		h.Enqueue(next)
 	}
 }
 
-// fillLine has all nodes whose turn has come stand in line before the next takes its own: a
-// process that begins must not overlook those with which its predecessor has begun.
+// fillLine puts every node whose turn has come in line before the next takes its own: a new
+// process must not overlook those that its predecessor has begun with.
 func (h *Handler) fillLine() {
 	for _, name := range h.opts.Index.WithRecord() {
 		node, ok := h.opts.Index.Get(name)

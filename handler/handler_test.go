@@ -7,7 +7,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// A replica that does not lead hears of every node for weeks: it keeps nothing of it.
+// A replica that does not lead hears about every node for weeks, and keeps none of it.
 func TestNothingIsKeptWhileNobodyReconciles(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
@@ -18,8 +18,7 @@ func TestNothingIsKeptWhileNobodyReconciles(t *testing.T) {
 	})
 }
 
-// A replica that does not lead writes records for as long as it lives, and keeps nothing of
-// them.
+// A replica that does not lead writes records for as long as it lives, and keeps none of them.
 func TestStandbyKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newStandby(t, newFakeNodes(testNode()), nil)

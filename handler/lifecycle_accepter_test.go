@@ -13,7 +13,7 @@ import (
 
 func unknown(n *interruption.Notice) { n.InstanceID = "i-00000000000000bad" }
 
-// through is what settles the hooks of notices on their way to the handler.
+// through settles the hooks of notices on their way to the handler.
 func through(h *Handler, hooks *fakeHooks) lifecycle.Accepter {
 	return lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: h.opts.Index, Logger: h.opts.Logger}
 }
@@ -63,8 +63,8 @@ func TestHookOfAnUnknownInstance(t *testing.T) {
 	})
 }
 
-// The Node goes between the look for it and the patch: the hook is completed all the same,
-// and the message is not settled before.
+// The Node goes between the lookup and the patch: the hook is completed all the same, and the
+// message is not settled before that.
 func TestHookOfANodeThatGoesAtThisMoment(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, _ *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		f.beforePatch = func() { f.remove("node-a") }
@@ -113,8 +113,8 @@ func TestHookOfALaunch(t *testing.T) {
 	})
 }
 
-// What waits for Auto Scaling is in nobody's way: not in that of the notices that are
-// written, nor of the drains, which begin when there are none.
+// Waiting for Auto Scaling holds nobody up: neither the notices that are being written, nor the
+// drains, which begin when there are none.
 func TestHooksAreInNobodysWay(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		slow := make(chan struct{})
@@ -127,7 +127,7 @@ func TestHooksAreInNobodysWay(t *testing.T) {
 		defer after(0)
 		defer close(slow)
 		settle(t, h, hooks, notice(interruption.SpotInterruption))
-		after(2 * yieldCheck) // of the notice itself
+		after(2 * yieldCheck) // the notice's own
 		wantPhase(t, f, interruption.Draining)
 	})
 }

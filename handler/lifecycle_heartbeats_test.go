@@ -53,7 +53,7 @@ func TestHeartbeatsAreExactAndStopAtTheDeadline(t *testing.T) {
 	}
 }
 
-// A drain that ends early needs no more of them.
+// A drain that ends early needs no more heartbeats.
 func TestHeartbeatsStopWithTheDrain(t *testing.T) {
 	hookStory(t, heartbeats(30*time.Second, time.Hour), func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		accept(t, h, hooked("drain"))
@@ -67,8 +67,8 @@ func TestHeartbeatsStopWithTheDrain(t *testing.T) {
 	})
 }
 
-// The count is in the record: who goes on neither doubles a heartbeat nor makes up for
-// those that nobody recorded.
+// The count is in the record: a successor neither doubles a heartbeat nor makes up for those
+// that nobody recorded.
 func TestHeartbeatsAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := &script{state: provisioner.StateUnsupported, left: 3, begun: true}, newFakeNodes(testNode())
@@ -112,8 +112,8 @@ func TestHeartbeatsAfterARestart(t *testing.T) {
 	})
 }
 
-// Where the hook cannot be read its timeout is assumed; where heartbeats cannot be
-// recorded, the drain has the hook's own.
+// If the hook cannot be read, its timeout is assumed. If heartbeats cannot be recorded, the
+// drain has the hook's own timeout.
 func TestDeadlineOfAHook(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change func(*setup, *fakeHooks)

@@ -28,11 +28,11 @@ type fakeHooks struct {
 	done calls
 }
 
-// calls are those that a group has had.
+// calls counts the calls that a group has received.
 type calls struct {
 	beats     []time.Time
-	asked     int // to wait no longer
-	unknown   int // the same, of an instance that is no Node
+	asked     int // to stop waiting
+	unknown   int // the same, for an instance that is no Node
 	completed []string
 }
 
@@ -98,7 +98,7 @@ func hooked(name string, change ...func(*interruption.Notice)) interruption.Noti
 	}}, change...)...)
 }
 
-// hookStory is a drain of three pods that leave at s.left = 0, with the handler running.
+// hookStory is a drain of three pods, with the handler running; they leave at s.left = 0.
 func hookStory(t *testing.T, options func(*setup), f func(t *testing.T, s *script, nodes *fakeNodes, hooks *fakeHooks, h *Handler)) {
 	synctest.Test(t, func(t *testing.T) {
 		s, nodes := &script{state: provisioner.StateUnsupported, left: 3, begun: true}, newFakeNodes(testNode())
@@ -116,7 +116,7 @@ func hookStory(t *testing.T, options func(*setup), f func(t *testing.T, s *scrip
 	})
 }
 
-// runs has the handler reconcile until the returned function ends that, as the process does.
+// runs lets the handler reconcile, as the process does, until the returned function stops it.
 func runs(t *testing.T, h *Handler) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -124,7 +124,7 @@ func runs(t *testing.T, h *Handler) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// after lets d pass and all that follows settle.
+// after lets d pass and everything that follows settle.
 func after(d time.Duration) {
 	time.Sleep(d) // fake time
 	synctest.Wait()
@@ -167,7 +167,7 @@ func TestHookIsCompletedAfterTheDrain(t *testing.T) {
 	})
 }
 
-// Also with pods left, and in the time that the group leaves.
+// Even with pods left, and in the time that the group leaves.
 func TestHookIsCompletedAtTheDeadline(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		n := hooked("drain")
@@ -202,7 +202,7 @@ func TestEveryHookIsCompletedBesideASpotNotice(t *testing.T) {
 	})
 }
 
-// Killed between the end of the drain and the answer: the next process completes it.
+// Killed between the end of the drain and the answer: the next process completes the hook.
 func TestHookIsCompletedAfterARestart(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		f.change(func(n *corev1.Node) {
@@ -237,7 +237,7 @@ func TestHookIsCompletedWhenTheNodeGoes(t *testing.T) {
 }
 
 // The group may end the instance, and the Node go, before its answer about one of several hooks
-// has been written down, and while another is on its way.
+// has been recorded, and while another answer is on its way.
 func TestNodeGoesWhileItsHooksAreCompleted(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		s.left = 0
@@ -259,8 +259,8 @@ func TestNodeGoesWhileItsHooksAreCompleted(t *testing.T) {
 	})
 }
 
-// That heartbeats are not allowed is no reason to complete a hook any later, of a node that is
-// drained as of one that is gone.
+// Heartbeats that are not allowed are no reason to complete a hook any later, whether its node
+// is being drained or is gone.
 func TestHeartbeatThatFailsDelaysNoCompletion(t *testing.T) {
 	for what, end := range map[string]func(s *script, f *fakeNodes, h *Handler){
 		"drained": func(s *script, f *fakeNodes, h *Handler) {
@@ -302,7 +302,7 @@ func TestCompletionIsTriedAgain(t *testing.T) {
 	})
 }
 
-// The group waits until the hook's own timeout, and is asked once a minute until then.
+// The group waits until the hook's own timeout, and we ask once a minute until then.
 func TestCompletionIsNotAllowed(t *testing.T) {
 	hookStory(t, nil, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 		hooks.CompleteFunc = func() error { return lifecycle.ErrDenied }
@@ -332,7 +332,7 @@ func TestHookThatHasEndedIsCompleted(t *testing.T) {
 	})
 }
 
-// The metadata service tells of the end, and not of the hook.
+// The metadata service announces the end, but not the hook.
 func TestEndWithoutAHook(t *testing.T) {
 	for name, hooks := range map[string]lifecycle.Hooks{"imds": nil, "queue": &fakeHooks{}} {
 		t.Run(name, func(t *testing.T) {
@@ -363,7 +363,7 @@ func TestEndWithAHookALittleLater(t *testing.T) {
 	})
 }
 
-// Nobody drains for a hook that is called off; its group waits until its timeout.
+// Nobody drains for a hook that was called off; its group waits until it times out.
 func TestCalledOffHookIsLeft(t *testing.T) {
 	hookStory(t, func(o *setup) {
 		o.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }

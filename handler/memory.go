@@ -14,20 +14,19 @@ type memory struct {
 	byNode map[string]*known
 }
 
-// known is what is remembered of one Node. Only the worker that has the node's key changes
-// it; the lock is for those who read it beside that worker.
+// known is what we remember of one Node. Only the worker that has the node's key changes it;
+// the lock is for those who read it concurrently.
 type known struct {
 	rec             interruption.Record // as it was last read or written
 	resourceVersion string              // of our own last write
 	replacement     interruption.Replacement
 	requested       bool      // replacement holds an answer of the provisioner
-	unreadable      bool      // said so
+	unreadable      bool      // already reported
 	off             bool      // its drain was called off, or is about to be
-	begun           bool      // this process has seen to its drain
+	begun           bool      // this process has looked after its drain
 	first           time.Time // when its reconciliation was first due
 
-	// final is the record of a drain that has ended and been counted, until that is
-	// written.
+	// final is the record of a drain that has ended and been counted, kept until it is written.
 	final *interruption.Record
 }
 
@@ -49,15 +48,14 @@ func (m *memory) drop(name string) {
 	delete(m.byNode, name)
 }
 
-// change changes what is known, beside those who read it.
+// change changes what is known, safely for concurrent readers.
 func (m *memory) change(f func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f()
 }
 
-// replacementOf is the node's replacement as far as anybody knows; nil where none was asked
-// for.
+// replacementOf is the node's replacement as far as anybody knows; nil if none was requested.
 func (k *known) replacementOf(rec interruption.Record) *interruption.Replacement {
 	if k.requested {
 		return &k.replacement

@@ -79,7 +79,7 @@ func (m *metrics) noticed(n interruption.Notice, cordoned bool) {
 	if cordoned {
 		m.cordon.WithLabelValues(string(n.Source)).Observe(time.Since(n.Received).Seconds())
 	}
-	// Who hibernates does so at once: a lead of nothing is not a notice that came late.
+	// Hibernation begins at once: no lead is not a notice that came late.
 	if !n.Deadline.IsZero() && n.Action != interruption.ActionHibernate {
 		m.lead.WithLabelValues(string(n.Kind), string(n.Source)).Observe(max(0, n.Deadline.Sub(n.Received).Seconds()))
 	}

@@ -8,27 +8,27 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// A rebalance recommendation says that an instance is at risk. It has no deadline, and EC2
-// may never act on it, so it is followed with judgement:
+// A rebalance recommendation says that an instance is at risk. It has no deadline, and EC2 may
+// never act on it, so the operator's policy decides what to do:
 //
 //	ignore   nothing is recorded
 //	cordon   ─► Noticed ───────────────────────────────► undone after the TTL
 //	replace  ─► Waiting ─► Noticed ─► Replacing ─► ...   the drain begins when the replacement is Ready
 //	            in line    its turn        └───────────► undone after the TTL, if there is none
 //
-// A notice upgrades the record in place at any time; the rules here do not hold then.
+// A notice can upgrade the record in place at any time; the rules here then no longer apply.
 
 const (
-	// rebalanceLook is how often a recommended node is looked at if nothing happens: the
-	// policy of its pool may have changed, or its pool grown, or there may be room for its
-	// replacement by now. None of that hurries.
+	// rebalanceLook is how often we look at a recommended node if nothing happens: its pool's
+	// policy may have changed, or its pool grown, or there may be room for its replacement by
+	// now. None of that is urgent.
 	rebalanceLook = time.Minute
 
-	// policyRetry is when the policy is asked for again that could not be read.
+	// policyRetry is when to read the policy again after that failed.
 	policyRetry = 10 * time.Second
 )
 
-// rebalance takes a node on that is only recommended for rebalance.
+// rebalance moves on a node that is only recommended for rebalance.
 func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
 	if v.rec.Kind != interruption.RebalanceRecommendation {
 		return false, nil
@@ -41,7 +41,7 @@ func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
 		v.leaveLine(v.node.Name)
 		v.lookAgain(lapse)
 		return v.finish(ctx)
-	case v.due(): // it has come so near that the recommendation does not matter any more
+	case v.due(): // so near that the recommendation no longer matters
 		v.leaveLine(v.node.Name)
 		if v.rec.Phase == interruption.Waiting {
 			return true, v.begin(ctx)
@@ -83,8 +83,8 @@ func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
 	return true, v.begin(ctx)
 }
 
-// lookAround has a recommended node visited again when its recommendation lapses, when a
-// scheduled event is due, and now and then.
+// lookAround makes sure that a recommended node is visited again when its recommendation
+// lapses, when a scheduled event is due, and now and then.
 func (v *visit) lookAround() {
 	rules, _ := v.opts.Rules(v.node, false)
 	v.lookAgain(v.lapseAt())
@@ -92,11 +92,11 @@ func (v *visit) lookAround() {
 	v.lookAgainIn(rebalanceLook)
 }
 
-// dropRecommendation takes the recommendation off a node, and undoes what it had set there.
-// A scheduled event of the same instance stands, and waits for its time again.
+// dropRecommendation takes the recommendation off a node, and undoes what it had set there. A
+// scheduled event of the same instance still stands, and waits for its time again.
 func (v *visit) dropRecommendation(ctx context.Context, why string) error {
 	rest, _, stands := v.rec.Withdraw(interruption.Notice{Kind: interruption.RebalanceRecommendation})
-	if !v.known.off { // else it was said when that began
+	if !v.known.off { // else it was logged when that began
 		v.tell(v.opts.Logger.Info()).Str("reason", why).Msg("rebalance recommendation dropped")
 	}
 	v.leaveLine(v.node.Name)
@@ -107,9 +107,8 @@ func (v *visit) dropRecommendation(ctx context.Context, why string) error {
 	return v.undo(ctx, &rest)
 }
 
-// lapseAt is when what a recommendation has set on a node is undone; zero is never. It is
-// for nodes that were left as they are: their pods have moved as soon as there is a
-// replacement.
+// lapseAt is when to undo what a recommendation has set on a node; zero means never. It is for
+// nodes that were left as they are: once a node has a replacement, its pods have moved.
 func (v *visit) lapseAt() time.Time {
 	if v.opts.RebalanceTTL == 0 || v.node.DeletionTimestamp != nil || v.replaced() || v.due() {
 		return time.Time{}
@@ -123,7 +122,7 @@ func (v *visit) lapseAt() time.Time {
 	return at.Add(v.opts.RebalanceTTL)
 }
 
-// replaced reports whether there is something in the node's place.
+// replaced reports whether something has taken the node's place.
 func (v *visit) replaced() bool {
 	switch r := v.known.replacementOf(v.rec); {
 	case r == nil:

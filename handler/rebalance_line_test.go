@@ -16,7 +16,7 @@ import (
 	"spot-handler/handler/turns"
 )
 
-// fleet is a pool of nodes that are recommended, with drains that last until they are let go.
+// fleet is a pool of recommended nodes, whose drains last until the test lets them end.
 type fleet struct {
 	*fakeNodes
 	h        *Handler
@@ -66,7 +66,7 @@ func newFleet(t *testing.T, size int, change func(*setup)) *fleet {
 	return f
 }
 
-// run reconciles whatever is enqueued until nothing is.
+// run reconciles until the queue is empty.
 func (f *fleet) run(t *testing.T) {
 	t.Helper()
 	for {
@@ -90,7 +90,8 @@ func (f *fleet) recommend(t *testing.T, i int) {
 	}))
 }
 
-// state is how many nodes wait, are under way and are over; those that wait must be as they were.
+// state is how many nodes wait, are under way and are over; it fails if a waiting node is
+// marked.
 func (f *fleet) state(t *testing.T) (waiting, underWay, over int) {
 	t.Helper()
 	f.mu.Lock()
@@ -126,8 +127,8 @@ func (f *fleet) want(t *testing.T, waiting, underWay, over int) {
 	}
 }
 
-// Twelve nodes of a pool of 24 are recommended at once, and 10% may be replaced at a time:
-// two. As one is done the next begins at once, in the order of the recommendations.
+// Twelve nodes of a pool of 24 are recommended at once, and 10% may be replaced at a time: two.
+// As one is done the next begins at once, in the order of the recommendations.
 func TestRebalancesStandInLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 24, func(o *setup) { o.atOnce, _ = turns.ParseConcurrency("10%") })
@@ -149,8 +150,8 @@ func TestRebalancesStandInLine(t *testing.T) {
 	})
 }
 
-// A successor in the middle of the line goes on with those that have begun, and begins no
-// other, whichever node it happens to look at first.
+// A successor that takes over in the middle of the line carries on with those that have begun,
+// and begins no other, whichever node it happens to look at first.
 func TestSuccessorKeepsTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 6, nil)
@@ -169,8 +170,8 @@ func TestSuccessorKeepsTheLine(t *testing.T) {
 	})
 }
 
-// What leaves the line gives its place to the next: a node that is gone, one that somebody
-// has called off, and one that a notice has come for. The notice does not wait in line.
+// A node that leaves the line gives its place to the next: one that is gone, one that somebody
+// has called off, and one that has received a notice. The notice does not wait in line.
 func TestNoticeGoesOutOfLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 5, nil)
@@ -183,7 +184,7 @@ func TestNoticeGoesOutOfLine(t *testing.T) {
 		interrupt := func(i int) {
 			accept(t, f.h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.InstanceID = fleetInstance(i, "a") }))
 		}
-		interrupt(3) // waits: begins at once, beside the first
+		interrupt(3) // waits: begins at once, alongside the first
 		f.want(t, 3, 2, 0)
 		interrupt(0) // under way: its place is free
 		f.want(t, 2, 3, 0)
@@ -205,7 +206,7 @@ func TestNoticeGoesOutOfLine(t *testing.T) {
 	})
 }
 
-// A turn that could not be written is kept, and nobody else's.
+// A turn that could not be written is kept, and goes to nobody else.
 func TestTurnOutlivesAFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 2, nil)
@@ -213,7 +214,7 @@ func TestTurnOutlivesAFailedWrite(t *testing.T) {
 		f.recommend(t, 0)
 		f.recommend(t, 1)
 		synctest.Wait()
-		f.beforePatch = func() { // somebody changes the Node at that moment
+		f.beforePatch = func() { // somebody changes the Node just then
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.put(f.byName["a-00"].DeepCopy())

@@ -13,8 +13,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// atRisk is a story of one node whose pool has a policy of its own, and which EC2 leaves
-// alone unless a test says otherwise.
+// atRisk is a story of one node whose pool has a policy of its own, and which EC2 leaves alone
+// unless a test says otherwise.
 type atRisk struct {
 	*script
 	nodes   *fakeNodes
@@ -56,7 +56,7 @@ func (s *atRisk) steps(t *testing.T, n int) (again time.Duration) {
 	return again
 }
 
-// unmarked wants the node to be without anything of ours.
+// unmarked checks that the node carries nothing of ours.
 func (s *atRisk) unmarked(t *testing.T) {
 	t.Helper()
 	node, has := s.nodes.raw(t)
@@ -95,7 +95,7 @@ func TestPolicyOfThePoolGoesBeforeTheFlag(t *testing.T) {
 	}
 }
 
-// A spot notice is accepted, whatever the policy, and without asking for it.
+// A spot notice is accepted, whatever the policy, and without reading it.
 func TestPolicyIsNotAskedForNotices(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.rules.pool = func() (interruption.RebalancePolicy, error) {
@@ -109,8 +109,8 @@ func TestPolicyIsNotAskedForNotices(t *testing.T) {
 	})
 }
 
-// A policy that cannot be read costs no recommendation and no node its place: it is
-// recorded, and judged when the policy is known.
+// A policy that cannot be read costs no recommendation, and no node its place: the
+// recommendation is recorded, and judged when the policy is known.
 func TestUnknownPolicyIsJudgedLater(t *testing.T) {
 	for policy, phase := range map[interruption.RebalancePolicy]interruption.Phase{
 		interruption.RebalanceIgnore: "", interruption.RebalanceCordon: interruption.Noticed, interruption.RebalanceReplace: interruption.Noticed,
@@ -135,7 +135,7 @@ func TestUnknownPolicyIsJudgedLater(t *testing.T) {
 	}
 }
 
-// A policy that changes is followed by what has not begun.
+// When a policy changes, nodes that have not begun follow it.
 func TestPolicyThatChanges(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.policy = interruption.RebalanceCordon
@@ -149,7 +149,7 @@ func TestPolicyThatChanges(t *testing.T) {
 		s.policy = interruption.RebalanceIgnore
 		s.begun = true
 		s.steps(t, 2)
-		wantPhase(t, s.nodes, interruption.Draining) // goes on
+		wantPhase(t, s.nodes, interruption.Draining) // carries on
 	})
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.policy = interruption.RebalanceCordon
@@ -225,8 +225,8 @@ func TestNothingLapsesWithoutTTL(t *testing.T) {
 	})
 }
 
-// A node with nothing to move is drained at once and has no replacement. Where nobody ends
-// it, as with --release-node=false, it is put back too.
+// A node with nothing to move is drained at once and has no replacement. If nobody ends it, as
+// with --release-node=false, its marks are undone too.
 func TestEmptyNodeLapses(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.h.opts.ReleaseNode, s.left = false, 0
@@ -263,8 +263,8 @@ func TestLapseLeavesWhatAnAdminHadSet(t *testing.T) {
 	})
 }
 
-// A scheduled event of the same instance outlives the recommendation, and does not hurry
-// it before its time.
+// A scheduled event of the same instance outlives the recommendation, which does not bring it
+// forward.
 func TestScheduledEventBesideARecommendation(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.rules.lead = 30 * time.Minute

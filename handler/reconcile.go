@@ -18,13 +18,13 @@ import (
 	"spot-handler/handler/notify"
 )
 
-// errChanged: others have changed the Node since it was read. The change comes back, and the
-// node is visited again.
+// errChanged: others have changed the Node since it was read. Their change arrives by the
+// watch, and the node is visited again.
 var errChanged = errors.New("node changed meanwhile")
 
-// course is what a visit does, step by step: each takes the interruption on, or leaves it to
-// the next; done ends the visit. Every step may be done again: each is decided from the
-// Node, its pods and the replacement as they are.
+// course is what a visit does, step by step: each step moves the interruption on, or leaves it
+// to the next; done ends the visit. Every step can be repeated: each decides from the Node, its
+// pods and the replacement as they are.
 var course = []func(v *visit, ctx context.Context) (done bool, err error){
 	(*visit).recordRemoved,
 	(*visit).callOff,
@@ -38,8 +38,8 @@ var course = []func(v *visit, ctx context.Context) (done bool, err error){
 	(*visit).drain,
 }
 
-// reconcile takes a node one step on, and says when to look again if nothing happens
-// before; zero is never.
+// reconcile moves a node one step on, and says when to look again if nothing happens before
+// then; zero means never.
 func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, error) {
 	v, err := h.visit(ctx, name)
 	if v == nil || err != nil {
@@ -55,8 +55,7 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 	return until(v.again), nil
 }
 
-// visit reads what stands on a Node. It is nil where there is nothing to reconcile, or not
-// yet.
+// visit reads what the Node carries. It is nil if there is nothing to reconcile, or not yet.
 func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 	k := h.memory.of(name)
 	node, ok := h.opts.Index.Get(name)
@@ -82,7 +81,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		return nil, nil
 	}
 	h.memory.change(func() {
-		if k.rec.Ended != nil && rec.Ended == nil { // the next interruption: the last one's replacement is none of it
+		if k.rec.Ended != nil && rec.Ended == nil { // the next interruption: the last one's replacement does not belong to it
 			*k = known{resourceVersion: k.resourceVersion, off: k.off}
 			h.opts.Hooks.Forget(name)
 		}
@@ -111,18 +110,18 @@ func (v *visit) shutDown(ctx context.Context) (done bool, err error) {
 	default:
 		v.tell(v.opts.Logger.Warn()).Msg("node is ready though its instance was said to be terminated, out of service no more")
 	}
-	return true, nil // the change of the Node comes back
+	return true, nil // the watch brings the Node's change back
 }
 
-// tendHooks brings the lifecycle hooks in the record on. As long as it is not known how long
-// the group waits, no drain can be planned.
+// tendHooks moves the lifecycle hooks in the record on. Until it is known how long the group
+// waits, no drain can be planned.
 func (v *visit) tendHooks(ctx context.Context) (done bool, err error) {
 	ready, again, err := v.opts.Hooks.Tend(ctx, v.node.Name, v.rec, func(rec interruption.Record) error { return v.progress(ctx, rec) })
 	v.lookAgain(again)
 	return !ready, err
 }
 
-// finish hands a node back whose drain is over.
+// finish hands back a node whose drain is over.
 func (v *visit) finish(ctx context.Context) (done bool, err error) {
 	switch {
 	case v.rec.Phase == interruption.Released:
@@ -135,7 +134,7 @@ func (v *visit) finish(ctx context.Context) (done bool, err error) {
 	return true, nil
 }
 
-// wait leaves a node alone until its time has come, and marks it then.
+// wait leaves a node alone until its time has come, and then marks it.
 func (v *visit) wait(ctx context.Context) (done bool, err error) {
 	if v.rec.Phase != interruption.Waiting {
 		return false, nil
@@ -155,8 +154,8 @@ func (v *visit) begin(ctx context.Context) error {
 	return v.mark(ctx, rec)
 }
 
-// nodeGone closes the interruption of a Node that does not exist any more. One that was
-// waiting, or was only cordoned, has missed nothing.
+// nodeGone closes the interruption of a Node that no longer exists. One that was waiting, or
+// was only cordoned, has missed nothing.
 func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	if k.begun && !k.rec.Phase.Over() {
 		result := h.opts.Drainer.Finish(name)
@@ -168,15 +167,15 @@ func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	h.forget(name)
 }
 
-// lastKnown is what can still be told of a Node that does not exist any more.
+// lastKnown is what we can still say about a Node that no longer exists.
 func lastKnown(name string, rec interruption.Record) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID(name), Annotations: map[string]string{interruption.Annotation: rec.String()},
 	}}
 }
 
-// older reports whether resource version a is older than b. Since Kubernetes 1.35
-// the API promises that they can be compared; one that cannot be is taken as new.
+// older reports whether resource version a is older than b. Since Kubernetes 1.35 the API
+// promises that they can be compared; if one cannot be, a counts as new.
 // https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/5504-comparable-resource-version
 func older(a, b string) bool {
 	if b == "" {

@@ -14,8 +14,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// A node that is interrupted once more, in the life of one process, is drained once more,
-// and for a replacement of its own.
+// A node that is interrupted again, during the life of one process, is drained again, and with
+// a replacement of its own.
 func TestNextInterruptionIsDrained(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		var asked []*interruption.Replacement
@@ -44,7 +44,7 @@ func TestNextInterruptionIsDrained(t *testing.T) {
 	})
 }
 
-// The Node goes in the moment in which its drain has ended: that is one end, a good one.
+// The Node goes just as its drain has ended: that is one end, a good one.
 func TestNodeGoneAtItsEndIsCountedOnce(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
@@ -67,7 +67,7 @@ func TestNodeGoneAtItsEndIsCountedOnce(t *testing.T) {
 	})
 }
 
-// An annotation that somebody has broken is not acted on: what was begun is not gone on with.
+// An annotation that somebody has broken is not acted on: what was begun stops.
 func TestUnreadableRecordStopsTheDrain(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		forgotten := 0
@@ -120,8 +120,8 @@ func TestRecordThatIsNotActedOn(t *testing.T) {
 	}
 }
 
-// A node that goes before its drain has ended is an outcome too, told with what is known
-// of it.
+// A node that goes before its drain has ended is an outcome too, and is reported with what is
+// known of it.
 func TestNodeGoneIsTold(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		events := &toldEvents{}

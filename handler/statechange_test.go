@@ -48,8 +48,8 @@ func TestStoppingIsAnEmergencyDrain(t *testing.T) {
 	}
 }
 
-// The usual end: drained and released long since. Nothing is done twice, and what is left
-// on the node is let go.
+// The usual end: drained and released long ago. Nothing is done twice. Once the instance is terminated, the
+// out-of-service taint frees what is left on the node.
 func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		told := &counting{}
@@ -100,7 +100,7 @@ func (c *counting) Ended(*corev1.Node, string, interruption.Pods, time.Duration,
 	c.n++
 }
 
-// What the out-of-service taint rests on: see marks.IsShutDown.
+// What the out-of-service taint depends on: see marks.IsShutDown.
 func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 	out := func(f *fakeNodes) bool {
 		node, _ := f.raw(t)
@@ -228,7 +228,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 	}
 }
 
-// A stop whose instance is terminated after all is not waited for.
+// A stopped instance that is terminated after all is not waited for.
 func TestStoppedInstanceIsTerminatedInTheEnd(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, state(interruption.ActionStopping))

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// sweepEvery is how often surged pods are looked for that nobody drains. They are
-	// put back by who calls a drain off; this is for what no process has seen.
+	// sweepEvery is how often we look for surged pods that nobody drains. Whoever calls a drain
+	// off puts them back; this is for those that no process has seen.
 	sweepEvery = 10 * time.Minute
-	// sweepRetry is when that is tried again after an error.
+	// sweepRetry is when to try again after an error.
 	sweepRetry = 10 * time.Second
-	// sweepAfter is how long after the end of a drain its node must still be there for
-	// its surged pods to be put back: EC2 was to end it.
+	// sweepAfter is how long after the end of a drain its node must still be there before we
+	// put its surged pods back: EC2 was supposed to end it.
 	sweepAfter = 10 * time.Minute
 )
 
-// sweep puts surged pods back whose nodes nobody drains.
+// sweep puts back surged pods whose nodes nobody drains.
 func (h *Handler) sweep(ctx context.Context) error {
 	for {
 		wait := sweepEvery

@@ -2,7 +2,7 @@ package handler
 
 import "time"
 
-// earlier is the earlier of two times, of which zero is never.
+// earlier is the earlier of two times, where zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b
@@ -10,7 +10,7 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// until is the time to t, at least a moment, as zero says never.
+// until is the time to t, but at least a millisecond: zero means never.
 func until(t time.Time) time.Duration {
 	if t.IsZero() {
 		return 0

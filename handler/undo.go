@@ -21,8 +21,8 @@ func (v *visit) callOff(ctx context.Context) (done bool, err error) {
 	return true, v.undo(ctx, nil)
 }
 
-// comeBack undoes what an instance was drained for that runs again. A scheduled event whose
-// time has not come yet stands.
+// comeBack undoes the interruption of an instance that runs again. A scheduled event whose time
+// has not come yet still stands.
 func (v *visit) comeBack(ctx context.Context) (done bool, err error) {
 	if !returned(v.node, v.rec) {
 		return false, nil
@@ -43,8 +43,8 @@ func (v *visit) standDown(ctx context.Context) (done bool, err error) {
 	return true, v.undo(ctx, &v.rec)
 }
 
-// recordRemoved stops the drain of a Node from which somebody has taken the record. What
-// had been set on the Node stays: who takes the record away takes the Node over.
+// recordRemoved stops the drain of a Node that somebody has taken the record off. What we had
+// set on the Node stays: whoever takes the record away takes the Node over.
 func (v *visit) recordRemoved(ctx context.Context) (done bool, err error) {
 	if !v.removed {
 		return false, nil
@@ -56,10 +56,10 @@ func (v *visit) recordRemoved(ctx context.Context) (done bool, err error) {
 	return true, v.undo(ctx, nil)
 }
 
-// undo ends an interruption as if it had not been: nothing more is evicted, surged pods go
-// back to their ReplicaSets, then what was set on the Node goes, and the record with it. Of
-// the record rest stands, and waits for its time; nil where nothing does. The Node is written
-// last, so a process that is killed in between is followed by one that goes on.
+// undo ends an interruption as if it had never been: evictions stop, surged pods go back to
+// their ReplicaSets, then everything that we set on the Node goes, and the record with it. If
+// rest is not nil it takes the record's place, and waits for its time. The Node is written
+// last, so if the process is killed in between, its successor carries on.
 func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 	v.known.off = true
 	result, done, err := v.opts.Drainer.CallOff(ctx, v.node.Name)
@@ -67,7 +67,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 		return fmt.Errorf("call off drain: %w", err)
 	}
 	if !done {
-		v.lookAgainIn(time.Second) // the drainer tells earlier
+		v.lookAgainIn(time.Second) // the drainer wakes us earlier
 		return nil
 	}
 	was, before := v.rec, v.node
@@ -91,7 +91,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 	}
 	v.tellUndone(before, was, rest, result)
 	v.forget(v.node.Name)
-	if !v.removed { // else the record would be seen once more, and its end counted again
+	if !v.removed { // else the record would be seen again, and its end counted twice
 		left := known{resourceVersion: v.node.ResourceVersion}
 		if rest != nil {
 			left.rec, left.first = *rest, v.known.first
@@ -99,10 +99,10 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 		now := v.memory.of(v.node.Name)
 		v.memory.change(func() { *now = left })
 	}
-	return nil // the change of the Node comes back, and the rest is forgotten
+	return nil // the watch brings the Node's change back, and then the rest is forgotten
 }
 
-// tellUndone says why a node is as it was, and what stands.
+// tellUndone says why a node is as it was before, and what still stands.
 func (v *visit) tellUndone(node *corev1.Node, was interruption.Record, rest *interruption.Record, result drain.Result) {
 	stands := was
 	if rest != nil {
@@ -129,13 +129,13 @@ func (v *visit) tellUndone(node *corev1.Node, was interruption.Record, rest *int
 	}
 }
 
-// waitsUnmarked reports whether the record is all that there is: the node is not cordoned.
+// waitsUnmarked reports whether there is nothing but the record: the node is not cordoned.
 func waitsUnmarked(rec interruption.Record) bool {
 	return rec.Phase == interruption.Waiting && len(rec.Ours) == 0
 }
 
-// returned reports whether the instance runs again after what it was drained for. Ready is
-// asked for too: until then pods would come and wait.
+// returned reports whether the instance runs again after what it was drained for. The Node must
+// be Ready too: until then pods would come and wait.
 func returned(node *corev1.Node, rec interruption.Record) bool {
 	since, ready := nodes.ReadySince(node)
 	return ready && rec.Phase != interruption.Waiting && rec.Phase != interruption.Released &&

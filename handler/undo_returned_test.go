@@ -68,15 +68,15 @@ func TestRebootLeavesTheNextEvent(t *testing.T) {
 		if rec := wantPhase(t, f, interruption.Waiting); rec.Event != "next" || again != time.Until(next.Deadline.Add(-lead)) {
 			t.Fatalf("record %s, looks again in %s", rec, again)
 		}
-		if v := accept(t, h, first); v != interruption.Duplicate { // the metadata service tells of it still
+		if v := accept(t, h, first); v != interruption.Duplicate { // the metadata service still announces it
 			t.Errorf("verdict %s", v)
 		}
 		wantPhase(t, f, interruption.Waiting)
 	})
 }
 
-// sleepsFor plays a kubelet that is not heard of for d, and then Ready again with the boot id
-// that it had.
+// sleepsFor plays a kubelet that falls silent for d, and is then Ready again with the same boot
+// id.
 func sleepsFor(t *testing.T, f *fakeNodes, h *Handler, d time.Duration) {
 	t.Helper()
 	f.ready(corev1.ConditionUnknown)
@@ -88,8 +88,8 @@ func sleepsFor(t *testing.T, f *fakeNodes, h *Handler, d time.Duration) {
 	steps(t, f, h)
 }
 
-// A hibernated instance wakes up with its boot id: that its Node is Ready again, later than
-// any hiccup of the network would let it, says that it is back.
+// A hibernated instance wakes up with the same boot id. The sign that it is back is that its
+// Node is Ready again, later than any hiccup of the network would explain.
 func TestHibernatedNodeIsKeptAndUndone(t *testing.T) {
 	for name, said := range map[string][]interruption.Notice{
 		"a spot notice":      {{Kind: interruption.SpotInterruption, Action: interruption.ActionHibernate}},
@@ -112,7 +112,7 @@ func TestHibernatedNodeIsKeptAndUndone(t *testing.T) {
 				wantMarks(t, f, true)
 				sleepsFor(t, f, h, 8*time.Hour)
 				wantNoRecord(t, f)
-				late := said[0] // the message comes once more, and is about what is over
+				late := said[0] // the message comes again, about what is over
 				late.EventID, late.Source, late.InstanceID = "event-0", interruption.Queue, instance
 				late.Noticed, late.Received, late.Deadline = time.Now().Add(-8*time.Hour), time.Now(), time.Now()
 				if v := accept(t, h, late); v != interruption.Stale {
@@ -138,7 +138,7 @@ func TestStopIsNoSleep(t *testing.T) {
 }
 
 // The instance is back, and is interrupted again before its Node is Ready: that is another
-// interruption, and not undone with the last one.
+// interruption, and is not undone with the last one.
 func TestNoticeOfTheNextRun(t *testing.T) {
 	for name, later := range map[string]bool{"alone": false, "with an event that waits": true} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// called lets the drain of a story be called off, as soon as done says so.
+// called lets a story's drain be called off, as soon as done says so.
 func called(h *Handler, done func() (bool, error)) {
 	h.opts.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) {
 		ok, err := done()
@@ -67,7 +67,7 @@ func TestCallOffUndoesWhatWeSet(t *testing.T) {
 }
 
 // A queue delivers twice, the metadata service shows it as long as the node runs, and both
-// sources tell of the same: what was called off stays so. What is new does not.
+// sources announce the same thing: what was called off stays called off. What is new does not.
 func TestCalledOffDoesNotBeginAgain(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		called(h, func() (bool, error) { return true, nil })
@@ -89,7 +89,7 @@ func TestCalledOffDoesNotBeginAgain(t *testing.T) {
 				t.Errorf("%s %s from %s is %s, want a duplicate", n.Kind, n.EventID, n.Source, v)
 			}
 		}
-		// One that was announced before, and had a weaker claim, stands on its own now.
+		// One that was announced before, and was weaker, now stands on its own.
 		retired := notice(interruption.ScheduledEvent)
 		retired.EventID, retired.Action, retired.Noticed = "event-retired", interruption.ActionRetirement, first.Noticed.Add(-time.Hour)
 		retired.Deadline = first.Deadline.Add(72 * time.Hour)
@@ -105,7 +105,7 @@ func TestCalledOffDoesNotBeginAgain(t *testing.T) {
 	})
 }
 
-// What an admin had set before is no business of ours.
+// What an admin had set before is none of our business.
 func TestCallOffLeavesWhatWasThereBefore(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		f.change(func(n *corev1.Node) {
@@ -125,7 +125,7 @@ func TestCallOffLeavesWhatWasThereBefore(t *testing.T) {
 	})
 }
 
-// Who takes the record away takes the node over: the drain stops, the cordon stays.
+// Whoever takes the record away takes the node over: the drain stops, the cordon stays.
 func TestRecordRemovedStopsTheDrain(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
@@ -146,8 +146,8 @@ func TestRecordRemovedStopsTheDrain(t *testing.T) {
 	})
 }
 
-// A notice that comes while the drain of a removed record is being stopped begins anew: in
-// the one that was stopped nothing more is begun.
+// A notice that comes while the drain of a removed record is being stopped begins a new drain;
+// the stopped one begins nothing more.
 func TestNoticeWhileARemovedRecordIsStopped(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		forgotten := 0
@@ -172,7 +172,7 @@ func TestNoticeWhileARemovedRecordIsStopped(t *testing.T) {
 	})
 }
 
-// A cancel that is left from an earlier interruption does not call off a new one.
+// A cancel annotation left over from an earlier interruption does not call off a new one.
 func TestNoticeRemovesAnOldCancel(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		f.change(func(n *corev1.Node) { n.Annotations = map[string]string{interruption.CancelAnnotation: "true"} })
@@ -186,7 +186,7 @@ func TestNoticeRemovesAnOldCancel(t *testing.T) {
 	})
 }
 
-// The watch is late: the record that has just been removed is seen once more.
+// The watch is late: the record that has just been removed is seen again.
 func TestCallOffIsCountedOnce(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
@@ -200,7 +200,7 @@ func TestCallOffIsCountedOnce(t *testing.T) {
 			if _, err := h.reconcile(t.Context(), "node-a"); err != nil {
 				t.Fatal(err)
 			}
-			called(h, func() (bool, error) { return false, nil }) // a new watch of pods is not synced yet
+			called(h, func() (bool, error) { return false, nil }) // a new watch of pods has not synced yet
 		}
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)

@@ -15,7 +15,7 @@ import (
 	"spot-handler/handler/marks"
 )
 
-// visit is one reconciliation of an interrupted Node: what stands on it, what this process
+// visit is one reconciliation of an interrupted Node: what the Node carries, what this process
 // remembers of it, and when to look again.
 type visit struct {
 	*Handler
@@ -28,8 +28,7 @@ type visit struct {
 	again time.Time // zero: when something happens
 }
 
-// lookAgain has the node visited again at that time, if nothing happens before; zero is
-// never.
+// lookAgain schedules another visit at that time, if nothing happens before; zero means never.
 func (v *visit) lookAgain(at time.Time) { v.again = earlier(v.again, at) }
 
 func (v *visit) lookAgainIn(d time.Duration) {
@@ -38,21 +37,21 @@ func (v *visit) lookAgainIn(d time.Duration) {
 	}
 }
 
-// rules are the operator's for this node. An error is transient, and about the rebalance
-// policy alone.
+// rules are the operator's for this node. An error is transient, and concerns only the
+// rebalance policy.
 func (v *visit) rules() (interruption.Rules, error) {
 	return v.opts.Rules(v.node, v.rec.Kind == interruption.RebalanceRecommendation)
 }
 
-// due reports whether a scheduled event's drain has to begin, or to have begun.
+// due reports whether a scheduled event's drain has to begin, or should have begun.
 func (v *visit) due() bool {
 	rules, _ := v.opts.Rules(v.node, false)
 	return rules.Due(v.rec, time.Now())
 }
 
-// write changes the Node and remembers what was written. A Node that is gone needs no
-// change. Where others have changed it meanwhile, the error is errChanged, or with a patch
-// that rests on the record, the API server's own.
+// write changes the Node and remembers what was written. A Node that is gone needs no change.
+// If others have changed it meanwhile, the error is errChanged or, for a patch that depends on
+// the record alone, the API server's own.
 func (v *visit) write(ctx context.Context, patch marks.Patch) error {
 	patched, err := v.opts.Nodes.Patch(ctx, v.node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
 	switch {
@@ -83,7 +82,7 @@ func (v *visit) progress(ctx context.Context, rec interruption.Record) error {
 	return nil
 }
 
-// mark cordons a node whose wait is over, and writes that its interruption has begun.
+// mark cordons a node whose wait is over, and records that its interruption has begun.
 func (v *visit) mark(ctx context.Context, rec interruption.Record) error {
 	rec.Phase = interruption.Noticed
 	patch, err := marks.Set(v.node, rec)
@@ -98,7 +97,7 @@ func (v *visit) mark(ctx context.Context, rec interruption.Record) error {
 	return nil
 }
 
-// tell adds the fields that every line of an interruption's story has.
+// tell adds the fields that every line of an interruption's story carries.
 func (v *visit) tell(e *zerolog.Event) *zerolog.Event { return v.tellOf(e, v.rec) }
 
 func (v *visit) tellOf(e *zerolog.Event, rec interruption.Record) *zerolog.Event {

@@ -30,7 +30,7 @@ func byKey(key string) types.Filter {
 	return types.Filter{Name: aws.String("key"), Values: []string{key}}
 }
 
-// tags are the instances with the tags' values.
+// tags maps instances to the values of their tags.
 func (s *service) tags(t *testing.T, filters []types.Filter) map[string]string {
 	t.Helper()
 	out, err := s.ec2.DescribeTags(t.Context(), &ec2.DescribeTagsInput{Filters: filters})

@@ -21,8 +21,8 @@ import (
 	"spot-handler/handler/provisioner/asg"
 )
 
-// contract is what AWS documents of Auto Scaling and EC2, or is known to answer, and the daemon or its tests rest on. It is
-// written against the real SDK alone, so that the emulator is held to the same text as one that others wrote.
+// contract is what AWS documents about Auto Scaling and EC2, or is known to answer, and what the daemon or its
+// tests rely on. It uses only the real SDK, so it holds this emulator and one that others wrote to the same text.
 var contract = []struct {
 	name  string
 	check func(*testing.T, *service)
@@ -51,7 +51,7 @@ var contract = []struct {
 	{"the daemon's own client tells errors as the SDK does", checkOwnClientErrors},
 }
 
-// service is a pair of services under test.
+// service is the pair of services under test.
 type service struct {
 	endpoint string
 	groups   *autoscaling.Client
@@ -63,10 +63,10 @@ type service struct {
 	alone func(t *testing.T) (id string)
 	// suspend stops the group's process Launch.
 	suspend func(t *testing.T, name string)
-	// state is EC2's of an instance.
+	// state is an instance's state in EC2.
 	state func(t *testing.T, id string) string
 
-	// except names the cases that are not asserted of this service, with the reason.
+	// except names the cases that are not asserted for this service, with the reason.
 	except map[string]string
 }
 
@@ -363,7 +363,7 @@ func checkTerminateUnknown(t *testing.T, s *service) {
 	}
 }
 
-// own is the client that the daemon has for EC2.
+// own is the client that the daemon uses for EC2.
 func (s *service) own(t *testing.T) *asg.EC2 {
 	t.Helper()
 	conf := aws.Config{Region: region, Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}

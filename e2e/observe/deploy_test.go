@@ -21,7 +21,7 @@ var (
 	readmeFile    = filepath.Join("..", "..", "README.md")
 )
 
-// Prometheus's own tool takes the rules, and every case of theirs comes out as it says.
+// Prometheus's own tool accepts the rules, and every case of theirs comes out as stated.
 func TestAlertCases(t *testing.T) {
 	tools := ForTest(t)
 	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", casesFile}} {
@@ -61,8 +61,8 @@ func TestEveryAlertHasCases(t *testing.T) {
 	}
 }
 
-// Every alert says how urgent it is, what has happened, and where it is told what to
-// do; and nothing else is told there.
+// Every alert says how urgent it is, what has happened, and where to read what to do; and
+// the runbook covers nothing else.
 func TestRunbook(t *testing.T) {
 	var alerts []string
 	for _, r := range rules(t) {
@@ -115,14 +115,14 @@ func TestRunbookQuotesTheLog(t *testing.T) {
 		t.Errorf("found %q only", quoted)
 	}
 	for _, q := range quoted {
-		if !strings.Contains(code, `"`+q[1]) { // given to Msg, or in a table of messages
+		if !strings.Contains(code, `"`+q[1]) { // passed to Msg, or in a table of messages
 			t.Errorf("nothing logs %q", q[1])
 		}
 	}
 }
 
-// What alerts and dashboard ask for are metrics that the README explains, which another
-// test compares with the program. The optional rules ask kube-state-metrics.
+// Alerts and dashboard query metrics that the README explains; another test compares
+// those with the program. The optional rules query kube-state-metrics.
 func TestMetricsOfQueries(t *testing.T) {
 	queries := map[string]string{}
 	for _, r := range rules(t) {
@@ -157,7 +157,7 @@ func TestMetricsOfQueries(t *testing.T) {
 	}
 }
 
-// The dashboard works in anybody's Grafana: no data source of ours is named, every panel
+// The dashboard works in anybody's Grafana: it names no data source of ours, every panel
 // says what it shows, and none covers another.
 func TestDashboard(t *testing.T) {
 	d := dashboard(t)

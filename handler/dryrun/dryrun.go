@@ -29,10 +29,10 @@ type Chooser interface {
 // Options configure an Accepter.
 type Options struct {
 	Index *nodes.Index
-	// Rules, ReleaseNode and CordonOnly are as of the handler.
+	// Rules, ReleaseNode and CordonOnly are as the handler's.
 	Rules                   nodes.RulesFunc
 	ReleaseNode, CordonOnly bool
-	// HookTimeout is how long a group is taken to wait at a lifecycle hook.
+	// HookTimeout is how long we assume that a group waits at a lifecycle hook.
 	HookTimeout time.Duration
 
 	// Survey reads once what a node's drain would be planned from.
@@ -43,16 +43,16 @@ type Options struct {
 }
 
 // Accepter accepts notices as the handler does, but only logs what the handler would do: the
-// record, when its drain would begin, the replacement, the decision about every pod, and
-// what would follow. It is safe for concurrent use.
+// record, when its drain would begin, the replacement, the decision about every pod, and what
+// would follow. It is safe for concurrent use.
 type Accepter struct {
 	opts Options
 
 	mu   sync.Mutex
-	seen map[string]interruption.Record // by node: nothing on the Node remembers
+	seen map[string]interruption.Record // by node: the Node itself carries nothing
 }
 
-// maxSeen is how many nodes are remembered before those are forgotten that have gone.
+// maxSeen is how many nodes we remember before we forget those that have gone.
 const maxSeen = 1000
 
 // New returns an Accepter.
@@ -60,8 +60,8 @@ func New(opts Options) *Accepter {
 	return &Accepter{opts: opts, seen: map[string]interruption.Record{}}
 }
 
-// Accept logs what would be done on the notice. A notice that says nothing new since
-// the last one of the same node is a duplicate, as it would be with a record.
+// Accept logs what the handler would do about the notice. A notice that says nothing new since
+// the last one for the same node is a duplicate, as it would be with a record.
 func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	node, ok := a.opts.Index.Find(n)
 	if n.Hook != nil && (n.Hook.Launching || !ok) {
@@ -88,7 +88,7 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 	return j.Verdict, nil
 }
 
-// judge judges a notice as if those before it had been recorded.
+// judge judges a notice as if the earlier ones had been recorded.
 func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.Judgement {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -116,7 +116,7 @@ func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.
 // explain tells the story of a node in the order in which it would happen.
 func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruption.Notice, rec interruption.Record) error {
 	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
-	if rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil { // a run would ask for it
+	if rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil { // a real run would ask for it
 		in.Deadline = rec.Received.Add(a.opts.HookTimeout)
 	}
 	situation, err := a.opts.Survey(ctx, node.Name, in)

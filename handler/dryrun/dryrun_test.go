@@ -43,7 +43,7 @@ func (fakeNodes) List(context.Context, metav1.ListOptions) (*corev1.NodeList, er
 
 func (fakeNodes) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	if o.SendInitialEvents != nil {
-		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "", nil) // as an old server: list instead
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "", nil) // like an old server: list instead
 	}
 	return watch.NewFake(), nil
 }
@@ -116,7 +116,7 @@ const (
 	tellsKeep, tellsRelease             = "would keep node", "would release node"
 )
 
-// Every kind has its story, in the order of what would happen.
+// Every kind has its story, in the order in which it would happen.
 func TestDryRunOfEachKind(t *testing.T) {
 	soon, later := time.Now().Add(2*time.Minute), time.Now().Add(48*time.Hour)
 	hook := &interruption.Hook{Group: "workers", Name: "drain", Token: "t"}
@@ -151,7 +151,7 @@ func TestDryRunOfEachKind(t *testing.T) {
 		"terminated": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionTerminated, Deadline: time.Now()}, nil,
 			[]string{tellsRecord, tellsCordon, "would mark node out of service", tellsRequest, tellsPod, tellsRelease}},
 		"stale": {interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: "i-a", Deadline: time.Now().Add(-time.Hour)}, nil,
-			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsRelease}}, // the Node of the test is not Ready
+			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsRelease}}, // the tests' Node is not Ready
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDry(t, tt.change)
@@ -200,7 +200,7 @@ func TestDryRunOfWithdrawal(t *testing.T) {
 	}
 }
 
-// Hooks without a drain: of an instance that is no Node, and of one that starts.
+// Hooks without a drain: for an instance that is no Node, and for one that starts.
 func TestDryRunOfHooksAlone(t *testing.T) {
 	d := newDry(t, nil)
 	for name, n := range map[string]interruption.Notice{
@@ -221,7 +221,7 @@ func TestDryRunOfHooksAlone(t *testing.T) {
 	}
 }
 
-// Nodes come and go while a dry run goes on: those that have gone are not remembered.
+// Nodes come and go during a dry run: those that have gone are forgotten.
 func TestDryRunForgetsNodesThatHaveGone(t *testing.T) {
 	d := newDry(t, nil)
 	for i := range maxSeen {

@@ -12,7 +12,7 @@ func (a *Accepter) tell(node *corev1.Node, rec interruption.Record) *zerolog.Eve
 	return a.opts.Logger.Info().Str("node", node.Name).EmbedObject(rec)
 }
 
-// nothing logs that a notice would change nothing. One that is heard again is no news.
+// nothing logs that a notice would change nothing. A notice that is repeated is no news.
 func (a *Accepter) nothing(node *corev1.Node, n interruption.Notice, j interruption.Judgement) {
 	e := a.opts.Logger.Info()
 	if j.Verdict == interruption.Duplicate {
@@ -30,8 +30,8 @@ func (a *Accepter) withdrawn(node *corev1.Node, n interruption.Notice, rec inter
 	}
 }
 
-// hookAlone is about a lifecycle hook for which there is nothing to drain: of an instance
-// that is no Node, or of one that starts, which is no interruption.
+// hookAlone handles a lifecycle hook for which there is nothing to drain: of an instance that
+// is no Node, or of one that starts, which is no interruption.
 func (a *Accepter) hookAlone(n interruption.Notice, known bool) (interruption.Verdict, error) {
 	verdict, reason := interruption.Completed, "no Node of this cluster is the instance"
 	if n.Hook.Launching {

@@ -2,40 +2,40 @@ package interruption
 
 import "time"
 
-// staleAfter is how long after its deadline a notice is still believed when its
-// node is alive and Ready. EC2 acts within seconds of the time that it gives, so a
-// node that is well minutes later is another life of it, or the message is late:
-// EventBridge delivers for up to 24 hours.
+// staleAfter is how long after its deadline we still believe a notice when its node is alive
+// and Ready. EC2 acts within seconds of the time that it gives. So if a node is well minutes
+// later, either the notice was about an earlier life of it or the message is late: EventBridge
+// delivers for up to 24 hours.
 const staleAfter = 3 * time.Minute
 
-// Node is what a Node says of itself, as far as it bears on what a notice means.
+// Node is what a Node says about itself, as far as that affects what a notice means.
 type Node struct {
 	Instance string // the EC2 instance that it is
 	Boot     string // the boot id
 
 	Ready      bool
-	ReadySince time.Time // zero where that is not known, or it is not Ready
+	ReadySince time.Time // zero if that is not known, or the Node is not Ready
 
 	Deleting    bool // somebody has deleted the Node
 	ScalingDown bool // Cluster Autoscaler is about to end the instance
 }
 
-// Case is all that a judgement rests on.
+// Case is everything that a judgement rests on.
 type Case struct {
 	Node   Node
 	Rules  Rules
 	Notice Notice
 	Now    time.Time
 
-	// Record is what stands on the Node. Recorded is false where nothing does, or nothing
-	// that can be read.
+	// Record is the Node's record. Recorded is false if there is none, or none that can be
+	// read.
 	Record   Record
 	Recorded bool
-	// Past is what does not begin a second time.
+	// Past holds what must not begin a second time.
 	Past Past
 }
 
-// Recommended reports whether what is done on a rebalance recommendation bears on the case.
+// Recommended reports whether the rebalance policy matters in this case.
 func (c Case) Recommended() bool {
 	return c.Notice.Kind == RebalanceRecommendation || c.Recorded && c.Record.Kind == RebalanceRecommendation
 }
@@ -43,13 +43,13 @@ func (c Case) Recommended() bool {
 // Judgement is what a notice means for its Node.
 type Judgement struct {
 	Verdict Verdict
-	// Record is what has to be written; it is meaningful with the verdict Accepted.
+	// Record is what to write; it is meaningful only with the verdict Accepted.
 	Record Record
 	// Reason says why, in a clause.
 	Reason string
 }
 
-// Judge says what a notice means. It has no side effects and reads no clock: whoever asks
+// Judge says what a notice means. It has no side effects and reads no clock, so anyone who asks
 // what would happen gets the answer that the daemon acts on.
 func Judge(c Case) Judgement {
 	if c.Notice.InstanceID == "" {
@@ -63,8 +63,8 @@ func Judge(c Case) Judgement {
 	return c.merge(c.Record)
 }
 
-// judging are the rules in their order; the first that has something to say about a
-// notice decides. What none of them settles is merged into the record.
+// judging lists the rules in order; the first that has something to say about a notice decides.
+// A notice that no rule settles is merged into the record.
 var judging = []func(Case) (Judgement, bool){
 	isOfAnotherInstance,
 	isUnwanted,
@@ -101,9 +101,9 @@ func isUnwanted(c Case) (Judgement, bool) {
 	return decided(Ignored, "the policy is to ignore rebalance recommendations")
 }
 
-// isWithdrawal: a notice that takes back an earlier one. What then has to be undone is left
-// to the process that drains: the record says so by Canceled where nothing else stands, and
-// by the phase Waiting where the time of what stands has not come yet.
+// isWithdrawal: the notice takes back an earlier one. The process that drains then undoes what
+// has to be undone. The record tells it so: by Canceled if nothing else stands, by the phase
+// Waiting if the time of what stands has not come yet.
 func isWithdrawal(c Case) (Judgement, bool) {
 	if !c.Notice.Withdrawn {
 		return undecided()
@@ -141,8 +141,8 @@ func isTooLate(c Case) (Judgement, bool) {
 	return decided(Stale, "the deadline is minutes past, and the node is Ready")
 }
 
-// isOfAnEarlierRun: a state of the instance from before its Node became Ready is about its
-// last run.
+// isOfAnEarlierRun: a state that the instance was in before its Node became Ready is about its
+// previous run.
 func isOfAnEarlierRun(c Case) (Judgement, bool) {
 	if c.Notice.Kind != StateChange || !c.Node.ReadySince.After(c.Notice.Noticed) {
 		return undecided()
@@ -150,7 +150,8 @@ func isOfAnEarlierRun(c Case) (Judgement, bool) {
 	return decided(Stale, "the node has become Ready since")
 }
 
-// isEndedByOthers: a state is no news of a node that somebody takes away in good order.
+// isEndedByOthers: a state is no news about a node that somebody is already taking away in good
+// order.
 func isEndedByOthers(c Case) (Judgement, bool) {
 	if c.Notice.Kind != StateChange || c.Recorded || !c.Node.Deleting && !c.Node.ScalingDown {
 		return undecided()
@@ -159,7 +160,7 @@ func isEndedByOthers(c Case) (Judgement, bool) {
 }
 
 // meetsAnUndo: the notice comes while its Node is being undone. What was withdrawn does not
-// stand beside it.
+// stand alongside it.
 func meetsAnUndo(c Case) (Judgement, bool) {
 	if !c.Recorded || !c.Record.Canceled {
 		return undecided()
@@ -174,8 +175,8 @@ func meetsAnUndo(c Case) (Judgement, bool) {
 }
 
 // isOfTheNextRun: the notice is about the next run of an instance that has come back, and
-// comes before the Node is Ready, or before anybody has undone the last one. It must not be
-// taken for the same interruption, and undone with it.
+// arrives before the Node is Ready, or before anybody has undone the last one. It must not be
+// taken for the same interruption and undone with it.
 func isOfTheNextRun(c Case) (Judgement, bool) {
 	if !c.Recorded || !c.Notice.OfNextRun(c.Record, c.Node.Boot, c.Node.ReadySince) {
 		return undecided()
@@ -194,8 +195,8 @@ func isTheFirst(c Case) (Judgement, bool) {
 	return c.first(c.Record.Ours, c.Record.Past), true
 }
 
-// first is the record of an interruption that begins. What was set on the Node is ours still,
-// whatever it was set for: it was not there before.
+// first is the record of an interruption that begins. What we set on the Node is still ours,
+// whatever we set it for: it was not there before.
 func (c Case) first(ours []string, past Past) Judgement {
 	rec := NewRecord(c.Notice)
 	rec.Ours, rec.Past = ours, past
@@ -227,9 +228,9 @@ func (c Case) merge(old Record) Judgement {
 }
 
 // endsAsExpected reports whether a state of the instance is no news: the drain is over, as
-// is usual when an interrupted instance ends, or somebody deletes the Node, as is usual when
-// one is scaled down. That an instance is gone for good is news, as its volumes may still be
-// attached, and so is that it will not come back.
+// usual when an interrupted instance ends, or somebody is deleting the Node, as usual when one
+// is scaled down. It is news that an instance is gone for good, as its volumes may still be
+// attached. So is that it will not come back.
 func (c Case) endsAsExpected(old, merged Record) bool {
 	if !old.Phase.Over() {
 		return false

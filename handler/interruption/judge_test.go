@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// at is a notice about the instance of the tests, heard of that long after t0.
+// at is a notice about the tests' instance, received that long after t0.
 func at(kind Kind, after time.Duration, change ...func(*Notice)) Notice {
 	n := Notice{Kind: kind, Source: Queue, EventID: "event-1", InstanceID: "i-1", Noticed: t0.Add(after), Received: t0.Add(after)}
 	if kind == SpotInterruption {
@@ -28,8 +28,7 @@ func window(in time.Duration) func(*Notice) {
 	return func(n *Notice) { n.Deadline = t0.Add(in) }
 }
 
-// Every rule has its case, in the order of the rules, and what comes before it does not
-// apply.
+// Every rule has its case, in the order of the rules; no earlier rule applies to it.
 func TestJudge(t *testing.T) {
 	on := func(n Notice, change ...func(*Record)) *Record {
 		r := NewRecord(n)
@@ -100,8 +99,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// Judging changes nothing that it is given, says the same to the same question, and takes no
-// notice for news that it has just recorded.
+// Judging changes nothing that it is given and answers the same question the same way. A notice
+// that it has just recorded is not news.
 func TestJudgeIsPure(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 5000 {

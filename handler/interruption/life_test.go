@@ -25,7 +25,7 @@ func TestDrainEnd(t *testing.T) {
 	}
 }
 
-// A stop is one from which the instance comes back, unless something else ends it.
+// The instance comes back from a stop, unless something else ends it.
 func TestComesBack(t *testing.T) {
 	n := func(kind Kind, action string, in time.Duration) Notice {
 		return Notice{Kind: kind, Action: action, EventID: action, InstanceID: "i", Noticed: t0, Received: t0, Deadline: t0.Add(in)}

@@ -6,7 +6,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// MarshalZerologObject adds the fields that every line of an interruption's story has.
+// MarshalZerologObject adds the fields that every line of an interruption's story carries.
 func (r Record) MarshalZerologObject(e *zerolog.Event) {
 	e.Str("instance_id", r.Instance).Str("kind", string(r.Kind)).Str("source", string(r.Source))
 	if d := r.DeadlineTime(); !d.IsZero() {

@@ -19,8 +19,8 @@ func someNotice(r *rand.Rand) Notice {
 	return n
 }
 
-// Notices of one instance, in any order: the strongest kind wins, the deadline only
-// tightens, and a notice that was merged changes nothing the second time.
+// Notices about one instance, in any order: the strongest kind wins, the deadline only
+// tightens, and a notice that was already merged changes nothing.
 func TestMergeProperties(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 5000 {
@@ -48,8 +48,8 @@ func TestMergeProperties(t *testing.T) {
 	}
 }
 
-// The same notices in another order make the same record. What announced a kind first gives
-// its name to it; that alone may differ.
+// The same notices in another order make the same record. The first announcement of a kind
+// gives it its name; only that can differ.
 func TestMergeConverges(t *testing.T) {
 	actions := map[Kind][]string{
 		ScheduledEvent: {ActionReboot, ActionRetirement, ActionStop, ActionMaintenance}, SpotInterruption: {ActionTerminate},
@@ -98,7 +98,7 @@ func TestMergeConverges(t *testing.T) {
 	}
 }
 
-// A hook's timeout is the deadline of that announcement, as long as it stands, and only
+// A hook's timeout is the deadline of its announcement, as long as that stands, and only
 // tightens.
 func TestTighten(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -33,8 +33,8 @@ func TestParseRecordRefuses(t *testing.T) {
 	}
 }
 
-// Anybody who may annotate a Node can write there: reading never panics, and what was
-// read can be written and read again.
+// Anybody who may annotate a Node can write there. Reading never panics, and what was read can
+// be written and read again.
 func FuzzParseRecord(f *testing.F) {
 	f.Add(NewRecord(someNotice(rand.New(rand.NewPCG(1, 2)))).String())
 	f.Add(`{"kind":"spot-interruption","phase":"Draining","pods":{"total":-1},"ours":[null]}`)
@@ -49,8 +49,8 @@ func FuzzParseRecord(f *testing.F) {
 	})
 }
 
-// An announcement that is read again long after the drain, by a process that does not know
-// since when it has been there, is not about a later life of the node; another one is.
+// A process that does not know how long an announcement has been there reads it again long
+// after the drain. That is not about a later life of the node; another announcement is.
 func TestSameAnnouncementIsNoLaterLife(t *testing.T) {
 	terminating := Notice{Kind: InstanceTerminating, Source: IMDS, EventID: "imds/i/instance-terminating/Terminated", Noticed: t0, Received: t0}
 	event := Notice{Kind: ScheduledEvent, Source: IMDS, EventID: "imds/i/scheduled-event/e", Noticed: t0, Received: t0, Deadline: t0.Add(time.Minute)}
@@ -68,8 +68,8 @@ func TestSameAnnouncementIsNoLaterLife(t *testing.T) {
 	}
 }
 
-// Both sources tell of a hibernation, each a moment after it has begun: that is one, until
-// the instance is awake. What comes then is about its next run.
+// Both sources announce a hibernation, each a moment after it has begun. That is one
+// interruption until the instance is awake. What comes then is about its next run.
 func TestHibernationIsToldTwice(t *testing.T) {
 	sleep := Notice{Kind: SpotInterruption, Source: IMDS, EventID: "imds", Action: ActionHibernate, Noticed: t0, Received: t0, Deadline: t0}
 	rec := NewRecord(sleep)

@@ -24,8 +24,8 @@ type Rules struct {
 	ScheduledLead time.Duration
 }
 
-// Waits reports whether a record is only written for now: the node is not cordoned before
-// its time, or its turn, has come.
+// Waits reports whether a record is only written for now: the node is not cordoned before its
+// time, or its turn, comes.
 func (r Rules) Waits(rec Record, now time.Time) bool {
 	if r.Due(rec, now) {
 		return false
@@ -40,7 +40,7 @@ func (r Rules) Waits(rec Record, now time.Time) bool {
 }
 
 // Start is when the drain for the record's scheduled events begins: long enough before the
-// first window for the pods to leave without hurry. It is zero where there is no such event.
+// first window for the pods to leave without haste. It is zero if there is no such event.
 func (r Rules) Start(rec Record) (start time.Time) {
 	for _, a := range rec.Announcements() {
 		if at := r.startOf(a); a.Kind == ScheduledEvent && (start.IsZero() || at.Before(start)) {
@@ -57,14 +57,14 @@ func (r Rules) startOf(a Announcement) time.Time {
 	return a.Deadline.Add(-r.ScheduledLead)
 }
 
-// Due reports whether the record has a scheduled event whose drain has to begin, or to have
+// Due reports whether the record has a scheduled event whose drain has to begin, or should have
 // begun.
 func (r Rules) Due(rec Record, now time.Time) bool {
 	start := r.Start(rec)
 	return !start.IsZero() && !now.Before(start)
 }
 
-// DrainBy is when the drain has to be done; zero where there is no hurry.
+// DrainBy is when the drain has to be done; zero if there is no hurry.
 func (r Rules) DrainBy(rec Record, now time.Time) time.Time {
 	if rec.Kind == RebalanceRecommendation && !r.Due(rec, now) {
 		return time.Time{}
@@ -72,8 +72,8 @@ func (r Rules) DrainBy(rec Record, now time.Time) time.Time {
 	return rec.DeadlineTime()
 }
 
-// NotYet is what stands of a record whose instance has come back: the scheduled events whose
-// time has not come. left is false where there is none.
+// NotYet is what still stands in a record whose instance has come back: the scheduled events
+// whose time has not come. left is false if there are none.
 func (r Rules) NotYet(rec Record, now time.Time) (rest Record, left bool) {
 	rest, _, left = rec.Drop(func(a Announcement) bool {
 		return a.Kind != ScheduledEvent || !now.Before(r.startOf(a))
@@ -82,8 +82,8 @@ func (r Rules) NotYet(rec Record, now time.Time) (rest Record, left bool) {
 	return rest, left
 }
 
-// waitsAgain reports whether it was a scheduled event that had a node drained, and what
-// stands now is not due: that event is withdrawn, or put off.
+// waitsAgain reports whether the node was drained for a scheduled event and what stands now is
+// not due: that event was withdrawn, or put off.
 func (r Rules) waitsAgain(before, after Record, now time.Time) bool {
 	return before.Phase != Released && r.Due(before, now) && !r.Due(after, now) && !after.Kind.Certain()
 }

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// registers is how long a Node is waited for whose group is ending it already: it may
-	// be about to register.
+	// registers is how long we wait for a Node whose group is already ending it: it may be
+	// about to register.
 	registers = 10 * time.Second
 
 	// longestHook is the longest timeout that AWS allows a hook.
@@ -33,10 +33,10 @@ type Nodes interface {
 	Find(n interruption.Notice) (*corev1.Node, bool)
 }
 
-// Accepter settles notices that come with a hook. Where there is a Node, the notice is
-// recorded, and its hook completed after the drain; a hook without a Node is completed here,
-// and so is that of a launch, once the Node is Ready: for neither is there a record.
-// Everything else is passed on.
+// Accepter settles notices that come with a hook. If there is a Node, the notice is recorded
+// and its hook completed after the drain. There is no record for a hook without a Node, which
+// Accepter completes itself, nor for a launch hook, which it completes once the Node is Ready.
+// It passes everything else on.
 type Accepter struct {
 	Next  Next
 	Hooks Hooks
@@ -45,8 +45,8 @@ type Accepter struct {
 	Logger zerolog.Logger
 }
 
-// Accept is as of [spot-handler/handler.Handler]. It may be slow, as Auto Scaling may be, and
-// keeps nobody else waiting.
+// Accept is as [spot-handler/handler.Handler]'s. It may be slow, as Auto Scaling may be, but
+// holds nobody else up.
 func (a Accepter) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	if n.Hook == nil {
 		return a.Next.Accept(ctx, n)
@@ -57,7 +57,7 @@ func (a Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupti
 		return a.launched(ctx, n, node)
 	case ok:
 		verdict, err := a.Next.Accept(ctx, n)
-		if verdict == interruption.Unknown { // the Node went at this moment
+		if verdict == interruption.Unknown { // the Node has just gone
 			return "", fmt.Errorf("record lifecycle hook of instance %s: %w", n.InstanceID, interruption.ErrNotYet)
 		}
 		return verdict, err
@@ -67,8 +67,8 @@ func (a Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupti
 	return a.complete(ctx, n, interruption.Unknown, n.Hook.Since.Add(longestHook))
 }
 
-// launched lets an instance go into service when its Node is Ready. One that never becomes
-// so is left to its hook's timeout, after which the group does as the hook says.
+// launched lets an instance go into service when its Node is Ready. If it never is, the hook
+// times out and the group does as the hook says.
 func (a Accepter) launched(ctx context.Context, n interruption.Notice, node *corev1.Node) (interruption.Verdict, error) {
 	otherwise, name := interruption.Unknown, ""
 	if node != nil {
@@ -89,9 +89,9 @@ func (a Accepter) launched(ctx context.Context, n interruption.Notice, node *cor
 	return "", fmt.Errorf("wait for node of instance %s to be ready: %w", n.InstanceID, interruption.ErrNotYet)
 }
 
-// complete completes the hook of a notice that needs no record. What cannot be completed
-// is otherwise: at once where that is not allowed, which is how the role says that a group
-// is of another cluster, else after until.
+// complete completes the hook of a notice that needs no record. If it cannot, the verdict is
+// otherwise: at once if that is not allowed, which is how the role says that a group belongs to
+// another cluster, else after until.
 func (a Accepter) complete(ctx context.Context, n interruption.Notice, otherwise interruption.Verdict, until time.Time) (interruption.Verdict, error) {
 	name, complete := n.NodeName, a.Hooks.CompleteUnknown
 	if node, ok := a.Nodes.Find(n); ok {

@@ -19,11 +19,11 @@ type call struct {
 	try  *try
 }
 
-// try is what this process knows of one hook beyond the record: the call under way and
-// what earlier ones have brought. Losing it costs a call. The Tender's mutex guards it.
+// try is what this process knows of one hook beyond the record: the call under way and what
+// earlier ones have returned. Losing it costs a call. The Tender's mutex guards it.
 type try struct {
 	underWay chan struct{} // closed with the answer of the call under way; nil: none
-	next     time.Time     // no call before
+	next     time.Time     // no call before then
 	pause    time.Duration // before it, after a failure
 	ending   bool          // the calls are to complete the hook, and so is the pause
 
@@ -31,30 +31,30 @@ type try struct {
 	since  time.Time // when they were first asked for
 	beat   time.Time // when the last heartbeat was recorded
 	mute   bool      // heartbeats are not allowed
-	gone   bool      // the group waits no longer
+	gone   bool      // the group no longer waits
 }
 
 const (
-	// Between attempts at the same call, give or take half. A group waits for 30 s at
-	// least, and thousands of nodes may be ended at once, so some are throttled.
+	// The pause between attempts at the same call, give or take half. A group waits for at
+	// least 30 s, and thousands of nodes may end at once, so some calls are throttled.
 	firstPause = time.Second
 	maxPause   = 30 * time.Second
 	// deniedPause is for a call that somebody has to allow first.
 	deniedPause = time.Minute
 
-	// limitsPatience is how long a drain waits to know how long the group waits. The
-	// shortest timeout of a hook is 30 s.
+	// limitsPatience is how long a drain waits to learn how long the group waits. A hook's
+	// shortest timeout is 30 s.
 	limitsPatience = 8 * time.Second
 
-	// completeFor is how long a hook is tried to be completed beyond the time at which its
-	// group waits no longer, as far as is known.
+	// completeFor is how long we keep trying to complete a hook after the time at which, as far
+	// as we know, its group stops waiting.
 	completeFor = time.Minute
 )
 
-// tries are those of one node.
+// tries holds those of one node.
 type tries map[hookName]*try
 
-// hookName tells hooks apart.
+// hookName identifies a hook.
 type hookName struct{ group, name, token string }
 
 // of returns what is known of a node's hooks. The caller holds the mutex.
@@ -74,7 +74,7 @@ func (t tries) get(hook interruption.Hook) *try {
 	return t[name]
 }
 
-// readLimits asks how long the group waits. What cannot be known is assumed.
+// readLimits asks how long the group waits. It assumes what it cannot learn.
 func (t *Tender) readLimits(ctx context.Context, c call) {
 	t.mu.Lock()
 	if c.try.since.IsZero() {
@@ -92,7 +92,7 @@ func (t *Tender) readLimits(ctx context.Context, c call) {
 	case err == nil && limits.Timeout > 0:
 		c.try.limits = limits
 	case err == nil, errors.Is(err, ErrGone), errors.Is(err, ErrDenied), time.Since(c.try.since) >= limitsPatience:
-		// Of a hook that is not there any more the group may still wait.
+		// The group may still wait at a hook that no longer exists.
 		c.try.limits, c.try.next = LimitsOf(t.opts.Timeout), time.Time{}
 	}
 	if wait := c.try.since.Add(limitsPatience); c.try.limits.Timeout == 0 && c.try.next.After(wait) {
@@ -122,7 +122,7 @@ func (t *Tender) prolong(ctx context.Context, c call) {
 	}
 }
 
-// complete has the group wait no longer.
+// complete tells the group to stop waiting.
 func (t *Tender) complete(ctx context.Context, c call) {
 	err := t.opts.Hooks.Complete(ctx, c.rec.Instance, c.hook)
 	t.mu.Lock()
@@ -136,12 +136,12 @@ func (t *Tender) complete(ctx context.Context, c call) {
 	case time.Now().After(t.abandoned(c.rec, c.hook)):
 		c.try.gone = true
 		c.tell(t.opts.Logger.Warn()).Err(err).Msg("lifecycle hook left to its timeout")
-	case !errors.Is(err, ErrDenied): // the client has told of that
+	case !errors.Is(err, ErrDenied): // the client has logged that
 		c.tell(t.opts.Logger.Warn()).Err(err).Msg("complete lifecycle hook")
 	}
 }
 
-// abandoned is when a hook that could not be completed has surely run into its timeout.
+// abandoned is when a hook that could not be completed has certainly timed out.
 func (t *Tender) abandoned(rec interruption.Record, hook interruption.Hook) time.Time {
 	since := hook.Since
 	if since.Before(rec.Received) {
@@ -154,14 +154,14 @@ func (t *Tender) abandoned(rec interruption.Record, hook interruption.Hook) time
 	return until.Add(completeFor)
 }
 
-// end turns to completing the hook, for which no failure of another call is a reason to wait.
+// end turns to completing the hook. A failure of another call is no reason to delay that.
 func (t *try) end() {
 	if !t.ending {
 		t.ending, t.pause, t.next = true, 0, time.Time{}
 	}
 }
 
-// done ends a call, and says when the next may be made.
+// done ends a call and says when the next is allowed.
 func (t *try) done(err error) {
 	if t.underWay != nil {
 		close(t.underWay)
@@ -181,7 +181,7 @@ func (t *try) done(err error) {
 
 func (c call) tell(e *zerolog.Event) *zerolog.Event { return tell(e, c.node, c.rec, c.hook) }
 
-// tell adds which hook it is to the fields of an interruption's story.
+// tell adds the hook to the fields of an interruption's story.
 func tell(e *zerolog.Event, node string, rec interruption.Record, hook interruption.Hook) *zerolog.Event {
 	return e.Str("node", node).EmbedObject(rec).Str("group", hook.Group).Str("hook", hook.Name)
 }

@@ -11,49 +11,49 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Hooks answers the lifecycle hooks of Auto Scaling groups, as [Client] does. Each method
-// makes a call or two, bounded in time. Errors wrap ErrGone where the group does not wait at
-// the hook any more, and ErrDenied where the role has to be changed first; after any other
-// the same call may succeed.
+// Hooks answers the lifecycle hooks of Auto Scaling groups, as [Client] does. Each method makes
+// a call or two, bounded in time. Errors wrap ErrGone if the group no longer waits at the hook,
+// and ErrDenied if the role has to be changed first; after any other error the same call may
+// succeed.
 type Hooks interface {
 	// Limits says how long the group waits.
 	Limits(ctx context.Context, h interruption.Hook) (Limits, error)
-	// Heartbeat has it wait for the hook's timeout from now on.
+	// Heartbeat makes it wait for the hook's timeout from now on.
 	Heartbeat(ctx context.Context, instance string, h interruption.Hook) error
-	// Complete has it wait no longer.
+	// Complete tells it to stop waiting.
 	Complete(ctx context.Context, instance string, h interruption.Hook) error
 	// CompleteUnknown is Complete for an instance that is no Node of this cluster.
 	CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error
 }
 
-// TenderOptions say how the hooks in records are answered.
+// TenderOptions say how to answer the hooks in records.
 type TenderOptions struct {
-	// Hooks is nil where there are no rights for it, as in imds mode. The hooks in a record
-	// are left to others then.
+	// Hooks is nil if there are no permissions for it, as in imds mode. The hooks in a record
+	// are then left to others.
 	Hooks Hooks
 
-	// Timeout is taken for a hook's own where that cannot be known.
+	// Timeout stands in for a hook's own if that cannot be known.
 	Timeout time.Duration
 
-	// Heartbeat is how often a group is asked to wait longer while a node of it is drained;
-	// zero is never.
+	// Heartbeat is how often to ask a group to wait longer while one of its nodes is drained;
+	// zero means never.
 	Heartbeat time.Duration
-	// Until is for how long in all at most, and at least for the hook's own timeout.
+	// Until bounds how long the heartbeats make a group wait in total; the hook's own timeout
+	// is the least.
 	Until time.Duration
 
 	// CordonOnly: nodes are not drained, so their hooks are completed as soon as they are
 	// cordoned.
 	CordonOnly bool
 
-	// Notify is told the name of a node when a call about one of its hooks has been answered.
+	// Notify receives the name of a node when a call about one of its hooks has been answered.
 	Notify func(node string)
 
 	Logger zerolog.Logger
 }
 
-// Tender answers the hooks in the records of nodes. The calls are made beside whoever asks
-// for them: no method waits for Auto Scaling. It is safe for concurrent use, for different
-// nodes.
+// Tender answers the hooks in the records of nodes. Its calls run in the background: no method
+// waits for Auto Scaling, except Wait. It is safe for concurrent use, for different nodes.
 type Tender struct {
 	opts  TenderOptions
 	calls sync.WaitGroup
@@ -67,14 +67,14 @@ func NewTender(opts TenderOptions) *Tender {
 	return &Tender{opts: opts, tries: map[string]tries{}}
 }
 
-// hookNews is how long the message about a hook may come after the metadata service has
-// told of the same end. It says what otherwise has to be assumed.
+// hookNews is how much later than the metadata service's news of the same end the message about
+// a hook may come. The message says what we would otherwise have to assume.
 const hookNews = 5 * time.Second
 
-// Tend brings the hooks in a node's record on: it has write put down what has come of earlier
-// calls, and has those made that are due. ready is false as long as a drain cannot be planned,
-// since it is not known yet how long the group waits; again is when to look again if Notify
-// does not come first, zero is never.
+// Tend moves the hooks in a node's record on. It passes to write what earlier calls have
+// returned, and starts the calls that are due. ready is false as long as a drain cannot be
+// planned because nobody knows yet how long the group waits. again is when to look again if
+// Notify does not come first; zero means never.
 func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record, write func(interruption.Record) error) (ready bool, again time.Time, err error) {
 	next := rec
 	next.Hooks = slices.Clone(rec.Hooks)
@@ -115,8 +115,8 @@ func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record,
 	return !unplanned || next.Deadline != nil, again, nil
 }
 
-// learn writes into a hook what the calls about it have brought, and reports whether that
-// is anything new.
+// learn writes into a hook what the calls about it have returned, and reports whether any of it
+// is new.
 func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time) (changed bool) {
 	if hook.Done {
 		return false
@@ -146,13 +146,12 @@ func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time)
 	return changed
 }
 
-// waitsUntil is when the group waits no longer at a hook, with the heartbeats that it will
-// have.
+// waitsUntil is when the group stops waiting at a hook, counting the heartbeats still to come.
 func (t *Tender) waitsUntil(hook interruption.Hook, try *try) time.Time {
 	switch {
 	case t.opts.Heartbeat == 0:
 		return hook.Since.Add(try.limits.Timeout)
-	case try.mute: // with those that it has had
+	case try.mute: // counting the heartbeats so far
 		last := hook.Since
 		if hook.Beat != nil {
 			last = *hook.Beat
@@ -162,7 +161,7 @@ func (t *Tender) waitsUntil(hook interruption.Hook, try *try) time.Time {
 	return hook.Since.Add(max(try.limits.Timeout, min(try.limits.Global, t.opts.Until)))
 }
 
-// answer has the call made that is due about a hook, and returns when to look again.
+// answer starts the call that is due about a hook, and returns when to look again.
 //
 //	limits ─► heartbeat, heartbeat, ... while the node is drained ─► complete
 func (t *Tender) answer(ctx context.Context, node string, rec interruption.Record, hook interruption.Hook) time.Time {
@@ -173,7 +172,7 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 	defer t.mu.Unlock()
 	try := t.of(node).get(hook)
 	if try.underWay != nil || try.gone {
-		return time.Time{} // its answer comes by itself
+		return time.Time{} // its answer makes us look again
 	}
 	c := call{node: node, rec: rec, hook: hook, try: try}
 	var due func(context.Context, call)
@@ -210,9 +209,9 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 	return time.Time{}
 }
 
-// nextBeat is when the next heartbeat is due: they are whole intervals after the beginning.
-// Those that nobody was there to record are not made up for, as one prolongs the wait as
-// much as many.
+// nextBeat is when the next heartbeat is due, a whole number of intervals after the beginning.
+// Heartbeats that nobody was there to record are not made up for: one prolongs the wait as much
+// as many.
 func nextBeat(hook interruption.Hook, interval time.Duration) time.Time {
 	passed := 0
 	if hook.Beat != nil {
@@ -221,8 +220,9 @@ func nextBeat(hook interruption.Hook, interval time.Duration) time.Time {
 	return hook.Since.Add(time.Duration(passed+1) * interval)
 }
 
-// Orphaned completes the hooks of a node that is gone, and its record with it. It does not
-// wait for that. What was under way about one is waited for: it may have completed it.
+// Orphaned completes the hooks of a node that is gone together with its record. It does not
+// block. If a call about a hook is under way, the answer comes first: the call may have
+// completed it.
 func (t *Tender) Orphaned(ctx context.Context, node string, rec interruption.Record) {
 	if t.opts.Hooks == nil {
 		return
@@ -272,7 +272,7 @@ func (t *Tender) Forget(node string) {
 	delete(t.tries, node)
 }
 
-// Wait returns when no call is under way any more. No other method may be called by then.
+// Wait returns when no call is under way any more. Nobody must be calling any other method by then.
 func (t *Tender) Wait() { t.calls.Wait() }
 
 func pointerTo(t time.Time) *time.Time {
@@ -280,7 +280,7 @@ func pointerTo(t time.Time) *time.Time {
 	return &t
 }
 
-// earlier is the earlier of two times, of which zero is never.
+// earlier is the earlier of two times, where zero means never.
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
 		return b

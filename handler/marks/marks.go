@@ -1,9 +1,8 @@
-// Package marks says what an interruption sets on its Node, and how that is undone: the
-// record, the cordon, the taints, the label that takes the Node out of load balancers.
+// Package marks says what an interruption sets on its Node, and how to undo it: the record, the
+// cordon, the taints, and the label that takes the Node out of load balancers.
 //
-// Every function is pure: it makes the patch, and somebody else sends it. What was on the
-// Node before stays: each patch notes in the record what it sets that was not set, and only
-// that is undone.
+// Every function is pure: it makes the patch, and somebody else sends it. What was on the Node
+// before stays: each patch notes in the record what it newly sets, and only that is undone.
 package marks
 
 import (
@@ -21,7 +20,7 @@ import (
 type Patch struct {
 	Type types.PatchType
 	Data []byte
-	// Record stands on the Node after it; nil where the record goes.
+	// Record is the Node's record after the patch; nil if the patch removes it.
 	Record *interruption.Record
 }
 
@@ -30,8 +29,8 @@ func Taint(r interruption.Record) corev1.Taint {
 	return corev1.Taint{Key: interruption.TaintKey, Value: string(r.Kind), Effect: corev1.TaintEffectNoSchedule}
 }
 
-// Accept writes the record of a notice. One that leaves the node waiting, or has it undone,
-// is only recorded.
+// Accept writes the record of a notice. If the record leaves the node waiting, or has it
+// undone, Accept writes nothing else.
 func Accept(node *corev1.Node, rec interruption.Record) (Patch, error) {
 	if rec.Phase != interruption.Waiting && !rec.Canceled {
 		return Set(node, rec)
@@ -39,9 +38,9 @@ func Accept(node *corev1.Node, rec interruption.Record) (Patch, error) {
 	return merge(node, rec, map[string]any{"annotations": map[string]string{interruption.Annotation: rec.String()}}, nil)
 }
 
-// Set writes a record together with all that it stands for: cordon, taint and, where the
-// instance is sure to end, the label that takes it out of load balancers; where it has ended,
-// the taint that says so.
+// Set writes a record together with all that it stands for: cordon and taint; if the instance
+// is certain to end, the label that takes it out of load balancers; if it has ended, the taint
+// that says so.
 func Set(node *corev1.Node, rec interruption.Record) (Patch, error) {
 	rec.Ours = slices.Clone(rec.Ours)
 	ours := func(what string) {
@@ -82,9 +81,9 @@ func Set(node *corev1.Node, rec interruption.Record) (Patch, error) {
 	return merge(node, rec, metadata, spec)
 }
 
-// Undo takes back what the record has set. The record goes, or rest takes its place. Of one
-// that goes the scheduled events are remembered as past, and everything if it was somebody on
-// the Node who has called it off.
+// Undo takes back what the record has set. The record goes, or rest takes its place. If it
+// goes, its scheduled events are remembered as past; if somebody called it off on the Node,
+// everything is, as of now.
 func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record, now time.Time) (Patch, error) {
 	spec, metadata := map[string]any{}, map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {
@@ -109,7 +108,7 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record,
 		annotations[interruption.PastAnnotation] = interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).And(past).String()
 	}
 	metadata["annotations"] = annotations
-	// Somebody who has changed the label since has made it theirs.
+	// Somebody who has changed the label since then has made it theirs.
 	if slices.Contains(rec.Ours, interruption.OursLoadBalancer) &&
 		node.Labels[interruption.ExcludeFromLoadBalancers] == interruption.ExcludeFromLoadBalancersValue {
 		metadata["labels"] = map[string]any{interruption.ExcludeFromLoadBalancers: nil}
@@ -119,9 +118,9 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record,
 	return patch, err
 }
 
-// Progress moves the record on. It rests on the record alone: if another replica has merged
-// a notice into it meanwhile the patch fails, while changes to the rest of the Node, such as
-// the kubelet's, do not matter.
+// Progress moves the record on. It depends on the record alone: the patch fails if another
+// replica has meanwhile merged a notice into the record, while changes to the rest of the Node,
+// such as the kubelet's, do not matter.
 func Progress(node *corev1.Node, rec interruption.Record) (Patch, error) {
 	const path = "/metadata/annotations/spot-handler~1interruption"
 	data, err := json.Marshal([]map[string]any{
@@ -143,8 +142,8 @@ func merge(node *corev1.Node, rec interruption.Record, metadata, spec map[string
 	return Patch{types.MergePatchType, data, &rec}, err
 }
 
-// withTaint returns the list with the taint in it, in place of one of the same key
-// and effect, and whether that is a change.
+// withTaint returns the list with the taint in it, replacing any with the same key and effect,
+// and whether that changes the list.
 func withTaint(taints []corev1.Taint, taint corev1.Taint) ([]corev1.Taint, bool) {
 	i := slices.IndexFunc(taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) })
 	if i < 0 {

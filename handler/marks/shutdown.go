@@ -10,26 +10,24 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// outOfService is the taint that says of a Node that its machine is shut down. The control
-// plane then deletes the pods for good and detaches their volumes without waiting for the
-// kubelet.
+// outOfService is the taint that says that a Node's machine is shut down. The control plane
+// then deletes the pods for good and detaches their volumes without waiting for the kubelet.
 // https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown
 var outOfService = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
 
-// IsShutDown reports whether the taint out-of-service may be set. On a machine that lives it
-// would kill pods and tear volumes away from under them, so four things have to come
-// together: EC2 has said of this very instance, by an id that it never gives twice, that it is
-// terminated, which is final; the message was not minutes old while the Node was Ready, nor
-// has the Node become Ready since (see [interruption.Judge]); the kubelet has stopped
-// reporting, or has reported its own end, so the Node is not Ready; and nobody deletes the
-// Node already, as who does has its own way to end it. A machine that has stopped is not
-// enough: it comes back.
+// IsShutDown reports whether the taint out-of-service may be set. On a live machine it would
+// kill pods and pull their volumes away, so four things have to come together. EC2 has said
+// that this very instance, by an id that it never reuses, is terminated, which is final. The
+// message was not minutes old while the Node was Ready, nor has the Node become Ready since
+// (see [interruption.Judge]). The kubelet has stopped reporting, or has reported its own end,
+// so the Node is not Ready. And nobody is deleting the Node already: whoever deletes it ends it
+// in their own way. A machine that has only stopped is not enough: it comes back.
 func IsShutDown(node *corev1.Node, rec interruption.Record) bool {
 	return rec.Terminated() && !nodes.Ready(node) && node.DeletionTimestamp == nil
 }
 
-// ShutDown sets the taint out-of-service as soon as it may be, and takes it back from a Node
-// that is Ready after all. ok is false where there is nothing to do.
+// ShutDown sets the taint out-of-service as soon as that is allowed, and removes it from a Node
+// that is Ready after all. ok is false if there is nothing to do.
 func ShutDown(node *corev1.Node, rec interruption.Record) (p Patch, ok bool, err error) {
 	_, missing := withTaint(node.Spec.Taints, outOfService)
 	switch {

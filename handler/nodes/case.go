@@ -10,15 +10,15 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// RulesFunc tells the operator's rules for a node. It is asked often, and must answer from
-// memory but for now and then. Rebalance is only needed where recommended says so; elsewhere
-// it may be empty. An error is transient: the rules then hold, but for Rebalance.
+// RulesFunc returns the operator's rules for a node. It is called often and must nearly always
+// answer from memory. Rebalance matters only if recommended is true; otherwise it may be empty.
+// An error is transient: the rules then hold, except for Rebalance.
 type RulesFunc func(node *corev1.Node, recommended bool) (interruption.Rules, error)
 
 // Case is what a notice is judged by: the Node, the operator's rules for it, and now.
 //
-// Where the rebalance policy cannot be told at this moment the node is recorded only, as one
-// that is to be replaced is, and looked at again by whoever reconciles it.
+// If the rebalance policy cannot be read right now, the node is only recorded, like one that is
+// to be replaced. The reconcile loop looks at it again.
 func Case(node *corev1.Node, n interruption.Notice, rules RulesFunc, now time.Time) interruption.Case {
 	rec, has, err := Record(node)
 	instance := InstanceID(node)
@@ -43,8 +43,8 @@ func Case(node *corev1.Node, n interruption.Notice, rules RulesFunc, now time.Ti
 	return c
 }
 
-// scalesDown is the taint of a Node that Cluster Autoscaler drains, and whose instance it
-// then terminates. It leaves the Node to the cloud controller.
+// scalesDown is the taint of a Node that Cluster Autoscaler drains before it terminates the
+// instance. It leaves the Node to the cloud controller.
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/taints/taints.go
 const scalesDown = "ToBeDeletedByClusterAutoscaler"
 

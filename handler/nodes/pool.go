@@ -6,12 +6,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// poolLabels are the labels that name the pool of a Node, by what made it: Karpenter,
-// EKS, eksctl. The first that is set counts.
+// poolLabels are the labels that name the pool of a Node, by what made it: Karpenter, EKS,
+// eksctl. The first one set counts.
 var poolLabels = []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name"}
 
-// Pool is what made a node, and what it was made as. Nodes that say nothing are all one
-// pool, the zero value.
+// Pool identifies what made a node, and as what. Nodes that say nothing all form one pool, the
+// zero value.
 type Pool struct{ label, Name string }
 
 // PoolOf is the pool of a Node.

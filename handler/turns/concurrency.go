@@ -26,6 +26,6 @@ func ParseConcurrency(text string) (Concurrency, error) {
 	return Concurrency{number: n}, nil
 }
 
-// Of is the number for a pool of so many nodes: a percentage is rounded down, and one node
-// always may.
+// Of is the number for a pool of that many nodes: a percentage is rounded down, but at least
+// one node is always allowed.
 func (c Concurrency) Of(nodes int) int { return max(1, c.number, nodes*c.percent/100) }

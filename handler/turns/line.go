@@ -1,8 +1,8 @@
-// Package turns says whose turn it is among nodes that are recommended for rebalance: of each
-// pool some may be replaced at the same time, and those that were recommended first go first.
+// Package turns says whose turn it is among nodes recommended for rebalance. Of each pool
+// several may be replaced at the same time, and those recommended first go first.
 //
-// A [Line] knows all nodes, in the process that drains them all. [Peers] do without one, for
-// a process that knows its own node alone and has to look at the others.
+// A [Line] serves the process that drains all nodes, and knows them all. [Peers] serve a
+// process that knows only its own node and has to look at the others.
 package turns
 
 import (
@@ -16,8 +16,8 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// Line says whose turn it is: of each pool those that have begun, and then those that were
-// recommended first. It is safe for concurrent use.
+// Line says whose turn it is: in each pool, nodes that have begun come first, then those
+// recommended earliest. It is safe for concurrent use.
 type Line struct {
 	atOnce Concurrency
 	count  func(pool nodes.Pool) int
@@ -40,7 +40,7 @@ type size struct {
 	at    time.Time
 }
 
-// sizeFor is how long a pool's size is believed, which a node more or less hardly changes.
+// sizeFor is how long we believe a pool's size; one node more or less hardly changes it.
 const sizeFor = 10 * time.Second
 
 // NewLine returns an empty line. count says how many nodes a pool has.
@@ -48,8 +48,8 @@ func NewLine(atOnce Concurrency, count func(pool nodes.Pool) int) *Line {
 	return &Line{atOnce: atOnce, count: count, entries: map[string]entry{}, sizes: map[nodes.Pool]size{}}
 }
 
-// Stand has a node stand in line, where its record says so. One that has taken its turn
-// keeps it until it leaves, whatever the Node says: what it was told may not be written yet.
+// Stand puts a node in line, if its record belongs there. A node that has taken its turn keeps
+// it until it leaves, whatever the Node says: its turn might not be written there yet.
 func (l *Line) Stand(node *corev1.Node, rec interruption.Record) {
 	e, ok := entryOf(nodes.PoolOf(node), rec)
 	if !ok {
@@ -67,7 +67,7 @@ func (l *Line) stand(node string, e entry) {
 	l.entries[node] = e
 }
 
-// entryOf is what a record stands for in line; false where it stands for nothing.
+// entryOf is a record's entry in the line; false if it has none.
 func entryOf(of nodes.Pool, rec interruption.Record) (entry, bool) {
 	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase.Over() || rec.Canceled {
 		return entry{}, false
@@ -75,9 +75,9 @@ func entryOf(of nodes.Pool, rec interruption.Record) (entry, bool) {
 	return entry{pool: of, received: rec.Received, begun: rec.TurnTaken()}, true
 }
 
-// Turn gives a node its turn if fewer than may of its pool have theirs, and not too many come
-// before it. again is when to ask again; zero where whoever leaves the line names the node.
-// next may go too, where it is not empty.
+// Turn gives a node its turn if fewer of its pool than allowed have theirs, counting those
+// ahead of it in line. again is when to ask again; zero if whoever leaves the line will name
+// the node. If next is not empty, that node may go too.
 func (l *Line) Turn(_ context.Context, node *corev1.Node, rec interruption.Record) (turn bool, again time.Duration, next string, err error) {
 	l.Stand(node, rec)
 	of := nodes.PoolOf(node)
@@ -90,7 +90,7 @@ func (l *Line) Turn(_ context.Context, node *corev1.Node, rec interruption.Recor
 	return turn, 0, next, nil
 }
 
-// take gives a node its turn, as Turn says. ahead is how many of those that wait come first.
+// take gives a node its turn, as Turn describes. ahead is how many waiting nodes come first.
 func (l *Line) take(node string, most int) (turn bool, ahead int) {
 	own, ok := l.entries[node]
 	if !ok || own.begun {
@@ -114,8 +114,8 @@ func (l *Line) take(node string, most int) (turn bool, ahead int) {
 	return true, ahead
 }
 
-// Leave takes a node out of the line, and names the next of its pool; empty where nobody
-// waits, or the node did not stand in line.
+// Leave takes a node out of the line and names the next of its pool; empty if nobody waits, or
+// if the node did not stand in line.
 func (l *Line) Leave(node string) (next string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +127,7 @@ func (l *Line) Leave(node string) (next string) {
 	return l.first(e.pool)
 }
 
-// first is who waits longest in the pool.
+// first is the node that has waited longest in the pool.
 func (l *Line) first(of nodes.Pool) (node string) {
 	var best entry
 	for name, e := range l.entries {

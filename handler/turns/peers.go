@@ -13,35 +13,35 @@ import (
 )
 
 // Peers is the line of a process that cares for one node only: it has to look at the others of
-// its pool for who comes first. Each looks by itself and all follow the same rule, so it takes
-// no agreement: of two that look at the same moment, one comes before the other for both. It
-// rests on two things:
+// its pool to see who comes first. Each process looks by itself and all follow the same rule,
+// so they need no agreement: of two that look at the same time, both see the same one first.
+// This rests on two things:
 //
-//   - who looks knows all that come before it: it begins only when it has stood in line for
-//     peerSettle, in which those that were recommended earlier have written that down;
+//   - a process knows all nodes ahead of its own: it begins only after its node has stood in
+//     line for peerSettle, and by then those recommended earlier have written that down;
 //   - the last look, before it begins, is at what the API server has stored, and not at
 //     what its cache holds.
 //
-// More than are allowed can be under way only if a record was written peerSettle too late,
-// or if clocks differ by as much; and while the pool shrinks.
+// More nodes than allowed can be under way only if a record was written peerSettle too late, if
+// clocks differ by as much, or while the pool shrinks.
 type Peers struct {
 	AtOnce Concurrency
-	// List lists the nodes that a label selector selects: fast, from a cache of the API
+	// List lists the nodes that a label selector selects: quickly, from a cache of the API
 	// server, or fresh.
 	List func(ctx context.Context, selector string, fresh bool) ([]nodes.Peer, error)
-	// TTL is how long a recommended node stands in line at most; zero is for ever. One that
-	// has stood there for longer has no process that sees to it, and counts no more.
+	// TTL is how long a recommended node stands in line at most; zero means forever. A node
+	// that has stood there longer has no process that looks after it, and no longer counts.
 	TTL time.Duration
 }
 
 const (
-	// peerSettle is how long a node stands in line at least. The record is written
-	// within a second or so of the recommendation.
+	// peerSettle is how long a node stands in line at least. The record is written within a
+	// second or so of the recommendation.
 	peerSettle = 10 * time.Second
 
-	// A node that is next looks again after peerLook to peerLookMost. Those further behind
-	// look less often, by up to peerLookFactor: each look is a list of the pool, and a pool
-	// may wait as a whole.
+	// The next node in line looks again after peerLook to peerLookMost. Those further behind
+	// look less often, by a factor of up to peerLookFactor: each look lists the pool, and a
+	// whole pool may be waiting.
 	peerLook, peerLookMost = 10 * time.Second, 30 * time.Second
 	peerLookFactor         = 10
 
@@ -55,7 +55,7 @@ func (Peers) Stand(*corev1.Node, interruption.Record) {}
 // Leave does nothing: the others see the Node.
 func (Peers) Leave(string) string { return "" }
 
-// Turn is as of [Line]. It may read the nodes of the pool, twice at most.
+// Turn is as [Line]'s. It may read the nodes of the pool, at most twice.
 func (p Peers) Turn(ctx context.Context, node *corev1.Node, rec interruption.Record) (turn bool, again time.Duration, next string, err error) {
 	jittered := peerLook + rand.N(peerLookMost-peerLook)
 	if settled := rec.Received.Add(peerSettle); time.Now().Before(settled) {

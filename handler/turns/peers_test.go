@@ -14,7 +14,7 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// own is the node that looks at the others, and its record, which is written now.
+// own is the node that looks at the others, and its record, written now.
 func own() (*corev1.Node, interruption.Record) {
 	rec := interruption.NewRecord(interruption.Notice{Kind: interruption.RebalanceRecommendation, Received: time.Now()})
 	rec.Phase = interruption.Waiting
@@ -71,7 +71,7 @@ func TestTurnAmongPeers(t *testing.T) {
 	}
 }
 
-// A pool that cannot be read is an error, and not a turn.
+// A pool that cannot be read is an error, not a turn.
 func TestNoTurnWithoutPeers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		node, rec := own()

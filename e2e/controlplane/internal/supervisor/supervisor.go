@@ -17,18 +17,18 @@ const (
 	// busy with other tests.
 	startTimeout = 2 * time.Minute
 
-	// attempts to start: a port that was free can be taken before the component
+	// attempts to start: another process can take a free port before the component
 	// listens on it. That happens rarely, and hardly ever twice.
 	attempts = 3
 )
 
-// Options say what is started.
+// Options say what to start.
 type Options struct {
 	Karpenter bool
 	Audit     bool          // write an audit log
 	Dir       string        // keep logs here; empty: a temporary directory
 	Heartbeat time.Duration // of nodes
-	Progress  io.Writer     // what the first build says
+	Progress  io.Writer     // receives what the first build says
 }
 
 // Info is what a client needs to know, as one line of JSON.
@@ -42,10 +42,9 @@ type Info struct {
 	Components       []int  `json:"components"`                 // process ids
 }
 
-// Supervise starts a control plane, calls ready once it serves, and runs it until
-// ctx is done or a component ends, which is an error. Everything is gone when it
-// returns. It may be called several times at once, each time for a control plane
-// of its own.
+// Supervise starts a control plane, calls ready once it serves, and runs it until ctx is
+// done or a component ends, which is an error. When it returns, everything is gone. It
+// may be called several times concurrently, each time for a control plane of its own.
 func Supervise(ctx context.Context, options Options, ready func(Info) error) error {
 	removeStale(time.Now())
 	programs, err := assets.Ensure(ctx, options.Progress)
@@ -94,8 +93,8 @@ func supervise(ctx context.Context, programs assets.Set, options Options, ready 
 	return g.explain(ctx, nil)
 }
 
-// bringUp starts the components in the order in which they need each other. The
-// apiserver waits for etcd by itself.
+// bringUp starts the components in the order in which they need each other. The apiserver
+// waits for etcd by itself.
 func bringUp(ctx context.Context, g *group, p plan, karpenter bool) error {
 	for _, c := range []command{p.etcd(), p.apiserver()} {
 		if err := g.start(c); err != nil {
@@ -128,12 +127,12 @@ func bringUp(ctx context.Context, g *group, p plan, karpenter bool) error {
 	if err := waitForHealth(ctx, urlOf("http", p.ports.kwok)+"/healthz"); err != nil {
 		return err
 	}
-	// The controller manager has no port; that its controllers run is seen by what
-	// they make. No pod can be created before.
+	// The controller manager has no port; what its controllers make shows that they run.
+	// No pod can be created before that.
 	return api.waitFor(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
 }
 
-// group is the processes of one control plane.
+// group holds the processes of one control plane.
 type group struct {
 	ctx       context.Context // done when the parent is, or when a process ends
 	fail      context.CancelCauseFunc
@@ -142,7 +141,7 @@ type group struct {
 	processes []*process
 }
 
-// errDied marks that a component died, in contrast to the parent being done.
+// errDied marks that a component died, as opposed to the parent being done.
 var errDied = errors.New("a component died")
 
 func newGroup(ctx context.Context, dir string) *group {
@@ -159,14 +158,14 @@ func (g *group) start(c command) error {
 	g.processes = append(g.processes, p)
 	go func() {
 		<-p.exited
-		// Without effect once the parent is done: nobody is told of deaths that we cause.
+		// Has no effect once the parent is done: nobody hears of deaths that we cause.
 		g.fail(fmt.Errorf("%w: %w", errDied, p.death()))
 	}()
 	return nil
 }
 
-// explain is the reason for the end: a death counts more than the error that
-// followed from it, and an end that was asked for is none.
+// explain is the reason for the end: a death counts for more than the error that followed
+// from it, and an end that somebody requested is no error.
 func (g *group) explain(parent context.Context, err error) error {
 	if cause := context.Cause(g.ctx); errors.Is(cause, errDied) {
 		return cause
