@@ -20,7 +20,7 @@ import (
 )
 
 // awsConfig is for the AWS APIs that queue mode calls. A pod on a spot node has no rights
-// in AWS, so that imds mode calls none.
+// in AWS, so imds mode calls none.
 func awsConfig(ctx context.Context, cfg config) (aws.Config, error) {
 	if cfg.mode != modeQueue {
 		return aws.Config{}, nil

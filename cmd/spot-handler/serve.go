@@ -136,7 +136,6 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
-	go unmapStart(ctx)
 	// The webhook ends after all who tell it something.
 	var webhookEnded sync.WaitGroup
 	defer webhookEnded.Wait()

@@ -224,24 +224,6 @@ func (d *Daemon) Metrics(ctx context.Context) string {
 	return text
 }
 
-// Resident is the daemon's resident memory now, and at its peak, in bytes.
-func (d *Daemon) Resident() (now, peak int64) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Pid()))
-	if err != nil {
-		return 0, 0
-	}
-	for line := range strings.Lines(string(status)) {
-		var kib int64
-		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kib); err == nil {
-			now = kib << 10
-		}
-		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kib); err == nil {
-			peak = kib << 10
-		}
-	}
-	return now, peak
-}
-
 func (d *Daemon) get(ctx context.Context, path string) (string, bool) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.URL+path, nil)
 	if err != nil {

@@ -1,9 +1,10 @@
-package main
+package migrate
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -55,12 +56,7 @@ func (g given) raw(s setting) any {
 // same reports whether a value is what the YAML says.
 func same(value any, text string) bool {
 	var other any
-	if text == "" || yaml.Unmarshal([]byte(text), &other) != nil {
-		return false
-	}
-	a, errA := json.Marshal(value)
-	b, errB := json.Marshal(other)
-	return errA == nil && errB == nil && string(a) == string(b)
+	return text != "" && yaml.Unmarshal([]byte(text), &other) == nil && reflect.DeepEqual(value, other)
 }
 
 // nameIn is what a setting is called where it was given.

@@ -22,24 +22,13 @@ import (
 	"spot-handler/handler/notify"
 )
 
-// readmeRows are the rows `| `name` | ... |` of the table below a heading. The README's
+// rowsBelow are the rows `| `name` | ... |` of the table below a heading. The manual's
 // tables are what operators work with: they are compared with the program, in both
 // directions.
-func readmeRows(t *testing.T, heading string) [][]string {
+func rowsBelow(t *testing.T, heading string) [][]string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(text), "\n"+heading+"\n")
-	if !ok {
-		t.Fatalf("README has no heading %q", heading)
-	}
 	var rows [][]string
-	for line := range strings.Lines(section) {
-		if strings.HasPrefix(line, "#") {
-			break
-		}
+	for line := range strings.Lines(sectionOf(t, heading)) {
 		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
@@ -52,14 +41,14 @@ func readmeRows(t *testing.T, heading string) [][]string {
 	return rows
 }
 
-// none is how the README writes that there is no default, or no label.
+// none is how the manual writes that there is no default, or no label.
 const none = "–"
 
-func TestFlagsOfReadme(t *testing.T) {
-	common := readmeRows(t, "### Flags of both modes")
+func TestFlagsOfManual(t *testing.T) {
+	common := rowsBelow(t, "### Flags of both modes")
 	for _, mode := range []string{modeIMDS, modeQueue} {
 		documented := map[string]string{}
-		for _, row := range append(slices.Clone(common), readmeRows(t, "### Flags of `"+mode+"`")...) {
+		for _, row := range append(slices.Clone(common), rowsBelow(t, "### Flags of `"+mode+"`")...) {
 			if len(row) != 4 || row[3] == "" {
 				t.Errorf("%s: row %q, want flag, variable, default and meaning", mode, row)
 				continue
@@ -78,7 +67,7 @@ func TestFlagsOfReadme(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(defined, documented); diff != "" {
-			t.Errorf("flags of %s (-defined +README):\n%s", mode, diff)
+			t.Errorf("flags of %s (-defined +manual):\n%s", mode, diff)
 		}
 	}
 }
@@ -96,13 +85,13 @@ func flagsOf(g group) map[string]string {
 	return defaults
 }
 
-func TestMetricsOfReadme(t *testing.T) {
+func TestMetricsOfManual(t *testing.T) {
 	exposed := map[string]string{}
 	for _, text := range []string{scrapeOf(t, modeIMDS), scrapeOf(t, modeQueue)} {
 		maps.Copy(exposed, families(text))
 	}
 	documented := map[string]string{}
-	for _, row := range readmeRows(t, "## Metrics") {
+	for _, row := range rowsBelow(t, "## Metrics") {
 		if len(row) != 4 || row[3] == "" {
 			t.Errorf("row %q, want metric, type, labels and meaning", row)
 			continue
@@ -110,31 +99,26 @@ func TestMetricsOfReadme(t *testing.T) {
 		documented[strings.Trim(row[0], "`")] = row[1] + " of " + row[2]
 	}
 	if diff := cmp.Diff(exposed, documented); diff != "" {
-		t.Errorf("metrics (-exposed +README):\n%s", diff)
+		t.Errorf("metrics (-exposed +manual):\n%s", diff)
 	}
 }
 
-func TestTemplateFieldsOfReadme(t *testing.T) {
+func TestTemplateFieldsOfManual(t *testing.T) {
 	var fields, documented []string
 	for field := range reflect.TypeFor[notify.Message]().Fields() {
 		fields = append(fields, "`."+field.Name+"`")
 	}
-	for _, row := range readmeRows(t, "## Webhooks") {
+	for _, row := range rowsBelow(t, "## Templates") {
 		documented = append(documented, row[0])
 	}
 	if diff := cmp.Diff(fields, documented); diff != "" {
-		t.Errorf("fields of a template (-defined +README):\n%s", diff)
+		t.Errorf("fields of a template (-defined +manual):\n%s", diff)
 	}
 }
 
-// The README's template is one.
-func TestTemplateOfReadme(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n## Webhooks\n")
-	_, rest, _ := strings.Cut(section, "which quotes them:\n\n```\n")
+// The manual's template is one.
+func TestTemplateOfManual(t *testing.T) {
+	_, rest, _ := strings.Cut(sectionOf(t, "## Templates"), "\n```\n")
 	template, _, ok := strings.Cut(rest, "\n```\n")
 	if !ok {
 		t.Fatal("no template")
@@ -229,7 +213,7 @@ func families(text string) map[string]string {
 	return found
 }
 
-func TestDependenciesOfReadme(t *testing.T) {
+func TestDependenciesOfManual(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "go.mod"))
 	if err != nil {
 		t.Fatal(err)
@@ -238,13 +222,13 @@ func TestDependenciesOfReadme(t *testing.T) {
 	for _, found := range regexp.MustCompile(`(?m)^(?:require)?\s+(\S+) v\S+$`).FindAllStringSubmatch(string(text), -1) {
 		required = append(required, "`"+found[1]+"`")
 	}
-	for _, row := range readmeRows(t, "## Development") {
+	for _, row := range rowsBelow(t, "## Direct dependencies") {
 		documented = append(documented, row[0])
 	}
 	slices.Sort(required)
 	slices.Sort(documented)
 	if diff := cmp.Diff(required, documented); diff != "" {
-		t.Errorf("direct dependencies (-go.mod +README):\n%s", diff)
+		t.Errorf("direct dependencies (-go.mod +manual):\n%s", diff)
 	}
 }
 

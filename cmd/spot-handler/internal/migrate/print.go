@@ -1,8 +1,8 @@
-package main
+package migrate
 
 import (
 	"fmt"
-	"io"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -12,9 +12,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// print writes what came of it in one of the three forms, with all remarks as comments:
-// the whole can be used as it is.
-func (m *migration) print(w io.Writer, output string) error {
+// print is what came of it in one of the three forms, with all remarks as comments: the whole
+// can be used as it is.
+func (m *migration) print(output string) (string, error) {
 	var b strings.Builder
 	switch output {
 	case outputFlags:
@@ -23,7 +23,7 @@ func (m *migration) print(w io.Writer, output string) error {
 			fmt.Fprintf(&b, " \\\n  --%s=%s", f.name, quoted(f.text))
 		}
 		b.WriteString("\n")
-		m.section(&b, "Variables beside the flags:", m.env)
+		section(&b, "Variables beside the flags:", "=", m.env)
 		m.sectionFrom(&b)
 		m.sectionValues(&b)
 	case outputEnv:
@@ -39,33 +39,28 @@ func (m *migration) print(w io.Writer, output string) error {
 	default:
 		text, err := yaml.Marshal(m.chartValues())
 		if err != nil {
-			return fmt.Errorf("write values: %w", err)
+			return "", fmt.Errorf("write values: %w", err)
 		}
 		b.Write(text)
 	}
-	m.section(&b, "Different:", m.minds)
-	m.section(&b, "No counterpart:", m.losses)
-	_, err := io.WriteString(w, b.String())
-	return err
+	section(&b, "Different:", ": ", m.minds)
+	section(&b, "No counterpart:", ": ", m.losses)
+	return b.String(), nil
 }
 
-func (m *migration) section(b *strings.Builder, title string, list []pair) {
+func section(b *strings.Builder, title, separator string, list []pair) {
 	if len(list) == 0 {
 		return
 	}
 	fmt.Fprintf(b, "\n# %s\n", title)
 	for _, p := range list {
-		separator := ": "
-		if title == "Variables beside the flags:" {
-			separator = "="
-		}
 		fmt.Fprintf(b, "#   %s%s%s\n", p.name, separator, strings.ReplaceAll(p.text, "\n", " "))
 	}
 }
 
 func (m *migration) sectionFrom(b *strings.Builder) {
 	if len(m.from) > 0 {
-		commented(b, "Of the container, as their values are in the cluster:", map[string]any{"env": m.envList(nil, m.from)})
+		commented(b, "Of the container, as their values are in the cluster:", map[string]any{"env": envList(nil, m.from)})
 	}
 }
 
@@ -90,9 +85,7 @@ func commented(b *strings.Builder, title string, content any) {
 // the mode alone below the mode.
 func (m *migration) chartValues() map[string]any {
 	paths := map[string]any{"mode": m.mode}
-	for path, value := range m.values {
-		paths[path] = value
-	}
+	maps.Copy(paths, m.values)
 	from := m.webhookSecretOf(paths)
 	for _, f := range m.flags {
 		path := "flags." + camel(f.name)
@@ -106,7 +99,7 @@ func (m *migration) chartValues() map[string]any {
 			if port, err := strconv.Atoi(strings.TrimPrefix(f.text, ":")); err == nil {
 				value = port
 			}
-		case !ofBothModes(f.name):
+		case slices.Contains(ofOneMode, f.name):
 			path = m.mode + "." + path
 		}
 		if f.text == "true" || f.text == "false" {
@@ -114,28 +107,24 @@ func (m *migration) chartValues() map[string]any {
 		}
 		paths[path] = value
 	}
-	env := m.env
-	for i := 0; i < len(env); i++ {
-		if env[i].name == "AWS_REGION" && m.mode == modeQueue {
-			paths["queue.region"] = env[i].text
-			env = append(append([]pair{}, env[:i]...), env[i+1:]...)
+	var env []pair
+	for _, v := range m.env {
+		if v.name == "AWS_REGION" && m.mode == modeQueue {
+			paths["queue.region"] = v.text
+		} else {
+			env = append(env, v)
 		}
 	}
-	if list := m.envList(env, from); len(list) > 0 {
+	if list := envList(env, from); len(list) > 0 {
 		extra, _ := paths[m.mode+".env"].([]any)
 		paths[m.mode+".env"] = append(list, extra...)
 	}
 	return nest(paths)
 }
 
-func ofBothModes(flag string) bool {
-	for _, mode := range []string{modeIMDS, modeQueue} {
-		cfg := config{mode: mode}
-		if !slices.ContainsFunc(cfg.define(), func(g group) bool { return g.Lookup(flag) != nil }) {
-			return false
-		}
-	}
-	return true
+// ofOneMode are the flags that settings are taken over to and that only one mode has.
+var ofOneMode = []string{
+	"watch-spot", "watch-scheduled-events", "watch-lifecycle", "queue-url", "managed-tag", "heartbeat-interval", "heartbeat-until",
 }
 
 // webhookValues has the chart mount a Secret with the headers: the one that the URL is in,
@@ -163,7 +152,7 @@ func (m *migration) webhookSecretOf(paths map[string]any) (others []variableFrom
 }
 
 // envList is a container's env.
-func (m *migration) envList(env []pair, from []variableFrom) []any {
+func envList(env []pair, from []variableFrom) []any {
 	var list []any
 	for _, v := range env {
 		list = append(list, map[string]any{"name": v.name, "value": v.text})

@@ -1,9 +1,10 @@
-package main
+package migrate
 
 import (
 	"encoding/json"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,18 +31,11 @@ func rebalance(m *migration, s setting, _ string) {
 	}
 }
 
-// watching takes over a switch of imds mode where it is not as our own default is.
+// watching takes over a switch of imds mode where it is off: here all are on.
 func watching(flag string) func(*migration, setting, string) {
 	return func(m *migration, _ setting, value string) {
-		own := "true"
-		cfg := config{mode: modeIMDS}
-		for _, g := range cfg.define() {
-			if f := g.Lookup(flag); f != nil {
-				own = f.DefValue
-			}
-		}
-		if value = strconv.FormatBool(isTrue(value)); m.mode == modeIMDS && value != own {
-			m.flag(flag, value)
+		if m.mode == modeIMDS && !isTrue(value) {
+			m.flag(flag, "false")
 		}
 	}
 }
@@ -140,24 +134,21 @@ func webhookTemplate(m *migration, s setting, value string) {
 
 func logFormat(m *migration, _ setting, value string) {
 	if isTrue(value) {
-		m.flag("log-format", logJSON)
+		m.flag("log-format", "json")
 	} else {
-		m.flag("log-format", logConsole)
+		m.flag("log-format", "console")
 	}
 }
 
 // logLevel takes over the level, where there is one of that name.
 func logLevel(m *migration, s setting, value string) {
-	level := strings.ToLower(value)
-	for _, known := range logLevels {
-		if known == level {
-			if level != s.fallback {
-				m.flag("log-level", level)
-			}
-			return
-		}
+	levels := []string{"debug", "info", "warn", "error"}
+	switch level := strings.ToLower(value); {
+	case !slices.Contains(levels, level):
+		m.lose(s.nameIn(m.given)+"="+value, "want one of "+strings.Join(levels, ", "))
+	case level != s.fallback:
+		m.flag("log-level", level)
 	}
-	m.lose(s.nameIn(m.given)+"="+value, "want one of "+strings.Join(logLevels, ", "))
 }
 
 // httpPort takes over the port of metrics where it serves them, else that of the probes.

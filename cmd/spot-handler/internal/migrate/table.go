@@ -1,15 +1,15 @@
-package main
+package migrate
 
 // setting is one setting of aws-node-termination-handler, by its documentation of 1.25,
-// and what becomes of it here. README's tables are these rows; a test compares them.
+// and what becomes of it here. The tables of deploy/docs/migration.md are these rows; a test compares them.
 type setting struct {
 	variable string // its environment variable; empty where only its chart has the setting
 	value    string // its chart's value; empty where only the program has the setting
 	fallback string // what holds where nothing is given: text, or YAML for a map or list
 	ofChart  string // the same of its chart, where that is another
 
-	here   string // README: what does the same here; empty is nothing
-	remark string // README: why there is nothing, or how it differs
+	here   string // the table: what does the same here; empty is nothing
+	remark string // the table: why there is nothing, or how it differs
 
 	// How it is taken over. At most one is set; none of them means that nothing has to
 	// be set here, and that the remark is told where a value other than the harmless ones
@@ -34,7 +34,7 @@ var settings = []setting{
 	{variable: "ENABLE_REBALANCE_MONITORING", value: "enableRebalanceMonitoring", fallback: "false",
 		here: "`--rebalance=cordon`", remark: "imds mode; in queue mode it drains on every rebalance recommendation, which is `--rebalance=replace`", harmless: "*"},
 	{variable: "ENABLE_REBALANCE_DRAINING", value: "enableRebalanceDraining", fallback: "false", convert: rebalance, always: true,
-		here: "`--rebalance=replace`", remark: "drains when the replacement is Ready; where none can be made the node stays cordoned with its pods on it. Neither of the two: `--rebalance=ignore`; `--watch-rebalance=false` does not even look, in imds mode"},
+		here: "`--rebalance=replace`", remark: "drains when the replacement is Ready; if none can be made, the node stays cordoned with its pods on it. With neither of the two, use `--rebalance=ignore`; in imds mode `--watch-rebalance=false` does not even look"},
 	{variable: "ENABLE_SCHEDULED_EVENT_DRAINING", value: "enableScheduledEventDraining", fallback: "true", convert: watching("watch-scheduled-events"), always: true,
 		here: "`--watch-scheduled-events`", remark: "imds mode; in queue mode the queue's rules say what is handled"},
 	{variable: "ENABLE_ASG_LIFECYCLE_DRAINING", value: "enableASGLifecycleDraining", fallback: "false", ofChart: "true", convert: watching("watch-lifecycle"), always: true,
@@ -42,23 +42,23 @@ var settings = []setting{
 	{variable: "COMPLETE_LIFECYCLE_ACTION_DELAY_SECONDS", value: "completeLifecycleActionDelaySeconds", fallback: "-1",
 		remark: "a lifecycle action is completed as soon as the node is drained"},
 	{variable: "HEARTBEAT_INTERVAL", value: "heartbeatInterval", fallback: "-1", here: "`--heartbeat-interval`", convert: heartbeatInterval, remark: "queue mode; seconds there, a duration here"},
-	{variable: "HEARTBEAT_UNTIL", value: "heartbeatUntil", fallback: "-1", here: "`--heartbeat-until`", convert: seconds("heartbeat-until"), remark: "as above; 48 hours where only the interval is given, as there"},
+	{variable: "HEARTBEAT_UNTIL", value: "heartbeatUntil", fallback: "-1", here: "`--heartbeat-until`", convert: seconds("heartbeat-until"), remark: "as above; 48 hours if only the interval is given, as there"},
 
 	// The queue.
 	{variable: "QUEUE_URL", value: "queueURL", here: "`--queue-url`", flag: "queue-url",
 		remark: "give spot-handler a queue of its own while both run: a message goes to one of its readers only"},
 	{variable: "WORKERS", value: "workers", fallback: "10", remark: "there is no such limit: a node that waits takes no worker. `--receivers` is how many receive calls are open"},
 	{variable: "SQS_MSG_VISIBILITY_TIMEOUT_SEC", value: "sqsMsgVisibilityTimeoutSec", fallback: "20",
-		remark: "messages are hidden for 30 s, and longer while they are in work; they are deleted as soon as the record is on the Node"},
+		remark: "messages are hidden for 30 s, and longer while they are being handled; they are deleted as soon as the record is on the Node"},
 	{variable: "DELETE_SQS_MSG_IF_NODE_NOT_FOUND", value: "deleteSqsMsgIfNodeNotFound", fallback: "false", harmless: "true", byDefault: modeQueue,
-		here: "always", remark: "a message about an instance that is no Node of this cluster is deleted after a second look"},
+		here: "always", remark: "a message about an instance that is not a Node of this cluster is deleted after a second look"},
 	{variable: "CHECK_TAG_BEFORE_DRAINING", value: "checkTagBeforeDraining", fallback: "true", convert: managedTag, always: true,
 		here: "`--managed-tag`", remark: "without it tags are not looked at: every instance that is a Node of this cluster is handled, and no other"},
 	{variable: "MANAGED_TAG", value: "managedTag", fallback: "aws-node-termination-handler/managed", here: "`--managed-tag`", harmless: "*", remark: "as above"},
 	{variable: "CHECK_ASG_TAG_BEFORE_DRAINING", value: "checkASGTagBeforeDraining", fallback: "true", harmless: "*",
-		here: "`--managed-tag`", remark: "older name of `CHECK_TAG_BEFORE_DRAINING`; without effect where that is given, too, as by its chart"},
+		here: "`--managed-tag`", remark: "older name of `CHECK_TAG_BEFORE_DRAINING`, which overrides it; its chart sets both"},
 	{variable: "MANAGED_ASG_TAG", value: "managedAsgTag", fallback: "aws-node-termination-handler/managed", harmless: "*",
-		here: "`--managed-tag`", remark: "older name of `MANAGED_TAG`; without effect where that is given, too, as by its chart"},
+		here: "`--managed-tag`", remark: "older name of `MANAGED_TAG`, which overrides it; its chart sets both"},
 	{variable: "USE_PROVIDER_ID", value: "useProviderId", fallback: "false", here: "always", harmless: "*",
 		remark: "the Node is found by `spec.providerID`, or by the label `spot-handler/instance-id`"},
 	{variable: "AWS_REGION", value: "awsRegion", here: "`AWS_REGION`", env: "AWS_REGION"},
@@ -79,37 +79,37 @@ var settings = []setting{
 		remark: "the taint is `spot-handler/interrupted=<kind>:NoSchedule`, not `aws-node-termination-handler/...`; pods that tolerate it stay on the node"},
 	{variable: "TAINT_EFFECT", fallback: "NoSchedule", remark: "`NoSchedule` is the only one: any other would evict pods at the wrong time, or not keep new ones away"},
 	{variable: "ENABLE_OUT_OF_SERVICE_TAINT", value: "enableOutOfServiceTaint", fallback: "false", here: "on `terminated`", remark: "set only when EC2 has said that the instance is terminated: on a node that still runs this taint ends all pods at once and detaches their volumes"},
-	{variable: "EXCLUDE_FROM_LOAD_BALANCERS", value: "excludeFromLoadBalancers", fallback: "false", here: "always, where the instance is sure to end", harmless: "*"},
-	{variable: "DELETE_LOCAL_DATA", value: "deleteLocalData", fallback: "true", here: "always", remark: "pods with `emptyDir` are moved too: their data ends with the instance in any case"},
+	{variable: "EXCLUDE_FROM_LOAD_BALANCERS", value: "excludeFromLoadBalancers", fallback: "false", here: "always, if the instance is sure to end", harmless: "*"},
+	{variable: "DELETE_LOCAL_DATA", value: "deleteLocalData", fallback: "true", here: "always", remark: "pods with `emptyDir` are moved too: their data ends with the instance anyway"},
 	{variable: "IGNORE_DAEMON_SETS", value: "ignoreDaemonSets", fallback: "true", here: "always", remark: "pods of DaemonSets stay"},
-	{variable: "POD_TERMINATION_GRACE_PERIOD", value: "podTerminationGracePeriod", fallback: "-1", remark: "each pod has its own grace period, as much of it as the deadline allows"},
-	{variable: "GRACE_PERIOD", fallback: "-1", remark: "each pod has its own grace period, as much of it as the deadline allows"},
+	{variable: "POD_TERMINATION_GRACE_PERIOD", value: "podTerminationGracePeriod", fallback: "-1", remark: "each pod has its own grace period, or as much of it as the deadline allows"},
+	{variable: "GRACE_PERIOD", fallback: "-1", remark: "each pod has its own grace period, or as much of it as the deadline allows"},
 	{variable: "NODE_TERMINATION_GRACE_PERIOD", value: "nodeTerminationGracePeriod", fallback: "120",
 		remark: "the deadline is EC2's own; `--margin` is kept free before it"},
 	{variable: "USE_APISERVER_CACHE", fallback: "false", here: "always", harmless: "*", remark: "pods are listed from the API server's cache, and watched"},
 
 	// Webhooks.
 	{variable: "WEBHOOK_URL", value: "webhookURL", here: "`--webhook-url`", flag: "webhook-url",
-		remark: "told of the outcome, too; rather give it by `--webhook-url-file`, or as `SPOT_HANDLER_WEBHOOK_URL` from a Secret"},
+		remark: "told of the outcome, too; better given by `--webhook-url-file`, or as `SPOT_HANDLER_WEBHOOK_URL` from a Secret"},
 	{variable: "WEBHOOK_PROXY", value: "webhookProxy", here: "`--webhook-proxy`", convert: webhookProxy, remark: "`tcp://` is written `http://`"},
 	{variable: "WEBHOOK_HEADERS", value: "webhookHeaders", fallback: `{"Content-type":"application/json"}`, here: "`--webhook-headers-file`", convert: webhookHeaders,
 		remark: "its JSON can be the content of the file"},
 	{variable: "WEBHOOK_TEMPLATE", value: "webhookTemplate", here: "`--webhook-template`", convert: webhookTemplate,
-		remark: "fields of the same name mean the same, with other words in `.Kind`; a field that there is not here is an error at the start"},
+		remark: "fields of the same name mean the same, with other words in `.Kind`; a field that does not exist here is an error at the start"},
 	{variable: "WEBHOOK_TEMPLATE_FILE", here: "`--webhook-template-file`", flag: "webhook-template-file", remark: "as above"},
 
 	// Operation.
 	{variable: "JSON_LOGGING", value: "jsonLogging", fallback: "false", here: "`--log-format`", convert: logFormat, remark: "`json` is the default here"},
 	{variable: "LOG_LEVEL", value: "logLevel", fallback: "info", here: "`--log-level`", convert: logLevel},
 	{variable: "LOG_FORMAT_VERSION", value: "logFormatVersion", fallback: "1", remark: "the log has other messages and fields"},
-	{variable: "ENABLE_PROMETHEUS_SERVER", value: "enablePrometheusServer", fallback: "false", here: "always", harmless: "*", remark: "other metrics: see [Metrics](#metrics)"},
+	{variable: "ENABLE_PROMETHEUS_SERVER", value: "enablePrometheusServer", fallback: "false", here: "always", harmless: "*", remark: "other metrics: see [Metrics](reference.md#metrics)"},
 	{variable: "PROMETHEUS_SERVER_PORT", value: "prometheusServerPort", fallback: "9092", here: "`--http-addr`", convert: httpPort, always: true,
 		remark: "one port for `/metrics`, `/healthz` and `/readyz`"},
 	{variable: "ENABLE_PROBES_SERVER", value: "enableProbesServer", fallback: "false", here: "always", harmless: "*"},
-	{variable: "PROBES_SERVER_PORT", fallback: "8080", here: "`--http-addr`", convert: httpPort, remark: "where metrics have no port of their own"},
+	{variable: "PROBES_SERVER_PORT", fallback: "8080", here: "`--http-addr`", convert: httpPort, remark: "if metrics have no port of their own"},
 	{variable: "PROBES_SERVER_ENDPOINT", fallback: "/healthz", remark: "it is `/healthz`, and `/readyz` for readiness"},
 	{variable: "EMIT_KUBERNETES_EVENTS", value: "emitKubernetesEvents", fallback: "false", here: "always", harmless: "*", remark: "with other reasons"},
-	{variable: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", value: "kubernetesEventsExtraAnnotations", remark: "Events have annotations of their own, and no others"},
+	{variable: "KUBERNETES_EVENTS_EXTRA_ANNOTATIONS", value: "kubernetesEventsExtraAnnotations", remark: "Events carry their own annotations, and no others"},
 	{variable: "NODE_NAME", here: "`NODE_NAME`", env: "NODE_NAME", remark: "imds mode"},
 	{variable: "POD_NAME", here: "`POD_NAME`", env: "POD_NAME", remark: "queue mode"},
 	{variable: "NAMESPACE", here: "`POD_NAMESPACE`", env: "POD_NAMESPACE", remark: "queue mode"},
@@ -129,8 +129,8 @@ var chartSettings = []setting{
 	{value: "serviceAccount.name", here: "`MODE.serviceAccount.name`", path: "MODE.serviceAccount.name"},
 	{value: "serviceAccount.annotations", here: "`MODE.serviceAccount.annotations`", path: "MODE.serviceAccount.annotations", remark: "the role behind it needs other rights: see deploy/aws.md"},
 	{value: "rbac.create", fallback: "true", remark: "the roles are always made"},
-	{value: "rbac.pspEnabled", fallback: "true", harmless: "*", remark: "Kubernetes has no PodSecurityPolicy any more"},
-	{value: "customLabels", remark: "`MODE.podLabels` are for pods; there are none for all else"},
+	{value: "rbac.pspEnabled", fallback: "true", harmless: "*", remark: "Kubernetes no longer has PodSecurityPolicy"},
+	{value: "customLabels", remark: "`MODE.podLabels` are for pods; other objects take none"},
 	{value: "podLabels", here: "`MODE.podLabels`", path: "MODE.podLabels"},
 	{value: "podAnnotations", here: "`MODE.podAnnotations`", path: "MODE.podAnnotations"},
 	{value: "podSecurityContext", fallback: "{fsGroup: 1000}", remark: "fixed: not root, no capabilities"},
@@ -138,7 +138,7 @@ var chartSettings = []setting{
 		remark: "fixed: not root, no capabilities"},
 	{value: "terminationGracePeriodSeconds", remark: "it ends within a few seconds"},
 	{value: "resources", here: "`MODE.resources`", remark: "not taken over: the needs differ, and the chart's defaults come from measurements"},
-	{value: "nodeSelector", here: "`queue.nodeSelector`", convert: inMode(modeQueue, "queue.nodeSelector"), remark: "imds runs where `spotLabels` are"},
+	{value: "nodeSelector", here: "`queue.nodeSelector`", convert: inMode(modeQueue, "queue.nodeSelector"), remark: "imds runs on nodes with `spotLabels`"},
 	{value: "affinity", remark: "built in: imds on spot nodes, queue on all others, on different hosts"},
 	{value: "tolerations", here: "`queue.tolerations`", convert: inMode(modeQueue, "queue.tolerations"), remark: "imds tolerates all taints"},
 	{value: "topologySpreadConstraints", remark: "built in: different hosts, and zones where possible"},
@@ -183,4 +183,23 @@ var chartSettings = []setting{
 	{value: "daemonsetTolerations", fallback: "[{operator: Exists}]", remark: "imds tolerates all taints"},
 	{value: "linuxTolerations", remark: "imds tolerates all taints"},
 	{value: "windowsTolerations", remark: "Linux only"},
+}
+
+// Row is a setting as the documentation lists it.
+type Row struct {
+	Variable string // the environment variable of aws-node-termination-handler, or empty
+	Value    string // the value of its chart, or empty
+	Here     string // what does the same here; empty is nothing
+	Remark   string // why there is nothing, or how it differs
+}
+
+// Rows are all settings: those with a variable, and those that only its chart has.
+func Rows() (variables, chart []Row) {
+	rows := func(list []setting) (rows []Row) {
+		for _, s := range list {
+			rows = append(rows, Row{s.variable, s.value, s.here, s.remark})
+		}
+		return rows
+	}
+	return rows(settings), rows(chartSettings)
 }
