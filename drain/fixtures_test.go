@@ -122,3 +122,14 @@ func actions(plan []Decision) string {
 	slices.Sort(list)
 	return strings.Join(list, ", ")
 }
+
+func createdAt(at time.Time) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.CreationTimestamp = metav1.NewTime(at) }
+}
+
+func startedAt(at time.Time) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		started := metav1.NewTime(at)
+		p.Status.StartTime = &started
+	}
+}

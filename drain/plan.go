@@ -68,8 +68,11 @@ type Policy struct {
 
 // Interruption is the node's part of a plan.
 type Interruption struct {
-	// Taint is what the node carries; pods that tolerate it stay.
+	// Taint is what the node carries; pods that tolerate it by its name stay.
 	Taint corev1.Taint
+	// Since is when the node was marked. Pods that tolerate every taint and have come later
+	// are not chased; zero chases them all.
+	Since time.Time
 	// Deadline is when the node ends. Zero means that the node is only at risk: pods leave
 	// when the replacement is ready, and not before.
 	Deadline time.Time
@@ -130,6 +133,8 @@ type Decision struct {
 	// Latest is the pod's latest safe start: an eviction that starts later cannot give
 	// the pod its grace period before the deadline. Zero means that there is no deadline.
 	Latest time.Time
+	// Until is when the pod's own wish to stay lapses; zero where it has none, or for good.
+	Until time.Time
 	// Grace overrides the pod's own grace period, in seconds, where that no longer fits; nil
 	// otherwise.
 	Grace *int64
@@ -230,6 +235,7 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isSelfAndNotLast,
 	isAtRiskOnly,
 	isPinned,
+	toleratesEverything,
 	isSurged,
 	isToBeSurged,
 	isHeld,
@@ -278,8 +284,9 @@ func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
 	return Later, "no deadline: waits for a replacement"
 }
 
-func isPinned(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	reason := pinned(pod)
+func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	reason, until := pinned(pod, p.now)
+	d.Until = until
 	switch {
 	case reason == "":
 		return "", ""
@@ -288,6 +295,17 @@ func isPinned(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 	}
 	return Later, reason
 }
+
+// toleratesEverything: a pod that may be put back on this very node is evicted once, and as
+// late as is safe, so it does not come back only to be ended with the node.
+func toleratesEverything(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	if p.Deadline.IsZero() || !toleratesAll(pod, p.Taint) {
+		return "", ""
+	}
+	return Later, everyTaint
+}
+
+const everyTaint = "tolerates every taint, and might be put back on this node"
 
 func isHeld(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
 	if p.Policy.Strategy == AtOnce || p.Capacity != PendingCapacity {
@@ -334,6 +352,8 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 		return "DaemonSet pod"
 	case tolerates(pod, p.Taint):
 		return "tolerates " + p.Taint.Key
+	case !p.Since.IsZero() && pod.CreationTimestamp.After(p.Since) && toleratesAll(pod, p.Taint):
+		return "tolerates every taint, and has come since the node was marked"
 	}
 	return ""
 }

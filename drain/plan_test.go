@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"spot-handler/drain/donotdisrupt"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -20,6 +22,7 @@ func TestPlan(t *testing.T) {
 	nothing.Capacity = NoCapacity
 	soon := Interruption{Taint: taint, Deadline: now.Add(30 * time.Second), Capacity: PendingCapacity}
 	passed := Interruption{Taint: taint, Deadline: now, Capacity: PendingCapacity}
+	marked := Interruption{Taint: taint, Since: now.Add(-time.Second), Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity}
 	risk := Interruption{Taint: taint, Capacity: PendingCapacity}
 	riskReady := Interruption{Taint: taint, Capacity: ReadyCapacity}
 	riskNothing := Interruption{Taint: taint}
@@ -34,13 +37,17 @@ func TestPlan(t *testing.T) {
 		reason string
 		grace  *int64
 	}{
-		"mirror pod":        {pod("p", annotated(corev1.MirrorPodAnnotationKey, "x")), inTwoMinutes, policy, Skip, "mirror pod", nil},
-		"DaemonSet pod":     {pod("p", ownedBy("DaemonSet")), inTwoMinutes, policy, Skip, "DaemonSet pod", nil},
-		"succeeded":         {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), inTwoMinutes, policy, Skip, "finished", nil},
-		"failed":            {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), inTwoMinutes, policy, Skip, "finished", nil},
-		"tolerates us":      {pod("p", tolerating("spot-handler/interrupted")), inTwoMinutes, policy, Skip, "tolerates spot-handler/interrupted", nil},
-		"tolerates all":     {pod("p", tolerating("")), inTwoMinutes, policy, Skip, "tolerates spot-handler/interrupted", nil},
-		"tolerates another": {pod("p", tolerating("other")), inTwoMinutes, policy, Later, "waits for the replacement", nil},
+		"mirror pod":    {pod("p", annotated(corev1.MirrorPodAnnotationKey, "x")), inTwoMinutes, policy, Skip, "mirror pod", nil},
+		"DaemonSet pod": {pod("p", ownedBy("DaemonSet")), inTwoMinutes, policy, Skip, "DaemonSet pod", nil},
+		"succeeded":     {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), inTwoMinutes, policy, Skip, "finished", nil},
+		"failed":        {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), inTwoMinutes, policy, Skip, "finished", nil},
+		"tolerates us":  {pod("p", tolerating("spot-handler/interrupted")), inTwoMinutes, policy, Skip, "tolerates spot-handler/interrupted", nil},
+		"tolerates all": {pod("p", tolerating("")), inTwoMinutes, policy, Later, everyTaint, nil},
+		"tolerates all, at its latest safe start": {pod("p", tolerating(""), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
+		"tolerates all, came back":                {pod("p", tolerating(""), createdAt(now)), marked, policy, Skip, "tolerates every taint, and has come since the node was marked", nil},
+		"tolerates all, was there":                {pod("p", tolerating(""), createdAt(now.Add(-time.Hour))), marked, policy, Later, everyTaint, nil},
+		"came since":                              {pod("p", createdAt(now)), marked, policy, Later, "waits for the replacement", nil},
+		"tolerates another":                       {pod("p", tolerating("other")), inTwoMinutes, policy, Later, "waits for the replacement", nil},
 		"terminating": {pod("p", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }),
 			inTwoMinutes, policy, Wait, "terminating", nil},
 
@@ -57,16 +64,18 @@ func TestPlan(t *testing.T) {
 		"grace for ever":           {pod("p", withGrace(1e10)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
 		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "latest safe start has come", nil},
 
-		"do-not-disrupt":              {pod("p", annotated(doNotDisrupt, "true")), ready, policy, Later, doNotDisrupt, nil},
+		"do-not-disrupt":              {pod("p", annotated(donotdisrupt.Annotation, "true")), ready, policy, Later, donotdisrupt.Annotation, nil},
 		"safe-to-evict":               {pod("p", annotated(safeToEvict, "false")), ready, policy, Later, safeToEvict + "=false", nil},
 		"Job":                         {pod("p", ownedBy("Job")), ready, policy, Later, "Job pod: might finish by itself", nil},
-		"do-not-disrupt, at the last": {pod("p", annotated(doNotDisrupt, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
+		"do-not-disrupt, at the last": {pod("p", annotated(donotdisrupt.Annotation, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
 
-		"at risk, pending":     {pod("p"), risk, policy, Later, "no deadline: waits for a replacement", nil},
-		"at risk, nothing":     {pod("p"), riskNothing, policy, Later, "no deadline: waits for a replacement", nil},
-		"at risk, at once":     {pod("p"), risk, atOnce, Later, "no deadline: waits for a replacement", nil},
-		"at risk, ready":       {pod("p"), riskReady, policy, Evict, "replacement is ready", nil},
-		"at risk, not to move": {pod("p", annotated(doNotDisrupt, "true")), riskReady, policy, Later, "no deadline: " + doNotDisrupt, nil},
+		"at risk, pending":                 {pod("p"), risk, policy, Later, "no deadline: waits for a replacement", nil},
+		"at risk, nothing":                 {pod("p"), riskNothing, policy, Later, "no deadline: waits for a replacement", nil},
+		"at risk, at once":                 {pod("p"), risk, atOnce, Later, "no deadline: waits for a replacement", nil},
+		"at risk, ready":                   {pod("p"), riskReady, policy, Evict, "replacement is ready", nil},
+		"do-not-disrupt for a time":        {pod("p", annotated(donotdisrupt.Annotation, "1h"), startedAt(now)), ready, policy, Later, donotdisrupt.Annotation + " for 1h", nil},
+		"do-not-disrupt, its time is over": {pod("p", annotated(donotdisrupt.Annotation, "1h"), startedAt(now.Add(-time.Hour))), ready, policy, Evict, "replacement is ready", nil},
+		"at risk, not to move":             {pod("p", annotated(donotdisrupt.Annotation, "true")), riskReady, policy, Later, "no deadline: " + donotdisrupt.Annotation, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := Plan(now, Situation{Pods: []*corev1.Pod{tt.pod}, Interruption: tt.in, Policy: tt.policy})
@@ -213,7 +222,7 @@ func randomSituation(random *rand.Rand) Situation {
 		change := []func(*corev1.Pod){withGrace(grace), of(fmt.Sprint("app", random.IntN(3))), readyAfter(time.Duration(random.IntN(30)) * time.Second)}
 		switch random.IntN(12) {
 		case 0:
-			change = append(change, annotated(doNotDisrupt, "true"))
+			change = append(change, annotated(donotdisrupt.Annotation, "true"))
 		case 1:
 			change = append(change, ownedBy([]string{"DaemonSet", "Job", "StatefulSet"}[random.IntN(3)]))
 		case 2, 3, 4:
@@ -292,7 +301,7 @@ func TestNoHurryWithoutADeadline(t *testing.T) {
 	for _, strategy := range Strategies() {
 		for _, capacity := range []Capacity{NoCapacity, PendingCapacity, ReadyCapacity} {
 			pods := []*corev1.Pod{
-				pod("plain"), pod("pinned", annotated(doNotDisrupt, "true")), pod("job", ownedBy("Job")), webPod("web"), webPod("surged", isSurgedPod),
+				pod("plain"), pod("pinned", annotated(donotdisrupt.Annotation, "true")), pod("job", ownedBy("Job")), webPod("web"), webPod("surged", isSurgedPod),
 			}
 			s := surging(Workload{Slots: 1}, pods...)
 			s.Interruption = Interruption{Taint: taint, Capacity: capacity}

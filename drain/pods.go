@@ -6,14 +6,29 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
+
+	"spot-handler/drain/donotdisrupt"
 )
 
 // What a plan reads from a single pod.
 
+// tolerates reports whether the pod tolerates the taint by its name: its owner wants it to
+// stay on interrupted nodes.
 func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
-	return corev1helpers.TolerationsTolerateTaint(klog.Logger{}, pod.Spec.Tolerations, &taint, false)
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.Key == taint.Key && t.ToleratesTaint(klog.Logger{}, &taint, false)
+	})
+}
+
+// toleratesAll reports whether the pod tolerates every taint, ours among them, as some
+// operators and many charts have it. That says nothing of interruptions. It also tolerates
+// the cordon: evicted, it might be put back on the same node.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#concepts
+func toleratesAll(pod *corev1.Pod, taint corev1.Taint) bool {
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.Key == "" && t.ToleratesTaint(klog.Logger{}, &taint, false)
+	})
 }
 
 // finished reports whether the pod's containers will not run again.
@@ -21,24 +36,26 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Why owners ask that a pod be moved as late as possible.
-const (
-	doNotDisrupt = "karpenter.sh/do-not-disrupt"
-	safeToEvict  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-)
+// safeToEvict is how owners ask Cluster Autoscaler that a pod stay; Karpenter's annotation has
+// a package of its own.
+const safeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
-// pinned is the reason to move a pod as late as possible, or "".
-func pinned(pod *corev1.Pod) string {
+// pinned is the reason to move a pod as late as possible, or "". until is when that lapses;
+// zero is never.
+func pinned(pod *corev1.Pod, now time.Time) (reason string, until time.Time) {
 	owner := metav1.GetControllerOf(pod)
+	until, active := donotdisrupt.Active(pod, now)
 	switch {
-	case pod.Annotations[doNotDisrupt] == "true":
-		return doNotDisrupt
+	case active && until.IsZero():
+		return donotdisrupt.Annotation, until
 	case pod.Annotations[safeToEvict] == "false":
-		return safeToEvict + "=false"
+		return safeToEvict + "=false", time.Time{}
 	case owner != nil && owner.Kind == "Job":
-		return "Job pod: might finish by itself"
+		return "Job pod: might finish by itself", time.Time{}
+	case active:
+		return donotdisrupt.Annotation + " for " + pod.Annotations[donotdisrupt.Annotation], until
 	}
-	return ""
+	return "", time.Time{}
 }
 
 // latestStart is when the pod's eviction has to start at the latest, to give it its whole
@@ -154,9 +171,9 @@ func lean(obj any) (any, error) {
 			InitContainers:                leanContainers(pod.Spec.InitContainers),
 			Volumes:                       leanVolumes(pod.Spec.Volumes),
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, doNotDisrupt, safeToEvict, BlockedAnnotation, SurgedLabel} {
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, safeToEvict, BlockedAnnotation, SurgedLabel} {
 		if value, ok := pod.Annotations[key]; ok {
 			slim.Annotations[key] = value
 		}

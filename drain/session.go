@@ -120,6 +120,7 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 		}
 		t.pod = d.Pod
 		next(d.At)
+		next(d.Until)
 		if t.refusal != "" {
 			next(d.Latest)
 		}

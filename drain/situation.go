@@ -35,7 +35,7 @@ func (s *session) situation(in Interruption) Situation {
 				sit.Blocked[pod.Namespace] = own
 			}
 		}
-		if name := DeploymentOf(pod); name.Name != "" && (surged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod) == "") {
+		if name := DeploymentOf(pod); name.Name != "" && (surged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod, time.Now()) == "") {
 			d.deployments.use(s.ctx, s.node, name)
 			// A budget that is not known yet might select by what a surge changes.
 			if w, ok := d.deployments.workload(name); ok && d.budgets.synced(pod.Namespace) {

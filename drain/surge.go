@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -68,7 +69,7 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 	if surged(pod) {
 		return ""
 	}
-	if reason := noSurgeByItself(pod); reason != "" {
+	if reason := noSurgeByItself(pod, p.now); reason != "" {
 		return reason
 	}
 	if p.isSelf(pod) {
@@ -103,10 +104,13 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 }
 
 // noSurgeByItself is noSurge as far as the pod alone can tell.
-func noSurgeByItself(pod *corev1.Pod) string {
+func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 	owner := metav1.GetControllerOf(pod)
-	if reason := pinned(pod); reason != "" {
+	if reason, _ := pinned(pod, now); reason != "" {
 		return reason
+	}
+	if toleratesAll(pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule}) {
+		return everyTaint
 	}
 	switch _, isReady := ready(pod); {
 	case owner == nil:

@@ -47,7 +47,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 			}
 		}
 		name := DeploymentOf(pod)
-		if _, known := sit.Workloads[name]; known || policy.Strategy != Surge || noSurgeByItself(pod) != "" {
+		if _, known := sit.Workloads[name]; known || policy.Strategy != Surge || noSurgeByItself(pod, time.Now()) != "" {
 			continue
 		}
 		if sit.Workloads[name], err = surveyDeployment(ctx, pods, objects, name); err != nil {

@@ -126,9 +126,14 @@ func TestAcceptVerdicts(t *testing.T) {
 		phase  interruption.Phase
 	}{
 		"unknown instance": {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.InstanceID = "i-0" }), "", interruption.Unknown, ""},
-		"by the node's name": {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) {
+		"by the node's name": {testNode(func(n *corev1.Node) { n.Spec.ProviderID = "" }), notice(interruption.SpotInterruption, func(n *interruption.Notice) {
 			n.InstanceID, n.NodeName = "i-0", "node-a"
 		}), "", interruption.Accepted, interruption.Noticed},
+		"by a wrong node's name": {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) {
+			n.InstanceID, n.NodeName = "i-0", "node-a"
+		}), "", interruption.Unknown, ""},
+		"over another instance's record": {testNode(recorded(func(r *interruption.Record) { r.Instance = "i-0fedcba9876543210" })),
+			notice(interruption.SpotInterruption), "", interruption.Accepted, interruption.Noticed},
 		"the same again": {testNode(recorded(func(*interruption.Record) {})), notice(interruption.SpotInterruption), "", interruption.Duplicate, ""},
 		"the other source, a second apart": {testNode(recorded(func(*interruption.Record) {})), notice(interruption.SpotInterruption, func(n *interruption.Notice) {
 			n.Source, n.EventID, n.Deadline = interruption.IMDS, "imds/1", n.Deadline.Add(-time.Second)

@@ -31,7 +31,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	}
 	k.begun = true
 	rules, _ := v.opts.Rules(v.node, false)
-	in := drain.Interruption{Taint: marks.Taint(v.rec), Deadline: rules.DrainBy(v.rec, time.Now()), Capacity: drain.PendingCapacity}
+	in := drain.Interruption{Taint: marks.Taint(v.rec), Since: v.rec.Since(), Deadline: rules.DrainBy(v.rec, time.Now()), Capacity: drain.PendingCapacity}
 	end := v.rec.DrainEnd()
 	v.lookAgain(end)
 	view, ok := v.opts.Drainer.Look(ctx, v.node.Name, in)

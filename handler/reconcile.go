@@ -74,6 +74,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		if !k.unreadable {
 			k.unreadable = true
 			h.opts.Drainer.Forget(name)
+			h.metrics.rejected.Inc()
 			h.opts.Events.RecordUnreadable(node, err)
 			h.opts.Logger.Error().Err(err).Str("node", name).Msg("read record")
 		}

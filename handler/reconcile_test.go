@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
@@ -87,17 +88,36 @@ func TestUnreadableRecordStopsTheDrain(t *testing.T) {
 	})
 }
 
-func TestUnreadableRecordIsLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeNodes(testNode(func(n *corev1.Node) {
-			n.Annotations = map[string]string{interruption.Annotation: `{"kind":"meteor","phase":"Noticed"}`}
-		}))
-		defer f.watcher.Stop()
-		h := newTestHandler(t, f, (&script{}).options)
-		if again, err := step(t, h); err != nil || again != 0 || f.patches != 0 {
-			t.Errorf("again in %s, error %v, %d patches; want to be left alone", again, err, f.patches)
-		}
-	})
+// A record that cannot be read, or that speaks of another instance than its Node's, is said
+// once, counted, and not acted on: its drain would detach, terminate or complete hooks of an
+// instance that somebody else has named.
+func TestRecordThatIsNotActedOn(t *testing.T) {
+	forged := interruption.NewRecord(notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.InstanceID = "i-0fedcba9876543210" }))
+	drained := forged
+	drained.Phase = interruption.Drained
+	for name, text := range map[string]string{
+		"unreadable": `{"kind":"meteor","phase":"Noticed"}`, "of another instance": forged.String(), "of another instance, drained": drained.String(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeNodes(testNode(func(n *corev1.Node) {
+					n.Labels = map[string]string{interruption.InstanceIDLabel: "i-0fedcba9876543210"} // whoever can write the one can write the other
+					n.Annotations = map[string]string{interruption.Annotation: text}
+				}))
+				defer f.watcher.Stop()
+				h := newTestHandler(t, f, (&script{}).options)
+				for range 2 {
+					if again, err := step(t, h); err != nil || again != 0 || f.patches != 0 {
+						t.Errorf("again in %s, error %v, %d patches; want to be left alone", again, err, f.patches)
+					}
+				}
+				counted := &dto.Metric{}
+				if err := h.metrics.rejected.Write(counted); err != nil || counted.GetCounter().GetValue() != 1 {
+					t.Errorf("counted %v times, %v; want once", counted.GetCounter().GetValue(), err)
+				}
+			})
+		})
+	}
 }
 
 // A node that goes before its drain has ended is an outcome too, and is reported with what is

@@ -78,7 +78,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 		rest = &waits
 	}
 	if !v.removed {
-		patch, err := marks.Undo(v.node, was, rest)
+		patch, err := marks.Undo(v.node, was, rest, time.Now())
 		if err == nil {
 			err = v.write(ctx, patch)
 		}

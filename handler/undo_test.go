@@ -97,7 +97,8 @@ func TestCalledOffDoesNotBeginAgain(t *testing.T) {
 			t.Errorf("a retirement that is announced too is %s", v)
 		}
 		next := first
-		next.EventID, next.Deadline = "event-2", first.Deadline.Add(time.Minute)
+		time.Sleep(time.Minute)
+		next.EventID, next.Noticed, next.Deadline = "event-2", time.Now(), first.Deadline.Add(time.Minute)
 		if v := accept(t, h, next); v != interruption.Accepted {
 			t.Errorf("the next interruption is %s", v)
 		}

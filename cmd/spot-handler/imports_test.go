@@ -16,7 +16,8 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/imds":                            {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/queue":                           {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/drain/rewatch":                   {},
-		"spot-handler/drain":                           {"spot-handler/drain/rewatch"},
+		"spot-handler/drain/donotdisrupt":              {},
+		"spot-handler/drain":                           {"spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch"},
 		"spot-handler/handler/awsfault":                {},
 		"spot-handler/handler/lifecycle":               {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/marks":                   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
@@ -26,7 +27,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/notify":                  {"spot-handler/handler/interruption"},
 		"spot-handler/handler/webhook":                 {"spot-handler/handler/interruption", "spot-handler/handler/notify"},
 		"spot-handler/handler/provisioner":             {"spot-handler/handler/interruption"},
-		"spot-handler/handler/provisioner/karpenter":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/karpenter":   {"spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/asg":         {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/placeholder": {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
 	}

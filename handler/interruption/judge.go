@@ -66,6 +66,7 @@ func Judge(c Case) Judgement {
 // judging lists the rules in order; the first that has something to say about a notice decides.
 // A notice that no rule settles is merged into the record.
 var judging = []func(Case) (Judgement, bool){
+	isOfAnotherInstance,
 	isUnwanted,
 	isWithdrawal,
 	isPast,
@@ -82,6 +83,15 @@ func undecided() (Judgement, bool) { return Judgement{}, false }
 
 func decided(v Verdict, reason string) (Judgement, bool) {
 	return Judgement{Verdict: v, Reason: reason}, true
+}
+
+// isOfAnotherInstance: a source on the node itself names the Node, and the instance that it
+// runs on; if the two do not belong together, the Node's name is wrong.
+func isOfAnotherInstance(c Case) (Judgement, bool) {
+	if c.Node.Instance == "" || c.Notice.InstanceID == c.Node.Instance {
+		return undecided()
+	}
+	return decided(Unknown, "the node is instance "+c.Node.Instance)
 }
 
 func isUnwanted(c Case) (Judgement, bool) {

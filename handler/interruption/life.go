@@ -116,10 +116,16 @@ const maxPast = maxAnnounced
 // PastOf is what to remember of a record that is undone.
 func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()) }
 
-// CalledOff is what to remember of a record that somebody has called off. None of it must begin
-// again because a queue delivers twice, or because the metadata service still shows it to a
-// process that has restarted.
-func CalledOff(r Record) Past { return Past(r.Past).And(r.Announcements()) }
+// CalledOff is what to remember of a record that somebody has called off at now. None of it must
+// begin again because a queue delivers twice, or because the metadata service still shows it to
+// a process that has restarted. What EC2 had announced by then under another id is part of it.
+func CalledOff(r Record, now time.Time) Past {
+	off := r.Announcements()
+	for i := range off {
+		off[i].Off = pointer(now)
+	}
+	return Past(r.Past).And(off)
+}
 
 // ParsePast reads the text of a PastAnnotation. Text that cannot be read counts as empty.
 func ParsePast(text string) Past {

@@ -15,7 +15,14 @@ type Announcement struct {
 	Noticed  time.Time  `json:"noticed"`
 	Received time.Time  `json:"received"`
 	Deadline *time.Time `json:"deadline,omitempty"`
+
+	// Off is when somebody called it off; nil where nobody has.
+	Off *time.Time `json:"off,omitempty"`
 }
+
+// staysOffFor is how long after a recommendation was called off similar ones count as the same:
+// the metadata service moves its noticeTime while the risk lasts.
+const staysOffFor = 10 * time.Minute
 
 // maxAnnounced bounds the announcements of one record: there is one for each kind, and EC2
 // schedules one or two events for an instance. The weakest beyond that are dropped.
@@ -135,6 +142,10 @@ func (a Announcement) repeats(n Notice) bool {
 	switch {
 	case a.Kind == ScheduledEvent:
 		return a.same(n)
+	case a.Off != nil && a.Kind == n.Kind && !n.Noticed.After(*a.Off):
+		return true // EC2 had said it by then, under whatever id
+	case a.Off != nil && a.Kind == n.Kind && n.Kind == RebalanceRecommendation && n.Received.Before(a.Off.Add(staysOffFor)):
+		return true
 	case a.Kind != n.Kind:
 		return n.Kind == RebalanceRecommendation && a.covers(announcementOf(n)) && !n.Noticed.After(a.Received)
 	case a.Source == n.Source:

@@ -8,6 +8,7 @@ package marks
 import (
 	"encoding/json"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -82,8 +83,8 @@ func Set(node *corev1.Node, rec interruption.Record) (Patch, error) {
 
 // Undo takes back what the record has set. The record goes, or rest takes its place. If it
 // goes, its scheduled events are remembered as past; if somebody called it off on the Node,
-// everything is.
-func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record) (Patch, error) {
+// everything is, as of now.
+func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record, now time.Time) (Patch, error) {
 	spec, metadata := map[string]any{}, map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {
 		spec["unschedulable"] = nil
@@ -98,7 +99,7 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record)
 	annotations := map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil}
 	past := interruption.PastOf(rec)
 	if node.Annotations[interruption.CancelAnnotation] == "true" {
-		past = interruption.CalledOff(rec)
+		past = interruption.CalledOff(rec, now)
 	}
 	switch {
 	case rest != nil:

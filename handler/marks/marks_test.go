@@ -82,7 +82,7 @@ func TestUndoRestores(t *testing.T) {
 				waits := set.Record.Undone()
 				rest = &waits
 			}
-			undo, err := Undo(marked, *set.Record, rest)
+			undo, err := Undo(marked, *set.Record, rest, now)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -2,6 +2,7 @@ package marks
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -37,7 +38,7 @@ func ShutDown(node *corev1.Node, rec interruption.Record) (p Patch, ok bool, err
 		kept := rec
 		kept.Ours = slices.DeleteFunc(slices.Clone(rec.Ours), func(o string) bool { return o == interruption.OursOutOfService })
 		rec.Ours = []string{interruption.OursOutOfService}
-		p, err = Undo(node, rec, &kept)
+		p, err = Undo(node, rec, &kept, time.Time{})
 		return p, true, err
 	}
 	return Patch{}, false, nil

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -20,11 +21,15 @@ type RulesFunc func(node *corev1.Node, recommended bool) (interruption.Rules, er
 // to be replaced. The reconcile loop looks at it again.
 func Case(node *corev1.Node, n interruption.Notice, rules RulesFunc, now time.Time) interruption.Case {
 	rec, has, err := Record(node)
+	instance := InstanceID(node)
+	if !IsInstanceID(instance) && n.InstanceID != "" {
+		instance = n.InstanceID // the Node does not know better
+	}
 	c := interruption.Case{
 		Notice: n, Record: rec, Recorded: has && err == nil, Now: now,
 		Past: interruption.ParsePast(node.Annotations[interruption.PastAnnotation]),
 		Node: interruption.Node{
-			Instance: InstanceID(node), Boot: node.Status.NodeInfo.BootID,
+			Instance: instance, Boot: node.Status.NodeInfo.BootID,
 			Deleting: node.DeletionTimestamp != nil,
 			ScalingDown: slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool {
 				return t.Key == scalesDown
@@ -43,14 +48,22 @@ func Case(node *corev1.Node, n interruption.Notice, rules RulesFunc, now time.Ti
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/utils/taints/taints.go
 const scalesDown = "ToBeDeletedByClusterAutoscaler"
 
-// Record reads a Node's record: whether there is one, and whether it can be read.
+// Record reads a Node's record: whether there is one, and whether it can be acted on. One
+// that cannot be read cannot, nor one about another instance than the Node's: whoever owns a
+// node's kubelet may write its annotations, and a record has instances detached, terminated
+// and their hooks completed.
 func Record(node *corev1.Node) (rec interruption.Record, has bool, err error) {
 	text, has := node.Annotations[interruption.Annotation]
 	if !has {
 		return interruption.Record{}, false, nil
 	}
-	rec, err = interruption.ParseRecord(text)
-	return rec, true, err
+	if rec, err = interruption.ParseRecord(text); err != nil {
+		return rec, true, err
+	}
+	if own := InstanceID(node); IsInstanceID(own) && rec.Instance != own {
+		return interruption.Record{}, true, fmt.Errorf("read record: it is about instance %.64q, and the node is %s", rec.Instance, own)
+	}
+	return rec, true, nil
 }
 
 // Ready reports whether the Node is Ready.

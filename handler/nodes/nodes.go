@@ -9,8 +9,10 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -160,14 +162,22 @@ func (x *Index) Joined(since time.Time) []*corev1.Node {
 	return joined
 }
 
-// InstanceID is the EC2 instance of a Node: from the label that names it, else the last path
-// segment of its provider ID (aws:///eu-west-1a/i-0123456789abcdef0).
+// InstanceID is the EC2 instance of a Node: the last path segment of its provider ID
+// (aws:///eu-west-1a/i-0123456789abcdef0) if that names one, because nobody can change it.
+// Otherwise it comes from the label, which the node's own kubelet can write, or else it is that
+// last segment.
 func InstanceID(node *corev1.Node) string {
-	if id := node.Labels[interruption.InstanceIDLabel]; id != "" {
-		return id
+	segment := node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
+	if IsInstanceID(segment) {
+		return segment
 	}
-	return node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
+	return cmp.Or(node.Labels[interruption.InstanceIDLabel], segment)
 }
+
+var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
+
+// IsInstanceID reports whether the text is the id of an EC2 instance.
+func IsInstanceID(text string) bool { return instanceID.MatchString(text) }
 
 // ReadySince is when the Node became Ready, if it is; also zero if that time is not known.
 func ReadySince(node *corev1.Node) (since time.Time, ready bool) {

@@ -2,7 +2,6 @@ package asg
 
 import (
 	"context"
-	"regexp"
 	"sync"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -108,8 +108,6 @@ const (
 	reasonEnds       = "its Auto Scaling group ends the instance by itself, and launches another where it wants one"
 )
 
-var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
-
 // Request says how far the node's replacement is, and has Run ask for one. It makes no
 // call.
 func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
@@ -117,7 +115,7 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	switch {
 	case prev != nil && !provisioner.Pending(prev.State):
 		return *prev, nil
-	case !instanceID.MatchString(rec.Instance):
+	case !nodes.IsInstanceID(rec.Instance):
 		return unsupported(reasonNoInstance), nil
 	case prev == nil && rec.ComesBack():
 		return unsupported(reasonComesBack), nil
@@ -156,7 +154,7 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 		return *prev, nil
 	}
 	switch {
-	case !instanceID.MatchString(rec.Instance):
+	case !nodes.IsInstanceID(rec.Instance):
 		return unsupported(reasonNoInstance), nil
 	case rec.ComesBack():
 		return unsupported(reasonComesBack), nil

@@ -29,7 +29,7 @@ func (b *Backend) match(ctx context.Context) error {
 		}
 	}
 	joined := slices.DeleteFunc(b.nodes.Joined(since.Truncate(time.Second)), func(n *corev1.Node) bool {
-		return !takesPods(n) || !instanceID.MatchString(nodes.InstanceID(n))
+		return !takesPods(n) || !nodes.IsInstanceID(nodes.InstanceID(n))
 	})
 	if len(joined) == 0 {
 		return nil

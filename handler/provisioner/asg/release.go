@@ -69,7 +69,7 @@ func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
 	r := own(rec)
 	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) &&
 		!rec.Kind.Certain() && rec.Phase == interruption.Drained &&
-		instanceID.MatchString(rec.Instance) && nodes.InstanceID(node) == rec.Instance
+		nodes.IsInstanceID(rec.Instance) && nodes.InstanceID(node) == rec.Instance
 }
 
 // terminate ends the instances that were asked for, and answers for each.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"spot-handler/drain/donotdisrupt"
 	"spot-handler/handler/provisioner"
 )
 
@@ -23,7 +24,7 @@ const (
 	nodePoolLabel         = "karpenter.sh/nodepool"
 	capacityTypeLabel     = "karpenter.sh/capacity-type"
 	disruptedTaint        = "karpenter.sh/disrupted"
-	doNotDisrupt          = "karpenter.sh/do-not-disrupt"
+	doNotDisrupt          = donotdisrupt.Annotation
 	hashAnnotation        = "karpenter.sh/nodepool-hash"
 	hashVersionAnnotation = "karpenter.sh/nodepool-hash-version"
 	terminationTimestamp  = "karpenter.sh/nodeclaim-termination-timestamp"

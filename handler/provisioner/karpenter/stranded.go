@@ -3,6 +3,9 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"time"
+
+	"spot-handler/drain/donotdisrupt"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -25,7 +28,7 @@ func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.P
 	budgets := map[string][]budget{}
 	var stranded []*corev1.Pod
 	for _, pod := range pods {
-		if _, ok := pod.Annotations[doNotDisrupt]; ok && pod.Annotations[doNotDisrupt] != "false" { // "true", or for how long
+		if _, active := donotdisrupt.Active(pod, time.Now()); active {
 			stranded = append(stranded, pod)
 			continue
 		}
