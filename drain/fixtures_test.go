@@ -72,7 +72,7 @@ func of(app string) func(*corev1.Pod) {
 func isSurgedPod(p *corev1.Pod) {
 	app := p.Labels["app"]
 	p.Labels = labelsOnceSurged(p)
-	p.Annotations[SurgedLabel] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
+	p.Annotations[SurgedAnnotation] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
 	p.OwnerReferences = nil
 }
 

@@ -23,7 +23,7 @@ type surgeNote struct {
 // surgeNoteOf reads the annotation; what cannot be read is zero.
 func surgeNoteOf(pod *corev1.Pod) surgeNote {
 	var r surgeNote
-	if err := json.Unmarshal([]byte(pod.Annotations[SurgedLabel]), &r); err != nil {
+	if err := json.Unmarshal([]byte(pod.Annotations[SurgedAnnotation]), &r); err != nil {
 		return surgeNote{}
 	}
 	return r
@@ -71,12 +71,12 @@ func (d *Drainer) putBack(ctx context.Context, pod *corev1.Pod) error {
 	return d.relabel(ctx, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
 }
 
-// relabel changes labels, and the annotation that goes with SurgedLabel, of the pod with that
+// relabel changes labels, and SurgedAnnotation, of the pod with that
 // UID; for another the API server calls the change invalid. A pod that is gone needs no
 // labels.
 func (d *Drainer) relabel(ctx context.Context, pod *corev1.Pod, labels map[string]any, note any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": pod.UID, "labels": labels, "annotations": map[string]any{SurgedLabel: note},
+		"uid": pod.UID, "labels": labels, "annotations": map[string]any{SurgedAnnotation: note},
 	}})
 	if err != nil {
 		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)

@@ -20,8 +20,17 @@ import (
 // the pod back and drops the successor.
 
 // SurgedLabel is the label of a pod that its ReplicaSet has been made to let go; its value
-// is the pod's own pod-template-hash. The annotation of the same name tells the rest.
-const SurgedLabel = "spot-handler/surged"
+// is the pod's own pod-template-hash.
+//
+// The key begins like that label because network policy engines tell pods apart by their labels:
+// a new key would make a new identity, which every agent of the cluster has to learn, and the
+// pod would fall out of policies meanwhile. Cilium ignores keys that begin with
+// pod-template-hash.
+// https://github.com/cilium/cilium/blob/main/pkg/labelsfilter/filter.go
+const SurgedLabel = "pod-template-hash.spot-handler/surged"
+
+// SurgedAnnotation of such a pod tells the rest.
+const SurgedAnnotation = "spot-handler/surged"
 
 // hashLabel is how a Deployment's ReplicaSets tell their pods apart.
 // https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#pod-template-hash-label

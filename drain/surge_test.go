@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 func TestSurgesAsManyAsTheOwnerAllows(t *testing.T) {
@@ -113,4 +115,22 @@ func TestWhoIsNotSurged(t *testing.T) {
 			t.Errorf("%s (%s), want surge", d.Action, d.NoSurge)
 		}
 	})
+}
+
+// What is changed on a surged pod must not change its identity for network policies: Cilium's
+// default filter leaves out the keys that begin with pod-template-hash, and takes any other.
+func TestSurgeKeepsTheIdentityOfAPod(t *testing.T) {
+	pod := webPod("p")
+	after := labelsOnceSurged(pod)
+	for key, value := range after {
+		if pod.Labels[key] != value && !strings.HasPrefix(key, "pod-template-hash") {
+			t.Errorf("label %s=%s is new", key, value)
+		}
+	}
+	if len(after) == len(pod.Labels) {
+		t.Error("no label is added")
+	}
+	if errs := validation.IsQualifiedName(SurgedLabel); len(errs) > 0 {
+		t.Error(errs)
+	}
 }

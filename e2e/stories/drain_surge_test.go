@@ -73,7 +73,7 @@ func (w *worstSeen) worst() (surged, ready int) {
 }
 
 func isSurged(pod *corev1.Pod) bool {
-	return pod.Labels[drain.SurgedLabel] != "" || pod.Annotations[drain.SurgedLabel] != ""
+	return pod.Labels[drain.SurgedLabel] != "" || pod.Annotations[drain.SurgedAnnotation] != ""
 }
 
 // surgedPods lists those of all namespaces.
