@@ -22,8 +22,8 @@ import (
 
 // The client is put together from client-go's generic parts for the four API groups
 // that the program uses. The generated clientset registers all of the fifty: with the leader
-// election that is built on it, 10 MiB more of the resident memory of every spot node, 40.6
-// instead of 30.6 where at most 32 are the goal.
+// election that is built on it, an idle process in imds mode has 38 MiB resident instead of
+// 30, on every spot node, where at most 32 are the goal.
 var (
 	scheme     = runtime.NewScheme()
 	codecs     = serializer.NewCodecFactory(scheme)
