@@ -9,29 +9,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 )
 
-// maxBudgets is how many disruption budgets can have a series of their own at the
-// same moment. Those beyond it are counted together: a cluster in which every
-// namespace has a budget that blocks must not cost its monitoring.
+// maxBudgets is how many disruption budgets have a series of their own at the same moment.
+// The rest are counted together: a cluster in which every namespace has a blocking budget
+// must not overload its monitoring.
 const maxBudgets = 100
 
 // What budget_blocked_pods calls a budget, where it is not NAMESPACE/NAME. It is one
 // label, as Prometheus gives our own namespace to the label of that name.
 const (
-	// noBudget refuses the pods that no single budget refuses: those of a namespace that
-	// is going, those with two budgets, those that admission denies, and those whose budgets
+	// noBudget stands for the pods that no single budget refuses: those in a terminating
+	// namespace, those with two budgets, those that admission denies, and those whose budgets
 	// have not been read yet.
 	noBudget = ""
 	// otherBudgets are those beyond maxBudgets.
 	otherBudgets = "other"
 )
 
-// blocking collects budget_blocked_pods from what is known when it is scraped. A
-// budget has a series while it refuses pods and not longer, so that the number of
-// series follows the drains under way and not the cluster's history.
+// blocking collects budget_blocked_pods from what is known at the scrape. A budget has a
+// series only while it refuses pods: the number of series follows the drains under way, and
+// not the cluster's history.
 type blocking struct {
 	desc  *prometheus.Desc
 	count func() map[string]int
@@ -50,8 +48,8 @@ func (b *blocking) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// mostBlocking keeps the maxBudgets budgets that refuse most pods and puts the rest
-// together. noBudget is always there, so that there is a series to look at.
+// mostBlocking keeps the maxBudgets budgets that refuse the most pods and adds up the rest.
+// noBudget is always among them, so there is always a series to look at.
 func mostBlocking(counts map[string]int) map[string]int {
 	kept := map[string]int{noBudget: counts[noBudget]}
 	delete(counts, noBudget)
@@ -68,7 +66,7 @@ func mostBlocking(counts map[string]int) map[string]int {
 	return kept
 }
 
-// blockedBy counts the pods that are refused at this moment by their budget.
+// blockedBy counts the pods that are refused at this moment, by their budget.
 func (d *Drainer) blockedBy() map[string]int {
 	var pods []*corev1.Pod
 	counts := map[string]int{}
@@ -85,8 +83,7 @@ func (d *Drainer) blockedBy() map[string]int {
 	return counts
 }
 
-// refusedPods are the pods that blocked counts: those that budgets refuse, and how many
-// others.
+// refusedPods are the pods that budgets refuse, and how many are refused otherwise.
 func (s *session) refusedPods() (ofBudgets []*corev1.Pod, others int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,14 +103,13 @@ func (s *session) refusedPods() (ofBudgets []*corev1.Pod, others int) {
 func budgetOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) string {
 	found := noBudget
 	for _, budget := range budgets {
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
-			continue
-		}
-		if found != noBudget {
+		switch {
+		case !covers(budget, pod.Labels):
+		case found != noBudget:
 			return noBudget
+		default:
+			found = budget.Namespace + "/" + budget.Name
 		}
-		found = budget.Namespace + "/" + budget.Name
 	}
 	return found
 }
@@ -122,8 +118,8 @@ func budgetOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) string {
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 const spotWindow = 2 * time.Minute
 
-// overlong counts the pods that have to leave and whose grace period, with the margin,
-// is longer than the whole time there was: those that no drain can end cleanly.
+// overlong counts the pods that have to leave and whose grace period and margin are longer
+// than the whole time available: no drain can end them cleanly.
 func (d *Drainer) overlong() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -134,8 +130,8 @@ func (d *Drainer) overlong() float64 {
 	return float64(n)
 }
 
-// overlong counts them in the session. Its window is never taken for shorter than
-// spotWindow: a process that came late, or heard late, is not the pod's fault.
+// overlong counts them in the session. The window is never taken as shorter than spotWindow:
+// a process that started late, or heard late, is not the pod's fault.
 func (s *session) overlong(margin time.Duration) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Events tells people of single pods. No method blocks or fails.
+// Events tells people about single pods. No method blocks or fails.
 type Events interface {
 	// EvictionBlocked: a disruption budget has held the pod back for seconds.
 	EvictionBlocked(node string, pod *corev1.Pod, reason string)
@@ -36,8 +36,8 @@ type Options struct {
 	// disruption budget refuses.
 	Pods    rest.Interface
 	Budgets rest.Interface
-	// Dynamic reads what few plans need: Deployments, ReplicaSets, claims of volumes,
-	// VolumeAttachments, namespaces.
+	// Dynamic reads what few plans need: Deployments, ReplicaSets, volume claims,
+	// VolumeAttachments and namespaces.
 	Dynamic dynamic.Interface
 
 	Policy Policy
@@ -48,8 +48,8 @@ type Options struct {
 
 	Events Events
 
-	// Workers is how many requests are under way at once, besides those that are not
-	// answered for seconds; 32 where it is zero.
+	// Workers is how many requests are under way at once, not counting those that have
+	// waited seconds for an answer; zero means 32.
 	Workers int
 
 	Registerer prometheus.Registerer
@@ -57,7 +57,7 @@ type Options struct {
 }
 
 // startsAtOnce is how many watches are opened at the same moment: each has the API
-// server read a node's pods, and a thousand at once would hold up all else.
+// server read a node's pods, and a thousand at once would hold up everything else.
 const startsAtOnce = 32
 
 // Drainer drains nodes. Its methods are safe for concurrent use and none waits for
@@ -70,12 +70,12 @@ type Drainer struct {
 	pace  *pace
 	lanes *lanes
 
-	budgets     *budgets
-	surges      *surges
-	attachments *attachments
-	starts      *starts
-	claims      *lookups[claim]
-	blocked     *lookups[BlockedPolicy]
+	budgets     *budgetWatch
+	deployments *surgeWatch
+	attached    *attachmentWatch
+	starts      *waveStarts
+	claims      *objectCache[claim]
+	blocked     *objectCache[BlockedPolicy]
 
 	starting *semaphore.Weighted // of startsAtOnce
 
@@ -90,13 +90,13 @@ func New(opts Options) *Drainer {
 	}
 	d := &Drainer{
 		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), starting: semaphore.NewWeighted(startsAtOnce),
-		claims: newLookups(readClaim(opts.Dynamic)), blocked: newLookups(readBlocked(opts.Dynamic)),
-		attachments: newAttachments(opts), sessions: map[string]*session{},
+		claims: newObjectCache(readClaim(opts.Dynamic)), blocked: newObjectCache(readBlocked(opts.Dynamic)),
+		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
 	}
 	d.lanes = newLanes(d.queue.push)
-	d.starts = &starts{work: d.waves}
-	d.budgets = newBudgets(opts, d.budgetAllows, d.starts.stale)
-	d.surges = newSurges(opts, d.starting, d.deploymentAllows)
+	d.starts = &waveStarts{work: d.waves}
+	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
+	d.deployments = newSurgeWatch(opts, d.starting, d.deploymentAllows)
 	d.metrics = newMetrics(opts.Registerer, d)
 	return d
 }
@@ -133,10 +133,10 @@ func (d *Drainer) budgetAllows(namespace string, selector labels.Selector, n int
 	})
 }
 
-// deploymentAllows lets pods try that wait for their Deployment.
+// deploymentAllows lets pods try again that wait for their Deployment.
 func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) {
-	waits := func(releasedAlready bool) func(*task) bool {
-		return func(t *task) bool { return (t.released || t.session.isReleased(t.pod)) == releasedAlready }
+	waits := func(alreadySurged bool) func(*task) bool {
+		return func(t *task) bool { return (t.surged || t.session.isSurged(t.pod)) == alreadySurged }
 	}
 	d.queue.wake(slots, name, waits(false))
 	d.queue.wake(spare, name, waits(true))
@@ -144,7 +144,7 @@ func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) 
 
 // waves works out the waves of all draining nodes together.
 func (d *Drainer) waves() map[types.UID]time.Time {
-	budgets := slices.DeleteFunc(d.budgets.all(), func(b *policyv1.PodDisruptionBudget) bool { return wave(b) <= 0 })
+	budgets := slices.DeleteFunc(d.budgets.all(), func(b *policyv1.PodDisruptionBudget) bool { return waveSize(b) <= 0 })
 	if len(budgets) == 0 {
 		return nil
 	}
@@ -154,17 +154,17 @@ func (d *Drainer) waves() map[types.UID]time.Time {
 		sessions = append(sessions, s)
 	}
 	d.mu.Unlock()
-	var peers []Peer
+	var pods []wavePod
 	for _, s := range sessions {
 		if in, ok := s.interruption(); ok {
-			peers = append(peers, Peers(time.Now(), s.situation(in))...)
+			pods = append(pods, podsInWaves(time.Now(), s.situation(in))...)
 		}
 	}
-	return Waves(peers, budgets)
+	return planWaves(pods, budgets)
 }
 
-// refresh brings the waves up to date, and has those planned anew whose pods have to go
-// earlier for it.
+// refresh brings the waves up to date, and has the nodes planned again whose pods have to
+// go earlier because of it.
 func (d *Drainer) refresh() {
 	if d.opts.Policy.Strategy == AtOnce {
 		return
@@ -185,15 +185,15 @@ func (d *Drainer) refresh() {
 // View is what is on a node now.
 type View struct {
 	Moving  []*corev1.Pod      // have to leave
-	Surged  map[types.UID]bool // those of them whose successors are made first
+	Surged  map[types.UID]bool // those of Moving whose successors are made first
 	Daemons []*corev1.Pod      // DaemonSet pods, which stay
 	Plan    []Decision         // one for every pod of the node
 }
 
-// Look reads a node's pods and plans, without moving any. The first call starts
-// the node's watch, which lives until Forget or the end of ctx; until the pods, and what
-// has to be known of their Deployments, are known it returns false, and Notify is called
-// when they are.
+// Look reads a node's pods and plans for them, without moving any. The first call starts
+// the node's watch, which lives until Forget or the end of ctx. It returns false until the
+// pods, and what has to be known of their Deployments, are known; Notify is called when
+// they are.
 func (d *Drainer) Look(ctx context.Context, node string, in Interruption) (View, bool) {
 	s := d.session(ctx, node)
 	if !s.synced() {
@@ -202,28 +202,28 @@ func (d *Drainer) Look(ctx context.Context, node string, in Interruption) (View,
 	return s.view(time.Now(), in)
 }
 
-// Status is how far a node's drain is.
+// Status is how far a node's drain has come.
 type Status struct {
 	View
 	// Total is how many pods had to leave since the drain began.
 	Total int
-	// Begun: some pod has been evicted, or is to be evicted now, or the replacement is ready
-	// for the successors that are made.
+	// Begun: some pod has been evicted or is to be evicted now, or the replacement is ready
+	// for the successors of surged pods.
 	Begun bool
-	// Moved: no pod is left to move.
+	// Moved: every pod that had to leave has left.
 	Moved bool
 	// Refusal is why a pod has been held back for seconds, in the API server's words.
 	Refusal string
-	// Volumes are attached still for pods that have left.
+	// Volumes is how many are still attached for pods that have left.
 	Volumes int
-	// Done: no pod is left to move, and their volumes are detached.
+	// Done: they have left, and their volumes are detached.
 	Done bool
 	// Next is when the plan changes by the clock alone; zero if it does not.
 	Next time.Time
 }
 
-// Drain plans and does what is due. It returns at once; call it again whenever
-// Notify says so, at Status.Next, and when the interruption changes.
+// Drain plans, and starts what is due. It returns at once. Call it again whenever Notify
+// says so, at Status.Next, and when the interruption changes.
 func (d *Drainer) Drain(ctx context.Context, node string, in Interruption) (Status, bool) {
 	s := d.session(ctx, node)
 	if !s.synced() {
@@ -238,9 +238,9 @@ func (d *Drainer) Drain(ctx context.Context, node string, in Interruption) (Stat
 	return status, true
 }
 
-// Finish ends a node's drain and returns what became of every pod, each counted
-// once. Pods that are still on the node and have not been evicted are left; those
-// that are terminating past the deadline had less than their grace.
+// Finish ends a node's drain and returns what became of every pod, each counted once. Pods
+// that are still on the node and have not been evicted count as left; those that are still
+// terminating past the deadline had less than their grace period.
 func (d *Drainer) Finish(node string) Result {
 	d.mu.Lock()
 	s, ok := d.sessions[node]
@@ -251,16 +251,16 @@ func (d *Drainer) Finish(node string) Result {
 	result := s.result()
 	d.Forget(node)
 	d.metrics.count(result)
-	for _, left := range result.Remaining {
-		d.opts.Events.PodLeft(node, left.Pod, left.Refusal)
+	for _, r := range result.Remaining {
+		d.opts.Events.PodLeft(node, r.Pod, r.Refusal)
 	}
 	return result
 }
 
-// CallOff stops a node's drain and puts its released pods back into their ReplicaSets.
-// It returns false while something is under way still: Notify says when to call again.
-// Then the drain has ended, and the result is what had become of the pods; none is
-// counted as left. Pods that are terminating cannot be kept.
+// CallOff stops a node's drain and puts its surged pods back into their ReplicaSets. It
+// returns false while something is still under way: Notify says when to call again. When it
+// returns true the drain has ended, and the result says what had become of the pods; none
+// counts as left. Pods that are terminating cannot be kept.
 func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error) {
 	s := d.session(ctx, node)
 	if !s.callOff() || !s.synced() {
@@ -268,8 +268,8 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	}
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout) // the caller's workers are few
 	defer cancel()
-	// The watch may not have shown yet what was released a moment ago.
-	if err := d.rejoinAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
+	// The watch might not have shown yet which pods were surged a moment ago.
+	if err := d.putBackAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
 		return Result{}, false, err
 	}
 	result := s.result()
@@ -280,24 +280,23 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	return result, true, nil
 }
 
-// Sweep puts released pods back into their ReplicaSets whose nodes nobody drains, as
-// after a drain that was called off by removing the record. The node is one, or "" for
-// all.
+// Sweep puts surged pods back into their ReplicaSets where nobody drains their node, as
+// after a drain that was called off by removing the record. An empty node means all nodes.
 func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node string) bool) error {
-	return d.rejoinAll(ctx, node, "0", func(pod *corev1.Pod) bool {
+	return d.putBackAll(ctx, node, "0", func(pod *corev1.Pod) bool {
 		if drained(pod.Spec.NodeName) {
 			return false
 		}
 		d.opts.Logger.Warn().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
-			Msg("pod was released and its node is not drained: put back into its ReplicaSet")
+			Msg("pod was surged but its node is not being drained: put back into its ReplicaSet")
 		return true
 	})
 }
 
-// rejoinAll puts the released pods of a node, or of all, back that the filter picks, as they
-// are at the resource version: "" is the latest, "0" costs the API server least.
-func (d *Drainer) rejoinAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
-	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", Released)
+// putBackAll puts back the surged pods that the filter picks, of one node or of all. They
+// are read at the resource version: "" is the latest, "0" costs the API server least.
+func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
+	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", SurgedLabel)
 	if version != "" {
 		r = r.Param("resourceVersion", version)
 	}
@@ -306,19 +305,19 @@ func (d *Drainer) rejoinAll(ctx context.Context, node, version string, filter fu
 	}
 	list := &corev1.PodList{}
 	if err := r.Do(ctx).Into(list); err != nil {
-		return fmt.Errorf("list released pods: %w", err)
+		return fmt.Errorf("list surged pods: %w", err)
 	}
 	var errs []error
 	for i := range list.Items {
 		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
-			errs = append(errs, d.rejoin(ctx, pod))
+			errs = append(errs, d.putBack(ctx, pod))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// Forget ends a node's drain: pods that wait for their eviction are not evicted,
-// nothing is counted. It is a no-op for a node that is not being drained.
+// Forget ends a node's drain: pods that wait for their eviction are not evicted, and
+// nothing is counted. It does nothing for a node that is not being drained.
 func (d *Drainer) Forget(node string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -342,13 +341,14 @@ func (d *Drainer) session(ctx context.Context, node string) *session {
 	return s
 }
 
-// blockedPods counts the pods that a budget holds back at this moment.
+// blockedPods counts the pods whose eviction is refused at this moment.
 func (d *Drainer) blockedPods() float64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n := 0
 	for _, s := range d.sessions {
-		n += s.blocked()
+		ofBudgets, others := s.refusedPods()
+		n += len(ofBudgets) + others
 	}
 	return float64(n)
 }

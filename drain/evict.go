@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,12 +16,12 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// evictTimeout bounds one eviction request. The API server answers in
-// milliseconds; admission webhooks may take up to 30 s, which would be a quarter of
-// all the time there is: better to ask again.
+// evictTimeout bounds one eviction request. The API server answers in milliseconds. An
+// admission webhook can take up to 30 s, a quarter of all the time there is: it is better to
+// ask again.
 const evictTimeout = 10 * time.Second
 
-// attempt takes a task one step on, as the plan stands now. It reports whether the API
+// attempt takes a task one step further, as the plan now says. It reports whether the API
 // server was too busy for it.
 func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 	lane := t.lane
@@ -47,70 +48,69 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 			return false
 		}
 	}
-	if decision.Action == Release && t.released {
-		d.queue.park(t) // the node's watch has not shown it yet: then it is planned anew
+	if decision.Action == SurgeNow && t.surged {
+		d.queue.park(t) // the node's watch has not shown it yet; when it does, the node is planned again
 		return false
 	}
-	if decision.takes && !d.surges.reserve(decision.Pod, decision.Action) {
+	if decision.takes && !d.deployments.reserve(decision.Pod, decision.Action) {
 		d.park(t, decision)
 		return false
 	}
 	var answer answer
 	switch {
-	case decision.Action == Release:
-		answer = d.releaseNow(ctx, t, decision)
+	case decision.Action == SurgeNow:
+		answer = d.surge(ctx, t, decision)
 	case decision.Action == Evict:
 		answer = d.evict(ctx, t, decision)
 	case decision.Action == Force:
-		answer = d.forceNow(ctx, t, decision)
+		answer = d.force(ctx, t, decision)
 	case decision.waits:
 		d.park(t, decision)
 	default:
-		done() // terminating, or held again; the next plan says so
+		done() // it is terminating, or held again; the next plan says so
 	}
 	return answer.busy()
 }
 
-// bounded is the context of one request. One that is under way is not broken off when the
-// process stops: the API server could have charged the budget already, and not have
-// deleted the pod yet.
+// bounded is the context of one request. A request is not cut short when the process stops:
+// the API server could have charged the budget without having deleted the pod.
 func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
 }
 
-func (d *Drainer) releaseNow(ctx context.Context, t *task, decision Decision) answer {
+func (d *Drainer) surge(ctx context.Context, t *task, decision Decision) answer {
 	request, cancel := bounded(ctx)
 	defer cancel()
-	if err := d.release(request, decision.Pod, time.Now()); err != nil {
-		d.surges.settle(decision.Pod)
+	if err := d.labelSurged(request, decision.Pod, time.Now()); err != nil {
+		d.deployments.settle(decision.Pod)
 		answer := classify(err)
-		if answer.outcome == refused { // by admission: it is held, as any other
+		if answer.outcome == refused { // by admission: the pod is held, like any other
 			level := zerolog.WarnLevel
 			if t.session.fix(t.state, answer.reason) {
-				level = zerolog.DebugLevel // said of another
+				level = zerolog.DebugLevel // it was said about another pod
 			}
-			d.log(t).WithLevel(level).Err(err).Msg("release pod; it is not surged")
+			d.log(t).WithLevel(level).Err(err).Msg("surge pod; it is held instead")
 			d.opts.Notify(t.session.node)
 			return answer
 		}
-		d.again(t, decision, answer, err, "release pod")
+		d.again(t, decision, answer, err, "surge pod")
 		return answer
 	}
-	t.released = true
-	d.log(t).Debug().Msg("pod released: its successor is made")
+	t.surged = true
+	d.log(t).Debug().Msg("pod surged: its successor is made")
 	d.park(t, decision) // until the successor is available
 	return answer{}
 }
 
-// park has a task wait for its Deployment. What happened there since the task was looked
-// at would be missed, so it is looked at once more; and so would be that its time has come.
+// park has a task wait for its Deployment. It would miss what happened there since its
+// decision, or that its time has come, so both are looked at once more.
 func (d *Drainer) park(t *task, decision Decision) {
 	d.queue.park(t)
 	if !decision.At.IsZero() && !time.Now().Before(decision.At) {
 		d.queue.unpark(t)
 		return
 	}
-	d.surges.look(DeploymentOf(t.pod))
+	d.deployments.look(DeploymentOf(t.pod))
 }
 
 func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer {
@@ -120,20 +120,20 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 	answer := classify(err)
 	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
 	if answer.outcome == refused && granted(t.pod, d.budgets.list(t.pod.Namespace), time.Now()) {
-		answer = d.finish(request, t, decision, answer)
+		answer = d.carryOutGranted(request, t, decision, answer)
 	}
-	if decision.takes && answer.outcome != evicted && answer.outcome != podGone {
-		d.surges.settle(decision.Pod)
+	if decision.takes && answer.outcome != accepted && answer.outcome != podGone {
+		d.deployments.settle(decision.Pod)
 	}
 	switch answer.outcome {
-	case evicted, podGone:
+	case accepted, podGone:
 		t.session.note(func() {
 			t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-			t.state.truncated = answer.outcome == evicted && decision.Grace != nil
+			t.state.truncated = answer.outcome == accepted && decision.Grace != nil
 		})
 	case refused:
 		t.attempt++
-		var first, blocked bool // its plan has a further time now, the latest start; it is worth telling
+		var first, blocked bool // first: its plan now also depends on its latest start; blocked: people are told
 		t.session.note(func() {
 			first, blocked = t.state.refusal == "", !t.state.blocked && t.attempt >= tellAfter
 			t.state.refusal, t.state.ofBudget, t.state.blocked = answer.reason, answer.ofBudget, t.attempt >= tellAfter
@@ -152,39 +152,16 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 	return answer
 }
 
-// forceNow deletes a pod that its budget still refuses.
-func (d *Drainer) forceNow(ctx context.Context, t *task, decision Decision) answer {
-	request, cancel := bounded(ctx)
-	defer cancel()
-	err := d.force(request, decision)
-	answer := classify(err)
-	if answer.outcome != evicted && answer.outcome != podGone {
-		d.again(t, decision, answer, err, "delete pod past its disruption budget")
-		return answer
-	}
-	var refusal string
-	t.session.note(func() {
-		refusal = t.state.refusal
-		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-		t.state.forced = answer.outcome == evicted
-	})
-	if answer.outcome == evicted {
-		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
-		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
-	}
-	return answer
-}
-
-// again has a task tried once more after an answer that says nothing about the pod.
+// again retries a task after an answer that says nothing about the pod.
 func (d *Drainer) again(t *task, decision Decision, answer answer, err error, what string) {
 	t.attempt++
 	d.log(t).Debug().Err(err).Int("attempt", t.attempt).Msg(what)
 	d.retry(t, decision, answer)
 }
 
-// retry puts a task back until the API server wants to hear of it again, or its pod's latest
-// safe start has come: a busy server says up to 32 s. Where that came while the request was
-// under way, it is at once: what is to be done may be another now.
+// retry puts a task back until the API server wants to be asked again, or until its pod's
+// latest safe start: a busy server says up to 32 s. If that came while the request was under
+// way the task is tried at once, as its decision might be another one now.
 func (d *Drainer) retry(t *task, decision Decision, answer answer) {
 	wait := max(answer.retryAfter, retryIn(t.attempt))
 	if t.asked.Before(decision.Latest) {
@@ -198,21 +175,9 @@ func (d *Drainer) log(t *task) *zerolog.Logger {
 	return &log
 }
 
-// finish carries out an eviction that was granted earlier and then broken off. If that
-// is not possible the refusal stands.
-func (d *Drainer) finish(ctx context.Context, t *task, decision Decision, refusal answer) answer {
-	answer := classify(d.carryOut(ctx, decision))
-	if answer.outcome != evicted && answer.outcome != podGone {
-		d.log(t).Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
-		return refusal
-	}
-	d.log(t).Info().Msg("carried out an eviction that was granted and broken off")
-	return answer
-}
-
 // postEviction asks the API server to evict the pod with that UID and no other: a
-// StatefulSet may have made a new one of the same name. A 429 is not retried here,
-// as client-go would do for as long as Retry-After says.
+// StatefulSet might have made a new one of the same name. A 429 is not retried here, as
+// client-go would do for as long as Retry-After says.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
 func postEviction(ctx context.Context, client rest.Interface, d Decision) error {
 	eviction := &policyv1.Eviction{
@@ -226,16 +191,16 @@ func postEviction(ctx context.Context, client rest.Interface, d Decision) error 
 		MaxRetries(0).Body(eviction).Do(ctx).Error()
 }
 
-// tellAfter is the refusal in a row at which a pod counts as held back: that a
-// budget lets pods go one after the other is its purpose and not worth an Event.
+// tellAfter is the refusal in a row at which people are told. That a budget lets pods go one
+// after the other is its purpose, and not worth an Event.
 const tellAfter = 4
 
 type outcome int
 
 const (
-	evicted   outcome = iota // 200, 201
+	accepted  outcome = iota // 200, 201
 	podGone                  // 404
-	refused                  // a budget, a namespace that is going, or admission
+	refused                  // by a budget, a terminating namespace or admission
 	transient                // anything else: try again
 )
 
@@ -248,45 +213,42 @@ type answer struct {
 	retryAfter time.Duration
 }
 
-// code is the label of evictions_total: the HTTP status, or "error" where there was
+// code is the value of evictions_total's label: the HTTP status, or "error" where there was
 // no reply.
 func (a answer) code() string {
 	if a.status == 0 {
 		return codeError
 	}
-	for _, known := range evictionCodes {
-		if known == strconv.Itoa(int(a.status)) {
-			return known
-		}
+	if code := strconv.Itoa(int(a.status)); slices.Contains(evictionCodes, code) {
+		return code
 	}
 	return codeOther
 }
 
-// classify tells the replies of the eviction API apart, by status and cause, never
-// by their text. Admission webhooks and policies may deny with any status: KubeVirt's uses
-// 429, to move a virtual machine first.
+// classify tells the replies of the eviction API apart by status and cause, never by their
+// text. Admission webhooks and policies can deny with any status: KubeVirt's uses 429 until
+// it has moved a virtual machine.
 // https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go
 func classify(err error) answer {
 	if err == nil {
-		return answer{outcome: evicted, status: http.StatusCreated}
+		return answer{outcome: accepted, status: http.StatusCreated}
 	}
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
 		return answer{outcome: transient, reason: err.Error()}
 	}
 	a := answer{outcome: transient, status: status.Status().Code, reason: status.Status().Message}
-	// Only a refusal says with Retry-After when it ends. A time-out (504, after evictions have
-	// fought for one budget's status) says 10 s too, which is long of two minutes.
+	// Only a refusal says with Retry-After when it ends. A timeout (504, after evictions have
+	// fought over one budget's status) says 10 s too, which is too much of two minutes.
 	if details := status.Status().Details; details != nil && apierrors.IsTooManyRequests(err) {
 		a.retryAfter = time.Duration(details.RetryAfterSeconds) * time.Second
 	}
-	// A conflict (409) is transient: it can mean that the UID is another's, so that our
-	// pod is gone, but also that many evictions fight for one budget's status. The watch
-	// tells which it was before the next attempt.
-	budget, ofBudget := cause(status.Status(), policyv1.DisruptionBudgetCause)
-	_, unexpected := cause(status.Status(), metav1.CauseTypeUnexpectedServerResponse)
+	// A conflict (409) is transient. It can mean that our pod is gone and another has its
+	// name, but also that many evictions fight over one budget's status. The watch tells
+	// which before the next attempt.
+	budget, ofBudget := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
 	switch {
-	case unexpected: // no answer of the API's: of priority and fairness, or of a proxy
+	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse): // not the API's answer, but priority and fairness's or a proxy's
 	case apierrors.IsNotFound(err):
 		a.outcome = podGone
 	case ofBudget:
@@ -295,37 +257,26 @@ func classify(err error) answer {
 			a.reason = a.reason + " " + budget.Message
 		}
 	case apierrors.IsTooManyRequests(err):
-		if a.retryAfter == 0 { // it is not that the API server has no room
+		if a.retryAfter == 0 { // otherwise the API server has no room for the request
 			a.outcome = refused
 		}
 	case apierrors.IsConflict(err), apierrors.IsUnauthorized(err):
 	case a.status >= http.StatusBadRequest && a.status < http.StatusInternalServerError:
 		a.outcome = refused
 	case a.status == http.StatusInternalServerError:
-		// The pod has more than one budget, which the API cannot evict. It gives no
-		// reason but the code; another 500 is as good a cause to wait and say so.
+		// The API cannot evict a pod with more than one budget, and only the code says so.
+		// Any other 500 is as good a reason to wait and to say why.
 		a.outcome = refused
 	}
 	return a
 }
 
-// busy: the API server has no room for the request.
+// busy reports whether the API server has no room for the request.
 func (a answer) busy() bool { return a.outcome == transient && a.status == http.StatusTooManyRequests }
 
-func cause(status metav1.Status, want metav1.CauseType) (metav1.StatusCause, bool) {
-	if status.Details != nil {
-		for _, c := range status.Details.Causes {
-			if c.Type == want {
-				return c, true
-			}
-		}
-	}
-	return metav1.StatusCause{}, false
-}
-
-// retryIn is when a refused eviction is tried again if nothing wakes it earlier:
-// from half a second up to five, jittered so that the pods of one budget do not come
-// together. The watch of the budget is what makes it prompt; this makes it sure.
+// retryIn is when a refused eviction is tried again if nothing wakes it earlier: from half a
+// second up to five, with jitter to keep the pods of one budget apart. The watch of the
+// budget makes retries prompt; this makes them certain.
 func retryIn(attempt int) time.Duration {
 	const first, longest = 500 * time.Millisecond, 5 * time.Second
 	d := min(first<<min(attempt-1, 10), longest)

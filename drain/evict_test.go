@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func TestClassify(t *testing.T) {
 		code    string
 		after   time.Duration
 	}{
-		"taken":       {nil, evicted, "201", 0},
+		"taken":       {nil, accepted, "201", 0},
 		"gone":        {apierrors.NewNotFound(pods, "a"), podGone, "404", 0},
 		"another UID": {apierrors.NewConflict(pods, "a", errors.New("uid")), transient, "409", 0},
 		"budget":      {budget, refused, "429", 0},
@@ -69,4 +70,156 @@ func TestClassify(t *testing.T) {
 	if got, want := classify(budget).reason, "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget web needs 10 healthy pods and has 10 currently"; got != want {
 		t.Errorf("reason %q, want %q", got, want)
 	}
+}
+
+func TestRetryIn(t *testing.T) {
+	for attempt := 1; attempt < 50; attempt++ {
+		if d := retryIn(attempt); d < 250*time.Millisecond || d > 5*time.Second {
+			t.Fatalf("attempt %d waits %s", attempt, d)
+		}
+	}
+}
+
+// Retry-After is honoured, unless the budget's status says more.
+func TestRetryAfter(t *testing.T) {
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		f.answer = func(string, string, map[string]any) (int, any) { return http.StatusTooManyRequests, refusal(10) }
+	}, func(s *scene) {
+		s.until(9900 * time.Millisecond)
+		if n := s.api.count("POST", "/eviction"); n != 1 {
+			s.Fatalf("%d tries in 10 s, want 1", n)
+		}
+		s.until(12 * time.Second)
+		if n := s.api.count("POST", "/eviction"); n != 2 {
+			s.Fatalf("%d tries in 12 s, want 2", n)
+		}
+	})
+}
+
+// A busy API server is asked again when the pod's latest safe start has come, whatever it
+// says.
+func TestRetryAfterEndsAtTheLatestStart(t *testing.T) {
+	stage(t, holding, 60*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f) // its latest start is at 20 s
+		f.answer = func(string, string, map[string]any) (int, any) {
+			return http.StatusTooManyRequests, &metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+				Details: &metav1.StatusDetails{RetryAfterSeconds: 32},
+			}
+		}
+	}, func(s *scene) {
+		s.until(20*time.Second - time.Millisecond)
+		if n := s.api.count("POST", "/eviction"); n != 1 {
+			s.Fatalf("%d tries before the latest start, want 1", n)
+		}
+		s.until(20 * time.Second)
+		if n := s.api.count("POST", "/eviction"); n != 2 {
+			s.Errorf("%d tries at the latest start, want 2", n)
+		}
+	})
+}
+
+// An admission webhook that denies evictions does not slow down all others, and its words
+// are told.
+func TestDeniedEviction(t *testing.T) {
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		f.answer = func(_, path string, _ map[string]any) (int, any) {
+			var status *metav1.Status
+			if e, ok := denied(http.StatusTooManyRequests).(interface{ Status() metav1.Status }); ok {
+				status = new(e.Status())
+			}
+			return http.StatusTooManyRequests, status
+		}
+	}, func(s *scene) {
+		s.pass(20 * time.Second)
+		if s.d.pace.limit != 4 {
+			s.Errorf("%d requests at once, want 4: the API server is not busy", s.d.pace.limit)
+		}
+		if want := `admission webhook "vm" denied the request: moved first`; s.now().Refusal != want || s.d.blockedPods() != 1 {
+			s.Errorf("refusal %q, want %q", s.now().Refusal, want)
+		}
+	})
+}
+
+// That a pod is held back is told once, whatever other errors come between.
+func TestBlockedIsToldOnce(t *testing.T) {
+	var tries atomic.Int64
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		f.answer = func(string, string, map[string]any) (int, any) {
+			if tries.Add(1) == tellAfter {
+				return 503, &metav1.Status{Status: metav1.StatusFailure, Code: 503, Reason: metav1.StatusReasonServiceUnavailable}
+			}
+			return http.StatusTooManyRequests, refusal(0)
+		}
+	}, func(s *scene) {
+		s.pass(30 * time.Second)
+		if len(s.events.list) != 1 {
+			s.Errorf("events %q, want one", s.events.list)
+		}
+	})
+}
+
+// The answer to a surge comes after the pod's latest safe start: the pod does not go on
+// waiting for its successor.
+func TestSurgedOverTheLatestStart(t *testing.T) {
+	const latest, moment = 80 * time.Second, 100 * time.Millisecond
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		start := time.Now()
+		f.after = func(r *http.Request) {
+			if r.Method == http.MethodPatch {
+				time.Sleep(time.Until(start.Add(latest + moment)))
+			}
+		}
+	}, func(s *scene) {
+		s.until(latest + moment)
+		if n := s.api.count("POST", "/a/eviction"); n != 1 {
+			s.Errorf("%d evictions when the answer has come, want 1", n)
+		}
+	})
+}
+
+// The API server does not let the pod's labels be changed: it is held, as any other.
+func TestDeniedSurge(t *testing.T) {
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		surgeScene(1)(f)
+		f.answer = func(method, path string, _ map[string]any) (int, any) {
+			if method == http.MethodPatch {
+				return 422, &metav1.Status{Status: metav1.StatusFailure, Code: 422, Reason: metav1.StatusReasonInvalid, Message: "labels are fixed"}
+			}
+			return 0, nil
+		}
+	}, func(s *scene) {
+		s.pass(10 * time.Second)
+		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
+			s.Errorf("%d tries to surge it, want one", n)
+		}
+		if d := s.now().Plan[0]; d.Action != Later || d.NoSurge != "it cannot be surged: labels are fixed" {
+			s.Errorf("%s, not surged because %q", d.Action, d.NoSurge)
+		}
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		if n := s.api.count("POST", "/a/eviction"); n != 1 {
+			s.Errorf("%d evictions when the replacement is ready, want 1", n)
+		}
+	})
+}
+
+// The node's watch shows a surge later than that of the Deployment, which has room for
+// more: the pod is not surged twice.
+func TestSurgedOnce(t *testing.T) {
+	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(3), func(s *scene) {
+		s.api.mu.Lock()
+		s.api.silent = true
+		s.api.mu.Unlock()
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.pass(5 * time.Second)
+		s.change(func(*Interruption) {}) // planned again
+		s.pass(5 * time.Second)
+		if n := s.api.count("PATCH", "/pods/a"); n != 1 {
+			s.Errorf("surged %d times, want once", n)
+		}
+	})
 }

@@ -9,55 +9,77 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Pods are deleted here, and only here, without asking a disruption budget: because it has
-// agreed already, or because the operator has said so.
+// Only here are pods deleted without asking a disruption budget: because it has already
+// agreed, or because the operator has said so.
 
 // The API server grants an eviction in one step, by charging the budget and noting
 // the pod in its status.disruptedPods, and carries it out in a second, by deleting the
-// pod. If the client is killed in between, the request ends there: the pod lives on,
-// the budget stays charged for two minutes, which is all the time there is, and every
-// further eviction is refused. What is granted may be carried out, so it is.
+// pod. If the client is killed in between, the request ends there: the pod lives on, the
+// budget stays charged for two minutes, which is all the time there is, and every further
+// eviction is refused. What was granted is allowed, so we carry it out.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
 
-// grantedFor is how old a grant has to be: a request that is still under way carries
-// it out itself, within milliseconds.
+// grantedFor is how old a grant has to be: a request that is still under way carries it out
+// by itself, within milliseconds.
 const grantedFor = 2 * time.Second
 
-// granted reports whether a budget of the pod has been charged for it already.
+// granted reports whether a budget has already been charged for the pod.
 func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
 	for _, budget := range budgets {
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
-			continue
-		}
-		// The budget knows names alone: what was granted may have been a StatefulSet's last pod.
-		if at, ok := budget.Status.DisruptedPods[pod.Name]; ok && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
+		// The budget knows names only: it might have been charged for a StatefulSet's earlier pod.
+		at, charged := budget.Status.DisruptedPods[pod.Name]
+		if charged && covers(budget, pod.Labels) && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
 			return true
 		}
 	}
 	return false
 }
 
-// carryOut does the second step of an eviction as the API server would: the
-// DisruptionTarget condition, by which a Job knows that the failure is not its own,
-// then the deletion. The UID keeps both from another pod of the same name.
-func (d *Drainer) carryOut(ctx context.Context, decision Decision) error {
-	return d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting")
+// carryOutGranted does the second step of an eviction that was granted earlier and then cut
+// short, as the API server would: the DisruptionTarget condition, by which a Job knows that
+// the failure is not its own, then the deletion. If that fails, the refusal stands.
+func (d *Drainer) carryOutGranted(ctx context.Context, t *task, decision Decision, refusal answer) answer {
+	answer := classify(d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting"))
+	if answer.outcome != accepted && answer.outcome != podGone {
+		d.log(t).Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
+		return refusal
+	}
+	d.log(t).Info().Msg("carried out an eviction that was granted and cut short")
+	return answer
 }
 
-// force deletes a pod past its disruption budget. The eviction API sets DisruptionTarget,
-// a deletion does not, so that it comes first.
+// force deletes a pod that its disruption budget still refuses.
+func (d *Drainer) force(ctx context.Context, t *task, decision Decision) answer {
+	request, cancel := bounded(ctx)
+	defer cancel()
+	err := d.deletePod(request, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
+	answer := classify(err)
+	if answer.outcome != accepted && answer.outcome != podGone {
+		d.again(t, decision, answer, err, "delete pod past its disruption budget")
+		return answer
+	}
+	var refusal string
+	t.session.note(func() {
+		refusal = t.state.refusal
+		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
+		t.state.forced = answer.outcome == accepted
+	})
+	if answer.outcome == accepted {
+		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
+		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
+	}
+	return answer
+}
+
+// deletePod marks and deletes the pod with that UID. The eviction API sets DisruptionTarget, a
+// deletion does not, so we set it first.
 // https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
-func (d *Drainer) force(ctx context.Context, decision Decision) error {
-	return d.deletePod(ctx, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
-}
-
-// deletePod marks and deletes the pod with that UID. Where another pod has its name the
-// answer is that the change is invalid, or a conflict; the watch tells that the pod is gone.
+//
+// If another pod has its name by now, the API server calls the change invalid or a conflict;
+// the watch tells that the pod is gone.
 func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, message string) error {
 	pod := decision.Pod
 	patch, err := json.Marshal(map[string]any{

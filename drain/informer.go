@@ -14,10 +14,10 @@ import (
 	"spot-handler/drain/rewatch"
 )
 
-// dynamicWatch lists and watches with the dynamic client what pick selects. The generated
-// informers would bring the types of whole API groups with them. Where the API server
-// forbids it refused is told: an informer would only try again, for ever, and what waits
-// for it would wait as long.
+// dynamicWatch lists and watches what pick selects, with the dynamic client: the generated
+// informers would bring the types of whole API groups with them. If the API server forbids
+// it, refused is called: an informer would only try again, forever, and whatever waits for it
+// would wait as long.
 func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick func(*metav1.ListOptions), refused func(error), logger zerolog.Logger) cache.ListerWatcher {
 	tell := func(err error) {
 		if apierrors.IsForbidden(err) {
@@ -41,4 +41,24 @@ func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick f
 			return w, err
 		},
 	}, logger), client)
+}
+
+// onSync calls then once the informer knows everything, unless ctx ends first.
+func onSync(ctx context.Context, informer cache.Controller, then func()) {
+	select {
+	case <-informer.HasSyncedChecker().Done():
+		then()
+	case <-ctx.Done():
+	}
+}
+
+// contents is what a store holds.
+func contents[T any](store cache.Store) []T {
+	var list []T
+	for _, obj := range store.List() {
+		if object, ok := obj.(T); ok {
+			list = append(list, object)
+		}
+	}
+	return list
 }

@@ -20,10 +20,10 @@ var evictionCodes = []string{"201", "403", "404", "409", "429", "500"}
 
 // The values of pods_total's label outcome.
 const (
-	graceful  = "graceful"
-	truncated = "truncated"
-	forced    = "forced"
-	left      = "left"
+	outcomeGraceful  = "graceful"
+	outcomeTruncated = "truncated"
+	outcomeForced    = "forced"
+	outcomeLeft      = "left"
 )
 
 func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
@@ -31,7 +31,7 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	m := &metrics{
 		evictions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_evictions_total",
-			Help: "Eviction requests, by the API server's reply: an HTTP status, other, or error where there was none.",
+			Help: "Eviction requests, by the API server's reply: an HTTP status, other, or error if there was none.",
 		}, []string{"code"}),
 		pods: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_pods_total",
@@ -44,21 +44,21 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	}, d.blockedPods)
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_overlong_grace_pods",
-		Help: "Pods that have to leave an interrupted node and whose grace period is longer than all the time that there was.",
+		Help: "Pods that have to leave an interrupted node and whose grace period is longer than the whole time available.",
 	}, d.overlong)
 	reg.MustRegister(newBlocking(d.blockedBy))
 	for _, code := range append(evictionCodes, codeError, codeOther) {
 		m.evictions.WithLabelValues(code)
 	}
-	for _, outcome := range []string{graceful, truncated, forced, left} {
+	for _, outcome := range []string{outcomeGraceful, outcomeTruncated, outcomeForced, outcomeLeft} {
 		m.pods.WithLabelValues(outcome)
 	}
 	return m
 }
 
 func (m *metrics) count(r Result) {
-	m.pods.WithLabelValues(graceful).Add(float64(r.Graceful))
-	m.pods.WithLabelValues(truncated).Add(float64(r.Truncated))
-	m.pods.WithLabelValues(forced).Add(float64(r.Forced))
-	m.pods.WithLabelValues(left).Add(float64(r.Left))
+	m.pods.WithLabelValues(outcomeGraceful).Add(float64(r.Graceful))
+	m.pods.WithLabelValues(outcomeTruncated).Add(float64(r.Truncated))
+	m.pods.WithLabelValues(outcomeForced).Add(float64(r.Forced))
+	m.pods.WithLabelValues(outcomeLeft).Add(float64(r.Left))
 }

@@ -7,25 +7,24 @@ import (
 )
 
 const (
-	// patience is how long a request keeps its place. The API server answers in
-	// milliseconds, and in a second or two where a burst is more than it has processors
-	// for; an admission webhook that hangs has up to evictTimeout, and others must not
-	// stand still for it.
+	// patience is how long a request keeps its seat. The API server answers in milliseconds,
+	// or in a second or two when a burst is more than its processors can take. An admission
+	// webhook that hangs has up to evictTimeout, and others must not stand still for it.
 	patience = 3 * time.Second
 
-	// lentPerPlace is how many requests without a place there may be for each place: with 32
-	// places 128 requests are under way at the most, about half of what the API server lets
-	// through at once for all workloads by default.
-	lentPerPlace = 3
+	// lentPerSeat is how many requests without a seat there can be for each seat: with 32
+	// seats at most 128 requests are under way, about half of what the API server lets through
+	// at once for all workloads by default.
+	lentPerSeat = 3
 
-	// calm is how long ago the API server's last refusal must be for a place to be lent.
+	// calm is how long ago the API server's last refusal must be before a seat is lent.
 	calm = 10 * time.Second
 )
 
-// pace is how many requests are under way at once: as many as there are workers, and
-// fewer when the API server's priority and fairness turns some away. Each refusal halves
-// it, a full round of requests without one adds one. A request that takes longer than
-// patience lends its place to another, but not soon after a refusal: then it may be slow
+// pace decides how many requests are under way at once: as many as there are workers, and
+// fewer when the API server's priority and fairness turns some away. Each refusal halves the
+// limit, and a full round of requests without one adds one. A request that takes longer than
+// patience lends its seat to another, but not soon after a refusal: then it might be slow
 // because the API server has too much to do.
 // https://kubernetes.io/docs/concepts/cluster-administration/flow-control/
 type pace struct {
@@ -33,7 +32,7 @@ type pace struct {
 	free   *sync.Cond
 	most   int
 	limit  int
-	active int // requests with a place
+	active int // requests with a seat
 	lent   int // requests that have lent theirs and are still under way
 	good   int // answers in a row that were not refusals
 	stale  int // requests under way that were sent before the limit was last cut
@@ -47,7 +46,7 @@ func newPace(most int) *pace {
 	return p
 }
 
-// begin waits for a place; false means that ctx has ended.
+// begin waits for a seat; false means that ctx has ended.
 func (p *pace) begin(ctx context.Context) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -61,7 +60,7 @@ func (p *pace) begin(ctx context.Context) bool {
 	return true
 }
 
-// do makes a request in the place that begin has found, and gives the place back. The
+// do makes a request in the seat that begin has found, and gives the seat back. The
 // request says whether the API server was too busy for it.
 func (p *pace) do(request func() (busy bool)) {
 	var over, lent bool // guarded by p.mu, as is
@@ -70,7 +69,7 @@ func (p *pace) do(request func() (busy bool)) {
 	slow = time.AfterFunc(patience, func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if over || p.lent == p.most*lentPerPlace {
+		if over || p.lent == p.most*lentPerSeat {
 			return
 		}
 		if wait := calm - time.Since(p.refused); wait > 0 {
@@ -93,12 +92,12 @@ func (p *pace) do(request func() (busy bool)) {
 	} else {
 		p.active--
 	}
-	p.answered(busy)
+	p.adapt(busy)
 	p.free.Broadcast()
 }
 
-// answered adapts the limit to what the API server has said.
-func (p *pace) answered(busy bool) {
+// adapt adapts the limit to what the API server has said.
+func (p *pace) adapt(busy bool) {
 	old := p.stale > 0
 	if old {
 		p.stale--
@@ -119,7 +118,7 @@ func (p *pace) answered(busy bool) {
 	}
 }
 
-// wake has those who wait look at their ctx.
+// wake makes those who wait look at their ctx.
 func (p *pace) wake() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -2,10 +2,15 @@ package drain
 
 import (
 	"context"
+	"net/http"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // requests ends n requests that have begun.
@@ -71,7 +76,7 @@ func TestPaceHoldsBack(t *testing.T) {
 	})
 }
 
-// Requests that are not answered for seconds lend their places, but there is a limit to how
+// Requests that are not answered for seconds lend their seats, but there is a limit to how
 // many are under way, and none is lent soon after the API server has turned one away.
 func TestPaceOfRequestsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +106,7 @@ func TestPaceOfRequestsThatHang(t *testing.T) {
 		after(time.Millisecond, 4)
 		after(patience, 6)
 		after(patience, 8)
-		after(10*patience, 8) // four for each place
+		after(10*patience, 8) // four for each seat
 
 		answer <- true // too busy: the answers to all that are under way count once
 		after(0, 8)
@@ -124,5 +129,54 @@ func TestPaceOfRequestsThatHang(t *testing.T) {
 		cancel()
 		p.wake()
 		close(answer)
+	})
+}
+
+// An admission webhook that hangs for some pods' evictions does not hold up those of others.
+func TestEvictionsThatHang(t *testing.T) {
+	var answers atomic.Bool
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a", "b", "c", "d", "e")(f) // there are seats for four
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/eviction") && !strings.HasSuffix(r.URL.Path, "/e/eviction") && !answers.Load() {
+				<-r.Context().Done()
+				return r.Context().Err()
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		s.pass(patience)
+		if n := s.api.count("POST", "/e/eviction"); n != 1 {
+			s.Errorf("%d evictions of the fifth pod after %s, want 1", n, patience)
+		}
+		answers.Store(true)
+		s.pass(2 * evictTimeout)
+		if n := s.api.count("POST", "/eviction"); n != 5 {
+			s.Errorf("%d evictions, want those of all five when the webhook answers again", n)
+		}
+	})
+}
+
+// An API server that has no room is given time, and the pod is not taken for blocked.
+func TestBusyServer(t *testing.T) {
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		f.answer = func(string, string, map[string]any) (int, any) {
+			return http.StatusTooManyRequests, &metav1.Status{
+				Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+				Details: &metav1.StatusDetails{RetryAfterSeconds: 5},
+			}
+		}
+	}, func(s *scene) {
+		s.until(4 * time.Second)
+		if n := s.api.count("POST", "/eviction"); n != 1 {
+			s.Errorf("%d tries within Retry-After, want 1", n)
+		}
+		if s.d.pace.limit != 2 {
+			s.Errorf("%d requests at once after a refusal, want 2 of 4", s.d.pace.limit)
+		}
+		if s.d.blockedPods() != 0 {
+			s.Error("the pod counts as blocked by a budget")
+		}
 	})
 }

@@ -15,8 +15,8 @@ import (
 type Strategy string
 
 const (
-	// Surge has the successors of a Deployment's pods made first, as many at a time as
-	// the Deployment's maxSurge allows, and evicts when they are available. All other
+	// Surge has the successors of a Deployment's pods made first, as many at a time as the
+	// Deployment's maxSurge allows, and evicts the pods when these are available. All other
 	// pods are held.
 	Surge Strategy = "surge"
 	// Hold keeps a pod running until the replacement is ready or its latest safe
@@ -29,13 +29,13 @@ const (
 // Strategies lists every strategy.
 func Strategies() []Strategy { return []Strategy{Surge, Hold, AtOnce} }
 
-// BlockedPolicy says what becomes of a pod that is refused still when its latest safe
-// start has come.
+// BlockedPolicy says what becomes of a pod whose eviction is still refused at its latest
+// safe start.
 type BlockedPolicy string
 
 const (
-	// Leave respects the disruption budget to the end: the pod is tried again until the
-	// deadline, and dies with its node.
+	// Leave respects the disruption budget to the end: the eviction is tried again until the
+	// deadline, and then the pod dies with its node.
 	Leave BlockedPolicy = "leave"
 	// Delete deletes the pod past its budget, while its grace period still fits.
 	Delete BlockedPolicy = "delete"
@@ -44,11 +44,11 @@ const (
 // BlockedPolicies lists every policy.
 func BlockedPolicies() []BlockedPolicy { return []BlockedPolicy{Leave, Delete} }
 
-// Capacity is how far the node's replacement is, as far as a drain has to know.
+// Capacity is how far the node's replacement has come, as far as a drain has to know.
 type Capacity int
 
 const (
-	// NoCapacity: nothing was or could be requested: there is nothing to wait for.
+	// NoCapacity: no replacement was or could be requested, so there is nothing to wait for.
 	NoCapacity Capacity = iota
 	// PendingCapacity: requested, and still booting.
 	PendingCapacity
@@ -62,16 +62,19 @@ type Policy struct {
 	Blocked  BlockedPolicy
 	// Margin is kept free between the planned end of the last pod and the deadline.
 	Margin time.Duration
-	// Self is the pod of this process, where it runs in one. It goes last.
+	// Self is the pod that this process runs in, if it runs in one. It goes last.
 	Self types.NamespacedName
 }
 
 // Interruption is the node's part of a plan.
 type Interruption struct {
-	// Taint is what the node carries; pods that tolerate it stay.
+	// Taint is what the node carries; pods that tolerate it by its name stay.
 	Taint corev1.Taint
-	// Deadline is when the node ends. Where it is zero the node is only at risk:
-	// pods leave when the replacement is ready, and not before.
+	// Since is when the node was marked. Pods that tolerate every taint and have come later
+	// are not chased; zero chases them all.
+	Since time.Time
+	// Deadline is when the node ends. Zero means that the node is only at risk: pods leave
+	// when the replacement is ready, and not before.
 	Deadline time.Time
 	Capacity Capacity
 }
@@ -86,19 +89,19 @@ type Situation struct {
 
 	// Budgets are the disruption budgets of the pods' namespaces, as far as they are known.
 	Budgets []*policyv1.PodDisruptionBudget
-	// Starts are the times at which pods under one budget have to go at the latest, see Waves.
+	// Starts are the latest times at which pods under one budget have to go, see planWaves.
 	Starts map[types.UID]time.Time
 
-	// Workloads tells of each Deployment, by the name that DeploymentOf gives. One that
-	// is missing is not known yet.
+	// Workloads describes each Deployment, by the name that DeploymentOf gives. One that is
+	// missing is not known yet.
 	Workloads map[types.NamespacedName]Workload
-	// Shared tells of PersistentVolumeClaims whether several pods may use them at the same
-	// time. One that is missing is not known yet.
+	// Shared says whether several pods can use a PersistentVolumeClaim at the same time. One
+	// that is missing is not known yet.
 	Shared map[types.NamespacedName]bool
 
 	// Refused are the pods whose eviction the API server has refused.
 	Refused map[types.UID]bool
-	// Fixed are the pods whose labels it does not let us change, and why.
+	// Fixed are the pods whose labels the API server does not let us change, and why.
 	Fixed map[types.UID]string
 	// Blocked is what a namespace says in place of Policy.Blocked, or "". One that is missing
 	// is not known yet.
@@ -109,12 +112,12 @@ type Situation struct {
 type Action string
 
 const (
-	Skip    Action = "skip"    // not ours to move
-	Wait    Action = "wait"    // it is terminating already
-	Later   Action = "hold"    // later: at Decision.At, or when the plan's inputs change
-	Release Action = "release" // now: have its ReplicaSet make a successor
-	Evict   Action = "evict"   // now
-	Force   Action = "delete"  // now, past its disruption budget
+	Skip     Action = "skip"   // not ours to move
+	Wait     Action = "wait"   // it is already terminating
+	Later    Action = "hold"   // later: at Decision.At, or when the plan's inputs change
+	SurgeNow Action = "surge"  // now: have its ReplicaSet make a successor
+	Evict    Action = "evict"  // now
+	Force    Action = "delete" // now, past its disruption budget
 )
 
 // Decision is the plan for one pod, with the reason for it.
@@ -123,15 +126,17 @@ type Decision struct {
 	Action Action
 	Reason string
 
-	// At is when the pod's eviction begins at the latest. It is Latest, or earlier where
-	// a disruption budget lets the pods that it covers go only in waves. Zero where there
+	// At is when the pod's eviction starts at the latest. It is Latest, or earlier where a
+	// disruption budget lets the pods that it covers go only in waves. Zero means that there
 	// is no deadline.
 	At time.Time
 	// Latest is the pod's latest safe start: an eviction that starts later cannot give
-	// the pod its grace period before the deadline. Zero where there is no deadline.
+	// the pod its grace period before the deadline. Zero means that there is no deadline.
 	Latest time.Time
-	// Grace overrides the pod's own grace period, in seconds, where that does not
-	// fit any more; nil otherwise.
+	// Until is when the pod's own wish to stay lapses; zero where it has none, or for good.
+	Until time.Time
+	// Grace overrides the pod's own grace period, in seconds, where that no longer fits; nil
+	// otherwise.
 	Grace *int64
 
 	// Surge: the pod's successor is made before it leaves.
@@ -141,7 +146,7 @@ type Decision struct {
 
 	// workload is the Deployment of a pod that has one by its ReplicaSet's name.
 	workload types.NamespacedName
-	// waits: held for what the workload has to give, and for nothing else.
+	// waits: the pod is held for what the workload has to give, and for nothing else.
 	waits bool
 	// takes: the action needs one of what the workload has to give.
 	takes bool
@@ -164,8 +169,8 @@ func Plan(now time.Time, s Situation) []Decision {
 	return plan
 }
 
-// byUrgency orders the pods of one node: less time for a longer grace period; among
-// equals those with volumes first, which have to be detached in the end.
+// byUrgency orders the pods of one node: the longest grace period first, and among equals
+// those with volumes, which still have to be detached afterwards.
 func byUrgency(a, b *corev1.Pod) int {
 	volumes := 0
 	switch {
@@ -181,30 +186,30 @@ func byUrgency(a, b *corev1.Pod) int {
 type planner struct {
 	now time.Time
 	Situation
-	others bool // pods besides our own have to leave still
+	others bool // pods besides our own still have to leave
 
-	releasing, evicting map[types.NamespacedName]int // of each Deployment's slots and spare pods, how many this plan uses
+	surging, evicting map[types.NamespacedName]int // of each Deployment's slots and spare pods, how many this plan uses
 }
 
 func newPlanner(now time.Time, s Situation) *planner {
-	p := &planner{now: now, Situation: s, releasing: map[types.NamespacedName]int{}, evicting: map[types.NamespacedName]int{}}
+	p := &planner{now: now, Situation: s, surging: map[types.NamespacedName]int{}, evicting: map[types.NamespacedName]int{}}
 	p.others = slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return p.notOurs(pod) == "" && !p.isSelf(pod) })
 	return p
 }
 
-// inOrder are the pods in the order in which they are decided about: what a Deployment has
-// to give goes to the most urgent.
+// inOrder are the pods in the order of their decisions: what a Deployment has to give goes
+// to the most urgent.
 func (p *planner) inOrder() []*corev1.Pod { return slices.SortedFunc(slices.Values(p.Pods), byUrgency) }
 
-// decide applies the rules in their order; the first that has something to say
-// about a pod is its decision.
+// decide applies the rules in order; the first that has something to say about a pod
+// decides.
 func (p *planner) decide(pod *corev1.Pod) Decision {
 	if reason := p.notOurs(pod); reason != "" {
 		return Decision{Pod: pod, Action: Skip, Reason: reason}
 	}
 	d := Decision{Pod: pod, Latest: latestStart(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
 	d.At = d.Latest
-	if at, ok := p.Starts[pod.UID]; ok && at.Before(d.Latest) && !released(pod) {
+	if at, ok := p.Starts[pod.UID]; ok && at.Before(d.Latest) && !surged(pod) {
 		d.At = at
 	}
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
@@ -222,7 +227,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	return d
 }
 
-// rules are what holds a pod back or drives it out, in order.
+// rules hold a pod back or drive it out, in this order.
 var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isTerminating,
 	isPastLatest,
@@ -230,8 +235,9 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isSelfAndNotLast,
 	isAtRiskOnly,
 	isPinned,
-	isReleased,
-	isToBeReleased,
+	toleratesEverything,
+	isSurged,
+	isToBeSurged,
 	isHeld,
 	hasNewHome,
 }
@@ -249,21 +255,20 @@ func isPastLatest(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	case d.Latest.IsZero() || p.now.Before(d.Latest):
 		return "", ""
 	case p.Refused[pod.UID] && p.blocked(pod) == Delete:
-		return Force, "latest safe start has come, and the eviction is refused still"
+		return Force, "latest safe start has come, and the eviction is still refused"
 	}
 	return Evict, "latest safe start has come"
 }
 
-// isDue: the pods under one budget leave in waves, and this is the first of those that
-// are left.
+// isDue: the pods under one budget leave in waves, and it is this pod's turn.
 func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
 	if d.At.IsZero() || p.now.Before(d.At) {
 		return "", ""
 	}
-	return Evict, "its disruption budget lets pods go only in waves: this one's has come"
+	return Evict, "its disruption budget lets pods go only in waves, and its wave has come"
 }
 
-// isSelfAndNotLast: when this process's own pod goes, somebody else has to go on.
+// isSelfAndNotLast: once this process's own pod goes, somebody else has to take over.
 func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 	if !p.isSelf(pod) || !p.others {
 		return "", ""
@@ -279,8 +284,9 @@ func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
 	return Later, "no deadline: waits for a replacement"
 }
 
-func isPinned(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	reason := pinned(pod)
+func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	reason, until := pinned(pod, p.now)
+	d.Until = until
 	switch {
 	case reason == "":
 		return "", ""
@@ -289,6 +295,17 @@ func isPinned(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 	}
 	return Later, reason
 }
+
+// toleratesEverything: a pod that may be put back on this very node is evicted once, and as
+// late as is safe, so it does not come back only to be ended with the node.
+func toleratesEverything(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	if p.Deadline.IsZero() || !toleratesAll(pod, p.Taint) {
+		return "", ""
+	}
+	return Later, everyTaint
+}
+
+const everyTaint = "tolerates every taint, and might be put back on this node"
 
 func isHeld(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
 	if p.Policy.Strategy == AtOnce || p.Capacity != PendingCapacity {
@@ -307,8 +324,8 @@ func hasNewHome(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
 // BlockedAnnotation on a pod or a namespace overrides --blocked-pods.
 const BlockedAnnotation = "spot-handler/blocked-pods"
 
-// blocked is the policy for a pod: its own annotation's, its namespace's or the flag's. No
-// pod is deleted before it is known whether its namespace forbids that.
+// blocked is the policy for a pod: from its own annotation, its namespace or the flag. No
+// pod is deleted before it is known whether its namespace forbids it.
 func (p *planner) blocked(pod *corev1.Pod) BlockedPolicy {
 	if own := BlockedPolicy(pod.Annotations[BlockedAnnotation]); slices.Contains(BlockedPolicies(), own) {
 		return own
@@ -324,7 +341,7 @@ func (p *planner) isSelf(pod *corev1.Pod) bool {
 	return pod.Name == p.Policy.Self.Name && pod.Namespace == p.Policy.Self.Namespace
 }
 
-// notOurs gives the reason to leave a pod where it is, or "".
+// notOurs is the reason to leave a pod where it is, or "".
 func (p *planner) notOurs(pod *corev1.Pod) string {
 	switch {
 	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
@@ -335,12 +352,14 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 		return "DaemonSet pod"
 	case tolerates(pod, p.Taint):
 		return "tolerates " + p.Taint.Key
+	case !p.Since.IsZero() && pod.CreationTimestamp.After(p.Since) && toleratesAll(pod, p.Taint):
+		return "tolerates every taint, and has come since the node was marked"
 	}
 	return ""
 }
 
-// IsDaemon reports whether a DaemonSet made the pod: it would be made again on the
-// same node, whatever its taints.
+// IsDaemon reports whether a DaemonSet made the pod. Then it would be made again on the
+// same node, whatever the node's taints.
 func IsDaemon(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "DaemonSet"

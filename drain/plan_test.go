@@ -6,52 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"spot-handler/drain/donotdisrupt"
+
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
-
-var (
-	now    = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	taint  = corev1.Taint{Key: "spot-handler/interrupted", Value: "spot-interruption", Effect: corev1.TaintEffectNoSchedule}
-	policy = Policy{Strategy: Hold, Margin: 10 * time.Second}
-)
-
-func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "shop", UID: types.UID("uid-" + name), Annotations: map[string]string{}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning},
-	}
-	for _, f := range change {
-		f(p)
-	}
-	return p
-}
-
-func withGrace(seconds int64) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
-}
-
-func withClaim(name string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
-		}}}
-	}
-}
-
-func ownedBy(kind string) func(*corev1.Pod) {
-	yes := true
-	return func(p *corev1.Pod) {
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: "x", Controller: &yes}}
-	}
-}
-
-func annotated(key, value string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) { p.Annotations[key] = value }
-}
 
 func TestPlan(t *testing.T) {
 	inTwoMinutes := Interruption{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity}
@@ -61,6 +22,7 @@ func TestPlan(t *testing.T) {
 	nothing.Capacity = NoCapacity
 	soon := Interruption{Taint: taint, Deadline: now.Add(30 * time.Second), Capacity: PendingCapacity}
 	passed := Interruption{Taint: taint, Deadline: now, Capacity: PendingCapacity}
+	marked := Interruption{Taint: taint, Since: now.Add(-time.Second), Deadline: now.Add(2 * time.Minute), Capacity: PendingCapacity}
 	risk := Interruption{Taint: taint, Capacity: PendingCapacity}
 	riskReady := Interruption{Taint: taint, Capacity: ReadyCapacity}
 	riskNothing := Interruption{Taint: taint}
@@ -75,13 +37,17 @@ func TestPlan(t *testing.T) {
 		reason string
 		grace  *int64
 	}{
-		"mirror pod":        {pod("p", annotated(corev1.MirrorPodAnnotationKey, "x")), inTwoMinutes, policy, Skip, "mirror pod", nil},
-		"DaemonSet pod":     {pod("p", ownedBy("DaemonSet")), inTwoMinutes, policy, Skip, "DaemonSet pod", nil},
-		"succeeded":         {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), inTwoMinutes, policy, Skip, "finished", nil},
-		"failed":            {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), inTwoMinutes, policy, Skip, "finished", nil},
-		"tolerates us":      {pod("p", tolerating("spot-handler/interrupted")), inTwoMinutes, policy, Skip, "tolerates spot-handler/interrupted", nil},
-		"tolerates all":     {pod("p", tolerating("")), inTwoMinutes, policy, Skip, "tolerates spot-handler/interrupted", nil},
-		"tolerates another": {pod("p", tolerating("other")), inTwoMinutes, policy, Later, "waits for the replacement", nil},
+		"mirror pod":    {pod("p", annotated(corev1.MirrorPodAnnotationKey, "x")), inTwoMinutes, policy, Skip, "mirror pod", nil},
+		"DaemonSet pod": {pod("p", ownedBy("DaemonSet")), inTwoMinutes, policy, Skip, "DaemonSet pod", nil},
+		"succeeded":     {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), inTwoMinutes, policy, Skip, "finished", nil},
+		"failed":        {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), inTwoMinutes, policy, Skip, "finished", nil},
+		"tolerates us":  {pod("p", tolerating("spot-handler/interrupted")), inTwoMinutes, policy, Skip, "tolerates spot-handler/interrupted", nil},
+		"tolerates all": {pod("p", tolerating("")), inTwoMinutes, policy, Later, everyTaint, nil},
+		"tolerates all, at its latest safe start": {pod("p", tolerating(""), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
+		"tolerates all, came back":                {pod("p", tolerating(""), createdAt(now)), marked, policy, Skip, "tolerates every taint, and has come since the node was marked", nil},
+		"tolerates all, was there":                {pod("p", tolerating(""), createdAt(now.Add(-time.Hour))), marked, policy, Later, everyTaint, nil},
+		"came since":                              {pod("p", createdAt(now)), marked, policy, Later, "waits for the replacement", nil},
+		"tolerates another":                       {pod("p", tolerating("other")), inTwoMinutes, policy, Later, "waits for the replacement", nil},
 		"terminating": {pod("p", func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }),
 			inTwoMinutes, policy, Wait, "terminating", nil},
 
@@ -98,16 +64,18 @@ func TestPlan(t *testing.T) {
 		"grace for ever":           {pod("p", withGrace(1e10)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
 		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "latest safe start has come", nil},
 
-		"do-not-disrupt":              {pod("p", annotated(doNotDisrupt, "true")), ready, policy, Later, doNotDisrupt, nil},
+		"do-not-disrupt":              {pod("p", annotated(donotdisrupt.Annotation, "true")), ready, policy, Later, donotdisrupt.Annotation, nil},
 		"safe-to-evict":               {pod("p", annotated(safeToEvict, "false")), ready, policy, Later, safeToEvict + "=false", nil},
-		"Job":                         {pod("p", ownedBy("Job")), ready, policy, Later, "Job pod: may finish by itself", nil},
-		"do-not-disrupt, at the last": {pod("p", annotated(doNotDisrupt, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
+		"Job":                         {pod("p", ownedBy("Job")), ready, policy, Later, "Job pod: might finish by itself", nil},
+		"do-not-disrupt, at the last": {pod("p", annotated(donotdisrupt.Annotation, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
 
-		"at risk, pending":     {pod("p"), risk, policy, Later, "no deadline: waits for a replacement", nil},
-		"at risk, nothing":     {pod("p"), riskNothing, policy, Later, "no deadline: waits for a replacement", nil},
-		"at risk, at once":     {pod("p"), risk, atOnce, Later, "no deadline: waits for a replacement", nil},
-		"at risk, ready":       {pod("p"), riskReady, policy, Evict, "replacement is ready", nil},
-		"at risk, not to move": {pod("p", annotated(doNotDisrupt, "true")), riskReady, policy, Later, "no deadline: " + doNotDisrupt, nil},
+		"at risk, pending":                 {pod("p"), risk, policy, Later, "no deadline: waits for a replacement", nil},
+		"at risk, nothing":                 {pod("p"), riskNothing, policy, Later, "no deadline: waits for a replacement", nil},
+		"at risk, at once":                 {pod("p"), risk, atOnce, Later, "no deadline: waits for a replacement", nil},
+		"at risk, ready":                   {pod("p"), riskReady, policy, Evict, "replacement is ready", nil},
+		"do-not-disrupt for a time":        {pod("p", annotated(donotdisrupt.Annotation, "1h"), startedAt(now)), ready, policy, Later, donotdisrupt.Annotation + " for 1h", nil},
+		"do-not-disrupt, its time is over": {pod("p", annotated(donotdisrupt.Annotation, "1h"), startedAt(now.Add(-time.Hour))), ready, policy, Evict, "replacement is ready", nil},
+		"at risk, not to move":             {pod("p", annotated(donotdisrupt.Annotation, "true")), riskReady, policy, Later, "no deadline: " + donotdisrupt.Annotation, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := Plan(now, Situation{Pods: []*corev1.Pod{tt.pod}, Interruption: tt.in, Policy: tt.policy})
@@ -125,12 +93,6 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-func tolerating(key string) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		p.Spec.Tolerations = []corev1.Toleration{{Key: key, Operator: corev1.TolerationOpExists}}
-	}
-}
-
 func deref(p *int64) any {
 	if p == nil {
 		return "own"
@@ -140,27 +102,27 @@ func deref(p *int64) any {
 
 // For any situation: each pod has exactly one decision; none is held past its latest safe
 // start, nor past its wave's; a pod's grace fits before the deadline or is clamped; no more
-// pods are released or let go than their Deployment has room for; and a tighter deadline
+// pods are surged or let go than their Deployment has room for; and a tighter deadline
 // never makes a start later.
 func TestPlanProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	seenActions := map[Action]int{}
-	clamped, waves, surged := 0, 0, 0
+	clamped, waves, succeeded := 0, 0, 0
 	for range 3000 {
 		s := randomSituation(random)
-		s.Starts = Waves(Peers(now, s), s.Budgets)
+		s.Starts = planWaves(podsInWaves(now, s), s.Budgets)
 		plan := Plan(now, s)
 
 		tighter := s
 		tighter.Deadline = s.Deadline.Add(-time.Duration(random.IntN(60)) * time.Second)
-		tighter.Starts = Waves(Peers(now, tighter), s.Budgets)
+		tighter.Starts = planWaves(podsInWaves(now, tighter), s.Budgets)
 		starts := map[types.UID]time.Time{}
 		for _, d := range Plan(now, tighter) {
 			starts[d.Pod.UID] = d.At
 		}
 
 		seen := map[types.UID]bool{}
-		releases, goes := map[types.NamespacedName]int{}, map[types.NamespacedName]int{}
+		surges, goes := map[types.NamespacedName]int{}, map[types.NamespacedName]int{}
 		for i, d := range plan {
 			if seen[d.Pod.UID] {
 				t.Fatalf("two decisions for %s", d.Pod.Name)
@@ -177,7 +139,7 @@ func TestPlanProperties(t *testing.T) {
 				waves++
 			}
 			if d.takes && d.Action == Evict {
-				surged++
+				succeeded++
 			}
 			if d.Reason == "" {
 				t.Fatalf("%s is to %s without a reason", d.Pod.Name, d.Action)
@@ -189,7 +151,7 @@ func TestPlanProperties(t *testing.T) {
 				t.Fatalf("%s starts at %s, later than its latest safe start %s", d.Pod.Name, d.At, d.Latest)
 			}
 			due := !now.Before(d.At)
-			if due && (d.Action == Later || d.Action == Release) {
+			if due && (d.Action == Later || d.Action == SurgeNow) {
 				t.Fatalf("%s: %s past its start %s", d.Pod.Name, d.Action, d.At)
 			}
 			if d.Action == Force && (now.Before(d.Latest) || !s.Refused[d.Pod.UID]) {
@@ -205,10 +167,10 @@ func TestPlanProperties(t *testing.T) {
 			if starts[d.Pod.UID].After(d.At) {
 				t.Fatalf("%s starts at %s, and at %s under a tighter deadline", d.Pod.Name, d.At, starts[d.Pod.UID])
 			}
-			if d.Action == Release {
-				releases[d.workload]++
+			if d.Action == SurgeNow {
+				surges[d.workload]++
 			}
-			if d.Action == Evict && released(d.Pod) && !due && s.Policy.Strategy != AtOnce {
+			if d.Action == Evict && surged(d.Pod) && !due && s.Policy.Strategy != AtOnce {
 				goes[d.workload]++
 			}
 		}
@@ -216,18 +178,18 @@ func TestPlanProperties(t *testing.T) {
 			t.Fatalf("%d decisions for %d pods", len(seen), len(s.Pods))
 		}
 		for name, w := range s.Workloads {
-			if releases[name] > w.Slots || (w.Selector != nil && goes[name] > w.Spare) {
-				t.Fatalf("%s: %d released of %d, %d let go of %d", name, releases[name], w.Slots, goes[name], w.Spare)
+			if surges[name] > w.Slots || (w.Selector != nil && goes[name] > w.Spare) {
+				t.Fatalf("%s: %d surged of %d, %d let go of %d", name, surges[name], w.Slots, goes[name], w.Spare)
 			}
 		}
 	}
-	for _, action := range []Action{Skip, Wait, Later, Release, Evict, Force} {
+	for _, action := range []Action{Skip, Wait, Later, SurgeNow, Evict, Force} {
 		if seenActions[action] < 100 {
 			t.Errorf("%d decisions to %s: the situations show nothing of it", seenActions[action], action)
 		}
 	}
-	if clamped < 100 || waves < 100 || surged < 100 {
-		t.Errorf("%d graces clamped, %d waves, %d successors available: the situations show nothing of them", clamped, waves, surged)
+	if clamped < 100 || waves < 100 || succeeded < 100 {
+		t.Errorf("%d graces clamped, %d waves, %d successors available: the situations show nothing of them", clamped, waves, succeeded)
 	}
 }
 
@@ -260,11 +222,11 @@ func randomSituation(random *rand.Rand) Situation {
 		change := []func(*corev1.Pod){withGrace(grace), of(fmt.Sprint("app", random.IntN(3))), readyAfter(time.Duration(random.IntN(30)) * time.Second)}
 		switch random.IntN(12) {
 		case 0:
-			change = append(change, annotated(doNotDisrupt, "true"))
+			change = append(change, annotated(donotdisrupt.Annotation, "true"))
 		case 1:
 			change = append(change, ownedBy([]string{"DaemonSet", "Job", "StatefulSet"}[random.IntN(3)]))
 		case 2, 3, 4:
-			change = append(change, isReleasedPod)
+			change = append(change, isSurgedPod)
 		case 5:
 			change = append(change, withGrace(random.Int64N(400)))
 		}
@@ -278,38 +240,98 @@ func randomSituation(random *rand.Rand) Situation {
 	return s
 }
 
-// of makes the pod one of a Deployment.
-func of(app string) func(*corev1.Pod) {
-	yes := true
-	return func(p *corev1.Pod) {
-		p.Labels = map[string]string{"app": app, hashLabel: "abc12"}
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: app + "-abc12", UID: "set", Controller: &yes}}
+func TestOwnPodGoesLast(t *testing.T) {
+	s := surging(Workload{}, pod("own"), pod("other"))
+	s.Policy.Strategy, s.Policy.Self, s.Capacity = Hold, types.NamespacedName{Namespace: "shop", Name: "own"}, ReadyCapacity
+	if got, want := actions(Plan(now, s)), "other evict, own hold"; got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+	s.Pods = s.Pods[:1]
+	if got, want := actions(Plan(now, s)), "own evict"; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-// isReleasedPod is what the API server makes of a release.
-func isReleasedPod(p *corev1.Pod) {
-	app := p.Labels["app"]
-	p.Labels = releasedLabels(p)
-	p.Annotations[Released] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
-	p.OwnerReferences = nil
+func TestBlockedPods(t *testing.T) {
+	passed := 81 * time.Second
+	for name, tt := range map[string]struct {
+		flag, namespace BlockedPolicy
+		annotation      string
+		want            Action
+	}{
+		"leave":                         {flag: Leave, want: Evict},
+		"delete":                        {flag: Delete, want: Force},
+		"namespace before flag":         {flag: Leave, namespace: Delete, want: Force},
+		"pod before namespace":          {flag: Delete, namespace: Delete, annotation: "leave", want: Evict},
+		"nonsense counts as not there":  {flag: Delete, annotation: "perhaps", want: Force},
+		"pod before flag, on the other": {flag: Leave, annotation: "delete", want: Force},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := pod("p", withGrace(30))
+			if tt.annotation != "" {
+				p.Annotations[BlockedAnnotation] = tt.annotation
+			}
+			s := surging(Workload{}, p)
+			s.Policy.Strategy, s.Policy.Blocked = Hold, tt.flag
+			s.Refused = map[types.UID]bool{p.UID: true}
+			s.Blocked = map[string]BlockedPolicy{"shop": tt.namespace}
+			if d := Plan(now, s)[0]; d.Action != Later {
+				t.Errorf("before its latest start: %s, want hold", d.Action)
+			}
+			if d := Plan(now.Add(passed), s)[0]; d.Action != tt.want {
+				t.Errorf("%s (%s), want %s", d.Action, d.Reason, tt.want)
+			}
+			s.Blocked = nil
+			if d := Plan(now.Add(passed), s)[0]; tt.annotation == "" && d.Action != Evict {
+				t.Errorf("before it is known what its namespace says: %s, want evict", d.Action)
+			}
+			s.Refused = nil
+			if d := Plan(now.Add(passed), s)[0]; d.Action != Evict {
+				t.Errorf("never refused: %s, want evict", d.Action)
+			}
+		})
+	}
 }
 
-func readyAfter(d time.Duration) func(*corev1.Pod) {
-	return func(p *corev1.Pod) {
-		scheduled := now.Add(-time.Hour)
-		p.Status.Conditions = []corev1.PodCondition{
-			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(scheduled)},
-			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(scheduled.Add(d))},
+// A node that is only at risk has no deadline, and nothing is done to its pods before the
+// replacement is Ready, nor ever past a budget or against their owner's wish: however long
+// it takes, with every strategy.
+func TestNoHurryWithoutADeadline(t *testing.T) {
+	years := now.Add(10 * 365 * 24 * time.Hour)
+	for _, strategy := range Strategies() {
+		for _, capacity := range []Capacity{NoCapacity, PendingCapacity, ReadyCapacity} {
+			pods := []*corev1.Pod{
+				pod("plain"), pod("pinned", annotated(donotdisrupt.Annotation, "true")), pod("job", ownedBy("Job")), webPod("web"), webPod("surged", isSurgedPod),
+			}
+			s := surging(Workload{Slots: 1}, pods...)
+			s.Interruption = Interruption{Taint: taint, Capacity: capacity}
+			s.Policy = Policy{Strategy: strategy, Blocked: Delete, Margin: 10 * time.Second}
+			s.Refused = map[types.UID]bool{}
+			for _, p := range pods {
+				s.Refused[p.UID] = true
+			}
+			want := "job hold, pinned hold, plain hold, surged hold, web hold"
+			if capacity == ReadyCapacity {
+				want = map[Strategy]string{
+					Surge:  "job hold, pinned hold, plain evict, surged hold, web surge",
+					Hold:   "job hold, pinned hold, plain evict, surged hold, web evict",
+					AtOnce: "job hold, pinned hold, plain evict, surged evict, web evict",
+				}[strategy]
+			}
+			for _, at := range []time.Time{now, years} {
+				plan := Plan(at, s)
+				if got := actions(plan); got != want {
+					t.Errorf("%s, capacity %d: %s, want %s", strategy, capacity, got, want)
+				}
+				for _, d := range plan {
+					if d.Grace != nil || !d.At.IsZero() || !d.Latest.IsZero() {
+						t.Errorf("%s: grace %v, by %s; want no limit", d.Pod.Name, d.Grace, d.At)
+					}
+				}
+			}
+			if pods := podsInWaves(now, s); pods != nil {
+				t.Errorf("waves of %v, want none", pods)
+			}
 		}
-	}
-}
-
-// budget lets atOnce of the app's ten pods go at a time.
-func budget(app string, atOnce int32) *policyv1.PodDisruptionBudget {
-	return &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: app},
-		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
-		Status:     policyv1.PodDisruptionBudgetStatus{ExpectedPods: 10, DesiredHealthy: 10 - atOnce},
 	}
 }

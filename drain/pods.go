@@ -7,43 +7,59 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"spot-handler/drain/donotdisrupt"
 )
 
 // What a plan reads from a single pod.
 
+// tolerates reports whether the pod tolerates the taint by its name: its owner wants it to
+// stay on interrupted nodes.
 func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
 	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
-		return t.ToleratesTaint(klog.Logger{}, &taint, false)
+		return t.Key == taint.Key && t.ToleratesTaint(klog.Logger{}, &taint, false)
 	})
 }
 
-// finished: its containers will not run again.
+// toleratesAll reports whether the pod tolerates every taint, ours among them, as some
+// operators and many charts have it. That says nothing of interruptions. It also tolerates
+// the cordon: evicted, it might be put back on the same node.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#concepts
+func toleratesAll(pod *corev1.Pod, taint corev1.Taint) bool {
+	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.Key == "" && t.ToleratesTaint(klog.Logger{}, &taint, false)
+	})
+}
+
+// finished reports whether the pod's containers will not run again.
 func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// Why owners ask that a pod be moved as late as possible.
-const (
-	doNotDisrupt = "karpenter.sh/do-not-disrupt"
-	safeToEvict  = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-)
+// safeToEvict is how owners ask Cluster Autoscaler that a pod stay; Karpenter's annotation has
+// a package of its own.
+const safeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
-// pinned gives the reason why a pod is to be moved as late as possible, or "".
-func pinned(pod *corev1.Pod) string {
+// pinned is the reason to move a pod as late as possible, or "". until is when that lapses;
+// zero is never.
+func pinned(pod *corev1.Pod, now time.Time) (reason string, until time.Time) {
 	owner := metav1.GetControllerOf(pod)
+	until, active := donotdisrupt.Active(pod, now)
 	switch {
-	case pod.Annotations[doNotDisrupt] == "true":
-		return doNotDisrupt
+	case active && until.IsZero():
+		return donotdisrupt.Annotation, until
 	case pod.Annotations[safeToEvict] == "false":
-		return safeToEvict + "=false"
+		return safeToEvict + "=false", time.Time{}
 	case owner != nil && owner.Kind == "Job":
-		return "Job pod: may finish by itself"
+		return "Job pod: might finish by itself", time.Time{}
+	case active:
+		return donotdisrupt.Annotation + " for " + pod.Annotations[donotdisrupt.Annotation], until
 	}
-	return ""
+	return "", time.Time{}
 }
 
-// latestStart is when the pod's eviction has to start at the latest to give it its
-// grace period, and all of it, before the deadline less the margin.
+// latestStart is when the pod's eviction has to start at the latest, to give it its whole
+// grace period before the deadline less the margin.
 func latestStart(pod *corev1.Pod, deadline time.Time, margin time.Duration) time.Time {
 	if deadline.IsZero() {
 		return time.Time{}
@@ -51,24 +67,23 @@ func latestStart(pod *corev1.Pod, deadline time.Time, margin time.Duration) time
 	return deadline.Add(-margin - grace(pod))
 }
 
-// lateBy is how late an eviction may be for its latest safe start: timers and queues take
-// their time, and grace periods have whole seconds, so that a millisecond would cost one.
+// lateBy is how late an eviction can be for its latest safe start. Timers and queues take
+// their time, and grace periods are whole seconds: a millisecond would cost one.
 const lateBy = 2 * time.Second
 
-// clampedGrace is what is left of the pod's grace period, in whole seconds, where
-// it does not fit any more; nil where it does. It is never below one second: zero
-// would delete the pod before the kubelet has stopped it, and a StatefulSet could
-// run twice.
+// clampedGrace is how much of the pod's grace period still fits, in whole seconds; nil
+// where all of it does. It is never below one second: zero would delete the pod before the
+// kubelet has stopped it, and a StatefulSet's pod could run twice.
 // https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced
 func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin time.Duration) *int64 {
 	if deadline.IsZero() {
 		return nil
 	}
-	left := deadline.Add(-margin).Sub(now)
-	if left >= grace(pod)-min(lateBy, margin) {
+	remains := deadline.Add(-margin).Sub(now)
+	if remains >= grace(pod)-min(lateBy, margin) {
 		return nil
 	}
-	seconds := max(1, int64(left/time.Second))
+	seconds := max(1, int64(remains/time.Second))
 	if seconds >= int64(grace(pod)/time.Second) {
 		return nil
 	}
@@ -76,7 +91,7 @@ func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin tim
 }
 
 // longestGrace bounds what is read from a pod: some ask for more seconds than a
-// time.Duration can hold, to say for ever.
+// time.Duration can hold, meaning forever.
 const longestGrace = 365 * 24 * time.Hour
 
 // grace is the pod's own grace period.
@@ -97,8 +112,8 @@ func ready(pod *corev1.Pod) (since time.Time, ok bool) {
 	return c.LastTransitionTime.Time, true
 }
 
-// startup is how long the pod took from having a node to being Ready; false where it is
-// not Ready.
+// startup is how long the pod took from having a node to being Ready; false if it is not
+// Ready.
 func startup(pod *corev1.Pod) (time.Duration, bool) {
 	scheduled := condition(pod, corev1.PodScheduled)
 	since, ok := ready(pod)
@@ -117,7 +132,7 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// hasVolumes reports whether volumes have to be detached from the node when the pod has
+// hasVolumes reports whether volumes have to be detached from the node after the pod has
 // gone.
 func hasVolumes(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
@@ -125,7 +140,7 @@ func hasVolumes(pod *corev1.Pod) bool {
 	})
 }
 
-// lean drops of a pod what no plan and no replacement reads: the most of it.
+// lean drops everything of a pod that no plan and no replacement reads, which is most of it.
 func lean(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {
@@ -156,9 +171,9 @@ func lean(obj any) (any, error) {
 			InitContainers:                leanContainers(pod.Spec.InitContainers),
 			Volumes:                       leanVolumes(pod.Spec.Volumes),
 		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, doNotDisrupt, safeToEvict, BlockedAnnotation, Released} {
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, safeToEvict, BlockedAnnotation, SurgedAnnotation} {
 		if value, ok := pod.Annotations[key]; ok {
 			slim.Annotations[key] = value
 		}
@@ -184,14 +199,15 @@ func leanContainers(containers []corev1.Container) []corev1.Container {
 	return slim
 }
 
-// leanVolumes keeps the volumes that live beside the pod.
+// leanVolumes keeps the volumes that outlive the pod or that one node has at a time.
 func leanVolumes(volumes []corev1.Volume) []corev1.Volume {
 	return slices.DeleteFunc(slices.Clone(volumes), func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim == nil && v.Ephemeral == nil && !isDisk(v)
 	})
 }
 
-// isDisk: a disk that the pod names itself, and that one node has at a time.
+// isDisk reports whether the volume is a disk that the pod names itself, and that one node
+// has at a time.
 func isDisk(v corev1.Volume) bool {
 	return v.AWSElasticBlockStore != nil || v.GCEPersistentDisk != nil || v.AzureDisk != nil ||
 		v.Cinder != nil || v.VsphereVolume != nil || v.ISCSI != nil || v.FC != nil || v.RBD != nil

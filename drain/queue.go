@@ -9,43 +9,43 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// task is one pod's eviction, from when it is due until the API server has taken it.
+// task is one pod's eviction, from when it is due until the API server has accepted it.
 type task struct {
 	session *session
 	pod     *corev1.Pod
 	state   *tracked
-	latest  time.Time // when it has to begin; zero is last
+	latest  time.Time // when it has to begin; zero comes last
 	volumes bool      // the pod has volumes, which have to be detached afterwards
-	number  uint64    // in the order in which they came; 0 before
+	number  uint64    // in the order of arrival; 0 before it arrives
 	ready   bool      // it is in the queue's heap
 	attempt int
 	asked   time.Time // when its decision was last asked for
 
-	workload types.NamespacedName // the Deployment that it may have to wait for
-	released bool                 // by this task
+	workload types.NamespacedName // the Deployment that it might have to wait for
+	surged   bool                 // by this task
 
-	lane func() // gives back the budget's lane, which it has been given; nil where it has none
+	lane func() // gives back the budget's lane; nil if it has none
 
-	timer *time.Timer // set while it waits for its next attempt; nil where only a wake ends that
+	timer *time.Timer // set while it waits for its next attempt; nil if only a wake ends the wait
 }
 
-// place is where a task waits: for its Deployment, or beside all that have a time of their
-// own in the pod's namespace, which has no name here.
-func (t *task) place() types.NamespacedName {
+// waitKey is what a waiting task is found by: its Deployment, or, if it has a timer of its
+// own, the pod's namespace without a name.
+func (t *task) waitKey() types.NamespacedName {
 	if t.timer == nil {
 		return t.workload
 	}
 	return types.NamespacedName{Namespace: t.pod.Namespace}
 }
 
-// queue orders the evictions of all nodes by their latest safe start. Tasks that
-// wait for their next attempt are timers beside it. Who is woken is looked for in one place
-// only: of a burst thousands wait, and the pods of its Deployments change all the time.
+// queue orders the evictions of all nodes by their latest safe start. Tasks that wait for
+// their next attempt are timers beside it. A wake looks under one key only: in a burst
+// thousands wait, and the pods of its Deployments change all the time.
 type queue struct {
 	mu      sync.Mutex
 	ready   *sync.Cond
-	heap    tasks
-	waiting map[types.NamespacedName]map[*task]struct{} // by place
+	heap    taskHeap
+	waiting map[types.NamespacedName]map[*task]struct{} // by waitKey
 	came    uint64                                      // how many tasks have come
 	closed  bool
 }
@@ -96,23 +96,23 @@ func (q *queue) park(t *task) {
 }
 
 func (q *queue) waitLocked(t *task) {
-	in := q.waiting[t.place()]
+	in := q.waiting[t.waitKey()]
 	if in == nil {
 		in = map[*task]struct{}{}
-		q.waiting[t.place()] = in
+		q.waiting[t.waitKey()] = in
 	}
 	in[t] = struct{}{}
 }
 
 // leaveLocked ends the task's wait, and reports whether it waited.
 func (q *queue) leaveLocked(t *task) bool {
-	place := t.place()
-	in := q.waiting[place]
+	key := t.waitKey()
+	in := q.waiting[key]
 	if _, ok := in[t]; !ok {
 		return false
 	}
 	if delete(in, t); len(in) == 0 {
-		delete(q.waiting, place)
+		delete(q.waiting, key)
 	}
 	if t.timer != nil {
 		t.timer.Stop()
@@ -121,12 +121,12 @@ func (q *queue) leaveLocked(t *task) bool {
 	return true
 }
 
-// due changes when a task of the queue has to begin, as its deadline is another now. One
-// that is under way learns of it from its decision.
+// due changes when a task of the queue has to begin, after its deadline has changed. A task
+// that is under way learns it from its decision.
 func (q *queue) due(t *task, at time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	_, waits := q.waiting[t.place()][t]
+	_, waits := q.waiting[t.waitKey()][t]
 	if !t.ready && !waits || t.latest.Equal(at) {
 		return
 	}
@@ -136,7 +136,7 @@ func (q *queue) due(t *task, at time.Time) {
 	}
 }
 
-// unpark puts a parked task back at once, and leaves one that has a time of its own.
+// unpark puts a parked task back at once, and leaves one that has a timer of its own.
 func (q *queue) unpark(t *task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -158,16 +158,16 @@ func (q *queue) wakeLocked(t *task) {
 	}
 }
 
-// wake puts back up to n of the tasks that wait in the place and that the filter picks, the
-// most urgent first.
-func (q *queue) wake(n int, place types.NamespacedName, filter func(*task) bool) {
+// wake puts back up to n of the tasks that wait under the key and pass the filter, the most
+// urgent first.
+func (q *queue) wake(n int, key types.NamespacedName, filter func(*task) bool) {
 	if n <= 0 {
 		return
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var matching tasks
-	for t := range q.waiting[place] {
+	var matching taskHeap
+	for t := range q.waiting[key] {
 		if filter(t) {
 			matching = append(matching, t)
 		}
@@ -219,14 +219,14 @@ func (q *queue) close() {
 	q.ready.Broadcast()
 }
 
-// tasks is a heap, the earliest to begin first; those without a time come last. Among
-// equals go those with volumes, which take longer in the end, and then those that came
-// first: of many nodes with one deadline, one is empty after the other, which takes fewer
-// plans than to have all of them under way to the end.
-type tasks []*task
+// taskHeap has the earliest to begin first; those without a time come last. Among equals
+// those with volumes go first, as they take longer in the end, and then those that came
+// first: of many nodes with one deadline one is emptied after the other, which takes fewer
+// plans than having all of them under way to the end.
+type taskHeap []*task
 
-func (h tasks) Len() int { return len(h) }
-func (h tasks) Less(i, j int) bool {
+func (h taskHeap) Len() int { return len(h) }
+func (h taskHeap) Less(i, j int) bool {
 	switch a, b := h[i].latest, h[j].latest; {
 	case a.Equal(b):
 		if h[i].volumes != h[j].volumes {
@@ -241,9 +241,9 @@ func (h tasks) Less(i, j int) bool {
 		return a.Before(b)
 	}
 }
-func (h tasks) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *tasks) Push(x any)   { *h = append(*h, x.(*task)) }
-func (h *tasks) Pop() any {
+func (h taskHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *taskHeap) Push(x any)   { *h = append(*h, x.(*task)) }
+func (h *taskHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]
 	old[len(old)-1] = nil

@@ -151,10 +151,19 @@ func TestQueueFollowsTheDeadline(t *testing.T) {
 	}
 }
 
-func TestRetryIn(t *testing.T) {
-	for attempt := 1; attempt < 50; attempt++ {
-		if d := retryIn(attempt); d < 250*time.Millisecond || d > 5*time.Second {
-			t.Fatalf("attempt %d waits %s", attempt, d)
+// Of pods that are equally urgent those go first that came first.
+func TestQueueIsInOrder(t *testing.T) {
+	q := newQueue()
+	var want []*task
+	for range 20 {
+		want = append(want, &task{})
+		q.push(want[len(want)-1])
+	}
+	first, _ := q.next()
+	q.push(first) // to be tried again: it keeps its turn
+	for i, w := range want {
+		if got, _ := q.next(); got != w {
+			t.Fatalf("task %d is number %d", i, got.number)
 		}
 	}
 }

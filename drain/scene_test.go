@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // told keeps the Events of pods.
@@ -25,11 +26,14 @@ func (e *told) say(what string, pod *corev1.Pod, reason string) {
 	defer e.mu.Unlock()
 	e.list = append(e.list, what+" "+pod.Name+": "+reason)
 }
+
 func (e *told) EvictionBlocked(_ string, pod *corev1.Pod, reason string) {
 	e.say("blocked", pod, reason)
 }
+
 func (e *told) EvictionForced(_ string, pod *corev1.Pod, reason string) { e.say("forced", pod, reason) }
-func (e *told) PodLeft(_ string, pod *corev1.Pod, reason string)        { e.say("left", pod, reason) }
+
+func (e *told) PodLeft(_ string, pod *corev1.Pod, reason string) { e.say("left", pod, reason) }
 
 // scene is a node under drain in fake time, planned again whenever the drainer says so.
 type scene struct {
@@ -122,3 +126,51 @@ func (s *scene) pass(d time.Duration) {
 
 // until lets time go by to a moment of the story.
 func (s *scene) until(at time.Duration) { s.pass(time.Until(s.start.Add(at))) }
+
+var (
+	holding  = Policy{Strategy: Hold, Blocked: Leave, Margin: 10 * time.Second}
+	deleting = Policy{Strategy: Hold, Blocked: Delete, Margin: 10 * time.Second}
+)
+
+func pods(names ...string) func(*fakeAPI) {
+	return func(f *fakeAPI) {
+		for _, name := range names {
+			f.pod(pod(name, withGrace(30)))
+		}
+	}
+}
+
+// What goes wrong around a drain.
+
+var surgePolicy = Policy{Strategy: Surge, Margin: 10 * time.Second}
+
+// surgeScene is a Deployment of one pod, which is on node-a.
+func surgeScene(maxSurge int) func(*fakeAPI) {
+	return func(f *fakeAPI) {
+		f.put("/apis/apps/v1/namespaces/shop/deployments/web", object{
+			"apiVersion": "apps/v1", "kind": "Deployment",
+			"metadata": object{"name": "web", "namespace": "shop"},
+			"spec": object{
+				"replicas": 1, "selector": object{"matchLabels": object{"app": "web"}},
+				"strategy": object{"type": "RollingUpdate", "rollingUpdate": object{"maxSurge": maxSurge}},
+			},
+			"status": object{"replicas": 1, "updatedReplicas": 1},
+		})
+		f.put("/apis/apps/v1/namespaces/shop/replicasets/web-abc12", object{
+			"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": object{"name": "web-abc12", "namespace": "shop", "uid": "set"},
+		})
+		f.pod(webPod("a", withGrace(30), readyNow))
+	}
+}
+
+func readyNow(p *corev1.Pod) {
+	for i := range p.Status.Conditions {
+		p.Status.Conditions[i].LastTransitionTime = metav1.Now()
+	}
+}
+
+func (s *scene) labels(name string) map[string]any {
+	s.api.mu.Lock()
+	defer s.api.mu.Unlock()
+	return s.api.objects["/api/v1/namespaces/shop/pods/"+name]["metadata"].(object)["labels"].(object)
+}

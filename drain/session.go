@@ -32,27 +32,27 @@ type session struct {
 	emptied time.Time // when the last pod had gone
 	known   time.Time // when its pods were first known
 	off     bool      // called off: nothing more is begun
-	working int       // tasks that are under way
-	soon    bool      // the node is notified of in a moment
+	working int       // how many tasks are under way
+	soon    bool      // Notify is about to be called for the node
 }
 
 // tracked is one pod that has to leave, from when it was first seen.
 type tracked struct {
 	pod       *corev1.Pod
-	task      *task // while its eviction is in the queue, waits there or is under way
-	evicted   bool  // the API server has taken the eviction, or said that the pod is gone
-	truncated bool  // with less grace than the pod asks for
+	task      *task // while its eviction is in the queue, waits beside it or is under way
+	evicted   bool  // the API server has accepted the eviction, or said that the pod is gone
+	truncated bool  // it was evicted with less grace than it asks for
 	forcing   bool  // the time has come to delete it past its disruption budget
 	forced    bool  // that was done
 	refusal   string
 	ofBudget  bool   // by a disruption budget
 	blocked   bool   // refused for seconds
-	fixed     string // why its labels may not be changed
+	fixed     string // why its labels cannot be changed
 	gone      bool
 }
 
-// startSession starts the watch of a node's pods. The watch ends with ctx or stop. It
-// takes one of startsAtOnce places until the pods are known.
+// startSession starts the watch of a node's pods, which ends with ctx or stop. Until the
+// pods are known it counts among the startsAtOnce.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s := &session{drainer: d, node: node, tracked: map[types.UID]*tracked{}}
 	s.ctx, s.stop = context.WithCancel(ctx)
@@ -66,7 +66,7 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(any) { notify() },
 			UpdateFunc: s.changed,
-			DeleteFunc: func(any) { s.left() },
+			DeleteFunc: func(any) { s.departed() },
 		},
 	})
 	go func() {
@@ -75,11 +75,7 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		}
 		defer d.starting.Release(1)
 		go s.controller.RunWithContext(s.ctx)
-		select { // a node without pods has no event to notify of
-		case <-s.controller.HasSyncedChecker().Done():
-			notify()
-		case <-s.ctx.Done():
-		}
+		onSync(s.ctx, s.controller, notify) // a node without pods has no event to notify of
 	}()
 	return s
 }
@@ -88,23 +84,15 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 func (s *session) end() {
 	s.stop()
 	s.drainer.budgets.leave(s.node)
-	s.drainer.surges.leave(s.node)
-	s.drainer.attachments.leave(s.node)
+	s.drainer.deployments.leave(s.node)
+	s.drainer.attached.leave(s.node)
 }
 
 func (s *session) synced() bool { return s.controller.HasSynced() }
 
-func (s *session) pods() []*corev1.Pod {
-	var pods []*corev1.Pod
-	for _, obj := range s.store.List() {
-		if pod, ok := obj.(*corev1.Pod); ok {
-			pods = append(pods, pod)
-		}
-	}
-	return pods
-}
+func (s *session) pods() []*corev1.Pod { return contents[*corev1.Pod](s.store) }
 
-// advance plans anew and returns the tasks that are due and not under way yet.
+// advance plans again and returns the tasks that are due and not yet under way.
 func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	view, _ := s.view(now, in)
 	volumes, known := s.volumes(view)
@@ -132,6 +120,7 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 		}
 		t.pod = d.Pod
 		next(d.At)
+		next(d.Until)
 		if t.refusal != "" {
 			next(d.Latest)
 		}
@@ -147,13 +136,13 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 			s.begun = true
 		case t.evicted:
 		case d.waits:
-			s.begun = s.begun || in.Capacity == ReadyCapacity && released(d.Pod)
+			s.begun = s.begun || in.Capacity == ReadyCapacity && surged(d.Pod)
 			if t.task == nil {
 				t.task = s.task(t, d)
 				s.drainer.queue.park(t.task)
 			}
-		case d.Action == Evict, d.Action == Force, d.Action == Release:
-			s.begun = s.begun || d.Action != Release || in.Capacity == ReadyCapacity
+		case d.Action == Evict, d.Action == Force, d.Action == SurgeNow:
+			s.begun = s.begun || d.Action != SurgeNow || in.Capacity == ReadyCapacity
 			if t.task == nil {
 				t.task = s.task(t, d)
 				due = append(due, t.task)
@@ -182,26 +171,26 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	return status, due
 }
 
-// detachFor bounds how long volumes are waited for where there is no deadline. A volume
-// of EBS takes some seconds to detach; the attach-detach controller itself gives up to
-// wait after 6 minutes.
+// detachFor bounds the wait for volumes where there is no deadline. An EBS volume takes
+// some seconds to detach; the attach-detach controller itself stops waiting after 6
+// minutes.
 const detachFor = 2 * time.Minute
 
-// volumes are the PersistentVolumes that are attached still for pods that have left or
-// are to leave; known is false as long as they cannot be told.
+// volumes are the PersistentVolumes that are still attached for pods that have left or have
+// to leave; known is false as long as that cannot be told.
 func (s *session) volumes(view View) (volumes []string, known bool) {
 	d := s.drainer
 	uses := slices.ContainsFunc(view.Moving, hasVolumes)
 	if uses {
-		d.attachments.use(s.ctx, s.node)
+		d.attached.use(s.ctx, s.node)
 	}
-	volumes, known = d.attachments.of(s.node)
+	volumes, known = d.attached.of(s.node)
 	if len(volumes) == 0 {
 		return nil, known
 	}
-	for _, decision := range view.Plan { // those of pods that stay are attached rightly
+	for _, decision := range view.Plan { // the volumes of pods that stay belong there
 		if decision.Moves() || finished(decision.Pod) {
-			continue // the kubelet says finished of a pod that was evicted, before it is gone
+			continue // the kubelet calls an evicted pod finished before it is gone
 		}
 		for _, name := range claimsOf(decision.Pod) {
 			if c, ok := d.claims.get(s.ctx, name, func() { d.opts.Notify(s.node) }); ok {
@@ -216,7 +205,7 @@ func (s *session) task(t *tracked, d Decision) *task {
 	return &task{session: s, pod: d.Pod, state: t, latest: d.At, volumes: hasVolumes(d.Pod), workload: d.workload}
 }
 
-// enter begins a step of a task, unless the drain has ended or was called off.
+// enter begins a task's step, unless the drain has ended or was called off.
 func (s *session) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,14 +221,14 @@ func (s *session) leave() {
 	defer s.mu.Unlock()
 	s.working--
 	if s.ctx.Err() != nil {
-		s.drainer.queue.drop(s) // the task may wait again, and the drain has ended meanwhile
+		s.drainer.queue.drop(s) // the drain has ended, and the task might be waiting again
 	}
 	if s.off && s.working == 0 {
 		s.drainer.opts.Notify(s.node)
 	}
 }
 
-// callOff has nothing more begun, and reports whether nothing is under way.
+// callOff lets no further step begin, and reports whether none is under way.
 func (s *session) callOff() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -276,17 +265,17 @@ func (s *session) has(pods map[types.UID]bool) bool {
 	return false
 }
 
-// isReleased reports whether the pod is released as far as the watch has shown.
-func (s *session) isReleased(pod *corev1.Pod) bool {
+// isSurged reports whether the watch has shown that the pod is surged.
+func (s *session) isSurged(pod *corev1.Pod) bool {
 	obj, ok, err := s.store.Get(pod)
 	if err != nil || !ok {
 		return false
 	}
 	current, ok := obj.(*corev1.Pod)
-	return ok && released(current)
+	return ok && surged(current)
 }
 
-// fix notes that a pod may not be released, and reports whether that is so of others.
+// fix notes that a pod cannot be surged, and reports whether the same was noted of others.
 func (s *session) fix(pod *tracked, reason string) (others bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -302,18 +291,6 @@ func (s *session) note(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
-}
-
-func (s *session) blocked() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, t := range s.tracked {
-		if t.refusal != "" && !t.gone && !t.evicted {
-			n++
-		}
-	}
-	return n
 }
 
 func (s *session) result() Result {

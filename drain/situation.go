@@ -7,9 +7,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// What is known of a node, and the plans that are made from it.
+// What is known about a node, and the plans that are made from it.
 
-// situation gathers what a plan is made from, and has looked up what is missing.
+// situation gathers what a plan is made from, and starts looking up what is missing.
 func (s *session) situation(in Interruption) Situation {
 	d := s.drainer
 	sit := Situation{
@@ -35,10 +35,10 @@ func (s *session) situation(in Interruption) Situation {
 				sit.Blocked[pod.Namespace] = own
 			}
 		}
-		if name := DeploymentOf(pod); name.Name != "" && (released(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod) == "") {
-			d.surges.use(s.ctx, s.node, name)
-			// A budget that is not known may select by what a release changes.
-			if w, ok := d.surges.workload(name); ok && d.budgets.synced(pod.Namespace) {
+		if name := DeploymentOf(pod); name.Name != "" && (surged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod, time.Now()) == "") {
+			d.deployments.use(s.ctx, s.node, name)
+			// A budget that is not known yet might select by what a surge changes.
+			if w, ok := d.deployments.workload(name); ok && d.budgets.synced(pod.Namespace) {
 				sit.Workloads[name] = w
 			}
 			for _, name := range claimsOf(pod) {
@@ -51,7 +51,7 @@ func (s *session) situation(in Interruption) Situation {
 	return sit
 }
 
-// denied are the pods whose eviction was refused, and those that may not be released.
+// denied are the pods whose eviction was refused, and those that cannot be surged.
 func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -67,8 +67,8 @@ func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]stri
 	return refused, fixed
 }
 
-// lookFor is how long a first plan waits for what is to be known of the pods'
-// Deployments, so that it can say which pods are surged.
+// lookFor is how long a first plan waits to learn enough about the pods' Deployments to say
+// which pods are surged.
 const lookFor = 500 * time.Millisecond
 
 func (s *session) view(now time.Time, in Interruption) (View, bool) {
@@ -100,8 +100,8 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 	return v, complete || now.Sub(s.known) >= lookFor
 }
 
-// decision is the present plan for a pod whose task has come to the head of the queue:
-// the deadline, the pod or its Deployment may have changed since it was put there.
+// decision is the current plan for a pod whose task has reached the head of the queue: the
+// deadline, the pod or its Deployment might have changed since it was put there.
 func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
 	obj, ok, err := s.store.Get(pod)
 	if err != nil || !ok {

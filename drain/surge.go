@@ -2,8 +2,10 @@ package drain
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -11,48 +13,58 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A pod is surged in three steps. Its label pod-template-hash is changed, so that its
-// ReplicaSet lets it go and makes a successor; Services and disruption budgets select by
-// other labels and count it as before. The successor becomes available. The pod is
-// evicted. Until then, putting the label back undoes it all: the ReplicaSet takes the pod
-// back and drops the successor.
+// A pod is surged in three steps. First its label pod-template-hash is changed: its
+// ReplicaSet lets it go and makes a successor, while Services and disruption budgets select
+// by other labels and count it as before. Then the successor becomes available. Then the
+// pod is evicted. Until then, putting the label back undoes everything: the ReplicaSet takes
+// the pod back and drops the successor.
 
-// Released is the label of a pod that its ReplicaSet has been made to let go; its value
-// is the pod's own pod-template-hash. The annotation of the same name tells the rest.
-const Released = "spot-handler/released"
+// SurgedLabel is the label of a pod that its ReplicaSet has been made to let go; its value
+// is the pod's own pod-template-hash.
+//
+// The key begins like that label because network policy engines tell pods apart by their labels:
+// a new key would make a new identity, which every agent of the cluster has to learn, and the
+// pod would fall out of policies meanwhile. Cilium ignores keys that begin with
+// pod-template-hash.
+// https://github.com/cilium/cilium/blob/main/pkg/labelsfilter/filter.go
+const SurgedLabel = "pod-template-hash.spot-handler/surged"
+
+// SurgedAnnotation of such a pod tells the rest.
+const SurgedAnnotation = "spot-handler/surged"
 
 // hashLabel is how a Deployment's ReplicaSets tell their pods apart.
 // https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#pod-template-hash-label
 const hashLabel = "pod-template-hash"
 
-// releasedHash is the pod-template-hash of a released pod: no ReplicaSet's.
-func releasedHash(hash string) string { return "released-" + hash }
+// surgedHash is the pod-template-hash of a surged pod; no ReplicaSet has it.
+func surgedHash(hash string) string { return "surged-" + hash }
 
-func released(pod *corev1.Pod) bool { return pod.Labels[Released] != "" }
+func surged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
 
-// Workload is what a plan knows of a Deployment.
+// Workload is what a plan knows about a Deployment.
 type Workload struct {
-	// Selector is the Deployment's; nil where there is no Deployment of that name.
+	// Selector is the Deployment's; nil if there is no Deployment of that name.
 	Selector labels.Selector
-	// Refuses says why the Deployment's pods cannot be surged now, or nothing.
+	// Refuses says why the Deployment's pods cannot be surged now, or is empty.
 	Refuses string
-	// Slots is how many more pods may be released at this moment.
+	// Slots is how many more pods can be surged at this moment.
 	Slots int
-	// Spare is how many released pods can go without there being fewer available pods
-	// than the Deployment asks for.
+	// Spare is how many surged pods can go while as many pods as the Deployment asks for
+	// stay available.
 	Spare int
 }
 
-// DeploymentOf names the Deployment of a pod that it owns by a ReplicaSet, also of a
-// released one; empty where there is none. A ReplicaSet's name is the Deployment's and the
-// pod-template-hash; whether that Deployment is there, and the pod's, has to be looked up.
+// DeploymentOf names the Deployment that owns a pod through a ReplicaSet, or owned it before
+// it was surged; empty if there is none. It goes by the ReplicaSet's name, which is the
+// Deployment's and the pod-template-hash: whether that Deployment exists, and selects the
+// pod, has to be looked up.
 func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
 	set, hash := "", pod.Labels[hashLabel]
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ReplicaSet" {
 		set = owner.Name
 	}
-	if released(pod) {
-		set, hash = releaseOf(pod).ReplicaSet, pod.Labels[Released]
+	if surged(pod) {
+		set, hash = surgeNoteOf(pod).ReplicaSet, pod.Labels[SurgedLabel]
 	}
 	name, ok := strings.CutSuffix(set, "-"+hash)
 	if hash == "" || !ok || name == "" {
@@ -61,27 +73,27 @@ func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: name}
 }
 
-// noSurge says why a pod's successor cannot be made before it leaves, or nothing.
+// noSurge says why a pod's successor cannot be made before it leaves, or is empty.
 func (p *planner) noSurge(pod *corev1.Pod) string {
-	if released(pod) {
+	if surged(pod) {
 		return ""
 	}
-	if reason := noSurgeByItself(pod); reason != "" {
+	if reason := noSurgeByItself(pod, p.now); reason != "" {
 		return reason
 	}
 	if p.isSelf(pod) {
 		return "spot-handler's own pod"
 	}
 	if why := p.Fixed[pod.UID]; why != "" {
-		return "it cannot be released: " + why
+		return "it cannot be surged: " + why
 	}
 	name := DeploymentOf(pod)
 	workload, known := p.Workloads[name]
 	switch {
 	case !known:
-		return "" // it may be
+		return "" // perhaps it can
 	case workload.Selector == nil:
-		return "its ReplicaSet is no Deployment's"
+		return "its ReplicaSet belongs to no Deployment"
 	case !workload.Selector.Matches(labels.Set(pod.Labels)):
 		return fmt.Sprintf("Deployment %s does not select it", name.Name)
 	case workload.Refuses != "":
@@ -93,18 +105,21 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 		}
 	}
 	for _, budget := range p.Budgets {
-		if reason := losesBudget(pod, budget.Namespace, budget.Spec.Selector); reason != "" {
-			return reason + budget.Name
+		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) != covers(budget, labelsOnceSurged(pod)) {
+			return "its pod-template-hash puts it under disruption budget " + budget.Name
 		}
 	}
 	return ""
 }
 
-// noSurgeByItself is noSurge as far as the pod alone tells.
-func noSurgeByItself(pod *corev1.Pod) string {
+// noSurgeByItself is noSurge as far as the pod alone can tell.
+func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 	owner := metav1.GetControllerOf(pod)
-	if reason := pinned(pod); reason != "" {
+	if reason, _ := pinned(pod, now); reason != "" {
 		return reason
+	}
+	if toleratesAll(pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule}) {
+		return everyTaint
 	}
 	switch _, isReady := ready(pod); {
 	case owner == nil:
@@ -112,42 +127,25 @@ func noSurgeByItself(pod *corev1.Pod) string {
 	case owner.Kind != "ReplicaSet":
 		return "its controller is a " + owner.Kind
 	case pod.Labels[hashLabel] == "" || DeploymentOf(pod).Name == "":
-		return "its ReplicaSet is no Deployment's"
+		return "its ReplicaSet belongs to no Deployment"
 	case !isReady:
-		return "it is not Ready: nothing is kept up by it"
+		return "it is not Ready, so there is nothing to keep up"
 	case slices.ContainsFunc(pod.Spec.Volumes, isDisk):
 		return "its volume cannot be shared"
 	}
 	return ""
 }
 
-// losesBudget: a budget that selects by the hash would not count the released pod.
-func losesBudget(pod *corev1.Pod, namespace string, by *metav1.LabelSelector) string {
-	if namespace != pod.Namespace {
-		return ""
-	}
-	selector, err := metav1.LabelSelectorAsSelector(by)
-	if err != nil {
-		return ""
-	}
-	if before, after := labels.Set(pod.Labels), releasedLabels(pod); selector.Matches(before) != selector.Matches(after) {
-		return "by its pod-template-hash it is covered by disruption budget "
-	}
-	return ""
-}
-
-func releasedLabels(pod *corev1.Pod) labels.Set {
-	changed := labels.Set{}
-	for k, v := range pod.Labels {
-		changed[k] = v
-	}
-	changed[hashLabel] = releasedHash(pod.Labels[hashLabel])
-	changed[Released] = pod.Labels[hashLabel]
+// labelsOnceSurged are the labels of the pod once it is surged.
+func labelsOnceSurged(pod *corev1.Pod) labels.Set {
+	changed := maps.Clone(pod.Labels)
+	changed[hashLabel] = surgedHash(pod.Labels[hashLabel])
+	changed[SurgedLabel] = pod.Labels[hashLabel]
 	return changed
 }
 
-// claimsOf names the PersistentVolumeClaims of a pod that other pods could use too. A
-// generic ephemeral volume is the pod's own: its successor gets another.
+// claimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic
+// ephemeral volume is the pod's own: its successor gets another.
 func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	var names []types.NamespacedName
 	for _, v := range pod.Spec.Volumes {
@@ -158,7 +156,7 @@ func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	return names
 }
 
-// known reports whether all is known that decides whether the pod can be surged.
+// known reports whether everything is known that decides whether the pod can be surged.
 func (p *planner) known(pod *corev1.Pod) bool {
 	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
 		return false
@@ -169,16 +167,16 @@ func (p *planner) known(pod *corev1.Pod) bool {
 	})
 }
 
-// isReleased: its successor has to be available first.
-func isReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !released(pod) {
+// isSurged: its successor has to be available first.
+func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	if !surged(pod) {
 		return "", ""
 	}
 	workload, known := p.Workloads[d.workload]
 	switch {
 	case known && workload.Selector == nil:
 		return Evict, "its Deployment is gone: there will be no successor"
-	case known && p.take(p.evicting, d.workload, workload.Spare):
+	case known && take(p.evicting, d.workload, workload.Spare):
 		d.takes = true
 		return Evict, "its successor is available"
 	case p.Policy.Strategy == AtOnce:
@@ -186,30 +184,29 @@ func isReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	}
 	d.waits = true
 	if workload.Refuses != "" {
-		return Later, fmt.Sprintf("released: waits for its successor; Deployment %s %s", d.workload.Name, workload.Refuses)
+		return Later, fmt.Sprintf("surged: waits for its successor; Deployment %s %s", d.workload.Name, workload.Refuses)
 	}
-	return Later, "released: waits for its successor"
+	return Later, "surged: waits for its successor"
 }
 
-// isToBeReleased: the owner's maxSurge bounds how many at a time.
-func isToBeReleased(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+// isToBeSurged: the owner's maxSurge bounds how many are surged at a time.
+func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {
 	case !d.Surge:
 		return "", ""
 	case !p.known(pod):
 		return Later, "its Deployment is being looked up"
-	case !p.take(p.releasing, d.workload, p.Workloads[d.workload].Slots):
+	case !take(p.surging, d.workload, p.Workloads[d.workload].Slots):
 		d.waits = true
 		return Later, "waits for its turn: maxSurge of Deployment " + d.workload.Name + " is in use"
 	}
 	d.takes = true
-	return Release, "its successor is made first"
+	return SurgeNow, "its successor is made first"
 }
 
-// surging are the pods whose successors are under way or can be at once. Where a
-// Deployment is not known yet, its pods are taken for such for the moment that it takes
-// to look it up.
-func (p *planner) surging() map[types.UID]bool {
+// surgingPods are the pods whose successors are under way or can be made at once. While a
+// Deployment is being looked up, its pods count among them.
+func (p *planner) surgingPods() map[types.UID]bool {
 	if p.Policy.Strategy != Surge {
 		return nil
 	}
@@ -217,7 +214,7 @@ func (p *planner) surging() map[types.UID]bool {
 	slots := map[types.NamespacedName]int{}
 	for _, pod := range p.inOrder() {
 		switch name := DeploymentOf(pod); {
-		case released(pod), p.noSurge(pod) == "" && !p.known(pod):
+		case surged(pod), p.noSurge(pod) == "" && !p.known(pod):
 			surging[pod.UID] = true
 		case p.noSurge(pod) == "" && slots[name] < p.Workloads[name].Slots:
 			slots[name]++
@@ -227,8 +224,8 @@ func (p *planner) surging() map[types.UID]bool {
 	return surging
 }
 
-// take gives one of the n that a Deployment has to give.
-func (p *planner) take(taken map[types.NamespacedName]int, name types.NamespacedName, n int) bool {
+// take takes one of the n that a Deployment has to give, or reports that none remains.
+func take(taken map[types.NamespacedName]int, name types.NamespacedName, n int) bool {
 	if taken[name] >= n {
 		return false
 	}

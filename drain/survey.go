@@ -14,9 +14,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Survey reads once what a plan for the node is made from, for a dry run: it watches
-// nothing and changes nothing. The pods of other nodes under the same budgets are not
-// among it.
+// Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
+// and changes nothing. Pods of other nodes under the same budgets are not included.
 func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.Interface, node string, in Interruption, policy Policy) (Situation, error) {
 	sit := Situation{
 		Interruption: in, Policy: policy,
@@ -48,7 +47,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 			}
 		}
 		name := DeploymentOf(pod)
-		if _, known := sit.Workloads[name]; known || policy.Strategy != Surge || noSurgeByItself(pod) != "" {
+		if _, known := sit.Workloads[name]; known || policy.Strategy != Surge || noSurgeByItself(pod, time.Now()) != "" {
 			continue
 		}
 		if sit.Workloads[name], err = surveyDeployment(ctx, pods, objects, name); err != nil {
@@ -62,7 +61,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 			sit.Shared[name] = c.shared
 		}
 	}
-	sit.Starts = Waves(Peers(time.Now(), sit), sit.Budgets)
+	sit.Starts = planWaves(podsInWaves(time.Now(), sit), sit.Budgets)
 	return sit, nil
 }
 
@@ -88,6 +87,6 @@ func surveyDeployment(ctx context.Context, pods rest.Interface, objects dynamic.
 	for i := range list.Items {
 		theirs = append(theirs, memberOf(&list.Items[i]))
 	}
-	w, _ := newLedger().count(time.Now(), d, theirs)
+	w, _ := newTally().count(time.Now(), d, theirs)
 	return w, nil
 }

@@ -5,61 +5,60 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// A budget that lets only k pods go at a time makes those that it covers leave in waves
-// of k: the next may go when the successors of the last are Ready. So that the last wave
-// still has its whole grace period, the first has to start (waves - 1) cycles earlier.
+// A budget that lets only k pods go at a time makes those that it covers leave in waves of
+// k: the next can go when the successors of the last are Ready. For the last wave to have
+// its whole grace period, the first has to start (waves - 1) cycles earlier.
 
-// Peer is a pod of a draining node, as far as its wave is concerned.
-type Peer struct {
-	UID       types.UID
-	Namespace string
-	Labels    labels.Set
-	Latest    time.Time     // its latest safe start
-	Startup   time.Duration // from having a node to Ready, where it is known
+// wavePod is what the waves need to know about a pod of a draining node.
+type wavePod struct {
+	uid       types.UID
+	namespace string
+	labels    labels.Set
+	latest    time.Time     // its latest safe start
+	startup   time.Duration // from having a node to Ready; zero if it is not known
 }
 
 const (
-	// settle is added to what the pods took to become Ready the last time: the budget is
+	// settle is added to the time that the pods last took to become Ready: the budget is
 	// charged, the successor made and scheduled, and the budget brought up to date.
 	settle = 2 * time.Second
 	// unknownCycle is used where no pod of a group has ever been Ready.
 	unknownCycle = 10 * time.Second
-	// longestCycle bounds what is read from a pod's conditions: one that has become
-	// unready and Ready again looks as if it had taken days to start.
+	// longestCycle bounds what is read from a pod's conditions: one that became unready and
+	// then Ready again looks as if it had taken days to start.
 	longestCycle = time.Minute
 )
 
-// Waves gives for the pods that share a budget with others the time at which each has to
-// go at the latest. The peers are those of all draining nodes.
-func Waves(peers []Peer, budgets []*policyv1.PodDisruptionBudget) map[types.UID]time.Time {
-	byNamespace := map[string][]Peer{}
-	for _, peer := range peers {
-		byNamespace[peer.Namespace] = append(byNamespace[peer.Namespace], peer)
+// planWaves gives the latest time at which each pod that shares a budget with others has to
+// go. The pods are those of all draining nodes.
+func planWaves(pods []wavePod, budgets []*policyv1.PodDisruptionBudget) map[types.UID]time.Time {
+	byNamespace := map[string][]wavePod{}
+	for _, pod := range pods {
+		byNamespace[pod.namespace] = append(byNamespace[pod.namespace], pod)
 	}
 	starts := map[types.UID]time.Time{}
 	for _, budget := range budgets {
-		atOnce := wave(budget)
+		atOnce := waveSize(budget)
 		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
 		if atOnce <= 0 || err != nil {
-			continue // lets none go, ever
+			continue // it never lets any go
 		}
-		var group []Peer
-		for _, peer := range byNamespace[budget.Namespace] {
-			if selector.Matches(peer.Labels) {
-				group = append(group, peer)
+		var group []wavePod
+		for _, pod := range byNamespace[budget.Namespace] {
+			if selector.Matches(pod.labels) {
+				group = append(group, pod)
 			}
 		}
 		if len(group) <= atOnce {
 			continue
 		}
-		for uid, at := range schedule(group, atOnce) {
+		for uid, at := range planGroup(group, atOnce) {
 			if known, ok := starts[uid]; !ok || at.Before(known) {
 				starts[uid] = at
 			}
@@ -68,52 +67,48 @@ func Waves(peers []Peer, budgets []*policyv1.PodDisruptionBudget) map[types.UID]
 	return starts
 }
 
-// wave is how many pods the budget lets go at a time; none, or fewer, where it lets none go
-// ever.
-func wave(budget *policyv1.PodDisruptionBudget) int {
+// waveSize is how many pods the budget lets go at a time; zero or less if it never lets any
+// go.
+func waveSize(budget *policyv1.PodDisruptionBudget) int {
 	return int(budget.Status.ExpectedPods - budget.Status.DesiredHealthy)
 }
 
-// Peers are the node's pods that have to wait for a budget one wave after the other.
-// Pods whose successors are made first do not: the successors come up side by side.
-func Peers(now time.Time, s Situation) []Peer {
+// podsInWaves are the node's pods that have to leave in waves where a budget demands it.
+// Surged pods do not: their successors come up side by side.
+func podsInWaves(now time.Time, s Situation) []wavePod {
 	if s.Deadline.IsZero() {
 		return nil
 	}
 	p := newPlanner(now, s)
-	surging := p.surging()
-	var peers []Peer
+	surging := p.surgingPods()
+	var pods []wavePod
 	for _, pod := range p.Pods {
 		if pod.DeletionTimestamp == nil && !surging[pod.UID] && p.notOurs(pod) == "" {
-			peers = append(peers, peer(pod, p.Deadline, p.Policy.Margin))
+			took, _ := startup(pod)
+			pods = append(pods, wavePod{
+				uid: pod.UID, namespace: pod.Namespace, labels: labels.Set(pod.Labels),
+				latest: latestStart(pod, p.Deadline, p.Policy.Margin), startup: took,
+			})
 		}
 	}
-	return peers
+	return pods
 }
 
-func peer(pod *corev1.Pod, deadline time.Time, margin time.Duration) Peer {
-	took, _ := startup(pod)
-	return Peer{
-		UID: pod.UID, Namespace: pod.Namespace, Labels: labels.Set(pod.Labels),
-		Latest: latestStart(pod, deadline, margin), Startup: took,
-	}
-}
-
-// schedule plans a group backwards: the last wave starts when its most urgent pod has to,
-// each wave before it a cycle earlier or when its own pods have to.
-func schedule(group []Peer, atOnce int) map[types.UID]time.Time {
-	slices.SortFunc(group, func(a, b Peer) int { return cmp.Or(a.Latest.Compare(b.Latest), cmp.Compare(a.UID, b.UID)) })
+// planGroup plans a group backwards: the last wave starts when its most urgent pod has to,
+// and each wave before it a cycle earlier, or when its own pods have to.
+func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
+	slices.SortFunc(group, func(a, b wavePod) int { return cmp.Or(a.latest.Compare(b.latest), cmp.Compare(a.uid, b.uid)) })
 	period := cycle(group)
 	starts := make(map[types.UID]time.Time, len(group))
 	var next time.Time
 	for end := len(group); end > 0; end -= atOnce {
 		wave := group[max(0, end-atOnce):end]
-		at := wave[0].Latest // sorted: its earliest
+		at := wave[0].latest // sorted: its earliest
 		if !next.IsZero() {
 			at = earliest(at, next.Add(-period))
 		}
 		for _, member := range wave {
-			starts[member.UID] = earliest(member.Latest, at)
+			starts[member.uid] = earliest(member.latest, at)
 		}
 		next = at
 	}
@@ -127,13 +122,13 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// cycle estimates how long it takes from the eviction of a wave until the budget lets
-// the next go: what three quarters of the group's own pods took at most to become Ready.
-func cycle(group []Peer) time.Duration {
+// cycle estimates the time from the eviction of one wave until the budget lets the next go:
+// the time within which three quarters of the group's own pods became Ready.
+func cycle(group []wavePod) time.Duration {
 	var took []time.Duration
 	for _, member := range group {
-		if member.Startup > 0 {
-			took = append(took, min(member.Startup, longestCycle))
+		if member.startup > 0 {
+			took = append(took, min(member.startup, longestCycle))
 		}
 	}
 	if len(took) == 0 {

@@ -6,10 +6,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
 )
 
 const instance = "i-0123456789abcdef0"
@@ -54,7 +57,7 @@ func (f *fakeNodes) now(t *testing.T) (*corev1.Node, interruption.Record) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec, _, err := recordOf(n)
+	rec, _, err := nodes.Record(n)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +81,7 @@ func TestAcceptIsOnePatch(t *testing.T) {
 	if !node.Spec.Unschedulable || node.Labels[interruption.ExcludeFromLoadBalancers] != interruption.ExcludeFromLoadBalancersValue {
 		t.Errorf("not cordoned: %+v", node.Spec)
 	}
-	if len(node.Spec.Taints) != 2 || node.Spec.Taints[0].Key != "team" || node.Spec.Taints[1] != taintOf(rec) {
+	if len(node.Spec.Taints) != 2 || node.Spec.Taints[0].Key != "team" || node.Spec.Taints[1] != marks.Taint(rec) {
 		t.Errorf("taints %+v, want the old one and ours", node.Spec.Taints)
 	}
 	if rec.Phase != interruption.Noticed || !rec.Deadline.Equal(n.Deadline) || rec.Event != "event-1" {
@@ -118,14 +121,19 @@ func TestAcceptVerdicts(t *testing.T) {
 	for name, tt := range map[string]struct {
 		node   *corev1.Node
 		notice interruption.Notice
-		policy RebalancePolicy
+		policy interruption.RebalancePolicy
 		want   interruption.Verdict
 		phase  interruption.Phase
 	}{
 		"unknown instance": {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.InstanceID = "i-0" }), "", interruption.Unknown, ""},
-		"by the node's name": {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) {
+		"by the node's name": {testNode(func(n *corev1.Node) { n.Spec.ProviderID = "" }), notice(interruption.SpotInterruption, func(n *interruption.Notice) {
 			n.InstanceID, n.NodeName = "i-0", "node-a"
 		}), "", interruption.Accepted, interruption.Noticed},
+		"by a wrong node's name": {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) {
+			n.InstanceID, n.NodeName = "i-0", "node-a"
+		}), "", interruption.Unknown, ""},
+		"over another instance's record": {testNode(recorded(func(r *interruption.Record) { r.Instance = "i-0fedcba9876543210" })),
+			notice(interruption.SpotInterruption), "", interruption.Accepted, interruption.Noticed},
 		"the same again": {testNode(recorded(func(*interruption.Record) {})), notice(interruption.SpotInterruption), "", interruption.Duplicate, ""},
 		"the other source, a second apart": {testNode(recorded(func(*interruption.Record) {})), notice(interruption.SpotInterruption, func(n *interruption.Notice) {
 			n.Source, n.EventID, n.Deadline = interruption.IMDS, "imds/1", n.Deadline.Add(-time.Second)
@@ -136,7 +144,7 @@ func TestAcceptVerdicts(t *testing.T) {
 			notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = n.Deadline.Add(time.Minute) }), "", interruption.Duplicate, ""},
 		"a weaker kind":   {testNode(recorded(func(*interruption.Record) {})), notice(interruption.RebalanceRecommendation), "", interruption.Duplicate, ""},
 		"rebalance":       {testNode(), notice(interruption.RebalanceRecommendation), "", interruption.Accepted, interruption.Waiting},
-		"rebalance, off":  {testNode(), notice(interruption.RebalanceRecommendation), RebalanceIgnore, interruption.Ignored, ""},
+		"rebalance, off":  {testNode(), notice(interruption.RebalanceRecommendation), interruption.RebalanceIgnore, interruption.Ignored, ""},
 		"unreadable":      {testNode(func(n *corev1.Node) { n.Annotations = map[string]string{interruption.Annotation: "{"} }), notice(interruption.SpotInterruption), "", interruption.Accepted, interruption.Noticed},
 		"hours old":       {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = old }), "", interruption.Stale, ""},
 		"hours old, dead": {testNode(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = old }), "", interruption.Accepted, interruption.Noticed},
@@ -148,9 +156,9 @@ func TestAcceptVerdicts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newFakeNodes(tt.node)
-			h := newTestHandler(t, f, func(o *Options) {
+			h := newTestHandler(t, f, func(o *setup) {
 				if tt.policy != "" {
-					o.Rebalance = tt.policy
+					o.rules.rebalance = tt.policy
 				}
 			})
 			if v := accept(t, h, tt.notice); v != tt.want {
@@ -169,8 +177,7 @@ func TestAcceptVerdicts(t *testing.T) {
 	}
 }
 
-// Somebody changes the Node at the same moment: what they did is kept, and so is the
-// notice.
+// Somebody changes the Node at the same time: both their change and the notice are kept.
 func TestAcceptSurvivesConflicts(t *testing.T) {
 	f := newFakeNodes(testNode())
 	h := newTestHandler(t, f, nil)
@@ -192,8 +199,8 @@ func TestAcceptSurvivesConflicts(t *testing.T) {
 	}
 }
 
-// Another replica takes the same notice at the same moment: one records it, for the
-// other it is a duplicate.
+// Another replica takes the same notice at the same time: one records it, for the other it is a
+// duplicate.
 func TestAcceptOfTwoReplicas(t *testing.T) {
 	f := newFakeNodes(testNode())
 	a, b := newTestHandler(t, f, nil), newTestHandler(t, f, nil)
@@ -224,5 +231,22 @@ func TestAcceptGivesUpOnANodeThatNeverStandsStill(t *testing.T) {
 	}
 	if f.patches != acceptAttempts {
 		t.Errorf("%d attempts, want %d", f.patches, acceptAttempts)
+	}
+}
+
+// However often it is announced, one interruption is one notice. A rebalance recommendation and
+// the interruption that follows it are two.
+func TestNoticeIsToldOnce(t *testing.T) {
+	events := &toldEvents{}
+	h := newTestHandler(t, newFakeNodes(testNode()), func(o *setup) { o.Events = events })
+	accept(t, h, notice(interruption.RebalanceRecommendation, func(n *interruption.Notice) { n.EventID = "event-0" }))
+	accept(t, h, notice(interruption.SpotInterruption))
+	accept(t, h, notice(interruption.SpotInterruption))
+	accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) {
+		n.Source, n.EventID, n.Deadline = interruption.IMDS, "imds-1", n.Deadline.Add(-10*time.Second)
+	}))
+	want := []string{"noticed rebalance-recommendation", "noticed spot-interruption"}
+	if diff := cmp.Diff(want, events.told); diff != "" {
+		t.Errorf("told (-want +got):\n%s", diff)
 	}
 }

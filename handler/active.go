@@ -10,18 +10,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
-// active collects what is known of the interruptions under way when it is scraped:
-// there is no count to be kept right, and what is over leaves no series behind.
+// active collects what is known of the interruptions under way when it is scraped: there is no
+// count to keep right, and what is over leaves no series behind.
 type active struct {
 	byPhase, byPool, deadline *prometheus.Desc
 
 	list func() []activeNode
 }
 
-// activeNode is an interrupted node, by what it is counted under.
+// activeNode is an interrupted node, by the labels it is counted under.
 type activeNode struct {
 	kind     interruption.Kind
 	phase    interruption.Phase
@@ -31,22 +32,18 @@ type activeNode struct {
 	replacement string
 }
 
-// home is where a node is. Both are empty where the Node does not say.
+// home is where a node is. Both fields are empty if the Node does not say.
 type home struct{ pool, zone string }
 
-// noReplacement is the state of a replacement that has not been asked for.
+// noReplacement is the state of a replacement that has not been requested.
 const noReplacement = "none"
 
-// poolLabels are the labels that name the pool of a Node, by what made it: Karpenter,
-// EKS, eksctl. The first that is set counts.
-var poolLabels = []string{"karpenter.sh/nodepool", "eks.amazonaws.com/nodegroup", "alpha.eksctl.io/nodegroup-name"}
-
-// maxHomes is how many pools and zones can have series of their own at the same
-// moment. It is more than a large cluster has; the nodes of any others are counted
-// together, so that whatever names pools cannot flood the monitoring.
+// maxHomes is how many pools and zones can have series of their own at the same time. It is
+// more than a large cluster has. Nodes of any others are counted together, so whatever names
+// pools cannot flood the monitoring.
 const maxHomes = 300
 
-// otherHome is the pool and the zone of what is beyond maxHomes.
+// otherHome is the pool and the zone of whatever exceeds maxHomes.
 const otherHome = "other"
 
 func newActive(list func() []activeNode) *active {
@@ -80,7 +77,7 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 	}
 	phases, nearest := map[phaseKey]int{}, map[interruption.Kind]time.Time{}
 	pools := map[poolKey]int{}
-	for _, kind := range interruption.Kinds() { // always there, so that there is a series to look at
+	for _, kind := range interruption.Kinds() { // always there, so there is a series to look at
 		pools[poolKey{kind: kind, replacement: noReplacement}] = 0
 	}
 	nodes := a.list()
@@ -115,7 +112,7 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// largestHomes are the maxHomes pools and zones with most nodes, and always that of
+// largestHomes are the maxHomes pools and zones with the most nodes, always including that of
 // the nodes that name none.
 func largestHomes(nodes []activeNode) map[home]bool {
 	count := map[home]int{}
@@ -140,39 +137,26 @@ func largestHomes(nodes []activeNode) map[home]bool {
 
 // active lists the interrupted nodes that this process reconciles.
 func (h *Handler) active() []activeNode {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	var list []activeNode
-	for name, k := range h.known {
-		// A kind of a newer version's record has no series.
-		if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
-			continue
+	h.memory.change(func() {
+		for name, k := range h.memory.byNode {
+			// A kind from a newer version's record has no series.
+			if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
+				continue
+			}
+			n := activeNode{kind: k.rec.Kind, phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), replacement: noReplacement}
+			if node, ok := h.opts.Index.Get(name); ok {
+				n.home = homeOf(node)
+			}
+			if r := k.replacementOf(k.rec); r != nil && slices.Contains(provisioner.States(), r.State) {
+				n.replacement = strings.ToLower(r.State)
+			}
+			list = append(list, n)
 		}
-		n := activeNode{kind: k.rec.Kind, phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), replacement: noReplacement}
-		if node, ok := h.opts.Index.Get(name); ok {
-			n.home = homeOf(node)
-		}
-		state := ""
-		switch {
-		case k.requested:
-			state = k.replacement.State
-		case k.rec.Replacement != nil:
-			state = k.rec.Replacement.State
-		}
-		if slices.Contains(provisioner.States(), state) {
-			n.replacement = strings.ToLower(state)
-		}
-		list = append(list, n)
-	}
+	})
 	return list
 }
 
 func homeOf(node *corev1.Node) home {
-	h := home{zone: node.Labels[corev1.LabelTopologyZone]}
-	for _, label := range poolLabels {
-		if h.pool = node.Labels[label]; h.pool != "" {
-			break
-		}
-	}
-	return h
+	return home{nodes.PoolOf(node).Name, node.Labels[corev1.LabelTopologyZone]}
 }

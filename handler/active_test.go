@@ -14,8 +14,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// gauges gathers one metric: its values by the values of its labels, of which those
-// that are zero are left out, and how many series there are with those.
+// gauges gathers one metric: its values by the values of its labels, without those that are
+// zero, and how many series there are including those.
 func gauges(t *testing.T, c prometheus.Collector, name string) (values map[string]float64, series int) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -73,8 +73,8 @@ func TestActiveInterruptions(t *testing.T) {
 	}
 }
 
-// Whatever names pools and zones, there are not more than so many series, and no node
-// is missing from their sum.
+// Whatever names pools and zones, the number of series is bounded, and no node is missing from
+// their sum.
 func TestPoolsAndZonesAreBounded(t *testing.T) {
 	var nodes []activeNode
 	for i := range 5000 {
@@ -111,16 +111,16 @@ func TestActiveReadsWhatIsKnown(t *testing.T) {
 	deadline := time.Unix(3_000_000, 0)
 	rec := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Replacing, Deadline: &deadline,
 		Replacement: &interruption.Replacement{State: provisioner.StateRequested}}
-	h.remember(node.Name).rec = rec
-	h.remember("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}
-	h.remember("newer").rec = interruption.Record{Kind: "of a newer version", Phase: interruption.Draining}
+	h.memory.of(node.Name).rec = rec
+	h.memory.of("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}
+	h.memory.of("newer").rec = interruption.Record{Kind: "of a newer version", Phase: interruption.Draining}
 
 	want := []activeNode{{interruption.SpotInterruption, interruption.Replacing, deadline, home{"workers", "eu-west-1a"}, "requested"}}
 	compare := cmp.AllowUnexported(activeNode{}, home{})
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {
 		t.Errorf("after a restart, from the record (-want +got):\n%s", diff)
 	}
-	k := h.remember(node.Name)
+	k := h.memory.of(node.Name)
 	k.requested, k.replacement = true, interruption.Replacement{State: provisioner.StateReady}
 	want[0].replacement = "ready"
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {

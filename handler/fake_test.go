@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,15 +22,17 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/turns"
 )
 
 var nodesResource = schema.GroupResource{Resource: "nodes"}
 
-// fakeNodes is the Nodes API with what the handler rests on: resourceVersions,
-// conflicts and patches. The stories have the API server's own.
+// fakeNodes is the Nodes API with what the handler relies on: resourceVersions, conflicts and
+// patches. The stories have the real API server's.
 type fakeNodes struct {
 	mu      sync.Mutex
 	byName  map[string]*corev1.Node
@@ -37,7 +40,7 @@ type fakeNodes struct {
 	watcher *watch.FakeWatcher
 	patches int
 
-	beforePatch func() // lets somebody else be faster, once
+	beforePatch func() // lets somebody else get there first, once
 }
 
 var (
@@ -59,7 +62,7 @@ func (f *fakeNodes) put(n *corev1.Node) {
 	f.byName[n.Name] = n
 }
 
-// change has somebody else change the Node of the tests.
+// change plays somebody else changing the tests' Node.
 func (f *fakeNodes) change(change func(*corev1.Node)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +75,7 @@ func (f *fakeNodes) change(change func(*corev1.Node)) {
 	f.watcher.Modify(n.DeepCopy())
 }
 
-// remove has somebody delete a Node.
+// remove plays somebody deleting a Node.
 func (f *fakeNodes) remove(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -81,7 +84,7 @@ func (f *fakeNodes) remove(name string) {
 	f.watcher.Delete(n)
 }
 
-// raw reads the Node of the tests, and whether it has a record.
+// raw reads the tests' Node, and whether it has a record.
 func (f *fakeNodes) raw(t *testing.T) (*corev1.Node, bool) {
 	t.Helper()
 	n, err := f.Get(t.Context(), "node-a", metav1.GetOptions{})
@@ -181,17 +184,23 @@ type fakeDrainer struct {
 var _ Drainer = (*fakeDrainer)(nil)
 
 func (f *fakeDrainer) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+
 func (f *fakeDrainer) Look(_ context.Context, node string, in drain.Interruption) (drain.View, bool) {
 	return f.LookFunc(node, in)
 }
+
 func (f *fakeDrainer) Drain(_ context.Context, node string, in drain.Interruption) (drain.Status, bool) {
 	return f.DrainFunc(node, in)
 }
+
 func (f *fakeDrainer) Finish(node string) drain.Result { return f.FinishFunc(node) }
-func (f *fakeDrainer) Forget(string)                   {}
+
+func (f *fakeDrainer) Forget(string) {}
+
 func (f *fakeDrainer) CallOff(_ context.Context, node string) (drain.Result, bool, error) {
 	return f.CallOffFunc(node)
 }
+
 func (f *fakeDrainer) Sweep(context.Context, string, func(string) bool) error { return nil }
 
 // fakeProvisioner is a Provisioner of func fields.
@@ -203,14 +212,16 @@ type fakeProvisioner struct {
 var _ Provisioner = (*fakeProvisioner)(nil)
 
 func (f *fakeProvisioner) Run(ctx context.Context) error { <-ctx.Done(); return nil }
+
 func (f *fakeProvisioner) Request(_ context.Context, _ *corev1.Node, rec interruption.Record, _ provisioner.Need) (interruption.Replacement, error) {
 	return f.RequestFunc(rec)
 }
+
 func (f *fakeProvisioner) Release(_ context.Context, _ *corev1.Node, rec interruption.Record) error {
 	return f.ReleaseFunc(rec)
 }
 
-// fakeEvents drops what it is told.
+// fakeEvents drops everything.
 type fakeEvents struct{}
 
 var (
@@ -218,16 +229,48 @@ var (
 	_ Events = (*notify.Events)(nil)
 )
 
-func (fakeEvents) Noticed(*corev1.Node, interruption.Record)                            {}
-func (fakeEvents) Replacement(*corev1.Node, string, interruption.Replacement)           {}
-func (fakeEvents) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {}
-func (fakeEvents) Canceled(*corev1.Node, interruption.Record)                           {}
-func (fakeEvents) Returned(*corev1.Node, interruption.Record)                           {}
-func (fakeEvents) RecordUnreadable(*corev1.Node, error)                                 {}
+func (fakeEvents) Noticed(*corev1.Node, interruption.Record) {}
 
-// newTestHandler returns a handler over the fakes, whose queue the test works off in the
-// place of Run.
-func newTestHandler(t *testing.T, f *fakeNodes, change func(*Options)) *Handler {
+func (fakeEvents) Replacement(*corev1.Node, string, interruption.Replacement) {}
+
+func (fakeEvents) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {}
+
+func (fakeEvents) Canceled(*corev1.Node, interruption.Record) {}
+
+func (fakeEvents) Returned(*corev1.Node, interruption.Record) {}
+
+func (fakeEvents) RecordUnreadable(*corev1.Node, error) {}
+
+// setup is what a test sets: the handler's options, and those of what it works with.
+type setup struct {
+	Options
+	rules     rules
+	lifecycle lifecycle.TenderOptions
+	atOnce    turns.Concurrency
+	peers     *turns.Peers // instead of a line
+}
+
+// rules are an operator's.
+type rules struct {
+	rebalance interruption.RebalancePolicy
+	lead      time.Duration
+	pool      func() (interruption.RebalancePolicy, error) // what the NodePool says; nil: nothing
+}
+
+// of is as Options.Rules.
+func (r *rules) of(_ *corev1.Node, recommended bool) (interruption.Rules, error) {
+	out := interruption.Rules{Rebalance: r.rebalance, ScheduledLead: r.lead}
+	if !recommended || r.pool == nil {
+		return out, nil
+	}
+	policy, err := r.pool()
+	out.Rebalance = cmp.Or(policy, r.rebalance)
+	return out, err
+}
+
+// newTestHandler returns a handler over the fakes. The test works off its queue, instead of
+// Run.
+func newTestHandler(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	t.Helper()
 	h := newStandby(t, f, change)
 	h.opts.Index.OnChange(h.Enqueue)
@@ -235,21 +278,53 @@ func newTestHandler(t *testing.T, f *fakeNodes, change func(*Options)) *Handler 
 }
 
 // newStandby returns a handler that does not run, with its index running and synced.
-func newStandby(t *testing.T, f *fakeNodes, change func(*Options)) *Handler {
+func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	t.Helper()
 	index := nodes.New(f, "", zerolog.Nop())
-	o := Options{
-		Nodes: f, Index: index, Events: fakeEvents{}, Rebalance: RebalanceReplace, ReleaseNode: true,
-		Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),
+	o := &setup{
+		Options: Options{
+			Nodes: f, Index: index, Events: fakeEvents{}, ReleaseNode: true,
+			Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),
+		},
+		rules: rules{rebalance: interruption.RebalanceReplace},
 	}
+	o.Rules = o.rules.of
 	if change != nil {
-		change(&o)
+		change(o)
 	}
-	h := New(o)
+	o.Turns = turns.NewLine(o.atOnce, index.PoolSize)
+	if o.peers != nil {
+		o.Turns = o.peers
+	}
+	var h *Handler
+	o.lifecycle.CordonOnly, o.lifecycle.Logger = o.CordonOnly, o.Logger
+	o.lifecycle.Notify = func(node string) { h.Enqueue(node) }
+	o.Hooks = lifecycle.NewTender(o.lifecycle)
+	h = New(o.Options)
 	t.Cleanup(h.queue.ShutDown)
 	go func() { _ = index.Run(t.Context()) }()
 	if err := index.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return h
+}
+
+// toldEvents writes down every Event.
+type toldEvents struct {
+	fakeEvents
+	told []string
+}
+
+var _ Events = (*toldEvents)(nil)
+
+func (e *toldEvents) Noticed(_ *corev1.Node, r interruption.Record) {
+	e.told = append(e.told, "noticed "+string(r.Kind))
+}
+
+func (e *toldEvents) Ended(n *corev1.Node, reason string, p interruption.Pods, _ time.Duration, _ string) {
+	rec, _, err := nodes.Record(n)
+	if err != nil || rec.Instance != instance {
+		reason += " of nobody"
+	}
+	e.told = append(e.told, reason)
 }

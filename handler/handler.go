@@ -2,7 +2,6 @@ package handler
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,7 +44,24 @@ type Provisioner interface {
 	Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error
 }
 
-// Events tells people of an interrupted Node. No method blocks or fails.
+// Turns says when a node that is recommended for rebalance may be replaced: its turn comes when
+// fewer nodes of its pool than allowed are under way. No method but Turn makes a call.
+type Turns interface {
+	Stand(node *corev1.Node, rec interruption.Record)
+	Turn(ctx context.Context, node *corev1.Node, rec interruption.Record) (turn bool, again time.Duration, next string, err error)
+	Leave(node string) (next string)
+}
+
+// Hooks answers the lifecycle hooks in the records of nodes. No method but Wait waits for an
+// answer.
+type Hooks interface {
+	Tend(ctx context.Context, node string, rec interruption.Record, write func(interruption.Record) error) (ready bool, again time.Time, err error)
+	Orphaned(ctx context.Context, node string, rec interruption.Record)
+	Forget(node string)
+	Wait()
+}
+
+// Events tells people about an interrupted Node. No method blocks or fails.
 type Events interface {
 	Noticed(node *corev1.Node, rec interruption.Record)
 	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
@@ -61,31 +77,21 @@ type Options struct {
 	Index       *nodes.Index
 	Drainer     Drainer
 	Provisioner Provisioner
+	Turns       Turns
+	Hooks       Hooks
 	Events      Events
 
-	// Node is the only Node that the process cares for, in imds mode; else empty.
+	// Node is the only Node that the process cares for, in imds mode; otherwise empty.
 	Node string
 
-	// Rebalance is what is done on a rebalance recommendation, where RebalancePolicyOf does
-	// not name another policy for the node. That is asked often, and must answer from
-	// memory but for now and then; it may be nil. An error is transient.
-	Rebalance         RebalancePolicy
-	RebalancePolicyOf func(node *corev1.Node) (RebalancePolicy, error)
-	// RebalancesAtOnce bounds how many nodes of a pool are replaced at the same time.
-	RebalancesAtOnce Concurrency
-	// RebalanceTTL is how long after a recommendation what it has set is undone on a node
-	// that was not replaced; zero is never.
+	// Rules returns the operator's rules for a node.
+	Rules nodes.RulesFunc
+	// RebalanceTTL is how long after a recommendation its marks are undone on a node that was
+	// not replaced; zero means never.
 	RebalanceTTL time.Duration
-	// Peers knows the nodes beside Node, where that is set.
-	Peers Peers
-
-	// ScheduledLead is how long before the window of a scheduled event its drain begins.
-	ScheduledLead time.Duration
-	// Lifecycle says how lifecycle hooks are answered.
-	Lifecycle HookOptions
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool
-	// CordonOnly marks nodes, in their time and turn, and does no more about them.
+	// CordonOnly marks nodes, in their time and turn, and does nothing more about them.
 	CordonOnly bool
 
 	Registerer prometheus.Registerer
@@ -102,30 +108,7 @@ type Handler struct {
 	accepting atomic.Int64 // notices inside Accept
 	running   atomic.Bool  // nodes are reconciled
 
-	calls sync.WaitGroup // about lifecycle hooks, beside the workers
-
-	mu    sync.Mutex
-	known map[string]*known
-
-	line *line // of recommended nodes
-}
-
-// known is what this process remembers of an interrupted Node between two
-// reconciliations. Losing it costs a request or a log line, never a pod.
-type known struct {
-	rec             interruption.Record
-	resourceVersion string // of our own last write
-	replacement     interruption.Replacement
-	requested       bool // replacement holds an answer of the provisioner
-	unreadable      bool // said so
-	off             bool // its drain was called off, or is about to be
-	begun           bool // this process has seen to its drain
-	hooks           map[hookName]*hookTry
-	first           time.Time // when its reconciliation was first due
-
-	// final is the record of a drain that has ended and been counted, until that is
-	// written.
-	final *interruption.Record
+	memory memory
 }
 
 // New returns a Handler. It makes no call and starts nothing.
@@ -136,36 +119,35 @@ func New(opts Options) *Handler {
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second)),
 		writing: semaphore.NewWeighted(acceptsAtOnce),
-		known:   map[string]*known{},
-		line:    newLine(),
+		memory:  memory{byNode: map[string]*known{}},
 	}
 	opts.Registerer.MustRegister(newActive(h.active))
 	return h
 }
 
-// Enqueue asks for a node to be reconciled. It never blocks. As long as nobody runs the
-// handler nothing is kept, as in a replica that does not lead: Run begins with every Node
-// that has a record.
+// Enqueue requests that a node be reconciled. It never blocks. While nobody runs the handler,
+// as in a replica that does not lead, it keeps nothing: Run begins with every Node that has a
+// record.
 func (h *Handler) Enqueue(node string) {
 	if h.running.Load() {
 		h.queue.Add(node)
 	}
 }
 
-// workers is how many nodes are reconciled at the same moment. A reconciliation is
-// some milliseconds of API calls; nothing in it waits.
+// workers is how many nodes are reconciled concurrently. A reconciliation is some milliseconds
+// of API calls; nothing in it waits.
 const workers = 16
 
-// Run reconciles every Node that carries a record until ctx ends. Not more than one
-// process should run it for the same Nodes: two would do no harm, and everything
-// twice. It may be called once.
+// Run reconciles every Node that carries a record until ctx ends. Only one process should run
+// it for the same Nodes: two would do no harm, but would do everything twice. Call it at most
+// once.
 func (h *Handler) Run(ctx context.Context) error {
 	h.running.Store(true)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
-	// Not before: a replica that never leads would gather the names of all the nodes that
-	// are ever interrupted.
+	// Not earlier: a replica that never leads would collect the names of all the nodes that are
+	// ever interrupted.
 	h.opts.Index.OnChange(h.Enqueue)
 	h.fillLine()
 	for _, name := range h.opts.Index.WithRecord() {
@@ -184,20 +166,20 @@ func (h *Handler) Run(ctx context.Context) error {
 		h.queue.ShutDown()
 		return nil
 	})
-	defer h.calls.Wait()
+	defer h.opts.Hooks.Wait()
 	return g.Wait()
 }
 
-// The fast lane goes first: while notices are being written, a node's drain does not
-// begin, for up to yieldFor. The cordons of a burst are done a second or two earlier
-// for it, and no drain is late: its replacement takes much longer to boot.
+// The fast lane comes first: while notices are being written, a node's drain does not begin,
+// for up to yieldFor. That finishes the cordons of a burst a second or two earlier, and no
+// drain is late: its replacement takes much longer to boot.
 const (
 	yieldFor   = 3 * time.Second
 	yieldCheck = 50 * time.Millisecond
 )
 
 func (h *Handler) yields(name string) bool {
-	k := h.remember(name)
+	k := h.memory.of(name)
 	if k.first.IsZero() {
 		k.first = time.Now()
 	}
@@ -229,23 +211,31 @@ func (h *Handler) work(ctx context.Context) bool {
 	return true
 }
 
-// remember returns what is known of a node. Only the worker that has the node's key
-// changes it; the lock is for those who read it beside that worker.
-func (h *Handler) remember(name string) *known {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	k, ok := h.known[name]
-	if !ok {
-		k = &known{}
-		h.known[name] = k
-	}
-	return k
-}
-
+// forget drops all that is known of a node.
 func (h *Handler) forget(name string) {
 	h.opts.Drainer.Forget(name)
+	h.opts.Hooks.Forget(name)
 	h.leaveLine(name)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.known, name)
+	h.memory.drop(name)
+}
+
+// leaveLine takes a node out of the line of recommended nodes, and enqueues the next.
+func (h *Handler) leaveLine(node string) {
+	if next := h.opts.Turns.Leave(node); next != "" {
+		h.Enqueue(next)
+	}
+}
+
+// fillLine puts every node whose turn has come in line before the next takes its own: a new
+// process must not overlook those that its predecessor has begun with.
+func (h *Handler) fillLine() {
+	for _, name := range h.opts.Index.WithRecord() {
+		node, ok := h.opts.Index.Get(name)
+		if !ok {
+			continue
+		}
+		if rec, has, err := nodes.Record(node); has && err == nil && rec.TurnTaken() {
+			h.opts.Turns.Stand(node, rec)
+		}
+	}
 }

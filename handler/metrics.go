@@ -28,6 +28,7 @@ type metrics struct {
 	drains   *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	slack    *prometheus.HistogramVec
+	rejected prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -52,6 +53,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		duration: histogram("drain_duration_seconds", "Time from seeing a notice, or from when its time had come, to the end of the drain.", "kind"),
 		slack:    histogram("drain_slack_seconds", "Time left until the deadline when a drain was completed.", "kind"),
 	}
+	m.rejected = f.NewCounter(prometheus.CounterOpts{
+		Name: "spot_handler_records_rejected_total",
+		Help: "Records that were not acted on: they could not be read, or were about another instance than their Node's.",
+	})
 	for _, source := range interruption.Sources() {
 		m.cordon.WithLabelValues(string(source))
 		for _, kind := range interruption.Kinds() {
@@ -74,7 +79,7 @@ func (m *metrics) noticed(n interruption.Notice, cordoned bool) {
 	if cordoned {
 		m.cordon.WithLabelValues(string(n.Source)).Observe(time.Since(n.Received).Seconds())
 	}
-	// Who hibernates does so at once: a lead of nothing is not a notice that came late.
+	// Hibernation begins at once: no lead is not a notice that came late.
 	if !n.Deadline.IsZero() && n.Action != interruption.ActionHibernate {
 		m.lead.WithLabelValues(string(n.Kind), string(n.Source)).Observe(max(0, n.Deadline.Sub(n.Received).Seconds()))
 	}

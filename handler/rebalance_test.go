@@ -13,13 +13,14 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// atRisk is a story of one node whose pool has a policy of its own, and which EC2 leaves
-// alone unless a test says otherwise.
+// atRisk is a story of one node whose pool has a policy of its own, and which EC2 leaves alone
+// unless a test says otherwise.
 type atRisk struct {
 	*script
 	nodes   *fakeNodes
 	h       *Handler
-	policy  RebalancePolicy
+	rules   *rules
+	policy  interruption.RebalancePolicy
 	unknown error // why the policy is not known
 }
 
@@ -28,10 +29,10 @@ func recommended(t *testing.T, f func(t *testing.T, s *atRisk)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &atRisk{script: &script{state: provisioner.StateReady, left: 3}, nodes: newFakeNodes(testNode())}
 		defer s.nodes.watcher.Stop()
-		s.h = newTestHandler(t, s.nodes, func(o *Options) {
+		s.h = newTestHandler(t, s.nodes, func(o *setup) {
 			s.options(o)
 			o.RebalanceTTL = time.Hour
-			o.RebalancePolicyOf = func(*corev1.Node) (RebalancePolicy, error) { return s.policy, s.unknown }
+			s.rules, o.rules.pool = &o.rules, func() (interruption.RebalancePolicy, error) { return s.policy, s.unknown }
 			o.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }
 		})
 		f(t, s)
@@ -55,7 +56,7 @@ func (s *atRisk) steps(t *testing.T, n int) (again time.Duration) {
 	return again
 }
 
-// unmarked wants the node to be without anything of ours.
+// unmarked checks that the node carries nothing of ours.
 func (s *atRisk) unmarked(t *testing.T) {
 	t.Helper()
 	node, has := s.nodes.raw(t)
@@ -66,19 +67,19 @@ func (s *atRisk) unmarked(t *testing.T) {
 
 func TestPolicyOfThePoolGoesBeforeTheFlag(t *testing.T) {
 	for _, tt := range []struct {
-		flag, pool RebalancePolicy
+		flag, pool interruption.RebalancePolicy
 		want       interruption.Verdict
 		phase      interruption.Phase
 	}{
-		{RebalanceReplace, "", interruption.Accepted, interruption.Waiting},
-		{RebalanceReplace, RebalanceCordon, interruption.Accepted, interruption.Noticed},
-		{RebalanceReplace, RebalanceIgnore, interruption.Ignored, ""},
-		{RebalanceIgnore, "", interruption.Ignored, ""},
-		{RebalanceIgnore, RebalanceReplace, interruption.Accepted, interruption.Waiting},
-		{RebalanceCordon, RebalanceReplace, interruption.Accepted, interruption.Waiting},
+		{interruption.RebalanceReplace, "", interruption.Accepted, interruption.Waiting},
+		{interruption.RebalanceReplace, interruption.RebalanceCordon, interruption.Accepted, interruption.Noticed},
+		{interruption.RebalanceReplace, interruption.RebalanceIgnore, interruption.Ignored, ""},
+		{interruption.RebalanceIgnore, "", interruption.Ignored, ""},
+		{interruption.RebalanceIgnore, interruption.RebalanceReplace, interruption.Accepted, interruption.Waiting},
+		{interruption.RebalanceCordon, interruption.RebalanceReplace, interruption.Accepted, interruption.Waiting},
 	} {
 		recommended(t, func(t *testing.T, s *atRisk) {
-			s.h.opts.Rebalance, s.policy = tt.flag, tt.pool
+			s.rules.rebalance, s.policy = tt.flag, tt.pool
 			if got := s.accept(t); got != tt.want {
 				t.Errorf("%+v: verdict %s", tt, got)
 			}
@@ -94,12 +95,12 @@ func TestPolicyOfThePoolGoesBeforeTheFlag(t *testing.T) {
 	}
 }
 
-// A spot notice is accepted, whatever the policy, and without asking for it.
+// A spot notice is accepted, whatever the policy, and without reading it.
 func TestPolicyIsNotAskedForNotices(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
-		s.h.opts.RebalancePolicyOf = func(*corev1.Node) (RebalancePolicy, error) {
+		s.rules.pool = func() (interruption.RebalancePolicy, error) {
 			t.Error("asked")
-			return RebalanceIgnore, nil
+			return interruption.RebalanceIgnore, nil
 		}
 		if v := accept(t, s.h, notice(interruption.SpotInterruption)); v != interruption.Accepted {
 			t.Errorf("verdict %s", v)
@@ -108,14 +109,14 @@ func TestPolicyIsNotAskedForNotices(t *testing.T) {
 	})
 }
 
-// A policy that cannot be read costs no recommendation and no node its place: it is
-// recorded, and judged when the policy is known.
+// A policy that cannot be read costs no recommendation, and no node its place: the
+// recommendation is recorded, and judged when the policy is known.
 func TestUnknownPolicyIsJudgedLater(t *testing.T) {
-	for policy, phase := range map[RebalancePolicy]interruption.Phase{
-		RebalanceIgnore: "", RebalanceCordon: interruption.Noticed, RebalanceReplace: interruption.Noticed,
+	for policy, phase := range map[interruption.RebalancePolicy]interruption.Phase{
+		interruption.RebalanceIgnore: "", interruption.RebalanceCordon: interruption.Noticed, interruption.RebalanceReplace: interruption.Noticed,
 	} {
 		recommended(t, func(t *testing.T, s *atRisk) {
-			s.h.opts.Rebalance, s.unknown = RebalanceIgnore, errors.New("API server is away")
+			s.rules.rebalance, s.unknown = interruption.RebalanceIgnore, errors.New("API server is away")
 			s.accept(t)
 			if again := s.steps(t, 2); again != policyRetry {
 				t.Errorf("again in %s, want %s", again, policyRetry)
@@ -127,34 +128,34 @@ func TestUnknownPolicyIsJudgedLater(t *testing.T) {
 				s.unmarked(t)
 				return
 			}
-			if rec := wantPhase(t, s.nodes, phase); (rec.Begun != nil) != (policy == RebalanceReplace) {
+			if rec := wantPhase(t, s.nodes, phase); (rec.Begun != nil) != (policy == interruption.RebalanceReplace) {
 				t.Errorf("%s: begun %v", policy, rec.Begun)
 			}
 		})
 	}
 }
 
-// A policy that changes is followed by what has not begun.
+// When a policy changes, nodes that have not begun follow it.
 func TestPolicyThatChanges(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
-		s.policy = RebalanceCordon
+		s.policy = interruption.RebalanceCordon
 		s.accept(t)
 		if again := s.steps(t, 2); again != rebalanceLook || s.requests != 0 {
 			t.Fatalf("again in %s, %d requests; want to be looked at now and then, and no more", again, s.requests)
 		}
-		s.policy = RebalanceReplace
+		s.policy = interruption.RebalanceReplace
 		s.steps(t, 2)
 		wantPhase(t, s.nodes, interruption.Replacing)
-		s.policy = RebalanceIgnore
+		s.policy = interruption.RebalanceIgnore
 		s.begun = true
 		s.steps(t, 2)
-		wantPhase(t, s.nodes, interruption.Draining) // goes on
+		wantPhase(t, s.nodes, interruption.Draining) // carries on
 	})
 	recommended(t, func(t *testing.T, s *atRisk) {
-		s.policy = RebalanceCordon
+		s.policy = interruption.RebalanceCordon
 		s.accept(t)
 		s.steps(t, 1)
-		s.policy = RebalanceIgnore
+		s.policy = interruption.RebalanceIgnore
 		s.steps(t, 1)
 		s.unmarked(t)
 	})
@@ -163,7 +164,7 @@ func TestPolicyThatChanges(t *testing.T) {
 // Rebalance cordons, the later notice drains.
 func TestNoticeDrainsWhatWasCordoned(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
-		s.policy = RebalanceCordon
+		s.policy = interruption.RebalanceCordon
 		s.accept(t)
 		s.steps(t, 1)
 		accept(t, s.h, notice(interruption.SpotInterruption))
@@ -177,15 +178,15 @@ func TestNoticeDrainsWhatWasCordoned(t *testing.T) {
 // What EC2 leaves alone is undone after the TTL, unless something was replaced.
 func TestRecommendationLapses(t *testing.T) {
 	for name, tt := range map[string]struct {
-		policy RebalancePolicy
+		policy interruption.RebalancePolicy
 		state  string // of the replacement
 		undone bool
 	}{
-		"cordoned":                      {RebalanceCordon, "", true},
-		"there is no replacement":       {RebalanceReplace, provisioner.StateUnsupported, true},
-		"it failed":                     {RebalanceReplace, provisioner.StateFailed, true},
-		"it has not come":               {RebalanceReplace, provisioner.StateRequested, true},
-		"it is Ready, and pods move on": {RebalanceReplace, provisioner.StateReady, false},
+		"cordoned":                      {interruption.RebalanceCordon, "", true},
+		"there is no replacement":       {interruption.RebalanceReplace, provisioner.StateUnsupported, true},
+		"it failed":                     {interruption.RebalanceReplace, provisioner.StateFailed, true},
+		"it has not come":               {interruption.RebalanceReplace, provisioner.StateRequested, true},
+		"it is Ready, and pods move on": {interruption.RebalanceReplace, provisioner.StateReady, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			recommended(t, func(t *testing.T, s *atRisk) {
@@ -216,7 +217,7 @@ func TestRecommendationLapses(t *testing.T) {
 // Without a TTL nothing lapses.
 func TestNothingLapsesWithoutTTL(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
-		s.h.opts.RebalanceTTL, s.policy = 0, RebalanceCordon
+		s.h.opts.RebalanceTTL, s.policy = 0, interruption.RebalanceCordon
 		s.accept(t)
 		time.Sleep(1000 * time.Hour)
 		s.steps(t, 2)
@@ -224,8 +225,8 @@ func TestNothingLapsesWithoutTTL(t *testing.T) {
 	})
 }
 
-// A node with nothing to move is drained at once and has no replacement. Where nobody ends
-// it, as with --release-node=false, it is put back too.
+// A node with nothing to move is drained at once and has no replacement. If nobody ends it, as
+// with --release-node=false, its marks are undone too.
 func TestEmptyNodeLapses(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.h.opts.ReleaseNode, s.left = false, 0
@@ -250,7 +251,7 @@ func TestLapseLeavesWhatAnAdminHadSet(t *testing.T) {
 			n.Labels[interruption.ExcludeFromLoadBalancers] = "admin"
 		})
 		synctest.Wait()
-		s.policy = RebalanceCordon
+		s.policy = interruption.RebalanceCordon
 		s.accept(t)
 		time.Sleep(time.Hour)
 		s.steps(t, 1)
@@ -262,11 +263,11 @@ func TestLapseLeavesWhatAnAdminHadSet(t *testing.T) {
 	})
 }
 
-// A scheduled event of the same instance outlives the recommendation, and does not hurry
-// it before its time.
+// A scheduled event of the same instance outlives the recommendation, which does not bring it
+// forward.
 func TestScheduledEventBesideARecommendation(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
-		s.h.opts.ScheduledLead = 30 * time.Minute
+		s.rules.lead = 30 * time.Minute
 		window := time.Now().Add(48 * time.Hour)
 		accept(t, s.h, notice(interruption.ScheduledEvent, func(n *interruption.Notice) { n.EventID, n.Deadline = "event-0", window }))
 		s.accept(t)
@@ -290,12 +291,12 @@ func TestScheduledEventBesideARecommendation(t *testing.T) {
 	// The event's time comes while the node stands in line, or is only cordoned.
 	recommended(t, func(t *testing.T, s *atRisk) {
 		s.h.opts.RebalanceTTL = 0
-		s.policy = RebalanceCordon
+		s.policy = interruption.RebalanceCordon
 		window := time.Now().Add(2 * time.Hour)
 		accept(t, s.h, notice(interruption.ScheduledEvent, func(n *interruption.Notice) { n.EventID, n.Deadline = "event-0", window }))
 		s.accept(t)
 		time.Sleep(2*time.Hour - time.Minute)
-		s.h.opts.ScheduledLead = 30 * time.Minute
+		s.rules.lead = 30 * time.Minute
 		s.steps(t, 2)
 		if !s.in.Deadline.Equal(window) {
 			t.Errorf("deadline of the drain %s, want %s", s.in.Deadline, window)

@@ -1,285 +1,141 @@
 package handler
 
 import (
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 )
 
-// script is a drain of three pods in a test: the replacement's state and what is left.
-type script struct {
-	state    string
-	requests int
-	left     int
-	begun    bool
-	in       drain.Interruption
-	finished int
-	released int
-	release  error
-}
-
-func (s *script) options(o *Options) {
-	pods := func() (pods []*corev1.Pod) {
-		for range s.left {
-			pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}})
+// A node that is interrupted again, during the life of one process, is drained again, and with
+// a replacement of its own.
+func TestNextInterruptionIsDrained(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		var asked []*interruption.Replacement
+		request := h.opts.Provisioner.(*fakeProvisioner).RequestFunc
+		h.opts.Provisioner.(*fakeProvisioner).RequestFunc = func(rec interruption.Record) (interruption.Replacement, error) {
+			asked = append(asked, rec.Replacement)
+			return request(rec)
 		}
-		return pods
-	}
-	o.Drainer = &fakeDrainer{
-		LookFunc: func(string, drain.Interruption) (drain.View, bool) { return drain.View{Moving: pods()}, true },
-		DrainFunc: func(_ string, in drain.Interruption) (drain.Status, bool) {
-			s.in = in
-			return drain.Status{View: drain.View{Moving: pods()}, Total: 3, Begun: s.begun, Done: s.left == 0}, true
-		},
-		FinishFunc: func(string) drain.Result {
-			s.finished++
-			return drain.Result{Total: 3, Graceful: 3 - s.left, Left: s.left}
-		},
-	}
-	o.Provisioner = &fakeProvisioner{
-		RequestFunc: func(interruption.Record) (interruption.Replacement, error) {
-			s.requests++
-			if s.state == "" {
-				return interruption.Replacement{}, errors.New("API server is away")
+		for _, event := range []string{"first", "second"} {
+			s.left, s.state, asked = 3, provisioner.StateRequested, nil
+			if v := accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.EventID = event })); v != interruption.Accepted {
+				t.Fatalf("verdict %s", v)
 			}
-			return interruption.Replacement{Backend: "karpenter", Name: "claim", State: s.state}, nil
-		},
-		ReleaseFunc: func(interruption.Record) error { s.released++; return s.release },
-	}
-}
-
-// step lets the index see the last write and reconciles once.
-func step(t *testing.T, h *Handler) (time.Duration, error) {
-	t.Helper()
-	synctest.Wait()
-	return h.reconcile(t.Context(), "node-a")
-}
-
-func story(t *testing.T, f func(t *testing.T, s *script, nodes *fakeNodes, h *Handler)) {
-	synctest.Test(t, func(t *testing.T) {
-		s, nodes := &script{state: provisioner.StateRequested, left: 3}, newFakeNodes(testNode())
-		h := newTestHandler(t, nodes, s.options)
-		defer nodes.watcher.Stop()
-		f(t, s, nodes, h)
+			steps(t, f, h)
+			if rec := wantPhase(t, f, interruption.Replacing); rec.Event != event || asked[0] != nil {
+				t.Fatalf("record %s, asked for with %+v; want %s and none", rec, asked[0], event)
+			}
+			s.left, s.state = 0, provisioner.StateReady
+			steps(t, f, h)
+			wantPhase(t, f, interruption.Released)
+			time.Sleep(time.Hour)
+		}
+		if diff := cmp.Diff(map[string]float64{"spot-interruption completed": 2}, drains(t, h)); diff != "" {
+			t.Error(diff)
+		}
 	})
 }
 
-func wantPhase(t *testing.T, f *fakeNodes, want interruption.Phase) interruption.Record {
-	t.Helper()
-	_, rec := f.now(t)
-	if rec.Phase != want {
-		t.Fatalf("phase %s, want %s: %s", rec.Phase, want, rec)
-	}
-	return rec
-}
-
-func TestPhasesOfAnInterruption(t *testing.T) {
+// The Node goes just as its drain has ended: that is one end, a good one.
+func TestNodeGoneAtItsEndIsCountedOnce(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
-		for range 2 { // the second time changes nothing
-			if _, err := step(t, h); err != nil {
-				t.Fatal(err)
-			}
-			rec := wantPhase(t, f, interruption.Replacing)
-			if rec.Replacement.Name != "claim" || rec.Pods.Total != 3 || s.in.Capacity != drain.PendingCapacity {
-				t.Fatalf("record %s, capacity %v", rec, s.in.Capacity)
-			}
-		}
-		if f.patches != 2 {
-			t.Errorf("%d patches up to here, want 2", f.patches)
-		}
-		s.state, s.begun = provisioner.StateReady, true
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
-		}
-		wantPhase(t, f, interruption.Draining)
-		if s.in.Capacity != drain.ReadyCapacity {
-			t.Errorf("capacity %v, want ready", s.in.Capacity)
 		}
 		s.left = 0
-		if _, err := step(t, h); err != nil {
-			t.Fatal(err)
-		}
-		rec := wantPhase(t, f, interruption.Released)
-		if *rec.Pods != (interruption.Pods{Total: 3, Graceful: 3}) || s.released != 1 || rec.Ended == nil {
-			t.Errorf("record %s, released %d times", rec, s.released)
-		}
-		if f.patches != 4 {
-			t.Errorf("%d patches in all, want 4", f.patches)
-		}
-	})
-}
-
-// A backend may go on only when the record names what it has found, so that is written
-// as soon as it is known; that the same replacement has been launched is not.
-func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		got := interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
-		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return got, nil }}
-		accept(t, h, notice(interruption.SpotInterruption))
-		for _, c := range []struct {
-			name, state string
-			patches     int // with the notice's
-			recorded    string
-		}{
-			{"", provisioner.StateRequested, 2, ""},
-			{"group", provisioner.StateRequested, 3, "group"},
-			{"group", provisioner.StateRequested, 3, "group"},
-			{"group", provisioner.StateLaunched, 3, "group"},
-			{"i-2", provisioner.StateReady, 4, "i-2"},
-			{"i-2", provisioner.StateReady, 4, "i-2"},
-		} {
-			got.Name, got.State = c.name, c.state
+		f.beforePatch = func() { f.remove("node-a") }
+		for range 2 {
 			if _, err := step(t, h); err != nil {
 				t.Fatal(err)
 			}
-			rec := wantPhase(t, f, interruption.Replacing)
-			if rec.Replacement.Name != c.recorded || f.patches != c.patches {
-				t.Errorf("%s %s: %d patches, record %s", c.name, c.state, f.patches, rec)
-			}
+		}
+		if diff := cmp.Diff(map[string]float64{"spot-interruption completed": 1}, drains(t, h)); diff != "" {
+			t.Error(diff)
+		}
+		if len(h.memory.byNode) != 0 {
+			t.Errorf("%d nodes remembered", len(h.memory.byNode))
 		}
 	})
 }
 
-// A result that cannot be written is kept, not counted again.
-func TestResultOutlivesAFailedWrite(t *testing.T) {
+// An annotation that somebody has broken is not acted on: what was begun stops.
+func TestUnreadableRecordStopsTheDrain(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		forgotten := 0
+		h.opts.Drainer = &forgets{h.opts.Drainer.(*fakeDrainer), &forgotten}
 		accept(t, h, notice(interruption.SpotInterruption))
 		if _, err := step(t, h); err != nil {
 			t.Fatal(err)
 		}
-		s.left, s.release = 0, errors.New("API server is away")
-		f.beforePatch = func() { // a second notice is merged at that moment
-			if v := accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = n.Deadline.Add(-time.Minute) })); v != interruption.Accepted {
-				t.Errorf("verdict %s", v)
+		f.change(func(n *corev1.Node) { n.Annotations[interruption.Annotation] = "{" })
+		for range 2 {
+			if again, err := step(t, h); err != nil || again != 0 {
+				t.Fatalf("again in %s, %v", again, err)
 			}
 		}
-		if _, err := step(t, h); err == nil {
-			t.Fatal("no error, though nothing was written")
-		}
-		s.release = nil
-		if _, err := step(t, h); err != nil {
-			t.Fatal(err)
-		}
-		rec := wantPhase(t, f, interruption.Released)
-		if rec.Pods.Graceful != 3 || s.finished != 1 {
-			t.Errorf("record %s, counted %d times", rec, s.finished)
+		if forgotten != 1 {
+			t.Errorf("the drain was forgotten %d times, want once", forgotten)
 		}
 	})
 }
 
-func TestDeadlineEndsTheDrain(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		n := notice(interruption.SpotInterruption)
-		accept(t, h, n)
-		again, err := step(t, h)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if want := time.Until(n.Deadline.Add(-lastCall)); again != want {
-			t.Errorf("looks again in %s, want %s", again, want)
-		}
-		time.Sleep(again)
-		if _, err := step(t, h); err != nil {
-			t.Fatal(err)
-		}
-		if rec := wantPhase(t, f, interruption.Released); rec.Pods.Left != 3 {
-			t.Errorf("record %s, want 3 left", rec)
-		}
-	})
-}
-
-// Pods wait for a replacement that could not be requested yet, as long as they can.
-func TestFailedRequestIsRepeatedWhileDraining(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		s.state = ""
-		accept(t, h, notice(interruption.SpotInterruption))
-		if _, err := step(t, h); err == nil {
-			t.Fatal("no error, so nothing asks again")
-		}
-		if s.in.Capacity != drain.PendingCapacity {
-			t.Errorf("capacity %v, want pending", s.in.Capacity)
-		}
-		wantPhase(t, f, interruption.Replacing)
-	})
-}
-
-func TestNothingToWaitForWithoutReplacement(t *testing.T) {
-	for _, state := range []string{provisioner.StateFailed, provisioner.StateUnsupported} {
-		story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-			s.state = state
-			accept(t, h, notice(interruption.SpotInterruption))
-			if _, err := step(t, h); err != nil {
-				t.Fatal(err)
-			}
-			if s.in.Capacity != drain.NoCapacity {
-				t.Errorf("%s: capacity %v, want none", state, s.in.Capacity)
-			}
-			wantPhase(t, f, interruption.Draining)
-		})
-	}
-}
-
-// A successor goes on from the record, and counts the pods that its predecessor moved.
-func TestSuccessorCountsWhatWasMovedBefore(t *testing.T) {
-	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		rec := interruption.NewRecord(notice(interruption.SpotInterruption))
-		rec.Phase, rec.Pods = interruption.Draining, &interruption.Pods{Total: 10}
-		node := testNode(func(n *corev1.Node) {
-			n.Annotations = map[string]string{interruption.Annotation: rec.String()}
-			n.ResourceVersion = "100"
-		})
-		f.mu.Lock()
-		f.put(node)
-		f.mu.Unlock()
-		f.watcher.Modify(node.DeepCopy())
-		s.left = 0
-		if _, err := step(t, h); err != nil {
-			t.Fatal(err)
-		}
-		if rec := wantPhase(t, f, interruption.Released); rec.Pods.Total != 10 || rec.Pods.Graceful != 10 {
-			t.Errorf("record %s, want all 10 graceful", rec)
-		}
-	})
-}
-
-func TestUnreadableRecordIsLeftAlone(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFakeNodes(testNode(func(n *corev1.Node) {
-			n.Annotations = map[string]string{interruption.Annotation: `{"kind":"meteor","phase":"Noticed"}`}
-		}))
-		defer f.watcher.Stop()
-		h := newTestHandler(t, f, (&script{}).options)
-		if again, err := step(t, h); err != nil || again != 0 || f.patches != 0 {
-			t.Errorf("again in %s, error %v, %d patches; want to be left alone", again, err, f.patches)
-		}
-	})
-}
-
-func TestEndOf(t *testing.T) {
-	now := time.Now()
-	for name, tt := range map[string]struct {
-		deadline, want time.Time
-	}{
-		"two minutes": {now.Add(2 * time.Minute), now.Add(2*time.Minute - lastCall)},
-		"at once":     {now, now.Add(emergency)},
-		"passed":      {now.Add(-time.Minute), now.Add(emergency)},
-		"never":       {time.Time{}, time.Time{}},
+// A record that cannot be read, or that speaks of another instance than its Node's, is said
+// once, counted, and not acted on: its drain would detach, terminate or complete hooks of an
+// instance that somebody else has named.
+func TestRecordThatIsNotActedOn(t *testing.T) {
+	forged := interruption.NewRecord(notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.InstanceID = "i-0fedcba9876543210" }))
+	drained := forged
+	drained.Phase = interruption.Drained
+	for name, text := range map[string]string{
+		"unreadable": `{"kind":"meteor","phase":"Noticed"}`, "of another instance": forged.String(), "of another instance, drained": drained.String(),
 	} {
-		rec := interruption.Record{Received: now}
-		if !tt.deadline.IsZero() {
-			rec.Deadline = &tt.deadline
-		}
-		if got := endOf(rec); !got.Equal(tt.want) {
-			t.Errorf("%s: %s, want %s", name, got, tt.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeNodes(testNode(func(n *corev1.Node) {
+					n.Labels = map[string]string{interruption.InstanceIDLabel: "i-0fedcba9876543210"} // whoever can write the one can write the other
+					n.Annotations = map[string]string{interruption.Annotation: text}
+				}))
+				defer f.watcher.Stop()
+				h := newTestHandler(t, f, (&script{}).options)
+				for range 2 {
+					if again, err := step(t, h); err != nil || again != 0 || f.patches != 0 {
+						t.Errorf("again in %s, error %v, %d patches; want to be left alone", again, err, f.patches)
+					}
+				}
+				counted := &dto.Metric{}
+				if err := h.metrics.rejected.Write(counted); err != nil || counted.GetCounter().GetValue() != 1 {
+					t.Errorf("counted %v times, %v; want once", counted.GetCounter().GetValue(), err)
+				}
+			})
+		})
 	}
+}
+
+// A node that goes before its drain has ended is an outcome too, and is reported with what is
+// known of it.
+func TestNodeGoneIsTold(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		events := &toldEvents{}
+		h.opts.Events = events
+		accept(t, h, notice(interruption.SpotInterruption))
+		s.left = 1
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		h.nodeGone(t.Context(), "node-a", h.memory.of("node-a"))
+		h.nodeGone(t.Context(), "node-a", h.memory.of("node-a")) // forgotten
+		want := []string{"noticed spot-interruption", notify.ReasonNodeGone}
+		if diff := cmp.Diff(want, events.told); diff != "" {
+			t.Errorf("told (-want +got):\n%s", diff)
+		}
+	})
 }

@@ -14,8 +14,8 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// converged is what has to be the same whatever the order in which notices came. Of two
-// sources that announce the same thing the first one gives its name to it.
+// converged is what has to be the same whatever the order in which notices came. If two sources
+// announce the same thing, the first gives it its name.
 func converged(t *testing.T, f *fakeNodes) string {
 	t.Helper()
 	node, rec := f.now(t)
@@ -36,12 +36,12 @@ func converged(t *testing.T, f *fakeNodes) string {
 		stands, hooks, ours, node.Spec.Unschedulable)
 }
 
-// epoch is when a bubble of synctest begins.
+// epoch is when a synctest bubble begins.
 func epoch(t *testing.T) time.Time { t.Helper(); return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
 
-// Whatever EC2 says of one instance, by both sources, twice and in any order: it is one
-// record, of the strongest kind, with the earliest deadline and all hooks, and every
-// message goes.
+// Whatever EC2 says about one instance, by both sources, twice and in any order: it is one
+// record, of the strongest kind, with the earliest deadline and all hooks, and every message is
+// settled.
 func TestSeveralAtOnceConverge(t *testing.T) {
 	at := func(d time.Duration) func(*interruption.Notice) {
 		return func(n *interruption.Notice) { n.Deadline = n.Noticed.Add(d) }
@@ -69,7 +69,7 @@ func TestSeveralAtOnceConverge(t *testing.T) {
 	)
 	for name, tt := range map[string]struct {
 		all      []said
-		withdraw []int // of all: what is withdrawn after its announcement
+		withdraw []int // indexes into all: what is withdrawn after its announcement
 		want     string
 	}{
 		"a recommendation, an event and the notice": {
@@ -115,7 +115,7 @@ func TestSeveralAtOnceConverge(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f := newFakeNodes(testNode())
 					defer f.watcher.Stop()
-					h := newTestHandler(t, f, func(o *Options) { o.ScheduledLead = lead })
+					h := newTestHandler(t, f, func(o *setup) { o.rules.lead = lead })
 					var order []interruption.Notice
 					for i, s := range tt.all {
 						n := notice(s.kind, s.change)

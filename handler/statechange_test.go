@@ -30,7 +30,7 @@ func TestStoppingIsAnEmergencyDrain(t *testing.T) {
 			wantMarks(t, f, true)
 			again := steps(t, f, h)
 			wantPhase(t, f, interruption.Replacing)
-			if !s.in.Deadline.Equal(n.Deadline) || again != time.Until(n.Received.Add(emergency)) {
+			if !s.in.Deadline.Equal(n.Deadline) || again != time.Until(n.Received.Add(20*time.Second)) {
 				t.Errorf("deadline %s, looks again in %s", s.in.Deadline, again)
 			}
 			f.ready(corev1.ConditionUnknown)
@@ -41,15 +41,15 @@ func TestStoppingIsAnEmergencyDrain(t *testing.T) {
 				want = interruption.DeadlineReached // kept
 			}
 			wantPhase(t, f, want)
-			if node, _ := f.raw(t); hasTaintOf(node, outOfService.Key) {
+			if node, _ := f.raw(t); hasTaintOf(node, corev1.TaintNodeOutOfService) {
 				t.Errorf("%s: out of service, though not terminated", action)
 			}
 		})
 	}
 }
 
-// The usual end: drained and released long since. Nothing is done twice, and what is left
-// on the node is let go.
+// The usual end: drained and released long ago. Nothing is done twice. Once the instance is terminated, the
+// out-of-service taint frees what is left on the node.
 func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		told := &counting{}
@@ -77,7 +77,7 @@ func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
 		steps(t, f, h)
 		rec := wantPhase(t, f, interruption.Released)
 		node, _ := f.raw(t)
-		if !slices.Contains(node.Spec.Taints, outOfService) || !slices.Contains(rec.Ours, interruption.OursOutOfService) {
+		if !slices.Contains(node.Spec.Taints, outOfService()) || !slices.Contains(rec.Ours, interruption.OursOutOfService) {
 			t.Errorf("taints %v, record %s", node.Spec.Taints, rec)
 		}
 		if f.patches != patches+1 || told.n != events || s.finished != 1 || s.released != 1 {
@@ -100,11 +100,11 @@ func (c *counting) Ended(*corev1.Node, string, interruption.Pods, time.Duration,
 	c.n++
 }
 
-// What the out-of-service taint rests on: see isShutDown.
+// What the out-of-service taint depends on: see marks.IsShutDown.
 func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 	out := func(f *fakeNodes) bool {
 		node, _ := f.raw(t)
-		return hasTaintOf(node, outOfService.Key)
+		return hasTaintOf(node, corev1.TaintNodeOutOfService)
 	}
 	t.Run("not while Ready, and no more when it is again", func(t *testing.T) {
 		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
@@ -178,7 +178,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 	})
 	t.Run("an admin's stays", func(t *testing.T) {
 		scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-			f.change(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService} })
+			f.change(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{outOfService()} })
 			f.ready(corev1.ConditionUnknown)
 			accept(t, h, state(interruption.ActionTerminated))
 			f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
@@ -203,7 +203,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 		"another instance": {func(n *corev1.Node) { n.Spec.ProviderID = "aws:///eu-west-1a/i-0fffffffffffffff0" },
 			func(*interruption.Notice) {}, interruption.Unknown},
 		"Cluster Autoscaler scales it down": {func(n *corev1.Node) {
-			n.Spec.Taints = []corev1.Taint{{Key: scaledDown, Value: "1767225600", Effect: corev1.TaintEffectNoSchedule}}
+			n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Value: "1767225600", Effect: corev1.TaintEffectNoSchedule}}
 		}, func(*interruption.Notice) {}, interruption.Ignored},
 		"somebody deletes the node": {func(n *corev1.Node) {
 			now := metav1.Now()
@@ -228,7 +228,7 @@ func TestLivingNodesAreNeverOutOfService(t *testing.T) {
 	}
 }
 
-// A stop whose instance is terminated after all is not waited for.
+// A stopped instance that is terminated after all is not waited for.
 func TestStoppedInstanceIsTerminatedInTheEnd(t *testing.T) {
 	scheduledStory(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, state(interruption.ActionStopping))
@@ -243,8 +243,12 @@ func TestStoppedInstanceIsTerminatedInTheEnd(t *testing.T) {
 		accept(t, h, state(interruption.ActionTerminated))
 		steps(t, f, h)
 		wantPhase(t, f, interruption.Released)
-		if node, _ := f.raw(t); !hasTaintOf(node, outOfService.Key) {
+		if node, _ := f.raw(t); !hasTaintOf(node, corev1.TaintNodeOutOfService) {
 			t.Errorf("taints %v", node.Spec.Taints)
 		}
 	})
+}
+
+func outOfService() corev1.Taint {
+	return corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute}
 }

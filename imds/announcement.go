@@ -6,18 +6,19 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"spot-handler/handler/interruption"
 )
 
 const (
-	// spotLead is how long ahead EC2 announces an interruption. The announcement does
-	// not say when it was made, so this is how that is estimated.
+	// spotLead is how long ahead EC2 announces an interruption. The announcement does not
+	// say when it was made; this estimates it.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 	spotLead = 2 * time.Minute
 
-	// A time further away than these is not EC2's, or our clock is not right; either
-	// way nothing can be planned with it. A spot instance does stay long after it was
-	// recommended for rebalancing.
+	// A time further away than these is not EC2's, or our clock is wrong. Either way it is
+	// of no use. A spot instance can live long after a rebalance recommendation.
 	maxAhead         = time.Hour
 	maxSpotPast      = 24 * time.Hour
 	maxRebalancePast = 365 * 24 * time.Hour
@@ -26,23 +27,22 @@ const (
 // parseInstanceAction reads spot/instance-action:
 // {"action":"terminate","time":"2026-01-01T00:02:00Z"}.
 //
-// An action that EC2 does not document is reported, but taken for a termination:
-// whatever it is, it comes at that time, and pods that were moved for nothing cost
-// less than pods that were not moved.
+// An action that EC2 does not document is reported, but counts as a termination: whatever it
+// is, it comes at that time. Moving pods for nothing costs less than losing them.
 func parseInstanceAction(body []byte, received time.Time) (announcement, error) {
 	var doc struct {
 		Action *string `json:"action"`
 		Time   *string `json:"time"`
 	}
 	if err := json.Unmarshal(body, &doc); err != nil {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: %w", err)}
+		return announcement{}, fault(reasonMalformed, "parse instance action: %w", err)
 	}
 	if doc.Action == nil || *doc.Action == "" {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: no action")}
+		return announcement{}, fault(reasonMalformed, "parse instance action: no action")
 	}
 	at, err := parseTime(doc.Time, received, maxSpotPast)
 	if err != nil {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse instance action: time: %w", err)}
+		return announcement{}, fault(reasonMalformed, "parse instance action: time: %w", err)
 	}
 
 	a := announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
@@ -60,7 +60,7 @@ func parseInstanceAction(body []byte, received time.Time) (announcement, error) 
 		return a, nil
 	default:
 		a.notice.Action = interruption.ActionTerminate
-		return a, &fault{reasonUnknownAction, fmt.Errorf("parse instance action: unknown action %.64q, taken for a termination", *doc.Action)}
+		return a, fault(reasonUnknownAction, "parse instance action: unknown action %.64q, taken for a termination", *doc.Action)
 	}
 }
 
@@ -71,11 +71,11 @@ func parseRebalance(body []byte, received time.Time) (announcement, error) {
 		NoticeTime *string `json:"noticeTime"`
 	}
 	if err := json.Unmarshal(body, &doc); err != nil {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse rebalance recommendation: %w", err)}
+		return announcement{}, fault(reasonMalformed, "parse rebalance recommendation: %w", err)
 	}
 	at, err := parseTime(doc.NoticeTime, received, maxRebalancePast)
 	if err != nil {
-		return announcement{}, &fault{reasonMalformed, fmt.Errorf("parse rebalance recommendation: noticeTime: %w", err)}
+		return announcement{}, fault(reasonMalformed, "parse rebalance recommendation: noticeTime: %w", err)
 	}
 	return announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
 		Noticed:  earlier(at, received),
@@ -97,36 +97,20 @@ func parseTime(text *string, received time.Time, past time.Duration) (time.Time,
 	return at.UTC(), nil
 }
 
-// maxName is the longest value that a label of a Node can have.
-const maxName = 63
-
 func parseInstanceID(body []byte, found bool) (string, error) {
 	id := strings.TrimSpace(string(body))
 	switch {
 	case !found:
-		return "", &fault{reasonStatus, fmt.Errorf("read instance-id: not found")}
+		return "", fault(reasonStatus, "read instance-id: not found")
 	case !validName(id):
-		return "", &fault{reasonMalformed, fmt.Errorf("read instance-id: %.64q is not an instance id", id)}
+		return "", fault(reasonMalformed, "read instance-id: %.64q is not an instance id", id)
 	}
 	return id, nil
 }
 
 // validName accepts what can be a label's value, as EC2's own ids and the last segments
 // of providerIDs can.
-func validName(id string) bool {
-	if id == "" || len(id) > maxName {
-		return false
-	}
-	for i := range len(id) {
-		switch c := id[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case (c == '.' || c == '_' || c == '-') && i > 0 && i < len(id)-1:
-		default:
-			return false
-		}
-	}
-	return true
-}
+func validName(id string) bool { return id != "" && len(validation.IsValidLabelValue(id)) == 0 }
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -16,7 +17,7 @@ func TestParseInstanceAction(t *testing.T) {
 	tests := []struct {
 		name, body string
 		want       announcement
-		reason     reason
+		reason     awsfault.Reason
 	}{
 		{name: "terminate", body: `{"action":"terminate","time":"2026-01-01T00:02:00Z"}`, want: announcement{
 			name: "2026-01-01T00:02:00Z", notice: interruption.Notice{Action: "terminate", Noticed: at.Add(-2 * time.Minute), Received: now, Deadline: at}}},
@@ -46,8 +47,8 @@ func TestParseInstanceAction(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parseInstanceAction([]byte(tt.body), now)
-			if reasonOf(err) != tt.reason {
-				t.Fatalf("error %v, want reason %q", err, tt.reason)
+			if awsfault.Of(err) != tt.reason {
+				t.Fatalf("error %v, want awsfault.Reason %q", err, tt.reason)
 			}
 			if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(announcement{})); diff != "" {
 				t.Error(diff)
@@ -61,7 +62,7 @@ func TestParseRebalance(t *testing.T) {
 	tests := []struct {
 		name, body string
 		noticed    time.Time
-		reason     reason
+		reason     awsfault.Reason
 	}{
 		{name: "now", body: `{"noticeTime":"2026-01-01T00:00:00Z"}`, noticed: now.Add(-3 * time.Second)},
 		{name: "a month ago", body: `{"noticeTime":"2025-12-01T00:00:00Z"}`, noticed: time.Date(2025, 12, 1, 0, 0, 0, 0, time.UTC)},
@@ -73,8 +74,8 @@ func TestParseRebalance(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parseRebalance([]byte(tt.body), now)
-			if reasonOf(err) != tt.reason {
-				t.Fatalf("error %v, want reason %q", err, tt.reason)
+			if awsfault.Of(err) != tt.reason {
+				t.Fatalf("error %v, want awsfault.Reason %q", err, tt.reason)
 			}
 			if !got.notice.Noticed.Equal(tt.noticed) || !got.notice.Deadline.IsZero() {
 				t.Errorf("noticed %v, deadline %v, want %v and none", got.notice.Noticed, got.notice.Deadline, tt.noticed)

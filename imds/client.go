@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// The service is a hop away: what takes longer does not come. They add up to less
-	// than callTimeout, so that a token request that hangs is seen as that.
+	// The service is a hop away: what takes longer will not come. Together they are shorter
+	// than callTimeout, so a hanging token request is recognized as one.
 	dialTimeout   = 500 * time.Millisecond
 	headerTimeout = time.Second
 
@@ -21,10 +21,9 @@ const (
 	idleTimeout = time.Minute
 )
 
-// NewClient makes the SDK's client as a Poller wants it: version 2 of the service
-// only, without retries of its own, never through a proxy, never following a
-// redirect, over one connection that is kept. Endpoint and its mode come from cfg's
-// sources or AWS_EC2_METADATA_SERVICE_ENDPOINT.
+// NewClient makes the SDK's client as a Poller needs it: version 2 of the service only, over
+// one connection that is kept, without retries, proxy or redirects. The endpoint and its
+// mode come from cfg's sources or AWS_EC2_METADATA_SERVICE_ENDPOINT.
 func NewClient(cfg aws.Config) *imds.Client {
 	return newClient(cfg, &http.Client{
 		Transport: &http.Transport{
@@ -47,7 +46,7 @@ func newClient(cfg aws.Config, h imds.HTTPClient) *imds.Client {
 	})
 }
 
-// An exchange is what one call last saw on the wire.
+// An exchange is the last request of a call, and what came of it.
 type exchange struct {
 	token  bool // it was the request for a token
 	status int  // zero without an answer
@@ -56,16 +55,15 @@ type exchange struct {
 
 type exchangeKey struct{}
 
-// watchExchanges returns a context whose requests, through an observer, are noted
-// in the exchange. The SDK's token request inherits the context of the call that
-// needs the token.
+// watchExchanges returns a context whose requests an observer notes in the exchange. The
+// SDK's token request inherits the context of the call that needs the token.
 func watchExchanges(ctx context.Context) (context.Context, *exchange) {
 	last := &exchange{}
 	return context.WithValue(ctx, exchangeKey{}, last), last
 }
 
-// An observer limits what is read of an answer, which the SDK reads to its end
-// before anybody sees it, and notes each exchange.
+// An observer notes each exchange, and limits what is read of an answer, which the SDK would
+// read to its end.
 type observer struct{ next imds.HTTPClient }
 
 func (o observer) Do(r *http.Request) (*http.Response, error) {
@@ -81,26 +79,26 @@ func (o observer) Do(r *http.Request) (*http.Response, error) {
 		return resp, err
 	}
 	last.status = resp.StatusCode
-	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxBody, last: last}
+	resp.Body = &limitedBody{ReadCloser: resp.Body, remaining: maxBody, last: last}
 	return resp, nil
 }
 
-// A limitedBody fails instead of giving more than it has left.
+// A limitedBody fails instead of giving more than remains.
 type limitedBody struct {
 	io.ReadCloser
-	left int
-	last *exchange
+	remaining int
+	last      *exchange
 }
 
 func (b *limitedBody) Read(p []byte) (int, error) {
-	if len(p) > b.left+1 {
-		p = p[:b.left+1] // one more byte tells a full answer from too long a one
+	if len(p) > b.remaining+1 {
+		p = p[:b.remaining+1] // one more byte tells a full answer from too long a one
 	}
 	n, err := b.ReadCloser.Read(p)
-	if n > b.left {
-		n, err = b.left, errTooLarge
+	if n > b.remaining {
+		n, err = b.remaining, errTooLarge
 	}
-	b.left -= n
+	b.remaining -= n
 	if err != nil && err != io.EOF {
 		b.last.err = err
 	}

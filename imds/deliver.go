@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// acceptTimeout makes a hung connection to the API server cost one attempt, not
-	// the notice. Accept is a single patch.
+	// acceptTimeout makes a connection to the API server that hangs cost one attempt, not the
+	// notice. Accept is a single patch.
 	acceptTimeout = 10 * time.Second
 
 	// Between failed attempts, give or take half.
@@ -24,7 +24,7 @@ const (
 
 // deliver submits the notices of one kind, one after another, until ctx is canceled. A
 // notice that cannot be accepted yet is kept until it is, or until the service says
-// something else in its place.
+// something else about the same event.
 func (p *Poller) deliver(ctx context.Context, box *outbox) {
 	wait := newAcceptBackoff()
 	for {
@@ -40,7 +40,7 @@ func (p *Poller) deliver(ctx context.Context, box *outbox) {
 		verdict, err := p.accept(ctx, n)
 		if err == nil {
 			level := zerolog.DebugLevel          // the accepter tells what it did
-			if verdict == interruption.Unknown { // of the very node that we run on
+			if verdict == interruption.Unknown { // although it is about our own Node
 				level = zerolog.WarnLevel
 			}
 			log.WithLevel(level).Str("verdict", string(verdict)).Msg("notice settled")

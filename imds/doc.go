@@ -10,25 +10,22 @@
 // That is about one small request a second. Each kind can be switched off: its paths are
 // then never asked for.
 //
-// One connection is polled, one request at a time; New starts nothing, and Run may
-// be called once. A notice is submitted until Accept returns nil, by the poller
-// itself and with backoff, while polling goes on; after that the same word is not
-// submitted again by this process, until the service has said something else about
-// the same event. A new process reads it again, as the metadata service keeps it, under
-// the same id: Accept has to be idempotent. Of several words on one event that
-// could not be submitted yet only the latest is.
+// One connection is polled, one request at a time. New starts nothing, and Run can be called
+// once. The poller submits a notice until Accept returns nil, with backoff, while polling
+// goes on. Then this process does not submit the same word again before the service has said
+// something else about the same event. If there are several words on one event that could
+// not be submitted yet, only the latest is. A new process reads all of them again under the
+// same ids, as the metadata service keeps them: Accept has to be idempotent.
 //
 // A scheduled event that is completed or canceled, or is in no list any more, is submitted
-// once more, as withdrawn; so is all that the history of events holds, as a process does not
+// once more, as withdrawn. So is all that the history of events holds, as a process does not
 // know what the one before it has announced. No other kind is ever taken back.
 //
 // Faults of the metadata service are counted, logged when their reason changes and retried
 // for ever; none of them ends Run. An announcement that is unknown in part, such as a code
-// that is not documented, is acted on as if it were the worst that it can be, counted and
-// logged once.
+// that is not documented, is acted on as the worst that it could be, counted and logged once.
 //
-// A spot notice is seen within one interval (2 s) while the service answers, and
-// within maxBackoff + callTimeout (12 s) of its first answer after an outage:
-// of the two minutes that EC2 gives, a poller that had to back off costs at most a
-// tenth.
+// A spot notice is seen within one interval (2 s) while the service answers, and within
+// maxBackoff + callTimeout (12 s) of its first answer after an outage. So backing off costs
+// at most a tenth of the two minutes that EC2 gives.
 package imds

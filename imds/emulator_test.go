@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"spot-handler/e2e/imdsemu"
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -159,13 +160,13 @@ func TestFaultsOverTheWire(t *testing.T) {
 	tests := []struct {
 		name   string
 		fault  imdsemu.Fault
-		reason reason
+		reason awsfault.Reason
 	}{
 		{"unauthorized", imdsemu.Fault{Effect: imdsemu.Unauthorized, Times: 2, PathPrefix: imdsemu.MetadataPath}, reasonUnauthorized},
-		{"throttled", imdsemu.Fault{Effect: imdsemu.Throttled, Times: 2, PathPrefix: imdsemu.MetadataPath}, reasonThrottled},
-		{"unavailable", imdsemu.Fault{Effect: imdsemu.Unavailable, Times: 2}, reasonUnavailable},
-		{"reset", imdsemu.Fault{Effect: imdsemu.Reset, Times: 2}, reasonConnection},
-		{"hang", imdsemu.Fault{Effect: imdsemu.Hang, Times: 1, PathPrefix: imdsemu.InstanceActionPath}, reasonTimeout},
+		{"throttled", imdsemu.Fault{Effect: imdsemu.Throttled, Times: 2, PathPrefix: imdsemu.MetadataPath}, awsfault.Throttled},
+		{"unavailable", imdsemu.Fault{Effect: imdsemu.Unavailable, Times: 2}, awsfault.Unavailable},
+		{"reset", imdsemu.Fault{Effect: imdsemu.Reset, Times: 2}, awsfault.Connection},
+		{"hang", imdsemu.Fault{Effect: imdsemu.Hang, Times: 1, PathPrefix: imdsemu.InstanceActionPath}, awsfault.Timeout},
 		{"hop limit", imdsemu.Fault{Effect: imdsemu.Hang, Times: 1, PathPrefix: imdsemu.TokenPath}, reasonTokenTimeout},
 	}
 	for _, tt := range tests {
@@ -193,5 +194,5 @@ func TestNoService(t *testing.T) {
 	s := imdsemu.Start(imdsemu.Options{})
 	s.Close()
 	p := startReal(t, s, &fakeAccepter{})
-	waitFor(t, "error", func() bool { return value(t, p.metrics.errors(reasonConnection)) > 0 })
+	waitFor(t, "error", func() bool { return value(t, p.metrics.errors(awsfault.Connection)) > 0 })
 }

@@ -2,6 +2,7 @@ package imds
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -164,4 +165,12 @@ func value(t *testing.T, m prometheus.Metric) float64 {
 		t.Fatal(err)
 	}
 	return out.GetCounter().GetValue() + out.GetGauge().GetValue()
+}
+
+func eventBody(id, state string, at time.Time) string {
+	return fmt.Sprintf(`[{"EventId":%q,"Code":"instance-stop","State":%q,"NotBefore":%q}]`, id, state, at.UTC().Format(eventTime))
+}
+
+func spotBody(at time.Time) string {
+	return `{"action":"terminate","time":"` + at.UTC().Format(time.RFC3339) + `"}`
 }

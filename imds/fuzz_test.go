@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -23,7 +24,7 @@ func fuzz(f *testing.F, parse func() func(reading) ([]announcement, error), chec
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, body []byte) {
 		said, err := parse()(reading{body, true, newYear})
-		if err != nil && (reasonOf(err) == reasonOther || len(err.Error()) > 4096) {
+		if err != nil && (awsfault.Of(err) == awsfault.Other || len(err.Error()) > 4096) {
 			t.Errorf("error without a reason, or of %d bytes: %.512q", len(err.Error()), err)
 		}
 		for _, a := range said {
@@ -89,12 +90,12 @@ func FuzzScheduledEvents(f *testing.F) {
 			t.Error("announced without a deadline")
 		}
 	}
-	fuzz(f, func() func(reading) ([]announcement, error) { return newSchedule().scheduled }, check)
+	fuzz(f, func() func(reading) ([]announcement, error) { return newFollower().scheduled }, check)
 }
 
 func FuzzEventHistory(f *testing.F) {
 	fuzz(f, func() func(reading) ([]announcement, error) {
-		s := newSchedule()
+		s := newFollower()
 		_, _ = s.scheduled(reading{at: newYear}) // there is none
 		return s.history
 	}, func(t *testing.T, n interruption.Notice) {

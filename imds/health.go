@@ -29,8 +29,8 @@ func (h *health) succeeded(at time.Time) {
 }
 
 // Healthy returns nil while no path has failed for more than a minute; it is meant
-// for readiness. Before the first poll has succeeded it returns an error: a poller
-// that has yet to start is not ready, though nothing is wrong with it.
+// for readiness. Before the first poll has succeeded it returns an error: a poller that has
+// yet to start is not ready, though nothing is wrong with it.
 func (p *Poller) Healthy() error {
 	p.health.mu.Lock()
 	defer p.health.mu.Unlock()
@@ -48,8 +48,7 @@ func (p *Poller) Healthy() error {
 	return fmt.Errorf("poll instance metadata: last succeeded at %s: %w", last.UTC().Format(time.RFC3339), err)
 }
 
-// settleHealth notes since when the state of some path is not known, once all have been
-// read.
+// settleHealth notes until when every path was known, once all have been read.
 func (p *Poller) settleHealth() {
 	oldest := time.Now()
 	for _, w := range p.watches {

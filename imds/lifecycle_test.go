@@ -2,6 +2,8 @@ package imds
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -33,4 +35,21 @@ func TestParseLifecycleState(t *testing.T) {
 			t.Errorf("%q: %v %s", state, err, diff)
 		}
 	}
+}
+
+// A lifecycle state that was Terminated and is something else says nothing.
+func TestLifecycleStateThatGoesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, a := newWire(), &fakeAccepter{}
+		start(t, w, a)
+		for _, state := range []string{"InService", "Terminated", "InService", "Warmed:Running", "Terminated"} {
+			w.set(lifecyclePath, state)
+			time.Sleep(time.Minute)
+		}
+		synctest.Wait()
+		got := a.notices()
+		if len(got) != 1 || got[0].Withdrawn || got[0].Action != interruption.ActionTerminate || !got[0].Deadline.IsZero() {
+			t.Errorf("submitted %+v, want it once, without a deadline", got)
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -33,6 +34,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) errors(r reason) prometheus.Counter {
+func (m *metrics) errors(r awsfault.Reason) prometheus.Counter {
 	return m.sourceErrors.WithLabelValues(string(r))
 }

@@ -11,7 +11,7 @@ import (
 
 const (
 	// maxWaiting bounds the notices of one kind that wait: as many as both lists of
-	// scheduled events can have. What finds no room is read again.
+	// scheduled events can have. One that finds no room is read again.
 	maxWaiting = 2 * maxEvents
 
 	// maxSettled is how many settled notices of one kind are remembered. One that is
@@ -19,8 +19,8 @@ const (
 	maxSettled = 2 * maxWaiting
 )
 
-// An outbox holds the notices of one kind that are not accepted yet, one for each topic:
-// the latest word on it. It is safe for concurrent use by those who post and one who takes.
+// An outbox holds the notices of one kind that are not accepted yet: for each topic the
+// latest word on it. Any number of goroutines can post, and one can take.
 type outbox struct {
 	mu      sync.Mutex
 	waiting []letter  // the next one first
@@ -44,7 +44,7 @@ type letter struct {
 func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1)} }
 
 // post takes a notice for delivery, unless the same word on its topic waits or was the last
-// to be settled. It takes the place of another word that waits.
+// to be settled. It replaces another word that waits.
 func (b *outbox) post(topic, word string, n interruption.Notice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -53,8 +53,7 @@ func (b *outbox) post(topic, word string, n interruption.Notice) {
 		if b.waiting[i].heading == l.heading {
 			return
 		}
-		// Also if it takes back what waits: an attempt may have succeeded without our
-		// having heard of it.
+		// Also if it takes back what waits: an attempt can have succeeded without an answer.
 		b.waiting[i] = l
 	} else if slices.Contains(b.settled, l.heading) || len(b.waiting) >= maxWaiting {
 		return
@@ -88,7 +87,7 @@ func (b *outbox) first() (letter, bool) {
 		return letter{}, false
 	}
 	select {
-	case <-b.news: // all that is known now is in the box: later news are news
+	case <-b.news: // what has come so far is in the box
 	default:
 	}
 	b.waiting[0].attempt++
@@ -114,8 +113,8 @@ func (b *outbox) postpone(l letter) {
 	}
 }
 
-// pause waits, but not after something new has come, which it reports. ok is false if ctx
-// was canceled first.
+// pause waits until something new has come, which it reports, or d has passed. ok is false
+// if ctx was canceled first.
 func (b *outbox) pause(ctx context.Context, d time.Duration) (news, ok bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -12,28 +12,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
 const (
-	// defaultInterval is shorter than the 5 s that AWS advises: three seconds of 120
-	// are worth two small requests, and the limit is 1024 packets a second.
+	// defaultInterval is shorter than the 5 s that AWS advises. Three seconds of 120 are
+	// worth some small requests, and the service allows 1024 packets a second.
 	defaultInterval = 2 * time.Second
 
-	// intervalJitter spreads the DaemonSet's pods, and keeps one poller from beating
-	// in time with other agents of its node.
+	// intervalJitter keeps a poller out of step with other agents on its node.
 	intervalJitter = 0.1
 
 	// callTimeout bounds one reading, with the token request that it may need first.
 	// The service answers within milliseconds or not at all.
 	callTimeout = 2 * time.Second
 
-	// Between failed readings: exponential, to a ceiling that jitter does not pass.
+	// Between failed readings: exponential, up to a limit that includes the jitter.
 	firstBackoff  = 500 * time.Millisecond
 	maxBackoff    = 10 * time.Second
 	backoffJitter = 0.25
 
-	// maxBody is far more than any metadata value that is read here.
+	// maxBody is far more than any value that is read here has.
 	maxBody = 64 << 10
 )
 
@@ -59,8 +59,8 @@ type Options struct {
 	// NodeName is the Node that this instance is; it is copied into every notice.
 	NodeName string
 
-	// Kinds are those that are watched, of what Kinds lists; none means all. The paths of
-	// the others are never asked for.
+	// Kinds are those to watch, of what Kinds lists; none means all. The paths of the others
+	// are never asked for.
 	Kinds []interruption.Kind
 
 	// Interval is the time from one poll to the next, give or take a tenth; zero
@@ -108,8 +108,8 @@ func New(o Options) *Poller {
 	return p
 }
 
-// Run polls until ctx is canceled, and then returns nil: no fault of the metadata
-// service or of the Accepter ends it earlier.
+// Run polls until ctx is canceled, and then returns nil. No fault of the metadata service or
+// of the Accepter ends it earlier.
 func (p *Poller) Run(ctx context.Context) error {
 	instance, ok := p.readInstanceID(ctx)
 	if !ok {
@@ -127,7 +127,7 @@ func (p *Poller) Run(ctx context.Context) error {
 	for {
 		for _, w := range p.watches {
 			p.pollDue(ctx, w, instance)
-			// However many of the lesser paths hang, the most urgent one waits for one of them.
+			// However many paths hang, the most urgent one waits for no more than one of them.
 			p.pollDue(ctx, p.watches[0], instance)
 		}
 		if ctx.Err() != nil {
@@ -179,28 +179,28 @@ func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
 		w.retry()
 		return
 	}
-	if w.reporter.recovered() {
+	if w.reporter.Recovered() {
 		p.log.Info().Str("path", w.path).Msg("instance metadata is readable again")
 	}
 	w.succeed(began, p.interval)
 }
 
-// tellOdd counts and logs what is announced in an unknown way once, however long it is
-// announced: nothing fails.
+// tellOdd counts and logs an announcement that is unknown in part, once for as long as it
+// stands.
 func (p *Poller) tellOdd(w *watch, err error) {
 	if w.odd == err.Error() {
 		return
 	}
 	w.odd = err.Error()
-	p.metrics.errors(reasonOf(err)).Inc()
-	p.log.Error().Err(err).Str("path", w.path).Str("reason", string(reasonOf(err))).Msg("unknown announcement in instance metadata")
+	p.metrics.errors(awsfault.Of(err)).Inc()
+	p.log.Error().Err(err).Str("path", w.path).Str("reason", string(awsfault.Of(err))).Msg("unknown announcement in instance metadata")
 }
 
 // readInstanceID reads until it has a plausible instance id; false means that ctx
 // was canceled first.
 func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 	const path = "instance-id"
-	var r reporter
+	var r awsfault.Reporter
 	wait := newBackoff()
 	for {
 		body, found, err := p.read(ctx, path)
@@ -210,7 +210,7 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 		if err == nil {
 			var id string
 			if id, err = parseInstanceID(body, found); err == nil {
-				if r.recovered() {
+				if r.Recovered() {
 					p.log.Info().Str("path", path).Msg("instance metadata is readable again")
 				}
 				return id, true
@@ -227,9 +227,9 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 // normal answer.
 func (p *Poller) read(ctx context.Context, path string) (body []byte, found bool, err error) {
 	body, found, err = p.readOnce(ctx, path)
-	if reasonOf(err) == reasonUnauthorized {
-		// The SDK drops its token on a 401 and leaves the second try to a retryer,
-		// which it does not have here: ask again at once, with a new token.
+	if awsfault.Of(err) == reasonUnauthorized {
+		// The SDK drops its token on a 401 and leaves the second attempt to its retryer, of
+		// which there is none here. Ask again at once, with a new token.
 		p.metrics.errors(reasonUnauthorized).Inc()
 		body, found, err = p.readOnce(ctx, path)
 	}
@@ -260,11 +260,11 @@ func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found 
 }
 
 // fail counts every fault and logs the first of each run of the same reason.
-func (p *Poller) fail(path string, r *reporter, err error) {
-	reason := reasonOf(err)
+func (p *Poller) fail(path string, r *awsfault.Reporter, err error) {
+	reason := awsfault.Of(err)
 	p.metrics.errors(reason).Inc()
 	p.health.failed(err)
-	if r.changed(reason) {
+	if r.Changed(reason) {
 		p.log.Error().Err(err).Str("path", path).Str("reason", string(reason)).Msg("cannot read instance metadata")
 	}
 }
@@ -279,7 +279,7 @@ func newBackoff() *backoff.ExponentialBackOff {
 	}
 }
 
-// bounded keeps jitter from passing the ceiling that the package promises.
+// bounded keeps jitter within the limit that the package promises.
 func bounded(d time.Duration) time.Duration { return min(d, maxBackoff) }
 
 func jittered(d time.Duration) time.Duration {

@@ -1,7 +1,6 @@
 package imds
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -12,12 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
-
-func spotBody(at time.Time) string {
-	return `{"action":"terminate","time":"` + at.UTC().Format(time.RFC3339) + `"}`
-}
 
 func TestPollsAtTheInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -87,103 +83,15 @@ func TestNotice(t *testing.T) {
 	})
 }
 
-func TestNoticeIsRetriedWhilePollingGoesOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, a := newWire(), &fakeAccepter{}
-		away := errors.New("api server is away")
-		var until time.Time
-		a.AcceptFunc = func(context.Context, interruption.Notice) (interruption.Verdict, error) {
-			if time.Now().Before(until) {
-				return "", away
-			}
-			return interruption.Accepted, nil
-		}
-		until = time.Now().Add(time.Minute)
-		w.set(actionPath, spotBody(time.Now().Add(2*time.Minute)))
-		_, log := start(t, w, a)
-		time.Sleep(2 * time.Second)
-		w.mu.Lock()
-		delete(w.values, actionPath) // not forgotten, even if it cannot be read again
-		w.mu.Unlock()
-		time.Sleep(3 * time.Minute)
-
-		got := a.notices()
-		if len(got) < 10 || len(got) > 25 {
-			t.Errorf("%d attempts in a minute, want 10 to 25", len(got))
-		}
-		for _, n := range got[1:] {
-			if diff := cmp.Diff(got[0], n); diff != "" {
-				t.Errorf("notice changed between attempts: %s", diff)
-			}
-		}
-		if n := len(w.times(actionPath)); n < 80 {
-			t.Errorf("%d polls in 3 minutes, want about 90", n)
-		}
-		if n := log.count("cannot accept notice"); n < 1 || n > 5 {
-			t.Errorf("logged %d times", n)
-		}
-		if n := log.count("notice settled"); n != 1 {
-			t.Errorf("settled %d times, want once", n)
-		}
-	})
-}
-
-func TestHungAcceptCostsOneAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, a := newWire(), &fakeAccepter{}
-		var calls atomic.Int32
-		a.AcceptFunc = func(ctx context.Context, _ interruption.Notice) (interruption.Verdict, error) {
-			if calls.Add(1) == 1 {
-				<-ctx.Done()
-				return "", ctx.Err()
-			}
-			return interruption.Accepted, nil
-		}
-		w.set(actionPath, spotBody(time.Now().Add(2*time.Minute)))
-		start(t, w, a)
-		time.Sleep(11 * time.Second)
-		if n := calls.Load(); n != 2 {
-			t.Errorf("%d attempts after 11 s, want a second one", n)
-		}
-	})
-}
-
-func TestNewerNoticeTakesThePlaceOfOneThatWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, a := newWire(), &fakeAccepter{}
-		accepted := make(chan interruption.Notice, 10)
-		first := time.Now().Add(2 * time.Minute).UTC()
-		a.AcceptFunc = func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
-			if n.Deadline.Equal(first) {
-				return "", errors.New("not now")
-			}
-			accepted <- n
-			return interruption.Accepted, nil
-		}
-		w.set(actionPath, spotBody(first))
-		start(t, w, a)
-		time.Sleep(20 * time.Second)
-		second := first.Add(-time.Minute)
-		w.set(actionPath, spotBody(second))
-		time.Sleep(3 * time.Second)
-		if len(accepted) != 1 {
-			t.Fatalf("%d accepted, want the newer one", len(accepted))
-		}
-		if n := <-accepted; !n.Deadline.Equal(second) {
-			t.Errorf("deadline %v, want %v", n.Deadline, second)
-		}
-	})
-}
-
 // The bound that the package comment gives: an announcement during an outage is seen
 // 12 s after its end at the latest.
 func TestBackoffIsBounded(t *testing.T) {
-	faults := map[reason]func(r *http.Request) (*http.Response, error){
-		reasonUnavailable: func(*http.Request) (*http.Response, error) { return response(http.StatusServiceUnavailable, ""), nil },
-		reasonThrottled:   func(*http.Request) (*http.Response, error) { return response(http.StatusTooManyRequests, ""), nil },
-		reasonConnection:  func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
-		reasonForbidden:   func(*http.Request) (*http.Response, error) { return response(http.StatusForbidden, ""), nil },
-		reasonTimeout:     hang,
+	faults := map[awsfault.Reason]func(r *http.Request) (*http.Response, error){
+		awsfault.Unavailable: func(*http.Request) (*http.Response, error) { return response(http.StatusServiceUnavailable, ""), nil },
+		awsfault.Throttled:   func(*http.Request) (*http.Response, error) { return response(http.StatusTooManyRequests, ""), nil },
+		awsfault.Connection:  func(*http.Request) (*http.Response, error) { return nil, errors.New("connection refused") },
+		reasonForbidden:      func(*http.Request) (*http.Response, error) { return response(http.StatusForbidden, ""), nil },
+		awsfault.Timeout:     hang,
 	}
 	for want, fault := range faults {
 		t.Run(string(want), func(t *testing.T) {
@@ -253,108 +161,10 @@ func TestOneBrokenPathDoesNotSlowTheOther(t *testing.T) {
 	})
 }
 
-// The SDK forgets its token on a 401, but asks for a new one only on the next call.
-func TestUnauthorizedTakesANewTokenAtOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w, a := newWire(), &fakeAccepter{}
-		var refuse atomic.Bool
-		w.answer = func(r *http.Request) (*http.Response, error) {
-			if r.URL.Path == actionPath && refuse.CompareAndSwap(true, false) {
-				return response(http.StatusUnauthorized, ""), nil
-			}
-			return nil, nil
-		}
-		p, log := start(t, w, a)
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		tokens, polls := len(w.times(tokenPath)), len(w.times(actionPath))
-		if tokens != 1 {
-			t.Errorf("%d tokens fetched, want one", tokens)
-		}
-		refuse.Store(true)
-		time.Sleep(2200 * time.Millisecond)
-		synctest.Wait()
-		asked := w.times(actionPath)
-		if n := len(w.times(tokenPath)); n != 2 {
-			t.Errorf("%d tokens fetched, want a second one", n)
-		}
-		if len(asked) < polls+2 || !asked[polls].Equal(asked[polls+1]) {
-			t.Errorf("path not read again at once: %v", asked[polls:])
-		}
-		if n := value(t, p.metrics.errors(reasonUnauthorized)); n != 1 {
-			t.Errorf("%v errors counted, want 1", n)
-		}
-		if n := log.count("cannot read"); n != 0 {
-			t.Errorf("logged %d times: nothing was lost", n)
-		}
-	})
-}
-
-func TestTokenFaults(t *testing.T) {
-	tests := []struct {
-		name   string
-		answer func(r *http.Request) (*http.Response, error)
-		reason reason
-		text   string
-	}{
-		{"hang", hang, reasonTokenTimeout, "hostNetwork, or the instance a metadata response hop limit of 2"},
-		{"503", func(*http.Request) (*http.Response, error) { return response(503, ""), nil }, reasonUnavailable, "fetch token"},
-		{"404", func(*http.Request) (*http.Response, error) { return response(404, ""), nil }, reasonToken, "fetch token"},
-		{"401", func(*http.Request) (*http.Response, error) { return response(401, ""), nil }, reasonToken, "fetch token"},
-		{"403", func(*http.Request) (*http.Response, error) { return response(403, ""), nil }, reasonForbidden, "fetch token"},
-		{"refused", func(*http.Request) (*http.Response, error) { return nil, errors.New("refused") }, reasonConnection, "fetch token"},
-		{"no TTL", func(*http.Request) (*http.Response, error) {
-			r := response(200, "token")
-			r.Header = http.Header{}
-			return r, nil
-		}, reasonToken, "fetch token"},
-		{"endless", func(*http.Request) (*http.Response, error) {
-			return response(200, strings.Repeat("x", maxBody+1)), nil
-		}, reasonTooLarge, "fetch token"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w, a := newWire(), &fakeAccepter{}
-				var broken atomic.Bool
-				broken.Store(true)
-				w.answer = func(r *http.Request) (*http.Response, error) {
-					if broken.Load() && r.URL.Path == tokenPath {
-						return tt.answer(r)
-					}
-					return nil, nil
-				}
-				w.set(actionPath, spotBody(time.Now().Add(2*time.Minute)))
-				p, log := start(t, w, a)
-				time.Sleep(30 * time.Second)
-				synctest.Wait()
-				if n := value(t, p.metrics.errors(tt.reason)); n < 2 {
-					t.Errorf("%v errors of reason %s", n, tt.reason)
-				}
-				if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), tt.text) {
-					t.Errorf("healthy error %v, want %q", err, tt.text)
-				}
-				if n := log.count("cannot read"); n != 1 {
-					t.Errorf("logged %d times, want once", n)
-				}
-				if n := len(w.times(idPath)); n != 0 {
-					t.Error("read without a token")
-				}
-				broken.Store(false)
-				time.Sleep(maxBackoff + callTimeout)
-				synctest.Wait()
-				if len(a.notices()) != 1 {
-					t.Error("notice not seen after the fault")
-				}
-			})
-		})
-	}
-}
-
 func TestHostileValues(t *testing.T) {
 	tests := []struct {
 		name, body string
-		reason     reason
+		reason     awsfault.Reason
 		notices    int
 	}{
 		{"garbage", "\x00\xff{", reasonMalformed, 0},
@@ -394,37 +204,25 @@ func TestHostileValues(t *testing.T) {
 	}
 }
 
-func TestHealthyExpiresAndStartIsNotReady(t *testing.T) {
+// A path that hangs, or several, delay the look for a spot notice by one reading at most.
+func TestLesserPathsThatHangDoNotDelayTheMostUrgent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := New(Options{})
-		if p.Healthy() == nil {
-			t.Error("healthy before the first poll")
-		}
-		p.health.succeeded(time.Now())
-		time.Sleep(time.Minute)
-		if err := p.Healthy(); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(time.Second)
-		if p.Healthy() == nil {
-			t.Error("healthy more than a minute after the last poll")
-		}
-	})
-}
-
-func TestFlappingIsLoggedOncePerMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var r reporter
-		logged := 0
-		for range 600 {
-			if r.changed(reasonUnavailable) {
-				logged++
+		w := newWire()
+		w.answer = func(r *http.Request) (*http.Response, error) {
+			switch r.URL.Path {
+			case actionPath, tokenPath, idPath:
+				return nil, nil
 			}
-			r.recovered()
-			time.Sleep(time.Second)
+			return hang(r)
 		}
-		if logged != 10 {
-			t.Errorf("logged %d times in ten minutes", logged)
+		start(t, w, &fakeAccepter{})
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		asked := w.times(actionPath)
+		for i := range asked[1:] {
+			if gap := asked[i+1].Sub(asked[i]); gap > 4200*time.Millisecond {
+				t.Errorf("gap of %v, want the interval and one timeout at most", gap)
+			}
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -24,21 +25,20 @@ type subject struct {
 	every int
 
 	// several: the path can hold several announcements at once, told apart by their names.
-	// Of all others the latest takes the place of the one before.
+	// On every other path a new announcement replaces the one before.
 	several bool
 
-	// parse finds what the path announces. Announcements that come with an error are
-	// complete all the same.
+	// parse finds what the path announces. Announcements that come with an error are complete.
 	parse func(r reading) ([]announcement, error)
 }
 
 // subjects lists the paths of these kinds, the most urgent first; none is all kinds.
 //
-// Only the spot notice leaves as little as two minutes, so that only that is looked for at
-// every poll. A lifecycle hook waits for 30 s at least, a recommendation has no deadline,
-// both wait for the 5 s that AWS advises, or less; scheduled events are known for days.
+// Only the spot notice leaves as little as two minutes, so only that is looked for at every
+// poll. A lifecycle hook waits for at least 30 s and a recommendation has no deadline: they
+// are read within the 5 s that AWS advises. Scheduled events are known days ahead.
 func subjects(kinds []interruption.Kind) []subject {
-	events := newSchedule()
+	events := newFollower()
 	all := []subject{
 		{path: "spot/instance-action", kind: interruption.SpotInterruption, every: 1, parse: one(parseInstanceAction)},
 		{path: "autoscaling/target-lifecycle-state", kind: interruption.InstanceTerminating, every: 2, parse: one(parseLifecycleState)},
@@ -66,7 +66,7 @@ func (s subject) period(interval time.Duration) time.Duration {
 	return max(interval, min(time.Duration(s.every)*interval, slowest))
 }
 
-// notice makes the announcement what the accepter takes.
+// notice makes a notice of the announcement.
 func (s subject) notice(a announcement, instance, node string) interruption.Notice {
 	n := a.notice
 	n.Kind, n.Source = s.kind, interruption.IMDS
@@ -75,7 +75,7 @@ func (s subject) notice(a announcement, instance, node string) interruption.Noti
 	return n
 }
 
-// topic tells which earlier announcement this one takes the place of.
+// topic tells which earlier announcement this one replaces.
 func (s subject) topic(a announcement) string {
 	if s.several {
 		return a.name
@@ -90,16 +90,16 @@ type reading struct {
 	at    time.Time
 }
 
-// An announcement is what a path says: the parts of a notice that are found there,
-// and the name by which the same announcement is known again, also by a later process.
+// An announcement is what a path says: the parts of a notice that stand there, and a name by
+// which a later process, too, knows the same announcement again.
 type announcement struct {
 	name   string
-	word   string // what is said of it at present, where that can change
+	word   string // what is said of it now, where that can change
 	notice interruption.Notice
 }
 
-// one makes the reader of a path that holds one announcement or none. What parse returns
-// with an error is used if that error is usable.
+// one makes the reader of a path that holds at most one announcement. What parse returns
+// with a usable error is used.
 func one(parse func(body []byte, received time.Time) (announcement, error)) func(reading) ([]announcement, error) {
 	return func(r reading) ([]announcement, error) {
 		if !r.found {
@@ -120,9 +120,9 @@ type watch struct {
 	due      time.Time // zero: at once
 	read     time.Time // last good reading
 	failing  bool      // the last reading was none
-	odd      string    // the usable fault of which it was told last
+	odd      string    // the usable fault that was logged last
 	backoff  *backoff.ExponentialBackOff
-	reporter reporter
+	reporter awsfault.Reporter
 }
 
 func newWatch(s subject, box *outbox) *watch {
@@ -134,14 +134,13 @@ func (w *watch) succeed(began time.Time, interval time.Duration) {
 	w.backoff.Reset()
 }
 
-// retry gives the watch a turn of its own: one path that is broken does not slow down the
-// others.
+// retry gives the watch a turn of its own: a broken path does not slow down the others.
 func (w *watch) retry() {
 	w.due, w.failing = time.Now().Add(bounded(w.backoff.NextBackOff())), true
 }
 
-// current is until when the watch knows what its path holds: now, as long as its readings
-// are good, however seldom they are; zero if it never knew.
+// current is until when the watch knows what its path holds: now while its readings are
+// good, however rare; zero if it never knew.
 func (w *watch) current() time.Time {
 	if w.failing || w.read.IsZero() {
 		return w.read

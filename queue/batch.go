@@ -12,6 +12,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/sync/semaphore"
+
+	"spot-handler/handler/awsfault"
 )
 
 const (
@@ -58,9 +60,9 @@ func newBatcher(call func(context.Context, []batchEntry) []error) *batcher {
 	return &batcher{call: call, slots: semaphore.NewWeighted(maxBatchCalls)}
 }
 
-// do has the entry called for, again and again until it succeeds, SQS says that it
-// never will, until has passed or ctx is canceled. Every caller's ctx is to end at
-// the same time, as a batch has that of its first entry.
+// do makes a call for the entry, again and again until it succeeds, SQS says that it never
+// will, until has passed or ctx is canceled. A batch has the ctx of its first entry, so
+// every caller's must end at the same time.
 func (b *batcher) do(ctx context.Context, e batchEntry, until time.Time) {
 	wait := &backoff.ExponentialBackOff{
 		InitialInterval:     firstBatchBackoff,
@@ -70,7 +72,7 @@ func (b *batcher) do(ctx context.Context, e batchEntry, until time.Time) {
 	}
 	for {
 		err := b.once(ctx, e)
-		if err == nil || hopeless(err) || ctx.Err() != nil {
+		if err == nil || final(err) || ctx.Err() != nil {
 			return
 		}
 		pause := wait.NextBackOff()
@@ -87,7 +89,7 @@ func (b *batcher) once(ctx context.Context, e batchEntry) error {
 		n.timer = time.AfterFunc(linger, func() { b.flush(n) })
 		b.next = n
 	}
-	mine, place := b.next, len(b.next.entries)
+	mine, i := b.next, len(b.next.entries)
 	mine.entries = append(mine.entries, e)
 	full := len(mine.entries) == batchSize
 	if full {
@@ -98,11 +100,11 @@ func (b *batcher) once(ctx context.Context, e batchEntry) error {
 	if full && mine.timer.Stop() {
 		b.run(mine)
 	}
-	<-mine.done // run ends, as ctx and the timeout of the call end it
-	return mine.results[place]
+	<-mine.done // ctx and the timeout of the call see to that
+	return mine.results[i]
 }
 
-// flush is the timer's: it calls for the batch as it is.
+// flush makes the call for the batch as it is, when its timer fires.
 func (b *batcher) flush(n *batch) {
 	b.mu.Lock()
 	if b.next == n {
@@ -130,8 +132,8 @@ func all(n int, err error) []error {
 	return results
 }
 
-// An action is one call on messages: as errors name it, the permission that it
-// needs, and what is logged when it fails.
+// An action is one call on messages: what errors call it, the permission that it needs,
+// and what is logged when it fails.
 type action struct{ call, permission, failed string }
 
 var (
@@ -183,33 +185,33 @@ func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error 
 	return c.batchResults(&c.hiding, visibility, len(entries), done, out.Failed)
 }
 
-// batchResults sorts the answer to a batch call by entry. An entry about which SQS
-// says nothing has failed and may be tried again.
-func (c *Consumer) batchResults(r *reporter, a action, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
-	results := all(n, &fault{reasonOther, entryError(a.call, c.queue, "no result", "")})
+// batchResults sorts the answer to a batch call by entry. An entry about which SQS says
+// nothing has failed and can be tried again.
+func (c *Consumer) batchResults(r *awsfault.Reporter, a action, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
+	results := all(n, entryError(awsfault.Other, a.call, c.queue, "no result", ""))
 	for _, id := range done {
-		if i, ok := place(id, n); ok {
+		if i, ok := indexOf(id, n); ok {
 			results[i] = nil
 		}
 	}
 	for _, f := range failed {
-		if i, ok := place(f.Id, n); ok {
-			reason := reasonUnavailable
+		if i, ok := indexOf(f.Id, n); ok {
+			reason := awsfault.Unavailable
 			switch {
 			case a == visibility && notInFlight(aws.ToString(f.Code)):
 				reason = reasonGone
 			case f.SenderFault:
 				reason = reasonEntry
 			}
-			results[i] = &fault{reason, entryError(a.call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))}
+			results[i] = entryError(reason, a.call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))
 		}
 	}
 	clean := true
 	for _, err := range results {
 		switch {
 		case err == nil:
-		case reasonOf(err) == reasonGone:
-			c.log.Debug().Err(err).Msg("message in work is not in the queue any more")
+		case awsfault.Of(err) == reasonGone:
+			c.log.Debug().Err(err).Msg("message in work is no longer in the queue")
 		default:
 			clean = false
 			c.fail(r, err, a.failed)
@@ -221,15 +223,16 @@ func (c *Consumer) batchResults(r *reporter, a action, n int, done []*string, fa
 	return results
 }
 
-// notInFlight reports whether SQS refuses to hide a message because it is not ours to hide any
-// more. That is no fault of anybody: a message that is in work for longer than the queue
-// retains messages, which may be minutes, is gone from it; and so is one that another
-// consumer got meanwhile, and deleted. The names are those of either protocol of SQS.
+// notInFlight reports whether SQS refuses to hide a message because we do not hold it any
+// more. That is nobody's fault: the queue drops a message that has been in work for longer
+// than it retains messages, which can be minutes, and another consumer can have received
+// and deleted it meanwhile. SQS has a name for it in each of its two protocols.
 func notInFlight(code string) bool {
 	return strings.HasSuffix(code, "MessageNotInflight") || strings.HasPrefix(code, "InvalidParameterValue")
 }
 
-func place(id *string, n int) (int, bool) {
+// indexOf reads the id that an entry of n was given.
+func indexOf(id *string, n int) (int, bool) {
 	i, err := strconv.Atoi(aws.ToString(id))
 	return i, err == nil && i >= 0 && i < n
 }

@@ -6,8 +6,8 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// maxCapacityLead is how far ahead the end of an instance in a capacity reservation may
-// be announced. EC2 does so two minutes ahead.
+// maxCapacityLead is how far ahead the end of an instance in a capacity reservation can be
+// announced. EC2 does so two minutes ahead.
 const maxCapacityLead = 24 * time.Hour
 
 // parseCapacityReservation reads an "EC2 Capacity Reservation Instance Interruption

@@ -11,32 +11,32 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
 const (
 	// defaultReceivers fetch 40 messages per round trip: a burst of 1,000 arrives
-	// within a second or so, and four idle long polls cost nothing to speak of.
+	// within a second or so, and four idle long polls cost next to nothing.
 	defaultReceivers = 4
 
 	// maxInFlight bounds memory: about a kilobyte and a goroutine each. Receivers
 	// that wait for SQS have taken room for a batch each.
 	maxInFlight = 2000
 
-	// maxLaunching bounds the messages about launch hooks beside them, each of which waits for
-	// its Node, for minutes or, where it is none of this cluster's, until the hook's timeout. They take
-	// no place of the others, which are in work for seconds and must not wait for them. As many
-	// as that are 40 MB.
+	// maxLaunching bounds the messages about launch hooks. Each waits for its Node, for
+	// minutes or, if the Node is another cluster's, until the hook's timeout. They take no
+	// room from the others, which are in work for seconds and must not wait for them. So
+	// many take 40 MB.
 	maxLaunching = 5000
 
-	// noticesPerRoom is how many notices more than one a message may have for each place
-	// that it takes of maxInFlight. The largest that there can be fits, if not two.
+	// noticesPerRoom is how many further notices of a message take as much room of
+	// maxInFlight as another message would. The largest possible message fits, two might not.
 	noticesPerRoom = 8
 
-	// shutdownTimeout bounds what is still done after Run's context is canceled: the
-	// deletion of messages whose notices are on the Node by then, and the release of
-	// the others. One batch call and two repetitions fit; what does not get done
-	// comes back as a duplicate.
+	// shutdownTimeout bounds what Run still does after its context is canceled: it deletes
+	// the messages whose notices are on the Node by then, and gives back the others. One
+	// batch call and two repetitions fit. What does not get done comes back as a duplicate.
 	shutdownTimeout = 5 * time.Second
 )
 
@@ -84,21 +84,20 @@ type Consumer struct {
 	log       zerolog.Logger
 	metrics   *metrics
 
-	room    *semaphore.Weighted // of maxInFlight
-	launch  *semaphore.Weighted // of maxLaunching
-	work    sync.WaitGroup      // messages in flight
-	deletes *batcher
-	hides   *batcher
-	keeper  *keeper
-	redrive *redrive
-	health  health
+	room       *semaphore.Weighted // of maxInFlight
+	launchRoom *semaphore.Weighted // of maxLaunching
+	work       sync.WaitGroup      // messages in flight
+	inFlight   *inFlight
+	deleter    *batcher
+	hider      *batcher
+	redrive    *redrive
+	health     health
 
-	receiving, accepting, deleting, hiding reporter
+	receiving, accepting, deleting, hiding awsfault.Reporter
 
-	retried  *memory // messages that were given back once, as their node was unknown
-	rejected *memory // messages that were found unreadable
-	sharing  sharing
-	previews *memory // in a dry run: messages whose outcome was counted
+	retried    *memory // messages that were given back once, as their node was unknown
+	unreadable *memory // messages that were logged as unreadable
+	previews   *memory // in a dry run: messages whose outcome was counted
 }
 
 // New returns a consumer; Run makes it consume.
@@ -107,34 +106,34 @@ func New(o Options) *Consumer {
 		o.Receivers = defaultReceivers
 	}
 	c := &Consumer{
-		client:    o.Client,
-		queue:     o.QueueURL,
-		accepter:  o.Accepter,
-		receivers: o.Receivers,
-		dryRun:    o.DryRun,
-		log:       o.Logger.With().Str("component", "queue").Logger(),
-		metrics:   newMetrics(o.Registerer),
-		room:      semaphore.NewWeighted(maxInFlight),
-		launch:    semaphore.NewWeighted(maxLaunching),
-		retried:   newMemory(maxRemembered),
-		rejected:  newMemory(maxRemembered),
-		previews:  newMemory(maxRemembered),
+		client:     o.Client,
+		queue:      o.QueueURL,
+		accepter:   o.Accepter,
+		receivers:  o.Receivers,
+		dryRun:     o.DryRun,
+		log:        o.Logger.With().Str("component", "queue").Logger(),
+		metrics:    newMetrics(o.Registerer),
+		room:       semaphore.NewWeighted(maxInFlight),
+		launchRoom: semaphore.NewWeighted(maxLaunching),
+		retried:    newMemory(maxRemembered),
+		unreadable: newMemory(maxRemembered),
+		previews:   newMemory(maxRemembered),
 	}
-	c.deletes = newBatcher(c.deleteBatch)
-	c.hides = newBatcher(c.hideBatch)
-	c.keeper = newKeeper()
+	c.deleter = newBatcher(c.deleteBatch)
+	c.hider = newBatcher(c.hideBatch)
+	c.inFlight = newInFlight()
 	c.redrive = newRedrive()
 	return c
 }
 
-// errStopped is the cause with which the last acts are cut off.
+// errStopped is the cause with which the last calls are cut off.
 var errStopped = errors.New("shutdown took longer than " + shutdownTimeout.String())
 
-// Run consumes until ctx is canceled, sees to what was already accepted, and
-// returns nil: no fault of SQS or of the Accepter ends it earlier.
+// Run consumes until ctx is canceled, finishes what was already accepted, and returns nil.
+// No fault of SQS or of the Accepter ends it earlier.
 func (c *Consumer) Run(ctx context.Context) error {
-	// What an accepted message still needs does not die with ctx: its notice is on
-	// the Node, and a message that is left in the queue is only received again.
+	// What an accepted message still needs outlives ctx: its notice is on the Node, and a
+	// message that stays in the queue would only be received again.
 	acts, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer stop(nil)
 	cutOff := context.AfterFunc(ctx, func() {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/google/go-cmp/cmp"
-	dto "github.com/prometheus/client_model/go"
 
 	"spot-handler/handler/interruption"
 )
@@ -175,29 +174,6 @@ func TestShutdownIsBounded(t *testing.T) {
 		r.stop()
 		if d := time.Since(began); d > shutdownTimeout {
 			t.Errorf("stopped after %v, want %v", d, shutdownTimeout)
-		}
-	})
-}
-
-func TestMessageAge(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeClient{}
-		r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})
-		time.Sleep(900 * time.Millisecond)
-		f.send("old", spotBody("i-1", time.Now().Add(-90*time.Minute)), 1)
-		f.send("ahead", spotBody("i-2", time.Now().Add(10*time.Second)), 1)
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		var out dto.Metric
-		if err := r.metrics.age.Write(&out); err != nil {
-			t.Fatal(err)
-		}
-		h := out.GetHistogram()
-		if h.GetSampleCount() != 2 || h.GetSampleSum() < 5400 || h.GetSampleSum() > 5402 {
-			t.Errorf("count %d, sum %v, want 2 and the age of one", h.GetSampleCount(), h.GetSampleSum())
-		}
-		if len(h.GetBucket()) != 12 || h.GetSchema() == 0 && h.ZeroThreshold == nil {
-			t.Error("want classic and native buckets")
 		}
 	})
 }

@@ -10,10 +10,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/smithy-go/middleware"
+	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/awsbody"
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -231,13 +233,13 @@ func TestFaultsOverTheWire(t *testing.T) {
 	for _, action := range []string{"ReceiveMessage", "DeleteMessageBatch", "GetQueueAttributes"} {
 		for _, tt := range []struct {
 			effect sqsemu.Effect
-			reason reason
+			reason awsfault.Reason
 		}{
-			{sqsemu.AccessDenied, reasonAccessDenied},
-			{sqsemu.RequestThrottled, reasonThrottled},
-			{sqsemu.Throttling, reasonThrottled},
-			{sqsemu.Unavailable, reasonUnavailable},
-			{sqsemu.Reset, reasonConnection},
+			{sqsemu.AccessDenied, awsfault.Denied},
+			{sqsemu.RequestThrottled, awsfault.Throttled},
+			{sqsemu.Throttling, awsfault.Throttled},
+			{sqsemu.Unavailable, awsfault.Unavailable},
+			{sqsemu.Reset, awsfault.Connection},
 		} {
 			t.Run(fmt.Sprintf("%s/%s/%d", action, tt.reason, tt.effect), func(t *testing.T) {
 				t.Parallel()
@@ -270,7 +272,7 @@ func TestHungDeletion(t *testing.T) {
 	waitEmpty(t, q)
 	r.stop()
 	// Others may time out too where the machine is slow.
-	if n := value(t, r.metrics.errors(reasonTimeout)); n < 1 {
+	if n := value(t, r.metrics.errors(awsfault.Timeout)); n < 1 {
 		t.Errorf("%v timeouts", n)
 	}
 }
@@ -278,7 +280,7 @@ func TestHungDeletion(t *testing.T) {
 func TestNoSuchQueue(t *testing.T) {
 	s := emulator(t)
 	r := start(t, Options{Client: realClient(s), QueueURL: s.URL + "/000000000000/none", Accepter: &fakeAccepter{}})
-	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(reasonNoQueue)) > 0 })
+	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(awsfault.NoQueue)) > 0 })
 	waitFor(t, "readiness", func() bool { return strings.Contains(r.Healthy().Error(), "does not exist") })
 }
 
@@ -287,45 +289,33 @@ func TestNoServer(t *testing.T) {
 	q := s.Queue("q")
 	s.Close()
 	r := startReal(t, s, q, &fakeAccepter{})
-	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(reasonConnection)) > 0 })
+	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(awsfault.Connection)) > 0 })
 }
 
-// Two clusters on one queue: each gives back what it does not know, and what it gets from
-// the other's hands tells it that there is another. Neither is told what it has lost.
-func TestTwoClustersOnOneQueue(t *testing.T) {
+// EventBridge sends the messages about every instance to the queue of every cluster. Each
+// cluster finds all of its own in its queue, and deletes the rest.
+func TestTwoClustersWithAQueueEach(t *testing.T) {
 	t.Parallel()
 	s := emulator(t)
-	q := s.Queue("q")
-	const each = 300
-	for i := range each {
-		for _, cluster := range []string{"a", "b"} {
-			q.Send(spotBody(fmt.Sprintf("i-%s%d", cluster, i), time.Now()))
+	const each = 100
+	clusters := []string{"a", "b"}
+	for _, cluster := range clusters {
+		q := s.Queue(cluster)
+		for i := range each {
+			for _, other := range clusters {
+				q.Send(spotBody(fmt.Sprintf("i-%s%d", other, i), time.Now()))
+			}
 		}
-	}
-	knows := func(cluster string) *fakeAccepter {
-		return &fakeAccepter{AcceptFunc: func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
+		r := startReal(t, s, q, &fakeAccepter{AcceptFunc: func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
 			if strings.HasPrefix(n.InstanceID, "i-"+cluster) {
 				return interruption.Accepted, nil
 			}
 			return interruption.Unknown, nil
-		}}
-	}
-	a, b := startReal(t, s, q, knows("a")), startReal(t, s, q, knows("b"))
-	waitEmpty(t, q)
-	a.stop()
-	b.stop()
-	var accepted, foreign, secondHand float64
-	told := 0
-	for _, r := range []*running{a, b} {
-		got := r.outcomes(t)
-		accepted, foreign, secondHand = accepted+got[outcomeAccepted], foreign+got[outcomeForeign], secondHand+value(t, r.metrics.secondHand)
-		told += r.log.count("give each cluster a queue of its own")
-	}
-	t.Logf("%v of %d accepted, %v of them second-hand, %v lost; told of by %d of 2", accepted, 2*each, secondHand, foreign, told)
-	if accepted+foreign != 2*each {
-		t.Errorf("%v messages counted, want %d", accepted+foreign, 2*each)
-	}
-	if secondHand == 0 || told == 0 {
-		t.Error("neither cluster has noticed the other")
+		}})
+		waitEmpty(t, q)
+		r.stop()
+		if diff := cmp.Diff(map[outcome]float64{outcomeAccepted: each, outcomeForeign: each}, r.outcomes(t)); diff != "" {
+			t.Errorf("cluster %s: %s", cluster, diff)
+		}
 	}
 }

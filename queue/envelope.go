@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxBody is the most that SQS itself lets a message be.
+	// maxBody is the largest message that SQS takes.
 	maxBody = 1 << 20
 
 	// maxEventID is ample for the UUIDs that EventBridge makes, and small enough for
@@ -40,7 +40,7 @@ var formats = map[string]format{
 	"EC2 Instance Rebalance Recommendation":                  {"aws.ec2", parseRebalance},
 	"EC2 Capacity Reservation Instance Interruption Warning": {"aws.ec2", parseCapacityReservation},
 	"EC2 Instance State-change Notification":                 {"aws.ec2", parseStateChange},
-	"AWS Health Event":                                       {"aws.health", parseHealthEvent},
+	"AWS Health Event":                                       {"aws.health", parseScheduledEvent},
 	"EC2 Instance-terminate Lifecycle Action":                {"aws.autoscaling", parseLifecycle},
 	"EC2 Instance-launch Lifecycle Action":                   {"aws.autoscaling", parseLifecycle},
 }
@@ -79,8 +79,8 @@ func parseBody(body string) (map[string]json.RawMessage, error) {
 }
 
 func parseEnvelope(fields map[string]json.RawMessage, received time.Time) ([]interruption.Notice, error) {
-	// Which kind it is comes first: what is wrong with the rest of a message that
-	// would not be used anyway is nobody's concern.
+	// The kind comes first: if the message would not be used anyway, nobody cares what else
+	// is wrong with it.
 	var e envelope
 	var err error
 	if e.kind, err = textField(fields, "detail-type"); err != nil {
@@ -131,7 +131,7 @@ func (e envelope) instanceDetail() (detail map[string]json.RawMessage, instance 
 	return detail, instance, err
 }
 
-// notice is what every kind takes from the envelope.
+// notice has what every kind takes from the envelope.
 func (e envelope) notice(kind interruption.Kind, instance string, received time.Time) interruption.Notice {
 	return interruption.Notice{
 		Kind:       kind,

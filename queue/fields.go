@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // parseObject splits a JSON object into its fields. It is stricter than
-// encoding/json: names are matched by their exact case, and no name may come twice,
-// as two readers of such a message can understand two different instances.
+// encoding/json: names are matched by their exact case, and no name can come twice. Two
+// readers of such a message could understand two different instances.
 // Nesting is limited by encoding/json itself.
 func parseObject(data []byte) (map[string]json.RawMessage, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
@@ -63,8 +65,8 @@ func textField(fields map[string]json.RawMessage, name string) (string, error) {
 }
 
 const (
-	// A time of announcement further off than these is not AWS's. SQS keeps a message
-	// for 14 days, after EventBridge has tried for one.
+	// AWS makes no announcement further off than these. SQS keeps a message for 14 days,
+	// after EventBridge has tried to deliver it for one.
 	maxAhead = time.Hour
 	maxPast  = 30 * 24 * time.Hour
 )
@@ -96,7 +98,7 @@ func timeField(fields map[string]json.RawMessage, name string, from, to time.Tim
 
 func validEventID(id string) bool { return len(id) <= maxEventID && printable(id) }
 
-// printable reports whether the text is ASCII in which everything can be seen.
+// printable reports whether the text is ASCII without spaces and control characters.
 func printable(text string) bool {
 	for i := range len(text) {
 		if text[i] <= ' ' || text[i] > '~' {
@@ -106,12 +108,9 @@ func printable(text string) bool {
 	return true
 }
 
-// maxInstanceID is the longest value that a label of a Node can have.
-const maxInstanceID = 63
-
 // instanceField returns the instance that a detail names: an EC2 instance id, or
-// whatever the last segment of a providerID can be. It is then safe as a label's
-// value and in a name.
+// whatever the last segment of a providerID can be. It is safe as a label's value and in a
+// name.
 func instanceField(fields map[string]json.RawMessage, name string) (string, error) {
 	id, err := textField(fields, name)
 	if err != nil {
@@ -123,20 +122,7 @@ func instanceField(fields map[string]json.RawMessage, name string) (string, erro
 	return id, nil
 }
 
-func validInstanceID(id string) bool {
-	if id == "" || len(id) > maxInstanceID {
-		return false
-	}
-	for i := range len(id) {
-		switch c := id[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case (c == '.' || c == '_' || c == '-') && i > 0 && i < len(id)-1:
-		default:
-			return false
-		}
-	}
-	return true
-}
+func validInstanceID(id string) bool { return id != "" && len(validation.IsValidLabelValue(id)) == 0 }
 
 func earlier(a, b time.Time) time.Time {
 	if a.Before(b) {

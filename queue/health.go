@@ -30,9 +30,8 @@ func (h *health) succeeded(at time.Time) {
 }
 
 // Healthy returns nil while a receive call, empty or not, succeeded within the last
-// minute; it is meant for readiness. Before the first has succeeded it returns an
-// error: a consumer that has yet to start is not ready, though nothing is wrong
-// with it.
+// minute; it is meant for readiness. Before the first has succeeded it returns an error: a
+// consumer that has yet to start is not ready, though nothing is wrong with it.
 func (c *Consumer) Healthy() error {
 	c.health.mu.Lock()
 	defer c.health.mu.Unlock()
@@ -44,7 +43,7 @@ func (c *Consumer) Healthy() error {
 		return fmt.Errorf("receive from queue %s: not yet done", c.queue)
 	case last.IsZero():
 		return err
-	case err == nil: // every slot is taken by messages that cannot be accepted
+	case err == nil: // messages that cannot be accepted take all the room
 		return fmt.Errorf("receive from queue %s: last done at %s", c.queue, last.UTC().Format(time.RFC3339))
 	}
 	return fmt.Errorf("last received at %s: %w", last.UTC().Format(time.RFC3339), err)

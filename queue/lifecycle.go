@@ -15,11 +15,11 @@ const (
 	transitionTerminating = "autoscaling:EC2_INSTANCE_TERMINATING"
 	transitionLaunching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
 
-	// testNotification is what a group sends when it is given a hook with a target, to
-	// try whether it may.
+	// testNotification is what a group sends when it is given a hook with a target, to see
+	// whether it can.
 	testNotification = "autoscaling:TEST_NOTIFICATION"
 
-	// maxHookText is the most that Auto Scaling lets a group's name or a hook's name be.
+	// maxHookText is the longest name that Auto Scaling lets a group or a hook have.
 	maxHookText = 255
 )
 
@@ -30,8 +30,8 @@ var transitions = map[string]string{
 }
 
 // parseLifecycle reads an "EC2 Instance-terminate Lifecycle Action" or its counterpart
-// for instances that are launched. It has no deadline: how long the group waits is a
-// setting of the hook.
+// for instances that are launched. It has no deadline: the hook's settings say how long the
+// group waits.
 func parseLifecycle(e envelope, received time.Time) ([]interruption.Notice, error) {
 	detail, err := e.detailFields()
 	if err != nil {
@@ -56,9 +56,9 @@ func isDirectLifecycle(fields map[string]json.RawMessage) bool {
 	return hook || notification
 }
 
-// parseDirectLifecycle reads what a group sends without EventBridge. The action's token
-// is its event id, as the same message always has the same; a hook that was made by a
-// group without one is known by the request.
+// parseDirectLifecycle reads what a group sends without EventBridge. The action's token is
+// the event's id, as it is the same each time that the message comes. Where there is none,
+// the request's id is.
 func parseDirectLifecycle(fields map[string]json.RawMessage, received time.Time) ([]interruption.Notice, error) {
 	if _, notification := fields["Event"]; notification {
 		event, err := textField(fields, "Event")
@@ -68,8 +68,8 @@ func parseDirectLifecycle(fields map[string]json.RawMessage, received time.Time)
 		case event == testNotification:
 			return nil, nil
 		}
-		// The group's notifications of what has been done already, such as
-		// autoscaling:EC2_INSTANCE_TERMINATE, for which there are other topics.
+		// The group's notifications of what it has done, such as
+		// autoscaling:EC2_INSTANCE_TERMINATE, which belong on other topics.
 		return nil, unsupported(rejectDetailType, "notification %.128q of an Auto Scaling group", event)
 	}
 	transition, err := textField(fields, "LifecycleTransition")
@@ -134,7 +134,7 @@ func lifecycleNotices(e envelope, fields map[string]json.RawMessage, received ti
 }
 
 // hookText returns the name of a group or of a hook. It is kept on the Node and given
-// back to Auto Scaling: nothing in it may be invisible.
+// back to Auto Scaling: nothing in it must be invisible.
 func hookText(fields map[string]json.RawMessage, name string) (string, error) {
 	text, err := textField(fields, name)
 	if err != nil {

@@ -1,102 +1,17 @@
 package queue
 
 import (
-	"context"
-	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
 
 	"spot-handler/handler/interruption"
 )
-
-var errAway = errors.New("api server is away")
-
-func TestAcceptIsRetriedInMemoryAndStaysHidden(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeClient{}
-		back := time.Now().Add(3 * time.Minute)
-		a := &fakeAccepter{AcceptFunc: func(context.Context, interruption.Notice) (interruption.Verdict, error) {
-			if time.Now().Before(back) {
-				return "", errAway
-			}
-			return interruption.Accepted, nil
-		}}
-		r := start(t, Options{Client: f, Accepter: a})
-		began := time.Now()
-		for _, id := range []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "10", "11", "12"} {
-			f.send(id, spotBody("i-"+id, began), 1)
-		}
-		time.Sleep(4 * time.Minute)
-		synctest.Wait()
-
-		if diff := cmp.Diff(map[outcome]float64{outcomeAccepted: 12}, r.outcomes(t)); diff != "" {
-			t.Error(diff)
-		}
-		if n := len(f.deletions()); n != 12 {
-			t.Errorf("%d deleted, want 12", n)
-		}
-		hidden := began.Add(hiddenFor) // never visible in between, never given back
-		for _, c := range f.visibility() {
-			if c.handle != "h-1" {
-				continue
-			}
-			if c.seconds != 30 {
-				t.Errorf("visibility changed to %d s", c.seconds)
-			}
-			if hidden.Sub(c.at) < 5*time.Second {
-				t.Errorf("prolonged %v before the end, want room for another attempt", hidden.Sub(c.at))
-			}
-			hidden = c.at.Add(hiddenFor)
-		}
-		if hidden.Before(back) {
-			t.Errorf("visible again at %v, before it was accepted", hidden)
-		}
-		if n := len(a.notices()); n < 12*30 || n > 12*100 {
-			t.Errorf("%d attempts for 12 messages in 3 minutes", n)
-		}
-		if n := r.log.count("cannot accept notice"); n != 1 {
-			t.Errorf("logged %d times, want once", n)
-		}
-		if n := r.log.count("can be accepted again"); n != 1 {
-			t.Errorf("recovery logged %d times, want once", n)
-		}
-	})
-}
-
-func TestGivesUpFiveMinutesPastTheDeadline(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeClient{}
-		a := &fakeAccepter{AcceptFunc: func(context.Context, interruption.Notice) (interruption.Verdict, error) { return "", errAway }}
-		r := start(t, Options{Client: f, Accepter: a})
-		f.send("spot", spotBody("i-1", time.Now()), 1)
-		f.send("rebalance", rebalanceBody("i-2", time.Now()), 1)
-		time.Sleep(7*time.Minute - time.Second)
-		if got := r.outcomes(t); len(got) != 0 {
-			t.Errorf("ended early: %v", got)
-		}
-		time.Sleep(7 * time.Second)
-		synctest.Wait()
-		if diff := cmp.Diff(map[outcome]float64{outcomeFailed: 1}, r.outcomes(t)); diff != "" {
-			t.Error(diff)
-		}
-		time.Sleep(maxWork)
-		synctest.Wait()
-		if diff := cmp.Diff(map[outcome]float64{outcomeFailed: 2}, r.outcomes(t)); diff != "" {
-			t.Error(diff)
-		}
-		if got := f.deletions(); len(got) != 0 {
-			t.Errorf("deleted %v", got)
-		}
-		for _, c := range f.visibility() {
-			if c.seconds != 30 {
-				t.Errorf("given back: %+v", c)
-			}
-		}
-	})
-}
 
 func TestUnknownInstanceIsLookedForTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -129,6 +44,121 @@ func TestUnknownInstanceIsLookedForTwice(t *testing.T) {
 		synctest.Wait()
 		if n := r.outcomes(t)[outcomeForeign]; n != 2 {
 			t.Errorf("%v foreign, want 2", n)
+		}
+	})
+}
+
+// What cannot be read of a message is told once, and the rest is handled.
+func TestPartOfAMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, a := &fakeClient{}, &fakeAccepter{}
+		r := start(t, Options{Client: f, Accepter: a})
+		body := strings.Replace(healthBody(time.Now(), "i-1", "BAD", "i-2"), "BAD", "../etc", 1)
+		f.send("1", body, 1)
+		f.send("1", body, 2)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if n := len(a.notices()); n != 4 {
+			t.Errorf("%d notices accepted, want two of each delivery", n)
+		}
+		if n, logged := value(t, r.metrics.rejections(rejectInstanceID)), r.log.count("cannot use part of message"); n != 1 || logged != 1 {
+			t.Errorf("rejected %v times and logged %d times, want once each", n, logged)
+		}
+		if diff := cmp.Diff(map[outcome]float64{outcomeAccepted: 2}, r.outcomes(t)); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// A message that is understood and asks for nothing goes without a word.
+func TestNothingToDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, a := &fakeClient{}, &fakeAccepter{}
+		r := start(t, Options{Client: f, Accepter: a})
+		f.send("1", strings.ReplaceAll(testdata(t, "test_notification.json"), "2026-01-01", "2000-01-01"), 1)
+		f.send("2", fmt.Sprintf(`{"id":"1","detail-type":"EC2 Instance State-change Notification","source":"aws.ec2","time":%q,`+
+			`"detail":{"instance-id":"i-1","state":"running"}}`, time.Now().UTC().Format(time.RFC3339)), 1)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if len(a.notices()) != 0 || len(f.deletions()) != 2 {
+			t.Errorf("submitted %v, deleted %v", a.notices(), f.deletions())
+		}
+		if diff := cmp.Diff(map[outcome]float64{outcomeIgnored: 2}, r.outcomes(t)); diff != "" {
+			t.Error(diff)
+		}
+		if n := strings.Count(r.log.String(), "\n"); n != 1 {
+			t.Errorf("%d lines are logged, want the first alone: %s", n, r.log)
+		}
+	})
+}
+
+// Messages that nobody can read, alone in a queue without a dead-letter queue that could
+// take them, and read again as often as SQS gives them: no call more than that, each is
+// logged and counted once, and a good message in between is handled at once.
+func TestPoisonAloneForTenMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		poison := []string{"malformed_garbage.txt", "malformed_truncated.txt", "malformed_health_entities.json", "malformed_capacity_time.json",
+			"malformed_lifecycle_no_instance.json", "malformed_sns_twice.json", "malformed_state_type.json", "unsupported.json"}
+		attributes := redriveAttribute(`{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:1:dead","maxReceiveCount":1000}`)
+		f, a := &fakeClient{Attributes: attributes}, &fakeAccepter{}
+		r := start(t, Options{Client: f, Accepter: a})
+		const minutes = 10
+		for round := range minutes * 2 { // SQS shows them again every 30 s
+			for i, name := range poison {
+				f.send(fmt.Sprint("poison-", i), testdata(t, name), round+1)
+			}
+			time.Sleep(hiddenFor)
+		}
+		synctest.Wait()
+		if n := len(f.receives()); n > minutes*2*(len(poison)+2*defaultReceivers) {
+			t.Errorf("%d receives in ten minutes", n)
+		}
+		if n := r.log.count("cannot use message"); n != len(poison) {
+			t.Errorf("logged %d times, want each of %d once", n, len(poison))
+		}
+		if got := f.visibility(); len(got) > 0 || len(f.deletions()) > 0 || len(a.notices()) > 0 {
+			t.Errorf("%d changes of visibility, %d deletions, %d notices of messages that are left alone", len(got), len(f.deletions()), len(a.notices()))
+		}
+		if err := r.Healthy(); err != nil {
+			t.Errorf("not healthy: %v", err)
+		}
+		began := time.Now()
+		f.send("good", spotBody("i-1", began), 1)
+		time.Sleep(1100 * time.Millisecond) // the fake looks every second
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"h-good"}, f.deletions()); diff != "" {
+			t.Error(diff)
+		}
+		for _, n := range a.notices() {
+			if took := n.Received.Sub(began); took > 2*time.Second {
+				t.Errorf("received after %v", took)
+			}
+		}
+		if got := r.outcomes(t); got[outcomeMalformed] != float64(len(poison)-1) || got[outcomeUnsupported] != 1 || got[outcomeAccepted] != 1 {
+			t.Errorf("outcomes %v", got)
+		}
+	})
+}
+
+func TestMessageAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeClient{}
+		r := start(t, Options{Client: f, Accepter: verdict(interruption.Accepted)})
+		time.Sleep(900 * time.Millisecond)
+		f.send("old", spotBody("i-1", time.Now().Add(-90*time.Minute)), 1)
+		f.send("ahead", spotBody("i-2", time.Now().Add(10*time.Second)), 1)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		var out dto.Metric
+		if err := r.metrics.age.Write(&out); err != nil {
+			t.Fatal(err)
+		}
+		h := out.GetHistogram()
+		if h.GetSampleCount() != 2 || h.GetSampleSum() < 5400 || h.GetSampleSum() > 5402 {
+			t.Errorf("count %d, sum %v, want 2 and the age of one", h.GetSampleCount(), h.GetSampleSum())
+		}
+		if len(h.GetBucket()) != 12 || h.GetSchema() == 0 && h.ZeroThreshold == nil {
+			t.Error("want classic and native buckets")
 		}
 	})
 }

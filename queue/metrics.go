@@ -6,13 +6,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
 type metrics struct {
 	messagesTotal *prometheus.CounterVec
 	rejectedTotal *prometheus.CounterVec
-	secondHand    prometheus.Counter
 	age           prometheus.Histogram
 	lastPoll      prometheus.Gauge
 	sourceErrors  *prometheus.CounterVec
@@ -30,10 +30,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "spot_handler_messages_rejected_total",
 			Help: "Messages that were malformed or unsupported, by what was found first.",
 		}, []string{"reason"}),
-		secondHand: f.NewCounter(prometheus.CounterOpts{
-			Name: "spot_handler_messages_second_hand_total",
-			Help: "Messages about nodes of this cluster that somebody else had received first and given back.",
-		}),
 		age: f.NewHistogram(prometheus.HistogramOpts{
 			Name:                            "spot_handler_message_age_seconds",
 			Help:                            "Time from EventBridge's stamp on a message to its receipt.",
@@ -57,7 +53,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.messages(o)
 	}
 	for _, r := range rejectReasons() {
-		m.rejected(r)
+		m.rejections(r)
 	}
 	for _, r := range reasons() {
 		m.errors(r)
@@ -69,10 +65,10 @@ func (m *metrics) messages(o outcome) prometheus.Counter {
 	return m.messagesTotal.WithLabelValues(string(o))
 }
 
-func (m *metrics) rejected(r rejectReason) prometheus.Counter {
+func (m *metrics) rejections(r rejectReason) prometheus.Counter {
 	return m.rejectedTotal.WithLabelValues(string(r))
 }
 
-func (m *metrics) errors(r reason) prometheus.Counter {
+func (m *metrics) errors(r awsfault.Reason) prometheus.Counter {
 	return m.sourceErrors.WithLabelValues(string(r))
 }

@@ -8,7 +8,7 @@ type outcome string
 const (
 	outcomeAccepted    outcome = "accepted"
 	outcomeDuplicate   outcome = "duplicate"
-	outcomeForeign     outcome = "foreign" // no Node of this cluster, also not on a second look
+	outcomeForeign     outcome = "foreign" // no Node of this cluster, even on a second look
 	outcomeStale       outcome = "stale"
 	outcomeIgnored     outcome = "ignored"
 	outcomeCompleted   outcome = "completed" // no Node to drain, its lifecycle hook completed

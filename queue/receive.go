@@ -19,16 +19,16 @@ const (
 	batchSize = 10
 	longPoll  = 20 * time.Second
 
-	// firstPoll is how long each receiver's first call waits: whether the queue can be
-	// read is known, and the process ready, after a second instead of a long poll.
+	// firstPoll is how long each receiver's first call waits. It shows whether the queue can
+	// be read, and makes the process ready after a second instead of a long poll.
 	firstPoll = time.Second
 
-	// hiddenFor is how long a received message stays hidden from others. It is short,
-	// as it is also how long a message of a crashed process waits for the next one,
-	// and it is prolonged while the message is in work.
+	// hiddenFor is how long a received message stays hidden from others. It is short, because
+	// a message of a crashed process waits as long for the next one. While the message is
+	// in work it is prolonged.
 	hiddenFor = 30 * time.Second
 
-	// receiveTimeout lets a connection that hangs cost one long poll and a bit.
+	// receiveTimeout makes a connection that hangs cost one long poll and a bit.
 	receiveTimeout = longPoll + 10*time.Second
 
 	// callTimeout is for all other calls, which SQS answers within milliseconds.
@@ -38,16 +38,15 @@ const (
 	firstReceiveBackoff = 500 * time.Millisecond
 	maxReceiveBackoff   = 16 * time.Second
 
-	// maxSent is the year 5138: what is beyond has no text in a log.
+	// maxSent is in the year 5138. RFC 3339 cannot write times far beyond that.
 	maxSent = 1e14
 
-	// emptyPause keeps a service that does not wait for messages, against what was
-	// asked of it, from making the receiver spin.
+	// emptyPause keeps the receiver from spinning where the service ignores WaitTimeSeconds.
 	emptyPause = time.Second
 )
 
-// withoutRetries leaves the SDK's retries out of a call: they would hide a fault for
-// up to a minute from log and readiness, and this package has its own.
+// withoutRetries makes a call without the SDK's retries: they would hide a fault from log
+// and readiness for up to a minute, and this package has its own.
 func withoutRetries(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }
 
 // receive is one receiver: it starts every message that it gets, until ctx is
@@ -108,14 +107,13 @@ func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]type
 		VisibilityTimeout:   int32(hiddenFor / time.Second),
 		MessageSystemAttributeNames: []types.MessageSystemAttributeName{
 			types.MessageSystemAttributeNameApproximateReceiveCount,
-			types.MessageSystemAttributeNameApproximateFirstReceiveTimestamp,
 			types.MessageSystemAttributeNameSentTimestamp,
 		},
 	}, withoutRetries)
 	if err != nil {
 		return nil, classify("receive from", "sqs:ReceiveMessage", c.queue, err)
 	}
-	if len(out.Messages) > batchSize { // there is room for no more; the rest comes again
+	if len(out.Messages) > batchSize { // there is no room for more; the rest comes again
 		return out.Messages[:batchSize], nil
 	}
 	return out.Messages, nil
@@ -125,13 +123,12 @@ func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]type
 // receipt handle are kept, not the body.
 func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Time) {
 	msg := &message{
-		id:          aws.ToString(m.MessageId),
-		handle:      aws.ToString(m.ReceiptHandle),
-		receives:    receiveCount(m),
-		sent:        timeOf(m, types.MessageSystemAttributeNameSentTimestamp),
-		first:       timeOf(m, types.MessageSystemAttributeNameApproximateFirstReceiveTimestamp),
-		received:    now,
-		hiddenUntil: now.Add(hiddenFor),
+		id:           aws.ToString(m.MessageId),
+		handle:       aws.ToString(m.ReceiptHandle),
+		receiveCount: receiveCount(m),
+		sent:         sentAt(m),
+		received:     now,
+		hiddenUntil:  now.Add(hiddenFor),
 	}
 	body := aws.ToString(m.Body)
 	notices, err := parse(body, now)
@@ -140,21 +137,21 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		preview = strings.Clone(body[:min(len(body), maxPreview)])
 	}
 	msg.notices = notices
-	places, room := c.room, int64(1+len(notices)/noticesPerRoom)
-	more := room - 1 // than the receiver has taken for it
+	room, takes := c.room, int64(1+len(notices)/noticesPerRoom)
+	more := takes - 1 // the receiver has taken one for it
 	if launching(notices) {
-		places, more = c.launch, room
+		room, more = c.launchRoom, takes
 	}
-	if more > 0 && !places.TryAcquire(more) {
+	if more > 0 && !room.TryAcquire(more) {
 		c.room.Release(1)
 		c.log.Debug().Str("message_id", msg.id).Int("notices", len(notices)).Msg("no room for message, left to the queue")
 		return
 	}
-	if places != c.room {
+	if room != c.room {
 		c.room.Release(1)
 	}
 	c.work.Go(func() {
-		defer places.Release(room)
+		defer room.Release(takes)
 		switch {
 		case err != nil && len(notices) == 0:
 			c.reject(acts, msg, err, preview)
@@ -175,8 +172,8 @@ func launching(notices []interruption.Notice) bool {
 	return len(notices) > 0 && notices[0].Hook != nil && notices[0].Hook.Launching
 }
 
-// receiveCount is how often the message was received, this time included. What SQS
-// leaves out, or says nonsense about, is taken for the first time.
+// receiveCount is how often the message was received, this time included. Where SQS does
+// not say, or says nonsense, it is 1.
 func receiveCount(m types.Message) int {
 	n, err := strconv.Atoi(m.Attributes[string(types.MessageSystemAttributeNameApproximateReceiveCount)])
 	if err != nil || n < 1 {
@@ -185,9 +182,10 @@ func receiveCount(m types.Message) int {
 	return n
 }
 
-// timeOf is a time that SQS gives, in milliseconds since 1970; zero is none.
-func timeOf(m types.Message, attribute types.MessageSystemAttributeName) time.Time {
-	ms, err := strconv.ParseInt(m.Attributes[string(attribute)], 10, 64)
+// sentAt is when the message was sent, as SQS says in milliseconds since 1970; zero where
+// it does not.
+func sentAt(m types.Message) time.Time {
+	ms, err := strconv.ParseInt(m.Attributes[string(types.MessageSystemAttributeNameSentTimestamp)], 10, 64)
 	if err != nil || ms <= 0 || ms > maxSent {
 		return time.Time{}
 	}

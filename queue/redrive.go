@@ -12,16 +12,18 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"spot-handler/handler/awsfault"
 )
 
 const (
-	// An operator who adds a dead-letter queue does not restart the consumer for it.
+	// An operator can add a dead-letter queue without restarting the consumer.
 	redriveEvery = 5 * time.Minute
 	redriveRetry = 30 * time.Second
 )
 
-// A redrivePolicy says whether SQS itself removes a message that is received too
-// often, to a dead-letter queue.
+// A redrivePolicy says whether SQS itself moves a message that is received too often to a
+// dead-letter queue.
 type redrivePolicy struct {
 	known       bool // false until the queue's attributes could be read
 	exists      bool
@@ -30,7 +32,7 @@ type redrivePolicy struct {
 
 // redrive is the policy as it was last read.
 type redrive struct {
-	asked chan struct{} // closed when it was asked for, with or without success
+	asked chan struct{} // closed after the first attempt to read it
 	once  sync.Once
 
 	mu     sync.Mutex
@@ -39,7 +41,7 @@ type redrive struct {
 
 func newRedrive() *redrive { return &redrive{asked: make(chan struct{})} }
 
-// wait returns the policy, once it was asked for or ctx has ended.
+// wait returns the policy, after the first attempt to read it, or when ctx ends.
 func (r *redrive) wait(ctx context.Context) redrivePolicy {
 	select {
 	case <-r.asked:
@@ -57,11 +59,11 @@ func (p redrivePolicy) lastReceive(receives int) bool {
 
 func (r *redrive) answered() { r.once.Do(func() { close(r.asked) }) }
 
-// watchRedrive reads the policy now and again until ctx is canceled. One that was
-// read stays in force while it cannot be read again.
+// watchRedrive reads the policy every few minutes until ctx is canceled. The last one that
+// could be read counts.
 func (c *Consumer) watchRedrive(ctx context.Context) {
 	defer c.redrive.answered()
-	var r reporter
+	var r awsfault.Reporter
 	for {
 		policy, err := c.readRedrive(ctx)
 		if ctx.Err() != nil {
@@ -107,11 +109,11 @@ func parseRedrive(text string) (redrivePolicy, error) {
 		MaxReceiveCount json.RawMessage `json:"maxReceiveCount"`
 	}
 	if err := json.Unmarshal([]byte(text), &doc); err != nil {
-		return redrivePolicy{}, &fault{reasonOther, fmt.Errorf("parse redrive policy %.256q: %w", text, err)}
+		return redrivePolicy{}, &awsfault.Fault{Reason: awsfault.Other, Err: fmt.Errorf("parse redrive policy %.256q: %w", text, err)}
 	}
 	n, err := strconv.Atoi(strings.Trim(string(doc.MaxReceiveCount), `"`))
 	if err != nil || n < 1 {
-		n = 0 // the policy is there, whatever its count
+		n = 0 // there is a policy, whatever its count
 	}
 	return redrivePolicy{known: true, exists: true, maxReceives: n}, nil
 }

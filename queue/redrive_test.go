@@ -65,7 +65,7 @@ func TestRejectedMessages(t *testing.T) {
 				if diff := cmp.Diff(map[outcome]float64{outcomeMalformed: 1, outcomeUnsupported: 1}, r.outcomes(t)); diff != "" {
 					t.Error(diff)
 				}
-				if n := value(t, r.metrics.rejected(rejectJSON)) + value(t, r.metrics.rejected(rejectDetailType)); n != 2 {
+				if n := value(t, r.metrics.rejections(rejectJSON)) + value(t, r.metrics.rejections(rejectDetailType)); n != 2 {
 					t.Errorf("%v rejected by reason", n)
 				}
 				if n := r.log.count("cannot use message"); n != 2 {

@@ -11,7 +11,7 @@ const (
 	rejectTooLarge   rejectReason = "too_large"
 	rejectJSON       rejectReason = "json"        // not a JSON object, or an ambiguous one
 	rejectField      rejectReason = "field"       // missing, empty or of the wrong type
-	rejectTime       rejectReason = "time"        // no time, or one that cannot be
+	rejectTime       rejectReason = "time"        // no time, or an impossible one
 	rejectInstanceID rejectReason = "instance_id" // cannot be an instance's id
 	rejectDetailType rejectReason = "detail_type" // a kind that is not understood
 	rejectSource     rejectReason = "source"      // not from the service that owns the kind

@@ -13,8 +13,8 @@ func isSNS(fields map[string]json.RawMessage) bool {
 	return typed && message && topic
 }
 
-// unwrapSNS returns the fields of the message that was published. It is unwrapped once:
-// a topic does not subscribe to another, so that what is wrapped twice is nobody's.
+// unwrapSNS returns the fields of the message that was published. It unwraps once: no topic
+// subscribes to another, so nobody wraps a message twice.
 func unwrapSNS(fields map[string]json.RawMessage) (map[string]json.RawMessage, error) {
 	kind, err := textField(fields, "Type")
 	if err != nil {

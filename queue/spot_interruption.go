@@ -7,8 +7,8 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// spotLead is how long after the announcement EC2 acts. The message itself gives no
-// time.
+// spotLead is how long after the announcement EC2 acts. The message itself has no time for
+// it.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 const spotLead = 120 * time.Second
 
@@ -34,9 +34,9 @@ func parseSpotInterruption(e envelope, received time.Time) ([]interruption.Notic
 
 // actionField returns what EC2 is about to do to the instance.
 //
-// An action that EC2 does not document is taken for a termination: the message says
-// that the instance is interrupted, whatever the word for it, and pods that were
-// moved for nothing cost less than pods that were not moved.
+// An action that EC2 does not document counts as a termination: the message says that the
+// instance is interrupted, whatever the word for it. Moving pods for nothing costs less than
+// losing them.
 func actionField(detail map[string]json.RawMessage) (string, error) {
 	action, err := textField(detail, "instance-action")
 	if err != nil {

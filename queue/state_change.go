@@ -6,9 +6,9 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// parseStateChange reads an "EC2 Instance State-change Notification". What it tells has
+// parseStateChange reads an "EC2 Instance State-change Notification". What it reports has
 // begun, or is over, at the time of the message: that is the deadline. An instance that
-// starts is nothing to act on.
+// starts needs no action.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html
 func parseStateChange(e envelope, received time.Time) ([]interruption.Notice, error) {
 	detail, instance, err := e.instanceDetail()

@@ -4,17 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"spot-handler/handler"
 	"spot-handler/handler/awsbody"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
@@ -43,28 +42,45 @@ func newConsumer(conf aws.Config, cfg config, to accepter, registry prometheus.R
 }
 
 // newGroups makes the backend that replaces nodes through their Auto Scaling groups.
-func newGroups(ctx context.Context, conf aws.Config, index *nodes.Index, notify func(string), registry prometheus.Registerer, logger zerolog.Logger) (*asg.Backend, error) {
-	ec2, err := asg.NewEC2(ctx, conf, os.Getenv)
-	if err != nil {
-		return nil, err
-	}
+func newGroups(conf aws.Config, index *nodes.Index, notify func(string), registry prometheus.Registerer, logger zerolog.Logger) *asg.Backend {
 	return asg.New(asg.Options{
-		AutoScaling: autoScaling(conf), EC2: ec2, Nodes: index, Notify: notify, Registerer: registry, Logger: logger,
-	}), nil
+		AutoScaling: autoScaling(conf), EC2: newEC2(conf), Nodes: index, Notify: notify, Registerer: registry, Logger: logger,
+	})
 }
 
-// hookOptions say how lifecycle hooks are answered: in imds mode not at all.
-func hookOptions(cfg config, conf aws.Config, registry prometheus.Registerer, logger zerolog.Logger) handler.HookOptions {
-	o := handler.HookOptions{Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil}
-	if cfg.mode == modeQueue {
-		o.Hooks = lifecycle.New(lifecycle.Options{AutoScaling: autoScaling(conf), Registerer: registry, Logger: logger})
+// newHooks answers lifecycle hooks; nil in imds mode, where they are not answered.
+func newHooks(cfg config, conf aws.Config, registry prometheus.Registerer, logger zerolog.Logger) lifecycle.Hooks {
+	if cfg.mode != modeQueue {
+		return nil
 	}
-	return o
+	return lifecycle.New(lifecycle.Options{AutoScaling: autoScaling(conf), Registerer: registry, Logger: logger})
 }
 
 // autoScaling is a client that tries nothing again: those who use it do.
 func autoScaling(conf aws.Config) *autoscaling.Client {
 	return autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
+}
+
+// ec2Calls are the calls of EC2 that the daemon makes. Were the SDK's client itself an
+// interface's value, the linker would keep all its 800 methods, as text/template finds
+// methods by name: 30 MB.
+type ec2Calls struct {
+	describeTags func(context.Context, *ec2.DescribeTagsInput, ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error)
+	terminate    func(context.Context, *ec2.TerminateInstancesInput, ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error)
+}
+
+// newEC2 tries nothing again either.
+func newEC2(conf aws.Config) ec2Calls {
+	client := ec2.NewFromConfig(conf, func(o *ec2.Options) { o.Retryer = aws.NopRetryer{} })
+	return ec2Calls{client.DescribeTags, client.TerminateInstances}
+}
+
+func (c ec2Calls) DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, opts ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error) {
+	return c.describeTags(ctx, in, opts...)
+}
+
+func (c ec2Calls) TerminateInstances(ctx context.Context, in *ec2.TerminateInstancesInput, opts ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error) {
+	return c.terminate(ctx, in, opts...)
 }
 
 // regionalConfig is the AWS configuration, with the queue's region where none is given.

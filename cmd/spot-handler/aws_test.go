@@ -40,3 +40,17 @@ func TestAnswerBeforeTheBodyHasEnded(t *testing.T) {
 		t.Errorf("the rest of the body is %d bytes, %v; want that it has ended", n, err)
 	}
 }
+
+func TestRegionOf(t *testing.T) {
+	for url, want := range map[string]string{
+		"https://sqs.eu-west-1.amazonaws.com/123456789012/q":  "eu-west-1",
+		"https://sqs.cn-north-1.amazonaws.com.cn/123456789/q": "cn-north-1",
+		"http://127.0.0.1:9324/000000000000/q":                "",
+		"https://queue.example.com/q":                         "",
+		"::":                                                  "",
+	} {
+		if got := regionOf(url); got != want {
+			t.Errorf("%s: %q, want %q", url, got, want)
+		}
+	}
+}

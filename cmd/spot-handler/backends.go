@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -9,15 +10,17 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
+	"spot-handler/handler/turns"
 )
 
 // awsConfig is for the AWS APIs that queue mode calls. A pod on a spot node has no rights
-// in AWS, so that imds mode calls none.
+// in AWS, so imds mode calls none.
 func awsConfig(ctx context.Context, cfg config) (aws.Config, error) {
 	if cfg.mode != modeQueue {
 		return aws.Config{}, nil
@@ -26,8 +29,8 @@ func awsConfig(ctx context.Context, cfg config) (aws.Config, error) {
 }
 
 // newBackends makes what can make replacement nodes, in the order in which they are asked.
-func newBackends(ctx context.Context, cfg config, conf aws.Config, clients *clients, index *nodes.Index, events *notify.Events,
-	notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) ([]provisioner.Backend, error) {
+func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Index, events *notify.Events,
+	notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) []provisioner.Backend {
 	backends := []provisioner.Backend{
 		karpenter.New(karpenter.Options{
 			FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
@@ -36,43 +39,54 @@ func newBackends(ctx context.Context, cfg config, conf aws.Config, clients *clie
 		}),
 	}
 	if cfg.mode == modeQueue {
-		groups, err := newGroups(ctx, conf, index, notify, registry, logger)
-		if err != nil {
-			return nil, err
-		}
-		backends = append(backends, groups)
+		backends = append(backends, newGroups(conf, index, notify, registry, logger))
 	}
 	return append(backends, placeholder.New(placeholder.Options{
 		Selector: cfg.selector, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
 		SingleNode: cfg.nodeName, Node: index.Get,
 		Pods: clients.podsIn(cfg.placeholderNamespace), Templates: clients.podTemplates(cfg.placeholderNamespace),
 		Notify: notify, Registerer: registry, Logger: logger,
-	})), nil
+	}))
 }
 
-// rebalancePolicyOf reads the policy of a node's NodePool. A process that only marks nodes,
-// or that leaves Karpenter alone, has no right to: whoever drains judges again.
-func rebalancePolicyOf(cfg config, backends []provisioner.Backend) func(*corev1.Node) (handler.RebalancePolicy, error) {
-	if !reconciles(cfg) && !cfg.dryRun || cfg.provisioner != provisioner.Auto && cfg.provisioner != provisioner.Karpenter {
-		return nil
-	}
-	var allowed []string
-	for _, p := range handler.RebalancePolicies() {
-		allowed = append(allowed, string(p))
-	}
-	for _, backend := range backends {
-		if k, ok := backend.(*karpenter.Backend); ok {
-			return func(node *corev1.Node) (handler.RebalancePolicy, error) {
-				policy, err := k.RebalancePolicy(node, allowed)
-				return handler.RebalancePolicy(policy), err
+// rulesOf are the operator's rules for a node: those of the flags, and the rebalance policy of
+// its NodePool. A process that only marks nodes, or that leaves Karpenter alone, has no right to
+// read that: whoever drains judges again.
+func rulesOf(cfg config, backends []provisioner.Backend) nodes.RulesFunc {
+	rules := interruption.Rules{Rebalance: interruption.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead}
+	var pools *karpenter.Backend
+	if (reconciles(cfg) || cfg.dryRun) && (cfg.provisioner == provisioner.Auto || cfg.provisioner == provisioner.Karpenter) {
+		for _, backend := range backends {
+			if k, ok := backend.(*karpenter.Backend); ok {
+				pools = k
 			}
 		}
 	}
-	return nil
+	var allowed []string
+	for _, p := range interruption.RebalancePolicies() {
+		allowed = append(allowed, string(p))
+	}
+	return func(node *corev1.Node, recommended bool) (interruption.Rules, error) {
+		own := rules
+		if !recommended || pools == nil {
+			return own, nil
+		}
+		policy, err := pools.RebalancePolicy(node, allowed)
+		own.Rebalance = cmp.Or(interruption.RebalancePolicy(policy), rules.Rebalance)
+		return own, err
+	}
 }
 
-func peersOf(clients *clients) handler.Peers {
-	return func(ctx context.Context, selector string, fresh bool) ([]nodes.Peer, error) {
-		return nodes.Peers(ctx, clients.core, selector, fresh)
+// turnsOf says whose turn it is to be replaced: in a line, or by a look at the other nodes where
+// the process knows its own alone.
+func turnsOf(cfg config, clients *clients, index *nodes.Index) handler.Turns {
+	if cfg.nodeName == "" {
+		return turns.NewLine(cfg.rebalancesAtOnce, index.PoolSize)
+	}
+	return turns.Peers{
+		AtOnce: cfg.rebalancesAtOnce, TTL: cfg.rebalanceTTL,
+		List: func(ctx context.Context, selector string, fresh bool) ([]nodes.Peer, error) {
+			return nodes.Peers(ctx, clients.core, selector, fresh)
+		},
 	}
 }

@@ -21,8 +21,9 @@ import (
 )
 
 // The client is put together from client-go's generic parts for the four API groups
-// that the program uses. The generated clientset would bring all of the fifty: 10 MiB
-// more of resident memory, in a process that runs on every spot node.
+// that the program uses. The generated clientset registers all of the fifty: with the leader
+// election that is built on it, an idle process in imds mode has 38 MiB resident instead of
+// 30, on every spot node, where at most 32 are the goal.
 var (
 	scheme     = runtime.NewScheme()
 	codecs     = serializer.NewCodecFactory(scheme)
@@ -89,28 +90,19 @@ func newClients(cfg config) (*clients, error) {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	podsIn := func(namespace string) collection[*corev1.Pod, *corev1.PodList] {
-		return collection[*corev1.Pod, *corev1.PodList]{
-			resource[*corev1.Pod]{core, "pods", namespace, func() *corev1.Pod { return &corev1.Pod{} }},
-			func() *corev1.PodList { return &corev1.PodList{} },
-		}
+		return collection[*corev1.Pod, *corev1.PodList]{newResource[corev1.Pod](core, "pods", namespace), func() *corev1.PodList { return &corev1.PodList{} }}
 	}
 	c := &clients{
 		core: core, policy: policy, way: way,
-		nodes: collection[*corev1.Node, *corev1.NodeList]{
-			resource[*corev1.Node]{core, "nodes", metav1.NamespaceNone, func() *corev1.Node { return &corev1.Node{} }},
-			func() *corev1.NodeList { return &corev1.NodeList{} },
-		},
-		pods: podsIn(metav1.NamespaceAll), podsIn: podsIn,
+		nodes: collection[*corev1.Node, *corev1.NodeList]{newResource[corev1.Node](core, "nodes", metav1.NamespaceNone), func() *corev1.NodeList { return &corev1.NodeList{} }},
+		pods:  podsIn(metav1.NamespaceAll), podsIn: podsIn,
 		podTemplates: func(namespace string) resource[*corev1.PodTemplate] {
-			return resource[*corev1.PodTemplate]{core, "podtemplates", namespace, func() *corev1.PodTemplate { return &corev1.PodTemplate{} }}
+			return newResource[corev1.PodTemplate](core, "podtemplates", namespace)
 		},
 		leases: func(namespace string) resource[*coordinationv1.Lease] {
-			return resource[*coordinationv1.Lease]{coordination, "leases", namespace, func() *coordinationv1.Lease { return &coordinationv1.Lease{} }}
+			return newResource[coordinationv1.Lease](coordination, "leases", namespace)
 		},
-		reviews: resource[*authorizationv1.SelfSubjectAccessReview]{
-			authorization, "selfsubjectaccessreviews", metav1.NamespaceNone,
-			func() *authorizationv1.SelfSubjectAccessReview { return &authorizationv1.SelfSubjectAccessReview{} },
-		},
+		reviews: newResource[authorizationv1.SelfSubjectAccessReview](authorization, "selfsubjectaccessreviews", metav1.NamespaceNone),
 	}
 	// Karpenter's objects have no protobuf form; the dynamic client speaks JSON.
 	if c.dynamic, err = dynamic.NewForConfig(conf); err != nil {

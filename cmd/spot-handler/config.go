@@ -1,9 +1,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/url"
 	"slices"
@@ -11,15 +9,15 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/drain"
-	"spot-handler/handler"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/managed"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
+	"spot-handler/handler/turns"
 )
 
 // The modes, which are the commands.
@@ -53,7 +51,7 @@ type config struct {
 	margin     time.Duration
 	rebalance  string
 
-	rebalancesAtOnce        handler.Concurrency // parsed by validate
+	rebalancesAtOnce        turns.Concurrency // parsed by validate
 	maxConcurrentRebalances string
 	rebalanceTTL            time.Duration
 
@@ -85,17 +83,10 @@ type config struct {
 	logFormat string
 }
 
-// group is a titled part of a mode's flags.
-type group struct {
-	title string
-	*pflag.FlagSet
-}
-
 // define declares the flags of c.mode, in the order in which --help shows them.
 func (c *config) define() []group {
-	add := func(title string) group { return group{title, pflag.NewFlagSet(title, pflag.ContinueOnError)} }
-	source, evict, replacement, cluster, operation := add("Source of notices"), add("Drain"), add("Replacement"), add("Cluster"), add("Operation")
-	webhook := add("Webhook")
+	source, evict, replacement := titled("Source of notices"), titled("Drain"), titled("Replacement")
+	cluster, webhook, operation := titled("Cluster"), titled("Webhook"), titled("Operation")
 
 	switch c.mode {
 	case modeIMDS:
@@ -113,10 +104,10 @@ func (c *config) define() []group {
 		source.StringVar(&c.managedTag, "managed-tag", "", "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
 	}
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
-	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace goes before it")
+	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
-	evict.StringVar(&c.rebalance, "rebalance", string(handler.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool goes before it")
+	evict.StringVar(&c.rebalance, "rebalance", string(interruption.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool overrides it")
 	evict.StringVar(&c.maxConcurrentRebalances, "max-concurrent-rebalances", "10%", "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down and 1 at the least; the others wait in line, and take pods until it is their turn")
 	evict.DurationVar(&c.rebalanceTTL, "rebalance-ttl", time.Hour, "how long after a rebalance recommendation the node is put back as it was, where EC2 has left the instance alone and nothing was replaced; 0 never does")
 
@@ -128,7 +119,7 @@ func (c *config) define() []group {
 	}
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
-	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool goes before it (default: chosen for each node)")
+	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each node)")
 	replacement.DurationVar(&c.replacementTTL, "replacement-ttl", 10*time.Minute, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
 	replacement.StringVar(&c.fallbackSelector, "fallback-selector", "", "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
 	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
@@ -148,115 +139,17 @@ func (c *config) define() []group {
 	return []group{source, evict, replacement, cluster, webhook, operation}
 }
 
-// variable is the name under which a flag can be given in the environment.
-func variable(flag string) string {
-	return "SPOT_HANDLER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// commonVariables are those that other tools know too; ours goes before them.
-var commonVariables = map[string]string{
-	"node-name": "NODE_NAME", "kubeconfig": "KUBECONFIG", "pod-name": "POD_NAME", "pod-namespace": "POD_NAMESPACE",
-}
-
-// parse reads flags and variables. done means that there is nothing left to do, as
-// after --help. The error wraps errUsage and names all problems.
-func parse(args []string, getenv func(string) string, stdout io.Writer) (cfg config, done bool, err error) {
-	if len(args) == 0 {
-		return config{}, false, fmt.Errorf("%w: give a mode, imds or queue; see spot-handler --help", errUsage)
-	}
-	switch mode := args[0]; mode {
-	case "--help", "-h", "help":
-		fmt.Fprint(stdout, overview)
-		return config{}, true, nil
-	case "--version", "version":
-		fmt.Fprintln(stdout, versionText())
-		return config{}, true, nil
-	case modeIMDS, modeQueue:
-		cfg.mode = mode
-	default:
-		return config{}, false, fmt.Errorf("%w: %q is no mode: want imds or queue; see spot-handler --help", errUsage, mode)
-	}
-
-	groups := cfg.define()
-	all := pflag.NewFlagSet(cfg.mode, pflag.ContinueOnError)
-	all.SetOutput(io.Discard)
-	for _, g := range groups {
-		all.AddFlagSet(g.FlagSet)
-	}
-	problems, helped := parseArgs(all, args[1:])
-	if helped {
-		fmt.Fprint(stdout, help(cfg.mode, groups))
-		return config{}, true, nil
-	}
-	all.VisitAll(func(f *pflag.Flag) {
-		value := getenv(variable(f.Name))
-		if value == "" {
-			value = getenv(commonVariables[f.Name])
-		}
-		if value == "" || f.Changed {
-			return
-		}
-		if err := all.Set(f.Name, value); err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", variable(f.Name), err))
-		}
-	})
-	problems = append(problems, cfg.validate()...)
-	if len(problems) > 0 {
-		return config{}, false, fmt.Errorf("%w:\n%w", errUsage, errors.Join(problems...))
-	}
-	return cfg, false, nil
-}
-
-// parseArgs reads the arguments and returns all that is wrong with them. pflag would stop at the
-// first, and what follows would be taken for not given.
-func parseArgs(flags *pflag.FlagSet, args []string) (problems []error, help bool) {
-	problems = unknownFlags(flags, args)
-	flags.ParseErrorsAllowlist.UnknownFlags = true
-	err := flags.ParseAll(args, func(f *pflag.Flag, value string) error {
-		if err := flags.Set(f.Name, value); err != nil {
-			problems = append(problems, err)
-		}
-		return nil
-	})
-	if errors.Is(err, pflag.ErrHelp) {
-		return nil, true
-	}
-	if err != nil {
-		problems = append(problems, err)
-	}
-	for _, arg := range flags.Args() {
-		problems = append(problems, fmt.Errorf("unexpected argument %q", arg))
-	}
-	return problems, false
-}
-
-// unknownFlags names the arguments that look like flags and are none.
-func unknownFlags(flags *pflag.FlagSet, args []string) (problems []error) {
-	for i := 0; i < len(args) && args[i] != "--"; i++ {
-		given, _, hasValue := strings.Cut(args[i], "=")
-		if !strings.HasPrefix(given, "-") || given == "--help" || given == "-h" {
-			continue
-		}
-		switch f := flags.Lookup(strings.TrimPrefix(given, "--")); {
-		case f == nil:
-			problems = append(problems, fmt.Errorf("unknown flag: %s", given))
-		case !hasValue && f.NoOptDefVal == "":
-			i++ // the next one is its value
-		}
-	}
-	return problems
-}
-
 // validate names everything that is wrong at once.
 func (c *config) validate() (problems []error) {
 	bad := func(flag, format string, args ...any) {
 		problems = append(problems, fmt.Errorf("--%s (%s): %s", flag, variable(flag), fmt.Sprintf(format, args...)))
 	}
-	oneOf(bad, "provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None})
-	oneOf(bad, "drain-strategy", c.strategy, drain.Strategies())
-	oneOf(bad, "blocked-pods", c.blocked, drain.BlockedPolicies())
-	oneOf(bad, "rebalance", c.rebalance, handler.RebalancePolicies())
-	if at, err := handler.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
+	for _, choice := range c.choices() {
+		if !slices.Contains(choice.allowed, choice.value) {
+			bad(choice.flag, "%q: want one of %s", choice.value, strings.Join(choice.allowed, ", "))
+		}
+	}
+	if at, err := turns.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
 		bad("max-concurrent-rebalances", "%v", err)
 	} else {
 		c.rebalancesAtOnce = at
@@ -264,8 +157,6 @@ func (c *config) validate() (problems []error) {
 	if c.rebalanceTTL < 0 {
 		bad("rebalance-ttl", "%s: want 0s (never) or more", c.rebalanceTTL)
 	}
-	oneOf(bad, "log-format", c.logFormat, []string{logJSON, logConsole})
-	oneOf(bad, "log-level", c.logLevel, logLevels)
 	for from, to := range c.fallback {
 		for _, pool := range []string{from, to} {
 			if len(validation.IsDNS1123Subdomain(pool)) > 0 {
@@ -343,15 +234,29 @@ func (c *config) validate() (problems []error) {
 	return problems
 }
 
-func oneOf[T ~string](bad func(flag, format string, args ...any), flag, value string, allowed []T) {
-	if slices.Contains(allowed, T(value)) {
-		return
+// choice is a flag that takes one of some values.
+type choice struct {
+	flag, value string
+	allowed     []string
+}
+
+func (c *config) choices() []choice {
+	return []choice{
+		{"provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None}},
+		{"drain-strategy", c.strategy, names(drain.Strategies())},
+		{"blocked-pods", c.blocked, names(drain.BlockedPolicies())},
+		{"rebalance", c.rebalance, names(interruption.RebalancePolicies())},
+		{"log-format", c.logFormat, []string{logJSON, logConsole}},
+		{"log-level", c.logLevel, logLevels},
 	}
-	names := make([]string, len(allowed))
-	for i, a := range allowed {
-		names[i] = string(a)
+}
+
+func names[T ~string](values []T) []string {
+	list := make([]string, len(values))
+	for i, v := range values {
+		list[i] = string(v)
 	}
-	bad(flag, "%q: want one of %s", value, strings.Join(names, ", "))
+	return list
 }
 
 // logLevels are the levels that --log-level takes.

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"spot-handler/handler/managed"
 )
 
@@ -17,12 +19,22 @@ func env(vars map[string]string) func(string) string {
 	return func(name string) string { return vars[name] }
 }
 
+// parsed is what a mode's command makes of its arguments and variables.
+func parsed(args []string, getenv func(string) string) (cfg config, err error) {
+	cfg.mode = args[0]
+	cmd := &cobra.Command{}
+	addGroups(cmd, cfg.define())
+	readsVariables(cmd, getenv, cfg.validate, func(*cobra.Command) error { return nil })
+	err = cmd.RunE(cmd, args[1:])
+	return cfg, err
+}
+
 func TestParse(t *testing.T) {
-	cfg, done, err := parse([]string{"queue", "--queue-url=https://sqs.eu-west-1.amazonaws.com/1/q", "--margin=7s",
+	cfg, err := parsed([]string{"queue", "--queue-url=https://sqs.eu-west-1.amazonaws.com/1/q", "--margin=7s",
 		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false", "--managed-tag=team=blue"},
-		env(map[string]string{"SPOT_HANDLER_RECEIVERS": "9", "SPOT_HANDLER_MARGIN": "20s", "KUBECONFIG": "/k"}), nil)
-	if err != nil || done {
-		t.Fatalf("done %v, error %v", done, err)
+		env(map[string]string{"SPOT_HANDLER_RECEIVERS": "9", "SPOT_HANDLER_MARGIN": "20s", "KUBECONFIG": "/k"}))
+	if err != nil {
+		t.Fatal(err)
 	}
 	if cfg.mode != modeQueue || cfg.margin != 7*time.Second || cfg.receivers != 9 || cfg.leaderElect || cfg.kubeconfig != "/k" {
 		t.Errorf("got %+v", cfg)
@@ -39,13 +51,13 @@ func TestParse(t *testing.T) {
 }
 
 func TestNodeNameFromTheDownwardAPI(t *testing.T) {
-	cfg, _, err := parse([]string{"imds"}, env(map[string]string{"NODE_NAME": "a", "SPOT_HANDLER_DRAIN": "false"}), nil)
+	cfg, err := parsed([]string{"imds"}, env(map[string]string{"NODE_NAME": "a", "SPOT_HANDLER_DRAIN": "false"}))
 	if err != nil || cfg.nodeName != "a" || cfg.drain {
 		t.Errorf("%+v, %v", cfg, err)
 	}
-	cfg, _, err = parse([]string{"imds"}, env(map[string]string{"NODE_NAME": "a", "SPOT_HANDLER_NODE_NAME": "b"}), nil)
+	cfg, err = parsed([]string{"imds"}, env(map[string]string{"NODE_NAME": "a", "SPOT_HANDLER_NODE_NAME": "b"}))
 	if err != nil || cfg.nodeName != "b" {
-		t.Errorf("our own variable goes first: %q, %v", cfg.nodeName, err)
+		t.Errorf("our own variable overrides it: %q, %v", cfg.nodeName, err)
 	}
 }
 
@@ -55,32 +67,10 @@ func TestWatchedKinds(t *testing.T) {
 		"[spot-interruption]":    {"--watch-lifecycle=false", "--watch-rebalance=false", "--watch-scheduled-events=false"},
 		"[instance-terminating]": {"--watch-spot=false", "--watch-rebalance=false", "--watch-scheduled-events=false"},
 	} {
-		cfg, _, err := parse(append([]string{"imds", "--node-name=a"}, args...), env(nil), nil)
+		cfg, err := parsed(append([]string{"imds", "--node-name=a"}, args...), env(nil))
 		if got := fmt.Sprint(cfg.watch.kinds()); err != nil || got != want {
 			t.Errorf("%v: watches %s, %v; want %s", args, got, err, want)
 		}
-	}
-}
-
-// What stands behind a wrong argument counts, too.
-func TestParseGoesOnAfterAWrongArgument(t *testing.T) {
-	_, _, err := parse([]string{"queue", "--nod", "--margin=soon", "-x", "--receivers", "many", "--queue-url", "https://sqs/1/q", "--bogus=a", "--http-addr", "8080"},
-		env(nil), nil)
-	if err == nil {
-		t.Fatal("no error")
-	}
-	for _, want := range []string{"unknown flag: --nod", "unknown flag: -x", "unknown flag: --bogus", "--margin", "--receivers", "--http-addr ("} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("error does not name %q:\n%v", want, err)
-		}
-	}
-	for _, not := range []string{"--queue-url", "unexpected argument"} {
-		if strings.Contains(err.Error(), not) {
-			t.Errorf("error names %q, which is right:\n%v", not, err)
-		}
-	}
-	if cfg, _, err := parse([]string{"imds", "--node-name", "--a"}, env(nil), nil); err != nil || cfg.nodeName != "--a" {
-		t.Errorf("node name %q, %v: want the value, though it looks like a flag", cfg.nodeName, err)
 	}
 }
 
@@ -91,9 +81,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		"nothing":      {nil, nil, []string{"give a mode"}},
-		"no mode":      {[]string{"drain"}, nil, []string{`"drain" is no mode`}},
-		"unknown flag": {[]string{"imds", "--node-name=a", "--nod"}, nil, []string{"unknown flag: --nod"}},
+		"unknown flag": {[]string{"imds", "--node-name=a", "--nod"}, nil, []string{"unknown flag: --nod; did you mean --node-name?"}},
 		"argument":     {[]string{"imds", "--node-name=a", "b"}, nil, []string{`unexpected argument "b"`}},
 		"bad variable": {[]string{"imds", "--node-name=a"}, map[string]string{"SPOT_HANDLER_MARGIN": "soon"}, []string{"SPOT_HANDLER_MARGIN"}},
 		"many in queue mode": {
@@ -109,7 +97,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
 		"nothing to watch": {[]string{"imds", "--node-name=a", "--watch-spot=false", "--watch-lifecycle=false", "--watch-rebalance=false"},
 			map[string]string{"SPOT_HANDLER_WATCH_SCHEDULED_EVENTS": "false"},
-			[]string{"--watch-spot (SPOT_HANDLER_WATCH_SPOT)", "--watch-lifecycle (", "--watch-rebalance (", "--watch-scheduled-events (", "want one at least"}},
+			[]string{"--watch-spot (SPOT_HANDLER_WATCH_SPOT)", "--watch-lifecycle (", "--watch-rebalance (", "--watch-scheduled-events (", "want at least one"}},
 		"queue url":   {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 		"managed tag": {[]string{"queue", "--queue-url=http://a/q", "--managed-tag==blue"}, nil, []string{"--managed-tag (SPOT_HANDLER_MANAGED_TAG)"}},
 		"rebalances":  {[]string{"imds", "--node-name=a", "--max-concurrent-rebalances=0%", "--rebalance-ttl=-1s"}, nil, []string{"--max-concurrent-rebalances (SPOT_HANDLER_MAX_CONCURRENT_REBALANCES)", "--rebalance-ttl ("}},
@@ -120,7 +108,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"heartbeats in imds mode": {[]string{"imds", "--node-name=a", "--heartbeat-interval=1m"}, nil, []string{"unknown flag: --heartbeat-interval"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, _, err := parse(tt.args, env(tt.env), nil)
+			_, err := parsed(tt.args, env(tt.env))
 			if !errors.Is(err, errUsage) {
 				t.Fatalf("error %v, want wrong use", err)
 			}
@@ -130,42 +118,6 @@ func TestParseNamesAllProblems(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestExitCodes(t *testing.T) {
-	for name, tt := range map[string]struct {
-		args []string
-		code int
-		out  string
-	}{
-		"help":       {[]string{"--help"}, 0, "Usage:"},
-		"mode help":  {[]string{"queue", "--help"}, 0, "--queue-url"},
-		"version":    {[]string{"--version"}, 0, "spot-handler dev"},
-		"wrong use":  {[]string{"imds", "--bogus"}, 2, "unknown flag: --bogus"},
-		"no cluster": {[]string{"imds", "--node-name=a", "--kubeconfig=/does/not/exist"}, 2, "--kubeconfig"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var out bytes.Buffer
-			if code := run(t.Context(), tt.args, env(nil), &out, &out); code != tt.code {
-				t.Errorf("exit code %d, want %d", code, tt.code)
-			}
-			if !strings.Contains(out.String(), tt.out) {
-				t.Errorf("output does not contain %q:\n%s", tt.out, out.String())
-			}
-		})
-	}
-}
-
-func TestHelpFitsTheTerminal(t *testing.T) {
-	for _, mode := range []string{modeIMDS, modeQueue} {
-		var cfg config
-		cfg.mode = mode
-		for line := range strings.Lines(help(mode, cfg.define())) {
-			if len(line) > helpWidth+1 {
-				t.Errorf("%s: %d columns: %s", mode, len(line), line)
-			}
-		}
 	}
 }
 
@@ -198,7 +150,7 @@ func TestWebhookFlags(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
 			args := append([]string{"imds", "--node-name=a", "--kubeconfig=/does/not/exist"}, tt.args...)
-			if _, _, err := parse(args, env(nil), nil); (err == nil) != (tt.want == nil) {
+			if _, err := parsed(args, env(nil)); (err == nil) != (tt.want == nil) {
 				t.Fatalf("error %v", err)
 			}
 			if code := run(t.Context(), args, env(nil), &out, &out); code != exitUsage {
@@ -213,19 +165,5 @@ func TestWebhookFlags(t *testing.T) {
 				t.Errorf("a secret is told:\n%s", &out)
 			}
 		})
-	}
-}
-
-func TestRegionOf(t *testing.T) {
-	for url, want := range map[string]string{
-		"https://sqs.eu-west-1.amazonaws.com/123456789012/q":  "eu-west-1",
-		"https://sqs.cn-north-1.amazonaws.com.cn/123456789/q": "cn-north-1",
-		"http://127.0.0.1:9324/000000000000/q":                "",
-		"https://queue.example.com/q":                         "",
-		"::":                                                  "",
-	} {
-		if got := regionOf(url); got != want {
-			t.Errorf("%s: %q, want %q", url, got, want)
-		}
 	}
 }

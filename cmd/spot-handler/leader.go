@@ -28,7 +28,7 @@ func newLeader(reg prometheus.Registerer) prometheus.Gauge {
 }
 
 // lead waits for the lease, runs f as the leader, and releases the lease at the end.
-// A lost lease is an error: the process ends and starts anew, with everything as it
+// A lost lease is an error: the process ends and starts again, with everything as it
 // stands in the cluster.
 func lead(ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger, way *rightOfWay, f func(context.Context) error) error {
 	host, err := os.Hostname()

@@ -4,18 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/rs/zerolog"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // A leader that is killed costs at most leaseDuration and a retry, about seven seconds
 // of the 120: then another replica drains. A leader that cannot renew for
-// renewDeadline stops by itself before that, so that there are never two; it is as
+// renewDeadline stops by itself before that, so there are never two; it is as
 // long as can be, as an API server under a burst may take seconds to answer. A replica
 // reads the Lease once a second, which an API server does not notice.
 const (
@@ -35,8 +35,10 @@ type leaseClient interface {
 }
 
 // lease is a lock that one replica holds at a time, kept in a Lease object with the
-// meaning that all of Kubernetes gives to it. client-go's leader election would do,
-// but it imports the whole clientset: see cluster.go for what that costs.
+// meaning that all of Kubernetes gives to it. client-go's leader election imports the
+// whole clientset, and cluster.go says what that costs. It also counts the time until it gives
+// up from when it hears of a renewal, not from when the renewal was sent: beside an API server
+// that is slow to answer, two could lead.
 //
 // Clocks need not agree: another's lease has run out when it has not changed for
 // leaseDuration as measured here. Not safe for concurrent use.
@@ -51,7 +53,7 @@ type lease struct {
 
 	own     *coordinationv1.Lease // as we have last written it
 	renewed time.Time             // when that write began: nobody else counts from earlier
-	way     *rightOfWay           // nil: none is given
+	way     *rightOfWay
 }
 
 // acquire returns nil when the lease is ours, or ctx's error.
@@ -66,7 +68,7 @@ func (l *lease) acquire(ctx context.Context) error {
 			said = err.Error()
 			l.logger.Warn().Err(err).Msg("acquire lease")
 		}
-		if err := pause(ctx); err != nil {
+		if err := pause(ctx, jittered()); err != nil {
 			return err
 		}
 	}
@@ -75,15 +77,11 @@ func (l *lease) acquire(ctx context.Context) error {
 // keep renews the lease until ctx ends, and returns nil then. It returns
 // errLostLease when another has it, or it could not be renewed for renewDeadline.
 func (l *lease) keep(ctx context.Context) error {
-	if l.way != nil {
-		defer l.way.set(time.Time{})
-	}
+	defer l.way.set(time.Time{})
 	for {
-		if l.way != nil {
-			l.way.set(l.renewed)
-		}
+		l.way.set(l.renewed)
 		end := l.renewed.Add(renewDeadline)
-		if pauseUntil(ctx, end) != nil {
+		if pause(ctx, min(jittered(), time.Until(end))) != nil {
 			return nil
 		}
 		held, err := l.attempt(ctx, min(renewDeadline/2, time.Until(end))) // one that hangs leaves time for another
@@ -195,24 +193,15 @@ func holder(l *coordinationv1.Lease) string {
 	return *l.Spec.HolderIdentity
 }
 
-// pause waits for about retryPeriod, jittered so that replicas do not come together,
-// and returns ctx's error if that ends first.
-func pause(ctx context.Context) error {
-	return pauseUntil(ctx, time.Time{})
-}
+// jittered is about retryPeriod, so replicas do not come together.
+func jittered() time.Duration { return wait.Jitter(retryPeriod*9/10, 0.2) }
 
-// pauseUntil is a pause that ends at the latest at the given time, if that is not zero.
-func pauseUntil(ctx context.Context, latest time.Time) error {
-	wait := retryPeriod*9/10 + rand.N(retryPeriod/5)
-	if !latest.IsZero() {
-		wait = min(wait, time.Until(latest))
-	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
+// pause returns ctx's error if that ends before the time is over.
+func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	}
 }

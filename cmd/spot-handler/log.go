@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/term"
 	"k8s.io/klog/v2"
 )
 
@@ -44,11 +45,7 @@ var fieldsOrder = []string{
 // isTerminal reports whether people read along. Colours in a file are noise.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // part is a logger for one component of the program.

@@ -18,8 +18,8 @@ import (
 )
 
 // A field of the log is something to search for: each has one name everywhere, and the
-// README's table has them all, and no other.
-func TestLogFieldsOfReadme(t *testing.T) {
+// manual's table has them all, and no other.
+func TestLogFieldsOfManual(t *testing.T) {
 	used := map[string]bool{zerolog.TimestampFieldName: true, zerolog.LevelFieldName: true, zerolog.MessageFieldName: true}
 	for _, dir := range []string{"cmd", "handler", "imds", "queue", "drain"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, _ fs.DirEntry, err error) error {
@@ -44,13 +44,13 @@ func TestLogFieldsOfReadme(t *testing.T) {
 		}
 	}
 	documented := map[string]bool{}
-	for _, row := range readmeRows(t, "## Log") {
+	for _, row := range rowsBelow(t, "## Log") {
 		for name := range strings.SplitSeq(row[0], ", ") {
 			documented[strings.Trim(name, "`")] = true
 		}
 	}
 	if diff := cmp.Diff(slices.Sorted(maps.Keys(used)), slices.Sorted(maps.Keys(documented))); diff != "" {
-		t.Errorf("fields of the log (-used +README):\n%s", diff)
+		t.Errorf("fields of the log (-used +manual):\n%s", diff)
 	}
 }
 

@@ -7,8 +7,13 @@
 //	spot-handler queue   once per cluster, as a Deployment: consumes the SQS queue
 //	                     that EventBridge feeds with the notices of all instances
 //
-// A third command, migrate, prints the settings for those who come from
-// aws-node-termination-handler.
+// The other commands run once and talk to nothing:
+//
+//	spot-handler migrate [FILE]     prints the settings for those who come from
+//	                                aws-node-termination-handler
+//	spot-handler version            prints what this is
+//	spot-handler completion SHELL   prints a script for bash, zsh, fish or PowerShell
+//	spot-handler help COMMAND       is COMMAND --help, which has its flags and examples
 //
 // There are six kinds of notice: spot interruption, rebalance recommendation, interruption
 // of a capacity reservation, scheduled event, termination by the Auto Scaling group, and
@@ -23,9 +28,9 @@
 //
 // # Configuration
 //
-// Every flag can be given as a variable too: --queue-url is SPOT_HANDLER_QUEUE_URL.
-// A flag goes before its variable. `spot-handler imds --help` and `spot-handler queue
-// --help` list them. Three things come from where every other tool reads them:
+// Every flag of a mode can be given as a variable too: --queue-url is
+// SPOT_HANDLER_QUEUE_URL. A flag overrides its variable. Three things come from where every
+// other tool reads them:
 //
 //   - AWS region, credentials and endpoints: the SDK's variables (AWS_REGION,
 //     AWS_ENDPOINT_URL_SQS, AWS_EC2_METADATA_SERVICE_ENDPOINT, ...)
@@ -39,9 +44,9 @@
 //
 // # Exit codes
 //
-// 0 after a clean stop, on SIGTERM or SIGINT; 1 when it cannot go on, such as a lost
-// leader lease; 2 for wrong flags or missing permissions, all named at once, before
-// anything is touched.
+// 0 after a clean stop, on SIGTERM or SIGINT, and after --help; 1 when it cannot go on,
+// such as after a lost leader lease; 2 for wrong flags or missing permissions, all named
+// at once, before anything is touched.
 package main
 
 import (
@@ -51,7 +56,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
 )
 
 func main() {
@@ -70,24 +78,22 @@ const (
 )
 
 func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	if len(args) > 0 && args[0] == "migrate" {
-		return migrate(args[1:], os.Stdin, stdout, stderr)
+	root := newRoot(getenv, stdout, stderr)
+	root.SetArgs(append([]string{}, args...)) // of nil cobra would make the process's own
+	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
+		for _, cmd := range root.Commands() {
+			cmd.DisableFlagParsing = false // cobra completes only what it parses
+		}
 	}
-	cfg, done, err := parse(args, getenv, stdout)
-	if done {
-		return exitClean
-	}
+	understood := false
+	root.PersistentPreRun = func(*cobra.Command, []string) { understood = true }
+	err := root.ExecuteContext(ctx)
 	if err == nil {
-		err = serve(ctx, cfg, stderr)
-	}
-	switch {
-	case err == nil:
 		return exitClean
-	case errors.Is(err, errUsage):
-		fmt.Fprintf(stderr, "spot-handler: %v\n", err)
-		return exitUsage
-	default:
-		fmt.Fprintf(stderr, "spot-handler: %v\n", err)
-		return exitRuntime
 	}
+	fmt.Fprintf(stderr, "spot-handler: %v\n", err)
+	if !understood || errors.Is(err, errUsage) {
+		return exitUsage
+	}
+	return exitRuntime
 }

@@ -1,246 +1,58 @@
 package main
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
-	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
+
+	"spot-handler/cmd/spot-handler/internal/migrate"
 )
 
-const migrateHelp = `Reads the settings of aws-node-termination-handler 1.25 and prints those of
+func newMigrate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate [FILE]",
+		Short: "Print the settings for those who come from aws-node-termination-handler",
+		Long: `Reads the settings of aws-node-termination-handler 1.25 and prints those of
 spot-handler, with what has no counterpart and why. It talks to nothing.
-
-Usage:
-  spot-handler migrate [--output=flags|env|values] [FILE]
 
 FILE, or the standard input, is one of:
   - variables, a line NAME=value each
-  - the DaemonSet, Deployment or Pod as YAML or JSON, of which the variables are taken:
-      kubectl -n kube-system get ds,deploy -l app.kubernetes.io/name=aws-node-termination-handler -o yaml
-  - values of its Helm chart:
-      helm -n kube-system get values aws-node-termination-handler
+  - the DaemonSet, Deployment or Pod as YAML or JSON, of which the variables are taken
+  - values of its Helm chart`,
+		Example: `  # what runs, as a command line
+  kubectl -n kube-system get daemonset,deployment -o yaml \
+    -l app.kubernetes.io/name=aws-node-termination-handler | spot-handler migrate
 
-`
-
-// The forms in which migrate prints.
-const (
-	outputFlags  = "flags"  // a command line
-	outputEnv    = "env"    // variables
-	outputValues = "values" // of our chart
-)
-
-// migrate is the command of that name. It returns the exit code.
-func migrate(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	flags := pflag.NewFlagSet("migrate", pflag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	output := flags.String("output", "", "what to print: flags, env, or values of our chart (default: flags for variables, values for values)")
-	err := flags.Parse(args)
-	if errors.Is(err, pflag.ErrHelp) {
-		fmt.Fprint(stdout, migrateHelp+flags.FlagUsagesWrapped(helpWidth))
-		return exitClean
+  # the values of its chart, as those of ours
+  helm -n kube-system get values aws-node-termination-handler | spot-handler migrate > values.yaml`,
+		Args: cobra.MaximumNArgs(1),
 	}
-	if err == nil {
-		err = migrateTo(stdout, stdin, *output, flags.Args())
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "spot-handler: %v\n", err)
-		if errors.Is(err, errUsage) {
-			return exitUsage
+	output := cmd.Flags().String("output", "", "print flags, env, or values (default: values for values, else flags)")
+	// The error is of a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(migrate.Outputs(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		converted, err := convert(cmd.InOrStdin(), args, *output)
+		if err != nil {
+			return fmt.Errorf("%w: migrate: %w", errUsage, err)
 		}
-		return exitRuntime
+		_, err = io.WriteString(cmd.OutOrStdout(), converted)
+		return err
 	}
-	return exitClean
+	return cmd
 }
 
-func migrateTo(stdout io.Writer, stdin io.Reader, output string, args []string) error {
-	if !slices.Contains([]string{"", outputFlags, outputEnv, outputValues}, output) {
-		return fmt.Errorf("%w: --output: %q: want one of %s, %s, %s", errUsage, output, outputFlags, outputEnv, outputValues)
-	}
+func convert(stdin io.Reader, args []string, output string) (string, error) {
 	var text []byte
 	var err error
-	switch {
-	case len(args) > 1:
-		return fmt.Errorf("%w: migrate: want one file, got %d", errUsage, len(args))
-	case len(args) == 1 && args[0] != "-":
+	if len(args) == 1 && args[0] != "-" {
 		text, err = os.ReadFile(args[0])
-	default:
+	} else {
 		text, err = io.ReadAll(stdin)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: migrate: %w", errUsage, err)
+		return "", err
 	}
-	given, err := readGiven(text)
-	if err != nil {
-		return fmt.Errorf("%w: migrate: %w", errUsage, err)
-	}
-	m := newMigration(given)
-	m.run()
-	if output == "" {
-		output = outputFlags
-		if given.chart {
-			output = outputValues
-		}
-	}
-	return m.print(stdout, output)
-}
-
-// migration is one run of migrate: what was given, and what came of it.
-type migration struct {
-	given given
-	table []setting
-	mode  string
-
-	flags  []pair         // ours, in the order of the table
-	env    []pair         // variables of others that stay variables
-	from   []variableFrom // variables whose value is in the cluster
-	values map[string]any // of our chart, besides flags and variables, by path
-	minds  []pair         // what is different, by the setting's name
-	losses []pair         // what there is not, by the setting's name
-}
-
-// pair is a name and a text.
-type pair struct{ name, text string }
-
-// variableFrom is a variable with what Kubernetes calls its valueFrom.
-type variableFrom struct {
-	name string
-	from any
-}
-
-func newMigration(g given) *migration {
-	m := &migration{given: g, table: slices.Concat(settings, chartSettings), mode: modeIMDS, values: map[string]any{}}
-	if m.isOn("ENABLE_SQS_TERMINATION_DRAINING") {
-		m.mode = modeQueue
-	}
-	for i, s := range m.table {
-		if g.chart && s.ofChart != "" {
-			m.table[i].fallback = s.ofChart
-		}
-	}
-	return m
-}
-
-func (m *migration) flag(name, value string) { m.flags = append(m.flags, pair{name, value}) }
-func (m *migration) mind(name, text string)  { m.minds = append(m.minds, pair{name, text}) }
-func (m *migration) lose(name, text string)  { m.losses = append(m.losses, pair{name, text}) }
-
-// run takes over every setting of the tables, and names what is in none of them.
-func (m *migration) run() {
-	for _, s := range m.table {
-		m.take(s)
-	}
-	if m.mode == modeQueue && m.lookup("QUEUE_URL") == "" && m.given.froms["QUEUE_URL"] == nil {
-		m.mind("QUEUE_URL", "not given: --queue-url has to be")
-	}
-	for _, name := range m.given.unknown() {
-		m.lose(name, "is no setting of aws-node-termination-handler 1.25")
-	}
-}
-
-func (m *migration) take(s setting) {
-	if from := m.given.froms[s.variable]; from != nil && s.variable != "" {
-		m.takeFrom(s, from)
-		return
-	}
-	name, value := s.nameIn(m.given), m.given.get(s)
-	isGiven := value != "" && value != s.fallback
-	switch {
-	case s.convert != nil:
-		if isGiven || s.always {
-			s.convert(m, s, cmp.Or(value, s.fallback))
-		}
-	case s.flag != "" && isGiven:
-		m.flag(s.flag, value)
-		if s.remark != "" {
-			m.mind(name, s.remark)
-		}
-	case s.env != "" && isGiven:
-		m.env = append(m.env, pair{s.env, value})
-	case s.path != "" && isGiven:
-		m.values[strings.Replace(s.path, "MODE", m.mode, 1)] = m.given.raw(s)
-		if s.remark != "" {
-			m.mind(name, s.remark)
-		}
-	case s.flag == "" && s.env == "" && s.path == "":
-		m.miss(s, name, value)
-	}
-}
-
-// miss tells what there is not here, where it is asked for: by a value, or by its default.
-func (m *migration) miss(s setting, name, value string) {
-	asked := cmp.Or(value, s.fallback)
-	if s.harmless == "*" || asked == cmp.Or(s.harmless, s.fallback) {
-		return
-	}
-	if asked == s.fallback && s.byDefault != m.mode {
-		return // without effect in this mode
-	}
-	if value == "" {
-		asked += " (its default)"
-	}
-	m.lose(name+"="+short(asked), s.remark)
-}
-
-// takeFrom takes over a variable whose value is not known here.
-func (m *migration) takeFrom(s setting, from any) {
-	switch {
-	case s.flag != "":
-		m.from = append(m.from, variableFrom{variable(s.flag), from})
-	case s.variable == "WEBHOOK_PROXY":
-		m.from = append(m.from, variableFrom{variable("webhook-proxy"), from})
-	case s.env != "":
-		if ref, ok := from.(map[string]any); ok && ref["fieldRef"] != nil {
-			return // the downward API: our manifests and our chart do the same where it is needed
-		}
-		m.from = append(m.from, variableFrom{s.env, from})
-	default:
-		m.lose(s.variable, "its value is not in the file; "+s.remark)
-	}
-}
-
-// lookup is the value of the setting with the variable, or its default.
-func (m *migration) lookup(variable string) string {
-	for _, s := range m.table {
-		if s.variable == variable {
-			if value := m.given.get(s); value != "" {
-				return value
-			}
-			return s.fallback
-		}
-	}
-	return ""
-}
-
-// renamed is the value of a setting that has an older name, too, and whether it was given by
-// either. The older counts where the other is not given; its chart always gives both.
-func (m *migration) renamed(name, older string) (value string, isGiven bool) {
-	if value := m.given.variables[older]; value != "" && m.given.variables[name] == "" {
-		return value, true
-	}
-	value = m.lookup(name)
-	for _, s := range m.table {
-		isGiven = isGiven || s.variable == name && m.given.get(s) != ""
-	}
-	return value, isGiven
-}
-
-// isOn reads a switch as it does: by strconv.ParseBool, whose true is also 1 or T.
-func (m *migration) isOn(variable string) bool { return isTrue(m.lookup(variable)) }
-
-func isTrue(text string) bool {
-	return slices.Contains([]string{"1", "t", "true"}, strings.ToLower(text))
-}
-
-// short is a value for a line of text.
-func short(value string) string {
-	value = strings.Join(strings.Fields(value), " ")
-	if len(value) > 60 {
-		value = value[:60] + "..."
-	}
-	return value
+	return migrate.Convert(text, output)
 }

@@ -58,7 +58,7 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 	}
 	if (cfg.mode == modeQueue || cfg.drain) && cfg.strategy == string(drain.Surge) {
 		list = append(list,
-			permission{verb: "patch", resource: "pods"}, // to release them
+			permission{verb: "patch", resource: "pods"}, // to surge them
 			permission{verb: "list", group: "apps", resource: "deployments"},
 			permission{verb: "watch", group: "apps", resource: "deployments"},
 			permission{verb: "get", group: "apps", resource: "replicasets"}, // to take them back

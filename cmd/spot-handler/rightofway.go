@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
 	"net/http"
 	"sync/atomic"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 // A leader that drains a burst can load a small API server so much that its own lease is
@@ -19,18 +22,20 @@ const (
 )
 
 // rightOfWay is the lease's, before all other requests. Its methods are safe for
-// concurrent use.
+// concurrent use; a nil one gives way to nobody.
 type rightOfWay struct {
 	renewed atomic.Int64 // when the lease was last renewed, in ns; 0 while there is none
 }
 
 // set notes a renewal; a zero time that there is no lease to be renewed.
 func (w *rightOfWay) set(at time.Time) {
-	if at.IsZero() {
+	switch {
+	case w == nil:
+	case at.IsZero():
 		w.renewed.Store(0)
-		return
+	default:
+		w.renewed.Store(at.UnixNano())
 	}
-	w.renewed.Store(at.UnixNano())
 }
 
 func (w *rightOfWay) late() bool {
@@ -46,23 +51,10 @@ type giveWay struct {
 
 func (g giveWay) RoundTrip(r *http.Request) (*http.Response, error) {
 	if g.way.late() {
-		g.wait(r)
+		// The error is of a wait that has lasted long enough, or of a request that has ended.
+		_ = wait.PollUntilContextTimeout(r.Context(), giveWayCheck, giveWayFor, false, func(context.Context) (bool, error) {
+			return !g.way.late(), nil
+		})
 	}
 	return g.next.RoundTrip(r)
-}
-
-func (g giveWay) wait(r *http.Request) {
-	end := time.NewTimer(giveWayFor)
-	defer end.Stop()
-	check := time.NewTicker(giveWayCheck)
-	defer check.Stop()
-	for g.way.late() {
-		select {
-		case <-r.Context().Done():
-			return
-		case <-end.C:
-			return
-		case <-check.C:
-		}
-	}
 }

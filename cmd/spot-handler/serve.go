@@ -19,10 +19,13 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler"
+	"spot-handler/handler/dryrun"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/webhook"
 )
 
 // source delivers notices until ctx ends. Healthy gives the reason why it does not
@@ -77,7 +80,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	events := notify.NewEvents(clients.core)
 	webhookOptions := cfg.webhook.options(func(string, string, ...any) {}) // validated
 	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
-	webhook := notify.NewWebhook(webhookOptions)
+	webhooks := webhook.New(webhookOptions)
 
 	var h *handler.Handler
 	enqueue := func(node string) { h.Enqueue(node) }
@@ -90,33 +93,37 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	backends, err := newBackends(ctx, cfg, conf, clients, index, events, enqueue, registry, logger)
-	if err != nil {
-		return err
-	}
+	backends := newBackends(cfg, conf, clients, index, events, enqueue, registry, logger)
 	provider := provisioner.New(provisioner.Options{
 		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: logger,
 	})
-	options := handler.Options{
-		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider,
-		Events: notify.All{events, webhook}, Lifecycle: hookOptions(cfg, conf, registry, logger),
-		Node: cfg.nodeName, Rebalance: handler.RebalancePolicy(cfg.rebalance), RebalancePolicyOf: rebalancePolicyOf(cfg, backends),
-		RebalancesAtOnce: cfg.rebalancesAtOnce, RebalanceTTL: cfg.rebalanceTTL, Peers: peersOf(clients), ScheduledLead: cfg.scheduledLead, ReleaseNode: cfg.release,
-		CordonOnly: cfg.cordonOnly,
-		Registerer: registry, Logger: part(logger, "handler"),
-	}
-	h = handler.New(options)
+	rules, log := rulesOf(cfg, backends), part(logger, "handler")
+	hooks := newHooks(cfg, conf, registry, logger)
+	h = handler.New(handler.Options{
+		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Turns: turnsOf(cfg, clients, index),
+		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
+			Hooks: hooks, Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil,
+			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
+		}),
+		Events: notify.All{events, webhooks}, Node: cfg.nodeName,
+		Rules: rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
+		Registerer: registry, Logger: log,
+	})
 	var accept accepter = h
-	if cfg.dryRun {
-		survey := func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
-			return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
-		}
-		accept = handler.NewDryRun(options, survey, provider)
+	switch {
+	case cfg.dryRun:
+		accept = dryrun.New(dryrun.Options{
+			Index: index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly, HookTimeout: cfg.hookTimeout,
+			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
+				return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
+			},
+			Chooser: provider, Logger: log,
+		})
+	case hooks != nil:
+		accept = lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: index, Logger: log}
 	}
 	if cfg.mode == modeQueue {
-		if accept, err = newManaged(ctx, conf, cfg, accept, index, registry, logger); err != nil {
-			return err
-		}
+		accept = newManaged(conf, cfg, accept, index, registry, logger)
 	}
 	from, err := newSource(ctx, cfg, conf, accept, registry, logger)
 	if err != nil {
@@ -125,13 +132,12 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
-	go unmapStart(ctx)
 	// The webhook ends after all who tell it something.
 	var webhookEnded sync.WaitGroup
 	defer webhookEnded.Wait()
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSending()
-	webhookEnded.Go(func() { _ = webhook.Run(sending) }) // its error is always nil
+	webhookEnded.Go(func() { _ = webhooks.Run(sending) }) // its error is always nil
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {

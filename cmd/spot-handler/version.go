@@ -1,9 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"runtime"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 )
 
 // Set by the linker: -X main.version=… -X main.commit=….
@@ -12,8 +14,16 @@ var (
 	commit  = "unknown"
 )
 
-func versionText() string {
-	return "spot-handler " + version + " (" + commit + ", " + runtime.Version() + ")"
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Example: "  spot-handler version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(cmd) },
+	}
+}
+
+func printVersion(cmd *cobra.Command) error {
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "spot-handler %s (%s, %s)\n", version, commit, runtime.Version())
+	return err
 }
 
 // buildInfo is the metric that says what runs.

@@ -48,5 +48,5 @@ func (w watch) validate() error {
 		name := watchFlags[kind].name
 		flags = append(flags, fmt.Sprintf("--%s (%s)", name, variable(name)))
 	}
-	return fmt.Errorf("%s: all are false, so that there is nothing to look for: want one at least", strings.Join(flags, ", "))
+	return fmt.Errorf("%s: all are false, so there is nothing to look for: want at least one", strings.Join(flags, ", "))
 }

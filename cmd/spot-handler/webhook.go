@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"os"
 
-	"spot-handler/handler/notify"
+	"spot-handler/handler/webhook"
 )
 
 // webhookConfig is what the operator has asked for about webhooks.
@@ -17,39 +17,39 @@ type webhookConfig struct {
 
 func (c *webhookConfig) define(g group) {
 	g.StringVar(&c.url, "webhook-url", "", "URL that is told of every notice and outcome, with a POST that Slack's incoming webhooks take; rather give such a secret as a variable or a file")
-	g.StringVar(&c.urlFile, "webhook-url-file", "", "`file` with that URL instead, such as a mounted Secret's; read anew for each webhook")
-	g.StringVar(&c.headersFile, "webhook-headers-file", "", "`file` with headers for it, a line \"Name: value\" each or one JSON object; read anew for each webhook (default: Content-Type: application/json)")
+	g.StringVar(&c.urlFile, "webhook-url-file", "", "`file` with that URL instead, such as a mounted Secret's; read again for each webhook")
+	g.StringVar(&c.headersFile, "webhook-headers-file", "", "`file` with headers for it, a line \"Name: value\" each or one JSON object; read again for each webhook (default: Content-Type: application/json)")
 	g.StringVar(&c.template, "webhook-template", "", "Go template of the body, with sprig's functions, such as {\"text\": {{ .Text | toJson }}}; the README lists what it is given")
 	g.StringVar(&c.templateFile, "webhook-template-file", "", "`file` with that template instead")
 	g.StringVar(&c.proxy, "webhook-proxy", "", "URL of a proxy for webhooks only (default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for all else)")
 }
 
 // options reads all that is named, and calls bad for what cannot be used.
-func (c webhookConfig) options(bad func(flag, format string, args ...any)) notify.WebhookOptions {
-	var o notify.WebhookOptions
+func (c webhookConfig) options(bad func(flag, format string, args ...any)) webhook.Options {
+	var o webhook.Options
 	var err error
 	header := http.Header{}
 	if c.url != "" {
-		if o.Endpoint.URL, err = notify.ParseURL(c.url); err != nil {
+		if o.Endpoint.URL, err = webhook.ParseURL(c.url); err != nil {
 			bad("webhook-url", "%v", err)
 		}
 	}
 	if c.urlFile != "" {
-		file := notify.Endpoint{URLFile: c.urlFile}
+		file := webhook.Endpoint{URLFile: c.urlFile}
 		if _, _, err = file.Read(); err != nil {
 			bad("webhook-url-file", "%v", err)
 		}
 		o.Endpoint.URLFile = c.urlFile
 	}
 	if c.headersFile != "" {
-		file := notify.Endpoint{HeadersFile: c.headersFile}
+		file := webhook.Endpoint{HeadersFile: c.headersFile}
 		if _, header, err = file.Read(); err != nil {
 			bad("webhook-headers-file", "%v", err)
 		}
 		o.Endpoint.HeadersFile = c.headersFile
 	}
 	if c.proxy != "" {
-		if o.Proxy, err = notify.ParseProxy(c.proxy); err != nil {
+		if o.Proxy, err = webhook.ParseProxy(c.proxy); err != nil {
 			bad("webhook-proxy", "%v", err)
 		}
 	}
@@ -63,7 +63,7 @@ func (c webhookConfig) options(bad func(flag, format string, args ...any)) notif
 		template = string(text)
 	}
 	if template != "" {
-		if o.Template, err = notify.ParseTemplate(template, header); err != nil {
+		if o.Template, err = webhook.ParseTemplate(template, header); err != nil {
 			bad(from, "%v", err)
 		}
 	}

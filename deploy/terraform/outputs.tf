@@ -9,7 +9,7 @@ output "queue_arn" {
 }
 
 output "dead_letter_queue_url" {
-  description = "Where to look for what could not be read or delivered."
+  description = "Look here for messages that could not be read or delivered."
   value       = aws_sqs_queue.dead_letters.url
 }
 
@@ -19,6 +19,6 @@ output "role_arn" {
 }
 
 output "policy_arn" {
-  description = "What reading the queue needs, to attach elsewhere."
+  description = "The policy for reading the queue, to attach elsewhere."
   value       = aws_iam_policy.queue.arn
 }

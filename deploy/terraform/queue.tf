@@ -2,13 +2,13 @@ resource "aws_sqs_queue" "queue" {
   name                      = local.name
   message_retention_seconds = var.message_retention_seconds
 
-  # The daemon says both with every receive; these are for whoever else looks in.
+  # The daemon sets both with every receive; these are for anybody else who reads.
   visibility_timeout_seconds = 30
   receive_wait_time_seconds  = 20
 
   # A message that cannot be read comes back every 30 s and leaves after 150 s, within
-  # the retention. One about an unknown instance is read twice: that leaves three for
-  # processes that are killed with the message in hand.
+  # the retention. One about an unknown instance is read twice, which leaves three for
+  # processes that are killed while they handle it.
   redrive_policy = jsonencode({
     deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
     maxReceiveCount     = 5
@@ -26,8 +26,8 @@ resource "aws_sqs_queue" "queue" {
   }
 }
 
-# Messages that could not be read, and events that could not be delivered. Nothing reads
-# it but people, so it keeps them for as long as SQS can.
+# Messages that could not be read, and events that could not be delivered. Only people read
+# it, so it keeps them for as long as SQS can.
 resource "aws_sqs_queue" "dead_letters" {
   name                      = "${local.name}-dead-letters"
   message_retention_seconds = 1209600

@@ -1,20 +1,20 @@
 locals {
   tag = coalesce(var.tag_key, "kubernetes.io/cluster/${var.cluster_name}")
 
-  # What `spot-handler queue` asks of SQS.
+  # What `spot-handler queue` needs from SQS.
   read_queue = [{
     Sid    = "ReadQueue"
     Effect = "Allow"
     Action = [
       "sqs:ReceiveMessage",          # long polls
-      "sqs:DeleteMessage",           # what is recorded on its node, and what is not ours
-      "sqs:ChangeMessageVisibility", # keep a message in work from others, give it back on a stop
+      "sqs:DeleteMessage",           # messages that are recorded on their node, or not ours
+      "sqs:ChangeMessageVisibility", # keep a message from others while handling it, give it back on a stop
       "sqs:GetQueueAttributes",      # whether there is a redrive policy
     ]
     Resource = aws_sqs_queue.queue.arn
   }]
 
-  # SQS asks for it in the caller's name.
+  # SQS uses the key in the caller's name.
   read_encrypted_queue = [{
     Sid      = "ReadEncryptedQueue"
     Effect   = "Allow"
@@ -22,7 +22,7 @@ locals {
     Resource = var.kms_key_arn
   }]
 
-  # What --managed-tag needs. It knows no resources.
+  # What --managed-tag needs. AWS cannot bind it to resources.
   read_tags = [{
     Sid      = "ReadTags"
     Effect   = "Allow"
@@ -30,8 +30,8 @@ locals {
     Resource = "*"
   }]
 
-  # What replacing nodes of Auto Scaling groups and answering their lifecycle hooks needs
-  # besides. The Describe actions know no resources.
+  # What replacing nodes of Auto Scaling groups and completing their lifecycle hooks also
+  # needs. AWS cannot bind the Describe actions to resources.
   replace_nodes = [
     {
       Sid    = "KnowGroups"
@@ -100,7 +100,7 @@ locals {
 }
 
 resource "aws_iam_policy" "queue" {
-  name        = "${local.name}-${local.region}" # IAM knows no regions
+  name        = "${local.name}-${local.region}" # IAM has no regions
   description = "spot-handler ${var.cluster_name}: read its queue"
   tags        = var.tags
 

@@ -1,8 +1,8 @@
 # One rule for each kind of message that the daemon understands.
 #
-# One rule each, and not one for all: CloudWatch counts matches and failed deliveries by
-# rule, and a kind is switched on or off without touching the others. Rules on AWS's own
-# events cost nothing. The message has to arrive as it is: no input transformer.
+# One rule each, not one for all: CloudWatch counts matches and failed deliveries by rule,
+# and a kind can be switched on or off without touching the others. Rules on AWS's own
+# events cost nothing. Messages must arrive as they are: no input transformer.
 # EventBridge cannot filter by instance tag, so the queue gets the messages of every
 # instance of the account and region; the daemon knows its own.
 
@@ -52,7 +52,7 @@ locals {
         source      = ["aws.ec2"]
         detail-type = ["EC2 Instance State-change Notification"]
         detail = {
-          state = ["stopping", "stopped", "shutting-down", "terminated"] # one that starts is nobody's concern
+          state = ["stopping", "stopped", "shutting-down", "terminated"] # an instance that starts needs no handling
         }
       }
     }
@@ -95,7 +95,7 @@ resource "aws_cloudwatch_event_target" "queue" {
 
   retry_policy {
     maximum_event_age_in_seconds = var.message_retention_seconds
-    maximum_retry_attempts       = 185 # the most: the age decides
+    maximum_retry_attempts       = 185 # the maximum: the age decides
   }
 
   dead_letter_config {

@@ -1,5 +1,5 @@
 variable "cluster_name" {
-  description = "Name of the EKS cluster, or of any other."
+  description = "Name of the cluster, on EKS or elsewhere."
   type        = string
 
   validation {
@@ -9,12 +9,12 @@ variable "cluster_name" {
 }
 
 variable "name" {
-  description = "What queue, rules and role are called: at most 43 characters. Without it spot-handler-<cluster_name>, which fits for clusters of up to 30."
+  description = "Name of queue, rules and role, at most 43 characters. The default is spot-handler-<cluster_name>, which fits if the cluster's name has at most 30."
   type        = string
   default     = null
 
   validation {
-    # A rule's name has at most 64: these, a hyphen, and up to 20 for the kind.
+    # A rule's name has at most 64 characters: these, a hyphen, and up to 20 for the kind.
     condition     = var.name == null || can(regex("^[0-9A-Za-z_-]{1,43}$", var.name))
     error_message = "A name has at most 43 letters, digits, hyphens and underscores."
   }
@@ -23,7 +23,7 @@ variable "name" {
 # ---- Which messages
 
 variable "rebalance_recommendations" {
-  description = "Whether rebalance recommendations are sent to the queue. Say false where the daemon runs with --rebalance=ignore."
+  description = "Whether rebalance recommendations are sent to the queue. Use false if the daemon runs with --rebalance=ignore."
   type        = bool
   default     = true
 }
@@ -35,19 +35,19 @@ variable "scheduled_events" {
 }
 
 variable "state_changes" {
-  description = "Whether the queue is told of instances that stop or shut down, and have stopped or terminated, for whatever reason."
+  description = "Whether the queue gets messages about instances that stop or shut down, or have stopped or terminated, for whatever reason."
   type        = bool
   default     = true
 }
 
 variable "terminate_hooks" {
-  description = "Whether lifecycle hooks of Auto Scaling groups for instances that they terminate are sent to the queue. Say false where groups send them there themselves."
+  description = "Whether lifecycle hooks of Auto Scaling groups for instances that they terminate are sent to the queue. Use false if groups send them to the queue themselves."
   type        = bool
   default     = true
 }
 
 variable "launch_hooks" {
-  description = "Whether lifecycle hooks of Auto Scaling groups for instances that they launch are sent to the queue, to be completed when the Node is Ready. Say true only where nobody else completes them."
+  description = "Whether lifecycle hooks of Auto Scaling groups for instances that they launch are sent to the queue, to be completed when the Node is Ready. Use true only if nobody else completes them."
   type        = bool
   default     = false
 }
@@ -60,21 +60,21 @@ variable "message_retention_seconds" {
   default     = 300
 
   validation {
-    # From what a message that cannot be read takes to the dead-letter queue, to what
-    # EventBridge can try.
+    # At least the time that an unreadable message takes to the dead-letter queue, at most as
+    # long as EventBridge can try.
     condition     = var.message_retention_seconds >= 180 && var.message_retention_seconds <= 86400
     error_message = "Messages are kept for 180 to 86400 seconds."
   }
 }
 
 variable "kms_key_arn" {
-  description = "ARN of a customer managed KMS key for both queues. Its key policy must let events.amazonaws.com use it, see deploy/aws.md. Without it the key that SQS manages."
+  description = "ARN of a customer managed KMS key for both queues. Its key policy must let events.amazonaws.com use it: see deploy/aws.md. By default SQS manages the key."
   type        = string
   default     = null
 }
 
 variable "alarm_topic_arn" {
-  description = "ARN of an SNS topic that is told of dead letters, and of a queue that nobody reads. Without it no alarms."
+  description = "ARN of an SNS topic for alarms about dead letters, and about a queue that nobody reads. By default there are no alarms."
   type        = string
   default     = null
 }
@@ -82,7 +82,7 @@ variable "alarm_topic_arn" {
 # ---- Who reads the queue
 
 variable "credentials" {
-  description = "How the pods get the role: pod-identity or irsa. With none there is only the policy, for you to attach."
+  description = "How the pods get the role: pod-identity or irsa. With none you get only the policy, to attach yourself."
   type        = string
   default     = "pod-identity"
 
@@ -93,13 +93,13 @@ variable "credentials" {
 }
 
 variable "oidc_provider" {
-  description = "Only with credentials = \"irsa\": the cluster's OIDC issuer without https://, such as oidc.eks.eu-west-1.amazonaws.com/id/0123456789ABCDEF0123456789ABCDEF. IAM has to know it as a provider."
+  description = "Only with credentials = \"irsa\": the cluster's OIDC issuer without https://, such as oidc.eks.eu-west-1.amazonaws.com/id/0123456789ABCDEF0123456789ABCDEF. IAM must know it as a provider."
   type        = string
   default     = ""
 
   validation {
     condition     = !can(regex("://|:", var.oidc_provider))
-    error_message = "The issuer is given without https:// and not as an ARN."
+    error_message = "Give the issuer without https:// and not as an ARN."
   }
 }
 
@@ -110,19 +110,19 @@ variable "namespace" {
 }
 
 variable "service_account" {
-  description = "The ServiceAccount that may have the role, and no other."
+  description = "The only ServiceAccount that can take the role."
   type        = string
   default     = "spot-handler-queue"
 }
 
 variable "permissions_boundary_arn" {
-  description = "ARN of a policy that bounds the role, where your account demands one."
+  description = "ARN of a permissions boundary for the role, if your account demands one."
   type        = string
   default     = null
 }
 
 variable "instance_tags" {
-  description = "Whether the role may read the tags of instances: for --managed-tag."
+  description = "Whether the role can read the tags of instances, for --managed-tag."
   type        = bool
   default     = false
 }
@@ -130,13 +130,13 @@ variable "instance_tags" {
 # ---- Nodes of Auto Scaling groups
 
 variable "auto_scaling_groups" {
-  description = "Whether the role may have nodes of Auto Scaling groups replaced: detach an instance, which makes the group launch another, and terminate it when it is drained; and answer their lifecycle hooks. Karpenter needs none of this."
+  description = "Whether the role can have nodes of Auto Scaling groups replaced (detach an instance, so the group launches another, and terminate it once it is drained), and complete their lifecycle hooks. Karpenter needs none of this."
   type        = bool
   default     = false
 }
 
 variable "tag_key" {
-  description = "Key of the tag that groups and instances must have for that. Without it kubernetes.io/cluster/<cluster_name>, which EKS demands of nodes and eksctl and managed node groups set."
+  description = "Key of the tag that groups and instances must have for that. The default is kubernetes.io/cluster/<cluster_name>, which EKS demands on nodes, and which eksctl and managed node groups set."
   type        = string
   default     = null
 }
@@ -148,7 +148,7 @@ variable "tag_value" {
 }
 
 variable "tags" {
-  description = "Tags for everything that can have them."
+  description = "Tags for everything that can have tags."
   type        = map(string)
   default     = {}
 }

@@ -6,8 +6,8 @@
 #     cluster_name = "my-cluster"
 #   }
 #
-# deploy/aws.md says what to choose; deploy/cloudformation makes the same things. Region
-# and account are those of the provider that the module is given.
+# deploy/aws.md explains the choices; deploy/cloudformation makes the same things. Region
+# and account are those of the provider that the module gets.
 
 terraform {
   required_version = ">= 1.3"

@@ -1,8 +1,8 @@
-// Package rewatch has informers go on soon after the API server was away.
+// Package rewatch lets informers go on soon after the API server was away.
 //
-// Left to itself an informer waits twice as long each time, up to a minute (client-go's
-// cache.Reflector): after an outage of half a minute that would be all that is left of
-// two.
+// By itself an informer waits twice as long each time, up to a minute (client-go's
+// cache.Reflector): after an outage of half a minute, that would use up the rest of two
+// minutes.
 package rewatch
 
 import (
@@ -20,15 +20,15 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// How long a request waits to be made again.
+// How long a request waits before it is repeated.
 const (
 	first   = 250 * time.Millisecond
 	Longest = 2 * time.Second
 )
 
-// Soon makes the requests of an informer again that have no answer, after Longest at the
-// most, and says so once when that takes long. What the API server answers is the
-// informer's to know. It is as safe for concurrent use as what it is given.
+// Soon repeats an informer's requests that have no answer, after Longest at the most, and
+// says so once if that takes long. What the API server does answer goes to the informer. It
+// is as safe for concurrent use as what it is given.
 func Soon(of *cache.ListWatch, logger zerolog.Logger) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
@@ -48,7 +48,7 @@ func ask[T any](ctx context.Context, logger zerolog.Logger, request func() (T, e
 		}
 		if wait == Longest && !told {
 			told = true
-			logger.Warn().Err(err).Msg("watch the cluster; tried again")
+			logger.Warn().Err(err).Msg("watch the cluster; will try again")
 		}
 		select {
 		case <-ctx.Done():
@@ -58,7 +58,7 @@ func ask[T any](ctx context.Context, logger zerolog.Logger, request func() (T, e
 	}
 }
 
-// away: there was no answer, or none that says anything about the request.
+// away reports whether there was no answer, or none that says anything about the request.
 func away(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

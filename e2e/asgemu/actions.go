@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// The limits of one call. What the services say when one is passed is from reports of those who have met it.
+// The limits of one call. What the services say beyond a limit is from reports by people who have met it.
 const (
 	describeLimit = 50 // https://github.com/hjacobs/kube-aws-autoscaler/issues/25
 	groupLimit    = 50 // https://github.com/LeanerCloud/AutoSpotting/issues/199
@@ -20,7 +20,7 @@ type metadata struct {
 	RequestID string `xml:"RequestId"`
 }
 
-// page cuts what is on the page that the request asks for out of n rows.
+// page cuts the page that the request asks for out of n rows.
 func page(form url.Values, n, size int) (from, to int, next string, err *apiError) {
 	if text := form.Get("MaxRecords"); text != "" {
 		asked, bad := strconv.Atoi(text)
@@ -144,7 +144,7 @@ func (s *Server) describeGroups(form url.Values, names []string) (any, *apiError
 	}{Groups: rows[from:to], Next: next, Metadata: metadata{requestID()}}, nil
 }
 
-// activity is what a group does, as it tells of it.
+// activity is what a group does, as the group reports it.
 type activity struct {
 	ActivityID           string `xml:"ActivityId"`
 	AutoScalingGroupName string

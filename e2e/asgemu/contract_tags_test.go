@@ -30,7 +30,7 @@ func byKey(key string) types.Filter {
 	return types.Filter{Name: aws.String("key"), Values: []string{key}}
 }
 
-// tags are the instances with the tags' values.
+// tags maps instances to the values of their tags.
 func (s *service) tags(t *testing.T, filters []types.Filter) map[string]string {
 	t.Helper()
 	out, err := s.ec2.DescribeTags(t.Context(), &ec2.DescribeTagsInput{Filters: filters})
@@ -102,19 +102,5 @@ func checkTagPages(t *testing.T, s *service) {
 	}
 	if !slices.Equal(pages, []int{5, 2}) {
 		t.Errorf("pages of %v", pages)
-	}
-}
-
-func checkOwnClientTags(t *testing.T, s *service) {
-	a, b, c := s.alone(t), s.alone(t), s.alone(t)
-	s.tag(t, a, map[string]string{"like/it*": "v & <w>"})
-	s.tag(t, b, map[string]string{"like/it*": ""})
-	s.tag(t, c, map[string]string{"like/it-is-not": "v"})
-	got, err := s.own(t).InstanceTags(t.Context(), "like/it*", []string{a, b, c, unknown(1)[0]})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(map[string]string{a: "v & <w>", b: ""}, got); diff != "" {
-		t.Errorf("(-want +got)\n%s", diff)
 	}
 }

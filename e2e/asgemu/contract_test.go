@@ -18,11 +18,10 @@ import (
 
 	"spot-handler/e2e/asgemu"
 	"spot-handler/handler/awsbody"
-	"spot-handler/handler/provisioner/asg"
 )
 
-// contract is what AWS documents of Auto Scaling and EC2, or is known to answer, and the daemon or its tests rest on. It is
-// written against the real SDK alone, so that the emulator is held to the same text as one that others wrote.
+// contract is what AWS documents about Auto Scaling and EC2, or is known to answer, and what the daemon or its
+// tests rely on. It uses only the real SDK, so it holds this emulator and one that others wrote to the same text.
 var contract = []struct {
 	name  string
 	check func(*testing.T, *service)
@@ -46,16 +45,12 @@ var contract = []struct {
 	{"wildcards in a filter are escaped", checkTagWildcards},
 	{"200 values at most are in the filters of one call", checkTagLimit},
 	{"tags are listed in pages", checkTagPages},
-	{"the daemon's own client reads tags", checkOwnClientTags},
-	{"the daemon's own client terminates", checkOwnClient},
-	{"the daemon's own client tells errors as the SDK does", checkOwnClientErrors},
 }
 
-// service is a pair of services under test.
+// service is the pair of services under test.
 type service struct {
-	endpoint string
-	groups   *autoscaling.Client
-	ec2      *ec2.Client
+	groups *autoscaling.Client
+	ec2    *ec2.Client
 
 	// create makes a group of n instances in service.
 	create func(t *testing.T, name string, n int) (ids []string)
@@ -63,10 +58,10 @@ type service struct {
 	alone func(t *testing.T) (id string)
 	// suspend stops the group's process Launch.
 	suspend func(t *testing.T, name string)
-	// state is EC2's of an instance.
+	// state is an instance's state in EC2.
 	state func(t *testing.T, id string) string
 
-	// except names the cases that are not asserted of this service, with the reason.
+	// except names the cases that are not asserted for this service, with the reason.
 	except map[string]string
 }
 
@@ -119,7 +114,6 @@ func connect(endpoint string) *service {
 	options := []func(*middleware.Stack) error{awsbody.Plain}
 	provider := credentials.NewStaticCredentialsProvider("test", "test", "")
 	return &service{
-		endpoint: endpoint,
 		groups: autoscaling.New(autoscaling.Options{
 			BaseEndpoint: &endpoint, Region: region, Credentials: provider, Retryer: aws.NopRetryer{}, APIOptions: options,
 		}),
@@ -360,38 +354,5 @@ func checkTerminateUnknown(t *testing.T, s *service) {
 	wantCode(t, err, "InvalidInstanceID.NotFound")
 	if state := s.state(t, id); state != "running" {
 		t.Errorf("the other instance of the refused call is %s", state)
-	}
-}
-
-// own is the client that the daemon has for EC2.
-func (s *service) own(t *testing.T) *asg.EC2 {
-	t.Helper()
-	conf := aws.Config{Region: region, Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}
-	client, err := asg.NewEC2(t.Context(), conf, func(name string) string {
-		return map[string]string{"AWS_ENDPOINT_URL_EC2": s.endpoint}[name]
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
-}
-
-func checkOwnClient(t *testing.T, s *service) {
-	ids := []string{s.alone(t), s.alone(t)}
-	if err := s.own(t).TerminateInstances(t.Context(), ids); err != nil {
-		t.Fatal(err)
-	}
-	for _, id := range ids {
-		eventually(t, "instance is terminated", func() bool { return s.state(t, id) == "terminated" })
-	}
-}
-
-func checkOwnClientErrors(t *testing.T, s *service) {
-	ids := unknown(2)
-	_, err := s.ec2.TerminateInstances(t.Context(), &ec2.TerminateInstancesInput{InstanceIds: ids})
-	want, ok := errors.AsType[smithy.APIError](err)
-	got, ownOK := errors.AsType[smithy.APIError](s.own(t).TerminateInstances(t.Context(), ids))
-	if !ok || !ownOK || got.ErrorCode() != want.ErrorCode() || got.ErrorMessage() != want.ErrorMessage() {
-		t.Errorf("got %v, want %v", got, want)
 	}
 }

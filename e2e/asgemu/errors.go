@@ -25,7 +25,7 @@ func noInstances(ids []string) *apiError {
 	return &apiError{http.StatusBadRequest, "InvalidInstanceID.NotFound", fmt.Sprintf(text, strings.Join(ids, ", "))}
 }
 
-// Both services have their own names for the same failures.
+// Each service has its own names for the same failures.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/CommonErrors.html
 // https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html
 func (svc service) denied(action string) *apiError {
@@ -53,7 +53,7 @@ func (svc service) unavailable() *apiError {
 
 const user = "arn:aws:iam::123456789012:user/emulated"
 
-// write answers in the service's own form.
+// write answers in the service's own format.
 func (e *apiError) write(w http.ResponseWriter, svc service) {
 	kind := "Sender"
 	if e.status >= http.StatusInternalServerError {

@@ -6,7 +6,7 @@ import "net/http"
 type Effect int
 
 const (
-	// AccessDenied answers as a missing IAM permission does.
+	// AccessDenied answers as if an IAM permission were missing.
 	AccessDenied Effect = iota + 1
 	// Throttled answers that there were too many requests.
 	Throttled
@@ -14,7 +14,7 @@ const (
 	Unavailable
 	// Contention answers 500 ResourceContention: another change of the group is under way.
 	Contention
-	// Invalid answers 400 ValidationError, for no reason that a look at the instances shows.
+	// Invalid answers 400 ValidationError, for no reason that the instances show.
 	Invalid
 	// Broken closes the connection without an answer.
 	Broken
@@ -38,7 +38,7 @@ type fault struct {
 	left int
 }
 
-// Fail makes requests that begin from now on fail. A request meets the oldest fault that is meant for it.
+// Fail makes requests that begin from now on fail. A request meets the oldest fault that applies to it.
 func (s *Server) Fail(f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +52,7 @@ func (s *Server) ClearFaults() {
 	s.faults = nil
 }
 
-// count notes the request and takes the first fault that is meant for it. The caller holds the mutex.
+// count notes the request and takes the first fault that applies to it. The caller holds the mutex.
 func (s *Server) count(action string, named []string) *fault {
 	s.requests[action]++
 	s.largest[action] = max(s.largest[action], len(named))

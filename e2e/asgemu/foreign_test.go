@@ -14,7 +14,7 @@ import (
 	"spot-handler/e2e/foreign"
 )
 
-// foreignDeviations are the cases in which the foreign emulator, moto 5.2.1 of PyPI, is not what AWS answers.
+// foreignDeviations are the cases in which the foreign emulator, moto 5.2.1 of PyPI, answers differently from AWS.
 var foreignDeviations = map[string]string{
 	"50 instances at most are described by one call":      "describes any number",
 	"50 groups at most are described by one call":         "describes any number",
@@ -27,8 +27,8 @@ var foreignDeviations = map[string]string{
 	"tags are listed in pages":                            "has one page",
 }
 
-// startForeign runs an emulator of AWS that this project did not write and returns its endpoint. It needs a python3 that
-// has moto with its server; neither npm nor the Go module proxy has an emulator that detaches instances.
+// startForeign runs an AWS emulator that this project did not write and returns its endpoint. It needs a python3
+// that has moto with its server; neither npm nor the Go module proxy has an emulator that detaches instances.
 func startForeign(t *testing.T) string {
 	t.Helper()
 	if err := exec.Command("python3", "-c", "import moto.server").Run(); err != nil {
@@ -40,7 +40,7 @@ func startForeign(t *testing.T) string {
 	return endpoint
 }
 
-// prepareForeign makes groups and instances as anybody does in AWS.
+// prepareForeign makes groups and instances the way anybody does in AWS.
 func (s *service) prepareForeign(t *testing.T) {
 	t.Helper()
 	images, err := s.ec2.DescribeImages(t.Context(), &ec2.DescribeImagesInput{})

@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// The lifecycle states of an instance in its group, as far as they are played here.
+// The lifecycle states of an instance in its group, as far as they are emulated.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html
 const (
 	Pending     = "Pending"
@@ -32,9 +32,9 @@ type Instance struct {
 	ID string
 	// Group and Lifecycle are empty for an instance in no group.
 	Group, Lifecycle string
-	// State is EC2's.
+	// State is the instance's state in EC2.
 	State string
-	// Launched: by its group, as opposed to having been there from the start.
+	// Launched: its group launched it, as opposed to having it from the start.
 	Launched bool
 }
 
@@ -56,8 +56,8 @@ func NewInstanceID() string {
 	return "i-" + hex.EncodeToString(b[:])[:17]
 }
 
-// CreateGroup makes a group of instances that are in service. Its desired size is their number, and its greatest size
-// twice that. It panics where the name or an instance is taken.
+// CreateGroup makes a group of instances that are in service. Its desired size is their number, and its maximum
+// size twice that. It panics if the name or an instance is taken.
 func (s *Server) CreateGroup(name string, ids ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +118,7 @@ func (s *Server) Attach(id, name string) {
 	g.desired++
 }
 
-// Instance returns the instance; false where there is none of that id.
+// Instance returns the instance; false if there is none with that id.
 func (s *Server) Instance(id string) (Instance, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,14 +139,14 @@ func (s *Server) Members(name string) []Instance {
 	return list
 }
 
-// Launched returns how many instances the group has launched in all.
+// Launched returns how many instances the group has launched in total.
 func (s *Server) Launched(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.groups[name].launched
 }
 
-// keep launches what the group lacks. The caller holds the mutex.
+// keep launches the instances that the group lacks. The caller holds the mutex.
 func (s *Server) keep(g *group) {
 	if slices.Contains(g.suspended, "Launch") {
 		return
@@ -253,7 +253,7 @@ func (s *Server) end(i *instance) {
 	})
 }
 
-// lookup is the group of that name.
+// lookup returns the group of that name.
 func (s *Server) lookup(name string) (*group, *apiError) {
 	if g := s.groups[name]; g != nil {
 		return g, nil

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// The lifecycle states in which a group waits at a hook, or goes on after it.
+// The lifecycle states in which a group waits at a hook, or proceeds after it.
 const (
 	PendingWait        = "Pending:Wait"
 	TerminatingWait    = "Terminating:Wait"
 	TerminatingProceed = "Terminating:Proceed"
 )
 
-// The transitions at which a hook can be.
+// The transitions that can have a hook.
 const (
 	Launching   = "autoscaling:EC2_INSTANCE_LAUNCHING"
 	TerminateAt = "autoscaling:EC2_INSTANCE_TERMINATING"
@@ -26,16 +26,16 @@ const (
 	Abandon  = "ABANDON"
 )
 
-// Hook is a lifecycle hook of a group. PutLifecycleHook keeps to the bounds of AWS for Timeout; [Server.PutHook] takes
-// what a test has the time for.
+// Hook is a lifecycle hook of a group. PutLifecycleHook keeps Timeout within AWS's bounds; [Server.PutHook] takes
+// whatever a test has time for.
 type Hook struct {
 	Name, Transition string
 	Timeout          time.Duration
-	Global           time.Duration // the longest wait, with whatever heartbeats; zero is what AWS allows
-	Default          string        // result where nobody completes it: Continue or Abandon
+	Global           time.Duration // the longest wait, whatever the heartbeats; zero is what AWS allows
+	Default          string        // result if nobody completes it: Continue or Abandon
 }
 
-// global: AWS allows a hundred times the timeout, and two days at the most.
+// global: AWS allows a hundred times the timeout, and at most two days.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_LifecycleHook.html
 func (h Hook) global() time.Duration { return cmp.Or(h.Global, min(48*time.Hour, 100*h.Timeout)) }
 
@@ -65,7 +65,7 @@ func (s *Server) putHook(g *group, h Hook) {
 	g.hooks = append(slices.DeleteFunc(g.hooks, func(o Hook) bool { return o.Name == h.Name }), h)
 }
 
-// Shrink has a group end an instance for which it wants no other, as it does when it scales in.
+// Shrink makes a group end an instance that it does not want to replace, as it does when it scales in.
 func (s *Server) Shrink(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,7 +74,7 @@ func (s *Server) Shrink(id string) {
 	s.endMember(i)
 }
 
-// Waits returns the waits for an instance, those that are over included, in the order in which they began.
+// Waits returns the waits for an instance, including those that are over, in the order in which they began.
 func (s *Server) Waits(instance string) []Wait {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *Server) Waits(instance string) []Wait {
 	return list
 }
 
-// begin has the group wait at all its hooks for a transition of an instance, and reports whether there is one.
+// begin makes the group wait at all its hooks for a transition of an instance, and reports whether there are any.
 func (s *Server) begin(i *instance, transition string) bool {
 	found := false
 	for _, h := range s.groups[i.Group].hooks {
@@ -120,7 +120,7 @@ func (s *Server) expire(w *wait) {
 	})
 }
 
-// finish ends a wait, and the transition with the last. To abandon ends the others too.
+// finish ends a wait, and the transition along with the last one. Abandon ends the others too.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 func (s *Server) finish(w *wait, result string) {
 	w.Result = result
@@ -156,7 +156,7 @@ func (s *Server) endMember(i *instance) {
 	s.keep(s.groups[i.Group])
 }
 
-// heartbeat has the group wait for the whole timeout once more.
+// heartbeat makes the group wait for the whole timeout again.
 func (s *Server) heartbeat(w *wait) {
 	w.Heartbeats++
 	w.Until = time.Now().Add(w.hook.Timeout)
@@ -165,7 +165,7 @@ func (s *Server) heartbeat(w *wait) {
 	}
 }
 
-// active finds a wait that lasts.
+// active finds a wait that is not over.
 func (s *Server) active(group, hook, token, instance string) (*wait, *apiError) {
 	if _, err := s.lookup(group); err != nil {
 		return nil, err
@@ -175,7 +175,7 @@ func (s *Server) active(group, hook, token, instance string) (*wait, *apiError) 
 			return w, nil
 		}
 	}
-	// As reported by those who have met it, such as
+	// As people who have met it report, such as
 	// https://github.com/spacelift-io/terraform-aws-spacelift-workerpool-on-ec2/pull/197
 	if token != "" {
 		return nil, invalid("No active Lifecycle Action found with token %s", token)

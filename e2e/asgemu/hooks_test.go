@@ -11,8 +11,8 @@ import (
 	"spot-handler/e2e/asgemu"
 )
 
-// hookContract is what AWS documents of lifecycle hooks, or is known to answer. The foreign emulator keeps hooks and never
-// waits at one, so that it is held to the first alone.
+// hookContract is what AWS documents about lifecycle hooks, or is known to answer. The foreign emulator keeps hooks
+// and never waits at one, so it is held only to the first case.
 var hookContract = []struct {
 	name  string
 	check func(*testing.T, *service)
@@ -159,7 +159,7 @@ func checkNoDetach(t *testing.T, s *service) {
 	wantCode(t, s.detach(t.Context(), group, instance), "ValidationError")
 }
 
-// What takes minutes is the emulator's alone: a heartbeat has the group wait for the whole timeout once more.
+// What takes minutes is for the emulator only: a heartbeat makes the group wait for the whole timeout again.
 func TestWaitsEnd(t *testing.T) {
 	t.Parallel()
 	server := asgemu.Start(asgemu.Options{})
@@ -170,7 +170,7 @@ func TestWaitsEnd(t *testing.T) {
 		beat           bool
 	}{
 		"left": {100 * time.Millisecond, 100 * time.Millisecond, false},
-		// One heartbeat later than the first tenth of a second is enough, and a slow machine has nearly 3 s for it.
+		// One heartbeat after the first tenth of a second is enough, and a slow machine has nearly 3 s for it.
 		"beaten": {2900 * time.Millisecond, 3 * time.Second, true},
 	} {
 		instance := asgemu.NewInstanceID()
@@ -190,7 +190,7 @@ func TestWaitsEnd(t *testing.T) {
 	}
 }
 
-// An instance that is launched waits too, and its group does not launch another meanwhile.
+// A launched instance waits too, and its group does not launch another meanwhile.
 func TestLaunchesWait(t *testing.T) {
 	t.Parallel()
 	waits := make(chan asgemu.Wait, 10)

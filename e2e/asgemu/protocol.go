@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// service is one of the two; it is the name in a signature's scope.
+// service is one of the two services, by its name in a signature's scope.
 type service string
 
 const (
@@ -20,7 +20,7 @@ const (
 	ec2         service = "ec2"
 )
 
-// versions are those of the APIs, which say whose request it is.
+// versions are those of the APIs; they show which service a request is for.
 var versions = map[string]service{"2011-01-01": autoScaling, "2016-11-15": ec2}
 
 // action answers one call.
@@ -91,7 +91,7 @@ func (s *Server) answer(name string, act action, form url.Values) (any, *apiErro
 	return output, err
 }
 
-// signedFor looks at the scope of a signature, and not at the signature.
+// signedFor checks the scope of a signature, not the signature.
 // https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-authentication-methods.html
 func signedFor(svc service, authorization string) bool {
 	rest, ok := strings.CutPrefix(authorization, "AWS4-HMAC-SHA256 Credential=")

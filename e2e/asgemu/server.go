@@ -1,12 +1,14 @@
-// Package asgemu is Amazon EC2 Auto Scaling, and the part of EC2 that goes with it, on the loopback interface, for tests.
+// Package asgemu is Amazon EC2 Auto Scaling, and the part of EC2 that goes with it, on the loopback interface, for
+// tests.
 //
-// It speaks the AWS Query protocol of Auto Scaling and the EC2 Query protocol, with the limits, the states and the errors
-// of the real services: groups keep their desired size, a detached instance is replaced, an instance can be detached
-// once, one bad id fails a whole call, a group waits at its lifecycle hooks, tags are found by filters. Scaling policies, load balancers and prices are not emulated. Requests have
-// to carry a signature for the right service; it is not checked.
+// It speaks the AWS Query protocol of Auto Scaling and the EC2 Query protocol, with the limits, the states and the
+// errors of the real services: groups keep their desired size, a detached instance is replaced, an instance can be
+// detached once, one bad id fails a whole call, a group waits at its lifecycle hooks, filters find tags. Scaling
+// policies, load balancers and prices are not emulated. Requests have to carry a signature for the right service;
+// it is not verified.
 //
-// What takes minutes in EC2 takes what Options say. The state is in memory under one mutex. All methods are safe for
-// concurrent use.
+// What takes minutes in EC2 takes as long as Options say. The state is in memory under one mutex. All methods are
+// safe for concurrent use.
 package asgemu
 
 import (
@@ -19,7 +21,7 @@ import (
 	"time"
 )
 
-// Options say how the emulator behaves. The zero value is good for tests.
+// Options say how the emulator behaves. The zero value suits tests.
 type Options struct {
 	// Addr is the loopback address to listen on; empty means a free port of 127.0.0.1.
 	Addr string
@@ -29,11 +31,11 @@ type Options struct {
 	// Leave is how long a detached instance is still listed, as Detaching; 0 is 100 ms.
 	Leave time.Duration
 
-	// Waiting is called when a group begins to wait at a lifecycle hook, as the message is sent then.
+	// Waiting is called when a group begins to wait at a lifecycle hook; that is when AWS sends the message.
 	Waiting func(Wait)
 
-	// Booted is called when a launched instance comes into service: here its Node joins. Ended is called when an instance
-	// has been terminated. Each call has a goroutine of its own; they may be nil.
+	// Booted is called when a launched instance comes into service: this is where its Node joins. Ended is called
+	// when an instance has been terminated. Each call has a goroutine of its own; they may be nil.
 	Booted, Ended func(Instance)
 }
 
@@ -58,7 +60,7 @@ type Server struct {
 	largest   map[string]int
 }
 
-// Start serves on the loopback interface until Close. Like httptest.NewServer it panics when it cannot listen, or when
+// Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen, or if
 // the address is not a loopback one: it has no business on a network.
 func Start(o Options) *Server {
 	tcp, err := net.ResolveTCPAddr("tcp", cmp.Or(o.Addr, "127.0.0.1:0"))
@@ -86,7 +88,7 @@ func Start(o Options) *Server {
 	return s
 }
 
-// Close ends all connections and frees the port. Nothing boots or ends any more.
+// Close ends all connections and frees the port. After that nothing boots or ends.
 func (s *Server) Close() {
 	s.stop()
 	_ = s.http.Close()
@@ -107,7 +109,7 @@ func (s *Server) Largest(action string) int {
 	return s.largest[action]
 }
 
-// after calls f under the mutex when d has passed, unless the server has been closed.
+// after calls f under the mutex once d has passed, unless the server has been closed.
 func (s *Server) after(d time.Duration, f func()) {
 	time.AfterFunc(d, func() {
 		s.mu.Lock()

@@ -19,7 +19,7 @@ const (
 	minTagPage   = 5
 )
 
-// Tag puts a tag on an instance, of which nothing else has to be known.
+// Tag puts a tag on an instance. The instance need not exist otherwise.
 func (s *Server) Tag(id, key, value string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *Server) describeTags(form url.Values, _ []string) (any, *apiError) {
 }
 
 func tagPages(form url.Values, n int) (from, to int, next string, err *apiError) {
-	size := n // a call that names no number has no pages
+	size := n // a call that gives no number has no pages
 	if text := form.Get("MaxResults"); text != "" {
 		asked, bad := strconv.Atoi(text)
 		if bad != nil || asked < minTagPage {
@@ -120,15 +120,15 @@ func tagPages(form url.Values, n int) (from, to int, next string, err *apiError)
 	return from, to, next, nil
 }
 
-// matches reports whether one of the filter's values is meant for the text; no filter is
-// meant for all. * and ? are wildcards, unless a backslash is before them.
+// matches reports whether the text matches one of the filter's values; a filter without values matches everything.
+// * and ? are wildcards, unless a backslash precedes them.
 func matches(values []string, text string) bool {
 	if len(values) == 0 {
 		return true
 	}
-	// path.Match knows the same wildcards, and three characters more, which mean nothing here.
+	// path.Match knows the same wildcards, and three more special characters, which mean nothing here.
 	plain := strings.NewReplacer("[", `\[`, "/", "\x00")
-	text = strings.ReplaceAll(text, "/", "\x00") // which * is not to stop at
+	text = strings.ReplaceAll(text, "/", "\x00") // so that * does not stop there
 	return slices.ContainsFunc(values, func(v string) bool {
 		ok, err := path.Match(plain.Replace(v), text)
 		return err == nil && ok

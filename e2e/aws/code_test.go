@@ -134,10 +134,10 @@ const sdk = "github.com/aws/aws-sdk-go-v2/service/"
 //
 // With the SDK's clients every operation's input is a struct of its own, named after it.
 // What the package's client interfaces offer has to be the same; an operation that is only
-// offered is not needed. Requests that the package makes and signs itself count too.
+// offered is not needed.
 func called(t *testing.T, dir string) []string {
 	t.Helper()
-	var calls, offers, signed []string
+	var calls, offers []string
 	for _, f := range packageFiles(t, dir) {
 		services := map[string]string{} // by the name in this file
 		for _, i := range f.Imports {
@@ -149,7 +149,6 @@ func called(t *testing.T, dir string) []string {
 				services[name] = service
 			}
 		}
-		signed = append(signed, signedActions(t, f)...)
 		ast.Inspect(f, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.CompositeLit:
@@ -169,44 +168,7 @@ func called(t *testing.T, dir string) []string {
 	if !slices.Equal(calls, offers) {
 		t.Errorf("package %s calls %v, its client interfaces offer %v", dir, calls, offers)
 	}
-	return unique(append(calls, signed...))
-}
-
-// signedActions are those of a file whose requests it makes and signs itself: the service
-// as the signer is told, the fields Action of the forms that are sent. A signature for which
-// there is none is an error, as nobody could tell then what the role has to allow.
-func signedActions(t *testing.T, f *ast.File) []string {
-	t.Helper()
-	var services, operations []string
-	ast.Inspect(f, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.CallExpr:
-			// SignHTTP(ctx, credentials, request, hash, service, region, time)
-			if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "SignHTTP" && len(n.Args) >= 5 {
-				services = append(services, literal(t, n.Args[4]))
-			}
-		case *ast.KeyValueExpr:
-			key, ok := n.Key.(*ast.BasicLit)
-			values, listed := n.Value.(*ast.CompositeLit)
-			if ok && listed && key.Value == `"Action"` {
-				for _, v := range values.Elts {
-					operations = append(operations, literal(t, v))
-				}
-			}
-		}
-		return true
-	})
-	switch services = unique(services); {
-	case len(services) == 0:
-		return nil
-	case len(services) > 1 || len(operations) == 0:
-		t.Errorf("%s signs requests to %v, of actions %v: which of which?", f.Name.Name, services, operations)
-		return nil
-	}
-	for i, o := range operations {
-		operations[i] = services[0] + ":" + o
-	}
-	return operations
+	return calls
 }
 
 func unique(list []string) []string {

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
@@ -39,31 +38,7 @@ func TestGuideListsTheRules(t *testing.T) {
 	}
 }
 
-// The patterns and the actions that the README shows are the templates'.
-func TestReadmeShowsRulesAndActions(t *testing.T) {
-	shown := section(t, "README.md", "### queue")
-	var patterns []string
-	for _, block := range regexp.MustCompile("(?s)```json\n(.*?)```").FindAllStringSubmatch(shown, -1) {
-		patterns = append(patterns, canonical(t, block[1]))
-	}
-	slices.Sort(patterns)
-	named := unique(regexp.MustCompile(`sqs:\w+`).FindAllString(shown, -1))
-	everyWay(t, settings{}, func(t *testing.T, d deployment) {
-		var want []string
-		for _, r := range d.rules {
-			want = append(want, canonical(t, r.pattern))
-		}
-		slices.Sort(want)
-		if diff := cmp.Diff(want, patterns); diff != "" {
-			t.Errorf("patterns (-template +README):\n%s", diff)
-		}
-		if diff := cmp.Diff(actions(d.permissions), named); diff != "" {
-			t.Errorf("actions (-template +README):\n%s", diff)
-		}
-	})
-}
-
-// So are the actions in the guide's tables.
+// The actions in the guide's tables are the templates'.
 func TestGuideListsTheActions(t *testing.T) {
 	rows := regexp.MustCompile("(?m)^\\| `([a-z0-9]+:\\w+)` \\|")
 	var listed []string

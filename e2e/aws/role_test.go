@@ -7,29 +7,30 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// ofGroups are the packages that the setting for Auto Scaling groups is for; all other
-// packages' calls are what the role may always do.
-var ofGroups = []string{"handler/provisioner/asg", "handler/lifecycle"}
-
-// readTags is what the setting for tags of instances is for.
-const readTags = "ec2:DescribeTags"
+// ofGroups are the packages that the setting for Auto Scaling groups is for, and ofTags those
+// that the setting for tags of instances is for. The role may always make the calls of the others.
+var (
+	ofGroups = []string{"handler/provisioner/asg", "handler/lifecycle"}
+	ofTags   = []string{"handler/managed"}
+)
 
 // The role may do what the code calls, no more and no less.
 func TestActionsAreWhatTheCodeCalls(t *testing.T) {
-	var always, groups []string
+	var always, groups, tags []string
 	for _, dir := range callers(t) {
-		if slices.Contains(ofGroups, dir) {
-			groups = append(groups, called(t, dir)...)
-		} else {
-			always = append(always, called(t, dir)...)
+		switch calls := called(t, dir); {
+		case slices.Contains(ofGroups, dir):
+			groups = append(groups, calls...)
+		case slices.Contains(ofTags, dir):
+			tags = append(tags, calls...)
+		default:
+			always = append(always, calls...)
 		}
 	}
 	always = unique(always)
 	if !slices.Contains(always, "sqs:ReceiveMessage") {
 		t.Fatalf("the code calls %v: how does it receive messages?", always)
 	}
-	// The client of EC2 is one for all.
-	groups = slices.DeleteFunc(groups, func(a string) bool { return a == readTags })
 	for _, tt := range []struct {
 		name     string
 		settings settings
@@ -37,7 +38,7 @@ func TestActionsAreWhatTheCodeCalls(t *testing.T) {
 	}{
 		{"alone", settings{}, always},
 		{"with Auto Scaling groups", settings{autoScaling: true}, slices.Concat(always, groups)},
-		{"with tags of instances", settings{instanceTags: true}, slices.Concat(always, []string{readTags})},
+		{"with tags of instances", settings{instanceTags: true}, slices.Concat(always, tags)},
 		// Not called, but asked for in the caller's name when SQS decrypts a message.
 		{"with a key", settings{kmsKey: key}, slices.Concat(always, []string{"kms:Decrypt"})},
 	} {
@@ -79,7 +80,7 @@ func TestResources(t *testing.T) {
 				// These three know neither resources nor tags.
 				// https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2.html
 				// https://docs.aws.amazon.com/service-authorization/latest/reference/list_amazonec2autoscaling.html
-				readTags: {Resource: texts{"*"}},
+				"ec2:DescribeTags":                         {Resource: texts{"*"}},
 				"autoscaling:DescribeAutoScalingInstances": {Resource: texts{"*"}},
 				"autoscaling:DescribeAutoScalingGroups":    {Resource: texts{"*"}},
 				"autoscaling:DescribeLifecycleHooks":       {Resource: texts{"*"}},

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"spot-handler/e2e/bench/picture"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/imdsemu"
@@ -34,16 +35,18 @@ const (
 
 // way is how a node is emptied.
 type way struct {
-	name  string
-	flags []string
+	name   string
+	flags  []string
+	label  string // in the picture
+	colour picture.Colour
 }
 
 // ways are compared with the first, which is what `kubectl drain` does.
 var ways = []way{
-	{"evict at once, no signal", []string{"--drain-strategy=at-once", "--provisioner=none"}},
-	{"signal, evict at once", []string{"--drain-strategy=at-once"}},
-	{"hold", []string{"--drain-strategy=hold"}},
-	{"surge", nil}, // the default
+	{"evict at once, no signal", []string{"--drain-strategy=at-once", "--provisioner=none"}, "evict at once, as kubectl drain does", picture.Vermilion},
+	{"signal, evict at once", []string{"--drain-strategy=at-once"}, "replacement requested first", picture.Yellow},
+	{"hold", []string{"--drain-strategy=hold"}, "hold for the new node", picture.Blue},
+	{"surge", nil, "surge (default): successors first", picture.Green},
 }
 
 // BenchmarkAvailability interrupts one node of a service in each of the ways, side by
@@ -63,11 +66,12 @@ func BenchmarkAvailability(b *testing.B) {
 
 // outage is what an interruption has cost a service.
 type outage struct {
-	podSeconds float64 // unavailable
-	fewest     int     // ready pods
-	drained    float64 // seconds from the notice until the node was empty
-	rough      int     // pods that did not end gracefully
-	claims     int     // nodes that were made for it
+	podSeconds float64         // unavailable
+	fewest     int             // ready pods
+	ready      []picture.Point // how many pods were ready from which second after the notice
+	drained    float64         // seconds from the notice until the node was empty
+	rough      int             // pods that did not end gracefully
+	claims     int             // nodes that were made for it
 }
 
 func measureAvailability(b *testing.B, title string, budget intstr.IntOrString) {
@@ -84,6 +88,12 @@ func measureAvailability(b *testing.B, title string, budget intstr.IntOrString) 
 		})
 	}
 	group.Wait()
+	if b.Failed() {
+		return
+	}
+	if budget.Type == intstr.String {
+		must(b, readyPods(results).Write(readyPodsFile))
+	}
 	first := results[0].podSeconds
 	for i, w := range ways {
 		r := results[i]
@@ -253,12 +263,13 @@ func (s service) setUp(ctx context.Context) []*corev1.Node {
 	return nodes
 }
 
-// watch follows the service's pods until the nodes are empty and all are ready again.
+// watch follows the service's pods until the nodes are empty and all are ready again, and
+// at least until the nodes go: what happens to the pods in between counts too.
 func (s service) watch(ctx context.Context, doomed map[string]bool, from time.Time) outage {
 	ctx, cancel := context.WithTimeout(ctx, availableWait)
 	defer cancel()
-	o, last, missing := outage{fewest: s.pods}, from, 0
-	_, err := s.cluster.WaitPods(ctx, metav1.NamespaceDefault, controlplane.Selector(s.name), func(pods []*corev1.Pod) bool {
+	o, last, missing := outage{fewest: s.pods, ready: []picture.Point{{X: 0, Y: float64(s.pods)}}}, from, 0
+	look := func(pods []*corev1.Pod) bool {
 		now, ready, on := time.Now(), 0, 0
 		for _, p := range pods {
 			if controlplane.Ready(p) {
@@ -271,12 +282,26 @@ func (s service) watch(ctx context.Context, doomed map[string]bool, from time.Ti
 		o.podSeconds += float64(missing) * now.Sub(last).Seconds()
 		last, missing = now, max(0, s.pods-ready)
 		o.fewest = min(o.fewest, ready)
+		if o.ready[len(o.ready)-1].Y != float64(ready) {
+			o.ready = append(o.ready, picture.Point{X: now.Sub(from).Seconds(), Y: float64(ready)})
+		}
 		if on == 0 && o.drained == 0 {
 			o.drained = now.Sub(from).Seconds()
 		}
 		return on == 0 && ready >= s.pods
-	})
+	}
+	_, err := s.cluster.WaitPods(ctx, metav1.NamespaceDefault, controlplane.Selector(s.name), look)
 	must(s.B, err)
+	rest, cancel := context.WithDeadline(ctx, from.Add(cmp.Or(s.notice, noticeTime)))
+	defer cancel()
+	_, err = s.cluster.WaitPods(rest, metav1.NamespaceDefault, controlplane.Selector(s.name), func(pods []*corev1.Pod) bool {
+		look(pods)
+		return false
+	})
+	if rest.Err() == nil {
+		must(s.B, err)
+	}
+	o.podSeconds += float64(missing) * time.Since(last).Seconds()
 	return o
 }
 

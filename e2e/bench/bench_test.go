@@ -1,4 +1,4 @@
-// Package bench measures what the README promises, on a real control plane and with
+// Package bench measures what the manual promises, on a real control plane and with
 // spot-handler as a process of its own: one file for each figure.
 //
 // Each figure stands beside the limit that this machine sets, measured in the same

@@ -32,7 +32,7 @@ const roundTimeout = 3 * time.Minute
 // The daemon and the loops take turns, each on nodes of its own, which are deleted
 // afterwards, so that all meet the API server with as many nodes and the same history.
 func BenchmarkCordonBurst(b *testing.B) {
-	for _, nodes := range []int{500, 1000} {
+	for _, nodes := range []int{memoryBurst, drawnBurst} {
 		b.Run(fmt.Sprintf("nodes=%d", nodes), func(b *testing.B) {
 			for b.Loop() {
 				measureBurst(b, nodes)
@@ -43,14 +43,15 @@ func BenchmarkCordonBurst(b *testing.B) {
 
 // burst is what one round has measured, in seconds, requests and MiB.
 type burst struct {
-	p50, p99, all          float64 // from the message to the cordon; all: from the first message to the last cordon
-	rawP50, rawP99, rawAll float64 // of the raw loop at the same concurrency
-	boundless              float64 // as rawAll, with all patches at once
-	cpu, rawCPU            float64 // of control plane, benchmark and daemon until the last cordon
-	logP99                 float64 // as p99, by the audit log instead of the watch
-	watching               float64 // of all: how long the watch was busy
-	watchesEnded           int     // by the API server, before the last cordon
-	idle, peak             float64
+	p50, p99, all          float64   // from the message to the cordon; all: from the first message to the last cordon
+	rawP50, rawP99, rawAll float64   // of the raw loop at the same concurrency
+	boundless              float64   // as rawAll, with all patches at once
+	cpu, rawCPU            float64   // of control plane, benchmark and daemon until the last cordon
+	logP99                 float64   // as p99, by the audit log instead of the watch
+	watching               float64   // of all: how long the watch was busy
+	watchesEnded           int       // by the API server, before the last cordon
+	cordons, rawCordons    []float64 // when each node was cordoned, in seconds from the first message
+	idle, peak             memory
 	settled                float64 // from the first message until nothing is left to do
 	requests               requestCount
 }
@@ -68,10 +69,13 @@ func measureBurst(b *testing.B, n int) {
 		raw, seen := f.rawRound(fmt.Sprintf("raw-%d", i), sameConcurrency)
 		round := f.daemonRound(fmt.Sprintf("spot-%d", i), seen)
 		round.rawP50, round.rawP99, round.rawAll, round.rawCPU = raw.p50, raw.p99, raw.all, raw.cpu
-		round.boundless = boundless.all
+		round.boundless, round.rawCordons = boundless.all, raw.cordons
 		all = append(all, round)
 	}
 	reportBurst(b, n, all)
+	if n == drawnBurst && !b.Failed() {
+		must(b, cordons(all).Write(cordonsFile))
+	}
 }
 
 // field is where bursts are measured.
@@ -125,6 +129,7 @@ func (f *field) rawRound(prefix string, atOnce int) (burst, map[string]sight) {
 	must(f.B, err)
 	r.cpu = processorTime(f.processes()...) - used
 	r.p50, r.p99, r.all = times(seen, func(string) time.Time { return began })
+	r.cordons = since(began, seen)
 	f.remove(ctx, prefix)
 	return r, seen
 }
@@ -145,7 +150,8 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	pause(f.B, alive, settleTime)
 
 	var r burst
-	r.idle, _ = resident(d)
+	resident := watchMemory(d)
+	r.idle, _ = resident.look()
 	from, err := auditEnd(f.cluster.AuditLog)
 	must(f.B, err)
 	watch, err := watchCordons(ctx, f.client)
@@ -164,10 +170,11 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	must(f.B, watch.waitReleased(alive, f.n))
 	must(f.B, queue.WaitEmpty(alive))
 	r.settled = time.Since(began).Seconds()
-	_, r.peak = resident(d)
+	_, r.peak = resident.look()
 	must(f.B, sameMarks(seen, raw))
 
 	r.p50, r.p99, r.all = times(seen, func(node string) time.Time { return sent[node] })
+	r.cordons = since(began, seen)
 	requests, err := daemonRequests(f.cluster.AuditLog, from)
 	must(f.B, err)
 	r.requests = count(requests)
@@ -196,6 +203,15 @@ func times(seen map[string]sight, start func(node string) time.Time) (p50, p99, 
 	return median(took), quantile(took, 0.99), last.Sub(first).Seconds()
 }
 
+// since are the times of the sights, in their order.
+func since(began time.Time, seen map[string]sight) (seconds []float64) {
+	for _, s := range seen {
+		seconds = append(seconds, s.at.Sub(began).Seconds())
+	}
+	slices.Sort(seconds)
+	return seconds
+}
+
 // loggedP99 is when the API server had written the cordons, by its own clock, which
 // is the same machine's. It tells whether the watch is late.
 func loggedP99(requests []request, sent map[string]time.Time) float64 {
@@ -210,12 +226,6 @@ func loggedP99(requests []request, sent map[string]time.Time) float64 {
 		}
 	}
 	return quantile(slices.Collect(maps.Values(took)), 0.99)
-}
-
-// resident is a daemon's memory in MiB, now and at its peak.
-func resident(d *daemon.Daemon) (now, peak float64) {
-	n, p := d.Resident()
-	return float64(n) / (1 << 20), float64(p) / (1 << 20)
 }
 
 func reportBurst(b *testing.B, n int, all []burst) {
@@ -243,10 +253,15 @@ func reportBurst(b *testing.B, n int, all []burst) {
 		values: get(func(r burst) float64 { return r.p99 }), limit: get(func(r burst) float64 { return r.rawP99 })}
 	accept := row{what: of + "requests per notice, to the cordon", goal: 1,
 		values: perNode(func(c requestCount) int { return c.accept })}
-	peak := row{what: of + "memory, peak", unit: "MiB", values: get(func(r burst) float64 { return r.peak })}
-	if n == 500 {
-		p99.goal, peak.goal = 3, 60
+	var idles, peaks []memory
+	for _, r := range all {
+		idles, peaks = append(idles, r.idle), append(peaks, r.peak)
 	}
+	peakGoal := 0.0
+	if n == memoryBurst {
+		p99.goal, peakGoal = 3, burstGoal
+	}
+	peak := memoryRows(of+"memory, peak", peakGoal, 0, peaks)
 
 	cpu := row{what: of + "processor time of all processes until all are cordoned", unit: "s",
 		values: get(func(r burst) float64 { return r.cpu }), limit: get(func(r burst) float64 { return r.rawCPU })}
@@ -264,9 +279,8 @@ func reportBurst(b *testing.B, n int, all []burst) {
 	}
 	rows = append(rows,
 		row{what: of + "p99 by the audit log, to check the watch", unit: "s", values: get(func(r burst) float64 { return r.logP99 })},
-		row{what: of + "until nothing is left to do", unit: "s", values: get(func(r burst) float64 { return r.settled })},
-		row{what: of + "memory before", unit: "MiB", values: get(func(r burst) float64 { return r.idle })},
-		peak)
+		row{what: of + "until nothing is left to do", unit: "s", values: get(func(r burst) float64 { return r.settled })})
+	rows = slices.Concat(rows, memoryRows(of+"memory before", 0, 0, idles), peak)
 	for _, r := range rows {
 		report(r)
 	}
@@ -278,8 +292,9 @@ func reportBurst(b *testing.B, n int, all []burst) {
 	b.ReportMetric(median(whole.ratios()), "x-raw")
 	b.ReportMetric(median(cpu.ratios()), "x-raw-cpu")
 	b.ReportMetric(median(accept.values), "requests/notice")
-	b.ReportMetric(median(peak.values), "MiB-peak")
+	b.ReportMetric(median(peak[0].values), "MiB-peak")
 	for i, r := range all {
+		r.cordons, r.rawCordons = nil, nil // too many to read
 		b.Logf("round %d: %+v", i, r)
 	}
 }

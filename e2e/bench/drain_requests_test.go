@@ -209,7 +209,7 @@ func reportRequests(b *testing.B, way string, all []emptied) {
 	switch way {
 	case "hold", "at-once":
 		total.goal = drainedPods + 12
-	case "surge": // each pod is released, too
+	case "surge": // each pod's labels are changed, too
 		total.goal = 2*drainedPods + 12
 	}
 	events := row{what: of + "Events besides"}

@@ -11,7 +11,7 @@ import (
 // The values that `spot-handler migrate` prints are such as the chart takes, and what is
 // missing is what only their owner knows.
 func TestMigratedValuesAreTaken(t *testing.T) {
-	inputs, err := filepath.Glob(filepath.Join("..", "..", "cmd", "spot-handler", "testdata", "migrate", "*.in"))
+	inputs, err := filepath.Glob(filepath.Join("..", "..", "cmd", "spot-handler", "internal", "migrate", "testdata", "*.in"))
 	if err != nil || len(inputs) == 0 {
 		t.Fatal(inputs, err)
 	}

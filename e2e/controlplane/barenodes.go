@@ -17,8 +17,8 @@ import (
 // zone is where bare nodes are.
 const zone = "eu-west-1a"
 
-// inFlight is how many requests are made at once when there are many to make: it
-// keeps an apiserver on two cores busy.
+// inFlight is how many requests run concurrently when there are many: enough to keep an
+// apiserver on two cores busy.
 const inFlight = 32
 
 // BareNodes describes nodes that nothing provisions: neither Karpenter nor a
@@ -47,17 +47,17 @@ type BareNodes struct {
 	Unmanaged bool
 }
 
-// InstanceID is the EC2 instance that the tests take a node for: always the same
-// for the same name, and another for another.
+// InstanceID is the EC2 instance that the tests give a node: always the same for the same
+// name, and different for different names.
 func InstanceID(node string) string {
 	sum := sha256.Sum256([]byte(node))
 	return fmt.Sprintf("i-%x", sum[:9])[:len("i-")+17]
 }
 
 // CreateBareNodes creates nodes with a provider id such as
-// aws:///eu-west-1a/i-0123456789abcdef0, where the instance is InstanceID of the
-// name. They are Ready when they are made, and it returns when the control plane
-// has taken its initial taint from them.
+// aws:///eu-west-1a/i-0123456789abcdef0, where the instance is InstanceID of the name.
+// They are created Ready. CreateBareNodes returns when the control plane has taken its
+// initial taint off them.
 func (c *Cluster) CreateBareNodes(ctx context.Context, spec BareNodes) ([]*corev1.Node, error) {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
@@ -74,7 +74,7 @@ func (c *Cluster) CreateBareNodes(ctx context.Context, spec BareNodes) ([]*corev
 	if err != nil {
 		return nil, err
 	}
-	if spec.Count == 1 { // many callers at once, of one each, need not see each other's
+	if spec.Count == 1 { // many concurrent callers, of one node each, need not see each other's
 		created[0], err = c.WaitNode(ctx, created[0].Name, NodeReady)
 		return created, err
 	}
@@ -146,8 +146,7 @@ func bareNode(spec BareNodes, name string, i int) *corev1.Node {
 	return node
 }
 
-// inParallel calls do for 0 to n-1, a limited number at once, and returns all
-// errors.
+// inParallel calls do for 0 to n-1, a limited number at a time, and returns all errors.
 func inParallel(n int, do func(i int) error) error {
 	var (
 		wg   sync.WaitGroup

@@ -24,8 +24,8 @@ import (
 	"spot-handler/e2e/internal/assets"
 )
 
-// stopTimeout is how long the supervisor may take to kill its processes and to
-// remove its directory, on a machine that is busy with other tests.
+// stopTimeout is how long the supervisor may take to kill its processes and remove its
+// directory, on a machine that is busy with other tests.
 const stopTimeout = 20 * time.Second
 
 // Options say what runs, and how.
@@ -33,40 +33,41 @@ type Options struct {
 	// Karpenter runs Karpenter and installs its CRDs.
 	Karpenter bool
 
-	// Audit has the apiserver log every request, see Cluster.AuditLog.
+	// Audit makes the apiserver log every request, see Cluster.AuditLog.
 	Audit bool
 
-	// Dir keeps the logs of the components in this directory after the end. By
-	// default they are in a temporary one.
+	// Dir is the directory that keeps the components' logs after the end. By default they
+	// are in a temporary one.
 	Dir string
 
-	// Heartbeat is how often nodes renew their lease; 10 s, as kubelets do, by default.
-	// A node that stops is noticed after five of them. Longer is cheaper for thousands
-	// of nodes.
+	// Heartbeat is how often nodes renew their lease; 10 s by default, as kubelets do.
+	// The control plane notices a stopped node after five of them. A longer one is
+	// cheaper for thousands of nodes.
 	Heartbeat time.Duration
 
 	// Reusable lets Reset empty the cluster.
 	Reusable bool
 
-	// Log is told what is built, and why a component died; os.Stderr by default.
+	// Log receives what is being built, and why a component died; os.Stderr by default.
 	Log io.Writer
 }
 
-// Cluster is a control plane that runs.
+// Cluster is a running control plane.
 type Cluster struct {
-	// Kubeconfig is the path of an administrator's kubeconfig, Kubectl that of a
-	// kubectl of the same version as the cluster.
+	// Kubeconfig is the path of an administrator's kubeconfig, Kubectl that of a kubectl
+	// of the same version as the cluster.
 	Kubeconfig, Kubectl string
 
 	// Dir holds <component>.log of each component, for as long as the cluster runs.
 	Dir string
 
-	// AuditLog is the path of the audit log, one JSON object of kind Event
-	// (audit.k8s.io/v1) on each line; empty without Options.Audit. It holds all
-	// requests but those of kwok, of nodes' leases, and of Events, other than by service
-	// accounts in the namespace spot-handler; evictions and deletions of pods with their
-	// bodies. user.username is the component, or admin for the holders of Kubeconfig;
-	// userAgent tells those apart. A line is written before its request is answered.
+	// AuditLog is the path of the audit log, with one JSON object of kind Event
+	// (audit.k8s.io/v1) on each line; empty without Options.Audit. It holds all requests
+	// except those of kwok, those about nodes' leases, and those about Events, unless
+	// service accounts in the namespace spot-handler make them. Evictions and deletions
+	// of pods come with their bodies. user.username is the component, or admin for the
+	// holders of Kubeconfig; userAgent distinguishes those. A line is written before its
+	// request is answered.
 	AuditLog string
 
 	// KarpenterMetrics is the URL of Karpenter's metrics; empty without Karpenter.
@@ -93,9 +94,9 @@ type Cluster struct {
 	stopping   sync.Once
 }
 
-// Start starts a control plane, and returns when all of it is ready. The context
-// limits the start only. The caller must Stop it in the end; if it dies before,
-// the cluster ends nevertheless.
+// Start starts a control plane, and returns when all of it is ready. The context limits
+// only the start. The caller must Stop it eventually; if the caller dies first, the
+// cluster still ends.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if options.Log == nil {
 		options.Log = os.Stderr
@@ -219,10 +220,10 @@ func (c *Cluster) connect(info supervisor.Info) error {
 	if err != nil {
 		return fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	config.QPS = -1 // no limit: what is measured is the server and the program under test
+	config.QPS = -1 // no limit: we measure the server and the program under test
 	c.config = config
-	// Protobuf, for the built-in types only, spares the processors that the control
-	// plane shares with what is measured.
+	// Protobuf, for the built-in types only, spares the processors, which the control
+	// plane shares with what we measure.
 	if c.Client, err = kubernetes.NewForConfig(protobuf(config)); err != nil {
 		return fmt.Errorf("make a client: %w", err)
 	}
@@ -239,17 +240,15 @@ func protobuf(config *rest.Config) *rest.Config {
 	return config
 }
 
-// RESTConfig is for clients of the caller's own: an administrator's rights, no
-// client-side rate limit. Each call returns a new one.
+// RESTConfig is for the caller's own clients: an administrator's rights, no client-side
+// rate limit. Each call returns a new one.
 func (c *Cluster) RESTConfig() *rest.Config { return rest.CopyConfig(c.config) }
 
-// Done is closed when the cluster has ended, be it by Stop or because a component
-// died.
+// Done is closed when the cluster has ended, either by Stop or because a component died.
 func (c *Cluster) Done() <-chan struct{} { return c.exited }
 
-// Stop ends the cluster and waits until nothing is left of it. It returns an
-// error if the cluster had ended by itself, or could not be ended in order. Later
-// calls do nothing more.
+// Stop ends the cluster and waits until nothing is left of it. It returns an error if the
+// cluster had ended by itself, or did not end cleanly. Later calls do nothing more.
 func (c *Cluster) Stop() error {
 	c.stopping.Do(func() { c.stdin.Close() })
 	select {

@@ -24,8 +24,8 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// slack is how late things may be on a machine that is busy with other tests, or pauses. What they must not wait for
-// takes a minute or more.
+// slack is how late things may be on a machine that is busy with other tests, or pauses.
+// What they must not wait for takes a minute or more.
 const slack = 30 * time.Second
 
 func TestPodsOnKarpenterNode(t *testing.T) {
@@ -65,7 +65,7 @@ func TestPodsOnKarpenterNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, pod := range pods {
-			checkDuration(t, readyIn(t, pod), readyAfter-time.Second) // the time in the API leaves out part of a second
+			checkDuration(t, readyIn(t, pod), readyAfter-time.Second) // the time in the API drops the fraction of a second
 		}
 		if pods[0].Spec.NodeName != node.Name {
 			t.Errorf("pod runs on %q, want %q", pods[0].Spec.NodeName, node.Name)
@@ -102,7 +102,8 @@ func TestPodsOnKarpenterNode(t *testing.T) {
 				if err := pods.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &seconds}); err != nil {
 					t.Fatal(err)
 				}
-				// Changes in between must not prolong it: they come more often than it would take anew each time.
+				// Changes in between must not prolong it. They come faster than it takes,
+				// so it would never end if each started it again.
 				go func() {
 					for i, err := 0, error(nil); err == nil; i++ { // until the pod is gone
 						time.Sleep(time.Second)
@@ -262,7 +263,7 @@ func TestBareNodesAndAuditLog(t *testing.T) {
 	}
 }
 
-// audited returns the URIs of the requests of one user agent.
+// audited returns the URIs of one user agent's requests.
 func audited(t *testing.T, path, agent string) (uris []string) {
 	t.Helper()
 	file, err := os.Open(path)
@@ -278,7 +279,7 @@ func audited(t *testing.T, path, agent string) (uris []string) {
 			t.Fatalf("parse the audit log: %v", cut)
 		}
 		var entry struct{ UserAgent, RequestURI string }
-		// The last line may be of a request that goes on, half written.
+		// The last line may be half written, for a request under way.
 		cut = json.Unmarshal(lines.Bytes(), &entry)
 		if cut == nil && entry.UserAgent == agent {
 			uris = append(uris, entry.RequestURI)

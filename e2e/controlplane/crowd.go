@@ -10,20 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Crowd describes many pods that nothing makes anew, where their departure alone is of
-// interest.
+// Crowd describes many pods that nothing replaces, for when only their departure matters.
 type Crowd struct {
 	Name    string // the pods' label app, and the beginning of their names
 	PerNode int
 	Behaviour
 
-	// Budgets is how many disruption budgets cover the pods, each as many as the others
-	// and of all nodes. They allow all of them to go.
+	// Budgets is how many disruption budgets cover the pods: all of the same size, each
+	// across all nodes. They allow all of the pods to go.
 	Budgets int
 }
 
-// CreateCrowd puts the pods on the nodes, without the scheduler, and returns them when all
-// are Ready and the budgets have counted them.
+// CreateCrowd puts the pods on the nodes, bypassing the scheduler, and returns them when
+// all are Ready and the budgets have counted them.
 func (c *Cluster) CreateCrowd(ctx context.Context, spec Crowd, nodes []*corev1.Node) ([]*corev1.Pod, error) {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
@@ -50,7 +49,7 @@ func (c *Cluster) CreateCrowd(ctx context.Context, spec Crowd, nodes []*corev1.N
 	if err != nil {
 		return nil, err
 	}
-	// Only now: they would count every pod that becomes ready.
+	// Only now: earlier, they would count every pod that becomes ready.
 	for i := range spec.Budgets {
 		if err := c.openBudget(ctx, spec.Name, i, n/spec.Budgets); err != nil {
 			return nil, err

@@ -1,4 +1,4 @@
 package controlplane
 
-// KillSupervisor is what a user with kill -9, or the kernel out of memory, does.
+// KillSupervisor does what a user with kill -9 does, or the kernel when out of memory.
 func (c *Cluster) KillSupervisor() error { return c.supervisor.Process.Kill() }

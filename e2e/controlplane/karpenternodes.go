@@ -16,12 +16,12 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// CreateNode brings up one node of a pool through Karpenter, and returns it when
-// it is Ready. It does not take the pool's Boot, so that a test spends its time
-// on what follows, but a second or two.
+// CreateNode brings up one node of a pool through Karpenter, and returns it when it is
+// Ready. It does not take the pool's Boot but a second or two, so a test spends its time
+// on what follows.
 //
-// The node carries the label spot-handler/instance-id with InstanceID of its
-// name: the provider id of kwok's nodes names no instance.
+// The node carries the label spot-handler/instance-id with InstanceID of its name: the
+// provider id of kwok's nodes names no instance.
 func (c *Cluster) CreateNode(ctx context.Context, pool string) (*corev1.Node, error) {
 	nodes, err := c.CreateNodes(ctx, pool, 1)
 	if err != nil {
@@ -60,8 +60,8 @@ func (c *Cluster) CreateNodes(ctx context.Context, pool string, count int) ([]*c
 	return nodes, err
 }
 
-// LabelInstance gives a node that Karpenter has made by itself the label that
-// CreateNode gives, and returns the node.
+// LabelInstance gives a node that Karpenter has made by itself the label that CreateNode
+// sets, and returns the node.
 func (c *Cluster) LabelInstance(ctx context.Context, node string) (*corev1.Node, error) {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"labels": map[string]string{interruption.InstanceIDLabel: InstanceID(node)},
@@ -76,8 +76,8 @@ func (c *Cluster) LabelInstance(ctx context.Context, node string) (*corev1.Node,
 	return labeled, nil
 }
 
-// nodeClaim is what Karpenter itself would create for a node of the pool, but for
-// a node class that boots at once.
+// nodeClaim is what Karpenter itself would create for a node of the pool, except for a
+// node class that boots at once.
 func nodeClaim(pool *unstructured.Unstructured) *unstructured.Unstructured {
 	labels, _, _ := unstructured.NestedStringMap(pool.Object, "spec", "template", "metadata", "labels")
 	template, _, _ := unstructured.NestedMap(pool.Object, "spec", "template", "spec")
@@ -111,7 +111,7 @@ func nodeClaim(pool *unstructured.Unstructured) *unstructured.Unstructured {
 	return claim
 }
 
-// waitObject watches one cluster-scoped object until done says so of it.
+// waitObject watches one cluster-scoped object until done returns true for it.
 func (c *Cluster) waitObject(ctx context.Context, kind schema.GroupVersionResource, name string, done func(*unstructured.Unstructured) bool) (*unstructured.Unstructured, error) {
 	from := c.Dynamic.Resource(kind)
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}

@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// RunStatefulSet creates a StatefulSet whose pods and budget are described as those of
-// a Deployment; what only Deployments have (MaxSurge, MaxUnavailable, Change) is not
-// used. Its pods are made and replaced without waiting for each other.
+// RunStatefulSet creates a StatefulSet. Its pods and budget are described like a
+// Deployment's; it ignores what only Deployments have (MaxSurge, MaxUnavailable, Change).
+// Its pods are made and replaced without waiting for each other.
 func (c *Cluster) RunStatefulSet(ctx context.Context, spec DeploymentSpec) (*appsv1.StatefulSet, error) {
 	template, err := c.prepare(ctx, spec)
 	if err != nil {
@@ -59,7 +59,7 @@ func (c *Cluster) RunReplicaSet(ctx context.Context, spec DeploymentSpec) (*apps
 	return set, nil
 }
 
-// RunJob creates a Job of as many pods at once as the spec has replicas, see
+// RunJob creates a Job that runs as many pods at once as the spec has replicas, see
 // RunStatefulSet. Change is for what else a Job has. Its pods are not restarted.
 func (c *Cluster) RunJob(ctx context.Context, spec DeploymentSpec, change func(job *batchv1.Job)) (*batchv1.Job, error) {
 	template, err := c.prepare(ctx, spec)

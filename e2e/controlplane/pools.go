@@ -34,7 +34,7 @@ const (
 	OnDemand = "on-demand"
 )
 
-// PoolSpec describes a NodePool of Karpenter. Only the name must be set.
+// PoolSpec describes a Karpenter NodePool. Only the name is required.
 type PoolSpec struct {
 	Name string
 
@@ -45,25 +45,25 @@ type PoolSpec struct {
 	Weight int32
 
 	// CPUs is the size of its instances, a power of two up to 256; 8 by default. They
-	// have 4 GiB of memory for each. Of the processors 100m are reserved.
+	// have 4 GiB of memory for each. 100m of the processors are reserved.
 	CPUs int
 
-	// Boot is how long an instance takes from its launch to its registration as a
-	// Node, in whole seconds.
+	// Boot is how long an instance takes from its launch until it registers as a Node, in
+	// whole seconds.
 	Boot time.Duration
 
 	// ConsolidateAfter is Karpenter's setting, "Never" by default. Karpenter's own
 	// default is "0s": it deletes an empty node within seconds.
 	ConsolidateAfter string
 
-	// Limits of all nodes of the pool together, such as cpu: "64".
+	// Limits apply to all nodes of the pool together, such as cpu: "64".
 	Limits map[string]string
 
-	// Labels and Taints are given to its nodes.
+	// Labels and Taints go on its nodes.
 	Labels map[string]string
 	Taints []corev1.Taint
 
-	// Annotations are put on the NodePool itself.
+	// Annotations go on the NodePool itself.
 	Annotations map[string]string
 
 	// Zones of its nodes; by default any of test-zone-a to test-zone-d.
@@ -73,8 +73,8 @@ type PoolSpec struct {
 	Change func(nodePool *unstructured.Unstructured)
 }
 
-// CreatePools creates NodePools, each with a KWOKNodeClass of the same name, and
-// waits until Karpenter regards them as ready.
+// CreatePools creates NodePools, each with a KWOKNodeClass of the same name, and waits
+// until Karpenter considers them ready.
 func (c *Cluster) CreatePools(ctx context.Context, specs ...PoolSpec) error {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
@@ -193,7 +193,7 @@ func anyMap(from map[string]string) map[string]any {
 	return to
 }
 
-// conditionTrue reports whether the object's status has this condition as True.
+// conditionTrue reports whether the object's status has this condition set to True.
 func conditionTrue(object *unstructured.Unstructured, kind string) bool {
 	conditions, _, _ := unstructured.NestedSlice(object.Object, "status", "conditions")
 	for _, entry := range conditions {

@@ -10,10 +10,10 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// ServiceAccountConfig is for clients that act as a service account, which must
-// exist: with its rights only, and unlike an administrator's clients subject to
-// the apiserver's priority and fairness. With a pod, which must run as that
-// account, the token is bound to it, and tells its node.
+// ServiceAccountConfig is for clients that act as a service account, which must exist:
+// they have only its rights and, unlike an administrator's clients, are subject to the
+// apiserver's priority and fairness. With a pod, which must run as that account, the
+// token is bound to the pod and names its node.
 func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, pod string) (*rest.Config, error) {
 	request := &authenticationv1.TokenRequest{}
 	if pod != "" {
@@ -28,8 +28,8 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, pod
 	return config, nil
 }
 
-// waitServiceAccount waits for an account that the controller manager makes: no
-// pod can be created before.
+// waitServiceAccount waits for an account that the controller manager makes: no pod can
+// be created before that.
 func (c *Cluster) waitServiceAccount(ctx context.Context, namespace, name string) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace))
 	accounts := factory.Core().V1().ServiceAccounts()

@@ -15,8 +15,7 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// holdVariable makes this test binary start a cluster, say so, and wait to be
-// killed.
+// holdVariable makes this test binary start a cluster, report it, and wait to be killed.
 const holdVariable = "SPOT_HANDLER_E2E_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -37,7 +36,7 @@ func hold() int {
 	select {}
 }
 
-// remains is what there may be left of a cluster.
+// remains is what could be left of a cluster.
 type remains struct {
 	Processes []int
 	Dir       string
@@ -47,8 +46,8 @@ func remainsOf(cluster *controlplane.Cluster) remains {
 	return remains{Processes: cluster.Processes, Dir: cluster.Dir}
 }
 
-// checkGone waits for the end of the processes, as their deaths are not ours to
-// be told of, and for that of the directory.
+// checkGone waits for the processes to end, and for the directory to go. It polls: the
+// kernel does not notify us of the deaths of processes that are not our children.
 func (r remains) checkGone(t *testing.T, within time.Duration) {
 	t.Helper()
 	if len(r.Processes) == 0 || r.Dir == "" {
@@ -129,7 +128,7 @@ func TestKilledSupervisorLeavesNothing(t *testing.T) {
 	if err := cluster.Stop(); err == nil {
 		t.Error("stop after the supervisor was killed: want an error")
 	}
-	// The directory is removed by the next that starts.
+	// The next supervisor to start removes the directory.
 	next, err := controlplane.Start(t.Context(), controlplane.Options{Log: t.Output()})
 	if err != nil {
 		t.Fatal(err)

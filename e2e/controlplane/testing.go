@@ -10,9 +10,8 @@ import (
 // logTail is how much of each component's log a failed test shows.
 const logTail = 15
 
-// ForTest starts a control plane that ends with the test. When the test has
-// failed, the ends of the components' logs are shown. A test whose control plane
-// died fails.
+// ForTest starts a control plane that ends with the test. If the test fails, it shows the
+// ends of the components' logs. A test whose control plane dies fails.
 func ForTest(t testing.TB, options Options) *Cluster {
 	t.Helper()
 	cluster := start(t, options)

@@ -13,15 +13,15 @@ import (
 	"k8s.io/client-go/informers"
 )
 
-// csiDriver is one that is not there: what its parts would do is done by Attacher.
+// csiDriver does not exist: Attacher stands in for its parts.
 const csiDriver = "e2e.spot-handler"
 
-// AttachesVolumes is for BareNodes.Annotations: only for nodes with this annotation
-// does the control plane attach and detach volumes, which a kubelet asks for.
+// AttachesVolumes is for BareNodes.Annotations: the control plane attaches and detaches
+// volumes only for nodes with this annotation. On real nodes the kubelet asks for that.
 var AttachesVolumes = map[string]string{"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 
-// CreateClaim creates a PersistentVolumeClaim ("default" by default is its namespace)
-// that is bound to a volume of the same name. Pods mount it as claim of that name.
+// CreateClaim creates a PersistentVolumeClaim (in "default" by default), bound to a
+// volume of the same name. Pods mount it as the claim of that name.
 func (c *Cluster) CreateClaim(ctx context.Context, namespace, name string, mode corev1.PersistentVolumeAccessMode) error {
 	namespace = cmp.Or(namespace, metav1.NamespaceDefault)
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -60,11 +60,11 @@ func Mount(pod *corev1.PodSpec, claim string) {
 	}})
 }
 
-// attacherFinalizer is put on attachments as the real attacher does: with it a
-// deletion is a request to detach, and its end is that of the finalizer.
+// attacherFinalizer goes on attachments, as the real attacher's does: with it a deletion
+// is a request to detach, and the attachment goes only when the finalizer is removed.
 const attacherFinalizer = "external-attacher/e2e-spot-handler"
 
-// WaitAttachments watches the VolumeAttachments until done says so of those of the
+// WaitAttachments watches the VolumeAttachments until done returns true for those of the
 // node, by their names.
 func (c *Cluster) WaitAttachments(ctx context.Context, node string, done func(attachments []*storagev1.VolumeAttachment) bool) error {
 	ctx, cancel := withWaitTimeout(ctx)
@@ -86,8 +86,7 @@ func (c *Cluster) WaitAttachments(ctx context.Context, node string, done func(at
 	return nil
 }
 
-// Attach says of an attachment that the volume is attached, as the driver's attacher
-// would.
+// Attach marks an attachment's volume as attached, as the driver's attacher would.
 func (c *Cluster) Attach(ctx context.Context, attachment string) error {
 	api := c.Client.StorageV1().VolumeAttachments()
 	for subresource, patch := range map[string]string{
@@ -101,7 +100,7 @@ func (c *Cluster) Attach(ctx context.Context, attachment string) error {
 	return nil
 }
 
-// Detach says of an attachment that is being deleted that the volume is detached.
+// Detach marks the volume of an attachment that is being deleted as detached.
 func (c *Cluster) Detach(ctx context.Context, attachment string) error {
 	_, err := c.Client.StorageV1().VolumeAttachments().Patch(ctx, attachment, types.MergePatchType,
 		[]byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})

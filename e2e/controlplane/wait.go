@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// waitTimeout limits waiting where the caller's context does not. It is above
-// what any step takes; a test with longer boot times sets a deadline itself.
+// waitTimeout limits waiting if the caller's context does not. It is longer than any step
+// takes; a test with longer boot times sets a deadline itself.
 const waitTimeout = 5 * time.Minute
 
 func withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -28,9 +28,9 @@ func withWaitTimeout(ctx context.Context) (context.Context, context.CancelFunc) 
 	return context.WithTimeoutCause(ctx, waitTimeout, fmt.Errorf("not within %s", waitTimeout))
 }
 
-// WaitPods watches the pods of the namespace ("" for all) that match the label
-// selector ("" for all), until done says so of all that there are. It returns the
-// pods then, in order of their names, and those that it saw last with an error.
+// WaitPods watches the pods of the namespace ("" for all) that match the label selector
+// ("" for all) until done returns true for all of them. It then returns the pods, sorted
+// by name; with an error, it returns those that it saw last.
 func (c *Cluster) WaitPods(ctx context.Context, namespace, selector string, done func(pods []*corev1.Pod) bool) ([]*corev1.Pod, error) {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
@@ -54,9 +54,9 @@ func (c *Cluster) WaitPods(ctx context.Context, namespace, selector string, done
 	return seen, nil
 }
 
-// WaitNode watches the named Node until done says so, of which it asks for every version that
-// the watch shows. A node that does not exist is nil; waiting for its end is done by
-// node == nil.
+// WaitNode watches the named Node until done returns true. It calls done for every
+// version that the watch shows. A node that does not exist is nil: to wait for its end,
+// test node == nil.
 func (c *Cluster) WaitNode(ctx context.Context, name string, done func(node *corev1.Node) bool) (*corev1.Node, error) {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
@@ -94,7 +94,7 @@ func (c *Cluster) WaitNode(ctx context.Context, name string, done func(node *cor
 	return node, nil
 }
 
-// waitNodes watches all nodes until done says so of them.
+// waitNodes watches all nodes until done returns true for them.
 func (c *Cluster) waitNodes(ctx context.Context, done func(nodes []*corev1.Node) bool) error {
 	factory := informers.NewSharedInformerFactory(c.Client, 0)
 	nodes := factory.Core().V1().Nodes()
@@ -108,13 +108,13 @@ func (c *Cluster) waitNodes(ctx context.Context, done func(nodes []*corev1.Node)
 	return nil
 }
 
-// betweenChecks keeps what waits from having the processors to itself while thousands of
+// betweenChecks keeps a waiting test from hogging the processors while thousands of
 // objects change.
 const betweenChecks = 10 * time.Millisecond
 
-// waitInformer calls check once the informer is complete, and again when it has
-// changed, until it is true. A burst of changes is one call. Each is told to see before,
-// which may be nil: the object, or nil where one is gone.
+// waitInformer calls check once the informer is complete, and again after each change,
+// until it returns true. A burst of changes is one call. Before that, each change goes to
+// see, which may be nil: as the object, or nil if one is gone.
 func waitInformer(ctx context.Context, factory informers.SharedInformerFactory, informer cache.SharedIndexInformer, see func(obj any), check func() (bool, error)) error {
 	changed := make(chan struct{}, 1)
 	notify := func(obj any) {
@@ -189,9 +189,8 @@ func Ready(pod *corev1.Pod) bool {
 	return false
 }
 
-// NodeReady reports whether the Node is Ready and pods may be scheduled to it, as
-// far as the taints that the control plane and Karpenter set at the start are
-// concerned.
+// NodeReady reports whether the Node is Ready and pods can be scheduled to it, as far as
+// the taints go that the control plane and Karpenter set at the start.
 func NodeReady(node *corev1.Node) bool {
 	if node == nil {
 		return false
@@ -210,7 +209,7 @@ func NodeReady(node *corev1.Node) bool {
 	return false
 }
 
-// waitBudget watches a disruption budget until done says so of it.
+// waitBudget watches a disruption budget until done returns true for it.
 func (c *Cluster) waitBudget(ctx context.Context, namespace, name string, done func(budget *policyv1.PodDisruptionBudget) bool) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(c.Client, 0, informers.WithNamespace(namespace),
 		informers.WithTweakListOptions(func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=" + name }))

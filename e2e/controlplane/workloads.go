@@ -16,21 +16,22 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// Behaviour is how a pod behaves on a node that kwok plays. Its annotations may
-// be put on any pod or pod template.
+// Behaviour is how a pod behaves on a node that kwok plays. Its annotations can go on any
+// pod or pod template.
 type Behaviour struct {
-	// ReadyAfter is from the start on a node to Ready; nil: 1 s.
+	// ReadyAfter is the time from its start on a node until it is Ready; nil: 1 s.
 	ReadyAfter *time.Duration
-	// StopAfter is from the deletion to the end; nil: 1 s. A pod ends no later than its
-	// grace period, and at once when that is 0 or 1 s.
+	// StopAfter is the time from its deletion to its end; nil: 1 s. A pod ends no later
+	// than its grace period, and at once if that is 0 or 1 s.
 	StopAfter *time.Duration
-	// CompleteAfter is from the start to the success of a pod of a Job; nil: never.
+	// CompleteAfter is the time from its start to the success of a pod of a Job; nil:
+	// never.
 	CompleteAfter *time.Duration
-	// NeverReady pods run without becoming Ready.
+	// NeverReady makes pods run without becoming Ready.
 	NeverReady bool
 }
 
-// Annotations tell kwok of the behaviour.
+// Annotations tell kwok the behaviour.
 func (b Behaviour) Annotations() map[string]string {
 	annotations := map[string]string{}
 	for name, value := range map[string]*time.Duration{"ready-after": b.ReadyAfter, "stop-after": b.StopAfter, "complete-after": b.CompleteAfter} {
@@ -44,8 +45,8 @@ func (b Behaviour) Annotations() map[string]string {
 	return annotations
 }
 
-// DeploymentSpec describes a Deployment, and optionally its disruption budget.
-// Only the name must be set. Its pods have the label app: <name>.
+// DeploymentSpec describes a Deployment, and optionally its disruption budget. Only the
+// name is required. Its pods have the label app: <name>.
 type DeploymentSpec struct {
 	Namespace string // "default" by default; made if there is none
 	Name      string
@@ -56,25 +57,25 @@ type DeploymentSpec struct {
 
 	Behaviour
 
-	// Pool is the NodePool of Karpenter that the pods must run on; any by default.
+	// Pool is the Karpenter NodePool that the pods must run on; any by default.
 	Pool         string
 	NodeSelector map[string]string
 	Tolerations  []corev1.Toleration
 
-	// Spread is a label of nodes over which the pods must be spread evenly, such as
+	// Spread is a node label over which the pods must be spread evenly, such as
 	// kubernetes.io/hostname.
 	Spread string
 
 	// Grace is the termination grace period, in whole seconds; 30 s by default.
 	Grace time.Duration
 
-	// MaxSurge and MaxUnavailable of the rolling update, MinReadySeconds: as Kubernetes
-	// has them.
+	// MaxSurge and MaxUnavailable are the rolling update's, MinReadySeconds the
+	// Deployment's, as in Kubernetes.
 	MaxSurge, MaxUnavailable *intstr.IntOrString
 	MinReadySeconds          int32
 
-	// BudgetMinAvailable or BudgetMaxUnavailable makes a PodDisruptionBudget of the
-	// same name.
+	// BudgetMinAvailable or BudgetMaxUnavailable makes a PodDisruptionBudget of the same
+	// name.
 	BudgetMinAvailable, BudgetMaxUnavailable *intstr.IntOrString
 
 	// Labels and Annotations of the pods.
@@ -191,8 +192,8 @@ func podTemplate(spec DeploymentSpec) (corev1.PodTemplateSpec, error) {
 	}, nil
 }
 
-// WaitReady waits until exactly n pods with the label app: <name> are Ready, and
-// returns them.
+// WaitReady waits until exactly n pods with the label app: <name> are Ready, and returns
+// them.
 func (c *Cluster) WaitReady(ctx context.Context, namespace, name string, n int) ([]*corev1.Pod, error) {
 	var ready []*corev1.Pod
 	_, err := c.WaitPods(ctx, cmp.Or(namespace, metav1.NamespaceDefault), Selector(name), func(pods []*corev1.Pod) bool {
@@ -210,8 +211,8 @@ func (c *Cluster) WaitReady(ctx context.Context, namespace, name string, n int) 
 	return ready, nil
 }
 
-// CreateNamespace creates a namespace if there is none of this name, and waits
-// until pods can be created in it.
+// CreateNamespace creates the namespace if it does not exist, and waits until pods can be
+// created in it.
 func (c *Cluster) CreateNamespace(ctx context.Context, name string) error {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()

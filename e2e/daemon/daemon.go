@@ -1,6 +1,6 @@
-// Package daemon runs spot-handler as a process of its own, the way it runs in a pod,
-// for tests, benchmarks and the demo: built from this checkout, given its flags and
-// the emulators' addresses, killed when they please.
+// Package daemon runs spot-handler as a process of its own, the way it runs in a pod, for
+// tests, benchmarks and the demo. It builds it from this checkout, gives it its flags and
+// the emulators' addresses, and kills it at will.
 //
 // A daemon dies with the process that started it.
 package daemon
@@ -31,8 +31,8 @@ var (
 	binary    string
 )
 
-// Build builds the daemon, once per process, and returns its path. Go's build cache
-// makes that a second where nothing has changed.
+// Build builds the daemon, once per process, and returns its path. Go's build cache makes
+// that a second if nothing has changed.
 func Build() (string, error) {
 	buildOnce.Do(func() {
 		cache, err := os.UserCacheDir()
@@ -45,7 +45,7 @@ func Build() (string, error) {
 			buildErr = fmt.Errorf("find checkout: %w", err)
 			return
 		}
-		// A place for each checkout, and a name for each process until the build is whole:
+		// One directory per checkout, and a name per process until the build is complete:
 		// several may build at the same time.
 		dir := filepath.Join(cache, "spot-handler", fmt.Sprintf("daemon-%x", sha256.Sum256(root))[:len("daemon-")+16])
 		if buildErr = os.MkdirAll(dir, 0o755); buildErr != nil {
@@ -66,26 +66,25 @@ func Build() (string, error) {
 
 // Options say how a daemon runs.
 type Options struct {
-	// Args are the mode and the flags; the kubeconfig and an HTTP address are added.
+	// Args are the mode and the flags; Start adds the kubeconfig and an HTTP address.
 	Args       []string
 	Kubeconfig string
 
-	// IMDS and SQS are the URLs of the emulators; empty where the mode has no use for
-	// it.
+	// IMDS and SQS are the URLs of the emulators; empty if the mode has no use for one.
 	IMDS, SQS string
 
-	// Groups is the URL of the emulator of Auto Scaling and EC2. Empty is one without any
-	// group, of which no instance is.
+	// Groups is the URL of the emulator of Auto Scaling and EC2. Empty means one without
+	// any group, so no instance belongs to one.
 	Groups string
 
-	// Env are more variables, as NAME=value.
+	// Env holds additional variables, as NAME=value.
 	Env []string
 
-	// Log gets what the daemon logs, besides Lines; nil is nowhere.
+	// Log receives what the daemon logs, in addition to Lines; nil means nowhere.
 	Log io.Writer
 }
 
-// noGroups is shared by all daemons of this process, and lives as long.
+// noGroups is shared by all daemons of this process, and lives as long as it does.
 var noGroups = sync.OnceValue(func() *asgemu.Server { return asgemu.Start(asgemu.Options{}) })
 
 // Daemon is a running spot-handler.
@@ -164,8 +163,8 @@ func (d *Daemon) read(r io.Reader, log io.Writer) {
 // Pid is the daemon's process id.
 func (d *Daemon) Pid() int { return d.cmd.Process.Pid }
 
-// Lines returns what the daemon has logged so far, as far as message is contained in
-// its message; "" is all.
+// Lines returns what the daemon has logged so far: the lines whose message contains
+// message; "" means all.
 func (d *Daemon) Lines(message string) []Line {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -178,8 +177,8 @@ func (d *Daemon) Lines(message string) []Line {
 	return found
 }
 
-// Kill ends the daemon as the kernel does when it is out of memory, and returns when
-// it is gone.
+// Kill ends the daemon as the kernel does when it is out of memory, and returns when it
+// is gone.
 func (d *Daemon) Kill() {
 	_ = d.cmd.Process.Kill()
 	<-d.done
@@ -223,24 +222,6 @@ func (d *Daemon) WaitReady(ctx context.Context) error {
 func (d *Daemon) Metrics(ctx context.Context) string {
 	text, _ := d.get(ctx, "/metrics")
 	return text
-}
-
-// Resident is the daemon's resident memory now, and at its peak, in bytes.
-func (d *Daemon) Resident() (now, peak int64) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.Pid()))
-	if err != nil {
-		return 0, 0
-	}
-	for line := range strings.Lines(string(status)) {
-		var kib int64
-		if _, err := fmt.Sscanf(line, "VmRSS: %d kB", &kib); err == nil {
-			now = kib << 10
-		}
-		if _, err := fmt.Sscanf(line, "VmHWM: %d kB", &kib); err == nil {
-			peak = kib << 10
-		}
-	}
-	return now, peak
 }
 
 func (d *Daemon) get(ctx context.Context, path string) (string, bool) {

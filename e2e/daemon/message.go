@@ -16,8 +16,8 @@ const (
 	LaunchHook          = "EC2 Instance-launch Lifecycle Action"
 )
 
-// EventBridge is the body that EventBridge puts in the queue for one instance, of the
-// kinds that have no more to say than an action.
+// EventBridge is the body that EventBridge puts in the queue for one instance, for kinds
+// that say nothing beyond an action.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html#ec2-spot-instance-interruption-warning-event
 func EventBridge(detailType, eventID, instanceID string, at time.Time) string {
 	detail := map[string]any{"instance-id": instanceID}
@@ -28,7 +28,7 @@ func EventBridge(detailType, eventID, instanceID string, at time.Time) string {
 }
 
 // Envelope is what EventBridge wraps around any detail. The resources are a list in most
-// kinds, and a text in one.
+// kinds, and a string in one.
 func Envelope(source, detailType, eventID string, at time.Time, resources, detail any) string {
 	return body(map[string]any{
 		"version": "0", "id": eventID, "detail-type": detailType, "source": source, "account": "123456789012",
@@ -36,8 +36,8 @@ func Envelope(source, detailType, eventID string, at time.Time, resources, detai
 	})
 }
 
-// CapacityReservationInterruption says when an instance ends whose capacity reservation
-// is taken back.
+// CapacityReservationInterruption says when an instance ends because its capacity
+// reservation is taken back.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruptible-capacity-reservations.html
 func CapacityReservationInterruption(eventID, instanceID string, at, ends time.Time) string {
 	return Envelope("aws.ec2", CapacityReservation, eventID, at, "arn:aws:ec2:eu-west-1:123456789012:instance/"+instanceID, map[string]any{
@@ -45,7 +45,7 @@ func CapacityReservationInterruption(eventID, instanceID string, at, ends time.T
 	})
 }
 
-// InstanceState says that an instance is in a state now, such as stopping.
+// InstanceState says that an instance is now in a state, such as stopping.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html
 func InstanceState(state, eventID, instanceID string, at time.Time) string {
 	return Envelope("aws.ec2", StateChange, eventID, at, []string{"arn:aws:ec2:eu-west-1:123456789012:instance/" + instanceID}, map[string]any{
@@ -118,7 +118,7 @@ func LifecycleAction(h Hook, eventID string, at time.Time) string {
 	return Envelope("aws.autoscaling", detailType, eventID, at, []string{}, h.fields())
 }
 
-// DirectLifecycleAction is what a hook sends that has a target of its own.
+// DirectLifecycleAction is what a hook sends if it has a target of its own.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/prepare-for-lifecycle-notifications.html
 func DirectLifecycleAction(h Hook, at time.Time) string {
 	fields := h.fields()
@@ -127,7 +127,7 @@ func DirectLifecycleAction(h Hook, at time.Time) string {
 	return body(fields)
 }
 
-// TestNotification is what a group sends when it is given such a hook.
+// TestNotification is what a group sends when it gets such a hook.
 func TestNotification(group string, at time.Time) string {
 	return body(map[string]any{
 		"Service": "AWS Auto Scaling", "AccountId": "123456789012", "RequestId": "request-of-test", "AutoScalingGroupName": group,
@@ -135,7 +135,7 @@ func TestNotification(group string, at time.Time) string {
 	})
 }
 
-// SNS is a message as a topic hands it on.
+// SNS is a message as a topic passes it on.
 // https://docs.aws.amazon.com/sns/latest/dg/sns-message-and-json-formats.html
 func SNS(message string, at time.Time) string {
 	return body(map[string]any{
@@ -146,7 +146,7 @@ func SNS(message string, at time.Time) string {
 
 func body(v map[string]any) string {
 	text, err := json.Marshal(v)
-	if err != nil { // texts, lists and maps of them: cannot happen
+	if err != nil { // strings, lists and maps of them: cannot happen
 		panic(err)
 	}
 	return string(text)

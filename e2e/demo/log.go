@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// shownFields are those of spot-handler's log lines that the view does not tell
-// anyway, in the order in which they are shown.
+// shownFields are the fields of spot-handler's log lines that the view does not show
+// anyway, in the order in which it shows them.
 var shownFields = []string{
 	"error", "reason", "took_seconds", "backend", "pool", "pods",
 	"graceful", "truncated", "forced", "left", "slack_seconds",
 }
 
 // Write takes spot-handler's log, one line of JSON with each call. The lines about the
-// node's interruption, which tell its kind, are its story; of the others only trouble
-// is kept.
+// node's interruption, which give its kind, are its story; of the others it keeps only
+// trouble.
 func (o *observer) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -26,8 +26,8 @@ func (o *observer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// logText makes a line of the log readable. What is no JSON, such as a panic, is
-// shown as it is.
+// logText makes a line of the log readable. It shows anything that is not JSON, such as a
+// panic, as it is.
 func logText(line, node string) (text string, shown bool) {
 	line = strings.TrimSpace(line)
 	var fields map[string]any

@@ -1,21 +1,20 @@
-// Command demo shows one spot interruption from the notice to the end of the node,
-// live in this terminal, with spot-handler as a process of its own on a real control
-// plane with Karpenter.
+// Command demo shows one spot interruption from the notice to the end of the node, live
+// in this terminal, with spot-handler as a process of its own on a real control plane
+// with Karpenter.
 //
 //	go run ./e2e/demo
 //
-// A service of 12 replicas, of which a disruption budget wants 10 ready, runs on two
-// spot nodes. EC2 announces that it takes one of them in 120 seconds. What happens
-// then is read from watches of the Kubernetes API alone, the record on the Node
-// included; the lines of spot-handler's log are shown beside it. A summary with the
-// times follows.
+// A service of 12 replicas, 10 of which a disruption budget wants ready, runs on two spot
+// nodes. EC2 announces that it takes one of them in 120 seconds. The demo reads what
+// happens then from watches of the Kubernetes API alone, including the record on the
+// Node; it shows the lines of spot-handler's log next to it. A summary with the times
+// follows.
 //
-// On a terminal there is one view that is redrawn in place. Elsewhere each change is
-// a line.
+// On a terminal there is one view, redrawn in place. Elsewhere each change is a line.
 //
-// The programs of the control plane are built at the first use, which takes about
-// 9 minutes on 2 cores; from then on they start in seconds, and the demo takes a
-// minute or two. Ctrl-C at any moment ends all of it.
+// The programs of the control plane are built on first use, which takes about 9 minutes
+// on 2 cores; after that they start in seconds, and the demo takes a minute or two.
+// Ctrl-C at any moment ends all of it.
 //
 // Flags:
 //
@@ -78,7 +77,7 @@ func run(ctx context.Context, args []string, stdout, stderr *os.File) int {
 	case err == nil:
 		return 0
 	case ctx.Err() != nil:
-		fmt.Fprintln(stderr, "demo: interrupted:", err) // tells also if something could not be stopped
+		fmt.Fprintln(stderr, "demo: interrupted:", err) // also says if something could not be stopped
 		return 130
 	case !errors.Is(err, errEndedBadly): // the summary has said why
 		fmt.Fprintln(stderr, "demo:", err)

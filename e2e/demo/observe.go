@@ -23,8 +23,8 @@ import (
 	"spot-handler/handler/provisioner/karpenter"
 )
 
-// observer keeps the state up to date from watches. Every event counts by itself and
-// in its order, so that not even a moment with too few ready pods is missed.
+// observer keeps the state up to date from watches. It takes every event singly and in
+// order, so it does not miss even a moment with too few ready pods.
 type observer struct {
 	mu    sync.Mutex
 	s     state
@@ -33,7 +33,7 @@ type observer struct {
 	// doomed are the pods that were on the node at the notice and are still there.
 	doomed map[types.UID]bool
 	// Provider ids join a Node and its NodeClaim, which come from two watches, in either
-	// order: that of the interrupted node, and that of the replacement once it is known.
+	// order: the interrupted node's and, once it is known, the replacement's.
 	interrupted, replacement string
 }
 
@@ -45,8 +45,8 @@ func newObserver(mode string, node *corev1.Node) *observer {
 	}
 }
 
-// watch follows the service's pods, all nodes and all NodeClaims, and returns when
-// what there is of them is known. The caller ends it with the function.
+// watch follows the service's pods, all nodes and all NodeClaims, and returns when it
+// knows what there is of them. The caller ends it with the returned function.
 func (o *observer) watch(ctx context.Context, client kubernetes.Interface, dynamicClient dynamic.Interface) (unwatch func(), err error) {
 	typed := informers.NewSharedInformerFactoryWithOptions(client, 0)
 	pods := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithNamespace(corev1.NamespaceDefault),
@@ -99,8 +99,8 @@ func (o *observer) watch(ctx context.Context, client kubernetes.Interface, dynam
 	return unwatch, nil
 }
 
-// noticed is called just before the notice is handed to the emulator: all times count
-// from it, and the pods that are on the node are those that have to leave.
+// noticed is called just before the emulator gets the notice: all times count from it,
+// and the pods on the node are those that have to leave.
 func (o *observer) noticed(at, deadline time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -135,8 +135,8 @@ func (o *observer) pod(at time.Time, pod *corev1.Pod, gone bool) {
 }
 
 // graceOf notes the grace period that a pod of the node was given. Once its processes
-// have ended the kubelet deletes a pod with a grace period of zero, which says nothing
-// about what it had; a pod that was deleted so from the start had none.
+// have ended, the kubelet deletes a pod with a grace period of zero, which does not show
+// what it had; a pod deleted like that from the start had none.
 func (o *observer) graceOf(pod *corev1.Pod, gone bool) {
 	var given time.Duration
 	stopping := o.pods[pod.UID].DeletionTimestamp != nil
@@ -205,7 +205,7 @@ func (o *observer) followReplacement(at time.Time) {
 	}
 }
 
-// state is a copy of what is known.
+// state returns a copy of what is known.
 func (o *observer) state(now time.Time) state {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -218,7 +218,7 @@ func (o *observer) state(now time.Time) state {
 	return s
 }
 
-// places are all nodes that are known or carry pods of the service.
+// places returns all nodes that are known or carry pods of the service.
 func (o *observer) places() (list []place, unscheduled int) {
 	on := map[string]*place{}
 	at := func(name string) *place {
@@ -280,13 +280,13 @@ func (o *observer) readyPods() int {
 	return n
 }
 
-// States of a NodeClaim that the view tells apart from the others.
+// States of a NodeClaim that the view distinguishes from the others.
 const (
 	claimLaunched    = "launched"
 	claimInitialized = "initialized"
 )
 
-// claimState is how far Karpenter is with a NodeClaim.
+// claimState is how far Karpenter has come with a NodeClaim.
 func claimState(c *unstructured.Unstructured, gone bool) string {
 	switch {
 	case gone:
@@ -311,7 +311,7 @@ func conditionTrue(object *unstructured.Unstructured, kind string) bool {
 	})
 }
 
-// first keeps the earliest time of what may be told several times.
+// first keeps the earliest time of what may be reported several times.
 func first(mark *time.Time, at time.Time) {
 	if mark.IsZero() {
 		*mark = at

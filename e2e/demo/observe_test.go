@@ -59,7 +59,7 @@ func testClaim(name, providerID, replaces string, conditions ...string) *unstruc
 	return c
 }
 
-// An interruption as the watches tell it, to its end.
+// An interruption as the watches show it, to its end.
 func TestObserver(t *testing.T) {
 	old, other, replacement := testNode("old", "spot"), testNode("other", "spot"), testNode("new", "on-demand")
 	a, b, c := testPod("a", "old", true), testPod("b", "old", true), testPod("c", "other", true)
@@ -130,7 +130,7 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-// What each pod was given is told by the watch, not by the daemon.
+// The watch says what grace each pod was given; the daemon does not.
 func TestObserverGrace(t *testing.T) {
 	pod := testPod("a", "old", true)
 	for _, test := range []struct {

@@ -54,12 +54,12 @@ func placeRow(role, node, capacity, pods string) string {
 
 func logRow(s state, e entry) string { return stamp(s, e.at) + "  " + e.text }
 
-// stamp is a time, as seconds since the notice.
+// stamp is a time in seconds since the notice.
 func stamp(s state, at time.Time) string {
 	return fmt.Sprintf("%7.1f s", at.Sub(s.notice).Seconds())
 }
 
-// timeLeft is a bar that shrinks, and stays as it was when the node was drained.
+// timeLeft is a bar that shrinks, and stops once the node is drained.
 func timeLeft(s state) string {
 	const bar = 40
 	at := s.now
@@ -127,7 +127,7 @@ func (p place) counts() string {
 	return strings.Join(parts, ", ")
 }
 
-// changes are the lines that tell what is new since an earlier state, for output that
+// changes are the lines that say what is new since an earlier state, for output that
 // cannot be redrawn.
 func changes(before, s state) []string {
 	type change struct {
@@ -237,7 +237,7 @@ func summary(s state) []string {
 	return lines
 }
 
-// seconds prints a duration with as many digits as are of interest.
+// seconds prints a duration with as many digits as are useful.
 func seconds(d time.Duration) string {
 	if d.Abs() < 10*time.Second {
 		return fmt.Sprintf("%.2f s", d.Seconds())

@@ -17,7 +17,7 @@ func after(seconds float64) time.Time {
 	return noticed.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-// draining is a state in the middle, with names as long as they get.
+// draining is a state in the middle, with the longest names that occur.
 func draining() state {
 	return state{
 		now: after(26.5), mode: queueMode, node: "kwok-batch-tj8xg-bisondew-1-gedbvup1n8-802230442",
@@ -153,8 +153,8 @@ replacement  kwok-batch-fallback-i-d0… on-demand  ######  6 ready
 	}
 }
 
-// A service's view with everything in it still fits a terminal of 24 lines, the last
-// of which is the cursor's.
+// A service's view with everything in it still fits a terminal of 24 lines, the last of
+// which belongs to the cursor.
 func TestViewFits24Lines(t *testing.T) {
 	s := draining()
 	for range 20 {

@@ -17,8 +17,8 @@ import (
 	"spot-handler/handler/provisioner/karpenter"
 )
 
-// What the demo runs: a size at which one node's pods fill a line of the view, and a
-// boot time at which the replacement can be watched.
+// What the demo runs: sized so that one node's pods fill a line of the view, with a boot
+// time that lets people watch the replacement.
 const (
 	service  = "web"
 	replicas = 12
@@ -32,7 +32,7 @@ const (
 	fallbackPool = "batch-fallback"
 )
 
-// notice is what EC2 gives before it takes a spot instance.
+// notice is how far ahead EC2 announces that it takes a spot instance.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 const notice = 120 * time.Second
 
@@ -40,11 +40,11 @@ const (
 	// frame is the time between two pictures.
 	frame = 250 * time.Millisecond
 
-	// patience after the deadline: Karpenter needs a few seconds to take a drained
-	// node away, and a machine that is busy some more.
+	// patience is the time after the deadline: Karpenter needs a few seconds to take a
+	// drained node away, and a busy machine some more.
 	patience = 30 * time.Second
 
-	// startTimeout limits each of the steps that come before the notice.
+	// startTimeout limits each of the steps before the notice.
 	startTimeout = 2 * time.Minute
 )
 
@@ -132,8 +132,8 @@ func show(ctx context.Context, screen *screen, observer *observer, limit time.Ti
 	}
 }
 
-// prepare brings up the pools, the spot nodes and the service, and returns the node
-// that carries most of it.
+// prepare brings up the pools, the spot nodes and the service, and returns the node that
+// carries most of it.
 func prepare(ctx context.Context, cluster *controlplane.Cluster, screen *screen) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
 	defer cancel()
@@ -165,8 +165,8 @@ func prepare(ctx context.Context, cluster *controlplane.Cluster, screen *screen)
 		Behaviour:          controlplane.Behaviour{ReadyAfter: &ready, StopAfter: &stop},
 		BudgetMinAvailable: &minAvailable,
 		Spread:             corev1.LabelHostname,
-		// The spread is a wish: as a rule it would keep pods from moving, for the
-		// interrupted node counts as one to spread over until it is gone.
+		// The spread is a preference: as a rule it would keep pods from moving, because
+		// the interrupted node counts as one to spread over until it is gone.
 		Change: func(d *appsv1.Deployment) {
 			d.Spec.Template.Spec.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.ScheduleAnyway
 		},

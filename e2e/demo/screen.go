@@ -11,7 +11,7 @@ import (
 	"golang.org/x/term"
 )
 
-// Control sequences that every terminal of the last decades knows.
+// Control sequences that every terminal of recent decades knows.
 // https://man7.org/linux/man-pages/man4/console_codes.4.html
 const (
 	hideCursor = "\x1b[?25l"
@@ -22,8 +22,8 @@ const (
 )
 
 // screen is where the demo is shown. On a terminal the view is redrawn in place, and
-// what else is written scrolls above it; elsewhere the changes are lines. It is safe
-// for concurrent use.
+// other output scrolls above it; elsewhere the changes are lines. It is safe for
+// concurrent use.
 type screen struct {
 	mu    sync.Mutex
 	out   io.Writer
@@ -50,7 +50,7 @@ func newScreen(out *os.File, plain bool) *screen {
 	return s
 }
 
-// step says what is being done, which may take long.
+// step says what the demo is doing, if that may take long.
 func (s *screen) step(format string, args ...any) {
 	s.print([]string{fmt.Sprintf("%7.1f s  %s", time.Since(s.begun).Seconds(), fmt.Sprintf(format, args...))})
 }
@@ -92,8 +92,8 @@ func (s *screen) draw(st state) {
 	s.show(view(st))
 }
 
-// show puts lines in the place of those that are shown, as far as they fit. It is one
-// write, so that there is no flicker.
+// show replaces the lines on the screen, as far as the new ones fit. It is one write, so
+// there is no flicker.
 func (s *screen) show(lines []string) {
 	columns, rows := s.size()
 	lines = lines[:min(len(lines), max(1, rows-1))]
@@ -115,8 +115,8 @@ func (s *screen) home() string {
 	return fmt.Sprintf(upLines, len(s.shown))
 }
 
-// end leaves the last view where it is, and gives the cursor back. Nothing is drawn
-// after it.
+// end leaves the last view where it is, and gives the cursor back. Nothing is drawn after
+// that.
 func (s *screen) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,8 +7,9 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// state is what is known at a moment. All but the log comes from watches of the API;
-// a time is when the watch told this program, zero for what has not happened yet.
+// state is what is known at one moment. All but the log comes from watches of the API;
+// each time is when the watch showed it to this program, zero for what has not happened
+// yet.
 type state struct {
 	now  time.Time
 	mode string
@@ -18,7 +19,7 @@ type state struct {
 	deadline time.Time
 
 	phase       interruption.Phase
-	result      *interruption.Pods // what the record tells once the drain has ended
+	result      *interruption.Pods // what the record says once the drain has ended
 	replacement claim
 
 	cordoned  time.Time
@@ -37,8 +38,8 @@ type state struct {
 	moving    int // pods that were on the node at the notice
 	remaining int // of these, those that are still there
 
-	// shortestGrace is the least that a pod of the node was given to end in; -1 as long
-	// as none has begun to.
+	// shortestGrace is the shortest time that a pod of the node was given to end; -1 as
+	// long as none has begun to.
 	shortestGrace time.Duration
 
 	log []entry
@@ -66,12 +67,12 @@ type entry struct {
 	text string
 }
 
-// over reports whether nothing more is to come.
+// over reports whether nothing more will happen.
 func (s state) over() bool {
 	return !s.drained.IsZero() && !s.claimGone.IsZero() && !s.nodeGone.IsZero() && s.readyPods == replicas
 }
 
-// slack is the time that was left to the deadline when the node was drained.
+// slack is the time left until the deadline when the node was drained.
 func (s state) slack() time.Duration { return s.deadline.Sub(s.drained) }
 
 // progress counts the service's pods: ready on the interrupted node, between two
@@ -89,7 +90,7 @@ func (s state) progress() (waiting, underWay, arrived int) {
 	return waiting, underWay, arrived
 }
 
-// problems are the reasons for which an interruption has not ended well.
+// problems are the reasons why an interruption has not ended well.
 func (s state) problems() []string {
 	var list []string
 	add := func(bad bool, format string, args ...any) {

@@ -34,8 +34,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// count notes the request and takes the first fault that is meant for it. Both happen under one lock, so that a fault
-// for n requests hits exactly n.
+// count notes the request and takes the first fault that applies to it. Both happen under one lock, so a fault for
+// n requests hits exactly n.
 func (s *Server) count(path string) *fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +72,8 @@ func (s *Server) serveMetadata(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// lookUp returns what stands at a path, and how long the token will live; not longer than 0 means that it is none.
+// lookUp returns the value at a path, and how long the token will live; zero or less means that it is not a valid
+// token.
 func (s *Server) lookUp(path, token string) (value string, found bool, left time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +98,8 @@ func (s *Server) issueToken(ttl time.Duration) string {
 	return token
 }
 
-// ExpireTokens makes every token that was handed out invalid, as a restart of the service does: the next GET with one
-// is answered 401, long before the lifetime that its owner was told.
+// ExpireTokens makes every token that was handed out invalid, as a restart of the service does: the next GET with
+// one gets a 401, long before the lifetime that its owner was promised.
 func (s *Server) ExpireTokens() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ const (
 	Throttled
 	// Unavailable answers 503.
 	Unavailable
-	// Hang answers nothing until the client leaves. When the fault is cleared first, the request is served after all.
+	// Hang does not answer until the client leaves. If the fault is cleared first, the request is served after all.
 	Hang
 	// Reset breaks the connection with an RST.
 	Reset
@@ -27,8 +27,8 @@ type Fault struct {
 	Effect Effect
 	// Times is how many requests fail; 0 means all until ClearFaults.
 	Times int
-	// PathPrefix limits the fault to absolute paths that begin so; a relative one is taken under MetadataPath. Empty
-	// means every request.
+	// PathPrefix limits the fault to absolute paths with this prefix; a relative one is taken under MetadataPath.
+	// Empty means every request.
 	PathPrefix string
 }
 
@@ -38,8 +38,8 @@ type fault struct {
 	cleared chan struct{}
 }
 
-// Fail makes requests that begin from now on fail. Faults do not add up: a request meets the oldest one that is meant
-// for it, so two faults in a row are played one after the other.
+// Fail makes requests that begin from now on fail. Faults do not add up: a request meets the oldest one that
+// applies to it, so two faults in a row take effect one after the other.
 func (s *Server) Fail(f Fault) {
 	if f.PathPrefix != "" {
 		f.PathPrefix = absolute(f.PathPrefix)
@@ -72,7 +72,7 @@ func (s *Server) takeFault(path string) *fault {
 	return nil
 }
 
-// play does what the fault says and reports whether the request is to be served all the same.
+// play does what the fault says and reports whether the request should be served all the same.
 func (f *fault) play(w http.ResponseWriter, r *http.Request) (serve bool) {
 	switch f.Effect {
 	case Unauthorized:

@@ -19,7 +19,8 @@ import (
 	"spot-handler/e2e/imdsemu"
 )
 
-// start returns a server and the real SDK's client of it, which tries everything once and never falls back to IMDSv1.
+// start returns a server and the real SDK's client for it, which tries everything once and never falls back to
+// IMDSv1.
 func start(t *testing.T) (*imdsemu.Server, *imds.Client) {
 	t.Helper()
 	s := imdsemu.Start(imdsemu.Options{})
@@ -114,7 +115,7 @@ func TestMetadata(t *testing.T) {
 	}
 }
 
-// TestEventsMoveToTheHistory has events end as EC2 ends them: each leaves the one list for the other.
+// TestEventsMoveToTheHistory ends events as EC2 does: each moves from one list to the other.
 func TestEventsMoveToTheHistory(t *testing.T) {
 	t.Parallel()
 	s, c := start(t)
@@ -169,13 +170,13 @@ func TestConnectionIsKept(t *testing.T) {
 	if n := s.Requests(imdsemu.InstanceActionPath); n != 20 {
 		t.Errorf("counted %d requests by the relative path, want 20", n)
 	}
-	// A slow machine may cost one more; a client that does not read what comes with a 404 has one for each.
+	// A slow machine may need one more; a client that does not read the body of a 404 needs one for each.
 	if n := s.Connections(); n >= 20/4 {
 		t.Errorf("20 polls used %d connections, want 1 or hardly more", n)
 	}
 }
 
-// TestToken speaks HTTP itself: the SDK would not ask wrongly.
+// TestToken speaks HTTP itself: the SDK would not make a wrong request.
 func TestToken(t *testing.T) {
 	t.Parallel()
 	s, _ := start(t)
@@ -223,7 +224,7 @@ func TestToken(t *testing.T) {
 	check("longer token after all expired", long, 401)
 }
 
-// TestTokensExpireEarly has the SDK, with its own retries, meet a service that forgot its tokens.
+// TestTokensExpireEarly lets the SDK, with its own retries, meet a service that has forgotten its tokens.
 func TestTokensExpireEarly(t *testing.T) {
 	t.Parallel()
 	s := imdsemu.Start(imdsemu.Options{InstanceID: "i-1"})
@@ -310,8 +311,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// givenUp returns a context that ends a while after the server has been asked for the path once more. The same while from
-// now may pass on a slow machine before the request is made.
+// givenUp returns a context that ends a while after the server has received another request for the path. The same
+// while from now could pass on a slow machine before the request is made.
 func givenUp(ctx context.Context, s *imdsemu.Server, path string) context.Context {
 	before := s.Requests(path)
 	ctx, cancel := context.WithCancel(ctx)
@@ -345,7 +346,7 @@ func TestHopLimit(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	_, err := get(givenUp(ctx, s, imdsemu.TokenPath), c, imdsemu.InstanceIDPath)
-	// The SDK's error of a token does not unwrap.
+	// The SDK's token error does not unwrap.
 	if err == nil || !strings.Contains(err.Error(), "token") || !strings.Contains(err.Error(), "context canceled") {
 		t.Errorf("got error %v, want one of the token, given up", err)
 	}

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// eventTime is how the dates of scheduled events are written, unlike all others of the service.
+// eventTime is the date format of scheduled events, unlike all other dates of the service.
 const eventTime = "2 Jan 2006 15:04:05 GMT"
 
 // ScheduledEvent is a maintenance event of the instance.
 type ScheduledEvent struct {
 	// Code is instance-stop, instance-retirement, instance-reboot, system-reboot or system-maintenance.
 	Code string
-	// Description is free text. EC2 puts "[Canceled]" or "[Completed]" before that of an event which is over.
+	// Description is free text. EC2 puts "[Canceled]" or "[Completed]" before that of an event that is over.
 	Description string
 	// EventID is like instance-event-0d59937288b749b32.
 	EventID string
@@ -39,8 +39,9 @@ func (s *Server) Rebalance(noticed time.Time) {
 	}{noticed.UTC().Format(time.RFC3339)}))
 }
 
-// Schedule replaces the list of scheduled events, which is empty at the start. All of them are listed there, whatever
-// their State; EC2 itself lists one that is over in the history (see Cancel and Complete), which becomes empty.
+// Schedule replaces the list of scheduled events, which is empty at the start. It lists all of them there, whatever
+// their State; EC2 itself lists an event that is over in the history (see Cancel and Complete). Schedule empties
+// the history.
 func (s *Server) Schedule(events ...ScheduledEvent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,11 +49,11 @@ func (s *Server) Schedule(events ...ScheduledEvent) {
 	s.list(events, nil)
 }
 
-// Cancel has EC2 cancel a scheduled event: it leaves the list for the history, with its new state and "[Canceled]" before
-// its description. An event that is not scheduled is an error of the caller, which panics.
+// Cancel plays EC2 canceling a scheduled event: it moves from the list to the history, with its new state and
+// "[Canceled]" before its description. Canceling an event that is not scheduled is the caller's error, and panics.
 func (s *Server) Cancel(eventID string) { s.end(eventID, "canceled", "[Canceled] ") }
 
-// Complete has EC2 complete a scheduled event, likewise.
+// Complete plays EC2 completing a scheduled event, likewise.
 func (s *Server) Complete(eventID string) { s.end(eventID, "completed", "[Completed] ") }
 
 func (s *Server) end(eventID, state, mark string) {
@@ -100,19 +101,19 @@ func eventList(events []ScheduledEvent) string {
 	return mustJSON(list)
 }
 
-// SetTargetLifecycleState says what the Auto Scaling group wants of the instance: InService, Terminated, Warmed:Stopped
-// and so on. Before the first call there is no such metadata.
+// SetTargetLifecycleState says what the Auto Scaling group wants of the instance: InService, Terminated,
+// Warmed:Stopped and so on. Before the first call there is no such metadata.
 func (s *Server) SetTargetLifecycleState(state string) { s.Set(TargetLifecycleStatePath, state) }
 
-// Set puts any text at a metadata path, for payloads that EC2 never promised, until Clear.
+// Set puts any text at a metadata path until Clear, for payloads that EC2 never promised.
 func (s *Server) Set(path, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.announced[absolute(path)] = text
 }
 
-// Clear takes back all that was announced: notices are 404 again, the lists of scheduled events are empty. Tokens, faults
-// and counters stay.
+// Clear takes back all that was announced: notices are 404 again, the lists of scheduled events are empty. Tokens,
+// faults and counters stay.
 func (s *Server) Clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,11 +1,14 @@
-// Package imdsemu is an EC2 instance metadata service on the loopback interface, for tests, the demo and benchmarks.
+// Package imdsemu is an EC2 instance metadata service on the loopback interface, for tests, the demo and
+// benchmarks.
 //
-// It speaks IMDSv2 only: a token is fetched by PUT with a lifetime, expires, and every GET without a living one is
-// answered 401. What EC2 would announce is said through methods (Interrupt, Rebalance, Schedule, Cancel, Complete,
-// SetTargetLifecycleState) and stays announced until Clear, as on a real instance. What goes wrong with a real endpoint is asked for with Fail.
+// It speaks IMDSv2 only: a PUT fetches a token with a lifetime, the token expires, and every GET without a live one
+// gets a 401. Methods say what EC2 would announce (Interrupt, Rebalance, Schedule, Cancel, Complete,
+// SetTargetLifecycleState); it stays announced until Clear, as on a real instance. Fail requests what goes wrong
+// with a real endpoint.
 //
-// A Server keeps no secrets and reads no clock but time.Now; it never acts by itself, so nothing is told that a caller
-// did not ask for. All methods are safe for concurrent use, and their effect is seen by every request that begins later.
+// A Server keeps no secrets and reads no clock but time.Now. It never acts by itself, so it announces nothing that
+// a caller did not request. All methods are safe for concurrent use, and every request that begins later sees their
+// effect.
 package imdsemu
 
 import (
@@ -21,10 +24,10 @@ import (
 	"time"
 )
 
-// Paths of the service. Those of metadata are relative to MetadataPath wherever a method takes one.
+// Paths of the service. Wherever a method takes a metadata path, it may be relative to MetadataPath.
 const (
-	// TokenPath is where tokens are fetched. A Hang fault on it plays an instance whose hop limit is too low for a pod:
-	// the answer to the PUT is dropped on the way back, and all that the client sees is silence.
+	// TokenPath is where clients fetch tokens. A Hang fault on it plays an instance whose hop limit is too low for
+	// a pod: the answer to the PUT is dropped on the way back, and all that the client sees is silence.
 	TokenPath = "/latest/api/token"
 	// MetadataPath is the prefix of all metadata.
 	MetadataPath = "/latest/meta-data/"
@@ -59,7 +62,7 @@ type Options struct {
 
 // Server is one instance's metadata service.
 type Server struct {
-	// URL is the endpoint, without a slash at the end: what AWS_EC2_METADATA_SERVICE_ENDPOINT is set to.
+	// URL is the endpoint, without a trailing slash: the value for AWS_EC2_METADATA_SERVICE_ENDPOINT.
 	URL string
 
 	http    *http.Server
@@ -76,7 +79,7 @@ type Server struct {
 	connections int
 }
 
-// Start serves on the loopback interface until Close. Like httptest.NewServer it panics when it cannot listen, or when
+// Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen, or if
 // the address is not a loopback one: an unauthenticated stand-in has no business on a network.
 func Start(o Options) *Server {
 	listener, err := listenLoopback(o.Addr)
@@ -105,14 +108,14 @@ func Start(o Options) *Server {
 	return s
 }
 
-// Close ends all connections, also those whose requests hang, and frees the port.
+// Close ends all connections, including those whose requests hang, and frees the port.
 func (s *Server) Close() {
 	s.stop()
 	_ = s.http.Close()
 	<-s.stopped
 }
 
-// Requests returns how often a path was asked for, whatever the answer was. The path is absolute, or relative to
+// Requests returns how often a path was requested, whatever the answer was. The path is absolute, or relative to
 // MetadataPath.
 func (s *Server) Requests(path string) int {
 	s.mu.Lock()
@@ -120,7 +123,7 @@ func (s *Server) Requests(path string) int {
 	return s.requests[absolute(path)]
 }
 
-// RequestsByPath returns the count of every absolute path that was asked for.
+// RequestsByPath returns the count for every absolute path that was requested.
 func (s *Server) RequestsByPath() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +167,7 @@ func identityOf(o Options) map[string]string {
 	zone := cmp.Or(o.AvailabilityZone, "us-east-1a")
 	region := strings.TrimRight(zone, "abcdefghijklmnopqrstuvwxyz")
 
-	// The SDK's configuration asks for the region here when nothing else says it.
+	// The SDK's configuration asks for the region here if nothing else says it.
 	document, _ := json.Marshal(map[string]string{
 		"accountId": "123456789012", "architecture": "x86_64", "availabilityZone": zone, "instanceId": id,
 		"instanceType": typ, "region": region, "version": "2017-09-30",

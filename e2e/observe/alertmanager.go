@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Alertmanager is a running one, with a pager that takes what has severity "page", and
-// an inbox for the rest.
+// Alertmanager is a running Alertmanager, with a pager that receives alerts of severity
+// "page", and an inbox for the rest.
 type Alertmanager struct {
 	*process
 	receiver *httptest.Server
@@ -20,7 +20,7 @@ type Alertmanager struct {
 	got map[string][]Alert // by receiver
 }
 
-// Alert is one as it reaches people.
+// Alert is an alert as it reaches people.
 type Alert struct {
 	Status              string
 	Labels, Annotations map[string]string
@@ -69,7 +69,7 @@ func (a *Alertmanager) Close() {
 	a.receiver.Close()
 }
 
-// ServeHTTP takes a notification.
+// ServeHTTP receives a notification.
 // https://prometheus.io/docs/alerting/latest/configuration/#webhook_config
 func (a *Alertmanager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var notification struct {
@@ -85,7 +85,7 @@ func (a *Alertmanager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.got[notification.Receiver] = append(a.got[notification.Receiver], notification.Alerts...)
 }
 
-// Received are the firing alerts of that name that the receiver was told of, in order.
+// Received returns the firing alerts of that name that the receiver got, in order.
 func (a *Alertmanager) Received(receiver, name string) []Alert {
 	a.mu.Lock()
 	defer a.mu.Unlock()

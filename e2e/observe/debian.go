@@ -11,19 +11,19 @@ import (
 	"time"
 )
 
-// Tools are the programs.
+// Tools are the programs that observe runs.
 type Tools struct {
 	Prometheus, Promtool, Alertmanager string // their paths
 
-	root string // where Debian's packages are unpacked to; empty where they are installed
+	root string // where Debian's packages are unpacked; empty if they are installed
 }
 
 // downloadTimeout is several times what the 30 MB take.
 const downloadTimeout = 3 * time.Minute
 
-// Find returns the programs: those on the PATH, else those of the cache, else those of
-// Debian's archive, which it unpacks into the cache. Several processes may call it at
-// the same time.
+// Find returns the programs: those on the PATH, else those in the cache, else those in
+// Debian's archive, which it unpacks into the cache. Several processes may call it at the
+// same time.
 func Find(ctx context.Context) (Tools, error) {
 	if tools, ok := look(exec.LookPath); ok {
 		return tools, nil
@@ -47,8 +47,8 @@ func Find(ctx context.Context) (Tools, error) {
 	return Tools{}, fmt.Errorf("get Prometheus and Alertmanager from Debian: its packages do not hold them")
 }
 
-// ForTest returns the programs. Where they cannot be had the test is skipped, with what
-// to do about it; in CI it fails.
+// ForTest returns the programs. If they are not available it skips the test, and says
+// what to do about it; in CI it fails.
 func ForTest(t testing.TB) Tools {
 	t.Helper()
 	tools, err := Find(t.Context())
@@ -75,18 +75,18 @@ func look(path func(name string) (string, error)) (Tools, bool) {
 }
 
 // alertmanager is the command that runs Alertmanager. Debian's reads its templates from
-// /usr/share, and nothing can tell it to read them elsewhere: where the package is only
-// unpacked, it gets a /usr/share of its own.
+// /usr/share, and no option changes that: if the package is only unpacked, it gets a
+// /usr/share of its own.
 func (t Tools) alertmanager(args []string) []string {
 	if t.root == "" {
 		return append([]string{t.Alertmanager}, args...)
 	}
-	// The namespace ends what was said of the parent's death, so that is said again.
+	// Entering the namespace resets the parent-death signal, so set it again.
 	const inOwnShare = `mount --bind "$0" /usr/share && exec setpriv --pdeathsig KILL "$@"`
 	return append([]string{"unshare", "--mount", "--map-root-user", "sh", "-c", inOwnShare, filepath.Join(t.root, "usr", "share"), t.Alertmanager}, args...)
 }
 
-// cacheDir is where the packages are unpacked to, beside the control plane's binaries.
+// cacheDir is where the packages are unpacked, next to the control plane's binaries.
 func cacheDir() (string, error) {
 	base := os.Getenv("SPOT_HANDLER_E2E_CACHE")
 	if base == "" {
@@ -99,8 +99,8 @@ func cacheDir() (string, error) {
 	return filepath.Join(base, "debian-prometheus"), nil
 }
 
-// unpack downloads the two packages and unpacks them: all that they need is the C
-// library, and their services are not to be started.
+// unpack downloads the two packages and unpacks them. It does not install them: all that
+// they need is the C library, and their services must not start.
 func unpack(ctx context.Context, dir string) error {
 	if _, err := exec.LookPath("apt-get"); err != nil {
 		return err
@@ -110,8 +110,8 @@ func unpack(ctx context.Context, dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
-	// Beside its place and then moved, so that a download cut short is never taken for a
-	// good one.
+	// Next to its final place and then moved, so an interrupted download is never taken
+	// for a good one.
 	work, err := os.MkdirTemp(filepath.Dir(dir), "debian-")
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func unpack(ctx context.Context, dir string) error {
 	}
 	download := func() error { return run("apt-get", "download", "prometheus", "prometheus-alertmanager") }
 	if err := download(); err != nil {
-		if os.Geteuid() != 0 { // only root can get the lists of packages, which a new machine lacks
+		if os.Geteuid() != 0 { // only root can update the lists of packages, which a new machine lacks
 			return err
 		}
 		if err := errors.Join(run("apt-get", "update"), download()); err != nil {
@@ -146,7 +146,7 @@ func unpack(ctx context.Context, dir string) error {
 	}
 	if err := os.Rename(root, dir); err != nil {
 		if _, statErr := os.Stat(dir); statErr == nil {
-			return nil // another process was faster
+			return nil // another process got there first
 		}
 		return err
 	}

@@ -44,10 +44,10 @@ type Panel struct {
 	}
 }
 
-// Datasource is Grafana's reference to one.
+// Datasource is Grafana's reference to a data source.
 type Datasource struct{ Type, UID string }
 
-// Dashboard is as much of a Grafana dashboard as is looked at here.
+// Dashboard is the part of a Grafana dashboard that the tests look at.
 type Dashboard struct {
 	Title         string
 	SchemaVersion int
@@ -70,8 +70,8 @@ func ReadDashboard(file string) (Dashboard, error) {
 	return d, nil
 }
 
-// Resolve puts values for the variables into a query, as Grafana does: all clusters,
-// and for $__rate_interval and $__range what it makes of a scrape every second and a
+// Resolve puts values for the variables into a query, as Grafana does: all clusters, and
+// for $__rate_interval and $__range what Grafana makes of a scrape every second and a
 // dashboard of the last ten minutes.
 func Resolve(expr string) string {
 	return strings.NewReplacer("$cluster", ".*", "$__rate_interval", "1m", "$__range", "10m").Replace(expr)

@@ -18,10 +18,10 @@ var (
 	casesFile     = filepath.Join("..", "..", "deploy", "alerts", "tests", "spot-handler.yaml")
 	dashboardFile = filepath.Join("..", "..", "deploy", "dashboards", "spot-handler.json")
 	runbookFile   = filepath.Join("..", "..", "deploy", "runbook.md")
-	readmeFile    = filepath.Join("..", "..", "README.md")
+	referenceFile = filepath.Join("..", "..", "deploy", "docs", "reference.md")
 )
 
-// Prometheus's own tool takes the rules, and every case of theirs comes out as it says.
+// Prometheus's own tool accepts the rules, and every case of theirs comes out as stated.
 func TestAlertCases(t *testing.T) {
 	tools := ForTest(t)
 	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", casesFile}} {
@@ -61,8 +61,8 @@ func TestEveryAlertHasCases(t *testing.T) {
 	}
 }
 
-// Every alert says how urgent it is, what has happened, and where it is told what to
-// do; and nothing else is told there.
+// Every alert says how urgent it is, what has happened, and where to read what to do; and
+// the runbook covers nothing else.
 func TestRunbook(t *testing.T) {
 	var alerts []string
 	for _, r := range rules(t) {
@@ -110,19 +110,20 @@ func TestRunbookQuotesTheLog(t *testing.T) {
 			}
 		}
 	}
-	quoted := regexp.MustCompile("(?:[Ll]og|line|that|lines?),?(?: says)?(?: why)?:? `([a-z][a-z ]+ [a-z ]+)`").FindAllStringSubmatch(read(t, runbookFile), -1)
+	runbook := strings.Join(strings.Fields(read(t, runbookFile)), " ") // as if it was not wrapped
+	quoted := regexp.MustCompile("(?:[Ll]og|line|that|lines?),?(?: says)?(?: why)?:? `([a-z][a-z ]+ [a-z ]+)`").FindAllStringSubmatch(runbook, -1)
 	if len(quoted) < 5 {
 		t.Errorf("found %q only", quoted)
 	}
 	for _, q := range quoted {
-		if !strings.Contains(code, `"`+q[1]) { // given to Msg, or in a table of messages
+		if !strings.Contains(code, `"`+q[1]) { // passed to Msg, or in a table of messages
 			t.Errorf("nothing logs %q", q[1])
 		}
 	}
 }
 
-// What alerts and dashboard ask for are metrics that the README explains, which another
-// test compares with the program. The optional rules ask kube-state-metrics.
+// Alerts and dashboard query metrics that the reference explains; another test compares
+// those with the program. The optional rules query kube-state-metrics.
 func TestMetricsOfQueries(t *testing.T) {
 	queries := map[string]string{}
 	for _, r := range rules(t) {
@@ -133,7 +134,7 @@ func TestMetricsOfQueries(t *testing.T) {
 			queries[p.Title+" "+target.RefID] = target.Expr
 		}
 	}
-	readme := read(t, readmeFile)
+	reference := read(t, referenceFile)
 	name := regexp.MustCompile(`\b(spot_handler|kube)_[a-z_]+`)
 	for of, expr := range queries {
 		names := name.FindAllString(expr, -1)
@@ -146,18 +147,18 @@ func TestMetricsOfQueries(t *testing.T) {
 			}
 			family := n
 			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
-				if rest, ok := strings.CutSuffix(n, suffix); ok && strings.Contains(readme, "| `"+rest+"` | histogram") {
+				if rest, ok := strings.CutSuffix(n, suffix); ok && strings.Contains(reference, "| `"+rest+"` | histogram") {
 					family = rest
 				}
 			}
-			if !strings.Contains(readme, "| `"+family+"` |") {
-				t.Errorf("%s asks for %s, which the README does not have", of, n)
+			if !strings.Contains(reference, "| `"+family+"` |") {
+				t.Errorf("%s asks for %s, which the reference does not have", of, n)
 			}
 		}
 	}
 }
 
-// The dashboard works in anybody's Grafana: no data source of ours is named, every panel
+// The dashboard works in anybody's Grafana: it names no data source of ours, every panel
 // says what it shows, and none covers another.
 func TestDashboard(t *testing.T) {
 	d := dashboard(t)

@@ -6,7 +6,7 @@ import (
 )
 
 // An alert goes from a rule of Prometheus through Alertmanager to the receiver that its
-// severity asks for.
+// severity demands.
 func TestAlertReachesItsReceiver(t *testing.T) {
 	tools := ForTest(t)
 	alertmanager, err := StartAlertmanager(t.Context(), tools, t.TempDir())

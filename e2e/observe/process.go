@@ -23,7 +23,7 @@ type process struct {
 	done chan struct{}
 }
 
-// start writes the configuration to dir, starts what command makes of its path and the
+// start writes the configuration to dir, starts what command makes of its path and of the
 // address to listen at, and waits until that is ready.
 func start(ctx context.Context, name, dir, config string, command func(file, address string) []string) (*process, error) {
 	file := filepath.Join(dir, name+".yaml")
@@ -89,7 +89,7 @@ func (p *process) Close() {
 	}
 }
 
-// get returns the body of a good answer.
+// get returns the body of a successful answer.
 func get(ctx context.Context, url string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

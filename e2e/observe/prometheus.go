@@ -15,19 +15,19 @@ import (
 )
 
 // PrometheusOptions say what a Prometheus scrapes and evaluates. Both happen every
-// second, so that a story need not wait.
+// second, so a story need not wait.
 type PrometheusOptions struct {
 	// Targets are the addresses to scrape, HOST:PORT, by the name of the pod that each
-	// is taken for.
+	// stands for.
 	Targets map[string]string
-	// Rules is the path of a file of rules; Alertmanager the URL of where alerts go. Both
-	// may be empty.
+	// Rules is the path of a file of rules; Alertmanager is the URL that alerts go to.
+	// Both may be empty.
 	Rules, Alertmanager string
-	// Native has Prometheus scrape native histograms, and those only.
+	// Native makes Prometheus scrape native histograms only.
 	Native bool
 }
 
-// Prometheus is a running one.
+// Prometheus is a running Prometheus.
 type Prometheus struct{ *process }
 
 // StartPrometheus starts a Prometheus with its data in dir, and waits until it answers.
@@ -92,7 +92,7 @@ func (p *Prometheus) Query(ctx context.Context, expr string) ([]Series, error) {
 	return p.query(ctx, "query", url.Values{"query": {expr}})
 }
 
-// QueryRange evaluates the expression at every step of a time, as a panel does.
+// QueryRange evaluates the expression at every step of a range of time, as a panel does.
 func (p *Prometheus) QueryRange(ctx context.Context, expr string, from, to time.Time, step time.Duration) ([]Series, error) {
 	unix := func(t time.Time) string { return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', 3, 64) }
 	return p.query(ctx, "query_range", url.Values{
@@ -150,7 +150,7 @@ func (s *sample) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// Firing are the alerts that fire now, and how often each does.
+// Firing returns the alerts that fire now, and how many of each.
 func (p *Prometheus) Firing(ctx context.Context) (map[string]int, error) {
 	found, err := p.Query(ctx, `ALERTS{alertstate="firing"}`)
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 const (
 	// maxMessageBytes is the limit of one message and of all messages of a batch together. It was 256 KiB until 2025.
 	maxMessageBytes = 1 << 20
-	// maxVisibility is the longest time, in seconds, that a message can be hidden for by one receive.
+	// maxVisibility is the longest time, in seconds, for which one receive can hide a message.
 	maxVisibility = 12 * 60 * 60
 	maxDelay      = 15 * 60
 	maxWait       = 20
@@ -38,14 +38,14 @@ var numbers = map[string]struct{ min, max, initial int }{
 	maximumSize:       {1024, maxMessageBytes, maxMessageBytes},
 }
 
-// attributes are what can be set of a queue.
+// attributes are what can be set on a queue.
 type attributes struct {
 	number  map[string]int
 	redrive *redrive
 	text    map[string]string // RedrivePolicy and Policy as they were given
 }
 
-// redrive says when a message is given up.
+// redrive says when to give up a message.
 type redrive struct {
 	deadLetters string // name of the queue
 	maxReceives int
@@ -63,7 +63,7 @@ func (a *attributes) seconds(name string) time.Duration {
 	return time.Duration(a.number[name]) * time.Second
 }
 
-// with returns the attributes changed by the given ones. The policy of access is kept and not enforced.
+// with returns the attributes with the given changes. The access policy is kept but not enforced.
 func (a *attributes) with(s *Server, given map[string]string) (*attributes, *apiError) {
 	changed := &attributes{number: maps.Clone(a.number), redrive: a.redrive, text: maps.Clone(a.text)}
 	for name, value := range given {
@@ -87,7 +87,7 @@ func (a *attributes) with(s *Server, given map[string]string) (*attributes, *api
 		default:
 			return nil, errAttributeName(name)
 		}
-		if value == "" { // how a policy is taken away
+		if value == "" { // that removes a policy
 			delete(changed.text, name)
 		}
 	}
@@ -152,7 +152,7 @@ func (q *Queue) describe() map[string]string {
 	return all
 }
 
-// describable are the attributes that may be asked for though a queue need not have them.
+// describable are the attributes that a client may ask for even if a queue does not have them.
 var describable = map[string]bool{
 	redrivePolicy: true, policyDocument: true, "RedriveAllowPolicy": true, "KmsMasterKeyId": true,
 	"KmsDataKeyReusePeriodSeconds": true, "FifoQueue": true, "ContentBasedDeduplication": true,

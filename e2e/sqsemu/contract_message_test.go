@@ -148,7 +148,8 @@ func checkLongPollWakes(t *testing.T, s *service) {
 		}
 		received <- result{messages: out.Messages, at: time.Now()}
 	}()
-	// Whether the poll is waiting cannot be seen from outside; sent too early, the message is only an easier case.
+	// Nobody outside can see whether the poll is waiting; if the message is sent too early, that is only an easier
+	// case.
 	time.Sleep(300 * time.Millisecond)
 	s.send(t, queue, "wake up")
 	sent := time.Now()

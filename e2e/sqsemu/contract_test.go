@@ -22,8 +22,8 @@ import (
 	"spot-handler/handler/awsbody"
 )
 
-// contract is what AWS documents of SQS and the daemon or its tests rest on. It is written against the real SDK alone, so
-// that the emulator is held to the same text as an emulator which others wrote, and as SQS itself.
+// contract is what AWS documents about SQS and what the daemon or its tests rely on. It uses only the real SDK, so
+// it holds this emulator, one that others wrote, and SQS itself to the same text.
 var contract = []struct {
 	name  string
 	check func(*testing.T, *service)
@@ -64,12 +64,12 @@ var contract = []struct {
 // service is an SQS under test.
 type service struct {
 	*sqs.Client
-	// except names the cases that are not asserted of this service, with the reason.
+	// except names the cases that are not asserted for this service, with the reason.
 	except map[string]string
 }
 
-// TestMain lets the cases wait side by side: they spend their time on timeouts, not on the processor, so the number of
-// cores is no measure of how many can run.
+// TestMain lets the cases wait in parallel: they spend their time on timeouts, not on the processor, so the number
+// of cores says nothing about how many can run.
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "64"); err != nil {
@@ -127,7 +127,7 @@ func newClient(endpoint string) *sqs.Client {
 	})
 }
 
-// newQueue makes a queue of its own for the test; attributes are names and values in turn.
+// newQueue makes a queue for this test alone; attributes are names and values in turn.
 func (s *service) newQueue(t *testing.T, attributes ...string) *string {
 	t.Helper()
 	name := uniqueName()
@@ -145,7 +145,8 @@ func (s *service) newQueue(t *testing.T, attributes ...string) *string {
 	return out.QueueUrl
 }
 
-// uniqueName returns a queue name that no earlier run used either: a real service refuses it for a minute.
+// uniqueName returns a queue name that no earlier run used either: a real service refuses to reuse one for a
+// minute.
 func uniqueName() string { return "contract-" + rand.Text() }
 
 func (s *service) send(t *testing.T, queue *string, bodies ...string) (ids []string) {
@@ -190,8 +191,8 @@ func (s *service) wantNone(t *testing.T, queue *string) {
 	}
 }
 
-// wantHidden wants no message to come while the one in the queue is hidden, for so long from since or a little later. It
-// is false where one came when that time was over, which says nothing of whether it was hidden before.
+// wantHidden checks that no message comes while the one in the queue is hidden, for that long after since or a
+// little longer. It is false if one came after that time, which says nothing about whether it was hidden before.
 func (s *service) wantHidden(t *testing.T, queue *string, since time.Time, hidden time.Duration) (inTime bool) {
 	t.Helper()
 	messages := s.receive(t, queue, 0)
@@ -201,8 +202,8 @@ func (s *service) wantHidden(t *testing.T, queue *string, since time.Time, hidde
 	return len(messages) == 0
 }
 
-// inTime tries again what a machine that is slow or pauses did not do before a timeout of the service ran out. The
-// timeouts are short, so that the tests are; whoever tries says whether it was in time.
+// inTime repeats what a machine that is slow, or pauses, did not do before a timeout of the service ran out. The
+// timeouts are short to keep the tests short; try reports whether it was in time.
 func inTime(t *testing.T, try func() bool) {
 	t.Helper()
 	for range 10 {
@@ -226,7 +227,7 @@ func (s *service) count(t *testing.T, queue *string) (visible, hidden string) {
 	return out.Attributes["ApproximateNumberOfMessages"], out.Attributes["ApproximateNumberOfMessagesNotVisible"]
 }
 
-// wantError wants the SDK's typed error E.
+// wantError checks for the SDK's typed error E.
 func wantError[E error](t *testing.T, call string, err error) {
 	t.Helper()
 	var want E
@@ -235,7 +236,7 @@ func wantError[E error](t *testing.T, call string, err error) {
 	}
 }
 
-// wantCode wants an error that the SDK has no type for.
+// wantCode checks for an error that the SDK has no type for.
 func wantCode(t *testing.T, call string, err error, code string) {
 	t.Helper()
 	var apiErr smithy.APIError

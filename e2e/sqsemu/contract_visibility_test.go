@@ -29,7 +29,7 @@ func checkRedelivery(t *testing.T, s *service) {
 		t.Errorf("receive count = %s, want 3", m.Attributes["ApproximateReceiveCount"])
 	}
 	time.Sleep(1500 * time.Millisecond)
-	s.wantNone(t, queue) // the timeout of the receive stands above that of the queue
+	s.wantNone(t, queue) // the timeout of the receive overrides that of the queue
 }
 
 // receiveFor receives one message with a visibility timeout of its own.

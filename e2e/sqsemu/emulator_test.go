@@ -20,7 +20,7 @@ import (
 	"spot-handler/e2e/sqsemu"
 )
 
-// start returns an emulator with a queue, and the service that the contract's methods work on.
+// start returns an emulator with a queue, and the service that the contract's methods use.
 func start(t testing.TB, attributes map[string]string) (*sqsemu.Server, *sqsemu.Queue, *service) {
 	t.Helper()
 	server := sqsemu.Start(sqsemu.Options{})
@@ -135,7 +135,7 @@ func TestDuplicate(t *testing.T) {
 		t.Error("the handle of the first copy deleted nothing")
 	}
 
-	// Where one answer has no room, the copy comes with the next, although the first is deleted by then.
+	// If one answer has no room, the copy comes with the next, even though the first is deleted by then.
 	id = queue.Send("y")
 	queue.Duplicate(1)
 	for range 2 {
@@ -206,8 +206,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// givenUp returns a context that ends half a second after the server has got the action. Half a second from now may pass
-// on a slow machine before the request is made, and the fault would meet the next one.
+// givenUp returns a context that ends half a second after the server has received the action. Half a second from
+// now could pass on a slow machine before the request is made, and the fault would meet the next one.
 func givenUp(ctx context.Context, server *sqsemu.Server, action string) context.Context {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
@@ -265,14 +265,14 @@ func TestLeftLongPollTakesNothing(t *testing.T) {
 		wantWaiting(t, queue, 1)
 		cancel()
 		<-left
-		// The server learns of a client that left a moment later than the client itself.
+		// The server learns that a client has left a moment later than the client itself.
 		wantWaiting(t, queue, 0)
 	}
 	queue.Send("x")
 	s.receiveOne(t, url)
 }
 
-// wantWaiting waits until so many long polls wait at the queue, but not for as long as a poll lasts that nobody left.
+// wantWaiting waits until that many long polls wait at the queue, but not as long as an uninterrupted poll lasts.
 func wantWaiting(t *testing.T, queue *sqsemu.Queue, n int) {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); queue.Waiting() != n; time.Sleep(time.Millisecond) {
@@ -304,7 +304,7 @@ func TestCloseEndsLongPolls(t *testing.T) {
 	}
 }
 
-// TestBurst has several consumers share 2,000 messages: each is delivered once, and all get deleted.
+// TestBurst makes several consumers share 2,000 messages: each is delivered once, and all get deleted.
 func TestBurst(t *testing.T) {
 	t.Parallel()
 	_, queue, s := start(t, nil)
@@ -324,7 +324,8 @@ func TestBurst(t *testing.T) {
 	}
 }
 
-// consume receives and deletes in batches until the context ends; the function returned waits for the end and counts.
+// consume receives and deletes in batches until the context ends; the returned function waits for the end and
+// counts.
 func consume(ctx context.Context, s *service, queue *sqsemu.Queue, consumers int) (delivered func() int) {
 	var n atomic.Int64
 	var all sync.WaitGroup

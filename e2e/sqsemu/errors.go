@@ -9,12 +9,12 @@ import (
 const (
 	sqsShape    = "com.amazonaws.sqs#"
 	commonShape = "com.amazon.coral.service#"
-	// queryPrefix stands before most codes in the header that keeps the names of the older query protocol alive.
+	// queryPrefix precedes most codes in the header that keeps the names of the older query protocol alive.
 	queryPrefix = "AWS.SimpleQueueService."
 )
 
-// apiError is an error of the service in its wire shape: a JSON body with the type and the message, and the code of the
-// query protocol in a header, which is the code that the SDKs show.
+// apiError is an error of the service in its wire format: a JSON body with the type and the message, and the code
+// of the query protocol in a header, which is the code that the SDKs show.
 type apiError struct {
 	status  int
 	shape   string // with its namespace
@@ -24,7 +24,7 @@ type apiError struct {
 
 func (e *apiError) Error() string { return e.query + ": " + e.message }
 
-// code is the bare name of the error, as it stands in the failed entries of a batch.
+// code is the bare name of the error, as in the failed entries of a batch.
 func (e *apiError) code() string {
 	for i := len(e.shape) - 1; i >= 0; i-- {
 		if e.shape[i] == '#' {
@@ -127,8 +127,8 @@ func errUnavailable() *apiError {
 	}
 }
 
-// errRequestThrottled is the throttling error in the model of SQS; its status is 403, which a client that looks at
-// nothing else takes for missing rights.
+// errRequestThrottled is the throttling error in the model of SQS. Its status is 403; a client that looks at
+// nothing else takes that for missing permissions.
 func errRequestThrottled() *apiError {
 	return &apiError{
 		http.StatusForbidden, sqsShape + "RequestThrottled", "RequestThrottled", "The request was denied due to request throttling.",

@@ -9,7 +9,7 @@ import (
 type Effect int
 
 const (
-	// AccessDenied answers 403 AccessDenied, as a missing IAM permission does.
+	// AccessDenied answers 403 AccessDenied, as if an IAM permission were missing.
 	AccessDenied Effect = iota + 1
 	// Unavailable answers 503 ServiceUnavailable.
 	Unavailable
@@ -17,7 +17,8 @@ const (
 	RequestThrottled
 	// Throttling answers 400 ThrottlingException, the throttling error that all AWS services share.
 	Throttling
-	// Hang answers nothing until the client leaves. When the fault is cleared first, the request is answered after all.
+	// Hang does not answer until the client leaves. If the fault is cleared first, the request is answered after
+	// all.
 	Hang
 	// Reset breaks the connection with an RST.
 	Reset
@@ -30,8 +31,8 @@ type Fault struct {
 	Times int
 	// Action, such as DeleteMessageBatch, limits the fault; empty means every request.
 	Action string
-	// LoseReply lets the request take effect before it fails: messages are received or deleted, and the client does not
-	// learn it.
+	// LoseReply lets the request take effect before it fails: messages are received or deleted, and the client does
+	// not learn of it.
 	LoseReply bool
 }
 
@@ -41,8 +42,8 @@ type fault struct {
 	cleared chan struct{}
 }
 
-// Fail makes requests that begin from now on fail. Faults do not add up: a request meets the oldest one that is meant
-// for it, so two faults in a row are played one after the other.
+// Fail makes requests that begin from now on fail. Faults do not add up: a request meets the oldest one that
+// applies to it, so two faults in a row take effect one after the other.
 func (s *Server) Fail(f Fault) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +60,8 @@ func (s *Server) ClearFaults() {
 	s.faults = nil
 }
 
-// count notes the request and takes the first fault that is meant for it. Both happen under one lock, so that a fault
-// for n requests hits exactly n.
+// count notes the request and takes the first fault that applies to it. Both happen under one lock, so a fault for
+// n requests hits exactly n.
 func (s *Server) count(action string) *fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +78,7 @@ func (s *Server) count(action string) *fault {
 	return nil
 }
 
-// play does what the fault says and reports whether the request is to be answered all the same.
+// play does what the fault says and reports whether the request should be answered all the same.
 func (f *fault) play(w http.ResponseWriter, r *http.Request, action string) (answer bool) {
 	switch f.Effect {
 	case AccessDenied:

@@ -14,7 +14,8 @@ import (
 	"spot-handler/e2e/foreign"
 )
 
-// foreignDeviations are the cases in which the foreign emulator, fauxqs 2.4.1 of npm, is not what AWS documents.
+// foreignDeviations are the cases in which the foreign emulator, fauxqs 2.4.1 of npm, differs from what AWS
+// documents.
 var foreignDeviations = map[string]string{
 	"a bad queue name is refused":                    "takes any name",
 	"characters beyond the basic plane arrive":       "refuses them, though AWS takes #x10000 to #x10FFFF",
@@ -23,11 +24,12 @@ var foreignDeviations = map[string]string{
 	"a second purge within a minute is refused":      "purges as often as it is asked to",
 }
 
-// installTimeout is several times what the install takes; without a registry npm would try on for longer than a test run.
+// installTimeout is several times what the install takes; without a registry npm would keep trying for longer than
+// a test run.
 const installTimeout = 2 * time.Minute
 
-// startForeign runs an SQS emulator that this project did not write and returns its endpoint. It needs node and npm, and
-// for its first run a registry to install from.
+// startForeign runs an SQS emulator that this project did not write and returns its endpoint. It needs node and npm
+// and, for its first run, a registry to install from.
 func startForeign(t *testing.T) string {
 	t.Helper()
 	node, err := exec.LookPath("node")
@@ -58,7 +60,7 @@ func installForeign() (dir string, err error) {
 		return dir, nil
 	}
 
-	// Installed beside its place and then moved, so that an install cut short is never taken for a good one.
+	// Installed next to its final place and then moved, so an interrupted install is never taken for a good one.
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return "", err
 	}
@@ -85,7 +87,7 @@ func installForeign() (dir string, err error) {
 	}
 	if err := os.Rename(work, dir); err != nil {
 		if _, statErr := os.Stat(dir); statErr == nil {
-			return dir, nil // another test process was faster
+			return dir, nil // another test process got there first
 		}
 		return "", err
 	}

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// messageAttribute is a value that a sender puts beside the body.
+// messageAttribute is a value that a sender puts next to the body.
 type messageAttribute struct {
 	DataType    string
 	StringValue string `json:",omitempty"`
 	BinaryValue []byte `json:",omitempty"`
 }
 
-// md5OfAttributes digests the attributes in the order of their names, each part after its length, as the SQS developer
-// guide lays down; it is empty when there are none.
+// md5OfAttributes digests the attributes in the order of their names, each part preceded by its length, as the SQS
+// developer guide specifies; it is empty if there are none.
 func md5OfAttributes(attributes map[string]messageAttribute) string {
 	if len(attributes) == 0 {
 		return ""
@@ -43,7 +43,7 @@ func md5OfAttributes(attributes map[string]messageAttribute) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// selectAttributes returns those that a receive asks for: by name, by a prefix with ".*", or All.
+// selectAttributes returns the attributes that a receive asks for: by name, by a prefix with ".*", or All.
 func selectAttributes(all map[string]messageAttribute, names []string) map[string]messageAttribute {
 	selected := map[string]messageAttribute{}
 	for name, value := range all {

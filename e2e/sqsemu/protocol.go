@@ -71,7 +71,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // a long poll cut short has no answer, also when Close cut it
+		panic(http.ErrAbortHandler) // a long poll cut short has no answer, even if Close cut it
 	}
 	if err != nil {
 		err.write(w)

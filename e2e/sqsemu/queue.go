@@ -35,7 +35,7 @@ type Message struct {
 	// ReceiveCount is how often it was delivered, duplicates included.
 	ReceiveCount int
 	State        State
-	// DeletedAt is when it was first deleted, purged or found expired; zero for a living message.
+	// DeletedAt is when it was first deleted, purged or found to be expired; zero for a live message.
 	DeletedAt time.Time
 }
 
@@ -58,7 +58,7 @@ type message struct {
 
 func (m *message) gone() bool { return m.State == Deleted || m.State == Expired }
 
-// Queue is a standard queue. Its methods act as if at once, without a request.
+// Queue is a standard queue. Its methods take effect at once, without a request.
 type Queue struct {
 	server     *Server
 	name       string
@@ -68,7 +68,7 @@ type Queue struct {
 	purged     time.Time
 	dropped    bool
 
-	messages map[string]*message // also the gone ones
+	messages map[string]*message // including those that are gone
 	living   int
 	arrivals int
 	visible  *list.List // of *message, next to deliver first
@@ -101,8 +101,8 @@ func (q *Queue) URL() string { return q.server.URL + "/" + account + "/" + q.nam
 // ARN returns the queue's Amazon resource name.
 func (q *Queue) ARN() string { return "arn:aws:sqs:" + q.server.region + ":" + account + ":" + q.name }
 
-// Send puts a message into the queue, without the delay that the queue may have, and returns its ID. It checks nothing:
-// a body that SQS would refuse is delivered too.
+// Send puts a message into the queue, ignoring any delay that the queue has, and returns its ID. It checks nothing:
+// it also delivers a body that SQS would refuse.
 func (q *Queue) Send(body string) string { return q.SendAt(body, time.Now()) }
 
 // SendAt puts a message into the queue as if it had been sent at another time: an hour ago, for one that waited for
@@ -113,8 +113,8 @@ func (q *Queue) SendAt(body string, sent time.Time) string {
 	return q.add(&message{Message: Message{Body: body, Sent: sent}}, 0).ID
 }
 
-// Messages returns a snapshot of all messages that the queue ever had, gone ones too, in the order of arrival. Those that
-// were given up are in the snapshot of the dead-letter queue instead.
+// Messages returns a snapshot of all messages that the queue ever had, including those that are gone, in the order
+// of arrival. Those that were given up are in the snapshot of the dead-letter queue instead.
 func (q *Queue) Messages() []Message {
 	q.server.mu.Lock()
 	defer q.server.mu.Unlock()
@@ -131,8 +131,8 @@ func (q *Queue) Messages() []Message {
 	return snapshot
 }
 
-// Deleted reports whether a consumer deleted the message of that ID, or the queue was purged of it. It is false for one
-// that expired or is unknown.
+// Deleted reports whether a consumer deleted the message of that ID, or the queue was purged of it. It is false for
+// one that expired or is unknown.
 func (q *Queue) Deleted(id string) bool {
 	q.server.mu.Lock()
 	defer q.server.mu.Unlock()
@@ -140,17 +140,17 @@ func (q *Queue) Deleted(id string) bool {
 	return m != nil && m.State == Deleted
 }
 
-// Duplicate makes the next n messages be delivered twice: in the same answer where it has room, in the next one
-// otherwise, even if the first copy is deleted by then. Each copy has a receipt handle of its own, and either deletes
-// the message.
+// Duplicate delivers the next n messages twice: in the same answer if it has room, otherwise in the next one, even
+// if the first copy is deleted by then. Each copy has a receipt handle of its own, and either one deletes the
+// message.
 func (q *Queue) Duplicate(n int) {
 	q.server.mu.Lock()
 	defer q.server.mu.Unlock()
 	q.duplicates += n
 }
 
-// WaitEmpty blocks until every message is gone: deleted, expired or moved to a dead-letter queue. Expiry alone wakes
-// nobody: it is noticed when somebody next looks into the queue.
+// WaitEmpty blocks until every message is gone: deleted, expired or moved to a dead-letter queue. Expiry alone
+// wakes nobody: it is noticed when somebody next looks into the queue.
 func (q *Queue) WaitEmpty(ctx context.Context) error {
 	for {
 		q.server.mu.Lock()
@@ -194,7 +194,7 @@ func (q *Queue) remove(m *message, state State, now time.Time) {
 	q.leave()
 }
 
-// leave counts a message out and tells those who wait for the last one.
+// leave counts a message out and notifies those who wait for the last one.
 func (q *Queue) leave() {
 	q.living--
 	if q.living == 0 {
@@ -203,7 +203,7 @@ func (q *Queue) leave() {
 	}
 }
 
-// drop ends long polls and timers; the queue does not exist any more.
+// drop ends long polls and timers; the queue no longer exists.
 func (q *Queue) drop() {
 	q.dropped = true
 	q.wakeUp.Stop()

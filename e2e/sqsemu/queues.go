@@ -33,7 +33,8 @@ func (s *Server) createQueue(name string, given map[string]string) (*Queue, *api
 	return q, nil
 }
 
-// find returns the queue of a URL. SQS goes by the path alone: a URL with another host, as seen through a tunnel, is good.
+// find returns the queue of a URL. SQS goes by the path alone: a URL with another host, as seen through a tunnel,
+// works.
 func (s *Server) find(url string) (*Queue, *apiError) {
 	if url == "" {
 		return nil, errMissing("QueueUrl")
@@ -81,7 +82,7 @@ func (s *Server) handleGetQueueURL(_ context.Context, in *getQueueURLInput) (any
 
 type queueInput struct{ QueueUrl string }
 
-// handleDeleteQueue deletes at once; the real service takes up to a minute, and refuses the name for as long.
+// handleDeleteQueue deletes at once; the real service takes up to a minute, and refuses the name for that long.
 func (s *Server) handleDeleteQueue(_ context.Context, in *queueInput) (any, *apiError) {
 	return s.withQueue(in.QueueUrl, func(q *Queue) (any, *apiError) {
 		delete(s.queues, q.name)

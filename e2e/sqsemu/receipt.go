@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// newHandle returns a receipt handle. Like a real one it is opaque to clients and tells the service which message of
-// which queue it stands for, even when the message is gone.
+// newHandle returns a receipt handle. Like a real one it is opaque to clients. It tells the service which message
+// of which queue it stands for, even when the message is gone.
 func (q *Queue) newHandle(m *message) string {
 	return base64.StdEncoding.EncodeToString([]byte(q.name + "/" + m.ID + "/" + rand.Text()))
 }
 
-// open returns the message that a receipt handle stands for, and whether the handle is of its latest receive. The
-// message is nil when the queue no longer knows it.
+// open returns the message that a receipt handle stands for, and whether the handle is from its latest receive. The
+// message is nil if the queue no longer knows it.
 func (q *Queue) open(handle string) (m *message, latest bool, err *apiError) {
 	if handle == "" {
 		return nil, false, errMissing("ReceiptHandle")
@@ -56,9 +56,9 @@ func (s *Server) handleDeleteMessageBatch(_ context.Context, in *receiptBatchInp
 	})
 }
 
-// deleteMessage deletes whether or not the message is still in flight, as long as nobody received it since. With an older
-// handle the call succeeds and "the message might not be deleted" (API reference): here it is not, because a consumer
-// that counts on it loses nothing with us and messages with AWS. Deleting twice succeeds.
+// deleteMessage deletes the message whether or not it is still in flight, as long as nobody has received it since.
+// With an older handle the call succeeds and "the message might not be deleted" (API reference). Here it is not: a
+// consumer that counted on it would otherwise lose nothing with us and messages with AWS. Deleting twice succeeds.
 func (q *Queue) deleteMessage(in *receiptInput) *apiError {
 	m, latest, err := q.open(in.ReceiptHandle)
 	if err != nil {
@@ -82,9 +82,9 @@ func (s *Server) handleChangeVisibilityBatch(_ context.Context, in *receiptBatch
 	})
 }
 
-// changeVisibility makes the timeout begin anew; 0 makes the message visible at once. Twelve hours after its receive a
-// message is visible again, whatever was asked for meanwhile; and what outlives the retention period is gone also while it
-// is in flight.
+// changeVisibility makes the timeout begin again; 0 makes the message visible at once. Twelve hours after its
+// receive a message is visible again, whatever was requested meanwhile. A message that outlives the retention
+// period is gone even while it is in flight.
 func (q *Queue) changeVisibility(in *receiptInput) *apiError {
 	if in.VisibilityTimeout == nil {
 		return errMissing("VisibilityTimeout")

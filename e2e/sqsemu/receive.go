@@ -38,8 +38,8 @@ type receive struct {
 	until      time.Time
 }
 
-// handleReceiveMessage answers as soon as there is a message, with all that are there and asked for; after the wait it
-// answers without any.
+// handleReceiveMessage answers as soon as there is a message, with as many as are there and were requested; after
+// the wait it answers without any.
 func (s *Server) handleReceiveMessage(ctx context.Context, in *receiveInput) (any, *apiError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +96,7 @@ func between(parameter string, given *int, initial, least, most int) (int, *apiE
 	return value, nil
 }
 
-// wait gives the lock up until a message may have come, or the time is over. It is false when the client left.
+// wait releases the lock until a message may have come, or time is up. It is false if the client left.
 func (q *Queue) wait(ctx context.Context, until time.Time) bool {
 	woken := make(chan struct{})
 	place := q.waiters.PushBack(woken)
@@ -129,7 +129,7 @@ func (q *Queue) take(r *receive, now time.Time) []receivedMessage {
 		messages = append(messages, q.deliver(q.copies[0], r, now, true))
 		q.copies = q.copies[1:]
 	}
-	// With a timeout of 0 a message is visible again while this still runs; it must not be met twice.
+	// With a timeout of 0 a message is visible again while this still runs; it must not be delivered twice.
 	for n := q.visible.Len(); n > 0 && len(messages) < r.max; n-- {
 		m := q.visible.Front().Value.(*message)
 		if q.outlived(m, now) {
@@ -154,8 +154,8 @@ func (q *Queue) take(r *receive, now time.Time) []receivedMessage {
 	return messages
 }
 
-// giveUp moves a message that was received too often to the dead-letter queue. SQS does it when the message would be
-// delivered once more. Its age goes on, so the other queue should retain longer.
+// giveUp moves a message that was received too often to the dead-letter queue. SQS does so when it would otherwise
+// deliver the message again. Its age keeps counting, so the other queue should retain longer.
 func (q *Queue) giveUp(m *message) bool {
 	policy := q.attributes.redrive
 	if policy == nil || m.ReceiveCount < policy.maxReceives {
@@ -174,8 +174,8 @@ func (q *Queue) giveUp(m *message) bool {
 	return true
 }
 
-// deliver hands a message out under a new receipt handle. The handles of earlier receives are void from now on, but that
-// of the first copy stays good beside that of the second.
+// deliver hands a message out under a new receipt handle. The handles of earlier receives become void, but the
+// first copy's stays good alongside the second's.
 func (q *Queue) deliver(m *message, r *receive, now time.Time, second bool) receivedMessage {
 	handle := q.newHandle(m)
 	if !second {

@@ -74,7 +74,7 @@ func (q *Queue) send(in *sendInput) (*sendOutput, *apiError) {
 	}, nil
 }
 
-// size is what counts against the limits: the body and the attributes.
+// size is what counts towards the limits: the body and the attributes.
 func (in *sendInput) size() int {
 	n := len(in.MessageBody)
 	for name, a := range in.MessageAttributes {

@@ -1,16 +1,16 @@
 // Package sqsemu is Amazon SQS on the loopback interface, for tests, the demo and benchmarks.
 //
-// It speaks the AWS JSON 1.0 protocol for standard queues: sending, long polling, deleting, visibility, redrive to a
-// dead-letter queue, retention and batches, with the limits and the typed errors of the real service. FIFO queues,
-// encryption, tags, policies and signatures are not emulated; what is not emulated is refused or ignored as the
-// comments say, never half done.
+// It speaks the AWS JSON 1.0 protocol for standard queues: sending, long polling, deleting, visibility, redrive to
+// a dead-letter queue, retention and batches, with the limits and the typed errors of the real service. FIFO
+// queues, encryption, tags, policies and signatures are not emulated; what is not emulated is refused or ignored as
+// the comments say, never half done.
 //
-// Where SQS promises little ("the message might not be deleted"), the emulator does what is harder on a consumer. It
-// delivers a message twice only when told to by Queue.Duplicate, and in the order of arrival.
+// Where SQS promises little ("the message might not be deleted"), the emulator does what is harder on a consumer.
+// It delivers a message twice only when Queue.Duplicate says so, and otherwise in the order of arrival.
 //
-// The state is in memory under one mutex; nothing ticks, timers stand only for the next message that becomes visible.
-// Deleted messages are remembered until Close, for Queue.Messages and Queue.Deleted. All methods are safe for
-// concurrent use.
+// The state is in memory under one mutex. Nothing ticks: the only timers are for the next message that becomes
+// visible. Deleted messages are remembered until Close, for Queue.Messages and Queue.Deleted. All methods are safe
+// for concurrent use.
 package sqsemu
 
 import (
@@ -23,22 +23,22 @@ import (
 )
 
 const (
-	// account is the owner of all queues, as it stands in their addresses.
+	// account is the owner of all queues, as it appears in their addresses.
 	account       = "123456789012"
 	defaultRegion = "us-east-1"
 )
 
-// Options say where the emulator listens. The zero value is good for tests.
+// Options say where the emulator listens. The zero value suits tests.
 type Options struct {
 	// Addr is the loopback address to listen on; empty means a free port of 127.0.0.1.
 	Addr string
-	// Region stands in the ARNs of queues; it defaults to us-east-1.
+	// Region appears in the ARNs of queues; it defaults to us-east-1.
 	Region string
 }
 
 // Server is one region's SQS.
 type Server struct {
-	// URL is the endpoint, without a slash at the end: what AWS_ENDPOINT_URL_SQS is set to.
+	// URL is the endpoint, without a trailing slash: the value for AWS_ENDPOINT_URL_SQS.
 	URL string
 
 	region  string
@@ -52,7 +52,7 @@ type Server struct {
 	requests map[string]int
 }
 
-// Start serves on the loopback interface until Close. Like httptest.NewServer it panics when it cannot listen, or when
+// Start serves on the loopback interface until Close. Like httptest.NewServer it panics if it cannot listen, or if
 // the address is not a loopback one: it checks no signatures and has no business on a network.
 func Start(o Options) *Server {
 	listener, err := listenLoopback(cmp.Or(o.Addr, "127.0.0.1:0"))
@@ -79,7 +79,7 @@ func Start(o Options) *Server {
 	return s
 }
 
-// Close ends all connections, also long polls and hanging requests, and frees the port.
+// Close ends all connections, including long polls and hanging requests, and frees the port.
 func (s *Server) Close() {
 	s.stop()
 	_ = s.http.Close()
@@ -92,8 +92,8 @@ func (s *Server) Close() {
 	}
 }
 
-// CreateQueue makes a queue as the action of that name does: with the attributes of the API (VisibilityTimeout,
-// RedrivePolicy and so on), and returning the existing queue when it has the same ones.
+// CreateQueue makes a queue as the API action of that name does: with the API's attributes (VisibilityTimeout,
+// RedrivePolicy and so on), and returning the existing queue if it has the same ones.
 func (s *Server) CreateQueue(name string, attributes map[string]string) (*Queue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,8 +104,8 @@ func (s *Server) CreateQueue(name string, attributes map[string]string) (*Queue,
 	return q, nil
 }
 
-// Queue returns the queue of that name, made with default attributes if there is none. It panics on a name that SQS
-// would refuse.
+// Queue returns the queue of that name, and makes it with default attributes if there is none. It panics on a name
+// that SQS would refuse.
 func (s *Server) Queue(name string) *Queue {
 	s.mu.Lock()
 	defer s.mu.Unlock()

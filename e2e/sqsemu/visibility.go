@@ -13,8 +13,8 @@ import (
 //	   │ with delay           │  └─────────────────────┘
 //	   └──► hidden (delayed) ─┘     timeout, or changed to 0
 //
-// advance makes the moves that time alone causes. Everything that reads the places calls it first, so the timer is needed
-// only to wake long polls.
+// advance makes the moves that time alone causes. Everything that reads the places calls it first, so only long
+// polls need the timer, which wakes them.
 
 // show makes a message deliverable.
 func (q *Queue) show(m *message) {
@@ -50,8 +50,8 @@ func (q *Queue) advance(now time.Time) {
 	}
 }
 
-// sweep lets the messages go that outlived the retention period, wherever they are. It looks at all of them, so it runs
-// only where all are counted; a receive looks at the age of those that it meets.
+// sweep drops the messages that have outlived the retention period, wherever they are. It looks at all of them, so
+// it runs only where all are counted; a receive checks the age of those that it meets.
 func (q *Queue) sweep(now time.Time) {
 	q.advance(now)
 	for _, m := range q.messages {

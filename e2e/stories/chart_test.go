@@ -159,7 +159,7 @@ func (s *story) remains(namespace string) []string {
 	return found
 }
 
-// What the chart installs does what the README says: with the arguments and under the
+// What the chart installs does what the manual says: with the arguments and under the
 // service account of the installed pods, the token bound as the kubelet's are, the daemon
 // sees an interruption through. First the DaemonSet alone, then one that marks for a
 // Deployment.
@@ -280,10 +280,10 @@ func (s *story) seeThrough(node *corev1.Node, daemons []*daemon.Daemon, interrup
 	}
 }
 
-// samplePools lets the API server judge the NodePools of the README.
+// samplePools lets the API server judge the NodePools of the manual.
 func (s *story) samplePools() {
 	s.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "docs", "replacement.md"))
 	s.must(err)
 	found := false
 	for i, block := range strings.Split(string(text), "```") {
@@ -293,9 +293,9 @@ func (s *story) samplePools() {
 		}
 		found = true
 		// The pools of the same names are there already: these are not to be theirs.
-		s.kubectl(strings.ReplaceAll(body, "name: batch", "name: readme-batch"), "create", "--dry-run=server", "-f", "-")
+		s.kubectl(strings.ReplaceAll(body, "name: batch", "name: manual-batch"), "create", "--dry-run=server", "-f", "-")
 	}
 	if !found {
-		s.Error("the README shows no NodePool")
+		s.Error("the manual shows no NodePool")
 	}
 }

@@ -49,7 +49,7 @@ func TestKilledTwentyTimesTheDrainEnds(t *testing.T) {
 	last = s.runQueue(server, queue)
 	s.waitGone(node.Name)
 
-	// An eviction that a kill has broken off is carried out by a deletion: once too.
+	// An eviction that a kill has cut short is carried out by a deletion: once too.
 	deleted := map[string]int{}
 	for _, r := range s.requests(func(r request) bool {
 		return r.Verb == "delete" && r.ObjectRef.Resource == "pods" && r.ResponseStatus.Code == 200

@@ -15,9 +15,9 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// The horizontal pod autoscaler scales a Deployment up and down while its pods are released
+// The horizontal pod autoscaler scales a Deployment up and down while its pods are surged
 // and their successors have no room, and once more when the drain is over. Never are there
-// fewer ready pods than it wishes for, and no released pod is left over.
+// fewer ready pods than it wishes for, and no surged pod is left over.
 func TestAutoscalerInPlay(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
@@ -27,16 +27,16 @@ func TestAutoscalerInPlay(t *testing.T) {
 	seen := s.watchSurge("default", "web")
 
 	interrupt(queue, node.Name, 110*time.Second)
-	s.waitReleased(4)
+	s.waitSurged(4)
 	load(6)
-	load(3) // one of the released is too many now, and goes
+	load(3) // one of the surged is too many now, and goes
 	if _, ready := seen.worst(); ready < 3 {
 		t.Errorf("only %d pods were ready at some moment, want never less than 3", ready)
 	}
 	s.bare("spare", 1, 8)
 	s.wantResults(d, map[string]result{node.Name: {graceful: 4}})
 	s.wantEachOnce(uids(pods))
-	s.wantNoneReleased()
+	s.wantNoneSurged()
 	s.wantPods("default", "web", 3)
 	load(5)
 	s.wantPods("default", "web", 5)

@@ -13,7 +13,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// An interruption is called off while its pods are released and their successors have
+// An interruption is called off while its pods are surged and their successors have
 // no room yet. The pods go back to their ReplicaSets, which drop the successors, and
 // the node is as it was: nobody has noticed.
 func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
@@ -27,7 +27,7 @@ func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
 	seen := s.watchSurge("default", "web")
 
 	interrupt(queue, node.Name, 110*time.Second)
-	s.waitReleased(3)
+	s.waitSurged(3)
 	s.annotate(node.Name, `"spot-handler/cancel":"true"`)
 	s.wantAsBefore(node.Name, "web", pods)
 
@@ -55,13 +55,13 @@ func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
 	}
 	// It can be interrupted again.
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-again", controlplane.InstanceID(node.Name), time.Now()))
-	s.waitReleased(3)
+	s.waitSurged(3)
 }
 
-// The process that released pods is killed, and what becomes of the interruption is
+// The process that surged pods is killed, and what becomes of the interruption is
 // decided while none runs: one is called off, of another the record is taken away, of a
 // third the Deployment is deleted too. The next process finishes all of them.
-func TestReleasedPodsAreFoundAfterACrash(t *testing.T) {
+func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	type home struct {
 		node    *corev1.Node
@@ -81,7 +81,7 @@ func TestReleasedPodsAreFoundAfterACrash(t *testing.T) {
 	for _, h := range homes {
 		interrupt(queue, h.node.Name, 110*time.Second)
 	}
-	s.waitReleased(6)
+	s.waitSurged(6)
 	s.waitEmpty(queue)
 	first.Kill()
 
@@ -102,10 +102,10 @@ func TestReleasedPodsAreFoundAfterACrash(t *testing.T) {
 	s.wantAsBefore(calledOff.node.Name, calledOff.service, calledOff.pods)
 	s.wantSamePods(forgotten.service, forgotten.pods)
 	s.eventually("end of the pods without an owner", func() bool { return len(s.podsOn(ownerless.node.Name, ownerless.service)) == 0 })
-	s.wantNoneReleased()
+	s.wantNoneSurged()
 }
 
-// A drain is killed over and over while it surges. Never are more pods released than
+// A drain is killed over and over while it surges. Never are more pods surged than
 // maxSurge allows, never are fewer ready than there should be, and each is moved once.
 func TestKilledSurgeStaysWithoutADip(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
@@ -133,9 +133,9 @@ func TestKilledSurgeStaysWithoutADip(t *testing.T) {
 		t.Errorf("record %s, want %d graceful", rec, replicas)
 	}
 	s.wantPods("default", "web", replicas)
-	s.wantNoneReleased()
+	s.wantNoneSurged()
 
-	deleted := map[string]int{} // evictions that a kill has broken off are carried out by a deletion
+	deleted := map[string]int{} // evictions that a kill has cut short are carried out by a deletion
 	for _, r := range s.requests(func(r request) bool {
 		return r.Verb == "delete" && r.ObjectRef.Resource == "pods" && r.ResponseStatus.Code == 200
 	}) {
@@ -154,9 +154,9 @@ func TestKilledSurgeStaysWithoutADip(t *testing.T) {
 	if len(deleted) != 0 {
 		t.Errorf("other pods evicted: %v", deleted)
 	}
-	released, ready := seen.worst()
-	if released > allowed {
-		t.Errorf("%d pods were released at once, want up to %d", released, allowed)
+	surged, ready := seen.worst()
+	if surged > allowed {
+		t.Errorf("%d pods were surged at once, want up to %d", surged, allowed)
 	}
 	if ready < replicas {
 		t.Errorf("only %d pods were ready at some moment, want never less than %d", ready, replicas)
@@ -198,7 +198,7 @@ func (s *story) wantSamePods(service string, pods []*corev1.Pod) {
 		same := len(now) == len(want)
 		for _, p := range now {
 			_, known := want[p.UID]
-			same = same && known && controlplane.Ready(p) && !isReleased(p) && metav1.GetControllerOf(p) != nil
+			same = same && known && controlplane.Ready(p) && !isSurged(p) && metav1.GetControllerOf(p) != nil
 		}
 		return same
 	})

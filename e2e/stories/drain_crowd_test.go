@@ -53,7 +53,7 @@ func TestManyNodesSurgeAtOnce(t *testing.T) {
 	const nodes, services, replicas = 10, 4, 30
 	doomed := s.bare("node", nodes, 2) // room for 20 each
 	want, evictable := map[string]int{}, map[types.UID]string{}
-	seen := map[string]*surged{}
+	seen := map[string]*worstSeen{}
 	for i := range services {
 		name := fmt.Sprint("web-", i)
 		for _, p := range s.service(name, replicas, func(d *controlplane.DeploymentSpec) {
@@ -74,12 +74,12 @@ func TestManyNodesSurgeAtOnce(t *testing.T) {
 	}
 	s.wantAllGraceful(want)
 	s.wantEachOnce(evictable)
-	s.wantNoneReleased()
+	s.wantNoneSurged()
 	for _, name := range slices.Sorted(maps.Keys(seen)) {
 		s.wantPods("default", name, replicas)
-		released, ready := seen[name].worst()
-		if allowed := 8; released > allowed { // a quarter, rounded up
-			t.Errorf("%d pods of %s were released at once, want up to %d", released, name, allowed)
+		surged, ready := seen[name].worst()
+		if allowed := 8; surged > allowed { // a quarter, rounded up
+			t.Errorf("%d pods of %s were surged at once, want up to %d", surged, name, allowed)
 		}
 		if ready < replicas {
 			t.Errorf("%s had only %d ready pods at some moment, want never less than %d", name, ready, replicas)

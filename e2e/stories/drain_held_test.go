@@ -94,3 +94,33 @@ func TestHeldPodsLeaveAtTheirLatestSafeStart(t *testing.T) {
 		t.Errorf("the Job has had %d pods, want one and its successor", len(job))
 	}
 }
+
+// A wish not to be disrupted for a time counts as Karpenter counts it: since the pod's start.
+// On a rebalance recommendation the pod stays until that is over, and leaves then; one whose
+// time was over before the recommendation leaves with the others.
+func TestTheWishNotToBeDisruptedLapses(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s.pools(2 * time.Second)
+	node := s.node("batch")
+	const long = 45 * time.Second
+	started := time.Now()
+	pods := map[string]*corev1.Pod{}
+	for name, wish := range map[string]string{"long": long.String(), "short": "1s"} {
+		pods[name] = s.service(name, 1, func(d *controlplane.DeploymentSpec) {
+			quick(d)
+			d.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": wish}
+		})[0]
+	}
+	_, queue := s.drill()
+
+	queue.Send(daemon.EventBridge(daemon.Rebalance, "event-1", controlplane.InstanceID(node.Name), time.Now()))
+	s.eventually("departure of the pod whose time is over", func() bool { return len(s.podsOn(node.Name, "short")) == 0 })
+	if s.evictions()[string(pods["long"].UID)] != 0 {
+		t.Error("the pod whose time is not over was evicted")
+	}
+	s.eventually("departure of the other", func() bool { return len(s.podsOn(node.Name, "long")) == 0 })
+	if early := long - time.Since(started); early > 0 {
+		t.Errorf("it left %s too early", early)
+	}
+	s.wantEachOnce(uids([]*corev1.Pod{pods["long"], pods["short"]}))
+}

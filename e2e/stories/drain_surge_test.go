@@ -19,17 +19,17 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// surged is what a service looked like at its worst while its pods were surged.
-type surged struct {
-	mu       sync.Mutex
-	released int // at most at any moment, not terminating
-	ready    int // at least at any moment
+// worstSeen is what a service looked like at its worst while its pods were surged.
+type worstSeen struct {
+	mu     sync.Mutex
+	surged int // at most at any moment, not terminating
+	ready  int // at least at any moment
 }
 
 // watchSurge follows a service until the story ends.
-func (s *story) watchSurge(namespace, service string) *surged {
+func (s *story) watchSurge(namespace, service string) *worstSeen {
 	s.Helper()
-	w := &surged{ready: -1}
+	w := &worstSeen{ready: -1}
 	first := make(chan struct{})
 	s.background(func(ctx context.Context) {
 		var once sync.Once
@@ -47,57 +47,57 @@ func (s *story) watchSurge(namespace, service string) *surged {
 	return w
 }
 
-func (w *surged) see(pods []*corev1.Pod) {
+func (w *worstSeen) see(pods []*corev1.Pod) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	released, ready := 0, 0
+	surged, ready := 0, 0
 	for _, p := range pods {
-		if isReleased(p) && p.DeletionTimestamp == nil {
-			released++
+		if isSurged(p) && p.DeletionTimestamp == nil {
+			surged++
 		}
 		if controlplane.Ready(p) {
 			ready++
 		}
 	}
-	w.released = max(w.released, released)
+	w.surged = max(w.surged, surged)
 	if w.ready < 0 || ready < w.ready {
 		w.ready = ready
 	}
 }
 
-// worst is the most pods that were released, and the fewest that were ready.
-func (w *surged) worst() (released, ready int) {
+// worst is the most pods that were surged, and the fewest that were ready.
+func (w *worstSeen) worst() (surged, ready int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.released, w.ready
+	return w.surged, w.ready
 }
 
-func isReleased(pod *corev1.Pod) bool {
-	return pod.Labels[drain.Released] != "" || pod.Annotations[drain.Released] != ""
+func isSurged(pod *corev1.Pod) bool {
+	return pod.Labels[drain.SurgedLabel] != "" || pod.Annotations[drain.SurgedAnnotation] != ""
 }
 
-// releasedPods lists those of all namespaces.
-func (s *story) releasedPods() []corev1.Pod {
+// surgedPods lists those of all namespaces.
+func (s *story) surgedPods() []corev1.Pod {
 	s.Helper()
-	list, err := s.cluster.Client.CoreV1().Pods("").List(s.ctx, metav1.ListOptions{LabelSelector: drain.Released})
+	list, err := s.cluster.Client.CoreV1().Pods("").List(s.ctx, metav1.ListOptions{LabelSelector: drain.SurgedLabel})
 	s.must(err)
 	return list.Items
 }
 
-// waitReleased waits until so many pods are released.
-func (s *story) waitReleased(n int) {
+// waitSurged waits until so many pods are surged.
+func (s *story) waitSurged(n int) {
 	s.Helper()
-	s.eventually(fmt.Sprint(n, " released pods"), func() bool { return len(s.releasedPods()) == n })
+	s.eventually(fmt.Sprint(n, " surged pods"), func() bool { return len(s.surgedPods()) == n })
 }
 
-// wantNoneReleased checks that nobody has been forgotten who is not about to go.
-func (s *story) wantNoneReleased() {
+// wantNoneSurged checks that nobody has been forgotten who is not about to go.
+func (s *story) wantNoneSurged() {
 	s.Helper()
-	for _, p := range s.releasedPods() {
+	for _, p := range s.surgedPods() {
 		if p.DeletionTimestamp != nil {
 			continue
 		}
-		s.Errorf("pod %s/%s is released still, and on node %s", p.Namespace, p.Name, p.Spec.NodeName)
+		s.Errorf("pod %s/%s is surged still, and on node %s", p.Namespace, p.Name, p.Spec.NodeName)
 	}
 }
 
@@ -135,7 +135,7 @@ func surge(maxSurge int, more func(*controlplane.DeploymentSpec)) func(*controlp
 
 // Two nodes go at once and a service has half of its pods on each. It allows a surge
 // of two, asks that pods be ready for some seconds before they count, and has a budget
-// that lets none go. At most two are released over both nodes, none is evicted before
+// that lets none go. At most two are surged over both nodes, none is evicted before
 // its successor is available, and no eviction is ever refused.
 func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
@@ -160,12 +160,12 @@ func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
 	}
 	s.wantResults(d, want)
 	s.wantEachOnce(uids(pods))
-	s.wantNoneReleased()
+	s.wantNoneSurged()
 	s.wantPods("default", "web", replicas)
 
-	released, ready := seen.worst()
-	if released > allowed || released == 0 {
-		t.Errorf("%d pods were released at once, want up to %d", released, allowed)
+	surged, ready := seen.worst()
+	if surged > allowed || surged == 0 {
+		t.Errorf("%d pods were surged at once, want up to %d", surged, allowed)
 	}
 	if ready < replicas {
 		t.Errorf("only %d pods were ready at some moment, want never less than %d", ready, replicas)
@@ -208,7 +208,7 @@ func TestPlanSaysWhoIsNotSurged(t *testing.T) {
 		"late":    "paused",
 		"once":    "strategy Recreate",
 		"db":      "StatefulSet",
-		"set":     "no Deployment's",
+		"set":     "no Deployment",
 		"task":    "Job",
 		"alone":   "no controller",
 		"disk":    "cannot be shared",
@@ -289,7 +289,7 @@ func (s *story) unsurgeable() {
 
 // Successors that never become ready, and successors that a quota forbids. Their
 // predecessors stay for as long as they can, are evicted at their latest safe start,
-// and nothing is left released.
+// and no pod is left surged.
 func TestSurgeWithoutSuccessorsEndsAtTheLatestSafeStart(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
@@ -307,10 +307,10 @@ func TestSurgeWithoutSuccessorsEndsAtTheLatestSafeStart(t *testing.T) {
 	d, queue := s.drill()
 
 	deadline := interrupt(queue, node.Name, 40*time.Second)
-	s.waitReleased(4)
+	s.waitSurged(4)
 	s.wantResults(d, map[string]result{node.Name: {graceful: 4}})
 	s.wantEachOnce(uids(append(stuck, full...)))
-	s.wantNoneReleased()
+	s.wantNoneSurged()
 	latest := deadline.Add(-10*time.Second - 5*time.Second)
 	for _, r := range s.evicted() {
 		if early := latest.Sub(r.RequestReceivedTimestamp); early > 0 {
@@ -320,9 +320,9 @@ func TestSurgeWithoutSuccessorsEndsAtTheLatestSafeStart(t *testing.T) {
 }
 
 // Somebody rolls a Deployment out, scales others down and up, as an autoscaler does,
-// and deletes one, all while their pods are released. Each comes to what was asked for
+// and deletes one, all while their pods are surged. Each comes to what was asked for
 // last, and no pod is forgotten.
-func TestDeploymentsChangeWhileTheirPodsAreReleased(t *testing.T) {
+func TestDeploymentsChangeWhileTheirPodsAreSurged(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 16)[0]
 	var pods []*corev1.Pod
@@ -333,7 +333,7 @@ func TestDeploymentsChangeWhileTheirPodsAreReleased(t *testing.T) {
 	rolls, grows := s.watchSurge("default", "rolls"), s.watchSurge("default", "grows")
 
 	interrupt(queue, node.Name, 100*time.Second)
-	s.waitReleased(len(pods)) // there is no room for successors yet
+	s.waitSurged(len(pods)) // there is no room for successors yet
 
 	deployments := s.cluster.Client.AppsV1().Deployments("default")
 	_, err := deployments.Patch(s.ctx, "rolls", types.MergePatchType, []byte(`{"spec":{"template":{"metadata":{"annotations":{"version":"2"}}}}}`), metav1.PatchOptions{})
@@ -350,11 +350,11 @@ func TestDeploymentsChangeWhileTheirPodsAreReleased(t *testing.T) {
 	if slack, _ := line["slack_seconds"].(float64); slack < 45 {
 		t.Errorf("drained %v s before the deadline: something waited for its latest safe start", slack)
 	}
-	s.wantNoneReleased()
+	s.wantNoneSurged()
 	for name, replicas := range map[string]int{"rolls": 3, "shrinks": 1, "grows": 5, "ends": 0} {
 		s.wantPods("default", name, replicas)
 	}
-	for name, w := range map[string]*surged{"rolls": rolls, "grows": grows} {
+	for name, w := range map[string]*worstSeen{"rolls": rolls, "grows": grows} {
 		before := map[string]int{"rolls": 3, "grows": 2}[name]
 		if _, ready := w.worst(); ready < before {
 			t.Errorf("%s had only %d ready pods at some moment, want never less than %d", name, ready, before)

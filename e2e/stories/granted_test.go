@@ -13,7 +13,7 @@ import (
 	"spot-handler/e2e/daemon"
 )
 
-// An eviction was granted and broken off, as when the daemon is killed at the wrong
+// An eviction was granted and cut short, as when the daemon is killed at the wrong
 // millisecond: the budget is charged and the pod lives. The API server refuses it for
 // two minutes from then on, and yet it is moved in time.
 func TestGrantedEvictionIsCarriedOut(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 // Two nodes at the same time, one of whose daemons logs for programs and the other for
 // people. Each tells the interruption in about six lines, all of which say what they are
-// about, and nothing that is not in the README's table.
+// about, and nothing that is not in the manual's table.
 func TestAnInterruptionIsToldInAboutSixLines(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.pools(2 * time.Second)

@@ -165,13 +165,13 @@ func (s *story) cordonAgain(account, node string, from source) {
 	})
 }
 
-// callOff interrupts the node, and calls that off when the first pod has been released, so
+// callOff interrupts the node, and calls that off when the first pod has been surged, so
 // that it is put back.
 func (s *story) callOff(node string, from source) {
 	s.Helper()
 	from.interrupt()
-	s.eventually("release of a pod", func() bool {
-		return slices.ContainsFunc(s.podsOn(node, "web"), func(p corev1.Pod) bool { return p.Labels[drain.Released] != "" })
+	s.eventually("surge of a pod", func() bool {
+		return slices.ContainsFunc(s.podsOn(node, "web"), func(p corev1.Pod) bool { return p.Labels[drain.SurgedLabel] != "" })
 	})
 	cancel := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, interruption.CancelAnnotation)
 	_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, node, types.MergePatchType, []byte(cancel), metav1.PatchOptions{})

@@ -142,7 +142,7 @@ func TestCanceledMaintenanceUncordons(t *testing.T) {
 	for _, n := range []*corev1.Node{drained, admins} {
 		s.waitRecord(n.Name, func(r interruption.Record) bool { return r.Phase == interruption.Drained })
 	}
-	s.waitReleased(2)
+	s.waitSurged(2)
 	if n := len(s.podsOn(drained.Name, "web")); n != 0 {
 		t.Errorf("%d pods on the drained node", n)
 	}

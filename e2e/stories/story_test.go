@@ -1,5 +1,5 @@
 // Package stories proves, against a real control plane with Karpenter and with
-// spot-handler as a process of its own, what the README promises: one file per story.
+// spot-handler as a process of its own, what the manual promises: one file per story.
 package stories
 
 import (
@@ -71,7 +71,7 @@ func newStory(t *testing.T, cluster *controlplane.Cluster) *story {
 	return s
 }
 
-// pools makes the pools of the README: spot first, on-demand to fall back on.
+// pools makes the pools of the manual: spot first, on-demand to fall back on.
 func (s *story) pools(boot time.Duration) {
 	s.Helper()
 	s.must(s.cluster.CreatePools(s.ctx,

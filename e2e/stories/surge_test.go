@@ -41,8 +41,8 @@ func TestSurgeMovesAServiceWithoutADip(t *testing.T) {
 	pods, err := s.cluster.WaitReady(s.ctx, "default", "web", 8)
 	s.must(err)
 	for _, p := range pods {
-		if p.Labels[drain.Released] != "" {
-			t.Errorf("pod %s is released and still there", p.Name)
+		if p.Labels[drain.SurgedLabel] != "" {
+			t.Errorf("pod %s is surged and still there", p.Name)
 		}
 	}
 	if claims := s.claims("batch-fallback", ""); len(claims) != 1 {

@@ -10,12 +10,12 @@ import (
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
 
-// Plain is an API option of SDK clients. It has the HTTP client read the bodies of requests
-// rather than have them write themselves. The SDK closes a body when the answer begins, and
-// one that writes itself then fails with io.EOF, for which net/http closes the connection:
-// the answer is lost if the client has not come as far as to see that the body has ended.
-// On a busy machine that was one call of thousands; the messages of a receive that ends so
-// are hidden for the visibility timeout.
+// Plain is an API option of SDK clients. It hides that a request's body can write itself
+// (io.WriterTo), so net/http reads it instead. The SDK closes a body when the answer begins.
+// One that writes itself then fails with io.EOF, and net/http closes the connection: the
+// answer is lost unless the client has already seen the body's end. On a busy machine that
+// was one call in thousands, and the messages of a receive that ends like this stay hidden
+// for the visibility timeout.
 // https://github.com/aws/smithy-go/blob/v1.28.8/transport/http/internal/io/safe.go
 func Plain(stack *middleware.Stack) error {
 	return stack.Build.Add(middleware.BuildMiddlewareFunc("PlainBody", func(ctx context.Context, in middleware.BuildInput, next middleware.BuildHandler) (middleware.BuildOutput, middleware.Metadata, error) {

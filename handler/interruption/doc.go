@@ -1,8 +1,8 @@
-// Package interruption holds the words that every other package of
-// spot-handler shares: the Notice that a source delivers, the Kind of
-// interruption it announces, and the Record that is kept on the Node.
+// Package interruption holds the words that every other package of spot-handler shares: the
+// Notice that a source delivers, the Kind of interruption it announces, and the Record kept on
+// the Node.
 //
-// Everything here is plain data. There are no clients, no clocks and no
-// configuration, nothing here blocks, and all functions are pure: they are safe
-// for concurrent use and return new values instead of changing their arguments.
+// Everything here is plain data. There are no clients, no clocks and no configuration. Nothing
+// blocks. All functions are pure: they are safe for concurrent use and return new values
+// instead of changing their arguments.
 package interruption

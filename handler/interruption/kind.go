@@ -1,7 +1,7 @@
 package interruption
 
-// Kind says in which way EC2 is about to end an instance. Its text is what
-// operators see: in the record, in the taint's value, in metrics and in logs.
+// Kind says how EC2 is about to end an instance. Operators see its text in the record, in the
+// taint's value, in metrics and in logs.
 type Kind string
 
 const (
@@ -20,32 +20,32 @@ const (
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruptible-capacity-reservations.html
 	CapacityReservationInterruption Kind = "capacity-reservation-interruption"
 
-	// ScheduledEvent is maintenance of which EC2 tells days ahead: a stop, a retirement
-	// or a reboot. Its deadline is the start of the window. It can be canceled.
+	// ScheduledEvent is maintenance that EC2 announces days ahead: a stop, a retirement or a
+	// reboot. Its deadline is the start of the window. It can be canceled.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instances-status-check_sched.html
 	ScheduledEvent Kind = "scheduled-event"
 
-	// InstanceTerminating says that the instance's Auto Scaling group is about to
-	// terminate it, and waits at a lifecycle hook until somebody completes that.
+	// InstanceTerminating says that the instance's Auto Scaling group is about to terminate it,
+	// and waits at a lifecycle hook until somebody completes the hook.
 	// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 	InstanceTerminating Kind = "instance-terminating"
 
-	// StateChange says that the instance is stopping or shutting down, or has stopped or
-	// terminated already.
+	// StateChange says that the instance is stopping or shutting down, or has already stopped
+	// or terminated.
 	// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html
 	StateChange Kind = "state-change"
 )
 
-// Kinds lists every kind, weakest first: by how sure the instance is to end, and how soon.
+// Kinds lists every kind, weakest first: by how certain the instance's end is, and how soon it
+// comes.
 func Kinds() []Kind {
 	return []Kind{
 		ScheduledEvent, RebalanceRecommendation, InstanceTerminating, CapacityReservationInterruption, SpotInterruption, StateChange,
 	}
 }
 
-// strength orders kinds: where several reach one instance, the strongest is what
-// the record says. Unknown kinds, such as those of a newer version of this
-// program, are the weakest.
+// strength orders kinds: if several reach one instance, the record shows the strongest. Unknown
+// kinds, such as those of a newer version of this program, are the weakest.
 func (k Kind) strength() int {
 	for i, known := range Kinds() {
 		if k == known {
@@ -62,7 +62,7 @@ func (k Kind) Stronger(other Kind) bool { return k.strength() > other.strength()
 // only rebooted.
 func (k Kind) Certain() bool { return k != RebalanceRecommendation && k != ScheduledEvent }
 
-// The actions that a Notice can announce. EC2's own words: those of the spot notice, the
+// The actions that a Notice can announce, in EC2's own words: those of the spot notice, the
 // codes of scheduled events without their prefix, and the states of an instance.
 const (
 	ActionTerminate = "terminate"
@@ -71,7 +71,7 @@ const (
 
 	ActionRetirement  = "retirement"  // scheduled: the instance is stopped or terminated
 	ActionReboot      = "reboot"      // scheduled: the instance comes back
-	ActionMaintenance = "maintenance" // scheduled: network or power may be away for a while
+	ActionMaintenance = "maintenance" // scheduled: network or power may be lost for a while
 
 	ActionStopping     = "stopping" // states of an instance
 	ActionStopped      = "stopped"
@@ -79,7 +79,7 @@ const (
 	ActionTerminated   = "terminated"
 )
 
-// Source says from where a notice came.
+// Source says where a notice came from.
 type Source string
 
 const (

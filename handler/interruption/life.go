@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// comesBack reports whether the instance runs again after what was announced, as the same
-// instance: after a reboot, maintenance, a stop or hibernation.
+// comesBack reports whether the same instance runs again after what was announced: after a
+// reboot, maintenance, a stop or hibernation.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/interruption-behavior.html
 func (a Announcement) comesBack() bool {
 	switch a.Kind {
@@ -21,27 +21,27 @@ func (a Announcement) comesBack() bool {
 	return false
 }
 
-// sleeps reports whether the instance may wake up as it was, with the boot id that it had:
-// where it hibernates, the states of which are those of a stop. That begins at once.
+// sleeps reports whether the instance may wake up as it was, with the same boot id: that is so
+// when it hibernates. Hibernation begins at once, and its states are those of a stop.
 func (a Announcement) sleeps() bool {
 	return a.comesBack() && (a.Action == ActionHibernate || a.Kind == StateChange)
 }
 
-// asleep is how long an instance that sleeps is away at the least: the control plane misses
-// its kubelet after 40 or 50 s, and EC2 needs as long for the memory. A Node that becomes
-// Ready sooner was only starting, or its network was away for a moment.
+// asleep is the least time that a sleeping instance is away: the control plane misses its
+// kubelet after 40 or 50 s, and EC2 needs as long for the memory. A Node that becomes Ready
+// sooner was only starting, or its network was away for a moment.
 const asleep = time.Minute
 
-// ComesBack reports whether the instance runs again after all that was announced. Then its
-// Node is kept for it. A recommendation beside it does not count: it announces no end.
+// ComesBack reports whether the instance runs again after all that was announced. If so, its
+// Node is kept for it. A recommendation alongside does not count: it announces no end.
 func (r Record) ComesBack() bool {
 	list := slices.DeleteFunc(r.Announcements(), func(a Announcement) bool { return a.Kind == RebalanceRecommendation })
 	return len(list) > 0 && !slices.ContainsFunc(list, func(a Announcement) bool { return !a.comesBack() })
 }
 
 // Returned reports whether the instance runs again after what was announced: its Node has
-// another boot id or, where the instance slept, is Ready since a time at which it has woken
-// up. ready is zero where the Node is not Ready.
+// another boot id or, if the instance slept, became Ready late enough for the instance to have
+// woken up. ready is zero if the Node is not Ready.
 func (r Record) Returned(boot string, ready time.Time) bool {
 	if !r.ComesBack() {
 		return false
@@ -55,8 +55,8 @@ func (r Record) Terminated() bool {
 	return r.Kind == StateChange && r.Action == ActionTerminated
 }
 
-// Since is when the newest of what stands was heard of or, where the record had to wait
-// for its time, when that had come: a drain begins then, and not before.
+// Since is when we heard of the newest announcement that stands or, if the record had to wait
+// for its time, when that time came. The drain begins then, not earlier.
 func (r Record) Since() time.Time {
 	since := r.Received
 	for _, a := range r.Announced {
@@ -70,22 +70,64 @@ func (r Record) Since() time.Time {
 	return since
 }
 
-// Past are announcements that do not stand any more, the newest last: scheduled events, which
-// are announced again and again, and whatever somebody has called off.
+// TurnTaken reports whether a node that was recommended for rebalance has had its turn come.
+func (r Record) TurnTaken() bool {
+	return r.Begun != nil || r.Phase == Replacing || r.Phase == Draining
+}
+
+// Undone is the record as if nothing had been done yet, except for what is set on the Node.
+func (r Record) Undone() Record {
+	r.Replacement, r.Pods, r.Ended, r.Begun, r.Boot = nil, nil, nil, nil, ""
+	return r
+}
+
+const (
+	// lastCall is how long before the deadline the drain ends: the result is written and the
+	// node released while the node, and in imds mode this process, still runs. An eviction that
+	// late would give a pod a second or two.
+	lastCall = 5 * time.Second
+
+	// emergency is how long we move pods after a notice that came late or that left no time at
+	// all, such as hibernation. Pods get a grace period of one second. Whatever EC2 leaves of
+	// these seconds is better than nothing.
+	emergency = 20 * time.Second
+)
+
+// DrainEnd is when the drain ends at the latest; zero means never.
+func (r Record) DrainEnd() time.Time {
+	if r.Deadline == nil {
+		return time.Time{}
+	}
+	end, least := r.Deadline.Add(-lastCall), r.Since().Add(emergency)
+	if end.Before(least) {
+		return least
+	}
+	return end
+}
+
+// Past lists announcements that no longer stand, newest last: scheduled events, which are
+// announced again and again, and whatever somebody has called off.
 type Past []Announcement
 
-// maxPast bounds them: all of one record. An instance has one or two scheduled events in its life.
+// maxPast bounds that list: it can hold all that one record announces. An instance has one or
+// two scheduled events in its life.
 const maxPast = maxAnnounced
 
-// PastOf is what is to be remembered of a record that is undone.
+// PastOf is what to remember of a record that is undone.
 func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()) }
 
-// CalledOff is what is to be remembered of a record that somebody has called off: none of it is
-// to begin again because a queue delivers twice, or the metadata service still shows it to a
-// process that was started anew.
-func CalledOff(r Record) Past { return Past(r.Past).And(r.Announcements()) }
+// CalledOff is what to remember of a record that somebody has called off at now. None of it must
+// begin again because a queue delivers twice, or because the metadata service still shows it to
+// a process that has restarted. What EC2 had announced by then under another id is part of it.
+func CalledOff(r Record, now time.Time) Past {
+	off := r.Announcements()
+	for i := range off {
+		off[i].Off = pointer(now)
+	}
+	return Past(r.Past).And(off)
+}
 
-// ParsePast reads the text of a PastAnnotation. What cannot be read is nothing.
+// ParsePast reads the text of a PastAnnotation. Text that cannot be read counts as empty.
 func ParsePast(text string) Past {
 	var p Past
 	if len(text) > maxRecord || json.Unmarshal([]byte(text), &p) != nil {
@@ -94,12 +136,12 @@ func ParsePast(text string) Past {
 	return p
 }
 
-// Has reports whether the notice is one of them once more.
+// Has reports whether the notice repeats one of them.
 func (p Past) Has(n Notice) bool {
 	return slices.ContainsFunc(p, func(a Announcement) bool { return a.repeats(n) })
 }
 
-// And returns the two together.
+// And returns the two combined.
 func (p Past) And(more Past) Past {
 	p = slices.Clone(p)
 	for _, a := range more {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Announcement is one thing that EC2 has said of an instance and that still stands.
+// Announcement is one thing that EC2 has said about an instance and that still stands.
 type Announcement struct {
 	Kind     Kind       `json:"kind"`
 	Event    string     `json:"event"`
@@ -15,18 +15,25 @@ type Announcement struct {
 	Noticed  time.Time  `json:"noticed"`
 	Received time.Time  `json:"received"`
 	Deadline *time.Time `json:"deadline,omitempty"`
+
+	// Off is when somebody called it off; nil where nobody has.
+	Off *time.Time `json:"off,omitempty"`
 }
 
-// maxAnnounced bounds the announcements of one record: there is one for each kind, and
-// EC2 schedules one or two events for an instance. What is beyond is the weakest.
+// staysOffFor is how long after a recommendation was called off similar ones count as the same:
+// the metadata service moves its noticeTime while the risk lasts.
+const staysOffFor = 10 * time.Minute
+
+// maxAnnounced bounds the announcements of one record: there is one for each kind, and EC2
+// schedules one or two events for an instance. The weakest beyond that are dropped.
 const maxAnnounced = 8
 
 // maxHooks bounds the hooks of one record. A group has at most 50 hooks, and one or two
 // in practice.
 const maxHooks = 8
 
-// sameDeadline is how far two deadlines may lie apart and still be the same one.
-// EventBridge stamps whole seconds and the metadata service gives whole seconds.
+// sameDeadline is how far apart two deadlines can be and still count as the same. EventBridge
+// stamps whole seconds and the metadata service gives whole seconds.
 const sameDeadline = 2 * time.Second
 
 func announcementOf(n Notice) Announcement {
@@ -43,7 +50,7 @@ func NewRecord(n Notice) Record {
 	return r
 }
 
-// Announcements are all that stand; a record has one at least.
+// Announcements lists all that stand; a record has at least one.
 func (r Record) Announcements() []Announcement {
 	if len(r.Announced) > 0 {
 		return slices.Clone(r.Announced)
@@ -54,8 +61,8 @@ func (r Record) Announcements() []Announcement {
 	}}
 }
 
-// with returns the record of these announcements, of which there has to be one at least:
-// the strongest names the record, and the earliest deadline is the record's.
+// with returns the record of these announcements, at least one: the strongest names the record,
+// and the earliest deadline is the record's.
 func (r Record) with(list []Announcement) Record {
 	slices.SortStableFunc(list, func(a, b Announcement) int {
 		if d := b.Kind.strength() - a.Kind.strength(); d != 0 {
@@ -80,8 +87,8 @@ func (r Record) with(list []Announcement) Record {
 	return r
 }
 
-// standing leaves out the announcements that add nothing to another of the list. It does
-// so whatever order they came in, so that the record does not depend on it.
+// standing leaves out announcements that add nothing to another one in the list. The result
+// does not depend on the order in which they came, so the record does not either.
 func standing(list []Announcement) []Announcement {
 	var kept []Announcement
 	for _, a := range list {
@@ -92,9 +99,9 @@ func standing(list []Announcement) []Announcement {
 	return kept
 }
 
-// covers reports whether b adds nothing to a: the instance is sure to end anyway, for a
-// stronger reason, not later, and either for good or to come back from both. What a group
-// announces stays in any case: when its hook's time is over is only known later.
+// covers reports whether b adds nothing to a: the instance is certain to end anyway, for a
+// stronger reason, no later, and both agree on whether it comes back. What a group announces
+// always stays: only later is it known when its hook times out.
 func (a Announcement) covers(b Announcement) bool {
 	if !a.Kind.Certain() || !a.Kind.Stronger(b.Kind) || b.Kind == InstanceTerminating || compareDeadlines(a.Deadline, b.Deadline) > 0 {
 		return false
@@ -102,7 +109,7 @@ func (a Announcement) covers(b Announcement) bool {
 	return !a.comesBack() || b.Kind == RebalanceRecommendation || b.Kind != ScheduledEvent && b.comesBack()
 }
 
-// compareDeadlines orders deadlines; none is the latest.
+// compareDeadlines orders deadlines; no deadline is the latest.
 func compareDeadlines(a, b *time.Time) int {
 	switch {
 	case a == nil && b == nil:
@@ -115,10 +122,9 @@ func compareDeadlines(a, b *time.Time) int {
 	return a.Compare(*b)
 }
 
-// same reports whether the notice speaks of what a has announced. An instance has one
-// announcement of each kind, whichever source brings it; only scheduled events can be
-// several. The two sources name those differently, so that the start of the window tells
-// too.
+// same reports whether the notice is about what a has announced. An instance has one
+// announcement of each kind, whichever source brings it; only scheduled events can be several.
+// The two sources name those differently, so the start of the window identifies them too.
 func (a Announcement) same(n Notice) bool {
 	if a.Kind != n.Kind {
 		return false
@@ -129,13 +135,17 @@ func (a Announcement) same(n Notice) bool {
 	return a.Source != n.Source && a.Deadline != nil && !n.Deadline.IsZero() && a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
 }
 
-// repeats reports whether the notice is the announcement once more, and not the next one of its
-// kind: the same event, or what the other source calls it, or a recommendation from before that
-// adds nothing to it.
+// repeats reports whether the notice is the same announcement again rather than the next one of
+// its kind: the same event, or the other source's name for it, or an earlier recommendation
+// that adds nothing to it.
 func (a Announcement) repeats(n Notice) bool {
 	switch {
 	case a.Kind == ScheduledEvent:
 		return a.same(n)
+	case a.Off != nil && a.Kind == n.Kind && !n.Noticed.After(*a.Off):
+		return true // EC2 had said it by then, under whatever id
+	case a.Off != nil && a.Kind == n.Kind && n.Kind == RebalanceRecommendation && n.Received.Before(a.Off.Add(staysOffFor)):
+		return true
 	case a.Kind != n.Kind:
 		return n.Kind == RebalanceRecommendation && a.covers(announcementOf(n)) && !n.Noticed.After(a.Received)
 	case a.Source == n.Source:
@@ -146,22 +156,22 @@ func (a Announcement) repeats(n Notice) bool {
 	return a.Noticed.Sub(n.Noticed).Abs() <= sameDeadline
 }
 
-// reschedules reports whether the notice gives an event that is known another time: EC2 can
-// put the window of one off, or its owner can. What was said last counts then.
+// reschedules reports whether the notice gives a known event another time: EC2 or the
+// instance's owner can postpone its window. The latest word then counts.
 func (a Announcement) reschedules(n Notice) bool {
 	return a.Kind == ScheduledEvent && a.Event == n.EventID && a.Source == n.Source && a.Deadline != nil && !n.Deadline.IsZero() &&
 		!n.Noticed.Equal(a.Noticed) && n.Deadline.Sub(*a.Deadline).Abs() > sameDeadline
 }
 
-// Merge adds a further notice about the same instance. The strongest kind wins and
-// brings its event and source with it, the deadline only tightens, unless a scheduled
-// event is put off, and the phase stays. It reports whether the notice changed anything.
+// Merge adds a further notice about the same instance. The strongest kind wins and brings its
+// event and source with it; the deadline only tightens, unless a scheduled event is put off;
+// the phase stays. It reports whether the notice changed anything.
 //
-// The two sources announce the same interruption with deadlines that differ by a
-// second or so, as one of them is computed; that alone is no news, so a deadline
-// tightens only by more than sameDeadline.
+// The two sources announce the same interruption with deadlines that differ by about a second,
+// as one of them is computed. That alone is no news, so a deadline tightens only by more than
+// sameDeadline.
 //
-// A scheduled event that is past stays so, however late its announcement comes once more.
+// A scheduled event that is past stays past, however late its announcement comes again.
 func (r Record) Merge(n Notice) (Record, bool) {
 	if Past(r.Past).Has(n) {
 		return r, false
@@ -195,8 +205,8 @@ func (r Record) Merge(n Notice) (Record, bool) {
 	return merged, true
 }
 
-// states are those of an instance that ends, in the order in which it can go through
-// them: the last one counts, whichever is heard of first.
+// states are those of an instance that ends, in the order in which it passes through them. The
+// last one counts, whichever we hear of first.
 var states = []string{ActionStopping, ActionStopped, ActionShuttingDown, ActionTerminated}
 
 func (r Record) withHook(h *Hook) (Record, bool) {
@@ -207,16 +217,16 @@ func (r Record) withHook(h *Hook) (Record, bool) {
 	return r, true
 }
 
-// Withdraw takes back what the notice says does not stand any more. found is false where
-// the record knows of no such announcement; left is false where no other one stands, and
-// the record is then returned as it was.
+// Withdraw takes back what the notice says no longer stands. found is false if the record knows
+// no such announcement; left is false if no other one stands, and the record is then returned
+// unchanged.
 func (r Record) Withdraw(n Notice) (rest Record, found, left bool) {
 	rest, gone, left := r.Drop(func(a Announcement) bool { return a.same(n) })
 	return rest, len(gone) > 0, left
 }
 
-// Drop takes back the announcements of which drop says so, and returns those. left is false
-// where no other one stands, and the record is then returned as it was.
+// Drop takes back the announcements for which drop returns true, and returns them. left is
+// false if no other one stands, and the record is then returned unchanged.
 func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announcement, left bool) {
 	var list []Announcement
 	for _, a := range r.Announcements() {
@@ -236,8 +246,8 @@ func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announce
 	return r.with(list), gone, true
 }
 
-// Tighten gives the announcement of a kind the deadline d, where it has none or a later
-// one. Nothing changes where the record has no such announcement.
+// Tighten gives the announcement of a kind the deadline d, if it has none or a later one.
+// Nothing changes if the record has no such announcement.
 func (r Record) Tighten(kind Kind, d time.Time) Record {
 	list := r.Announcements()
 	i := slices.IndexFunc(list, func(a Announcement) bool { return a.Kind == kind })

@@ -5,46 +5,46 @@ import (
 	"time"
 )
 
-// Notice is one announcement about one instance, as a source understood it.
-// Sources have checked the form of every field; nobody has yet checked that the
-// instance belongs to this cluster.
+// Notice is one announcement about one instance, as a source understood it. Sources have
+// checked the form of every field; nobody has checked yet that the instance belongs to this
+// cluster.
 type Notice struct {
 	Kind   Kind
 	Source Source
 
-	// EventID names the announcement: the id of the EventBridge event, or for the
-	// metadata service, which gives none, a text made of what it said. The same
-	// announcement always has the same id; two sources never share one.
+	// EventID names the announcement: the id of the EventBridge event or, as the metadata
+	// service gives none, a text made from what it said. The same announcement always has the
+	// same id; two sources never share one.
 	EventID string
 
 	// InstanceID is the EC2 instance, such as i-0123456789abcdef0.
 	InstanceID string
 
-	// NodeName is the Node, where the source knows it (the metadata service is read
-	// on the node itself); empty otherwise.
+	// NodeName is the Node, if the source knows it (the metadata service is read on the node
+	// itself); empty otherwise.
 	NodeName string
 
-	// Action is what EC2 will do, or has done: one of the Action constants; empty where
-	// the announcement does not say.
+	// Action is what EC2 will do, or has done: one of the Action constants; empty if the
+	// announcement does not say.
 	Action string
 
 	// Noticed is when EC2 made the announcement, Received is when we first saw it.
 	Noticed, Received time.Time
 
-	// Deadline is when EC2 acts; zero where there is no such time.
+	// Deadline is when EC2 acts; zero if there is no such time.
 	Deadline time.Time
 
-	// Withdrawn: what EventID announced does not stand any more, as EC2 has canceled or
-	// completed it.
+	// Withdrawn: what EventID announced no longer stands, because EC2 has canceled or completed
+	// it.
 	Withdrawn bool
 
-	// Hook is the lifecycle hook at which the instance's Auto Scaling group waits; nil
-	// where none is known.
+	// Hook is the lifecycle hook at which the instance's Auto Scaling group waits; nil if none
+	// is known.
 	Hook *Hook
 }
 
-// Hook is one wait of an Auto Scaling group for whoever prepares an instance for its end
-// (or for its start, see Launching). It is completed with CompleteLifecycleAction.
+// Hook is one wait of an Auto Scaling group for whatever prepares an instance for its end (or
+// for its start, see Launching). CompleteLifecycleAction completes it.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html
 type Hook struct {
 	Group string `json:"group"`           // AutoScalingGroupName
@@ -54,12 +54,12 @@ type Hook struct {
 	// Since is when the group began to wait.
 	Since time.Time `json:"since"`
 
-	// Launching: the group waits for the instance to be put in service, not for its end.
-	// No record has such a hook: there is nothing to drain.
+	// Launching: the group waits to put the instance into service, not to end it. No record has
+	// such a hook: there is nothing to drain.
 	Launching bool `json:"-"`
 
-	// What has been done about it.
-	Until      *time.Time `json:"until,omitempty"`      // when the group waits no longer, heartbeats included; nil until asked for
+	// What we have done about it.
+	Until      *time.Time `json:"until,omitempty"`      // when the group stops waiting, heartbeats included; nil until we have asked
 	Heartbeats int        `json:"heartbeats,omitempty"` // recorded
 	Beat       *time.Time `json:"beat,omitempty"`       // when the last heartbeat was recorded
 	Done       bool       `json:"done,omitempty"`       // completed, or gone by itself
@@ -68,12 +68,12 @@ type Hook struct {
 // Same reports whether both are the same wait of the same group.
 func (h Hook) Same(o Hook) bool { return h.Group == o.Group && h.Name == o.Name && h.Token == o.Token }
 
-// ErrNotYet is what an error of Accept wraps where nothing is wrong, and the notice can
-// only be settled later, such as the launch of an instance whose Node is not Ready. The
-// source keeps the notice and asks again.
+// ErrNotYet is what an error of Accept wraps if nothing is wrong but the notice can only be
+// settled later, such as the launch of an instance whose Node is not Ready. The source keeps
+// the notice and asks again.
 var ErrNotYet = errors.New("not yet")
 
-// Verdict is what became of a notice that was accepted without an error.
+// Verdict is what became of a notice that Accept took without an error.
 type Verdict string
 
 const (
@@ -81,14 +81,15 @@ const (
 	Accepted Verdict = "accepted"
 	// Duplicate: the record on the Node already says all that the notice says.
 	Duplicate Verdict = "duplicate"
-	// Stale: the deadline is minutes in the past and the node is alive: the notice
-	// was about an earlier life of it, or comes hours late.
+	// Stale: the deadline is minutes in the past and the node is alive. The notice was about an
+	// earlier life of the node, or comes hours late.
 	Stale Verdict = "stale"
 	// Ignored: the operator has asked not to act on this kind.
 	Ignored Verdict = "ignored"
-	// Completed: there is no Node to drain, or no more, and the lifecycle hook was completed.
+	// Completed: there is no Node to drain, or no longer one, and the lifecycle hook was
+	// completed.
 	Completed Verdict = "completed"
-	// Unmanaged: the instance lacks the tag that the operator restricts this to.
+	// Unmanaged: the instance lacks the tag to which the operator restricts us.
 	Unmanaged Verdict = "unmanaged"
 	// Unknown: no Node of this cluster is that instance, at least not yet.
 	Unknown Verdict = "unknown"

@@ -17,11 +17,11 @@ const (
 	// tolerate it are left on the node.
 	TaintKey = "spot-handler/interrupted"
 
-	// CancelAnnotation with the value "true" on an interrupted Node calls its interruption
-	// off: what spot-handler has set is undone, the record and the annotation are removed.
+	// CancelAnnotation with the value "true" on an interrupted Node calls its interruption off:
+	// what spot-handler has set is undone, and the record and the annotation are removed.
 	CancelAnnotation = "spot-handler/cancel"
 
-	// PastAnnotation holds announcements, as JSON, that are not handled a second time: what
+	// PastAnnotation holds, as JSON, announcements that must not be handled a second time: what
 	// CancelAnnotation has called off, and scheduled events that were canceled or completed or
 	// from which the instance has come back.
 	PastAnnotation = "spot-handler/past-events"
@@ -30,8 +30,8 @@ const (
 	// in it.
 	InstanceIDLabel = "spot-handler/instance-id"
 
-	// ExcludeFromLoadBalancers takes a Node out of the load balancers that a cloud
-	// controller manages. The value says that it was us.
+	// ExcludeFromLoadBalancers takes a Node out of the load balancers that a cloud controller
+	// manages. The value says that we set it.
 	// https://kubernetes.io/docs/reference/labels-annotations-taints/#node-kubernetes-io-exclude-from-external-load-balancers
 	ExcludeFromLoadBalancers      = "node.kubernetes.io/exclude-from-external-load-balancers"
 	ExcludeFromLoadBalancersValue = "spot-handler"
@@ -58,12 +58,11 @@ func Phases() []Phase {
 	return []Phase{Waiting, Noticed, Replacing, Draining, Drained, DeadlineReached, Released}
 }
 
-// Over reports whether no pod will be moved any more in phase p.
+// Over reports whether no more pods are moved in phase p.
 func (p Phase) Over() bool { return p == Drained || p == DeadlineReached || p == Released }
 
-// Record is the durable state of one interruption, kept on the Node. It is the
-// only state that has to survive: any process that can read the Node can go on
-// from it.
+// Record is the durable state of one interruption, kept on the Node. It is the only state that
+// has to survive: any process that can read the Node can carry on from it.
 type Record struct {
 	Kind     Kind   `json:"kind"`
 	Event    string `json:"event"`
@@ -80,28 +79,28 @@ type Record struct {
 	Pods        *Pods        `json:"pods,omitempty"`
 	Ended       *time.Time   `json:"ended,omitempty"` // when Drained or DeadlineReached
 
-	// Announced are all announcements that stand, where there are several; the fields above
-	// then are those of the strongest kind, but for Deadline, which is the earliest of all.
+	// Announced are all announcements that stand, if there are several. The fields above are
+	// then those of the strongest kind, except Deadline, which is the earliest of all.
 	Announced []Announcement `json:"announced,omitempty"`
 
-	// Past are announcements that do not stand any more, see [Past].
+	// Past holds announcements that no longer stand, see [Past].
 	Past []Announcement `json:"past,omitempty"`
 
 	// Hooks are the lifecycle hooks that wait for this instance.
 	Hooks []Hook `json:"hooks,omitempty"`
 
-	// Boot is the Node's boot id when it was cordoned for something after which the instance
-	// comes back, see [Record.Returned].
+	// Boot is the Node's boot id when it was cordoned for something that its instance comes
+	// back from, see [Record.Returned].
 	Boot string `json:"boot,omitempty"`
 
-	// Begun is when a record that had to wait for its time, or its turn, was acted on.
+	// Begun is when we acted on a record that had to wait for its time or its turn.
 	Begun *time.Time `json:"begun,omitempty"`
 
-	// Canceled: no announcement stands any more, so that what we set is to be undone.
+	// Canceled: no announcement stands any longer, so what we set has to be undone.
 	Canceled bool `json:"canceled,omitempty"`
 
-	// Ours lists what we set on the Node ourselves and may therefore undo.
-	// A record that waits and has any is to wait again: they are undone first.
+	// Ours lists what we set on the Node ourselves and may therefore undo. A record that waits
+	// but has any goes back to waiting: they are undone first.
 	Ours []string `json:"ours,omitempty"`
 }
 
@@ -113,7 +112,7 @@ const (
 	OursOutOfService = "out-of-service"
 )
 
-// Replacement is the capacity that was asked for in the node's place.
+// Replacement is the capacity requested in the node's place.
 type Replacement struct {
 	Backend string `json:"backend"`
 	Name    string `json:"name,omitempty"`
@@ -121,8 +120,8 @@ type Replacement struct {
 	State   string `json:"state"`
 	Reason  string `json:"reason,omitempty"`
 
-	// Tried are the pools in which a replacement was asked for and came to nothing,
-	// separated by commas: none of them is asked a second time.
+	// Tried lists, separated by commas, the pools where a replacement was requested and came to
+	// nothing. We ask none of them a second time.
 	Tried string `json:"tried,omitempty"`
 }
 
@@ -134,8 +133,8 @@ func (r Replacement) Attempts() int {
 	return strings.Count(r.Tried, ",") + 1
 }
 
-// Pods counts the pods that had to leave the node, each once. Until the drain has
-// ended only Total is set.
+// Pods counts the pods that had to leave the node, each once. Until the drain has ended only
+// Total is set.
 type Pods struct {
 	Total     int `json:"total"`
 	Graceful  int `json:"graceful,omitempty"`  // had all the grace that it asked for
@@ -147,29 +146,29 @@ type Pods struct {
 	Refusal string `json:"refusal,omitempty"`
 }
 
-// Supersedes reports whether the notice is about a later life of the node than
-// the record: the record is over, and EC2 made the announcement after the time at
-// which it was to act. An instance that is to come back is in the same life until it has.
+// Supersedes reports whether the notice is about a later life of the node than the record is:
+// the record is over, and EC2 made the announcement after the time at which it was to act. An
+// instance that is due back stays in the same life until it has come back.
 func (n Notice) Supersedes(r Record) bool {
 	return r.Phase.Over() && n.after(r) && !(r.ComesBack() && r.Boot != "")
 }
 
-// OfNextRun reports whether the notice is about the run that an instance has begun after
-// what the record is about, as [Record.Returned] tells by boot and ready.
+// OfNextRun reports whether the notice is about a run that the instance began after what the
+// record is about. [Record.Returned] decides that from boot and ready.
 func (n Notice) OfNextRun(r Record, boot string, ready time.Time) bool {
 	return n.after(r) && r.Returned(boot, ready)
 }
 
 // after reports whether EC2 made the announcement after the time at which it was to act. A
-// state of the instance is how it acts. Nor is what the record has been told of already
-// anything later: of some announcements it is not known when they were made, and a new
-// process takes them for new.
+// state of the instance is EC2 acting, so it does not count. Nor does an announcement that the
+// record already holds: for some, nobody knows when they were made, and a new process takes
+// them for new.
 func (n Notice) after(r Record) bool {
 	return n.Kind != StateChange && r.Deadline != nil && n.Noticed.After(*r.Deadline) &&
 		!slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.Event == n.EventID })
 }
 
-// DeadlineTime is the deadline, zero where there is none.
+// DeadlineTime is the deadline; zero if there is none.
 func (r Record) DeadlineTime() time.Time {
 	if r.Deadline == nil {
 		return time.Time{}
@@ -177,16 +176,16 @@ func (r Record) DeadlineTime() time.Time {
 	return *r.Deadline
 }
 
-// maxRecord bounds, in bytes, what is read back from a Node. Ours are below 1 KiB, and with
-// as much in them as there can be below the half of it; anybody who may annotate a Node
-// could have written the rest.
+// maxRecord bounds, in bytes, what we read back from a Node. Our own records are below 1 KiB,
+// and below half of maxRecord even when as full as they can be. The rest could have been
+// written by anybody who may annotate a Node.
 const maxRecord = 16 << 10
 
-// maxText bounds, in bytes, each text of others in a record: what a provisioner, a webhook of
-// the cluster or a cloud has to say of a failure has no limit of its own.
+// maxText bounds, in bytes, each text in a record that others wrote: what a provisioner, a
+// webhook of the cluster or a cloud says about a failure has no limit of its own.
 const maxText = 1 << 10
 
-// Clip makes the text of others short enough for a record.
+// Clip shortens somebody else's text to what a record can hold.
 func Clip(text string) string {
 	if len(text) <= maxText {
 		return text
@@ -194,8 +193,8 @@ func Clip(text string) string {
 	return strings.ToValidUTF8(text[:maxText], "") + "..."
 }
 
-// ParseRecord reads a record back from the annotation's text. The text may have
-// been edited by anybody: fields that a drain rests on are checked.
+// ParseRecord reads a record back from the annotation's text. Anybody may have edited the text,
+// so it checks the fields that a drain rests on.
 func ParseRecord(text string) (Record, error) {
 	if len(text) > maxRecord {
 		return Record{}, fmt.Errorf("parse record: %d bytes, want at most %d", len(text), maxRecord)
@@ -218,7 +217,7 @@ func ParseRecord(text string) (Record, error) {
 // String is the annotation's text.
 func (r Record) String() string {
 	b, err := json.Marshal(r)
-	if err != nil { // cannot happen: every field has a JSON form, but for years past 9999
+	if err != nil { // cannot happen: every field has a JSON form, except years past 9999
 		return "{}"
 	}
 	return string(b)

@@ -17,8 +17,8 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// AutoScaling is the subset of the Auto Scaling API that hooks are answered with. The
-// client should not retry by itself.
+// AutoScaling is the subset of the Auto Scaling API that answers hooks. The client should not
+// retry by itself.
 type AutoScaling interface {
 	CompleteLifecycleAction(ctx context.Context, in *autoscaling.CompleteLifecycleActionInput, opts ...func(*autoscaling.Options)) (*autoscaling.CompleteLifecycleActionOutput, error)
 	RecordLifecycleActionHeartbeat(ctx context.Context, in *autoscaling.RecordLifecycleActionHeartbeatInput, opts ...func(*autoscaling.Options)) (*autoscaling.RecordLifecycleActionHeartbeatOutput, error)
@@ -26,12 +26,12 @@ type AutoScaling interface {
 }
 
 var (
-	// ErrGone is wrapped where the group does not wait at that hook: it was completed, its
-	// time ran out, or there is no such hook. Asking again would not change it.
+	// ErrGone is wrapped if the group does not wait at that hook: it was completed, it timed
+	// out, or there is no such hook. Asking again would not change that.
 	ErrGone = errors.New("the group does not wait at this hook")
 
-	// ErrDenied is wrapped where a call fails until somebody changes the role. It is
-	// logged here, once for each action and group.
+	// ErrDenied is wrapped if a call fails until somebody changes the role. Client logs it once
+	// for each action and group.
 	ErrDenied = errors.New("not allowed")
 )
 
@@ -39,7 +39,7 @@ var (
 type Options struct {
 	AutoScaling AutoScaling
 
-	Registerer prometheus.Registerer // nil: metrics are kept and not shown
+	Registerer prometheus.Registerer // nil: metrics are kept but not exposed
 	Logger     zerolog.Logger
 }
 
@@ -49,16 +49,16 @@ type Client struct {
 	metrics *metrics
 	log     zerolog.Logger
 	slots   *semaphore.Weighted // of callsAtOnce
+	denials awsfault.Denials    // by action and group
 
 	mu     sync.Mutex
-	denied map[string]bool    // by action and group: was refused the last time
 	groups map[string]*lookup // by group
 }
 
 const (
-	// callsAtOnce is how many calls are made at the same moment. A call takes a tenth of a
-	// second, so that a group that shrinks by a hundred nodes is answered in seconds; and
-	// the account's own limit for these calls, which all its tools share, is not used up.
+	// callsAtOnce is how many calls are made concurrently. A call takes a tenth of a second, so
+	// a group that shrinks by a hundred nodes gets its answers within seconds. It leaves room
+	// in the account's own limit for these calls, which all its tools share.
 	callsAtOnce = 8
 
 	// callTimeout bounds one call: the service answers within a second or two.
@@ -70,12 +70,12 @@ func New(opts Options) *Client {
 	return &Client{
 		api: opts.AutoScaling, metrics: newMetrics(opts.Registerer),
 		log:   opts.Logger.With().Str("component", "lifecycle").Logger(),
-		slots: semaphore.NewWeighted(callsAtOnce), denied: map[string]bool{}, groups: map[string]*lookup{},
+		slots: semaphore.NewWeighted(callsAtOnce), groups: map[string]*lookup{},
 	}
 }
 
-// Complete tells the group that it need not wait for the instance any more. Also for the
-// end of an instance that could not be drained, as it ends either way.
+// Complete tells the group that it need no longer wait for the instance. That goes for an
+// instance that could not be drained too, as it ends either way.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html
 func (c *Client) Complete(ctx context.Context, instance string, h interruption.Hook) error {
 	if h.Launching {
@@ -84,9 +84,9 @@ func (c *Client) Complete(ctx context.Context, instance string, h interruption.H
 	return c.complete(ctx, complete, instance, h)
 }
 
-// CompleteUnknown is Complete for an instance that is no Node of this cluster. That it is
-// not allowed is how the role says that the group is another cluster's: it is no fault, and
-// is counted apart from those.
+// CompleteUnknown is Complete for an instance that is no Node of this cluster. If it is not
+// allowed, that is how the role says that the group belongs to another cluster. That is not a
+// fault, and is counted separately from faults.
 func (c *Client) CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error {
 	return c.complete(ctx, completeUnknown, instance, h)
 }
@@ -101,7 +101,7 @@ func (c *Client) complete(ctx context.Context, a action, instance string, h inte
 	})
 }
 
-// Heartbeat has the group wait for the hook's whole timeout once more, from now on.
+// Heartbeat makes the group wait for the hook's whole timeout again, from now on.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_RecordLifecycleActionHeartbeat.html
 func (c *Client) Heartbeat(ctx context.Context, instance string, h interruption.Hook) error {
 	return c.call(ctx, heartbeat, h.Group, func(ctx context.Context) error {
@@ -119,8 +119,8 @@ func token(h interruption.Hook) *string {
 	return &h.Token
 }
 
-// call makes one call, counts it, and says with ErrGone and ErrDenied what follows from
-// its error.
+// call makes one call, counts it, and marks its error with ErrGone or ErrDenied where one
+// applies.
 func (c *Client) call(ctx context.Context, a action, group string, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -132,34 +132,16 @@ func (c *Client) call(ctx context.Context, a action, group string, do func(conte
 	if ctx.Err() != nil && err != nil {
 		return err // called off, which says nothing about the service
 	}
-	result := awsfault.Of(err)
-	c.metrics.actions.WithLabelValues(a.label, string(result)).Inc()
-	reason, hopeless := awsfault.Hopeless(err)
-	switch first := c.deny(a.label+" "+group, hopeless); {
-	case hopeless:
-		if first {
-			c.log.WithLevel(a.level).Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)
-		}
+	c.metrics.actions.WithLabelValues(a.label, awsfault.Result(err)).Inc()
+	reason, news := c.denials.Note(a.label+" "+group, err)
+	if news {
+		c.log.WithLevel(a.level).Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)
+	}
+	switch {
+	case reason != "":
 		return fmt.Errorf("%w: %w", ErrDenied, err)
-	case result == awsfault.Refused:
+	case awsfault.Of(err) == awsfault.Refused:
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return err
-}
-
-// deny notes whether a call was refused for want of rights, and reports whether that is
-// news.
-func (c *Client) deny(call string, denied bool) (first bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !denied {
-		delete(c.denied, call)
-		return false
-	}
-	if len(c.denied) >= maxGroups {
-		clear(c.denied)
-	}
-	first = !c.denied[call]
-	c.denied[call] = true
-	return first
 }

@@ -24,7 +24,7 @@ import (
 
 const instance = "i-0123456789abcdef0"
 
-// group is an emulated group, which waits at its hook of five minutes, and a client for it.
+// group is an emulated group that waits at its hook of five minutes, and a client for it.
 type group struct {
 	*lifecycle.Client
 	cloud    *asgemu.Server
@@ -77,7 +77,7 @@ func (g *group) counted(t *testing.T, action, result string) (n float64) {
 func TestHookIsAnswered(t *testing.T) {
 	for _, token := range []bool{true, false} {
 		g := waiting(t)
-		if !token { // as of a message that has none: the instance says which it is
+		if !token { // as in a message without a token: the instance says which action it is
 			g.hook.Token = ""
 		}
 		limits, err := g.Limits(t.Context(), g.hook)
@@ -131,8 +131,8 @@ func TestLimitsAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// What fails for a moment can be asked again at once; what is not allowed is said once for
-// each call, and is what the role has to allow.
+// What fails for a moment can be asked again at once. What is not allowed is logged once for
+// each call, and names what the role has to allow.
 func TestFailures(t *testing.T) {
 	g := waiting(t)
 	calls := map[string]func() error{
@@ -174,8 +174,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// A role that is bound to the cluster's groups refuses those of others, of which every
-// cluster is told: that is no fault of the role, and not counted as one.
+// Every cluster hears about every group. A role bound to its own cluster's groups refuses those
+// of others: that is no fault of the role, and does not count as one.
 func TestRefusedForAnotherClustersGroup(t *testing.T) {
 	g := waiting(t)
 	g.cloud.Fail(asgemu.Fault{Effect: asgemu.AccessDenied})
@@ -200,7 +200,7 @@ func TestRefusedForAnotherClustersGroup(t *testing.T) {
 	}
 }
 
-// A group that waits for hundreds of instances is answered in some calls at a time.
+// A group that waits for hundreds of instances gets its answers a few calls at a time.
 func TestCallsAtOnce(t *testing.T) {
 	g := waiting(t)
 	var calls sync.WaitGroup

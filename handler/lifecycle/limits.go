@@ -14,39 +14,39 @@ import (
 
 // Limits say how long a group waits at a hook.
 type Limits struct {
-	// Timeout is from the beginning, and again from each heartbeat.
+	// Timeout runs from the beginning, and again from each heartbeat.
 	Timeout time.Duration
-	// Global is from the beginning, with whatever heartbeats.
+	// Global runs from the beginning, whatever the heartbeats.
 	Global time.Duration
 }
 
-// LimitsOf are the limits of a hook that waits for timeout: AWS allows a hundred times as
-// much in all, and two days at the most.
+// LimitsOf are the limits of a hook that waits for timeout: AWS allows a hundred times as much
+// in total, and at most two days.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
 func LimitsOf(timeout time.Duration) Limits {
 	return Limits{Timeout: timeout, Global: min(48*time.Hour, 100*timeout)}
 }
 
 const (
-	// knownFor is how long a group's hooks are taken to be as they were. A change of a
-	// hook is for instances that come to it later.
+	// knownFor is how long we take a group's hooks to be unchanged. A change to a hook only
+	// affects instances that reach it later.
 	knownFor = 10 * time.Minute
-	// deniedFor is how long it is not tried again to read hooks that may not be read.
+	// deniedFor is how long we wait before reading hooks again that we are not allowed to read.
 	deniedFor = time.Minute
-	// maxGroups bounds the groups that are remembered.
+	// maxGroups bounds the groups that we remember.
 	maxGroups = 1000
 )
 
-// lookup is the reading of one group's hooks, which all who ask for the group share.
+// lookup is one reading of a group's hooks, shared by all who ask about the group.
 type lookup struct {
 	done  chan struct{}
 	hooks map[string]Limits // by name
 	err   error
-	until time.Time // when it is made again; zero while it is under way
+	until time.Time // when to read again; zero while it is under way
 }
 
-// Limits returns how long the group waits at the hook: one call for all the hooks of a
-// group, and for all who ask. The error wraps ErrGone where the group has no such hook.
+// Limits returns how long the group waits at the hook. One call serves all the hooks of a
+// group, and all who ask. The error wraps ErrGone if the group has no such hook.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeLifecycleHooks.html
 func (c *Client) Limits(ctx context.Context, h interruption.Hook) (Limits, error) {
 	now := time.Now()

@@ -8,8 +8,8 @@ import (
 	"spot-handler/handler/awsfault"
 )
 
-// action is one of the calls: as IAM and as the metric names it, and what is logged, and
-// how loud, when it is not allowed.
+// action is one of the calls: its names in IAM and in the metric, and what is logged, at which
+// level, if it is not allowed.
 type action struct {
 	call, label, denied string
 	level               zerolog.Level
@@ -18,11 +18,10 @@ type action struct {
 var (
 	complete = action{"CompleteLifecycleAction", "complete",
 		"cannot complete lifecycle hooks: groups wait until the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
-	// Told apart, as one that does not go into service is missed at once.
+	// Counted separately: an instance that does not go into service is missed at once.
 	completeLaunch = action{"CompleteLifecycleAction", "complete_launch",
 		"cannot complete launch hooks: instances do not go into service before the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
-	// Likewise, as a role that is bound to the cluster's groups refuses those of others
-	// every day.
+	// Likewise: a role bound to the cluster's groups refuses those of others every day.
 	completeUnknown = action{"CompleteLifecycleAction", "complete_unknown",
 		"lifecycle hook of an instance that is no Node is left: the group is another's, or lacks the cluster's tag", zerolog.InfoLevel}
 	heartbeat = action{"RecordLifecycleActionHeartbeat", "heartbeat",
@@ -42,7 +41,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}, []string{"action", "result"})}
 	for _, a := range []action{complete, completeLaunch, completeUnknown, heartbeat, describe} {
 		for _, r := range awsfault.Results() {
-			m.actions.WithLabelValues(a.label, string(r))
+			m.actions.WithLabelValues(a.label, r)
 		}
 	}
 	return m

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -16,8 +17,8 @@ import (
 )
 
 const (
-	// patience is how long a notice waits for EC2 at the most. It is a small part of the
-	// two minutes, and enough for some attempts.
+	// patience is the longest that a notice waits for EC2: a small part of the two minutes,
+	// and enough for some attempts.
 	patience = 2 * time.Second
 
 	// Between failed attempts, give or take half.
@@ -30,9 +31,10 @@ type Next interface {
 	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
 }
 
-// EC2 tells the value of a tag for each of the instances that has it.
+// EC2 is the subset of the EC2 API that tags are looked up with. The client should not
+// retry by itself.
 type EC2 interface {
-	InstanceTags(ctx context.Context, key string, ids []string) (map[string]string, error)
+	DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, opts ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error)
 }
 
 // Nodes knows which Node a notice is about.
@@ -42,8 +44,8 @@ type Nodes interface {
 
 // Options configure an Accepter. All are required, but for Tag.
 type Options struct {
-	// Tag is what instances must carry; with the zero Tag every one is managed, and EC2 is
-	// never asked.
+	// Tag is what instances must carry. With the zero Tag every instance is managed, and
+	// there are no lookups.
 	Tag Tag
 
 	Next  Next
@@ -60,7 +62,7 @@ type Accepter struct {
 	lookups *lookups
 
 	mu      sync.Mutex
-	trouble awsfault.Result // why EC2 does not answer; "" while it does
+	trouble string // why EC2 does not answer; "" while it does
 }
 
 // New returns an Accepter. It makes no call.
@@ -92,7 +94,7 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 	return a.opts.Next.Accept(ctx, n)
 }
 
-// lookup tries for patience. What is refused for want of a right is not tried again.
+// lookup tries for patience. A missing permission ends it at once.
 func (a *Accepter) lookup(ctx context.Context, id string) (bool, error) {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -106,7 +108,7 @@ func (a *Accepter) lookup(ctx context.Context, id string) (bool, error) {
 			return has, nil
 		}
 		if last == nil || bounded.Err() == nil {
-			last = err // that the time is over says less than what happened before
+			last = err // what failed says more than that the time is over
 		}
 		if _, hopeless := awsfault.Hopeless(err); hopeless {
 			return false, last
@@ -121,9 +123,9 @@ func (a *Accepter) lookup(ctx context.Context, id string) (bool, error) {
 	}
 }
 
-// failed says why EC2 does not answer, once for each reason.
+// failed logs why EC2 does not answer, once for each reason.
 func (a *Accepter) failed(err error) {
-	why := awsfault.Of(err)
+	why := awsfault.Result(err)
 	a.mu.Lock()
 	changed := a.trouble != why
 	a.trouble = why

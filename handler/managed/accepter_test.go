@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -13,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/aws/smithy-go"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -42,13 +43,14 @@ type fakeEC2 struct {
 	calls []int // how many instances each was about
 }
 
-func (f *fakeEC2) InstanceTags(ctx context.Context, key string, ids []string) (map[string]string, error) {
+func (f *fakeEC2) DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, _ ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error) {
 	f.mu.Lock()
+	ids, key := in.Filters[0].Values, in.Filters[1].Values[0]
 	f.calls = append(f.calls, len(ids))
-	takes, fail, found := f.takes, f.fail, map[string]string{}
+	takes, fail, out := f.takes, f.fail, &ec2.DescribeTagsOutput{}
 	for _, id := range ids {
 		if v, ok := f.tags[id]; ok {
-			found[id] = v
+			out.Tags = append(out.Tags, types.TagDescription{ResourceId: &id, Key: &key, Value: &v})
 		}
 	}
 	f.mu.Unlock()
@@ -57,7 +59,7 @@ func (f *fakeEC2) InstanceTags(ctx context.Context, key string, ids []string) (m
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return found, fail
+	return out, fail
 }
 
 func (f *fakeEC2) set(change func(*fakeEC2)) {
@@ -153,69 +155,6 @@ func TestHookOfAnUnmanagedInstance(t *testing.T) {
 	})
 }
 
-// A burst makes a few calls; what is known makes none.
-func TestBurstIsAFewCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const n = 500
-		s := newSetup(t, "team")
-		for i := range n / 2 {
-			s.ec2.tags[fmt.Sprintf("i-%d", i)] = "blue"
-		}
-		burst := func() {
-			var all sync.WaitGroup
-			for i := range 2 * n { // each twice, as SQS may
-				all.Go(func() {
-					want := interruption.Unmanaged
-					if i%n < n/2 {
-						want = interruption.Accepted
-					}
-					s.want(t, fmt.Sprintf("i-%d", i%n), want)
-				})
-			}
-			all.Wait()
-		}
-		began := time.Now()
-		burst()
-		if took := time.Since(began); took > 100*time.Millisecond {
-			t.Errorf("took %s, want one linger and one call", took)
-		}
-		if s.ec2.count() != 3 || slices.Max(s.ec2.calls) > batchSize {
-			t.Errorf("calls of %v instances, want 3 of at most %d", s.ec2.calls, batchSize)
-		}
-		burst()
-		if s.ec2.count() != 3 {
-			t.Errorf("%d calls for what was known", s.ec2.count()-3)
-		}
-		if len(s.next.got) != 2*n {
-			t.Errorf("%d passed on, want %d", len(s.next.got), 2*n)
-		}
-		time.Sleep(lacksFor) // the tags may have been put on meanwhile
-		burst()
-		if got := s.ec2.count() - 3; got != 2 {
-			t.Errorf("%d calls, want 2 for those that had no tag", got)
-		}
-		time.Sleep(hasFor)
-		burst()
-		if got := s.ec2.count() - 5; got != 3 {
-			t.Errorf("%d calls, want 3 for all", got)
-		}
-	})
-}
-
-func TestMemoryIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSetup(t, "team")
-		var all sync.WaitGroup
-		for i := range 3 * maxAnswers {
-			all.Go(func() { s.want(t, fmt.Sprintf("i-%d", i), interruption.Unmanaged) })
-		}
-		all.Wait()
-		if n := len(s.lookups.young) + len(s.lookups.old); n > maxAnswers || len(s.lookups.open) > 0 {
-			t.Errorf("%d answers, %d open", n, len(s.lookups.open))
-		}
-	})
-}
-
 // EC2 away: a Node of ours is drained, in time; a hook that may be another's waits.
 func TestEC2Away(t *testing.T) {
 	for name, fail := range map[string]func(*fakeEC2){
@@ -283,23 +222,4 @@ func TestCanceled(t *testing.T) {
 		}
 		time.Sleep(callTimeout)
 	})
-}
-
-func TestParseTag(t *testing.T) {
-	for text, want := range map[string]Tag{
-		"":                         {},
-		"spot-handler/managed":     {Key: "spot-handler/managed"},
-		"aws:eks:cluster-name=a=b": {Key: "aws:eks:cluster-name", Value: "a=b", Exact: true},
-		"k=":                       {Key: "k", Exact: true},
-	} {
-		got, err := ParseTag(text)
-		if got != want || err != nil || got.String() != text {
-			t.Errorf("%q: %+v (%s), %v", text, got, got, err)
-		}
-	}
-	for _, text := range []string{"=v", " k", "k= v", strings.Repeat("k", 129), "k=" + strings.Repeat("v", 257), "k\xff"} {
-		if _, err := ParseTag(text); err == nil {
-			t.Errorf("%q is taken", text)
-		}
-	}
 }

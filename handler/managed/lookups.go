@@ -4,8 +4,13 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
+	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"spot-handler/handler/awsfault"
 )
@@ -20,20 +25,23 @@ const (
 	// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html (FilterLimitExceeded)
 	batchSize = 190
 
-	// callTimeout bounds one call, for which nobody waits longer than patience. Its answer
-	// is kept all the same, for those who come again.
+	// pageSize is the most that EC2 allows. An instance has one tag of a key, so the first
+	// page holds them all.
+	pageSize = 1000
+
+	// callTimeout bounds one call. Nobody waits for it longer than patience, but its answer is
+	// kept for those who come again.
 	callTimeout = 5 * time.Second
 
-	// hasFor and lacksFor are how long answers are believed. Notices of an instance come in
-	// groups, and a tag that it lacks may have been forgotten and be put right.
+	// hasFor and lacksFor are how long answers count. Notices of an instance come in groups,
+	// and somebody might add a tag that was forgotten.
 	hasFor   = 10 * time.Minute
 	lacksFor = time.Minute
 
 	// maxAnswers bounds the answers that are kept, at about 100 bytes each.
 	maxAnswers = 8192
 
-	// refusedFor is how long EC2 is not asked again after it has refused a call for want
-	// of a right.
+	// refusedFor is how long there are no calls after one that lacked the permission.
 	refusedFor = 15 * time.Second
 )
 
@@ -64,14 +72,14 @@ type batch struct {
 	ids  []string
 	has  map[string]bool
 	err  error
-	done chan struct{} // closed when has or err is there
+	done chan struct{} // closed when has or err is set
 }
 
 func newLookups(ec2 EC2, tag Tag, m *metrics) *lookups {
 	return &lookups{ec2: ec2, tag: tag, metrics: m, open: map[string]*batch{}, young: map[string]answer{}}
 }
 
-// has reports whether the instance carries the tag, as EC2 says or has said lately.
+// has reports whether the instance carries the tag, as EC2 says or said lately.
 func (l *lookups) has(ctx context.Context, id string) (bool, error) {
 	l.mu.Lock()
 	if has, ok := l.known(id); ok {
@@ -121,9 +129,9 @@ func (l *lookups) run(b *batch) {
 
 	ctx, cancel := context.WithTimeout(b.ctx, callTimeout)
 	defer cancel()
-	values, err := l.ec2.InstanceTags(ctx, l.tag.Key, ids)
+	values, err := l.ask(ctx, ids)
 	err = awsfault.Classify("ec2", "DescribeTags", err)
-	l.metrics.call(awsfault.Of(err))
+	l.metrics.call(err)
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,6 +149,33 @@ func (l *lookups) run(b *batch) {
 			l.keep(id, b.has[id])
 		}
 	}
+}
+
+// wildcards escapes what has a meaning of its own in the value of a filter.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Filtering.html
+var wildcards = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`)
+
+// ask returns the value of the tag for each of the instances that has it; one that is not
+// there has none.
+// https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_DescribeTags.html
+func (l *lookups) ask(ctx context.Context, ids []string) (map[string]string, error) {
+	pages := ec2.NewDescribeTagsPaginator(l.ec2, &ec2.DescribeTagsInput{Filters: []types.Filter{
+		{Name: aws.String("resource-id"), Values: ids},
+		{Name: aws.String("key"), Values: []string{wildcards.Replace(l.tag.Key)}},
+	}}, func(o *ec2.DescribeTagsPaginatorOptions) { o.Limit, o.StopOnDuplicateToken = pageSize, true })
+	values := map[string]string{}
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range page.Tags {
+			if aws.ToString(t.Key) == l.tag.Key {
+				values[aws.ToString(t.ResourceId)] = aws.ToString(t.Value)
+			}
+		}
+	}
+	return values, nil
 }
 
 func (l *lookups) known(id string) (has, ok bool) {

@@ -15,9 +15,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help: "Calls to EC2 for the tags of instances, by what came of them.",
 	}, []string{"result"})}
 	for _, r := range awsfault.Results() {
-		m.calls.WithLabelValues(string(r))
+		m.calls.WithLabelValues(r)
 	}
 	return m
 }
 
-func (m *metrics) call(r awsfault.Result) { m.calls.WithLabelValues(string(r)).Inc() }
+func (m *metrics) call(err error) { m.calls.WithLabelValues(awsfault.Result(err)).Inc() }

@@ -50,5 +50,5 @@ func (t Tag) String() string {
 	return t.Key
 }
 
-// meets reports whether an instance with this tag, or without it, is meant.
+// meets reports whether an instance with this value of the tag, or without it, is managed.
 func (t Tag) meets(value string, has bool) bool { return has && (!t.Exact || value == t.Value) }

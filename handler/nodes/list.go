@@ -7,15 +7,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// pageSize bounds how many whole Nodes are in memory at a time: one is 10 to 20 KiB, most of
+// pageSize bounds how many whole Nodes are in memory at a time. Each is 10 to 20 KiB, most of
 // it images and managed fields.
 const pageSize = 100
 
-// list reads all Nodes page by page, and keeps of each page what lean leaves. It is what an
-// API server is asked that does not stream the Nodes at the beginning of a watch, as up to
-// Kubernetes 1.31 and in 1.33 (the feature gate WatchList): in one answer 5,000 Nodes are
-// 100 MB. The resource version that the caller names is not asked for: an answer from the
-// API server's cache is never in pages, and what is read instead is never older.
+// list reads all Nodes page by page, and keeps of each page only what lean leaves. It serves
+// API servers that do not stream the Nodes at the start of a watch, as up to Kubernetes 1.31
+// and in 1.33 (the feature gate WatchList): in one answer 5,000 Nodes are 100 MB. It does not
+// pass on the caller's resource version: the API server never pages what it answers from its
+// cache, and what we read instead is never older.
 func list(ctx context.Context, client Client, o metav1.ListOptions) (*corev1.NodeList, error) {
 	o.Limit, o.ResourceVersion, o.ResourceVersionMatch = pageSize, "", ""
 	all := &corev1.NodeList{}

@@ -16,10 +16,10 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// pages answers lists in pages, as an API server that does not stream them.
+// pages answers lists in pages, like an API server that does not stream them.
 type pages struct {
 	nodes  int
-	failAt int // the page whose first answer is an error; none where 0
+	failAt int // the page whose first answer is an error; 0 means none
 	lists  []metav1.ListOptions
 }
 
@@ -75,7 +75,7 @@ func TestNodesAreListedInPages(t *testing.T) {
 	}
 }
 
-// A list that breaks off is begun anew: no Node may be missing from the index.
+// A list that breaks off starts again: no Node may be missing from the index.
 func TestIndexKnowsAllNodesAfterAListThatBrokeOff(t *testing.T) {
 	client := &pages{nodes: 2*pageSize + 5, failAt: 1}
 	x := New(client, "", zerolog.Nop())

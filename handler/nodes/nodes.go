@@ -1,16 +1,18 @@
 // Package nodes knows which Node an EC2 instance is.
 //
-// An Index watches Nodes and answers from memory, so that the way from a notice to
-// its Node costs no request. It keeps of every Node only what the handler reads: at
-// 5,000 Nodes that is what decides how much memory the daemon needs.
+// An Index watches Nodes and answers from memory, so getting from a notice to its Node costs no
+// request. It keeps only what the handler reads of each Node: at 5,000 Nodes that decides how
+// much memory the daemon needs.
 //
-// An Index is safe for concurrent use. The Nodes that it returns are shared and
-// must not be changed; they lack the fields that lean drops.
+// An Index is safe for concurrent use. The Nodes that it returns are shared and must not be
+// changed; they lack the fields that lean drops.
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -44,8 +46,8 @@ type Index struct {
 
 const byInstance = "instance"
 
-// New returns an index of all Nodes, or of the one called only where that is not
-// empty: a DaemonSet pod has no business with the others.
+// New returns an index of all Nodes, or only of the named one if only is not empty: a DaemonSet
+// pod has no business with the others.
 func New(client Client, only string, logger zerolog.Logger) *Index {
 	x := &Index{}
 	narrow := func(o metav1.ListOptions) metav1.ListOptions {
@@ -79,10 +81,9 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 	return x
 }
 
-// OnChange sets the function that is told the name of every Node with a record
-// that appeared, changed or went, and of every Node that lost its record. It is
-// called on the watch's goroutine: it must not block. What changed before it was set is not
-// told: WithRecord has it.
+// OnChange sets the function that receives the name of every Node with a record that appeared,
+// changed or went, and of every Node that lost its record. It runs on the watch's goroutine, so
+// it must not block. It does not hear of changes from before it was set; WithRecord has them.
 func (x *Index) OnChange(f func(name string)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -116,8 +117,8 @@ func (x *Index) Get(name string) (*corev1.Node, bool) {
 	return node, ok
 }
 
-// Find returns the Node that a notice is about: the one that it names, else the
-// one that is its instance.
+// Find returns the Node that a notice is about: the one it names, else the one that is its
+// instance.
 func (x *Index) Find(n interruption.Notice) (*corev1.Node, bool) {
 	if n.NodeName != "" {
 		return x.Get(n.NodeName)
@@ -126,8 +127,8 @@ func (x *Index) Find(n interruption.Notice) (*corev1.Node, bool) {
 	if err != nil || len(found) == 0 {
 		return nil, false
 	}
-	// Two Nodes of one instance: the kubelet re-registered under another name and
-	// the old Node has not been removed yet. The younger is the living one.
+	// Two Nodes of one instance: the kubelet registered again under another name and the old
+	// Node has not been removed yet. The younger one is alive.
 	var youngest *corev1.Node
 	for _, obj := range found {
 		node, ok := obj.(*corev1.Node)
@@ -149,8 +150,8 @@ func (x *Index) WithRecord() []string {
 	return names
 }
 
-// Joined returns the Nodes without a record that were created at since or later. It
-// looks at every Node.
+// Joined returns the Nodes without a record that were created at or after since. It looks at
+// every Node.
 func (x *Index) Joined(since time.Time) []*corev1.Node {
 	var joined []*corev1.Node
 	for _, obj := range x.store.List() {
@@ -161,16 +162,24 @@ func (x *Index) Joined(since time.Time) []*corev1.Node {
 	return joined
 }
 
-// InstanceID is the EC2 instance of a Node: the label that names it, else the last
-// path segment of its provider ID (aws:///eu-west-1a/i-0123456789abcdef0).
+// InstanceID is the EC2 instance of a Node: the last path segment of its provider ID
+// (aws:///eu-west-1a/i-0123456789abcdef0) if that names one, because nobody can change it.
+// Otherwise it comes from the label, which the node's own kubelet can write, or else it is that
+// last segment.
 func InstanceID(node *corev1.Node) string {
-	if id := node.Labels[interruption.InstanceIDLabel]; id != "" {
-		return id
+	segment := node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
+	if IsInstanceID(segment) {
+		return segment
 	}
-	return node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
+	return cmp.Or(node.Labels[interruption.InstanceIDLabel], segment)
 }
 
-// ReadySince is when the Node became Ready, if it is; zero also where that is not known.
+var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
+
+// IsInstanceID reports whether the text is the id of an EC2 instance.
+func IsInstanceID(text string) bool { return instanceID.MatchString(text) }
+
+// ReadySince is when the Node became Ready, if it is; also zero if that time is not known.
 func ReadySince(node *corev1.Node) (since time.Time, ready bool) {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
@@ -216,9 +225,9 @@ func hasRecord(node *corev1.Node) bool {
 	return ok
 }
 
-// lean drops what nobody here reads. Of the annotations only our own stay, of the
-// conditions only Ready; labels stay, as pools and zones are told by them, and the boot id,
-// by which a reboot is.
+// lean drops what nobody here reads. It keeps only our own annotations and the condition Ready.
+// It keeps the labels, which identify pools and zones, and the boot id, which identifies a
+// reboot.
 func lean(node *corev1.Node) *corev1.Node {
 	slim := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{

@@ -7,23 +7,21 @@ import (
 	"fmt"
 	"io"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/handler/interruption"
 )
 
-// Peer is another Node of a pool, as far as a process is concerned that does not watch it.
+// Peer is another Node of a pool, as seen by a process that does not watch it.
 type Peer struct {
 	Name   string
-	Record string // the text of its annotation; empty where it has none
+	Record string // the text of its annotation; empty if it has none
 }
 
-// Peers lists the Nodes that a label selector selects, with client, the REST client of
-// core/v1. Only their metadata is transferred, and they are decoded one by one: the answer
-// of a pool of a thousand nodes is larger than the memory that the daemon is to have. With
-// fresh they are as they are stored; otherwise as a cache of the API server has them, which
-// costs it little.
+// Peers lists the Nodes that a label selector selects. client is the REST client of core/v1.
+// Peers transfers only their metadata and decodes them one by one: the answer for a pool of a
+// thousand nodes is larger than the memory that the daemon should need. With fresh it returns
+// them as stored; otherwise from a cache of the API server, which costs the server little.
 func Peers(ctx context.Context, client rest.Interface, selector string, fresh bool) ([]Peer, error) {
 	r := client.Get().Resource("nodes").Param("labelSelector", selector).
 		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json")
@@ -42,7 +40,7 @@ func Peers(ctx context.Context, client rest.Interface, selector string, fresh bo
 	return peers, nil
 }
 
-// decodePeers reads a list of objects, of which it keeps no more than it needs.
+// decodePeers reads a list of objects and keeps no more of it than it needs.
 func decodePeers(body io.Reader) ([]Peer, error) {
 	d := json.NewDecoder(body)
 	if t, err := d.Token(); err != nil {
@@ -86,19 +84,8 @@ func decodePeers(body io.Reader) ([]Peer, error) {
 			return nil, err
 		}
 	}
-	if _, err := d.Token(); err != nil { // the end: an answer that was cut off is none
+	if _, err := d.Token(); err != nil { // the end: an answer that was cut off does not count
 		return nil, err
 	}
 	return peers, nil
-}
-
-// Count is how many Nodes there are for which match says so. It looks at every Node.
-func (x *Index) Count(match func(*corev1.Node) bool) int {
-	n := 0
-	for _, obj := range x.store.List() {
-		if node, ok := obj.(*corev1.Node); ok && match(node) {
-			n++
-		}
-	}
-	return n
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // The annotations of our Events, for whoever routes or counts Events and should not have to
-// read their text. One of which nothing is known is left out.
+// read their text. An empty one is left out.
 const (
 	AnnotationKind         = "spot-handler/kind"
 	AnnotationSource       = "spot-handler/source"

@@ -45,7 +45,7 @@ func TestAnnotations(t *testing.T) {
 	e.PodLeft("node-a", &corev1.Pod{}, "")
 
 	want := map[string]map[string]string{
-		noticeReason(rec.Kind): whole, ReasonReplacementRequested: whole, ReasonNoReplacement: whole, ReasonDrained: whole, ReasonCanceled: whole,
+		NoticeReason(rec.Kind): whole, ReasonReplacementRequested: whole, ReasonNoReplacement: whole, ReasonDrained: whole, ReasonCanceled: whole,
 		ReasonRecordUnreadable: {"spot-handler/instance-type": "m5.large", "spot-handler/availability-zone": "eu-west-1a"},
 		ReasonEvictionBlocked:  pod, ReasonEvictionForced: pod, ReasonPodLeft: pod,
 	}

@@ -1,14 +1,14 @@
 // Package notify tells people what happens to their nodes: with Kubernetes Events,
-// which `kubectl describe node` and `kubectl describe pod` show, and with webhooks.
+// which `kubectl describe node` and `kubectl describe pod` show. All tells several
+// listeners the same, such as Events and webhooks.
 //
-// Nothing here blocks or fails: an Event that cannot be written is dropped, and so is a
-// webhook that nobody takes, as the record on the Node is what counts.
+// Nothing here blocks or fails: an Event that cannot be written is dropped, as the record
+// on the Node is what counts.
 package notify
 
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,18 +37,6 @@ const (
 	ReasonPodLeft         = "LeftOnInterruptedNode"
 )
 
-// noticeReason is the reason of the Event for a notice. Each kind has its own: its words
-// without the hyphens, as reasons are written.
-func noticeReason(k interruption.Kind) string {
-	var reason strings.Builder
-	for word := range strings.SplitSeq(string(k), "-") {
-		if word != "" {
-			reason.WriteString(strings.ToUpper(word[:1]) + word[1:])
-		}
-	}
-	return reason.String()
-}
-
 // Events writes Kubernetes Events.
 type Events struct{ recorder *recorder }
 
@@ -69,23 +57,10 @@ func (e *Events) tell(node *corev1.Node, kind, reason, text string) {
 
 // Noticed: EC2 is about to end the node.
 func (e *Events) Noticed(node *corev1.Node, r interruption.Record) {
-	e.tell(node, corev1.EventTypeWarning, noticeReason(r.Kind), noticeText(r))
+	e.tell(node, corev1.EventTypeWarning, NoticeReason(r.Kind), NoticeText(r))
 }
 
-func noticeText(r interruption.Record) string {
-	when := "no deadline"
-	if d := r.DeadlineTime(); !d.IsZero() {
-		when = fmt.Sprintf("deadline %s, in %.0f s", d.Format(time.RFC3339), time.Until(d).Seconds())
-	}
-	done := "node cordoned"
-	if r.Phase == interruption.Waiting {
-		done = "the drain waits"
-	}
-	return fmt.Sprintf("%s of %s from %s: %s; %s", r.Kind, r.Instance, r.Source, when, done)
-}
-
-// Replacement: capacity was requested in the node's place, or it is known that
-// there will be none.
+// Replacement: capacity was requested for the node's pods, or there will be none.
 func (e *Events) Replacement(node *corev1.Node, reason string, r interruption.Replacement) {
 	switch reason {
 	case ReasonReplacementRequested:
@@ -116,36 +91,17 @@ func (e *Events) Ended(node *corev1.Node, reason string, p interruption.Pods, sl
 		kind = corev1.EventTypeWarning
 	}
 	p.Refusal = refusal
-	e.tell(node, kind, reason, endText(p, slack))
-}
-
-func endText(p interruption.Pods, slack time.Duration) string {
-	text := fmt.Sprintf("%d pods: %d graceful, %d truncated, %d forced, %d left", p.Total, p.Graceful, p.Truncated, p.Forced, p.Left)
-	if slack != 0 {
-		text += fmt.Sprintf("; slack %.0f s", slack.Seconds())
-	}
-	if p.Refusal != "" {
-		text += "; last refusal: " + p.Refusal
-	}
-	return text
+	e.tell(node, kind, reason, EndText(p, slack))
 }
 
 // Canceled: the interruption was called off, and what it had set on the node is undone.
 func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
-	e.tell(node, corev1.EventTypeNormal, ReasonCanceled, canceledText(r))
-}
-
-func canceledText(r interruption.Record) string {
-	return fmt.Sprintf("%s called off; node as it was before", r.Kind)
+	e.tell(node, corev1.EventTypeNormal, ReasonCanceled, CanceledText(r))
 }
 
 // Returned: the instance has come back, and what was set on the node is undone.
 func (e *Events) Returned(node *corev1.Node, r interruption.Record) {
-	e.tell(node, corev1.EventTypeNormal, ReasonInstanceReturned, returnedText(r))
-}
-
-func returnedText(r interruption.Record) string {
-	return fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
+	e.tell(node, corev1.EventTypeNormal, ReasonInstanceReturned, ReturnedText(r))
 }
 
 // RecordUnreadable: the annotation holds something that is not a record.
@@ -154,8 +110,8 @@ func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
 		"annotation %s is not acted on: %v", interruption.Annotation, err)
 }
 
-// EvictionBlocked: a pod has to leave and may not, for a reason in the API server's
-// own words.
+// EvictionBlocked: a pod has to leave and cannot, for a reason in the API server's own
+// words.
 func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
 	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
 }

@@ -24,7 +24,6 @@ type All []Teller
 var (
 	_ Teller = All{}
 	_ Teller = (*Events)(nil)
-	_ Teller = (*Webhook)(nil)
 )
 
 // Noticed: EC2 is about to end the node.
@@ -34,7 +33,7 @@ func (a All) Noticed(node *corev1.Node, r interruption.Record) {
 	}
 }
 
-// Replacement: capacity was requested in the node's place, or there will be none.
+// Replacement: capacity was requested for the node's pods, or there will be none.
 func (a All) Replacement(node *corev1.Node, reason string, r interruption.Replacement) {
 	for _, t := range a {
 		t.Replacement(node, reason, r)

@@ -36,8 +36,9 @@ const (
 )
 
 // recorder writes Events, one after the other. client-go has one, whose merging of patches
-// brings the schemas of OpenAPI with it: 1 MB of the program and of every spot node's
-// memory, of which nothing here has a use.
+// brings the schemas of OpenAPI: 32.6 MiB resident on every spot node instead of 30.3, where
+// at most 32 are the goal. It also keeps 2,000 Events waiting at most, fewer than a burst of a
+// thousand nodes has.
 type recorder struct {
 	client  rest.Interface // of core/v1
 	waiting chan *corev1.Event

@@ -19,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
+
+	"spot-handler/handler/interruption"
 )
 
 // eventServer keeps the requests that write Events, and answers as the API server does.
@@ -140,4 +142,16 @@ func TestEventsNeverBlock(t *testing.T) {
 	for range eventsWaiting + 1 {
 		events.Canceled(node, rec)
 	}
+}
+
+// interrupted is a Node with the record of a spot interruption.
+func interrupted(name string) (*corev1.Node, interruption.Record) {
+	r := interruption.NewRecord(interruption.Notice{
+		Kind: interruption.SpotInterruption, Source: interruption.Queue, EventID: "event-1", InstanceID: "i-0123456789abcdef0",
+		Noticed: time.Now(), Received: time.Now(), Deadline: time.Now().Add(2 * time.Minute),
+	})
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Annotations: map[string]string{interruption.Annotation: r.String()},
+		Labels: map[string]string{corev1.LabelTopologyZone: "eu-west-1a"},
+	}}, r
 }

@@ -8,18 +8,18 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Backend makes replacement nodes in one way. Its methods are safe for concurrent use,
-// make at most a few API calls and never wait for a machine: what is under way is told
-// through the notify function that the backend is made with.
+// Backend makes replacement nodes in one way. Its methods are safe for concurrent use, make
+// at most a few API calls, and never wait for a machine: progress is announced through the
+// notify function that the backend is made with.
 type Backend interface {
-	// Name is the backend's, as it stands in --provisioner, in the record and in metrics.
+	// Name is the backend's name in --provisioner, in the record and in metrics.
 	Name() string
 
-	// Made reports whether the backend's provisioner made the node, as far as the Node
-	// itself says. Then the node is this backend's alone, whatever it answers.
+	// Made reports whether the backend's provisioner made the node, as far as the Node itself
+	// says. Then no other backend is asked, whatever this one answers.
 	Made(node *corev1.Node) bool
 
-	// Request asks for a replacement, or says how far the one is that the record names.
+	// Request asks for a replacement, or says how far the one that the record names has come.
 	// Unsupported with a reason means that this backend can do nothing for the node.
 	Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error)
 
@@ -29,8 +29,7 @@ type Backend interface {
 	// Release hands the drained node back to what made it. It is idempotent.
 	Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error
 
-	// Run follows the backend's replacements until ctx is done, and returns nil then. It
-	// does nothing until the first is requested, but for taking back what an earlier
-	// process has left behind.
+	// Run follows the backend's replacements until ctx is done, and then returns nil. Until
+	// the first is requested it only takes back what an earlier process has left behind.
 	Run(ctx context.Context) error
 }

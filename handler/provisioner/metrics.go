@@ -16,7 +16,7 @@ func newMetrics(reg prometheus.Registerer, backends []string) *metrics {
 	m := &metrics{
 		replacements: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_replacements_total",
-			Help: "Replacements that came to a state (requested, launched, ready, failed, unsupported), by backend. States that were passed unseen are not counted.",
+			Help: "Replacements that reached a state (requested, launched, ready, failed, unsupported), by backend. A state that nobody saw is not counted.",
 		}, []string{"backend", "result"}),
 		ready: promauto.With(reg).NewHistogramVec(prometheus.HistogramOpts{
 			Name:                            "spot_handler_replacement_ready_seconds",

@@ -18,7 +18,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// The states of a replacement, as they stand in [interruption.Replacement].
+// The states of a replacement, as [interruption.Replacement] has them.
 const (
 	StateRequested   = "Requested"   // asked for
 	StateLaunched    = "Launched"    // there is an instance, and it boots
@@ -32,12 +32,11 @@ func States() []string {
 	return []string{StateRequested, StateLaunched, StateReady, StateFailed, StateUnsupported}
 }
 
-// Pending reports whether a replacement in the state is still to come, so that it
-// is worth to wait for it.
+// Pending reports whether a replacement in the state is still coming, and worth waiting for.
 func Pending(state string) bool { return state == StateRequested || state == StateLaunched }
 
-// What Options.Choice can be. All but Auto and None are names of backends, and stand
-// in [interruption.Replacement].
+// What Options.Choice can be. All but Auto and None are names of backends, which
+// [interruption.Replacement] has too.
 const (
 	Auto        = "auto"        // by what made the node
 	Karpenter   = "karpenter"   // a NodeClaim
@@ -51,15 +50,15 @@ func Choices() []string { return []string{Auto, Karpenter, ASG, Placeholder, Non
 
 // Need is what has to find a new home.
 type Need struct {
-	// Moving are the pods that must leave the node, also those that a disruption
-	// budget blocks and those that ask not to be disrupted. Their spec must be whole:
-	// the replacement is sized and placed by it.
+	// Moving are the pods that must leave the node, including those that a disruption budget
+	// blocks and those that ask not to be disrupted. Their specs must be complete, as the
+	// replacement's size and pool follow from them.
 	Moving []*corev1.Pod
-	// Daemons are the DaemonSet pods of the interrupted node: its replacement will
-	// run them too.
+	// Daemons are the DaemonSet pods of the interrupted node, which its replacement will run
+	// too.
 	Daemons []*corev1.Pod
 	// Surged are those of Moving whose successors are made before they leave. A pending
-	// successor tells every autoscaler by itself what it needs.
+	// successor itself tells every autoscaler what it needs.
 	Surged map[types.UID]bool
 }
 
@@ -68,8 +67,8 @@ type Options struct {
 	// Choice is Auto, None or the name of one of Backends; empty is Auto.
 	Choice string
 
-	// Backends are asked in this order. Those that Choice leaves out are kept for the
-	// replacements that an earlier process has asked of them.
+	// Backends are asked in this order. Those that Choice excludes still follow the
+	// replacements that an earlier process requested from them.
 	Backends []Backend
 
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
@@ -93,7 +92,7 @@ type Provisioner struct {
 // record says the same, but only once it has been written and has come back.
 type told struct {
 	instance, backend, name, state string
-	tried                          int       // pools that have come to nothing
+	tried                          int       // pools that gave none
 	asked                          time.Time // when this process saw the first pending state; zero if it did not
 }
 
@@ -101,7 +100,7 @@ const (
 	// maxSaid bounds the reasons that are remembered as said.
 	maxSaid = 1000
 
-	// maxTold bounds the nodes that are remembered as told of.
+	// maxTold bounds the nodes whose last state is remembered.
 	maxTold = 5000
 )
 
@@ -124,8 +123,7 @@ func New(opts Options) *Provisioner {
 	}
 }
 
-// Run follows the replacements until ctx is done, and returns nil then. It may be
-// called once.
+// Run follows the replacements until ctx is done, and then returns nil. Call it once.
 func (p *Provisioner) Run(ctx context.Context) error {
 	if p.choice == None {
 		<-ctx.Done()
@@ -143,14 +141,14 @@ func (p *Provisioner) Run(ctx context.Context) error {
 	return g.Wait()
 }
 
-// Request asks for a replacement of the node, or says how far the one is that the
-// record names. It is to be called whenever the node is reconciled, with the record
-// as it stands; the caller keeps the answer in it. It makes at most a few API calls
-// and never waits for a machine. An error is transient.
+// Request asks for a replacement of the node, or says how far the one that the record names
+// has come. Call it whenever the node is reconciled, with the current record, and keep the
+// answer there. It makes at most a few API calls and never waits for a machine. An error is
+// transient.
 //
-// Ready is final, also when the replacement is taken away later, as is Failed with
-// a Name: the same replacement is never asked for twice. Failed without a Name and
-// Unsupported are judged again when it is called later.
+// Ready is final, even if the replacement is taken away later, and so is Failed with a Name:
+// the same replacement is never requested twice. Failed without a Name and Unsupported are
+// decided again at a later call.
 func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
 	r, why, err := p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
 		return b.Request(ctx, node, rec, need)
@@ -171,9 +169,9 @@ func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interru
 	return r, err
 }
 
-// Release hands the node back to what made it. Every backend is asked, as each knows
-// what is its own: one may have made the node, and another the replacement. Nothing
-// is done with None.
+// Release hands the node back to what made it. Every backend is asked, as each knows what is
+// its own: one might have made the node, and another the replacement. With None it does
+// nothing.
 func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	p.forget(node.Name)
 	if p.choice == None {
@@ -188,9 +186,8 @@ func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interr
 	return errors.Join(errs...)
 }
 
-// dispatch asks the backends, and returns the first answer that counts with the
-// reason why that backend is the one. A replacement that has been asked for stays
-// its backend's.
+// dispatch asks the backends, and returns the first answer that counts and why that backend
+// was chosen. A replacement that was requested stays with its backend.
 func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask func(Backend, interruption.Record) (interruption.Replacement, error)) (r interruption.Replacement, why string, err error) {
 	if prev := rec.Replacement; prev != nil && prev.Name != "" {
 		if b := p.backend(prev.Backend); b != nil {
@@ -234,8 +231,8 @@ func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask f
 	return unsupported(None, strings.Join(against, "; ")), "none can", nil
 }
 
-// candidates are the backends to ask for the node: the one that was chosen, else the
-// one that made the node, else all.
+// candidates are the backends to ask about the node: the one that was chosen, else the one
+// that made the node, else all.
 func (p *Provisioner) candidates(node *corev1.Node) (list []Backend, why string) {
 	if p.choice != Auto {
 		if b := p.backend(p.choice); b != nil {

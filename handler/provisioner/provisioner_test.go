@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -30,9 +27,12 @@ type fakeBackend struct {
 
 var _ Backend = (*fakeBackend)(nil)
 
-func (f *fakeBackend) Name() string              { return f.name }
-func (f *fakeBackend) Made(*corev1.Node) bool    { return f.made }
+func (f *fakeBackend) Name() string { return f.name }
+
+func (f *fakeBackend) Made(*corev1.Node) bool { return f.made }
+
 func (f *fakeBackend) Run(context.Context) error { return nil }
+
 func (f *fakeBackend) Release(context.Context, *corev1.Node, interruption.Record) error {
 	f.released++
 	return f.err
@@ -200,94 +200,6 @@ func TestDispatch(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A node's choice is one line, also where its backend first has to look the node up,
-// and what is wrong with the cluster is one line for all nodes.
-func TestOneLinePerNode(t *testing.T) {
-	b := newBench(t, "")
-	rec := interruption.Record{Instance: "i-1"}
-	b.asg.answer = interruption.Replacement{State: StateRequested}
-	b.ask("node-1", &rec)
-	b.wantLog(0)
-	b.asg.answer.Name = "group-1"
-	for _, state := range []string{StateRequested, StateLaunched, StateReady, StateReady} {
-		b.asg.answer.State = state
-		b.ask("node-1", &rec)
-	}
-	b.wantLog(1, `"backend":"asg"`, `"node":"node-1"`, `"replacement":"group-1"`)
-	for _, result := range []string{"requested", "launched", "ready"} {
-		b.wantCount(ASG, result, 1)
-	}
-	b.log.Reset()
-	b.karpenter.made = true
-	for i := range 20 {
-		b.ask(fmt.Sprint("node-", i+2), &interruption.Record{Instance: fmt.Sprint("i-", i+2)})
-	}
-	b.wantLog(1, "not mine")
-	b.wantCount(Karpenter, "unsupported", 20)
-}
-
-// Nodes that are never released, as with --release-node=false or when they are gone before,
-// are forgotten in the end, and what was counted is not counted again for that.
-func TestToldIsBounded(t *testing.T) {
-	b := newBench(t, Karpenter)
-	b.karpenter.answer = interruption.Replacement{State: StateRequested, Name: "r-1"}
-	rec := interruption.Record{Instance: "i-1"}
-	b.ask("node-1", &rec)
-	for i := range 2 * maxTold {
-		b.ask(fmt.Sprint("node-", i+2), &interruption.Record{Instance: fmt.Sprint("i-", i+2)})
-	}
-	if n := len(b.told); n > maxTold {
-		t.Errorf("%d nodes are remembered, want at most %d", n, maxTold)
-	}
-	b.ask("node-1", &rec)
-	b.wantCount(Karpenter, "requested", 2*maxTold+1)
-}
-
-// Every pool that came to nothing counts as failed, once.
-func TestTriedPoolsCount(t *testing.T) {
-	b := newBench(t, Karpenter)
-	rec := interruption.Record{Instance: "i-1"}
-	for _, r := range []interruption.Replacement{
-		{State: StateRequested, Name: "a-1", Pool: "a"},
-		{State: StateRequested, Name: "b-1", Pool: "b", Tried: "a"},
-		{State: StateLaunched, Name: "b-1", Pool: "b", Tried: "a"},
-		{State: StateFailed, Name: "b-1", Pool: "b", Tried: "a,b", Reason: "gone"},
-		{State: StateFailed, Name: "b-1", Pool: "b", Tried: "a,b", Reason: "gone"},
-	} {
-		b.karpenter.answer = r
-		b.ask("node-1", &rec)
-	}
-	b.wantCount(Karpenter, "failed", 2)
-	b.wantCount(Karpenter, "requested", 2)
-	b.wantLog(1)
-}
-
-func TestReadyIsTimedFromTheFirstAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, ASG)
-		rec := interruption.Record{Instance: "i-1"}
-		b.asg.answer = interruption.Replacement{State: StateRequested}
-		b.ask("node-1", &rec)
-		time.Sleep(40 * time.Second)
-		b.asg.answer = interruption.Replacement{State: StateReady, Name: "i-2"}
-		b.ask("node-1", &rec)
-		families, err := b.registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, f := range families {
-			if f.GetName() != "spot_handler_replacement_ready_seconds" {
-				continue
-			}
-			for _, m := range f.GetMetric() {
-				if m.GetLabel()[0].GetValue() == ASG && (m.GetHistogram().GetSampleCount() != 1 || m.GetHistogram().GetSampleSum() != 40) {
-					t.Errorf("%v, want one of 40 s", m.GetHistogram())
-				}
-			}
-		}
-	})
 }
 
 func TestReleaseAsksEveryBackend(t *testing.T) {

@@ -12,12 +12,12 @@ import (
 // ReadyTimer is a Backend that knows how long a replacement took to be Ready. For
 // others it is measured from the first answer that this process has seen.
 type ReadyTimer interface {
-	// ReadyAfter is from the request to Ready; false where that is not known.
+	// ReadyAfter is the time from the request to Ready; false if it is not known.
 	ReadyAfter(r interruption.Replacement) (time.Duration, bool)
 }
 
-// tell counts and logs a replacement's change of state, each once, and for each node
-// once which backend it is and why.
+// tell counts and logs each change of a replacement's state once, and logs once for each
+// node which backend was chosen and why.
 func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interruption.Replacement, why string) {
 	now := told{instance: rec.Instance, backend: r.Backend, name: r.Name, state: r.State, tried: r.Attempts()}
 	p.mu.Lock()
@@ -27,14 +27,14 @@ func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interru
 	} else {
 		known = false
 		last = told{instance: rec.Instance}
-		if prev := rec.Replacement; prev != nil { // told by an earlier process
+		if prev := rec.Replacement; prev != nil { // an earlier process has told of it
 			last.backend, last.name, last.state, last.tried = prev.Backend, prev.Name, prev.State, prev.Attempts()
 		}
 	}
 	if now.asked.IsZero() && Pending(r.State) && last.state == "" {
 		now.asked = time.Now()
 	}
-	if len(p.told) >= maxTold { // of nodes that went without a Release; the records say the same
+	if len(p.told) >= maxTold { // nodes that went without a Release; the records say the same
 		clear(p.told)
 	}
 	p.told[node.Name] = now
@@ -52,7 +52,7 @@ func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interru
 		return
 	}
 	if r.State == StateUnsupported && !p.sayOnce(r.Reason) {
-		return // what a thousand nodes have in common is said for the first of them
+		return // what a thousand nodes have in common is logged for the first of them
 	}
 	event := p.log.Info().Str("node", node.Name).Str("instance_id", rec.Instance).Str("backend", r.Backend).Str("why", why).Str("state", r.State)
 	for key, value := range map[string]string{"pool": r.Pool, "replacement": r.Name, "reason": r.Reason} {
@@ -63,7 +63,7 @@ func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interru
 	event.Msg("provisioner chosen")
 }
 
-// count counts the state that a replacement has come to.
+// count counts the state that a replacement has reached.
 func (p *Provisioner) count(r interruption.Replacement, asked time.Time) {
 	if r.State == StateFailed && r.Tried != "" {
 		return // counted as tried

@@ -1,5 +1,5 @@
-{{/* The flags of maps of values, as a YAML list: the value drainStrategy is the flag
-     --drain-strategy, whatever it is called. Empty ones are left to the program. */}}
+{{/* The flags of maps of values, as a YAML list. Each value becomes the flag of its name: the
+     value drainStrategy is the flag --drain-strategy. Empty ones are left to the program. */}}
 {{- define "spot-handler.flags" -}}
 {{- $args := list -}}
 {{- range . -}}
@@ -19,16 +19,16 @@
   {{- end -}}
 {{- end -}}
 {{- range $args }}
-- {{ . | replace "$(" "$$(" | quote }}{{/* Kubernetes would replace $(NAME) by a variable */}}
+- {{ . | replace "$(" "$$(" | quote }}{{/* Kubernetes would replace $(NAME) with a variable */}}
 {{- end -}}
 {{- end -}}
 
-{{/* Numbers of a values file are floating point: 5000000 would become 5e+06. */}}
+{{/* Numbers in a values file are floating point: 5000000 would become 5e+06. */}}
 {{- define "spot-handler.text" -}}
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end -}}
 
-{{/* The port of a component: that of --http-addr where it is given. */}}
+{{/* The port of a component: that of --http-addr, if it is given. */}}
 {{- define "spot-handler.port" -}}
 {{- $root := index . 0 -}}
 {{- if $root.Values.flags.httpAddr -}}

@@ -10,7 +10,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of every object; those of a component's too where it is given:
+{{/* Labels of every object, and those of a component if one is given:
      (list $ "imds"). */}}
 {{- define "spot-handler.labels" -}}
 {{- $root := index . 0 -}}
@@ -25,7 +25,7 @@ app.kubernetes.io/instance: {{ $root.Release.Name }}
 {{- end }}
 {{- end -}}
 
-{{/* What a component's pods are found by. */}}
+{{/* The labels that select a component's pods. */}}
 {{- define "spot-handler.selector" -}}
 app.kubernetes.io/name: spot-handler
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
@@ -38,17 +38,17 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- (index $root.Values $component).serviceAccount.name | default (printf "%s-%s" (include "spot-handler.fullname" $root) $component) -}}
 {{- end -}}
 
-{{/* Which components there are: "true" or nothing. */}}
+{{/* Whether each component exists: "true" or nothing. */}}
 {{- define "spot-handler.hasIMDS" -}}{{ if ne .Values.mode "queue" }}true{{ end }}{{- end -}}
 {{- define "spot-handler.hasQueue" -}}{{ if ne .Values.mode "imds" }}true{{ end }}{{- end -}}
 
-{{/* Whether the DaemonSet drains, as opposed to marking nodes only. */}}
+{{/* Whether the DaemonSet drains, as opposed to only marking nodes. */}}
 {{- define "spot-handler.imdsDrains" -}}
 {{- $drain := toString .Values.imds.flags.drain -}}
 {{- if or (eq $drain "true") (and (eq .Values.mode "imds") (ne $drain "false")) }}true{{ end -}}
 {{- end -}}
 
-{{/* Whether replacements may be asked of the backend: (list $ "karpenter"). */}}
+{{/* Whether the backend might be asked for replacements: (list $ "karpenter"). */}}
 {{- define "spot-handler.provisions" -}}
 {{- $asked := (index . 0).Values.flags.provisioner | default "auto" -}}
 {{- if or (eq $asked "auto") (eq $asked (index . 1)) }}true{{ end -}}

@@ -1,4 +1,4 @@
-{{/* What the schema has no words for: how values fit each other. */}}
+{{/* What the schema cannot express: whether values fit each other. */}}
 {{- define "spot-handler.validate" -}}
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository is not set: build the image, push it to a registry of yours and name it here, such as 111122223333.dkr.ecr.eu-west-1.amazonaws.com/spot-handler" -}}

@@ -35,8 +35,8 @@
 {{- end }}
 {{- end -}}
 
-{{/* The ports that webhooks go to, as far as the values tell: the proxy's, else the URL's.
-     443 is open in any case. */}}
+{{/* The port that webhooks go to, as far as the values say: the proxy's, otherwise the URL's.
+     443 is always open. */}}
 {{- define "spot-handler.webhookPort" -}}
 {{- with .Values.flags.webhookProxy | default .Values.flags.webhookUrl -}}
 {{- $url := urlParse . -}}

@@ -2,34 +2,36 @@ package asg
 
 import (
 	"context"
-	"regexp"
 	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
-// AutoScaling is the subset of the Auto Scaling API that the backend calls. The client
-// should not retry by itself: Run does, for all nodes together.
+// AutoScaling is the subset of the Auto Scaling API that the backend calls. Neither this
+// client nor EC2's should retry by itself: Run does, for all nodes together.
 type AutoScaling interface {
 	DescribeAutoScalingInstances(ctx context.Context, in *autoscaling.DescribeAutoScalingInstancesInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingInstancesOutput, error)
 	DescribeAutoScalingGroups(ctx context.Context, in *autoscaling.DescribeAutoScalingGroupsInput, opts ...func(*autoscaling.Options)) (*autoscaling.DescribeAutoScalingGroupsOutput, error)
 	DetachInstances(ctx context.Context, in *autoscaling.DetachInstancesInput, opts ...func(*autoscaling.Options)) (*autoscaling.DetachInstancesOutput, error)
 }
 
-// Terminator ends instances for good. Its errors are those of EC2, as smithy.APIError.
+// Terminator is the subset of the EC2 API that the backend calls: it ends instances, all or
+// none. Those that have ended are no error.
 type Terminator interface {
-	TerminateInstances(ctx context.Context, ids []string) error
+	TerminateInstances(ctx context.Context, in *ec2.TerminateInstancesInput, opts ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error)
 }
 
-// Nodes knows the cluster's Nodes, from memory. They are shared and not to be changed.
+// Nodes knows the cluster's Nodes, from memory. They are shared, and must not be changed.
 type Nodes interface {
 	// Get returns the Node of that name.
 	Get(name string) (*corev1.Node, bool)
@@ -45,8 +47,8 @@ type Options struct {
 	EC2         Terminator
 	Nodes       Nodes
 
-	// Notify is called with the name of an interrupted node when its replacement may
-	// have changed, so that Request is worth a call. It must not block. It may be nil.
+	// Notify is called with the name of an interrupted node when its replacement might have
+	// changed and Request is worth a call. It must not block, and can be nil.
 	Notify func(node string)
 
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
@@ -64,14 +66,14 @@ type Backend struct {
 	wake    chan struct{} // there is something to ask
 	full    chan struct{} // there is enough to ask for a whole call
 
-	denials denials
+	denials awsfault.Denials
 
-	mu       sync.Mutex
-	entries  map[string]*entry  // by node
-	surveys  map[string]*survey // by group
-	members  map[string]string  // the group, or none, of instances that have joined
-	given    map[string]string  // the node that an instance replaces
-	requests []*termination
+	mu        sync.Mutex
+	entries   map[string]*entry    // by node
+	baselines map[string]*baseline // by group
+	members   map[string]string    // the group, or none, of instances that have joined
+	given     map[string]string    // the node that an instance replaces
+	requests  []*termination
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
@@ -87,14 +89,14 @@ func New(opts Options) *Backend {
 		log:     opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.ASG).Logger(),
 		wake:    make(chan struct{}, 1),
 		full:    make(chan struct{}, 1),
-		entries: map[string]*entry{}, surveys: map[string]*survey{}, members: map[string]string{}, given: map[string]string{},
+		entries: map[string]*entry{}, baselines: map[string]*baseline{}, members: map[string]string{}, given: map[string]string{},
 	}
 }
 
 // Name implements provisioner.Backend.
 func (b *Backend) Name() string { return provisioner.ASG }
 
-// Made is always false: a Node does not say which group it is of, nor that it is of one.
+// Made is always false: a Node does not say whether it is of a group.
 func (b *Backend) Made(*corev1.Node) bool { return false }
 
 // Reasons of StateUnsupported.
@@ -106,8 +108,6 @@ const (
 	reasonEnds       = "its Auto Scaling group ends the instance by itself, and launches another where it wants one"
 )
 
-var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
-
 // Request says how far the node's replacement is, and has Run ask for one. It makes no
 // call.
 func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
@@ -115,7 +115,7 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	switch {
 	case prev != nil && !provisioner.Pending(prev.State):
 		return *prev, nil
-	case !instanceID.MatchString(rec.Instance):
+	case !nodes.IsInstanceID(rec.Instance):
 		return unsupported(reasonNoInstance), nil
 	case prev == nil && rec.ComesBack():
 		return unsupported(reasonComesBack), nil
@@ -147,14 +147,14 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	return e.answer, nil
 }
 
-// Choose says which group Request would turn to. It makes one call, as no Run gathers
-// for it in a dry run.
+// Choose says which group Request would turn to. It makes one call itself, as nothing runs
+// Run in a dry run.
 func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	if prev := own(rec); prev != nil {
 		return *prev, nil
 	}
 	switch {
-	case !instanceID.MatchString(rec.Instance):
+	case !nodes.IsInstanceID(rec.Instance):
 		return unsupported(reasonNoInstance), nil
 	case rec.ComesBack():
 		return unsupported(reasonComesBack), nil
@@ -171,18 +171,18 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	if err != nil {
 		return interruption.Replacement{}, err
 	}
-	e.place(members[rec.Instance])
+	e.locate(members[rec.Instance])
 	return e.answer, nil
 }
 
-// groupEnds reports whether the instance's group is ending it: it cannot be detached any
-// more, and where the group is to become smaller it is to have no successor.
+// groupEnds reports whether the instance's group is ending it. It can no longer be detached,
+// and if the group becomes smaller there should be no successor.
 func groupEnds(rec interruption.Record) bool {
 	return rec.Kind == interruption.InstanceTerminating || len(rec.Hooks) > 0
 }
 
-// own is the replacement that the record says was asked of this backend, or nil. One
-// that is only being looked up is none yet.
+// own is the replacement that this backend was asked for, as the record says, or nil. While
+// it is only being looked up there is none.
 func own(rec interruption.Record) *interruption.Replacement {
 	if r := rec.Replacement; r != nil && r.Backend == provisioner.ASG && r.Name != "" {
 		return r
@@ -190,8 +190,8 @@ func own(rec interruption.Record) *interruption.Replacement {
 	return nil
 }
 
-// recordedGroup is the group that the record on the Node itself names, as opposed to
-// what its handler has in memory.
+// recordedGroup is the group that the record on the Node names. What the handler has in
+// memory does not count.
 func recordedGroup(node *corev1.Node) string {
 	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
 	if err != nil {
@@ -207,7 +207,7 @@ func unsupported(reason string) interruption.Replacement {
 	return interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateUnsupported, Reason: reason}
 }
 
-// awaken has Run look at what is to be asked. The caller holds mu.
+// awaken has Run look at what there is to ask. The caller holds mu.
 func (b *Backend) awaken() {
 	look, other := 0, len(b.requests)
 	for _, e := range b.entries {

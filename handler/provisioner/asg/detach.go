@@ -19,16 +19,16 @@ const (
 	// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DetachInstances.html
 	detachLimit = 20
 
-	// groupsAtOnce is how many groups are asked at the same moment. Of one group only
-	// one call is under way: it would refuse a second as contention.
+	// groupsAtOnce is how many groups are called at the same time. There is one call for a
+	// group at a time: it would refuse a second as contention.
 	groupsAtOnce = 4
 
-	// strikes is how many instances that were asked for alone have to be refused in a
-	// row until that is taken to be about their group.
+	// strikes is how many instances in a row have to be refused, each asked for alone, before
+	// the group counts as the cause.
 	strikes = 3
 )
 
-// leave detaches the instances that are to leave their groups.
+// leave detaches the instances that should leave their groups.
 func (b *Backend) leave(ctx context.Context) error {
 	byGroup := map[string][]*entry{}
 	late := false
@@ -39,7 +39,7 @@ func (b *Backend) leave(ctx context.Context) error {
 	if len(byGroup) == 0 {
 		return nil
 	}
-	if err := b.survey(ctx, slices.Sorted(maps.Keys(byGroup)), late); err != nil {
+	if err := b.inspect(ctx, slices.Sorted(maps.Keys(byGroup)), late); err != nil {
 		return err
 	}
 	var g errgroup.Group
@@ -52,13 +52,13 @@ func (b *Backend) leave(ctx context.Context) error {
 
 func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) error {
 	b.mu.Lock()
-	s := b.surveys[group]
+	s := b.baselines[group]
 	b.mu.Unlock()
 	if s.objection != "" {
 		b.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, s.objection) })
 		return nil
 	}
-	d := &detachment{Backend: b, group: group, survey: s}
+	d := &detachment{Backend: b, group: group, baseline: s}
 	for chunk := range slices.Chunk(b.whole(list, detachLimit), detachLimit) {
 		if err := d.detach(ctx, chunk); err != nil {
 			return err
@@ -67,30 +67,30 @@ func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) e
 	return nil
 }
 
-// detachment is the way of one group's instances out of it.
+// detachment takes instances out of one group.
 type detachment struct {
 	*Backend
-	group  string
-	survey *survey
+	group    string
+	baseline *baseline
 }
 
-// detach takes instances out of the group with one call, or as few as it can be done
-// with. What one of them makes invalid is found by halves, after those that are not in
-// the group any more have been sorted out.
+// detach takes instances out of the group with as few calls as possible. If the call is
+// invalid, it first sorts out those that are no longer in the group, and then finds the
+// culprit by halves.
 func (d *detachment) detach(ctx context.Context, list []*entry) error {
-	if reason := d.denials.standing("autoscaling:" + detachInstances); reason != "" {
+	if reason := d.denied(detachInstances); reason != "" {
 		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 		return nil
 	}
 	err := d.try(ctx, list)
-	reason, denied := awsfault.Hopeless(err)
+	reason, hopeless := awsfault.Hopeless(err)
 	switch {
 	case err == nil:
-		d.survey.refused = 0
-		d.change(list, leaving, func(e *entry) { e.left(d.group) })
+		d.baseline.refused = 0
+		d.change(list, leaving, func(e *entry) { e.departed(d.group) })
 		d.log.Info().Str("group", d.group).Int("instances", len(list)).Msg("instances detached, their group replaces them")
 		return nil
-	case denied:
+	case hopeless:
 		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 		return nil
 	case awsfault.Of(err) == awsfault.Throttled:
@@ -108,8 +108,8 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 		return nil
 	case len(still) < len(list):
 		return d.detach(ctx, still)
-	case len(still) == 1 || d.survey.refused >= strikes:
-		d.survey.refused++
+	case len(still) == 1 || d.baseline.refused >= strikes:
+		d.baseline.refused++
 		d.change(still, leaving, func(e *entry) { e.refuse(provisioner.StateFailed, awsfault.Saying(err)) })
 		return nil
 	}
@@ -147,7 +147,7 @@ func (d *detachment) still(ctx context.Context, list []*entry) ([]*entry, error)
 	}
 	d.change(gone, leaving, func(e *entry) {
 		e.intended = d.group
-		e.place(members[e.instance])
+		e.locate(members[e.instance])
 	})
 	return still, nil
 }

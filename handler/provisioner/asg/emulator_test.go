@@ -9,6 +9,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/e2e/asgemu"
@@ -31,11 +32,9 @@ func emulated(t *testing.T) (*asgemu.Server, *cluster) {
 	k.api = autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) {
 		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsbody.Plain)
 	})
-	ec2, err := NewEC2(t.Context(), conf, func(string) string { return server.URL })
-	if err != nil {
-		t.Fatal(err)
-	}
-	k.ec2 = ec2
+	k.ec2 = ec2.NewFromConfig(conf, func(o *ec2.Options) {
+		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsbody.Plain)
+	})
 	t.Cleanup(k.restart())
 	return server, k
 }

@@ -16,10 +16,10 @@ import (
 type stage int
 
 const (
-	looking  stage = iota // its group is to be asked for
+	looking  stage = iota // its group is not known yet
 	found                 // it has a group, which the record on the Node does not name yet
-	leaving               // to be detached
-	detached              // it has left, or is leaving: a replacement is to come
+	leaving               // ready to be detached
+	detached              // it has left, or is leaving: a replacement will come
 	ready                 // the replacement is there
 	refused               // there will be none
 )
@@ -36,11 +36,11 @@ type entry struct {
 	stage    stage
 	group    string
 	intended string    // the group that the record on the Node names
-	again    time.Time // when a refusal is looked at again; zero: never
+	again    time.Time // when to look again after a refusal; zero: never
 	answer   interruption.Replacement
 }
 
-// newEntry is where a process begins with a node: prev is what the record names.
+// newEntry is how a process begins with a node: prev is what the record names.
 func newEntry(node string, rec interruption.Record, prev *interruption.Replacement) *entry {
 	e := &entry{node: node, instance: rec.Instance, received: rec.Received, deadline: rec.DeadlineTime(), asked: time.Now()}
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}
@@ -53,15 +53,15 @@ func newEntry(node string, rec interruption.Record, prev *interruption.Replaceme
 	return e
 }
 
-// place says what follows from where the instance is; a nil member is in no group.
-func (e *entry) place(member *types.AutoScalingInstanceDetails) {
+// locate says what follows from where the instance is; a nil member is in no group.
+func (e *entry) locate(member *types.AutoScalingInstanceDetails) {
 	if member == nil {
 		if e.intended == "" {
 			e.refuse(provisioner.StateUnsupported, reasonNoGroup)
 			e.again = time.Time{} // it does not go back by itself
 			return
 		}
-		e.left(e.intended) // by us, or it was ended: the group replaces it either way
+		e.departed(e.intended) // by us, or it has ended: the group replaces it either way
 		return
 	}
 	group, state := aws.ToString(member.AutoScalingGroupName), aws.ToString(member.LifecycleState)
@@ -73,27 +73,27 @@ func (e *entry) place(member *types.AutoScalingInstanceDetails) {
 			e.stage = leaving
 		}
 	case isLeaving(state):
-		e.left(group)
+		e.departed(group)
 	default:
-		// An instance in Standby is not counted by its group, which would launch none
-		// for it; one that is Pending or in a warm pool cannot be detached.
+		// A group does not count an instance in Standby, and would launch none for it. One
+		// that is Pending or in a warm pool cannot be detached.
 		e.refuse(provisioner.StateUnsupported, "the instance is "+state+" in Auto Scaling group "+group)
 	}
 }
 
-// isLeaving reports whether an instance in the state cannot be detached any more, as it
-// is being detached or ended.
+// isLeaving reports whether an instance in the state can no longer be detached, as it is
+// being detached or ended.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/ec2-auto-scaling-lifecycle.html
 func isLeaving(state string) bool {
 	return strings.HasPrefix(state, "Detach") || strings.HasPrefix(state, "Terminat")
 }
 
 // isWarm reports whether an instance in the state is in its group's warm pool: it boots, its
-// Node may even be Ready, and it is stopped again.
+// Node might even be Ready, and it is stopped again.
 // https://docs.aws.amazon.com/autoscaling/ec2/userguide/warm-pool-instance-lifecycle.html
 func isWarm(state string) bool { return strings.HasPrefix(state, "Warmed:") }
 
-func (e *entry) left(group string) {
+func (e *entry) departed(group string) {
 	e.stage, e.group = detached, group
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: group, Pool: group, State: provisioner.StateLaunched}
 }
@@ -103,11 +103,11 @@ func (e *entry) replacedBy(instance string) {
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: instance, Pool: e.group, State: provisioner.StateReady}
 }
 
-// refusedFor is how long a refusal stands before it is judged again.
+// refusedFor is how long a refusal stands before it is tried again.
 const refusedFor = time.Minute
 
-// refuse answers that there is no replacement. Unsupported is judged again after a
-// while; Failed is final.
+// refuse answers that there is no replacement. Unsupported is tried again after a while;
+// Failed is final.
 func (e *entry) refuse(state, reason string) {
 	e.stage, e.again = refused, time.Now().Add(refusedFor)
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, State: state, Reason: reason}

@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/smithy-go"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
@@ -139,14 +140,14 @@ func (c *cloud) DetachInstances(_ context.Context, in *autoscaling.DetachInstanc
 	return &autoscaling.DetachInstancesOutput{}, failure
 }
 
-func (c *cloud) TerminateInstances(_ context.Context, ids []string) error {
+func (c *cloud) TerminateInstances(_ context.Context, in *ec2.TerminateInstancesInput, _ ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := c.enter(terminate, ids); err != nil {
-		return err
+	if err := c.enter(terminate, in.InstanceIds); err != nil {
+		return nil, err
 	}
-	c.terminated = append(c.terminated, ids...)
-	return nil
+	c.terminated = append(c.terminated, in.InstanceIds...)
+	return &ec2.TerminateInstancesOutput{}, nil
 }
 
 // cluster is the Nodes, and what the handler does for those that are interrupted: it

@@ -20,7 +20,7 @@ const describeLimit = 50
 // look finds the groups of the nodes that have just come.
 func (b *Backend) look(ctx context.Context) error {
 	for list := range slices.Chunk(b.whole(b.in(looking), describeLimit), describeLimit) {
-		if reason := b.denials.standing("autoscaling:" + describeInstances); reason != "" {
+		if reason := b.denied(describeInstances); reason != "" {
 			b.change(list, looking, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 			continue
 		}
@@ -33,17 +33,17 @@ func (b *Backend) look(ctx context.Context) error {
 			b.giveUp(list, err)
 			return err
 		}
-		b.change(list, looking, func(e *entry) { e.place(members[e.instance]) })
+		b.change(list, looking, func(e *entry) { e.locate(members[e.instance]) })
 	}
 	return nil
 }
 
-// patience is how long a node waits to hear of its group, and of what that is like. It has
-// two minutes in all, and may not be of any group.
+// patience is how long a node waits for an answer about its group. It has two minutes in
+// all, and might not be in any group.
 const patience = 10 * time.Second
 
-// giveUp lets nodes go on without a replacement that have heard nothing for too long.
-// One that is known to have been about to leave its group still waits.
+// giveUp lets nodes go on without a replacement that have waited for too long. One that was
+// about to leave its group still waits.
 func (b *Backend) giveUp(list []*entry, err error) {
 	b.mu.Lock()
 	late := slices.DeleteFunc(slices.Clone(list), func(e *entry) bool {
@@ -59,57 +59,56 @@ func (b *Backend) giveUp(list []*entry, err error) {
 // are not in the answer.
 func (b *Backend) describe(ctx context.Context, ids []string) (map[string]*types.AutoScalingInstanceDetails, error) {
 	members := make(map[string]*types.AutoScalingInstanceDetails, len(ids))
-	in := &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: ids}
-	for {
-		var out *autoscaling.DescribeAutoScalingInstancesOutput
-		err := b.call(ctx, "autoscaling", describeInstances, func(ctx context.Context) (err error) {
-			out, err = b.api.DescribeAutoScalingInstances(ctx, in)
-			return err
+	pages := autoscaling.NewDescribeAutoScalingInstancesPaginator(b.api, &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: ids})
+	for pages.HasMorePages() {
+		err := b.call(ctx, "autoscaling", describeInstances, func(ctx context.Context) error {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
+				return err
+			}
+			for _, member := range page.AutoScalingInstances {
+				members[aws.ToString(member.InstanceId)] = &member
+			}
+			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
-		for i := range out.AutoScalingInstances {
-			member := &out.AutoScalingInstances[i]
-			members[aws.ToString(member.InstanceId)] = member
-		}
-		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
-			return members, nil
-		}
 	}
+	return members, nil
 }
 
-// survey is what a group was like before the first of its instances was detached.
-type survey struct {
+// baseline is what a group was like before the first of its instances was detached.
+type baseline struct {
 	// before are the instances that it had already; nil where that is not known.
 	before map[string]bool
 	// objection is why it would launch no replacement, or "".
 	objection string
 	// refused is how many instances in a row it did not let go, each asked for alone.
-	// Only who detaches uses it.
+	// Only detach uses it.
 	refused int
 }
 
-// survey looks at groups that are new. Where that is not allowed, fails although instances
-// have waited for it for long, or a group is not found, it is taken as it is: the survey makes
-// things better and decides nothing.
-func (b *Backend) survey(ctx context.Context, groups []string, late bool) error {
+// inspect looks at groups that are new. A baseline makes things better and decides nothing:
+// a group goes without where it is not found, where looking is not allowed, and where it
+// fails although instances have waited for long.
+func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error {
 	b.mu.Lock()
-	groups = slices.DeleteFunc(groups, func(g string) bool { return b.surveys[g] != nil })
+	groups = slices.DeleteFunc(groups, func(g string) bool { return b.baselines[g] != nil })
 	b.mu.Unlock()
 	if len(groups) == 0 {
 		return nil
 	}
 	begun := b.begun()
 	for names := range slices.Chunk(groups, describeLimit) {
-		found := map[string]*survey{}
+		found := map[string]*baseline{}
 		for _, name := range names {
-			found[name] = &survey{}
+			found[name] = &baseline{}
 		}
-		if b.denials.standing("autoscaling:"+describeGroups) == "" {
+		if b.denied(describeGroups) == "" {
 			err := b.describeGroups(ctx, names, func(group types.AutoScalingGroup) {
 				name := aws.ToString(group.AutoScalingGroupName)
-				found[name] = &survey{objection: objection(group)}
+				found[name] = &baseline{objection: objection(group)}
 				if !begun[name] {
 					found[name].before = map[string]bool{}
 					for _, i := range group.Instances {
@@ -123,7 +122,7 @@ func (b *Backend) survey(ctx context.Context, groups []string, late bool) error 
 		}
 		b.mu.Lock()
 		for name, s := range found {
-			b.surveys[name] = s
+			b.baselines[name] = s
 		}
 		b.mu.Unlock()
 	}
@@ -150,23 +149,23 @@ func (b *Backend) begun() map[string]bool {
 }
 
 func (b *Backend) describeGroups(ctx context.Context, names []string, each func(types.AutoScalingGroup)) error {
-	in := &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names}
-	for {
-		var out *autoscaling.DescribeAutoScalingGroupsOutput
-		err := b.call(ctx, "autoscaling", describeGroups, func(ctx context.Context) (err error) {
-			out, err = b.api.DescribeAutoScalingGroups(ctx, in)
-			return err
+	pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(b.api, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names})
+	for pages.HasMorePages() {
+		err := b.call(ctx, "autoscaling", describeGroups, func(ctx context.Context) error {
+			page, err := pages.NextPage(ctx)
+			if err != nil {
+				return err
+			}
+			for _, group := range page.AutoScalingGroups {
+				each(group)
+			}
+			return nil
 		})
 		if err != nil {
 			return err
 		}
-		for _, group := range out.AutoScalingGroups {
-			each(group)
-		}
-		if in.NextToken = out.NextToken; aws.ToString(in.NextToken) == "" {
-			return nil
-		}
 	}
+	return nil
 }
 
 // objection is why the group would launch nothing for an instance that leaves it, or "".

@@ -29,7 +29,7 @@ func (b *Backend) match(ctx context.Context) error {
 		}
 	}
 	joined := slices.DeleteFunc(b.nodes.Joined(since.Truncate(time.Second)), func(n *corev1.Node) bool {
-		return !takesPods(n) || !instanceID.MatchString(nodes.InstanceID(n))
+		return !takesPods(n) || !nodes.IsInstanceID(nodes.InstanceID(n))
 	})
 	if len(joined) == 0 {
 		return nil
@@ -61,7 +61,7 @@ func (b *Backend) replaces(joined *corev1.Node, e *entry) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	id := nodes.InstanceID(joined)
-	s := b.surveys[e.group]
+	s := b.baselines[e.group]
 	return b.members[id] == e.group && b.given[id] == "" && (s == nil || !s.before[id]) &&
 		// The API server keeps whole seconds.
 		!joined.CreationTimestamp.Time.Before(e.received.Truncate(time.Second))
@@ -79,7 +79,7 @@ func (b *Backend) learn(ctx context.Context, joined []*corev1.Node) error {
 	}
 	b.mu.Unlock()
 	for chunk := range slices.Chunk(ids, describeLimit) {
-		if b.denials.standing("autoscaling:"+describeInstances) != "" {
+		if b.denied(describeInstances) != "" {
 			return nil
 		}
 		members, err := b.describe(ctx, chunk)
@@ -101,7 +101,7 @@ func (b *Backend) learn(ctx context.Context, joined []*corev1.Node) error {
 	return nil
 }
 
-// givenByRecord are the instances that replace a node already, as the records say.
+// givenByRecord are the instances that already replace a node, as the records say.
 func (b *Backend) givenByRecord() map[string]bool {
 	given := map[string]bool{}
 	for _, name := range b.nodes.WithRecord() {
@@ -120,8 +120,8 @@ func (b *Backend) givenByRecord() map[string]bool {
 	return given
 }
 
-// takesPods reports whether pods can be scheduled to the node, as far as what starts
-// and ends a node has a say in it.
+// takesPods reports whether pods can be scheduled to the node, as far as its start and its
+// end are concerned.
 func takesPods(node *corev1.Node) bool {
 	if !node.DeletionTimestamp.IsZero() || node.Spec.Unschedulable {
 		return false

@@ -191,8 +191,8 @@ func TestNobodyWaitsForANodeThatIsOver(t *testing.T) {
 		time.Sleep(settled)
 		k.backend.mu.Lock()
 		defer k.backend.mu.Unlock()
-		if len(k.backend.entries)+len(k.backend.surveys) != 0 {
-			t.Errorf("%d nodes, %d groups are remembered", len(k.backend.entries), len(k.backend.surveys))
+		if len(k.backend.entries)+len(k.backend.baselines) != 0 {
+			t.Errorf("%d nodes, %d groups are remembered", len(k.backend.entries), len(k.backend.baselines))
 		}
 	})
 }

@@ -26,7 +26,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}, []string{"action", "result"})}
 	for _, action := range []string{describeInstances, describeGroups, detachInstances, terminate} {
 		for _, r := range awsfault.Results() {
-			m.calls.WithLabelValues(action, string(r))
+			m.calls.WithLabelValues(action, r)
 		}
 	}
 	return m

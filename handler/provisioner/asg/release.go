@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/awsfault"
@@ -16,7 +17,7 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// termination is an instance that is to be terminated, and who waits for it.
+// termination is an instance to terminate, and who waits for it.
 type termination struct {
 	node, instance string
 	done           chan error // takes one answer without a reader
@@ -24,16 +25,16 @@ type termination struct {
 
 var errStopped = errors.New("terminate instance: this process is stopping")
 
-// releasePatience is how long Release waits. Its calls take about a second; where they take
-// longer, as while a burst is being detached or AWS throttles, who waits for them holds a
-// worker that interrupted nodes need.
+// releasePatience is how long Release waits. Its calls take about a second. Where they take
+// longer, as while a burst is detached or AWS throttles, whoever waits holds a worker that
+// interrupted nodes need.
 const releasePatience = 2 * time.Second
 
-// Release terminates the node's instance where nobody else would: it was detached by
-// us, for a recommendation that EC2 need not act on or a retirement that may only stop it,
-// and is drained. It waits for the calls that this takes, which it shares with other
-// nodes' releases, no longer than releasePatience: then it withdraws, as the interruption
-// may be called off before it is called again.
+// Release terminates the node's instance where nobody else would: it is drained, and we
+// detached it for a recommendation that EC2 need not act on or a retirement that might only
+// stop it. It waits for the calls that this takes, which it shares with other nodes'
+// releases, but no longer than releasePatience. Then it withdraws, as the interruption might
+// be called off before Release is called again.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	b.mu.Lock()
 	if e := b.entries[node.Name]; e != nil && e.instance == rec.Instance {
@@ -63,15 +64,15 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 }
 
 // terminates reports whether the instance is ours to end, as far as the record says: it
-// names the group, so that an instance that is in none has been detached.
+// names the group, so an instance that is in none has been detached.
 func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
 	r := own(rec)
 	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) &&
 		!rec.Kind.Certain() && rec.Phase == interruption.Drained &&
-		instanceID.MatchString(rec.Instance) && nodes.InstanceID(node) == rec.Instance
+		nodes.IsInstanceID(rec.Instance) && nodes.InstanceID(node) == rec.Instance
 }
 
-// terminate ends the instances that are to be terminated, and answers for each.
+// terminate ends the instances that were asked for, and answers for each.
 func (b *Backend) terminate(ctx context.Context) error {
 	b.mu.Lock()
 	requests := b.requests
@@ -80,11 +81,11 @@ func (b *Backend) terminate(ctx context.Context) error {
 	for chunk := range slices.Chunk(requests, describeLimit) {
 		b.terminateSome(ctx, chunk)
 	}
-	return nil // who waits tries again
+	return nil // whoever waits tries again
 }
 
-// terminateSome first makes sure that the instances are in no group: one that was not
-// detached in the end, or that somebody has put back, is not ours.
+// terminateSome first makes sure that the instances are in no group: one that was never
+// detached, or that somebody has put back, is not ours.
 func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
 	ids := make([]string, len(list))
 	for i, t := range list {
@@ -117,7 +118,10 @@ func (b *Backend) end(ctx context.Context, list []*termination) {
 	for i, t := range list {
 		ids[i] = t.instance
 	}
-	err := b.call(ctx, "ec2", terminate, func(ctx context.Context) error { return b.ec2.TerminateInstances(ctx, ids) })
+	err := b.call(ctx, "ec2", terminate, func(ctx context.Context) error {
+		_, err := b.ec2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
+		return err
+	})
 	switch {
 	case err == nil:
 		b.log.Info().Strs("instance_ids", ids).Msg("detached instances terminated")
@@ -133,8 +137,8 @@ func (b *Backend) end(ctx context.Context, list []*termination) {
 	}
 }
 
-// orReport is the error, unless it would come again until somebody changes the role:
-// that has been reported, and the node is drained all the same.
+// orReport is the error, unless it is hopeless: that has been reported, and the node is
+// drained anyway.
 func (b *Backend) orReport(err error) error {
 	if _, ok := awsfault.Hopeless(err); ok {
 		return nil
@@ -148,7 +152,7 @@ func answer(list []*termination, err error) {
 	}
 }
 
-// hangUp answers those who still wait when Run ends.
+// hangUp answers whoever still waits when Run ends.
 func (b *Backend) hangUp() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

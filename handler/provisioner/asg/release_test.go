@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
@@ -189,27 +188,4 @@ func TestReleaseEndsWithTheProcess(t *testing.T) {
 			t.Errorf("error %v, terminated %v", err, k.terminated)
 		}
 	})
-}
-
-func TestEndpointOfEC2(t *testing.T) {
-	for _, c := range []struct {
-		region string
-		env    map[string]string
-		want   string
-	}{
-		{"eu-west-1", nil, "https://ec2.eu-west-1.amazonaws.com"},
-		{"cn-north-1", nil, "https://ec2.cn-north-1.amazonaws.com.cn"},
-		{"us-gov-west-1", nil, "https://ec2.us-gov-west-1.amazonaws.com"},
-		{"us-iso-east-1", nil, "https://ec2.us-iso-east-1.c2s.ic.gov"},
-		{"eu-west-1", map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "http://127.0.0.1:1"},
-		{"eu-west-1", map[string]string{"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ENDPOINT_URL_EC2": "http://127.0.0.1:2"}, "http://127.0.0.1:2"},
-	} {
-		client, err := NewEC2(t.Context(), aws.Config{Region: c.region}, func(name string) string { return c.env[name] })
-		if err != nil || client.endpoint != c.want {
-			t.Errorf("%s %v: %+v, %v; want %s", c.region, c.env, client, err, c.want)
-		}
-	}
-	if _, err := NewEC2(t.Context(), aws.Config{Region: "eu-west-1"}, func(string) string { return "nonsense" }); err == nil {
-		t.Error("nonsense taken for an endpoint")
-	}
 }

@@ -11,17 +11,16 @@ import (
 )
 
 const (
-	// gather is how long the first of a burst waits for the others, so that they share
-	// its calls. A replacement takes a minute to boot; this is nothing to it.
+	// gather is how long the first of a burst waits for the others, to share its calls. That
+	// is nothing to the minute in which a replacement boots.
 	gather = 150 * time.Millisecond
 
-	// watch is how often the Nodes, which are in memory, are looked through for
-	// replacements while some are to come.
+	// watch is how often the Nodes, which are in memory, are searched for replacements while
+	// any are expected.
 	watch = 500 * time.Millisecond
 
-	// longestPause is how long to wait with everything after a call that has failed, at the
-	// most but for a half. Others wait too that have to do with another group: they have two
-	// minutes in all.
+	// longestPause is the longest wait after a failed call, give or take half. The nodes of
+	// other groups wait too, and they have two minutes in all.
 	longestPause = 2 * time.Second
 )
 
@@ -90,11 +89,11 @@ func pause(ctx context.Context, wait time.Duration) bool {
 	}
 }
 
-// step does all that is to be done now. What fails does not hold up the rest. Nodes
-// whose group has just been found are left to the next step, to leave it together.
+// step does what can be done now. What fails does not hold up the rest. Nodes whose group
+// has just been found wait for the next step, to leave it together.
 func (b *Backend) step(ctx context.Context) error {
 	select {
-	case <-b.full: // all that waits is asked for now
+	case <-b.full: // this step asks for all that waits
 	default:
 	}
 	b.prune()
@@ -115,12 +114,12 @@ func (b *Backend) prune() {
 			open[e.group] = true
 		}
 	}
-	for group := range b.surveys {
+	for group := range b.baselines {
 		if !open[group] {
-			delete(b.surveys, group)
+			delete(b.baselines, group)
 		}
 	}
-	if len(open) == 0 { // who is asked for from now on is replaced by those who join from now on
+	if len(open) == 0 { // later nodes are replaced by Nodes that join later
 		clear(b.members)
 		clear(b.given)
 	}
@@ -135,7 +134,7 @@ func (b *Backend) over(e *entry) bool {
 	return err != nil || rec.Instance != e.instance || rec.Phase.Over()
 }
 
-// waiting reports whether Nodes are to be looked through again.
+// waiting reports whether to search the Nodes again.
 func (b *Backend) waiting() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -147,7 +146,7 @@ func (b *Backend) waiting() bool {
 	return false
 }
 
-// in returns the nodes of a stage, those first that need their replacement first.
+// in returns the nodes of a stage, most urgent first.
 func (b *Backend) in(s stage) []*entry {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -160,8 +159,8 @@ func (b *Backend) in(s stage) []*entry {
 	return sorted(list)
 }
 
-// whole cuts from a list what would make a call that is not full, where there is enough
-// for one that is. The rest has its turn a moment later, together with who comes until then.
+// whole cuts a list to full calls, if it is enough for one. The rest has its turn a moment
+// later, together with what comes until then.
 func (b *Backend) whole(list []*entry, limit int) []*entry {
 	rest := len(list) % limit
 	if rest == 0 || rest == len(list) {
@@ -171,8 +170,8 @@ func (b *Backend) whole(list []*entry, limit int) []*entry {
 	return list[:len(list)-rest]
 }
 
-// change changes nodes with f and tells of them. Those that are not in the stage any
-// more, as they were forgotten while they were asked for, stay as they are.
+// change changes nodes with f and notifies of them. A node that is no longer in the stage,
+// as it was forgotten meanwhile, stays as it is.
 func (b *Backend) change(list []*entry, s stage, f func(*entry)) {
 	var names []string
 	b.mu.Lock()

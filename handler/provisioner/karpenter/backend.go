@@ -19,17 +19,17 @@ import (
 
 // Options configure a Backend.
 type Options struct {
-	// FallbackNodePools names for a NodePool the one that replaces its nodes. The
-	// NodePool's own annotation, [FallbackAnnotation], goes before it.
+	// FallbackNodePools maps a NodePool to the one that replaces its nodes. The NodePool's
+	// own annotation, [FallbackAnnotation], overrides it.
 	FallbackNodePools map[string]string
 
-	// SingleNode says that Request is called for one node only, that of the process:
-	// then only its replacement is watched. A burst would otherwise show every node's
-	// replacement to every node.
+	// SingleNode says that Request is called for one node only, that of the process. Then
+	// only its replacement is watched: otherwise a burst would show every node's replacement
+	// to every node.
 	SingleNode bool
 
-	// TTL is how long a replacement may be Ready without a pod before it is returned,
-	// where Karpenter itself would keep it; zero is for ever.
+	// TTL is how long a replacement can be Ready without a pod before it is returned, if
+	// Karpenter itself would keep it; zero means forever.
 	TTL time.Duration
 
 	// Dynamic reads and writes Karpenter's objects, and reads disruption budgets and
@@ -38,14 +38,15 @@ type Options struct {
 	// Nodes and Pods tell whether a replacement is in use.
 	Nodes Nodes
 	Pods  Pods
-	// Node finds a Node in memory; one that is not found is asked for. It may be nil.
+	// Node finds a Node in memory; the API server is asked for one that is not there. It can
+	// be nil.
 	Node func(name string) (*corev1.Node, bool)
 
 	Events Events // nil: none
 
-	// Notify is called with the name of an interrupted node when its replacement may
-	// have changed, so that Request is worth a call. It is called from any goroutine,
-	// also when nothing has changed, and must not block. It may be nil.
+	// Notify is called with the name of an interrupted node when its replacement might have
+	// changed, and Request is worth a call. It is called from any goroutine, sometimes for
+	// no reason, and must not block. It can be nil.
 	Notify func(node string)
 
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
@@ -72,9 +73,9 @@ type Backend struct {
 	pods      Pods
 	node      func(string) (*corev1.Node, bool)
 	notify    func(string)
-	events    events
+	events    eventWriter
 	pools     *pools
-	claims    *claims
+	claims    *claimWatch
 	ledger    *ledger
 	daemons   *daemons
 	keeper    *keeper
@@ -83,9 +84,9 @@ type Backend struct {
 	mu   sync.Mutex
 	said map[string]struct{} // what the log has been told once
 
-	leftAt   map[string]time.Time // when a node of a pool was to be replaced last
-	refusals map[string]refusal   // by node: that there is no replacement
-	policies policies
+	hitAt    map[string]time.Time // by pool: when one of its nodes last had to be replaced
+	refusals map[string]refusal   // by node: why there is no replacement
+	policies policyCache
 }
 
 // refusal is the answer that there is no replacement.
@@ -96,11 +97,11 @@ type refusal struct {
 }
 
 const (
-	// refusedFor is how long a refusal stands. A node is reconciled with every change of one of
-	// its pods, and to judge it takes some calls.
+	// refusedFor is how long a refusal stands. A node is reconciled whenever one of its pods
+	// changes, and deciding takes some calls.
 	refusedFor = 5 * time.Second
 
-	// maxRefusals is how many are kept before those are dropped that do not stand any more.
+	// maxRefusals is how many are kept before those that no longer stand are dropped.
 	maxRefusals = 1000
 )
 
@@ -125,19 +126,19 @@ func New(opts Options) *Backend {
 		pods:      opts.Pods,
 		node:      opts.Node,
 		notify:    opts.Notify,
-		events:    events{opts.Events},
+		events:    eventWriter{opts.Events},
 		pools:     newPools(opts.Dynamic),
 		ledger:    newLedger(opts.Dynamic),
 		daemons:   &daemons{client: opts.Dynamic},
 		said:      map[string]struct{}{},
-		leftAt:    map[string]time.Time{},
+		hitAt:     map[string]time.Time{},
 		refusals:  map[string]refusal{},
-		policies:  policies{byPool: map[string]policy{}},
+		policies:  policyCache{byPool: map[string]policy{}},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
 	b.ledger.full = newLimitRefusals(opts.Registerer)
 	b.keeper = newKeeper(b)
-	b.claims = newClaims(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
+	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b
 }
 
@@ -147,9 +148,9 @@ func (b *Backend) Name() string { return provisioner.Karpenter }
 // Made reports whether a NodeClaim owns the node, or the label of a NodePool says so.
 func (b *Backend) Made(node *corev1.Node) bool { return madeByKarpenter(node) }
 
-// Run follows the claims until ctx is done, and returns nil then. It begins with those
-// that an earlier process has left behind; where there are none it is idle until the
-// first is requested. It may be called once.
+// Run follows the claims until ctx is done, and then returns nil. It begins with those that
+// an earlier process has left behind; if there are none it is idle until the first is
+// requested. Call it once.
 func (b *Backend) Run(ctx context.Context) error {
 	var g sync.WaitGroup
 	g.Go(func() { b.claims.run(ctx) })
@@ -163,13 +164,13 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := own(rec)
 	if prev == nil {
-		if r, ok := b.refused(node.Name, rec.Instance); ok {
+		if r, ok := b.lastRefusal(node.Name, rec.Instance); ok {
 			return r, nil
 		}
-		b.left(node.Labels[nodePoolLabel])
+		b.noteHit(node.Labels[nodePoolLabel])
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {
-			b.refuse(node.Name, rec.Instance, r)
+			b.noteRefusal(node.Name, rec.Instance, r)
 		}
 		return r, err
 	}
@@ -180,15 +181,15 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 	return b.next(ctx, node, rec, need, &r)
 }
 
-// refused is the answer that the node was given a moment ago, if that was no.
-func (b *Backend) refused(node, instance string) (interruption.Replacement, bool) {
+// lastRefusal is the answer that the node got a moment ago, if that was a refusal.
+func (b *Backend) lastRefusal(node, instance string) (interruption.Replacement, bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	last, ok := b.refusals[node]
 	return last.answer, ok && last.instance == instance && time.Since(last.at) < refusedFor
 }
 
-func (b *Backend) refuse(node, instance string, r interruption.Replacement) {
+func (b *Backend) noteRefusal(node, instance string, r interruption.Replacement) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.refusals) >= maxRefusals {
@@ -216,7 +217,7 @@ func (b *Backend) ReadyAfter(r interruption.Replacement) (time.Duration, bool) {
 	return claim.readyAfter(), true
 }
 
-// own is the replacement that the record says was asked of Karpenter, or nil.
+// own is the replacement that the record says was requested from Karpenter, or nil.
 func own(rec interruption.Record) *interruption.Replacement {
 	if r := rec.Replacement; r != nil && r.Backend == provisioner.Karpenter && r.Name != "" {
 		return r
@@ -228,8 +229,8 @@ func unsupported(reason string) interruption.Replacement {
 	return interruption.Replacement{Backend: provisioner.Karpenter, State: provisioner.StateUnsupported, Reason: reason}
 }
 
-// sayOnce reports whether the reason is new to the log. There are few such reasons:
-// they are about the cluster, and not about a node.
+// sayOnce reports whether the reason is new to the log. There are few such reasons, as they
+// are about the cluster and not about a node.
 func (b *Backend) sayOnce(reason string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

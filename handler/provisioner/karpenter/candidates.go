@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -12,19 +15,19 @@ import (
 // candidate is a NodePool that may give the replacement.
 type candidate struct {
 	pool    *nodePool
-	namedBy string // empty where nobody has named it
+	namedBy string // what named it; empty if nothing did
 }
 
-// candidates lists the pools to choose from, or says why there is none: the one that
-// the operator has named, else every one that qualifies. A name that turns out to be
-// wrong is not made up for by a guess. The operator may name the source pool itself,
-// as for a pool of spot and on-demand instances.
-func (b *Backend) candidates(ctx context.Context, s situation) ([]candidate, interruption.Replacement, error) {
-	name, namedBy := b.named(s)
+// listCandidates lists the pools to choose from, or says why there is none: the one that the
+// operator has named, else every one that qualifies. If the name turns out to be wrong we
+// do not guess another. The operator can name the source pool itself, as for a pool of spot
+// and on-demand instances.
+func (b *Backend) listCandidates(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
+	name, namedBy := b.fallbackFor(lost)
 	if name == "" {
-		return b.automatic(ctx, s)
+		return b.automatic(ctx, lost)
 	}
-	if slices.Contains(s.tried, name) {
+	if slices.Contains(lost.tried, name) {
 		return nil, failedIn(name, ""), nil // there is no other
 	}
 	pool, err := b.pools.get(ctx, name)
@@ -33,7 +36,7 @@ func (b *Backend) candidates(ctx context.Context, s situation) ([]candidate, int
 	}
 	reason := "does not exist"
 	if pool != nil {
-		reason = objection(rules, pool, s)
+		reason = objection(rules, pool, lost)
 	}
 	if reason != "" {
 		return nil, failedIn(name, fmt.Sprintf("NodePool %s, named by %s, %s", name, namedBy, reason)), nil
@@ -41,16 +44,16 @@ func (b *Backend) candidates(ctx context.Context, s situation) ([]candidate, int
 	return []candidate{{pool: pool, namedBy: namedBy}}, interruption.Replacement{}, nil
 }
 
-// named is the pool that the operator has named for the node's, and where.
-func (b *Backend) named(s situation) (pool, by string) {
-	if s.source != nil && s.source.Annotations[FallbackAnnotation] != "" {
-		return s.source.Annotations[FallbackAnnotation], "annotation " + FallbackAnnotation + " of NodePool " + s.pool
+// fallbackFor is the pool that the operator has named to replace the node's, and where.
+func (b *Backend) fallbackFor(lost lostNode) (pool, by string) {
+	if lost.source != nil && lost.source.Annotations[FallbackAnnotation] != "" {
+		return lost.source.Annotations[FallbackAnnotation], "annotation " + FallbackAnnotation + " of NodePool " + lost.pool
 	}
-	return b.fallbacks[s.pool], "--fallback-nodepool"
+	return b.fallbacks[lost.pool], "--fallback-nodepool"
 }
 
 // automatic lists every pool that qualifies without being named.
-func (b *Backend) automatic(ctx context.Context, s situation) ([]candidate, interruption.Replacement, error) {
+func (b *Backend) automatic(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
 	all, err := b.pools.list(ctx)
 	if err != nil {
 		return nil, interruption.Replacement{}, err
@@ -58,7 +61,7 @@ func (b *Backend) automatic(ctx context.Context, s situation) ([]candidate, inte
 	var list []candidate
 	var against []string
 	for _, pool := range all {
-		if reason := objection(slices.Concat(rules, automaticRules), pool, s); reason != "" {
+		if reason := objection(slices.Concat(rules, automaticRules), pool, lost); reason != "" {
 			against = append(against, pool.Name+" "+reason)
 			continue
 		}
@@ -67,7 +70,7 @@ func (b *Backend) automatic(ctx context.Context, s situation) ([]candidate, inte
 	if len(list) > 0 {
 		return list, interruption.Replacement{}, nil
 	}
-	reason := "no NodePool is named to replace nodes of pool " + s.pool + ", and none suits"
+	reason := "no NodePool is named to replace nodes of pool " + lost.pool + ", and none suits"
 	if len(against) > 0 {
 		reason += ": " + joinReasons(against)
 	}
@@ -78,11 +81,9 @@ func failedIn(pool, reason string) interruption.Replacement {
 	return interruption.Replacement{Backend: provisioner.Karpenter, Pool: pool, State: provisioner.StateFailed, Reason: reason}
 }
 
-// rule says why a pool cannot give the replacement, or nothing.
-type rule func(pool *nodePool, s situation) string
-
-// rules hold for every pool. The first objection counts.
-var rules = []rule{
+// rules hold for every pool. Each says why it cannot give the replacement, or nothing; the
+// first objection counts.
+var rules = []func(*nodePool, lostNode) string{
 	isBroken,
 	isDeleting,
 	isStatic,
@@ -90,47 +91,47 @@ var rules = []rule{
 	isNotReady,
 }
 
-// automaticRules hold for a pool that nobody has named, on top of rules.
-var automaticRules = []rule{
+// automaticRules hold, on top of rules, for a pool that nobody has named.
+var automaticRules = []func(*nodePool, lostNode) string{
 	wasTried,
-	isLeft,
+	isOwnPool,
 	hasOtherNodeClass,
 	hasNoOnDemand,
 }
 
-// objection is the first that the rules have to the pool, or nothing.
-func objection(rules []rule, pool *nodePool, s situation) string {
+// objection is the first that the rules raise against the pool, or empty.
+func objection(rules []func(*nodePool, lostNode) string, pool *nodePool, lost lostNode) string {
 	for _, rule := range rules {
-		if reason := rule(pool, s); reason != "" {
+		if reason := rule(pool, lost); reason != "" {
 			return reason
 		}
 	}
 	return ""
 }
 
-func isBroken(pool *nodePool, _ situation) string {
+func isBroken(pool *nodePool, _ lostNode) string {
 	if pool.broken == "" {
 		return ""
 	}
 	return "cannot be read: " + pool.broken
 }
 
-func isDeleting(pool *nodePool, _ situation) string {
+func isDeleting(pool *nodePool, _ lostNode) string {
 	if pool.DeletionTimestamp.IsZero() {
 		return ""
 	}
 	return "is being deleted"
 }
 
-// isStatic: Karpenter keeps the number of such a pool's nodes, and takes ours away.
-func isStatic(pool *nodePool, _ situation) string {
+// isStatic: Karpenter keeps such a pool's number of nodes, and would remove ours.
+func isStatic(pool *nodePool, _ lostNode) string {
 	if pool.Spec.Replicas == nil {
 		return ""
 	}
 	return "is static (spec.replicas)"
 }
 
-func hasNoNodeClass(pool *nodePool, _ situation) string {
+func hasNoNodeClass(pool *nodePool, _ lostNode) string {
 	ref := pool.Spec.Template.Spec.NodeClassRef
 	if ref.Group != "" && ref.Kind != "" && ref.Name != "" {
 		return ""
@@ -138,10 +139,10 @@ func hasNoNodeClass(pool *nodePool, _ situation) string {
 	return "has no complete nodeClassRef"
 }
 
-func isNotReady(pool *nodePool, _ situation) string {
-	ready := find(pool.Status.Conditions, "Ready")
+func isNotReady(pool *nodePool, _ lostNode) string {
+	ready := meta.FindStatusCondition(pool.Status.Conditions, "Ready")
 	switch {
-	case ready.isTrue():
+	case ready != nil && ready.Status == metav1.ConditionTrue:
 		return ""
 	case ready == nil || ready.Message == "":
 		return "is not Ready"
@@ -150,35 +151,35 @@ func isNotReady(pool *nodePool, _ situation) string {
 	}
 }
 
-func wasTried(pool *nodePool, s situation) string {
-	if !slices.Contains(s.tried, pool.Name) {
+func wasTried(pool *nodePool, lost lostNode) string {
+	if !slices.Contains(lost.tried, pool.Name) {
 		return ""
 	}
 	return "was tried"
 }
 
-// isLeft: a pool at risk is not gone back to. On an interruption it may be: what it
+// isOwnPool: we do not return to a pool at risk. On an interruption we do, as what the pool
 // gives then is on demand.
-func isLeft(pool *nodePool, s situation) string {
-	if pool.Name != s.pool || s.rec.Kind != interruption.RebalanceRecommendation {
+func isOwnPool(pool *nodePool, lost lostNode) string {
+	if pool.Name != lost.pool || lost.rec.Kind != interruption.RebalanceRecommendation {
 		return ""
 	}
 	return "is the one that the node is to leave"
 }
 
 // hasOtherNodeClass: another kind of node class is another provider.
-func hasOtherNodeClass(pool *nodePool, s situation) string {
-	if s.source == nil || s.source.broken != "" {
+func hasOtherNodeClass(pool *nodePool, lost lostNode) string {
+	if lost.source == nil || lost.source.broken != "" {
 		return ""
 	}
-	ours, theirs := s.source.Spec.Template.Spec.NodeClassRef, pool.Spec.Template.Spec.NodeClassRef
+	ours, theirs := lost.source.Spec.Template.Spec.NodeClassRef, pool.Spec.Template.Spec.NodeClassRef
 	if ours.Kind == "" || ours.Group == theirs.Group && ours.Kind == theirs.Kind {
 		return ""
 	}
 	return "has another kind of node class, " + theirs.Kind
 }
 
-func hasNoOnDemand(pool *nodePool, _ situation) string {
+func hasNoOnDemand(pool *nodePool, _ lostNode) string {
 	if constraintOn(capacityTypeLabel, pool.Spec.Template.Spec.Requirements).allows(onDemand) {
 		return ""
 	}

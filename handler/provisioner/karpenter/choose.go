@@ -25,26 +25,26 @@ const (
 	reasonDisrupting = "Karpenter is about to replace the node itself: it has tainted it"
 )
 
-// ownGrace is how long a NodeClaim has to be deleting before we leave its
-// replacement to Karpenter: what was deleted in this moment has moved nothing yet.
+// ownGrace is how long a NodeClaim has to be deleting before we leave its replacement to
+// Karpenter: what was deleted at this moment has moved nothing yet.
 const ownGrace = time.Second
 
-// situation is what is known of an interrupted node when its replacement is chosen.
-type situation struct {
+// lostNode is what is known about an interrupted node when its replacement is chosen.
+type lostNode struct {
 	node   *corev1.Node
 	rec    interruption.Record
 	need   provisioner.Need
 	pool   string     // the node's
-	source *nodePool  // nil where it is gone
-	claim  *nodeClaim // the node's, nil where it is gone
-	tried  []string   // pools that came to nothing
+	source *nodePool  // the node's; nil if it is gone
+	claim  *nodeClaim // the node's; nil if it is gone
+	tried  []string   // pools that were tried
 	remark string     // for people
 
-	left map[string]bool // pools whose nodes had to be replaced lately
+	hit map[string]bool // pools whose nodes had to be replaced lately
 }
 
-// choose decides what to ask for: orders, best first, or none and the replacement
-// that says why. What was tried before is not tried again.
+// choose decides what to ask for: orders, best first, or none and a replacement that says
+// why. What was tried before is not tried again.
 func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, tried []string) ([]claimOrder, interruption.Replacement, error) {
 	if reason := cannot(node, rec); reason != "" {
 		return nil, unsupported(reason), nil
@@ -54,11 +54,11 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 	}
 	if len(need.Moving) == 0 {
 		if prev := rec.Replacement; prev != nil && prev.Backend == provisioner.Karpenter {
-			return nil, *prev, nil // they have left without one
+			return nil, *prev, nil // the pods have left without one
 		}
 		return nil, unsupported(reasonNoMoving), nil
 	}
-	orders, r, err := b.orders(ctx, situation{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried, left: b.justLeft()})
+	orders, r, err := b.orders(ctx, lostNode{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried, hit: b.hitLately()})
 	if reason, ok := unavailable(err); ok {
 		return nil, unsupported(reason), nil
 	}
@@ -79,42 +79,42 @@ func cannot(node *corev1.Node, rec interruption.Record) string {
 }
 
 // orders makes an order for each pool that can give a replacement, best first.
-func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interruption.Replacement, error) {
+func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, interruption.Replacement, error) {
 	var err error
-	if s.source, err = b.pools.get(ctx, s.pool); err != nil {
+	if lost.source, err = b.pools.get(ctx, lost.pool); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	list, refused, err := b.candidates(ctx, s)
+	list, refused, err := b.listCandidates(ctx, lost)
 	if err != nil || len(list) == 0 {
 		return nil, refused, err
 	}
-	// The one call that is this node's own stands last.
-	if s.claim, err = b.sourceClaim(ctx, s.node); err != nil {
+	// The one call that other nodes cannot share comes last.
+	if lost.claim, err = b.sourceClaim(ctx, lost.node); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	if by := byKarpenter(s); by != "" {
-		left, err := b.leftBehind(ctx, s.need.Moving)
+	if by := byKarpenter(lost); by != "" {
+		stranded, err := b.stranded(ctx, lost.need.Moving)
 		if err != nil {
 			return nil, interruption.Replacement{}, err
 		}
-		if len(left) == 0 {
+		if len(stranded) == 0 {
 			return nil, unsupported(by), nil
 		}
-		s.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(left), len(s.need.Moving), by)
-		s.need.Moving = left
+		lost.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(stranded), len(lost.need.Moving), by)
+		lost.need.Moving = stranded
 	}
-	if s.need.Daemons, err = b.withDaemons(ctx, s.need.Daemons); err != nil {
+	if lost.need.Daemons, err = b.withDaemons(ctx, lost.need.Daemons); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
 	var orders []claimOrder
 	var against []string
 	full := ""
-	for _, o := range s.rank(list) {
+	for _, o := range lost.rank(list) {
 		if len(o.fit.need.Moving) == 0 {
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
 			continue
 		}
-		if len(orders) == 0 { // the others are looked at when it comes to them
+		if len(orders) == 0 { // the others are checked when it is their turn
 			reason, err := b.ledger.room(ctx, o.pool, o.name(), o.size)
 			if err != nil {
 				return nil, interruption.Replacement{}, err
@@ -129,7 +129,7 @@ func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interr
 	switch {
 	case len(orders) > 0:
 		return orders, orders[0].replacement(), nil
-	case full != "": // there may be room later
+	case full != "": // there might be room later
 		return nil, failedIn(full, joinReasons(against)), nil
 	case list[0].namedBy != "":
 		return nil, failedIn(list[0].pool.Name, joinReasons(against)), nil
@@ -137,7 +137,7 @@ func (b *Backend) orders(ctx context.Context, s situation) ([]claimOrder, interr
 	return nil, unsupported(joinReasons(against)), nil
 }
 
-// replacement is what the order will be once it is placed.
+// replacement is what the order will be once it is made.
 func (o claimOrder) replacement() interruption.Replacement {
 	return interruption.Replacement{
 		Backend: provisioner.Karpenter, Name: o.name(), Pool: o.pool.Name, State: provisioner.StateRequested,
@@ -145,22 +145,22 @@ func (o claimOrder) replacement() interruption.Replacement {
 	}
 }
 
-// byKarpenter says that Karpenter is ending the node itself: at the word of its own
-// interruption queue, or because the node has drifted, expired or is to be
-// consolidated. For what it moves, it has made or will make room.
-func byKarpenter(s situation) string {
+// byKarpenter says that Karpenter is ending the node itself: because of a message in its own
+// interruption queue, or because the node has drifted, expired or is to be consolidated. For
+// the pods that it moves, it has made room or will.
+func byKarpenter(lost lostNode) string {
 	switch {
-	case s.claim != nil && !s.claim.DeletionTimestamp.IsZero():
-		if time.Since(s.claim.DeletionTimestamp.Time) > ownGrace {
+	case lost.claim != nil && !lost.claim.DeletionTimestamp.IsZero():
+		if time.Since(lost.claim.DeletionTimestamp.Time) > ownGrace {
 			return reasonReplacing
 		}
-	case slices.ContainsFunc(s.node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == disruptedTaint }):
+	case slices.ContainsFunc(lost.node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == disruptedTaint }):
 		return reasonDisrupting
 	}
 	return ""
 }
 
-// joinReasons keeps what is said short enough to be kept on the Node.
+// joinReasons keeps the text short enough for the Node.
 func joinReasons(reasons []string) string {
 	const most = 5
 	if more := len(reasons) - most; more > 0 {
@@ -169,7 +169,7 @@ func joinReasons(reasons []string) string {
 	return strings.Join(reasons, "; ")
 }
 
-// sourceClaim is the NodeClaim of the interrupted node, or nil where there is none.
+// sourceClaim is the NodeClaim of the interrupted node, or nil if there is none.
 func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClaim, error) {
 	name, uid, ok := ownerClaim(node)
 	if !ok {
@@ -181,17 +181,17 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClai
 		return nil, nil
 	}
 	if err != nil {
-		return nil, b.pools.judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+		return nil, b.pools.noteUnavailable("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
 	}
 	claim, err := decodeClaim(u)
 	if err != nil || claim.UID != uid {
-		return nil, nil // what it says is a help, and nothing rests on it
+		return nil, nil // what it says helps, but is not needed
 	}
 	return claim, nil
 }
 
-// madeByKarpenter reports whether a NodeClaim owns the node. The label stands for
-// it until the node is registered, which is when Karpenter makes it an owner.
+// madeByKarpenter reports whether a NodeClaim owns the node. The label says so until the
+// node is registered, which is when Karpenter makes the claim its owner.
 func madeByKarpenter(node *corev1.Node) bool {
 	_, _, owned := ownerClaim(node)
 	return owned || node.Labels[nodePoolLabel] != ""

@@ -1,19 +1,13 @@
 package karpenter
 
 import (
-	"errors"
-	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	clienttesting "k8s.io/client-go/testing"
 
 	"spot-handler/handler/provisioner"
 )
@@ -40,31 +34,31 @@ func TestChoice(t *testing.T) {
 		state   string
 		reason  string
 	}{
-		"annotation":                  {state: provisioner.StateRequested},
-		"flag":                        {opts: Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
-		"annotation goes before flag": {opts: Options{FallbackNodePools: map[string]string{"spot": "nowhere"}}, state: provisioner.StateRequested},
-		"flag of another pool":        {opts: Options{FallbackNodePools: map[string]string{"batch": "fallback"}}, objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
-		"nothing named":               {objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
-		"source pool unreadable":      {objects: objects{source: changes{set("many", "spec", "limits")}}, state: provisioner.StateRequested},
-		"named pool does not exist":   {opts: Options{FallbackNodePools: map[string]string{"spot": "nowhere"}}, objects: objects{source: changes{bare}}, state: provisioner.StateFailed, reason: "NodePool nowhere, named by --fallback-nodepool, does not exist"},
-		"static":                      {objects: objects{fallback: changes{set(int64(3), "spec", "replicas")}}, state: provisioner.StateFailed, reason: "static"},
-		"not Ready":                   {objects: objects{fallback: changes{notReady}}, state: provisioner.StateFailed, reason: "NodePool fallback, named by annotation spot-handler/fallback-nodepool of NodePool spot, is not Ready: node class gone"},
-		"no status":                   {objects: objects{fallback: changes{without("status")}}, state: provisioner.StateFailed, reason: "not Ready"},
-		"deleting":                    {objects: objects{fallback: changes{deleting}}, state: provisioner.StateFailed, reason: "deleted"},
-		"no node class":               {objects: objects{fallback: changes{without("spec", "template", "spec", "nodeClassRef")}}, state: provisioner.StateFailed, reason: "nodeClassRef"},
-		"no template":                 {objects: objects{fallback: changes{without("spec", "template")}}, state: provisioner.StateFailed, reason: "nodeClassRef"},
-		"hostile template":            {objects: objects{fallback: changes{set("x", "spec", "template")}}, state: provisioner.StateFailed, reason: "cannot be read"},
-		"hostile requirements":        {objects: objects{fallback: changes{set([]any{"x"}, "spec", "template", "spec", "requirements")}}, state: provisioner.StateFailed, reason: "cannot be read"},
-		"no room":                     {objects: objects{fallback: changes{set("100500m", "spec", "limits", "cpu")}}, state: provisioner.StateFailed, reason: "limit of NodePool fallback leaves no room (cpu: 100 used, 850m asked for, limit 100500m)"},
-		"the same pool":               {opts: Options{FallbackNodePools: map[string]string{"fallback": "fallback"}}, node: func(n *corev1.Node) { n.Labels[nodePoolLabel] = "fallback" }, state: provisioner.StateRequested},
-		"not Karpenter's":             {node: func(n *corev1.Node) { n.Labels, n.OwnerReferences = nil, nil }, state: provisioner.StateUnsupported, reason: reasonNotMade},
-		"another's NodeClaim":         {node: func(n *corev1.Node) { n.Labels, n.OwnerReferences[0].APIVersion = nil, "example.com/v1" }, state: provisioner.StateUnsupported, reason: reasonNotMade},
-		"label alone":                 {node: func(n *corev1.Node) { n.OwnerReferences = nil }, state: provisioner.StateRequested},
-		"owner alone":                 {node: func(n *corev1.Node) { n.Labels = nil }, state: provisioner.StateUnsupported, reason: reasonNoPool},
-		"nothing moves":               {need: &provisioner.Need{Daemons: need().Daemons}, state: provisioner.StateUnsupported, reason: reasonNoMoving},
-		"claim deleting":              {objects: objects{claim: changes{deleting}}, state: provisioner.StateUnsupported, reason: reasonReplacing},
-		"another claim deleting":      {objects: objects{claim: changes{deleting, func(u *unstructured.Unstructured) { u.SetUID("other") }}}, state: provisioner.StateRequested},
-		"hostile claim":               {objects: objects{claim: changes{set("x", "spec")}}, state: provisioner.StateRequested},
+		"annotation":                {state: provisioner.StateRequested},
+		"flag":                      {opts: Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
+		"annotation overrides flag": {opts: Options{FallbackNodePools: map[string]string{"spot": "nowhere"}}, state: provisioner.StateRequested},
+		"flag of another pool":      {opts: Options{FallbackNodePools: map[string]string{"batch": "fallback"}}, objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
+		"nothing named":             {objects: objects{source: changes{bare}}, state: provisioner.StateRequested},
+		"source pool unreadable":    {objects: objects{source: changes{set("many", "spec", "limits")}}, state: provisioner.StateRequested},
+		"named pool does not exist": {opts: Options{FallbackNodePools: map[string]string{"spot": "nowhere"}}, objects: objects{source: changes{bare}}, state: provisioner.StateFailed, reason: "NodePool nowhere, named by --fallback-nodepool, does not exist"},
+		"static":                    {objects: objects{fallback: changes{set(int64(3), "spec", "replicas")}}, state: provisioner.StateFailed, reason: "static"},
+		"not Ready":                 {objects: objects{fallback: changes{notReady}}, state: provisioner.StateFailed, reason: "NodePool fallback, named by annotation spot-handler/fallback-nodepool of NodePool spot, is not Ready: node class gone"},
+		"no status":                 {objects: objects{fallback: changes{without("status")}}, state: provisioner.StateFailed, reason: "not Ready"},
+		"deleting":                  {objects: objects{fallback: changes{deleting}}, state: provisioner.StateFailed, reason: "deleted"},
+		"no node class":             {objects: objects{fallback: changes{without("spec", "template", "spec", "nodeClassRef")}}, state: provisioner.StateFailed, reason: "nodeClassRef"},
+		"no template":               {objects: objects{fallback: changes{without("spec", "template")}}, state: provisioner.StateFailed, reason: "nodeClassRef"},
+		"hostile template":          {objects: objects{fallback: changes{set("x", "spec", "template")}}, state: provisioner.StateFailed, reason: "cannot be read"},
+		"hostile requirements":      {objects: objects{fallback: changes{set([]any{"x"}, "spec", "template", "spec", "requirements")}}, state: provisioner.StateFailed, reason: "cannot be read"},
+		"no room":                   {objects: objects{fallback: changes{set("100500m", "spec", "limits", "cpu")}}, state: provisioner.StateFailed, reason: "limit of NodePool fallback leaves no room (cpu: 100 used, 850m asked for, limit 100500m)"},
+		"the same pool":             {opts: Options{FallbackNodePools: map[string]string{"fallback": "fallback"}}, node: func(n *corev1.Node) { n.Labels[nodePoolLabel] = "fallback" }, state: provisioner.StateRequested},
+		"not Karpenter's":           {node: func(n *corev1.Node) { n.Labels, n.OwnerReferences = nil, nil }, state: provisioner.StateUnsupported, reason: reasonNotMade},
+		"another's NodeClaim":       {node: func(n *corev1.Node) { n.Labels, n.OwnerReferences[0].APIVersion = nil, "example.com/v1" }, state: provisioner.StateUnsupported, reason: reasonNotMade},
+		"label alone":               {node: func(n *corev1.Node) { n.OwnerReferences = nil }, state: provisioner.StateRequested},
+		"owner alone":               {node: func(n *corev1.Node) { n.Labels = nil }, state: provisioner.StateUnsupported, reason: reasonNoPool},
+		"nothing moves":             {need: &provisioner.Need{Daemons: need().Daemons}, state: provisioner.StateUnsupported, reason: reasonNoMoving},
+		"claim deleting":            {objects: objects{claim: changes{deleting}}, state: provisioner.StateUnsupported, reason: reasonReplacing},
+		"another claim deleting":    {objects: objects{claim: changes{deleting, func(u *unstructured.Unstructured) { u.SetUID("other") }}}, state: provisioner.StateRequested},
+		"hostile claim":             {objects: objects{claim: changes{set("x", "spec")}}, state: provisioner.StateRequested},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			source, claim := sourcePool(), sourceNodeClaim()
@@ -110,111 +104,15 @@ func TestChoice(t *testing.T) {
 	}
 }
 
-// A node that was unsupported is looked at again, but what Karpenter deletes it
-// replaces.
-func TestUnsupportedIsJudgedAgain(t *testing.T) {
+// What was said stays when the pods have left.
+func TestFailureOutlastsThePods(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
-		source := sourcePool()
-		source.SetAnnotations(nil)
-		notReady := fallbackPool(t, set([]any{}, "status", "conditions"))
-		c, rec := newCluster(t, Options{}, source, notReady, sourceNodeClaim()), record()
-		wantState(t, c.request(&rec), provisioner.StateUnsupported, "none suits: fallback is not Ready")
-		if err := c.Tracker().Update(nodePoolResource, fallbackPool(t), ""); err != nil {
-			t.Fatal(err)
-		}
-		wantState(t, c.request(&rec), provisioner.StateUnsupported, "none suits")
-		time.Sleep(poolTTL + time.Second)
-		wantState(t, c.request(&rec), provisioner.StateRequested, "")
-	})
-	bubble(t, "not with every change of a pod", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}, sourcePool(), fallbackPool(t, set(map[string]any{"cpu": "1"}, "spec", "limits")), sourceNodeClaim()), record()
-		for range 100 {
-			wantState(t, c.request(&rec), provisioner.StateFailed, "leaves no room")
-			time.Sleep(100 * time.Millisecond)
-		}
-		if n := len(c.calls()); n > 6 { // of the pools two, and one for each time that it is judged
-			t.Errorf("%d calls in 10 s, want a few", n)
-		}
-		again := rec
-		again.Instance = "i-another" // in the Node's place
-		wantState(t, c.request(&again), provisioner.StateFailed, "leaves no room")
-		if n := len(c.calls()); n == 0 {
-			t.Error("another instance was given the answer of the first")
+		c, rec := automatic(t, Options{}, plain(t, "a", 40, set(map[string]any{"cpu": "100"}, "spec", "limits"))), record()
+		before := c.request(&rec)
+		wantState(t, before, provisioner.StateFailed, "leaves no room")
+		after, err := c.p.Request(t.Context(), interruptedNode(), rec, provisioner.Need{})
+		if err != nil || after != before {
+			t.Errorf("Request: %+v, %v; want %+v", after, err, before)
 		}
 	})
-	bubble(t, "being replaced", func(t *testing.T) {
-		c, rec := newCluster(t, Options{}), record()
-		r := unsupported(reasonReplacing)
-		rec.Replacement = &r
-		wantState(t, c.request(&rec), provisioner.StateUnsupported, reasonReplacing)
-		c.wantCalls()
-	})
-}
-
-func TestBurstReadsThePoolsOnce(t *testing.T) {
-	bubble(t, "", func(t *testing.T) {
-		c := newCluster(t, Options{})
-		var wg sync.WaitGroup
-		for i := range 500 {
-			wg.Go(func() {
-				node, rec := interruptedNode(), record()
-				node.Name = fmt.Sprintf("node-%d", i)
-				rec.Instance = fmt.Sprintf("i-%d", i)
-				if r, err := c.p.Request(t.Context(), node, rec, need()); err != nil || r.State != provisioner.StateRequested {
-					t.Errorf("Request: %+v, %v", r, err)
-				}
-			})
-		}
-		wg.Wait()
-		count := map[string]int{}
-		for _, call := range c.calls() {
-			count[call]++
-		}
-		if count["get nodepools"] != 2 || count["create nodeclaims"] != 500 || count["get nodeclaims"] != 500 {
-			t.Errorf("calls %v, want 2 reads of pools, and one read and one create of a claim for each of 500", count)
-		}
-	})
-}
-
-func TestKarpenterIsNotThere(t *testing.T) {
-	absent := apierrors.NewGenericServerResponse(404, "get", nodePoolResource.GroupResource(), "spot", "404 page not found", 0, true)
-	forbidden := apierrors.NewForbidden(nodePoolResource.GroupResource(), "spot", errors.New("no RBAC"))
-	for name, tt := range map[string]struct {
-		verb, resource string
-		err            error
-		reason         string
-	}{
-		"not installed":        {"get", "nodepools", absent, "not installed"},
-		"no reading of pools":  {"get", "nodepools", forbidden, "forbids us to get NodePools"},
-		"no reading of claims": {"get", "nodeclaims", forbidden, "forbids us to get NodeClaims"},
-		"no creating":          {"create", "nodeclaims", forbidden, "forbids us to create NodeClaims"},
-	} {
-		bubble(t, name, func(t *testing.T) {
-			c, calls, broken := newCluster(t, Options{}), 0, true
-			c.PrependReactor(tt.verb, tt.resource, func(clienttesting.Action) (bool, runtime.Object, error) {
-				calls++
-				return broken, nil, tt.err
-			})
-			for i := range 20 {
-				rec, node := record(), interruptedNode()
-				rec.Instance, node.Name = fmt.Sprintf("i-%d", i), fmt.Sprintf("node-%d", i)
-				r, err := c.p.Request(t.Context(), node, rec, need())
-				if err != nil {
-					t.Fatal(err)
-				}
-				wantState(t, r, provisioner.StateUnsupported, tt.reason)
-			}
-			if calls != 1 {
-				t.Errorf("%d calls, want 1", calls)
-			}
-			if lines := strings.Count(c.log.String(), "\n"); lines != 1 {
-				t.Errorf("%d log lines, want 1:\n%s", lines, c.log.String())
-			}
-			c.wantCount("unsupported", 20)
-			broken = false
-			time.Sleep(recheck)
-			rec := record()
-			wantState(t, c.request(&rec), provisioner.StateRequested, "")
-		})
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -204,4 +205,52 @@ func wantState(t *testing.T, r interruption.Replacement, state, reason string) {
 
 func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
+
+// ready brings the claim that was asked for up.
+func (c *cluster) ready() {
+	c.t.Helper()
+	c.condition("Launched", "True", "")
+	c.condition("Registered", "True", "")
+	c.condition("Initialized", "True", "")
+}
+
+// now is the claim as it is, or nil.
+func (c *cluster) now() *unstructured.Unstructured {
+	c.t.Helper()
+	synctest.Wait()
+	u, err := c.Tracker().Get(nodeClaimResource, "", claimName)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return u.(*unstructured.Unstructured)
+}
+
+// land puts pods on the replacement.
+func (f *fakeNodes) land(pods ...*corev1.Pod) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range pods {
+		f.pods = append(f.pods, *p)
+	}
+}
+
+func (f *fakeNodes) hasEvent(reason string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.events, "NodeClaim/"+claimName+" "+reason)
+}
+
+// keeping is a cluster whose fallback pool is as changed, with a claim that is Ready.
+func keeping(t *testing.T, opts Options, change ...func(*unstructured.Unstructured)) (*cluster, *interruption.Record) {
+	t.Helper()
+	c, rec := newCluster(t, opts, sourcePool(), fallbackPool(t, change...), sourceNodeClaim()), record()
+	c.nodes.put(withRecord(interruptedNode(), rec))
+	c.request(&rec)
+	c.request(&rec)
+	c.ready()
+	return c, &rec
 }

@@ -14,8 +14,8 @@ type constraint struct {
 	absent   bool   // the label must not be there
 }
 
-// constraintOn joins the requirements on the key. What cannot be understood, as the
-// bound "many", constrains nothing: Karpenter's own validation refuses it.
+// constraintOn joins the requirements on the key. One that makes no sense, such as the bound
+// "many", constrains nothing: Karpenter's own validation refuses it.
 func constraintOn(key string, requirements []requirement) constraint {
 	c := constraint{}
 	for _, r := range requirements {
@@ -99,8 +99,8 @@ func (c constraint) possible() bool {
 	return true
 }
 
-// pick is a value for the label: the preferred one if it is not empty and allowed,
-// else the first that is. There is none where the label need not be there.
+// pick is a value for the label: the preferred one if it is not empty and allowed, else the
+// first that is allowed. It reports false if the label need not be there.
 func (c constraint) pick(preferred string) (string, bool) {
 	if preferred != "" && c.allows(preferred) {
 		return preferred, true
@@ -123,7 +123,7 @@ func (c constraint) pick(preferred string) (string, bool) {
 	case c.max != nil:
 		first = min(0, *c.max)
 	}
-	// Each excluded value can stand in the way once.
+	// Each excluded value can get in the way only once.
 	for n := first; n <= first+int64(len(c.notIn)); n++ {
 		if v := strconv.FormatInt(n, 10); c.allows(v) {
 			return v, true
@@ -132,8 +132,8 @@ func (c constraint) pick(preferred string) (string, bool) {
 	return "", false
 }
 
-// covers reports whether every value that other allows is allowed by c. It answers
-// no where it cannot tell.
+// covers reports whether c allows every value that other allows. It says no if it cannot
+// tell.
 func (c constraint) covers(other constraint) bool {
 	if c.absent || other.in == nil {
 		return false

@@ -19,9 +19,9 @@ import (
 
 var daemonSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
 
-// daemons knows the cluster's DaemonSets, read at most once per poolTTL however many
-// ask. Some run on the new node that do not run on the interrupted one, such as those
-// for on-demand nodes only.
+// daemons knows the cluster's DaemonSets, which are read at most once per poolTTL, however
+// many ask. Some will run on the new node that do not run on the interrupted one, such as
+// those for on-demand nodes only.
 type daemons struct {
 	client dynamic.Interface
 	reads  singleflight.Group
@@ -32,9 +32,9 @@ type daemons struct {
 	away  bool // forbidden
 }
 
-// with are the pods of the DaemonSets that may run on a new node: those of the
-// interrupted node, as they are, and one of each DaemonSet that has none there. Where
-// DaemonSets must not be read, said once, they are the interrupted node's alone.
+// withDaemons are the pods of the DaemonSets that can run on a new node: those of the
+// interrupted node as they are, and one of each DaemonSet that has none there. If we have no
+// right to read DaemonSets, which is said once, they are the interrupted node's only.
 func (b *Backend) withDaemons(ctx context.Context, here []*corev1.Pod) ([]*corev1.Pod, error) {
 	all, away, err := b.daemons.get(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func (d *daemons) read(ctx context.Context) error {
 	return nil
 }
 
-// podOf is a pod of the DaemonSet, named after it; nil where it cannot be read.
+// podOf is a pod of the DaemonSet, named after it; nil if it cannot be read.
 func podOf(set *unstructured.Unstructured) *corev1.Pod {
 	template, _, err := unstructured.NestedMap(set.Object, "spec", "template")
 	if err != nil {

@@ -19,10 +19,10 @@ type Events interface {
 	About(object *corev1.ObjectReference, warning bool, reason, text string)
 }
 
-// events may be of no Events.
-type events struct{ Events }
+// eventWriter writes nothing if it has no Events.
+type eventWriter struct{ Events }
 
-func (e events) claim(name string, uid types.UID, warning bool, reason, text string) {
+func (e eventWriter) claim(name string, uid types.UID, warning bool, reason, text string) {
 	if e.Events == nil {
 		return
 	}
@@ -30,7 +30,7 @@ func (e events) claim(name string, uid types.UID, warning bool, reason, text str
 }
 
 // pool is a Warning about a NodePool.
-func (e events) pool(p *nodePool, reason, text string) {
+func (e eventWriter) pool(p *nodePool, reason, text string) {
 	if e.Events == nil {
 		return
 	}

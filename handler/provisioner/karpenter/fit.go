@@ -8,16 +8,17 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
 	"spot-handler/handler/provisioner"
 )
 
-// shape is what is known of a node that a pool would give: fixed labels, and for the
-// labels that the provider gives, what the pool and the pods so far require. A pod
-// that fits narrows it.
+// shape is what is known about a node that a pool would give: fixed labels, and, for labels
+// whose values the provider chooses, what the pool and the pods so far require. A pod that
+// fits narrows it.
 //
-// It answers as Karpenter's own scheduler would, as far as that looks at nodes alone. Of
+// It answers as Karpenter's own scheduler would, as far as that looks at nodes only. About
 // affinity and spread among pods it knows that the interrupted node's zone satisfies them.
 type shape struct {
 	provider string            // the node class's group
@@ -26,8 +27,8 @@ type shape struct {
 	needed   []requirement     // of the pods, beyond what the pool gives anyway
 	taints   []corev1.Taint
 
-	// inherited are labels of the interrupted node that its pool does not declare:
-	// somebody else puts them on nodes, and will on the next.
+	// inherited are labels of the interrupted node that its pool does not declare: somebody
+	// else puts them on nodes, and will do so on the next one.
 	inherited map[string]string
 	zone      string // of the interrupted node, where the volumes of its pods are
 }
@@ -62,8 +63,8 @@ func newShape(pool, source *nodePool, node *corev1.Node) *shape {
 			s.inherited[key] = value
 		}
 	}
-	// On demand wherever the pool has it: the replacement of a spot instance is to be
-	// there in two minutes and to stay.
+	// On demand wherever the pool has it: the replacement of a spot instance has to be there
+	// in two minutes, and to stay.
 	if capacity := constraintOn(capacityTypeLabel, s.given); capacity.allows(onDemand) {
 		values := []string{onDemand}
 		if slices.Contains(capacity.in, reserved) {
@@ -74,16 +75,16 @@ func newShape(pool, source *nodePool, node *corev1.Node) *shape {
 	return s
 }
 
-// declares reports whether the pool says something about the label.
+// declares reports whether the pool says anything about the label.
 func declares(pool *nodePool, key string) bool {
 	_, labeled := pool.Spec.Template.Metadata.Labels[key]
 	return labeled || key == nodePoolLabel || key == pool.Spec.Template.Spec.NodeClassRef.label() ||
 		slices.ContainsFunc(pool.Spec.Template.Spec.Requirements, func(r requirement) bool { return r.Key == key })
 }
 
-// admit narrows the shape to where the pod can run, or says what speaks against that.
+// admit narrows the shape to where the pod can run, or says why the pod cannot run there.
 func (s *shape) admit(pod *corev1.Pod) string {
-	needed, reason := s.fits(pod)
+	needed, reason := s.needsOf(pod)
 	if reason != "" {
 		return reason
 	}
@@ -91,14 +92,11 @@ func (s *shape) admit(pod *corev1.Pod) string {
 	return ""
 }
 
-// fits says what has to be required of the node for the pod, on top of what is
-// already, or why it cannot run there.
-func (s *shape) fits(pod *corev1.Pod) (needed []requirement, reason string) {
-	for _, taint := range s.taints {
-		tolerates := func(t corev1.Toleration) bool { return t.ToleratesTaint(klog.Logger{}, &taint, false) }
-		if !slices.ContainsFunc(pod.Spec.Tolerations, tolerates) {
-			return nil, "does not tolerate " + taint.ToString()
-		}
+// needsOf says what the node has to satisfy for the pod, including what is already required,
+// or why the pod cannot run there.
+func (s *shape) needsOf(pod *corev1.Pod) (needed []requirement, reason string) {
+	if taint, ok := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, s.taints, pod.Spec.Tolerations, nil, false); ok {
+		return nil, "does not tolerate " + taint.ToString()
 	}
 	trial := *s
 	trial.needed = slices.Clone(s.needed)
@@ -113,11 +111,12 @@ func (s *shape) fits(pod *corev1.Pod) (needed []requirement, reason string) {
 			return nil, "has volumes and " + reason
 		}
 	}
-	return trial.requireTerms(pod)
+	return trial.requireAnyTerm(pod)
 }
 
-// isTied: other pods say in which zones this one may run. Where it ran they agree to; of
-// another zone only Karpenter knows. In a pool without that zone it may be another.
+// isTied reports whether other pods decide in which zones this one can run. They allow the
+// zone where it ran; only Karpenter knows about others. In a pool without that zone we let
+// Karpenter decide.
 func isTied(pod *corev1.Pod) bool {
 	spread := func(c corev1.TopologySpreadConstraint) bool {
 		return isZone(c.TopologyKey) && c.WhenUnsatisfiable == corev1.DoNotSchedule
@@ -139,12 +138,13 @@ func isZone(key string) bool {
 	return key == corev1.LabelTopologyZone || aliases[key] == corev1.LabelTopologyZone
 }
 
-// isClaimed: the volume is where it was bound. Whether it can be attached elsewhere
-// stands on the volume alone, so that each counts as bound to the node's zone.
+// isClaimed reports whether the volume is bound to a place of its own. Only the
+// PersistentVolume says whether it can be attached elsewhere, so each counts as bound to the
+// node's zone.
 func isClaimed(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }
 
-// requireTerms takes the first of the pod's required node affinity terms that fits.
-func (s *shape) requireTerms(pod *corev1.Pod) (needed []requirement, reason string) {
+// requireAnyTerm takes the first of the pod's required node affinity terms that fits.
+func (s *shape) requireAnyTerm(pod *corev1.Pod) (needed []requirement, reason string) {
 	a := pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return s.needed, ""
@@ -182,8 +182,8 @@ func (s *shape) requireTerm(term corev1.NodeSelectorTerm, daemon bool) string {
 	return ""
 }
 
-// joined makes one term of several that each name values of the same label, so that
-// the choice among them is left to Karpenter.
+// joined makes one term out of several that each name values of the same label, which leaves
+// the choice among them to Karpenter.
 func joined(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 	if len(terms) < 2 {
 		return terms
@@ -202,7 +202,7 @@ func joined(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 	}}}
 }
 
-// require adds one requirement of a pod's, or says that it cannot be met.
+// require adds one requirement of a pod, or says that it cannot be met.
 func (s *shape) require(r requirement) string {
 	if key, ok := aliases[r.Key]; ok {
 		r.Key = key
@@ -212,8 +212,8 @@ func (s *shape) require(r requirement) string {
 	}
 	switch {
 	case r.Key == corev1.LabelHostname:
-		return unmet(r, r.Operator == "NotIn" || r.Operator == "Exists") // the name is not known before
-	case refused(r.Key):
+		return unmet(r, r.Operator == "NotIn" || r.Operator == "Exists") // the name is not known beforehand
+	case isForbidden(r.Key):
 		return "" // Karpenter sets these on every node
 	case wellKnown(r.Key, s.provider):
 		return s.need(r)
@@ -222,7 +222,7 @@ func (s *shape) require(r requirement) string {
 	return unmet(r, satisfied(r, value, present))
 }
 
-// need requires a label that the provider gives, unless it is given anyway.
+// need requires a label whose value the provider chooses, unless it is certain anyway.
 func (s *shape) need(r requirement) string {
 	have := append(slices.Clone(s.given), s.needed...)
 	if constraintOn(r.Key, []requirement{r}).covers(constraintOn(r.Key, have)) && constraintOn(r.Key, have).possible() {
@@ -273,14 +273,14 @@ func isDaemon(pod *corev1.Pod) bool {
 	return owner != nil && owner.Kind == "DaemonSet"
 }
 
-// fit is what of a need a pool can take.
+// fit is the part of a need that a pool can take.
 type fit struct {
 	need   provisioner.Need // what fits
 	out    map[string][]string
-	needed []requirement // what has to be required of the node for it
+	needed []requirement // what the node has to satisfy for it
 }
 
-// fitTo sorts out who fits the shape, in the order of the list.
+// fitTo sorts out which pods fit the shape, in the order of the list.
 func fitTo(s *shape, need provisioner.Need) fit {
 	f := fit{out: map[string][]string{}}
 	for _, pod := range need.Moving {
@@ -291,7 +291,7 @@ func fitTo(s *shape, need provisioner.Need) fit {
 		f.need.Moving = append(f.need.Moving, pod)
 	}
 	for _, pod := range need.Daemons {
-		if _, reason := s.fits(pod); reason == "" {
+		if _, reason := s.needsOf(pod); reason == "" {
 			f.need.Daemons = append(f.need.Daemons, pod)
 		}
 	}
@@ -299,7 +299,7 @@ func fitTo(s *shape, need provisioner.Need) fit {
 	return f
 }
 
-// remark says which pods do not fit, and why, or is empty.
+// remark says which pods do not fit and why, or is empty.
 func (f fit) remark() string {
 	const most = 3 // of reasons, and of pods for each: it is kept on the Node
 	var parts []string
@@ -317,8 +317,8 @@ func (f fit) remark() string {
 	return strings.Join(parts, "; ")
 }
 
-// left is the number of pods that do not fit.
-func (f fit) left() int {
+// missing is the number of pods that do not fit.
+func (f fit) missing() int {
 	n := 0
 	for _, pods := range f.out {
 		n += len(pods)

@@ -216,3 +216,5 @@ func (f *fakeNodes) About(object *corev1.ObjectReference, _ bool, reason, _ stri
 	defer f.mu.Unlock()
 	f.events = append(f.events, object.Kind+"/"+object.Name+" "+reason)
 }
+
+var lasting = set("Never", "spec", "disruption", "consolidateAfter")

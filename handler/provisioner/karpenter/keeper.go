@@ -18,40 +18,40 @@ import (
 )
 
 const (
-	// orphanGrace is how much longer than launchTimeout a claim may be unlaunched
-	// before it is deleted without its node's reconciliation, which has the first word.
+	// orphanGrace is how much longer than launchTimeout a claim can be unlaunched before the
+	// keeper deletes it: the reconciliation of its node comes first.
 	orphanGrace = 10 * time.Second
 
-	// landingCheck is how often a protected replacement is looked at for its pods.
-	// Those that wait for it land with its first heartbeat.
+	// landingCheck is how often a protected replacement is checked for its pods. Those that
+	// wait for it land with its first heartbeat.
 	landingCheck = 2 * time.Second
 
-	// laterCheck is when to look again at what others have to move on first.
+	// laterCheck is when to look again if others have to act first.
 	laterCheck = 30 * time.Second
 
-	// bootLimit is how long a launched instance may take to be Ready. Karpenter gives up
-	// one that has not registered by then.
+	// bootLimit is how long a launched instance can take to become Ready. Karpenter gives up
+	// on one that has not registered by then.
 	bootLimit = 15 * time.Minute
 
-	// keepers is how many claims are looked at in the same moment.
-	keepers = 4
+	// keeperWorkers is how many claims are looked at in parallel.
+	keeperWorkers = 4
 )
 
 // Values of SettledLabel.
 const (
-	settledUsed = "used" // pods run there
-	settledLeft = "left" // empty, and Karpenter's consolidation takes it away
+	settledUsed  = "used"  // pods run there
+	settledEmpty = "empty" // no pods, and Karpenter's consolidation will remove it
 )
 
-// keeper sees each of our claims through to where it needs us no more: it takes back
-// what is never launched or never used, and ends the protection from consolidation.
-// What it goes by is on the claim, so that any process can go on from there.
+// keeper looks after each of our claims until it no longer needs us: it takes back what is
+// never launched or never used, and ends the protection from consolidation. It goes by what
+// is on the claim, so any process can go on from there.
 type keeper struct {
 	b     *Backend
 	queue workqueue.TypedRateLimitingInterface[string]
 
 	mu   sync.Mutex
-	over map[string]bool // claims whose interrupted node has been drained, as far as we were told
+	over map[string]bool // claims whose interrupted node we were told has been drained
 }
 
 func newKeeper(b *Backend) *keeper {
@@ -62,8 +62,8 @@ func newKeeper(b *Backend) *keeper {
 // add has the claim looked at. It never blocks.
 func (k *keeper) add(claim string) { k.queue.Add(claim) }
 
-// drained says that the claim's pods have moved, or will not any more.
-func (k *keeper) drained(claim string) {
+// markDrained says that the claim's pods have moved, or will not move any more.
+func (k *keeper) markDrained(claim string) {
 	if known, synced := k.b.claims.get(claim); known == nil && synced && !k.b.claims.single {
 		return // gone
 	}
@@ -75,7 +75,7 @@ func (k *keeper) drained(claim string) {
 
 func (k *keeper) run(ctx context.Context) {
 	var workers sync.WaitGroup
-	for range keepers {
+	for range keeperWorkers {
 		workers.Go(func() {
 			for k.work(ctx) {
 			}
@@ -114,8 +114,8 @@ func (k *keeper) work(ctx context.Context) bool {
 	return true
 }
 
-// look takes the claim one step on, and says when to look again; zero is never, or
-// when it is added.
+// look takes the claim one step further, and says when to look again; zero means not before
+// it is added again.
 func (k *keeper) look(ctx context.Context, name string) (time.Duration, error) {
 	claim, err := k.claim(ctx, name)
 	if err != nil {
@@ -127,8 +127,8 @@ func (k *keeper) look(ctx context.Context, name string) (time.Duration, error) {
 	}
 	switch {
 	case claim.state() == provisioner.StateRequested:
-		if left := launchTimeout + orphanGrace - time.Since(claim.CreationTimestamp.Time); left > 0 {
-			return left, nil
+		if wait := launchTimeout + orphanGrace - time.Since(claim.CreationTimestamp.Time); wait > 0 {
+			return wait, nil
 		}
 		return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
 	case claim.Annotations[ProtectedAnnotation] != "":
@@ -140,7 +140,7 @@ func (k *keeper) look(ctx context.Context, name string) (time.Duration, error) {
 	return k.settle(ctx, claim)
 }
 
-// claim is what is known of the claim, or nil where there is none.
+// claim is what is known of the claim, or nil if there is none.
 func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
 	if !k.b.claims.single {
 		if claim, _ := k.b.claims.get(name); claim != nil {
@@ -152,13 +152,13 @@ func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, judge("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+		return nil, asUnavailable("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
 	}
 	return decodeClaim(u)
 }
 
-// left is the time until the claim is to be used.
-func (k *keeper) left(claim *nodeClaim) time.Duration {
+// untilDue is the time until the claim has to be in use.
+func (k *keeper) untilDue(claim *nodeClaim) time.Duration {
 	since := claim.since("Initialized")
 	if since.IsZero() {
 		since = claim.since("Launched").Add(bootLimit)
@@ -166,7 +166,7 @@ func (k *keeper) left(claim *nodeClaim) time.Duration {
 	return time.Until(since.Add(k.b.ttl))
 }
 
-// due reports whether whoever asked for the claim should have dealt with it by now.
+// due reports whether whoever requested the claim should have dealt with it by now.
 func (k *keeper) due(claim *nodeClaim) bool {
 	switch {
 	case claim.state() == provisioner.StateRequested:
@@ -174,24 +174,24 @@ func (k *keeper) due(claim *nodeClaim) bool {
 	case claim.Annotations[ProtectedAnnotation] != "":
 		return !time.Now().Before(claim.protectedUntil())
 	}
-	return k.b.ttl > 0 && k.left(claim) <= 0
+	return k.b.ttl > 0 && k.untilDue(claim) <= 0
 }
 
-// settle decides about a replacement that was launched a while ago: hands off it if it
-// is used or Karpenter takes it away, else it is taken back.
+// settle decides about a replacement that was launched a while ago. If it is in use, or if
+// Karpenter will remove it, it is handed over; otherwise it is taken back.
 func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
-	left := k.left(claim)
-	if k.b.ttl <= 0 || left > 0 {
+	wait := k.untilDue(claim)
+	if k.b.ttl <= 0 || wait > 0 {
 		if !k.b.claims.single || !k.isDrained(claim.Name) {
 			if k.b.ttl <= 0 {
 				k.forget(claim.Name)
 				return 0, nil
 			}
-			return left, nil
+			return wait, nil
 		}
-		// This process ends with its node: what is clear now is not left for others.
+		// This process ends with its node: what is clear now is not put off for others to do.
 		if pods, err := k.pods(ctx, claim, cached); err != nil || pods == 0 {
-			return max(0, left), err
+			return max(0, wait), err
 		}
 		return 0, k.handOver(ctx, claim, settledUsed)
 	}
@@ -213,10 +213,10 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 	}
 	if pool != nil && pool.broken == "" {
 		if _, ok := pool.consolidates(); ok {
-			return 0, k.handOver(ctx, claim, settledLeft)
+			return 0, k.handOver(ctx, claim, settledEmpty)
 		}
 	}
-	// Pods may be landing in this moment, and the deletion cannot be undone.
+	// Pods might be landing at this moment, and the deletion cannot be undone.
 	switch pods, err := k.pods(ctx, claim, asStored); {
 	case err != nil:
 		return 0, err
@@ -226,11 +226,11 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 	return k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.ttl))
 }
 
-// remove deletes a claim that is of no use. One that has changed meanwhile is to be
-// looked at again.
+// remove deletes a claim that is of no use. One that has changed meanwhile is looked at
+// again.
 func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason, text string) (time.Duration, error) {
 	preconditions := &metav1.Preconditions{UID: &claim.UID}
-	if claim.state() == provisioner.StateRequested { // with the next version it may be launched
+	if claim.state() == provisioner.StateRequested { // its next version might be launched
 		preconditions.ResourceVersion = &claim.ResourceVersion
 	}
 	err := k.b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
@@ -246,7 +246,7 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 		}
 		return time.Second, nil
 	case err != nil:
-		return 0, judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
+		return 0, asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
 	}
 	k.forget(claim.Name)
 	k.b.events.claim(claim.Name, claim.UID, warn, reason, text)
@@ -257,11 +257,11 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 
 // Which pods are counted.
 const (
-	cached   = "0" // those in the watch cache, by its index of nodes: may be behind
-	asStored = ""  // those that there are: a quorum read
+	cached   = "0" // those in the API server's watch cache, by its index of nodes, which might be behind
+	asStored = ""  // those in its store: a quorum read
 )
 
-// pods counts those on the claim's node that would not be on any node.
+// pods counts the pods on the claim's node, except those that run on every node.
 func (k *keeper) pods(ctx context.Context, claim *nodeClaim, version string) (int, error) {
 	if claim.Status.NodeName == "" {
 		return 0, nil
@@ -293,8 +293,8 @@ func (c *nodeClaim) wanted() int {
 	return max(1, n)
 }
 
-// isOver reports whether no pod will come to the claim's node any more from the one
-// that it replaces: that has been drained, or is gone, or is in another life.
+// isOver reports whether no more pods will come from the node that the claim replaces: it
+// has been drained, or is gone, or is another instance by now.
 func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
 	name := claim.Annotations[NodeAnnotation]
 	if k.isDrained(claim.Name) || name == "" {
@@ -302,7 +302,7 @@ func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
 	}
 	node, known := k.b.node(name)
 	if !known {
-		// Not from a cache: one that is behind may show the Node as it was before its record.
+		// Not from a cache: one that is behind might show the Node without its record.
 		var err error
 		node, err = k.b.nodes.Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// maxOrder is how long an order counts that no list shows. A claim that was made is
-	// in every list by then, so that there is none.
-	maxOrder = time.Minute
+	// maxUnlisted is how long an order counts that no list shows. By then every list shows a
+	// claim that was made, so this one was not.
+	maxUnlisted = time.Minute
 
-	// usagePage is how many claims are read at once: they are large, and a pool may
-	// have thousands.
+	// usagePage is how many claims are read at once: they are large, and a pool can have
+	// thousands.
 	usagePage = 200
 )
 
-// ledger knows what a pool has of what it limits: nobody enforces the limits on a
-// NodeClaim that Karpenter did not make, and overshoot then blocks Karpenter.
+// ledger knows how much a pool uses of what it limits: nobody enforces the limits on a
+// NodeClaim that Karpenter did not make, and exceeding them blocks Karpenter.
 //
-// What the pool's status says is not enough: Karpenter brings it up to date only while
-// every claim of the cluster is launched, which in a burst is none too often. So
-// the pool's claims are summed up, read at most once per poolTTL however many ask, and
-// on top of that all that was ordered here since. A claim counts with its instance's
-// capacity, and before its launch with what it may come to.
+// The pool's status is not enough: Karpenter updates it only while every claim of the
+// cluster is launched, which is rare in a burst. So the ledger adds up the pool's claims,
+// read at most once per poolTTL however many ask, and whatever was ordered here since. A
+// claim counts with its instance's capacity, and before its launch with what it might come
+// to.
 type ledger struct {
 	client dynamic.Interface
 	reads  singleflight.Group
 
-	mu     sync.Mutex
-	usages map[string]*usage // by NodePool
-	orders map[string]*order // by NodeClaim
+	mu       sync.Mutex
+	usages   map[string]*usage         // by NodePool
+	unlisted map[string]*unlistedClaim // by NodeClaim
 
 	full prometheus.Counter // of refusals; nil is not counted
 }
@@ -53,26 +53,25 @@ type usage struct {
 	claims map[string]struct{}
 }
 
-// order is a claim that the last usage may lack.
-type order struct {
+// unlistedClaim is one that the last usage might lack.
+type unlistedClaim struct {
 	pool string
 	size corev1.ResourceList
 	at   time.Time
 }
 
 func newLedger(client dynamic.Interface) *ledger {
-	return &ledger{client: client, usages: map[string]*usage{}, orders: map[string]*order{}}
+	return &ledger{client: client, usages: map[string]*usage{}, unlisted: map[string]*unlistedClaim{}}
 }
 
-// room says which of the pool's limits leaves no room for the claim of that size, or
-// nothing. For one that is there already there is room: it is counted, and to ask for
-// it again is to ask for nothing. The error is an unavailableError, or transient.
+// room says which of the pool's limits leaves no room for a claim of that size, or is empty.
+// There is always room for a claim that exists: it is counted, and asking for it again adds
+// nothing. The error is an unavailableError, or transient.
 func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
 	return l.enter(ctx, pool, claim, size, false)
 }
 
-// reserve is room, and enters the order of the claim if there is. The same claim is
-// entered once.
+// reserve is room, and enters the claim if there is room. The same claim is entered once.
 func (l *ledger) reserve(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
 	return l.enter(ctx, pool, claim, size, true)
 }
@@ -87,16 +86,16 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, there := u.claims[claim]; there || l.orders[claim] != nil {
+	if _, there := u.claims[claim]; there || l.unlisted[claim] != nil {
 		return "", nil
 	}
 	more := withNode(size)
-	for name, o := range l.orders {
+	for name, o := range l.unlisted {
 		if o.pool != pool.Name {
 			continue
 		}
-		if _, counted := u.claims[name]; counted || u.asked.After(o.at.Add(maxOrder)) {
-			delete(l.orders, name)
+		if _, counted := u.claims[name]; counted || u.asked.After(o.at.Add(maxUnlisted)) {
+			delete(l.unlisted, name)
 			continue
 		}
 		add(more, withNode(o.size))
@@ -108,19 +107,19 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 		return full, nil
 	}
 	if reserve {
-		l.orders[claim] = &order{pool: pool.Name, size: size, at: time.Now()}
+		l.unlisted[claim] = &unlistedClaim{pool: pool.Name, size: size, at: time.Now()}
 	}
 	return "", nil
 }
 
-// forget drops the order of a claim that there is not or no longer.
+// forget drops a claim that was not made or no longer exists.
 func (l *ledger) forget(claim string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.orders, claim)
+	delete(l.unlisted, claim)
 }
 
-// usage is the pool's, not older than poolTTL.
+// usage is the pool's usage, not older than poolTTL.
 func (l *ledger) usage(ctx context.Context, pool string) (*usage, error) {
 	if u := l.known(pool); u != nil {
 		return u, nil
@@ -146,14 +145,14 @@ func (l *ledger) known(pool string) *usage {
 	return nil
 }
 
-// read is consistent: what a leader that has just died has ordered is in it.
+// read is consistent: it includes what a leader ordered just before it died.
 func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
 	u := &usage{asked: time.Now(), sum: corev1.ResourceList{}, claims: map[string]struct{}{}}
 	options := metav1.ListOptions{LabelSelector: nodePoolLabel + "=" + pool, Limit: usagePage}
 	for {
 		list, err := l.client.Resource(nodeClaimResource).List(ctx, options)
 		if err != nil {
-			return nil, judge("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
+			return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
 		}
 		for i := range list.Items {
 			claim, err := decodeClaim(&list.Items[i])
@@ -173,9 +172,9 @@ func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
 	return u, nil
 }
 
-// exceeded names the limits of the pool that are exceeded with more on top of what
-// its claims, or its status, say that it has. A limit on what is not asked for is no
-// matter of ours.
+// exceeded names the limits of the pool that are exceeded by more on top of what the pool
+// uses, according to its claims or its status. A limit on what is not asked for does not
+// concern us.
 func exceeded(pool *nodePool, claims, more corev1.ResourceList) string {
 	var over []string
 	for name, limit := range pool.Spec.Limits {
@@ -200,7 +199,7 @@ func exceeded(pool *nodePool, claims, more corev1.ResourceList) string {
 	return "limit of NodePool " + pool.Name + " leaves no room (" + strings.Join(over, "; ") + ")"
 }
 
-// withNode adds to a node's size the node itself, which can be limited too.
+// withNode adds the node itself to its size, as the number of nodes can be limited too.
 func withNode(size corev1.ResourceList) corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	add(sum, size)
@@ -208,8 +207,8 @@ func withNode(size corev1.ResourceList) corev1.ResourceList {
 	return sum
 }
 
-// size is what a claim counts for: its instance's capacity, and before its launch what
-// it may come to.
+// size is what a claim counts for: its instance's capacity, and before its launch what it
+// might come to.
 func (c *nodeClaim) size() corev1.ResourceList {
 	if len(c.Status.Capacity) > 0 {
 		return c.Status.Capacity

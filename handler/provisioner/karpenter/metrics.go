@@ -5,8 +5,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// newLimitRefusals counts how often a pool's limits left no room. Which pool it was is
-// told by Events: pools come and go, and a label would have no value at the start.
+// newLimitRefusals counts how often a pool's limits left no room. Events say which pool it
+// was: pools come and go, and a label would have no value at the start.
 func newLimitRefusals(reg prometheus.Registerer) prometheus.Counter {
 	return promauto.With(reg).NewCounter(prometheus.CounterOpts{
 		Name: "spot_handler_pool_limit_refusals_total",

@@ -6,11 +6,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"spot-handler/drain/donotdisrupt"
 	"spot-handler/handler/provisioner"
 )
 
@@ -22,7 +24,7 @@ const (
 	nodePoolLabel         = "karpenter.sh/nodepool"
 	capacityTypeLabel     = "karpenter.sh/capacity-type"
 	disruptedTaint        = "karpenter.sh/disrupted"
-	doNotDisrupt          = "karpenter.sh/do-not-disrupt"
+	doNotDisrupt          = donotdisrupt.Annotation
 	hashAnnotation        = "karpenter.sh/nodepool-hash"
 	hashVersionAnnotation = "karpenter.sh/nodepool-hash-version"
 	terminationTimestamp  = "karpenter.sh/nodeclaim-termination-timestamp"
@@ -40,16 +42,15 @@ const (
 	// NodeAnnotation on a NodeClaim of ours names the interrupted node.
 	NodeAnnotation = "spot-handler/interrupted-node"
 
-	// SettledLabel on a NodeClaim of ours says that we have taken our hands off it:
-	// pods run there, or Karpenter itself will see to it.
+	// SettledLabel on a NodeClaim of ours says that it no longer needs us: pods run there, or
+	// Karpenter itself will remove it.
 	SettledLabel = "spot-handler/settled"
 
-	// ProtectedAnnotation on a NodeClaim of ours says that its protection from
-	// Karpenter's consolidation is ours, and until when it lasts at the longest
-	// (RFC 3339).
+	// ProtectedAnnotation on a NodeClaim of ours says that we protect it from Karpenter's
+	// consolidation, and when that ends at the latest (RFC 3339).
 	ProtectedAnnotation = "spot-handler/protected-until"
 
-	// PodsAnnotation on a NodeClaim of ours is the number of pods that it is made for.
+	// PodsAnnotation on a NodeClaim of ours is the number of pods that it was made for.
 	PodsAnnotation = "spot-handler/pods"
 
 	// sizeAnnotation on a NodeClaim of ours is what it counts for in its pool's limits
@@ -73,10 +74,10 @@ type nodePool struct {
 	poolObject
 	templateSpec map[string]any // spec.template.spec, to be copied
 	read         time.Time      // when it was asked for
-	broken       string         // why it could not be decoded; all but its name and annotations is empty then
+	broken       string         // why it could not be decoded; then all but its name and annotations is empty
 }
 
-// poolObject is the part of a NodePool that a replacement rests on.
+// poolObject is the part of a NodePool that a replacement depends on.
 type poolObject struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -102,11 +103,11 @@ type poolObject struct {
 
 	Status struct {
 		Resources  corev1.ResourceList `json:"resources"`
-		Conditions []condition         `json:"conditions"`
+		Conditions []metav1.Condition  `json:"conditions"`
 	} `json:"status"`
 }
 
-// nodeClaim is the part of a NodeClaim that is read, from others' claims and ours.
+// nodeClaim is the part of a NodeClaim that is read, of others' claims and of ours.
 type nodeClaim struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -122,7 +123,7 @@ type nodeClaim struct {
 		NodeName    string              `json:"nodeName"`
 		Capacity    corev1.ResourceList `json:"capacity"`
 		Allocatable corev1.ResourceList `json:"allocatable"`
-		Conditions  []condition         `json:"conditions"`
+		Conditions  []metav1.Condition  `json:"conditions"`
 	} `json:"status"`
 }
 
@@ -142,59 +143,39 @@ type requirement struct {
 	MinValues *int64   `json:"minValues,omitempty"`
 }
 
-type condition struct {
-	Type               string      `json:"type"`
-	Status             string      `json:"status"`
-	Reason             string      `json:"reason"`
-	Message            string      `json:"message"`
-	LastTransitionTime metav1.Time `json:"lastTransitionTime"`
-}
-
-// find is the condition of that type, or nil.
-func find(conditions []condition, kind string) *condition {
-	for i := range conditions {
-		if conditions[i].Type == kind {
-			return &conditions[i]
-		}
-	}
-	return nil
-}
-
-func (c *condition) isTrue() bool { return c != nil && c.Status == string(metav1.ConditionTrue) }
-
-// state is how far a claim of ours is. Initialized comes last of Karpenter's
-// conditions: the node is Ready, its resources are there, its startup taints gone.
+// state is how far a claim of ours has come. Initialized is the last of Karpenter's
+// conditions: the node is Ready, its resources are there, and its startup taints are gone.
 func (c *nodeClaim) state() string {
 	switch {
-	case find(c.Status.Conditions, "Initialized").isTrue():
+	case meta.IsStatusConditionTrue(c.Status.Conditions, "Initialized"):
 		return provisioner.StateReady
-	case find(c.Status.Conditions, "Launched").isTrue():
+	case meta.IsStatusConditionTrue(c.Status.Conditions, "Launched"):
 		return provisioner.StateLaunched
 	default:
 		return provisioner.StateRequested
 	}
 }
 
-// since is when the claim came to the condition; zero where it has not.
+// since is when the claim reached the condition; zero if it has not.
 func (c *nodeClaim) since(kind string) time.Time {
-	if cond := find(c.Status.Conditions, kind); cond.isTrue() {
+	if cond := meta.FindStatusCondition(c.Status.Conditions, kind); cond != nil && cond.Status == metav1.ConditionTrue {
 		return cond.LastTransitionTime.Time
 	}
 	return time.Time{}
 }
 
-// readyAfter is how long the claim took to be Ready, in whole seconds as the API
-// keeps them; zero where it is not.
+// readyAfter is how long the claim took to become Ready, in whole seconds as the API keeps
+// them; zero if it is not Ready.
 func (c *nodeClaim) readyAfter() time.Duration {
-	ready := find(c.Status.Conditions, "Initialized")
-	if !ready.isTrue() {
+	ready := c.since("Initialized")
+	if ready.IsZero() {
 		return 0
 	}
-	return max(0, ready.LastTransitionTime.Sub(c.CreationTimestamp.Time))
+	return max(0, ready.Sub(c.CreationTimestamp.Time))
 }
 
-// consolidates is after what time Karpenter takes an empty node of the pool away;
-// false where it does not. Both of its policies take empty nodes.
+// consolidates is the time after which Karpenter removes an empty node of the pool; false if
+// it does not. Both of its policies remove empty nodes.
 func (p *nodePool) consolidates() (time.Duration, bool) {
 	text := p.Spec.Disruption.ConsolidateAfter
 	if text == "Never" {
@@ -207,7 +188,7 @@ func (p *nodePool) consolidates() (time.Duration, bool) {
 	return after, true
 }
 
-// decodePool never fails: what is wrong with the pool is an objection to it, and
+// decodePool never fails: if something is wrong with the pool that is an objection to it, and
 // not an error to retry.
 func decodePool(u *unstructured.Unstructured) *nodePool {
 	pool := &nodePool{}

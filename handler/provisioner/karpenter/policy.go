@@ -11,16 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// RebalanceAnnotation on a NodePool says what is done on a rebalance recommendation for its
-// nodes. It goes before the operator's choice for all.
+// RebalanceAnnotation on a NodePool says what to do on a rebalance recommendation for its
+// nodes. It overrides the operator's choice for all nodes.
 const RebalanceAnnotation = "spot-handler/rebalance"
 
 // policyTimeout bounds the read of a pool that is not known yet. A recommendation has no
 // deadline: it can wait that long.
 const policyTimeout = 3 * time.Second
 
-// policies keeps what the NodePools' annotations say.
-type policies struct {
+// policyCache keeps what the NodePools' annotations say.
+type policyCache struct {
 	mu     sync.Mutex
 	byPool map[string]policy
 }
@@ -29,14 +29,14 @@ type policy struct {
 	value string
 	err   error // nothing is known yet
 	at    time.Time
-	wrong string // the value that was complained of
+	wrong string // the value that was complained about
 }
 
-// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one
-// of allowed, or nothing. Another value counts as none, and is complained of once. The
-// NodePool is read at most every 10 s, however many ask; when it cannot be read, what it
-// said last counts, and if that is not known either, there is an error, which is transient.
-// Where Karpenter is not installed, or may not be asked, there are no policies.
+// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one of
+// allowed, or nothing. Another value counts as nothing, and is complained about once. The
+// NodePool is read at most every 10 s, however many ask. If it cannot be read, its last
+// known value counts; without one there is a transient error. If Karpenter is not installed,
+// or we have no right to ask, there are no policies.
 func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, error) {
 	name := node.Labels[nodePoolLabel]
 	if name == "" {
@@ -79,31 +79,4 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 		b.log.Warn().Str("nodepool", name).Str("reason", text).Msg("rebalance policy of NodePool not understood")
 	}
 	return now.value, now.err
-}
-
-// left notes that a node of the pool has to be replaced.
-func (b *Backend) left(pool string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.leftAt[pool] = time.Now()
-}
-
-// leftFor is how long a pool counts as just left. Of interruptions that come together nine
-// in ten fall within 3 minutes of each other, and that long Karpenter itself avoids a kind
-// of instance that it could not have.
-const leftFor = 10 * time.Minute
-
-// justLeft are the pools whose nodes had to be replaced lately.
-func (b *Backend) justLeft() map[string]bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	recent := map[string]bool{}
-	for pool, at := range b.leftAt {
-		if time.Since(at) < leftFor {
-			recent[pool] = true
-		} else {
-			delete(b.leftAt, pool)
-		}
-	}
-	return recent
 }

@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// poolTTL is how long a NodePool that was read is used. Interruptions come in
-	// bursts within one pool; Karpenter itself brings the status up to date every
-	// 5 s, so that a fresher copy would say no more.
+	// poolTTL is how long a NodePool is used after it was read. Interruptions come in bursts
+	// within one pool. Karpenter itself updates the status every 5 s: a fresher copy would say
+	// no more.
 	poolTTL = 10 * time.Second
 
 	// poolTimeout bounds the read that a burst waits for together.
 	poolTimeout = 5 * time.Second
 
-	// recheck is how long we believe that Karpenter is not there for us, which only a
-	// new installation or new RBAC rules change.
+	// recheck is how long we believe that Karpenter is not available to us, which only an
+	// installation or new RBAC rules change.
 	recheck = time.Minute
 )
 
-// unavailableError says that Karpenter's API is not there for us: it is not
-// installed, or RBAC forbids it. To try again at once is of no use.
+// unavailableError says that Karpenter's API is not available to us: it is not installed, or
+// RBAC forbids it. Trying again at once is of no use.
 type unavailableError struct{ reason string }
 
 func (e *unavailableError) Error() string { return e.reason }
 
-// pools reads NodePools, each at most once per poolTTL however many ask.
+// pools reads NodePools, each at most once per poolTTL, however many ask.
 type pools struct {
 	client dynamic.Interface
 	reads  singleflight.Group
@@ -44,7 +44,7 @@ type pools struct {
 	read  map[string]*nodePool // last copies; a pool that does not exist has one without a name
 	all   []*nodePool          // the last list, by name
 	asked time.Time            // of all
-	noAll *unavailableError    // why there is no list; named pools are read all the same
+	noAll *unavailableError    // why there is no list; named pools are read anyway
 	away  *unavailableError
 	until time.Time // of away
 }
@@ -53,12 +53,12 @@ func newPools(client dynamic.Interface) *pools {
 	return &pools{client: client, read: map[string]*nodePool{}}
 }
 
-// get is the NodePool, or nil where there is none. The error is an
-// unavailableError, or transient. The pool is shared and must not be changed.
+// get is the NodePool, or nil if there is none. The error is an unavailableError, or
+// transient. The pool is shared and must not be changed.
 func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
 	pool, err := p.cached(name)
 	if pool == nil && err == nil {
-		// The read is everybody's: the first caller's end must not be the others'.
+		// The read is shared: if the first caller gives up, the others must not fail.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
 		defer cancel()
 		var v any
@@ -74,7 +74,7 @@ func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
 // list is every NodePool, by name, under the same conditions as get.
 func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
 	p.mu.Lock()
-	all, err := p.listed()
+	all, err := p.freshList()
 	p.mu.Unlock()
 	if all != nil || err != nil {
 		return all, err
@@ -86,8 +86,8 @@ func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
 	return all, err
 }
 
-// listed is the last list while it holds, or why there is none.
-func (p *pools) listed() ([]*nodePool, error) {
+// freshList is the last list while it is fresh, or why there is none.
+func (p *pools) freshList() ([]*nodePool, error) {
 	now := time.Now()
 	switch {
 	case p.away != nil && now.Before(p.until):
@@ -102,7 +102,7 @@ func (p *pools) listed() ([]*nodePool, error) {
 
 func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
 	p.mu.Lock()
-	all, err := p.listed() // by an earlier flight
+	all, err := p.freshList() // by an earlier flight
 	p.mu.Unlock()
 	if all != nil || err != nil {
 		return all, err
@@ -110,7 +110,7 @@ func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
 	asked := time.Now()
 	list, err := p.client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		err = judge("list NodePools", fmt.Errorf("list NodePools: %w", err))
+		err = asUnavailable("list NodePools", fmt.Errorf("list NodePools: %w", err))
 		if away, ok := errors.AsType[*unavailableError](err); ok {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -147,7 +147,7 @@ func (p *pools) cached(name string) (*nodePool, error) {
 }
 
 func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
-	// Who was about to ask when an earlier flight landed has its answer here.
+	// An earlier flight might have landed just before this one began.
 	if pool, err := p.cached(name); pool != nil || err != nil {
 		return pool, err
 	}
@@ -159,7 +159,7 @@ func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
 		pool = decodePool(u)
 	case isMissing(err):
 	default:
-		return nil, p.judge("get NodePools", fmt.Errorf("get NodePool %q: %w", name, err))
+		return nil, p.noteUnavailable("get NodePools", fmt.Errorf("get NodePool %q: %w", name, err))
 	}
 	pool.read = asked
 	p.mu.Lock()
@@ -168,10 +168,10 @@ func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
 	return pool, nil
 }
 
-// judge turns the error of an action into an unavailableError, and remembers it, if
+// noteUnavailable turns the error of an action into an unavailableError, and remembers it, if
 // it is one: then nothing can be done for any node.
-func (p *pools) judge(action string, err error) error {
-	err = judge(action, err)
+func (p *pools) noteUnavailable(action string, err error) error {
+	err = asUnavailable(action, err)
 	if away, ok := errors.AsType[*unavailableError](err); ok {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -180,8 +180,8 @@ func (p *pools) judge(action string, err error) error {
 	return err
 }
 
-// judge turns the error of an action into an unavailableError if it is one.
-func judge(action string, err error) error {
+// asUnavailable turns the error of an action into an unavailableError if it is one.
+func asUnavailable(action string, err error) error {
 	switch {
 	case apierrors.IsForbidden(err):
 		return &unavailableError{reason: "the API server forbids us to " + action}

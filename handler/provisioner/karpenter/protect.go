@@ -13,13 +13,13 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// unprotect ends a replacement's protection from consolidation as soon as the pods
-// are there that it was made for, or none will come any more, or the time is over.
-// Zero means that it has ended; else it says when to look again.
+// unprotect ends a replacement's protection from consolidation as soon as the pods that it
+// was made for are there, or no more will come, or the time is over. Zero means that the
+// protection has ended; else it says when to look again.
 //
-// Karpenter copies the annotation from the claim to its Node once, when that is
-// registered. The Node is cleared first, and our own mark on the claim goes last: it
-// is what a next process finds.
+// Karpenter copies the annotation from the claim to its Node once, at registration. The
+// Node is cleared first, and our own mark on the claim goes last, as the next process finds
+// the claim by it.
 func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
 	until := claim.protectedUntil()
 	ended, err := k.mayUnprotect(ctx, claim, until)
@@ -32,7 +32,7 @@ func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration
 		return max(time.Millisecond, min(time.Until(until), laterCheck)), nil
 	}
 	if claim.Status.NodeName == "" {
-		// It may be registered in this moment, with what the claim was before.
+		// It might be registering at this moment, with the claim's earlier annotations.
 		if claim.Annotations[doNotDisrupt] == "" {
 			return laterCheck, nil
 		}
@@ -51,7 +51,7 @@ func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration
 	return 0, nil
 }
 
-// protectedUntil is how long the claim may be protected at the longest.
+// protectedUntil is when the claim's protection ends at the latest.
 func (c *nodeClaim) protectedUntil() time.Time {
 	until, err := time.Parse(time.RFC3339, c.Annotations[ProtectedAnnotation])
 	if err != nil {
@@ -72,7 +72,7 @@ func (k *keeper) mayUnprotect(ctx context.Context, claim *nodeClaim, until time.
 	return k.isOver(ctx, claim)
 }
 
-// handOver marks a claim as one that does not need us any more.
+// handOver marks a claim as one that no longer needs us.
 func (k *keeper) handOver(ctx context.Context, claim *nodeClaim, as string) error {
 	if err := k.annotate(ctx, claim, nil, map[string]any{SettledLabel: as}); err != nil {
 		return err
@@ -81,7 +81,7 @@ func (k *keeper) handOver(ctx context.Context, claim *nodeClaim, as string) erro
 	return nil
 }
 
-// annotate changes annotations and labels of the very claim; nil removes one.
+// annotate changes annotations and labels of exactly this claim; nil removes one.
 func (k *keeper) annotate(ctx context.Context, claim *nodeClaim, annotations, labels map[string]any) error {
 	meta := map[string]any{"uid": claim.UID} // a precondition: it cannot be changed
 	if annotations != nil {
@@ -96,11 +96,11 @@ func (k *keeper) annotate(ctx context.Context, claim *nodeClaim, annotations, la
 	}
 	u, err := k.b.client.Resource(nodeClaimResource).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
-	case isMissing(err), apierrors.IsInvalid(err): // gone, or another claim by now
+	case isMissing(err), apierrors.IsInvalid(err): // it is gone, or another claim by now
 		k.b.claims.forget(claim.Name)
 		return nil
 	case err != nil:
-		return judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err))
+		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err))
 	}
 	if now, err := decodeClaim(u); err == nil && !k.b.claims.single && now.Labels[SettledLabel] == "" {
 		k.b.claims.learn(now.slim())

@@ -13,20 +13,21 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// rank makes an order in each of the pools, best first: by the pods that it covers, not
-// having been left itself (on a rebalance recommendation), the same labels and taints as the source pool, a lower weight than that has and the
-// highest of those, and name.
-func (s situation) rank(list []candidate) []claimOrder {
+// rank makes an order in each of the pools, best first: by how many pods it covers, whether
+// the pool was not hit lately (on a rebalance recommendation), whether it has the source
+// pool's labels and taints, whether its weight is lower than the source pool's, the highest
+// weight, and the name.
+func (lost lostNode) rank(list []candidate) []claimOrder {
 	orders := make([]claimOrder, len(list))
 	for i, c := range list {
-		orders[i] = s.order(c)
+		orders[i] = lost.orderIn(c)
 	}
 	slices.SortFunc(orders, func(a, b claimOrder) int {
 		return cmp.Or(
 			cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving)),
-			first(!s.risky(a.pool), !s.risky(b.pool)),
-			first(s.alike(a.pool), s.alike(b.pool)),
-			first(s.below(a.pool), s.below(b.pool)),
+			first(!lost.risky(a.pool), !lost.risky(b.pool)),
+			first(lost.alike(a.pool), lost.alike(b.pool)),
+			first(lost.below(a.pool), lost.below(b.pool)),
 			cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight),
 			strings.Compare(a.pool.Name, b.pool.Name),
 		)
@@ -45,45 +46,45 @@ func first(a, b bool) int {
 	return 1
 }
 
-func (s situation) order(c candidate) claimOrder {
-	o := claimOrder{instance: s.rec.Instance, node: s.node, pool: c.pool, source: s.claim, tried: s.tried}
-	o.fit = fitTo(newShape(c.pool, s.source, s.node), s.need)
-	o.ask = requests(o.fit.need)
-	// Which instance type it will be is Karpenter's choice: a cheap one that fits, as
-	// the interrupted node's own type did. Its claim says what that has, with the kwok
-	// provider only what pods may have of it; the Node that we are given is lean, and does not.
+func (lost lostNode) orderIn(c candidate) claimOrder {
+	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, source: lost.claim, tried: lost.tried}
+	o.fit = fitTo(newShape(c.pool, lost.source, lost.node), lost.need)
+	o.ask = sumRequests(o.fit.need)
+	// Karpenter chooses the instance type: a cheap one that fits, as the interrupted node's own
+	// type did. That node's claim says how large that is (with the kwok provider, only how much
+	// of it pods can have); the Node that we are given is lean and does not say.
 	o.size = o.ask
-	if s.claim != nil {
-		o.size = atLeast(atLeast(o.ask, s.claim.Status.Capacity), s.claim.Status.Allocatable)
+	if lost.claim != nil {
+		o.size = atLeast(atLeast(o.ask, lost.claim.Status.Capacity), lost.claim.Status.Allocatable)
 	}
-	o.until = s.protectedUntil(c.pool)
-	o.remark = s.remark
-	if n := o.fit.left(); n > 0 {
+	o.until = lost.protectedUntil(c.pool)
+	o.remark = lost.remark
+	if n := o.fit.missing(); n > 0 {
 		if o.remark != "" {
 			o.remark += "; "
 		}
-		o.remark += fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(s.need.Moving), c.pool.Name, o.fit.remark())
+		o.remark += fmt.Sprintf("without %d of %d pods, which cannot run in pool %s: %s", n, len(lost.need.Moving), c.pool.Name, o.fit.remark())
 	}
 	return o
 }
 
-// risky reports whether a pool that others have just left is no better a place for a node
-// that is only at risk. On an interruption any pool that has room will do.
-func (s situation) risky(pool *nodePool) bool {
-	return s.rec.Kind == interruption.RebalanceRecommendation && s.left[pool.Name]
+// risky reports whether a node that is only at risk had better not go to the pool, which was
+// hit lately. On an interruption any pool that has room will do.
+func (lost lostNode) risky(pool *nodePool) bool {
+	return lost.rec.Kind == interruption.RebalanceRecommendation && lost.hit[pool.Name]
 }
 
 // alike reports whether the pool gives its nodes the labels and taints that the source
 // pool does.
-func (s situation) alike(pool *nodePool) bool {
-	if s.source == nil || s.source.broken != "" {
+func (lost lostNode) alike(pool *nodePool) bool {
+	if lost.source == nil || lost.source.broken != "" {
 		return false
 	}
-	return maps.Equal(ownLabels(s.source, s.node), ownLabels(pool, s.node)) &&
-		slices.Equal(taintsOf(s.source), taintsOf(pool))
+	return maps.Equal(ownLabels(lost.source, lost.node), ownLabels(pool, lost.node)) &&
+		slices.Equal(taintsOf(lost.source), taintsOf(pool))
 }
 
-// ownLabels are the labels of the operator's own that a pool gives its nodes.
+// ownLabels are the operator's own labels that a pool gives its nodes.
 func ownLabels(pool *nodePool, node *corev1.Node) map[string]string {
 	labels := maps.Clone(pool.Spec.Template.Metadata.Labels)
 	if labels == nil {
@@ -103,20 +104,20 @@ func taintsOf(pool *nodePool) []string {
 }
 
 // below reports whether Karpenter prefers the source pool to this one.
-func (s situation) below(pool *nodePool) bool {
-	return s.source == nil || pool.Spec.Weight < s.source.Spec.Weight
+func (lost lostNode) below(pool *nodePool) bool {
+	return lost.source == nil || pool.Spec.Weight < lost.source.Spec.Weight
 }
 
-// rebalanceWindow is how long a replacement may wait for pods where no deadline ends
-// the waiting: two minutes to boot, and three for the pods to move.
+// rebalanceWindow is how long a replacement can wait for pods if no deadline ends the wait:
+// two minutes to boot, and three for the pods to move.
 const rebalanceWindow = 5 * time.Minute
 
-// protectedUntil is until when a replacement in the pool has to be protected from
-// consolidation: until our pods are there, at the longest to the end of the node, and
-// not at all where Karpenter would not be faster than that. While an empty node is
-// protected, Karpenter may move other nodes' healthy pods onto it.
-func (s situation) protectedUntil(pool *nodePool) time.Time {
-	end := s.rec.DeadlineTime()
+// protectedUntil is how long a replacement in the pool has to be protected from
+// consolidation: until our pods are there, at most until the end of the interrupted node,
+// and not at all if Karpenter would not be faster than that. While an empty node is
+// protected, Karpenter might move other nodes' healthy pods onto it.
+func (lost lostNode) protectedUntil(pool *nodePool) time.Time {
+	end := lost.rec.DeadlineTime()
 	if end.IsZero() {
 		end = time.Now().Add(rebalanceWindow)
 	}
@@ -125,4 +126,31 @@ func (s situation) protectedUntil(pool *nodePool) time.Time {
 		return time.Time{}
 	}
 	return end
+}
+
+// noteHit remembers that a node of the pool has to be replaced.
+func (b *Backend) noteHit(pool string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hitAt[pool] = time.Now()
+}
+
+// hitFor is how long a pool counts as hit. Of interruptions that come together, nine in ten
+// fall within 3 minutes of each other. Karpenter itself avoids an unavailable kind of
+// instance for 3 minutes.
+const hitFor = 10 * time.Minute
+
+// hitLately are the pools whose nodes had to be replaced lately.
+func (b *Backend) hitLately() map[string]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	recent := map[string]bool{}
+	for pool, at := range b.hitAt {
+		if time.Since(at) < hitFor {
+			recent[pool] = true
+		} else {
+			delete(b.hitAt, pool)
+		}
+	}
+	return recent
 }

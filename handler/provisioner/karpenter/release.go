@@ -13,14 +13,14 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Release hands the node back to what made it, which ends it without another look at
-// its pods: the NodeClaim gets the time at which Karpenter stops to be patient with
-// the node's pods, the record's deadline or now, and is deleted. A node that
-// Karpenter did not make is left as it is, and so is one whose instance comes back. It is idempotent: what is gone or being
-// deleted is released.
+// Release hands the node back to Karpenter, which ends it without another look at its pods:
+// the NodeClaim is deleted, and marked with the time at which Karpenter's patience with the
+// node's pods ends, the record's deadline or now. A node that Karpenter did not make is not
+// touched, nor one whose instance comes back. It is idempotent: what is gone or being deleted
+// counts as released.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	if r := own(rec); r != nil {
-		b.keeper.drained(r.Name)
+		b.keeper.markDrained(r.Name)
 	}
 	name, uid, ok := ownerClaim(node)
 	if !ok || rec.ComesBack() {
@@ -41,8 +41,8 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 }
 
 func (b *Backend) release(ctx context.Context, name string, uid types.UID, until time.Time) error {
-	// The UID in the patch is a precondition: it cannot be changed, and the API server
-	// calls a custom resource invalid with another.
+	// The UID in the patch is a precondition: it cannot be changed, and with another the API
+	// server calls the custom resource invalid.
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, uid, terminationTimestamp, until.UTC().Format(time.RFC3339))
 	_, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
@@ -55,11 +55,11 @@ func (b *Backend) release(ctx context.Context, name string, uid types.UID, until
 		}
 		return nil
 	case err != nil:
-		return judge("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
+		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
 	}
 	err = b.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
-		return judge("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
+		return asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
 	}
 	return nil
 }

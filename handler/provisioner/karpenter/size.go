@@ -8,9 +8,9 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// requests sums what the pods ask for, as the scheduler counts it, and the number
-// of pods itself.
-func requests(n provisioner.Need) corev1.ResourceList {
+// sumRequests adds up what the pods ask for, as the scheduler counts it, and the number of pods
+// itself.
+func sumRequests(n provisioner.Need) corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for _, pods := range [][]*corev1.Pod{n.Moving, n.Daemons} {
 		for _, pod := range pods {
@@ -45,7 +45,7 @@ func atLeast(a, b corev1.ResourceList) corev1.ResourceList {
 	return most
 }
 
-// limitedPart is what of the list the pool limits.
+// limitedPart is the part of the list that the pool limits.
 func limitedPart(list corev1.ResourceList, pool *nodePool) corev1.ResourceList {
 	part := corev1.ResourceList{}
 	for name := range pool.Spec.Limits {

@@ -38,22 +38,22 @@ type Templates interface {
 
 // Options configure a Backend.
 type Options struct {
-	// Selector tells the fallback nodes. The zero value switches the backend off: then
-	// it makes no call but to release what the record says is ours.
+	// Selector selects the fallback nodes. The zero value switches the backend off: then it
+	// only makes calls to release what the record says is ours.
 	Selector Selector
 
-	// Namespace is where the placeholders are, for error texts: the clients know it.
+	// Namespace is where the placeholders are. It is for error texts: the clients know it.
 	Namespace string
 
-	// Image is run by the placeholders. That it can be pulled does not matter: room is
-	// held by a pod that is bound to a node.
+	// Image is what the placeholders run. It need not be pullable: a pod holds room as soon
+	// as it is bound to a node.
 	Image string
 
-	// SingleNode is the one Node that Request is called for, where there is but one:
-	// then only its placeholders are watched, and other Nodes are not known.
+	// SingleNode is the only Node that Request is called for, if there is only one. Then only
+	// its placeholders are watched, and other Nodes are not known.
 	SingleNode string
 
-	// Node finds a Node by its name, in memory.
+	// Node finds a Node in memory, by its name.
 	Node func(name string) (*corev1.Node, bool)
 
 	Pods      Pods
@@ -75,7 +75,7 @@ type Backend struct {
 	log      zerolog.Logger
 	refuse   refusals
 	requests *semaphore.Weighted // of atOnce
-	placing  *semaphore.Weighted // of nodesAtOnce
+	making   *semaphore.Weighted // of nodesAtOnce
 
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
@@ -94,7 +94,7 @@ func New(opts Options) *Backend {
 		awake: make(chan struct{}),
 
 		requests: semaphore.NewWeighted(atOnce),
-		placing:  semaphore.NewWeighted(nodesAtOnce),
+		making:   semaphore.NewWeighted(nodesAtOnce),
 	}
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify, b.log)
 	registerMetrics(opts.Registerer, b.cache)
@@ -104,15 +104,15 @@ func New(opts Options) *Backend {
 // Name implements provisioner.Backend.
 func (b *Backend) Name() string { return provisioner.Placeholder }
 
-// Made reports false: placeholders suit any node, and are nobody's own way.
+// Made reports false: placeholders suit any node, and no node comes from them.
 func (b *Backend) Made(*corev1.Node) bool { return false }
 
-// Request makes the placeholders of the node's pods, or says how far they are:
-// Requested until the scheduler has found a place for one, Launched until all have
-// theirs, or have had it, on Nodes that are Ready. Where those of many nodes are being
-// made it is Requested without a Name, and notifies when it is to be called again. It
-// also removes those whose pods' successors come; for that it is to be called whenever a
-// pod of the node changes, also when the replacement is Ready.
+// Request makes the placeholders of the node's pods, or says how far they have come:
+// Requested until the scheduler has found a place for one, Launched until all have, or have
+// had, a place on a Ready Node. While the placeholders of many nodes are being made it
+// answers Requested without a Name, and notifies when to call it again. It also removes
+// placeholders when their pods' successors come: call it whenever a pod of the node changes,
+// even when the replacement is Ready.
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	if prev := own(rec); prev != nil {
 		return b.follow(ctx, node, rec, need, *prev)
@@ -121,13 +121,13 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 	if o == nil {
 		return r, nil
 	}
-	if !b.placing.TryAcquire(1) {
+	if !b.making.TryAcquire(1) {
 		b.lookAgain(node.Name)
 		r.Name = "" // nothing has been asked for yet
 		return r, nil
 	}
-	defer b.placing.Release(1)
-	return b.place(ctx, *o, r)
+	defer b.making.Release(1)
+	return b.makeAll(ctx, *o, r)
 }
 
 // Choose implements provisioner.Backend.
@@ -139,8 +139,7 @@ func (b *Backend) Choose(_ context.Context, node *corev1.Node, rec interruption.
 	return r, nil
 }
 
-// Release removes what is left of the node's placeholders. The node itself is left to
-// what made it.
+// Release removes the node's remaining placeholders. It does not touch the node itself.
 func (b *Backend) Release(ctx context.Context, _ *corev1.Node, rec interruption.Record) error {
 	if prev := own(rec); prev != nil {
 		return b.removeAll(ctx, prev.Name)
@@ -166,12 +165,12 @@ func failed(r interruption.Replacement, reason string) interruption.Replacement 
 }
 
 const (
-	// patience is how long placeholders wait for room where no deadline ends it sooner.
-	// Cluster Autoscaler gives a node up after as long (--max-node-provision-time).
+	// patience is how long placeholders wait for room if no deadline ends that sooner. Cluster
+	// Autoscaler gives up on a node after the same time (--max-node-provision-time).
 	patience = 15 * time.Minute
 
-	// leastTime is how much time must be left for placeholders to be of use: no
-	// autoscaler makes a node in less, and pods leave at once.
+	// leastTime is the least time in which placeholders are of use: no autoscaler makes a node
+	// in less, and pods leave at once.
 	leastTime = 10 * time.Second
 )
 
@@ -192,7 +191,7 @@ type order struct {
 	terms    map[types.UID][]corev1.NodeSelectorTerm
 }
 
-// choose decides what to make, or says why nothing is.
+// choose decides what to make, or says why nothing is made.
 func (b *Backend) choose(node *corev1.Node, rec interruption.Record, need provisioner.Need) (*order, interruption.Replacement) {
 	now := time.Now()
 	expires := expiry(rec, now)
@@ -202,7 +201,7 @@ func (b *Backend) choose(node *corev1.Node, rec interruption.Record, need provis
 	case rec.Instance == "":
 		return nil, unsupported("the record names no instance")
 	case expires.Sub(now) < leastTime:
-		return nil, unsupported("no time is left to make room in")
+		return nil, unsupported("there is no time to make room")
 	}
 	if reason := b.refuse.reason(now); reason != "" {
 		return nil, unsupported(reason)
@@ -242,7 +241,7 @@ func (b *Backend) homes(node *corev1.Node, pod *corev1.Pod, need provisioner.Nee
 	}
 	terms := b.opts.Selector.terms(pod, zoneOf(node, pod))
 	if len(terms) == 0 {
-		return nil, "pods that may not run on nodes of --fallback-selector find no room there"
+		return nil, "pods that cannot run on nodes of --fallback-selector find no room there"
 	}
 	return terms, ""
 }

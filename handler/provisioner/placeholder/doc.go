@@ -8,40 +8,38 @@
 //	  owned by the Node     deleted: its successor   and with it what is left
 //	                        has the room
 //
-// It works with Cluster Autoscaler and with whatever else makes nodes for pending
-// pods, and needs no word with it. Each pod that must leave, and whose successor is
-// not made before it leaves, has one placeholder: with its requests, as the scheduler
-// counts them, with its own node selector, required node affinity and tolerations,
-// and with a required affinity to the fallback nodes on top. Where the placeholder
-// fits, the successor fits. Pods without a successor have none.
+// It works with Cluster Autoscaler and with whatever else makes nodes for pending pods,
+// without talking to it. Each pod that must leave, and whose successor is not made before
+// it leaves, has one placeholder: with its requests, as the scheduler counts them, with its
+// node selector, required node affinity and tolerations, and with a required affinity to
+// the fallback nodes on top. Where the placeholder fits, the successor fits. Pods without a
+// successor have no placeholder.
 //
 // # Who has the room
 //
-// A placeholder goes when its pod's successor comes: when the pod begins to
-// terminate, where a ReplicaSet makes the successor at that moment, else when it is
-// gone. So at any time either the pod's placeholder or its successor asks for the
-// room, and an autoscaler counts it once. In the moment between the two the room can
-// only be taken by a pod that could have preempted the placeholder as well, or by one
-// of even lower priority, which the successor preempts. Should the successor be the
-// first to come, the scheduler preempts a placeholder for it; these have no grace
-// period, so that nothing is waited for. An autoscaler does not take an emptied node
-// back within minutes.
+// A placeholder goes when its pod's successor comes: when the pod begins to terminate, if a
+// ReplicaSet makes the successor at that moment, else when the pod is gone. So at any time
+// either the placeholder or the successor asks for the room, and an autoscaler counts it
+// once. Between the two, only a pod that could have preempted the placeholder anyway can
+// take the room, or one of even lower priority, which the successor preempts. If the
+// successor comes first, the scheduler preempts a placeholder for it; placeholders have no
+// grace period, so it does not have to wait. An autoscaler does not remove an emptied node
+// within minutes.
 //
-// A placeholder that is gone is never made anew, whoever has taken it: there are at
-// most as many as were asked for at the start, also over redelivery, restart and
-// change of the leader, as their names are made of instance and pod. (But for one that
-// was taken in the seconds between the end of a process that had not yet written into
-// the record what it had made, and the start of the next.) In a burst a
-// successor may preempt the placeholder of another node's pod, while its own is
-// removed. The room that both ask for is the same as before; to make the lost one
-// again would ask for more, as long as the other is there.
+// A placeholder that is gone is never made again, whatever became of it. Its name follows
+// from instance and pod, so there are never more than were asked for at the start, even
+// after redelivery, a restart or a change of the leader. (The exception is one that was lost
+// in the seconds between the end of a process that had not yet recorded what it had made,
+// and the start of the next.) In a burst, a successor might preempt the placeholder of
+// another node's pod while its own is being removed. Together they still ask for the same
+// room; making the lost one again would ask for more while the other one lasts.
 //
 // # Never left behind
 //
-// The placeholders of a node belong to a PodTemplate, which belongs to the Node: the
-// garbage collector removes them with it, whatever has become of us. (They do not
-// belong to the Node itself, as Karpenter takes pods that do for static ones.) They
-// end by themselves at the deadline, or after [patience] where there is none. A
-// Backend that runs removes those whose node is gone or no longer interrupted, also
-// what an earlier process has left.
+// The placeholders of a node belong to a PodTemplate, which belongs to the Node: the garbage
+// collector removes them together with the Node, whatever has become of us. (They do not
+// belong to the Node itself, as Karpenter would take them for static pods.) They end by
+// themselves at the deadline, or after [patience] if there is none. A running Backend
+// removes those whose node is gone or no longer interrupted, including those that an
+// earlier process made.
 package placeholder

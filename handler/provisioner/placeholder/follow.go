@@ -14,12 +14,12 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// again is when something is looked at once more that no watch of ours tells of: a
-// Node that is not Ready yet, a deletion that could not be made.
+// again is when to look once more at what no watch of ours shows: a Node that is not Ready
+// yet, or a deletion that failed.
 const again = 500 * time.Millisecond
 
-// follow removes the placeholders whose pods' successors come, and says how far the
-// others are. None is made: what is gone is gone.
+// follow removes the placeholders whose pods' successors come, and says how far the others
+// have come. It makes none: what is gone is gone.
 func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, r interruption.Replacement) (interruption.Replacement, error) {
 	if r.State == provisioner.StateFailed {
 		return r, nil
@@ -40,8 +40,8 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 	case len(stay) > 0 && expired(stay[0], time.Now()):
 		return failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", unbound(stay), len(stay))), b.removeAll(ctx, r.Name)
 	case len(stay)+unseen == 0 && b.cache.wasTaken(label(rec.Instance)):
-		// They had their places, and other pods have come first. In a burst those are the
-		// successors of other nodes' pods, and the room of their own placeholders is free.
+		// They had their places, and other pods came first. In a burst those are successors of
+		// other nodes' pods, and the room of their own placeholders is free.
 		r.State = provisioner.StateReady
 		return r, nil
 	case len(stay)+unseen == 0:
@@ -65,7 +65,7 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 	return r, nil
 }
 
-// part tells the placeholders that stay from those that go.
+// part separates the placeholders that stay from those that go.
 func part(pods []*corev1.Pod, need provisioner.Need) (stay, leave []*corev1.Pod) {
 	moving := make(map[types.UID]*corev1.Pod, len(need.Moving))
 	for _, pod := range need.Moving {
@@ -82,8 +82,8 @@ func part(pods []*corev1.Pod, need provisioner.Need) (stay, leave []*corev1.Pod)
 	return stay, leave
 }
 
-// succeeded reports whether the pod is leaving and its successor does not wait for it
-// to be gone: a ReplicaSet makes it at once, a StatefulSet afterwards.
+// succeeded reports whether the pod is leaving and its successor does not wait until it is
+// gone: a ReplicaSet makes the successor at once, a StatefulSet afterwards.
 func succeeded(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp == nil {
 		return false
@@ -92,8 +92,8 @@ func succeeded(pod *corev1.Pod) bool {
 	return owner == nil || owner.Kind == "ReplicaSet" || owner.Kind == "ReplicationController"
 }
 
-// ended reports whether the placeholder does not hold its room any more: its time was
-// over, or the kubelet has put it out.
+// ended reports whether the placeholder no longer holds its room: its time was over, or the
+// kubelet evicted it.
 func ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
 }
@@ -107,8 +107,8 @@ func unbound(pods []*corev1.Pod) (n int) {
 	return n
 }
 
-// removeEach removes placeholders. What fails is tried again: the state of the
-// replacement does not depend on it.
+// removeEach removes placeholders. Failures are retried, and do not change the state of the
+// replacement.
 func (b *Backend) removeEach(ctx context.Context, pods []*corev1.Pod) {
 	var g errgroup.Group
 	g.SetLimit(perNode)
@@ -124,15 +124,15 @@ func (b *Backend) removeEach(ctx context.Context, pods []*corev1.Pod) {
 	_ = g.Wait() // none returns an error
 }
 
-// isReady reports whether the Node takes pods. A process of a single node does not know
-// the others, and believes the scheduler, which has chosen it.
+// isReady reports whether the Node takes pods. A process of a single node does not know the
+// others, and trusts the scheduler, which chose this one.
 func (b *Backend) isReady(name string) bool {
 	if b.opts.SingleNode != "" && name != b.opts.SingleNode {
 		return true
 	}
 	node, ok := b.opts.Node(name)
 	if !ok {
-		return false // so new that it is not known yet
+		return false // it is so new that we do not know it yet
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {

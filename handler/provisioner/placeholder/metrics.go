@@ -1,27 +1,19 @@
 package placeholder
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
-// gauge counts placeholders as they are when it is asked.
-type gauge struct {
-	desc  *prometheus.Desc
-	cache *store
-}
-
-var _ prometheus.Collector = gauge{}
-
+// registerMetrics has the placeholders counted at each scrape.
 func registerMetrics(reg prometheus.Registerer, cache *store) {
-	if reg == nil {
-		return
+	for state, count := range map[string]func() float64{
+		"pending": func() float64 { pending, _ := cache.counts(); return float64(pending) },
+		"bound":   func() float64 { _, bound := cache.counts(); return float64(bound) },
+	} {
+		promauto.With(reg).NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "spot_handler_placeholders", Help: "Placeholder pods that exist: pending, or bound to a node.",
+			ConstLabels: prometheus.Labels{"state": state},
+		}, count)
 	}
-	reg.MustRegister(gauge{cache: cache, desc: prometheus.NewDesc("spot_handler_placeholders",
-		"Placeholder pods that there are: pending, or bound to a node.", []string{"state"}, nil)})
-}
-
-func (g gauge) Describe(ch chan<- *prometheus.Desc) { ch <- g.desc }
-
-func (g gauge) Collect(ch chan<- prometheus.Metric) {
-	pending, bound := g.cache.counts()
-	ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(pending), "pending")
-	ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, float64(bound), "bound")
 }

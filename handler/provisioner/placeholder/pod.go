@@ -27,14 +27,14 @@ const (
 	expiresAnnotation = "spot-handler/expires" // RFC 3339
 )
 
-// PriorityClass is the one of all placeholders; deploy/ ships it. Its value has to be
-// below those of all pods that are to take the placeholders' room, and not below -10:
+// PriorityClass is the priority class of all placeholders; deploy/ ships it. Its value has to
+// be lower than those of all pods that take the placeholders' room, and not lower than -10:
 // Cluster Autoscaler makes no nodes for pods below its --expendable-pods-priority-cutoff.
 // https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md#how-does-cluster-autoscaler-work-with-pod-priority-and-preemption
 const PriorityClass = "spot-handler-placeholder"
 
-// Annotations that keep autoscalers from taking a node away from under the room that
-// is being held on it. It is held for minutes at most.
+// Annotations that keep autoscalers from removing the node on which room is being held. That
+// takes minutes at most.
 var keep = map[string]string{
 	"cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
 	"karpenter.sh/do-not-disrupt":                    "true",
@@ -43,13 +43,13 @@ var keep = map[string]string{
 // nameOf names the PodTemplate of an instance's placeholders.
 func nameOf(instance string) string { return "placeholder-" + label(instance) }
 
-// podName is the same for the same instance and pod, so that to make a placeholder
-// twice is to make it once.
+// podName is the same for the same instance and pod, so making a placeholder twice is making
+// it once.
 func podName(instance string, pod types.UID) string {
 	return nameOf(instance) + "-" + hash(string(pod))
 }
 
-// label makes of a text what can be a label's value, and part of a name.
+// label makes a text into what can be a label's value and part of a name.
 func label(text string) string {
 	const longest = 40 // leaves room in a name of 63
 	if len(text) <= longest && len(validation.IsDNS1123Label(text)) == 0 {
@@ -63,7 +63,7 @@ func hash(text string) string {
 	return hex.EncodeToString(sum[:5])
 }
 
-// selectorOf selects the placeholders of the one node, or all.
+// selectorOf selects the placeholders of one node, or of all if it is empty.
 func selectorOf(node string) string {
 	if node == "" {
 		return Label
@@ -89,7 +89,7 @@ func (o order) meta(name string, owner metav1.OwnerReference) metav1.ObjectMeta 
 	}
 }
 
-// template is what owns the placeholders.
+// template is the PodTemplate that owns the placeholders.
 func (b *Backend) template(o order) *corev1.PodTemplate {
 	node := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: o.node.Name, UID: o.node.UID}
 	t := &corev1.PodTemplate{ObjectMeta: o.meta(nameOf(o.instance), node)}
@@ -98,7 +98,7 @@ func (b *Backend) template(o order) *corev1.PodTemplate {
 	return t
 }
 
-// placeholder is the one of a pod.
+// placeholder is the pod that holds room for a pod's successor.
 func (b *Backend) placeholder(o order, owner *corev1.PodTemplate, pod *corev1.Pod) *corev1.Pod {
 	ref := metav1.OwnerReference{APIVersion: "v1", Kind: "PodTemplate", Name: owner.Name, UID: owner.UID}
 	p := &corev1.Pod{ObjectMeta: o.meta(podName(o.instance, pod.UID), ref)}
@@ -117,8 +117,8 @@ func (b *Backend) placeholder(o order, owner *corev1.PodTemplate, pod *corev1.Po
 // https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
 func (b *Backend) spec(o order, pod *corev1.Pod, requests corev1.ResourceList, terms []corev1.NodeSelectorTerm) corev1.PodSpec {
 	no, yes := false, true
-	nobody := int64(65535) // who runs in the usual image
-	noGrace := int64(0)    // the scheduler waits for a preempted pod to end
+	nobody := int64(65535) // the user of the usual image
+	noGrace := int64(0)    // the scheduler waits until a preempted pod has ended
 	lifetime := max(1, int64(time.Until(o.expires)/time.Second))
 	spec := corev1.PodSpec{
 		PriorityClassName:             PriorityClass,
@@ -151,7 +151,7 @@ func (b *Backend) spec(o order, pod *corev1.Pod, requests corev1.ResourceList, t
 	return spec
 }
 
-// positive leaves out what is requested none of.
+// positive leaves out resources of which none is requested.
 func positive(requests corev1.ResourceList) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, q := range requests {
@@ -162,9 +162,9 @@ func positive(requests corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// limits are set where the API demands that they equal the requests: on huge pages and
-// on extended resources, such as GPUs. Others would make the placeholder Guaranteed,
-// and a kubelet with a static CPU policy would clear processors for it.
+// limits are set only where the API demands that they equal the requests: for huge pages and
+// for extended resources, such as GPUs. Others would make the placeholder Guaranteed, and a
+// kubelet with a static CPU policy would reserve processors for it.
 func limits(requests corev1.ResourceList) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, q := range positive(requests) {
@@ -176,8 +176,8 @@ func limits(requests corev1.ResourceList) corev1.ResourceList {
 	return list
 }
 
-// expired reports whether the placeholder's time is over. What cannot be read is left
-// to its own active deadline.
+// expired reports whether the placeholder's time is over. One whose annotation cannot be read
+// ends at its own active deadline.
 func expired(pod *corev1.Pod, now time.Time) bool {
 	t, err := time.Parse(time.RFC3339, pod.Annotations[expiresAnnotation])
 	return err == nil && !now.Before(t)

@@ -15,25 +15,24 @@ import (
 )
 
 const (
-	// sweepEvery is how often placeholders are looked at that may have lost their reason
-	// without a call of Request or Release, as when an operator has removed the record.
+	// sweepEvery is how often we look for placeholders that are no longer needed although
+	// neither Request nor Release was called, as when an operator removed the record.
 	sweepEvery = 10 * time.Second
 
-	// showWithin is how soon the watch shows a placeholder that was made.
+	// showWithin is how soon the watch should show a placeholder that was made.
 	showWithin = 10 * time.Second
 
-	// overTime is how long after its time a placeholder is left to Request, which says
-	// what has become of it.
+	// overTime is how long after its end a placeholder is still Request's, which says what has
+	// become of it.
 	overTime = 30 * time.Second
 
-	// retryList is how long to wait with the first look after it has failed.
+	// retryList is the pause after the first look has failed.
 	retryList = 5 * time.Second
 )
 
-// Run removes what an earlier process has left behind, and follows the placeholders
-// until ctx is done; it returns nil then. If there are none it is idle, after one
-// look, until the first is requested. The Nodes have to be known when it is called. It
-// may be called once.
+// Run removes what an earlier process has left behind, and follows the placeholders until ctx
+// is done; then it returns nil. If there are none it is idle, after one look, until the first
+// is requested. The Nodes have to be known when it is called. Call it once.
 func (b *Backend) Run(ctx context.Context) error {
 	if b.opts.Selector.Empty() {
 		<-ctx.Done()
@@ -63,7 +62,7 @@ func (b *Backend) Run(ctx context.Context) error {
 	}
 }
 
-// start has Run begin to watch, if it has not.
+// start makes Run begin to watch, if it has not.
 func (b *Backend) start() { b.wake.Do(func() { close(b.awake) }) }
 
 // findLeftovers starts the watch if there are placeholders.
@@ -91,7 +90,7 @@ func (b *Backend) findLeftovers(ctx context.Context) {
 	}
 }
 
-// sweep removes the placeholders that have lost their reason.
+// sweep removes the placeholders that are no longer needed.
 func (b *Backend) sweep(ctx context.Context) {
 	now := time.Now()
 	for _, instance := range b.cache.instances() {
@@ -99,7 +98,7 @@ func (b *Backend) sweep(ctx context.Context) {
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return b.orphaned(p, now) != "" })
 		if i < 0 {
 			if len(pods) > 0 && expired(pods[0], now) {
-				b.opts.Notify(pods[0].Annotations[nodeAnnotation]) // Request is told by no event
+				b.opts.Notify(pods[0].Annotations[nodeAnnotation]) // no event calls Request
 			}
 			continue
 		}
@@ -108,7 +107,7 @@ func (b *Backend) sweep(ctx context.Context) {
 		if err := b.removeAll(ctx, nameOf(instance)); err != nil {
 			b.log.Debug().Err(err).Msg("placeholders not removed yet")
 		}
-		b.removeEach(ctx, pods) // also those that have lost their owner
+		b.removeEach(ctx, pods) // including those that have lost their owner
 	}
 	b.checkOverdue(ctx, now)
 	b.cache.forgetTaken(now.Add(-patience))
@@ -130,7 +129,7 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 	rec, err := interruption.ParseRecord(text)
 	switch {
 	case err != nil:
-		return "" // nobody knows; their time will be over
+		return "" // nobody knows; their time will end
 	case label(rec.Instance) != p.Labels[Label]:
 		return "the node is another instance"
 	case rec.Phase.Over():
@@ -140,13 +139,13 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 	case own(rec) == nil && rec.Replacement != nil && rec.Replacement.Name != "":
 		return "another provisioner makes the replacement"
 	}
-	// Another provisioner that has made nothing was asked first: ours may be just about to
-	// be recorded.
+	// Another provisioner was asked first and has made nothing: ours might be about to be
+	// recorded.
 	return ""
 }
 
-// checkOverdue asks the API server about placeholders that were made and that the
-// watch has never shown, as when they were deleted at once and it was disconnected.
+// checkOverdue asks the API server about placeholders that were made and that the watch has
+// never shown, as when they were deleted while it was disconnected.
 func (b *Backend) checkOverdue(ctx context.Context, now time.Time) {
 	for instance, names := range b.cache.overdue(now.Add(-showWithin)) {
 		list, err := b.opts.Pods.List(ctx, metav1.ListOptions{LabelSelector: Label + "=" + instance})

@@ -9,16 +9,15 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 )
 
-// Selector tells the nodes that placeholders may run on. The zero value is none.
+// Selector selects the nodes that placeholders can run on. The zero value selects none.
 type Selector struct {
 	text         string
 	requirements []corev1.NodeSelectorRequirement
 	parsed       labels.Requirements
 }
 
-// ParseSelector reads a label selector in the syntax of kubectl, such as
-// "node-lifecycle=on-demand" or "pool in (a, b),!spot". An empty text is the zero
-// Selector.
+// ParseSelector reads a label selector in kubectl's syntax, such as
+// "node-lifecycle=on-demand" or "pool in (a, b),!spot". An empty text is the zero Selector.
 // https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors
 func ParseSelector(text string) (Selector, error) {
 	parsed, err := labels.Parse(text)
@@ -56,14 +55,13 @@ func (s Selector) Empty() bool { return len(s.requirements) == 0 }
 
 func (s Selector) String() string { return s.text }
 
-// terms join the pod's required node affinity with the selector, and with the zone if
-// there is one. They leave out what no fallback node can fulfil, as far as that can be
-// seen from the labels that both name: there are none where the pod may not run on
-// fallback nodes at all. A placeholder for it would ask for a node in vain, and hold up
-// the others.
+// terms join the pod's required node affinity with the selector, and with the zone if there
+// is one. They leave out what no fallback node can satisfy, as far as the labels that both
+// name show: there are no terms if the pod cannot run on fallback nodes at all. A placeholder
+// for it would never find a node, and would hold up the others.
 func (s Selector) terms(pod *corev1.Pod, zone string) []corev1.NodeSelectorTerm {
 	if _, pinned := pod.Spec.NodeSelector[corev1.LabelHostname]; pinned {
-		return nil // to the node that ends
+		return nil // the pod is bound to the node that ends
 	}
 	for key, value := range pod.Spec.NodeSelector {
 		if !s.allows(key, value) || (zone != "" && key == corev1.LabelTopologyZone && value != zone) {
@@ -89,13 +87,13 @@ func (s Selector) terms(pod *corev1.Pod, zone string) []corev1.NodeSelectorTerm 
 	return terms
 }
 
-// possible reports whether a fallback node can fulfil the term, as far as can be seen.
+// possible reports whether a fallback node can satisfy the term, as far as labels show.
 func (s Selector) possible(term corev1.NodeSelectorTerm) bool {
 	if len(term.MatchFields) > 0 {
 		return false // a single node, by its name
 	}
 	if len(term.MatchExpressions) == 0 {
-		return false // the scheduler takes an empty term for impossible
+		return false // the scheduler treats an empty term as impossible
 	}
 	for _, e := range term.MatchExpressions {
 		if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn {
@@ -111,7 +109,7 @@ func (s Selector) possible(term corev1.NodeSelectorTerm) bool {
 	return true
 }
 
-// allows reports whether a fallback node may have the label.
+// allows reports whether a fallback node can have the label.
 func (s Selector) allows(key, value string) bool {
 	for _, r := range s.parsed {
 		if r.Key() == key && !r.Matches(labels.Set{key: value}) {
@@ -129,9 +127,9 @@ func (s Selector) only(key string, values []string) bool {
 	})
 }
 
-// zoneOf is the zone that the pod's successor is bound to by its volumes, or "". Whether
-// a volume can be attached elsewhere stands on the volume alone, so that any claim
-// counts as bound to the zone in which the pod runs.
+// zoneOf is the zone that the pod's successor is bound to by its volumes, or "". Only the
+// PersistentVolume says whether it can be attached elsewhere, so any claim counts as bound to
+// the zone in which the pod runs.
 func zoneOf(node *corev1.Node, pod *corev1.Pod) string {
 	if slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }) {
 		return node.Labels[corev1.LabelTopologyZone]

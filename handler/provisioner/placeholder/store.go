@@ -19,22 +19,22 @@ import (
 	"spot-handler/drain/rewatch"
 )
 
-// store knows our placeholders by one watch, and those that have just been made and
-// that the watch has not shown yet.
+// store knows our placeholders from one watch, and those that were just made and that the
+// watch has not shown yet.
 type store struct {
 	indexer    cache.Indexer
 	controller cache.Controller
 
 	mu      sync.Mutex
-	unseen  map[string]map[string]expected // by instance and name
-	deleted map[types.UID]struct{}         // by us, until the watch shows it
-	taken   map[string]time.Time           // by instance: when a placeholder that had its place was removed by others
-	waiting map[string]struct{}            // nodes that asked before the first list
-	isReady bool                           // that list has come
+	unseen  map[string]map[string]unseen // by instance and name
+	deleted map[types.UID]struct{}       // those that we deleted, until the watch shows it
+	taken   map[string]time.Time         // by instance: when a placeholder that had its place was removed by others
+	waiting map[string]struct{}          // nodes that asked before the first list
+	isReady bool                         // whether that list has come
 }
 
-// expected is a placeholder that the watch has not shown yet.
-type expected struct {
+// unseen is a placeholder that the watch has not shown yet.
+type unseen struct {
 	node string    // the interrupted one
 	at   time.Time // when it was asked for
 }
@@ -43,7 +43,7 @@ const byInstance = "instance"
 
 func newStore(client Pods, selector string, notify func(node string), logger zerolog.Logger) *store {
 	s := &store{
-		unseen:  map[string]map[string]expected{},
+		unseen:  map[string]map[string]unseen{},
 		deleted: map[types.UID]struct{}{},
 		taken:   map[string]time.Time{},
 		waiting: map[string]struct{}{},
@@ -95,7 +95,7 @@ func (s *store) run(ctx context.Context, notify func(node string)) {
 		waiting := s.waiting
 		s.waiting = nil
 		s.mu.Unlock()
-		for node := range waiting { // which may have none, and so no event to be told of
+		for node := range waiting { // it might have no placeholders, and so no event
 			notify(node)
 		}
 	}()
@@ -123,7 +123,7 @@ func (s *store) saw(obj any, gone bool, notify func(string)) {
 	notify(pod.Annotations[nodeAnnotation])
 }
 
-// same reports whether nothing has changed that a replacement's state rests on.
+// same reports whether nothing has changed that a replacement's state depends on.
 func same(old, obj any) bool {
 	a, ok1 := old.(*corev1.Pod)
 	b, ok2 := obj.(*corev1.Pod)
@@ -131,8 +131,8 @@ func same(old, obj any) bool {
 		a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero()
 }
 
-// synced reports whether all placeholders are known. If not, the node is notified when
-// they are.
+// synced reports whether all placeholders are known. If not, the node is notified when they
+// are.
 func (s *store) synced(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,8 +142,8 @@ func (s *store) synced(node string) bool {
 	return s.isReady
 }
 
-// of lists the placeholders of an instance that have not ended, and how many more have
-// been made that the watch has not shown yet.
+// of lists the placeholders of an instance that have not ended, and says how many more were
+// made that the watch has not shown yet.
 func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
 	objs, err := s.indexer.ByIndex(byInstance, instance)
 	if err != nil { // cannot happen: there is such an index
@@ -164,7 +164,7 @@ func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
 	return pods, len(s.unseen[instance])
 }
 
-// instances lists those that have placeholders.
+// instances lists the instances that have placeholders.
 func (s *store) instances() []string {
 	return slices.DeleteFunc(s.indexer.ListIndexFuncValues(byInstance), func(instance string) bool {
 		objs, err := s.indexer.ByIndex(byInstance, instance)
@@ -178,19 +178,19 @@ func (s *store) has(instance, name string) bool {
 	return slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return p.Name == name })
 }
 
-// expect notes a placeholder that is about to be made. It must be called before: what
-// the watch shows afterwards counts.
+// expect notes a placeholder that is about to be made. Call it before the request, as only
+// what the watch shows afterwards counts.
 func (s *store) expect(instance, name, node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.unseen[instance] == nil {
-		s.unseen[instance] = map[string]expected{}
+		s.unseen[instance] = map[string]unseen{}
 	}
-	s.unseen[instance][name] = expected{node, time.Now()}
+	s.unseen[instance][name] = unseen{node, time.Now()}
 }
 
-// forget drops the expectation of a placeholder, or of all of the instance's where the
-// name is empty. It returns the node of the one.
+// forget drops the expectation of a placeholder, or of all of the instance's if the name is
+// empty. It returns the placeholder's node.
 func (s *store) forget(instance, name string) (node string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +206,8 @@ func (s *store) forgetLocked(instance, name string) {
 	}
 }
 
-// overdue lists, by instance, the placeholders that ought to have been shown since.
+// overdue lists, by instance, the placeholders that were made before the time and that the
+// watch has not shown.
 func (s *store) overdue(since time.Time) map[string][]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,8 +222,7 @@ func (s *store) overdue(since time.Time) map[string][]string {
 	return list
 }
 
-// markDeleted notes that we have deleted a placeholder, and reports false if we had
-// before.
+// markDeleted notes that we have deleted a placeholder, and reports false if we already had.
 func (s *store) markDeleted(uid types.UID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -237,15 +237,15 @@ func (s *store) unmarkDeleted(uid types.UID) {
 	delete(s.deleted, uid)
 }
 
-// wasTaken reports whether a placeholder of the instance has had its place and lost it to
-// others, as by preemption.
+// wasTaken reports whether a placeholder of the instance had a place and lost it to others,
+// as by preemption.
 func (s *store) wasTaken(instance string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.taken[instance].IsZero()
 }
 
-// forgetTaken drops what is known of taken placeholders since before the time.
+// forgetTaken drops what is known of placeholders that were taken before the time.
 func (s *store) forgetTaken(before time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,7 +264,7 @@ func (s *store) counts() (pending, bound int) {
 	return pending, bound
 }
 
-// lean keeps what is asked of a placeholder.
+// lean keeps what we need to know of a placeholder.
 func lean(obj any) (any, error) {
 	pod, ok := obj.(*corev1.Pod)
 	if !ok {

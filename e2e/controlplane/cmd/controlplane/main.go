@@ -35,7 +35,7 @@
 //
 //	SPOT_HANDLER_E2E_CACHE   where the cache is, instead of the user's cache directory
 //	KUBEBUILDER_ASSETS       a directory from which etcd, kube-apiserver and kubectl
-//	                         are taken, where it has them
+//	                         are taken, if it has them
 //	GOFLAGS and others       are passed on to the go command
 package main
 
@@ -83,8 +83,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return 2
 	}
 
-	// A client that is gone must not end us by a write to its pipe, before the end is
-	// orderly. Not signal.Ignore: the components would inherit that.
+	// If a client has gone, our write to its pipe must not kill us before we have ended
+	// in order. Not signal.Ignore: the components would inherit that.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
@@ -115,8 +115,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		}
 		return 0
 	}
-	// Whoever starts us holds the other end, and the kernel closes it for those that
-	// can no longer do so.
+	// Whoever starts us holds the other end. If it can no longer close it, the kernel
+	// does.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	resets := make(chan struct{})

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// pollEvery is short beside the seconds that everything takes to start.
+// pollEvery is short compared to the seconds that everything takes to start.
 const pollEvery = 50 * time.Millisecond
 
-// api speaks to the apiserver, in plain HTTP and YAML: this binary is built at
-// the start of every test run, and without client-go that takes no time.
+// api speaks to the apiserver in plain HTTP and YAML: this binary is built at the start
+// of every test run, which takes no time without client-go.
 type api struct {
 	server, token string
 	client        *http.Client
@@ -92,9 +92,9 @@ func (a *api) waitFor(ctx context.Context, path string) error {
 	return poll(ctx, "GET "+path, func() error { return a.do(ctx, http.MethodGet, path, nil) })
 }
 
-// waitForHealth waits until a component's own endpoint says ok. Their
-// certificates are self-signed and made at their start: there is nothing to check
-// them against, and nothing is told to them.
+// waitForHealth waits until a component's own endpoint says ok. Their certificates are
+// self-signed and made when they start: there is nothing to check them against, and we
+// send nothing secret.
 func waitForHealth(ctx context.Context, url string) error {
 	client := &http.Client{
 		Timeout:   5 * time.Second,

@@ -29,8 +29,8 @@ const (
 	auditPolicyName = "audit-policy.yaml"
 	auditLogName    = "audit.log"
 
-	// unthrottled is what components get as client-side rate limit: a limit of theirs
-	// would be measured as ours when hundreds of pods move at once.
+	// unthrottled is the components' client-side rate limit: when hundreds of pods move
+	// at once, a limit of theirs would show up as ours in the measurements.
 	unthrottled = "5000"
 )
 
@@ -39,8 +39,8 @@ type ports struct {
 	etcd, etcdPeer, apiserver, scheduler, kwok, karpenterHealth, karpenterMetrics int
 }
 
-// freePorts finds ports for the components to take. Another process may be faster; Supervise
-// tries again then.
+// freePorts finds ports for the components. Another process may take one first; Supervise
+// then tries again.
 func freePorts() (p ports, err error) {
 	for _, port := range []*int{&p.etcd, &p.etcdPeer, &p.apiserver, &p.scheduler, &p.kwok, &p.karpenterHealth, &p.karpenterMetrics} {
 		address, err := loopback.Address()
@@ -55,7 +55,7 @@ func freePorts() (p ports, err error) {
 	return p, nil
 }
 
-// plan knows how each component is started.
+// plan knows how to start each component.
 type plan struct {
 	programs  assets.Set
 	dir       string
@@ -71,8 +71,8 @@ func urlOf(scheme string, port int) string {
 	return scheme + "://127.0.0.1:" + strconv.Itoa(port)
 }
 
-// environment keeps a control plane from taking all processors of a large
-// machine: several run beside each other, and Go sizes its pools by processors.
+// environment keeps a control plane from taking all processors of a large machine:
+// several run in parallel, and Go sizes its pools by processors.
 func environment() []string {
 	return []string{"GOMAXPROCS=" + strconv.Itoa(min(4, runtime.NumCPU())), "TZ=UTC"}
 }
@@ -115,9 +115,9 @@ func (p plan) apiserver() command {
 	return command{name: "kube-apiserver", path: p.programs.Path("kube-apiserver"), args: args, env: environment()}
 }
 
-// unneeded controllers are those for which there is nothing to control here, or
-// that need a cloud or kubelets that ask for certificates. All others run, so that
-// workloads, budgets, node failures and volumes go as in real life.
+// unneeded controllers have nothing to control here, or need a cloud, or kubelets that
+// request certificates. All others run, so workloads, budgets, node failures and volumes
+// behave as in real life.
 var unneeded = []string{
 	"certificatesigningrequest-approving-controller", "certificatesigningrequest-cleaner-controller", "certificatesigningrequest-signing-controller",
 	"cloud-node-lifecycle-controller", "device-taint-eviction-controller", "endpointslice-mirroring-controller",
@@ -137,7 +137,7 @@ func (p plan) controllerManager() command {
 		"--leader-elect=false",
 		"--secure-port=0",
 		"--node-monitor-grace-period=" + p.nodeGrace().String(),
-		"--horizontal-pod-autoscaler-sync-period=1s", // 15 s is long for a test
+		"--horizontal-pod-autoscaler-sync-period=1s", // the default of 15 s is long for a test
 		"--kube-api-qps=" + unthrottled,
 		"--kube-api-burst=" + unthrottled,
 		"--profiling=false",
@@ -147,8 +147,8 @@ func (p plan) controllerManager() command {
 // leaseDuration is four heartbeats: kwok renews a lease when a quarter of it has passed.
 func (p plan) leaseDuration() time.Duration { return 4 * p.heartbeat }
 
-// nodeGrace is Kubernetes' own default of 50 s for its heartbeat of 10 s, and in
-// proportion for a slower one.
+// nodeGrace is Kubernetes' own default of 50 s for its heartbeat of 10 s, and
+// proportionally longer for a slower one.
 func (p plan) nodeGrace() time.Duration { return 5 * p.heartbeat }
 
 func (p plan) scheduler() command {
@@ -174,13 +174,13 @@ func (p plan) kwok() command {
 		"--node-lease-duration-seconds=" + strconv.Itoa(int(p.leaseDuration().Seconds())),
 		"--node-ip=10.0.0.1",
 		"--cidr=10.128.0.0/9",
-		"--v=WARN", // it has a line for each patch otherwise
+		"--v=WARN", // otherwise it logs a line for each patch
 		"--server-address=127.0.0.1:" + strconv.Itoa(p.ports.kwok),
 	}}
 }
 
-// karpenter has no flag for the address that it listens on: its two ports are
-// the only ones that are open on other interfaces too.
+// karpenter has no flag for the address that it listens on: its two ports are the only
+// ones open on other interfaces too.
 func (p plan) karpenter() command {
 	return command{name: "karpenter", path: p.programs.Path("karpenter"), env: append(environment(),
 		"KUBECONFIG="+p.creds.kubeconfig("karpenter"),

@@ -19,16 +19,16 @@ import (
 
 const credentialsName = "credentials"
 
-// Everybody has a name of its own, for the audit log, and may do everything:
-// what is tested here is not the rights of the control plane. The admin is the
-// user of the kubeconfig that is handed out.
+// Every component has a name of its own, for the audit log, and may do everything: the
+// control plane's rights are not under test here. The admin is the user of the kubeconfig
+// that we hand out.
 const admin = "admin"
 
 var users = []string{admin, "kube-controller-manager", "kube-scheduler", "kwok", "karpenter"}
 
-// credentials are the files that the apiserver and its clients trust each other
-// by. They live as long as the control plane. ECDSA, as RSA keys take longer to
-// make than etcd takes to start.
+// credentials are the files by which the apiserver and its clients trust each other. They
+// live as long as the control plane. They are ECDSA, as RSA keys take longer to make than
+// etcd takes to start.
 type credentials struct {
 	dir        string
 	server     string // URL of the apiserver
@@ -62,7 +62,7 @@ func writeCredentials(dir, server string) (c credentials, err error) {
 	}, ca, caKey); err != nil {
 		return c, err
 	}
-	// Only the key of this pair is used, to sign and check service account tokens.
+	// Only the key of this pair is used: it signs and checks service account tokens.
 	if _, _, err = c.certificate("service-account", &x509.Certificate{}, ca, caKey); err != nil {
 		return c, err
 	}

@@ -18,11 +18,11 @@ const (
 type directory struct {
 	path string
 	lock *os.File
-	keep bool // was named by the user
+	keep bool // the user named it
 }
 
-// openDirectory makes a temporary directory, or takes the one that is named, and
-// marks it as in use for as long as this process lives.
+// openDirectory makes a temporary directory, or takes the named one, and marks it as in
+// use for as long as this process lives.
 func openDirectory(named string) (*directory, error) {
 	d := &directory{path: named, keep: named != ""}
 	var err error
@@ -42,8 +42,8 @@ func openDirectory(named string) (*directory, error) {
 	return d, nil
 }
 
-// takeLock makes the lock under another name first: a lock that is seen in a
-// directory and is not held means that its owner is dead.
+// takeLock first makes the lock under another name: a visible lock that nobody holds
+// means that its owner is dead.
 func (d *directory) takeLock() error {
 	path := filepath.Join(d.path, lockName)
 	if held, err := os.OpenFile(path, os.O_RDWR, 0); err == nil {
@@ -67,8 +67,8 @@ func (d *directory) takeLock() error {
 	return nil
 }
 
-// remove leaves only the logs of a directory that the user named, and nothing of
-// a temporary one.
+// remove leaves only the logs of a directory that the user named, and nothing of a
+// temporary one.
 func (d *directory) remove() error {
 	defer d.lock.Close()
 	if !d.keep {
@@ -81,9 +81,8 @@ func (d *directory) remove() error {
 	return errors.Join(errs...)
 }
 
-// removeStale removes what supervisors that were killed have left. Those that
-// live hold their lock; those that are just being made have no lock yet, and are
-// told by their age.
+// removeStale removes what killed supervisors have left. Live ones hold their lock. Those
+// that have only just begun have no lock yet, so it goes by their age.
 func removeStale(now time.Time) {
 	paths, _ := filepath.Glob(filepath.Join(os.TempDir(), directoryPattern))
 	for _, path := range paths {

@@ -1,7 +1,7 @@
-// Package supervisor runs the processes of one control plane on the loopback
-// interface, and sees to it that none of them outlives it.
+// Package supervisor runs the processes of one control plane on the loopback interface,
+// and makes sure that none of them outlives it.
 //
-// There are three layers, as tests panic, are interrupted and are killed:
+// There are three layers, because tests panic, are interrupted and are killed:
 //
 //   - An orderly end (the context is canceled, a component dies) kills every
 //     component and removes the directory.

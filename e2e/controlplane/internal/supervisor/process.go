@@ -15,7 +15,7 @@ import (
 // message and its first frames.
 const tailLines = 25
 
-// command is what a component is started with.
+// command is how to start a component.
 type command struct {
 	name string
 	path string
@@ -34,9 +34,9 @@ type process struct {
 	ending atomic.Bool // it is killed on purpose, and the others go on
 }
 
-// forker starts processes on one OS thread that lives until all of them have
-// ended: a parent-death signal is sent when the thread that forked ends, not when
-// the process does, and the Go runtime ends idle threads as it sees fit.
+// forker starts processes on one OS thread that lives until all of them have ended: the
+// kernel sends a parent-death signal when the thread that forked ends, not when the
+// process does, and the Go runtime ends idle threads as it sees fit.
 type forker struct {
 	requests chan func()
 }
@@ -52,7 +52,7 @@ func newForker() *forker {
 	return f
 }
 
-// close must be called only when every process has been reaped.
+// close must be called only after every process has been reaped.
 func (f *forker) close() { close(f.requests) }
 
 func (f *forker) start(dir string, c command) (*process, error) {
@@ -81,7 +81,7 @@ func (f *forker) start(dir string, c command) (*process, error) {
 	return p, nil
 }
 
-// kill ends the process at once: nothing that it holds is worth a goodbye.
+// kill ends the process at once: it holds nothing that needs an orderly end.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	<-p.exited
@@ -92,7 +92,7 @@ func (p *process) death() error {
 	return fmt.Errorf("%s ended unexpectedly: %s; the end of its log:\n%s", p.name, p.state, Tail(p.log, tailLines))
 }
 
-// Tail returns the last lines of the file, indented, or why it cannot.
+// Tail returns the last lines of the file, indented, or why it cannot read them.
 func Tail(path string, lines int) string {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -4,9 +4,8 @@ package supervisor
 
 import "syscall"
 
-// ownGroupAndParentDeath keeps a Ctrl-C at the terminal away from the components,
-// so that the supervisor ends them. Only Linux can tell a child of its parent's
-// death.
+// ownGroupAndParentDeath keeps a Ctrl-C at the terminal away from the components, so the
+// supervisor ends them. Only Linux can tell a child about its parent's death.
 func ownGroupAndParentDeath() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }

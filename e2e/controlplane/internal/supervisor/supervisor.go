@@ -22,18 +22,18 @@ const (
 	// asked starts another control plane when it has passed.
 	resetTimeout = time.Minute
 
-	// attempts to start: a port that was free can be taken before the component
+	// attempts to start: another process can take a free port before the component
 	// listens on it. That happens rarely, and hardly ever twice.
 	attempts = 3
 )
 
-// Options say what is started.
+// Options say what to start.
 type Options struct {
 	Karpenter bool
 	Audit     bool          // write an audit log
 	Dir       string        // keep logs here; empty: a temporary directory
 	Heartbeat time.Duration // of nodes
-	Progress  io.Writer     // what the first build says
+	Progress  io.Writer     // receives what the first build says
 
 	// Reset has the control plane emptied, to be as it was when ready was called for the
 	// first time. It is called again then. Nil: this is never asked for.
@@ -51,10 +51,9 @@ type Info struct {
 	Components       []int  `json:"components"`                 // process ids
 }
 
-// Supervise starts a control plane, calls ready once it serves, and runs it until
-// ctx is done or a component ends, which is an error. Everything is gone when it
-// returns. It may be called several times at once, each time for a control plane
-// of its own.
+// Supervise starts a control plane, calls ready once it serves, and runs it until ctx is
+// done or a component ends, which is an error. When it returns, everything is gone. It
+// may be called several times concurrently, each time for a control plane of its own.
 func Supervise(ctx context.Context, options Options, ready func(Info) error) error {
 	removeStale(time.Now())
 	programs, err := assets.Ensure(ctx, options.Progress)
@@ -138,8 +137,8 @@ func reset(g *group, p plan, api *api, initial inventory, karpenter bool) error 
 	return waitForHealth(ctx, urlOf("http", p.ports.karpenterHealth)+"/readyz")
 }
 
-// bringUp starts the components in the order in which they need each other. The
-// apiserver waits for etcd by itself.
+// bringUp starts the components in the order in which they need each other. The apiserver
+// waits for etcd by itself.
 func bringUp(ctx context.Context, g *group, p plan, karpenter bool) error {
 	for _, c := range []command{p.etcd(), p.apiserver()} {
 		if err := g.start(c); err != nil {
@@ -172,12 +171,12 @@ func bringUp(ctx context.Context, g *group, p plan, karpenter bool) error {
 	if err := waitForHealth(ctx, urlOf("http", p.ports.kwok)+"/healthz"); err != nil {
 		return err
 	}
-	// The controller manager has no port; that its controllers run is seen by what
-	// they make. No pod can be created before.
+	// The controller manager has no port; what its controllers make shows that they run.
+	// No pod can be created before that.
 	return api.waitFor(ctx, "/api/v1/namespaces/default/serviceaccounts/default")
 }
 
-// group is the processes of one control plane.
+// group holds the processes of one control plane.
 type group struct {
 	ctx       context.Context // done when the parent is, or when a process ends
 	fail      context.CancelCauseFunc
@@ -186,7 +185,7 @@ type group struct {
 	processes []*process
 }
 
-// errDied marks that a component died, in contrast to the parent being done.
+// errDied marks that a component died, as opposed to the parent being done.
 var errDied = errors.New("a component died")
 
 func newGroup(ctx context.Context, dir string) *group {
@@ -206,7 +205,7 @@ func (g *group) start(c command) error {
 		if p.ending.Load() {
 			return
 		}
-		// Without effect once the parent is done: nobody is told of deaths that we cause.
+		// Has no effect once the parent is done: nobody hears of deaths that we cause.
 		g.fail(fmt.Errorf("%w: %w", errDied, p.death()))
 	}()
 	return nil
@@ -224,8 +223,8 @@ func (g *group) end(name string) {
 	}
 }
 
-// explain is the reason for the end: a death counts more than the error that
-// followed from it, and an end that was asked for is none.
+// explain is the reason for the end: a death counts for more than the error that followed
+// from it, and an end that somebody requested is no error.
 func (g *group) explain(parent context.Context, err error) error {
 	if cause := context.Cause(g.ctx); errors.Is(cause, errDied) {
 		return cause

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// daemons is the group of the commands that run until they are stopped.
+const daemons = "daemons"
+
+func newIMDS(getenv func(string) string) *cobra.Command {
+	return newDaemon(modeIMDS, getenv, &cobra.Command{
+		Use:   "imds --node-name=NAME",
+		Short: "Watch this node's instance metadata service; runs on every spot node, as a DaemonSet",
+		Long: `Watches this node's instance metadata service. On a notice: cordons the node,
+requests a replacement, and drains the node before EC2 takes it.
+
+The metadata service answers a pod only with hostNetwork, or with a hop limit of 2
+on the instance. AWS_EC2_METADATA_SERVICE_ENDPOINT points elsewhere.`,
+		Example: `  # log what would be done on this node, and touch nothing
+  spot-handler imds --node-name=ip-10-0-1-2.ec2.internal --dry-run --log-format=console
+
+  # mark the node only; the queue deployment drains it
+  NODE_NAME=ip-10-0-1-2.ec2.internal spot-handler imds --drain=false`,
+	})
+}
+
+func newQueue(getenv func(string) string) *cobra.Command {
+	return newDaemon(modeQueue, getenv, &cobra.Command{
+		Use:   "queue --queue-url=URL",
+		Short: "Consume the SQS queue that EventBridge feeds; runs once per cluster, as a Deployment",
+		Long: `Consumes the SQS queue that EventBridge feeds with the notices of all instances. On
+a notice for one of this cluster: cordons its node, requests a replacement, and drains
+the node before EC2 takes it.
+
+Region, credentials and endpoints come from the AWS SDK's variables: AWS_REGION,
+AWS_ENDPOINT_URL_SQS and so on.`,
+		Example: `  # log what would be done, and leave the messages in the queue
+  spot-handler queue --dry-run \
+    --queue-url=https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler
+
+  # replace the nodes of the NodePool batch from the NodePool batch-fallback
+  spot-handler queue --fallback-nodepool=batch=batch-fallback \
+    --queue-url=https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler`,
+	})
+}
+
+// newDaemon makes cmd the command of a mode.
+func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cobra.Command {
+	cfg := config{mode: mode}
+	addGroups(cmd, cfg.define())
+	for _, c := range cfg.choices() {
+		// The error is of a flag that does not exist, or that has its choices already.
+		_ = cmd.RegisterFlagCompletionFunc(c.flag, cobra.FixedCompletions(c.allowed, cobra.ShellCompDirectiveNoFileComp))
+	}
+	cmd.Long += "\n\nEvery flag can be given as a variable: --dry-run is " + variable("dry-run") + ".\nA flag overrides its variable."
+	cmd.GroupID, cmd.ValidArgsFunction = daemons, cobra.NoFileCompletions
+	readsVariables(cmd, getenv, cfg.validate, func(cmd *cobra.Command) error {
+		return serve(cmd.Context(), cfg, cmd.ErrOrStderr())
+	})
+	return cmd
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// group is a titled part of a command's flags, in the order in which --help shows them.
+type group struct {
+	title string
+	*pflag.FlagSet
+}
+
+func titled(title string) group {
+	g := group{title, pflag.NewFlagSet(title, pflag.ContinueOnError)}
+	g.SortFlags = false
+	return g
+}
+
+// helpWidth fits the usual terminal.
+const helpWidth = 100
+
+// addGroups gives cmd its flags, which --help shows in their groups. Cobra's own help has none.
+func addGroups(cmd *cobra.Command, groups []group) {
+	cmd.Flags().SortFlags = false
+	for _, g := range groups {
+		cmd.Flags().AddFlagSet(g.FlagSet)
+	}
+	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
+		out := cmd.OutOrStderr()
+		fmt.Fprintf(out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+		for _, g := range groups {
+			fmt.Fprintf(out, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(helpWidth))
+		}
+		return nil
+	})
+}
+
+// variable is the name under which a flag can be given in the environment.
+func variable(flag string) string {
+	return "SPOT_HANDLER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// commonVariables are those that other tools know too; ours overrides them.
+var commonVariables = map[string]string{
+	"node-name": "NODE_NAME", "kubeconfig": "KUBECONFIG", "pod-name": "POD_NAME", "pod-namespace": "POD_NAMESPACE",
+}
+
+// readsVariables has cmd take its flags from variables too, and name all that is wrong with both
+// before it does anything. Cobra would stop at the first wrong flag. validate tells what is
+// wrong with the values.
+func readsVariables(cmd *cobra.Command, getenv func(string) string, validate func() []error, do func(*cobra.Command) error) {
+	cmd.DisableFlagParsing = true // and so by parse
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		problems, help := parse(cmd.Flags(), args, getenv)
+		if help {
+			return pflag.ErrHelp
+		}
+		if problems = append(problems, validate()...); len(problems) > 0 {
+			return fmt.Errorf("%w:\n%w", errUsage, errors.Join(problems...))
+		}
+		return do(cmd)
+	}
+}
+
+// parse sets flags from the arguments, and from variables where those leave them out. It returns
+// all that is wrong, and whether --help is among the arguments.
+func parse(flags *pflag.FlagSet, args []string, getenv func(string) string) (problems []error, help bool) {
+	problems = unknownFlags(flags, args)
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	err := flags.ParseAll(args, func(f *pflag.Flag, value string) error {
+		if err := flags.Set(f.Name, value); err != nil {
+			problems = append(problems, err)
+		}
+		return nil
+	})
+	if help, helpErr := flags.GetBool("help"); helpErr == nil && help {
+		return nil, true
+	}
+	if err != nil {
+		problems = append(problems, err)
+	}
+	for _, arg := range flags.Args() {
+		problems = append(problems, fmt.Errorf("unexpected argument %q", arg))
+	}
+	flags.VisitAll(func(f *pflag.Flag) {
+		value := getenv(variable(f.Name))
+		if value == "" {
+			value = getenv(commonVariables[f.Name])
+		}
+		if value == "" || f.Changed || f.Name == "help" {
+			return
+		}
+		if err := flags.Set(f.Name, value); err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", variable(f.Name), err))
+		}
+	})
+	return problems, false
+}
+
+// unknownFlags names the arguments that look like flags and are none.
+func unknownFlags(flags *pflag.FlagSet, args []string) (problems []error) {
+	for i := 0; i < len(args) && args[i] != "--"; i++ {
+		given, _, hasValue := strings.Cut(args[i], "=")
+		if !strings.HasPrefix(given, "-") || given == "-h" {
+			continue
+		}
+		switch f := flags.Lookup(strings.TrimPrefix(given, "--")); {
+		case f == nil:
+			problems = append(problems, fmt.Errorf("unknown flag: %s%s", given, didYouMean(flags, strings.TrimLeft(given, "-"))))
+		case !hasValue && f.NoOptDefVal == "":
+			i++ // the next one is its value
+		}
+	}
+	return problems
+}
+
+// didYouMean names the flags that a mistyped one is like, by what cobra takes for like in the
+// names of commands.
+func didYouMean(flags *pflag.FlagSet, name string) string {
+	known := &cobra.Command{SuggestionsMinimumDistance: 2}
+	flags.VisitAll(func(f *pflag.Flag) {
+		known.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	like := known.SuggestionsFor(name)
+	if name == "" || len(like) == 0 {
+		return ""
+	}
+	return "; did you mean --" + strings.Join(like, " or --") + "?"
+}

@@ -1,0 +1,204 @@
+package migrate
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "write the outputs in testdata again")
+
+// migrated converts a text to flags, or to values if it is values.
+func migrated(t *testing.T, text string) string {
+	t.Helper()
+	out, err := Convert([]byte(text), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Every setting that aws-node-termination-handler has is in the tables, and no other.
+func TestEverySettingIsKnown(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "aws-node-termination-handler-1.25.6.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var theirs, ours []string
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "#") {
+			theirs = append(theirs, strings.TrimSpace(line))
+		}
+	}
+	for _, s := range slices.Concat(settings, chartSettings) {
+		if s.variable != "" {
+			ours = append(ours, "variable "+s.variable)
+		}
+		if s.value != "" {
+			ours = append(ours, "value "+s.value)
+		}
+	}
+	slices.Sort(theirs)
+	slices.Sort(ours)
+	if diff := cmp.Diff(theirs, ours); diff != "" {
+		t.Errorf("settings (-theirs +in our tables):\n%s", diff)
+	}
+}
+
+// A row says what there is here, or why there is nothing, and is taken over in one way.
+func TestRows(t *testing.T) {
+	for _, s := range slices.Concat(settings, chartSettings) {
+		name := s.variable + " " + s.value
+		if s.here == "" && s.remark == "" {
+			t.Errorf("%s: nothing is said of it", name)
+		}
+		ways := 0
+		for _, is := range []bool{s.flag != "", s.env != "", s.path != "", s.convert != nil} {
+			if is {
+				ways++
+			}
+		}
+		if ways > 1 {
+			t.Errorf("%s is taken over in %d ways", name, ways)
+		}
+		if s.flag != "" && !strings.Contains(s.here, "--"+s.flag) {
+			t.Errorf("%s: taken over to --%s, and documented as %s", name, s.flag, s.here)
+		}
+		if strings.Contains(s.here+s.remark, "|") {
+			t.Errorf("%s: a cell of a table in Markdown cannot hold |", name)
+		}
+	}
+}
+
+// What is in testdata gives what stands beside it: .flags, .env, .values.
+func TestConvert(t *testing.T) {
+	inputs, err := filepath.Glob(filepath.Join("testdata", "*.in"))
+	if err != nil || len(inputs) == 0 {
+		t.Fatal(inputs, err)
+	}
+	for _, input := range inputs {
+		for _, output := range Outputs() {
+			name := strings.TrimSuffix(input, "in") + output
+			t.Run(filepath.Base(name), func(t *testing.T) {
+				text, err := os.ReadFile(input)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := Convert(text, output)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if *update {
+					if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				want, err := os.ReadFile(name)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff := cmp.Diff(string(want), got); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				switch output {
+				case outputEnv:
+					if variables, ok := readAssignments(got); !ok {
+						t.Errorf("not only variables and comments: %v", variables)
+					}
+				case outputValues:
+					var values map[string]any
+					if err := yaml.Unmarshal([]byte(got), &values); err != nil || values["mode"] == nil {
+						t.Errorf("values %v, %v", values, err)
+					}
+				}
+			})
+		}
+	}
+}
+
+// The defaults of the two are not the same: what nobody has set has to be said, too.
+func TestConvertDefaults(t *testing.T) {
+	imds := migrated(t, "NODE_NAME=a\n")
+	if !strings.HasPrefix(imds, "spot-handler imds \\\n  --rebalance=ignore") {
+		t.Errorf("rebalance recommendations are not ignored:\n%s", imds)
+	}
+	if strings.Contains(imds, "TAG") || strings.Contains(imds, "enableASG") {
+		t.Errorf("what has no effect is told:\n%s", imds)
+	}
+	off := migrated(t, "ENABLE_SPOT_INTERRUPTION_DRAINING=false\nENABLE_SCHEDULED_EVENT_DRAINING=false\n")
+	for _, want := range []string{"--watch-spot=false", "--watch-scheduled-events=false"} {
+		if !strings.Contains(off, want) {
+			t.Errorf("no %q in:\n%s", want, off)
+		}
+	}
+	for _, mode := range []string{"NODE_NAME=a\n", "ENABLE_SQS_TERMINATION_DRAINING=true\n"} {
+		if cordon := migrated(t, mode+"CORDON_ONLY=true\n"); !strings.Contains(cordon, "--cordon-only=true") || strings.Contains(cordon, "--drain=false") {
+			t.Errorf("not cordoned only:\n%s", cordon)
+		}
+	}
+	chart := migrated(t, "logLevel: debug\n")
+	if !strings.Contains(chart, "mode: imds") || strings.Contains(chart, "watchLifecycle: false") {
+		t.Errorf("not the chart's own default of lifecycle hooks, which is on:\n%s", chart)
+	}
+	queue := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nHEARTBEAT_INTERVAL=60\n")
+	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-interval=60s", "--heartbeat-until=172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
+		if !strings.Contains(queue, want) {
+			t.Errorf("no %q in:\n%s", want, queue)
+		}
+	}
+	older := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\n")
+	if !strings.Contains(older, "--managed-tag=theirs") {
+		t.Errorf("the tag is not taken over from its older name:\n%s", older)
+	}
+	both := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\nMANAGED_TAG=mine\n")
+	if !strings.Contains(both, "--managed-tag=mine") {
+		t.Errorf("the older name overrides the other:\n%s", both)
+	}
+	off = migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_TAG=mine\nCHECK_ASG_TAG_BEFORE_DRAINING=false\n")
+	if strings.Contains(off, "managed-tag=") {
+		t.Errorf("the tag is taken over though nobody looks at it:\n%s", off)
+	}
+	tagged := migrated(t, "enableSqsTerminationDraining: true\nmanagedTag: mine\n")
+	if !strings.Contains(tagged, "managedTag: mine") {
+		t.Errorf("the tag is not taken over:\n%s", tagged)
+	}
+}
+
+func TestConvertRefuses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		text   string
+		output string
+		says   string
+	}{
+		"nothing": {"", "", "no settings"},
+		"prose":   {"this is: no: YAML", "", "neither"},
+		"scalar":  {"hello", "", "no settings"},
+		"output":  {"NODE_NAME=a", "json", "--output"},
+		"two objects": {"kind: DaemonSet\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"false\"}, {name: WORKERS, value: \"1\"}]}\n---\n" +
+			"kind: Deployment\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"true\"}, {name: WORKERS, value: \"1\"}]}\n", "",
+			"more than one value of ENABLE_SQS_TERMINATION_DRAINING: "},
+		"two of both": {"logLevel: debug\n---\nkind: Pod\nspec: {containers: [{env: [{name: DRY_RUN, value: \"true\"}]}]}\n", "", "one of them"},
+	} {
+		if _, err := Convert([]byte(tt.text), tt.output); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: error %v, want one that says %q", name, err, tt.says)
+		}
+	}
+}
+
+// Anything may be piped in.
+func FuzzConvert(f *testing.F) {
+	f.Add("ENABLE_REBALANCE_DRAINING=x\nWEBHOOK_TEMPLATE={{")
+	f.Add("kind: List\nitems: [{spec: {env: [{name: 1}, {name: QUEUE_URL, valueFrom: 3}]}}]")
+	f.Add("image: 3\nserviceAccount: []\nupdateStrategy: x\nprometheusServerPort: {}\nenablePrometheusServer: true")
+	f.Fuzz(func(t *testing.T, text string) {
+		for _, output := range Outputs() {
+			_, _ = Convert([]byte(text), output)
+		}
+	})
+}

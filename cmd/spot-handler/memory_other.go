@@ -1,8 +1,0 @@
-//go:build !linux
-
-package main
-
-import "context"
-
-// unmapStart is for Linux, where the daemon runs.
-func unmapStart(context.Context) {}

@@ -1,0 +1,93 @@
+package drain
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+var (
+	deploymentResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
+)
+
+// deployment is the part of a Deployment that a surge depends on. The whole type would link
+// all of its API group into a process that has to stay small, as it runs on every node.
+type deployment struct {
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              struct {
+		Replicas        *int32                `json:"replicas"`
+		Paused          bool                  `json:"paused"`
+		MinReadySeconds int32                 `json:"minReadySeconds"`
+		Selector        *metav1.LabelSelector `json:"selector"`
+		Strategy        struct {
+			Type          string `json:"type"`
+			RollingUpdate *struct {
+				MaxSurge *intstr.IntOrString `json:"maxSurge"`
+			} `json:"rollingUpdate"`
+		} `json:"strategy"`
+	} `json:"spec"`
+	Status struct {
+		ObservedGeneration int64 `json:"observedGeneration"`
+		Replicas           int32 `json:"replicas"`
+		UpdatedReplicas    int32 `json:"updatedReplicas"`
+		Conditions         []struct {
+			Type    string `json:"type"`
+			Status  string `json:"status"`
+			Message string `json:"message"`
+		} `json:"conditions"`
+	} `json:"status"`
+}
+
+func decodeDeployment(u *unstructured.Unstructured) (*deployment, error) {
+	d := &deployment{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, d); err != nil {
+		return nil, fmt.Errorf("read Deployment %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+	}
+	return d, nil
+}
+
+func (d *deployment) replicas() int {
+	if d.Spec.Replicas == nil {
+		return 1
+	}
+	return int(*d.Spec.Replicas)
+}
+
+// maxSurge is how many pods the Deployment may have above its replicas while it rolls:
+// its owner's consent to as many successors at a time. A percentage is rounded up.
+// https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#max-surge
+func (d *deployment) maxSurge() int {
+	if d.Spec.Strategy.Type != "RollingUpdate" || d.Spec.Strategy.RollingUpdate == nil || d.Spec.Strategy.RollingUpdate.MaxSurge == nil {
+		return 0
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(d.Spec.Strategy.RollingUpdate.MaxSurge, d.replicas(), true)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// refuses says why pods of the Deployment cannot be surged now, or is empty.
+func (d *deployment) refuses() string {
+	switch {
+	case d.Spec.Strategy.Type != "RollingUpdate":
+		return "has the strategy " + d.Spec.Strategy.Type
+	case d.maxSurge() <= 0:
+		return "has maxSurge 0"
+	case d.Spec.Paused:
+		return "is paused"
+	case d.Status.ObservedGeneration < d.Generation, d.Status.UpdatedReplicas < d.Status.Replicas:
+		return "is being rolled out"
+	}
+	for _, c := range d.Status.Conditions {
+		if c.Type == "ReplicaFailure" && c.Status == "True" {
+			return "cannot make pods: " + c.Message
+		}
+	}
+	return ""
+}

@@ -1,0 +1,125 @@
+package drain
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// A namespace that asks to leave its pods is asked before one is deleted, however long the
+// answer takes.
+func TestNoPodIsDeletedBeforeItsNamespaceIsAsked(t *testing.T) {
+	stage(t, deleting, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		f.put("/api/v1/namespaces/shop", &corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{BlockedAnnotation: "leave"}},
+		})
+		f.hold = func(r *http.Request) error {
+			if strings.HasSuffix(r.URL.Path, "/namespaces/shop") {
+				time.Sleep(3 * time.Second)
+			}
+			return nil
+		}
+		f.answer = refuseEvictions
+	}, func(s *scene) {
+		s.until(115 * time.Second)
+		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
+			s.Error("deleted past its budget, against its namespace's wish")
+		}
+	})
+}
+
+// An eviction is under way when the pod's latest safe start comes, and is refused a moment
+// later: the pod is deleted then, and not when its next attempt would have been.
+func TestRefusedOverTheLatestStart(t *testing.T) {
+	const latest, moment = 80 * time.Second, 100 * time.Millisecond
+	stage(t, deleting, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		pods("a")(f)
+		start := time.Now()
+		f.hold = func(r *http.Request) error {
+			over := time.Until(start.Add(latest + moment))
+			if strings.HasSuffix(r.URL.Path, "/eviction") && over < evictTimeout && over > 0 {
+				time.Sleep(over)
+			}
+			return nil
+		}
+		f.answer = refuseEvictions
+	}, func(s *scene) {
+		s.until(latest + moment - time.Millisecond)
+		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
+			s.Fatal("deleted while its eviction was under way")
+		}
+		s.until(latest + moment)
+		if n := s.api.count("DELETE", "/pods/a"); n != 1 {
+			s.Errorf("deleted %d times when its eviction was refused, want once", n)
+		}
+	})
+}
+
+// At the latest start a pod that is still refused is deleted, where that is asked for,
+// marked first; where not, it is tried to the end.
+func TestBlockedAtTheLatestStart(t *testing.T) {
+	blocked := func(f *fakeAPI) {
+		pods("a")(f)
+		f.answer = refuseEvictions
+	}
+	stage(t, deleting, 120*time.Second, ReadyCapacity, blocked, func(s *scene) {
+		s.until(80*time.Second - time.Millisecond)
+		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
+			s.Fatal("deleted before its latest start")
+		}
+		s.until(80 * time.Second)
+		if marked, deleted := s.api.count("PATCH", "/status"), s.api.count("DELETE", "/pods/a"); marked != 1 || deleted != 1 {
+			s.Fatalf("marked %d times, deleted %d times at the latest start; want once", marked, deleted)
+		}
+		s.api.gone("a")
+		s.pass(0)
+		if r := s.d.Finish("node-a"); r.Forced != 1 || r.Total != 1 {
+			s.Errorf("result %+v, want 1 forced", r)
+		}
+	})
+	stage(t, holding, 120*time.Second, ReadyCapacity, blocked, func(s *scene) {
+		s.until(119 * time.Second)
+		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
+			s.Fatal("deleted past its budget, which nobody has asked for")
+		}
+		if r := s.d.Finish("node-a"); r.Left != 1 || r.Refusal != "no needs 10" {
+			s.Errorf("result %+v, want 1 left", r)
+		}
+		if last := s.events.list[len(s.events.list)-1]; last != "left a: no needs 10" {
+			s.Errorf("last event %q", last)
+		}
+	})
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		blocked(f)
+		f.put("/api/v1/namespaces/shop", &corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{BlockedAnnotation: "delete"}},
+		})
+	}, func(s *scene) {
+		s.until(80 * time.Second)
+		if n := s.api.count("DELETE", "/pods/a"); n != 1 {
+			s.Errorf("deleted %d times, want once: its namespace asks for it", n)
+		}
+	})
+}
+
+// What a budget was charged for may have been an earlier pod of the same name.
+func TestGranted(t *testing.T) {
+	db := pod("db-0", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })
+	db.CreationTimestamp = metav1.NewTime(now)
+	for charged, want := range map[time.Duration]bool{-time.Minute: false, time.Second: true, 9 * time.Second: false} {
+		b := budget("db", 1)
+		b.Spec.Selector.MatchLabels["app"] = "db"
+		b.Status.DisruptedPods = map[string]metav1.Time{"db-0": metav1.NewTime(now.Add(charged))}
+		if got := granted(db, []*policyv1.PodDisruptionBudget{b}, now.Add(10*time.Second)); got != want {
+			t.Errorf("charged %s after the pod was made, 10 s ago: granted %v, want %v", charged, got, want)
+		}
+	}
+}

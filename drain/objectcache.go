@@ -1,0 +1,129 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+)
+
+var (
+	claimResource     = schema.GroupVersionResource{Version: "v1", Resource: "persistentvolumeclaims"}
+	namespaceResource = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+)
+
+const (
+	// lookupTTL is how long an answer is used: longer than any drain, as neither a claim's
+	// access modes nor a namespace's owner change in between.
+	lookupTTL = 5 * time.Minute
+	// lookupTimeout bounds one request.
+	lookupTimeout = 5 * time.Second
+	// lookupRetry is how long after a failure the next request is made.
+	lookupRetry = 2 * time.Second
+)
+
+// objectCache reads single objects that few plans need, each only once in a while, however
+// many pods ask.
+type objectCache[T any] struct {
+	read func(ctx context.Context, name types.NamespacedName) (T, error)
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]*cachedObject[T]
+}
+
+type cachedObject[T any] struct {
+	value   T
+	ok      bool
+	pending bool
+	until   time.Time
+}
+
+func newObjectCache[T any](read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
+	return &objectCache[T]{read: read, known: map[types.NamespacedName]*cachedObject[T]{}}
+}
+
+// get is the answer, or false while it is being read; then is called afterwards. It does not
+// block.
+func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, then func()) (T, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	known := l.known[name]
+	now := time.Now()
+	switch {
+	case known == nil:
+		known = &cachedObject[T]{}
+		l.known[name] = known
+	case known.pending, now.Before(known.until):
+		return known.value, known.ok
+	}
+	known.pending = true
+	go func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
+		defer cancel()
+		value, err := l.read(bounded, name)
+		l.mu.Lock()
+		known.pending = false
+		if err == nil {
+			known.value, known.ok, known.until = value, true, time.Now().Add(lookupTTL)
+		} else {
+			known.until = time.Now().Add(lookupRetry)
+		}
+		for other, k := range l.known { // drop what nobody has asked for since
+			if !k.pending && time.Now().After(k.until.Add(lookupTTL)) {
+				delete(l.known, other)
+			}
+		}
+		l.mu.Unlock()
+		then()
+	}()
+	return known.value, known.ok
+}
+
+// claim is what plans need to know about a PersistentVolumeClaim.
+type claim struct {
+	shared bool // several nodes can use it at the same time
+	volume string
+}
+
+func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedName) (claim, error) {
+	return func(ctx context.Context, name types.NamespacedName) (claim, error) {
+		u, err := client.Resource(claimResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			return claim{}, nil // not shared, to be on the safe side
+		}
+		if err != nil {
+			return claim{}, fmt.Errorf("read PersistentVolumeClaim %s: %w", name, err)
+		}
+		modes, _, _ := unstructured.NestedStringSlice(u.Object, "spec", "accessModes")
+		volume, _, _ := unstructured.NestedString(u.Object, "spec", "volumeName")
+		shared := slices.Contains(modes, string(corev1.ReadWriteMany)) || slices.Contains(modes, string(corev1.ReadOnlyMany))
+		return claim{shared: shared, volume: volume}, nil
+	}
+}
+
+// readBlocked reads a namespace's own policy for blocked pods, "" if it has none.
+func readBlocked(client dynamic.Interface) func(context.Context, types.NamespacedName) (BlockedPolicy, error) {
+	return func(ctx context.Context, name types.NamespacedName) (BlockedPolicy, error) {
+		u, err := client.Resource(namespaceResource).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
+			return "", nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("read namespace %q: %w", name.Name, err)
+		}
+		own := BlockedPolicy(u.GetAnnotations()[BlockedAnnotation])
+		if !slices.Contains(BlockedPolicies(), own) {
+			own = ""
+		}
+		return own, nil
+	}
+}

@@ -1,0 +1,305 @@
+package drain
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/drain/rewatch"
+)
+
+// settleFor is how long a Deployment's changes are collected before they are acted on: while
+// pods roll, they change many times a second, and each time all of them are counted.
+const settleFor = 20 * time.Millisecond
+
+// surgeWatch watches the Deployments whose pods are on draining nodes, each with its pods,
+// for as long as a draining node has pods of it.
+type surgeWatch struct {
+	dynamic  dynamic.Interface
+	pods     rest.Interface
+	starting *semaphore.Weighted
+	logger   zerolog.Logger
+
+	// wake lets waiting pods of a Deployment try again: up to slots that are not surged yet,
+	// and up to spare that are.
+	wake func(name types.NamespacedName, slots, spare int)
+	// notify has a node planned again.
+	notify func(node string)
+
+	mu    sync.Mutex
+	known map[types.NamespacedName]*watchedDeployment
+}
+
+func newSurgeWatch(opts Options, starting *semaphore.Weighted, wake func(types.NamespacedName, int, int)) *surgeWatch {
+	return &surgeWatch{
+		dynamic: opts.Dynamic, pods: opts.Pods, starting: starting, logger: opts.Logger,
+		wake: wake, notify: opts.Notify, known: map[types.NamespacedName]*watchedDeployment{},
+	}
+}
+
+// watchedDeployment is one Deployment.
+type watchedDeployment struct {
+	watcher *surgeWatch
+	name    types.NamespacedName
+	ctx     context.Context
+	stop    context.CancelFunc
+	tally   *tally
+	users   map[string]struct{} // nodes; guarded by surgeWatch.mu
+
+	mu         sync.Mutex
+	synced     bool   // it is known whether there is a Deployment, and if so, which pods it has
+	unreadable string // why it cannot be read
+	deployment *deployment
+	store      cache.Store // of its pods
+	last       Workload    // what was last acted on
+	told       bool        // whether that has happened
+	actAt      time.Time   // when timer runs act; zero where it does not
+	timer      *time.Timer
+}
+
+// use watches the Deployment on behalf of the node, until leave.
+func (s *surgeWatch) use(ctx context.Context, node string, name types.NamespacedName) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() != nil {
+		return // the node's drain has ended
+	}
+	of, ok := s.known[name]
+	if !ok {
+		of = &watchedDeployment{watcher: s, name: name, tally: newTally(), users: map[string]struct{}{}}
+		of.ctx, of.stop = context.WithCancel(context.WithoutCancel(ctx))
+		s.known[name] = of
+		go of.watch()
+	}
+	of.users[node] = struct{}{}
+}
+
+// leave ends the watches that only this node has used.
+func (s *surgeWatch) leave(node string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, of := range s.known {
+		delete(of.users, node)
+		if len(of.users) == 0 {
+			of.end()
+			delete(s.known, name)
+		}
+	}
+}
+
+// usersOf names the nodes that have pods of the Deployment.
+func (s *surgeWatch) usersOf(of *watchedDeployment) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(of.users))
+}
+
+// get returns the Deployment, or nil if it is not watched.
+func (s *surgeWatch) get(name types.NamespacedName) *watchedDeployment {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known[name]
+}
+
+// workload is what was last known of the Deployment; false until something is. What it
+// offers might be given away by now: reserve knows.
+func (s *surgeWatch) workload(name types.NamespacedName) (Workload, bool) {
+	of := s.get(name)
+	if of == nil {
+		return Workload{}, false
+	}
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	return of.last, of.told
+}
+
+// look acts again on what is known of the Deployment.
+func (s *surgeWatch) look(name types.NamespacedName) {
+	if of := s.get(name); of != nil {
+		of.update(func() {})
+	}
+}
+
+// reserve asks for one of what the Deployment has to give; see tally.reserve.
+func (s *surgeWatch) reserve(pod *corev1.Pod, action Action) bool {
+	of := s.get(DeploymentOf(pod))
+	if of == nil {
+		return false
+	}
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), pod, action)
+}
+
+// settle gives back what was reserved.
+func (s *surgeWatch) settle(pod *corev1.Pod) {
+	if of := s.get(DeploymentOf(pod)); of != nil {
+		of.update(func() { of.tally.settle(pod.UID) })
+	}
+}
+
+// end ends its watches and its timer, which can be hours away if minReadySeconds is.
+func (of *watchedDeployment) end() {
+	of.stop()
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	if of.timer != nil {
+		of.timer.Stop()
+	}
+}
+
+func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
+	if of.unreadable != "" {
+		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
+	}
+	return of.tally.count(now, of.deployment, of.pods())
+}
+
+func (of *watchedDeployment) pods() []*member {
+	if of.store == nil {
+		return nil
+	}
+	return contents[*member](of.store)
+}
+
+// watch follows the Deployment, and its pods as soon as its selector is known.
+func (of *watchedDeployment) watch() {
+	if of.watcher.starting.Acquire(of.ctx, 1) != nil {
+		return
+	}
+	deployments := of.watcher.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
+	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
+	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: dynamicWatch(of.watcher.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused, of.watcher.logger),
+		ObjectType:    &unstructured.Unstructured{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    of.seen,
+			UpdateFunc: func(_, obj any) { of.seen(obj) },
+			DeleteFunc: func(any) { of.update(func() { of.deployment = nil }) },
+		},
+	})
+	go controller.RunWithContext(of.ctx)
+	onSync(of.ctx, controller, func() {})
+	of.watcher.starting.Release(1)
+	of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
+}
+
+// seen takes in a new state of the Deployment.
+func (of *watchedDeployment) seen(obj any) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return
+	}
+	d, err := decodeDeployment(u)
+	if err == nil {
+		_, err = metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	}
+	if err != nil {
+		of.refused(err)
+		return
+	}
+	of.update(func() {
+		of.deployment, of.unreadable = d, ""
+		if of.store == nil {
+			of.watchPodsLocked(d.Spec.Selector)
+		}
+	})
+}
+
+// watchPodsLocked follows the pods that the Deployment selects, surged ones among them.
+// The selector of a Deployment never changes.
+func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
+	selector := metav1.FormatLabelSelector(by)
+	changed := func() { of.update(func() {}) }
+	var controller cache.Controller
+	of.store, controller = cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(of.watcher.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
+			o.LabelSelector = selector
+		}), of.watcher.logger),
+		ObjectType: &corev1.Pod{},
+		Transform:  asMember,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { changed() },
+			UpdateFunc: func(_, _ any) { changed() },
+			DeleteFunc: func(any) { changed() },
+		},
+	})
+	go controller.RunWithContext(of.ctx)
+	go onSync(of.ctx, controller, func() { of.update(func() { of.synced = true }) })
+}
+
+// refused is called when the Deployment cannot be read. Then its pods are not surged.
+func (of *watchedDeployment) refused(err error) {
+	of.watcher.logger.Warn().Err(err).Str("deployment", of.name.String()).Msg("read deployment; its pods are not surged")
+	of.update(func() { of.synced, of.unreadable = true, "cannot be read: "+err.Error() })
+}
+
+// update changes what is known, and has it acted on a moment later.
+func (of *watchedDeployment) update(change func()) {
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	change()
+	of.actIn(settleFor)
+}
+
+// actIn has act run in d at the latest.
+func (of *watchedDeployment) actIn(d time.Duration) {
+	at := time.Now().Add(d)
+	if of.timer != nil && !of.actAt.IsZero() && !at.Before(of.actAt) {
+		return
+	}
+	if of.timer != nil {
+		of.timer.Stop()
+	}
+	of.actAt = at
+	of.timer = time.AfterFunc(d, of.act)
+}
+
+// act counts again, and lets those pods try that can go on.
+func (of *watchedDeployment) act() {
+	if of.ctx.Err() != nil {
+		return
+	}
+	of.mu.Lock()
+	of.actAt = time.Time{}
+	if !of.synced {
+		of.mu.Unlock()
+		return
+	}
+	now := time.Now()
+	w, next := of.countLocked(now)
+	news := !of.told || (w.Selector == nil) != (of.last.Selector == nil) || w.Refuses != of.last.Refuses
+	of.told, of.last = true, w
+	if !next.IsZero() {
+		of.actIn(max(time.Millisecond, next.Sub(now)))
+	}
+	of.mu.Unlock()
+	if news {
+		for _, node := range of.watcher.usersOf(of) {
+			of.watcher.notify(node)
+		}
+	}
+	of.watcher.wake(of.name, w.Slots, w.Spare)
+}
+
+// asMember keeps of a pod what its Deployment's tally needs.
+func asMember(obj any) (any, error) {
+	if pod, ok := obj.(*corev1.Pod); ok {
+		return memberOf(pod), nil
+	}
+	return obj, nil
+}

@@ -1,0 +1,55 @@
+package drain
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+)
+
+// Seven pods under a budget of one, each 20 s to become Ready: the first goes six cycles
+// before the latest start of the last.
+func TestWaves(t *testing.T) {
+	s := surging(Workload{})
+	s.Policy.Strategy = Hold
+	s.Budgets = []*policyv1.PodDisruptionBudget{budget("web", 1)}
+	s.Deadline = now.Add(10 * time.Minute)
+	for i := range 7 {
+		s.Pods = append(s.Pods, pod(fmt.Sprint("p", i), of("web"), readyAfter(20*time.Second)))
+	}
+	s.Starts = planWaves(podsInWaves(now, s), s.Budgets)
+	plan := Plan(now, s)
+	latest := s.Deadline.Add(-40 * time.Second) // margin and grace period
+	for i, d := range plan {
+		if want := latest.Add(-time.Duration(6-i) * (20*time.Second + settle)); !d.At.Equal(want) {
+			t.Errorf("wave %d starts at %s, want %s", i+1, d.At.Sub(now), want.Sub(now))
+		}
+	}
+	first := plan[0].At
+	if got := Plan(first, s)[0]; got.Action != Evict {
+		t.Errorf("when its wave has come: %s, want evict", got.Action)
+	}
+	if got := Plan(first, s)[1]; got.Action != Later {
+		t.Errorf("the next wave: %s, want hold", got.Action)
+	}
+	s.Budgets[0].Status.DesiredHealthy = 10 // lets none go: waves are of no use
+	if got := planWaves(podsInWaves(now, s), s.Budgets); len(got) != 0 {
+		t.Errorf("waves under a budget that lets none go: %v", got)
+	}
+}
+
+// Nodes that share a budget: the one that ends first is first in line.
+func TestWavesOfSeveralNodes(t *testing.T) {
+	budgets := []*policyv1.PodDisruptionBudget{budget("web", 1)}
+	var pods []wavePod
+	for i, in := range []time.Duration{3, 1, 2} {
+		s := surging(Workload{}, pod(fmt.Sprint("node", i), of("web"), readyAfter(8*time.Second)))
+		s.Policy.Strategy, s.Deadline = Hold, now.Add(in*time.Minute)
+		pods = append(pods, podsInWaves(now, s)...)
+	}
+	starts := planWaves(pods, budgets)
+	if a, b, c := starts["uid-node1"], starts["uid-node2"], starts["uid-node0"]; !a.Before(b) || !b.Before(c) {
+		t.Errorf("starts %s, %s, %s; want the order of the deadlines", a.Sub(now), b.Sub(now), c.Sub(now))
+	}
+}

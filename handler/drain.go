@@ -1,0 +1,177 @@
+package handler
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/notify"
+	"spot-handler/handler/provisioner"
+)
+
+// drain requests the replacement, moves the pods that may move now, and ends the interruption
+// when none is left or time is up. With CordonOnly it does nothing, and the record stays as it
+// is.
+func (v *visit) drain(ctx context.Context) (done bool, err error) {
+	k := v.known
+	if v.opts.CordonOnly {
+		return true, nil
+	}
+	if k.off { // called off, and interrupted again before that was done
+		v.opts.Drainer.Forget(v.node.Name)
+		k.off, k.final = false, nil
+	}
+	if k.final != nil && k.final.Kind == v.rec.Kind { // ended and counted, but that could not be written
+		rec := v.rec
+		rec.Phase, rec.Pods, rec.Ended, rec.Replacement = k.final.Phase, k.final.Pods, k.final.Ended, k.final.Replacement
+		return true, v.release(ctx, rec)
+	}
+	k.begun = true
+	rules, _ := v.opts.Rules(v.node, false)
+	in := drain.Interruption{Taint: marks.Taint(v.rec), Since: v.rec.Since(), Deadline: rules.DrainBy(v.rec, time.Now()), Capacity: drain.PendingCapacity}
+	end := v.rec.DrainEnd()
+	v.lookAgain(end)
+	view, ok := v.opts.Drainer.Look(ctx, v.node.Name, in)
+	switch {
+	case !ok: // the drainer wakes us when it knows the pods
+		return true, nil
+	case end.IsZero() || time.Now().Before(end):
+	case len(view.Moving) == 0: // only their volumes are still attached
+		return true, v.end(ctx, v.rec, interruption.Drained)
+	default:
+		return true, v.end(ctx, v.rec, interruption.DeadlineReached)
+	}
+
+	next := v.rec
+	requestErr := v.replace(ctx, &next, view)
+	if was := v.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
+		// No pool is tried twice, whoever carries on from here.
+		if err := v.progress(ctx, next); err != nil {
+			return true, err
+		}
+	}
+	in.Capacity = capacity(k, requestErr)
+	if next.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so a successor knows how many pods there were
+		next.Phase = interruption.Draining
+		if in.Capacity == drain.PendingCapacity || in.Deadline.IsZero() {
+			next.Phase = interruption.Replacing
+		}
+		next.Pods = &interruption.Pods{Total: len(view.Moving)}
+		if err := v.advance(ctx, next); err != nil {
+			return true, err
+		}
+	}
+
+	status, ok := v.opts.Drainer.Drain(ctx, v.node.Name, in)
+	switch {
+	case !ok:
+		return true, requestErr
+	case status.Done:
+		return true, v.end(ctx, next, interruption.Drained)
+	case status.Begun && (next.Phase == interruption.Replacing || next.Pods == nil), status.Refusal != "" && refusal(next) == "":
+		next.Phase = interruption.Draining
+		next.Pods = &interruption.Pods{Total: max(status.Total, total(next)), Refusal: interruption.Clip(status.Refusal)}
+		if err := v.advance(ctx, next); err != nil {
+			return true, err
+		}
+	case next.Phase != interruption.Noticed && replacementMoved(v.rec.Replacement, next.Replacement):
+		if err := v.progress(ctx, next); err != nil {
+			return true, err
+		}
+	}
+	v.lookAgain(status.Next)
+	return true, requestErr
+}
+
+// advance writes the record of a drain that has made progress, and logs it.
+func (v *visit) advance(ctx context.Context, next interruption.Record) error {
+	if err := v.progress(ctx, next); err != nil {
+		return err
+	}
+	if v.rec.Phase == interruption.Draining && refusal(v.rec) == "" {
+		v.tell(v.opts.Logger.Info()).Int("pods", total(v.rec)).Msg("draining")
+	}
+	return nil
+}
+
+// replace requests a replacement, or asks how far it has come, and announces what is new. If
+// there is nothing to move, it requests nothing.
+func (v *visit) replace(ctx context.Context, next *interruption.Record, view drain.View) error {
+	asked := *next
+	asked.Replacement = v.known.replacementOf(*next)
+	if len(view.Moving) == 0 && asked.Replacement == nil {
+		return nil
+	}
+	var before interruption.Replacement
+	if asked.Replacement != nil {
+		before = *asked.Replacement
+	}
+	got, err := v.opts.Provisioner.Request(ctx, v.node, asked, provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons})
+	if err != nil {
+		return fmt.Errorf("request replacement: %w", err)
+	}
+	got.Reason = interruption.Clip(got.Reason)
+	v.memory.change(func() { v.known.replacement, v.known.requested = got, true })
+	next.Replacement = &got
+	if got.State != before.State || got.Name != before.Name {
+		v.tellReplacement(*next, got, got.Name != before.Name)
+	}
+	return nil
+}
+
+func (v *visit) tellReplacement(rec interruption.Record, got interruption.Replacement, another bool) {
+	log := v.tellOf(v.opts.Logger.Info(), rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
+	switch got.State {
+	case provisioner.StateFailed:
+		v.opts.Events.Replacement(v.node, notify.ReasonReplacementFailed, got)
+		log.Str("reason", got.Reason).Msg("replacement failed")
+	case provisioner.StateUnsupported: // the provisioner logs it, once for all nodes with the same reason
+		v.opts.Events.Replacement(v.node, notify.ReasonNoReplacement, got)
+	case provisioner.StateReady:
+		log.Msg("replacement ready")
+	default:
+		if another {
+			v.opts.Events.Replacement(v.node, notify.ReasonReplacementRequested, got)
+			log.Msg("replacement requested")
+		}
+	}
+}
+
+// replacementMoved reports whether the replacement alone is reason to write the record. A
+// backend may carry on only once the record names what it has found. That the same replacement
+// has been launched is not worth a write.
+func replacementMoved(recorded, now *interruption.Replacement) bool {
+	if now == nil || recorded != nil && *recorded == *now {
+		return false
+	}
+	return recorded == nil || recorded.Backend != now.Backend || recorded.Name != now.Name || now.State != provisioner.StateLaunched
+}
+
+// capacity is what a drain may wait for. A request that could not be made yet is made again, so
+// it too is worth waiting for, as long as pods can wait.
+func capacity(k *known, requestErr error) drain.Capacity {
+	switch {
+	case requestErr != nil, k.requested && provisioner.Pending(k.replacement.State):
+		return drain.PendingCapacity
+	case k.requested && k.replacement.State == provisioner.StateReady:
+		return drain.ReadyCapacity
+	}
+	return drain.NoCapacity
+}
+
+func refusal(rec interruption.Record) string {
+	if rec.Pods == nil {
+		return ""
+	}
+	return rec.Pods.Refusal
+}
+
+func total(rec interruption.Record) int {
+	if rec.Pods == nil {
+		return 0
+	}
+	return rec.Pods.Total
+}

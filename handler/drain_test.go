@@ -1,0 +1,336 @@
+package handler
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+)
+
+// script is a drain of three pods in a test: the replacement's state and what is left.
+type script struct {
+	state    string
+	requests int
+	left     int
+	begun    bool
+	in       drain.Interruption
+	finished int
+	released int
+	release  error
+}
+
+func (s *script) options(o *setup) {
+	pods := func() (pods []*corev1.Pod) {
+		for range s.left {
+			pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}})
+		}
+		return pods
+	}
+	o.Drainer = &fakeDrainer{
+		LookFunc: func(string, drain.Interruption) (drain.View, bool) { return drain.View{Moving: pods()}, true },
+		DrainFunc: func(_ string, in drain.Interruption) (drain.Status, bool) {
+			s.in = in
+			return drain.Status{View: drain.View{Moving: pods()}, Total: 3, Begun: s.begun, Done: s.left == 0}, true
+		},
+		FinishFunc: func(string) drain.Result {
+			s.finished++
+			return drain.Result{Total: 3, Graceful: 3 - s.left, Left: s.left}
+		},
+	}
+	o.Provisioner = &fakeProvisioner{
+		RequestFunc: func(interruption.Record) (interruption.Replacement, error) {
+			s.requests++
+			if s.state == "" {
+				return interruption.Replacement{}, errors.New("API server is away")
+			}
+			return interruption.Replacement{Backend: "karpenter", Name: "claim", State: s.state}, nil
+		},
+		ReleaseFunc: func(interruption.Record) error { s.released++; return s.release },
+	}
+}
+
+// step lets the index see the last write and reconciles once.
+func step(t *testing.T, h *Handler) (time.Duration, error) {
+	t.Helper()
+	synctest.Wait()
+	return h.reconcile(t.Context(), "node-a")
+}
+
+func story(t *testing.T, f func(t *testing.T, s *script, nodes *fakeNodes, h *Handler)) {
+	synctest.Test(t, func(t *testing.T) {
+		s, nodes := &script{state: provisioner.StateRequested, left: 3}, newFakeNodes(testNode())
+		h := newTestHandler(t, nodes, s.options)
+		defer nodes.watcher.Stop()
+		f(t, s, nodes, h)
+	})
+}
+
+func wantPhase(t *testing.T, f *fakeNodes, want interruption.Phase) interruption.Record {
+	t.Helper()
+	_, rec := f.now(t)
+	if rec.Phase != want {
+		t.Fatalf("phase %s, want %s: %s", rec.Phase, want, rec)
+	}
+	return rec
+}
+
+func TestPhasesOfAnInterruption(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, notice(interruption.SpotInterruption))
+		for range 2 { // the second time changes nothing
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			rec := wantPhase(t, f, interruption.Replacing)
+			if rec.Replacement.Name != "claim" || rec.Pods.Total != 3 || s.in.Capacity != drain.PendingCapacity {
+				t.Fatalf("record %s, capacity %v", rec, s.in.Capacity)
+			}
+		}
+		if f.patches != 2 {
+			t.Errorf("%d patches up to here, want 2", f.patches)
+		}
+		s.state, s.begun = provisioner.StateReady, true
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		wantPhase(t, f, interruption.Draining)
+		if s.in.Capacity != drain.ReadyCapacity {
+			t.Errorf("capacity %v, want ready", s.in.Capacity)
+		}
+		s.left = 0
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		rec := wantPhase(t, f, interruption.Released)
+		if *rec.Pods != (interruption.Pods{Total: 3, Graceful: 3}) || s.released != 1 || rec.Ended == nil {
+			t.Errorf("record %s, released %d times", rec, s.released)
+		}
+		if f.patches != 4 {
+			t.Errorf("%d patches in all, want 4", f.patches)
+		}
+	})
+}
+
+// A backend may carry on only once the record names what it has found, so that is written as
+// soon as it is known. That the same replacement has been launched is not.
+func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		got := interruption.Replacement{Backend: "asg", State: provisioner.StateRequested}
+		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return got, nil }}
+		accept(t, h, notice(interruption.SpotInterruption))
+		for _, c := range []struct {
+			name, state string
+			patches     int // with the notice's
+			recorded    string
+		}{
+			{"", provisioner.StateRequested, 2, ""},
+			{"group", provisioner.StateRequested, 3, "group"},
+			{"group", provisioner.StateRequested, 3, "group"},
+			{"group", provisioner.StateLaunched, 3, "group"},
+			{"i-2", provisioner.StateReady, 4, "i-2"},
+			{"i-2", provisioner.StateReady, 4, "i-2"},
+		} {
+			got.Name, got.State = c.name, c.state
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			rec := wantPhase(t, f, interruption.Replacing)
+			if rec.Replacement.Name != c.recorded || f.patches != c.patches {
+				t.Errorf("%s %s: %d patches, record %s", c.name, c.state, f.patches, rec)
+			}
+		}
+	})
+}
+
+// A result that cannot be written is kept, not counted again.
+func TestResultOutlivesAFailedWrite(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		s.left, s.release = 0, errors.New("API server is away")
+		f.beforePatch = func() { // a second notice is merged just then
+			if v := accept(t, h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = n.Deadline.Add(-time.Minute) })); v != interruption.Accepted {
+				t.Errorf("verdict %s", v)
+			}
+		}
+		if _, err := step(t, h); err == nil {
+			t.Fatal("no error, though nothing was written")
+		}
+		s.release = nil
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		rec := wantPhase(t, f, interruption.Released)
+		if rec.Pods.Graceful != 3 || s.finished != 1 {
+			t.Errorf("record %s, counted %d times", rec, s.finished)
+		}
+	})
+}
+
+func TestDeadlineEndsTheDrain(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		n := notice(interruption.SpotInterruption)
+		accept(t, h, n)
+		again, err := step(t, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := time.Until(n.Deadline.Add(-5 * time.Second)); again != want {
+			t.Errorf("looks again in %s, want %s", again, want)
+		}
+		time.Sleep(again)
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		if rec := wantPhase(t, f, interruption.Released); rec.Pods.Left != 3 {
+			t.Errorf("record %s, want 3 left", rec)
+		}
+	})
+}
+
+// Pods wait for a replacement that could not be requested yet, as long as they can.
+func TestFailedRequestIsRepeatedWhileDraining(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		s.state = ""
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err == nil {
+			t.Fatal("no error, so nothing asks again")
+		}
+		if s.in.Capacity != drain.PendingCapacity {
+			t.Errorf("capacity %v, want pending", s.in.Capacity)
+		}
+		wantPhase(t, f, interruption.Replacing)
+	})
+}
+
+func TestNothingToWaitForWithoutReplacement(t *testing.T) {
+	for _, state := range []string{provisioner.StateFailed, provisioner.StateUnsupported} {
+		story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+			s.state = state
+			accept(t, h, notice(interruption.SpotInterruption))
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			if s.in.Capacity != drain.NoCapacity {
+				t.Errorf("%s: capacity %v, want none", state, s.in.Capacity)
+			}
+			wantPhase(t, f, interruption.Draining)
+		})
+	}
+}
+
+// A successor carries on from the record, and counts the pods that its predecessor moved.
+func TestSuccessorCountsWhatWasMovedBefore(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		rec := interruption.NewRecord(notice(interruption.SpotInterruption))
+		rec.Phase, rec.Pods = interruption.Draining, &interruption.Pods{Total: 10}
+		node := testNode(func(n *corev1.Node) {
+			n.Annotations = map[string]string{interruption.Annotation: rec.String()}
+			n.ResourceVersion = "100"
+		})
+		f.mu.Lock()
+		f.put(node)
+		f.mu.Unlock()
+		f.watcher.Modify(node.DeepCopy())
+		s.left = 0
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		if rec := wantPhase(t, f, interruption.Released); rec.Pods.Total != 10 || rec.Pods.Graceful != 10 {
+			t.Errorf("record %s, want all 10 graceful", rec)
+		}
+	})
+}
+
+// A pool that came to nothing is recorded on the Node before the drain goes on: no process
+// tries it again.
+func TestTriedPoolsAreRecordedAtOnce(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		answer := interruption.Replacement{Backend: "b", Name: "first-1", Pool: "first", State: provisioner.StateRequested}
+		h.opts.Provisioner = &fakeProvisioner{RequestFunc: func(interruption.Record) (interruption.Replacement, error) { return answer, nil }}
+		accept(t, h, notice(interruption.SpotInterruption))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		answer.Name, answer.Pool, answer.Tried = "second-1", "second", "first"
+		for range 2 { // the second time changes nothing
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			if rec := wantPhase(t, f, interruption.Replacing); *rec.Replacement != answer {
+				t.Fatalf("record %s, want %+v", rec, answer)
+			}
+		}
+		if f.patches != 3 {
+			t.Errorf("%d patches, want 3: the notice, the first pool, the second", f.patches)
+		}
+	})
+}
+
+// With CordonOnly a node is marked when its time comes, and nothing else is asked of anybody:
+// the drainer and the provisioner of this test would panic.
+func TestCordonOnly(t *testing.T) {
+	for _, kind := range interruption.Kinds() {
+		t.Run(string(kind), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeNodes(&corev1.Node{
+					ObjectMeta: metav1.ObjectMeta{Name: "node-a"},
+					Spec:       corev1.NodeSpec{ProviderID: "aws:///eu-west-1a/i-a"},
+				})
+				h := newTestHandler(t, f, func(o *setup) {
+					o.CordonOnly, o.rules.lead = true, 10*time.Minute
+					o.Drainer = &fakeDrainer{CallOffFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }}
+					o.Provisioner = &fakeProvisioner{}
+				})
+				n := interruption.Notice{
+					Kind: kind, Source: interruption.Queue, EventID: "e", InstanceID: "i-a", Action: interruption.ActionStop,
+					Noticed: time.Now(), Received: time.Now(), Deadline: time.Now().Add(time.Hour),
+				}
+				if kind == interruption.RebalanceRecommendation {
+					n.Deadline = time.Time{}
+				}
+				if verdict, err := h.Accept(t.Context(), n); verdict != interruption.Accepted || err != nil {
+					t.Fatalf("%s, %v", verdict, err)
+				}
+				// While there is something to wait for, then a moment later, then past its end.
+				for _, pass := range []time.Duration{0, 51 * time.Minute, time.Hour} {
+					time.Sleep(pass)
+					synctest.Wait()
+					for range 3 {
+						if _, err := h.reconcile(t.Context(), "node-a"); err != nil {
+							t.Fatal(err)
+						}
+						synctest.Wait()
+					}
+				}
+				node, _ := f.raw(t)
+				rec, _, err := nodes.Record(node)
+				if err != nil || rec.Phase != interruption.Noticed || !node.Spec.Unschedulable || len(node.Spec.Taints) != 1 {
+					t.Errorf("phase %s, %v, unschedulable %v, taints %v", rec.Phase, err, node.Spec.Unschedulable, node.Spec.Taints)
+				}
+
+				// It goes with its pods, as the operator wanted: nothing has failed.
+				f.remove("node-a")
+				synctest.Wait()
+				if _, err := h.reconcile(t.Context(), "node-a"); err != nil {
+					t.Fatal(err)
+				}
+				var failed dto.Metric
+				if err := h.metrics.drains.WithLabelValues(string(kind), resultFailed).Write(&failed); err != nil || failed.GetCounter().GetValue() != 0 {
+					t.Errorf("%v drains have failed, %v", failed.GetCounter().GetValue(), err)
+				}
+			})
+		})
+	}
+}

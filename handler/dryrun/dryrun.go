@@ -1,0 +1,179 @@
+// Package dryrun says what the handler would do. It judges, plans and chooses with the
+// functions that the handler calls, and writes nothing.
+package dryrun
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+)
+
+// Chooser says which replacement would be requested.
+type Chooser interface {
+	Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
+}
+
+// Options configure an Accepter.
+type Options struct {
+	Index *nodes.Index
+	// Rules, ReleaseNode and CordonOnly are as the handler's.
+	Rules                   nodes.RulesFunc
+	ReleaseNode, CordonOnly bool
+	// HookTimeout is how long we assume that a group waits at a lifecycle hook.
+	HookTimeout time.Duration
+
+	// Survey reads once what a node's drain would be planned from.
+	Survey  func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error)
+	Chooser Chooser
+
+	Logger zerolog.Logger
+}
+
+// Accepter accepts notices as the handler does, but only logs what the handler would do: the
+// record, when its drain would begin, the replacement, the decision about every pod, and what
+// would follow. It is safe for concurrent use.
+type Accepter struct {
+	opts Options
+
+	mu   sync.Mutex
+	seen map[string]interruption.Record // by node: the Node itself carries nothing
+}
+
+// maxSeen is how many nodes we remember before we forget those that have gone.
+const maxSeen = 1000
+
+// New returns an Accepter.
+func New(opts Options) *Accepter {
+	return &Accepter{opts: opts, seen: map[string]interruption.Record{}}
+}
+
+// Accept logs what the handler would do about the notice. A notice that says nothing new since
+// the last one for the same node is a duplicate, as it would be with a record.
+func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
+	node, ok := a.opts.Index.Find(n)
+	if n.Hook != nil && (n.Hook.Launching || !ok) {
+		return a.hookAlone(n, ok)
+	}
+	if !ok {
+		return interruption.Unknown, nil
+	}
+	j := a.judge(node, n)
+	switch {
+	case j.Verdict != interruption.Accepted:
+		a.nothing(node, n, j)
+		return j.Verdict, nil
+	case n.Withdrawn:
+		a.withdrawn(node, n, j.Record)
+		return j.Verdict, nil
+	}
+	if err := a.explain(ctx, node, n, j.Record); err != nil {
+		a.mu.Lock()
+		delete(a.seen, node.Name)
+		a.mu.Unlock()
+		return "", err
+	}
+	return j.Verdict, nil
+}
+
+// judge judges a notice as if the earlier ones had been recorded.
+func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.Judgement {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if rec, ok := a.seen[node.Name]; ok {
+		node = node.DeepCopy()
+		metav1.SetMetaDataAnnotation(&node.ObjectMeta, interruption.Annotation, rec.String())
+	}
+	j := interruption.Judge(nodes.Case(node, n, a.opts.Rules, time.Now()))
+	if j.Verdict != interruption.Accepted {
+		return j
+	}
+	if len(a.seen) >= maxSeen {
+		maps.DeleteFunc(a.seen, func(name string, _ interruption.Record) bool {
+			_, there := a.opts.Index.Get(name)
+			return !there
+		})
+	}
+	a.seen[node.Name] = j.Record
+	if j.Record.Canceled {
+		delete(a.seen, node.Name)
+	}
+	return j
+}
+
+// explain tells the story of a node in the order in which it would happen.
+func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruption.Notice, rec interruption.Record) error {
+	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
+	if rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil { // a real run would ask for it
+		in.Deadline = rec.Received.Add(a.opts.HookTimeout)
+	}
+	situation, err := a.opts.Survey(ctx, node.Name, in)
+	if err != nil {
+		return err
+	}
+	a.tell(node, rec).Str("event_id", n.EventID).Str("ec2_action", rec.Action).Str("phase", string(rec.Phase)).Msg("dry run: would record")
+	rules, _ := a.opts.Rules(node, rec.Kind == interruption.RebalanceRecommendation)
+	if rec.Phase == interruption.Waiting {
+		a.wait(node, rec, rules)
+	}
+	patch, err := marks.Set(node, rec)
+	if err != nil {
+		return fmt.Errorf("mark node %q: %w", node.Name, err)
+	}
+	rec = *patch.Record
+	a.tell(node, rec).Strs("sets", rec.Ours).Msg("dry run: would cordon")
+	if rec.Action == interruption.ActionTerminated {
+		a.tell(node, rec).Str("reason", "the instance is terminated: its volumes are detached as soon as the Node is not Ready").
+			Msg("dry run: would mark node out of service")
+	}
+	if why := a.cordonsOnly(rec, rules); why != "" {
+		a.tell(node, rec).Str("reason", why).Msg("dry run: would move no pod")
+		a.hooks(node, rec)
+		return nil
+	}
+	if err := a.plan(ctx, node, rec, situation); err != nil {
+		return err
+	}
+	a.hooks(node, rec)
+	a.end(node, rec)
+	return nil
+}
+
+// plan logs the replacement and the decision about every pod.
+func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, situation drain.Situation) error {
+	need := provisioner.Need{Surged: map[types.UID]bool{}}
+	for _, decision := range drain.Plan(time.Now(), situation) {
+		switch {
+		case decision.Moves():
+			need.Moving = append(need.Moving, decision.Pod)
+			need.Surged[decision.Pod.UID] = decision.Surge
+		case drain.IsDaemon(decision.Pod):
+			need.Daemons = append(need.Daemons, decision.Pod)
+		}
+	}
+	replacement, err := a.opts.Chooser.Choose(ctx, node, rec, need)
+	if err != nil {
+		return fmt.Errorf("choose replacement: %w", err)
+	}
+	a.tell(node, rec).Str("backend", replacement.Backend).Str("replacement", replacement.Name).
+		Str("pool", replacement.Pool).Str("reason", replacement.Reason).Msg("dry run: would request replacement")
+	if !provisioner.Pending(replacement.State) {
+		situation.Capacity = drain.NoCapacity
+	}
+	for _, decision := range drain.Plan(time.Now(), situation) {
+		a.pod(node, rec, decision)
+	}
+	return nil
+}

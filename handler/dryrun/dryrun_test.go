@@ -1,0 +1,234 @@
+package dryrun
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+)
+
+// fakeChooser always has a pool.
+type fakeChooser struct{}
+
+var _ Chooser = fakeChooser{}
+
+func (fakeChooser) Choose(context.Context, *corev1.Node, interruption.Record, provisioner.Need) (interruption.Replacement, error) {
+	return interruption.Replacement{Backend: "karpenter", Name: "new", Pool: "fallback", State: provisioner.StateRequested}, nil
+}
+
+// fakeNodes is a cluster of one node. Nothing here can write.
+type fakeNodes struct{}
+
+func (fakeNodes) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+	return &corev1.NodeList{Items: []corev1.Node{{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-a"}, Spec: corev1.NodeSpec{ProviderID: "aws:///eu-west-1a/i-a"},
+	}}}, nil
+}
+
+func (fakeNodes) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if o.SendInitialEvents != nil {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "", nil) // like an old server: list instead
+	}
+	return watch.NewFake(), nil
+}
+
+type dry struct {
+	*Accepter
+	log *bytes.Buffer
+}
+
+// setup is what a test sets.
+type setup struct {
+	Options
+	rules interruption.Rules
+}
+
+func newDry(t *testing.T, change func(*setup)) *dry {
+	t.Helper()
+	d := &dry{log: &bytes.Buffer{}}
+	index := nodes.New(fakeNodes{}, "", zerolog.Nop())
+	go func() { _ = index.Run(t.Context()) }()
+	if err := index.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	survey := func(_ context.Context, _ string, in drain.Interruption) (drain.Situation, error) {
+		return drain.Situation{Interruption: in, Policy: drain.Policy{Strategy: drain.Hold}, Pods: []*corev1.Pod{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web-0"}, Spec: corev1.PodSpec{NodeName: "node-a"},
+		}}}, nil
+	}
+	o := &setup{
+		Options: Options{
+			Index: index, ReleaseNode: true, HookTimeout: 5 * time.Minute, Survey: survey, Chooser: fakeChooser{}, Logger: zerolog.New(d.log),
+		},
+		rules: interruption.Rules{Rebalance: interruption.RebalanceReplace, ScheduledLead: 30 * time.Minute},
+	}
+	if change != nil {
+		change(o)
+	}
+	o.Rules = func(*corev1.Node, bool) (interruption.Rules, error) { return o.rules, nil }
+	d.Accepter = New(o.Options)
+	return d
+}
+
+// story accepts a notice and returns what was logged, without "dry run: ", and the lines.
+func (d *dry) story(t *testing.T, n interruption.Notice) (verdict interruption.Verdict, told []string, lines map[string]map[string]any) {
+	t.Helper()
+	d.log.Reset()
+	n.Source, n.Noticed, n.Received = interruption.Queue, time.Now(), time.Now()
+	verdict, err := d.Accept(t.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines = map[string]map[string]any{}
+	for text := range strings.Lines(d.log.String()) {
+		line := map[string]any{}
+		if err := json.Unmarshal([]byte(text), &line); err != nil {
+			t.Fatal(err)
+		}
+		if line["level"] == "debug" {
+			continue
+		}
+		message := strings.TrimPrefix(line["message"].(string), "dry run: ")
+		told, lines[message] = append(told, message), line
+	}
+	return verdict, told, lines
+}
+
+const (
+	tellsRecord, tellsWait, tellsCordon = "would record", "would wait", "would cordon"
+	tellsRequest, tellsPod, tellsHook   = "would request replacement", "pod", "would complete lifecycle hook"
+	tellsKeep, tellsRelease             = "would keep node", "would release node"
+)
+
+// Every kind has its story, in the order in which it would happen.
+func TestDryRunOfEachKind(t *testing.T) {
+	soon, later := time.Now().Add(2*time.Minute), time.Now().Add(48*time.Hour)
+	hook := &interruption.Hook{Group: "workers", Name: "drain", Token: "t"}
+	whole := []string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsRelease}
+	for name, tt := range map[string]struct {
+		notice interruption.Notice
+		change func(*setup)
+		want   []string
+	}{
+		"spot interruption": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionTerminate, Deadline: soon}, nil, whole},
+		"spot interruption, stop": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionStop, Deadline: soon}, nil,
+			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+		"spot interruption, hibernate": {interruption.Notice{Kind: interruption.SpotInterruption, Action: interruption.ActionHibernate, Deadline: time.Now()}, nil,
+			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+		"capacity reservation": {interruption.Notice{Kind: interruption.CapacityReservationInterruption, Action: interruption.ActionTerminate, Deadline: soon}, nil, whole},
+		"rebalance": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, nil,
+			[]string{tellsRecord, tellsWait, tellsCordon, tellsRequest, tellsPod, tellsRelease}},
+		"rebalance, cordon": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, func(o *setup) { o.rules.Rebalance = interruption.RebalanceCordon },
+			[]string{tellsRecord, tellsCordon, "would move no pod"}},
+		"rebalance, ignore": {interruption.Notice{Kind: interruption.RebalanceRecommendation}, func(o *setup) { o.rules.Rebalance = interruption.RebalanceIgnore },
+			[]string{"would do nothing"}},
+		"maintenance": {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionReboot, Deadline: later}, nil,
+			[]string{tellsRecord, tellsWait, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+		"retirement": {interruption.Notice{Kind: interruption.ScheduledEvent, Action: interruption.ActionRetirement, Deadline: soon}, nil, whole},
+		"hook": {interruption.Notice{Kind: interruption.InstanceTerminating, Deadline: soon, Hook: hook}, nil,
+			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsHook, tellsRelease}},
+		"hook, cordon only": {interruption.Notice{Kind: interruption.InstanceTerminating, Deadline: soon, Hook: hook}, func(o *setup) { o.CordonOnly = true },
+			[]string{tellsRecord, tellsCordon, "would move no pod", tellsHook}},
+		"shutting down": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionShuttingDown, Deadline: time.Now()}, nil, whole},
+		"stopped": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionStopped, Deadline: time.Now()}, nil,
+			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsKeep}},
+		"terminated": {interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionTerminated, Deadline: time.Now()}, nil,
+			[]string{tellsRecord, tellsCordon, "would mark node out of service", tellsRequest, tellsPod, tellsRelease}},
+		"stale": {interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: "i-a", Deadline: time.Now().Add(-time.Hour)}, nil,
+			[]string{tellsRecord, tellsCordon, tellsRequest, tellsPod, tellsRelease}}, // the tests' Node is not Ready
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDry(t, tt.change)
+			tt.notice.EventID, tt.notice.InstanceID = "event-1", "i-a"
+			_, told, lines := d.story(t, tt.notice)
+			if diff := cmp.Diff(tt.want, told); diff != "" {
+				t.Fatalf("story (-want +got):\n%s", diff)
+			}
+			for message, line := range lines {
+				if line["node"] != "node-a" || line["kind"] != string(tt.notice.Kind) {
+					t.Errorf("%s: of node %v and kind %v", message, line["node"], line["kind"])
+				}
+			}
+			if recorded, ok := lines[tellsRecord]; ok && (recorded["event_id"] != "event-1" || recorded["ec2_action"] != tt.notice.Action) {
+				t.Errorf("recorded %v", recorded)
+			}
+			if name == "maintenance" {
+				if want := later.Add(-30 * time.Minute).Format(time.RFC3339); lines[tellsWait]["begin"] != want {
+					t.Errorf("begins %v, want %s", lines[tellsWait]["begin"], want)
+				}
+			}
+			if verdict, told, _ := d.story(t, tt.notice); name != "rebalance, ignore" && (verdict != interruption.Duplicate || len(told) > 0) {
+				t.Errorf("the second time: %s, %v", verdict, told)
+			}
+		})
+	}
+}
+
+func TestDryRunOfWithdrawal(t *testing.T) {
+	d := newDry(t, nil)
+	n := interruption.Notice{
+		Kind: interruption.ScheduledEvent, EventID: "event-1", InstanceID: "i-a", Action: interruption.ActionReboot, Deadline: time.Now().Add(48 * time.Hour),
+	}
+	off := n
+	off.Withdrawn = true
+	if verdict, told, _ := d.story(t, off); verdict != interruption.Ignored || !cmp.Equal(told, []string{"would do nothing"}) {
+		t.Errorf("of what was never announced: %s, %v", verdict, told)
+	}
+	d.story(t, n)
+	want := []string{"would take back what was announced", "would call the drain off and undo what was set"}
+	if verdict, told, _ := d.story(t, off); verdict != interruption.Accepted || !cmp.Equal(told, want) {
+		t.Errorf("%s, %v", verdict, told)
+	}
+	if verdict, told, _ := d.story(t, n); verdict != interruption.Accepted || len(told) < 4 {
+		t.Errorf("announced again: %s, %v", verdict, told)
+	}
+}
+
+// Hooks without a drain: for an instance that is no Node, and for one that starts.
+func TestDryRunOfHooksAlone(t *testing.T) {
+	d := newDry(t, nil)
+	for name, n := range map[string]interruption.Notice{
+		"unknown": {Kind: interruption.InstanceTerminating, InstanceID: "i-b", Hook: &interruption.Hook{Group: "workers", Name: "drain"}},
+		"launch":  {Kind: interruption.InstanceTerminating, InstanceID: "i-a", Hook: &interruption.Hook{Group: "workers", Name: "drain", Launching: true}},
+	} {
+		verdict, told, lines := d.story(t, n)
+		want := interruption.Completed
+		if n.Hook.Launching {
+			want = interruption.Ignored
+		}
+		if verdict != want || !cmp.Equal(told, []string{tellsHook}) || lines[tellsHook]["group"] != "workers" || lines[tellsHook]["hook"] != "drain" {
+			t.Errorf("%s: %s, %v", name, verdict, lines)
+		}
+	}
+	if verdict, told, _ := d.story(t, interruption.Notice{Kind: interruption.SpotInterruption, InstanceID: "i-b"}); verdict != interruption.Unknown || len(told) > 0 {
+		t.Errorf("%s, %v", verdict, told)
+	}
+}
+
+// Nodes come and go during a dry run: those that have gone are forgotten.
+func TestDryRunForgetsNodesThatHaveGone(t *testing.T) {
+	d := newDry(t, nil)
+	for i := range maxSeen {
+		d.seen[fmt.Sprint("gone-", i)] = interruption.Record{}
+	}
+	d.story(t, interruption.Notice{Kind: interruption.SpotInterruption, EventID: "event-1", InstanceID: "i-a"})
+	if _, there := d.seen["node-a"]; len(d.seen) != 1 || !there {
+		t.Errorf("%d nodes remembered, node-a among them: %t", len(d.seen), there)
+	}
+}

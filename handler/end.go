@@ -1,0 +1,79 @@
+package handler
+
+import (
+	"context"
+	"time"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
+)
+
+// end closes the drain, counts its pods and hands the node back.
+func (v *visit) end(ctx context.Context, rec interruption.Record, phase interruption.Phase) error {
+	now := time.Now()
+	result := v.opts.Drainer.Finish(v.node.Name)
+	pods := countPods(result, rec)
+	pods.Refusal = interruption.Clip(result.Refusal)
+	rec.Phase, rec.Pods, rec.Ended = phase, &pods, &now
+	rec.Replacement = v.known.replacementOf(rec)
+
+	outcome, reason, message := resultCompleted, notify.ReasonDrained, "drained"
+	if phase == interruption.DeadlineReached {
+		outcome, reason, message = resultDeadline, notify.ReasonDeadlineReached, "deadline reached"
+	}
+	var slack time.Duration
+	if d := rec.DeadlineTime(); !d.IsZero() {
+		slack = d.Sub(now)
+	}
+	v.metrics.ended(rec, outcome, now)
+	v.opts.Events.Ended(v.node, reason, pods, slack, result.Refusal)
+	log := v.tellOf(v.opts.Logger.Info(), rec).Int("graceful", pods.Graceful).Int("truncated", pods.Truncated).
+		Int("forced", pods.Forced).Int("left", pods.Left).Float64("slack_seconds", slack.Seconds())
+	if result.Refusal != "" {
+		log = log.Str("reason", result.Refusal)
+	}
+	log.Msg(message)
+	v.known.final = &rec
+	return v.release(ctx, rec)
+}
+
+// release hands a node that is over back to what made it, and writes its last record. The
+// release comes first: doing it twice is harmless, leaving it out is not. A node whose instance
+// comes back is kept; the provisioner still hears of it once, to deal with the replacement.
+func (v *visit) release(ctx context.Context, rec interruption.Record) error {
+	written := v.rec.Phase == rec.Phase
+	var releaseErr error
+	switch {
+	case rec.ComesBack() && written:
+	case rec.ComesBack():
+		if err := v.opts.Provisioner.Release(ctx, v.node, rec); err != nil {
+			return err
+		}
+	case v.opts.ReleaseNode:
+		if releaseErr = v.opts.Provisioner.Release(ctx, v.node, rec); releaseErr == nil {
+			rec.Phase = interruption.Released
+		}
+	}
+	if v.rec.Phase == rec.Phase {
+		return releaseErr
+	}
+	if err := v.progress(ctx, rec); err != nil {
+		return err
+	}
+	v.known.final = nil
+	if rec.Phase == interruption.Released {
+		v.tell(v.opts.Logger.Info()).Msg("node released")
+	}
+	return releaseErr
+}
+
+// countPods adds to a drain's result the pods that left before this process saw the node: its
+// predecessor had evicted them.
+func countPods(r drain.Result, rec interruption.Record) interruption.Pods {
+	earlier := max(0, total(rec)-r.Total)
+	return interruption.Pods{
+		Total: r.Total + earlier, Graceful: r.Graceful + earlier,
+		Truncated: r.Truncated, Forced: r.Forced, Left: r.Left,
+	}
+}

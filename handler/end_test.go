@@ -1,0 +1,78 @@
+package handler
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+)
+
+// A drain ends just as another replica merges a notice into the record: the notice is not lost
+// when the write has to be made again.
+func TestEndKeepsWhatCameMeanwhile(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, hooked("one", func(n *interruption.Notice) { n.Deadline = n.Noticed.Add(time.Hour) }))
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		s.left = 0
+		f.beforePatch = func() {
+			f.change(func(n *corev1.Node) {
+				rec, _, err := nodes.Record(n)
+				if err != nil {
+					t.Fatal(err)
+				}
+				merged, _ := rec.Merge(hooked("two"))
+				n.Annotations[interruption.Annotation] = merged.String()
+			})
+		}
+		if _, err := step(t, h); err == nil {
+			t.Fatal("a record that was changed meanwhile was written over")
+		}
+		if _, err := step(t, h); err != nil {
+			t.Fatal(err)
+		}
+		rec := wantPhase(t, f, interruption.Released)
+		if len(rec.Hooks) != 2 || rec.Pods.Graceful != 3 || s.finished != 1 {
+			t.Errorf("record %s, ended %d times; want both hooks, and one end", rec, s.finished)
+		}
+		if diff := cmp.Diff(map[string]float64{"instance-terminating completed": 1}, drains(t, h)); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// Whatever others say about a failure, the record stays readable.
+func TestLongTextsOfOthers(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		long := strings.Repeat("no capacity, ö; ", 2000)
+		h.opts.Provisioner.(*fakeProvisioner).RequestFunc = func(interruption.Record) (interruption.Replacement, error) {
+			return interruption.Replacement{Backend: "karpenter", Name: "claim", State: provisioner.StateFailed, Reason: long}, nil
+		}
+		d := h.opts.Drainer.(*fakeDrainer)
+		drainFunc, finish := d.DrainFunc, d.FinishFunc
+		d.DrainFunc = func(node string, in drain.Interruption) (drain.Status, bool) {
+			status, ok := drainFunc(node, in)
+			status.Refusal = long
+			return status, ok
+		}
+		d.FinishFunc = func(node string) drain.Result {
+			result := finish(node)
+			result.Refusal = long
+			return result
+		}
+		accept(t, h, notice(interruption.SpotInterruption))
+		steps(t, f, h)
+		wantPhase(t, f, interruption.Draining)
+		s.left = 0
+		steps(t, f, h)
+		wantPhase(t, f, interruption.Released)
+	})
+}

@@ -1,0 +1,239 @@
+package interruption
+
+import "time"
+
+// staleAfter is how long after its deadline we still believe a notice when its node is alive
+// and Ready. EC2 acts within seconds of the time that it gives. So if a node is well minutes
+// later, either the notice was about an earlier life of it or the message is late: EventBridge
+// delivers for up to 24 hours.
+const staleAfter = 3 * time.Minute
+
+// Node is what a Node says about itself, as far as that affects what a notice means.
+type Node struct {
+	Instance string // the EC2 instance that it is
+	Boot     string // the boot id
+
+	Ready      bool
+	ReadySince time.Time // zero if that is not known, or the Node is not Ready
+
+	Deleting    bool // somebody has deleted the Node
+	ScalingDown bool // Cluster Autoscaler is about to end the instance
+}
+
+// Case is everything that a judgement rests on.
+type Case struct {
+	Node   Node
+	Rules  Rules
+	Notice Notice
+	Now    time.Time
+
+	// Record is the Node's record. Recorded is false if there is none, or none that can be
+	// read.
+	Record   Record
+	Recorded bool
+	// Past holds what must not begin a second time.
+	Past Past
+}
+
+// Recommended reports whether the rebalance policy matters in this case.
+func (c Case) Recommended() bool {
+	return c.Notice.Kind == RebalanceRecommendation || c.Recorded && c.Record.Kind == RebalanceRecommendation
+}
+
+// Judgement is what a notice means for its Node.
+type Judgement struct {
+	Verdict Verdict
+	// Record is what to write; it is meaningful only with the verdict Accepted.
+	Record Record
+	// Reason says why, in a clause.
+	Reason string
+}
+
+// Judge says what a notice means. It has no side effects and reads no clock, so anyone who asks
+// what would happen gets the answer that the daemon acts on.
+func Judge(c Case) Judgement {
+	if c.Notice.InstanceID == "" {
+		c.Notice.InstanceID = c.Node.Instance
+	}
+	for _, rule := range judging {
+		if j, ok := rule(c); ok {
+			return j
+		}
+	}
+	return c.merge(c.Record)
+}
+
+// judging lists the rules in order; the first that has something to say about a notice decides.
+// A notice that no rule settles is merged into the record.
+var judging = []func(Case) (Judgement, bool){
+	isOfAnotherInstance,
+	isUnwanted,
+	isWithdrawal,
+	isPast,
+	isTooLate,
+	isOfAnEarlierRun,
+	isEndedByOthers,
+	meetsAnUndo,
+	isOfTheNextRun,
+	isTheFirst,
+}
+
+// undecided is the answer of a rule that has nothing to say.
+func undecided() (Judgement, bool) { return Judgement{}, false }
+
+func decided(v Verdict, reason string) (Judgement, bool) {
+	return Judgement{Verdict: v, Reason: reason}, true
+}
+
+// isOfAnotherInstance: a source on the node itself names the Node, and the instance that it
+// runs on; if the two do not belong together, the Node's name is wrong.
+func isOfAnotherInstance(c Case) (Judgement, bool) {
+	if c.Node.Instance == "" || c.Notice.InstanceID == c.Node.Instance {
+		return undecided()
+	}
+	return decided(Unknown, "the node is instance "+c.Node.Instance)
+}
+
+func isUnwanted(c Case) (Judgement, bool) {
+	if c.Notice.Kind != RebalanceRecommendation || c.Rules.Rebalance != RebalanceIgnore {
+		return undecided()
+	}
+	return decided(Ignored, "the policy is to ignore rebalance recommendations")
+}
+
+// isWithdrawal: the notice takes back an earlier one. The process that drains then undoes what
+// has to be undone. The record tells it so: by Canceled if nothing else stands, by the phase
+// Waiting if the time of what stands has not come yet.
+func isWithdrawal(c Case) (Judgement, bool) {
+	if !c.Notice.Withdrawn {
+		return undecided()
+	}
+	if !c.Recorded {
+		return decided(Ignored, "what it takes back is not known")
+	}
+	rest, found, left := c.Record.Withdraw(c.Notice)
+	switch {
+	case !found, c.Record.Canceled, c.Record.Phase == Released:
+		return decided(Duplicate, "what it takes back does not stand")
+	case !left:
+		rest.Canceled = true
+	case c.Rules.waitsAgain(c.Record, rest, c.Now):
+		rest.Phase = Waiting
+	}
+	return Judgement{Accepted, rest, "takes back what was announced"}, true
+}
+
+func isPast(c Case) (Judgement, bool) {
+	if !c.Past.Has(c.Notice) {
+		return undecided()
+	}
+	return decided(Duplicate, "was called off, or is over")
+}
+
+func isTooLate(c Case) (Judgement, bool) {
+	acts := c.Notice.Deadline
+	if c.Notice.Action == ActionHibernate { // at once, however late we hear of it
+		acts = c.Notice.Noticed
+	}
+	if c.Notice.Kind == ScheduledEvent || acts.IsZero() || c.Now.Sub(acts) <= staleAfter || !c.Node.Ready {
+		return undecided()
+	}
+	return decided(Stale, "the deadline is minutes past, and the node is Ready")
+}
+
+// isOfAnEarlierRun: a state that the instance was in before its Node became Ready is about its
+// previous run.
+func isOfAnEarlierRun(c Case) (Judgement, bool) {
+	if c.Notice.Kind != StateChange || !c.Node.ReadySince.After(c.Notice.Noticed) {
+		return undecided()
+	}
+	return decided(Stale, "the node has become Ready since")
+}
+
+// isEndedByOthers: a state is no news about a node that somebody is already taking away in good
+// order.
+func isEndedByOthers(c Case) (Judgement, bool) {
+	if c.Notice.Kind != StateChange || c.Recorded || !c.Node.Deleting && !c.Node.ScalingDown {
+		return undecided()
+	}
+	return decided(Ignored, "somebody is ending the node already")
+}
+
+// meetsAnUndo: the notice comes while its Node is being undone. What was withdrawn does not
+// stand alongside it.
+func meetsAnUndo(c Case) (Judgement, bool) {
+	if !c.Recorded || !c.Record.Canceled {
+		return undecided()
+	}
+	past := PastOf(c.Record)
+	if past.Has(c.Notice) {
+		return decided(Duplicate, "was taken back")
+	}
+	j := c.first(c.Record.Ours, past)
+	j.Record.Hooks = append(j.Record.Hooks, c.Record.Hooks...)
+	return j, true
+}
+
+// isOfTheNextRun: the notice is about the next run of an instance that has come back, and
+// arrives before the Node is Ready, or before anybody has undone the last one. It must not be
+// taken for the same interruption and undone with it.
+func isOfTheNextRun(c Case) (Judgement, bool) {
+	if !c.Recorded || !c.Notice.OfNextRun(c.Record, c.Node.Boot, c.Node.ReadySince) {
+		return undecided()
+	}
+	rest, left := c.Rules.NotYet(c.Record, c.Now)
+	if !left {
+		return c.first(c.Record.Ours, PastOf(c.Record)), true
+	}
+	return c.merge(rest.Undone()), true
+}
+
+func isTheFirst(c Case) (Judgement, bool) {
+	if c.Recorded && !c.Notice.Supersedes(c.Record) {
+		return undecided()
+	}
+	return c.first(c.Record.Ours, c.Record.Past), true
+}
+
+// first is the record of an interruption that begins. What we set on the Node is still ours,
+// whatever we set it for: it was not there before.
+func (c Case) first(ours []string, past Past) Judgement {
+	rec := NewRecord(c.Notice)
+	rec.Ours, rec.Past = ours, past
+	if c.Rules.Waits(rec, c.Now) {
+		rec.Phase = Waiting
+	}
+	return Judgement{Accepted, rec, "new"}
+}
+
+// merge adds the notice to what stands.
+func (c Case) merge(old Record) Judgement {
+	rec, changed := old.Merge(c.Notice)
+	if !changed {
+		return Judgement{Verdict: Duplicate, Reason: "says nothing new"}
+	}
+	state := c.Notice.Kind == StateChange
+	switch {
+	case state && c.endsAsExpected(old, rec):
+		return Judgement{Verdict: Duplicate, Reason: "the drain is over, and the instance ends as expected"}
+	case c.Rules.waitsAgain(old, rec, c.Now):
+		rec.Phase = Waiting
+	case state && old.Phase.Over(): // what could be moved has been
+	case rec.Kind != old.Kind && old.Phase.Over() && old.Phase != Released:
+		rec.Phase = Noticed // cordoned only until now, or drained in part
+	case old.Phase == Waiting && !c.Rules.Waits(rec, c.Now):
+		rec.Phase = Noticed
+	}
+	return Judgement{Accepted, rec, "adds to what stands"}
+}
+
+// endsAsExpected reports whether a state of the instance is no news: the drain is over, as
+// usual when an interrupted instance ends, or somebody is deleting the Node, as usual when one
+// is scaled down. It is news that an instance is gone for good, as its volumes may still be
+// attached. So is that it will not come back.
+func (c Case) endsAsExpected(old, merged Record) bool {
+	if !old.Phase.Over() {
+		return false
+	}
+	return c.Node.Deleting || !merged.Terminated() && merged.ComesBack() == old.ComesBack()
+}

@@ -1,0 +1,133 @@
+package interruption
+
+import (
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// at is a notice about the tests' instance, received that long after t0.
+func at(kind Kind, after time.Duration, change ...func(*Notice)) Notice {
+	n := Notice{Kind: kind, Source: Queue, EventID: "event-1", InstanceID: "i-1", Noticed: t0.Add(after), Received: t0.Add(after)}
+	if kind == SpotInterruption {
+		n.Deadline = n.Noticed.Add(2 * time.Minute)
+	}
+	for _, f := range change {
+		f(&n)
+	}
+	return n
+}
+
+func event(id string) func(*Notice) { return func(n *Notice) { n.EventID = id } }
+func does(action string) func(*Notice) {
+	return func(n *Notice) { n.Action = action }
+}
+func window(in time.Duration) func(*Notice) {
+	return func(n *Notice) { n.Deadline = t0.Add(in) }
+}
+
+// Every rule has its case, in the order of the rules; no earlier rule applies to it.
+func TestJudge(t *testing.T) {
+	on := func(n Notice, change ...func(*Record)) *Record {
+		r := NewRecord(n)
+		for _, f := range change {
+			f(&r)
+		}
+		return &r
+	}
+	phase := func(p Phase) func(*Record) { return func(r *Record) { r.Phase = p } }
+	spot := at(SpotInterruption, 0)
+	reboot := at(ScheduledEvent, 0, does(ActionReboot), window(24*time.Hour))
+	withdrawn := func(n *Notice) { n.Withdrawn = true }
+	ready := Node{Instance: "i-1", Ready: true}
+	for name, tt := range map[string]struct {
+		node   Node
+		rules  Rules
+		record *Record
+		past   Past
+		notice Notice
+		now    time.Duration // after t0
+
+		want   Verdict
+		phase  Phase
+		reason string // a part of it
+	}{
+		"ignored by policy":                   {ready, Rules{Rebalance: RebalanceIgnore}, nil, nil, at(RebalanceRecommendation, 0), 0, Ignored, "", "policy"},
+		"withdrawn, never announced":          {ready, Rules{}, nil, nil, at(ScheduledEvent, 0, withdrawn), 0, Ignored, "", "not known"},
+		"withdrawn, another stands":           {ready, Rules{}, on(spot), nil, at(ScheduledEvent, 0, withdrawn), 0, Duplicate, "", "does not stand"},
+		"withdrawn":                           {ready, Rules{}, on(reboot, phase(Waiting)), nil, at(ScheduledEvent, 0, withdrawn), 0, Accepted, Waiting, "takes back"},
+		"called off before":                   {ready, Rules{}, nil, CalledOff(*on(spot), t0.Add(time.Second)), spot, 0, Duplicate, "", "called off"},
+		"called off before, under another id": {ready, Rules{}, nil, CalledOff(*on(spot), t0.Add(time.Second)), at(SpotInterruption, 0, event("event-2"), window(time.Minute)), time.Second, Duplicate, "", "called off"},
+		"announced after a call-off":          {ready, Rules{}, nil, CalledOff(*on(spot), t0.Add(time.Second)), at(SpotInterruption, 2*time.Second, event("event-2")), 2 * time.Second, Accepted, Noticed, "new"},
+		"a recommendation that moves":         {ready, Rules{Rebalance: RebalanceReplace}, nil, CalledOff(*on(at(RebalanceRecommendation, 0)), t0.Add(time.Second)), at(RebalanceRecommendation, 5*time.Minute, event("event-2")), 5 * time.Minute, Duplicate, "", "called off"},
+		"a recommendation much later":         {ready, Rules{Rebalance: RebalanceReplace}, nil, CalledOff(*on(at(RebalanceRecommendation, 0)), t0.Add(time.Second)), at(RebalanceRecommendation, time.Hour, event("event-2")), time.Hour, Accepted, Waiting, "new"},
+		"hours late":                          {ready, Rules{}, nil, nil, spot, time.Hour, Stale, "", "past"},
+		"hours late, node dead":               {Node{}, Rules{}, nil, nil, spot, time.Hour, Accepted, Noticed, "new"},
+		"hours late, hibernating":             {ready, Rules{}, nil, nil, at(SpotInterruption, 0, does(ActionHibernate)), time.Hour, Stale, "", "past"},
+		"state of an earlier run": {Node{Ready: true, ReadySince: t0.Add(time.Minute)}, Rules{}, nil, nil,
+			at(StateChange, 0, does(ActionStopping)), 2 * time.Minute, Stale, "", "since"},
+		"state of a node that is deleted":     {Node{Deleting: true}, Rules{}, nil, nil, at(StateChange, 0, does(ActionShuttingDown)), 0, Ignored, "", "already"},
+		"state of a node that is scaled down": {Node{ScalingDown: true}, Rules{}, nil, nil, at(StateChange, 0, does(ActionShuttingDown)), 0, Ignored, "", "already"},
+		"while being undone":                  {ready, Rules{}, on(reboot, func(r *Record) { r.Canceled = true }), nil, spot, 0, Accepted, Noticed, "new"},
+		"while being undone, the same again":  {ready, Rules{}, on(reboot, func(r *Record) { r.Canceled = true }), nil, reboot, 0, Duplicate, "", "taken back"},
+		"the next run of what was rebooted": {Node{Boot: "boot-2"}, Rules{}, on(at(ScheduledEvent, 0, does(ActionReboot), window(time.Hour)), phase(Drained), func(r *Record) { r.Boot = "boot-1" }), nil,
+			at(SpotInterruption, 2*time.Hour, event("event-2")), 2 * time.Hour, Accepted, Noticed, "new"},
+		"the first":                     {ready, Rules{}, nil, nil, spot, 0, Accepted, Noticed, "new"},
+		"the next of a node that lives": {ready, Rules{}, on(spot, phase(Released)), nil, at(SpotInterruption, time.Hour, event("event-2")), time.Hour, Accepted, Noticed, "new"},
+		"recommended, in line":          {ready, Rules{Rebalance: RebalanceReplace}, nil, nil, at(RebalanceRecommendation, 0), 0, Accepted, Waiting, "new"},
+		"recommended, cordoned only":    {ready, Rules{Rebalance: RebalanceCordon}, nil, nil, at(RebalanceRecommendation, 0), 0, Accepted, Noticed, "new"},
+		"scheduled, far ahead":          {ready, Rules{ScheduledLead: time.Hour}, nil, nil, reboot, 0, Accepted, Waiting, "new"},
+		"scheduled, within the lead":    {ready, Rules{ScheduledLead: 48 * time.Hour}, nil, nil, reboot, 0, Accepted, Noticed, "new"},
+		"nothing new":                   {ready, Rules{}, on(spot), nil, spot, 0, Duplicate, "", "nothing new"},
+		"drained, and ends as expected": {Node{}, Rules{}, on(spot, phase(Released)), nil, at(StateChange, time.Minute, event("event-2"), does(ActionShuttingDown)), time.Minute, Duplicate, "", "as expected"},
+		"drained, gone for good":        {Node{}, Rules{}, on(spot, phase(Released)), nil, at(StateChange, time.Minute, event("event-2"), does(ActionTerminated)), time.Minute, Accepted, Released, "adds"},
+		"put off":                       {ready, Rules{ScheduledLead: time.Hour}, on(at(ScheduledEvent, 0, does(ActionReboot), window(30*time.Minute)), phase(Draining)), nil, at(ScheduledEvent, time.Minute, does(ActionReboot), window(72*time.Hour)), time.Minute, Accepted, Waiting, "adds"},
+		"a notice while it drains":      {ready, Rules{}, on(at(RebalanceRecommendation, 0), phase(Replacing)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Replacing, "adds"},
+		"a notice while it waits":       {ready, Rules{Rebalance: RebalanceReplace}, on(at(RebalanceRecommendation, 0), phase(Waiting)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Noticed, "adds"},
+		"a notice of what was cordoned": {ready, Rules{}, on(at(RebalanceRecommendation, 0), phase(Drained)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Noticed, "adds"},
+	} {
+		c := Case{Node: tt.node, Rules: tt.rules, Past: tt.past, Notice: tt.notice, Now: t0.Add(tt.now)}
+		if tt.record != nil {
+			c.Record, c.Recorded = *tt.record, true
+		}
+		j := Judge(c)
+		if j.Verdict != tt.want || !strings.Contains(j.Reason, tt.reason) || j.Verdict == Accepted && j.Record.Phase != tt.phase {
+			t.Errorf("%s: %s because %q, phase %s; want %s because of %q, phase %s", name, j.Verdict, j.Reason, j.Record.Phase, tt.want, tt.reason, tt.phase)
+		}
+	}
+}
+
+// Judging changes nothing that it is given and answers the same question the same way. A notice
+// that it has just recorded is not news.
+func TestJudgeIsPure(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 6))
+	for range 5000 {
+		c := Case{
+			Notice: someNotice(r), Now: t0.Add(time.Duration(r.IntN(300)) * time.Second),
+			Node:  Node{Instance: "i", Ready: r.IntN(2) == 0, Deleting: r.IntN(4) == 0, ScalingDown: r.IntN(4) == 0},
+			Rules: Rules{Rebalance: RebalancePolicies()[r.IntN(3)], ScheduledLead: time.Duration(r.IntN(100)) * time.Second},
+		}
+		if r.IntN(3) > 0 {
+			c.Record, c.Recorded = NewRecord(someNotice(r)), true
+			c.Record.Phase = Phases()[r.IntN(len(Phases()))]
+			c.Record.Canceled = r.IntN(5) == 0
+		}
+		before := c.Record.String()
+		j, again := Judge(c), Judge(c)
+		if !reflect.DeepEqual(j, again) || c.Record.String() != before {
+			t.Fatalf("%+v\n%+v, and then %+v", c, j, again)
+		}
+		if j.Reason == "" || j.Verdict == "" {
+			t.Fatalf("%+v: %+v has no reason", c, j)
+		}
+		if j.Verdict != Accepted || j.Record.Canceled {
+			continue
+		}
+		c.Record, c.Recorded = j.Record, true
+		if next := Judge(c); next.Verdict == Accepted {
+			t.Fatalf("%+v\nrecorded, and the same notice is news again: %+v", c, next)
+		}
+	}
+}

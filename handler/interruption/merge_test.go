@@ -1,0 +1,131 @@
+package interruption
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var t0 = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+func someNotice(r *rand.Rand) Notice {
+	n := Notice{Kind: Kinds()[r.IntN(len(Kinds()))], Source: Sources()[r.IntN(2)], EventID: "e", InstanceID: "i", Noticed: t0, Received: t0}
+	if n.Kind.Certain() {
+		n.Deadline = t0.Add(time.Duration(r.IntN(200)) * time.Second)
+	}
+	return n
+}
+
+// Notices about one instance, in any order: the strongest kind wins, the deadline only
+// tightens, and a notice that was already merged changes nothing.
+func TestMergeProperties(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 5000 {
+		rec := NewRecord(someNotice(r))
+		for range r.IntN(6) {
+			n := someNotice(r)
+			merged, changed := rec.Merge(n)
+			if rec.Kind.Stronger(merged.Kind) || n.Kind.Stronger(merged.Kind) {
+				t.Fatalf("%s and %s merged to %s", rec.Kind, n.Kind, merged.Kind)
+			}
+			if rec.Deadline != nil && (merged.Deadline == nil || merged.Deadline.After(*rec.Deadline)) {
+				t.Fatalf("deadline %v became %v", rec.Deadline, merged.Deadline)
+			}
+			if !n.Deadline.IsZero() && merged.Deadline.After(n.Deadline.Add(sameDeadline)) {
+				t.Fatalf("deadline %v, though a notice says %v", merged.Deadline, n.Deadline)
+			}
+			if changed != (merged.String() != rec.String()) {
+				t.Fatalf("changed %v: %s to %s", changed, rec, merged)
+			}
+			if again, changed := merged.Merge(n); changed {
+				t.Fatalf("a second time it changes %s to %s", merged, again)
+			}
+			rec = merged
+		}
+	}
+}
+
+// The same notices in another order make the same record. The first announcement of a kind
+// gives it its name; only that can differ.
+func TestMergeConverges(t *testing.T) {
+	actions := map[Kind][]string{
+		ScheduledEvent: {ActionReboot, ActionRetirement, ActionStop, ActionMaintenance}, SpotInterruption: {ActionTerminate},
+		CapacityReservationInterruption: {ActionStop}, StateChange: {ActionStopping, ActionStopped, ActionShuttingDown, ActionTerminated},
+	}
+	plain := func(r Record) Record {
+		r.Event, r.Source = "", ""
+		r.Announced = slices.Clone(r.Announced)
+		for i := range r.Announced {
+			r.Announced[i].Event, r.Announced[i].Source = "", ""
+		}
+		slices.SortFunc(r.Hooks, func(a, b Hook) int { return strings.Compare(a.Name, b.Name) })
+		return r
+	}
+	r := rand.New(rand.NewPCG(3, 4))
+	for range 3000 {
+		var notices []Notice
+		for i := range 1 + r.IntN(7) {
+			n := someNotice(r)
+			n.EventID = "e" + strconv.Itoa(i)
+			if a := actions[n.Kind]; len(a) > 0 {
+				n.Action = a[i%len(a)]
+			}
+			if n.Kind != RebalanceRecommendation { // no two within sameDeadline of each other
+				n.Deadline = t0.Add(time.Duration(1+10*i+r.IntN(4)) * time.Second)
+			}
+			if n.Kind == InstanceTerminating {
+				n.Hook = &Hook{Group: "g", Name: n.EventID}
+			}
+			notices = append(notices, n)
+		}
+		merge := func() Record {
+			rec := NewRecord(notices[0])
+			for _, n := range notices[1:] {
+				rec, _ = rec.Merge(n)
+			}
+			return plain(rec)
+		}
+		first := merge()
+		for range 5 {
+			r.Shuffle(len(notices), func(i, j int) { notices[i], notices[j] = notices[j], notices[i] })
+			if again := merge(); again.String() != first.String() {
+				t.Fatalf("%+v\nin one order %s\nin another %s", notices, first, again)
+			}
+		}
+	}
+}
+
+// A hook's timeout is the deadline of its announcement, as long as that stands, and only
+// tightens.
+func TestTighten(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	ending := Notice{Kind: InstanceTerminating, Source: Queue, EventID: "hook", InstanceID: "i-1", Noticed: now, Received: now}
+	spot := Notice{Kind: SpotInterruption, Source: Queue, EventID: "spot", InstanceID: "i-1", Noticed: now, Received: now, Deadline: now.Add(2 * time.Minute)}
+	both, _ := NewRecord(ending).Merge(spot)
+	for name, tt := range map[string]struct {
+		rec  Record
+		d    time.Duration
+		want time.Duration
+	}{
+		"had none":                 {NewRecord(ending), time.Hour, time.Hour},
+		"had a later one":          {NewRecord(ending).Tighten(InstanceTerminating, now.Add(2*time.Hour)), time.Hour, time.Hour},
+		"had an earlier one":       {NewRecord(ending).Tighten(InstanceTerminating, now.Add(time.Minute)), time.Hour, time.Minute},
+		"a spot notice is earlier": {both, time.Hour, 2 * time.Minute},
+		"a spot notice is later":   {both, time.Minute, time.Minute},
+		"no such announcement":     {NewRecord(spot), time.Minute, 2 * time.Minute},
+	} {
+		got := tt.rec.Tighten(InstanceTerminating, now.Add(tt.d))
+		if got.Deadline == nil || !got.Deadline.Equal(now.Add(tt.want)) {
+			t.Errorf("%s: deadline %v, want %s", name, got.Deadline, tt.want)
+		}
+		if !slices.ContainsFunc(tt.rec.Announcements(), func(a Announcement) bool { return a.Event == ending.EventID }) {
+			continue
+		}
+		if again, changed := got.Merge(ending); changed || again.String() != got.String() {
+			t.Errorf("%s: the same notice again makes %s of %s", name, again, got)
+		}
+	}
+}

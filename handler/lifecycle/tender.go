@@ -1,0 +1,289 @@
+package lifecycle
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"spot-handler/handler/interruption"
+)
+
+// Hooks answers the lifecycle hooks of Auto Scaling groups, as [Client] does. Each method makes
+// a call or two, bounded in time. Errors wrap ErrGone if the group no longer waits at the hook,
+// and ErrDenied if the role has to be changed first; after any other error the same call may
+// succeed.
+type Hooks interface {
+	// Limits says how long the group waits.
+	Limits(ctx context.Context, h interruption.Hook) (Limits, error)
+	// Heartbeat makes it wait for the hook's timeout from now on.
+	Heartbeat(ctx context.Context, instance string, h interruption.Hook) error
+	// Complete tells it to stop waiting.
+	Complete(ctx context.Context, instance string, h interruption.Hook) error
+	// CompleteUnknown is Complete for an instance that is no Node of this cluster.
+	CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error
+}
+
+// TenderOptions say how to answer the hooks in records.
+type TenderOptions struct {
+	// Hooks is nil if there are no permissions for it, as in imds mode. The hooks in a record
+	// are then left to others.
+	Hooks Hooks
+
+	// Timeout stands in for a hook's own if that cannot be known.
+	Timeout time.Duration
+
+	// Heartbeat is how often to ask a group to wait longer while one of its nodes is drained;
+	// zero means never.
+	Heartbeat time.Duration
+	// Until bounds how long the heartbeats make a group wait in total; the hook's own timeout
+	// is the least.
+	Until time.Duration
+
+	// CordonOnly: nodes are not drained, so their hooks are completed as soon as they are
+	// cordoned.
+	CordonOnly bool
+
+	// Notify receives the name of a node when a call about one of its hooks has been answered.
+	Notify func(node string)
+
+	Logger zerolog.Logger
+}
+
+// Tender answers the hooks in the records of nodes. Its calls run in the background: no method
+// waits for Auto Scaling, except Wait. It is safe for concurrent use, for different nodes.
+type Tender struct {
+	opts  TenderOptions
+	calls sync.WaitGroup
+
+	mu    sync.Mutex
+	tries map[string]tries // by node
+}
+
+// NewTender returns a Tender. It makes no call.
+func NewTender(opts TenderOptions) *Tender {
+	return &Tender{opts: opts, tries: map[string]tries{}}
+}
+
+// hookNews is how much later than the metadata service's news of the same end the message about
+// a hook may come. The message says what we would otherwise have to assume.
+const hookNews = 5 * time.Second
+
+// Tend moves the hooks in a node's record on. It passes to write what earlier calls have
+// returned, and starts the calls that are due. ready is false as long as a drain cannot be
+// planned because nobody knows yet how long the group waits. again is when to look again if
+// Notify does not come first; zero means never.
+func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record, write func(interruption.Record) error) (ready bool, again time.Time, err error) {
+	next := rec
+	next.Hooks = slices.Clone(rec.Hooks)
+	var ends time.Time
+	changed := false
+	if t.opts.Hooks != nil {
+		for i := range next.Hooks {
+			changed = t.learn(node, &next.Hooks[i], rec.Received) || changed
+			if until := next.Hooks[i].Until; until != nil && !next.Hooks[i].Done {
+				ends = earlier(ends, *until)
+			}
+		}
+	}
+	open := t.opts.Hooks != nil && slices.ContainsFunc(next.Hooks, func(h interruption.Hook) bool { return !h.Done })
+	unplanned := rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil && !rec.Phase.Over()
+	if unplanned && !open {
+		if news := rec.Received.Add(hookNews); t.opts.Hooks != nil && time.Now().Before(news) {
+			return false, news, nil
+		}
+		ends = rec.Received.Add(t.opts.Timeout)
+	}
+	if !ends.IsZero() {
+		next = next.Tighten(interruption.InstanceTerminating, ends)
+	}
+	if changed || !next.DeadlineTime().Equal(rec.DeadlineTime()) {
+		if err := write(next); err != nil {
+			return false, time.Time{}, err
+		}
+	} else {
+		next = rec
+	}
+	if !open {
+		return true, time.Time{}, nil
+	}
+	for _, hook := range next.Hooks {
+		again = earlier(again, t.answer(ctx, node, next, hook))
+	}
+	return !unplanned || next.Deadline != nil, again, nil
+}
+
+// learn writes into a hook what the calls about it have returned, and reports whether any of it
+// is new.
+func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time) (changed bool) {
+	if hook.Done {
+		return false
+	}
+	if hook.Since.IsZero() {
+		hook.Since = received
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	try := t.of(node).get(*hook)
+	if try.gone {
+		hook.Done = true
+		return true
+	}
+	if !try.beat.IsZero() && (hook.Beat == nil || hook.Beat.Before(try.beat)) {
+		hook.Beat, hook.Heartbeats = pointerTo(try.beat), hook.Heartbeats+1
+		changed = true
+	}
+	if try.limits.Timeout == 0 {
+		return changed
+	}
+	until := t.waitsUntil(*hook, try)
+	if hook.Until == nil || until.Before(*hook.Until) {
+		hook.Until = pointerTo(until)
+		changed = true
+	}
+	return changed
+}
+
+// waitsUntil is when the group stops waiting at a hook, counting the heartbeats still to come.
+func (t *Tender) waitsUntil(hook interruption.Hook, try *try) time.Time {
+	switch {
+	case t.opts.Heartbeat == 0:
+		return hook.Since.Add(try.limits.Timeout)
+	case try.mute: // counting the heartbeats so far
+		last := hook.Since
+		if hook.Beat != nil {
+			last = *hook.Beat
+		}
+		return last.Add(try.limits.Timeout)
+	}
+	return hook.Since.Add(max(try.limits.Timeout, min(try.limits.Global, t.opts.Until)))
+}
+
+// answer starts the call that is due about a hook, and returns when to look again.
+//
+//	limits ─► heartbeat, heartbeat, ... while the node is drained ─► complete
+func (t *Tender) answer(ctx context.Context, node string, rec interruption.Record, hook interruption.Hook) time.Time {
+	if hook.Done {
+		return time.Time{}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	try := t.of(node).get(hook)
+	if try.underWay != nil || try.gone {
+		return time.Time{} // its answer makes us look again
+	}
+	c := call{node: node, rec: rec, hook: hook, try: try}
+	var due func(context.Context, call)
+	over := rec.Phase.Over() || t.opts.CordonOnly && rec.Phase != interruption.Waiting
+	if over {
+		try.end()
+	}
+	at := try.next
+	switch {
+	case over:
+		due = t.complete
+	case try.limits.Timeout == 0 && (hook.Until == nil || t.opts.Heartbeat > 0):
+		due = t.readLimits
+	case t.opts.Heartbeat == 0 || try.mute:
+		return time.Time{}
+	default:
+		beat := nextBeat(hook, min(t.opts.Heartbeat, try.limits.Timeout/2))
+		if end := rec.DrainEnd(); !end.IsZero() && !beat.Before(end) || hook.Until != nil && !beat.Before(*hook.Until) {
+			return time.Time{} // the drain will have ended
+		}
+		due = t.prolong
+		if at.Before(beat) {
+			at = beat
+		}
+	}
+	if time.Now().Before(at) {
+		return at
+	}
+	try.underWay = make(chan struct{})
+	t.calls.Go(func() {
+		due(ctx, c)
+		t.opts.Notify(node)
+	})
+	return time.Time{}
+}
+
+// nextBeat is when the next heartbeat is due, a whole number of intervals after the beginning.
+// Heartbeats that nobody was there to record are not made up for: one prolongs the wait as much
+// as many.
+func nextBeat(hook interruption.Hook, interval time.Duration) time.Time {
+	passed := 0
+	if hook.Beat != nil {
+		passed = max(0, int(hook.Beat.Sub(hook.Since)/interval))
+	}
+	return hook.Since.Add(time.Duration(passed+1) * interval)
+}
+
+// Orphaned completes the hooks of a node that is gone together with its record. It does not
+// block. If a call about a hook is under way, the answer comes first: the call may have
+// completed it.
+func (t *Tender) Orphaned(ctx context.Context, node string, rec interruption.Record) {
+	if t.opts.Hooks == nil {
+		return
+	}
+	t.mu.Lock()
+	tries := t.of(node)
+	delete(t.tries, node)
+	t.mu.Unlock()
+	for _, hook := range rec.Hooks {
+		if hook.Done {
+			continue
+		}
+		t.calls.Go(func() {
+			for ctx.Err() == nil {
+				t.mu.Lock()
+				try := tries.get(hook)
+				if try.underWay == nil {
+					try.end()
+				}
+				gone, underWay, wait := try.gone, try.underWay, time.Until(try.next)
+				t.mu.Unlock()
+				switch {
+				case gone:
+					return
+				case underWay != nil:
+					select {
+					case <-ctx.Done():
+					case <-underWay:
+					}
+				case wait > 0:
+					select {
+					case <-ctx.Done():
+					case <-time.After(wait):
+					}
+				default:
+					t.complete(ctx, call{rec: rec, hook: hook, try: try})
+				}
+			}
+		})
+	}
+}
+
+// Forget drops what is known of a node's hooks beyond its record.
+func (t *Tender) Forget(node string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.tries, node)
+}
+
+// Wait returns when no call is under way any more. Nobody must be calling any other method by then.
+func (t *Tender) Wait() { t.calls.Wait() }
+
+func pointerTo(t time.Time) *time.Time {
+	t = t.UTC()
+	return &t
+}
+
+// earlier is the earlier of two times, where zero means never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,145 @@
+package handler
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/lifecycle"
+	"spot-handler/handler/provisioner"
+)
+
+func heartbeats(every, until time.Duration) func(*setup) {
+	return func(o *setup) { o.lifecycle.Heartbeat, o.lifecycle.Until = every, until }
+}
+
+func TestHeartbeatsAreExactAndStopAtTheDeadline(t *testing.T) {
+	for _, tt := range []struct {
+		timeout, every, until time.Duration
+		beats                 int
+		lasts                 time.Duration // the wait
+	}{
+		{2 * time.Minute, time.Minute, 10 * time.Minute, 9, 10 * time.Minute},
+		{2 * time.Minute, 45 * time.Second, 10 * time.Minute, 13, 10 * time.Minute},
+		{30 * time.Second, 10 * time.Second, 48 * time.Hour, 299, 50 * time.Minute}, // 100 × timeout
+		{2 * time.Minute, 3 * time.Minute, 10 * time.Minute, 9, 10 * time.Minute},   // half the timeout instead
+		{time.Hour, 10 * time.Minute, 30 * time.Minute, 5, time.Hour},               // not shorter than the hook's
+	} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			hookStory(t, heartbeats(tt.every, tt.until), func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+				hooks.limits = lifecycle.LimitsOf(tt.timeout)
+				n := hooked("drain")
+				accept(t, h, n)
+				after(time.Second)
+				if rec := wantPhase(t, f, interruption.Draining); !rec.Deadline.Equal(n.Noticed.Add(tt.lasts)) {
+					t.Errorf("deadline %s after the beginning, want %s", rec.Deadline.Sub(n.Noticed), tt.lasts)
+				}
+				after(49 * time.Hour)
+				rec := wantPhase(t, f, interruption.Released)
+				if len(hooks.seen().beats) != tt.beats || rec.Hooks[0].Heartbeats != tt.beats || len(hooks.seen().completed) != 1 {
+					t.Fatalf("%d heartbeats, want %d; completed %v, record %s", len(hooks.seen().beats), tt.beats, hooks.seen().completed, rec)
+				}
+				every := min(tt.every, tt.timeout/2)
+				for i, at := range hooks.seen().beats {
+					if want := n.Noticed.Add(time.Duration(i+1) * every); at.Before(want) || at.Sub(want) > time.Second {
+						t.Errorf("heartbeat %d at %s, want %s after the beginning", i+1, at.Sub(n.Noticed), want.Sub(n.Noticed))
+					}
+				}
+			})
+		})
+	}
+}
+
+// A drain that ends early needs no more heartbeats.
+func TestHeartbeatsStopWithTheDrain(t *testing.T) {
+	hookStory(t, heartbeats(30*time.Second, time.Hour), func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		accept(t, h, hooked("drain"))
+		after(65 * time.Second)
+		s.left = 0
+		h.Enqueue("node-a")
+		after(time.Hour)
+		if len(hooks.seen().beats) != 2 || len(hooks.seen().completed) != 1 {
+			t.Errorf("%d heartbeats, completed %v; want 2 and one", len(hooks.seen().beats), hooks.seen().completed)
+		}
+	})
+}
+
+// The count is in the record: a successor neither doubles a heartbeat nor makes up for those
+// that nobody recorded.
+func TestHeartbeatsAfterARestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := &script{state: provisioner.StateUnsupported, left: 3, begun: true}, newFakeNodes(testNode())
+		hooks := &fakeHooks{limits: lifecycle.LimitsOf(10 * time.Minute)}
+		options := func(o *setup) {
+			s.options(o)
+			o.lifecycle = lifecycle.TenderOptions{Hooks: hooks, Timeout: 5 * time.Minute, Heartbeat: time.Minute, Until: time.Hour}
+		}
+		h := newTestHandler(t, f, options)
+		stop := runs(t, h)
+		n := hooked("drain")
+		accept(t, h, n)
+		after(150 * time.Second)
+		stop()
+		if len(hooks.seen().beats) != 2 {
+			t.Fatalf("%d heartbeats, want 2", len(hooks.seen().beats))
+		}
+		after(5 * time.Minute) // nobody is there: 7.5 minutes have passed
+		f.watcher.Stop()
+		node, _ := f.now(t)
+		f = newFakeNodes(node)
+		h = newTestHandler(t, f, options)
+		stop = runs(t, h)
+		after(time.Second)
+		if len(hooks.seen().beats) != 3 {
+			t.Errorf("%d heartbeats after the restart, want one at once", len(hooks.seen().beats))
+		}
+		after(time.Minute)
+		_, rec := f.now(t)
+		if len(hooks.seen().beats) != 4 || rec.Hooks[0].Heartbeats != 4 {
+			t.Errorf("%d heartbeats, record %s; want 4", len(hooks.seen().beats), rec)
+		}
+		s.left = 0
+		h.Enqueue("node-a")
+		after(time.Second)
+		if len(hooks.seen().completed) != 1 {
+			t.Errorf("completed %v", hooks.seen().completed)
+		}
+		stop()
+		f.watcher.Stop()
+	})
+}
+
+// If the hook cannot be read, its timeout is assumed. If heartbeats cannot be recorded, the
+// drain has the hook's own timeout.
+func TestDeadlineOfAHook(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*setup, *fakeHooks)
+		want   time.Duration
+	}{
+		"not allowed to read it": {func(_ *setup, f *fakeHooks) { f.LimitsFunc = func() error { return lifecycle.ErrDenied } }, 5 * time.Minute},
+		"no such hook":           {func(_ *setup, f *fakeHooks) { f.LimitsFunc = func() error { return lifecycle.ErrGone } }, 5 * time.Minute},
+		"Auto Scaling away":      {func(_ *setup, f *fakeHooks) { f.LimitsFunc = func() error { return errors.New("away") } }, 5 * time.Minute},
+		"heartbeats not allowed": {func(o *setup, f *fakeHooks) {
+			heartbeats(30*time.Second, time.Hour)(o)
+			f.HeartbeatFunc = func() error { return lifecycle.ErrDenied }
+		}, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var hooks *fakeHooks
+			hookStory(t, func(o *setup) {
+				hooks = o.lifecycle.Hooks.(*fakeHooks)
+				tt.change(o, hooks)
+			}, func(t *testing.T, s *script, f *fakeNodes, _ *fakeHooks, h *Handler) {
+				n := hooked("drain")
+				accept(t, h, n)
+				after(40 * time.Second)
+				if rec := wantPhase(t, f, interruption.Draining); !rec.Deadline.Equal(n.Noticed.Add(tt.want)) {
+					t.Errorf("deadline %s after the beginning, want %s", rec.Deadline.Sub(n.Noticed), tt.want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,158 @@
+// Package marks says what an interruption sets on its Node, and how to undo it: the record, the
+// cordon, the taints, and the label that takes the Node out of load balancers.
+//
+// Every function is pure: it makes the patch, and somebody else sends it. What was on the Node
+// before stays: each patch notes in the record what it newly sets, and only that is undone.
+package marks
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+)
+
+// Patch is a change of a Node.
+type Patch struct {
+	Type types.PatchType
+	Data []byte
+	// Record is the Node's record after the patch; nil if the patch removes it.
+	Record *interruption.Record
+}
+
+// Taint is what an interruption puts on its Node.
+func Taint(r interruption.Record) corev1.Taint {
+	return corev1.Taint{Key: interruption.TaintKey, Value: string(r.Kind), Effect: corev1.TaintEffectNoSchedule}
+}
+
+// Accept writes the record of a notice. If the record leaves the node waiting, or has it
+// undone, Accept writes nothing else.
+func Accept(node *corev1.Node, rec interruption.Record) (Patch, error) {
+	if rec.Phase != interruption.Waiting && !rec.Canceled {
+		return Set(node, rec)
+	}
+	return merge(node, rec, map[string]any{"annotations": map[string]string{interruption.Annotation: rec.String()}}, nil)
+}
+
+// Set writes a record together with all that it stands for: cordon and taint; if the instance
+// is certain to end, the label that takes it out of load balancers; if it has ended, the taint
+// that says so.
+func Set(node *corev1.Node, rec interruption.Record) (Patch, error) {
+	rec.Ours = slices.Clone(rec.Ours)
+	ours := func(what string) {
+		if !slices.Contains(rec.Ours, what) {
+			rec.Ours = append(rec.Ours, what)
+		}
+	}
+	spec, metadata := map[string]any{}, map[string]any{}
+	if !node.Spec.Unschedulable {
+		spec["unschedulable"] = true
+		ours(interruption.OursCordon)
+	}
+	taints, tainted := withTaint(node.Spec.Taints, Taint(rec))
+	if tainted {
+		ours(interruption.OursTaint)
+	}
+	if IsShutDown(node, rec) {
+		if with, changed := withTaint(taints, outOfService); changed {
+			taints, tainted = with, true
+			ours(interruption.OursOutOfService)
+		}
+	}
+	if tainted {
+		spec["taints"] = taints
+	}
+	if rec.ComesBack() && rec.Boot == "" {
+		rec.Boot = node.Status.NodeInfo.BootID
+	}
+	if _, set := node.Labels[interruption.ExcludeFromLoadBalancers]; !set && rec.Kind.Certain() {
+		metadata["labels"] = map[string]string{interruption.ExcludeFromLoadBalancers: interruption.ExcludeFromLoadBalancersValue}
+		ours(interruption.OursLoadBalancer)
+	}
+	annotations := map[string]any{interruption.Annotation: rec.String()}
+	if _, set := node.Annotations[interruption.CancelAnnotation]; set {
+		annotations[interruption.CancelAnnotation] = nil // it was about an earlier interruption
+	}
+	metadata["annotations"] = annotations
+	return merge(node, rec, metadata, spec)
+}
+
+// Undo takes back what the record has set. The record goes, or rest takes its place. If it
+// goes, its scheduled events are remembered as past; if somebody called it off on the Node,
+// everything is, as of now.
+func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record, now time.Time) (Patch, error) {
+	spec, metadata := map[string]any{}, map[string]any{}
+	if slices.Contains(rec.Ours, interruption.OursCordon) {
+		spec["unschedulable"] = nil
+	}
+	taints := slices.DeleteFunc(slices.Clone(node.Spec.Taints), func(t corev1.Taint) bool {
+		return t.Key == interruption.TaintKey && slices.Contains(rec.Ours, interruption.OursTaint) ||
+			t.MatchTaint(&outOfService) && slices.Contains(rec.Ours, interruption.OursOutOfService)
+	})
+	if len(taints) != len(node.Spec.Taints) {
+		spec["taints"] = taints
+	}
+	annotations := map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil}
+	past := interruption.PastOf(rec)
+	if node.Annotations[interruption.CancelAnnotation] == "true" {
+		past = interruption.CalledOff(rec, now)
+	}
+	switch {
+	case rest != nil:
+		annotations[interruption.Annotation] = rest.String()
+	case len(past) > 0:
+		annotations[interruption.PastAnnotation] = interruption.ParsePast(node.Annotations[interruption.PastAnnotation]).And(past).String()
+	}
+	metadata["annotations"] = annotations
+	// Somebody who has changed the label since then has made it theirs.
+	if slices.Contains(rec.Ours, interruption.OursLoadBalancer) &&
+		node.Labels[interruption.ExcludeFromLoadBalancers] == interruption.ExcludeFromLoadBalancersValue {
+		metadata["labels"] = map[string]any{interruption.ExcludeFromLoadBalancers: nil}
+	}
+	patch, err := merge(node, rec, metadata, spec)
+	patch.Record = rest
+	return patch, err
+}
+
+// Progress moves the record on. It depends on the record alone: the patch fails if another
+// replica has meanwhile merged a notice into the record, while changes to the rest of the Node,
+// such as the kubelet's, do not matter.
+func Progress(node *corev1.Node, rec interruption.Record) (Patch, error) {
+	const path = "/metadata/annotations/spot-handler~1interruption"
+	data, err := json.Marshal([]map[string]any{
+		{"op": "test", "path": path, "value": node.Annotations[interruption.Annotation]},
+		{"op": "replace", "path": path, "value": rec.String()},
+	})
+	return Patch{types.JSONPatchType, data, &rec}, err
+}
+
+// merge is a JSON merge patch. It replaces the whole list of taints, so it carries the
+// resourceVersion that it was made from.
+func merge(node *corev1.Node, rec interruption.Record, metadata, spec map[string]any) (Patch, error) {
+	metadata["resourceVersion"] = node.ResourceVersion
+	patch := map[string]any{"metadata": metadata}
+	if len(spec) > 0 {
+		patch["spec"] = spec
+	}
+	data, err := json.Marshal(patch)
+	return Patch{types.MergePatchType, data, &rec}, err
+}
+
+// withTaint returns the list with the taint in it, replacing any with the same key and effect,
+// and whether that changes the list.
+func withTaint(taints []corev1.Taint, taint corev1.Taint) ([]corev1.Taint, bool) {
+	i := slices.IndexFunc(taints, func(t corev1.Taint) bool { return t.MatchTaint(&taint) })
+	if i < 0 {
+		return append(slices.Clone(taints), taint), true
+	}
+	if taints[i].Value == taint.Value {
+		return taints, false
+	}
+	changed := slices.Clone(taints)
+	changed[i].Value = taint.Value
+	return changed, true
+}

@@ -1,0 +1,125 @@
+package marks
+
+import (
+	"encoding/json"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+)
+
+// apply is what the API server does with a merge patch.
+func apply(t *testing.T, node *corev1.Node, p Patch) *corev1.Node {
+	t.Helper()
+	old, err := json.Marshal(node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Type != types.MergePatchType {
+		t.Fatalf("patch of type %s", p.Type)
+	}
+	patched, err := jsonpatch.MergePatch(old, p.Data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := &corev1.Node{}
+	if err := json.Unmarshal(patched, after); err != nil {
+		t.Fatal(err)
+	}
+	return after
+}
+
+// someNode has some of what an interruption sets, by somebody else.
+func someNode(r *rand.Rand) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", ResourceVersion: "1", Labels: map[string]string{"team": "a"}}}
+	n.Spec.Unschedulable = r.IntN(2) == 0
+	n.Status.NodeInfo.BootID = "boot-1"
+	if r.IntN(2) == 0 {
+		n.Spec.Taints = append(n.Spec.Taints, corev1.Taint{Key: "team", Value: "a", Effect: corev1.TaintEffectNoExecute})
+	}
+	if r.IntN(3) == 0 {
+		n.Spec.Taints = append(n.Spec.Taints, outOfService)
+	}
+	if r.IntN(3) == 0 {
+		n.Labels[interruption.ExcludeFromLoadBalancers] = "maintenance"
+	}
+	if r.IntN(2) == 0 {
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	}
+	return n
+}
+
+// Whatever was on the Node before is there after Set and Undo, and nothing else but the
+// memory of what is past.
+func TestUndoRestores(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for range 2000 {
+		node := someNode(r)
+		n := interruption.Notice{Kind: interruption.Kinds()[r.IntN(len(interruption.Kinds()))], EventID: "e", InstanceID: "i", Noticed: now, Received: now}
+		if n.Kind == interruption.StateChange {
+			n.Action = interruption.ActionTerminated
+		}
+		set, err := Set(node, interruption.NewRecord(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		marked := apply(t, node, set)
+		if !marked.Spec.Unschedulable || marked.Annotations[interruption.Annotation] != set.Record.String() {
+			t.Fatalf("%s: %+v is not cordoned, or has no record", n.Kind, marked)
+		}
+		for _, left := range []bool{false, true} {
+			var rest *interruption.Record
+			if left {
+				waits := set.Record.Undone()
+				rest = &waits
+			}
+			undo, err := Undo(marked, *set.Record, rest, now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			after := apply(t, marked, undo)
+			if text, has := after.Annotations[interruption.Annotation]; has != left || left && text != rest.String() {
+				t.Fatalf("%s: record %q after it was undone, want one: %v", n.Kind, text, left)
+			}
+			if diff := cmp.Diff(node, after, cmpopts.IgnoreFields(metav1.ObjectMeta{}, "Annotations"), cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("%s, %s: not as it was (-want +got):\n%s", n.Kind, set.Record, diff)
+			}
+		}
+	}
+}
+
+// The taint out-of-service is set on a dead node of a terminated instance, and taken back
+// from one that lives, with nothing else.
+func TestShutDown(t *testing.T) {
+	rec := interruption.NewRecord(interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionTerminated, InstanceID: "i"})
+	dead := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", ResourceVersion: "1"}}
+	p, ok, err := ShutDown(dead, rec)
+	if !ok || err != nil {
+		t.Fatalf("a dead node: %v, %v", ok, err)
+	}
+	marked := apply(t, dead, p)
+	if _, missing := withTaint(marked.Spec.Taints, outOfService); missing {
+		t.Errorf("taints %v", marked.Spec.Taints)
+	}
+	if _, ok, _ := ShutDown(marked, *p.Record); ok {
+		t.Error("a second time")
+	}
+	marked.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	p, ok, err = ShutDown(marked, *p.Record)
+	if !ok || err != nil {
+		t.Fatalf("a node that lives: %v, %v", ok, err)
+	}
+	alive := apply(t, marked, p)
+	if _, missing := withTaint(alive.Spec.Taints, outOfService); !missing || !alive.Spec.Unschedulable {
+		t.Errorf("taints %v, cordon %v; want the cordon alone", alive.Spec.Taints, alive.Spec.Unschedulable)
+	}
+}

@@ -1,0 +1,58 @@
+package notify
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"spot-handler/handler/interruption"
+)
+
+// What is said of an interruption is the same wherever it is said.
+
+// NoticeReason is the reason of the Event for a notice. Each kind has its own: its words
+// without the hyphens, as reasons are written.
+func NoticeReason(k interruption.Kind) string {
+	var reason strings.Builder
+	for word := range strings.SplitSeq(string(k), "-") {
+		if word != "" {
+			reason.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	return reason.String()
+}
+
+// NoticeText says what is about to happen, and when.
+func NoticeText(r interruption.Record) string {
+	when := "no deadline"
+	if d := r.DeadlineTime(); !d.IsZero() {
+		when = fmt.Sprintf("deadline %s, in %.0f s", d.Format(time.RFC3339), time.Until(d).Seconds())
+	}
+	done := "node cordoned"
+	if r.Phase == interruption.Waiting {
+		done = "the drain waits"
+	}
+	return fmt.Sprintf("%s of %s from %s: %s; %s", r.Kind, r.Instance, r.Source, when, done)
+}
+
+// EndText says what became of the pods; no slack is 0.
+func EndText(p interruption.Pods, slack time.Duration) string {
+	text := fmt.Sprintf("%d pods: %d graceful, %d truncated, %d forced, %d left", p.Total, p.Graceful, p.Truncated, p.Forced, p.Left)
+	if slack != 0 {
+		text += fmt.Sprintf("; slack %.0f s", slack.Seconds())
+	}
+	if p.Refusal != "" {
+		text += "; last refusal: " + p.Refusal
+	}
+	return text
+}
+
+// CanceledText says that an interruption was called off.
+func CanceledText(r interruption.Record) string {
+	return fmt.Sprintf("%s called off; node as it was before", r.Kind)
+}
+
+// ReturnedText says that the instance has come back.
+func ReturnedText(r interruption.Record) string {
+	return fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
+}

@@ -1,0 +1,49 @@
+package karpenter
+
+import (
+	"testing"
+
+	clienttesting "k8s.io/client-go/testing"
+
+	"spot-handler/handler/provisioner"
+)
+
+// In the daemon of one node the watch shows that node's replacement alone.
+func TestWatchOfOneInstance(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c, rec := newCluster(t, Options{SingleNode: true}), record()
+		c.request(&rec)
+		for _, a := range c.Actions() {
+			if w, ok := a.(clienttesting.WatchActionImpl); ok {
+				if got, want := w.GetWatchRestrictions().Labels.String(), ReplacesLabel+"="+instance+",!"+SettledLabel; got != want {
+					t.Errorf("watch selects %q, want %q", got, want)
+				}
+				return
+			}
+		}
+		t.Error("no watch")
+	})
+}
+
+func TestSlim(t *testing.T) {
+	claim := built(t, newOrder(t))
+	set([]any{map[string]any{"type": "Launched", "status": "True"}, map[string]any{"type": "Drifted", "status": "True"}}, "status", "conditions")(claim)
+	got, err := slim(claim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := got.(*nodeClaim)
+	if s.Name != claimName || s.state() != provisioner.StateLaunched || s.Labels[ReplacesLabel] != instance || s.Annotations[NodeAnnotation] != "node-1" {
+		t.Errorf("slim claim %+v lacks what is asked of it", s)
+	}
+	if len(s.Spec.Requirements) != 0 || len(s.Status.Conditions) != 1 || len(s.Labels) != 2 || len(s.Annotations) != 2 {
+		t.Errorf("slim claim %+v holds more than is asked of it", s)
+	}
+	if again, _ := slim(s); again != any(s) {
+		t.Error("slim is not idempotent")
+	}
+	set("x", "status", "conditions")(claim)
+	if got, err = slim(claim); err != nil || got.(*nodeClaim).state() != provisioner.StateRequested {
+		t.Errorf("hostile claim: %+v, %v; want one that is not launched", got, err)
+	}
+}

@@ -1,0 +1,84 @@
+package karpenter
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	clienttesting "k8s.io/client-go/testing"
+
+	"spot-handler/handler/provisioner"
+)
+
+func TestBurstReadsThePoolsOnce(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := newCluster(t, Options{})
+		var wg sync.WaitGroup
+		for i := range 500 {
+			wg.Go(func() {
+				node, rec := interruptedNode(), record()
+				node.Name = fmt.Sprintf("node-%d", i)
+				rec.Instance = fmt.Sprintf("i-%d", i)
+				if r, err := c.p.Request(t.Context(), node, rec, need()); err != nil || r.State != provisioner.StateRequested {
+					t.Errorf("Request: %+v, %v", r, err)
+				}
+			})
+		}
+		wg.Wait()
+		count := map[string]int{}
+		for _, call := range c.calls() {
+			count[call]++
+		}
+		if count["get nodepools"] != 2 || count["create nodeclaims"] != 500 || count["get nodeclaims"] != 500 {
+			t.Errorf("calls %v, want 2 reads of pools, and one read and one create of a claim for each of 500", count)
+		}
+	})
+}
+
+func TestKarpenterIsNotThere(t *testing.T) {
+	absent := apierrors.NewGenericServerResponse(404, "get", nodePoolResource.GroupResource(), "spot", "404 page not found", 0, true)
+	forbidden := apierrors.NewForbidden(nodePoolResource.GroupResource(), "spot", errors.New("no RBAC"))
+	for name, tt := range map[string]struct {
+		verb, resource string
+		err            error
+		reason         string
+	}{
+		"not installed":        {"get", "nodepools", absent, "not installed"},
+		"no reading of pools":  {"get", "nodepools", forbidden, "forbids us to get NodePools"},
+		"no reading of claims": {"get", "nodeclaims", forbidden, "forbids us to get NodeClaims"},
+		"no creating":          {"create", "nodeclaims", forbidden, "forbids us to create NodeClaims"},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			c, calls, broken := newCluster(t, Options{}), 0, true
+			c.PrependReactor(tt.verb, tt.resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+				calls++
+				return broken, nil, tt.err
+			})
+			for i := range 20 {
+				rec, node := record(), interruptedNode()
+				rec.Instance, node.Name = fmt.Sprintf("i-%d", i), fmt.Sprintf("node-%d", i)
+				r, err := c.p.Request(t.Context(), node, rec, need())
+				if err != nil {
+					t.Fatal(err)
+				}
+				wantState(t, r, provisioner.StateUnsupported, tt.reason)
+			}
+			if calls != 1 {
+				t.Errorf("%d calls, want 1", calls)
+			}
+			if lines := strings.Count(c.log.String(), "\n"); lines != 1 {
+				t.Errorf("%d log lines, want 1:\n%s", lines, c.log.String())
+			}
+			c.wantCount("unsupported", 20)
+			broken = false
+			time.Sleep(recheck)
+			rec := record()
+			wantState(t, c.request(&rec), provisioner.StateRequested, "")
+		})
+	}
+}

@@ -1,0 +1,116 @@
+package karpenter
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+func TestProtectionEnds(t *testing.T) {
+	bubble(t, "with the pods", func(t *testing.T) {
+		c, _ := keeping(t, Options{TTL: time.Hour})
+		c.wantProtected(true)
+		c.nodes.land(pod(), ofDaemonSet(pod())) // one of two
+		time.Sleep(2 * landingCheck)
+		c.wantProtected(true)
+		c.nodes.land(pod())
+		time.Sleep(landingCheck)
+		c.wantProtected(false)
+		if !c.nodes.hasEvent(reasonUnprotected) || !c.nodes.hasEvent(reasonReplaces) {
+			t.Errorf("events %q", c.nodes.events)
+		}
+	})
+	bubble(t, "with the drain", func(t *testing.T) {
+		c, rec := keeping(t, Options{TTL: time.Hour})
+		if err := c.p.Release(t.Context(), interruptedNode(), *rec); err != nil {
+			t.Fatal(err)
+		}
+		c.wantProtected(false)
+	})
+	bubble(t, "with the interruption, told by nobody", func(t *testing.T) {
+		c, rec := keeping(t, Options{TTL: time.Hour})
+		rec.Phase = interruption.Released
+		c.nodes.put(withRecord(interruptedNode(), *rec))
+		time.Sleep(landingCheck)
+		c.wantProtected(false)
+	})
+	bubble(t, "not by a cache that is behind", func(t *testing.T) {
+		c, rec := newCluster(t, Options{TTL: time.Hour}), record()
+		c.nodes.behind = true
+		c.request(&rec)
+		c.ready()
+		time.Sleep(2 * landingCheck)
+		c.wantProtected(true)
+	})
+	bubble(t, "as far as memory tells", func(t *testing.T) {
+		var over atomic.Bool
+		c, _ := keeping(t, Options{TTL: time.Hour, Node: func(name string) (*corev1.Node, bool) {
+			rec := record()
+			if over.Load() {
+				rec.Phase = interruption.Released
+			}
+			return withRecord(interruptedNode(), rec), name == "node-1"
+		}})
+		time.Sleep(2 * landingCheck)
+		c.wantProtected(true)
+		over.Store(true)
+		time.Sleep(landingCheck)
+		c.wantProtected(false)
+		if c.nodes.gets != 0 {
+			t.Errorf("%d times asked for a Node that is known", c.nodes.gets)
+		}
+	})
+	bubble(t, "with the deadline", func(t *testing.T) {
+		c, _ := keeping(t, Options{TTL: time.Hour})
+		time.Sleep(2*time.Minute - time.Second)
+		c.wantProtected(true)
+		time.Sleep(3 * time.Second)
+		c.wantProtected(false)
+	})
+	bubble(t, "before the node is there", func(t *testing.T) {
+		c, rec := newCluster(t, Options{TTL: time.Hour}), record()
+		c.request(&rec)
+		c.condition("Launched", "True", "")
+		time.Sleep(2*time.Minute + time.Second)
+		if a := c.now().GetAnnotations(); a[doNotDisrupt] != "" || a[ProtectedAnnotation] == "" {
+			t.Errorf("annotations %v, want the mark alone until the Node is known", a)
+		}
+		c.condition("Registered", "True", "")
+		c.condition("Initialized", "True", "")
+		time.Sleep(laterCheck)
+		c.wantProtected(false)
+	})
+	bubble(t, "found by the next process", func(t *testing.T) {
+		o := newOrder(t)
+		o.until = time.Now().Add(-time.Hour)
+		claim := built(t, o)
+		set("uid-1", "metadata", "uid")(claim)
+		set([]any{
+			map[string]any{"type": "Launched", "status": "True", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)},
+			map[string]any{"type": "Initialized", "status": "True", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)},
+		}, "status", "conditions")(claim)
+		set(replacementNode, "status", "nodeName")(claim)
+		c := newCluster(t, Options{TTL: time.Hour}, fallbackPool(t), claim)
+		c.wantProtected(false)
+	})
+}
+
+func (c *cluster) wantProtected(want bool) {
+	c.t.Helper()
+	u := c.now()
+	if u == nil {
+		c.t.Fatal("the claim is gone")
+	}
+	a := u.GetAnnotations()
+	c.nodes.mu.Lock()
+	cleared := slices.Contains(c.nodes.patches, replacementNode+` {"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null}}}`)
+	c.nodes.mu.Unlock()
+	if (a[doNotDisrupt] == "true") != want || (a[ProtectedAnnotation] != "") != want || cleared == want {
+		c.t.Errorf("annotations %v, Node cleared: %t; want protected: %t", a, cleared, want)
+	}
+}

@@ -1,0 +1,285 @@
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+const fieldManager = "spot-handler"
+
+// claimChanged takes a claim's new state from the watch, "" if it is gone.
+func (b *Backend) claimChanged(claim *nodeClaim, state string) {
+	switch state {
+	case "":
+		b.ledger.forget(claim.Name)
+		b.keeper.forget(claim.Name)
+	default:
+		b.keeper.add(claim.Name)
+	}
+	if node := claim.Annotations[NodeAnnotation]; node != "" {
+		b.notify(node)
+	}
+}
+
+// next asks for a replacement in the best pool that has not been tried, or says why there is
+// none. last is what was tried last, or nil.
+func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, last *interruption.Replacement) (interruption.Replacement, error) {
+	var tried []string
+	var against []string
+	if last != nil {
+		tried, against = triedPools(*last), []string{"NodePool " + last.Pool + ": " + last.Reason}
+	}
+	orders, r, err := b.choose(ctx, node, rec, need, tried)
+	if err != nil {
+		return r, err
+	}
+	for _, o := range orders {
+		o.tried = tried
+		if o.remark != "" {
+			o.remark = strings.Join(append(slices.Clone(against), o.remark), "; ")
+		} else {
+			o.remark = strings.Join(against, "; ")
+		}
+		made, full, err := b.create(ctx, o)
+		switch {
+		case err != nil:
+			return made, err
+		case full != "": // other nodes of a burst came first
+			r = failedIn(o.pool.Name, full)
+		case made.State == provisioner.StateFailed:
+			tried, against = triedPools(made), append(against, "NodePool "+made.Pool+": "+made.Reason)
+			last = &made
+		default:
+			return made, nil
+		}
+	}
+	if last == nil {
+		return r, nil
+	}
+	// Failed, with the name of what was tried last: that is final.
+	final := *last
+	final.Reason, final.Tried = strings.Join(against, "; "), strings.Join(tried, ",")
+	if len(orders) == 0 && r.Reason != "" {
+		final.Reason += "; " + r.Reason
+	}
+	return final, nil
+}
+
+// triedPools are the pools that were tried, including the replacement's.
+func triedPools(r interruption.Replacement) []string {
+	var tried []string
+	if r.Tried != "" {
+		tried = strings.Split(r.Tried, ",")
+	}
+	if r.Pool != "" && !slices.Contains(tried, r.Pool) {
+		tried = append(tried, r.Pool)
+	}
+	return tried
+}
+
+// create makes the NodeClaim of the order, or says why the pool is full by now.
+func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Replacement, full string, err error) {
+	r = o.replacement()
+	b.claims.start(o.instance)
+	if known, _ := b.claims.get(r.Name); known != nil && known.Labels[SettledLabel] == "" {
+		r, err = b.ours(ctx, o, r, known)
+		return r, "", err
+	}
+	order, err := o.build()
+	if err != nil {
+		return failed(r, err.Error()), "", nil
+	}
+	full, err = b.ledger.reserve(ctx, o.pool, r.Name, o.size)
+	if reason, ok := unavailable(err); ok {
+		return unsupported(reason), "", nil
+	}
+	if err != nil || full != "" {
+		return r, full, err
+	}
+	u, err := b.client.Resource(nodeClaimResource).Create(ctx, order, metav1.CreateOptions{FieldManager: fieldManager})
+	if apierrors.IsAlreadyExists(err) {
+		u, err = b.client.Resource(nodeClaimResource).Get(ctx, r.Name, metav1.GetOptions{})
+		if err != nil {
+			return r, "", fmt.Errorf("get NodeClaim %q: %w", r.Name, err)
+		}
+		claim, err := decodeClaim(u)
+		if err != nil {
+			return failed(r, err.Error()), "", nil
+		}
+		if claim.isOurs(o.instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
+			b.ledger.forget(r.Name)
+			o.former = string(claim.UID)
+			return b.create(ctx, o)
+		}
+		r, err = b.ours(ctx, o, r, claim)
+		return r, "", err
+	}
+	if err != nil {
+		if !unknownOutcome(err) {
+			b.ledger.forget(r.Name)
+		}
+		r, err = b.notCreated(r, err)
+		return r, "", err
+	}
+	b.events.claim(u.GetName(), u.GetUID(), false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
+	claim, err := decodeClaim(u)
+	if err != nil {
+		return r, "", nil // it exists, and the watch will show it
+	}
+	b.claims.learn(claim.slim())
+	b.keeper.add(claim.Name)
+	return r, "", nil
+}
+
+// isOurs reports whether the claim was made to replace the instance.
+func (c *nodeClaim) isOurs(instance string) bool {
+	return c.Labels[ReplacesLabel] == labelValue(instance)
+}
+
+// unknownOutcome reports whether the API server might have done what the call asked.
+func unknownOutcome(err error) bool {
+	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
+}
+
+// notCreated tells what would fail again from what might not.
+func (b *Backend) notCreated(r interruption.Replacement, err error) (interruption.Replacement, error) {
+	err = b.pools.noteUnavailable("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
+	if reason, ok := unavailable(err); ok {
+		return unsupported(reason), nil
+	}
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) {
+		return failed(r, err.Error()), nil
+	}
+	return r, err
+}
+
+// ours answers for a claim that existed before we made it, as after a crash.
+func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+	if !claim.isOurs(o.instance) {
+		return failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
+	}
+	b.claims.learn(claim.slim())
+	return b.progress(ctx, r, claim)
+}
+
+// follow says how far the claim that the record names has come.
+func (b *Backend) follow(ctx context.Context, instance string, r interruption.Replacement) (interruption.Replacement, error) {
+	if !provisioner.Pending(r.State) {
+		return r, nil
+	}
+	b.claims.start(instance)
+	claim, synced := b.claims.get(r.Name)
+	if claim == nil && !synced {
+		return r, nil
+	}
+	if claim == nil {
+		// The watch might be behind, or served by another API server than the one that took
+		// the claim: only a fresh read proves that it is gone. That happens once, as what
+		// follows is final.
+		var err error
+		if claim, err = b.fresh(ctx, r.Name); err != nil {
+			return r, err
+		}
+	}
+	return b.progress(ctx, r, claim)
+}
+
+// fresh reads the claim past all caches; nil if there is none.
+func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
+	u, err := b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{})
+	if isMissing(err) {
+		b.claims.forget(name)
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("get NodeClaim %q: %w", name, err)
+	}
+	claim, err := decodeClaim(u)
+	if err != nil {
+		return nil, err
+	}
+	if claim.Labels[ReplacesLabel] != "" {
+		b.claims.learn(claim.slim())
+	}
+	return claim, nil
+}
+
+// progress says what the state of a claim makes of a pending replacement; a nil claim is
+// gone. One that should have been launched by now is deleted.
+func (b *Backend) progress(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+	if claim == nil || !claim.DeletionTimestamp.IsZero() {
+		b.ledger.forget(r.Name)
+		return failed(r, taken(r, claim)), nil
+	}
+	switch state := claim.state(); {
+	case state != provisioner.StateRequested:
+		r.State = state
+		return r, nil
+	case r.State == provisioner.StateLaunched:
+		return r, nil // this is older than what was seen before
+	case time.Since(claim.CreationTimestamp.Time) < launchTimeout:
+		return r, nil
+	}
+	return b.giveUp(ctx, r, claim)
+}
+
+// giveUp deletes a claim that was not launched in time, and only the version that it has
+// looked at: the next might be launched.
+func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+	err := b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion},
+	})
+	if apierrors.IsConflict(err) {
+		now, err := b.fresh(ctx, claim.Name)
+		switch {
+		case err != nil:
+			return r, err
+		case now != nil && now.UID == claim.UID && now.DeletionTimestamp.IsZero() && now.state() == provisioner.StateRequested:
+			return r, fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
+		}
+		return b.progress(ctx, r, now)
+	}
+	if err != nil && !isMissing(err) {
+		return r, fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err)
+	}
+	b.claims.forget(r.Name)
+	b.ledger.forget(r.Name)
+	reason := notLaunched(claim)
+	b.events.claim(claim.Name, claim.UID, true, reasonNotLaunched, "deleted: "+reason)
+	return failed(r, reason), nil
+}
+
+// notLaunched says why a claim was given up.
+func notLaunched(claim *nodeClaim) string {
+	reason := fmt.Sprintf("not launched in %d s", int(launchTimeout.Seconds()))
+	if c := meta.FindStatusCondition(claim.Status.Conditions, "Launched"); c != nil && c.Message != "" {
+		reason += ": " + c.Message
+	}
+	return reason
+}
+
+// taken says why a pending claim is gone. Karpenter does not say so on the claim: if there
+// is no instance to be had, or if the node class is not ready, it deletes the claim and only
+// writes a Kubernetes Event.
+func taken(r interruption.Replacement, claim *nodeClaim) string {
+	if r.State == provisioner.StateLaunched || (claim != nil && claim.state() != provisioner.StateRequested) {
+		return "NodeClaim was deleted before its node was Ready"
+	}
+	return "insufficient capacity, or the node class is not ready: Karpenter deleted the NodeClaim before its launch"
+}
+
+func failed(r interruption.Replacement, reason string) interruption.Replacement {
+	r.State, r.Reason = provisioner.StateFailed, reason
+	return r
+}

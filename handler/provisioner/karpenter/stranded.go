@@ -1,0 +1,115 @@
+package karpenter
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"spot-handler/drain/donotdisrupt"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+var budgetResource = schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}
+
+// stranded are those pods of a node that Karpenter ends for which it makes no room: those
+// that ask not to be disrupted, and those whose budgets never let them go. Karpenter does
+// not evict them, and concludes that they need no other home; at the deadline they need one
+// all the same.
+// https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
+func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
+	budgets := map[string][]budget{}
+	var stranded []*corev1.Pod
+	for _, pod := range pods {
+		if _, active := donotdisrupt.Active(pod, time.Now()); active {
+			stranded = append(stranded, pod)
+			continue
+		}
+		list, ok := budgets[pod.Namespace]
+		if !ok {
+			var err error
+			if list, err = b.readBudgets(ctx, pod.Namespace); err != nil {
+				return nil, err
+			}
+			budgets[pod.Namespace] = list
+		}
+		if blockedFor(pod, list) {
+			stranded = append(stranded, pod)
+		}
+	}
+	return stranded, nil
+}
+
+// budget is what we need to know about a disruption budget.
+type budget struct {
+	selector labels.Selector
+	blocking bool // it never lets a pod go
+	notReady bool // but it lets pods go that are not ready
+}
+
+// readBudgets reads a namespace's budgets. Without the right to, there are none.
+func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]budget, error) {
+	// "0" is answered from the API server's watch cache.
+	list, err := b.client.Resource(budgetResource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if apierrors.IsForbidden(err) {
+		if b.sayOnce("budgets") {
+			b.log.Warn().Err(err).Msg("disruption budgets not read: pods that they block get no replacement where Karpenter ends a node itself")
+		}
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list PodDisruptionBudgets: %w", err)
+	}
+	var out []budget
+	for i := range list.Items {
+		pdb := &policyv1.PodDisruptionBudget{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, pdb); err != nil {
+			continue // the API server would not have taken it
+		}
+		selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
+		if err != nil {
+			continue
+		}
+		always := pdb.Spec.UnhealthyPodEvictionPolicy
+		out = append(out, budget{
+			selector: selector,
+			blocking: is(pdb.Spec.MaxUnavailable, "0%") || is(pdb.Spec.MaxUnavailable, "0") || is(pdb.Spec.MinAvailable, "100%"),
+			notReady: always != nil && *always == policyv1.AlwaysAllow,
+		})
+	}
+	return out, nil
+}
+
+// blockedFor reports whether the budgets of its namespace never let the pod go. The eviction
+// API refuses a pod with two budgets.
+func blockedFor(pod *corev1.Pod, list []budget) bool {
+	matching, blocking := 0, false
+	for _, b := range list {
+		if !b.selector.Matches(labels.Set(pod.Labels)) {
+			continue
+		}
+		matching++
+		blocking = blocking || b.blocking && !(b.notReady && !isReady(pod))
+	}
+	return matching > 1 || blocking
+}
+
+func isReady(pod *corev1.Pod) bool {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func is(v *intstr.IntOrString, text string) bool {
+	return v != nil && v.String() == text
+}

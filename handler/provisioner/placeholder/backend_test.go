@@ -1,0 +1,218 @@
+package placeholder
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+func TestFromNoticeToRelease(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		a, b, s := owned("a", "ReplicaSet"), owned("b", "ReplicaSet"), owned("s", "StatefulSet")
+
+		r := c.request(&rec, need(a, b, s))
+		c.want(r, provisioner.StateRequested, "")
+		if r.Backend != "placeholder" || r.Name != "placeholder-"+instance || r.Pool != "life=od" {
+			t.Errorf("replacement %+v", r)
+		}
+		c.held("a", "b", "s")
+		c.templates(1)
+
+		// A redelivered notice, or a process that has not seen the record: nothing new.
+		before := rec
+		before.Replacement = nil
+		c.want(c.request(&before, need(a, b, s)), provisioner.StateRequested, "")
+		c.held("a", "b", "s")
+		if n := c.calls()["create pods"]; n != 3 {
+			t.Errorf("%d pods created, want 3", n)
+		}
+
+		c.bind(a, "od-1")
+		c.want(c.request(&rec, need(a, b, s)), provisioner.StateLaunched, "")
+		c.bind(b, "od-1")
+		c.bind(s, "od-1")
+		if c.notified["node-1"] == 0 {
+			t.Error("the node was not notified")
+		}
+		c.want(c.request(&rec, need(a, b, s)), provisioner.StateReady, "")
+		c.held("a", "b", "s")
+
+		// The successor of a ReplicaSet's pod comes when that begins to leave, that of a
+		// StatefulSet's when it is gone.
+		c.want(c.request(&rec, need(leaving(a), b, leaving(s))), provisioner.StateReady, "")
+		c.held("b", "s")
+		c.want(c.request(&rec, need(leaving(a), b)), provisioner.StateReady, "")
+		c.held("b")
+		if n := c.calls()["delete pods"]; n != 2 {
+			t.Errorf("%d pods deleted, want 2", n)
+		}
+		c.want(c.request(&rec, need()), provisioner.StateReady, "")
+		c.templates(0) // and with it the remaining placeholders
+
+		for range 2 {
+			if err := c.b.Release(t.Context(), testNode("node-1"), rec); err != nil {
+				t.Errorf("Release: %v", err)
+			}
+		}
+	})
+}
+
+func TestPodsWithoutAPlaceholder(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		surged, bare, gone, tied, held := owned("surged", "ReplicaSet"), owned("bare", ""), leaving(owned("gone", "ReplicaSet")), owned("tied", "ReplicaSet"), owned("held", "ReplicaSet")
+		tied.Spec.NodeSelector = map[string]string{"life": "spot"}
+		held.Labels = map[string]string{Label: "i-other"}
+		n := need(surged, bare, gone, tied, held)
+		n.Surged = map[types.UID]bool{surged.UID: true}
+
+		r := c.request(&rec, n)
+		c.want(r, provisioner.StateUnsupported, "no pod needs a placeholder; placeholders of other nodes are not replaced; "+
+			"pods that cannot run on nodes of --fallback-selector find no room there; pods without a controller have no successor; "+
+			"successors of pods that are leaving ask for themselves; surged pods' successors ask for themselves")
+		if calls := c.calls(); len(calls) != 0 {
+			t.Errorf("calls %v, want none", calls)
+		}
+		n.Moving = append(n.Moving, owned("a", "Job"))
+		c.want(c.request(&rec, n), provisioner.StateRequested, "")
+		c.held("a")
+
+		// What is surged only later has its successor then.
+		n.Surged[types.UID("uid-of-a")] = true
+		c.want(c.request(&rec, n), provisioner.StateFailed, "no room in time")
+	})
+}
+
+func TestNotAsked(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		rec    func() interruption.Record
+		change func(*Options)
+		reason string
+	}{
+		{"no selector", func() interruption.Record { return spot(2 * time.Minute) }, func(o *Options) { o.Selector = Selector{} }, "--fallback-selector is not set"},
+		{"no time", func() interruption.Record { return spot(5 * time.Second) }, nil, "there is no time"},
+		{"no instance", func() interruption.Record { r := spot(time.Minute); r.Instance = ""; return r }, nil, "the record names no instance"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				rec := tt.rec()
+				c := newCluster(t, rec, tt.change)
+				c.want(c.request(&rec, need(owned("a", "ReplicaSet"))), provisioner.StateUnsupported, tt.reason)
+				if tt.change != nil && len(c.Actions()) != 0 {
+					t.Errorf("%d calls of a backend that is off", len(c.Actions()))
+				}
+			})
+		})
+	}
+}
+
+func TestChooseMakesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, nil)
+		r, err := c.b.Choose(t.Context(), testNode("node-1"), rec, need(owned("a", "ReplicaSet")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.want(r, provisioner.StateRequested, "")
+		if calls := c.calls(); len(calls) != 0 {
+			t.Errorf("calls %v, want none", calls)
+		}
+	})
+}
+
+// In a process of one node the others are not known, and only its own placeholders are
+// looked at.
+func TestSingleNode(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		rec := spot(2 * time.Minute)
+		c := newCluster(t, rec, func(o *Options) { o.SingleNode = "node-1" }, leftover("node-2", "i-other", time.Hour))
+		synctest.Wait()
+		a := owned("a", "ReplicaSet")
+		c.request(&rec, need(a))
+		c.bind(a, "od-unknown")
+		c.want(c.request(&rec, need(a)), provisioner.StateReady, "")
+		time.Sleep(2 * sweepEvery)
+		synctest.Wait()
+		c.held("", "a") // the other node's is none of its business
+	})
+}
+
+// slowPods are made when the channel is closed.
+type slowPods struct {
+	listing
+	slow chan struct{}
+}
+
+func (p slowPods) Create(ctx context.Context, pod *corev1.Pod, o metav1.CreateOptions) (*corev1.Pod, error) {
+	<-p.slow
+	return p.listing.Create(ctx, pod, o)
+}
+
+// While the API server is slow to make the placeholders of a burst, not all who ask wait
+// for it: they are workers, with other nodes to see to.
+func TestBurstDoesNotHoldAllWhoAsk(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		slow := make(chan struct{})
+		c := newCluster(t, spot(2*time.Minute), func(o *Options) { o.Pods = slowPods{listing{o.Pods}, slow} })
+		const nodes = 16
+		var mu sync.Mutex
+		answers := map[string]interruption.Replacement{}
+		ask := func(i int) {
+			node, rec := testNode(fmt.Sprint("node-", i)), spot(2*time.Minute)
+			rec.Instance = fmt.Sprint("i-", i)
+			r, err := c.b.Request(t.Context(), node, rec, need(owned("a", "ReplicaSet")))
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			answers[node.Name] = r
+		}
+		for i := range nodes {
+			go ask(i)
+		}
+		time.Sleep(again)
+		mu.Lock()
+		if len(answers) != nodes-nodesAtOnce {
+			t.Errorf("%d of %d are held, want %d", nodes-len(answers), nodes, nodesAtOnce)
+		}
+		later := maps.Clone(answers)
+		mu.Unlock()
+		close(slow)
+		synctest.Wait()
+		for name, r := range later {
+			c.mu.Lock()
+			notified := c.notified[name]
+			c.mu.Unlock()
+			if r.State != provisioner.StateRequested || r.Name != "" || notified == 0 {
+				t.Errorf("%s: %+v, notified %d times; want it Requested, without a name, and to be asked again", name, r, notified)
+			}
+			var i int
+			if _, err := fmt.Sscanf(name, "node-%d", &i); err != nil {
+				t.Fatal(err)
+			}
+			ask(i)
+		}
+		for name, r := range answers {
+			if r.State != provisioner.StateRequested || r.Name == "" {
+				t.Errorf("%s: %+v, want it Requested", name, r)
+			}
+		}
+	})
+}

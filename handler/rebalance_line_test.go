@@ -1,0 +1,232 @@
+package handler
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+	"spot-handler/handler/turns"
+)
+
+// fleet is a pool of recommended nodes, whose drains last until the test lets them end.
+type fleet struct {
+	*fakeNodes
+	h        *Handler
+	done     map[string]bool
+	requests map[string]int
+}
+
+func fleetNode(i int, pool string) *corev1.Node {
+	return testNode(func(n *corev1.Node) {
+		n.Name = fmt.Sprintf("%s-%02d", pool, i)
+		n.Spec.ProviderID = "aws:///eu-west-1a/" + fleetInstance(i, pool)
+		n.Labels = map[string]string{"karpenter.sh/nodepool": pool}
+	})
+}
+
+func fleetInstance(i int, pool string) string { return fmt.Sprintf("i-%s-%02d", pool, i) }
+
+func newFleet(t *testing.T, size int, change func(*setup)) *fleet {
+	var list []*corev1.Node
+	for i := range size {
+		list = append(list, fleetNode(i, "a"))
+	}
+	f := &fleet{fakeNodes: newFakeNodes(list...), done: map[string]bool{}, requests: map[string]int{}}
+	f.h = newTestHandler(t, f.fakeNodes, func(o *setup) {
+		o.RebalanceTTL = time.Hour
+		moving := []*corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}
+		o.Drainer = &fakeDrainer{
+			LookFunc: func(string, drain.Interruption) (drain.View, bool) { return drain.View{Moving: moving}, true },
+			DrainFunc: func(node string, _ drain.Interruption) (drain.Status, bool) {
+				return drain.Status{Total: 1, Begun: true, Done: f.done[node]}, true
+			},
+			FinishFunc:  func(string) drain.Result { return drain.Result{Total: 1, Graceful: 1} },
+			CallOffFunc: func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil },
+		}
+		o.Provisioner = &fakeProvisioner{
+			RequestFunc: func(rec interruption.Record) (interruption.Replacement, error) {
+				f.requests[rec.Instance]++
+				return interruption.Replacement{Backend: "karpenter", Name: "for-" + rec.Instance, State: provisioner.StateReady}, nil
+			},
+			ReleaseFunc: func(interruption.Record) error { return nil },
+		}
+		if change != nil {
+			change(o)
+		}
+	})
+	f.h.running.Store(true)
+	return f
+}
+
+// run reconciles until the queue is empty.
+func (f *fleet) run(t *testing.T) {
+	t.Helper()
+	for {
+		synctest.Wait()
+		if f.h.queue.Len() == 0 {
+			return
+		}
+		name, _ := f.h.queue.Get()
+		_, err := f.h.reconcile(t.Context(), name)
+		f.h.queue.Done(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (f *fleet) recommend(t *testing.T, i int) {
+	t.Helper()
+	accept(t, f.h, notice(interruption.RebalanceRecommendation, func(n *interruption.Notice) {
+		n.InstanceID, n.EventID, n.Received = fleetInstance(i, "a"), fmt.Sprint("event-", i), time.Now()
+	}))
+}
+
+// state is how many nodes wait, are under way and are over; it fails if a waiting node is
+// marked.
+func (f *fleet) state(t *testing.T) (waiting, underWay, over int) {
+	t.Helper()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.byName {
+		rec, has, err := nodes.Record(n)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case !has:
+		case rec.Phase == interruption.Waiting:
+			waiting++
+			if n.Spec.Unschedulable || len(n.Spec.Taints) > 0 || len(rec.Ours) > 0 {
+				t.Errorf("%s waits and is marked: %s", n.Name, rec)
+			}
+		case rec.Phase.Over():
+			over++
+		default:
+			underWay++
+			if !n.Spec.Unschedulable {
+				t.Errorf("%s is under way and not cordoned: %s", n.Name, rec)
+			}
+		}
+	}
+	return waiting, underWay, over
+}
+
+func (f *fleet) want(t *testing.T, waiting, underWay, over int) {
+	t.Helper()
+	f.run(t)
+	if w, u, o := f.state(t); w != waiting || u != underWay || o != over {
+		t.Fatalf("%d wait, %d under way, %d over; want %d, %d, %d", w, u, o, waiting, underWay, over)
+	}
+}
+
+// Twelve nodes of a pool of 24 are recommended at once, and 10% may be replaced at a time: two.
+// As one is done the next begins at once, in the order of the recommendations.
+func TestRebalancesStandInLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 24, func(o *setup) { o.atOnce, _ = turns.ParseConcurrency("10%") })
+		defer f.watcher.Stop()
+		for i := range 12 {
+			f.recommend(t, i)
+			time.Sleep(time.Millisecond)
+		}
+		f.want(t, 10, 2, 0)
+		for i := range 12 {
+			name := fmt.Sprintf("a-%02d", i)
+			if f.requests[fleetInstance(i, "a")] == 0 {
+				t.Fatalf("%s is not under way in its turn", name)
+			}
+			f.done[name] = true
+			f.h.Enqueue(name)
+			f.want(t, max(0, 10-i-1), min(2, 12-i-1), i+1)
+		}
+	})
+}
+
+// A successor that takes over in the middle of the line carries on with those that have begun,
+// and begins no other, whichever node it happens to look at first.
+func TestSuccessorKeepsTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 6, nil)
+		defer f.watcher.Stop()
+		for i := range 6 {
+			f.recommend(t, 5-i)
+			time.Sleep(time.Millisecond)
+		}
+		f.want(t, 5, 1, 0)
+		f.h.opts.Turns, f.h.memory.byNode = turns.NewLine(turns.Concurrency{}, f.h.opts.Index.PoolSize), map[string]*known{}
+		f.h.fillLine()
+		for i := range 6 {
+			f.h.Enqueue(fmt.Sprintf("a-%02d", i))
+		}
+		f.want(t, 5, 1, 0)
+	})
+}
+
+// A node that leaves the line gives its place to the next: one that is gone, one that somebody
+// has called off, and one that has received a notice. The notice does not wait in line.
+func TestNoticeGoesOutOfLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5, nil)
+		defer f.watcher.Stop()
+		for i := range 5 {
+			f.recommend(t, i)
+			time.Sleep(time.Millisecond)
+		}
+		f.want(t, 4, 1, 0)
+		interrupt := func(i int) {
+			accept(t, f.h, notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.InstanceID = fleetInstance(i, "a") }))
+		}
+		interrupt(3) // waits: begins at once, alongside the first
+		f.want(t, 3, 2, 0)
+		interrupt(0) // under way: its place is free
+		f.want(t, 2, 3, 0)
+
+		f.mu.Lock()
+		gone := f.byName["a-01"]
+		delete(f.byName, "a-01")
+		f.watcher.Delete(gone)
+		f.mu.Unlock()
+		f.want(t, 1, 3, 0)
+
+		f.mu.Lock()
+		off := f.byName["a-02"].DeepCopy()
+		off.Annotations[interruption.CancelAnnotation] = "true"
+		f.put(off)
+		f.watcher.Modify(off.DeepCopy())
+		f.mu.Unlock()
+		f.want(t, 0, 3, 0)
+	})
+}
+
+// A turn that could not be written is kept, and goes to nobody else.
+func TestTurnOutlivesAFailedWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 2, nil)
+		defer f.watcher.Stop()
+		f.recommend(t, 0)
+		f.recommend(t, 1)
+		synctest.Wait()
+		f.beforePatch = func() { // somebody changes the Node just then
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.put(f.byName["a-00"].DeepCopy())
+		}
+		if _, err := f.h.reconcile(t.Context(), "a-00"); err != nil {
+			t.Fatal(err)
+		}
+		f.h.Enqueue("a-01")
+		f.want(t, 2, 0, 0)
+		f.mu.Lock()
+		f.watcher.Modify(f.byName["a-00"].DeepCopy())
+		f.mu.Unlock()
+		f.want(t, 1, 1, 0)
+	})
+}

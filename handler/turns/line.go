@@ -1,0 +1,161 @@
+// Package turns says whose turn it is among nodes recommended for rebalance. Of each pool
+// several may be replaced at the same time, and those recommended first go first.
+//
+// A [Line] serves the process that drains all nodes, and knows them all. [Peers] serve a
+// process that knows only its own node and has to look at the others.
+package turns
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+)
+
+// Line says whose turn it is: in each pool, nodes that have begun come first, then those
+// recommended earliest. It is safe for concurrent use.
+type Line struct {
+	atOnce Concurrency
+	count  func(pool nodes.Pool) int
+
+	mu      sync.Mutex
+	entries map[string]entry // by node
+	sizes   map[nodes.Pool]size
+}
+
+// entry is a node that stands in line.
+type entry struct {
+	pool     nodes.Pool
+	received time.Time
+	begun    bool
+}
+
+// size is how many nodes a pool had at some time.
+type size struct {
+	nodes int
+	at    time.Time
+}
+
+// sizeFor is how long we believe a pool's size; one node more or less hardly changes it.
+const sizeFor = 10 * time.Second
+
+// NewLine returns an empty line. count says how many nodes a pool has.
+func NewLine(atOnce Concurrency, count func(pool nodes.Pool) int) *Line {
+	return &Line{atOnce: atOnce, count: count, entries: map[string]entry{}, sizes: map[nodes.Pool]size{}}
+}
+
+// Stand puts a node in line, if its record belongs there. A node that has taken its turn keeps
+// it until it leaves, whatever the Node says: its turn might not be written there yet.
+func (l *Line) Stand(node *corev1.Node, rec interruption.Record) {
+	e, ok := entryOf(nodes.PoolOf(node), rec)
+	if !ok {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stand(node.Name, e)
+}
+
+func (l *Line) stand(node string, e entry) {
+	if old, ok := l.entries[node]; ok && old.pool == e.pool {
+		e.begun = e.begun || old.begun
+	}
+	l.entries[node] = e
+}
+
+// entryOf is a record's entry in the line; false if it has none.
+func entryOf(of nodes.Pool, rec interruption.Record) (entry, bool) {
+	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase.Over() || rec.Canceled {
+		return entry{}, false
+	}
+	return entry{pool: of, received: rec.Received, begun: rec.TurnTaken()}, true
+}
+
+// Turn gives a node its turn if fewer of its pool than allowed have theirs, counting those
+// ahead of it in line. again is when to ask again; zero if whoever leaves the line will name
+// the node. If next is not empty, that node may go too.
+func (l *Line) Turn(_ context.Context, node *corev1.Node, rec interruption.Record) (turn bool, again time.Duration, next string, err error) {
+	l.Stand(node, rec)
+	of := nodes.PoolOf(node)
+	most := l.atOnce.Of(l.sizeOf(of))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if turn, _ = l.take(node.Name, most); turn {
+		next = l.first(of) // there may be room for one more
+	}
+	return turn, 0, next, nil
+}
+
+// take gives a node its turn, as Turn describes. ahead is how many waiting nodes come first.
+func (l *Line) take(node string, most int) (turn bool, ahead int) {
+	own, ok := l.entries[node]
+	if !ok || own.begun {
+		return ok, 0
+	}
+	taken := 0
+	for name, e := range l.entries {
+		switch {
+		case e.pool != own.pool:
+		case e.begun:
+			taken++
+		case name != node && before(name, e, node, own):
+			ahead++
+		}
+	}
+	if taken+ahead >= most {
+		return false, ahead
+	}
+	own.begun = true
+	l.entries[node] = own
+	return true, ahead
+}
+
+// Leave takes a node out of the line and names the next of its pool; empty if nobody waits, or
+// if the node did not stand in line.
+func (l *Line) Leave(node string) (next string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e, stood := l.entries[node]
+	if !stood {
+		return ""
+	}
+	delete(l.entries, node)
+	return l.first(e.pool)
+}
+
+// first is the node that has waited longest in the pool.
+func (l *Line) first(of nodes.Pool) (node string) {
+	var best entry
+	for name, e := range l.entries {
+		if e.pool == of && !e.begun && (node == "" || before(name, e, node, best)) {
+			node, best = name, e
+		}
+	}
+	return node
+}
+
+func before(aName string, a entry, bName string, b entry) bool {
+	if c := a.received.Compare(b.received); c != 0 {
+		return c < 0
+	}
+	return aName < bName
+}
+
+// sizeOf is how many nodes the pool has, or had a moment ago.
+func (l *Line) sizeOf(of nodes.Pool) int {
+	l.mu.Lock()
+	s, ok := l.sizes[of]
+	l.mu.Unlock()
+	if ok && time.Since(s.at) < sizeFor {
+		return s.nodes
+	}
+	s = size{l.count(of), time.Now()}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sizes[of] = s
+	return s.nodes
+}

@@ -1,0 +1,59 @@
+package webhook
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestTemplate(t *testing.T) {
+	m := samples()[0]
+	m.NodeLabels = map[string]string{"team": "a"}
+	for name, tt := range map[string]struct{ template, want string }{
+		"plain":     {`{"text": {{ .Text | toJson }}}`, `{"text": "a notice"}`},
+		"sprig":     {`{"x": "{{ .NodeName | trunc 2 | upper }}", "y": {{ dict "k" .Kind | toJson }}}`, `{"x": "IP", "y": {"k":"spot-interruption"}}`},
+		"condition": {`{"color": "{{ if eq .Event "notice" }}warning{{ else if gt .Pods.Left 0 }}danger{{ else }}good{{ end }}"}`, `{"color": "warning"}`},
+		"labels":    {`"{{ index .NodeLabels "team" }}{{ .NodeLabels.absent }}{{ index .NodeLabels "none" }}"`, `"a"`},
+		"time":      {`"{{ .StartTime | date "15:04" }} {{ with .Deadline }}{{ unixEpoch . }} {{ date "05" . }}{{ end }}"`, `"12:02 1767268920 00"`},
+		"method":    {`"{{ .StartTime.Format "15:04" }} {{ .Replacement.Attempts }}"`, `"12:02 0"`},
+		// The default of aws-node-termination-handler.
+		"other handler's": {
+			`{"text":"[NTH][Instance Interruption] EventID: {{ .EventID }} - Kind: {{ .Kind }} - Instance: {{ .InstanceID }} - Node: {{ .NodeName }} - Description: {{ .Description }} - Start Time: {{ .StartTime }}"}`,
+			`{"text":"[NTH][Instance Interruption] EventID: 1 - Kind: spot-interruption - Instance: i-0123456789abcdef0 - Node: ip-10-0-0-1.eu-west-1.compute.internal - Description: deadline 2026-01-01T12:02:00Z, in 118 s - Start Time: 2026-01-01 12:02:00 +0000 UTC"}`,
+		},
+	} {
+		parsed, err := ParseTemplate(tt.template, http.Header{})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, err := parsed.Render(m); err != nil || string(got) != tt.want {
+			t.Errorf("%s: %s, %v, want %s", name, got, err, tt.want)
+		}
+	}
+}
+
+func TestTemplateRefused(t *testing.T) {
+	plain := http.Header{"Content-Type": {"text/plain"}}
+	for name, tt := range map[string]struct {
+		template string
+		header   http.Header
+		says     string
+	}{
+		"syntax":                       {`{"text": {{ .Text }`, nil, "parse template"},
+		"no such field":                {`{"text": "{{ .Txt }}"}`, nil, "Txt"},
+		"the network":                  {`{"text": {{ getHostByName "example.com" | toJson }}}`, nil, `"getHostByName" not defined`},
+		"no such function":             {`{{ tojson .Text }}`, nil, "tojson"},
+		"field of an outcome only":     {`{{ if eq .Event "outcome" }}{{ .Pods.Lost }}{{ end }}`, plain, "Lost"},
+		"a notice without a deadline":  {`{{ if not .Deadline }}{{ fail "no deadline" }}{{ end }}`, plain, "no deadline"},
+		"no JSON":                      {`hello {{ .Text }}`, nil, "toJson"},
+		"no JSON where that was meant": {`{"text": {{ .Text }}}`, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, "toJson"},
+	} {
+		if _, err := ParseTemplate(tt.template, tt.header); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("%s: error %v, want one that says %q", name, err, tt.says)
+		}
+	}
+	if _, err := ParseTemplate("hello {{ .Text }}", plain); err != nil {
+		t.Errorf("plain text: %v", err)
+	}
+}

@@ -1,0 +1,230 @@
+// Package webhook tells a URL of notices and outcomes: one POST each, with the body that
+// Slack's incoming webhooks take or one that the operator's template makes.
+//
+// Nothing here blocks or fails: a webhook that nobody takes is tried again for half an hour
+// and dropped, as the record on the Node is what counts. URLs and headers are secrets, and
+// stand in no error and no log.
+package webhook
+
+import (
+	"context"
+	"errors"
+	"hash/fnv"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
+)
+
+const (
+	// senders is how many webhooks are under way at the same time. Those of one node go
+	// through one sender, so its outcome never overtakes its notice.
+	senders = 4
+
+	// queued is how many webhooks wait for a sender before further ones are dropped: in
+	// all, the notices and the outcomes of 2,000 nodes.
+	queued = 1024
+
+	// giveUpAfter is how long a webhook is tried. Half an hour later the interruption is long
+	// over, and people have seen it elsewhere.
+	giveUpAfter = 30 * time.Minute
+
+	// flushFor is how long Run still sends what waits at the end of the process.
+	flushFor = 3 * time.Second
+
+	// The pauses between attempts, where the receiver names none.
+	firstPause, longestPause = 500 * time.Millisecond, 30 * time.Second
+)
+
+// The values of webhooks_total's label result.
+const (
+	resultDelivered = "delivered" // answered with 2xx
+	resultRejected  = "rejected"  // answered in a way that another attempt would not change, or the template failed
+	resultExpired   = "expired"   // tried again until it was too late
+	resultDropped   = "dropped"   // too many were waiting, or the process ended
+)
+
+// Options configure a Sender.
+type Options struct {
+	Endpoint Endpoint  // where to send; the zero value is nowhere
+	Template *Template // of the body; nil is the payload that Slack understands
+	Proxy    *url.URL  // nil is what HTTPS_PROXY, HTTP_PROXY and NO_PROXY say
+
+	UserAgent  string
+	Registerer prometheus.Registerer
+	Logger     zerolog.Logger
+}
+
+// Sender tells a URL of notices and of outcomes, each with one POST that is tried again
+// until it is answered. Its methods never block: what they are told waits in memory for
+// Run, and is lost with the process. They are safe for concurrent use.
+type Sender struct {
+	opts    Options
+	client  *http.Client
+	queues  []chan *parcel // nil without an Endpoint
+	results *prometheus.CounterVec
+
+	// Logged when they become true.
+	failing, dropping atomic.Bool
+}
+
+var _ notify.Teller = (*Sender)(nil)
+
+// parcel is a message on its way.
+type parcel struct {
+	Message
+	since time.Time
+}
+
+// New returns a Sender. It makes no call and starts nothing.
+func New(o Options) *Sender {
+	w := &Sender{opts: o, results: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+		Name: "spot_handler_webhooks_total",
+		Help: "Webhooks, by what became of them.",
+	}, []string{"result"})}
+	for _, result := range []string{resultDelivered, resultRejected, resultExpired, resultDropped} {
+		w.results.WithLabelValues(result)
+	}
+	if !o.Endpoint.Set() {
+		return w
+	}
+	w.client = newClient(o.Proxy)
+	for range senders {
+		w.queues = append(w.queues, make(chan *parcel, queued))
+	}
+	return w
+}
+
+// Run sends what the Sender is told until ctx ends, and then for up to flushFor what still
+// waits. All who use the Sender should have ended before ctx does.
+func (w *Sender) Run(ctx context.Context) error {
+	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(flushFor, cancel) })
+	defer stop()
+	var wg sync.WaitGroup
+	for _, queue := range w.queues {
+		wg.Go(func() {
+			for {
+				select {
+				case p := <-queue:
+					w.deliver(sending, p)
+					continue
+				default:
+				}
+				select {
+				case p := <-queue:
+					w.deliver(sending, p)
+				case <-ctx.Done():
+					return // and nothing waits
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return nil
+}
+
+// Noticed: EC2 is about to end the node.
+func (w *Sender) Noticed(node *corev1.Node, r interruption.Record) {
+	w.tell(newMessage(node, r, EventNotice, notify.NoticeReason(r.Kind), notify.NoticeText(r)))
+}
+
+// Replacement is part of the outcome.
+func (w *Sender) Replacement(*corev1.Node, string, interruption.Replacement) {}
+
+// Ended: the drain is over.
+func (w *Sender) Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string) {
+	p.Refusal = refusal
+	m := newMessage(node, recordOf(node), EventOutcome, reason, notify.EndText(p, slack))
+	m.Pods, m.SlackSeconds = p, int(slack.Seconds())
+	w.tell(m)
+}
+
+// Canceled: the interruption was called off.
+func (w *Sender) Canceled(node *corev1.Node, r interruption.Record) {
+	w.tell(newMessage(node, r, EventOutcome, notify.ReasonCanceled, notify.CanceledText(r)))
+}
+
+// Returned: the instance has come back.
+func (w *Sender) Returned(node *corev1.Node, r interruption.Record) {
+	w.tell(newMessage(node, r, EventOutcome, notify.ReasonInstanceReturned, notify.ReturnedText(r)))
+}
+
+// RecordUnreadable is neither a notice nor an outcome.
+func (w *Sender) RecordUnreadable(*corev1.Node, error) {}
+
+func (w *Sender) tell(m Message) {
+	if w.queues == nil {
+		return
+	}
+	hash := fnv.New32a()
+	_, _ = hash.Write([]byte(m.NodeName)) // it never fails
+	select {
+	case w.queues[hash.Sum32()%senders] <- &parcel{Message: m, since: time.Now()}:
+		w.dropping.Store(false)
+	default:
+		w.results.WithLabelValues(resultDropped).Inc()
+		if w.dropping.CompareAndSwap(false, true) {
+			w.opts.Logger.Error().Str("node", m.NodeName).Int("waiting", queued).Msg("webhooks dropped, too many are waiting")
+		}
+	}
+}
+
+// deliver sends one webhook, with as many attempts as it takes.
+func (w *Sender) deliver(ctx context.Context, p *parcel) {
+	log := w.opts.Logger.With().Str("node", p.NodeName).Str("instance_id", p.InstanceID).Str("event", p.Event).Str("reason", p.Reason).Logger()
+	attempt := 0
+	var refused *refusedError
+	post := func() (struct{}, error) {
+		attempt++
+		body, err := w.opts.Template.Render(p.Message)
+		if err == nil {
+			err = w.post(ctx, body)
+		}
+		if errors.As(err, &refused) {
+			err = backoff.Permanent(err)
+		}
+		return struct{}{}, err
+	}
+	pauses := &backoff.ExponentialBackOff{
+		InitialInterval: firstPause, MaxInterval: longestPause, Multiplier: 2, RandomizationFactor: 0.25,
+	}
+	_, err := backoff.Retry(ctx, post, backoff.WithBackOff(pauses),
+		backoff.WithMaxElapsedTime(max(time.Nanosecond, giveUpAfter-time.Since(p.since))),
+		backoff.WithNotify(func(err error, pause time.Duration) {
+			if w.failing.CompareAndSwap(false, true) {
+				log.Warn().Err(err).Float64("retry_seconds", pause.Seconds()).Msg("webhook not delivered, tried again")
+			}
+		}))
+
+	var result string
+	switch {
+	case err == nil:
+		result = resultDelivered
+		if w.failing.CompareAndSwap(true, false) {
+			log.Info().Int("attempt", attempt).Msg("webhooks are delivered again")
+		}
+		log.Debug().Int("attempt", attempt).Msg("webhook delivered")
+	case refused != nil:
+		result = resultRejected
+	case ctx.Err() != nil:
+		result, err = resultDropped, errors.New("the process ends")
+	default:
+		result = resultExpired
+	}
+	w.results.WithLabelValues(result).Inc()
+	if err != nil {
+		log.Error().Err(err).Int("attempt", attempt).Msg("webhook given up")
+	}
+}
