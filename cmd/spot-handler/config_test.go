@@ -81,7 +81,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		"unknown flag": {[]string{"imds", "--node-name=a", "--nod"}, nil, []string{"unknown flag: --nod; did you mean --node-name?"}},
+		"unknown flag": {[]string{"imds", "--node-name=a", "--node-nam"}, nil, []string{"unknown flag: --node-nam; did you mean --node-name?"}},
 		"argument":     {[]string{"imds", "--node-name=a", "b"}, nil, []string{`unexpected argument "b"`}},
 		"bad variable": {[]string{"imds", "--node-name=a"}, map[string]string{"SPOT_HANDLER_MARGIN": "soon"}, []string{"SPOT_HANDLER_MARGIN"}},
 		"many in queue mode": {
