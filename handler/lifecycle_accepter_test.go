@@ -15,7 +15,7 @@ func unknown(n *interruption.Notice) { n.InstanceID = "i-00000000000000bad" }
 
 // through settles the hooks of notices on their way to the handler.
 func through(h *Handler, hooks *fakeHooks) lifecycle.Accepter {
-	return lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: h.opts.Index, Logger: h.opts.Logger}
+	return lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: h.opts.Index, Rules: h.opts.Rules, Logger: h.opts.Logger}
 }
 
 func settle(t *testing.T, h *Handler, hooks *fakeHooks, n interruption.Notice) interruption.Verdict {

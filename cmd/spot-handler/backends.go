@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/handler"
 	"spot-handler/handler/interruption"
@@ -49,8 +50,8 @@ func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Ind
 	}))
 }
 
-// rulesOf are the operator's rules for a node: those of the flags, and the rebalance policy of
-// its NodePool. A process that only marks nodes, or that leaves Karpenter alone, has no right to
+// rulesOf are the operator's rules for a node: those of the flags, whether it is opted out, and
+// the rebalance policy of its NodePool. A process that only marks nodes, or that leaves Karpenter alone, has no right to
 // read that: whoever drains judges again.
 func rulesOf(cfg config, backends []provisioner.Backend) nodes.RulesFunc {
 	rules := interruption.Rules{Rebalance: interruption.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead}
@@ -68,6 +69,12 @@ func rulesOf(cfg config, backends []provisioner.Backend) nodes.RulesFunc {
 	}
 	return func(node *corev1.Node, recommended bool) (interruption.Rules, error) {
 		own := rules
+		switch {
+		case node.Labels[interruption.IgnoreLabel] == "true":
+			own.Unmanaged = "the node is labelled " + interruption.IgnoreLabel + "=true"
+		case cfg.nodes != nil && !cfg.nodes.Matches(labels.Set(node.Labels)):
+			own.Unmanaged = "--node-selector does not select the node"
+		}
 		if !recommended || pools == nil {
 			return own, nil
 		}

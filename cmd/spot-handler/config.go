@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/drain"
@@ -43,6 +44,8 @@ type config struct {
 	podName        string
 	podNamespace   string
 	managedTag     string
+	nodes          labels.Selector // parsed by validate
+	nodeSelector   string
 	managed        managed.Tag // parsed by validate
 
 	strategy   string
@@ -103,6 +106,7 @@ func (c *config) define() []group {
 		source.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
 		source.StringVar(&c.managedTag, "managed-tag", "", "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
 	}
+	source.StringVar(&c.nodeSelector, "node-selector", "", "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
 	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
@@ -169,6 +173,9 @@ func (c *config) validate() (problems []error) {
 		bad("fallback-selector", "%v", err)
 	} else if c.selector.Empty() && (c.fallbackSelector != "" || c.provisioner == provisioner.Placeholder) {
 		bad("fallback-selector", "%q selects no particular node: want a label selector, such as node-lifecycle=on-demand", c.fallbackSelector)
+	}
+	if c.nodes, err = labels.Parse(c.nodeSelector); err != nil {
+		bad("node-selector", "%v", err)
 	}
 	if len(validation.IsDNS1123Label(c.placeholderNamespace)) > 0 {
 		bad("placeholder-namespace", "%q is no namespace name", c.placeholderNamespace)

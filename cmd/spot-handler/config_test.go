@@ -81,7 +81,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		env  map[string]string
 		want []string
 	}{
-		"unknown flag": {[]string{"imds", "--node-name=a", "--nod"}, nil, []string{"unknown flag: --nod; did you mean --node-name?"}},
+		"unknown flag": {[]string{"imds", "--node-name=a", "--node-nam"}, nil, []string{"unknown flag: --node-nam; did you mean --node-name?"}},
 		"argument":     {[]string{"imds", "--node-name=a", "b"}, nil, []string{`unexpected argument "b"`}},
 		"bad variable": {[]string{"imds", "--node-name=a"}, map[string]string{"SPOT_HANDLER_MARGIN": "soon"}, []string{"SPOT_HANDLER_MARGIN"}},
 		"many in queue mode": {
@@ -94,6 +94,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"many in imds mode": {[]string{"imds", "--poll-interval=1ms"}, nil, []string{"--node-name (SPOT_HANDLER_NODE_NAME)", "--poll-interval ("}},
 		"placeholders": {[]string{"imds", "--node-name=a", "--fallback-selector=a b", "--placeholder-namespace=A_", "--placeholder-image="}, nil,
 			[]string{"--fallback-selector (SPOT_HANDLER_FALLBACK_SELECTOR)", "--placeholder-namespace (", "--placeholder-image ("}},
+		"nodes": {[]string{"imds", "--node-name=a", "--node-selector=a b"}, nil, []string{"--node-selector (SPOT_HANDLER_NODE_SELECTOR)"}},
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
 		"nothing to watch": {[]string{"imds", "--node-name=a", "--watch-spot=false", "--watch-lifecycle=false", "--watch-rebalance=false"},
 			map[string]string{"SPOT_HANDLER_WATCH_SCHEDULED_EVENTS": "false"},

@@ -120,7 +120,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 			Chooser: provider, Logger: log,
 		})
 	case hooks != nil:
-		accept = lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: index, Logger: log}
+		accept = lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: index, Rules: rules, Logger: log}
 	}
 	if cfg.mode == modeQueue {
 		accept = newManaged(conf, cfg, accept, index, registry, logger)

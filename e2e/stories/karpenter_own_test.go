@@ -6,11 +6,13 @@ import (
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
+	"spot-handler/handler/interruption"
 )
 
 // Karpenter's own interruption queue acts on the same notices: it deletes the claim of
@@ -92,5 +94,40 @@ func TestKarpenterDeletesTheClaimItself(t *testing.T) {
 	t.Logf("%d nodes for the four pods of web", len(list.Items))
 	if n := len(list.Items); n < 1 || n > 2 { // the two may decide in the same second, each once
 		t.Errorf("%d nodes for the four pods of web, want one, or one of each at the most", n)
+	}
+}
+
+// After a rebalance recommendation there is no hurry for anybody: what stays on the node, as
+// pods of DaemonSets and those that tolerate the interruption do, has its own grace period
+// when Karpenter ends the node, and is not deleted with a second of it.
+func TestNoHurryLeavesWhatStaysItsGrace(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s.pools(2 * time.Second)
+	node := s.node("batch")
+	const grace = 20 * time.Second
+	stays := s.service("stays", 1, func(d *controlplane.DeploymentSpec) {
+		stop := 10 * time.Second
+		quick(d)
+		d.StopAfter, d.Grace = &stop, grace
+		d.Tolerations = []corev1.Toleration{{Key: interruption.TaintKey, Operator: corev1.TolerationOpExists}}
+	})[0]
+	s.service("web", 2, quick)
+	_, queue := s.drill()
+
+	queue.Send(daemon.EventBridge(daemon.Rebalance, "event-1", controlplane.InstanceID(node.Name), time.Now()))
+	s.waitGone(node.Name)
+	ended := s.allRequests(func(r request) bool {
+		return r.ObjectRef.Resource == "pods" && r.ObjectRef.Name == stays.Name && strings.Contains(r.UserAgent, "karpenter") && r.ResponseStatus.Code < 300 &&
+			(r.Verb == "delete" || r.ObjectRef.Subresource == "eviction")
+	})
+	if len(ended) == 0 {
+		t.Error("Karpenter has not ended the pod that stayed")
+	}
+	for _, r := range ended {
+		for _, g := range []*int64{r.RequestObject.GracePeriodSeconds, r.RequestObject.DeleteOptions.GracePeriodSeconds} {
+			if g != nil && *g < int64(grace.Seconds()) {
+				t.Errorf("%s %s with %d s of grace, want its own %s", r.Verb, r.ObjectRef.Subresource, *g, grace)
+			}
+		}
 	}
 }

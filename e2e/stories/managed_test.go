@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/controlplane"
@@ -53,6 +54,48 @@ func TestManagedTag(t *testing.T) {
 	s.waitEmpty(queue)
 	if line := s.waitLine(d, "cannot look up tags, Nodes of this cluster count as managed"); line["tag"] != "team=blue" {
 		t.Errorf("said %v", line)
+	}
+}
+
+// A Node is opted out by its label, or by a selector that does not select it: nothing is
+// written on it and its message is deleted, in queue mode and by the daemon on the node
+// itself. What was recorded before the label goes on.
+func TestNodesThatAreOptedOut(t *testing.T) {
+	s := tell(t, controlplane.Options{})
+	nodes := s.bare("node", 4, 8)
+	label := func(n *corev1.Node, labels string) {
+		_, err := s.cluster.Client.CoreV1().Nodes().Patch(s.ctx, n.Name, types.MergePatchType, []byte(`{"metadata":{"labels":{`+labels+`}}}`), metav1.PatchOptions{})
+		s.must(err)
+	}
+	labelled, unselected, selected, begun := nodes[0], nodes[1], nodes[2], nodes[3]
+	label(labelled, `"team":"blue","spot-handler/ignore":"true"`)
+	label(selected, `"team":"blue"`)
+	label(begun, `"team":"blue"`)
+	server, queue := s.sqs()
+	d := s.runQueue(server, queue, "--node-selector=team=blue")
+	send := func(n *corev1.Node, kind string) {
+		queue.Send(daemon.EventBridge(kind, "event-"+kind+n.Name, controlplane.InstanceID(n.Name), time.Now()))
+	}
+	send(begun, daemon.Rebalance)
+	s.waitRecord(begun.Name, func(interruption.Record) bool { return true })
+	label(begun, `"spot-handler/ignore":"true"`)
+	for _, n := range nodes {
+		send(n, daemon.SpotInterruption)
+	}
+	s.waitRecord(selected.Name, func(r interruption.Record) bool { return r.Kind == interruption.SpotInterruption })
+	s.waitRecord(begun.Name, func(r interruption.Record) bool { return r.Kind == interruption.SpotInterruption })
+	s.waitEmpty(queue)
+	s.eventually("count of unmanaged", func() bool { return s.metric(d, `spot_handler_messages_total{outcome="unmanaged"}`) == 2 })
+
+	imds := s.imds(labelled)
+	imds.Interrupt("terminate", time.Now().Add(2*time.Minute))
+	if line := s.waitLine(s.runIMDS(imds, labelled, "--log-level=debug"), "notice settled"); line["verdict"] != "unmanaged" {
+		t.Errorf("on the node itself: %v, want unmanaged", line)
+	}
+	for _, n := range []*corev1.Node{labelled, unselected} {
+		if now := s.lastSeen(n.Name); now.Spec.Unschedulable || now.Annotations[interruption.Annotation] != "" {
+			t.Errorf("node %s, which is opted out, was touched: %v", n.Name, now.Annotations)
+		}
 	}
 }
 

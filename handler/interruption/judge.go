@@ -67,6 +67,7 @@ func Judge(c Case) Judgement {
 // A notice that no rule settles is merged into the record.
 var judging = []func(Case) (Judgement, bool){
 	isOfAnotherInstance,
+	isUnmanaged,
 	isUnwanted,
 	isWithdrawal,
 	isPast,
@@ -92,6 +93,15 @@ func isOfAnotherInstance(c Case) (Judgement, bool) {
 		return undecided()
 	}
 	return decided(Unknown, "the node is instance "+c.Node.Instance)
+}
+
+// isUnmanaged: the operator has taken the node out. What was recorded before that is seen to
+// its end.
+func isUnmanaged(c Case) (Judgement, bool) {
+	if c.Rules.Unmanaged == "" || c.Recorded {
+		return undecided()
+	}
+	return decided(Unmanaged, c.Rules.Unmanaged)
 }
 
 func isUnwanted(c Case) (Judgement, bool) {

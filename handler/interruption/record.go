@@ -26,6 +26,9 @@ const (
 	// from which the instance has come back.
 	PastAnnotation = "spot-handler/past-events"
 
+	// IgnoreLabel with the value "true" on a Node opts it out: no notice about it is recorded.
+	IgnoreLabel = "spot-handler/ignore"
+
 	// InstanceIDLabel names the instance of a Node whose spec.providerID does not end
 	// in it.
 	InstanceIDLabel = "spot-handler/instance-id"

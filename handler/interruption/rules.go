@@ -20,6 +20,8 @@ func RebalancePolicies() []RebalancePolicy {
 type Rules struct {
 	// Rebalance is what is done on a rebalance recommendation.
 	Rebalance RebalancePolicy
+	// Unmanaged says why the node is not spot-handler's to touch; empty if it is.
+	Unmanaged string
 	// ScheduledLead is how long before the window of a scheduled event its drain begins.
 	ScheduledLead time.Duration
 }

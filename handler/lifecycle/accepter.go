@@ -41,6 +41,8 @@ type Accepter struct {
 	Next  Next
 	Hooks Hooks
 	Nodes Nodes
+	// Rules tells whether a node is ours to touch: the hooks of others are left to others.
+	Rules nodes.RulesFunc
 
 	Logger zerolog.Logger
 }
@@ -52,6 +54,11 @@ func (a Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupti
 		return a.Next.Accept(ctx, n)
 	}
 	node, ok := a.Nodes.Find(n)
+	if ok {
+		if rules, err := a.Rules(node, false); err == nil && rules.Unmanaged != "" && n.Hook.Launching {
+			return interruption.Unmanaged, nil
+		}
+	}
 	switch {
 	case n.Hook.Launching:
 		return a.launched(ctx, n, node)

@@ -1,10 +1,10 @@
 package karpenter
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -160,7 +160,7 @@ const replacementNode = "replacement-1"
 type fakeNodes struct {
 	mu      sync.Mutex
 	nodes   map[string]*corev1.Node
-	pods    []corev1.Pod // on replacementNode
+	pods    []corev1.Pod // on the node that each names, or else on replacementNode
 	behind  bool         // the API server's caches, which know no record and no pod
 	lists   int
 	gets    int
@@ -205,10 +205,16 @@ func (f *fakeNodes) List(_ context.Context, opts metav1.ListOptions) (*corev1.Po
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lists++
-	if opts.FieldSelector != "spec.nodeName="+replacementNode || f.behind && opts.ResourceVersion == "0" {
+	if f.behind && opts.ResourceVersion == "0" {
 		return &corev1.PodList{}, nil
 	}
-	return &corev1.PodList{Items: slices.Clone(f.pods)}, nil
+	list := &corev1.PodList{}
+	for _, pod := range f.pods {
+		if opts.FieldSelector == "spec.nodeName="+cmp.Or(pod.Spec.NodeName, replacementNode) {
+			list.Items = append(list.Items, pod)
+		}
+	}
+	return list, nil
 }
 
 func (f *fakeNodes) About(object *corev1.ObjectReference, _ bool, reason, _ string) {

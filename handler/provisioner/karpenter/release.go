@@ -15,7 +15,9 @@ import (
 
 // Release hands the node back to Karpenter, which ends it without another look at its pods:
 // the NodeClaim is deleted, and marked with the time at which Karpenter's patience with the
-// node's pods ends, the record's deadline or now. A node that Karpenter did not make is not
+// node's pods ends: the record's deadline, or now if that has passed. If there is none, as after a
+// rebalance recommendation, the pods that stay, such as those of DaemonSets, have their own grace
+// periods. A node that Karpenter did not make is not
 // touched, nor one whose instance comes back. It is idempotent: what is gone or being deleted
 // counts as released.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
@@ -26,11 +28,10 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 	if !ok || rec.ComesBack() {
 		return nil
 	}
-	until := time.Now()
-	if d := rec.DeadlineTime(); d.After(until) {
-		until = d
+	until, err := b.patience(ctx, node, rec)
+	if err == nil {
+		err = b.release(ctx, name, uid, until)
 	}
-	err := b.release(ctx, name, uid, until)
 	if reason, ok := unavailable(err); ok {
 		if b.sayOnce(reason) {
 			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("node not released")
@@ -38,6 +39,38 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 		return nil
 	}
 	return err
+}
+
+const (
+	// longestPatience bounds a grace period that is waited for: some pods ask for days.
+	longestPatience = time.Hour
+	// endsLate is how much later than it says Karpenter's drain gets to a node: it was seen to
+	// take 8 s.
+	endsLate = 30 * time.Second
+)
+
+// patience is when Karpenter must end what is still on the node. From a grace period before that
+// time on it deletes a pod, past budgets, with what is left of the period, one second at least.
+// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/node/termination/terminator/terminator.go
+func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interruption.Record) (time.Time, error) {
+	now := time.Now()
+	if d := rec.DeadlineTime(); !d.IsZero() {
+		if d.Before(now) {
+			return now, nil
+		}
+		return d, nil
+	}
+	list, err := b.pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name, ResourceVersion: cached})
+	if err != nil {
+		return time.Time{}, asUnavailable("list pods", fmt.Errorf("list pods on node %q: %w", node.Name, err))
+	}
+	var longest time.Duration
+	for i := range list.Items {
+		if grace := list.Items[i].Spec.TerminationGracePeriodSeconds; grace != nil {
+			longest = max(longest, time.Duration(min(*grace, int64(longestPatience/time.Second)))*time.Second)
+		}
+	}
+	return now.Add(longest + endsLate), nil
 }
 
 func (b *Backend) release(ctx context.Context, name string, uid types.UID, until time.Time) error {

@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
@@ -57,15 +59,31 @@ func TestRelease(t *testing.T) {
 		}
 		c.wantCalls()
 	})
-	for name, deadline := range map[string]*time.Time{"no deadline": nil, "deadline past": {}} {
+	bubble(t, "deadline past", func(t *testing.T) {
+		c, rec := newCluster(t, Options{}), record()
+		rec.Deadline = &time.Time{}
+		*rec.Deadline = time.Now().Add(-time.Minute)
+		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+			t.Fatal(err)
+		}
+		if now := time.Now().UTC().Format(time.RFC3339); !strings.Contains(timestamp(t, c), now) {
+			t.Errorf("patch %s, want %s", timestamp(t, c), now)
+		}
+	})
+	for name, grace := range map[string]int64{"no deadline": 90, "no deadline, a grace of days": 7 * 24 * 3600} {
 		bubble(t, name, func(t *testing.T) {
+			node := interruptedNode()
+			stays := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "agent"},
+				Spec: corev1.PodSpec{NodeName: node.Name, TerminationGracePeriodSeconds: &grace}}
 			c, rec := newCluster(t, Options{}), record()
-			rec.Deadline = deadline
-			if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+			c.nodes.pods = append(c.nodes.pods, *stays)
+			rec.Kind, rec.Deadline = interruption.RebalanceRecommendation, nil
+			if err := c.p.Release(t.Context(), node, rec); err != nil {
 				t.Fatal(err)
 			}
-			if now := time.Now().UTC().Format(time.RFC3339); !strings.Contains(timestamp(t, c), now) {
-				t.Errorf("patch %s, want %s", timestamp(t, c), now)
+			want := time.Now().Add(min(time.Duration(grace)*time.Second, longestPatience) + endsLate).UTC().Format(time.RFC3339)
+			if !strings.Contains(timestamp(t, c), want) {
+				t.Errorf("patch %s, want %s", timestamp(t, c), want)
 			}
 		})
 	}
