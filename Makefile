@@ -8,7 +8,8 @@
 # make test     every test, as CI runs them; at the end, where the time went
 # make lint     gofmt, vet, staticcheck, and actionlint for the workflows
 # make demo     an interruption, start to end, live in this terminal
-# make bench    the figures of the documents, each beside the raw limit of this machine
+# make bench    the figures of the documents, each beside the raw limit of this machine; it
+#               draws the pictures in deploy/docs from them
 # make image    a container image, with buildah or docker, for PLATFORM
 # make chart    copy alerts and dashboard into the chart, and pack it into dist/
 # make release VERSION=v1.2.3
@@ -81,7 +82,7 @@ demo:
 
 bench:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
-	go test -timeout 60m -run '^$$' -bench . -benchtime 1x ./e2e/bench
+	go test -timeout 90m -run '^$$' -bench . -benchtime 1x ./e2e/bench
 
 # Of several platforms, as in PLATFORM=linux/amd64,linux/arm64, buildah makes a list only
 # with --manifest, and adds to one that is there.
