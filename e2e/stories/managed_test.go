@@ -73,14 +73,14 @@ func TestNodesThatAreOptedOut(t *testing.T) {
 	label(begun, `"team":"blue"`)
 	server, queue := s.sqs()
 	d := s.runQueue(server, queue, "--node-selector=team=blue")
-	send := func(n *corev1.Node, kind string) {
-		queue.Send(daemon.EventBridge(kind, "event-"+kind+n.Name, controlplane.InstanceID(n.Name), time.Now()))
+	send := func(n *corev1.Node, kind, id string) {
+		queue.Send(daemon.EventBridge(kind, id+n.Name, controlplane.InstanceID(n.Name), time.Now()))
 	}
-	send(begun, daemon.Rebalance)
+	send(begun, daemon.Rebalance, "risk-")
 	s.waitRecord(begun.Name, func(interruption.Record) bool { return true })
 	label(begun, `"spot-handler/ignore":"true"`)
 	for _, n := range nodes {
-		send(n, daemon.SpotInterruption)
+		send(n, daemon.SpotInterruption, "notice-")
 	}
 	s.waitRecord(selected.Name, func(r interruption.Record) bool { return r.Kind == interruption.SpotInterruption })
 	s.waitRecord(begun.Name, func(r interruption.Record) bool { return r.Kind == interruption.SpotInterruption })
