@@ -94,7 +94,7 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"many in imds mode": {[]string{"imds", "--poll-interval=1ms"}, nil, []string{"--node-name (SPOT_HANDLER_NODE_NAME)", "--poll-interval ("}},
 		"placeholders": {[]string{"imds", "--node-name=a", "--fallback-selector=a b", "--placeholder-namespace=A_", "--placeholder-image="}, nil,
 			[]string{"--fallback-selector (SPOT_HANDLER_FALLBACK_SELECTOR)", "--placeholder-namespace (", "--placeholder-image ("}},
-		"nodes": {[]string{"imds", "--node-name=a", "--node-selector=a b"}, nil, []string{"--node-selector (SPOT_HANDLER_NODE_SELECTOR)"}},
+		"nodes":                {[]string{"imds", "--node-name=a", "--node-selector=a b"}, nil, []string{"--node-selector (SPOT_HANDLER_NODE_SELECTOR)"}},
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
 		"nothing to watch": {[]string{"imds", "--node-name=a", "--watch-spot=false", "--watch-lifecycle=false", "--watch-rebalance=false"},
 			map[string]string{"SPOT_HANDLER_WATCH_SCHEDULED_EVENTS": "false"},

@@ -54,8 +54,8 @@ func TestJudge(t *testing.T) {
 		phase  Phase
 		reason string // a part of it
 	}{
-		"opted out":                  {ready, Rules{Unmanaged: "labelled"}, nil, nil, spot, 0, Unmanaged, "", "labelled"},
-		"opted out while it drains":  {ready, Rules{Unmanaged: "labelled"}, on(at(RebalanceRecommendation, 0), phase(Replacing)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Replacing, "adds"},
+		"opted out":                           {ready, Rules{Unmanaged: "labelled"}, nil, nil, spot, 0, Unmanaged, "", "labelled"},
+		"opted out while it drains":           {ready, Rules{Unmanaged: "labelled"}, on(at(RebalanceRecommendation, 0), phase(Replacing)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Replacing, "adds"},
 		"ignored by policy":                   {ready, Rules{Rebalance: RebalanceIgnore}, nil, nil, at(RebalanceRecommendation, 0), 0, Ignored, "", "policy"},
 		"withdrawn, never announced":          {ready, Rules{}, nil, nil, at(ScheduledEvent, 0, withdrawn), 0, Ignored, "", "not known"},
 		"withdrawn, another stands":           {ready, Rules{}, on(spot), nil, at(ScheduledEvent, 0, withdrawn), 0, Duplicate, "", "does not stand"},
