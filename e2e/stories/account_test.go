@@ -18,6 +18,7 @@ import (
 
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
+	"spot-handler/handler/interruption"
 )
 
 // namespace is where the chart is installed.
@@ -153,8 +154,9 @@ func (s *story) podOf(account, node string) string {
 		ObjectMeta: metav1.ObjectMeta{Name: account + "-" + controlplane.InstanceID(node), Namespace: namespace},
 		Spec: corev1.PodSpec{
 			NodeName: node, ServiceAccountName: account,
-			Containers:  []corev1.Container{{Name: "spot-handler", Image: "none"}},
-			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+			Containers: []corev1.Container{{Name: "spot-handler", Image: "none"}},
+			// As a pod of the DaemonSet it would stay; this one says so by name.
+			Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}, {Key: interruption.TaintKey, Operator: corev1.TolerationOpExists}},
 		},
 	}
 	_, err := s.cluster.Client.CoreV1().Pods(namespace).Create(s.ctx, pod, metav1.CreateOptions{})

@@ -104,13 +104,14 @@ func (s *story) source(mode string, node *corev1.Node) source {
 	s.Helper()
 	if mode == "imds" {
 		server := s.imds(node)
-		// Each with a second of its own: the same is the same notice.
+		// Each with a second of its own, which has not begun: the same is the same notice, and
+		// what EC2 had said when one was called off is called off with it.
 		at, end := time.Now().Add(-time.Hour), time.Time{}
 		return source{
 			args:    []string{"--node-name=" + node.Name, "--poll-interval=500ms"},
 			imdsURL: server.URL, recommend: func() { at = at.Add(time.Second); server.Rebalance(at) },
 			interrupt: func() {
-				if next := time.Now().Add(2 * time.Minute); next.Sub(end) > time.Second {
+				if next := time.Now().Add(2*time.Minute + time.Second); next.Sub(end) > time.Second {
 					end = next
 				} else {
 					end = end.Add(time.Second)
@@ -124,7 +125,7 @@ func (s *story) source(mode string, node *corev1.Node) source {
 	event := 0
 	send := func(kind string) {
 		event++
-		queue.Send(daemon.EventBridge(kind, fmt.Sprint("event-", event), controlplane.InstanceID(node.Name), time.Now()))
+		queue.Send(daemon.EventBridge(kind, fmt.Sprint("event-", event), controlplane.InstanceID(node.Name), time.Now().Add(time.Second)))
 	}
 	return source{
 		args: []string{"--queue-url=" + queue.URL()}, sqsURL: server.URL,
