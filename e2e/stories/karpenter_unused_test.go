@@ -77,7 +77,7 @@ func TestWhatAProcessLeavesBehindIsCleanedUp(t *testing.T) {
 	r, _ := s.replacerWith(karpenter.Options{Dynamic: s.cluster.Dynamic, FallbackNodePools: map[string]string{"spot": "good"}, TTL: time.Second})
 	got := r.settle(node, &rec)
 	s.eventually("settlement of the one that Karpenter takes", func() bool {
-		return s.claim(got.Name).GetLabels()["spot-handler/settled"] == "left"
+		return s.claim(got.Name).GetLabels()["spot-handler/settled"] == "empty"
 	})
 }
 
