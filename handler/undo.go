@@ -28,8 +28,8 @@ func (v *visit) comeBack(ctx context.Context) (done bool, err error) {
 		return false, nil
 	}
 	rules, _ := v.rules()
-	rest, left := rules.NotYet(v.rec, time.Now())
-	if !left {
+	rest, stands := rules.NotYet(v.rec, time.Now())
+	if !stands {
 		return true, v.undo(ctx, nil)
 	}
 	return true, v.undo(ctx, &rest)
@@ -92,12 +92,12 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 	v.tellUndone(before, was, rest, result)
 	v.forget(v.node.Name)
 	if !v.removed { // else the record would be seen again, and its end counted twice
-		left := known{resourceVersion: v.node.ResourceVersion}
+		rests := known{resourceVersion: v.node.ResourceVersion}
 		if rest != nil {
-			left.rec, left.first = *rest, v.known.first
+			rests.rec, rests.first = *rest, v.known.first
 		}
 		now := v.memory.of(v.node.Name)
-		v.memory.change(func() { *now = left })
+		v.memory.change(func() { *now = rests })
 	}
 	return nil // the watch brings the Node's change back, and then the rest is forgotten
 }

@@ -121,11 +121,11 @@ func isWithdrawal(c Case) (Judgement, bool) {
 	if !c.Recorded {
 		return decided(Ignored, "what it takes back is not known")
 	}
-	rest, found, left := c.Record.Withdraw(c.Notice)
+	rest, found, stands := c.Record.Withdraw(c.Notice)
 	switch {
 	case !found, c.Record.Canceled, c.Record.Phase == Released:
 		return decided(Duplicate, "what it takes back does not stand")
-	case !left:
+	case !stands:
 		rest.Canceled = true
 	case c.Rules.waitsAgain(c.Record, rest, c.Now):
 		rest.Phase = Waiting
@@ -191,8 +191,8 @@ func isOfTheNextRun(c Case) (Judgement, bool) {
 	if !c.Recorded || !c.Notice.OfNextRun(c.Record, c.Node.Boot, c.Node.ReadySince) {
 		return undecided()
 	}
-	rest, left := c.Rules.NotYet(c.Record, c.Now)
-	if !left {
+	rest, stands := c.Rules.NotYet(c.Record, c.Now)
+	if !stands {
 		return c.first(c.Record.Ours, PastOf(c.Record)), true
 	}
 	return c.merge(rest.Undone()), true

@@ -75,13 +75,13 @@ func (r Rules) DrainBy(rec Record, now time.Time) time.Time {
 }
 
 // NotYet is what still stands in a record whose instance has come back: the scheduled events
-// whose time has not come. left is false if there are none.
-func (r Rules) NotYet(rec Record, now time.Time) (rest Record, left bool) {
-	rest, _, left = rec.Drop(func(a Announcement) bool {
+// whose time has not come. stands is false if there are none.
+func (r Rules) NotYet(rec Record, now time.Time) (rest Record, stands bool) {
+	rest, _, stands = rec.Drop(func(a Announcement) bool {
 		return a.Kind != ScheduledEvent || !now.Before(r.startOf(a))
 	})
 	rest.Phase = Waiting
-	return rest, left
+	return rest, stands
 }
 
 // waitsAgain reports whether the node was drained for a scheduled event and what stands now is
