@@ -124,12 +124,16 @@ func (f *field) rawRound(prefix string, atOnce int) (burst, map[string]sight) {
 	var r burst
 	used := processorTime(f.processes()...)
 	began := time.Now()
-	must(f.B, rawCordon(ctx, f.client, nodes, atOnce))
+	answered, err := rawCordon(ctx, f.client, nodes, atOnce)
+	must(f.B, err)
 	seen, err := watch.waitCordoned(ctx, f.n)
 	must(f.B, err)
 	r.cpu = processorTime(f.processes()...) - used
 	r.p50, r.p99, r.all = times(seen, func(string) time.Time { return began })
-	r.cordons = since(began, seen)
+	for _, at := range answered {
+		r.cordons = append(r.cordons, at.Sub(began).Seconds())
+	}
+	slices.Sort(r.cordons)
 	f.remove(ctx, prefix)
 	return r, seen
 }
