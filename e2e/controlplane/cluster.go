@@ -177,7 +177,7 @@ func (c *Cluster) awaitInfo(ctx context.Context) (info supervisor.Info, err erro
 }
 
 // Reset deletes all objects that were not there when the cluster was started, starts
-// Karpenter again, and returns when all is ready. AuditText begins anew. The cluster must
+// Karpenter again, and returns when all is ready. AuditText starts empty again. The cluster must
 // be Reusable, and must be stopped after an error.
 func (c *Cluster) Reset(ctx context.Context) error {
 	if _, err := io.WriteString(c.stdin, "reset\n"); err != nil {
