@@ -17,7 +17,7 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// crowd is a set of nodes full of pods that nothing makes anew, so that what is
+// crowd is a set of nodes full of pods that nothing makes again, so what is
 // measured is their departure alone. kwok plays the kubelets: pods that are evicted
 // end, as they do in real life, and whoever drains has that to watch.
 type crowd struct {

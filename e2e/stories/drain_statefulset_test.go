@@ -10,7 +10,7 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// A StatefulSet makes its pods anew under the same names. Those are not the ones that
+// A StatefulSet makes its pods again under the same names. Those are not the ones that
 // were to leave, and stay where they are: also the one whose predecessor was waiting
 // for its budget when somebody else deleted it.
 func TestStatefulSetPodsAreNotEvictedAgain(t *testing.T) {

@@ -86,7 +86,7 @@ func TestPlaceholdersOfABurst(t *testing.T) {
 	}
 	s.eventually("the drains have ended", allOver)
 	t.Logf("%d drains ended after %s, %d with a replacement that was Ready", nodes, time.Since(began), ready)
-	if ready != nodes && follower.endings() == 0 { // a leader that starts anew has not seen who took a placeholder's room
+	if ready != nodes && follower.endings() == 0 { // a leader that starts again has not seen who took a placeholder's room
 		t.Errorf("%d of %d replacements were Ready", ready, nodes)
 	}
 	s.noneHeld()
@@ -113,7 +113,7 @@ func TestPlaceholdersOfABurst(t *testing.T) {
 	s.must(err)
 }
 
-// kept is a daemon that is started anew when it ends by itself, as the kubelet does it.
+// kept is a daemon that is started again when it ends by itself, as the kubelet does it.
 // On a machine that is busy with other things a leader may lose its lease.
 type kept struct {
 	mu      sync.Mutex
@@ -138,10 +138,10 @@ func (s *story) keep(o daemon.Options) *kept {
 				return
 			case <-d.Done():
 			}
-			s.Logf("daemon ended with code %d, and is started anew", d.ExitCode())
+			s.Logf("daemon ended with code %d, and is started again", d.ExitCode())
 			next, err := daemon.Start(o)
 			if err != nil {
-				s.Errorf("start the daemon anew: %v", err)
+				s.Errorf("start the daemon again: %v", err)
 				return
 			}
 			k.mu.Lock()

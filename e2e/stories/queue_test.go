@@ -44,7 +44,7 @@ func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
 		t.Errorf("want 6 graceful and none left: %v", drained)
 	}
 	if accepted := len(second.Lines("interruption accepted")); accepted != 0 {
-		t.Errorf("the second daemon accepted the notice %d times anew", accepted)
+		t.Errorf("the second daemon accepted the notice %d times again", accepted)
 	}
 	if n := s.metric(second, `spot_handler_messages_total{outcome="duplicate"}`); n != 1 {
 		t.Errorf("%v duplicates counted, want 1", n)
