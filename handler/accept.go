@@ -30,17 +30,19 @@ const acceptsAtOnce = 64
 func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	h.accepting.Add(1)
 	defer h.accepting.Add(-1)
-	node, ok := h.opts.Index.Find(n)
-	if ok && n.Kind == interruption.RebalanceRecommendation {
+	if n.Kind == interruption.RebalanceRecommendation {
 		// Read the policy before taking a place among the writers: a slow read must not hold up
 		// others' notices. The answer is kept for a while.
-		_, _ = h.opts.Rules(node, true)
+		if node, ok := h.opts.Index.Find(n); ok {
+			_, _ = h.opts.Rules(node, true)
+		}
 	}
 	if err := h.writing.Acquire(ctx, 1); err != nil {
 		return "", fmt.Errorf("wait for a place among %d notices: %w", acceptsAtOnce, err)
 	}
 	defer h.writing.Release(1)
-	if node, ok = h.opts.Index.Find(n); !ok {
+	node, ok := h.opts.Index.Find(n)
+	if !ok {
 		return interruption.Unknown, nil
 	}
 	for range acceptAttempts {

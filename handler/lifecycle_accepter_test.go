@@ -113,6 +113,24 @@ func TestHookOfALaunch(t *testing.T) {
 	})
 }
 
+// The hooks of a Node that is opted out are left to others: of its end and of its launch.
+func TestHooksOfANodeThatIsOptedOut(t *testing.T) {
+	hookStory(t, nil, func(t *testing.T, _ *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+		h.opts.Rules = func(*corev1.Node, bool) (interruption.Rules, error) {
+			return interruption.Rules{Unmanaged: "labelled"}, nil
+		}
+		for _, n := range []interruption.Notice{hooked("drain"), hooked("launch", launch)} {
+			if v := settle(t, h, hooks, n); v != interruption.Unmanaged {
+				t.Errorf("%s: verdict %s", n.Hook.Name, v)
+			}
+		}
+		after(time.Hour)
+		if f.patches != 0 || hooks.seen().asked != 0 {
+			t.Errorf("%d patches, asked %d times", f.patches, hooks.seen().asked)
+		}
+	})
+}
+
 // Waiting for Auto Scaling holds nobody up: neither the notices that are being written, nor the
 // drains, which begin when there are none.
 func TestHooksAreInNobodysWay(t *testing.T) {

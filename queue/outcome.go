@@ -12,7 +12,7 @@ const (
 	outcomeStale       outcome = "stale"
 	outcomeIgnored     outcome = "ignored"
 	outcomeCompleted   outcome = "completed" // no Node to drain, its lifecycle hook completed
-	outcomeUnmanaged   outcome = "unmanaged" // without the tag that --managed-tag asks for
+	outcomeUnmanaged   outcome = "unmanaged" // opted out, or without the tag that --managed-tag asks for
 	outcomeMalformed   outcome = "malformed"
 	outcomeUnsupported outcome = "unsupported"
 	outcomeFailed      outcome = "failed" // could not be accepted in time

@@ -54,6 +54,7 @@ func TestJudge(t *testing.T) {
 		phase  Phase
 		reason string // a part of it
 	}{
+		"of another instance":                 {Node{Instance: "i-2", Ready: true}, Rules{}, nil, nil, spot, 0, Unknown, "", "i-2"},
 		"opted out":                           {ready, Rules{Unmanaged: "labelled"}, nil, nil, spot, 0, Unmanaged, "", "labelled"},
 		"opted out while it drains":           {ready, Rules{Unmanaged: "labelled"}, on(at(RebalanceRecommendation, 0), phase(Replacing)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Replacing, "adds"},
 		"ignored by policy":                   {ready, Rules{Rebalance: RebalanceIgnore}, nil, nil, at(RebalanceRecommendation, 0), 0, Ignored, "", "policy"},

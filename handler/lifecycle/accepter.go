@@ -54,8 +54,8 @@ func (a Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupti
 		return a.Next.Accept(ctx, n)
 	}
 	node, ok := a.Nodes.Find(n)
-	if ok {
-		if rules, err := a.Rules(node, false); err == nil && rules.Unmanaged != "" && n.Hook.Launching {
+	if ok && n.Hook.Launching { // of a hook that ends an instance, Next says so
+		if rules, _ := a.Rules(node, false); rules.Unmanaged != "" {
 			return interruption.Unmanaged, nil
 		}
 	}

@@ -193,8 +193,8 @@ func own(rec interruption.Record) *interruption.Replacement {
 // recordedGroup is the group that the record on the Node names. What the handler has in
 // memory does not count.
 func recordedGroup(node *corev1.Node) string {
-	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
-	if err != nil {
+	rec, has, err := nodes.Record(node)
+	if !has || err != nil {
 		return ""
 	}
 	if r := own(rec); r != nil && provisioner.Pending(r.State) {

@@ -11,7 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/awsfault"
-	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
@@ -109,8 +108,8 @@ func (b *Backend) givenByRecord() map[string]bool {
 		if !ok {
 			continue
 		}
-		rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
-		if err != nil {
+		rec, has, err := nodes.Record(node)
+		if !has || err != nil {
 			continue
 		}
 		if r := own(rec); r != nil && r.State == provisioner.StateReady {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
+	"spot-handler/handler/nodes"
 
-	"spot-handler/handler/interruption"
+	"github.com/cenkalti/backoff/v5"
 )
 
 const (
@@ -130,8 +130,8 @@ func (b *Backend) over(e *entry) bool {
 	if !ok {
 		return true
 	}
-	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
-	return err != nil || rec.Instance != e.instance || rec.Phase.Over()
+	rec, has, err := nodes.Record(node)
+	return !has || err != nil || rec.Instance != e.instance || rec.Phase.Over()
 }
 
 // waiting reports whether to search the Nodes again.
