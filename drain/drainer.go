@@ -186,6 +186,7 @@ func (d *Drainer) refresh() {
 type View struct {
 	Moving  []*corev1.Pod      // have to leave
 	Surged  map[types.UID]bool // those of Moving whose successors are made first
+	Staying []*corev1.Pod      // would have to leave if the node's end were certain, see Decision.Stays
 	Daemons []*corev1.Pod      // DaemonSet pods, which stay
 	Plan    []Decision         // one for every pod of the node
 }
@@ -210,7 +211,7 @@ type Status struct {
 	// Begun: some pod has been evicted or is to be evicted now, or the replacement is ready
 	// for the successors of surged pods.
 	Begun bool
-	// Moved: every pod that had to leave has left.
+	// Moved: every pod that had to leave has left, and none stays.
 	Moved bool
 	// Refusal is why a pod has been held back for seconds, in the API server's words.
 	Refusal string

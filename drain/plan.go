@@ -139,6 +139,8 @@ type Decision struct {
 	// otherwise.
 	Grace *int64
 
+	// Stays: the node is only at risk, and that is no reason for this pod to leave.
+	Stays bool
 	// Surge: the pod's successor is made before it leaves.
 	Surge bool
 	// NoSurge says why not, with the strategy Surge.
@@ -153,7 +155,7 @@ type Decision struct {
 }
 
 // Moves reports whether the pod has to leave the node.
-func (d Decision) Moves() bool { return d.Action != Skip }
+func (d Decision) Moves() bool { return d.Action != Skip && !d.Stays }
 
 // Plan decides about every pod of a node, exactly once, earliest start first. It has no
 // side effects and reads no clock.
@@ -232,6 +234,7 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isTerminating,
 	isPastLatest,
 	isDue,
+	isNotWorthIt,
 	isSelfAndNotLast,
 	isAtRiskOnly,
 	isPinned,
@@ -268,6 +271,33 @@ func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
 	return Evict, "its disruption budget lets pods go only in waves, and its wave has come"
 }
 
+// isNotWorthIt: a node that is only at risk is no reason to override what the pod's owner asks
+// for. A surged pod has been on its way since before that was asked.
+func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	if !p.Deadline.IsZero() || surged(pod) {
+		return "", ""
+	}
+	reason, until := pinned(pod, p.now)
+	if reason == "" {
+		reason = p.forbidden(pod)
+	}
+	if reason == "" {
+		return "", ""
+	}
+	d.Until, d.Stays = until, true
+	return Later, "no deadline: " + reason
+}
+
+// forbidden names a budget of the pod that never lets any go, or is empty.
+func (p *planner) forbidden(pod *corev1.Pod) string {
+	for _, budget := range p.Budgets {
+		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) && budget.Status.ExpectedPods > 0 && waveSize(budget) <= 0 {
+			return "its disruption budget " + budget.Name + " never lets any go"
+		}
+	}
+	return ""
+}
+
 // isSelfAndNotLast: once this process's own pod goes, somebody else has to take over.
 func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 	if !p.isSelf(pod) || !p.others {
@@ -287,11 +317,8 @@ func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
 func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	reason, until := pinned(pod, p.now)
 	d.Until = until
-	switch {
-	case reason == "":
+	if reason == "" || p.Deadline.IsZero() {
 		return "", ""
-	case p.Deadline.IsZero():
-		return Later, "no deadline: " + reason
 	}
 	return Later, reason
 }

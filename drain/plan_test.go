@@ -9,6 +9,7 @@ import (
 	"spot-handler/drain/donotdisrupt"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -291,6 +292,60 @@ func TestBlockedPods(t *testing.T) {
 			}
 		})
 	}
+}
+
+// On a mere recommendation a pod stays whose budget never lets any go, although its successor
+// would make the room; when the end is certain, it moves that way.
+func TestBudgetThatNeverLetsAnyGo(t *testing.T) {
+	never, always := budget("web", 0), budget("web", 3)
+	unknown := budget("web", 0)
+	unknown.Status = policyv1.PodDisruptionBudgetStatus{}
+	for name, tt := range map[string]struct {
+		budget   *policyv1.PodDisruptionBudget
+		pod      *corev1.Pod
+		deadline time.Time
+		want     Action
+		stays    bool
+	}{
+		"at risk":                 {never, webPod("p"), time.Time{}, Later, true},
+		"at risk, some may go":    {always, webPod("p"), time.Time{}, SurgeNow, false},
+		"at risk, not known yet":  {unknown, webPod("p"), time.Time{}, SurgeNow, false},
+		"at risk, another's":      {budget("db", 0), webPod("p"), time.Time{}, SurgeNow, false},
+		"at risk, surged already": {never, webPod("p", isSurgedPod), time.Time{}, Later, false},
+		"certain":                 {never, webPod("p"), now.Add(2 * time.Minute), SurgeNow, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := surging(Workload{Slots: 1}, tt.pod)
+			s.Deadline, s.Capacity, s.Budgets = tt.deadline, ReadyCapacity, []*policyv1.PodDisruptionBudget{tt.budget}
+			if d := Plan(now, s)[0]; d.Action != tt.want || d.Stays != tt.stays || d.Moves() == tt.stays {
+				t.Errorf("%s (%s), stays %t; want %s, %t", d.Action, d.Reason, d.Stays, tt.want, tt.stays)
+			}
+		})
+	}
+}
+
+// A pod that stays on a recommendation needs no new home, and its node is not empty.
+func TestPodThatStaysNeedsNoNewHome(t *testing.T) {
+	stage(t, surgePolicy, 0, PendingCapacity, func(f *fakeAPI) {
+		f.pod(pod("goes", withGrace(30)))
+		f.pod(pod("stays", withGrace(30), annotated(safeToEvict, "false")))
+	}, func(s *scene) {
+		view, ok := s.d.Look(s.Context(), "node-a", s.in)
+		if !ok || len(view.Moving) != 1 || view.Moving[0].Name != "goes" || len(view.Staying) != 1 || view.Staying[0].Name != "stays" {
+			s.Errorf("moving %v, staying %v; want goes, stays", view.Moving, view.Staying)
+		}
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.pass(time.Second)
+		s.api.gone("goes")
+		s.pass(5 * time.Minute)
+		if now := s.now(); now.Moved || now.Done || now.Total != 1 {
+			s.Errorf("moved %t, done %t, %d pods; want neither, 1", now.Moved, now.Done, now.Total)
+		}
+		s.change(func(in *Interruption) { in.Deadline = time.Now().Add(2 * time.Minute) })
+		if now := s.now(); now.Total != 2 {
+			s.Errorf("%d pods have to leave when the end is certain, want 2", now.Total)
+		}
+	})
 }
 
 // A node that is only at risk has no deadline, and nothing is done to its pods before the

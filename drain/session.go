@@ -108,6 +108,10 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	}
 	present := make(map[types.UID]bool, len(view.Plan))
 	for _, d := range view.Plan {
+		if d.Stays {
+			status.Moved = false
+			next(d.Until)
+		}
 		if !d.Moves() {
 			continue
 		}

@@ -67,8 +67,8 @@ func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]stri
 	return refused, fixed
 }
 
-// lookFor is how long a first plan waits to learn enough about the pods' Deployments to say
-// which pods are surged.
+// lookFor is how long a first plan waits to learn enough about the pods' Deployments and
+// budgets to say which pods are surged, and which stay.
 const lookFor = 500 * time.Millisecond
 
 func (s *session) view(now time.Time, in Interruption) (View, bool) {
@@ -84,6 +84,11 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 				v.Surged[d.Pod.UID] = true
 				complete = complete && p.known(d.Pod)
 			}
+			if in.Deadline.IsZero() { // a budget that is not known yet might have it stay
+				complete = complete && s.drainer.budgets.synced(d.Pod.Namespace)
+			}
+		case d.Stays:
+			v.Staying = append(v.Staying, d.Pod)
 		case IsDaemon(d.Pod):
 			v.Daemons = append(v.Daemons, d.Pod)
 		}

@@ -97,7 +97,8 @@ func TestHeldPodsLeaveAtTheirLatestSafeStart(t *testing.T) {
 
 // A wish not to be disrupted for a time counts as Karpenter counts it: since the pod's start.
 // On a rebalance recommendation the pod stays until that is over, and leaves then; one whose
-// time was over before the recommendation leaves with the others.
+// time was over before the recommendation leaves with the others. One whose budget never lets
+// any go stays for as long as there is nothing but the recommendation, and is not surged either.
 func TestTheWishNotToBeDisruptedLapses(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
@@ -111,7 +112,11 @@ func TestTheWishNotToBeDisruptedLapses(t *testing.T) {
 			d.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": wish}
 		})[0]
 	}
-	_, queue := s.drill()
+	firm := s.service("firm", 1, func(d *controlplane.DeploymentSpec) {
+		quick(d)
+		d.BudgetMaxUnavailable = never
+	})
+	d, queue := s.drill()
 
 	queue.Send(daemon.EventBridge(daemon.Rebalance, "event-1", controlplane.InstanceID(node.Name), time.Now()))
 	s.eventually("departure of the pod whose time is over", func() bool { return len(s.podsOn(node.Name, "short")) == 0 })
@@ -123,4 +128,12 @@ func TestTheWishNotToBeDisruptedLapses(t *testing.T) {
 		t.Errorf("it left %s too early", early)
 	}
 	s.wantEachOnce(uids([]*corev1.Pod{pods["long"], pods["short"]}))
+	if now := s.podsOn(node.Name, "firm"); len(now) != 1 || now[0].UID != firm[0].UID || isSurged(&now[0]) {
+		t.Errorf("the pod whose budget never lets any go did not stay as it was: %v", now)
+	}
+	interrupt(queue, node.Name, 100*time.Second)
+	s.eventually("departure of the last", func() bool { return len(s.podsOn(node.Name, "firm")) == 0 })
+	if refused := s.metric(d, `spot_handler_evictions_total{code="429"}`); refused != 0 {
+		t.Errorf("%v evictions refused, want none: the successor had made the room", refused)
+	}
 }
