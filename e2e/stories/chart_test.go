@@ -148,7 +148,7 @@ func (s *story) remains(namespace string) []string {
 	s.Helper()
 	out := s.kubectl("", "get", "--namespace="+namespace, "--ignore-not-found", "--output=custom-columns=:kind,:metadata.name", "--no-headers",
 		"--selector=app.kubernetes.io/name=spot-handler",
-		"clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,"+
+		"clusterrole,clusterrolebinding,validatingadmissionpolicy,validatingadmissionpolicybinding,flowschema,"+
 			"role,rolebinding,serviceaccount,daemonset,deployment,pod,service,configmap,poddisruptionbudget,networkpolicy,podmonitor,servicemonitor,prometheusrule")
 	var found []string
 	for line := range strings.Lines(out) {

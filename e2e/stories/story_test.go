@@ -354,7 +354,7 @@ type request struct {
 		deleteOptions               // of a deletion
 		DeleteOptions deleteOptions // of an eviction
 	}
-	RequestReceivedTimestamp time.Time
+	RequestReceivedTimestamp, StageTimestamp time.Time
 }
 
 type deleteOptions struct {
