@@ -17,7 +17,7 @@ import (
 // active collects what is known of the interruptions under way when it is scraped: there is no
 // count to keep right, and what is over leaves no series behind.
 type active struct {
-	byPhase, byPool, deadline *prometheus.Desc
+	byPhase, byPool, deadline, oldest *prometheus.Desc
 
 	list func() []activeNode
 }
@@ -27,6 +27,7 @@ type activeNode struct {
 	kind     interruption.Kind
 	phase    interruption.Phase
 	deadline time.Time
+	begun    time.Time // zero if its drain has not begun
 	home     home
 	// replacement is the state of the node's replacement in lower case, or noReplacement.
 	replacement string
@@ -56,6 +57,8 @@ func newActive(list func() []activeNode) *active {
 			[]string{"kind", "pool", "zone", "replacement"}, nil),
 		deadline: prometheus.NewDesc("spot_handler_nearest_deadline_timestamp_seconds",
 			"The earliest deadline of the drains that have not ended, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil),
+		oldest: prometheus.NewDesc("spot_handler_oldest_drain_timestamp_seconds",
+			"When the oldest drain under way began, or the request for its replacement, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil),
 	}
 }
 
@@ -63,6 +66,7 @@ func (a *active) Describe(ch chan<- *prometheus.Desc) {
 	ch <- a.byPhase
 	ch <- a.byPool
 	ch <- a.deadline
+	ch <- a.oldest
 }
 
 func (a *active) Collect(ch chan<- prometheus.Metric) {
@@ -75,7 +79,7 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 		home        home
 		replacement string
 	}
-	phases, nearest := map[phaseKey]int{}, map[interruption.Kind]time.Time{}
+	phases, nearest, oldest := map[phaseKey]int{}, map[interruption.Kind]time.Time{}, map[interruption.Kind]time.Time{}
 	pools := map[poolKey]int{}
 	for _, kind := range interruption.Kinds() { // always there, so there is a series to look at
 		pools[poolKey{kind: kind, replacement: noReplacement}] = 0
@@ -84,6 +88,7 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 	shown := largestHomes(nodes)
 	for _, n := range nodes {
 		phases[phaseKey{n.kind, n.phase}]++
+		oldest[n.kind] = earlier(oldest[n.kind], n.begun)
 		if n.phase.Over() || n.phase == interruption.Waiting {
 			continue
 		}
@@ -101,15 +106,20 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 		for _, phase := range interruption.Phases() {
 			gauge(a.byPhase, float64(phases[phaseKey{kind, phase}]), string(kind), string(phase))
 		}
-		at := 0.0
-		if d := nearest[kind]; !d.IsZero() {
-			at = float64(d.UnixMilli()) / 1000
-		}
-		gauge(a.deadline, at, string(kind))
+		gauge(a.deadline, unix(nearest[kind]), string(kind))
+		gauge(a.oldest, unix(oldest[kind]), string(kind))
 	}
 	for k, n := range pools {
 		gauge(a.byPool, float64(n), string(k.kind), k.home.pool, k.home.zone, k.replacement)
 	}
+}
+
+// unix is the time in seconds since 1970; 0 if there is none.
+func unix(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
 }
 
 // largestHomes are the maxHomes pools and zones with the most nodes, always including that of
@@ -144,7 +154,7 @@ func (h *Handler) active() []activeNode {
 			if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
 				continue
 			}
-			n := activeNode{kind: k.rec.Kind, phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), replacement: noReplacement}
+			n := activeNode{kind: k.rec.Kind, phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), begun: begun(k.rec), replacement: noReplacement}
 			if node, ok := h.opts.Index.Get(name); ok {
 				n.home = homeOf(node)
 			}
@@ -155,6 +165,15 @@ func (h *Handler) active() []activeNode {
 		}
 	})
 	return list
+}
+
+// begun is when the drain of a record under way began; zero if it has not, or has ended.
+func begun(rec interruption.Record) time.Time {
+	recommended := rec.Kind == interruption.RebalanceRecommendation
+	if rec.Phase.Over() || recommended && !rec.TurnTaken() || !recommended && rec.Phase == interruption.Waiting {
+		return time.Time{}
+	}
+	return rec.Since()
 }
 
 func homeOf(node *corev1.Node) home {

@@ -48,23 +48,25 @@ func TestActiveInterruptions(t *testing.T) {
 	const spot, rebalance = interruption.SpotInterruption, interruption.RebalanceRecommendation
 	batchA, batchB := home{"batch", "a"}, home{"batch", "b"}
 	nodes := []activeNode{
-		{spot, interruption.Draining, later, batchA, "ready"},
-		{spot, interruption.Draining, soon, batchA, "ready"},
-		{spot, interruption.Replacing, later, batchB, "requested"},
-		{spot, interruption.Drained, time.Unix(1, 0), batchA, "ready"}, // over: only its phase counts
-		{rebalance, interruption.Noticed, time.Time{}, home{}, noReplacement},
+		{spot, interruption.Draining, later, time.Unix(900_000, 0), batchA, "ready"},
+		{spot, interruption.Draining, soon, time.Unix(800_000, 0), batchA, "ready"},
+		{spot, interruption.Replacing, later, time.Unix(900_000, 0), batchB, "requested"},
+		{spot, interruption.Drained, time.Unix(1, 0), time.Time{}, batchA, "ready"}, // over: only its phase counts
+		{rebalance, interruption.Noticed, time.Time{}, time.Time{}, home{}, noReplacement},
+		{rebalance, interruption.Waiting, time.Time{}, time.Unix(700_000, 0), home{}, "requested"},
 	}
 	c := newActive(func() []activeNode { return nodes })
 	for name, want := range map[string]map[string]float64{
 		"spot_handler_active_interruptions": {
 			"spot-interruption Draining": 2, "spot-interruption Replacing": 1, "spot-interruption Drained": 1,
-			"rebalance-recommendation Noticed": 1,
+			"rebalance-recommendation Noticed": 1, "rebalance-recommendation Waiting": 1,
 		},
 		"spot_handler_interrupted_nodes": { // kind, pool, replacement, zone
 			"spot-interruption batch ready a": 2, "spot-interruption batch requested b": 1,
 			"rebalance-recommendation  none ": 1,
 		},
 		"spot_handler_nearest_deadline_timestamp_seconds": {"spot-interruption": 1_000_000},
+		"spot_handler_oldest_drain_timestamp_seconds":     {"spot-interruption": 800_000, "rebalance-recommendation": 700_000},
 	} {
 		got, _ := gauges(t, c, name)
 		if diff := cmp.Diff(want, got); diff != "" {
@@ -78,12 +80,12 @@ func TestActiveInterruptions(t *testing.T) {
 func TestPoolsAndZonesAreBounded(t *testing.T) {
 	var nodes []activeNode
 	for i := range 5000 {
-		nodes = append(nodes, activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{},
+		nodes = append(nodes, activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{}, time.Time{},
 			home{fmt.Sprint("pool-", i), fmt.Sprint("zone-", i%7)}, "requested"})
 	}
 	large := home{"large", "a"} // kept, as it has two
-	nodes = append(nodes, activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{}, large, "ready"},
-		activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{}, large, "ready"})
+	nodes = append(nodes, activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{}, time.Time{}, large, "ready"},
+		activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{}, time.Time{}, large, "ready"})
 	got, series := gauges(t, newActive(func() []activeNode { return nodes }), "spot_handler_interrupted_nodes")
 	if most := maxHomes + 1 + len(interruption.Kinds()); series > most {
 		t.Errorf("%d series, want %d at most", series, most)
@@ -108,14 +110,14 @@ func TestActiveReadsWhatIsKnown(t *testing.T) {
 	})
 	f := newFakeNodes(node)
 	h := newTestHandler(t, f, nil)
-	deadline := time.Unix(3_000_000, 0)
-	rec := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Replacing, Deadline: &deadline,
+	deadline, received := time.Unix(3_000_000, 0), time.Unix(2_900_000, 0)
+	rec := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Replacing, Deadline: &deadline, Received: received,
 		Replacement: &interruption.Replacement{State: provisioner.StateRequested}}
 	h.memory.of(node.Name).rec = rec
 	h.memory.of("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}
 	h.memory.of("newer").rec = interruption.Record{Kind: "of a newer version", Phase: interruption.Draining}
 
-	want := []activeNode{{interruption.SpotInterruption, interruption.Replacing, deadline, home{"workers", "eu-west-1a"}, "requested"}}
+	want := []activeNode{{interruption.SpotInterruption, interruption.Replacing, deadline, received, home{"workers", "eu-west-1a"}, "requested"}}
 	compare := cmp.AllowUnexported(activeNode{}, home{})
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {
 		t.Errorf("after a restart, from the record (-want +got):\n%s", diff)
