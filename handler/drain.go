@@ -66,6 +66,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	}
 
 	status, ok := v.opts.Drainer.Drain(ctx, v.node.Name, in)
+	k.noteProgress(status)
 	switch {
 	case !ok:
 		return true, requestErr
@@ -84,6 +85,18 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	}
 	v.lookAgain(status.Next)
 	return true, requestErr
+}
+
+// noteProgress notes that pods have left, or are leaving: those have their grace periods.
+func (k *known) noteProgress(status drain.Status) {
+	if left := status.Total - len(status.Moving); left > k.left {
+		k.left, k.moved = left, later(k.moved, time.Now())
+	}
+	for _, pod := range status.Moving {
+		if pod.DeletionTimestamp != nil {
+			k.moved = later(k.moved, pod.DeletionTimestamp.Time)
+		}
+	}
 }
 
 // advance writes the record of a drain that has made progress, and logs it.
@@ -116,7 +129,7 @@ func (v *visit) replace(ctx context.Context, next *interruption.Record, view dra
 	got.Reason = interruption.Clip(got.Reason)
 	v.memory.change(func() { v.known.replacement, v.known.requested = got, true })
 	next.Replacement = &got
-	if got.State != before.State || got.Name != before.Name {
+	if got.State != before.State || got.Name != before.Name && got.State != provisioner.StateFailed {
 		v.tellReplacement(*next, got, got.Name != before.Name)
 	}
 	return nil

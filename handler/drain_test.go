@@ -21,6 +21,8 @@ type script struct {
 	state    string
 	requests int
 	left     int
+	staying  int
+	leaving  time.Time // until when the pods that are left have their grace, if they are leaving
 	begun    bool
 	in       drain.Interruption
 	finished int
@@ -29,17 +31,24 @@ type script struct {
 }
 
 func (s *script) options(o *setup) {
-	pods := func() (pods []*corev1.Pod) {
+	view := func() (v drain.View) {
 		for range s.left {
-			pods = append(pods, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}})
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
+			if !s.leaving.IsZero() {
+				pod.DeletionTimestamp = &metav1.Time{Time: s.leaving}
+			}
+			v.Moving = append(v.Moving, pod)
 		}
-		return pods
+		for range s.staying {
+			v.Staying = append(v.Staying, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stays"}})
+		}
+		return v
 	}
 	o.Drainer = &fakeDrainer{
-		LookFunc: func(string, drain.Interruption) (drain.View, bool) { return drain.View{Moving: pods()}, true },
+		LookFunc: func(string, drain.Interruption) (drain.View, bool) { return view(), true },
 		DrainFunc: func(_ string, in drain.Interruption) (drain.Status, bool) {
 			s.in = in
-			return drain.Status{View: drain.View{Moving: pods()}, Total: 3, Begun: s.begun, Done: s.left == 0}, true
+			return drain.Status{View: view(), Total: 3, Begun: s.begun, Done: s.left+s.staying == 0}, true
 		},
 		FinishFunc: func(string) drain.Result {
 			s.finished++

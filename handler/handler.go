@@ -86,8 +86,8 @@ type Options struct {
 
 	// Rules returns the operator's rules for a node.
 	Rules nodes.RulesFunc
-	// RebalanceTTL is how long after a recommendation its marks are undone on a node that was
-	// not replaced; zero means never.
+	// RebalanceTTL is how long a recommendation can go without progress before it is undone; zero
+	// means forever.
 	RebalanceTTL time.Duration
 	// ReleaseNode hands a drained node back to what made it.
 	ReleaseNode bool

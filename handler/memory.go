@@ -25,6 +25,9 @@ type known struct {
 	off             bool      // its drain was called off, or is about to be
 	begun           bool      // this process has looked after its drain
 	first           time.Time // when its reconciliation was first due
+	retry           time.Time // when to request a replacement again after a refusal, see [visit.pass]
+	left            int       // pods that have left since this process looks after its drain
+	moved           time.Time // when the last one left, or has to have left
 
 	// final is the record of a drain that has ended and been counted, kept until it is written.
 	final *interruption.Record

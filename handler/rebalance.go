@@ -12,11 +12,14 @@ import (
 // never act on it, so the operator's policy decides what to do:
 //
 //	ignore   nothing is recorded
-//	cordon   ─► Noticed ───────────────────────────────► undone after the TTL
-//	replace  ─► Waiting ─► Noticed ─► Replacing ─► ...   the drain begins when the replacement is Ready
-//	            in line    its turn        └───────────► undone after the TTL, if there is none
+//	cordon   ─► Noticed
+//	replace  ─► Waiting ─► Waiting ─► Noticed ─► Replacing ─► ...
+//	            in line    its turn: a replacement is requested, and the node marked when that is Ready
+//	               ▲          │
+//	               └──────────┘ there is none to be had: it is the next one's turn
 //
-// A notice can upgrade the record in place at any time; the rules here then no longer apply.
+// What makes no progress for the TTL is undone. A notice can upgrade the record in place at any
+// time; the rules here then no longer apply.
 
 const (
 	// rebalanceLook is how often we look at a recommended node if nothing happens: its pool's
@@ -36,7 +39,11 @@ func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
 	lapse := v.lapseAt()
 	switch {
 	case !lapse.IsZero() && !time.Now().Before(lapse):
-		return true, v.dropRecommendation(ctx, "EC2 has left the instance alone, and nothing was replaced")
+		why := "EC2 has left the instance alone, and no pod has left for " + v.opts.RebalanceTTL.String()
+		if v.rec.Phase == interruption.Waiting {
+			why = "EC2 has left the instance alone, and nothing was replaced"
+		}
+		return true, v.dropRecommendation(ctx, why)
 	case v.rec.Phase.Over():
 		v.leaveLine(v.node.Name)
 		v.lookAgain(lapse)
@@ -44,11 +51,11 @@ func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
 	case v.due(): // so near that the recommendation no longer matters
 		v.leaveLine(v.node.Name)
 		if v.rec.Phase == interruption.Waiting {
-			return true, v.begin(ctx)
+			return true, v.begin(ctx, v.rec)
 		}
 		return v.drain(ctx)
-	case v.rec.TurnTaken():
-		v.opts.Turns.Stand(v.node, v.rec)
+	case v.rec.Phase != interruption.Waiting && v.rec.TurnTaken():
+		v.keepPlace()
 		done, err = v.drain(ctx)
 		v.lookAround()
 		return done, err
@@ -71,16 +78,42 @@ func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
 		v.lookAround()
 		return true, nil
 	}
-	turn, again, next, err := v.opts.Turns.Turn(ctx, v.node, v.rec)
+	return v.standInLine(ctx)
+}
+
+// standInLine has a node replaced when its turn comes.
+func (v *visit) standInLine(ctx context.Context) (done bool, err error) {
+	v.lookAround()
+	standing := v.rec
+	if retry := v.known.retry; !retry.IsZero() {
+		if time.Now().Before(retry) {
+			v.lookAgain(retry)
+			return true, nil
+		}
+		standing.Received = retry // those that have not had their turn yet come first
+	}
+	turn, again, next, err := v.opts.Turns.Turn(ctx, v.node, standing)
 	if next != "" {
 		v.Enqueue(next)
 	}
-	if err != nil || !turn {
+	switch {
+	case err != nil || !turn:
 		v.lookAgainIn(again)
-		v.lookAround()
 		return true, err
+	case v.rec.Phase != interruption.Waiting, v.opts.CordonOnly:
+		return true, v.begin(ctx, v.rec)
 	}
-	return true, v.begin(ctx)
+	return true, v.secure(ctx)
+}
+
+// keepPlace keeps the place in line of a node under way, unless its drain has stalled and cannot
+// be undone: others must not wait for it.
+func (v *visit) keepPlace() {
+	if at := v.stallsAt(); !at.IsZero() && !time.Now().Before(at) {
+		v.leaveLine(v.node.Name)
+		return
+	}
+	v.opts.Turns.Stand(v.node, v.rec)
 }
 
 // lookAround makes sure that a recommended node is visited again when its recommendation
@@ -95,41 +128,49 @@ func (v *visit) lookAround() {
 // dropRecommendation takes the recommendation off a node, and undoes what it had set there. A
 // scheduled event of the same instance still stands, and waits for its time again.
 func (v *visit) dropRecommendation(ctx context.Context, why string) error {
-	rest, _, stands := v.rec.Withdraw(interruption.Notice{Kind: interruption.RebalanceRecommendation})
+	rest, stands := v.rec.DropRecommendation(time.Now())
 	if !v.known.off { // else it was logged when that began
 		v.tell(v.opts.Logger.Info()).Str("reason", why).Msg("rebalance recommendation dropped")
 	}
 	v.leaveLine(v.node.Name)
 	if !stands {
+		v.rec = rest
 		return v.undo(ctx, nil)
 	}
 	rest.Phase = interruption.Waiting
 	return v.undo(ctx, &rest)
 }
 
-// lapseAt is when to undo what a recommendation has set on a node; zero means never. It is for
-// nodes that were left as they are: once a node has a replacement, its pods have moved.
+// lapseAt is when to undo what a recommendation has set on a node; zero means never. A drain
+// that has ended with a replacement is not undone: its pods have moved. Nor is that of an
+// instance that has left its group, as there is no way back for it.
 func (v *visit) lapseAt() time.Time {
-	if v.opts.RebalanceTTL == 0 || v.node.DeletionTimestamp != nil || v.replaced() || v.due() {
+	r := v.known.replacementOf(v.rec)
+	pending, ready := r != nil && provisioner.Pending(r.State), r != nil && r.State == provisioner.StateReady
+	switch {
+	case v.node.DeletionTimestamp != nil, v.due(), v.rec.Phase.Over() && ready:
+		return time.Time{}
+	case r != nil && r.Backend == provisioner.ASG && r.Name != "" && (pending || ready):
+		return time.Time{}
+	}
+	return v.stallsAt()
+}
+
+// stallsAt is when a recommendation has made no progress for the TTL; zero means never. What
+// happened before this process had its first look at a drain is not known, and counts as
+// progress.
+func (v *visit) stallsAt() time.Time {
+	if v.opts.RebalanceTTL == 0 {
 		return time.Time{}
 	}
 	at := v.rec.Received
 	for _, t := range []*time.Time{v.rec.Begun, v.rec.Ended} {
-		if t != nil && t.After(at) {
-			at = *t
+		if t != nil {
+			at = later(at, *t)
 		}
 	}
-	return at.Add(v.opts.RebalanceTTL)
-}
-
-// replaced reports whether something has taken the node's place.
-func (v *visit) replaced() bool {
-	switch r := v.known.replacementOf(v.rec); {
-	case r == nil:
-		return false
-	case r.Backend == provisioner.ASG && r.Name != "":
-		return true // its instance has left the group, or is about to
-	default:
-		return r.State == provisioner.StateReady
+	if v.rec.TurnTaken() && v.rec.Phase != interruption.Waiting && !v.rec.Phase.Over() {
+		at = later(later(at, v.known.first), v.known.moved)
 	}
+	return at.Add(v.opts.RebalanceTTL)
 }

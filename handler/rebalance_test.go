@@ -175,18 +175,18 @@ func TestNoticeDrainsWhatWasCordoned(t *testing.T) {
 	})
 }
 
-// What EC2 leaves alone is undone after the TTL, unless something was replaced.
+// What EC2 leaves alone is undone after the TTL, whatever has become of the replacement.
 func TestRecommendationLapses(t *testing.T) {
 	for name, tt := range map[string]struct {
-		policy interruption.RebalancePolicy
-		state  string // of the replacement
-		undone bool
+		policy   interruption.RebalancePolicy
+		state    string // of the replacement
+		cordoned bool   // until then
 	}{
-		"cordoned":                      {interruption.RebalanceCordon, "", true},
-		"there is no replacement":       {interruption.RebalanceReplace, provisioner.StateUnsupported, true},
-		"it failed":                     {interruption.RebalanceReplace, provisioner.StateFailed, true},
-		"it has not come":               {interruption.RebalanceReplace, provisioner.StateRequested, true},
-		"it is Ready, and pods move on": {interruption.RebalanceReplace, provisioner.StateReady, false},
+		"cordoned":                       {interruption.RebalanceCordon, "", true},
+		"there is no replacement":        {interruption.RebalanceReplace, provisioner.StateUnsupported, false},
+		"it failed":                      {interruption.RebalanceReplace, provisioner.StateFailed, false},
+		"it has not come":                {interruption.RebalanceReplace, provisioner.StateRequested, false},
+		"it is Ready, and no pod leaves": {interruption.RebalanceReplace, provisioner.StateReady, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			recommended(t, func(t *testing.T, s *atRisk) {
@@ -199,15 +199,14 @@ func TestRecommendationLapses(t *testing.T) {
 				time.Sleep(time.Hour - time.Second)
 				s.steps(t, 1)
 				before, _ := s.nodes.now(t)
-				if before.Annotations[interruption.Annotation] == "" || !before.Spec.Unschedulable {
-					t.Fatal("undone before its time")
+				if before.Annotations[interruption.Annotation] == "" || before.Spec.Unschedulable != tt.cordoned {
+					t.Fatalf("record %q, cordon %v before the TTL", before.Annotations[interruption.Annotation], before.Spec.Unschedulable)
 				}
 				time.Sleep(2 * time.Second)
 				s.steps(t, 2)
-				if tt.undone {
-					s.unmarked(t)
-				} else {
-					wantPhase(t, s.nodes, interruption.Replacing)
+				s.unmarked(t)
+				if v := accept(t, s.h, notice(interruption.RebalanceRecommendation)); v != interruption.Duplicate {
+					t.Errorf("the same recommendation again: %s, want it to stay off", v)
 				}
 			})
 		})
@@ -271,7 +270,6 @@ func TestScheduledEventBesideARecommendation(t *testing.T) {
 		window := time.Now().Add(48 * time.Hour)
 		accept(t, s.h, notice(interruption.ScheduledEvent, func(n *interruption.Notice) { n.EventID, n.Deadline = "event-0", window }))
 		s.accept(t)
-		s.state = provisioner.StateUnsupported
 		s.steps(t, 2)
 		if rec := wantPhase(t, s.nodes, interruption.Replacing); len(rec.Announced) != 2 || !s.in.Deadline.IsZero() {
 			t.Fatalf("record %s, deadline of the drain %s", rec, s.in.Deadline)

@@ -143,13 +143,12 @@ func (v *visit) wait(ctx context.Context) (done bool, err error) {
 		v.lookAgain(rules.Start(v.rec))
 		return true, nil
 	}
-	return true, v.begin(ctx)
+	return true, v.begin(ctx, v.rec)
 }
 
-// begin marks a node whose time or turn has come.
-func (v *visit) begin(ctx context.Context) error {
+// begin marks a node whose time or turn has come, with that record.
+func (v *visit) begin(ctx context.Context, rec interruption.Record) error {
 	now := time.Now().UTC()
-	rec := v.rec
 	rec.Begun = &now
 	return v.mark(ctx, rec)
 }

@@ -55,6 +55,9 @@ func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Ind
 // read that: whoever drains judges again.
 func rulesOf(cfg config, backends []provisioner.Backend) nodes.RulesFunc {
 	rules := interruption.Rules{Rebalance: interruption.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead}
+	if cfg.provisioner == provisioner.None && rules.Rebalance == interruption.RebalanceReplace {
+		rules.Rebalance = interruption.RebalanceIgnore // there will be no replacement, and nothing happens before
+	}
 	var pools *karpenter.Backend
 	if (reconciles(cfg) || cfg.dryRun) && (cfg.provisioner == provisioner.Auto || cfg.provisioner == provisioner.Karpenter) {
 		for _, backend := range backends {

@@ -127,6 +127,18 @@ func CalledOff(r Record, now time.Time) Past {
 	return Past(r.Past).And(off)
 }
 
+// DropRecommendation is what stands without the recommendation, which is past from now on as if
+// it had been called off. stands is false if nothing else does; the record then only remembers
+// that.
+func (r Record) DropRecommendation(now time.Time) (rest Record, stands bool) {
+	rest, gone, stands := r.Drop(func(a Announcement) bool { return a.Kind == RebalanceRecommendation })
+	for i := range gone {
+		gone[i].Off = pointer(now)
+	}
+	rest.Past = Past(rest.Past).And(gone)
+	return rest, stands
+}
+
 // ParsePast reads the text of a PastAnnotation. Text that cannot be read counts as empty.
 func ParsePast(text string) Past {
 	var p Past

@@ -313,7 +313,8 @@ func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
 		}
 	}
 	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
-	calledOff := rec.Phase == interruption.Waiting && rec.Replacement == nil
+	// The record of a node that still waits names its replacement only once that is requested.
+	calledOff := rec.Phase == interruption.Waiting && rec.Begun == nil && time.Since(claim.CreationTimestamp.Time) > orphanGrace
 	return err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || calledOff, nil
 }
 

@@ -34,7 +34,7 @@ var settings = []setting{
 	{variable: "ENABLE_REBALANCE_MONITORING", value: "enableRebalanceMonitoring", fallback: "false",
 		here: "`--rebalance=cordon`", remark: "imds mode; in queue mode it drains on every rebalance recommendation, which is `--rebalance=replace`", harmless: "*"},
 	{variable: "ENABLE_REBALANCE_DRAINING", value: "enableRebalanceDraining", fallback: "false", convert: rebalance, always: true,
-		here: "`--rebalance=replace`", remark: "drains when the replacement is Ready; if none can be made, the node stays cordoned with its pods on it. With neither of the two, use `--rebalance=ignore`; in imds mode `--watch-rebalance=false` does not even look"},
+		here: "`--rebalance=replace`", remark: "drains when the replacement is Ready; if none can be made, the node stays in service. With neither of the two, use `--rebalance=ignore`; in imds mode `--watch-rebalance=false` does not even look"},
 	{variable: "ENABLE_SCHEDULED_EVENT_DRAINING", value: "enableScheduledEventDraining", fallback: "true", convert: watching("watch-scheduled-events"), always: true,
 		here: "`--watch-scheduled-events`", remark: "imds mode; in queue mode the queue's rules say what is handled"},
 	{variable: "ENABLE_ASG_LIFECYCLE_DRAINING", value: "enableASGLifecycleDraining", fallback: "false", ofChart: "true", convert: watching("watch-lifecycle"), always: true,
