@@ -1,0 +1,90 @@
+// Command chaos loses nodes while everything around spot-handler fails, and checks after each
+// round that what the manual promises without conditions has held.
+//
+//	go run ./e2e/chaos -seed 7 -minutes 30
+//
+// It runs three replicas of spot-handler in queue mode, as processes of their own with the
+// chart's rights, on a real control plane with Karpenter. In each round nodes are lost in
+// groups: notices with deadlines, recommendations, reservations, stops, also twice, and also
+// called off. Meanwhile replicas are killed and paused; the API server and the queue hang,
+// are slow, throttle, fail, or take a request and lose its answer; the network to either is
+// cut; Deployments roll and scale, and budgets change. The last fault is over before the
+// first deadlines come.
+//
+// A round is a function of the seed and its number (package plan); what fails may fail at
+// another moment when it is played again, as processes run as they like. What a round has left
+// behind, in the audit log, the queue and the cluster, is judged by package evidence. The
+// first broken invariant ends the run: it prints the round, what was seen, where the logs
+// are, and how to play the round again.
+//
+// Flags:
+//
+//	-seed     of all rounds; by default another one each time
+//	-minutes  no round begins later; 10 by default
+//	-round    plays this round, and no other
+//	-short    rounds with shorter deadlines, as in the tests
+//	-dir      for the logs; by default a temporary directory
+//
+// Exit codes: 0 all invariants held, 1 one did not or something failed, 2 wrong use.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"spot-handler/e2e/chaos/plan"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(command(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("chaos", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	o := options{out: stdout}
+	flags.Uint64Var(&o.seed, "seed", rand.Uint64N(1_000_000), "of all rounds")
+	minutes := flags.Float64("minutes", 10, "no round begins later")
+	round := flags.Int("round", 0, "play this round, and no other")
+	short := flags.Bool("short", false, "rounds with shorter deadlines")
+	flags.StringVar(&o.dir, "dir", "", "directory for the logs (default: a temporary one)")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		return 0
+	} else if err != nil {
+		return 2
+	}
+	if flags.NArg() > 0 || *round < 0 || *minutes < 0 {
+		fmt.Fprintln(stderr, "chaos: want no arguments, and no negative numbers")
+		return 2
+	}
+	o.first, o.only = max(1, *round), *round > 0
+	o.until = time.Duration(*minutes * float64(time.Minute))
+	if *short {
+		o.size = plan.Short
+	}
+	if o.dir == "" {
+		dir, err := os.MkdirTemp("", "chaos-")
+		if err != nil {
+			fmt.Fprintln(stderr, "chaos:", err)
+			return 1
+		}
+		o.dir = dir
+	}
+	sum, err := run(ctx, o)
+	fmt.Fprintf(stdout, "\nseed %d: %s", o.seed, sum)
+	if err != nil {
+		fmt.Fprintln(stderr, "chaos:", err)
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/e2e/chaos/evidence"
+	"spot-handler/e2e/chaos/link"
+	"spot-handler/e2e/chaos/plan"
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/interruption"
+)
+
+// stage is where a round is played.
+type stage struct {
+	dir      string // of the logs, and of what the replicas read
+	cluster  *controlplane.Cluster
+	queue    *sqsemu.Queue
+	replicas []*replica
+	observer *observer
+	say      func(format string, args ...any)
+
+	round plan.Round
+	nodes []string // by their numbers in the round
+
+	mu       sync.Mutex
+	losses   map[string]*evidence.Loss // by node
+	messages []evidence.Message
+	sent     map[string]letter // the last about a node
+	comeBack map[string]bool   // nodes whose instances EC2 only stops
+	failed   []error           // of steps
+}
+
+// play carries out the round's steps, each at its time, and returns when the last is over.
+func (s *stage) play(ctx context.Context) error {
+	s.losses, s.sent, s.comeBack = map[string]*evidence.Loss{}, map[string]letter{}, map[string]bool{}
+	s.messages, s.failed = nil, nil
+	began := time.Now()
+	var steps sync.WaitGroup
+	for _, step := range s.round.Steps {
+		steps.Go(func() {
+			if pause(ctx, time.Until(began.Add(step.At))) != nil {
+				return
+			}
+			s.say("%5.1fs %s", time.Since(began).Seconds(), step.What)
+			if err := s.take(ctx, step); err != nil && ctx.Err() == nil {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				s.failed = append(s.failed, fmt.Errorf("%s: %w", step, err))
+			}
+		})
+	}
+	steps.Wait()
+	if len(s.failed) > 0 {
+		return fmt.Errorf("play a round: %w", s.failed[0])
+	}
+	return ctx.Err()
+}
+
+// take carries out one step.
+func (s *stage) take(ctx context.Context, step plan.Step) error {
+	switch {
+	case step.Announces(), step.What == plan.Repeat, step.What == plan.SecondID:
+		s.announce(step)
+		return nil
+	case step.What == plan.Duplicate:
+		s.queue.Duplicate(step.Count)
+		return nil
+	case step.What == plan.CallOff:
+		return s.callOff(ctx, s.nodes[step.Node])
+	case step.IsFault():
+		return s.fault(ctx, step)
+	}
+	return s.own(ctx, step)
+}
+
+// fault breaks something for as long as the step says, and notes that for the evidence.
+func (s *stage) fault(ctx context.Context, step plan.Step) error {
+	span := evidence.Span{What: string(step.What), From: time.Now(), Paused: step.What == plan.Pause}
+	defer func() {
+		span.To = time.Now()
+		s.observer.span(span)
+	}()
+	if step.What == plan.FreezeAPI {
+		thaw, err := freeze(s.cluster)
+		if err != nil {
+			return err
+		}
+		defer thaw()
+		_ = pause(ctx, step.For)
+		return nil
+	}
+	r := s.replicas[step.Replica]
+	span.Replica = strconv.Itoa(r.number)
+	through := map[plan.What]*link.Link{
+		plan.CutAPI: r.api, plan.SlowAPI: r.api, plan.ThrottleAPI: r.api, plan.FailAPI: r.api, plan.LoseAPI: r.api,
+		plan.CutQueue: r.queue, plan.SlowQueue: r.queue, plan.ThrottleQueue: r.queue, plan.FailQueue: r.queue, plan.LoseQueue: r.queue,
+	}[step.What]
+	var mend func()
+	switch step.What {
+	case plan.Kill, plan.Terminate:
+		r.kill(step.For, step.What == plan.Terminate)
+		_ = pause(ctx, step.For)
+		return nil
+	case plan.Pause:
+		mend = r.pause()
+	case plan.CutAPI, plan.CutQueue:
+		mend = through.Cut()
+	case plan.SlowAPI, plan.SlowQueue:
+		mend = through.Break(link.Fault{Share: step.Share, Delay: step.For / 4})
+	case plan.LoseAPI, plan.LoseQueue:
+		mend = through.Break(link.Fault{Share: step.Share, Lose: true})
+	case plan.ThrottleAPI, plan.FailAPI, plan.ThrottleQueue, plan.FailQueue:
+		mend = through.Break(link.Fault{Share: step.Share, Answer: refusals[step.What]})
+	default:
+		return fmt.Errorf("no such fault: %s", step.What)
+	}
+	defer mend()
+	_ = pause(ctx, step.For)
+	return nil
+}
+
+// refusals are what the servers answer by themselves, or what stands in front of them.
+var refusals = map[plan.What]func(http.ResponseWriter, *http.Request){
+	plan.ThrottleAPI: func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "1")
+		answer(w, http.StatusTooManyRequests, "application/json", metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Reason: metav1.StatusReasonTooManyRequests, Message: "too many requests, please try again later", Code: http.StatusTooManyRequests,
+		})
+	},
+	plan.FailAPI: func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusInternalServerError, "application/json", metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusFailure,
+			Reason: metav1.StatusReasonInternalError, Message: "etcdserver: request timed out", Code: http.StatusInternalServerError,
+		})
+	},
+	plan.ThrottleQueue: func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusBadRequest, "application/x-amz-json-1.0", map[string]string{"__type": "com.amazon.coral.availability#ThrottlingException", "message": "Rate exceeded"})
+	},
+	plan.FailQueue: func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusServiceUnavailable, "application/x-amz-json-1.0", map[string]string{"__type": "com.amazonaws.sqs#ServiceUnavailable", "message": "Service unavailable"})
+	},
+}
+
+func answer(w http.ResponseWriter, code int, kind string, body any) {
+	w.Header().Set("Content-Type", kind)
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body)
+}
+
+// freeze has the API server answer nobody, on connections that stay open.
+func freeze(cluster *controlplane.Cluster) (thaw func(), err error) {
+	for _, pid := range cluster.Processes {
+		program, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
+		if err != nil || filepath.Base(program) != "kube-apiserver" {
+			continue
+		}
+		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+			return nil, fmt.Errorf("freeze the API server: %w", err)
+		}
+		return func() { _ = syscall.Kill(pid, syscall.SIGCONT) }, nil
+	}
+	return nil, fmt.Errorf("freeze the API server: no process of the control plane is it")
+}
+
+// callOff is what an operator does.
+func (s *stage) callOff(ctx context.Context, node string) error {
+	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, interruption.CancelAnnotation)
+	_, err := s.cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil // too late
+	} else if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.loss(node).CalledOff = time.Now()
+	return nil
+}
+
+// own is what the owner of a workload does.
+func (s *stage) own(ctx context.Context, step plan.Step) error {
+	name := s.round.Services[step.Service].Name
+	deployments, budgets := s.cluster.Client.AppsV1().Deployments(roundNamespace), s.cluster.Client.PolicyV1().PodDisruptionBudgets(roundNamespace)
+	allow := func(n int) error {
+		_, err := budgets.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"maxUnavailable":%d}}`, n), metav1.PatchOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil // it has none, or none any more
+		}
+		return err
+	}
+	switch step.What {
+	case plan.Roll:
+		patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"rolled":%q}}}}}`, step.At)
+		_, err := deployments.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return err
+	case plan.Scale:
+		_, err := deployments.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, step.Count), metav1.PatchOptions{})
+		return err
+	case plan.Refuse:
+		if err := allow(0); err != nil {
+			return err
+		}
+		_ = pause(ctx, step.For)
+		return allow(max(1, s.round.Services[step.Service].Unavailable))
+	case plan.Loosen:
+		err := budgets.Delete(ctx, name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	return fmt.Errorf("no such step: %s", step.What)
+}
+
+// pause returns ctx's error if that ends first.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
