@@ -20,8 +20,7 @@ import (
 const acceptAttempts = 5
 
 // acceptsAtOnce is how many notices are written concurrently. It is enough to keep any API
-// server busy. More would only make each wait longer, and all other requests with them, such as
-// the renewal of the leader's lease.
+// server busy. More would only make each wait longer, and all other requests with them.
 const acceptsAtOnce = 64
 
 // Accept records a notice on its Node. It returns an error only if the notice is not settled

@@ -51,7 +51,6 @@ type clients struct {
 	leases       func(namespace string) resource[*coordinationv1.Lease]
 	reviews      resource[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      *dynamic.DynamicClient
-	way          *rightOfWay // the lease's
 }
 
 func newClients(cfg config) (*clients, error) {
@@ -62,9 +61,6 @@ func newClients(cfg config) (*clients, error) {
 	if err := noticeDeadConnections(); err != nil {
 		return nil, err
 	}
-	alone := rest.CopyConfig(conf)
-	way := &rightOfWay{}
-	conf.Wrap(func(next http.RoundTripper) http.RoundTripper { return giveWay{next, way} })
 	transport, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -77,9 +73,10 @@ func newClients(cfg config) (*clients, error) {
 		return client
 	}
 	core, policy, authorization := group(corev1.SchemeGroupVersion), group(policyv1.SchemeGroupVersion), group(authorizationv1.SchemeGroupVersion)
-	// The lease has a connection of its own: its renewal must not queue behind a burst. It
-	// is one of HTTP/1, as a request that hangs there takes its connection with it, and the
-	// next attempt has a new one.
+	// The lease has a connection of its own, on which a burst is not in its way. It is one of
+	// HTTP/1, as a request that hangs there takes its connection with it, and the next attempt
+	// has a new one.
+	alone := rest.CopyConfig(conf)
 	alone.Dial = (&net.Dialer{Timeout: leaseDialTimeout}).DialContext
 	alone.NextProtos = []string{"http/1.1"}
 	if transport, err = rest.HTTPClientFor(alone); err != nil {
@@ -93,7 +90,7 @@ func newClients(cfg config) (*clients, error) {
 		return collection[*corev1.Pod, *corev1.PodList]{newResource[corev1.Pod](core, "pods", namespace), func() *corev1.PodList { return &corev1.PodList{} }}
 	}
 	c := &clients{
-		core: core, policy: policy, way: way,
+		core: core, policy: policy,
 		nodes: collection[*corev1.Node, *corev1.NodeList]{newResource[corev1.Node](core, "nodes", metav1.NamespaceNone), func() *corev1.NodeList { return &corev1.NodeList{} }},
 		pods:  podsIn(metav1.NamespaceAll), podsIn: podsIn,
 		podTemplates: func(namespace string) resource[*corev1.PodTemplate] {

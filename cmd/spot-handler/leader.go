@@ -4,18 +4,14 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 )
-
-// releaseTimeout bounds the release of the lease at the end: a read and a write.
-const releaseTimeout = 2 * time.Second
 
 // newLeader is the metric that says which replica drains. It is there from the start:
 // that nobody leads is told by its sum.
@@ -27,36 +23,25 @@ func newLeader(reg prometheus.Registerer) prometheus.Gauge {
 	return leader
 }
 
-// lead waits for the lease, runs f as the leader, and releases the lease at the end.
-// A lost lease is an error: the process ends and starts again, with everything as it
-// stands in the cluster.
-func lead(ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger, way *rightOfWay, f func(context.Context) error) error {
+// lead campaigns for the lease, runs f while it is held, and campaigns again when it is lost. It
+// releases the lease at the end.
+func lead(ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger, f func(context.Context) error) error {
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("read hostname: %w", err)
 	}
-	l := &lease{client: client, namespace: namespace, identity: host + "_" + rand.Text(), logger: logger, way: way}
-	if err := l.acquire(ctx); err != nil {
-		return nil // stopped before
+	l := &lease{client: client, namespace: namespace, identity: host + "_" + rand.Text(), logger: logger}
+	for l.acquire(ctx) == nil { // else stopped before
+		leader.Set(1)
+		logger.Info().Str("identity", l.identity).Msg("leading")
+		err := l.hold(ctx, f)
+		leader.Set(0)
+		if !errors.Is(err, errLostLease) {
+			return err
+		}
+		logger.Warn().Err(err).Msg("leading no more, campaigning again")
 	}
-	leader.Set(1)
-	defer leader.Set(0)
-	logger.Info().Str("identity", l.identity).Msg("leading")
-	defer func() { // after f has ended: a successor must not start before
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
-		defer cancel()
-		l.release(bounded)
-	}()
-
-	// The lease is kept until f has ended, which may be a moment after ctx.
-	kept, done := context.WithCancel(context.WithoutCancel(ctx))
-	g, leading := errgroup.WithContext(ctx)
-	g.Go(func() error { return l.keep(kept) })
-	g.Go(func() error {
-		defer done()
-		return f(leading)
-	})
-	return g.Wait()
+	return nil
 }
 
 // leaseNamespace is the flag's, else the pod's own, else kube-system.

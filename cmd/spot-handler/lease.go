@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,9 @@ const (
 	leaseDuration = 6 * time.Second
 	renewDeadline = 5 * time.Second
 	retryPeriod   = time.Second
+
+	// releaseTimeout bounds the release at the end: a read and a write.
+	releaseTimeout = 2 * time.Second
 )
 
 var errLostLease = errors.New("lost the leader lease")
@@ -53,7 +57,6 @@ type lease struct {
 
 	own     *coordinationv1.Lease // as we have last written it
 	renewed time.Time             // when that write began: nobody else counts from earlier
-	way     *rightOfWay
 }
 
 // acquire returns nil when the lease is ours, or ctx's error.
@@ -74,12 +77,29 @@ func (l *lease) acquire(ctx context.Context) error {
 	}
 }
 
+// hold keeps the lease while f runs, and releases it when f has ended, so that a successor does not
+// start before. It returns f's error, or errLostLease; then f's context ends for that cause.
+func (l *lease) hold(ctx context.Context, f func(context.Context) error) error {
+	defer func() {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+		defer cancel()
+		l.release(bounded)
+	}()
+	// The lease is kept until f has ended, which may be a moment after ctx.
+	kept, done := context.WithCancel(context.WithoutCancel(ctx))
+	g, leading := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.keep(kept) })
+	g.Go(func() error {
+		defer done()
+		return f(leading)
+	})
+	return g.Wait()
+}
+
 // keep renews the lease until ctx ends, and returns nil then. It returns
 // errLostLease when another has it, or it could not be renewed for renewDeadline.
 func (l *lease) keep(ctx context.Context) error {
-	defer l.way.set(time.Time{})
 	for {
-		l.way.set(l.renewed)
 		end := l.renewed.Add(renewDeadline)
 		if pause(ctx, min(jittered(), time.Until(end))) != nil {
 			return nil

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -230,7 +232,7 @@ func TestLeadReleasesAtTheEnd(t *testing.T) {
 		f := &fakeLeases{}
 		ctx, stop := context.WithCancel(t.Context())
 		time.AfterFunc(time.Minute, stop)
-		err := lead(ctx, f, "kube-system", newLeader(prometheus.NewRegistry()), zerolog.Nop(), nil, func(ctx context.Context) error {
+		err := lead(ctx, f, "kube-system", newLeader(prometheus.NewRegistry()), zerolog.Nop(), func(ctx context.Context) error {
 			<-ctx.Done()
 			time.Sleep(10 * time.Second) // the last acts; longer than the lease lasts
 			if f.holder() == "" {
@@ -247,16 +249,80 @@ func TestLeadReleasesAtTheEnd(t *testing.T) {
 	})
 }
 
-func TestLeadEndsWithALostLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeLeases{}
-		time.AfterFunc(time.Minute, func() { f.breakDown(errors.New("connection refused")) })
-		err := lead(t.Context(), f, "kube-system", newLeader(prometheus.NewRegistry()), zerolog.Nop(), nil, func(ctx context.Context) error {
-			<-ctx.Done()
-			return nil
+// A leader that has lost its lease stops, and leads again when it gets one. Another may have led
+// meanwhile.
+func TestLeadCampaignsAgain(t *testing.T) {
+	other := "other"
+	away := errors.New("connection refused")
+	for name, disturb := range map[string]func(*fakeLeases){
+		"the API server is away": func(f *fakeLeases) {
+			f.breakDown(away)
+			time.AfterFunc(time.Minute, func() { f.breakDown(nil) })
+		},
+		"another takes it": func(f *fakeLeases) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			taken := f.lease.DeepCopy()
+			taken.Spec.HolderIdentity = &other
+			f.store(taken)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := &fakeLeases{}
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				leader := newLeader(prometheus.NewRegistry())
+				leads := func() bool {
+					var metric dto.Metric
+					return leader.Write(&metric) == nil && metric.GetGauge().GetValue() == 1
+				}
+				var tenures, under atomic.Int32
+				done := make(chan error)
+				go func() {
+					done <- lead(ctx, f, "kube-system", leader, zerolog.Nop(), func(ctx context.Context) error {
+						tenures.Add(1)
+						defer under.Add(-1)
+						if n := under.Add(1); n > 1 || !leads() {
+							t.Errorf("%d tenures at once, and a leader: %t", n, leads())
+						}
+						<-ctx.Done()
+						return nil
+					})
+				}()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				first := f.holder()
+				disturb(f)
+				time.Sleep(leaseDuration)
+				synctest.Wait()
+				if leads() || under.Load() != 0 {
+					t.Error("still leads after the lease has run out")
+				}
+				time.Sleep(2 * time.Minute)
+				synctest.Wait()
+				if !leads() || tenures.Load() != 2 || f.holder() != first {
+					t.Errorf("a leader: %t, after %d tenures, and %q holds the lease; want it to lead again", leads(), tenures.Load(), f.holder())
+				}
+				stop()
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				if leads() || f.holder() != "" {
+					t.Errorf("after the end %q holds the lease", f.holder())
+				}
+			})
 		})
-		if !errors.Is(err, errLostLease) {
-			t.Errorf("error %v, want a lost lease", err)
+	}
+}
+
+// An error of the work itself is no matter of the lease.
+func TestLeadEndsWithItsWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := errors.New("broken")
+		err := lead(t.Context(), &fakeLeases{}, "kube-system", newLeader(prometheus.NewRegistry()), zerolog.Nop(), func(context.Context) error { return broken })
+		if !errors.Is(err, broken) {
+			t.Errorf("error %v, want %v", err, broken)
 		}
 	})
 }

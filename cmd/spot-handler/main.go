@@ -44,9 +44,8 @@
 //
 // # Exit codes
 //
-// 0 after a clean stop, on SIGTERM or SIGINT, and after --help; 1 when it cannot go on,
-// such as after a lost leader lease; 2 for wrong flags or missing permissions, all named
-// at once, before anything is touched.
+// 0 after a clean stop, on SIGTERM or SIGINT, and after --help; 1 when it cannot go on;
+// 2 for wrong flags or missing permissions, all named at once, before anything is touched.
 package main
 
 import (

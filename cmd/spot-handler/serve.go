@@ -17,14 +17,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 
-	"spot-handler/drain"
-	"spot-handler/handler"
-	"spot-handler/handler/dryrun"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
-	"spot-handler/handler/provisioner"
 	"spot-handler/handler/webhook"
 )
 
@@ -74,54 +69,18 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	}
 
 	index := nodes.New(clients.nodes, cfg.nodeName, part(logger, "nodes"))
-	policy := drain.Policy{
-		Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin, Self: ownPod(cfg),
-	}
 	events := notify.NewEvents(clients.core)
 	webhookOptions := cfg.webhook.options(func(string, string, ...any) {}) // validated
 	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
 	webhooks := webhook.New(webhookOptions)
 
-	var h *handler.Handler
-	enqueue := func(node string) { h.Enqueue(node) }
-	drainer := drain.New(drain.Options{
-		Pods: clients.core, Budgets: clients.policy, Dynamic: clients.dynamic, Policy: policy,
-		Notify: enqueue, Events: events,
-		Registerer: registry, Logger: part(logger, "drain"),
-	})
 	conf, err := awsConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	backends := newBackends(cfg, conf, clients, index, events, enqueue, registry, logger)
-	provider := provisioner.New(provisioner.Options{
-		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: logger,
-	})
-	rules, log := rulesOf(cfg, backends), part(logger, "handler")
 	hooks := newHooks(cfg, conf, registry, logger)
-	h = handler.New(handler.Options{
-		Nodes: clients.nodes, Index: index, Drainer: drainer, Provisioner: provider, Turns: turnsOf(cfg, clients, index),
-		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
-			Hooks: hooks, Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil,
-			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
-		}),
-		Events: notify.All{events, webhooks}, Node: cfg.nodeName,
-		Rules: rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
-		Registerer: registry, Logger: log,
-	})
-	var accept accepter = h
-	switch {
-	case cfg.dryRun:
-		accept = dryrun.New(dryrun.Options{
-			Index: index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly, HookTimeout: cfg.hookTimeout,
-			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
-				return drain.Survey(ctx, clients.core, clients.policy, clients.dynamic, node, in, policy)
-			},
-			Chooser: provider, Logger: log,
-		})
-	case hooks != nil:
-		accept = lifecycle.Accepter{Next: h, Hooks: hooks, Nodes: index, Rules: rules, Logger: log}
-	}
+	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, notify.All{events, webhooks}, hooks, logger}.tenure)
+	var accept accepter = tenures
 	if cfg.mode == modeQueue {
 		accept = newManaged(conf, cfg, accept, index, registry, logger)
 	}
@@ -158,13 +117,13 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 				return nil // stopped before
 			}
 			if cfg.mode == modeQueue && cfg.leaderElect {
-				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, leader, part(logger, "leader"), clients.way, h.Run)
+				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, leader, part(logger, "leader"), tenures.Run)
 			}
 			if leader != nil { // a single replica leads by itself
 				leader.Set(1)
 				defer leader.Set(0)
 			}
-			return h.Run(ctx)
+			return tenures.Run(ctx)
 		})
 	}
 	if err := g.Wait(); err != nil {

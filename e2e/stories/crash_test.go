@@ -1,6 +1,8 @@
 package stories
 
 import (
+	"context"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -117,6 +119,56 @@ func TestKilledLeaderIsFollowedInSeconds(t *testing.T) {
 	s.waitGone(node.Name)
 	if drained := s.waitLine(follower, "drained"); drained["graceful"] != 12.0 {
 		t.Errorf("want 12 graceful: %v", drained)
+	}
+}
+
+// Somebody takes the leader's lease in the middle of a drain, and never renews it. The process
+// moves no pod while another might, leads again when that lease has run out, and goes on.
+func TestALostLeaseIsCampaignedFor(t *testing.T) {
+	s := tell(t, controlplane.Options{Audit: true})
+	node := s.bare("node", 1, 8)[0]
+	const pods = 12
+	doomed := s.service("web", pods, func(d *controlplane.DeploymentSpec) {
+		quick(d)
+		d.BudgetMinAvailable, d.MaxSurge = budget(pods-1), never
+	})
+	s.bare("spare", 1, 8)
+	server, queue := s.sqs()
+	leader := s.runReplica(server, queue)
+	s.waitLine(leader, "leading")
+	interrupt(queue, node.Name, 110*time.Second)
+	s.eventually("the first evictions", func() bool { return len(s.evicted()) >= 2 })
+
+	taken := fmt.Sprintf(`{"spec":{"holderIdentity":"somebody","renewTime":%q}}`, time.Now().UTC().Format(metav1.RFC3339Micro))
+	_, err := s.cluster.Client.CoordinationV1().Leases(namespace).Patch(s.ctx, "spot-handler", types.MergePatchType, []byte(taken), metav1.PatchOptions{})
+	s.must(err)
+	timeOf := func(line daemon.Line) time.Time {
+		text, _ := line["time"].(string)
+		at, err := time.Parse(time.RFC3339, text)
+		s.must(err)
+		return at
+	}
+	lost := timeOf(s.waitLine(leader, "leading no more, campaigning again"))
+	if n := s.metric(leader, "spot_handler_leader"); n != 0 {
+		t.Error("it still counts as the leader")
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
+	defer cancel()
+	s.must(leader.WaitReady(ctx)) // it still takes notices
+	s.eventually("the second tenure", func() bool { return len(leader.Lines("leading")) == 2 })
+	again := timeOf(leader.Lines("leading")[1])
+	for _, r := range s.requests(func(r request) bool { return r.ObjectRef.Subresource == "eviction" }) {
+		if r.RequestReceivedTimestamp.After(lost) && r.RequestReceivedTimestamp.Before(again) {
+			t.Errorf("an eviction %s after the lease was lost", r.RequestReceivedTimestamp.Sub(lost))
+		}
+	}
+	s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
+	if n := s.metric(leader, "spot_handler_leader"); n != 1 {
+		t.Error("it does not count as the leader")
+	}
+	s.wantEachOnce(uids(doomed))
+	if code := leader.Stop(); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
 	}
 }
 

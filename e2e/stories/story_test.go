@@ -153,8 +153,8 @@ func (s *story) start(o daemon.Options) *daemon.Daemon {
 }
 
 // alone is for the only daemon in queue mode, and for one that follows a killed one. It need
-// not wait for a lease, nor does it end when the machine stalls for so long that it is lost:
-// no kubelet would start it again.
+// not wait for a lease, nor does it begin again when the machine stalls for so long that it is
+// lost.
 const alone = "--leader-elect=false"
 
 // runQueue starts a daemon in queue mode that is alone.

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"context"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"spot-handler/drain"
+	"spot-handler/handler"
+	"spot-handler/handler/dryrun"
+	"spot-handler/handler/lifecycle"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
+	"spot-handler/handler/provisioner"
+)
+
+// parts are what outlives a tenure.
+type parts struct {
+	cfg     config
+	conf    aws.Config
+	clients *clients
+	index   *nodes.Index
+	events  *notify.Events
+	tellers handler.Events
+	hooks   lifecycle.Hooks // nil: they are not answered
+	logger  zerolog.Logger
+}
+
+// tenure makes a new one. It makes no call.
+func (p parts) tenure(registry prometheus.Registerer) tenure {
+	cfg := p.cfg
+	policy := drain.Policy{
+		Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin, Self: ownPod(cfg),
+	}
+	var h *handler.Handler
+	enqueue := func(node string) { h.Enqueue(node) }
+	drainer := drain.New(drain.Options{
+		Pods: p.clients.core, Budgets: p.clients.policy, Dynamic: p.clients.dynamic, Policy: policy,
+		Notify: enqueue, Events: p.events,
+		Registerer: registry, Logger: part(p.logger, "drain"),
+	})
+	backends := newBackends(cfg, p.conf, p.clients, p.index, p.events, enqueue, registry, p.logger)
+	provider := provisioner.New(provisioner.Options{
+		Choice: cfg.provisioner, Backends: backends, Registerer: registry, Logger: p.logger,
+	})
+	rules, log := rulesOf(cfg, backends), part(p.logger, "handler")
+	h = handler.New(handler.Options{
+		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turnsOf(cfg, p.clients, p.index),
+		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
+			Hooks: p.hooks, Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil,
+			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
+		}),
+		Events: p.tellers, Node: cfg.nodeName,
+		Rules: rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
+		Registerer: registry, Logger: log,
+	})
+	var accept accepter = h
+	switch {
+	case cfg.dryRun:
+		accept = dryrun.New(dryrun.Options{
+			Index: p.index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly, HookTimeout: cfg.hookTimeout,
+			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
+				return drain.Survey(ctx, p.clients.core, p.clients.policy, p.clients.dynamic, node, in, policy)
+			},
+			Chooser: provider, Logger: log,
+		})
+	case p.hooks != nil:
+		accept = lifecycle.Accepter{Next: h, Hooks: p.hooks, Nodes: p.index, Rules: rules, Logger: log}
+	}
+	return tenure{accepter: accept, drain: h.Run}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"spot-handler/handler/interruption"
+)
+
+// counting counts the notices that it accepts.
+type counting struct{ counter prometheus.Counter }
+
+func (c counting) Accept(context.Context, interruption.Notice) (interruption.Verdict, error) {
+	c.counter.Inc()
+	return interruption.Accepted, nil
+}
+
+// A lost lease begins a tenure that knows nothing of the last, also in its metrics. A process that
+// stops keeps its last ones until it has ended.
+func TestTenures(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	made := 0
+	tenures := newTenures(registry, func(reg prometheus.Registerer) tenure {
+		made++
+		counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "accepted"})
+		reg.MustRegister(counter)
+		return tenure{counting{counter}, func(ctx context.Context) error { <-ctx.Done(); return nil }}
+	})
+	accept := func(n int) {
+		for range n {
+			if _, err := tenures.Accept(t.Context(), interruption.Notice{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want := func(tenures int, accepted float64) {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil || len(families) != 1 {
+			t.Fatalf("%d metrics, want one: %v", len(families), err)
+		}
+		if got := families[0].GetMetric()[0].GetCounter().GetValue(); made != tenures || got != accepted {
+			t.Errorf("in tenure %d %v were accepted, want tenure %d and %v", made, got, tenures, accepted)
+		}
+	}
+	end := func(cause error) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		if err := tenures.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	accept(2)
+	want(1, 2)
+	end(errLostLease)
+	want(2, 0)
+	accept(1)
+	want(2, 1)
+	end(context.Canceled)
+	want(2, 1)
+}
