@@ -32,15 +32,17 @@ type deployment struct {
 		} `json:"strategy"`
 	} `json:"spec"`
 	Status struct {
-		ObservedGeneration int64 `json:"observedGeneration"`
-		Replicas           int32 `json:"replicas"`
-		UpdatedReplicas    int32 `json:"updatedReplicas"`
-		Conditions         []struct {
-			Type    string `json:"type"`
-			Status  string `json:"status"`
-			Message string `json:"message"`
-		} `json:"conditions"`
+		ObservedGeneration int64                 `json:"observedGeneration"`
+		Replicas           int32                 `json:"replicas"`
+		UpdatedReplicas    int32                 `json:"updatedReplicas"`
+		Conditions         []deploymentCondition `json:"conditions"`
 	} `json:"status"`
+}
+
+type deploymentCondition struct {
+	Type    string `json:"type"`
+	Status  string `json:"status"`
+	Message string `json:"message"`
 }
 
 func decodeDeployment(u *unstructured.Unstructured) (*deployment, error) {
@@ -84,6 +86,11 @@ func (d *deployment) refuses() string {
 	case d.Status.ObservedGeneration < d.Generation, d.Status.UpdatedReplicas < d.Status.Replicas:
 		return "is being rolled out"
 	}
+	return d.failure()
+}
+
+// failure says why pods of the Deployment cannot be made, such as for a quota, or is empty.
+func (d *deployment) failure() string {
 	for _, c := range d.Status.Conditions {
 		if c.Type == "ReplicaFailure" && c.Status == "True" {
 			return "cannot make pods: " + c.Message

@@ -36,7 +36,7 @@ type Options struct {
 	// disruption budget refuses.
 	Pods    rest.Interface
 	Budgets rest.Interface
-	// Dynamic reads what few plans need: Deployments, ReplicaSets, volume claims,
+	// Dynamic reads what few plans need: Deployments, ReplicaSets, DaemonSets, volume claims,
 	// VolumeAttachments and namespaces.
 	Dynamic dynamic.Interface
 
@@ -76,6 +76,7 @@ type Drainer struct {
 	starts      *waveStarts
 	claims      *objectCache[claim]
 	blocked     *objectCache[BlockedPolicy]
+	adopters    *objectCache[[]adopter] // of a namespace
 
 	starting *semaphore.Weighted // of startsAtOnce
 
@@ -91,6 +92,7 @@ func New(opts Options) *Drainer {
 	d := &Drainer{
 		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), starting: semaphore.NewWeighted(startsAtOnce),
 		claims: newObjectCache(readClaim(opts.Dynamic)), blocked: newObjectCache(readBlocked(opts.Dynamic)),
+		adopters: newObjectCache(readAdopters(opts.Dynamic)),
 		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
 	}
 	d.lanes = newLanes(d.queue.push)
@@ -134,12 +136,12 @@ func (d *Drainer) budgetAllows(namespace string, selector labels.Selector, n int
 }
 
 // deploymentAllows lets pods try again that wait for their Deployment.
-func (d *Drainer) deploymentAllows(name types.NamespacedName, slots, spare int) {
+func (d *Drainer) deploymentAllows(name types.NamespacedName, w Workload) {
 	waits := func(alreadySurged bool) func(*task) bool {
 		return func(t *task) bool { return (t.surged || t.session.isSurged(t.pod)) == alreadySurged }
 	}
-	d.queue.wake(slots, name, waits(false))
-	d.queue.wake(spare, name, waits(true))
+	d.queue.wake(w.Slots, name, waits(false))
+	d.queue.wake(w.Spare+w.Excess+w.Lacking, name, waits(true))
 }
 
 // waves works out the waves of all draining nodes together.
@@ -311,7 +313,8 @@ func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter f
 	var errs []error
 	for i := range list.Items {
 		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
-			errs = append(errs, d.putBack(ctx, pod))
+			_, err := d.putBack(ctx, Decision{Pod: pod})
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

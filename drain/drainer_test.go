@@ -52,7 +52,7 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 		if n := s.api.count("POST", "/eviction"); n != 0 {
 			s.Fatal("evicted without a successor")
 		}
-		successor := webPod("b", readyNow)
+		successor := webPod("b", readyNow, createdAt(time.Now()))
 		successor.APIVersion, successor.Kind, successor.Spec.NodeName = "v1", "Pod", "node-b"
 		s.api.put("/api/v1/namespaces/shop/pods/b", successor)
 		s.pass(settleFor)
@@ -75,8 +75,7 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 
 // Called off: surged pods go back, and nothing is evicted any more.
 func TestCallOff(t *testing.T) {
-	policy := Policy{Strategy: Surge, Margin: 10 * time.Second}
-	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
+	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
 		r, done, err := s.d.CallOff(s.Context(), "node-a")
 		if err != nil || !done || r.Total != 0 {
 			s.Fatalf("result %+v, done %v, %v", r, done, err)
@@ -84,28 +83,6 @@ func TestCallOff(t *testing.T) {
 		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}
-	})
-	t.Run("its ReplicaSet is gone", func(t *testing.T) {
-		stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
-			s.api.remove("/apis/apps/v1/namespaces/shop/replicasets/web-abc12")
-			if _, done, err := s.d.CallOff(s.Context(), "node-a"); err != nil || !done {
-				s.Fatalf("done %v, %v", done, err)
-			}
-			if n := s.api.count("POST", "/a/eviction"); n != 1 {
-				s.Errorf("%d evictions of a pod that nobody owns, want 1", n)
-			}
-		})
-	})
-	t.Run("and its budget keeps it", func(t *testing.T) {
-		stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
-			s.api.remove("/apis/apps/v1/namespaces/shop/replicasets/web-abc12")
-			s.api.mu.Lock()
-			s.api.answer = func(string, string, map[string]any) (int, any) { return http.StatusTooManyRequests, refusal(0) }
-			s.api.mu.Unlock()
-			if _, done, err := s.d.CallOff(s.Context(), "node-a"); err != nil || !done {
-				s.Fatalf("done %v, %v; want the node to be as it was all the same", done, err)
-			}
-		})
 	})
 }
 

@@ -48,7 +48,7 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 			return false
 		}
 	}
-	if decision.Action == SurgeNow && t.surged {
+	if decision.Action == SurgeNow && t.surged || decision.Action == Return && t.returned {
 		d.queue.park(t) // the node's watch has not shown it yet; when it does, the node is planned again
 		return false
 	}
@@ -64,6 +64,10 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		answer = d.evict(ctx, t, decision)
 	case decision.Action == Force:
 		answer = d.force(ctx, t, decision)
+	case decision.Action == End:
+		answer = d.end(ctx, t, decision)
+	case decision.Action == Return:
+		answer = d.giveBack(ctx, t, decision)
 	case decision.waits:
 		d.park(t, decision)
 	default:
@@ -99,6 +103,31 @@ func (d *Drainer) surge(ctx context.Context, t *task, decision Decision) answer 
 	t.surged = true
 	d.log(t).Debug().Msg("pod surged: its successor is made")
 	d.park(t, decision) // until the successor is available
+	return answer{}
+}
+
+// giveBack undoes a pod's surge, for the rest of the drain.
+func (d *Drainer) giveBack(ctx context.Context, t *task, decision Decision) answer {
+	request, cancel := bounded(ctx)
+	defer cancel()
+	ended, err := d.putBack(request, decision)
+	switch {
+	case err != nil:
+		answer := classify(err)
+		d.deployments.settle(decision.Pod)
+		d.again(t, decision, answer, err, "give surged pod back to its ReplicaSet")
+		return answer
+	case ended:
+		d.ended(t, decision)
+	default:
+		t.surged, t.returned = false, true
+		t.session.note(func() { t.state.fixed = decision.Reason })
+		if decision.takes {
+			d.deployments.giveUp(decision.workload, decision.Reason)
+		}
+		d.log(t).Debug().Str("reason", decision.Reason).Msg("surged pod given back to its ReplicaSet")
+		d.queue.park(t) // until the node's watch shows it
+	}
 	return answer{}
 }
 

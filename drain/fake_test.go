@@ -267,13 +267,19 @@ func (f *fakeAPI) gone(name string) { f.remove("/api/v1/namespaces/shop/pods/" +
 // change changes a pod that is there.
 func (f *fakeAPI) change(name string, change func(object)) {
 	path := "/api/v1/namespaces/shop/pods/" + name
+	changed := f.copyOf(path)
+	change(changed)
+	f.put(path, changed)
+}
+
+// copyOf is a copy of an object that is there.
+func (f *fakeAPI) copyOf(path string) object {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	changed := object{}
+	o := object{}
 	b, _ := json.Marshal(f.objects[path])
-	_ = json.Unmarshal(b, &changed)
-	change(changed)
-	f.putLocked("MODIFIED", path, changed)
+	_ = json.Unmarshal(b, &o)
+	return o
 }
 
 // terminate has a pod begin to end.

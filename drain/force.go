@@ -13,7 +13,7 @@ import (
 )
 
 // Only here are pods deleted without asking a disruption budget: because it has already
-// agreed, or because the operator has said so.
+// agreed, because the operator has said so, or because the pod's owner has no use for it.
 
 // The API server grants an eviction in one step, by charging the budget and noting
 // the pod in its status.disruptedPods, and carries it out in a second, by deleting the
@@ -97,6 +97,36 @@ func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, mess
 	if err != nil {
 		return err
 	}
+	return d.remove(ctx, decision)
+}
+
+// end deletes a surged pod that its ReplicaSet would have ended by now.
+func (d *Drainer) end(ctx context.Context, t *task, decision Decision) answer {
+	request, cancel := bounded(ctx)
+	defer cancel()
+	err := d.remove(request, decision)
+	answer := classify(err)
+	if answer.outcome != accepted && answer.outcome != podGone {
+		d.deployments.settle(decision.Pod)
+		d.again(t, decision, answer, err, "end surged pod")
+		return answer
+	}
+	d.ended(t, decision)
+	return answer
+}
+
+// ended notes that a surged pod was ended as its ReplicaSet would have done it.
+func (d *Drainer) ended(t *task, decision Decision) {
+	t.session.note(func() {
+		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
+		t.state.truncated = decision.Grace != nil
+	})
+	d.log(t).Info().Str("reason", decision.Reason).Msg("surged pod ended, as its ReplicaSet would have")
+}
+
+// remove deletes the pod with that UID.
+func (d *Drainer) remove(ctx context.Context, decision Decision) error {
+	pod := decision.Pod
 	return d.opts.Pods.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(&metav1.DeleteOptions{
 		GracePeriodSeconds: decision.Grace, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	}).Do(ctx).Error()

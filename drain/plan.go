@@ -95,13 +95,19 @@ type Situation struct {
 	// Workloads describes each Deployment, by the name that DeploymentOf gives. One that is
 	// missing is not known yet.
 	Workloads map[types.NamespacedName]Workload
+	// AllReady is since when the replacements of all nodes with pods of a Deployment are Ready;
+	// one that is missing waits for some.
+	AllReady map[types.NamespacedName]time.Time
 	// Shared says whether several pods can use a PersistentVolumeClaim at the same time. One
 	// that is missing is not known yet.
 	Shared map[types.NamespacedName]bool
+	// Adopters are the controllers of a namespace that adopt pods without an owner. A namespace
+	// that is missing is not known yet.
+	Adopters map[string][]adopter
 
 	// Refused are the pods whose eviction the API server has refused.
 	Refused map[types.UID]bool
-	// Fixed are the pods whose labels the API server does not let us change, and why.
+	// Fixed are the pods that cannot be surged, as was seen when it was tried, and why.
 	Fixed map[types.UID]string
 	// Blocked is what a namespace says in place of Policy.Blocked, or "". One that is missing
 	// is not known yet.
@@ -118,6 +124,8 @@ const (
 	SurgeNow Action = "surge"  // now: have its ReplicaSet make a successor
 	Evict    Action = "evict"  // now
 	Force    Action = "delete" // now, past its disruption budget
+	End      Action = "end"    // now, as its ReplicaSet would have ended it
+	Return   Action = "return" // now: give it back to its ReplicaSet
 )
 
 // Decision is the plan for one pod, with the reason for it.
@@ -133,7 +141,8 @@ type Decision struct {
 	// Latest is the pod's latest safe start: an eviction that starts later cannot give
 	// the pod its grace period before the deadline. Zero means that there is no deadline.
 	Latest time.Time
-	// Until is when the pod's own wish to stay lapses; zero where it has none, or for good.
+	// Until is when the decision changes by the clock, besides At and Latest: the pod's own wish
+	// to stay lapses, or its successor has had its time. Zero where it does not.
 	Until time.Time
 	// Grace overrides the pod's own grace period, in seconds, where that no longer fits; nil
 	// otherwise.
@@ -190,11 +199,17 @@ type planner struct {
 	Situation
 	others bool // pods besides our own still have to leave
 
-	surging, evicting map[types.NamespacedName]int // of each Deployment's slots and spare pods, how many this plan uses
+	taken map[share]int // how much of what each Deployment has to give this plan uses
+}
+
+// share is what a Deployment has to give for one action.
+type share struct {
+	of     types.NamespacedName
+	action Action
 }
 
 func newPlanner(now time.Time, s Situation) *planner {
-	p := &planner{now: now, Situation: s, surging: map[types.NamespacedName]int{}, evicting: map[types.NamespacedName]int{}}
+	p := &planner{now: now, Situation: s, taken: map[share]int{}}
 	p.others = slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return p.notOurs(pod) == "" && !p.isSelf(pod) })
 	return p
 }
@@ -232,8 +247,11 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 // rules hold a pod back or drive it out, in this order.
 var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isTerminating,
+	isNoLongerNeeded,
 	isPastLatest,
 	isDue,
+	isNotToBeSurged,
+	findsNoPlace,
 	isNotWorthIt,
 	isSelfAndNotLast,
 	isAtRiskOnly,
@@ -271,33 +289,6 @@ func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
 	return Evict, "its disruption budget lets pods go only in waves, and its wave has come"
 }
 
-// isNotWorthIt: a node that is only at risk is no reason to override what the pod's owner asks
-// for. A surged pod has been on its way since before that was asked.
-func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !p.Deadline.IsZero() || surged(pod) {
-		return "", ""
-	}
-	reason, until := pinned(pod, p.now)
-	if reason == "" {
-		reason = p.forbidden(pod)
-	}
-	if reason == "" {
-		return "", ""
-	}
-	d.Until, d.Stays = until, true
-	return Later, "no deadline: " + reason
-}
-
-// forbidden names a budget of the pod that never lets any go, or is empty.
-func (p *planner) forbidden(pod *corev1.Pod) string {
-	for _, budget := range p.Budgets {
-		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) && budget.Status.ExpectedPods > 0 && waveSize(budget) <= 0 {
-			return "its disruption budget " + budget.Name + " never lets any go"
-		}
-	}
-	return ""
-}
-
 // isSelfAndNotLast: once this process's own pod goes, somebody else has to take over.
 func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 	if !p.isSelf(pod) || !p.others {
@@ -306,20 +297,12 @@ func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string)
 	return Later, "spot-handler's own pod: goes last"
 }
 
-// isAtRiskOnly: without a deadline there is no hurry.
-func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
-	if !p.Deadline.IsZero() || p.Capacity == ReadyCapacity {
-		return "", ""
-	}
-	return Later, "no deadline: waits for a replacement"
-}
-
 func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	reason, until := pinned(pod, p.now)
-	d.Until = until
 	if reason == "" || p.Deadline.IsZero() {
 		return "", ""
 	}
+	d.Until = until
 	return Later, reason
 }
 

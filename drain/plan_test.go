@@ -123,7 +123,7 @@ func TestPlanProperties(t *testing.T) {
 		}
 
 		seen := map[types.UID]bool{}
-		surges, goes := map[types.NamespacedName]int{}, map[types.NamespacedName]int{}
+		uses := map[share]int{}
 		for i, d := range plan {
 			if seen[d.Pod.UID] {
 				t.Fatalf("two decisions for %s", d.Pod.Name)
@@ -152,7 +152,7 @@ func TestPlanProperties(t *testing.T) {
 				t.Fatalf("%s starts at %s, later than its latest safe start %s", d.Pod.Name, d.At, d.Latest)
 			}
 			due := !now.Before(d.At)
-			if due && (d.Action == Later || d.Action == SurgeNow) {
+			if due && (d.Action == Later || d.Action == SurgeNow || d.Action == Return && d.takes) {
 				t.Fatalf("%s: %s past its start %s", d.Pod.Name, d.Action, d.At)
 			}
 			if d.Action == Force && (now.Before(d.Latest) || !s.Refused[d.Pod.UID]) {
@@ -168,23 +168,25 @@ func TestPlanProperties(t *testing.T) {
 			if starts[d.Pod.UID].After(d.At) {
 				t.Fatalf("%s starts at %s, and at %s under a tighter deadline", d.Pod.Name, d.At, starts[d.Pod.UID])
 			}
-			if d.Action == SurgeNow {
-				surges[d.workload]++
+			if d.takes {
+				uses[share{d.workload, d.Action}]++
 			}
-			if d.Action == Evict && surged(d.Pod) && !due && s.Policy.Strategy != AtOnce {
-				goes[d.workload]++
+			if (d.Action == End || d.Action == Return) && !surged(d.Pod) || d.Action == Evict && surged(d.Pod) && !due && s.Policy.Strategy != AtOnce && !d.takes {
+				t.Fatalf("%s is to %s: %s", d.Pod.Name, d.Action, d.Reason)
 			}
 		}
 		if len(seen) != len(s.Pods) {
 			t.Fatalf("%d decisions for %d pods", len(seen), len(s.Pods))
 		}
 		for name, w := range s.Workloads {
-			if surges[name] > w.Slots || (w.Selector != nil && goes[name] > w.Spare) {
-				t.Fatalf("%s: %d surged of %d, %d let go of %d", name, surges[name], w.Slots, goes[name], w.Spare)
+			for action, has := range map[Action]int{SurgeNow: w.Slots, Evict: w.Spare, End: w.Excess, Return: w.Lacking} {
+				if used := uses[share{name, action}]; used > has {
+					t.Fatalf("%s: %d to %s, of %d", name, used, action, has)
+				}
 			}
 		}
 	}
-	for _, action := range []Action{Skip, Wait, Later, SurgeNow, Evict, Force} {
+	for _, action := range []Action{Skip, Wait, Later, SurgeNow, Evict, Force, End, Return} {
 		if seenActions[action] < 100 {
 			t.Errorf("%d decisions to %s: the situations show nothing of it", seenActions[action], action)
 		}
@@ -202,7 +204,7 @@ func randomSituation(random *rand.Rand) Situation {
 			Margin: time.Duration(random.IntN(30)) * time.Second,
 		},
 		Workloads: map[types.NamespacedName]Workload{}, Refused: map[types.UID]bool{},
-		Blocked: map[string]BlockedPolicy{"shop": ""},
+		Blocked: map[string]BlockedPolicy{"shop": ""}, Adopters: map[string][]adopter{"shop": nil},
 	}
 	for i := range 3 {
 		app := fmt.Sprint("app", i)
@@ -212,7 +214,9 @@ func randomSituation(random *rand.Rand) Situation {
 		case 1:
 			s.Workloads[types.NamespacedName{Namespace: "shop", Name: app}] = Workload{}
 		default:
-			s.Workloads[types.NamespacedName{Namespace: "shop", Name: app}] = Workload{Selector: selector, Slots: random.IntN(4), Spare: random.IntN(3)}
+			s.Workloads[types.NamespacedName{Namespace: "shop", Name: app}] = Workload{
+				Selector: selector, Slots: random.IntN(4), Spare: random.IntN(3), Excess: max(0, random.IntN(6)-3), Lacking: max(0, random.IntN(6)-3),
+			}
 		}
 		if random.IntN(2) == 0 {
 			s.Budgets = append(s.Budgets, budget(app, int32(random.IntN(4))))

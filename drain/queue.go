@@ -23,6 +23,7 @@ type task struct {
 
 	workload types.NamespacedName // the Deployment that it might have to wait for
 	surged   bool                 // by this task
+	returned bool                 // by this task
 
 	lane func() // gives back the budget's lane; nil if it has none
 

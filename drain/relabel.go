@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,34 +46,61 @@ func (d *Drainer) labelSurged(ctx context.Context, pod *corev1.Pod, now time.Tim
 	}, string(note))
 }
 
-// putBack restores a surged pod's labels: its ReplicaSet takes it back and drops the
-// successor, or the pod itself if there are too many. If the ReplicaSet is gone the pod would
-// run on without an owner, so it is evicted; if its budget refuses that it stays, and Sweep
-// finds it again.
-func (d *Drainer) putBack(ctx context.Context, pod *corev1.Pod) error {
-	of := surgeNoteOf(pod)
-	set, err := d.opts.Dynamic.Resource(replicaSetResource).Namespace(pod.Namespace).Get(ctx, of.ReplicaSet, metav1.GetOptions{})
+// putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
+// drops the successor, or the pod itself if there are too many. If the ReplicaSet goes, the pod
+// would run on without an owner: it is ended, as the ReplicaSet's own pods are.
+func (d *Drainer) putBack(ctx context.Context, decision Decision) (ended bool, err error) {
+	pod := decision.Pod
+	stays, err := d.replicaSetStays(ctx, pod)
 	switch {
-	case apierrors.IsNotFound(err), err == nil && set.GetUID() != of.UID:
-		answer := classify(postEviction(ctx, d.opts.Pods, Decision{Pod: pod}))
-		d.metrics.evictions.WithLabelValues(answer.code()).Inc()
-		switch answer.outcome {
-		case accepted, podGone:
-			return nil
-		case refused:
-			d.opts.Logger.Warn().Str("pod", pod.Namespace+"/"+pod.Name).Str("reason", answer.reason).
-				Msg("pod was surged, its ReplicaSet is gone, and it cannot be evicted")
-			return nil
-		}
-		return fmt.Errorf("evict pod %s/%s, whose ReplicaSet is gone: %s", pod.Namespace, pod.Name, answer.reason)
 	case err != nil:
-		return fmt.Errorf("look up ReplicaSet %s/%s: %w", pod.Namespace, of.ReplicaSet, err)
+		return false, err
+	case stays:
+		return false, d.relabel(ctx, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
 	}
-	return d.relabel(ctx, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
+	if err := d.remove(ctx, decision); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return false, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
+	}
+	return true, nil
 }
 
-// relabel changes labels, and SurgedAnnotation, of the pod with that
-// UID; for another the API server calls the change invalid. A pod that is gone needs no
+// replicaSetStays reports whether the pods of a surged pod's ReplicaSet stay, be it without an
+// owner. The ReplicaSet itself does not tell for a moment: once its Deployment is gone, the
+// garbage collector ends it, or lets it go first if that was asked for (--cascade=orphan).
+// https://kubernetes.io/docs/concepts/architecture/garbage-collection/#cascading-deletion
+func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	name := surgeNoteOf(pod).ReplicaSet
+	if name == "" {
+		return true, nil // somebody has removed the note: any ReplicaSet that selects the pod takes it
+	}
+	set, err := d.opts.Dynamic.Resource(replicaSetResource).Namespace(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look up ReplicaSet %s/%s: %w", pod.Namespace, name, err)
+	case set.GetDeletionTimestamp() != nil:
+		return slices.Contains(set.GetFinalizers(), metav1.FinalizerOrphanDependents), nil
+	}
+	owner := metav1.GetControllerOf(set)
+	if owner == nil || owner.Kind != "Deployment" {
+		return true, nil
+	}
+	deployment, err := d.opts.Dynamic.Resource(deploymentResource).Namespace(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look up Deployment %s/%s: %w", pod.Namespace, owner.Name, err)
+	case deployment.GetUID() != owner.UID: // another of that name
+		return false, nil
+	}
+	// A deletion in the background, and one that orphans, touch nothing before the Deployment is
+	// gone.
+	return !slices.Contains(deployment.GetFinalizers(), metav1.FinalizerDeleteDependents), nil
+}
+
+// relabel changes labels, and SurgedAnnotation, of the pod with that UID; for another the API server calls the change invalid. A pod that is gone needs no
 // labels.
 func (d *Drainer) relabel(ctx context.Context, pod *corev1.Pod, labels map[string]any, note any) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{

@@ -149,7 +149,7 @@ func surgeScene(maxSurge int) func(*fakeAPI) {
 	return func(f *fakeAPI) {
 		f.put("/apis/apps/v1/namespaces/shop/deployments/web", object{
 			"apiVersion": "apps/v1", "kind": "Deployment",
-			"metadata": object{"name": "web", "namespace": "shop"},
+			"metadata": object{"name": "web", "namespace": "shop", "uid": "web"},
 			"spec": object{
 				"replicas": 1, "selector": object{"matchLabels": object{"app": "web"}},
 				"strategy": object{"type": "RollingUpdate", "rollingUpdate": object{"maxSurge": maxSurge}},

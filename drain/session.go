@@ -31,6 +31,7 @@ type session struct {
 	begun   bool
 	emptied time.Time // when the last pod had gone
 	known   time.Time // when its pods were first known
+	ready   time.Time // since when the replacement is Ready; zero if it is not
 	off     bool      // called off: nothing more is begun
 	working int       // how many tasks are under way
 	soon    bool      // Notify is about to be called for the node
@@ -47,7 +48,7 @@ type tracked struct {
 	refusal   string
 	ofBudget  bool   // by a disruption budget
 	blocked   bool   // refused for seconds
-	fixed     string // why its labels cannot be changed
+	fixed     string // why it cannot be surged
 	gone      bool
 }
 
@@ -145,8 +146,8 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 				t.task = s.task(t, d)
 				s.drainer.queue.park(t.task)
 			}
-		case d.Action == Evict, d.Action == Force, d.Action == SurgeNow:
-			s.begun = s.begun || d.Action != SurgeNow || in.Capacity == ReadyCapacity
+		case d.Action != Later:
+			s.begun = s.begun || d.Action == Evict || d.Action == Force || d.Action == SurgeNow && in.Capacity == ReadyCapacity
 			if t.task == nil {
 				t.task = s.task(t, d)
 				due = append(due, t.task)
@@ -244,6 +245,12 @@ func (s *session) callOff() bool {
 func (s *session) concerns(in Interruption) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	switch {
+	case in.Capacity != ReadyCapacity:
+		s.ready = time.Time{}
+	case s.ready.IsZero():
+		s.ready = time.Now()
+	}
 	if s.in != in {
 		s.in = in
 		s.drainer.starts.stale()

@@ -15,7 +15,8 @@ func (s *session) situation(in Interruption) Situation {
 	sit := Situation{
 		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Blocked: map[string]BlockedPolicy{},
+		Blocked: map[string]BlockedPolicy{}, Adopters: map[string][]adopter{},
+		AllReady: map[types.NamespacedName]time.Time{},
 	}
 	sit.Refused, sit.Fixed = s.denied()
 	notify := func() { d.opts.Notify(s.node) }
@@ -40,6 +41,12 @@ func (s *session) situation(in Interruption) Situation {
 			// A budget that is not known yet might select by what a surge changes.
 			if w, ok := d.deployments.workload(name); ok && d.budgets.synced(pod.Namespace) {
 				sit.Workloads[name] = w
+				if surged(pod) && keepsSuccessorsAway(pod) {
+					sit.AllReady[name] = d.allReady(name)
+				}
+			}
+			if list, ok := d.adopters.get(s.ctx, types.NamespacedName{Namespace: pod.Namespace}, notify); ok {
+				sit.Adopters[pod.Namespace] = list
 			}
 			for _, name := range claimsOf(pod) {
 				if c, ok := d.claims.get(s.ctx, name, notify); ok {
@@ -49,6 +56,29 @@ func (s *session) situation(in Interruption) Situation {
 		}
 	}
 	return sit
+}
+
+// allReady is since when the replacements of all nodes with pods of the Deployment are Ready;
+// zero if some are not.
+func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
+	for _, node := range d.deployments.usersOf(name) {
+		d.mu.Lock()
+		s := d.sessions[node]
+		d.mu.Unlock()
+		if s == nil {
+			continue // its drain has ended
+		}
+		s.mu.Lock()
+		at := s.ready
+		s.mu.Unlock()
+		if at.IsZero() {
+			return time.Time{}
+		}
+		if at.After(since) {
+			since = at
+		}
+	}
+	return since
 }
 
 // denied are the pods whose eviction was refused, and those that cannot be surged.

@@ -52,6 +52,13 @@ type Workload struct {
 	// Spare is how many surged pods can go while as many pods as the Deployment asks for
 	// stay available.
 	Spare int
+	// Excess is how many surged pods the ReplicaSet would have ended if it still had them, as
+	// the Deployment asks for fewer now.
+	Excess int
+	// Lacking is how many surged pods have no successor, as none can be made.
+	Lacking int
+	// Unplaced is how many surged pods have a successor that the scheduler finds no node for.
+	Unplaced int
 }
 
 // DeploymentOf names the Deployment that owns a pod through a ReplicaSet, or owned it before
@@ -109,6 +116,11 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 			return "its pod-template-hash puts it under disruption budget " + budget.Name
 		}
 	}
+	for _, other := range p.Adopters[pod.Namespace] {
+		if other.selector.Matches(labelsOnceSurged(pod)) {
+			return other.name + " would adopt it"
+		}
+	}
 	return ""
 }
 
@@ -161,10 +173,41 @@ func (p *planner) known(pod *corev1.Pod) bool {
 	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
 		return false
 	}
+	if _, ok := p.Adopters[pod.Namespace]; !ok {
+		return false
+	}
 	return !slices.ContainsFunc(claimsOf(pod), func(claim types.NamespacedName) bool {
 		_, ok := p.Shared[claim]
 		return !ok
 	})
+}
+
+// isNoLongerNeeded: its owner does not ask for it any more. No budget was ever asked about that.
+func isNoLongerNeeded(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	if !surged(pod) {
+		return "", ""
+	}
+	workload, known := p.Workloads[d.workload]
+	switch {
+	case known && workload.Selector == nil:
+		return Return, "its Deployment is gone"
+	case p.take(d, End, workload.Excess):
+		return End, fmt.Sprintf("Deployment %s asks for fewer pods now", d.workload.Name)
+	}
+	return "", ""
+}
+
+// isNotToBeSurged: without a successor it is better held.
+func isNotToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	switch {
+	case !surged(pod):
+		return "", ""
+	case pod.Labels[hashLabel] == pod.Labels[SurgedLabel]:
+		return Return, "somebody has restored its " + hashLabel
+	case p.take(d, Return, p.Workloads[d.workload].Lacking):
+		return Return, "its Deployment " + p.Workloads[d.workload].Refuses
+	}
+	return "", ""
 }
 
 // isSurged: its successor has to be available first.
@@ -172,12 +215,9 @@ func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	if !surged(pod) {
 		return "", ""
 	}
-	workload, known := p.Workloads[d.workload]
+	workload := p.Workloads[d.workload]
 	switch {
-	case known && workload.Selector == nil:
-		return Evict, "its Deployment is gone: there will be no successor"
-	case known && take(p.evicting, d.workload, workload.Spare):
-		d.takes = true
+	case p.take(d, Evict, workload.Spare):
 		return Evict, "its successor is available"
 	case p.Policy.Strategy == AtOnce:
 		return "", ""
@@ -196,11 +236,10 @@ func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 		return "", ""
 	case !p.known(pod):
 		return Later, "its Deployment is being looked up"
-	case !take(p.surging, d.workload, p.Workloads[d.workload].Slots):
+	case !p.take(d, SurgeNow, p.Workloads[d.workload].Slots):
 		d.waits = true
 		return Later, "waits for its turn: maxSurge of Deployment " + d.workload.Name + " is in use"
 	}
-	d.takes = true
 	return SurgeNow, "its successor is made first"
 }
 
@@ -224,11 +263,14 @@ func (p *planner) surgingPods() map[types.UID]bool {
 	return surging
 }
 
-// take takes one of the n that a Deployment has to give, or reports that none remains.
-func take(taken map[types.NamespacedName]int, name types.NamespacedName, n int) bool {
-	if taken[name] >= n {
+// take has the decision use one of the n that its Deployment has to give for the action, or
+// reports that none remains.
+func (p *planner) take(d *Decision, action Action, n int) bool {
+	of := share{d.workload, action}
+	if p.taken[of] >= n {
 		return false
 	}
-	taken[name]++
+	p.taken[of]++
+	d.takes = true
 	return true
 }

@@ -38,11 +38,43 @@ func TestSurgeEndsAtTheLatestStart(t *testing.T) {
 	}
 }
 
-func TestSurgeOfADeploymentThatIsGone(t *testing.T) {
-	s := surging(Workload{}, webPod("a", isSurgedPod))
-	s.Workloads[web] = Workload{}
-	if d := Plan(now, s)[0]; d.Action != Evict {
-		t.Errorf("%s (%s), want the eviction: there will be no successor", d.Action, d.Reason)
+// What the owner wants meanwhile comes before all that an interruption wants, with a replacement
+// and without, on a certain end and on a recommendation.
+func TestSurgedPodsFollowTheirOwner(t *testing.T) {
+	restored := func(p *corev1.Pod) { p.Labels[hashLabel] = p.Labels[SurgedLabel] }
+	for name, tt := range map[string]struct {
+		pods     []*corev1.Pod
+		workload Workload
+		gone     bool
+		left     time.Duration // until the deadline; zero is none
+		want     string
+	}{
+		"Deployment gone":                   {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, left: time.Minute, want: "a return"},
+		"Deployment gone, at risk only":     {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, want: "a return"},
+		"Deployment gone, late":             {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, left: time.Second, want: "a return"},
+		"Deployment gone, another's pod":    {pods: []*corev1.Pod{webPod("a")}, gone: true, left: time.Minute, want: "a hold"},
+		"fewer wanted":                      {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Excess: 1}, want: "a end, b hold"},
+		"fewer wanted, late":                {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Excess: 1}, left: time.Second, want: "a end, b evict"},
+		"hash restored":                     {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored), webPod("b", isSurgedPod)}, left: time.Minute, want: "a return, b hold"},
+		"hash restored, at risk only":       {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored)}, want: "a return"},
+		"hash restored, late":               {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored)}, left: time.Second, want: "a evict"},
+		"no successors":                     {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Lacking: 1}, left: time.Minute, want: "a return, b hold"},
+		"no successors, at risk only":       {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, workload: Workload{Lacking: 1}, want: "a return"},
+		"no successors, late":               {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, workload: Workload{Lacking: 1}, left: time.Second, want: "a evict"},
+		"one with a successor, one without": {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Lacking: 1, Spare: 1}, left: time.Minute, want: "a return, b evict"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := surging(tt.workload, tt.pods...)
+			if s.Deadline = (time.Time{}); tt.left > 0 {
+				s.Deadline = now.Add(tt.left)
+			}
+			if tt.gone {
+				s.Workloads[web] = Workload{}
+			}
+			if got := actions(Plan(now, s)); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+		})
 	}
 }
 
@@ -90,6 +122,13 @@ func TestWhoIsNotSurged(t *testing.T) {
 			b.Spec.Selector.MatchLabels[hashLabel] = "abc12"
 			s.Budgets = []*policyv1.PodDisruptionBudget{b}
 		}, reason: "its pod-template-hash puts it under disruption budget web"},
+		"adopted": {pod: webPod("p"), change: func(s *Situation) {
+			s.Adopters["shop"] = []adopter{
+				{"DaemonSet db", labels.SelectorFromSet(labels.Set{"app": "db"})},
+				{"ReplicaSet old", labels.SelectorFromSet(labels.Set{hashLabel: "abc12"})},
+				{"DaemonSet web", labels.SelectorFromSet(labels.Set{"app": "web"})},
+			}
+		}, reason: "DaemonSet web would adopt it"},
 		"own pod": {pod: webPod("p"), change: func(s *Situation) { s.Policy.Self = types.NamespacedName{Namespace: "shop", Name: "p"} },
 			reason: "spot-handler's own pod"},
 	} {

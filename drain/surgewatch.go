@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -34,9 +35,8 @@ type surgeWatch struct {
 	starting *semaphore.Weighted
 	logger   zerolog.Logger
 
-	// wake lets waiting pods of a Deployment try again: up to slots that are not surged yet,
-	// and up to spare that are.
-	wake func(name types.NamespacedName, slots, spare int)
+	// wake lets as many waiting pods of a Deployment try again as it has something to give to.
+	wake func(name types.NamespacedName, w Workload)
 	// notify has a node planned again.
 	notify func(node string)
 
@@ -44,7 +44,7 @@ type surgeWatch struct {
 	known map[types.NamespacedName]*watchedDeployment
 }
 
-func newSurgeWatch(opts Options, starting *semaphore.Weighted, wake func(types.NamespacedName, int, int)) *surgeWatch {
+func newSurgeWatch(opts Options, starting *semaphore.Weighted, wake func(types.NamespacedName, Workload)) *surgeWatch {
 	return &surgeWatch{
 		dynamic: opts.Dynamic, pods: opts.Pods, starting: starting, logger: opts.Logger,
 		wake: wake, notify: opts.Notify, known: map[types.NamespacedName]*watchedDeployment{},
@@ -67,6 +67,7 @@ type watchedDeployment struct {
 	store      cache.Store // of its pods
 	last       Workload    // what was last acted on
 	told       bool        // whether that has happened
+	failed     string      // why pods have been given back; then none is surged any more
 	actAt      time.Time   // when timer runs act; zero where it does not
 	timer      *time.Timer
 }
@@ -102,10 +103,13 @@ func (s *surgeWatch) leave(node string) {
 }
 
 // usersOf names the nodes that have pods of the Deployment.
-func (s *surgeWatch) usersOf(of *watchedDeployment) []string {
+func (s *surgeWatch) usersOf(name types.NamespacedName) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Collect(maps.Keys(of.users))
+	if of := s.known[name]; of != nil {
+		return slices.Collect(maps.Keys(of.users))
+	}
+	return nil
 }
 
 // get returns the Deployment, or nil if it is not watched.
@@ -142,7 +146,25 @@ func (s *surgeWatch) reserve(pod *corev1.Pod, action Action) bool {
 	}
 	of.mu.Lock()
 	defer of.mu.Unlock()
+	if action == SurgeNow && of.failed != "" {
+		return false
+	}
 	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), pod, action)
+}
+
+// giveUp has no more pods of the Deployment surged, for as long as it is watched.
+func (s *surgeWatch) giveUp(name types.NamespacedName, reason string) {
+	of := s.get(name)
+	if of == nil {
+		return
+	}
+	of.update(func() {
+		if of.failed == "" {
+			of.failed = "was surged in vain: " + reason
+			s.logger.Warn().Str("deployment", name.String()).Str("reason", reason).
+				Msg("surge is of no use; pods go back into their ReplicaSet and are held")
+		}
+	})
 }
 
 // settle gives back what was reserved.
@@ -166,7 +188,11 @@ func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 	if of.unreadable != "" {
 		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
 	}
-	return of.tally.count(now, of.deployment, of.pods())
+	w, next := of.tally.count(now, of.deployment, of.pods())
+	if w.Selector != nil {
+		w.Refuses = cmp.Or(w.Refuses, of.failed)
+	}
+	return w, next
 }
 
 func (of *watchedDeployment) pods() []*member {
@@ -282,18 +308,19 @@ func (of *watchedDeployment) act() {
 	}
 	now := time.Now()
 	w, next := of.countLocked(now)
-	news := !of.told || (w.Selector == nil) != (of.last.Selector == nil) || w.Refuses != of.last.Refuses
+	news := !of.told || (w.Selector == nil) != (of.last.Selector == nil) || w.Refuses != of.last.Refuses ||
+		w.Excess > of.last.Excess || w.Lacking > of.last.Lacking
 	of.told, of.last = true, w
 	if !next.IsZero() {
 		of.actIn(max(time.Millisecond, next.Sub(now)))
 	}
 	of.mu.Unlock()
 	if news {
-		for _, node := range of.watcher.usersOf(of) {
+		for _, node := range of.watcher.usersOf(of.name) {
 			of.watcher.notify(node)
 		}
 	}
-	of.watcher.wake(of.name, w.Slots, w.Spare)
+	of.watcher.wake(of.name, w)
 }
 
 // asMember keeps of a pod what its Deployment's tally needs.

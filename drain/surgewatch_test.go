@@ -14,9 +14,9 @@ func TestWaitingForTheReplacementCostsNothing(t *testing.T) {
 	var wakes atomic.Int64
 	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
 		wake := s.d.deployments.wake
-		s.d.deployments.wake = func(name types.NamespacedName, slots, spare int) {
+		s.d.deployments.wake = func(name types.NamespacedName, w Workload) {
 			wakes.Add(1)
-			wake(name, slots, spare)
+			wake(name, w)
 		}
 		s.api.change("a", func(pod object) { pod["metadata"].(object)["annotations"] = object{"other": "news"} })
 		s.pass(10 * time.Second)

@@ -20,6 +20,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 	sit := Situation{
 		Interruption: in, Policy: policy,
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
+		Adopters: map[string][]adopter{},
 	}
 	list := &corev1.PodList{}
 	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
@@ -52,6 +53,12 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 		}
 		if sit.Workloads[name], err = surveyDeployment(ctx, pods, objects, name); err != nil {
 			return sit, err
+		}
+		if _, known := sit.Adopters[pod.Namespace]; !known {
+			in := types.NamespacedName{Namespace: pod.Namespace}
+			if sit.Adopters[pod.Namespace], err = readAdopters(objects)(ctx, in); err != nil {
+				return sit, err
+			}
 		}
 		for _, name := range claimsOf(pod) {
 			c, err := read(ctx, name)

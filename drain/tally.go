@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,24 +12,32 @@ import (
 // member is the part of a pod that its Deployment's tally needs. In a burst the pods of
 // every Deployment are kept, ten times as many as run on the interrupted nodes.
 type member struct {
-	metav1.ObjectMeta // name, UID and resource version
+	metav1.ObjectMeta // name, UID, resource version and creation
 
-	leaving bool // terminating, or finished
-	surged  bool
-	owned   bool // by a ReplicaSet
-	ready   bool
-	since   time.Time // when it became Ready
+	leaving  bool // terminating, or finished
+	surged   bool
+	at       time.Time // when it was surged, by our clock
+	owned    bool      // by a ReplicaSet
+	ready    bool
+	since    time.Time // when it became Ready
+	homeless bool      // the scheduler finds no node for it
 }
 
 func memberOf(pod *corev1.Pod) *member {
 	m := &member{
-		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion},
+		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
 		leaving:    pod.DeletionTimestamp != nil || finished(pod),
 		surged:     surged(pod),
+	}
+	if m.surged {
+		m.at = surgeNoteOf(pod).At
 	}
 	owner := metav1.GetControllerOf(pod)
 	m.owned = owner != nil && owner.Kind == "ReplicaSet"
 	m.since, m.ready = ready(pod)
+	if c := condition(pod, corev1.PodScheduled); c != nil {
+		m.homeless = c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+	}
 	return m
 }
 
@@ -36,82 +45,136 @@ func memberOf(pod *corev1.Pod) *member {
 // yet. All its pods, surged or not, come from one stream, so none is counted twice while a
 // ReplicaSet catches up. Its methods are not safe for concurrent use.
 type tally struct {
-	surging  map[types.UID]struct{} // asked for, and not seen in the stream
-	evicting map[types.UID]struct{}
+	surging   map[types.UID]struct{} // asked for, and not seen in the stream
+	evicting  map[types.UID]struct{}
+	returning map[types.UID]struct{}
 }
 
 func newTally() *tally {
-	return &tally{surging: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}}
+	return &tally{surging: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}, returning: map[types.UID]struct{}{}}
 }
+
+// clockSkew is how much the API server's clock, which dates pods, can differ from ours.
+const clockSkew = 10 * time.Second
 
 // count returns a Deployment's workload, and when it will change by the clock alone: when
 // a Ready pod becomes available.
-func (l *tally) count(now time.Time, d *deployment, pods []*member) (w Workload, next time.Time) {
-	present := make(map[types.UID]bool, len(pods))
-	available, extra, surged := 0, 0, 0
-	minReady := time.Duration(0)
-	if d != nil {
-		minReady = time.Duration(d.Spec.MinReadySeconds) * time.Second
-	}
-	for _, pod := range pods {
-		present[pod.UID] = true
-		_, evicting := l.evicting[pod.UID]
-		if pod.leaving {
-			delete(l.evicting, pod.UID)
-			delete(l.surging, pod.UID)
-			continue
-		}
-		if pod.surged {
-			delete(l.surging, pod.UID)
-			surged++ // even one that is being evicted: it is there until it terminates
-			if pod.ready && !evicting {
-				extra++
-			}
-			continue
-		}
-		if !pod.owned || evicting || !pod.ready {
-			continue
-		}
-		if from := pod.since.Add(minReady); now.Before(from) {
-			if next.IsZero() || from.Before(next) {
-				next = from
-			}
-			continue
-		}
-		available++
-	}
-	for _, pending := range []map[types.UID]struct{}{l.surging, l.evicting} {
-		for uid := range pending {
-			if !present[uid] {
-				delete(pending, uid)
-			}
-		}
-	}
+func (l *tally) count(now time.Time, d *deployment, pods []*member) (Workload, time.Time) {
+	l.forget(pods)
 	if d == nil || !d.DeletionTimestamp.IsZero() {
-		return Workload{}, next
+		return Workload{}, time.Time{}
 	}
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil {
-		return Workload{}, next
+		return Workload{}, time.Time{}
 	}
-	return Workload{
+	c, next := l.census(now, d, pods)
+	w := Workload{
 		Selector: selector,
 		Refuses:  d.refuses(),
-		Slots:    max(0, d.maxSurge()-surged-len(l.surging)),
-		Spare:    max(0, available+extra-d.replicas()),
-	}, next
+		Slots:    max(0, d.maxSurge()-c.surged-len(l.surging)),
+		Spare:    max(0, c.available+c.extra-d.replicas()),
+	}
+	// Without any surge the ReplicaSet would have those that wait and those that were there
+	// before. What is owned since then are successors.
+	w.Excess = max(0, c.waiting-d.replicas(), min(c.waiting, c.waiting+c.before-d.replicas(), w.Spare))
+	if d.failure() != "" {
+		w.Lacking = max(0, min(c.waiting, d.replicas()-c.owned))
+	}
+	w.Unplaced = max(0, min(c.waiting, c.homeless-len(l.returning)))
+	return w, next
 }
 
-// reserve enters a surge or an eviction that is about to be requested, if there is room for
-// it now.
+// census is how many pods a Deployment has.
+type census struct {
+	owned     int // by a ReplicaSet, or given back to it
+	available int // of those, for minReadySeconds
+	before    int // of those, since before any was surged
+	homeless  int // of those, without a node, as the scheduler finds none
+	surged    int // even one that is being evicted: it is there until it terminates
+	extra     int // of those, Ready and not being evicted
+	waiting   int // of those, neither being evicted nor given back
+}
+
+func (l *tally) census(now time.Time, d *deployment, pods []*member) (c census, next time.Time) {
+	first := l.firstSurged(pods)
+	for _, pod := range pods {
+		_, evicting := l.evicting[pod.UID]
+		_, returning := l.returning[pod.UID]
+		switch {
+		case pod.leaving:
+			continue
+		case pod.surged:
+			c.surged++
+			if pod.ready && !evicting {
+				c.extra++
+			}
+			if !evicting && !returning {
+				c.waiting++
+			}
+		}
+		if returning {
+			c.owned++
+		}
+		if !pod.owned || pod.surged || evicting {
+			continue
+		}
+		c.owned++
+		if pod.homeless {
+			c.homeless++
+		}
+		if pod.CreationTimestamp.Time.Before(first.Add(-clockSkew)) {
+			c.before++
+		}
+		from := pod.since.Add(time.Duration(d.Spec.MinReadySeconds) * time.Second)
+		switch {
+		case !pod.ready:
+		case !now.Before(from):
+			c.available++
+		case next.IsZero() || from.Before(next):
+			next = from
+		}
+	}
+	return c, next
+}
+
+// firstSurged is when the first of those that wait was surged; zero if none waits.
+func (l *tally) firstSurged(pods []*member) (first time.Time) {
+	for _, pod := range pods {
+		if pod.surged && !pod.leaving && (first.IsZero() || pod.at.Before(first)) {
+			first = pod.at
+		}
+	}
+	return first
+}
+
+// forget drops the requests whose effect the pods show.
+func (l *tally) forget(pods []*member) {
+	present := make(map[types.UID]*member, len(pods))
+	for _, pod := range pods {
+		present[pod.UID] = pod
+	}
+	done := func(requests map[types.UID]struct{}, shows func(*member) bool) {
+		maps.DeleteFunc(requests, func(uid types.UID, _ struct{}) bool {
+			pod := present[uid]
+			return pod == nil || pod.leaving || shows(pod)
+		})
+	}
+	done(l.surging, func(pod *member) bool { return pod.surged })
+	done(l.evicting, func(*member) bool { return false })
+	done(l.returning, func(pod *member) bool { return pod.owned && !pod.surged })
+}
+
+// reserve enters what is about to be requested, if there is room for it now.
 func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action) bool {
 	w, _ := l.count(now, d, pods)
 	switch {
 	case action == SurgeNow && w.Selector != nil && w.Refuses == "" && w.Slots > 0:
 		l.surging[pod.UID] = struct{}{}
-	case action == Evict && w.Selector == nil:
-	case action == Evict && w.Spare > 0:
+	case action == Evict && w.Spare > 0, action == End && w.Excess > 0:
 		l.evicting[pod.UID] = struct{}{}
+	case action == Return && w.Lacking+w.Unplaced > 0:
+		l.returning[pod.UID] = struct{}{}
 	default:
 		return false
 	}
@@ -122,4 +185,5 @@ func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev
 func (l *tally) settle(pod types.UID) {
 	delete(l.surging, pod)
 	delete(l.evicting, pod)
+	delete(l.returning, pod)
 }

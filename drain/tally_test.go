@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -38,13 +39,13 @@ func TestTally(t *testing.T) {
 	}
 	pods[0] = webPod("a", isSurgedPod)
 	check("surged", 0, 0)
-	successor := webPod("e", func(p *corev1.Pod) { p.Status.Conditions = nil })
+	successor := webPod("e", createdAt(now), func(p *corev1.Pod) { p.Status.Conditions = nil })
 	pods = append(pods, successor)
 	check("successor made", 0, 0)
 	if l.reserve(now, d, membersOf(pods), pods[0], Evict) {
 		t.Fatal("a evicted before its successor is available")
 	}
-	pods[4] = webPod("e")
+	pods[4] = webPod("e", createdAt(now))
 	check("successor ready", 0, 1)
 	if !l.reserve(now, d, membersOf(pods), pods[0], Evict) {
 		t.Fatal("a is not evicted")
@@ -78,5 +79,79 @@ func TestTallyWaitsUntilAReadyPodIsAvailable(t *testing.T) {
 	w, _ = newTally().count(next, d, membersOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 1 {
 		t.Errorf("%d spare when it is available, want 1", w.Spare)
+	}
+}
+
+// What the ReplicaSet would have ended, and what it cannot make, of four pods on a node and two
+// on others.
+func TestTallyOfWhatTheOwnerWants(t *testing.T) {
+	surgedNow := func(p *corev1.Pod) {
+		isSurgedPod(p)
+		p.Annotations[SurgedAnnotation] = `{"replicaSet":"web-abc12","uid":"set","at":"` + now.Format(time.RFC3339) + `"}`
+	}
+	unready := func(p *corev1.Pod) { p.Status.Conditions = nil }
+	old := createdAt(now.Add(-time.Hour))
+	group := func(n int, change ...func(*corev1.Pod)) (list []*corev1.Pod) {
+		for range n {
+			list = append(list, webPod(string(rune('a'+len(list)))+time.Now().String(), change...))
+		}
+		return list
+	}
+	surged, others := group(4, old, surgedNow), group(2, old)
+	successors := func(ready, pending int) []*corev1.Pod {
+		return append(group(ready, createdAt(now)), group(pending, createdAt(now), unready)...)
+	}
+	failing := func(d *deployment) {
+		d.Status.Conditions = append(d.Status.Conditions, deploymentCondition{Type: "ReplicaFailure", Status: "True", Message: "exceeded quota"})
+	}
+	for name, tt := range map[string]struct {
+		replicas        int32
+		pods            [][]*corev1.Pod
+		change          func(*deployment)
+		excess, lacking int
+	}{
+		"as before":                        {6, [][]*corev1.Pod{surged, others, successors(0, 4)}, nil, 0, 0},
+		"successors Ready":                 {6, [][]*corev1.Pod{surged, others, successors(4, 0)}, nil, 0, 0},
+		"to zero":                          {0, [][]*corev1.Pod{surged, others, successors(0, 4)}, nil, 4, 0},
+		"to zero, unready":                 {0, [][]*corev1.Pod{group(4, old, surgedNow, unready), others}, nil, 4, 0},
+		"by one, nothing followed":         {5, [][]*corev1.Pod{surged, others, successors(0, 4)}, nil, 1, 0},
+		"by one, ReplicaSet has followed":  {5, [][]*corev1.Pod{surged, others, successors(0, 3)}, nil, 1, 0},
+		"by one, and one has gone":         {5, [][]*corev1.Pod{surged[1:], others, successors(0, 3)}, nil, 0, 0},
+		"by one, without successors":       {5, [][]*corev1.Pod{surged, others}, nil, 1, 0},
+		"to two":                           {2, [][]*corev1.Pod{surged, others}, nil, 4, 0},
+		"by one, others Ready since":       {3, [][]*corev1.Pod{surged, successors(2, 1)}, nil, 1, 0},
+		"by one, others unready":           {5, [][]*corev1.Pod{surged, group(2, old, unready)}, nil, 0, 0},
+		"up":                               {8, [][]*corev1.Pod{surged, others, successors(0, 4)}, nil, 0, 0},
+		"no successor can be made":         {6, [][]*corev1.Pod{surged, others}, failing, 0, 4},
+		"one can be made":                  {6, [][]*corev1.Pod{surged, others, successors(0, 1)}, failing, 0, 3},
+		"all are made, and failed earlier": {6, [][]*corev1.Pod{surged, others, successors(0, 4)}, failing, 0, 0},
+		"more wanted than can be made":     {20, [][]*corev1.Pod{surged, others}, failing, 0, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, _ := newTally().count(now, deploymentOf(tt.replicas, tt.change), membersOf(slices.Concat(tt.pods...)))
+			if w.Excess != tt.excess || w.Lacking != tt.lacking {
+				t.Errorf("%d in excess, %d lacking; want %d, %d", w.Excess, w.Lacking, tt.excess, tt.lacking)
+			}
+		})
+	}
+}
+
+// What was asked for counts before it shows.
+func TestTallyGivesBackNoMoreThanIsLacking(t *testing.T) {
+	d := deploymentOf(2, func(d *deployment) {
+		d.Status.Conditions = []deploymentCondition{{Type: "ReplicaFailure", Status: "True"}}
+	})
+	pods := []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod), webPod("c", createdAt(now))}
+	l := newTally()
+	if !l.reserve(now, d, membersOf(pods), pods[0], Return) || l.reserve(now, d, membersOf(pods), pods[1], Return) {
+		t.Error("want one pod to be given back")
+	}
+	pods[0] = webPod("a", createdAt(now.Add(-time.Hour)))
+	if w, _ := l.count(now, d, membersOf(pods)); w.Lacking != 0 {
+		t.Errorf("%d lacking when it is back, want 0", w.Lacking)
+	}
+	*d.Spec.Replicas = 0
+	if !l.reserve(now, d, membersOf(pods), pods[1], End) || l.reserve(now, d, membersOf(pods), pods[1], End) {
+		t.Error("want the other to be ended, once")
 	}
 }

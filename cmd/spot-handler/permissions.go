@@ -40,7 +40,9 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 		list = append(list, permission{verb: "list", resource: "pods"},
 			permission{verb: "list", group: "policy", resource: "poddisruptionbudgets"})
 		if cfg.strategy == string(drain.Surge) {
-			list = append(list, permission{verb: "get", group: "apps", resource: "deployments"})
+			list = append(list, permission{verb: "get", group: "apps", resource: "deployments"},
+				permission{verb: "list", group: "apps", resource: "replicasets"},
+				permission{verb: "list", group: "apps", resource: "daemonsets"})
 		}
 		return list
 	}
@@ -61,7 +63,10 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 			permission{verb: "patch", resource: "pods"}, // to surge them
 			permission{verb: "list", group: "apps", resource: "deployments"},
 			permission{verb: "watch", group: "apps", resource: "deployments"},
-			permission{verb: "get", group: "apps", resource: "replicasets"}, // to take them back
+			permission{verb: "get", group: "apps", resource: "deployments"},  // whether to put them back
+			permission{verb: "get", group: "apps", resource: "replicasets"},  // the same
+			permission{verb: "list", group: "apps", resource: "replicasets"}, // who might adopt them
+			permission{verb: "list", group: "apps", resource: "daemonsets"},  // the same
 		)
 	}
 	if cfg.mode == modeQueue && cfg.leaderElect {

@@ -11,7 +11,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -215,6 +214,7 @@ func TestPlanSaysWhoIsNotSurged(t *testing.T) {
 		"shared":  "",
 		"careful": "safe-to-evict",
 		"broken":  "not Ready",
+		"shares":  "ReplicaSet shares would adopt it",
 	}
 	s.unsurgeable()
 	d, queue := s.drill("--dry-run")
@@ -269,7 +269,11 @@ func (s *story) unsurgeable() {
 	spec.Name = "set"
 	_, err = s.cluster.RunReplicaSet(s.ctx, spec)
 	s.must(err)
-	spec.Name, spec.NeverReady = "broken", true
+	s.service("shares", 1, surge(1, nil))
+	spec.Name, spec.Replicas = "shares", 0
+	_, err = s.cluster.RunReplicaSet(s.ctx, spec)
+	s.must(err)
+	spec.Name, spec.Replicas, spec.NeverReady = "broken", 1, true
 	_, err = s.cluster.RunDeployment(s.ctx, spec)
 	s.must(err)
 	_, err = s.cluster.Client.CoreV1().Pods("default").Create(s.ctx, &corev1.Pod{
@@ -287,29 +291,20 @@ func (s *story) unsurgeable() {
 	s.must(err)
 }
 
-// Successors that never become ready, and successors that a quota forbids. Their
-// predecessors stay for as long as they can, are evicted at their latest safe start,
-// and no pod is left surged.
+// Successors that never become ready. Their predecessors stay for as long as they can, are
+// evicted at their latest safe start, and no pod is left surged.
 func TestSurgeWithoutSuccessorsEndsAtTheLatestSafeStart(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	node := s.bare("node", 1, 8)[0]
 	stuck := s.service("stuck", 2, surge(2, nil))
-	s.must(s.cluster.CreateNamespace(s.ctx, "small"))
-	spec := controlplane.DeploymentSpec{Namespace: "small", Name: "full", Replicas: 2}
-	surge(2, nil)(&spec)
-	_, err := s.cluster.RunDeployment(s.ctx, spec)
-	s.must(err)
-	full, err := s.cluster.WaitReady(s.ctx, "small", "full", 2)
-	s.must(err)
-	s.quota("small", 2)
-	_, err = s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: "dead", Unmanaged: true}) // nothing ever starts there
+	_, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: "dead", Unmanaged: true}) // nothing ever starts there
 	s.must(err)
 	d, queue := s.drill()
 
 	deadline := interrupt(queue, node.Name, 40*time.Second)
-	s.waitSurged(4)
-	s.wantResults(d, map[string]result{node.Name: {graceful: 4}})
-	s.wantEachOnce(uids(append(stuck, full...)))
+	s.waitSurged(2)
+	s.wantResults(d, map[string]result{node.Name: {graceful: 2}})
+	s.wantEachOnce(uids(stuck))
 	s.wantNoneSurged()
 	latest := deadline.Add(-10*time.Second - 5*time.Second)
 	for _, r := range s.evicted() {
@@ -374,21 +369,4 @@ func recreate(d *appsv1.Deployment) {
 
 func mounts(claim string) func(*appsv1.Deployment) {
 	return func(d *appsv1.Deployment) { controlplane.Mount(&d.Spec.Template.Spec, claim) }
-}
-
-// quota bounds the pods of a namespace, and returns when that is in force.
-func (s *story) quota(namespace string, pods int) {
-	s.Helper()
-	quotas := s.cluster.Client.CoreV1().ResourceQuotas(namespace)
-	_, err := quotas.Create(s.ctx, &corev1.ResourceQuota{
-		ObjectMeta: metav1.ObjectMeta{Name: "pods"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(pods), resource.DecimalSI)}},
-	}, metav1.CreateOptions{})
-	s.must(err)
-	s.eventually("count of the quota", func() bool {
-		q, err := quotas.Get(s.ctx, "pods", metav1.GetOptions{})
-		s.must(err)
-		used := q.Status.Used[corev1.ResourcePods]
-		return used.Value() == int64(pods)
-	})
 }

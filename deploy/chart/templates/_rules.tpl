@@ -67,14 +67,19 @@
   resources: [pods]
   verbs: [patch]
 # Know what a Deployment's maxSurge allows, and whether the successors are available (list,
-# watch; get for --dry-run).
+# watch), and whether it is still there when a pod is to go back (get; also for --dry-run).
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, list, watch]
-# Know whether a pod's ReplicaSet still exists to take it back.
+# Know whether a pod's ReplicaSet still exists to take it back (get), and whether another one
+# would adopt the pod while it has no owner (list).
 - apiGroups: [apps]
   resources: [replicasets]
-  verbs: [get]
+  verbs: [get, list]
+# Know whether a DaemonSet would.
+- apiGroups: [apps]
+  resources: [daemonsets]
+  verbs: [list]
 {{- end -}}
 
 {{/* Processes that drain, for replacements by Karpenter. */}}
