@@ -85,22 +85,26 @@ func (h *Handler) record(ctx context.Context, node *corev1.Node, n interruption.
 }
 
 func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interruption.Notice) {
+	took := time.Since(n.Received)
+	if registered := node.CreationTimestamp.Time; registered.After(n.Received) { // the notice has waited for its Node
+		took = max(0, time.Since(registered))
+	}
 	log := h.opts.Logger.Info().Str("node", node.Name).EmbedObject(rec).Str("event_id", n.EventID).Str("phase", string(rec.Phase)).
-		Float64("took_seconds", time.Since(n.Received).Seconds())
+		Float64("took_seconds", took.Seconds())
 	switch {
 	case n.Withdrawn:
 		log.Msg("announcement withdrawn")
 		return
 	case rec.Phase.Over():
 		log.Msg("interruption accepted, drain is over already")
-		h.metrics.noticed(n, false)
+		h.metrics.noticed(n, took, false)
 		return
 	case rec.Phase == interruption.Waiting:
 		log.Msg("interruption accepted, drain waits")
 	default:
 		log.Msg("interruption accepted, node cordoned")
 	}
-	h.metrics.noticed(n, rec.Phase != interruption.Waiting)
+	h.metrics.noticed(n, took, rec.Phase != interruption.Waiting)
 	if rec.Event == n.EventID { // else a further word on an interruption already announced
 		h.opts.Events.Noticed(node, rec)
 	}

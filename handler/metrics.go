@@ -45,7 +45,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "Notices that were new and are recorded on a Node.",
 		}, []string{"kind", "source"}),
 		lead:   histogram("notice_lead_seconds", "Time left until the deadline when a notice was seen.", "kind", "source"),
-		cordon: histogram("notice_to_cordon_seconds", "Time from seeing a notice to its Node being cordoned.", "source"),
+		cordon: histogram("notice_to_cordon_seconds", "Time from seeing a notice, and its Node, to the cordon.", "source"),
 		drains: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_drains_total",
 			Help: "Drains that ended, by how.",
@@ -74,10 +74,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) noticed(n interruption.Notice, cordoned bool) {
+func (m *metrics) noticed(n interruption.Notice, took time.Duration, cordoned bool) {
 	m.notices.WithLabelValues(string(n.Kind), string(n.Source)).Inc()
 	if cordoned {
-		m.cordon.WithLabelValues(string(n.Source)).Observe(time.Since(n.Received).Seconds())
+		m.cordon.WithLabelValues(string(n.Source)).Observe(took.Seconds())
 	}
 	// Hibernation begins at once: no lead is not a notice that came late.
 	if !n.Deadline.IsZero() && n.Action != interruption.ActionHibernate {

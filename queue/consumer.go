@@ -24,11 +24,11 @@ const (
 	// that wait for SQS have taken room for a batch each.
 	maxInFlight = 2000
 
-	// maxLaunching bounds the messages about launch hooks. Each waits for its Node, for
-	// minutes or, if the Node is another cluster's, until the hook's timeout. They take no
-	// room from the others, which are in work for seconds and must not wait for them. So
-	// many take 40 MB.
-	maxLaunching = 5000
+	// maxWaiting bounds the messages that wait for a Node: about launch hooks, and about
+	// instances that are no Node yet. Each waits for minutes or, if the Node is another
+	// cluster's, until the hook's timeout or the notice's deadline. They take no room from the
+	// others, which are in work for seconds and must not wait for them. So many take 40 MB.
+	maxWaiting = 5000
 
 	// noticesPerRoom is how many further notices of a message take as much room of
 	// maxInFlight as another message would. The largest possible message fits, two might not.
@@ -84,14 +84,14 @@ type Consumer struct {
 	log       zerolog.Logger
 	metrics   *metrics
 
-	room       *semaphore.Weighted // of maxInFlight
-	launchRoom *semaphore.Weighted // of maxLaunching
-	work       sync.WaitGroup      // messages in flight
-	inFlight   *inFlight
-	deleter    *batcher
-	hider      *batcher
-	redrive    *redrive
-	health     health
+	room     *semaphore.Weighted // of maxInFlight
+	waitRoom *semaphore.Weighted // of maxWaiting
+	work     sync.WaitGroup      // messages in flight
+	inFlight *inFlight
+	deleter  *batcher
+	hider    *batcher
+	redrive  *redrive
+	health   health
 
 	receiving, accepting, deleting, hiding awsfault.Reporter
 
@@ -114,7 +114,7 @@ func New(o Options) *Consumer {
 		log:        o.Logger.With().Str("component", "queue").Logger(),
 		metrics:    newMetrics(o.Registerer),
 		room:       semaphore.NewWeighted(maxInFlight),
-		launchRoom: semaphore.NewWeighted(maxLaunching),
+		waitRoom:   semaphore.NewWeighted(maxWaiting),
 		retried:    newMemory(maxRemembered),
 		unreadable: newMemory(maxRemembered),
 		previews:   newMemory(maxRemembered),

@@ -16,7 +16,8 @@
 // where that takes longer than the queue retains messages. Accept is tried again in memory,
 // with backoff: a message that went back to the queue for another try would come closer to
 // the dead-letter queue each time. An error that wraps interruption.ErrNotYet is no fault,
-// and Accept is tried again quietly every few seconds. SQS delivers at least once and in no
+// and Accept is tried again quietly every few seconds. With interruption.ErrNoNode the message
+// is first given back once, as another consumer may know the instance. SQS delivers at least once and in no
 // order, and a process can end between Accept and the deletion: Accept has to be idempotent.
 //
 // Messages that cannot be read are logged, counted and left for the redrive policy,

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"spot-handler/handler/interruption"
 )
 
@@ -26,6 +28,9 @@ type message struct {
 	received     time.Time
 	notices      []interruption.Notice
 
+	room  *semaphore.Weighted // which the message takes up
+	takes int64
+
 	hiddenUntil time.Time // owned by inFlight while it has the message
 }
 
@@ -33,6 +38,7 @@ type message struct {
 //
 //	accept ─┬─ every notice settled ──────────► deleted
 //	        ├─ no instance known, first time ─► back to the queue for lookAgain
+//	        ├─ no room to wait for its Node ──► left to the queue
 //	        ├─ too late for another attempt ──► left to the queue
 //	        └─ ctx canceled ──────────────────► given back to the queue at once
 func (c *Consumer) handle(ctx, acts context.Context, m *message) {
@@ -46,13 +52,15 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		c.hide(acts, m, 0)
+	case errors.Is(err, errLookAgain):
+		c.hide(acts, m, lookAgain)
+	case errors.Is(err, errNoRoom):
+		c.tellNoRoom(m)
 	case errors.Is(err, interruption.ErrNotYet) && c.dryRun:
 		// It comes back, and is tried again.
 	case err != nil:
 		c.log.Error().Err(err).Str("message_id", m.id).Msg("gave up on message, left to the queue")
 		c.count(m, outcomeFailed)
-	case verdict == interruption.Unknown && c.worthAnotherLook(acts, m):
-		c.hide(acts, m, lookAgain)
 	default:
 		c.delete(acts, m)
 		c.count(m, outcomeOf(verdict))
@@ -68,8 +76,8 @@ func (c *Consumer) ignore(acts context.Context, m *message) {
 // worthAnotherLook reports whether a message about an unknown instance should be received
 // once more. The receive count can be missing, so the process also remembers what it gave
 // back: no message goes round for ever.
-func (c *Consumer) worthAnotherLook(acts context.Context, m *message) bool {
-	return m.receiveCount < 2 && !c.redrive.wait(acts).lastReceive(m.receiveCount) && c.retried.add(m.id)
+func (c *Consumer) worthAnotherLook(ctx context.Context, m *message) bool {
+	return m.receiveCount < 2 && !c.redrive.wait(ctx).lastReceive(m.receiveCount) && c.retried.add(m.id)
 }
 
 // reject ends a message that cannot be read.

@@ -137,21 +137,22 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		preview = strings.Clone(body[:min(len(body), maxPreview)])
 	}
 	msg.notices = notices
-	room, takes := c.room, int64(1+len(notices)/noticesPerRoom)
-	more := takes - 1 // the receiver has taken one for it
-	if launching(notices) {
-		room, more = c.launchRoom, takes
+	msg.room, msg.takes = c.room, 1 // which the receiver has taken for it
+	if more := int64(len(notices) / noticesPerRoom); more > 0 {
+		if !c.room.TryAcquire(more) {
+			c.room.Release(1)
+			c.tellNoRoom(msg)
+			return
+		}
+		msg.takes += more
 	}
-	if more > 0 && !room.TryAcquire(more) {
-		c.room.Release(1)
-		c.log.Debug().Str("message_id", msg.id).Int("notices", len(notices)).Msg("no room for message, left to the queue")
+	if launching(notices) && !c.park(msg) {
+		msg.room.Release(msg.takes)
+		c.tellNoRoom(msg)
 		return
 	}
-	if room != c.room {
-		c.room.Release(1)
-	}
 	c.work.Go(func() {
-		defer room.Release(takes)
+		defer func() { msg.room.Release(msg.takes) }()
 		switch {
 		case err != nil && len(notices) == 0:
 			c.reject(acts, msg, err, preview)
@@ -165,6 +166,23 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		}
 		c.handle(ctx, acts, msg)
 	})
+}
+
+// park moves a message to the room of those that wait for a Node, or reports that there is none.
+func (c *Consumer) park(m *message) bool {
+	if m.room == c.waitRoom {
+		return true
+	}
+	if !c.waitRoom.TryAcquire(m.takes) {
+		return false
+	}
+	m.room.Release(m.takes)
+	m.room = c.waitRoom
+	return true
+}
+
+func (c *Consumer) tellNoRoom(m *message) {
+	c.log.Debug().Str("message_id", m.id).Int("notices", len(m.notices)).Msg("no room for message, left to the queue")
 }
 
 // launching reports whether a message is about a launch hook.

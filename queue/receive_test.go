@@ -175,7 +175,7 @@ func TestLaunchHooksHoldUpNothing(t *testing.T) {
 		}}
 		f := &fakeClient{}
 		start(t, Options{Client: f, Accepter: a})
-		for i := range maxLaunching + 500 {
+		for i := range maxWaiting + 500 {
 			text := strings.NewReplacer("i-1234567890abcdef0", fmt.Sprintf("i-%017x", i), "2026-01-01T00:00:00Z", time.Now().UTC().Format(time.RFC3339)).Replace(string(body))
 			f.send("launch", text, 1)
 		}
@@ -187,8 +187,8 @@ func TestLaunchHooksHoldUpNothing(t *testing.T) {
 		}
 		n := 0
 		launching.Range(func(any, any) bool { n++; return true })
-		if n != maxLaunching {
-			t.Errorf("%d launches are waited for, want %d", n, maxLaunching)
+		if n != maxWaiting {
+			t.Errorf("%d launches are waited for, want %d", n, maxWaiting)
 		}
 	})
 }

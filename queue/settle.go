@@ -33,6 +33,14 @@ const (
 	maxWork = 11 * time.Hour
 )
 
+var (
+	// errLookAgain: the message is about unknown instances alone, and was received for the
+	// first time.
+	errLookAgain = errors.New("no instance is known")
+	// errNoRoom: too many messages wait for a Node.
+	errNoRoom = errors.New("no room to wait")
+)
+
 // settle submits the notices until Accept has returned nil for each, and returns what
 // became of the message: the strongest verdict on any of its notices. Each notice is settled
 // once, with one exception: where only some instances of a message are known, the others
@@ -49,12 +57,15 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 	for {
 		tried := c.acceptAll(ctx, pending)
 		var failed, notYet error
-		failing := ""
+		failing, noNode := "", 0
 		var again []interruption.Notice
 		for i, t := range tried {
 			switch {
 			case errors.Is(t.err, interruption.ErrNotYet):
 				notYet = t.err
+				if errors.Is(t.err, interruption.ErrNoNode) {
+					noNode++
+				}
 			case t.err != nil:
 				failed, failing = t.err, pending[i].InstanceID
 			case t.verdict == interruption.Unknown:
@@ -70,6 +81,9 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 		if failed == nil {
 			c.recover(&c.accepting, "notices can be accepted again")
 		}
+		if noNode == len(pending) && (best == "" || best == interruption.Unknown) && c.worthAnotherLook(ctx, m) {
+			return "", errLookAgain
+		}
 		if len(pending) == 0 {
 			if best == interruption.Unknown || len(unknown) == 0 || looked {
 				return best, nil
@@ -82,6 +96,9 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 		}
 		if ctx.Err() != nil {
 			return "", context.Cause(ctx)
+		}
+		if notYet != nil && !c.park(m) {
+			return "", errNoRoom
 		}
 		if failed != nil && c.accepting.Changed(reasonAccept) {
 			c.log.Error().Err(failed).Str("message_id", m.id).Str("instance_id", failing).Msg("cannot accept notice, trying again")

@@ -184,6 +184,78 @@ func TestNotYet(t *testing.T) {
 	})
 }
 
+// A notice about an instance that is no Node yet is given back once, as any consumer may know
+// the instance. After that its message stays hidden until the notice is settled, and takes no
+// room from others.
+func TestNoNodeYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		appears := time.Now().Add(90 * time.Second)
+		a := &fakeAccepter{AcceptFunc: func(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
+			switch {
+			case n.InstanceID == "i-known", n.InstanceID == "i-appears" && time.Now().After(appears):
+				return interruption.Accepted, nil
+			case time.Now().After(n.Deadline):
+				return interruption.Unknown, nil
+			}
+			return "", fmt.Errorf("find node: %w", interruption.ErrNoNode)
+		}}
+		f := &fakeClient{}
+		r := start(t, Options{Client: f, Accepter: a})
+		began := time.Now()
+		f.send("appears", spotBody("i-appears", began), 1)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if got := f.visibility(); len(got) != 1 || got[0].seconds != int32(lookAgain/time.Second) {
+			t.Fatalf("visibility %v, want it back in the queue", got)
+		}
+		f.send("appears", spotBody("i-appears", began), 2)
+		for i := range maxInFlight + 100 { // more than there is room for in work
+			f.send(fmt.Sprint("foreign-", i), spotBody(fmt.Sprint("i-", i), began), 2)
+		}
+		time.Sleep(70 * time.Second)
+		f.send("known", spotBody("i-known", began), 1)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if diff := cmp.Diff([]string{"h-known"}, f.deletions()); diff != "" {
+			t.Error(diff)
+		}
+		for _, c := range f.visibility()[1:] {
+			if c.seconds != int32(hiddenFor/time.Second) {
+				t.Fatalf("given back: %+v", c)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if diff := cmp.Diff(map[outcome]float64{outcomeAccepted: 2}, r.outcomes(t)); diff != "" {
+			t.Error(diff)
+		}
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if diff := cmp.Diff(map[outcome]float64{outcomeAccepted: 2, outcomeForeign: maxInFlight + 100}, r.outcomes(t)); diff != "" {
+			t.Error(diff)
+		}
+		if n := len(f.deletions()); n != maxInFlight+102 {
+			t.Errorf("%d deleted, want all", n)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) { // no room to wait: left to the queue, and not counted
+		a := &fakeAccepter{AcceptFunc: func(context.Context, interruption.Notice) (interruption.Verdict, error) {
+			return "", interruption.ErrNoNode
+		}}
+		f := &fakeClient{}
+		r := start(t, Options{Client: f, Accepter: a})
+		if !r.waitRoom.TryAcquire(maxWaiting) {
+			t.Fatal("no room from the start")
+		}
+		f.send("1", spotBody("i-1", time.Now()), 2)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(f.visibility()) > 0 || len(f.deletions()) > 0 || len(r.outcomes(t)) > 0 || len(a.notices()) != 1 {
+			t.Errorf("visibility %v, deleted %v, outcomes %v, asked %d times", f.visibility(), f.deletions(), r.outcomes(t), len(a.notices()))
+		}
+	})
+}
+
 // It is given up after half a day, when SQS would not hide the message any longer; and
 // given to the next process at once when this one stops.
 func TestNotYetEnds(t *testing.T) {

@@ -81,6 +81,11 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	hooks := newHooks(cfg, conf, registry, logger)
 	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, notify.All{events, webhooks}, hooks, logger}.tenure)
 	var accept accepter = tenures
+	keepsEarly := func(context.Context) error { return nil }
+	if cfg.mode == modeQueue && !cfg.dryRun {
+		e := newEarly(clients, accept, index, registry, logger)
+		accept, keepsEarly = e, e.Run
+	}
 	if cfg.mode == modeQueue {
 		accept = newManaged(conf, cfg, accept, index, registry, logger)
 	}
@@ -103,6 +108,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		return httpServer{listener: listener, registry: registry, ready: readiness(index, from)}.Run(ctx)
 	})
 	g.Go(func() error { return index.Run(ctx) })
+	g.Go(func() error { return keepsEarly(ctx) })
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error {
 		// Before the Nodes are known every instance would look like somebody else's.

@@ -60,6 +60,32 @@ func (c *Cluster) CreateNodes(ctx context.Context, pool string, count int) ([]*c
 	return nodes, err
 }
 
+// Launch makes a NodeClaim of the pool, whose instance boots for as long as the pool's Boot says,
+// and returns the claim's name when it is launched. The Node will carry the label
+// spot-handler/instance-id with InstanceID of that name.
+func (c *Cluster) Launch(ctx context.Context, pool string) (claim string, err error) {
+	ctx, cancel := withWaitTimeout(ctx)
+	defer cancel()
+	nodePool, err := c.Dynamic.Resource(NodePools).Get(ctx, pool, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("get node pool %q: %w", pool, err)
+	}
+	launch := nodeClaim(nodePool)
+	name := pool + "-early"
+	launch.SetName(name)
+	labels := launch.GetLabels()
+	labels[nodeClassLabel], labels[interruption.InstanceIDLabel] = pool, InstanceID(name)
+	launch.SetLabels(labels)
+	if err := unstructured.SetNestedField(launch.Object, pool, "spec", "nodeClassRef", "name"); err != nil {
+		return "", fmt.Errorf("set the node class of pool %q: %w", pool, err)
+	}
+	if _, err := c.Dynamic.Resource(NodeClaims).Create(ctx, launch, metav1.CreateOptions{}); err != nil {
+		return "", fmt.Errorf("create a node claim of pool %q: %w", pool, err)
+	}
+	_, err = c.waitObject(ctx, NodeClaims, name, func(claim *unstructured.Unstructured) bool { return conditionTrue(claim, "Launched") })
+	return name, err
+}
+
 // LabelInstance gives a node that Karpenter has made by itself the label that CreateNode
 // sets, and returns the node.
 func (c *Cluster) LabelInstance(ctx context.Context, node string) (*corev1.Node, error) {

@@ -174,7 +174,7 @@ func TestLifecycleHooksByEveryWay(t *testing.T) {
 		queue.Send(daemon.SNS(daemon.TestNotification("workers", now), now)),
 		queue.Send(daemon.InstanceState("running", "event-running", hooks[0].Instance, now)),
 	}
-	foreign := queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-foreign", "i-0ffffffffffffffff", now))
+	foreign := queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-foreign", "i-0ffffffffffffffff", now.Add(-110*time.Second)))
 	for i, node := range nodes {
 		rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return len(r.Hooks) > 0 })
 		h := rec.Hooks[0]

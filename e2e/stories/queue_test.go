@@ -150,7 +150,7 @@ func TestBadMessagesDoNotDelayGoodOnes(t *testing.T) {
 
 	bad := []string{
 		"}{ no JSON",
-		daemon.EventBridge(daemon.SpotInterruption, "event-foreign", "i-0ffffffffffffffff", time.Now()),
+		daemon.EventBridge(daemon.SpotInterruption, "event-foreign", "i-0ffffffffffffffff", time.Now().Add(-110*time.Second)),
 		`{"detail-type": "` + strings.Repeat("x", 200_000) + `"}`,
 		`{"version":"0","id":"event-empty","detail-type":"` + daemon.SpotInterruption + `","source":"aws.ec2","time":"` + time.Now().UTC().Format(time.RFC3339) + `","detail":{}}`,
 		daemon.EventBridge("EC2 Something New", "event-new", controlplane.InstanceID(nodes[0].Name), time.Now()),

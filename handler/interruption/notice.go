@@ -2,6 +2,7 @@ package interruption
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -72,6 +73,10 @@ func (h Hook) Same(o Hook) bool { return h.Group == o.Group && h.Name == o.Name 
 // settled later, such as the launch of an instance whose Node is not Ready. The source keeps
 // the notice and asks again.
 var ErrNotYet = errors.New("not yet")
+
+// ErrNoNode is the ErrNotYet of a notice that waits for its instance to become a Node. Nobody
+// knows whether it will be one of this cluster.
+var ErrNoNode = fmt.Errorf("no node is that instance: %w", ErrNotYet)
 
 // Verdict is what became of a notice that Accept took without an error.
 type Verdict string

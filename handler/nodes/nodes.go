@@ -42,6 +42,7 @@ type Index struct {
 
 	mu       sync.RWMutex
 	onChange func(name string)
+	onAppear func(instance string)
 }
 
 const byInstance = "instance"
@@ -70,8 +71,12 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 		Transform:     transform,
 		Indexers:      cache.Indexers{byInstance: instanceKeys},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(obj any) { x.changed(obj, nil) },
+			AddFunc: func(obj any) {
+				x.appeared(obj, nil)
+				x.changed(obj, nil)
+			},
 			UpdateFunc: func(old, obj any) {
+				x.appeared(obj, old)
 				x.changed(obj, old)
 			},
 			DeleteFunc: func(obj any) { x.changed(obj, nil) },
@@ -88,6 +93,14 @@ func (x *Index) OnChange(f func(name string)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.onChange = f
+}
+
+// OnAppear sets the function that receives every instance that has become a Node: Find knows it
+// by then. It runs on the watch's goroutine, so it must not block.
+func (x *Index) OnAppear(f func(instance string)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.onAppear = f
 }
 
 // Run watches until ctx ends.
@@ -198,6 +211,24 @@ func instanceKeys(obj any) ([]string, error) {
 		return []string{id}, nil
 	}
 	return nil, nil
+}
+
+// appeared tells of a Node that is new, or says only now which instance it is.
+func (x *Index) appeared(obj, old any) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return
+	}
+	if before, ok := old.(*corev1.Node); ok && before.Spec.ProviderID == node.Spec.ProviderID &&
+		before.Labels[interruption.InstanceIDLabel] == node.Labels[interruption.InstanceIDLabel] {
+		return
+	}
+	x.mu.RLock()
+	f := x.onAppear
+	x.mu.RUnlock()
+	if id := InstanceID(node); f != nil && id != "" {
+		f(id)
+	}
 }
 
 func (x *Index) changed(obj, old any) {

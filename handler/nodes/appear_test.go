@@ -1,0 +1,67 @@
+package nodes
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"spot-handler/handler/interruption"
+)
+
+// watched shows what the test tells it.
+type watched struct{ changes *watch.FakeWatcher }
+
+func (watched) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+	return &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "1"}}, nil
+}
+
+func (w watched) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return w.changes, nil
+}
+
+func (watched) IsWatchListSemanticsUnSupported() bool { return true }
+
+// An instance is told of once, when its Node says that it is that, and is found by then.
+func TestInstancesThatAppear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watched{watch.NewFake()}
+		x := New(w, "", zerolog.Nop())
+		var mu sync.Mutex
+		var appeared []string
+		x.OnAppear(func(instance string) {
+			mu.Lock()
+			defer mu.Unlock()
+			appeared = append(appeared, instance)
+			if _, ok := x.Find(interruption.Notice{InstanceID: instance}); !ok {
+				t.Errorf("%s is told of before it can be found", instance)
+			}
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- x.Run(ctx) }()
+		synctest.Wait()
+		node := func(version, provider string, labels map[string]string) *corev1.Node {
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", ResourceVersion: version, Labels: labels}, Spec: corev1.NodeSpec{ProviderID: provider}}
+		}
+		w.changes.Add(node("2", "", nil)) // its kubelet does not know
+		w.changes.Modify(node("3", "", map[string]string{interruption.InstanceIDLabel: "i-00000001"}))
+		w.changes.Modify(node("4", "aws:///eu-west-1a/i-00000002", nil))
+		w.changes.Modify(node("5", "aws:///eu-west-1a/i-00000002", map[string]string{"team": "blue"}))
+		w.changes.Delete(node("6", "aws:///eu-west-1a/i-00000002", nil))
+		synctest.Wait()
+		mu.Lock()
+		if want := []string{"i-00000001", "i-00000002"}; !slices.Equal(appeared, want) {
+			t.Errorf("appeared %v, want %v", appeared, want)
+		}
+		mu.Unlock()
+		cancel()
+		<-done
+	})
+}
