@@ -247,7 +247,6 @@ type setup struct {
 	rules     rules
 	lifecycle lifecycle.TenderOptions
 	atOnce    turns.Concurrency
-	peers     *turns.Peers // instead of a line
 }
 
 // rules are an operator's.
@@ -293,9 +292,6 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 		change(o)
 	}
 	o.Turns = turns.NewLine(o.atOnce, index.PoolSize)
-	if o.peers != nil {
-		o.Turns = o.peers
-	}
 	var h *Handler
 	o.lifecycle.CordonOnly, o.lifecycle.Logger = o.CordonOnly, o.Logger
 	o.lifecycle.Notify = func(node string) { h.Enqueue(node) }

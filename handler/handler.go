@@ -45,10 +45,10 @@ type Provisioner interface {
 }
 
 // Turns says when a node that is recommended for rebalance may be replaced: its turn comes when
-// fewer nodes of its pool than allowed are under way. No method but Turn makes a call.
+// fewer nodes of its pool than allowed are under way. No method makes a call.
 type Turns interface {
 	Stand(node *corev1.Node, rec interruption.Record)
-	Turn(ctx context.Context, node *corev1.Node, rec interruption.Record) (turn bool, again time.Duration, next string, err error)
+	Turn(node *corev1.Node, rec interruption.Record) (turn bool, next string)
 	Leave(node string) (next string)
 }
 
@@ -107,6 +107,7 @@ type Handler struct {
 
 	accepting atomic.Int64 // notices inside Accept
 	running   atomic.Bool  // nodes are reconciled
+	began     time.Time    // when Run was called
 
 	memory memory
 }
@@ -142,6 +143,7 @@ const workers = 16
 // it for the same Nodes: two would do no harm, but would do everything twice. Call it at most
 // once.
 func (h *Handler) Run(ctx context.Context) error {
+	h.began = time.Now()
 	h.running.Store(true)
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })

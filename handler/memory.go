@@ -22,6 +22,7 @@ type known struct {
 	replacement     interruption.Replacement
 	requested       bool      // replacement holds an answer of the provisioner
 	unreadable      bool      // already reported
+	told            string    // the event that was announced last
 	off             bool      // its drain was called off, or is about to be
 	begun           bool      // this process has looked after its drain
 	first           time.Time // when its reconciliation was first due

@@ -92,14 +92,13 @@ func (v *visit) standInLine(ctx context.Context) (done bool, err error) {
 		}
 		standing.Received = retry // those that have not had their turn yet come first
 	}
-	turn, again, next, err := v.opts.Turns.Turn(ctx, v.node, standing)
+	turn, next := v.opts.Turns.Turn(v.node, standing)
 	if next != "" {
 		v.Enqueue(next)
 	}
 	switch {
-	case err != nil || !turn:
-		v.lookAgainIn(again)
-		return true, err
+	case !turn:
+		return true, nil
 	case v.rec.Phase != interruption.Waiting, v.opts.CordonOnly:
 		return true, v.begin(ctx, v.rec)
 	}

@@ -31,6 +31,7 @@ var course = []func(v *visit, ctx context.Context) (done bool, err error){
 	(*visit).shutDown,
 	(*visit).comeBack,
 	(*visit).standDown,
+	(*visit).announce,
 	(*visit).tendHooks,
 	(*visit).rebalance,
 	(*visit).finish,

@@ -48,7 +48,7 @@ func newGroups(conf aws.Config, index *nodes.Index, notify func(string), registr
 	})
 }
 
-// newHooks answers lifecycle hooks; nil in imds mode, where they are not answered.
+// newHooks answers lifecycle hooks; nil in the other modes, where they are not answered.
 func newHooks(cfg config, conf aws.Config, registry prometheus.Registerer, logger zerolog.Logger) lifecycle.Hooks {
 	if cfg.mode != modeQueue {
 		return nil

@@ -10,18 +10,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"spot-handler/handler"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
-	"spot-handler/handler/turns"
 )
 
-// awsConfig is for the AWS APIs that queue mode calls. A pod on a spot node has no rights
-// in AWS, so imds mode calls none.
+// awsConfig is for the AWS APIs that queue mode calls. The other modes call none.
 func awsConfig(ctx context.Context, cfg config) (aws.Config, error) {
 	if cfg.mode != modeQueue {
 		return aws.Config{}, nil
@@ -34,7 +31,7 @@ func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Ind
 	notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) []provisioner.Backend {
 	backends := []provisioner.Backend{
 		karpenter.New(karpenter.Options{
-			FallbackNodePools: cfg.fallback, SingleNode: cfg.mode == modeIMDS, TTL: cfg.replacementTTL,
+			FallbackNodePools: cfg.fallback, SingleNode: !cfg.fleet(), TTL: cfg.replacementTTL,
 			Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods, Node: index.Get,
 			Events: events, Notify: notify, Registerer: registry, Logger: logger,
 		}),
@@ -84,19 +81,5 @@ func rulesOf(cfg config, backends []provisioner.Backend) nodes.RulesFunc {
 		policy, err := pools.RebalancePolicy(node, allowed)
 		own.Rebalance = cmp.Or(interruption.RebalancePolicy(policy), rules.Rebalance)
 		return own, err
-	}
-}
-
-// turnsOf says whose turn it is to be replaced: in a line, or by a look at the other nodes where
-// the process knows its own alone.
-func turnsOf(cfg config, clients *clients, index *nodes.Index) handler.Turns {
-	if cfg.nodeName == "" {
-		return turns.NewLine(cfg.rebalancesAtOnce, index.PoolSize)
-	}
-	return turns.Peers{
-		AtOnce: cfg.rebalancesAtOnce, TTL: cfg.rebalanceTTL,
-		List: func(ctx context.Context, selector string, fresh bool) ([]nodes.Peer, error) {
-			return nodes.Peers(ctx, clients.core, selector, fresh)
-		},
 	}
 }

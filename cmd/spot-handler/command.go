@@ -25,7 +25,7 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	showVersion := root.Flags().Bool("version", false, "print the version")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !*showVersion {
-			return fmt.Errorf("%w: give a command, imds or queue; see spot-handler --help", errUsage)
+			return fmt.Errorf("%w: give a command, such as imds or queue; see spot-handler --help", errUsage)
 		}
 		return printVersion(cmd)
 	}
@@ -38,7 +38,7 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	})
 
 	root.AddGroup(&cobra.Group{ID: daemons, Title: "Modes:"})
-	root.AddCommand(newIMDS(getenv), newQueue(getenv), newMigrate(), newVersion())
+	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newMigrate(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() { // those that cobra brings

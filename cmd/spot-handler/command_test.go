@@ -22,7 +22,7 @@ func TestExitCodes(t *testing.T) {
 		"version":               {[]string{"version"}, exitClean, "spot-handler dev ("},
 		"completion":            {[]string{"completion", "bash"}, exitClean, "__start_spot-handler"},
 		"nothing":               {nil, exitUsage, "give a command"},
-		"unknown command":       {[]string{"drain"}, exitUsage, `unknown command "drain"`},
+		"unknown command":       {[]string{"evict"}, exitUsage, `unknown command "evict"`},
 		"mistyped command":      {[]string{"qeue", "--margin=5s"}, exitUsage, "Did you mean this?\n\tqueue"},
 		"flag of no command":    {[]string{"--queue-url=a"}, exitUsage, "unknown flag: --queue-url"},
 		"wrong use":             {[]string{"imds", "--bogus"}, exitUsage, "unknown flag: --bogus"},

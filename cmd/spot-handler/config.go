@@ -24,6 +24,7 @@ import (
 // The modes, which are the commands.
 const (
 	modeIMDS  = "imds"
+	modeDrain = "drain"
 	modeQueue = "queue"
 )
 
@@ -37,16 +38,18 @@ type config struct {
 	drain        bool
 	watch        watch
 	// source: queue
-	queueURL       string
-	receivers      int
+	queueURL   string
+	receivers  int
+	managedTag string
+	managed    managed.Tag // parsed by validate
+	// of the whole fleet: drain, queue
 	leaderElect    bool
 	leaseNamespace string
 	podName        string
 	podNamespace   string
-	managedTag     string
-	nodes          labels.Selector // parsed by validate
-	nodeSelector   string
-	managed        managed.Tag // parsed by validate
+
+	nodes        labels.Selector // parsed by validate
+	nodeSelector string
 
 	strategy   string
 	blocked    string
@@ -86,25 +89,30 @@ type config struct {
 	logFormat string
 }
 
+// fleet reports whether the process cares for all nodes, and not for its own alone.
+func (c *config) fleet() bool { return c.mode != modeIMDS }
+
 // define declares the flags of c.mode, in the order in which --help shows them.
 func (c *config) define() []group {
-	source, evict, replacement := titled("Source of notices"), titled("Drain"), titled("Replacement")
+	source, leader, evict, replacement := titled("Source of notices"), titled("Leader"), titled("Drain"), titled("Replacement")
 	cluster, webhook, operation := titled("Cluster"), titled("Webhook"), titled("Operation")
 
 	switch c.mode {
 	case modeIMDS:
 		source.StringVar(&c.nodeName, "node-name", "", "the Node that this process runs on; also $NODE_NAME (required)")
 		source.DurationVar(&c.pollInterval, "poll-interval", 2*time.Second, "time between two looks for a spot notice; AWS advises 5s or less. The rest is looked for every second time, scheduled events every 15th")
-		source.BoolVar(&c.drain, "drain", true, "drain the node too; with --drain=false it is only marked, and the queue deployment drains it")
+		source.BoolVar(&c.drain, "drain", true, "drain the node too; with --drain=false it is only marked, and spot-handler drain or queue drains it")
 		c.watch.define(source.FlagSet)
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
 		source.IntVar(&c.receivers, "receivers", 4, "receive calls kept open at the same time; each takes up to 10 messages")
-		source.BoolVar(&c.leaderElect, "leader-elect", true, "drain in one replica only, while all accept notices; turn off only with a single replica")
-		source.StringVar(&c.leaseNamespace, "lease-namespace", "", "namespace of the Lease called "+leaseName+" (default: the pod's own, else kube-system)")
-		source.StringVar(&c.podName, "pod-name", "", "this process's own pod, which is moved last; also $POD_NAME (default: the host name, in a pod)")
-		source.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
 		source.StringVar(&c.managedTag, "managed-tag", "", "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
+	}
+	if c.fleet() {
+		leader.BoolVar(&c.leaderElect, "leader-elect", true, "drain in one replica only; turn off only with a single replica")
+		leader.StringVar(&c.leaseNamespace, "lease-namespace", "", "namespace of the Lease called "+leaseName+" (default: the pod's own, else kube-system)")
+		leader.StringVar(&c.podName, "pod-name", "", "this process's own pod, which is moved last; also $POD_NAME (default: the host name, in a pod)")
+		leader.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
 	}
 	source.StringVar(&c.nodeSelector, "node-selector", "", "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
@@ -140,7 +148,8 @@ func (c *config) define() []group {
 	operation.StringVar(&c.httpAddr, "http-addr", ":8080", "address of /metrics, /healthz and /readyz")
 	operation.StringVar(&c.logLevel, "log-level", zerolog.LevelInfoValue, "debug, info, warn or error")
 	operation.StringVar(&c.logFormat, "log-format", logJSON, "json, or console for people")
-	return []group{source, evict, replacement, cluster, webhook, operation}
+	groups := []group{source, leader, evict, replacement, cluster, webhook, operation}
+	return slices.DeleteFunc(groups, func(g group) bool { return !g.HasFlags() })
 }
 
 // validate names everything that is wrong at once.
@@ -234,9 +243,9 @@ func (c *config) validate() (problems []error) {
 		if c.managed, err = managed.ParseTag(c.managedTag); err != nil {
 			bad("managed-tag", "%v", err)
 		}
-		if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
-			bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)
-		}
+	}
+	if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
+		bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)
 	}
 	return problems
 }

@@ -12,14 +12,16 @@ func newIMDS(getenv func(string) string) *cobra.Command {
 		Use:   "imds --node-name=NAME",
 		Short: "Watch this node's instance metadata service; runs on every spot node, as a DaemonSet",
 		Long: `Watches this node's instance metadata service. On a notice: cordons the node,
-requests a replacement, and drains the node before EC2 takes it.
+requests a replacement, and drains the node before EC2 takes it. With --drain=false it
+only marks the node, for spot-handler drain or queue to drain: that process sees all
+nodes, so several that are lost together count as one for surge, limits and turns.
 
 The metadata service answers a pod only with hostNetwork, or with a hop limit of 2
 on the instance. AWS_EC2_METADATA_SERVICE_ENDPOINT points elsewhere.`,
 		Example: `  # log what would be done on this node, and touch nothing
   spot-handler imds --node-name=ip-10-0-1-2.ec2.internal --dry-run --log-format=console
 
-  # mark the node only; the queue deployment drains it
+  # mark the node only; spot-handler drain drains it
   NODE_NAME=ip-10-0-1-2.ec2.internal spot-handler imds --drain=false`,
 	})
 }

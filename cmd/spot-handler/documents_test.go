@@ -45,10 +45,13 @@ func rowsBelow(t *testing.T, heading string) [][]string {
 const none = "–"
 
 func TestFlagsOfManual(t *testing.T) {
-	common := rowsBelow(t, "### Flags of both modes")
-	for _, mode := range []string{modeIMDS, modeQueue} {
+	common, leaders := rowsBelow(t, "### Flags of all modes"), rowsBelow(t, "### Flags of `drain` and `queue`")
+	for mode, own := range map[string][][]string{
+		modeIMDS: rowsBelow(t, "### Flags of `imds`"), modeDrain: leaders,
+		modeQueue: slices.Concat(leaders, rowsBelow(t, "### Flags of `queue`")),
+	} {
 		documented := map[string]string{}
-		for _, row := range append(slices.Clone(common), rowsBelow(t, "### Flags of `"+mode+"`")...) {
+		for _, row := range slices.Concat(common, own) {
 			if len(row) != 4 || row[3] == "" {
 				t.Errorf("%s: row %q, want flag, variable, default and meaning", mode, row)
 				continue

@@ -1,11 +1,18 @@
 // Command spot-handler gets workloads off instances before EC2 takes them.
 //
-// It runs in one of two modes:
+// It learns of interruptions in one of two ways:
 //
 //	spot-handler imds    on every spot node, as a DaemonSet: watches the instance
 //	                     metadata service for this node's own notices
 //	spot-handler queue   once per cluster, as a Deployment: consumes the SQS queue
 //	                     that EventBridge feeds with the notices of all instances
+//
+// queue drains all nodes. So does the companion of imds --drain=false, which marks only:
+//
+//	spot-handler drain   once per cluster, as a Deployment: drains the nodes that imds
+//	                     has marked
+//
+// imds alone drains its own node, and knows nothing of the others.
 //
 // The other commands run once and talk to nothing:
 //
@@ -20,7 +27,7 @@
 // change of the instance's state. A spot interruption leaves two minutes; scheduled events
 // and recommendations have no hurry, and their drains wait for their time or their turn.
 //
-// In both modes, a notice becomes a record, a taint and a cordon on the Node, with one
+// In all modes, a notice becomes a record, a taint and a cordon on the Node, with one
 // request; then replacement capacity is requested from the fallback pool, the pods
 // are moved within the time that EC2 leaves, and the node is handed back to what made
 // it. All state is on the Node (annotation spot-handler/interruption), so the process

@@ -14,6 +14,7 @@ import (
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/turns"
 )
 
 // parts are what outlives a tenure.
@@ -47,7 +48,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 	})
 	rules, log := rulesOf(cfg, backends), part(p.logger, "handler")
 	h = handler.New(handler.Options{
-		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turnsOf(cfg, p.clients, p.index),
+		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalancesAtOnce, p.index.PoolSize),
 		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
 			Hooks: p.hooks, Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil,
 			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,

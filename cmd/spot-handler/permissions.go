@@ -47,7 +47,7 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 		return list
 	}
 	list = append(list, permission{verb: "patch", resource: "nodes"})
-	if cfg.mode == modeQueue || cfg.drain {
+	if reconciles(cfg) {
 		list = append(list,
 			permission{verb: "list", resource: "pods"},
 			permission{verb: "watch", resource: "pods"},
@@ -58,7 +58,7 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 			permission{verb: "watch", group: "policy", resource: "poddisruptionbudgets"},
 		)
 	}
-	if (cfg.mode == modeQueue || cfg.drain) && cfg.strategy == string(drain.Surge) {
+	if reconciles(cfg) && cfg.strategy == string(drain.Surge) {
 		list = append(list,
 			permission{verb: "patch", resource: "pods"}, // to surge them
 			permission{verb: "list", group: "apps", resource: "deployments"},
@@ -69,7 +69,7 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 			permission{verb: "list", group: "apps", resource: "daemonsets"},  // the same
 		)
 	}
-	if cfg.mode == modeQueue && cfg.leaderElect {
+	if cfg.fleet() && cfg.leaderElect {
 		for _, verb := range []string{"get", "create", "update"} {
 			list = append(list, permission{verb: verb, group: "coordination.k8s.io", resource: "leases", namespace: leaseNamespace})
 		}

@@ -64,7 +64,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	var leader prometheus.Gauge // nil where nobody is elected
-	if cfg.mode == modeQueue && reconciles(cfg) {
+	if cfg.fleet() && reconciles(cfg) {
 		leader = newLeader(registry)
 	}
 
@@ -79,7 +79,11 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		return err
 	}
 	hooks := newHooks(cfg, conf, registry, logger)
-	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, notify.All{events, webhooks}, hooks, logger}.tenure)
+	tellers := notify.All{events, webhooks}
+	if !reconciles(cfg) {
+		tellers = nil // whoever drains tells
+	}
+	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, tellers, hooks, logger}.tenure)
 	var accept accepter = tenures
 	keepsEarly := func(context.Context) error { return nil }
 	if cfg.mode == modeQueue && !cfg.dryRun {
@@ -96,6 +100,9 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
+	if reconciles(cfg) && !cfg.fleet() {
+		logger.Warn().Msg("this process drains its own node, without a look at others: several nodes that are lost together can move more pods of a Deployment than its maxSurge, and are not replaced in turn; spot-handler drain does both for all nodes")
+	}
 	// The webhook ends after all who tell it something.
 	var webhookEnded sync.WaitGroup
 	defer webhookEnded.Wait()
@@ -122,7 +129,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 			if err := index.Wait(ctx); err != nil {
 				return nil // stopped before
 			}
-			if cfg.mode == modeQueue && cfg.leaderElect {
+			if cfg.fleet() && cfg.leaderElect {
 				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, leader, part(logger, "leader"), tenures.Run)
 			}
 			if leader != nil { // a single replica leads by itself
@@ -141,7 +148,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 
 // reconciles reports whether this process drains, as opposed to marking Nodes only.
 func reconciles(cfg config) bool {
-	return !cfg.dryRun && (cfg.mode == modeQueue || cfg.drain)
+	return !cfg.dryRun && (cfg.fleet() || cfg.drain)
 }
 
 func readiness(index *nodes.Index, from source) func() error {
@@ -157,6 +164,8 @@ func newSource(ctx context.Context, cfg config, conf aws.Config, to accepter, re
 	switch cfg.mode {
 	case modeIMDS:
 		return newPoller(ctx, cfg, to, registry, logger)
+	case modeDrain:
+		return marked{}, nil
 	default:
 		return newConsumer(conf, cfg, to, registry, logger), nil
 	}
@@ -165,7 +174,7 @@ func newSource(ctx context.Context, cfg config, conf aws.Config, to accepter, re
 // ownPod names this process's pod; empty where it runs in none.
 func ownPod(cfg config) types.NamespacedName {
 	namespace := cmp.Or(cfg.podNamespace, accountNamespace())
-	if cfg.mode != modeQueue || namespace == "" {
+	if !cfg.fleet() || namespace == "" {
 		return types.NamespacedName{}
 	}
 	name := cfg.podName

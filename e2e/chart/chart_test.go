@@ -107,7 +107,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"imds", map[string]any{"flags.webhookUrlFile": "/url", "webhook.secretName": "hook"}, []string{"flags.webhookUrlFile", "keep one"}},
 		{"queue", map[string]any{"flags.webhookUrl": "https://hooks.example.com", "webhook.secretName": "hook"}, []string{"flags.webhookUrl and webhook.urlKey"}},
 		{"queue", map[string]any{"flags.webhookTemplate": "{}", "webhook.secretName": "hook", "webhook.templateKey": "template"}, []string{"flags.webhookTemplate and webhook.templateKey"}},
-		{"both", map[string]any{"imds.flags.drain": true}, []string{"imds.flags.drain is true with mode both"}},
+		{"imds", map[string]any{"drain.flags.leaderElect": false}, []string{"each would drain every node", "drain.replicas"}},
+		{"imds", map[string]any{"imds.flags.drain": true}, []string{"imds.flags.drain is true", "the Deployment drains"}},
 		{"both", map[string]any{"podMonitor.enabled": true, "serviceMonitor.enabled": true}, []string{"counted twice"}},
 	} {
 		for _, h := range helms(t) {

@@ -27,7 +27,10 @@ func TestFlowSchemas(t *testing.T) {
 		change     map[string]any
 		want       map[string]schema
 	}{
-		{"imds", "imds", nil, map[string]schema{"spot-handler-nodes": nodes("spot-handler-imds")}},
+		{"imds", "imds", nil, map[string]schema{
+			"spot-handler-nodes":  nodes("spot-handler-drain", "spot-handler-imds"),
+			"spot-handler-leases": leases("spot-handler", "spot-handler-drain"),
+		}},
 		{"both", "both", nil, map[string]schema{
 			"spot-handler-nodes":  nodes("spot-handler-imds", "spot-handler-queue"),
 			"spot-handler-leases": leases("spot-handler", "spot-handler-queue"),

@@ -11,6 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
+// drainers are the components that drain, by mode.
+var drainers = map[string]string{"imds": "drain", "queue": "queue", "both": "queue"}
+
 // promises are what holds whatever the values.
 func promises(t *testing.T, mode string, objects []unstructured.Unstructured) {
 	t.Helper()
@@ -31,8 +34,8 @@ func promises(t *testing.T, mode string, objects []unstructured.Unstructured) {
 	for _, o := range objects {
 		kinds[o.GetKind()]++
 	}
-	daemonSets, deployments := map[string]int{"imds": 1, "queue": 0, "both": 1}[mode], map[string]int{"imds": 0, "queue": 1, "both": 1}[mode]
-	for kind, want := range map[string]int{"DaemonSet": daemonSets, "Deployment": deployments, "PodDisruptionBudget": deployments, "Secret": 0} {
+	daemonSets := map[string]int{"imds": 1, "queue": 0, "both": 1}[mode]
+	for kind, want := range map[string]int{"DaemonSet": daemonSets, "Deployment": 1, "PodDisruptionBudget": 1, "Secret": 0} {
 		if kinds[kind] != want {
 			t.Errorf("mode %s has %d objects of kind %s, want %d", mode, kinds[kind], kind, want)
 		}
@@ -40,13 +43,11 @@ func promises(t *testing.T, mode string, objects []unstructured.Unstructured) {
 	if daemonSets == 1 {
 		pod := workload(t, objects, "imds")
 		restricted(t, pod)
-		daemonSet(t, mode, pod)
+		daemonSet(t, pod)
 	}
-	if deployments == 1 {
-		pod := workload(t, objects, "queue")
-		restricted(t, pod)
-		deployment(t, pod)
-	}
+	pod := workload(t, objects, drainers[mode])
+	restricted(t, pod)
+	deployment(t, pod)
 }
 
 // restricted: the pod has what the Pod Security Standard of this name asks for, and a root
@@ -78,21 +79,17 @@ func restricted(t *testing.T, pod corev1.PodTemplateSpec) {
 	}
 }
 
-func daemonSet(t *testing.T, mode string, pod corev1.PodTemplateSpec) {
+func daemonSet(t *testing.T, pod corev1.PodTemplateSpec) {
 	t.Helper()
 	c := pod.Spec.Containers[0]
 	if pod.Spec.PriorityClassName != "system-node-critical" || !slices.Equal(pod.Spec.Tolerations, []corev1.Toleration{{Operator: corev1.TolerationOpExists}}) {
 		t.Errorf("priority %s, tolerations %v", pod.Spec.PriorityClassName, pod.Spec.Tolerations)
 	}
-	if marks := slices.Contains(c.Args, "--drain=false"); marks != (mode == "both") {
-		t.Errorf("mode %s: args %q", mode, c.Args)
+	if !slices.Contains(c.Args, "--drain=false") {
+		t.Errorf("args %q: the DaemonSet drains", c.Args)
 	}
 	if (c.Ports[0].HostPort != 0) != pod.Spec.HostNetwork {
 		t.Errorf("host network %t, and host port %d", pod.Spec.HostNetwork, c.Ports[0].HostPort)
-	}
-	// Else a webhook's receiver, or its proxy, in the cluster could not be found.
-	if pod.Spec.HostNetwork != (pod.Spec.DNSPolicy == corev1.DNSClusterFirstWithHostNet) {
-		t.Errorf("host network %t, and DNS policy %q", pod.Spec.HostNetwork, pod.Spec.DNSPolicy)
 	}
 	for _, e := range c.Env {
 		if strings.HasPrefix(e.Name, "AWS_") {
@@ -154,7 +151,7 @@ func workload(t *testing.T, objects []unstructured.Unstructured, component strin
 			if err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &set, true); err == nil {
 				return set.Spec.Template
 			}
-		case "Deployment queue":
+		case "Deployment drain", "Deployment queue":
 			var d appsv1.Deployment
 			if err = runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &d, true); err == nil {
 				return d.Spec.Template

@@ -25,13 +25,15 @@ import (
 const namespace = "spot-handler"
 
 // The daemons of all stories run under service accounts of the chart, with the rights that
-// it gives them and with its admission policies in force. There are three: of the
-// Deployment, of a DaemonSet that drains, and of one that only marks, as beside a
-// Deployment. The second is of a release of its own, as no release has both.
+// it gives them and with its admission policies in force: of both Deployments, of the
+// DaemonSet, and of a DaemonSet that only says what would be done. The Deployment of imds mode
+// and the last one are of releases of their own. A daemon that drains its own node, for which
+// the chart has nothing, borrows the rights of the Deployment of imds mode.
 const (
-	queueAccount = "spot-handler-queue"
-	imdsAccount  = "alone-spot-handler-imds"
-	markAccount  = "spot-handler-imds"
+	queueAccount  = "spot-handler-queue"
+	drainAccount  = "alone-spot-handler-drain"
+	markAccount   = "spot-handler-imds"
+	dryRunAccount = "dry-spot-handler-imds"
 )
 
 // accounts makes the service accounts, their rights and the policies, and what placeholder
@@ -42,7 +44,7 @@ func (s *story) accounts(leave ...string) {
 	defer s.applied.Unlock()
 	s.withAccounts = true
 	s.must(s.cluster.CreateNamespace(s.ctx, namespace))
-	for name, mode := range map[string]string{"spot-handler": "both", "alone": "imds"} {
+	for name, mode := range map[string]string{"spot-handler": "both", "alone": "imds", "dry": "imds"} {
 		docs := slices.DeleteFunc(strings.Split(s.accountManifests(name, mode), "\n---\n"), func(doc string) bool {
 			return slices.ContainsFunc(leave, func(what string) bool { return strings.Contains(doc+"\n", what) })
 		})
@@ -56,7 +58,7 @@ func (s *story) accounts(leave ...string) {
 			}
 		}
 	}
-	for _, account := range []string{queueAccount, imdsAccount, markAccount} {
+	for _, account := range []string{queueAccount, drainAccount, markAccount, dryRunAccount} {
 		s.rightsInForce(account)
 	}
 }
@@ -76,7 +78,8 @@ func (s *story) accountManifests(name, mode string) string {
 		if mode == "both" {
 			show = append(show, "--show-only=templates/placeholder.yaml")
 		}
-		text, err := s.helm().Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, map[string]any{"flags.fallbackSelector": onDemand})}, show...)
+		changes := map[string]any{"flags.fallbackSelector": onDemand, "flags.dryRun": name == "dry"}
+		text, err := s.helm().Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, changes)}, show...)
 		s.must(err)
 		manifests[name] = text
 	}
@@ -133,17 +136,18 @@ func (s *story) identify(args []string) (kubeconfig string, more []string) {
 		}
 		return ""
 	}
-	if args[0] == "queue" {
-		if flag("lease-namespace") == "" {
-			more = []string{"--lease-namespace=" + namespace}
-		}
+	if args[0] != "imds" && flag("lease-namespace") == "" {
+		more = []string{"--lease-namespace=" + namespace}
+	}
+	switch {
+	case args[0] == "queue":
 		return s.kubeconfig(queueAccount, ""), more
+	case slices.Contains(args, "--dry-run"):
+		return s.kubeconfig(dryRunAccount, s.podOf(dryRunAccount, flag("node-name"))), nil
+	case flag("drain") == "false":
+		return s.kubeconfig(markAccount, s.podOf(markAccount, flag("node-name"))), nil
 	}
-	account := imdsAccount
-	if flag("drain") == "false" {
-		account = markAccount
-	}
-	return s.kubeconfig(account, s.podOf(account, flag("node-name"))), nil
+	return s.kubeconfig(drainAccount, ""), more
 }
 
 // podOf puts a pod of the account on the node, as the DaemonSet would, and returns its

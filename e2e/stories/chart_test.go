@@ -51,12 +51,12 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 		if !strings.Contains(said, "spot-handler-imds runs on nodes with one of the labels") {
 			t.Errorf("%s install says\n%s", h.Name, said)
 		}
-		s.podsOfChart(first.Namespace, spot, 2, 0)
+		s.podsOfChart(first.Namespace, spot, 2, "drain")
 
 		second := release("both", map[string]any{"imds.hostNetwork": false, "serviceMonitor.enabled": true, "prometheusRule.enabled": true, "dashboard.enabled": true})
 		_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, second, "--wait", "--timeout=3m")
 		s.must(err)
-		s.podsOfChart(first.Namespace, spot, 2, 2)
+		s.podsOfChart(first.Namespace, spot, 2, "queue")
 		if kinds := s.remains(first.Namespace); slices.Contains(kinds, "PodMonitor spot-handler") || !slices.Contains(kinds, "ServiceMonitor spot-handler") ||
 			!slices.Contains(kinds, "PrometheusRule spot-handler") || !slices.Contains(kinds, "ConfigMap spot-handler-dashboard") {
 			t.Errorf("%s: after the upgrade there are %v", h.Name, kinds)
@@ -64,7 +64,7 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 
 		_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, release("queue", nil), "--wait", "--timeout=3m")
 		s.must(err)
-		s.podsOfChart(first.Namespace, spot, 0, 2)
+		s.podsOfChart(first.Namespace, spot, 0, "queue")
 
 		_, err = h.Run(s.ctx, s.cluster.Kubeconfig, "uninstall", "spot-handler", "--namespace="+first.Namespace)
 		s.must(err)
@@ -108,9 +108,9 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 	s.must(err)
 }
 
-// podsOfChart waits until as many pods of each component are ready, and none other is
-// there: of the DaemonSet on spot nodes, of the Deployment on two hosts elsewhere.
-func (s *story) podsOfChart(namespace string, spot []*corev1.Node, imds, queue int) {
+// podsOfChart waits until as many pods of the DaemonSet are ready, on spot nodes, and two of
+// the Deployment, on two hosts elsewhere, and none other is there.
+func (s *story) podsOfChart(namespace string, spot []*corev1.Node, imds int, deployment string) {
 	s.Helper()
 	on := map[string][]string{}
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Minute)
@@ -123,7 +123,7 @@ func (s *story) podsOfChart(namespace string, spot []*corev1.Node, imds, queue i
 				on[component] = append(on[component], p.Spec.NodeName)
 			}
 		}
-		return len(on["imds"]) == imds && len(on["queue"]) == queue && len(pods) == imds+queue
+		return len(on["imds"]) == imds && len(on[deployment]) == 2 && len(pods) == imds+2
 	})
 	if err != nil {
 		s.Fatalf("pods are on %v: %v", on, err)
@@ -136,9 +136,9 @@ func (s *story) podsOfChart(namespace string, spot []*corev1.Node, imds, queue i
 			s.Errorf("the DaemonSet is on %v", on["imds"])
 		}
 	}
-	for i, name := range on["queue"] {
-		if isSpot(name) || slices.Contains(on["queue"][:i], name) {
-			s.Errorf("the Deployment is on %v, want two hosts that are not spot", on["queue"])
+	for i, name := range on[deployment] {
+		if isSpot(name) || slices.Contains(on[deployment][:i], name) {
+			s.Errorf("the Deployment is on %v, want two hosts that are not spot", on[deployment])
 		}
 	}
 }
@@ -161,8 +161,8 @@ func (s *story) remains(namespace string) []string {
 
 // What the chart installs does what the manual says: with the arguments and under the
 // service account of the installed pods, the token bound as the kubelet's are, the daemon
-// sees an interruption through. First the DaemonSet alone, then one that marks for a
-// Deployment.
+// sees an interruption through: the DaemonSet marks, and the Deployment drains, in mode imds and
+// in mode both.
 func TestChartSeesInterruptionsThrough(t *testing.T) {
 	s := tellApart(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.withAccounts = true // those of the installed chart
@@ -178,20 +178,20 @@ func TestChartSeesInterruptionsThrough(t *testing.T) {
 	release := chart.Release{Values: chart.Values("imds", nil)}
 	_, err := h.Install(s.ctx, s.cluster.Kubeconfig, release)
 	s.must(err)
-	imds := s.podInstalled("imds", first)
+	marker, drainer := s.podInstalled("imds", first), s.podInstalled("drain", nil)
 	metadata := s.imds(first)
-	d := s.launch(imds, daemon.Options{IMDS: metadata.URL})
-	s.seeThrough(first, []*daemon.Daemon{d}, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
+	pair := []*daemon.Daemon{s.launch(marker, daemon.Options{IMDS: metadata.URL}), s.launch(drainer, daemon.Options{})}
+	s.seeThrough(first, pair, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
 
 	release.Values = chart.Values("both", map[string]any{"queue.flags.queueUrl": queue.URL(), "flags.drainStrategy": "hold"})
 	_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, release)
 	s.must(err)
 	metadata = s.imds(second)
-	marker, drainer := s.podInstalled("imds", second), s.podInstalled("queue", nil)
+	marker, drainer = s.podInstalled("imds", second), s.podInstalled("queue", nil)
 	if !slices.Contains(marker.args, "--drain=false") || !slices.Contains(drainer.args, "--drain-strategy=hold") {
 		t.Errorf("the DaemonSet has %q, the Deployment %q", marker.args, drainer.args)
 	}
-	pair := []*daemon.Daemon{s.launch(marker, daemon.Options{IMDS: metadata.URL}), s.launch(drainer, daemon.Options{SQS: server.URL})}
+	pair = []*daemon.Daemon{s.launch(marker, daemon.Options{IMDS: metadata.URL}), s.launch(drainer, daemon.Options{SQS: server.URL})}
 	s.seeThrough(second, pair, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
 }
 
@@ -260,8 +260,9 @@ func (s *story) seeThrough(node *corev1.Node, daemons []*daemon.Daemon, interrup
 	}
 	interrupt()
 	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
-	if rec.Pods == nil || rec.Pods.Graceful < pods || rec.Pods.Left > 0 || rec.Replacement == nil || rec.Replacement.State != "Ready" {
-		s.Errorf("record %s, want %d pods graceful, none left, and a replacement that is Ready", rec, pods)
+	if rec.Pods == nil || rec.Pods.Graceful < pods || rec.Pods.Left > 0 || rec.Replacement == nil || rec.Replacement.Name == "" {
+		// It need not be Ready: there can be room on the node that Karpenter made for the Deployment.
+		s.Errorf("record %s, want %d pods graceful, none left, and a replacement", rec, pods)
 	}
 	for _, reason := range []string{"SpotInterruption", "ReplacementRequested", "Drained"} {
 		s.eventually("Event "+reason, func() bool { return len(s.events(reason, node.Name)) == 1 })

@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -75,5 +76,47 @@ func TestIMDSNoticeMovesAllPods(t *testing.T) {
 	}
 	if code := d.Stop(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM, want 0", code)
+	}
+}
+
+// As the chart installs it, imds mode marks on the node, and one process drains all nodes. Two
+// of four are lost at once, and each has as many pods of a service as maxSurge allows in all:
+// never is one fewer ready.
+func TestNodesLostTogetherInIMDSMode(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s.pools(8 * time.Second)
+	nodes, err := s.cluster.CreateNodes(s.ctx, "batch", 4)
+	s.must(err)
+	s.service("web", 12, func(d *controlplane.DeploymentSpec) {
+		d.Spread, d.MaxSurge, d.BudgetMaxUnavailable = corev1.LabelHostname, budget(3), budget(1)
+	})
+	d := s.runDrain()
+	fewest := s.watchReady("web")
+	end := time.Now().Add(2 * time.Minute)
+	for _, node := range nodes[:2] {
+		imds := s.imds(node)
+		marker := s.runIMDS(imds, node, "--drain=false")
+		imds.Interrupt("terminate", end)
+		s.waitLine(marker, "interruption accepted, node cordoned")
+	}
+	for _, node := range nodes[:2] {
+		s.waitGone(node.Name)
+		for _, reason := range []string{"SpotInterruption", "ReplacementRequested", "Drained"} {
+			s.eventually("Event "+reason, func() bool { return len(s.events(reason, node.Name)) == 1 })
+		}
+	}
+	if n := fewest(); n < 12 {
+		t.Errorf("only %d pods were ready at some time, want never less than 12", n)
+	}
+	for _, line := range d.Lines("drained") {
+		if line["left"] != 0.0 || line["truncated"] != 0.0 {
+			t.Errorf("want all pods graceful: %v", line)
+		}
+	}
+	// All that the pods on the nodes ask of the API server: their Node, and its mark.
+	for _, r := range s.requests(func(r request) bool { return strings.HasSuffix(r.User.Username, ":"+markAccount) }) {
+		if r.ObjectRef.Resource != "nodes" && r.ObjectRef.Resource != "selfsubjectaccessreviews" {
+			t.Errorf("a pod of the DaemonSet asks for %s", r.RequestURI)
+		}
 	}
 }

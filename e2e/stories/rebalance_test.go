@@ -110,19 +110,20 @@ func TestRebalancesStandInLine(t *testing.T) {
 	}
 }
 
-// In imds mode each node's process knows its own node only. Two that are recommended in the
-// same second go one after the other.
-func TestRebalancesStandInLineWithoutALeader(t *testing.T) {
+// In imds mode the processes on the nodes only mark. Two that are recommended in the same second
+// go one after the other.
+func TestRebalancesOfMarkedNodesStandInLine(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.pools(time.Second)
 	nodes, err := s.cluster.CreateNodes(s.ctx, "batch", 3)
 	s.must(err)
 	s.service("web", 6, quick)
 	seen := s.watchRebalances()
+	s.runDrain()
 	at := time.Now()
 	for _, node := range nodes[:2] {
 		imds := s.imds(node)
-		s.runIMDS(imds, node)
+		s.runIMDS(imds, node, "--drain=false")
 		imds.Rebalance(at)
 	}
 	for _, node := range nodes[:2] {

@@ -169,6 +169,12 @@ func (s *story) runReplica(server *sqsemu.Server, queue *sqsemu.Queue, flags ...
 	return s.run(daemon.Options{Args: append([]string{"queue", "--queue-url=" + queue.URL()}, flags...), SQS: server.URL})
 }
 
+// runDrain starts a daemon that drains what others mark.
+func (s *story) runDrain(flags ...string) *daemon.Daemon {
+	s.Helper()
+	return s.run(daemon.Options{Args: append([]string{"drain", alone}, flags...)})
+}
+
 // runIMDS starts a daemon in imds mode for the node.
 func (s *story) runIMDS(server *imdsemu.Server, node *corev1.Node, flags ...string) *daemon.Daemon {
 	s.Helper()

@@ -233,8 +233,8 @@ func TestWebhookThroughProxyFromSecret(t *testing.T) {
 	}
 }
 
-// A DaemonSet that only marks tells of the notice, and the drainer of the outcome, each
-// with the template that it was given, though both sources announce the interruption.
+// A DaemonSet that only marks tells nobody: the drainer tells of the notice and of the outcome,
+// once each, though both sources announce the interruption.
 func TestWebhookOfMarkerAndDrainer(t *testing.T) {
 	s := tell(t, controlplane.Options{})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1})
@@ -250,7 +250,7 @@ func TestWebhookOfMarkerAndDrainer(t *testing.T) {
 	metadata := s.imds(node)
 	flags := []string{"--webhook-url=http://hooks.example.com/hook", "--webhook-template-file=" + template}
 	env := func(who string) []string { return []string{"WHO=" + who, "HTTP_PROXY=" + proxy.URL, "NO_PROXY="} }
-	s.run(daemon.Options{Args: append([]string{"queue", "--queue-url=" + queue.URL()}, flags...), SQS: sqs.URL, Env: env("drainer")})
+	s.run(daemon.Options{Args: append([]string{"queue", "--queue-url=" + queue.URL(), alone}, flags...), SQS: sqs.URL, Env: env("drainer")})
 	s.run(daemon.Options{
 		Args: append([]string{"imds", "--node-name=" + node.Name, "--poll-interval=500ms", "--drain=false"}, flags...),
 		IMDS: metadata.URL, Env: env("marker"),
@@ -270,10 +270,10 @@ func TestWebhookOfMarkerAndDrainer(t *testing.T) {
 		bodies = append(bodies, p.body)
 	}
 	want := []string{
-		fmt.Sprintf(`{"what": "NOTICE", "who": "marker", "node": %q}`, node.Name),
+		fmt.Sprintf(`{"what": "NOTICE", "who": "drainer", "node": %q}`, node.Name),
 		fmt.Sprintf(`{"what": "OUTCOME", "who": "drainer", "node": %q}`, node.Name),
 	}
-	slices.Sort(bodies) // two processes: in any order
+	slices.Sort(bodies) // several are sent at the same time: in any order
 	if !slices.Equal(bodies, want) {
 		t.Errorf("webhooks %q, want %q", bodies, want)
 	}

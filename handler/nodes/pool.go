@@ -1,10 +1,6 @@
 package nodes
 
-import (
-	"strings"
-
-	corev1 "k8s.io/api/core/v1"
-)
+import corev1 "k8s.io/api/core/v1"
 
 // poolLabels are the labels that name the pool of a Node, by what made it: Karpenter, EKS,
 // eksctl. The first one set counts.
@@ -22,19 +18,6 @@ func PoolOf(node *corev1.Node) Pool {
 		}
 	}
 	return Pool{}
-}
-
-// Selector selects the nodes of the pool, and no others.
-func (p Pool) Selector() string {
-	var terms []string
-	for _, label := range poolLabels {
-		if label == p.label {
-			terms = append(terms, label+"="+p.Name)
-			break
-		}
-		terms = append(terms, "!"+label)
-	}
-	return strings.Join(terms, ",")
 }
 
 // PoolSize is how many Nodes the pool has. It looks at every Node.

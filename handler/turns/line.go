@@ -1,12 +1,8 @@
 // Package turns says whose turn it is among nodes recommended for rebalance. Of each pool
 // several may be replaced at the same time, and those recommended first go first.
-//
-// A [Line] serves the process that drains all nodes, and knows them all. [Peers] serve a
-// process that knows only its own node and has to look at the others.
 package turns
 
 import (
-	"context"
 	"sync"
 	"time"
 
@@ -57,14 +53,10 @@ func (l *Line) Stand(node *corev1.Node, rec interruption.Record) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.stand(node.Name, e)
-}
-
-func (l *Line) stand(node string, e entry) {
-	if old, ok := l.entries[node]; ok && old.pool == e.pool {
+	if old, ok := l.entries[node.Name]; ok && old.pool == e.pool {
 		e.begun = e.begun || old.begun
 	}
-	l.entries[node] = e
+	l.entries[node.Name] = e
 }
 
 // entryOf is a record's entry in the line; false if it has none.
@@ -76,42 +68,38 @@ func entryOf(of nodes.Pool, rec interruption.Record) (entry, bool) {
 }
 
 // Turn gives a node its turn if fewer of its pool than allowed have theirs, counting those
-// ahead of it in line. again is when to ask again; zero if whoever leaves the line will name
-// the node. If next is not empty, that node may go too.
-func (l *Line) Turn(_ context.Context, node *corev1.Node, rec interruption.Record) (turn bool, again time.Duration, next string, err error) {
+// ahead of it in line; whoever leaves the line names the next. If next is not empty, that node
+// may go too.
+func (l *Line) Turn(node *corev1.Node, rec interruption.Record) (turn bool, next string) {
 	l.Stand(node, rec)
 	of := nodes.PoolOf(node)
 	most := l.atOnce.Of(l.sizeOf(of))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if turn, _ = l.take(node.Name, most); turn {
-		next = l.first(of) // there may be room for one more
+	if !l.take(node.Name, most) {
+		return false, ""
 	}
-	return turn, 0, next, nil
+	return true, l.first(of) // there may be room for one more
 }
 
-// take gives a node its turn, as Turn describes. ahead is how many waiting nodes come first.
-func (l *Line) take(node string, most int) (turn bool, ahead int) {
+// take gives a node its turn, as Turn describes.
+func (l *Line) take(node string, most int) bool {
 	own, ok := l.entries[node]
 	if !ok || own.begun {
-		return ok, 0
+		return ok
 	}
-	taken := 0
+	first := 0
 	for name, e := range l.entries {
-		switch {
-		case e.pool != own.pool:
-		case e.begun:
-			taken++
-		case name != node && before(name, e, node, own):
-			ahead++
+		if e.pool == own.pool && (e.begun || name != node && before(name, e, node, own)) {
+			first++
 		}
 	}
-	if taken+ahead >= most {
-		return false, ahead
+	if first >= most {
+		return false
 	}
 	own.begun = true
 	l.entries[node] = own
-	return true, ahead
+	return true
 }
 
 // Leave takes a node out of the line and names the next of its pool; empty if nobody waits, or

@@ -38,15 +38,11 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- (index $root.Values $component).serviceAccount.name | default (printf "%s-%s" (include "spot-handler.fullname" $root) $component) -}}
 {{- end -}}
 
-{{/* Whether each component exists: "true" or nothing. */}}
+{{/* Whether there is a DaemonSet: "true" or nothing. */}}
 {{- define "spot-handler.hasIMDS" -}}{{ if ne .Values.mode "queue" }}true{{ end }}{{- end -}}
-{{- define "spot-handler.hasQueue" -}}{{ if ne .Values.mode "imds" }}true{{ end }}{{- end -}}
 
-{{/* Whether the DaemonSet drains, as opposed to only marking nodes. */}}
-{{- define "spot-handler.imdsDrains" -}}
-{{- $drain := toString .Values.imds.flags.drain -}}
-{{- if or (eq $drain "true") (and (eq .Values.mode "imds") (ne $drain "false")) }}true{{ end -}}
-{{- end -}}
+{{/* The component that is the Deployment: it drains. */}}
+{{- define "spot-handler.drainer" -}}{{ if eq .Values.mode "imds" }}drain{{ else }}queue{{ end }}{{- end -}}
 
 {{/* Whether the backend might be asked for replacements: (list $ "karpenter"). */}}
 {{- define "spot-handler.provisions" -}}
@@ -55,5 +51,5 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
 {{- define "spot-handler.leaseNamespace" -}}
-{{- .Values.queue.flags.leaseNamespace | default .Release.Namespace -}}
+{{- (index .Values (include "spot-handler.drainer" .)).flags.leaseNamespace | default .Release.Namespace -}}
 {{- end -}}

@@ -1,4 +1,4 @@
-{{/* What the pods of both components have in common: (list $ "imds"). */}}
+{{/* What the pods of all components have in common: (list $ "imds"). */}}
 
 {{- define "spot-handler.podMetadata" -}}
 {{- $root := index . 0 -}}

@@ -1,7 +1,7 @@
 {{/* The rights of the program, each with its reason. They are tested: a right that is missing
      here fails a test, and so does one that is granted and never used. */}}
 
-{{/* Every process has these. */}}
+{{/* Every process has these. The DaemonSet has no others. */}}
 {{- define "spot-handler.rules.mark" -}}
 # Find nodes by their instance, watch the records on them, and read a node again when a patch
 # conflicts with somebody else's.
@@ -12,14 +12,40 @@
 - apiGroups: [""]
   resources: [nodes]
   verbs: [patch]
-# Tell people: Events on nodes and pods. A patch increments the count of a repeated Event.
+{{- end -}}
+
+{{/* A DaemonSet that only says what would be done. */}}
+{{- define "spot-handler.rules.dryRun" -}}
+# Read the pods of the node and what holds them: budgets, volumes, their Deployments.
 - apiGroups: [""]
-  resources: [events]
-  verbs: [create, patch]
+  resources: [pods]
+  verbs: [list]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [list]
+- apiGroups: [""]
+  resources: [persistentvolumeclaims]
+  verbs: [get]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get]
+{{- if include "spot-handler.provisions" (list . "karpenter") }}
+# Read the pools, and what the replacement would have to hold.
+- apiGroups: [karpenter.sh]
+  resources: [nodepools, nodeclaims]
+  verbs: [get, list]
+- apiGroups: [apps]
+  resources: [daemonsets]
+  verbs: [list]
+{{- end }}
 {{- end -}}
 
 {{/* Processes that drain. */}}
 {{- define "spot-handler.rules.drain" -}}
+# Tell people: Events on nodes and pods. A patch increments the count of a repeated Event.
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
 # Know which pods are on the interrupted node, and when they have left it.
 - apiGroups: [""]
   resources: [pods]
@@ -120,7 +146,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* The queue's replicas, in the namespace of the Lease. */}}
+{{/* The Deployment's replicas, in the namespace of the Lease. */}}
 {{- define "spot-handler.rules.lease" -}}
 # Agree on who drains: the Lease spot-handler. It is not named here, because the check at the
 # start asks about leases in general, and because a creation has no name yet.

@@ -3,14 +3,16 @@
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository is not set: build the image, push it to a registry of yours and name it here, such as 111122223333.dkr.ecr.eu-west-1.amazonaws.com/spot-handler" -}}
 {{- end -}}
-{{- if and (include "spot-handler.hasQueue" .) (not .Values.queue.flags.queueUrl) -}}
+{{- $drainer := include "spot-handler.drainer" . -}}
+{{- $deployment := index .Values $drainer -}}
+{{- if and (eq $drainer "queue") (not .Values.queue.flags.queueUrl) -}}
 {{- fail (printf "queue.flags.queueUrl is not set: mode %s consumes an SQS queue; give its URL, such as https://sqs.eu-west-1.amazonaws.com/111122223333/spot-handler" .Values.mode) -}}
 {{- end -}}
-{{- if and (eq .Values.mode "both") (eq (toString .Values.imds.flags.drain) "true") -}}
-{{- fail "imds.flags.drain is true with mode both: the DaemonSet and the Deployment would each drain every node; leave it empty, or take mode imds" -}}
+{{- if eq (toString .Values.imds.flags.drain) "true" -}}
+{{- fail "imds.flags.drain is true: the DaemonSet has the rights to mark nodes and no others, and the Deployment drains them; leave it empty" -}}
 {{- end -}}
-{{- if and (include "spot-handler.hasQueue" .) (eq (toString .Values.queue.flags.leaderElect) "false") (gt (int .Values.queue.replicas) 1) -}}
-{{- fail (printf "queue.flags.leaderElect is false with %d replicas: each would drain every node; set queue.replicas to 1" (int .Values.queue.replicas)) -}}
+{{- if and (eq (toString $deployment.flags.leaderElect) "false") (gt (int $deployment.replicas) 1) -}}
+{{- fail (printf "%s.flags.leaderElect is false with %d replicas: each would drain every node; set %s.replicas to 1" $drainer (int $deployment.replicas) $drainer) -}}
 {{- end -}}
 {{- if .Values.webhook.secretName -}}
 {{- range $flag, $key := dict "webhookUrlFile" .Values.webhook.urlKey "webhookHeadersFile" .Values.webhook.headersKey "webhookTemplateFile" .Values.webhook.templateKey -}}
@@ -29,7 +31,7 @@
 {{- fail "podMonitor.enabled and serviceMonitor.enabled are both true: everything would be counted twice; choose one" -}}
 {{- end -}}
 {{- if not .Values.spotLabels -}}
-{{- fail "spotLabels is empty: imds runs where one of them is, queue where none is" -}}
+{{- fail "spotLabels is empty: the DaemonSet runs where one of them is, the Deployment where none is" -}}
 {{- end -}}
 {{- if and (include "spot-handler.hasIMDS" .) .Values.imds.flags.nodeName -}}
 {{- fail "imds.flags.nodeName is set: every pod of the DaemonSet would take itself for the same node; leave it empty" -}}

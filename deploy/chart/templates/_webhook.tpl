@@ -9,14 +9,14 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The volumes of a component, and where they are mounted: its own, and the webhook's
-     Secret. */}}
+{{/* The volumes of a component, and where they are mounted: its own and, in the Deployment, which
+     tells people, the webhook's Secret. */}}
 {{- define "spot-handler.volumes" -}}
 {{- $root := index . 0 -}}
-{{- with $root.Values.webhook.secretName }}
+{{- if and $root.Values.webhook.secretName (ne (index . 1) "imds") }}
 - name: webhook
   secret:
-    secretName: {{ . }}
+    secretName: {{ $root.Values.webhook.secretName }}
 {{- end }}
 {{- with (index $root.Values (index . 1)).volumes }}
 {{ toYaml . }}
@@ -25,7 +25,7 @@
 
 {{- define "spot-handler.volumeMounts" -}}
 {{- $root := index . 0 -}}
-{{- if $root.Values.webhook.secretName }}
+{{- if and $root.Values.webhook.secretName (ne (index . 1) "imds") }}
 - name: webhook
   mountPath: /etc/spot-handler/webhook
   readOnly: true

@@ -204,8 +204,9 @@ func webhookConfigMap(m *migration, s setting, name string) {
 		return
 	}
 	m.flag("webhook-template-file", templateFile)
-	m.values[m.mode+".volumes"] = []any{map[string]any{"name": "webhook-template", "configMap": map[string]any{"name": name}}}
-	m.values[m.mode+".volumeMounts"] = []any{map[string]any{
+	drainer := map[string]string{modeIMDS: "drain", modeQueue: modeQueue}[m.mode] // it sends the webhooks
+	m.values[drainer+".volumes"] = []any{map[string]any{"name": "webhook-template", "configMap": map[string]any{"name": name}}}
+	m.values[drainer+".volumeMounts"] = []any{map[string]any{
 		"name": "webhook-template", "mountPath": templateFile, "subPath": key, "readOnly": true,
 	}}
 	m.mind(s.value, "the template is not checked here: the program does that at its start")

@@ -1,0 +1,28 @@
+package handler
+
+import (
+	"context"
+	"time"
+
+	"spot-handler/handler/interruption"
+)
+
+// toldBefore is how long before this process began to reconcile its predecessor is taken to have
+// told of what was recorded: as long as it takes until another leads. What was recorded in
+// between is told, twice rather than never.
+const toldBefore = 10 * time.Second
+
+// announce tells of a notice that a process on the node itself has recorded. Such a process only
+// marks its Node and tells nobody, so that spot nodes need no right to make Events, and no
+// webhook's secret. One that drains its own node has told when it accepted the notice.
+func (v *visit) announce(context.Context) (done bool, err error) {
+	told := v.known.told
+	v.known.told = v.rec.Event
+	switch {
+	case v.opts.Node != "", v.rec.Source != interruption.IMDS, told == v.rec.Event:
+	case told == "" && v.rec.Received.Before(v.began.Add(-toldBefore)):
+	default:
+		v.opts.Events.Noticed(v.node, v.rec)
+	}
+	return false, nil
+}
