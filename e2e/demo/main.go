@@ -66,13 +66,13 @@ func run(ctx context.Context, args []string, stdout, stderr *os.File) int {
 	defer stop()
 	screen := newScreen(stdout, *plain)
 	notInterrupted := context.AfterFunc(ctx, func() {
-		screen.end()
+		screen.End()
 		screen.step("interrupted: stop all")
 		stop() // a second Ctrl-C does not wait: what we started dies with us
 	})
 	defer notInterrupted()
 	err := play(ctx, *mode, screen)
-	screen.end()
+	screen.End()
 	switch {
 	case err == nil:
 		return 0

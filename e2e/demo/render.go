@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/interruption"
 )
 
@@ -41,7 +42,7 @@ func view(s state) []string {
 		lines = append(lines, logRow(s, e))
 	}
 	for i, line := range lines {
-		lines[i] = cut(line, width)
+		lines[i] = terminal.Cut(line, width)
 	}
 	return lines
 }
@@ -49,7 +50,7 @@ func view(s state) []string {
 func row(name, text string) string { return fmt.Sprintf("%-13s%s", name, text) }
 
 func placeRow(role, node, capacity, pods string) string {
-	return strings.TrimRight(fmt.Sprintf("%-13s%-25s %-11s%s", role, cut(node, 25), capacity, pods), " ")
+	return strings.TrimRight(fmt.Sprintf("%-13s%-25s %-11s%s", role, terminal.Cut(node, 25), capacity, pods), " ")
 }
 
 func logRow(s state, e entry) string { return stamp(s, e.at) + "  " + e.text }
@@ -67,8 +68,7 @@ func timeLeft(s state) string {
 		at = s.drained
 	}
 	left := max(0, s.deadline.Sub(at))
-	full := min(bar, int(bar*left/notice))
-	text := fmt.Sprintf("%5.1f s  [%s%s]", left.Seconds(), strings.Repeat("=", full), strings.Repeat(" ", bar-full))
+	text := fmt.Sprintf("%5.1f s  %s", left.Seconds(), terminal.Bar(left, notice, bar))
 	if !s.drained.IsZero() {
 		text += " to spare"
 	}
@@ -243,12 +243,4 @@ func seconds(d time.Duration) string {
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	}
 	return fmt.Sprintf("%.1f s", d.Seconds())
-}
-
-// cut shortens a line to n columns.
-func cut(text string, n int) string {
-	if runes := []rune(text); len(runes) > n {
-		return string(runes[:n-1]) + "…"
-	}
-	return text
 }

@@ -105,7 +105,7 @@ func play(ctx context.Context, mode string, screen *screen) (err error) {
 	if err != nil {
 		return err
 	}
-	screen.end()
+	screen.End()
 	screen.print(summary(state))
 	if len(state.problems()) > 0 {
 		return errEndedBadly

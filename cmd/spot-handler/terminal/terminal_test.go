@@ -1,0 +1,67 @@
+package terminal
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestBar(t *testing.T) {
+	const whole = 2 * time.Minute
+	for left, want := range map[time.Duration]string{
+		whole: "[====]", 2 * whole: "[====]", whole / 2: "[==  ]", 31 * time.Second: "[=   ]", time.Second: "[    ]", -time.Second: "[    ]",
+	} {
+		if got := Bar(left, whole, 4); got != want {
+			t.Errorf("%s left of %s: %s, want %s", left, whole, got, want)
+		}
+	}
+	if got := Bar(time.Second, 0, 4); got != "[    ]" {
+		t.Errorf("of nothing: %s", got)
+	}
+}
+
+func TestCut(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{"", ""}, {"abc", "abc"}, {"abcd", "abcd"}, {"abcde", "abc…"}, {"äöüß€", "äöü…"},
+		{Bad.Paint("abcd"), Bad.Paint("abcd")},
+		{Bad.Paint("abcde"), string(Bad) + "abc…" + plain},
+	} {
+		if got := Cut(tt.text, 4); got != tt.want {
+			t.Errorf("%q: %q, want %q", tt.text, got, tt.want)
+		}
+	}
+}
+
+// What is no terminal gets what is written, and nothing that can be redrawn.
+func TestNoTerminal(t *testing.T) {
+	var out strings.Builder
+	s := New(&out)
+	s.Show([]string{"drawn"})
+	if _, err := s.Write([]byte("written\n")); err != nil {
+		t.Error(err)
+	}
+	s.End()
+	if out.String() != "written\n" || s.Live() || s.Columns() != 0 {
+		t.Errorf("%q, live %v, %d columns", &out, s.Live(), s.Columns())
+	}
+}
+
+// On a terminal what stays scrolls above what is redrawn, lines are cut, and the cursor comes
+// back at the end.
+func TestRedraw(t *testing.T) {
+	var out strings.Builder
+	s := &Screen{out: &out, size: func() (int, int) { return 6, 3 }}
+	s.Show([]string{"first line", "second", "third does not fit"})
+	s.Show([]string{"again"})
+	if _, err := s.Write([]byte("stays\n")); err != nil {
+		t.Error(err)
+	}
+	s.End()
+	s.Show([]string{"late"})
+	want := hideCursor + "\r" + clearLine + "first…\n" + clearLine + "second\n" + clearBelow +
+		hideCursor + "\x1b[2A\r" + clearLine + "again\n" + clearBelow +
+		"\x1b[1A\r" + clearBelow + "stays\n" + hideCursor + "\r" + clearLine + "again\n" + clearBelow + showCursor
+	if out.String() != want {
+		t.Errorf("got  %q\nwant %q", out.String(), want)
+	}
+}
