@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -38,7 +40,7 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	})
 
 	root.AddGroup(&cobra.Group{ID: daemons, Title: "Modes:"})
-	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newMigrate(), newVersion())
+	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newStatus(), newMigrate(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, cmd := range root.Commands() { // those that cobra brings
@@ -47,4 +49,18 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 		}[cmd.Name()])
 	}
 	return root
+}
+
+// calledAs has root speak of itself by the name that it was started by. kubectl starts the program
+// kubectl-spot_handler as `kubectl spot-handler`: it reads an underscore as a hyphen.
+// https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#names-with-dashes-and-underscores
+func calledAs(root *cobra.Command, program string) {
+	if strings.TrimSuffix(filepath.Base(program), ".exe") != "kubectl-spot_handler" {
+		return
+	}
+	name := "kubectl " + root.Name()
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: name}
+	for _, cmd := range append(root.Commands(), root) {
+		cmd.Example = strings.ReplaceAll(cmd.Example, root.Name()+" ", name+" ")
+	}
 }

@@ -2,11 +2,18 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 )
+
+// run runs the program under its own name.
+func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	return runAs(ctx, "spot-handler", args, getenv, stdout, stderr)
+}
 
 func TestExitCodes(t *testing.T) {
 	for name, tt := range map[string]struct {

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"spot-handler/handler/webhook"
 )
@@ -71,6 +73,32 @@ func TestFlagsOfManual(t *testing.T) {
 		}
 		if diff := cmp.Diff(defined, documented); diff != "" {
 			t.Errorf("flags of %s (-defined +manual):\n%s", mode, diff)
+		}
+	}
+}
+
+// The commands for people have a page each, with their flags.
+func TestFlagsOfCommandsForPeople(t *testing.T) {
+	for _, cmd := range []*cobra.Command{newStatus()} {
+		defined, documented := map[string]string{}, map[string]string{}
+		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			name := "`--" + f.Name + "`"
+			if f.Shorthand != "" {
+				name += ", `-" + f.Shorthand + "`"
+			}
+			if defined[name] = "`" + f.DefValue + "`"; f.DefValue == "" {
+				defined[name] = none
+			}
+		})
+		for _, row := range rowsBelow(t, "## Flags of `"+cmd.Name()+"`") {
+			if len(row) != 3 || row[2] == "" {
+				t.Errorf("row %q, want flag, default and meaning", row)
+				continue
+			}
+			documented[row[0]] = row[1]
+		}
+		if diff := cmp.Diff(defined, documented); diff != "" {
+			t.Errorf("flags of %s (-defined +manual):\n%s", cmd.Name(), diff)
 		}
 	}
 }

@@ -12,6 +12,9 @@ import (
 // cluster.go says.
 func TestImportsPointDown(t *testing.T) {
 	allowed := map[string][]string{
+		"spot-handler/cmd/spot-handler/terminal":         {},
+		"spot-handler/cmd/spot-handler/internal/console": {"spot-handler/cmd/spot-handler/terminal"},
+		"spot-handler/cmd/spot-handler/internal/status":  {"spot-handler/cmd/spot-handler/internal/console", "spot-handler/cmd/spot-handler/terminal", "spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes", "spot-handler/handler/notify", "spot-handler/handler/provisioner"},
 		"spot-handler/cmd/spot-handler/internal/migrate": {"spot-handler/handler/interruption", "spot-handler/handler/notify", "spot-handler/handler/webhook"},
 		"spot-handler/handler/interruption":              {},
 		"spot-handler/imds":                              {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},

@@ -14,7 +14,14 @@
 //
 // imds alone drains its own node, and knows nothing of the others.
 //
-// The other commands run once and talk to nothing:
+// One command is for people, who run it from where they run kubectl, with their own rights:
+//
+//	spot-handler status             shows which nodes are interrupted, and how far each has come
+//
+// Installed under the name kubectl-spot_handler too, the program is a plugin: kubectl
+// spot-handler status.
+//
+// The rest run once and talk to nothing:
 //
 //	spot-handler migrate [FILE]     prints the settings for those who come from
 //	                                aws-node-termination-handler
@@ -71,7 +78,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
-	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+	os.Exit(runAs(ctx, os.Args[0], os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
 // errUsage marks what the operator has to change before a start makes sense.
@@ -83,8 +90,10 @@ const (
 	exitUsage   = 2
 )
 
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+// runAs runs the program under the name that it was started by.
+func runAs(ctx context.Context, program string, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	root := newRoot(getenv, stdout, stderr)
+	calledAs(root, program)
 	root.SetArgs(append([]string{}, args...)) // of nil cobra would make the process's own
 	if len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd) {
 		for _, cmd := range root.Commands() {

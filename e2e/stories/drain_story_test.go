@@ -75,9 +75,9 @@ func (r result) ended() (event, line string) {
 	return "Drained", "drained"
 }
 
-// wantResults waits for the end of the nodes' drains and checks that the log, the
-// record, the Event and the metrics all say the same of their pods. They must be all
-// that the daemon has drained. It returns the log lines.
+// wantResults waits for the end of the nodes' drains and checks that the log, the record, the
+// Event, `status` and the metrics all say the same of their pods. They must be all that the
+// daemon has drained. It returns the log lines.
 func (s *story) wantResults(d *daemon.Daemon, want map[string]result) map[string]daemon.Line {
 	s.Helper()
 	lines := map[string]daemon.Line{}
@@ -112,6 +112,7 @@ func (s *story) wantResults(d *daemon.Daemon, want map[string]result) map[string
 		}
 		sum = result{sum.graceful + w.graceful, sum.truncated + w.truncated, sum.forced + w.forced, sum.left + w.left}
 	}
+	s.wantStatusOfEnded(want)
 	for outcome, n := range map[string]int{"graceful": sum.graceful, "truncated": sum.truncated, "forced": sum.forced, "left": sum.left} {
 		if got := s.metric(d, fmt.Sprintf(`spot_handler_pods_total{outcome=%q}`, outcome)); got != float64(n) {
 			s.Errorf("%v pods counted as %s, want %d", got, outcome, n)

@@ -18,13 +18,14 @@ import (
 
 // Story 2: the notice comes through the queue, and the daemon is killed between
 // writing the record and deleting the message. The record was first; the message
-// comes again, changes nothing, and the drain goes on.
+// comes again, changes nothing, and the drain goes on. People who ask meanwhile are told.
 func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(40 * time.Second) // longer than the message stays hidden
 	node := s.node("batch")
 	s.service("web", 6, nil)
 	server, queue := s.sqs()
+	watched := s.watchStatus()
 	first := s.runQueue(server, queue)
 
 	// The first deletions hang, for 5 s each: the record can be written and the message cannot go.
@@ -37,6 +38,8 @@ func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
 	}
 
 	second := s.runQueue(server, queue)
+	s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Replacing && r.Replacement != nil })
+	s.wantStatusOfBooting(node.Name, 6)
 	s.eventually("deletion of the message", func() bool { return queue.Deleted(id) })
 	s.waitGone(node.Name)
 	drained := s.waitLine(second, "drained")
@@ -53,6 +56,15 @@ func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
 		if n != 1 {
 			t.Errorf("pod %s evicted %d times", uid, n)
 		}
+	}
+	phases := map[interruption.Phase]bool{}
+	for _, list := range watched() {
+		for _, one := range list.Interruptions {
+			phases[one.Phase] = true
+		}
+	}
+	if !phases[interruption.Replacing] || !phases[interruption.Draining] {
+		t.Errorf("status --watch has shown the phases %v only", phases)
 	}
 	if written.Event != "event-1" || written.Instance != controlplane.InstanceID(node.Name) {
 		t.Errorf("the record is about %s of %s", written.Event, written.Instance)

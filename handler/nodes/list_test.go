@@ -53,7 +53,7 @@ func (p *pages) IsWatchListSemanticsUnSupported() bool { return true }
 
 func TestNodesAreListedInPages(t *testing.T) {
 	client := &pages{nodes: 3*pageSize + 1}
-	all, err := list(t.Context(), client, metav1.ListOptions{ResourceVersion: "0", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	all, err := List(t.Context(), client, metav1.ListOptions{ResourceVersion: "0", ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
 	if err != nil {
 		t.Fatal(err)
 	}

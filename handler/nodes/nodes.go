@@ -59,7 +59,7 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 	}
 	lw := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return list(ctx, client, narrow(o))
+			return List(ctx, client, narrow(o))
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			return client.Watch(ctx, narrow(o))

@@ -1,0 +1,108 @@
+package console
+
+import (
+	"slices"
+	"strings"
+
+	"spot-handler/cmd/spot-handler/terminal"
+)
+
+// Column is a column of a table.
+type Column struct {
+	Title string
+	// Least is how narrow the column can become where the terminal is too narrow for all; zero
+	// if its texts are never cut.
+	Least int
+	// Drop is its place among the columns that are left out where that is still too wide: 1 goes
+	// first; zero stays.
+	Drop int
+}
+
+// Cell is one text in a table.
+type Cell struct {
+	Text   string
+	Colour terminal.Colour // on a terminal only
+}
+
+// Table aligns rows below their titles. What does not fit into so many columns of a terminal is
+// cut or left out; 0 is no terminal: everything is there then, and nothing coloured.
+func Table(columns []Column, rows [][]Cell, width int) []string {
+	titles := make([]Cell, len(columns))
+	for i, c := range columns {
+		titles[i].Text = c.Title
+	}
+	rows = append([][]Cell{titles}, rows...)
+	widths := make([]int, len(columns))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], terminal.Width(cell.Text))
+		}
+	}
+	for width > 0 && !fit(columns, widths, width) {
+		next := -1
+		for i, c := range columns {
+			if c.Drop > 0 && widths[i] > 0 && (next < 0 || c.Drop < columns[next].Drop) {
+				next = i
+			}
+		}
+		if next < 0 {
+			break
+		}
+		widths[next] = 0
+	}
+	lines := make([]string, len(rows))
+	for n, row := range rows {
+		lines[n] = align(row, widths, width > 0)
+	}
+	return lines
+}
+
+// gap is the number of columns between two texts.
+const gap = 2
+
+// fit narrows the widest columns that can be, until all fit into the width. It reports whether
+// they do; if they cannot, it narrows none. A column of no width is left out.
+func fit(columns []Column, widths []int, width int) bool {
+	narrow := slices.Clone(widths)
+	for {
+		sum, widest := -gap, -1
+		for i, w := range narrow {
+			if w == 0 {
+				continue
+			}
+			sum += w + gap
+			if least := columns[i].Least; least > 0 && w > least && (widest < 0 || w > narrow[widest]) {
+				widest = i
+			}
+		}
+		if sum <= width {
+			copy(widths, narrow)
+			return true
+		}
+		if widest < 0 {
+			return false
+		}
+		narrow[widest]--
+	}
+}
+
+func align(row []Cell, widths []int, live bool) string {
+	var b strings.Builder
+	spaces := 0
+	for i, cell := range row {
+		if widths[i] == 0 {
+			continue
+		}
+		text := cell.Text
+		if live {
+			text = terminal.Cut(text, widths[i])
+		}
+		taken := terminal.Width(text)
+		if live {
+			text = cell.Colour.Paint(text)
+		}
+		b.WriteString(strings.Repeat(" ", spaces) + text)
+		spaces = widths[i] - taken + gap
+	}
+	return b.String()
+}

@@ -1,0 +1,40 @@
+package console
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spot-handler/cmd/spot-handler/terminal"
+)
+
+func TestTableFits(t *testing.T) {
+	columns := []Column{{Title: "NODE", Least: 4}, {Title: "KIND", Drop: 1}, {Title: "WHY", Least: 6}}
+	rows := [][]Cell{
+		{{Text: "node-of-a-long-name"}, {Text: "notice", Colour: terminal.Bad}, {Text: "the reason is long"}},
+		{{Text: "b"}, {}, {Text: "none"}},
+	}
+	for width, want := range map[int]string{
+		0: `
+NODE                 KIND    WHY
+node-of-a-long-name  notice  the reason is long
+b                            none`,
+		36: `
+NODE           KIND    WHY
+node-of-a-lo…  ` + terminal.Bad.Paint("notice") + `  the reason i…
+b                      none`,
+		16: `
+NODE     WHY
+node-o…  the re…
+b        none`,
+		5: `
+NODE                 WHY
+node-of-a-long-name  the reason is long
+b                    none`, // too narrow for anything
+	} {
+		if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.Join(Table(columns, rows, width), "\n")); diff != "" {
+			t.Errorf("%d columns (-want +got):\n%s", width, diff)
+		}
+	}
+}

@@ -1,0 +1,202 @@
+// Package status tells operators which nodes are interrupted, and how far each has come, from
+// the records on the Nodes and the pods on them.
+//
+// What it tells is worked out by pure functions: Nodes and pods in, rows out. [Reader] reads
+// them, with the rights of whoever asks, and says what it could not read.
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
+)
+
+// List is what programs read: the answer of a whole look at the cluster.
+type List struct {
+	Interruptions []Interruption `json:"interruptions"`
+	// Unread says what could not be read, and why.
+	Unread []string `json:"unread,omitempty"`
+}
+
+// Interruption is how far one has come.
+type Interruption struct {
+	Node     string             `json:"node"`
+	Instance string             `json:"instance,omitempty"`
+	Pool     string             `json:"pool,omitempty"`
+	Kind     interruption.Kind  `json:"kind,omitempty"`
+	Action   string             `json:"action,omitempty"`
+	Phase    interruption.Phase `json:"phase,omitempty"`
+	Over     bool               `json:"over"`
+
+	Noticed     *time.Time `json:"noticed,omitempty"`
+	Deadline    *time.Time `json:"deadline,omitempty"`
+	SecondsLeft *float64   `json:"secondsLeft,omitempty"` // until the deadline; none once it is over
+	Ended       *time.Time `json:"ended,omitempty"`
+
+	Pods        Pods                      `json:"pods"`
+	Replacement *interruption.Replacement `json:"replacement,omitempty"`
+	// SlackSeconds is what was left until the deadline when the drain ended.
+	SlackSeconds *float64 `json:"slackSeconds,omitempty"`
+
+	// WaitsFor is what has to happen next, in a clause; Result is how it ended.
+	WaitsFor string `json:"waitsFor,omitempty"`
+	Result   string `json:"result,omitempty"`
+}
+
+// Pods counts the pods that have to leave the node.
+type Pods struct {
+	Total int `json:"total"` // 0 until the drain has begun
+	// Here are still on the node; nil where that could not be read.
+	Here *int `json:"here,omitempty"`
+	// Terminating and Surged are some of those: already evicted, and with a successor on its way.
+	Terminating int `json:"terminating,omitempty"`
+	Surged      int `json:"surged,omitempty"`
+
+	Graceful  int    `json:"graceful,omitempty"`
+	Truncated int    `json:"truncated,omitempty"`
+	Forced    int    `json:"forced,omitempty"`
+	Left      int    `json:"left,omitempty"`
+	Refusal   string `json:"refusal,omitempty"`
+}
+
+// look is all that is known of one interrupted node.
+type look struct {
+	now  time.Time
+	node *corev1.Node
+	rec  interruption.Record
+	line []standing // of the nodes that wait for their turn or have it
+
+	pods   []*corev1.Pod
+	known  bool // what pods there are
+	here   []drain.Decision
+	counts Pods
+}
+
+// Of tells how far each interruption has come: those under way first, by their deadlines, then
+// those that are over, the last first. A node whose pods are missing could not be read.
+func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Interruption {
+	line := lineOf(all)
+	list := []Interruption{}
+	for _, node := range all {
+		rec, has, err := nodes.Record(node)
+		if !has {
+			continue
+		}
+		if err != nil {
+			list = append(list, Interruption{Node: node.Name, Pool: nodes.PoolOf(node).Name, WaitsFor: "nothing: its record is not acted on: " + err.Error()})
+			continue
+		}
+		theirs, known := pods[node.Name]
+		list = append(list, (&look{now: now, node: node, rec: rec, line: line, pods: theirs, known: known}).tell())
+	}
+	slices.SortStableFunc(list, func(a, b Interruption) int {
+		switch {
+		case a.Over && b.Over:
+			return cmp.Or(compare(b.Ended, a.Ended), cmp.Compare(a.Node, b.Node))
+		case a.Over:
+			return 1
+		case b.Over:
+			return -1
+		}
+		return cmp.Or(compare(a.Deadline, b.Deadline), cmp.Compare(a.Node, b.Node))
+	})
+	return list
+}
+
+// compare orders times; none is the latest.
+func compare(a, b *time.Time) int {
+	switch {
+	case a == nil && b == nil:
+		return 0
+	case a == nil:
+		return 1
+	case b == nil:
+		return -1
+	}
+	return a.Compare(*b)
+}
+
+func (l *look) tell() Interruption {
+	l.count()
+	rec := l.rec
+	i := Interruption{
+		Node: l.node.Name, Instance: rec.Instance, Pool: nodes.PoolOf(l.node).Name,
+		Kind: rec.Kind, Action: rec.Action, Phase: rec.Phase, Over: rec.Phase.Over(),
+		Noticed: &rec.Noticed, Deadline: rec.Deadline, Ended: rec.Ended, Pods: l.counts, Replacement: rec.Replacement,
+	}
+	switch d := rec.DeadlineTime(); {
+	case d.IsZero():
+	case i.Over && rec.Ended != nil:
+		i.SlackSeconds = seconds(d.Sub(*rec.Ended))
+	case !i.Over:
+		i.SecondsLeft = seconds(d.Sub(l.now))
+	}
+	i.WaitsFor = l.waitsFor()
+	if i.Over {
+		i.Result = result(l.counts)
+	}
+	return i
+}
+
+// count counts the pods: what has become of them by the record, where they are by themselves.
+func (l *look) count() {
+	if p := l.rec.Pods; p != nil {
+		l.counts = Pods{Total: p.Total, Graceful: p.Graceful, Truncated: p.Truncated, Forced: p.Forced, Left: p.Left, Refusal: p.Refusal}
+	}
+	if !l.known {
+		return
+	}
+	in := drain.Interruption{Taint: marks.Taint(l.rec), Since: l.rec.Since()}
+	for _, d := range drain.Plan(l.now, drain.Situation{Interruption: in, Policy: drain.Policy{Strategy: drain.Hold}, Pods: l.pods}) {
+		if !d.Moves() {
+			continue
+		}
+		l.here = append(l.here, d)
+		switch {
+		case d.Pod.DeletionTimestamp != nil:
+			l.counts.Terminating++
+		case d.Pod.Labels[drain.SurgedLabel] != "":
+			l.counts.Surged++
+		}
+	}
+	n := len(l.here)
+	l.counts.Here = &n
+}
+
+// result is what became of the pods, in a clause.
+func result(p Pods) string {
+	if p.Total == 0 {
+		return "no pod had to leave"
+	}
+	text := ""
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{p.Graceful, "graceful"}, {p.Truncated, "truncated"}, {p.Forced, "forced"}, {p.Left, "left"}} {
+		if part.n == 0 {
+			continue
+		}
+		if text != "" {
+			text += ", "
+		}
+		text += fmt.Sprintf("%d %s", part.n, part.what)
+	}
+	if p.Refusal != "" && p.Left+p.Forced > 0 {
+		text += ": " + p.Refusal
+	}
+	return text
+}
+
+// seconds rounds to a tenth: no more of it is meant.
+func seconds(d time.Duration) *float64 {
+	s := d.Round(100 * time.Millisecond).Seconds()
+	return &s
+}

@@ -1,0 +1,206 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
+)
+
+// Reader reads a cluster with the rights of whoever asks. It changes nothing.
+type Reader struct {
+	Nodes   NodeReader
+	Core    rest.Interface // core/v1
+	Policy  rest.Interface // policy/v1
+	Dynamic dynamic.Interface
+
+	// Namespace, if it is set, is the only one whose pods a story tells of.
+	Namespace string
+}
+
+// NodeReader reads Nodes, one or all.
+type NodeReader interface {
+	nodes.Client
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
+}
+
+const (
+	// atOnce is how many requests are under way at the same time.
+	atOnce = 8
+	// mostNodes is of how many nodes the pods are read: that is a request for each. Their
+	// deadlines are the nearest.
+	mostNodes = 200
+)
+
+// List tells of all interruptions, from the Nodes as they are stored. An error says that there
+// is nothing to tell, as the Nodes could not be read.
+func (r Reader) List(ctx context.Context) (List, error) {
+	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
+	if err != nil {
+		return List{}, fmt.Errorf("list nodes: %w", err)
+	}
+	return r.Look(ctx, pointers(list)), nil
+}
+
+// Names are the nodes that have a record, and the kind of each.
+func (r Reader) Names(ctx context.Context) (map[string]string, error) {
+	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	kinds := map[string]string{}
+	for _, i := range Of(time.Now(), pointers(list), nil) {
+		kinds[i.Node] = string(i.Kind)
+	}
+	return kinds, nil
+}
+
+// Look tells of the interruptions of these Nodes, which are all that there are.
+func (r Reader) Look(ctx context.Context, all []*corev1.Node) List {
+	var mu sync.Mutex
+	var unread []string
+	pods := map[string][]*corev1.Pod{}
+	var requests errgroup.Group
+	requests.SetLimit(atOnce)
+	live := slices.DeleteFunc(Of(time.Now(), all, nil), func(i Interruption) bool { return i.Over || i.Phase == "" })
+	for _, i := range live[:min(len(live), mostNodes)] {
+		requests.Go(func() error {
+			theirs, err := r.podsOn(ctx, i.Node, "")
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				unread = append(unread, err.Error())
+			} else {
+				pods[i.Node] = theirs
+			}
+			return nil
+		})
+	}
+	_ = requests.Wait() // what failed is in unread
+	if more := len(live) - mostNodes; more > 0 {
+		unread = append(unread, fmt.Sprintf("pods of %d more nodes, whose deadlines are later", more))
+	}
+	return List{Of(time.Now(), all, pods), brief(unread)}
+}
+
+// brief says once what was said of many nodes.
+func brief(unread []string) []string {
+	const enough = 3
+	slices.Sort(unread)
+	if n := len(unread); n > enough {
+		unread = append(unread[:enough:enough], fmt.Sprintf("and %d more", n-enough))
+	}
+	return unread
+}
+
+// podsOn are the pods of a node, in a namespace or in all.
+func (r Reader) podsOn(ctx context.Context, node, namespace string) ([]*corev1.Pod, error) {
+	list := &corev1.PodList{}
+	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
+	err := r.Core.Get().NamespaceIfScoped(namespace, namespace != "").Resource("pods").
+		Param("fieldSelector", "spec.nodeName="+node).Param("resourceVersion", "0").Do(ctx).Into(list)
+	if err != nil {
+		return nil, fmt.Errorf("list pods on node %s: %w", node, err)
+	}
+	pods := make([]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		pods[i] = &list.Items[i]
+	}
+	return pods, nil
+}
+
+// Story tells all of one node. An error says that the Node could not be read.
+func (r Reader) Story(ctx context.Context, name string, in InForce) (Story, error) {
+	node, err := r.Nodes.Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return Story{}, fmt.Errorf("read node %s: %w", name, err)
+	}
+	var unread []string
+	miss := func(err error) {
+		if err != nil {
+			unread = append(unread, err.Error())
+		}
+	}
+	events, err := r.eventsOf(ctx, node)
+	miss(err)
+	t := telling{now: time.Now(), node: node, in: in, events: events, namespace: r.Namespace}
+	if rec, has, err := nodes.Record(node); has && err == nil && !rec.Phase.Over() {
+		t.refusals, err = r.refusals(ctx, node)
+		miss(err)
+		t.situation, err = drain.Survey(ctx, r.Core, r.Policy, r.Dynamic, name, in.interruption(rec, t.now), in.Policy)
+		miss(err)
+		t.surveyed = err == nil
+		if len(t.situation.Pods) == 0 && r.Namespace != "" { // perhaps those of all namespaces may not be read
+			t.situation.Pods, err = r.podsOn(ctx, name, r.Namespace)
+			miss(err)
+		}
+		t.peers = r.peers(ctx, node, rec)
+	}
+	s := t.tell()
+	s.Unread = unread
+	return s, nil
+}
+
+// peers are all other Nodes, where they matter: among them a node waits for its turn.
+func (r Reader) peers(ctx context.Context, node *corev1.Node, rec interruption.Record) []*corev1.Node {
+	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase != interruption.Waiting {
+		return nil
+	}
+	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(pointers(list), func(n *corev1.Node) bool { return n.Name == node.Name })
+}
+
+func pointers(list *corev1.NodeList) []*corev1.Node {
+	all := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		all[i] = &list.Items[i]
+	}
+	return all
+}
+
+// eventsOf are the Events about a Node, oldest first.
+func (r Reader) eventsOf(ctx context.Context, node *corev1.Node) ([]corev1.Event, error) {
+	list := &corev1.EventList{}
+	err := r.Core.Get().Namespace(metav1.NamespaceDefault).Resource("events").
+		Param("fieldSelector", "involvedObject.kind=Node,involvedObject.name="+node.Name).Do(ctx).Into(list)
+	if err != nil {
+		return nil, fmt.Errorf("list Events of node %s: %w", node.Name, err)
+	}
+	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	return list.Items, nil
+}
+
+// refusals are, by pod, why evictions from the node were refused, by the Events that say so.
+func (r Reader) refusals(ctx context.Context, node *corev1.Node) (map[types.UID]string, error) {
+	list := &corev1.EventList{}
+	err := r.Core.Get().NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource("events").
+		Param("fieldSelector", "reason="+notify.ReasonEvictionBlocked).Do(ctx).Into(list)
+	if err != nil {
+		return nil, fmt.Errorf("list Events of refused pods: %w", err)
+	}
+	why := map[types.UID]string{}
+	for _, e := range list.Items {
+		if e.Annotations[notify.AnnotationNode] == node.Name {
+			_, reason, _ := strings.Cut(e.Message, ": ")
+			why[e.InvolvedObject.UID] = reason
+		}
+	}
+	return why, nil
+}

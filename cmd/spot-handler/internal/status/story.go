@@ -1,0 +1,138 @@
+package status
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+)
+
+// InForce are the operator's settings that a drain follows.
+type InForce struct {
+	Policy        drain.Policy
+	ScheduledLead time.Duration
+	// From says where they were read, or that they are assumed.
+	From string
+}
+
+// interruption is what the drain of a record is planned with.
+func (in InForce) interruption(rec interruption.Record, now time.Time) drain.Interruption {
+	capacity := drain.NoCapacity
+	switch r := rec.Replacement; {
+	case r == nil && rec.Phase != interruption.Draining, r != nil && provisioner.Pending(r.State):
+		capacity = drain.PendingCapacity
+	case r != nil && r.State == provisioner.StateReady:
+		capacity = drain.ReadyCapacity
+	}
+	rules := interruption.Rules{ScheduledLead: in.ScheduledLead}
+	return drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rules.DrainBy(rec, now), Capacity: capacity}
+}
+
+// Story is all that can be told of one node.
+type Story struct {
+	Interruption
+	Record *interruption.Record `json:"record,omitempty"`
+	// InForce says by which settings the pods were judged.
+	InForce string   `json:"inForce,omitempty"`
+	OnNode  []Pod    `json:"onNode,omitempty"` // that have to leave
+	Events  []Event  `json:"events,omitempty"`
+	Unread  []string `json:"unread,omitempty"`
+}
+
+// Pod is what a pod on the node waits for.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Next is what is planned for it, as the drain calls it.
+	Next drain.Action `json:"next"`
+	// By is when its eviction begins at the latest.
+	By           *time.Time `json:"by,omitempty"`
+	GraceSeconds int64      `json:"graceSeconds"`
+	WaitsFor     string     `json:"waitsFor"`
+	NoSurge      string     `json:"noSurge,omitempty"` // why no successor is made first
+	Refusal      string     `json:"refusal,omitempty"` // in the API server's words
+}
+
+// Event is an Event about the Node.
+type Event struct {
+	At     time.Time `json:"at"`
+	Type   string    `json:"type"`
+	Reason string    `json:"reason"`
+	Text   string    `json:"text"`
+}
+
+// telling is what a story is told from.
+type telling struct {
+	now       time.Time
+	node      *corev1.Node
+	peers     []*corev1.Node
+	in        InForce
+	situation drain.Situation
+	surveyed  bool // the situation is whole
+	refusals  map[types.UID]string
+	events    []corev1.Event
+	namespace string
+}
+
+func (t telling) tell() Story {
+	s := Story{Interruption: Interruption{Node: t.node.Name, Pool: nodes.PoolOf(t.node).Name}}
+	for _, e := range t.events {
+		s.Events = append(s.Events, Event{e.LastTimestamp.Time, e.Type, e.Reason, e.Message})
+	}
+	pods := map[string][]*corev1.Pod{}
+	if t.situation.Pods != nil {
+		pods[t.node.Name] = t.situation.Pods
+	}
+	for _, one := range Of(t.now, append([]*corev1.Node{t.node}, t.peers...), pods) {
+		if one.Node == t.node.Name {
+			s.Interruption = one
+		}
+	}
+	rec, has, err := nodes.Record(t.node)
+	if !has || err != nil {
+		return s
+	}
+	s.Record = &rec
+	if rec.Phase.Over() {
+		return s
+	}
+	s.InForce = t.in.From
+	t.situation.Refused = map[types.UID]bool{}
+	for uid := range t.refusals {
+		t.situation.Refused[uid] = true
+	}
+	for _, d := range drain.Plan(t.now, t.situation) {
+		if d.Moves() && (t.namespace == "" || d.Pod.Namespace == t.namespace) {
+			s.OnNode = append(s.OnNode, t.pod(rec, d))
+		}
+	}
+	return s
+}
+
+func (t telling) pod(rec interruption.Record, d drain.Decision) Pod {
+	p := Pod{
+		Namespace: d.Pod.Namespace, Name: d.Pod.Name, Next: d.Action, WaitsFor: d.Reason, NoSurge: d.NoSurge,
+		GraceSeconds: corev1.DefaultTerminationGracePeriodSeconds, Refusal: t.refusals[d.Pod.UID],
+	}
+	if g := d.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
+		p.GraceSeconds = *g
+	}
+	if !d.At.IsZero() {
+		p.By = &d.At
+	}
+	switch {
+	case d.Action == drain.Wait:
+		p.By, p.Refusal = nil, ""
+	case rec.Phase == interruption.Waiting:
+		p.Next, p.WaitsFor = drain.Later, "the drain has not begun"
+	case !t.surveyed:
+		p.WaitsFor, p.NoSurge = "not known: see what could not be read", ""
+	}
+	return p
+}

@@ -1,0 +1,126 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+)
+
+var inForce = InForce{Policy: drain.Policy{Strategy: drain.Hold, Margin: 10 * time.Second}, From: "the settings of pod a/b"}
+
+// told is the story of a node as people read it after 50 s.
+func told(t telling) string {
+	t.now, t.in = *after(50), inForce
+	rec, err := interruption.ParseRecord(t.node.Annotations[interruption.Annotation])
+	if err == nil {
+		t.situation.Interruption, t.situation.Policy = t.in.interruption(rec, t.now), t.in.Policy
+	}
+	return "\n" + strings.Join(t.tell().Lines(t.now, 0), "\n") + "\n"
+}
+
+func TestStory(t *testing.T) {
+	graceful := func(p *corev1.Pod) {
+		p.Spec.TerminationGracePeriodSeconds = new(int64)
+		*p.Spec.TerminationGracePeriodSeconds = 5
+	}
+	node := node("node-1", "batch", func(r *interruption.Record) {
+		as(interruption.Draining, &interruption.Pods{Total: 4}, replacement("Requested", ""))(r)
+		r.Ours = []string{interruption.OursCordon, interruption.OursTaint}
+		r.Hooks = []interruption.Hook{{Group: "group", Name: "hook", Until: after(300)}}
+	})
+	got := told(telling{
+		node: node, surveyed: true,
+		situation: drain.Situation{Pods: []*corev1.Pod{pod(1, terminating), pod(2, running), pod(3, graceful), pod(4, daemon)}},
+		refusals:  map[types.UID]string{"uid-2": "needs 2 healthy pods"},
+		events: []corev1.Event{
+			{LastTimestamp: metav1.Time{Time: noon}, Type: corev1.EventTypeWarning, Reason: "SpotInterruption", Message: "the notice"},
+			{LastTimestamp: metav1.Time{Time: *after(1)}, Type: corev1.EventTypeNormal, Reason: "ReplacementRequested", Message: "requested fallback-1"},
+		},
+	})
+	want := `
+node          node-1
+instance      i-0123456789abcdef0
+pool          batch
+interruption  spot-interruption (terminate) from queue at 2026-03-01T12:00:00Z, event event-node-1
+deadline      2026-03-01T12:02:00Z, 70 s left  [=======================                 ]
+phase         Draining
+set by us     cordon, taint
+replacement   fallback-1 Requested, by karpenter, pool fallback
+hook          hook of group group: the group waits until 2026-03-01T12:05:00Z
+pods          3 of 4 still have to leave
+waits for     its replacement fallback-1 to be Ready
+
+POD         NEXT  AT THE LATEST  GRACE  WHY
+shop/web-1  wait  -              30 s   terminating
+shop/web-2  hold  in 30 s        30 s   waits for the replacement; refused: needs 2 healthy pods
+shop/web-3  hold  in 55 s        5 s    waits for the replacement
+(planned with the settings of pod a/b)
+
+AT                    EVENT                 TEXT
+2026-03-01T12:00:00Z  SpotInterruption      the notice
+2026-03-01T12:00:01Z  ReplacementRequested  requested fallback-1
+`
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// What is not known is not told as if it were.
+func TestStoryOfWhatCouldNotBeRead(t *testing.T) {
+	draining := node("node-1", "batch", as(interruption.Draining, &interruption.Pods{Total: 1}, replacement("Ready", "")))
+	got := told(telling{node: draining, situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running)}}})
+	if want := "not known: see what could not be read"; !strings.Contains(got, want) {
+		t.Errorf("does not say %q:\n%s", want, got)
+	}
+	got = told(telling{node: draining})
+	if strings.Contains(got, "still have to leave") {
+		t.Errorf("tells of pods that could not be read:\n%s", got)
+	}
+}
+
+func TestStoryOfOthers(t *testing.T) {
+	quiet := node("quiet", "batch", func(*interruption.Record) {})
+	delete(quiet.Annotations, interruption.Annotation)
+	odd := node("odd", "batch", func(r *interruption.Record) { r.Instance = "i-0aaaaaaaaaaaaaaaa" })
+	over := node("over", "batch", func(r *interruption.Record) {
+		r.Phase, r.Pods, r.Ended = interruption.Released, &interruption.Pods{Total: 3, Graceful: 2, Forced: 1}, after(42)
+	})
+	waiting := node("waiting", "spot", recommended(-10, func(*interruption.Record) {}))
+	first := node("first", "spot", recommended(-20, func(*interruption.Record) {}))
+	for name, tt := range map[string]struct {
+		telling telling
+		want    string
+	}{
+		"none":    {telling{node: quiet}, "\nnode          quiet\ninterruption  none: no record of one stands\n"},
+		"not its": {telling{node: odd}, "\nnode          odd\nwaits for     nothing: its record is not acted on: "},
+		"over":    {telling{node: over}, "phase         Released, the drain ended 8 s ago\nreplacement   -\npods          3 had to leave: 2 graceful, 1 forced\nslack         78 s\n"},
+		"in line": {
+			telling{node: waiting, peers: []*corev1.Node{first}, surveyed: true, situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running)}}},
+			"waits for     its turn in its pool: 0 under way, 1 ahead of it\n\nPOD         NEXT  AT THE LATEST  GRACE  WHY\nshop/web-1  hold  -              30 s   the drain has not begun\n",
+		},
+	} {
+		if got := told(tt.telling); !strings.Contains(got, tt.want) {
+			t.Errorf("%s: does not say\n%s\nbut%s", name, tt.want, got)
+		}
+	}
+}
+
+// A story tells of one namespace, where it is asked to.
+func TestStoryOfANamespace(t *testing.T) {
+	elsewhere := pod(2, func(p *corev1.Pod) { p.Namespace = "bank" })
+	got := told(telling{
+		node: node("node-1", "batch", as(interruption.Draining, nil, nil)), namespace: "bank",
+		situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running), elsewhere}},
+	})
+	if strings.Contains(got, "shop/web-1") || !strings.Contains(got, "bank/web-2") {
+		t.Errorf("want the pods of bank alone:\n%s", got)
+	}
+}

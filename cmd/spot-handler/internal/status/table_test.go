@@ -1,0 +1,154 @@
+package status
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+// fleet has a node for each thing that an interruption can wait for, and for each end.
+func fleet() (all []*corev1.Node, pods map[string][]*corev1.Pod) {
+	over := func(phase interruption.Phase, p interruption.Pods, ended int) func(*interruption.Record) {
+		return func(r *interruption.Record) { r.Phase, r.Pods, r.Ended = phase, &p, after(ended) }
+	}
+	total := func(n int) *interruption.Pods { return &interruption.Pods{Total: n} }
+	odd := node("other-instance", "batch", func(r *interruption.Record) { r.Instance = "i-0aaaaaaaaaaaaaaaa" })
+	off := node("called-off", "batch", as(interruption.Draining, total(2), nil))
+	off.Annotations[interruption.CancelAnnotation] = "true"
+	quiet := node("quiet", "batch", func(*interruption.Record) {})
+	delete(quiet.Annotations, interruption.Annotation)
+	all = []*corev1.Node{
+		quiet, odd, off,
+		node("just-noticed", "batch", func(*interruption.Record) {}),
+		node("booting", "batch", as(interruption.Replacing, total(3), replacement("Requested", ""))),
+		node("no-room", "batch", as(interruption.Draining, total(2), replacement("Failed", "limits of pool fallback: cpu"))),
+		node("surging", "batch", as(interruption.Draining, total(4), replacement("Ready", ""))),
+		node("ending", "batch", as(interruption.Draining, total(3), replacement("Ready", ""))),
+		node("refused", "batch", as(interruption.Draining, &interruption.Pods{Total: 1, Refusal: "needs 2 healthy pods and has 2 currently"}, replacement("Ready", ""))),
+		node("detaching", "batch", as(interruption.Draining, total(1), replacement("Ready", ""))),
+		node("unread", "batch", as(interruption.Draining, total(5), nil)),
+		node("first-in-line", "spot", recommended(-60, func(*interruption.Record) {})),
+		node("third-in-line", "spot", recommended(-20, func(*interruption.Record) {})),
+		node("second-in-line", "spot", recommended(-40, func(*interruption.Record) {})),
+		node("has-its-turn", "spot", recommended(-10, func(r *interruption.Record) { r.Begun, r.Phase = after(-9), interruption.Replacing })),
+		node("in-days", "batch", func(r *interruption.Record) {
+			r.Kind, r.Action, r.Phase, r.Deadline = interruption.ScheduledEvent, interruption.ActionReboot, interruption.Waiting, after(4*24*3600)
+		}),
+		node("well", "batch", over(interruption.Released, interruption.Pods{Total: 7, Graceful: 7}, 42)),
+		node("badly", "batch", over(interruption.DeadlineReached, interruption.Pods{Total: 4, Graceful: 1, Truncated: 1, Left: 2, Refusal: "needs 2 healthy pods"}, 115)),
+		node("empty", "batch", over(interruption.Drained, interruption.Pods{}, 10)),
+		node("hooked", "batch", func(r *interruption.Record) {
+			over(interruption.Released, interruption.Pods{Total: 1, Graceful: 1}, 30)(r)
+			r.Hooks = []interruption.Hook{{Group: "group", Name: "hook"}}
+		}),
+	}
+	pods = map[string][]*corev1.Pod{
+		"called-off":   {pod(1, running), pod(2, running)},
+		"just-noticed": {pod(1, running), pod(2, daemon)},
+		"booting":      {pod(1, running), pod(2, running), pod(3, daemon), pod(4, running)},
+		"no-room":      {pod(1, running), pod(2, running)},
+		"surging":      {pod(1, surged), pod(2, surged), pod(3, terminating)},
+		"ending":       {pod(1, terminating), pod(2, daemon)},
+		"refused":      {pod(1, running)},
+		"detaching":    {pod(1, daemon)},
+	}
+	return all, pods
+}
+
+func TestTable(t *testing.T) {
+	all, pods := fleet()
+	list := List{Interruptions: Of(*after(50), all, pods)}
+	want := `
+NODE            KIND                      PHASE            TIME LEFT  MOVING  LEFT BEHIND  REPLACEMENT                         SLACK  WAITS FOR, OR RESULT
+booting         spot-interruption         Replacing        70 s       3/3     -            fallback-1 Requested                -      its replacement fallback-1 to be Ready
+called-off      spot-interruption         Draining         70 s       2/2     -            -                                   -      spot-handler to undo what it had set: called off
+detaching       spot-interruption         Draining         70 s       0/1     -            fallback-1 Ready                    -      volumes to be detached
+ending          spot-interruption         Draining         70 s       1/3     -            fallback-1 Ready                    -      1 pod to end, 12 s at most
+just-noticed    spot-interruption         Noticed          70 s       1/1     -            -                                   -      the drain to begin
+no-room         spot-interruption         Draining         70 s       2/2     -            none: limits of pool fallback: cpu  -      the turn or the latest safe start of 2 pods
+refused         spot-interruption         Draining         70 s       1/1     -            fallback-1 Ready                    -      an eviction that was refused: needs 2 healthy pods and has 2 currently
+surging         spot-interruption         Draining         70 s       3/4     -            fallback-1 Ready                    -      successors of 2 pods
+unread          spot-interruption         Draining         70 s       ?/5     -            -                                   -      its pods to leave
+in-days         scheduled-event           Waiting          4 d        -       -            -                                   -      its time: --scheduled-lead before its window
+first-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 0 ahead of it
+has-its-turn    rebalance-recommendation  Replacing        -          -       -            -                                   -      its pods to leave
+other-instance  -                         -                -          -       -            -                                   -      nothing: its record is not acted on: read record: it is about instance "i-0aaaaaaaaaaaaaaaa", and the node is i-0123456789abcdef0
+second-in-line  rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 1 ahead of it
+third-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 2 ahead of it
+badly           spot-interruption         DeadlineReached  -          0/4     2            -                                   5 s    1 graceful, 1 truncated, 2 left: needs 2 healthy pods; waits for the node to be handed back
+well            spot-interruption         Released         -          0/7     0            -                                   78 s   7 graceful
+hooked          spot-interruption         Released         -          0/1     0            -                                   90 s   1 graceful; waits for its lifecycle hook to be completed
+empty           spot-interruption         Drained          -          0/0     0            -                                   110 s  no pod had to leave; waits for the node to be handed back
+`
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.Join(list.Table(0, false), "\n")+"\n"); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// On a terminal the table fits, is coloured, and has a bar where it is redrawn.
+func TestTableOnATerminal(t *testing.T) {
+	all, pods := fleet()
+	list := List{Interruptions: Of(*after(50), all, pods)}
+	for _, width := range []int{80, 100, 120, 160, 240} {
+		coloured := false
+		for _, line := range list.Table(width, true) {
+			coloured = coloured || strings.Contains(line, "\x1b[3")
+			if n := utf8.RuneCountInString(uncoloured(line)); n > width {
+				t.Errorf("%d columns of %d: %s", n, width, line)
+			}
+		}
+		if !coloured {
+			t.Error("without colours")
+		}
+	}
+	if first := list.Table(240, true)[1]; !strings.Contains(first, "70 s [=====     ]") {
+		t.Errorf("no bar of the time left, of which 70 of 120 s remain: %s", first)
+	}
+	for _, line := range list.Table(0, false) {
+		if uncoloured(line) != line {
+			t.Errorf("coloured, though no terminal: %q", line)
+		}
+	}
+}
+
+func uncoloured(line string) string {
+	var b strings.Builder
+	for i, part := range strings.Split(line, "\x1b[") {
+		if i > 0 {
+			_, part, _ = strings.Cut(part, "m")
+		}
+		b.WriteString(part)
+	}
+	return b.String()
+}
+
+func TestNothingIsInterrupted(t *testing.T) {
+	list := List{Interruptions: Of(noon, nil, nil)}
+	if got := list.Table(0, false); len(got) != 1 || !strings.HasPrefix(got[0], "No node is interrupted") {
+		t.Errorf("%q", got)
+	}
+	if list.Interruptions == nil {
+		t.Error("programs read null, want an empty list")
+	}
+}
+
+// A list is shown again when anything but the time has changed.
+func TestSame(t *testing.T) {
+	all, pods := fleet()
+	list := func(at int) List { return List{Interruptions: Of(*after(at), all, pods)} }
+	delete(pods, "ending") // its clause counts seconds
+	if !list(50).Same(list(51)) {
+		t.Error("a second later the list is another")
+	}
+	pods["booting"] = pods["booting"][1:]
+	before := list(50)
+	pods["booting"] = pods["booting"][1:]
+	if before.Same(list(50)) {
+		t.Error("a pod has left, and the list is the same")
+	}
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/internal/status"
+	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/drain"
+)
+
+// statusCommand is what the operator has asked `status` for.
+type statusCommand struct {
+	cluster console.Cluster
+	format  console.Format
+	node    string
+	watch   bool
+}
+
+func newStatus() *cobra.Command {
+	s := &statusCommand{}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show which nodes are interrupted, and how far each has come",
+		Long: `Shows every interrupted node: its phase, the time left, the pods that still have to
+leave, the replacement, and what it waits for; and those that are over, with their
+result, as long as their records stand. It changes nothing.
+
+It reads the cluster as kubectl does, with your own rights, and says what it could
+not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.`,
+		Example: `  # all interruptions, redrawn as they go
+  spot-handler status --watch
+
+  # one of them in full: record, pods and what each waits for, Events
+  spot-handler status --node=ip-10-0-1-2.ec2.internal
+
+  # nodes whose pods did not all end gracefully
+  spot-handler status -o json | jq -r '.interruptions[] |
+    select(.over and .pods.graceful != .pods.total) | .node'`,
+		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	show, where := titled("Output"), titled("Cluster")
+	show.StringVar(&s.node, "node", "", "tell all of this `node`: its record, its pods and what each waits for, its Events")
+	show.BoolVarP(&s.watch, "watch", "w", false, "show it again when it changes, until Ctrl-C; on a terminal it is redrawn in place")
+	s.format.Define(show.FlagSet)
+	s.cluster.Define(where.FlagSet)
+	addGroups(cmd, []group{show, where})
+	for flag, complete := range map[string]cobra.CompletionFunc{
+		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
+		"node":      s.completeNode,
+		"context":   s.completeContext,
+		"namespace": cobra.NoFileCompletions,
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return s.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+func (s *statusCommand) run(ctx context.Context, stdout, stderr io.Writer) error {
+	c, err := connectCaller(s.cluster)
+	if err != nil {
+		return err
+	}
+	r := c.statusReader(s.cluster.Namespace)
+	screen := terminal.New(stdout)
+	defer screen.End()
+	if s.node != "" {
+		in := c.inForce(ctx, s.node)
+		show := printing(s.format, screen, stderr, s.watch, status.Story.Same, func(story status.Story) ([]string, []string) {
+			return story.Lines(time.Now(), screen.Columns()), story.Unread
+		})
+		if s.watch {
+			return r.WatchStory(ctx, s.node, in, show)
+		}
+		story, err := r.Story(ctx, s.node, in)
+		if err != nil {
+			return err
+		}
+		return show(story)
+	}
+	redrawn := s.watch && screen.Live()
+	show := printing(s.format, screen, stderr, s.watch, status.List.Same, func(list status.List) ([]string, []string) {
+		return list.Table(screen.Columns(), redrawn), list.Unread
+	})
+	if s.watch {
+		return r.Watch(ctx, show)
+	}
+	list, err := r.List(ctx)
+	if err != nil {
+		return err
+	}
+	return show(list)
+}
+
+// printing returns what prints a value, once or, with watch, each time that it is not the same as
+// before. lines are those for people, and those about what could not be read.
+func printing[T any](format console.Format, screen *terminal.Screen, stderr io.Writer, watch bool, same func(a, b T) bool, lines func(T) (found, unread []string)) func(T) error {
+	var last *T
+	return func(value T) error {
+		before := last
+		last = &value
+		found, unread := lines(value)
+		var notes []string
+		for _, line := range unread {
+			notes = append(notes, "could not read: "+line)
+		}
+		redraw := watch && screen.Live() && format == console.TableFormat
+		switch {
+		case redraw:
+			screen.Show(slices.Concat([]string{time.Now().Format(time.TimeOnly), ""}, found, notes))
+			return nil
+		case before != nil && same(*before, value):
+			return nil
+		case format != console.TableFormat:
+			return format.Write(screen, value)
+		}
+		if before != nil {
+			fmt.Fprintln(screen)
+		}
+		fmt.Fprintln(screen, strings.Join(found, "\n"))
+		for _, note := range notes {
+			fmt.Fprintln(stderr, note)
+		}
+		return nil
+	}
+}
+
+func (c *caller) statusReader(namespace string) status.Reader {
+	return status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: namespace}
+}
+
+// inForce are the settings by which the node is drained.
+func (c *caller) inForce(ctx context.Context, node string) status.InForce {
+	cfg, from := c.settings(ctx, node)
+	return status.InForce{
+		Policy:        drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin},
+		ScheduledLead: cfg.scheduledLead, From: from,
+	}
+}
+
+// completeIn is how long the shell waits for names from the cluster.
+const completeIn = 3 * time.Second
+
+// completeNode offers the nodes that have a record.
+func (s *statusCommand) completeNode(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
+	defer cancel()
+	c, err := connectCaller(s.cluster)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	names, err := c.statusReader("").Names(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var offered []cobra.Completion
+	for name, kind := range names {
+		if strings.HasPrefix(name, typed) {
+			offered = append(offered, cobra.CompletionWithDesc(name, kind))
+		}
+	}
+	return offered, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeContext offers the contexts of the kubeconfig.
+func (s *statusCommand) completeContext(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return s.cluster.Contexts(), cobra.ShellCompDirectiveNoFileComp
+}
