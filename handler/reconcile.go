@@ -71,6 +71,9 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 	if !has {
 		return &visit{Handler: h, node: node, rec: k.rec, removed: true, known: k}, nil
 	}
+	if err == nil {
+		err = h.opts.Index.Holds(node)
+	}
 	if err != nil {
 		if !k.unreadable {
 			k.unreadable = true

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
@@ -118,6 +119,35 @@ func TestRecordThatIsNotActedOn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Whoever owns a kubelet can make its Node with another's provider id. Its record is not acted on
+// while the real Node is Ready, as long as that was there first.
+func TestRecordOfAnInstanceThatAnotherNodeIs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		real := testNode(func(n *corev1.Node) {
+			n.Name = "real"
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		})
+		f := newFakeNodes(real, testNode(func(n *corev1.Node) {
+			n.CreationTimestamp = metav1.NewTime(time.Now())
+			n.Annotations = map[string]string{interruption.Annotation: interruption.NewRecord(notice(interruption.SpotInterruption)).String()}
+			n.Status.Conditions = real.Status.Conditions
+		}))
+		defer f.watcher.Stop()
+		h := newTestHandler(t, f, (&script{}).options)
+		if again, err := step(t, h); err != nil || again != 0 || f.patches != 0 {
+			t.Errorf("again in %s, error %v, %d patches; want to be left alone", again, err, f.patches)
+		}
+		if node, ok := h.opts.Index.Find(notice(interruption.SpotInterruption)); !ok || node.Name != "real" {
+			t.Errorf("the instance is %v", node)
+		}
+		f.remove("real")
+		synctest.Wait()
+		if _, err := step(t, h); err != nil || f.patches == 0 {
+			t.Errorf("error %v, %d patches; want to be acted on", err, f.patches)
+		}
+	})
 }
 
 // A node that goes before its drain has ended is an outcome too, and is reported with what is

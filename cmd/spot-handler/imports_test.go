@@ -32,9 +32,9 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/notify":                    {"spot-handler/handler/interruption"},
 		"spot-handler/handler/webhook":                   {"spot-handler/handler/interruption", "spot-handler/handler/notify"},
 		"spot-handler/handler/provisioner":               {"spot-handler/handler/interruption"},
-		"spot-handler/handler/provisioner/karpenter":     {"spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/karpenter":     {"spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/asg":           {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
-		"spot-handler/handler/provisioner/placeholder":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/placeholder":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 	}
 	for pkg, want := range allowed {
 		for _, dep := range deps(t, pkg) {

@@ -137,19 +137,11 @@ func (x *Index) Find(n interruption.Notice) (*corev1.Node, bool) {
 		return x.Get(n.NodeName)
 	}
 	found, err := x.store.ByIndex(byInstance, n.InstanceID)
-	if err != nil || len(found) == 0 {
+	if err != nil {
 		return nil, false
 	}
-	// Two Nodes of one instance: the kubelet registered again under another name and the old
-	// Node has not been removed yet. The younger one is alive.
-	var youngest *corev1.Node
-	for _, obj := range found {
-		node, ok := obj.(*corev1.Node)
-		if ok && (youngest == nil || youngest.CreationTimestamp.Before(&node.CreationTimestamp)) {
-			youngest = node
-		}
-	}
-	return youngest, youngest != nil
+	node := holder(found)
+	return node, node != nil
 }
 
 // WithRecord returns the names of all Nodes that carry a record.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -51,24 +52,25 @@ type keeper struct {
 	queue workqueue.TypedRateLimitingInterface[string]
 
 	mu   sync.Mutex
-	over map[string]bool // claims whose interrupted node we were told has been drained
+	over map[string]string // claims whose interrupted node we were told has been drained, with its instance
 }
 
 func newKeeper(b *Backend) *keeper {
-	return &keeper{b: b, over: map[string]bool{}, queue: workqueue.NewTypedRateLimitingQueue(
+	return &keeper{b: b, over: map[string]string{}, queue: workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second))}
 }
 
 // add has the claim looked at. It never blocks.
 func (k *keeper) add(claim string) { k.queue.Add(claim) }
 
-// markDrained says that the claim's pods have moved, or will not move any more.
-func (k *keeper) markDrained(claim string) {
+// markDrained says that the pods of the instance that the claim replaces have moved, or will not
+// move any more. For a claim that replaces another it means nothing.
+func (k *keeper) markDrained(claim, instance string) {
 	if known, synced := k.b.claims.get(claim); known == nil && synced && !k.b.claims.single {
 		return // gone
 	}
 	k.mu.Lock()
-	k.over[claim] = true
+	k.over[claim] = instance
 	k.mu.Unlock()
 	k.add(claim)
 }
@@ -182,7 +184,7 @@ func (k *keeper) due(claim *nodeClaim) bool {
 func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
 	wait := k.untilDue(claim)
 	if k.b.ttl <= 0 || wait > 0 {
-		if !k.b.claims.single || !k.isDrained(claim.Name) {
+		if !k.b.claims.single || !k.isDrained(claim) {
 			if k.b.ttl <= 0 {
 				k.forget(claim.Name)
 				return 0, nil
@@ -297,7 +299,7 @@ func (c *nodeClaim) wanted() int {
 // has been drained, or is gone, or is another instance by now.
 func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
 	name := claim.Annotations[NodeAnnotation]
-	if k.isDrained(claim.Name) || name == "" {
+	if k.isDrained(claim) || name == "" {
 		return true, nil
 	}
 	node, known := k.b.node(name)
@@ -312,16 +314,17 @@ func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
 			return false, fmt.Errorf("get Node %q: %w", name, err)
 		}
 	}
-	rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
+	rec, has, err := nodes.Record(node)
 	// The record of a node that still waits names its replacement only once that is requested.
 	calledOff := rec.Phase == interruption.Waiting && rec.Begun == nil && time.Since(claim.CreationTimestamp.Time) > orphanGrace
-	return err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || calledOff, nil
+	return !has || err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || calledOff, nil
 }
 
-func (k *keeper) isDrained(claim string) bool {
+func (k *keeper) isDrained(claim *nodeClaim) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.over[claim]
+	instance, told := k.over[claim.Name]
+	return told && claim.isOurs(instance)
 }
 
 func (k *keeper) forget(claim string) {

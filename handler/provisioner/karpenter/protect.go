@@ -61,7 +61,7 @@ func (c *nodeClaim) protectedUntil() time.Time {
 }
 
 func (k *keeper) mayUnprotect(ctx context.Context, claim *nodeClaim, until time.Time) (bool, error) {
-	if !time.Now().Before(until) || k.isDrained(claim.Name) {
+	if !time.Now().Before(until) || k.isDrained(claim) {
 		return true, nil
 	}
 	if claim.state() == provisioner.StateReady {

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -22,7 +23,7 @@ import (
 // counts as released.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	if r := own(rec); r != nil {
-		b.keeper.markDrained(r.Name)
+		b.keeper.markDrained(r.Name, rec.Instance)
 	}
 	name, uid, ok := ownerClaim(node)
 	if !ok || rec.ComesBack() {
@@ -30,7 +31,7 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 	}
 	until, err := b.patience(ctx, node, rec)
 	if err == nil {
-		err = b.release(ctx, name, uid, until)
+		err = b.release(ctx, node.Name, name, uid, until)
 	}
 	if reason, ok := unavailable(err); ok {
 		if b.sayOnce(reason) {
@@ -73,11 +74,11 @@ func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interrupt
 	return now.Add(longest + endsLate), nil
 }
 
-func (b *Backend) release(ctx context.Context, name string, uid types.UID, until time.Time) error {
+func (b *Backend) release(ctx context.Context, node, name string, uid types.UID, until time.Time) error {
 	// The UID in the patch is a precondition: it cannot be changed, and with another the API
 	// server calls the custom resource invalid.
 	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, uid, terminationTimestamp, until.UTC().Format(time.RFC3339))
-	_, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
+	marked, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err):
 		return nil
@@ -89,6 +90,13 @@ func (b *Backend) release(ctx context.Context, name string, uid types.UID, until
 		return nil
 	case err != nil:
 		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
+	}
+	// A kubelet that makes its own Node can name any owner. Whose claim it is, the claim says.
+	if of, _, _ := unstructured.NestedString(marked.Object, "status", "nodeName"); of != node {
+		b.log.Warn().Str("node", node).Str("nodeclaim", name).Str("reason", "it is of node "+of).Msg("node not released")
+		patch = fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:null}}}`, uid, terminationTimestamp)
+		_, err = b.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
+		return asUnavailable("patch NodeClaims", err)
 	}
 	err = b.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {

@@ -97,6 +97,20 @@ func TestRelease(t *testing.T) {
 		}
 		c.wantCalls("patch nodeclaims", "get nodeclaims")
 	})
+	// Whoever owns a kubelet can make its Node with any owner.
+	bubble(t, "the claim is of another node", func(t *testing.T) {
+		other := sourceNodeClaim()
+		set("node-2", "status", "nodeName")(other)
+		c := newCluster(t, Options{}, other)
+		if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
+			t.Error(err)
+		}
+		c.wantCalls("patch nodeclaims", "patch nodeclaims")
+		now, err := c.Resource(nodeClaimResource).Get(t.Context(), other.GetName(), metav1.GetOptions{})
+		if err != nil || len(now.GetAnnotations()) > 0 {
+			t.Errorf("annotations %v are left (%v)", now.GetAnnotations(), err)
+		}
+	})
 	bubble(t, "lost race", func(t *testing.T) {
 		c := newCluster(t, Options{})
 		refuse(c, "patch", conflict)

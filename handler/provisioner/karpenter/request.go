@@ -192,6 +192,9 @@ func (b *Backend) follow(ctx context.Context, instance string, r interruption.Re
 			return r, err
 		}
 	}
+	if claim != nil && !claim.isOurs(instance) { // the record is the word of the node's own kubelet
+		return failed(r, "NodeClaim "+r.Name+" does not replace "+instance), nil
+	}
 	return b.progress(ctx, r, claim)
 }
 

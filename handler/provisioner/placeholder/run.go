@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -122,12 +122,10 @@ func (b *Backend) orphaned(p *corev1.Pod, now time.Time) string {
 	case expired(p, now.Add(-overTime)):
 		return "their time is over"
 	}
-	text, has := node.Annotations[interruption.Annotation]
-	if !has {
-		return "the node is not interrupted any more"
-	}
-	rec, err := interruption.ParseRecord(text)
+	rec, has, err := nodes.Record(node)
 	switch {
+	case !has:
+		return "the node is not interrupted any more"
 	case err != nil:
 		return "" // nobody knows; their time will end
 	case label(rec.Instance) != p.Labels[Label]:

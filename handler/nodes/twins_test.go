@@ -1,0 +1,41 @@
+package nodes
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestHolder(t *testing.T) {
+	node := func(name string, age time.Duration, ready corev1.ConditionStatus) *corev1.Node {
+		n := &corev1.Node{}
+		n.Name, n.CreationTimestamp = name, metav1.NewTime(time.Unix(1_000_000, 0).Add(-age))
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+		return n
+	}
+	const yes, no, lost = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
+	for _, tt := range []struct {
+		name  string
+		found []any
+		want  string
+	}{
+		{"none", nil, ""},
+		{"one", []any{node("a", time.Hour, no)}, "a"},
+		{"registered again under another name", []any{node("old", time.Hour, lost), node("new", time.Second, yes)}, "new"},
+		{"registering again", []any{node("old", time.Hour, lost), node("new", time.Second, no)}, "new"},
+		{"somebody claims to be it", []any{node("forged", time.Second, yes), node("real", time.Hour, yes)}, "real"},
+		{"while it is not Ready, too", []any{node("forged", time.Second, no), node("real", time.Hour, yes)}, "real"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := ""
+			if n := holder(tt.found); n != nil {
+				got = n.Name
+			}
+			if got != tt.want {
+				t.Errorf("%q is the instance, want %q", got, tt.want)
+			}
+		})
+	}
+}
