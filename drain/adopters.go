@@ -14,14 +14,15 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// A surged pod has no owner, and every controller of its namespace adopts such pods that its
-// selector matches. One that has enough pods then deletes one, perhaps this one. Selectors
-// overlap more often than one would think, as where a chart gives its DaemonSet and its
-// Deployment the same labels, and nobody notices while all pods have owners.
+// A surged pod has no owner, and any controller of its namespace whose selector matches it adopts
+// it. If that controller has enough pods already, it deletes one, perhaps this one. Selectors do
+// overlap, as where a chart gives its DaemonSet and its Deployment the same labels, and nobody
+// notices while every pod has an owner.
 //
-// Only these kinds adopt any pod: a Deployment's ReplicaSets select by pod-template-hash, which
-// the surge changes; a StatefulSet adopts by name; a Job's selector is its own, unless somebody
-// has written it by hand; and ReplicationControllers are not worth a request of every drain.
+// These kinds adopt any pod that they select. A Deployment's ReplicaSets select by
+// pod-template-hash, which the surge changes. A StatefulSet adopts by name, and a Job selects by a
+// label of its own, unless somebody has written its selector by hand. ReplicationControllers do
+// adopt, but are too rare for one more request of every drain.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/controller_ref_manager.go
 var adopting = map[schema.GroupVersionResource]metav1.ListOptions{
 	replicaSetResource: {LabelSelector: "!" + hashLabel, ResourceVersion: "0"},
@@ -34,7 +35,8 @@ type adopter struct {
 	selector labels.Selector
 }
 
-// readAdopters reads those of a namespace.
+// readAdopters reads the adopters in a namespace. Without the right to list a kind, none of that
+// kind is known.
 func readAdopters(client dynamic.Interface) func(context.Context, types.NamespacedName) ([]adopter, error) {
 	return func(ctx context.Context, in types.NamespacedName) ([]adopter, error) {
 		var found []adopter

@@ -64,9 +64,9 @@ func (d *Drainer) putBack(ctx context.Context, decision Decision) (ended bool, e
 	return true, nil
 }
 
-// replicaSetStays reports whether the pods of a surged pod's ReplicaSet stay, be it without an
-// owner. The ReplicaSet itself does not tell for a moment: once its Deployment is gone, the
-// garbage collector ends it, or lets it go first if that was asked for (--cascade=orphan).
+// replicaSetStays reports whether the pods of a surged pod's ReplicaSet stay, even if they lose
+// their owner. One that exists might be about to end: the garbage collector ends it a moment
+// after its Deployment, unless that was deleted with --cascade=orphan.
 // https://kubernetes.io/docs/concepts/architecture/garbage-collection/#cascading-deletion
 func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, error) {
 	name := surgeNoteOf(pod).ReplicaSet

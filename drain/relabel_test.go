@@ -122,7 +122,15 @@ func TestSurgedPodWhoseSuccessorCannotBeMade(t *testing.T) {
 			s.api.put(deployment, changed)
 			s.pass(time.Second)
 		}
-		fails(object{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"})
+		full := object{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
+		fails(full)
+		fails() // it was a conflict
+		s.pass(failsFor)
+		if s.labels("a")[SurgedLabel] == nil {
+			s.Error("given back, although the ReplicaSet goes on")
+		}
+		fails(full)
+		s.pass(failsFor)
 		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}

@@ -27,6 +27,12 @@ import (
 // pods roll, they change many times a second, and each time all of them are counted.
 const settleFor = 20 * time.Millisecond
 
+// failsFor is how long a ReplicaSet has to fail before pods are given back to it. It tries again
+// after 5 ms, and then each time after twice as long: conflicts, as over a quota with room, are
+// over by then.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/replicaset/replica_set.go
+const failsFor = 2 * time.Second
+
 // surgeWatch watches the Deployments whose pods are on draining nodes, each with its pods,
 // for as long as a draining node has pods of it.
 type surgeWatch struct {
@@ -67,6 +73,7 @@ type watchedDeployment struct {
 	store      cache.Store // of its pods
 	last       Workload    // what was last acted on
 	told       bool        // whether that has happened
+	lacking    time.Time   // since when successors cannot be made; zero if they can
 	failed     string      // why pods have been given back; then none is surged any more
 	actAt      time.Time   // when timer runs act; zero where it does not
 	timer      *time.Timer
@@ -189,6 +196,18 @@ func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
 	}
 	w, next := of.tally.count(now, of.deployment, of.pods())
+	switch {
+	case w.Lacking == 0:
+		of.lacking = time.Time{}
+	case of.lacking.IsZero():
+		of.lacking = now
+		fallthrough
+	case now.Before(of.lacking.Add(failsFor)):
+		w.Lacking = 0
+		if at := of.lacking.Add(failsFor); next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
 	if w.Selector != nil {
 		w.Refuses = cmp.Or(w.Refuses, of.failed)
 	}

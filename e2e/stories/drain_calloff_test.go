@@ -60,7 +60,8 @@ func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
 
 // The process that surged pods is killed, and what becomes of the interruption is
 // decided while none runs: one is called off, of another the record is taken away, of a
-// third the Deployment is deleted too. The next process finishes all of them.
+// third the Deployment is deleted too. The next process finishes all of them, although their
+// budgets never let a pod go.
 func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	type home struct {
@@ -73,6 +74,7 @@ func TestSurgedPodsAreFoundAfterACrash(t *testing.T) {
 		node := s.bare(name, 1, 4)[0]
 		pods := s.service(name, 2, surge(2, func(d *controlplane.DeploymentSpec) {
 			d.NodeSelector = map[string]string{corev1.LabelHostname: node.Name} // so that successors have no room
+			d.BudgetMaxUnavailable = never
 		}))
 		homes = append(homes, home{node, name, pods})
 	}
