@@ -103,12 +103,16 @@ func (s *stage) fault(ctx context.Context, step plan.Step) error {
 		_ = pause(ctx, step.For)
 		return nil
 	}
-	r := s.replicas[step.Replica]
+	r := s.leader(ctx)
+	if step.Replica != plan.Leader {
+		r = s.replicas[step.Replica]
+	}
 	span.Replica = strconv.Itoa(r.number)
 	through := map[plan.What]*link.Link{
 		plan.CutAPI: r.api, plan.SlowAPI: r.api, plan.ThrottleAPI: r.api, plan.FailAPI: r.api, plan.LoseAPI: r.api,
 		plan.CutQueue: r.queue, plan.SlowQueue: r.queue, plan.ThrottleQueue: r.queue, plan.FailQueue: r.queue, plan.LoseQueue: r.queue,
 	}[step.What]
+	span.Queue = through == r.queue
 	var mend func()
 	switch step.What {
 	case plan.Kill, plan.Terminate:
@@ -131,6 +135,26 @@ func (s *stage) fault(ctx context.Context, step plan.Step) error {
 	defer mend()
 	_ = pause(ctx, step.For)
 	return nil
+}
+
+// leader is the replica that says that it leads; the first if none does.
+func (s *stage) leader(ctx context.Context) *replica {
+	leads := make(chan *replica, len(s.replicas))
+	var asked sync.WaitGroup
+	for _, r := range s.replicas {
+		asked.Go(func() {
+			if r.leads(ctx) {
+				leads <- r
+			}
+		})
+	}
+	asked.Wait()
+	select {
+	case r := <-leads:
+		return r
+	default:
+		return s.replicas[0]
+	}
 }
 
 // refusals are what the servers answer by themselves, or what stands in front of them.

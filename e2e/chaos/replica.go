@@ -187,6 +187,37 @@ func (r *replica) signalLocked(s syscall.Signal) {
 	}
 }
 
+// current is the present process, or the one that has ended last; nil before the first.
+func (r *replica) current() *daemon.Daemon {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.process
+}
+
+// metrics are what the process says of itself; empty if it does not.
+func (r *replica) metrics(ctx context.Context) string {
+	process := r.current()
+	if process == nil {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return process.Metrics(ctx)
+}
+
+// leads: the process says that it has the lease.
+func (r *replica) leads(ctx context.Context) bool {
+	return strings.Contains(r.metrics(ctx), "\nspot_handler_leader 1\n")
+}
+
+// ready: the process says that it is.
+func (r *replica) ready(ctx context.Context) bool {
+	process := r.current()
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return process != nil && process.WaitReady(ctx) == nil
+}
+
 // takeUnexpected returns how the process has ended against expectations, once.
 func (r *replica) takeUnexpected() []string {
 	r.mu.Lock()

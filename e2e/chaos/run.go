@@ -135,7 +135,8 @@ func (s *stage) playRound(ctx context.Context, log *evidence.AuditLog) (found ev
 		return found, err
 	}
 	s.observer.forget()
-	if err := log.Skip(); err != nil {
+	before, err := log.Read()
+	if err != nil {
 		return found, err
 	}
 	var starts int64
@@ -161,42 +162,35 @@ func (s *stage) playRound(ctx context.Context, log *evidence.AuditLog) (found ev
 		found.Unexpected = append(found.Unexpected, r.takeUnexpected()...)
 	}
 	found.Starts = int(starts)
-	return found, s.gather(&found, log)
+	return found, s.gather(&found, evidence.LastLease(before), log)
 }
 
 // waitReplicas waits until all are ready, and one leads.
 func (s *stage) waitReplicas(ctx context.Context) error {
 	return poll(ctx, 2*time.Minute, func(ctx context.Context) (bool, error) {
-		leads := 0
+		leaders := 0
 		for _, r := range s.replicas {
-			r.mu.Lock()
-			process := r.process
-			r.mu.Unlock()
-			short, cancel := context.WithTimeout(ctx, 2*time.Second)
-			metrics := ""
-			if process != nil && process.WaitReady(short) == nil {
-				metrics = process.Metrics(short)
-			}
-			cancel()
-			if metrics == "" {
+			if !r.ready(ctx) {
 				return false, nil
 			}
-			if strings.Contains(metrics, "\nspot_handler_leader 1\n") {
-				leads++
+			if r.leads(ctx) {
+				leaders++
 			}
 		}
-		return leads == 1, nil
+		return leaders == 1, nil
 	})
 }
 
-// gather fills in what was seen.
-func (s *stage) gather(found *evidence.Round, log *evidence.AuditLog) (err error) {
+// gather fills in what was seen. Who led before says who led at the begin.
+func (s *stage) gather(found *evidence.Round, before []evidence.Request, log *evidence.AuditLog) (err error) {
 	if found.Margin, err = time.ParseDuration(flagValue(s.round.Flags(), "margin")); err != nil {
 		return fmt.Errorf("read the flags: %w", err)
 	}
-	if found.Requests, err = log.Read(); err != nil {
+	during, err := log.Read()
+	if err != nil {
 		return err
 	}
+	found.Requests = append(before, during...)
 	slices.SortStableFunc(found.Requests, func(a, b evidence.Request) int { return a.At.Compare(b.At) })
 	deleted := map[string]time.Time{}
 	for _, m := range s.queue.Messages() {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"spot-handler/drain/donotdisrupt"
 	"spot-handler/e2e/chaos/plan"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
@@ -125,6 +126,12 @@ func services(ctx context.Context, cluster *controlplane.Cluster, round plan.Rou
 		}
 		if s.Unavailable >= 0 {
 			spec.BudgetMaxUnavailable = number(s.Unavailable)
+		}
+		if s.Stays {
+			spec.Annotations = map[string]string{donotdisrupt.Annotation: "true"}
+		}
+		if s.Tolerates {
+			spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 		}
 		if _, err := cluster.RunDeployment(ctx, spec); err != nil {
 			return err

@@ -52,16 +52,6 @@ type AuditLog struct {
 	from int64
 }
 
-// Skip passes over what has been written so far.
-func (a *AuditLog) Skip() error {
-	info, err := os.Stat(a.Path)
-	if err != nil {
-		return fmt.Errorf("read the audit log: %w", err)
-	}
-	a.from = info.Size()
-	return nil
-}
-
 // Read returns the requests of the replicas, and those of anybody that end pods.
 func (a *AuditLog) Read() ([]Request, error) {
 	file, err := os.Open(a.Path)

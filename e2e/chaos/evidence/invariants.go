@@ -43,7 +43,7 @@ func deletedBeforeRecorded(r Round) (broken []string) {
 			continue
 		}
 		recorded := slices.ContainsFunc(r.Requests, func(q Request) bool {
-			return q.is("nodes", "", "patch") && q.Name == m.Node && q.Record != nil && q.perhaps() && q.At.Before(m.Deleted) &&
+			return q.writesRecord(m.Node) && q.At.Before(m.Deleted) &&
 				(!m.Kind.Stronger(q.Record.Kind) || q.Record.Phase.Over())
 		})
 		gone := slices.ContainsFunc(r.Losses, func(l Loss) bool {
@@ -54,6 +54,11 @@ func deletedBeforeRecorded(r Round) (broken []string) {
 		}
 	}
 	return broken
+}
+
+// writesRecord on the Node, or might have done so.
+func (r Request) writesRecord(node string) bool {
+	return r.is("nodes", "", "patch") && r.Name == node && r.Record != nil && r.perhaps()
 }
 
 // handover is how long after another has taken the lease a process can still send what it had
@@ -69,7 +74,7 @@ func drainedByTwo(r Round) (broken []string) {
 	}
 	var terms []term
 	for _, q := range r.Requests {
-		if q.is("leases", "", "create", "update", "patch") && q.succeeded() && q.ours() {
+		if q.takesLease() {
 			if len(terms) == 0 || terms[len(terms)-1].process != q.Process {
 				terms = append(terms, term{q.Process, q.At})
 			}
@@ -103,6 +108,21 @@ func drainedByTwo(r Round) (broken []string) {
 		}
 	}
 	return broken
+}
+
+// takesLease, or renews it.
+func (r Request) takesLease() bool {
+	return r.is("leases", "", "create", "update", "patch") && r.succeeded() && r.ours()
+}
+
+// LastLease is the last of the requests by which one of ours took the lease, or renewed it.
+func LastLease(requests []Request) []Request {
+	for _, q := range slices.Backward(requests) {
+		if q.takesLease() {
+			return []Request{q}
+		}
+	}
+	return nil
 }
 
 // replacements: never two for an instance at once, never more than announcements about it,

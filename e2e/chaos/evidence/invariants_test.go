@@ -142,6 +142,16 @@ func TestInvariants(t *testing.T) {
 			ended(r, by(55, eviction(201, seconds(3))))
 			r.Spans = []Span{{From: at(20), To: at(30)}}
 		}, "had 3s of its 10s"},
+		"too little grace, and the queue failed after the record": {func(r *Round) {
+			ended(r, by(55, eviction(201, seconds(3))))
+			r.Spans = []Span{{From: at(20), To: at(40), Queue: true}}
+		}, "had 3s of its 10s"},
+		"too little grace, and the queue failed until the record": {func(r *Round) {
+			r.Requests[1] = by(40, Request{Verb: "patch", Resource: "nodes", Name: "node", Record: r.Requests[1].Record})
+			r.Messages[0].Deleted = at(41)
+			ended(r, by(55, eviction(201, seconds(3))))
+			r.Spans = []Span{{From: at(9), To: at(41), Queue: true}}
+		}, ""},
 		"too little grace, as there was no time": {func(r *Round) {
 			ended(r, by(29, eviction(201, seconds(3))))
 			r.Losses[0].Announced[0].Deadline = at(44)

@@ -99,9 +99,14 @@ func (r Round) excused(l Loss, p Pod, end time.Time) bool {
 	if p.Bound.After(able) {
 		able = p.Bound
 	}
+	recorded := r.recorded(l, able)
 	for _, s := range r.Spans {
-		if s.From.Before(latest.Add(shortBy)) && s.To.After(able) {
-			able = s.To
+		to := s.To
+		if s.Queue {
+			to = earlier(to, recorded)
+		}
+		if s.From.Before(latest.Add(shortBy)) && to.After(able) {
+			able = to
 		}
 	}
 	if able.Add(recovery).After(latest) {
@@ -110,6 +115,25 @@ func (r Round) excused(l Loss, p Pod, end time.Time) bool {
 	return slices.ContainsFunc(r.Requests, func(q Request) bool {
 		return q.ours() && q.Budget && q.Namespace == p.Namespace && q.Name == p.Name && !q.At.After(end) && end.Sub(q.At) < refusedWithin
 	})
+}
+
+// recorded is when the Node had a record that was written after the announcement; its
+// deadline if there was none.
+func (r Round) recorded(l Loss, announced time.Time) time.Time {
+	for _, q := range r.Requests {
+		if q.writesRecord(l.Node) && q.At.After(announced) {
+			return q.At
+		}
+	}
+	deadline, _ := l.deadline()
+	return deadline
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }
 
 // Fates counts the pods of lost nodes by what became of them.

@@ -125,5 +125,6 @@ type Span struct {
 	What     string
 	Replica  string // empty: it concerns all
 	Paused   bool   // the replica's process
+	Queue    bool   // the way to the queue: what is recorded already does not suffer
 	From, To time.Time
 }

@@ -88,6 +88,8 @@ func (d dice) services() []Service {
 			Grace:       time.Duration(5+d.IntN(11)) * time.Second,
 			MaxSurge:    d.IntN(4),
 			Unavailable: d.IntN(5) - 1,
+			Stays:       d.chance(0.15),
+			Tolerates:   d.chance(0.1),
 		}
 		if s.Unavailable == 0 && s.MaxSurge == 0 {
 			s.Unavailable = 1 // a budget that never allows anything says nothing about us
@@ -155,6 +157,9 @@ func (d dice) fault() Step {
 	s.Share = float64(2+d.IntN(9)) / 10
 	if s.What != FreezeAPI {
 		s.Replica = d.IntN(Replicas)
+		if d.chance(0.4) {
+			s.Replica = Leader
+		}
 	}
 	switch s.What {
 	case Kill, Terminate: // For is the time until the kubelet starts it again

@@ -60,7 +60,7 @@ type Step struct {
 	At, For time.Duration // after the begin of the round; For is 0 for what has no end
 	What    What
 
-	Node, Replica, Service int // which; -1 where it is about none
+	Node, Replica, Service int // which; -1 where it is about none; Replica can be Leader
 
 	Left  time.Duration
 	Skew  time.Duration // by which the clock of whoever sent the message is ahead
@@ -101,7 +101,9 @@ func (s Step) String() string {
 		name string
 		n    int
 	}{{"node", s.Node}, {"replica", s.Replica}, {"service", s.Service}} {
-		if part.n >= 0 {
+		if part.name == "replica" && part.n == Leader {
+			b.WriteString(", the leader")
+		} else if part.n >= 0 {
 			fmt.Fprintf(&b, ", %s %d", part.name, part.n)
 		}
 	}
@@ -129,6 +131,9 @@ type Service struct {
 
 	MaxSurge    int
 	Unavailable int // that its budget allows; -1: it has none
+
+	Stays     bool // its pods ask not to be disrupted
+	Tolerates bool // its pods tolerate every taint
 }
 
 func (s Service) String() string {
@@ -136,7 +141,14 @@ func (s Service) String() string {
 	if s.Unavailable >= 0 {
 		budget = fmt.Sprintf("budget of %d", s.Unavailable)
 	}
-	return fmt.Sprintf("%s: %d pods, ready after %s, stop in %s of %s, surge %d, %s", s.Name, s.Replicas, s.Ready, s.Stop, s.Grace, s.MaxSurge, budget)
+	text := fmt.Sprintf("%s: %d pods, ready after %s, stop in %s of %s, surge %d, %s", s.Name, s.Replicas, s.Ready, s.Stop, s.Grace, s.MaxSurge, budget)
+	if s.Stays {
+		text += ", do not disrupt"
+	}
+	if s.Tolerates {
+		text += ", tolerate everything"
+	}
+	return text
 }
 
 // Round is what is there, and what happens.
@@ -151,6 +163,9 @@ type Round struct {
 const (
 	Nodes    = 6
 	Replicas = 3
+
+	// Leader is the number of whichever replica leads at that moment.
+	Leader = Replicas
 )
 
 // Flags are those of the replicas, for all rounds of a seed.

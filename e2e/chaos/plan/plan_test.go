@@ -27,7 +27,7 @@ func TestRoundsHaveEverything(t *testing.T) {
 		ends := map[int]int{}
 		for i, s := range r.Steps {
 			seen[s.What]++
-			if s.Node >= Nodes || s.Replica >= Replicas || s.Service >= len(r.Services) {
+			if s.Node >= Nodes || s.Replica > Leader || s.Service >= len(r.Services) {
 				t.Fatalf("seed %d: %s is about what there is not", seed, s)
 			}
 			if s.Announces() && s.What != Recommend {
