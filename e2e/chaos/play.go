@@ -205,10 +205,8 @@ func freeze(cluster *controlplane.Cluster) (thaw func(), err error) {
 func (s *stage) callOff(ctx context.Context, node string) error {
 	patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, interruption.CancelAnnotation)
 	_, err := s.cluster.Client.CoreV1().Nodes().Patch(ctx, node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil // too late
-	} else if err != nil {
-		return err
+	if err != nil {
+		return unlessGone(err) // it is too late then
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,19 +220,20 @@ func (s *stage) own(ctx context.Context, step plan.Step) error {
 	deployments, budgets := s.cluster.Client.AppsV1().Deployments(roundNamespace), s.cluster.Client.PolicyV1().PodDisruptionBudgets(roundNamespace)
 	allow := func(n int) error {
 		_, err := budgets.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"maxUnavailable":%d}}`, n), metav1.PatchOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil // it has none, or none any more
-		}
-		return err
+		return unlessGone(err)
+	}
+	change := func(patch string) error {
+		_, err := deployments.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return unlessGone(err)
 	}
 	switch step.What {
 	case plan.Roll:
-		patch := fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"rolled":%q}}}}}`, step.At)
-		_, err := deployments.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
-		return err
+		return change(fmt.Sprintf(`{"spec":{"template":{"metadata":{"annotations":{"rolled":%q}}}}}`, step.At))
 	case plan.Scale:
-		_, err := deployments.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, step.Count), metav1.PatchOptions{})
-		return err
+		return change(fmt.Sprintf(`{"spec":{"replicas":%d}}`, step.Count))
+	case plan.Remove:
+		background := metav1.DeletePropagationBackground
+		return unlessGone(deployments.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &background}))
 	case plan.Refuse:
 		if err := allow(0); err != nil {
 			return err
@@ -242,13 +241,17 @@ func (s *stage) own(ctx context.Context, step plan.Step) error {
 		_ = pause(ctx, step.For)
 		return allow(max(1, s.round.Services[step.Service].Unavailable))
 	case plan.Loosen:
-		err := budgets.Delete(ctx, name, metav1.DeleteOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return err
+		return unlessGone(budgets.Delete(ctx, name, metav1.DeleteOptions{}))
 	}
 	return fmt.Errorf("no such step: %s", step.What)
+}
+
+// unlessGone: what an owner has deleted, or never had, cannot be changed.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // pause returns ctx's error if that ends first.

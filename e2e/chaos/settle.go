@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -96,6 +97,11 @@ func (s *stage) unsettled(ctx context.Context) (what []string, err error) {
 	for _, d := range deployments.Items {
 		if want := *d.Spec.Replicas; ready[d.Name] != want || there[d.Name] != want {
 			what = append(what, fmt.Sprintf("%s has %d pods, %d of them ready, want %d", d.Name, there[d.Name], ready[d.Name], want))
+		}
+	}
+	for service, n := range there {
+		if !slices.ContainsFunc(deployments.Items, func(d appsv1.Deployment) bool { return d.Name == service }) {
+			what = append(what, fmt.Sprintf("%d pods of %s, which was deleted", n, service))
 		}
 	}
 	for _, c := range claims.Items {

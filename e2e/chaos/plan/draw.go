@@ -107,7 +107,8 @@ func (d dice) losses(free []int, least, most time.Duration) (steps []Step, rest 
 	}
 	group := free[:1+d.IntN(min(3, len(free)))]
 	began := d.between(0, lossesUntil)
-	what := pick(d, Interrupt, Interrupt, Interrupt, Interrupt, Recommend, Recommend, Reserve, Stop, Shutdown)
+	what := pick(d, Interrupt, Interrupt, Interrupt, Interrupt, Interrupt, Interrupt,
+		Recommend, Recommend, Recommend, Reserve, Stop, Stop, Shutdown)
 	if d.chance(0.2) {
 		twice := at(max(0, began-time.Second), Duplicate)
 		twice.Count = len(group)
@@ -173,11 +174,11 @@ func (d dice) fault() Step {
 
 func (d dice) owner(services []Service) Step {
 	i := d.IntN(len(services))
-	s := at(d.between(0, faultsUntil), pick(d, Roll, Scale, Scale, Refuse, Loosen))
+	s := at(d.between(0, faultsUntil), pick(d, Roll, Roll, Scale, Scale, Scale, Remove, Refuse, Refuse, Loosen))
 	s.Service = i
 	switch s.What {
 	case Scale:
-		s.Count = 1 + d.IntN(services[i].Replicas+4)
+		s.Count = d.IntN(services[i].Replicas + 5)
 	case Refuse:
 		s.For = d.between(3*time.Second, 25*time.Second)
 	}

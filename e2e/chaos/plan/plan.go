@@ -51,6 +51,7 @@ const (
 	// By the owners of workloads.
 	Roll   What = "Deployment rolls"
 	Scale  What = "Deployment scaled"       // to Count
+	Remove What = "Deployment deleted"      // for good
 	Refuse What = "budget allows nothing"   // For so long
 	Loosen What = "budget deleted for good" // its pods need no permission any more
 )

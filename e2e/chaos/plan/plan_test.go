@@ -52,7 +52,7 @@ func TestRoundsHaveEverything(t *testing.T) {
 	for _, what := range []What{
 		Interrupt, Stop, Reserve, Recommend, Shutdown, Repeat, SecondID, CallOff, Duplicate, Kill, Terminate, Pause,
 		CutAPI, SlowAPI, ThrottleAPI, FailAPI, LoseAPI, FreezeAPI, CutQueue, SlowQueue, ThrottleQueue, FailQueue, LoseQueue,
-		Roll, Scale, Refuse, Loosen,
+		Roll, Scale, Remove, Refuse, Loosen,
 	} {
 		if seen[what] == 0 {
 			t.Errorf("%q never happens", what)
