@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -83,6 +84,9 @@ func (o *observer) pod(pod *corev1.Pod, gone bool) {
 	p, known := o.pods[pod.UID]
 	if !known {
 		p = evidence.Pod{UID: string(pod.UID), Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Bound: time.Now()}
+		p.Tolerates = slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
+			return t.Key == "" && t.Operator == corev1.TolerationOpExists && t.Effect == ""
+		})
 		if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
 			p.Grace = time.Duration(*grace) * time.Second
 		}

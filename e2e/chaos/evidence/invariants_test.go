@@ -161,6 +161,18 @@ func TestInvariants(t *testing.T) {
 			r.Losses[0].Announced[0].Deadline = time.Time{}
 		}, "had 3s of its 10s"},
 		"left": {func(r *Round) { ended(r, by(29, Request{})); r.Pods[0].Gone = time.Time{} }, "was left on node"},
+		"left, as it came after the cordon": {func(r *Round) {
+			ended(r, by(29, Request{}))
+			r.Pods[0].Bound, r.Pods[0].Tolerates = at(15), true
+		}, ""},
+		"left, though it tolerates everything": {func(r *Round) {
+			ended(r, by(29, Request{}))
+			r.Pods[0].Tolerates = true
+		}, "was left on node"},
+		"left, and came after the cordon": {func(r *Round) {
+			ended(r, by(29, Request{}))
+			r.Pods[0].Bound = at(15)
+		}, "was left on node"},
 		"left to Karpenter": {func(r *Round) {
 			ended(r, Request{At: at(39), User: karpenter, Verb: "delete", Resource: "pods", Namespace: "n", Name: "p", Code: 200})
 		}, "was left on node"},

@@ -67,8 +67,8 @@ func (r Round) fate(l Loss, p Pod) (fate, Request) {
 		return others, end // nobody has to move it
 	case found && (l.Gone.IsZero() || end.At.Before(l.Gone)) && end.User != karpenter:
 		return others, end // its owner has ended it
-	case !found && !p.Gone.IsZero() && p.Gone.Before(deadline.Add(-r.Margin)):
-		return others, end // it has ended by itself
+	case p.Tolerates && r.recorded(l, l.Announced[0].Sent).Before(p.Bound):
+		return others, end // it has come to a node that it knew to be cordoned
 	}
 	return left, end
 }

@@ -65,6 +65,7 @@ type Pod struct {
 	UID, Namespace, Name, Node string
 
 	Grace       time.Duration // that it asks for
+	Tolerates   bool          // every taint, so also the cordon
 	Bound, Gone time.Time     // Gone is zero if it is still there
 }
 
