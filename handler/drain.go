@@ -99,6 +99,10 @@ func (k *known) noteProgress(status drain.Status) {
 	}
 }
 
+// spareLook is how soon to ask again whether pods that need no replacement have found their
+// place. An autoscaler that sees them pending launches a node after a second or more.
+const spareLook = time.Second
+
 // advance writes the record of a drain that has made progress, and logs it.
 func (v *visit) advance(ctx context.Context, next interruption.Record) error {
 	if err := v.progress(ctx, next); err != nil {
@@ -129,6 +133,9 @@ func (v *visit) replace(ctx context.Context, next *interruption.Record, view dra
 	got.Reason = interruption.Clip(got.Reason)
 	v.memory.change(func() { v.known.replacement, v.known.requested = got, true })
 	next.Replacement = &got
+	if got.Backend == provisioner.Spare && len(view.Moving) > 0 {
+		v.lookAgainIn(spareLook)
+	}
 	if got.State != before.State || got.Name != before.Name && got.State != provisioner.StateFailed {
 		v.tellReplacement(*next, got, got.Name != before.Name)
 	}
@@ -144,6 +151,10 @@ func (v *visit) tellReplacement(rec interruption.Record, got interruption.Replac
 	case provisioner.StateUnsupported: // the provisioner logs it, once for all nodes with the same reason
 		v.opts.Events.Replacement(v.node, notify.ReasonNoReplacement, got)
 	case provisioner.StateReady:
+		if got.Backend == provisioner.Spare {
+			log.Str("reason", got.Reason).Msg("no replacement needed")
+			return
+		}
 		log.Msg("replacement ready")
 	default:
 		if another {

@@ -16,6 +16,7 @@ import (
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
+	"spot-handler/handler/provisioner/room"
 )
 
 // awsConfig is for the AWS APIs that queue mode calls. The other modes call none.
@@ -45,6 +46,14 @@ func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Ind
 		Pods: clients.podsIn(cfg.placeholderNamespace), Templates: clients.podTemplates(cfg.placeholderNamespace),
 		Notify: notify, Registerer: registry, Logger: logger,
 	}))
+}
+
+// newRoom says whether a replacement is needed; nil if one always is.
+func newRoom(cfg config, c *clients, index *nodes.Index) provisioner.Room {
+	if cfg.replacement == replacementAlways {
+		return nil
+	}
+	return room.New(room.Options{Pods: c.pods, Nodes: c.nodes, Node: index.Get})
 }
 
 // rulesOf are the operator's rules for a node: those of the flags, whether it is opted out, and

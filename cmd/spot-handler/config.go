@@ -28,6 +28,12 @@ const (
 	modeQueue = "queue"
 )
 
+// When a replacement is requested.
+const (
+	replacementAlways     = "always"
+	replacementWhenNeeded = "when-needed"
+)
+
 // config is what the operator has asked for. Fields of the other mode are zero.
 type config struct {
 	mode string
@@ -68,6 +74,7 @@ type config struct {
 	heartbeatUntil    time.Duration // queue
 
 	provisioner string
+	replacement string
 	fallback    map[string]string
 	release     bool
 
@@ -132,6 +139,7 @@ func (c *config) define() []group {
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each node)")
+	replacement.StringVar(&c.replacement, "replacement", replacementAlways, "when a replacement is requested: always, or when-needed, which is when the pods do not fit on nodes that are there")
 	replacement.DurationVar(&c.replacementTTL, "replacement-ttl", 10*time.Minute, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
 	replacement.StringVar(&c.fallbackSelector, "fallback-selector", "", "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
 	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
@@ -258,6 +266,7 @@ type choice struct {
 
 func (c *config) choices() []choice {
 	return []choice{
+		{"replacement", c.replacement, []string{replacementAlways, replacementWhenNeeded}},
 		{"provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None}},
 		{"drain-strategy", c.strategy, names(drain.Strategies())},
 		{"blocked-pods", c.blocked, names(drain.BlockedPolicies())},

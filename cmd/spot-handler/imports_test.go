@@ -35,6 +35,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/provisioner/karpenter":     {"spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/asg":           {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/placeholder":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/room":          {"spot-handler/handler/interruption"},
 	}
 	for pkg, want := range allowed {
 		for _, dep := range deps(t, pkg) {

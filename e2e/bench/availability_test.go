@@ -133,6 +133,42 @@ func BenchmarkWaves(b *testing.B) {
 	}
 }
 
+// BenchmarkRoom loses a node whose pods fit on another that is there: what a replacement costs
+// then, and what it is worth.
+func BenchmarkRoom(b *testing.B) {
+	for b.Loop() {
+		cluster := controlplane.ForTest(b, controlplane.Options{Karpenter: true})
+		strategies, replacements := []string{"surge", "hold"}, []string{"always", "when-needed"}
+		results := map[string]outage{}
+		var mu sync.Mutex
+		var group sync.WaitGroup
+		for _, strategy := range strategies {
+			for _, replacement := range replacements {
+				group.Go(func() {
+					s := service{
+						B: b, cluster: cluster, name: "room-" + strategy + "-" + replacement, pods: servicePods, nodes: serviceNodes, spare: 1,
+						ready: readyTime, budget: intstr.FromString("25%"), grace: 30 * time.Second,
+					}
+					r := s.lose([]string{"--drain-strategy=" + strategy, "--replacement=" + replacement})
+					mu.Lock()
+					defer mu.Unlock()
+					results[strategy+", "+replacement] = r
+				})
+			}
+		}
+		group.Wait()
+		for _, strategy := range strategies {
+			for _, replacement := range replacements {
+				what := strategy + ", " + replacement
+				r := results[what]
+				report(row{what: "with room elsewhere, unavailable: " + what, unit: "pod s", values: []float64{r.podSeconds}})
+				report(row{what: fmt.Sprintf("  fewest ready of %d; not graceful; nodes made", servicePods), text: fmt.Sprintf("%d; %d; %d", r.fewest, r.rough, r.claims)})
+				report(row{what: "  node empty after", unit: "s", values: []float64{r.drained}})
+			}
+		}
+	}
+}
+
 // BenchmarkAvailabilityMass interrupts half of a pool at once.
 func BenchmarkAvailabilityMass(b *testing.B) {
 	const nodes, lost = 40, 20

@@ -45,6 +45,17 @@ const (
 	None        = "none"        // no replacement: drain only
 )
 
+// Spare is the backend of an answer that names no replacement: the pods fit on nodes that are
+// there.
+const Spare = "spare"
+
+// Room says whether pods fit on nodes that are there. What it has promised to a node stands
+// until it says otherwise, or until Forget.
+type Room interface {
+	Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (fits bool, why string, err error)
+	Forget(node string)
+}
+
 // Choices lists what Options.Choice can be.
 func Choices() []string { return []string{Auto, Karpenter, ASG, Placeholder, None} }
 
@@ -71,6 +82,9 @@ type Options struct {
 	// replacements that an earlier process requested from them.
 	Backends []Backend
 
+	// Room is asked before a replacement is requested; nil: it always is.
+	Room Room
+
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
 	Logger     zerolog.Logger
 }
@@ -80,6 +94,7 @@ type Options struct {
 type Provisioner struct {
 	choice   string
 	backends []Backend
+	room     Room // nil: nobody asks
 	metrics  *metrics
 	log      zerolog.Logger
 
@@ -113,9 +128,13 @@ func New(opts Options) *Provisioner {
 	for i, b := range opts.Backends {
 		names[i] = b.Name()
 	}
+	if opts.Room != nil {
+		names = append(names, Spare)
+	}
 	return &Provisioner{
 		choice:   opts.Choice,
 		backends: opts.Backends,
+		room:     opts.Room,
 		metrics:  newMetrics(opts.Registerer, names),
 		log:      opts.Logger.With().Str("component", "provisioner").Logger(),
 		told:     map[string]told{},
@@ -150,19 +169,51 @@ func (p *Provisioner) Run(ctx context.Context) error {
 // the same replacement is never requested twice. Failed without a Name and Unsupported are
 // decided again at a later call.
 func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
-	r, why, err := p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
-		return b.Request(ctx, node, rec, need)
-	})
-	if err != nil {
-		return interruption.Replacement{}, err
+	r, why, spare := p.spare(ctx, node, rec, need)
+	if !spare {
+		var err error
+		r, why, err = p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
+			return b.Request(ctx, node, rec, need)
+		})
+		if err != nil {
+			return interruption.Replacement{}, err
+		}
 	}
 	p.tell(node, rec, r, why)
 	return r, nil
 }
 
+// spare is the answer for pods that need no replacement, if that is so. As long as it is not
+// known, they need one.
+func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (r interruption.Replacement, why string, ok bool) {
+	prev := rec.Replacement
+	if p.room == nil || p.choice == None || prev != nil && prev.Name != "" {
+		return r, "", false
+	}
+	if len(need.Moving) == 0 { // all have moved, or nobody asked before
+		if prev == nil || prev.Backend != Spare {
+			return r, "", false
+		}
+		return *prev, "--replacement=when-needed", true
+	}
+	fits, against, err := p.room.Holds(ctx, node, need.Moving)
+	switch {
+	case err != nil:
+		p.log.Warn().Err(err).Str("node", node.Name).Msg("cannot tell whether there is room, replacement requested")
+		return r, "", false
+	case !fits:
+		p.log.Debug().Str("node", node.Name).Str("reason", against).Msg("replacement needed")
+		return r, "", false
+	}
+	return interruption.Replacement{Backend: Spare, State: StateReady, Reason: "the pods fit on nodes that are there"}, "--replacement=when-needed", true
+}
+
 // Choose says what Request would ask for, and asks for nothing: the state is
 // Requested where it would be.
 func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error) {
+	if r, _, ok := p.spare(ctx, node, rec, need); ok {
+		return r, nil
+	}
 	r, _, err := p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
 		return b.Choose(ctx, node, rec, need)
 	})
@@ -174,6 +225,9 @@ func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interru
 // nothing.
 func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	p.forget(node.Name)
+	if p.room != nil {
+		p.room.Forget(node.Name)
+	}
 	if p.choice == None {
 		return nil
 	}

@@ -66,7 +66,7 @@ func newBench(t *testing.T, choice string) *bench {
 	b.asg = &fakeBackend{name: ASG, answer: no}
 	b.placeholder = &fakeBackend{name: Placeholder, answer: no}
 	b.Provisioner = New(Options{
-		Choice: choice, Backends: []Backend{b.karpenter, b.asg, b.placeholder},
+		Choice: choice, Backends: []Backend{b.karpenter, b.asg, b.placeholder}, Room: &fakeRoom{},
 		Registerer: b.registry, Logger: zerolog.New(&b.log),
 	})
 	return b
@@ -214,5 +214,69 @@ func TestReleaseAsksEveryBackend(t *testing.T) {
 	off := newBench(t, None)
 	if err := off.Release(t.Context(), node("node-1"), interruption.Record{}); err != nil || off.karpenter.released != 0 {
 		t.Errorf("Release with none: %v", err)
+	}
+}
+
+// fakeRoom answers what it is told to.
+type fakeRoom struct {
+	fits      bool
+	err       error
+	forgotten int
+}
+
+var _ Room = (*fakeRoom)(nil)
+
+func (f *fakeRoom) Holds(context.Context, *corev1.Node, []*corev1.Pod) (bool, string, error) {
+	return f.fits, "no room", f.err
+}
+
+func (f *fakeRoom) Forget(string) { f.forgotten++ }
+
+// Where there is room nobody is asked for a replacement, until the room has gone. One that was
+// requested is followed, room or not.
+func TestNoReplacementWhereThereIsRoom(t *testing.T) {
+	b, room := newBench(t, Auto), &fakeRoom{fits: true}
+	b.room = room
+	b.karpenter.answer = interruption.Replacement{State: StateRequested, Name: "claim"}
+	rec := interruption.Record{Instance: "i-1"}
+	ask := func(pods int) interruption.Replacement {
+		t.Helper()
+		r, err := b.Request(t.Context(), node("a"), rec, Need{Moving: make([]*corev1.Pod, pods)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rec.Replacement = &r
+		return r
+	}
+	for _, pods := range []int{2, 1, 0} {
+		if r := ask(pods); r.Backend != Spare || r.State != StateReady || r.Name != "" {
+			t.Errorf("%d pods: %+v, want none", pods, r)
+		}
+	}
+	b.wantCount(Spare, "ready", 1)
+	if n := strings.Count(b.log.String(), "provisioner chosen"); n != 1 {
+		t.Errorf("said %d times, want once: %s", n, b.log.String())
+	}
+	room.fits = false
+	if r := ask(2); r.Backend != Karpenter || r.Name != "claim" {
+		t.Errorf("%+v, want a replacement when the room has gone", r)
+	}
+	room.fits = true
+	if r := ask(2); r.Backend != Karpenter {
+		t.Errorf("%+v, want what was requested", r)
+	}
+	if err := b.Release(t.Context(), node("a"), rec); err != nil || room.forgotten != 1 {
+		t.Errorf("%v, forgotten %d times", err, room.forgotten)
+	}
+
+	rec = interruption.Record{Instance: "i-2"}
+	room.err = errors.New("away")
+	if r := ask(1); r.Backend != Karpenter {
+		t.Errorf("%+v, want a replacement where nobody can tell", r)
+	}
+	b.choice = None
+	room.err, rec.Replacement = nil, nil
+	if r := ask(1); r.State != StateUnsupported {
+		t.Errorf("%+v, want what --provisioner=none says", r)
 	}
 }

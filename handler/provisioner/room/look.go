@@ -1,0 +1,233 @@
+package room
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+	"k8s.io/klog/v2"
+
+	"spot-handler/handler/interruption"
+)
+
+const (
+	// nodesPerPage and podsPerPage bound how many whole objects are in memory at a time.
+	nodesPerPage = 100
+	podsPerPage  = 500
+
+	// maxWaiting bounds the pods without a node that are placed first. With more, nobody can
+	// say what room is left.
+	maxWaiting = 500
+)
+
+// look is what was free at a time, less what was promised since.
+type look struct {
+	at    time.Time
+	nodes map[string]*free
+	keeps []antiTerm // of pods that are there: whom they keep away
+}
+
+// free is a node and what is free on it.
+type free struct {
+	node *corev1.Node // name, labels, taints and allocatable alone
+	left corev1.ResourceList
+}
+
+// place is where a pod was promised room, and how much.
+type place struct {
+	node     string
+	requests corev1.ResourceList
+}
+
+// read takes a look at all Nodes and pods.
+func read(ctx context.Context, o Options, promised map[types.UID]place) (*look, error) {
+	l := &look{at: time.Now(), nodes: map[string]*free{}}
+	for opts := (metav1.ListOptions{Limit: nodesPerPage}); ; {
+		page, err := o.Nodes.List(ctx, opts)
+		if err != nil {
+			return nil, fmt.Errorf("list nodes: %w", err)
+		}
+		for i := range page.Items {
+			l.addNode(&page.Items[i])
+		}
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			break
+		}
+	}
+	var waiting []*corev1.Pod
+	for opts := (metav1.ListOptions{Limit: podsPerPage, FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"}); ; {
+		page, err := o.Pods.List(ctx, opts)
+		if err != nil {
+			return nil, fmt.Errorf("list pods: %w", err)
+		}
+		for i := range page.Items {
+			pod := &page.Items[i]
+			if pod.Spec.NodeName == "" {
+				waiting = append(waiting, pod.DeepCopy()) // not the page with it
+				continue
+			}
+			l.addPod(pod)
+			if at, ok := promised[pod.UID]; ok {
+				l.take(at)
+			}
+		}
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			break
+		}
+		if len(waiting) > maxWaiting {
+			return nil, fmt.Errorf("more than %d pods wait for a node", maxWaiting)
+		}
+	}
+	for _, pod := range waiting {
+		if at, ok := l.best(nil, pod, nil); ok && intricate(pod) == "" {
+			l.take(at)
+		}
+	}
+	return l, nil
+}
+
+func (l *look) addNode(node *corev1.Node) {
+	if unavailable(node) || !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}) {
+		return
+	}
+	slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}}
+	slim.Spec.Taints, slim.Status.Allocatable = node.Spec.Taints, node.Status.Allocatable
+	l.nodes[node.Name] = &free{slim.DeepCopy(), node.Status.Allocatable.DeepCopy()}
+}
+
+// unavailable reports whether nothing is to be put on the node: it is cordoned, interrupted or
+// going.
+func unavailable(node *corev1.Node) bool {
+	_, interrupted := node.Annotations[interruption.Annotation]
+	return interrupted || node.Spec.Unschedulable || node.DeletionTimestamp != nil
+}
+
+func (l *look) addPod(pod *corev1.Pod) {
+	l.keeps = append(l.keeps, antiTermsOf(pod)...)
+	l.take(place{pod.Spec.NodeName, requestsOf(pod)})
+}
+
+// take subtracts what a pod requests from what is left on its node.
+func (l *look) take(at place) {
+	f := l.nodes[at.node]
+	if f == nil {
+		return
+	}
+	for name, q := range at.requests {
+		left := f.left[name]
+		left.Sub(q)
+		f.left[name] = left
+	}
+}
+
+// giveBack undoes take.
+func (l *look) giveBack(at place) {
+	for name, q := range at.requests {
+		left := l.nodes[at.node].left[name]
+		left.Add(q)
+		l.nodes[at.node].left[name] = left
+	}
+}
+
+// placeAll places the pods of a node elsewhere, largest first, and takes that room; or it takes
+// none, and names the pod that has no place.
+func (l *look) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node string) bool) (places map[types.UID]place, unplaced string) {
+	places = map[types.UID]place{}
+	bySize := slices.Clone(pods)
+	slices.SortStableFunc(bySize, func(a, b *corev1.Pod) int {
+		sizeA, sizeB := requestsOf(a), requestsOf(b)
+		return sizeB.Cpu().Cmp(*sizeA.Cpu())
+	})
+	for _, pod := range bySize {
+		at, ok := l.best(from, pod, not)
+		if !ok {
+			for _, taken := range places {
+				l.giveBack(taken)
+			}
+			return nil, pod.Namespace + "/" + pod.Name
+		}
+		l.take(at)
+		places[pod.UID] = at
+	}
+	return places, ""
+}
+
+// best is the place for the pod where the most is left.
+func (l *look) best(from *corev1.Node, pod *corev1.Pod, not func(node string) bool) (place, bool) {
+	if slices.ContainsFunc(l.keeps, func(t antiTerm) bool { return t.matches(pod) }) {
+		return place{}, false
+	}
+	requests, affinity := requestsOf(pod), nodeaffinity.GetRequiredNodeAffinity(pod)
+	var best *free
+	for _, f := range l.nodes {
+		if from != nil && f.node.Name == from.Name || best != nil && !f.roomier(best) || not != nil && not(f.node.Name) || !f.has(requests) || !f.suits(pod, affinity, from) {
+			continue
+		}
+		best = f
+	}
+	if best == nil {
+		return place{}, false
+	}
+	return place{best.node.Name, requests}, true
+}
+
+// requestsOf is what a pod takes, as the scheduler counts it, and its place among the node's
+// pods.
+func requestsOf(pod *corev1.Pod) corev1.ResourceList {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
+	requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
+	return requests
+}
+
+func (f *free) has(requests corev1.ResourceList) bool {
+	for name, q := range requests {
+		if left := f.left[name]; q.Sign() > 0 && left.Cmp(q) < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// suits reports whether the pod may run on the node. Its volumes are where the node is that it
+// comes from.
+func (f *free) suits(pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity, from *corev1.Node) bool {
+	if _, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, f.node.Spec.Taints, pod.Spec.Tolerations, keepsAway, false); found {
+		return false
+	}
+	if ok, err := affinity.Match(f.node); err != nil || !ok {
+		return false
+	}
+	zone := corev1.LabelTopologyZone
+	return !claims(pod) || from != nil && from.Labels[zone] != "" && f.node.Labels[zone] == from.Labels[zone]
+}
+
+func keepsAway(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
+
+// roomier reports whether a larger part of f is left than of other: of processors, then of
+// memory; by name if they are alike, so that two looks at the same find the same.
+func (f *free) roomier(other *free) bool {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if a, b := f.part(name), other.part(name); a != b {
+			return a > b
+		}
+	}
+	return f.node.Name < other.node.Name
+}
+
+func (f *free) part(name corev1.ResourceName) float64 {
+	left, all := f.left[name], f.node.Status.Allocatable[name]
+	if all.IsZero() {
+		return 0
+	}
+	return left.AsApproximateFloat64() / all.AsApproximateFloat64()
+}

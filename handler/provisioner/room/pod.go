@@ -1,0 +1,87 @@
+package room
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// intricate is why a pod's place cannot be told from nodes and sums alone, or "".
+func intricate(pod *corev1.Pod) string {
+	for _, rule := range []struct {
+		holds func(*corev1.Pod) bool
+		why   string
+	}{
+		{isTied, "has required affinity, or must be spread, among pods"},
+		{hasHostPort, "has a port of its node"},
+		{func(p *corev1.Pod) bool { return len(p.Spec.ResourceClaims) > 0 }, "claims devices"},
+		{func(p *corev1.Pod) bool {
+			return p.Spec.SchedulerName != "" && p.Spec.SchedulerName != corev1.DefaultSchedulerName
+		}, "has a scheduler of its own"},
+	} {
+		if rule.holds(pod) {
+			return rule.why
+		}
+	}
+	return ""
+}
+
+func isTied(pod *corev1.Pod) bool {
+	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
+		return c.WhenUnsatisfiable == corev1.DoNotSchedule
+	}) {
+		return true
+	}
+	a := pod.Spec.Affinity
+	return a != nil && (a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
+		a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0)
+}
+
+func hasHostPort(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(c corev1.Container) bool {
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return p.HostPort != 0 })
+	})
+}
+
+// claims reports whether the pod has volumes that are bound to a place of their own.
+func claims(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
+	})
+}
+
+// antiTerm is whom a pod that is there keeps away, be it from its node, its zone or further: we
+// do not look at how far.
+type antiTerm struct {
+	namespaces []string // nil: all
+	selector   labels.Selector
+}
+
+func antiTermsOf(pod *corev1.Pod) []antiTerm {
+	a := pod.Spec.Affinity
+	if a == nil || a.PodAntiAffinity == nil {
+		return nil
+	}
+	var terms []antiTerm
+	for _, t := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+		selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
+		if err != nil {
+			continue // the API server takes none such
+		}
+		namespaces := t.Namespaces
+		if len(namespaces) == 0 && t.NamespaceSelector == nil {
+			namespaces = []string{pod.Namespace}
+		}
+		if t.NamespaceSelector != nil {
+			namespaces = nil
+		}
+		terms = append(terms, antiTerm{namespaces, selector})
+	}
+	return terms
+}
+
+func (t antiTerm) matches(pod *corev1.Pod) bool {
+	return (t.namespaces == nil || slices.Contains(t.namespaces, pod.Namespace)) && t.selector.Matches(labels.Set(pod.Labels))
+}
