@@ -29,6 +29,11 @@ const (
 
 	// policyRetry is when to read the policy again after that failed.
 	policyRetry = 10 * time.Second
+
+	// placeShare is the part of the TTL after which a drain without progress loses its place in
+	// line: those recommended at the same time as that node must have their turn before their own
+	// recommendations lapse.
+	placeShare = 4
 )
 
 // rebalance moves on a node that is only recommended for rebalance.
@@ -105,14 +110,18 @@ func (v *visit) standInLine(ctx context.Context) (done bool, err error) {
 	return true, v.secure(ctx)
 }
 
-// keepPlace keeps the place in line of a node under way, unless its drain has stalled and cannot
-// be undone: others must not wait for it.
+// keepPlace keeps the place in line of a node under way while its drain makes progress.
 func (v *visit) keepPlace() {
-	if at := v.stallsAt(); !at.IsZero() && !time.Now().Before(at) {
+	until := v.quietSince().Add(v.opts.RebalanceTTL / placeShare)
+	switch {
+	case v.opts.RebalanceTTL == 0:
+		v.opts.Turns.Stand(v.node, v.rec)
+	case time.Now().Before(until):
+		v.opts.Turns.Stand(v.node, v.rec)
+		v.lookAgain(until)
+	default:
 		v.leaveLine(v.node.Name)
-		return
 	}
-	v.opts.Turns.Stand(v.node, v.rec)
 }
 
 // lookAround makes sure that a recommended node is visited again when its recommendation
@@ -147,21 +156,17 @@ func (v *visit) lapseAt() time.Time {
 	r := v.known.replacementOf(v.rec)
 	pending, ready := r != nil && provisioner.Pending(r.State), r != nil && r.State == provisioner.StateReady
 	switch {
-	case v.node.DeletionTimestamp != nil, v.due(), v.rec.Phase.Over() && ready:
+	case v.opts.RebalanceTTL == 0, v.node.DeletionTimestamp != nil, v.due(), v.rec.Phase.Over() && ready:
 		return time.Time{}
 	case r != nil && r.Backend == provisioner.ASG && r.Name != "" && (pending || ready):
 		return time.Time{}
 	}
-	return v.stallsAt()
+	return v.quietSince().Add(v.opts.RebalanceTTL)
 }
 
-// stallsAt is when a recommendation has made no progress for the TTL; zero means never. What
-// happened before this process had its first look at a drain is not known, and counts as
-// progress.
-func (v *visit) stallsAt() time.Time {
-	if v.opts.RebalanceTTL == 0 {
-		return time.Time{}
-	}
+// quietSince is when a recommendation has last made progress. What happened before this process
+// had its first look at a drain is not known, and counts as progress.
+func (v *visit) quietSince() time.Time {
 	at := v.rec.Received
 	for _, t := range []*time.Time{v.rec.Begun, v.rec.Ended} {
 		if t != nil {
@@ -171,5 +176,5 @@ func (v *visit) stallsAt() time.Time {
 	if v.rec.TurnTaken() && v.rec.Phase != interruption.Waiting && !v.rec.Phase.Over() {
 		at = later(later(at, v.known.first), v.known.moved)
 	}
-	return at.Add(v.opts.RebalanceTTL)
+	return at
 }

@@ -224,6 +224,20 @@ func TestNothingLapsesWithoutTTL(t *testing.T) {
 	})
 }
 
+// Without a TTL a drain keeps its place, and is looked at now and then.
+func TestDrainWithoutTTLKeepsItsPlace(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.h.opts.RebalanceTTL = 0
+		s.accept(t)
+		s.steps(t, 2)
+		time.Sleep(1000 * time.Hour)
+		if again := s.steps(t, 1); again != rebalanceLook {
+			t.Errorf("looks again in %s, want %s", again, rebalanceLook)
+		}
+		wantPhase(t, s.nodes, interruption.Replacing)
+	})
+}
+
 // A node with nothing to move is drained at once and has no replacement. If nobody ends it, as
 // with --release-node=false, its marks are undone too.
 func TestEmptyNodeLapses(t *testing.T) {

@@ -22,8 +22,13 @@ func (v *visit) secure(ctx context.Context) error {
 	case len(view.Moving)+len(view.Staying) == 0: // nothing needs another home
 		return v.begin(ctx, v.rec)
 	case len(view.Moving) == 0:
-		return v.pass(ctx, interruption.Replacement{State: provisioner.StateUnsupported, Reason: "no pod would leave on a recommendation"})
+		none := interruption.Replacement{Backend: provisioner.None, State: provisioner.StateUnsupported, Reason: "no pod would leave on a recommendation"}
+		if was := v.rec.Replacement; was == nil || *was != none {
+			v.tellReplacement(v.rec, none, false)
+		}
+		return v.pass(ctx, none)
 	}
+	view.Surged = nil // no successor is made before the replacement is Ready, so none asks for room
 	next := v.rec
 	if err := v.replace(ctx, &next, view); err != nil {
 		return err

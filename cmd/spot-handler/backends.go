@@ -32,7 +32,7 @@ func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Ind
 	notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) []provisioner.Backend {
 	backends := []provisioner.Backend{
 		karpenter.New(karpenter.Options{
-			FallbackNodePools: cfg.fallback, SingleNode: !cfg.fleet(), TTL: cfg.replacementTTL,
+			FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: !cfg.fleet(), TTL: cfg.replacementTTL,
 			Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods, Node: index.Get,
 			Events: events, Notify: notify, Registerer: registry, Logger: logger,
 		}),

@@ -66,6 +66,7 @@ type config struct {
 	rebalancesAtOnce        turns.Concurrency // parsed by validate
 	maxConcurrentRebalances string
 	rebalanceTTL            time.Duration
+	rebalanceCapacity       string
 
 	scheduledLead time.Duration
 
@@ -140,6 +141,7 @@ func (c *config) define() []group {
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each node)")
 	replacement.StringVar(&c.replacement, "replacement", replacementAlways, "when a replacement is requested: always, or when-needed, which is when the pods do not fit on nodes that are there")
+	replacement.StringVar(&c.rebalanceCapacity, "rebalance-capacity", karpenter.SpotFirst, "what replaces a node that Karpenter made, on a rebalance recommendation: spot-first (another spot instance, of another type or in another zone than the one at risk, else as on a notice) or fallback (as on a notice)")
 	replacement.DurationVar(&c.replacementTTL, "replacement-ttl", 10*time.Minute, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
 	replacement.StringVar(&c.fallbackSelector, "fallback-selector", "", "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
 	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
@@ -271,6 +273,7 @@ func (c *config) choices() []choice {
 		{"drain-strategy", c.strategy, names(drain.Strategies())},
 		{"blocked-pods", c.blocked, names(drain.BlockedPolicies())},
 		{"rebalance", c.rebalance, names(interruption.RebalancePolicies())},
+		{"rebalance-capacity", c.rebalanceCapacity, karpenter.RebalanceCapacities()},
 		{"log-format", c.logFormat, []string{logJSON, logConsole}},
 		{"log-level", c.logLevel, logLevels},
 	}

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/managed"
 )
 
@@ -47,6 +49,24 @@ func TestParse(t *testing.T) {
 	}
 	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release || cfg.qps != 0 {
 		t.Errorf("defaults: %+v", cfg)
+	}
+}
+
+// Without anything that makes replacements, recommendations come to nothing.
+func TestRebalanceWithoutAProvisioner(t *testing.T) {
+	for provisioner, want := range map[string]map[string]interruption.RebalancePolicy{
+		"none": {"replace": interruption.RebalanceIgnore, "cordon": interruption.RebalanceCordon},
+		"auto": {"replace": interruption.RebalanceReplace, "cordon": interruption.RebalanceCordon},
+	} {
+		for flag, want := range want {
+			cfg, err := parsed([]string{"imds", "--node-name=a", "--provisioner=" + provisioner, "--rebalance=" + flag}, env(nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, err := rulesOf(cfg, nil)(&corev1.Node{}, true); err != nil || got.Rebalance != want {
+				t.Errorf("--provisioner=%s --rebalance=%s: %s, %v; want %s", provisioner, flag, got.Rebalance, err, want)
+			}
+		}
 	}
 }
 

@@ -209,6 +209,31 @@ func TestRebalancedInstanceIsTerminatedWhenDrained(t *testing.T) {
 	s.must(err)
 }
 
+// On a rebalance recommendation a pod that asks not to be disrupted stays. If there is no other
+// on the node, its instance stays in the group, and the node in service.
+func TestInstanceStaysInItsGroupIfNothingWouldMove(t *testing.T) {
+	s := tell(t, controlplane.Options{}).scale(time.Second, false)
+	node := s.group("workers", 1, false)[0]
+	s.service("workers", 2, func(d *controlplane.DeploymentSpec) {
+		d.Annotations = map[string]string{"karpenter.sh/do-not-disrupt": "true"}
+	})
+	server, queue := s.sqs()
+	s.run(s.options(server, queue))
+
+	queue.Send(daemon.EventBridge(daemon.Rebalance, "event-1", controlplane.InstanceID(node.Name), time.Now()))
+	s.eventually("Event that says why", func() bool { return len(s.events("NoReplacement", node.Name)) > 0 })
+	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Replacement != nil })
+	if now := s.lastSeen(node.Name); rec.Phase != interruption.Waiting || now.Spec.Unschedulable || hasTaint(now, interruption.TaintKey) {
+		t.Errorf("record %s, cordon %v; want the node in service", rec, now.Spec.Unschedulable)
+	}
+	if n := len(s.cloud.Members("workers")); n != 1 || s.cloud.Launched("workers") != 0 {
+		t.Errorf("%d members and %d launched, want the one, and none", n, s.cloud.Launched("workers"))
+	}
+
+	interrupt(queue, node.Name, 2*time.Minute) // moves them
+	s.eventually("launch of another instance", func() bool { return s.cloud.Launched("workers") == 1 })
+}
+
 // Without the permissions nodes are drained all the same, and what is missing is said once.
 func TestWithoutPermissionsNodesAreDrained(t *testing.T) {
 	s := tell(t, controlplane.Options{}).scale(time.Second, false)

@@ -70,8 +70,8 @@ func TestPoolIsChosen(t *testing.T) {
 		t.Errorf("replacement %+v, want none, with the pods and why", got)
 	}
 
-	// A pool of both kinds replaces its own spot nodes by on-demand ones, but not where
-	// it is itself at risk.
+	// A pool of both kinds replaces its own spot nodes by on-demand ones, but where the node is
+	// only at risk, by a spot node that is not. Of one instance type, that is another zone.
 	both := spotRecord(mixed, time.Now().Add(2*time.Minute))
 	webless := provisioner.Need{Moving: []*corev1.Pod{selecting("ml", "team", "ml")}}
 	if got = r.askFor(mixed, &both, webless); got.Pool != "mixed" || got.State != provisioner.StateRequested {
@@ -87,9 +87,14 @@ func TestPoolIsChosen(t *testing.T) {
 	})
 	risk := spotRecord(mixed, time.Time{})
 	risk.Kind, risk.Instance = interruption.RebalanceRecommendation, "i-risk"
-	if got = r.askFor(mixed, &risk, webless); got.State == provisioner.StateRequested {
-		t.Errorf("replacement %+v on a rebalance recommendation, want none: only the pool at risk would do", got)
+	if got = r.askFor(mixed, &risk, webless); got.Pool != "mixed" || got.Capacity != controlplane.Spot {
+		t.Fatalf("replacement %+v on a rebalance recommendation, want another spot node of pool mixed", got)
 	}
+	s.eventually("spot node in another zone", func() bool {
+		labels := s.claim(got.Name).GetLabels()
+		zone := labels[corev1.LabelTopologyZone]
+		return labels["karpenter.sh/capacity-type"] == controlplane.Spot && zone != "" && zone != mixed.Labels[corev1.LabelTopologyZone]
+	})
 }
 
 // A fallback annotation that names no pool is a Warning on the Node, and not a guess,

@@ -270,3 +270,31 @@ func TestPlaceholdersMakeRoom(t *testing.T) {
 		t.Errorf("%d: %s %s", r.ResponseStatus.Code, r.Verb, r.RequestURI)
 	}
 }
+
+// A node is recommended for rebalance, and its pods can be surged. No successor is made before
+// there is room, so placeholders ask for that; then the node is cordoned, and no pod is missed.
+func TestPlaceholdersMakeRoomForARecommendedNode(t *testing.T) {
+	s := tell(t, controlplane.Options{})
+	s.accounts()
+	node := s.spot(1, 4)[0]
+	const pods = 4
+	s.service("web", pods, quick)
+	cas := s.autoscale(4, 2*time.Second)
+	server, queue := s.sqs()
+	s.holder(server, queue, alone, "--drain-strategy=surge")
+	fewest, seen := s.watchReady("web"), s.watchRebalances()
+
+	queue.Send(daemon.EventBridge(daemon.Rebalance, "event-1", controlplane.InstanceID(node.Name), time.Now()))
+	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
+	if rec.Pods == nil || rec.Pods.Graceful != pods {
+		t.Errorf("record %s, want %d pods graceful", rec, pods)
+	}
+	seen.want(s, 1, 1)
+	s.noneHeld()
+	if n := cas.nodes(); n != 1 {
+		t.Errorf("the autoscaler has made %d nodes, want 1", n)
+	}
+	if n := fewest(); n < pods {
+		t.Errorf("%d pods were ready at the worst moment, want %d", n, pods)
+	}
+}

@@ -103,7 +103,7 @@ func TestNoticeUpgradesRebalance(t *testing.T) {
 	if drained := s.waitLine(d, "drained"); drained["graceful"] != 6.0 || drained["kind"] != string(interruption.SpotInterruption) {
 		t.Errorf("want 6 graceful for the interruption: %v", drained)
 	}
-	if claims := s.claims("batch-fallback", ""); len(claims) != 1 {
+	if claims := append(s.claims("batch", ""), s.claims("batch-fallback", "")...); len(claims) != 1 {
 		t.Errorf("claims %v, want one", claims)
 	}
 }

@@ -148,7 +148,7 @@ func TestRebalancePolicyOfThePool(t *testing.T) {
 		byPool[pool] = s.node(pool)
 		s.service(pool, 2, quick) // the first is on the node that is to be replaced
 	}
-	d, queue := s.drill("--rebalance=cordon")
+	d, queue := s.drill("--rebalance=cordon", "--rebalance-capacity=fallback")
 	for pool, node := range byPool {
 		queue.Send(daemon.EventBridge(daemon.Rebalance, "event-"+pool, controlplane.InstanceID(node.Name), time.Now()))
 	}

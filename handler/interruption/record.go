@@ -120,11 +120,14 @@ type Replacement struct {
 	Backend string `json:"backend"`
 	Name    string `json:"name,omitempty"`
 	Pool    string `json:"pool,omitempty"`
-	State   string `json:"state"`
-	Reason  string `json:"reason,omitempty"`
+	// Capacity is the kind of capacity, if the kind was chosen and not left to the pool.
+	Capacity string `json:"capacity,omitempty"`
+
+	State  string `json:"state"`
+	Reason string `json:"reason,omitempty"`
 
 	// Tried lists, separated by commas, the pools where a replacement was requested and came to
-	// nothing. We ask none of them a second time.
+	// nothing, each with its Capacity behind a slash. We ask none of them a second time.
 	Tried string `json:"tried,omitempty"`
 }
 

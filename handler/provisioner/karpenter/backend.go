@@ -23,6 +23,10 @@ type Options struct {
 	// own annotation, [FallbackAnnotation], overrides it.
 	FallbackNodePools map[string]string
 
+	// RebalanceCapacity says what replaces a node that is only recommended for rebalance:
+	// [SpotFirst], which is also the default, or [Fallback].
+	RebalanceCapacity string
+
 	// SingleNode says that Request is called for one node only, that of the process. Then
 	// only its replacement is watched: otherwise a burst would show every node's replacement
 	// to every node.
@@ -67,6 +71,7 @@ type Pods interface {
 // Backend makes replacements with Karpenter.
 type Backend struct {
 	fallbacks map[string]string
+	spotFirst bool
 	ttl       time.Duration
 	client    dynamic.Interface
 	nodes     Nodes
@@ -84,8 +89,8 @@ type Backend struct {
 	mu   sync.Mutex
 	said map[string]struct{} // what the log has been told once
 
-	hitAt    map[string]time.Time // by pool: when one of its nodes last had to be replaced
-	refusals map[string]refusal   // by node: why there is no replacement
+	hitAt    map[hit]time.Time  // when a node like this last had to be replaced
+	refusals map[string]refusal // by node: why there is no replacement
 	policies policyCache
 }
 
@@ -120,6 +125,7 @@ func New(opts Options) *Backend {
 	}
 	b := &Backend{
 		fallbacks: opts.FallbackNodePools,
+		spotFirst: opts.RebalanceCapacity != Fallback,
 		ttl:       opts.TTL,
 		client:    opts.Dynamic,
 		nodes:     opts.Nodes,
@@ -131,7 +137,7 @@ func New(opts Options) *Backend {
 		ledger:    newLedger(opts.Dynamic),
 		daemons:   &daemons{client: opts.Dynamic},
 		said:      map[string]struct{}{},
-		hitAt:     map[string]time.Time{},
+		hitAt:     map[hit]time.Time{},
 		refusals:  map[string]refusal{},
 		policies:  policyCache{byPool: map[string]policy{}},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
@@ -167,7 +173,7 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 		if r, ok := b.lastRefusal(node.Name, rec.Instance); ok {
 			return r, nil
 		}
-		b.noteHit(node.Labels[nodePoolLabel])
+		b.noteHit(node)
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {
 			b.noteRefusal(node.Name, rec.Instance, r)

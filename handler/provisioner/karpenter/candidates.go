@@ -16,13 +16,14 @@ import (
 type candidate struct {
 	pool    *nodePool
 	namedBy string // what named it; empty if nothing did
+	spot    bool   // for another spot instance, see spotCandidates
 }
 
-// listCandidates lists the pools to choose from, or says why there is none: the one that the
+// fallbackCandidates lists the pools to choose from, or says why there is none: the one that the
 // operator has named, else every one that qualifies. If the name turns out to be wrong we
 // do not guess another. The operator can name the source pool itself, as for a pool of spot
 // and on-demand instances.
-func (b *Backend) listCandidates(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
+func (b *Backend) fallbackCandidates(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
 	name, namedBy := b.fallbackFor(lost)
 	if name == "" {
 		return b.automatic(ctx, lost)

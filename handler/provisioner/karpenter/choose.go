@@ -40,7 +40,7 @@ type lostNode struct {
 	tried  []string   // pools that were tried
 	remark string     // for people
 
-	hit map[string]bool // pools whose nodes had to be replaced lately
+	hit hits // lately
 }
 
 // choose decides what to ask for: orders, best first, or none and a replacement that says
@@ -84,8 +84,12 @@ func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, inte
 	if lost.source, err = b.pools.get(ctx, lost.pool); err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	list, refused, err := b.listCandidates(ctx, lost)
-	if err != nil || len(list) == 0 {
+	list, err := b.spotCandidates(ctx, lost)
+	if err != nil {
+		return nil, interruption.Replacement{}, err
+	}
+	fallbacks, refused, err := b.fallbackCandidates(ctx, lost)
+	if list = append(list, fallbacks...); err != nil || len(list) == 0 {
 		return nil, refused, err
 	}
 	// The one call that other nodes cannot share comes last.
@@ -129,6 +133,8 @@ func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, inte
 	switch {
 	case len(orders) > 0:
 		return orders, orders[0].replacement(), nil
+	case refused.State != "":
+		return nil, refused, nil
 	case full != "": // there might be room later
 		return nil, failedIn(full, joinReasons(against)), nil
 	case list[0].namedBy != "":
@@ -140,7 +146,7 @@ func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, inte
 // replacement is what the order will be once it is made.
 func (o claimOrder) replacement() interruption.Replacement {
 	return interruption.Replacement{
-		Backend: provisioner.Karpenter, Name: o.name(), Pool: o.pool.Name, State: provisioner.StateRequested,
+		Backend: provisioner.Karpenter, Name: o.name(), Pool: o.pool.Name, Capacity: o.capacity(), State: provisioner.StateRequested,
 		Reason: o.remark, Tried: strings.Join(o.tried, ","),
 	}
 }

@@ -1,5 +1,6 @@
 // Package karpenter makes replacements as NodeClaims of Karpenter, in a fallback NodePool:
-// the one that the operator has named, or the best of those that suit.
+// the one that the operator has named, or the best of those that suit. For a node that is only
+// at risk it first asks for another spot instance.
 //
 // Karpenter watches over its own claims, but not over ours. So this package takes care of:
 //

@@ -63,16 +63,21 @@ func newShape(pool, source *nodePool, node *corev1.Node) *shape {
 			s.inherited[key] = value
 		}
 	}
-	// On demand wherever the pool has it: the replacement of a spot instance has to be there
-	// in two minutes, and to stay.
-	if capacity := constraintOn(capacityTypeLabel, s.given); capacity.allows(onDemand) {
-		values := []string{onDemand}
-		if slices.Contains(capacity.in, reserved) {
-			values = append(values, reserved)
-		}
-		s.need(requirement{Key: capacityTypeLabel, Operator: "In", Values: values})
-	}
 	return s
+}
+
+// preferOnDemand takes on-demand instances wherever the pool has them: the replacement of a spot
+// instance has to be there in two minutes, and to stay.
+func (s *shape) preferOnDemand() {
+	capacity := constraintOn(capacityTypeLabel, s.given)
+	if !capacity.allows(onDemand) {
+		return
+	}
+	values := []string{onDemand}
+	if slices.Contains(capacity.in, reserved) {
+		values = append(values, reserved)
+	}
+	s.need(requirement{Key: capacityTypeLabel, Operator: "In", Values: values})
 }
 
 // declares reports whether the pool says anything about the label.

@@ -127,6 +127,7 @@ func TestAdmit(t *testing.T) {
 			node.Labels["feature.node/avx"] = "true"
 			source := decodePool(sourcePool())
 			s := newShape(pool(t, tt.change...), source, node)
+			s.preferOnDemand()
 			base := len(s.needed)
 			reason := s.admit(tt.pod)
 			if reason != tt.reason {
@@ -172,6 +173,12 @@ func TestRemarkIsShort(t *testing.T) {
 	}
 }
 
+func onDemandIn(p *nodePool) *shape {
+	s := newShape(p, nil, &corev1.Node{})
+	s.preferOnDemand()
+	return s
+}
+
 // A pool of both capacity types replaces on demand.
 func TestOnDemandWhereThereIs(t *testing.T) {
 	in := func(values ...string) []requirement {
@@ -184,11 +191,11 @@ func TestOnDemandWhereThereIs(t *testing.T) {
 		`["spot"]`:                        nil,
 	} {
 		p := pool(t, requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":`+list+`}]`))
-		if diff := cmp.Diff(want, newShape(p, nil, &corev1.Node{}).needed); diff != "" {
+		if diff := cmp.Diff(want, onDemandIn(p).needed); diff != "" {
 			t.Errorf("%s: needed (-want +got):\n%s", list, diff)
 		}
 	}
-	if diff := cmp.Diff(in("on-demand"), newShape(pool(t, requires(`[]`)), nil, &corev1.Node{}).needed); diff != "" {
+	if diff := cmp.Diff(in("on-demand"), onDemandIn(pool(t, requires(`[]`))).needed); diff != "" {
 		t.Errorf("no requirement: needed (-want +got):\n%s", diff)
 	}
 }

@@ -61,6 +61,7 @@ const (
 // Capacity types.
 const (
 	onDemand = "on-demand"
+	spot     = "spot"
 	reserved = "reserved"
 )
 

@@ -30,6 +30,7 @@ type claimOrder struct {
 	instance string
 	node     *corev1.Node
 	pool     *nodePool
+	spot     bool       // another spot instance
 	source   *nodeClaim // the interrupted node's, or nil
 	fit      fit
 	ask      corev1.ResourceList // for the pods that fit
@@ -48,10 +49,21 @@ type claimOrder struct {
 // has other pods by now.
 func (o claimOrder) name() string {
 	name := o.pool.Name + "-" + o.instance
+	if o.spot {
+		name += "-" + spot
+	}
 	if o.former != "" {
 		name = hashed(name, o.former)
 	}
 	return dnsLabel(name)
+}
+
+// capacity is the kind of capacity, if that is not left to the pool.
+func (o claimOrder) capacity() string {
+	if o.spot {
+		return spot
+	}
+	return ""
 }
 
 // build makes the NodeClaim as Karpenter would make it from the pool's template. Karpenter
@@ -126,14 +138,13 @@ func (o claimOrder) requirements() []requirement {
 	if len(types) > 0 {
 		list = append(list, requirement{Key: corev1.LabelInstanceTypeStable, Operator: "In", Values: types})
 	}
-	for _, r := range template {
+	// What the pods need comes early, as a list that is too long is cut at its end.
+	for _, r := range slices.Concat(o.fit.needed, template) {
 		replaced := r.Key == nodePoolLabel || (len(types) > 0 && r.Key == corev1.LabelInstanceTypeStable)
 		if !replaced && !isForbidden(r.Key) {
 			list = append(list, r)
 		}
 	}
-	// What the pods need comes early, as a list that is too long is cut at its end.
-	list = slices.Insert(list, 1, o.fit.needed...)
 	return list[:min(len(list), maxRequirements)]
 }
 

@@ -13,8 +13,9 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// rank makes an order in each of the pools, best first: by how many pods it covers, whether
-// the pool was not hit lately (on a rebalance recommendation), whether it has the source
+// rank makes an order in each of the pools, best first: by how many pods it covers, whether it
+// is for another spot instance (on a rebalance recommendation), of the source pool itself if so,
+// whether the pool was not hit lately (on a rebalance recommendation), whether it has the source
 // pool's labels and taints, whether its weight is lower than the source pool's, the highest
 // weight, and the name.
 func (lost lostNode) rank(list []candidate) []claimOrder {
@@ -25,6 +26,8 @@ func (lost lostNode) rank(list []candidate) []claimOrder {
 	slices.SortFunc(orders, func(a, b claimOrder) int {
 		return cmp.Or(
 			cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving)),
+			first(a.spot, b.spot),
+			first(a.spot && a.pool.Name == lost.pool, b.spot && b.pool.Name == lost.pool),
 			first(!lost.risky(a.pool), !lost.risky(b.pool)),
 			first(lost.alike(a.pool), lost.alike(b.pool)),
 			first(lost.below(a.pool), lost.below(b.pool)),
@@ -47,8 +50,14 @@ func first(a, b bool) int {
 }
 
 func (lost lostNode) orderIn(c candidate) claimOrder {
-	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, source: lost.claim, tried: lost.tried}
-	o.fit = fitTo(newShape(c.pool, lost.source, lost.node), lost.need)
+	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, spot: c.spot, source: lost.claim, tried: lost.tried}
+	s := newShape(c.pool, lost.source, lost.node)
+	if c.spot {
+		lost.avoidRisk(s)
+	} else {
+		s.preferOnDemand()
+	}
+	o.fit = fitTo(s, lost.need)
 	o.ask = sumRequests(o.fit.need)
 	// Karpenter chooses the instance type: a cheap one that fits, as the interrupted node's own
 	// type did. That node's claim says how large that is (with the kwok provider, only how much
@@ -71,7 +80,7 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 // risky reports whether a node that is only at risk had better not go to the pool, which was
 // hit lately. On an interruption any pool that has room will do.
 func (lost lostNode) risky(pool *nodePool) bool {
-	return lost.rec.Kind == interruption.RebalanceRecommendation && lost.hit[pool.Name]
+	return lost.rec.Kind == interruption.RebalanceRecommendation && lost.hit.pools[pool.Name]
 }
 
 // alike reports whether the pool gives its nodes the labels and taints that the source
@@ -126,31 +135,4 @@ func (lost lostNode) protectedUntil(pool *nodePool) time.Time {
 		return time.Time{}
 	}
 	return end
-}
-
-// noteHit remembers that a node of the pool has to be replaced.
-func (b *Backend) noteHit(pool string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.hitAt[pool] = time.Now()
-}
-
-// hitFor is how long a pool counts as hit. Of interruptions that come together, nine in ten
-// fall within 3 minutes of each other. Karpenter itself avoids an unavailable kind of
-// instance for 3 minutes.
-const hitFor = 10 * time.Minute
-
-// hitLately are the pools whose nodes had to be replaced lately.
-func (b *Backend) hitLately() map[string]bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	recent := map[string]bool{}
-	for pool, at := range b.hitAt {
-		if time.Since(at) < hitFor {
-			recent[pool] = true
-		} else {
-			delete(b.hitAt, pool)
-		}
-	}
-	return recent
 }

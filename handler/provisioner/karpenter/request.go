@@ -82,10 +82,18 @@ func triedPools(r interruption.Replacement) []string {
 	if r.Tried != "" {
 		tried = strings.Split(r.Tried, ",")
 	}
-	if r.Pool != "" && !slices.Contains(tried, r.Pool) {
-		tried = append(tried, r.Pool)
+	if tries := triedAs(r.Pool, r.Capacity); r.Pool != "" && !slices.Contains(tried, tries) {
+		tried = append(tried, tries)
 	}
 	return tried
+}
+
+// triedAs is what [interruption.Replacement.Tried] says of a pool.
+func triedAs(pool, capacity string) string {
+	if capacity == "" {
+		return pool
+	}
+	return pool + "/" + capacity
 }
 
 // create makes the NodeClaim of the order, or says why the pool is full by now.
