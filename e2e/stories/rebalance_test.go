@@ -54,6 +54,7 @@ func (s *story) watchRebalances() *crossing {
 				if node.Spec.Unschedulable || hasTaint(node, interruption.TaintKey) {
 					c.touched = append(c.touched, node.Name)
 				}
+			case rec.Replacement == nil && rec.Phase == interruption.Noticed: // no pod has to leave
 			case rec.Replacement == nil || rec.Replacement.State != provisioner.StateReady:
 				c.touched = append(c.touched, node.Name)
 			}
