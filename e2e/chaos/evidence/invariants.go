@@ -17,6 +17,7 @@ var Invariants = []Invariant{
 	{"no message is deleted before its record is written", deletedBeforeRecorded},
 	{"one process drains at a time", drainedByTwo},
 	{"every pod has its grace period, unless deadline or budget forbids it", pods},
+	{"every pod is ended once, with what time there is, and past its budget no earlier than it must", ends},
 	{"nothing is left that is not under way", func(r Round) []string { return r.Unsettled }},
 	{"one replacement at most for an interruption", replacements},
 	{"no request without need", needlessRequests},

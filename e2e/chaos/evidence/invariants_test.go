@@ -42,6 +42,8 @@ func eviction(code int, grace *time.Duration) Request {
 	return Request{Verb: "create", Resource: "pods", Subresource: "eviction", Namespace: "n", Name: "p", UID: "u", Code: code, Grace: grace, Budget: code == 429}
 }
 
+var deletion = Request{Verb: "delete", Resource: "pods", Namespace: "n", Name: "p", UID: "u", Grace: seconds(10)}
+
 // good is a round in which a node is lost as it should be: 60 s are left, its pod asks for 10.
 func good() Round {
 	record := &interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Noticed, Instance: "i"}
@@ -123,7 +125,7 @@ func TestInvariants(t *testing.T) {
 			r.Spans = []Span{{Replica: "2", Paused: true, From: at(13), To: at(28)}}
 		}, "process 1.1 sent"},
 
-		"too little grace":       {func(r *Round) { ended(r, by(29, eviction(201, seconds(3)))) }, "had 3s of its 10s"},
+		"too little grace":       {func(r *Round) { ended(r, by(57, eviction(201, seconds(3)))) }, "had 3s of its 10s"},
 		"almost all of it":       {func(r *Round) { ended(r, by(29, eviction(201, seconds(8)))) }, ""},
 		"as much as it asks for": {func(r *Round) { ended(r, by(29, eviction(201, seconds(10)))) }, ""},
 		"too little grace, after its budget refused": {func(r *Round) {
@@ -198,6 +200,28 @@ func TestInvariants(t *testing.T) {
 			ended(r, q)
 			r.Pods[0].Gone = at(80)
 		}, "was left on node"},
+
+		"less grace than there was time for, excused or not": {func(r *Round) {
+			ended(r, by(45, eviction(429, nil)))
+			r.Requests = append(r.Requests, by(53, eviction(201, seconds(4))))
+		}, "with a grace period of 4s, and 17s of the 10s"},
+		"more grace than there was time for": {func(r *Round) { ended(r, by(65, eviction(201, nil))) }, "with a grace period of 10s, and 5s were left"},
+		"more grace than there was time for, on a slow link": {func(r *Round) {
+			ended(r, by(65, eviction(201, nil)))
+			r.Requests[evicted].At = at(68)
+			r.Spans = []Span{{From: at(65), To: at(68)}}
+		}, ""},
+		"evicted again": {func(r *Round) { r.Requests = append(r.Requests, by(35, eviction(201, nil))) }, "again, after 00:00:29.500"},
+		"evicted again, as the answer was lost": {func(r *Round) {
+			r.Requests = append(r.Requests, by(35, eviction(201, nil)))
+			r.Spans = []Span{{From: at(29), To: at(30)}}
+		}, ""},
+		"deleted too early": {func(r *Round) { ended(r, by(29, deletion)) }, "past its budget, and 41s were left"},
+		"deleted in time":   {func(r *Round) { ended(r, by(49, deletion)) }, ""},
+		"deleted, as an eviction was broken off": {func(r *Round) {
+			ended(r, by(29, eviction(500, nil)))
+			r.Requests = append(r.Requests, by(31, deletion))
+		}, ""},
 
 		"not settled": {func(r *Round) { r.Unsettled = []string{"node is cordoned"} }, "node is cordoned"},
 
