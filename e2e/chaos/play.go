@@ -41,12 +41,13 @@ type stage struct {
 	messages []evidence.Message
 	sent     map[string]letter // the last about a node
 	comeBack map[string]bool   // nodes whose instances EC2 only stops
+	cordoned map[string]bool   // nodes that were, by an operator before anybody else
 	failed   []error           // of steps
 }
 
 // play carries out the round's steps, each at its time, and returns when the last is over.
 func (s *stage) play(ctx context.Context) error {
-	s.losses, s.sent, s.comeBack = map[string]*evidence.Loss{}, map[string]letter{}, map[string]bool{}
+	s.losses, s.sent, s.comeBack, s.cordoned = map[string]*evidence.Loss{}, map[string]letter{}, map[string]bool{}, map[string]bool{}
 	s.messages, s.failed = nil, nil
 	began := time.Now()
 	var steps sync.WaitGroup
@@ -81,6 +82,8 @@ func (s *stage) take(ctx context.Context, step plan.Step) error {
 		return nil
 	case step.What == plan.CallOff:
 		return s.callOff(ctx, s.nodes[step.Node])
+	case step.What == plan.Cordon:
+		return s.cordon(ctx, s.nodes[step.Node])
 	case step.IsFault():
 		return s.fault(ctx, step)
 	}
@@ -211,6 +214,26 @@ func (s *stage) callOff(ctx context.Context, node string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.loss(node).CalledOff = time.Now()
+	return nil
+}
+
+// cordon is what an operator does too: the node stays cordoned, whatever we undo.
+func (s *stage) cordon(ctx context.Context, name string) error {
+	nodes := s.cluster.Client.CoreV1().Nodes()
+	node, err := nodes.Get(ctx, name, metav1.GetOptions{})
+	if err != nil || node.Spec.Unschedulable {
+		return unlessGone(err)
+	}
+	patch := fmt.Sprintf(`{"metadata":{"resourceVersion":%q},"spec":{"unschedulable":true}}`, node.ResourceVersion)
+	_, err = nodes.Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	if apierrors.IsConflict(err) {
+		return nil // somebody was faster, perhaps with a cordon
+	} else if err != nil {
+		return unlessGone(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cordoned[name] = true
 	return nil
 }
 

@@ -62,7 +62,7 @@ func nodesFor(ctx context.Context, cluster *controlplane.Cluster) ([]string, err
 	for _, n := range nodes.Items {
 		// What was called off in an earlier round counts for ten minutes.
 		_, past := n.Annotations[interruption.PastAnnotation]
-		if n.Labels[poolLabel] == pool && !past && n.DeletionTimestamp == nil && controlplane.NodeReady(&n) && len(kept) < plan.Nodes {
+		if n.Labels[poolLabel] == pool && !past && !n.Spec.Unschedulable && n.DeletionTimestamp == nil && controlplane.NodeReady(&n) && len(kept) < plan.Nodes {
 			kept = append(kept, n.Name)
 		}
 	}

@@ -128,7 +128,7 @@ func claimUnsettled(c unstructured.Unstructured, inUse map[string]bool) []string
 // stopped come back.
 func (s *stage) node(ctx context.Context, n *corev1.Node) (what []string, err error) {
 	s.mu.Lock()
-	loss, comesBack := s.losses[n.Name], s.comeBack[n.Name]
+	loss, comesBack, cordoned := s.losses[n.Name], s.comeBack[n.Name], s.cordoned[n.Name]
 	s.mu.Unlock()
 
 	text, recorded := n.Annotations[interruption.Annotation]
@@ -139,8 +139,8 @@ func (s *stage) node(ctx context.Context, n *corev1.Node) (what []string, err er
 			return what, boots(ctx, s.cluster, n.Name)
 		}
 	}
-	if n.Spec.Unschedulable {
-		what = append(what, fmt.Sprintf("node %s is cordoned", n.Name))
+	if n.Spec.Unschedulable != cordoned {
+		what = append(what, fmt.Sprintf("node %s is cordoned: %t, and by an operator: %t", n.Name, n.Spec.Unschedulable, cordoned))
 	}
 	if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == interruption.TaintKey }) {
 		what = append(what, fmt.Sprintf("node %s is tainted", n.Name))

@@ -54,6 +54,7 @@ func flags(seed uint64) []string {
 		"--blocked-pods=" + pick(d, "leave", "delete"),
 		fmt.Sprintf("--max-concurrent-rebalances=%d", 1+d.IntN(3)),
 		"--margin=" + pick(d, "10s", "5s"),
+		"--replacement=" + pick(d, "always", "always", "when-needed"),
 	}
 }
 
@@ -123,7 +124,7 @@ func (d dice) losses(free []int, least, most time.Duration) (steps []Step, rest 
 		}
 		steps = append(steps, s)
 		follow := func(what What, least, most time.Duration) Step {
-			f := at(s.At+d.between(least, most), what)
+			f := at(max(0, s.At+d.between(least, most)), what)
 			f.Node = node
 			return f
 		}
@@ -135,6 +136,12 @@ func (d dice) losses(free []int, least, most time.Duration) (steps []Step, rest 
 		}
 		if d.chance(0.25) {
 			steps = append(steps, follow(pick(d, Repeat, SecondID), time.Second, 20*time.Second))
+		}
+		if d.chance(0.2) { // when all is over
+			steps = append(steps, follow(Repeat, 40*time.Second, 70*time.Second))
+		}
+		if d.chance(0.1) {
+			steps = append(steps, follow(Cordon, -3*time.Second, 3*time.Second))
 		}
 		if what != Shutdown && d.chance(0.15) {
 			off := follow(CallOff, time.Second, 15*time.Second)

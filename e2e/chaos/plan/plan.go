@@ -25,6 +25,7 @@ const (
 	SecondID  What = "the same end under another id"
 	CallOff   What = "called off"
 	Duplicate What = "next messages delivered twice" // Count of them
+	Cordon    What = "node cordoned by an operator"  // who means it
 
 	// To a replica.
 	Kill      What = "replica killed"
