@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -30,7 +29,6 @@ const (
 
 // look is what was free at a time, less what was promised since.
 type look struct {
-	at    time.Time
 	nodes map[string]*free
 	keeps []antiTerm // of pods that are there: whom they keep away
 }
@@ -39,6 +37,8 @@ type look struct {
 type free struct {
 	node *corev1.Node // name, labels, taints and allocatable alone
 	left corev1.ResourceList
+
+	processors, memory float64 // the parts of all that are left
 }
 
 // place is where a pod was promised room, and how much.
@@ -49,7 +49,7 @@ type place struct {
 
 // read takes a look at all Nodes and pods.
 func read(ctx context.Context, o Options, promised map[types.UID]place) (*look, error) {
-	l := &look{at: time.Now(), nodes: map[string]*free{}}
+	l := &look{nodes: map[string]*free{}}
 	for opts := (metav1.ListOptions{Limit: nodesPerPage}); ; {
 		page, err := o.Nodes.List(ctx, opts)
 		if err != nil {
@@ -102,7 +102,9 @@ func (l *look) addNode(node *corev1.Node) {
 	}
 	slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}}
 	slim.Spec.Taints, slim.Status.Allocatable = node.Spec.Taints, node.Status.Allocatable
-	l.nodes[node.Name] = &free{slim.DeepCopy(), node.Status.Allocatable.DeepCopy()}
+	f := &free{node: slim.DeepCopy(), left: node.Status.Allocatable.DeepCopy()}
+	f.weigh()
+	l.nodes[node.Name] = f
 }
 
 // unavailable reports whether nothing is to be put on the node: it is cordoned, interrupted or
@@ -128,15 +130,18 @@ func (l *look) take(at place) {
 		left.Sub(q)
 		f.left[name] = left
 	}
+	f.weigh()
 }
 
 // giveBack undoes take.
 func (l *look) giveBack(at place) {
+	f := l.nodes[at.node]
 	for name, q := range at.requests {
-		left := l.nodes[at.node].left[name]
+		left := f.left[name]
 		left.Add(q)
-		l.nodes[at.node].left[name] = left
+		f.left[name] = left
 	}
+	f.weigh()
 }
 
 // placeAll places the pods of a node elsewhere, largest first, and takes that room; or it takes
@@ -170,7 +175,7 @@ func (l *look) best(from *corev1.Node, pod *corev1.Pod, not func(node string) bo
 	requests, affinity := requestsOf(pod), nodeaffinity.GetRequiredNodeAffinity(pod)
 	var best *free
 	for _, f := range l.nodes {
-		if from != nil && f.node.Name == from.Name || best != nil && !f.roomier(best) || not != nil && not(f.node.Name) || !f.has(requests) || !f.suits(pod, affinity, from) {
+		if best != nil && !f.roomier(best) || from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.has(requests) || !f.suits(pod, affinity, from) {
 			continue
 		}
 		best = f
@@ -213,15 +218,9 @@ func (f *free) suits(pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity
 
 func keepsAway(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
 
-// roomier reports whether a larger part of f is left than of other: of processors, then of
-// memory; by name if they are alike, so that two looks at the same find the same.
-func (f *free) roomier(other *free) bool {
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		if a, b := f.part(name), other.part(name); a != b {
-			return a > b
-		}
-	}
-	return f.node.Name < other.node.Name
+// weigh notes how much is left.
+func (f *free) weigh() {
+	f.processors, f.memory = f.part(corev1.ResourceCPU), f.part(corev1.ResourceMemory)
 }
 
 func (f *free) part(name corev1.ResourceName) float64 {
@@ -230,4 +229,16 @@ func (f *free) part(name corev1.ResourceName) float64 {
 		return 0
 	}
 	return left.AsApproximateFloat64() / all.AsApproximateFloat64()
+}
+
+// roomier reports whether a larger part of f is left than of other: of processors, then of
+// memory; by name if they are alike, so that two looks at the same find the same.
+func (f *free) roomier(other *free) bool {
+	switch {
+	case f.processors != other.processors:
+		return f.processors > other.processors
+	case f.memory != other.memory:
+		return f.memory > other.memory
+	}
+	return f.node.Name < other.node.Name
 }
