@@ -21,6 +21,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"spot-handler/cmd/spot-handler/internal/audit"
 	"spot-handler/handler/webhook"
 )
 
@@ -79,7 +80,7 @@ func TestFlagsOfManual(t *testing.T) {
 
 // The commands for people have a page each, with their flags.
 func TestFlagsOfCommandsForPeople(t *testing.T) {
-	for _, cmd := range []*cobra.Command{newStatus()} {
+	for _, cmd := range []*cobra.Command{newStatus(), newAudit()} {
 		defined, documented := map[string]string{}, map[string]string{}
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			name := "`--" + f.Name + "`"
@@ -100,6 +101,17 @@ func TestFlagsOfCommandsForPeople(t *testing.T) {
 		if diff := cmp.Diff(defined, documented); diff != "" {
 			t.Errorf("flags of %s (-defined +manual):\n%s", cmd.Name(), diff)
 		}
+	}
+}
+
+// Every finding leads to its page.
+func TestFindingsOfManual(t *testing.T) {
+	var documented []string
+	for _, h := range regexp.MustCompile(`(?m)^## (SH\d+)$`).FindAllStringSubmatch(pages(t)["deploy/docs/findings.md"], -1) {
+		documented = append(documented, h[1])
+	}
+	if diff := cmp.Diff(audit.IDs(), documented); diff != "" {
+		t.Errorf("checks (-defined +manual):\n%s", diff)
 	}
 }
 

@@ -14,6 +14,7 @@ func TestImportsPointDown(t *testing.T) {
 	allowed := map[string][]string{
 		"spot-handler/cmd/spot-handler/terminal":         {},
 		"spot-handler/cmd/spot-handler/internal/console": {"spot-handler/cmd/spot-handler/terminal"},
+		"spot-handler/cmd/spot-handler/internal/audit":   {"spot-handler/cmd/spot-handler/internal/console", "spot-handler/cmd/spot-handler/terminal", "spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/cmd/spot-handler/internal/status":  {"spot-handler/cmd/spot-handler/internal/console", "spot-handler/cmd/spot-handler/terminal", "spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes", "spot-handler/handler/notify", "spot-handler/handler/provisioner"},
 		"spot-handler/cmd/spot-handler/internal/migrate": {"spot-handler/handler/interruption", "spot-handler/handler/notify", "spot-handler/handler/webhook"},
 		"spot-handler/handler/interruption":              {},

@@ -14,9 +14,10 @@
 //
 // imds alone drains its own node, and knows nothing of the others.
 //
-// One command is for people, who run it from where they run kubectl, with their own rights:
+// Two commands are for people, who run them from where they run kubectl, with their own rights:
 //
 //	spot-handler status             shows which nodes are interrupted, and how far each has come
+//	spot-handler audit              finds what will make an interruption end badly
 //
 // Installed under the name kubectl-spot_handler too, the program is a plugin: kubectl
 // spot-handler status.
@@ -88,6 +89,7 @@ const (
 	exitClean   = 0
 	exitRuntime = 1
 	exitUsage   = 2
+	exitFound   = 3
 )
 
 // runAs runs the program under the name that it was started by.
@@ -107,6 +109,9 @@ func runAs(ctx context.Context, program string, args []string, getenv func(strin
 		return exitClean
 	}
 	fmt.Fprintf(stderr, "spot-handler: %v\n", err)
+	if errors.Is(err, errFindings) {
+		return exitFound
+	}
 	if !understood || errors.Is(err, errUsage) {
 		return exitUsage
 	}

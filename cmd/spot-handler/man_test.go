@@ -28,10 +28,11 @@ func TestManPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for page, wants := range map[string][]string{
-		"spot-handler.1":         {"spot-handler-imds(1)", "spot-handler-queue(1)", "spot-handler-status(1)", "spot-handler-migrate(1)", "spot-handler-completion(1)"},
+		"spot-handler.1":         {"spot-handler-imds(1)", "spot-handler-queue(1)", "spot-handler-status(1)", "spot-handler-audit(1)", "spot-handler-migrate(1)", "spot-handler-completion(1)"},
 		"spot-handler-imds.1":    {`\fB--node-name\fP`, "SPOT_HANDLER_DRY_RUN", ".SH EXAMPLE"},
 		"spot-handler-queue.1":   {`\fB--queue-url\fP`, "SPOT_HANDLER_DRY_RUN", ".SH EXAMPLE"},
 		"spot-handler-status.1":  {`\fB--watch\fP`, ".SH EXAMPLE"},
+		"spot-handler-audit.1":   {`\fB--fail-on\fP`, ".SH EXAMPLE"},
 		"spot-handler-migrate.1": {`\fB--output\fP`, ".SH EXAMPLE"},
 	} {
 		text, err := os.ReadFile(filepath.Join(dir, page))

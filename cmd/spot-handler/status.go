@@ -55,7 +55,7 @@ not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.
 	for flag, complete := range map[string]cobra.CompletionFunc{
 		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
 		"node":      s.completeNode,
-		"context":   s.completeContext,
+		"context":   completeContext(&s.cluster),
 		"namespace": cobra.NoFileCompletions,
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
@@ -173,6 +173,8 @@ func (s *statusCommand) completeNode(cmd *cobra.Command, _ []string, typed strin
 }
 
 // completeContext offers the contexts of the kubeconfig.
-func (s *statusCommand) completeContext(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return s.cluster.Contexts(), cobra.ShellCompDirectiveNoFileComp
+func completeContext(cluster *console.Cluster) cobra.CompletionFunc {
+	return func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return cluster.Contexts(), cobra.ShellCompDirectiveNoFileComp
+	}
 }

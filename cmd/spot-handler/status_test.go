@@ -37,11 +37,13 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 		"/api/v1/nodes":        corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, Items: []corev1.Node{node}},
 		"/api/v1/nodes/node-1": node,
 		"/api/v1/pods": corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}, Spec: corev1.PodSpec{NodeName: "node-1", TerminationGracePeriodSeconds: ptr(int64(600))}},
 		}},
 		"/api/v1/namespaces/default/events":                    corev1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}},
 		"/api/v1/events":                                       corev1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}},
 		"/apis/policy/v1/namespaces/shop/poddisruptionbudgets": map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList"},
+		"/apis/policy/v1/poddisruptionbudgets":                 map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList"},
+		"/apis/apps/v1/deployments":                            map[string]any{"apiVersion": "apps/v1", "kind": "DeploymentList", "items": []any{}},
 	}
 	denied := regexp.MustCompile(forbidden)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -66,6 +68,8 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 	}
 	return kubeconfig
 }
+
+func ptr[T any](value T) *T { return &value }
 
 func TestStatusCommand(t *testing.T) {
 	for name, tt := range map[string]struct {

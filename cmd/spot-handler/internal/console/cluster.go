@@ -23,7 +23,7 @@ type Cluster struct {
 func (c *Cluster) Define(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: $KUBECONFIG, else ~/.kube/config, else the pod's service account)")
 	flags.StringVar(&c.Context, "context", "", "`name` of the kubeconfig's context (default: its current one)")
-	flags.StringVarP(&c.Namespace, "namespace", "n", "", "show pods of this `namespace` only (default: of all)")
+	flags.StringVarP(&c.Namespace, "namespace", "n", "", "look at pods of this `namespace` only (default: of all)")
 }
 
 // Config is how to reach the cluster, with the caller's own rights.

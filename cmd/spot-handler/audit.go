@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/terminal"
+)
+
+// errFindings is what ends a command that was asked to fail because of what it found.
+var errFindings = errors.New("there are findings as bad as --fail-on, or worse")
+
+// auditCommand is what the operator has asked `audit` for.
+type auditCommand struct {
+	cluster          console.Cluster
+	format           console.Format
+	failOn, baseline string
+}
+
+func newAudit() *cobra.Command {
+	a := &auditCommand{}
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Find what will make an interruption end badly",
+		Long: `Reads the workloads on all nodes that EC2 might take at two minutes' notice, and
+lists what will hurt when it does: what was found, why, and a command that mends it.
+It changes nothing.
+
+It reads the cluster as kubectl does, with your own rights, and says what it could
+not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, and
+3 says that there are findings as bad as --fail-on.`,
+		Example: `  # everything, the worst first
+  spot-handler audit
+
+  # in a pipeline: accept what is known, and fail on what is new
+  spot-handler audit -o json > known.json
+  spot-handler audit --baseline=known.json --fail-on=warning`,
+		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	show, where := titled("Output"), titled("Cluster")
+	show.StringVar(&a.failOn, "fail-on", "", "exit with 3 if there is a finding of this `severity` or worse: critical or warning (default: never)")
+	show.StringVar(&a.baseline, "baseline", "", "accept what this `file` lists, printed by audit -o json before")
+	a.format.Define(show.FlagSet)
+	a.cluster.Define(where.FlagSet)
+	addGroups(cmd, []group{show, where})
+	for flag, complete := range map[string]cobra.CompletionFunc{
+		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
+		"fail-on":   cobra.FixedCompletions(audit.Severities(), cobra.ShellCompDirectiveNoFileComp),
+		"context":   completeContext(&a.cluster),
+		"namespace": cobra.NoFileCompletions,
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return a.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error {
+	if a.failOn != "" && !slices.Contains(audit.Severities(), a.failOn) {
+		return fmt.Errorf("%w: --fail-on=%s: want one of %s", errUsage, a.failOn, strings.Join(audit.Severities(), ", "))
+	}
+	var baseline []byte
+	var err error
+	if a.baseline != "" {
+		if baseline, err = os.ReadFile(a.baseline); err != nil {
+			return fmt.Errorf("%w: --baseline: %w", errUsage, err)
+		}
+	}
+	c, err := connectCaller(a.cluster)
+	if err != nil {
+		return err
+	}
+	settings, _ := c.settings(ctx, "")
+	reader := audit.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: a.cluster.Namespace, Margin: settings.margin}
+	snapshot, unread := reader.Read(ctx)
+	report := audit.Report{Findings: audit.Of(snapshot), Unread: unread}
+	if a.baseline != "" {
+		if report, err = report.Accept(baseline); err != nil {
+			return fmt.Errorf("%w: --baseline: %w", errUsage, err)
+		}
+	}
+	screen := terminal.New(stdout)
+	if a.format == console.TableFormat {
+		_, err = fmt.Fprintln(screen, strings.Join(report.Lines(screen.Columns()), "\n"))
+	} else {
+		err = a.format.Write(screen, report)
+	}
+	switch {
+	case err != nil:
+		return err
+	case a.failOn != "" && report.Fails(audit.Severity(a.failOn)):
+		return errFindings
+	case len(unread) > 0:
+		return fmt.Errorf("could not read everything: %s", strings.Join(unread, "; "))
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+// Package audit finds, before an interruption does, what will make one end badly.
+//
+// A check is a pure function over a [Snapshot]. It stands in the ordered list of checks, its id
+// never changes its meaning, and a page of the manual explains it. A check belongs here only once
+// a story has shown that the drain goes as badly as the finding says, and well after its fix.
+package audit
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
+)
+
+// Severity says how bad it will be.
+type Severity string
+
+// The severities, the worst first.
+const (
+	Critical Severity = "critical" // pods end with their node, unasked
+	Warning  Severity = "warning"  // pods lose some of their grace, or a service some of its pods
+)
+
+// Severities lists every severity, the worst first.
+func Severities() []string { return []string{string(Critical), string(Warning)} }
+
+func (s Severity) rank() int { return slices.Index(Severities(), string(s)) }
+
+// AtLeast reports whether s is as bad as the other, or worse.
+func (s Severity) AtLeast(other Severity) bool { return s.rank() <= other.rank() }
+
+// Finding is one thing that will hurt.
+type Finding struct {
+	ID       string   `json:"id"`
+	Severity Severity `json:"severity"`
+	// Object is what to change, as kubectl names it, such as deployment/web.
+	Object    string `json:"object"`
+	Namespace string `json:"namespace"`
+	Pods      int    `json:"pods"` // concerned
+	What      string `json:"what"`
+	Why       string `json:"why"`
+	// Fix is a command, to be read before it is run.
+	Fix  string `json:"fix"`
+	Page string `json:"page"`
+}
+
+// Key identifies a finding from run to run.
+func (f Finding) Key() string { return f.ID + " " + f.Namespace + " " + f.Object }
+
+// Snapshot is what the checks read.
+type Snapshot struct {
+	// Pods are those that an interruption would have to move.
+	Pods []Pod
+	// Budgets are all disruption budgets.
+	Budgets []*policyv1.PodDisruptionBudget
+	// Deployments are those of the pods, by namespace/name.
+	Deployments map[string]Deployment
+	// Grace is the longest grace period that a spot notice leaves.
+	Grace time.Duration
+
+	in map[string][]Pod // the pods of each namespace; Of fills it
+}
+
+// Pod is what the checks read of a pod. Thousands are kept at a time.
+type Pod struct {
+	Namespace, Name string
+	Owner           string // as kubectl names it; the Deployment's of a pod that has one
+	Labels          map[string]string
+	Grace           time.Duration
+}
+
+// Deployment is what the checks read of a Deployment.
+type Deployment struct {
+	Replicas int
+	Strategy string // such as Recreate
+	MaxSurge string // as written; empty is the default
+}
+
+// checks lists every check, in the order of their ids.
+var checks = []struct {
+	id       string
+	severity Severity
+	run      func(Snapshot) []Finding
+}{
+	{"SH101", Critical, budgetsThatNeverAllow},
+	{"SH102", Critical, podsWithTwoBudgets},
+	{"SH103", Warning, gracesThatDoNotFit},
+	{"SH104", Warning, deploymentsWithoutSurge},
+}
+
+// IDs lists the ids of all checks.
+func IDs() (ids []string) {
+	for _, c := range checks {
+		ids = append(ids, c.id)
+	}
+	return ids
+}
+
+// Of runs every check. The worst come first, then those that concern the most pods.
+func Of(s Snapshot) []Finding {
+	s.in = map[string][]Pod{}
+	for _, p := range s.Pods {
+		s.in[p.Namespace] = append(s.in[p.Namespace], p)
+	}
+	found := []Finding{}
+	for _, c := range checks {
+		for _, f := range c.run(s) {
+			f.ID, f.Severity, f.Page = c.id, c.severity, page(c.id)
+			found = append(found, f)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Severity.rank(), b.Severity.rank()), cmp.Compare(b.Pods, a.Pods), cmp.Compare(a.Key(), b.Key()))
+	})
+	return found
+}
+
+func page(id string) string { return "deploy/docs/findings.md#" + strings.ToLower(id) }
+
+// pods says how many.
+func pods(n int) string {
+	if n == 1 {
+		return "1 pod"
+	}
+	return fmt.Sprintf("%d pods", n)
+}
