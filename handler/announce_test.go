@@ -1,0 +1,54 @@
+package handler
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+// What a process on the node has recorded is told by the one that drains: once, and by one that
+// takes over only if its predecessor might not have.
+func TestNoticesOfMarkedNodesAreTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		source interruption.Source
+		own    string        // the only node of the process
+		age    time.Duration // of the record, when the process began
+		told   int
+	}{
+		"new":                          {interruption.IMDS, "", -time.Second, 1},
+		"just before it began":         {interruption.IMDS, "", time.Second, 1},
+		"long before it began":         {interruption.IMDS, "", time.Minute, 0},
+		"of the queue":                 {interruption.Queue, "", -time.Second, 0},
+		"of a process that drains too": {interruption.IMDS, "node-a", -time.Second, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := &toldEvents{}
+			began := time.Now()
+			h := &Handler{opts: Options{Events: events, Node: tt.own}, began: began}
+			visit := &visit{
+				Handler: h, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}, known: &known{},
+				rec: interruption.NewRecord(interruption.Notice{
+					Kind: interruption.SpotInterruption, EventID: "first", Source: tt.source, Received: began.Add(-tt.age),
+				}),
+			}
+			for range 2 {
+				if done, err := visit.announce(t.Context()); done || err != nil {
+					t.Fatalf("done %v, %v: want the visit to go on", done, err)
+				}
+			}
+			if len(events.told) != tt.told {
+				t.Errorf("told %q, want %d", events.told, tt.told)
+			}
+			// The next notice is news, however late it comes.
+			visit.rec.Event = "second"
+			_, _ = visit.announce(t.Context())
+			if again := tt.source == interruption.IMDS && tt.own == ""; (len(events.told) == tt.told+1) != again {
+				t.Errorf("told %q of two notices, want the second told: %v", events.told, again)
+			}
+		})
+	}
+}
