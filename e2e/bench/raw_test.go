@@ -37,13 +37,13 @@ const sameConcurrency = 64
 // rawCordon sends for every node the patch that the daemon sends, atOnce at the same
 // moment. What it leaves out is the daemon: no queue, no index, nothing that follows
 // the patch. It returns when each was answered: a watch of so many changes comes late.
-func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1.Node, atOnce int) ([]time.Time, error) {
+func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1.Node, atOnce int, source interruption.Source) ([]time.Time, error) {
 	var g errgroup.Group
 	g.SetLimit(atOnce)
 	answered := make([]time.Time, len(nodes))
 	for i, node := range nodes {
 		g.Go(func() error {
-			patch, err := rawPatch(node)
+			patch, err := rawPatch(node, source)
 			if err != nil {
 				return fmt.Errorf("make patch: %w", err)
 			}
@@ -60,11 +60,11 @@ func rawCordon(ctx context.Context, client kubernetes.Interface, nodes []*corev1
 
 // rawPatch has the content of the daemon's patch; that it has is checked by
 // sameMarks, on the nodes.
-func rawPatch(node *corev1.Node) ([]byte, error) {
+func rawPatch(node *corev1.Node, source interruption.Source) ([]byte, error) {
 	now := time.Now()
 	rec := interruption.NewRecord(interruption.Notice{
 		Kind: interruption.SpotInterruption, EventID: eventID(node.Name), InstanceID: controlplane.InstanceID(node.Name),
-		Source: interruption.Queue, Action: "terminate", Noticed: now.Truncate(time.Second), Received: now,
+		Source: source, Action: "terminate", Noticed: now.Truncate(time.Second), Received: now,
 		Deadline: now.Truncate(time.Second).Add(2 * time.Minute),
 	})
 	rec.Ours = []string{interruption.OursCordon, interruption.OursTaint, interruption.OursLoadBalancer}
