@@ -173,19 +173,23 @@ func (h *Handler) Run(ctx context.Context) error {
 }
 
 // The fast lane comes first: while notices are being written, a node's drain does not begin,
-// for up to yieldFor. That finishes the cordons of a burst a second or two earlier, and no
-// drain is late: its replacement takes much longer to boot.
+// for up to yieldFor. That finishes the cordons of a burst some seconds earlier, and no drain is
+// late: a minute for the replacement to boot, and half a minute of grace, still fit. With 5,000
+// notices at once and 3 s, half of the drains began before the last cordon.
 const (
-	yieldFor   = 3 * time.Second
+	yieldFor   = 10 * time.Second
 	yieldCheck = 50 * time.Millisecond
 )
 
-func (h *Handler) yields(name string) bool {
+// yields reports whether the node's drain has to wait, and for how long: the longer it has waited
+// the longer, as thousands wait at once.
+func (h *Handler) yields(name string) (wait time.Duration, yields bool) {
 	k := h.memory.of(name)
 	if k.first.IsZero() {
 		k.first = time.Now()
 	}
-	return h.accepting.Load() > 0 && time.Since(k.first) < yieldFor
+	waited := time.Since(k.first)
+	return max(yieldCheck, waited/4), h.accepting.Load() > 0 && waited < yieldFor
 }
 
 func (h *Handler) work(ctx context.Context) bool {
@@ -194,8 +198,8 @@ func (h *Handler) work(ctx context.Context) bool {
 		return false
 	}
 	defer h.queue.Done(name)
-	if h.yields(name) {
-		h.queue.AddAfter(name, yieldCheck)
+	if wait, yields := h.yields(name); yields {
+		h.queue.AddAfter(name, wait)
 		return true
 	}
 	again, err := h.reconcile(ctx, name)

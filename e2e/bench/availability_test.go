@@ -194,6 +194,22 @@ func BenchmarkAvailabilityMass(b *testing.B) {
 	}
 }
 
+// BenchmarkAvailabilityMarked interrupts half of a pool at once in imds mode: a process on each node
+// marks it, and one drains them all.
+func BenchmarkAvailabilityMarked(b *testing.B) {
+	const nodes, lost = 40, 20
+	for b.Loop() {
+		s := service{
+			B: b, cluster: controlplane.ForTest(b, controlplane.Options{Karpenter: true}), name: "marked", pods: 7 * nodes, nodes: nodes,
+			ready: readyTime, budget: intstr.FromString("25%"), grace: 30 * time.Second,
+		}
+		r := s.loseMarked(lost)
+		report(row{what: fmt.Sprintf("unavailable, %d of %d nodes at once in imds mode: surge", lost, nodes), unit: "pod s", values: []float64{r.podSeconds}, none: true})
+		report(row{what: fmt.Sprintf("  fewest ready of %d; not graceful; nodes made", s.pods), text: fmt.Sprintf("%d; %d; %d", r.fewest, r.rough, r.claims)})
+		report(row{what: "  nodes empty after", unit: "s", values: []float64{r.drained}, goal: noticeTime.Seconds()})
+	}
+}
+
 // service is a Deployment that fills its nodes, with a spot pool and one to fall back on.
 type service struct {
 	*testing.B
@@ -245,14 +261,49 @@ func (s service) loseMany(n int, flags []string) outage {
 	must(s.B, d.WaitReady(ctx))
 	defer d.Kill()
 
+	return s.follow(ctx, d, nodes, func(noticed time.Time) {
+		for i, node := range nodes {
+			queue.Send(daemon.EventBridge(daemon.SpotInterruption, fmt.Sprintf("event-%d", i), controlplane.InstanceID(node.Name), noticed))
+		}
+	})
+}
+
+// loseMarked interrupts many of the service's nodes at once, each told by its metadata service.
+func (s service) loseMarked(n int) outage {
+	ctx, cancel := context.WithTimeout(s.Context(), 2*availableWait)
+	defer cancel()
+	nodes := s.setUp(ctx)[:n]
+	d := start(s.B, daemon.Options{Args: []string{"drain"}, Kubeconfig: s.cluster.Kubeconfig})
+	must(s.B, d.WaitReady(ctx))
+	defer d.Kill()
+	var emulators []*imdsemu.Server
+	for _, node := range nodes {
+		emulator := imdsemu.Start(imdsemu.Options{InstanceID: controlplane.InstanceID(node.Name)})
+		defer emulator.Close()
+		emulators = append(emulators, emulator)
+		marker := start(s.B, daemon.Options{
+			Args: []string{"imds", "--drain=false", "--node-name=" + node.Name}, Kubeconfig: s.cluster.Kubeconfig, IMDS: emulator.URL,
+		})
+		must(s.B, marker.WaitReady(ctx))
+		defer marker.Kill()
+	}
+	return s.follow(ctx, d, nodes, func(noticed time.Time) {
+		for _, emulator := range emulators {
+			emulator.Interrupt("terminate", noticed.Add(noticeTime))
+		}
+	})
+}
+
+// follow interrupts the nodes and adds up what that costs until d has drained them all.
+func (s service) follow(ctx context.Context, d *daemon.Daemon, nodes []*corev1.Node, interrupt func(noticed time.Time)) outage {
 	before := s.claims(ctx)
 	noticed, doomed := time.Now(), map[string]bool{}
-	for i, node := range nodes {
+	for _, node := range nodes {
 		doomed[node.Name] = true
-		queue.Send(daemon.EventBridge(daemon.SpotInterruption, fmt.Sprintf("event-%d", i), controlplane.InstanceID(node.Name), noticed))
 	}
+	interrupt(noticed)
 	result := s.watch(ctx, doomed, noticed)
-	for len(d.Lines("drained"))+len(d.Lines("deadline reached")) < n {
+	for len(d.Lines("drained"))+len(d.Lines("deadline reached")) < len(nodes) {
 		pause(s.B, ctx, 50*time.Millisecond)
 	}
 	result.rough = notGraceful(d)
