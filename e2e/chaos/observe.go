@@ -141,7 +141,7 @@ func (o *observer) watchMachine(ctx context.Context, cluster *controlplane.Clust
 		_ = pause(ctx, machineTick)
 		_, _ = cluster.Client.CoreV1().Namespaces().Get(ctx, metav1.NamespaceDefault, metav1.GetOptions{}) // its time is all that counts
 		if now := time.Now(); now.Sub(began) > machineTick+slowAfter {
-			o.span(evidence.Span{What: machineSlow, From: began, To: now})
+			o.span(evidence.Span{What: machineSlow, Machine: true, From: began, To: now})
 		}
 	}
 }

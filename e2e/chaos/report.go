@@ -41,7 +41,7 @@ func (t *tally) add(r plan.Round, found evidence.Round) {
 	t.pods.Left += fates.Left
 	t.pods.Others += fates.Others
 	for _, s := range found.Spans {
-		if s.What == machineSlow {
+		if s.Machine {
 			t.slow++
 		}
 	}

@@ -56,7 +56,7 @@ func (r Round) wrongly(l Loss, p Pod, q Request, taken *Request) string {
 		return fmt.Sprintf("with a grace period of %s, and %s of the %s that it asks for were left", grace, left.Round(time.Second/10), p.Grace)
 	case grace > max(left, time.Second)+shortBy && !r.disturbed(q.Sent, q.At) && r.announced(l, q.Sent):
 		return fmt.Sprintf("with a grace period of %s, and %s were left", grace, left.Round(time.Second/10))
-	case q.Subresource == "" && left > r.Margin+p.Grace+shortBy && !r.brokenOff(p, q):
+	case q.Subresource == "" && left > r.Margin+p.Grace+shortBy && !r.brokenOff(p, q) && !r.surplus(p, q):
 		return fmt.Sprintf("past its budget, and %s were left", left.Round(time.Second/10))
 	}
 	return ""
@@ -78,5 +78,13 @@ func (r Round) announced(l Loss, at time.Time) bool {
 func (r Round) brokenOff(p Pod, before Request) bool {
 	return slices.ContainsFunc(r.Requests, func(q Request) bool {
 		return q.Subresource == "eviction" && q.UID == p.UID && q.At.Before(before.At) && !q.Budget
+	})
+}
+
+// surplus: a surged pod with all of its grace period is one more than its Deployment asks for,
+// and its ReplicaSet would have ended it.
+func (r Round) surplus(p Pod, end Request) bool {
+	return end.Grace == nil && slices.ContainsFunc(r.Requests, func(q Request) bool {
+		return q.ours() && q.is("pods", "", "patch") && q.Namespace == p.Namespace && q.Name == p.Name && q.At.Before(end.At)
 	})
 }

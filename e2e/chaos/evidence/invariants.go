@@ -160,13 +160,22 @@ const (
 	perStart = 25 // of a process: permissions, lists, watches, leftovers
 	perLoss  = 30
 	perPod   = 6
-	perSpan  = 15
+	perFault = 15
 )
 
 // Allowed is how many requests a round may cost, and Made how many it has. The Lease is not
 // counted, nor what a budget refuses: an owner decides that.
 func (r Round) Allowed() int {
-	return r.Starts*perStart + len(r.Losses)*perLoss + len(r.Pods)*perPod + len(r.Spans)*perSpan
+	return r.Starts*perStart + len(r.Losses)*perLoss + len(r.Pods)*perPod + r.faults()*perFault
+}
+
+func (r Round) faults() (n int) {
+	for _, s := range r.Spans {
+		if !s.Machine {
+			n++
+		}
+	}
+	return n
 }
 
 // Made is how many of them it has cost.
@@ -183,7 +192,7 @@ func (r Round) Made() int {
 func needlessRequests(r Round) []string {
 	if made, allowed := r.Made(), r.Allowed(); made > allowed {
 		return []string{fmt.Sprintf("%d requests, want %d at most for %d losses, %d pods, %d starts, %d faults",
-			made, allowed, len(r.Losses), len(r.Pods), r.Starts, len(r.Spans))}
+			made, allowed, len(r.Losses), len(r.Pods), r.Starts, r.faults())}
 	}
 	return nil
 }

@@ -218,6 +218,17 @@ func TestInvariants(t *testing.T) {
 		}, ""},
 		"deleted too early": {func(r *Round) { ended(r, by(29, deletion)) }, "past its budget, and 41s were left"},
 		"deleted in time":   {func(r *Round) { ended(r, by(49, deletion)) }, ""},
+		"deleted, as one more than its Deployment asks for": {func(r *Round) {
+			q := by(29, deletion)
+			q.Grace = nil
+			ended(r, q)
+			r.Requests = slices.Insert(r.Requests, evicted, by(25, Request{Verb: "patch", Resource: "pods", Namespace: "n", Name: "p"}))
+		}, ""},
+		"deleted, and never surged": {func(r *Round) {
+			q := by(29, deletion)
+			q.Grace = nil
+			ended(r, q)
+		}, "past its budget, and 41s were left"},
 		"deleted, as an eviction was broken off": {func(r *Round) {
 			ended(r, by(29, eviction(500, nil)))
 			r.Requests = append(r.Requests, by(31, deletion))

@@ -127,5 +127,6 @@ type Span struct {
 	Replica  string // empty: it concerns all
 	Paused   bool   // the replica's process
 	Queue    bool   // the way to the queue: what is recorded already does not suffer
+	Machine  bool   // no fault, but a machine that is too busy
 	From, To time.Time
 }
