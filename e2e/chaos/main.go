@@ -8,7 +8,7 @@
 // groups: notices with deadlines, recommendations, reservations, stops, also twice, and also
 // called off. Meanwhile replicas are killed and paused; the API server and the queue hang,
 // are slow, throttle, fail, or take a request and lose its answer; the network to either is
-// cut; Deployments roll and scale, and budgets change. The last fault is over before the
+// cut; Deployments roll, scale and go, and budgets change. The last fault is over before the
 // first deadlines come.
 //
 // A round is a function of the seed and its number (package plan); what fails may fail at
@@ -23,7 +23,7 @@
 //	-minutes  no round begins later; 10 by default
 //	-round    plays this round, and no other
 //	-short    rounds with shorter deadlines, as in the tests
-//	-dir      for the logs; by default a temporary directory
+//	-dir      for the logs; by default a temporary directory, which only a failure leaves behind
 //
 // Exit codes: 0 all invariants held, 1 one did not or something failed, 2 wrong use.
 package main
@@ -57,7 +57,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	minutes := flags.Float64("minutes", 10, "no round begins later")
 	round := flags.Int("round", 0, "play this round, and no other")
 	short := flags.Bool("short", false, "rounds with shorter deadlines")
-	flags.StringVar(&o.dir, "dir", "", "directory for the logs (default: a temporary one)")
+	flags.StringVar(&o.dir, "dir", "", "directory for the logs (default: a temporary one, which only a failure leaves behind)")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
@@ -72,19 +72,22 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if *short {
 		o.size = plan.Short
 	}
-	if o.dir == "" {
-		dir, err := os.MkdirTemp("", "chaos-")
-		if err != nil {
+	temporary := o.dir == ""
+	if temporary {
+		var err error
+		if o.dir, err = os.MkdirTemp("", "chaos-"); err != nil {
 			fmt.Fprintln(stderr, "chaos:", err)
 			return 1
 		}
-		o.dir = dir
 	}
 	sum, err := run(ctx, o)
 	fmt.Fprintf(stdout, "\nseed %d: %s", o.seed, sum)
 	if err != nil {
 		fmt.Fprintln(stderr, "chaos:", err)
 		return 1
+	}
+	if temporary {
+		_ = os.RemoveAll(o.dir) // nobody needs the logs of a good run
 	}
 	return 0
 }

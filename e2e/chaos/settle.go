@@ -78,12 +78,24 @@ func (s *stage) unsettled(ctx context.Context) (what []string, err error) {
 		}
 		what = append(what, how...)
 	}
-	ready, there := map[string]int32{}, map[string]int32{}
+	what = append(what, workloadsUnsettled(deployments.Items, pods.Items)...)
 	inUse := map[string]bool{}
 	for _, p := range pods.Items {
+		inUse[p.Spec.NodeName] = true
+	}
+	for _, c := range claims.Items {
+		what = append(what, claimUnsettled(c, inUse)...)
+	}
+	return what, nil
+}
+
+// workloadsUnsettled says which Deployments have other pods than they ask for, and which pods
+// are on their own.
+func workloadsUnsettled(deployments []appsv1.Deployment, pods []corev1.Pod) (what []string) {
+	ready, there := map[string]int32{}, map[string]int32{}
+	for _, p := range pods {
 		service := p.Labels["app"]
 		there[service]++
-		inUse[p.Spec.NodeName] = true
 		if controlplane.Ready(&p) {
 			ready[service]++
 		}
@@ -94,20 +106,16 @@ func (s *stage) unsettled(ctx context.Context) (what []string, err error) {
 			what = append(what, fmt.Sprintf("pod %s on %s has no owner", p.Name, p.Spec.NodeName))
 		}
 	}
-	for _, d := range deployments.Items {
+	for _, d := range deployments {
 		if want := *d.Spec.Replicas; ready[d.Name] != want || there[d.Name] != want {
 			what = append(what, fmt.Sprintf("%s has %d pods, %d of them ready, want %d", d.Name, there[d.Name], ready[d.Name], want))
 		}
+		delete(there, d.Name)
 	}
 	for service, n := range there {
-		if !slices.ContainsFunc(deployments.Items, func(d appsv1.Deployment) bool { return d.Name == service }) {
-			what = append(what, fmt.Sprintf("%d pods of %s, which was deleted", n, service))
-		}
+		what = append(what, fmt.Sprintf("%d pods of %s, which was deleted", n, service))
 	}
-	for _, c := range claims.Items {
-		what = append(what, claimUnsettled(c, inUse)...)
-	}
-	return what, nil
+	return what
 }
 
 // claimUnsettled says what is the matter with a NodeClaim: it is about to go, or is a
