@@ -40,6 +40,7 @@ func (t *tally) add(r plan.Round, found evidence.Round) {
 	t.pods.Short += fates.Short
 	t.pods.Left += fates.Left
 	t.pods.Others += fates.Others
+	t.pods.Due += fates.Due
 	for _, s := range found.Spans {
 		if s.Machine {
 			t.slow++
@@ -60,7 +61,7 @@ func (t tally) String() string {
 }
 
 func fates(f evidence.Fates) string {
-	return fmt.Sprintf("%d had their whole grace period, %d less, %d were left, %d ended or kept by others", f.Whole, f.Short, f.Left, f.Others)
+	return fmt.Sprintf("%d had their whole grace period, %d less, %d were left, %d ended or kept by others; %d could not be excused by faults", f.Whole, f.Short, f.Left, f.Others, f.Due)
 }
 
 func brief(found evidence.Round) string {

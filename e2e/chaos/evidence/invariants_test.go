@@ -70,7 +70,7 @@ func TestNothingIsWrongWithAGoodRound(t *testing.T) {
 	if broken := Check(good()); len(broken) > 0 {
 		t.Errorf("broken: %v", broken)
 	}
-	if f := good().Fates(); f != (Fates{Whole: 1}) {
+	if f := good().Fates(); f != (Fates{Whole: 1, Due: 1}) {
 		t.Errorf("fates %+v", f)
 	}
 }

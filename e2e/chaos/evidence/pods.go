@@ -91,10 +91,17 @@ func (r Round) endOf(p Pod) (Request, bool) {
 
 // excused says whether there was a reason for the pod not to leave in time.
 func (r Round) excused(l Loss, p Pod, end time.Time) bool {
-	deadline, able := l.deadline()
-	if deadline.IsZero() {
+	if deadline, _ := l.deadline(); deadline.IsZero() {
 		return false
 	}
+	return r.tooLate(l, p) || slices.ContainsFunc(r.Requests, func(q Request) bool {
+		return q.ours() && q.Budget && q.Namespace == p.Namespace && q.Name == p.Name && !q.At.After(end) && end.Sub(q.At) < refusedWithin
+	})
+}
+
+// tooLate: after the notice, and after the last fault, there was not time enough.
+func (r Round) tooLate(l Loss, p Pod) bool {
+	deadline, able := l.deadline()
 	latest := deadline.Add(-r.Margin - p.Grace)
 	if p.Bound.After(able) {
 		able = p.Bound
@@ -109,12 +116,7 @@ func (r Round) excused(l Loss, p Pod, end time.Time) bool {
 			able = to
 		}
 	}
-	if able.Add(recovery).After(latest) {
-		return true
-	}
-	return slices.ContainsFunc(r.Requests, func(q Request) bool {
-		return q.ours() && q.Budget && q.Namespace == p.Namespace && q.Name == p.Name && !q.At.After(end) && end.Sub(q.At) < refusedWithin
-	})
+	return able.Add(recovery).After(latest)
 }
 
 // recorded is when the Node had a record that was written after the announcement; its
@@ -142,6 +144,8 @@ type Fates struct {
 	Short  int // had less
 	Left   int // nobody had moved them when the instance ended
 	Others int // ended by their owner, or still there where nothing has ended
+
+	Due int // of Whole, Short and Left: there was time, whatever had failed
 }
 
 // Fates of the round's pods.
@@ -151,7 +155,11 @@ func (r Round) Fates() (f Fates) {
 			if p.Node != l.Node {
 				continue
 			}
-			switch fate, _ := r.fate(l, p); fate {
+			fate, _ := r.fate(l, p)
+			if deadline, _ := l.deadline(); fate != others && !deadline.IsZero() && !r.tooLate(l, p) {
+				f.Due++
+			}
+			switch fate {
 			case whole:
 				f.Whole++
 			case short:
