@@ -65,7 +65,7 @@ func Matrix() []Case {
 var changes = map[string]map[string]any{
 	"defaults":           {},
 	"pod network":        {"imds.hostNetwork": false},
-	"no policies":        {"imds.ownNodeOnly": false, "networkPolicy.enabled": false, "flowSchemas": false},
+	"no policies":        {"imds.ownNodeOnly": false, "networkPolicy.enabled": false, "flowSchemas": false, "patchPolicies": false},
 	"pod monitor":        {"podMonitor.enabled": true, "podMonitor.interval": "15s", "podMonitor.labels": map[string]any{"release": "prometheus"}},
 	"service monitor":    {"serviceMonitor.enabled": true, "serviceMonitor.labels": map[string]any{"release": "prometheus"}},
 	"alerts, dashboard":  {"prometheusRule.enabled": true, "dashboard.enabled": true, "dashboard.annotations": map[string]any{"grafana_folder": "Spot"}},

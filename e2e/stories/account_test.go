@@ -74,7 +74,7 @@ func (s *story) accountManifests(name, mode string) string {
 	manifestsMu.Lock()
 	defer manifestsMu.Unlock()
 	if manifests[name] == "" {
-		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml", "--show-only=templates/flowcontrol.yaml"}
+		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml", "--show-only=templates/patches.yaml", "--show-only=templates/flowcontrol.yaml"}
 		if mode == "both" {
 			show = append(show, "--show-only=templates/placeholder.yaml")
 		}

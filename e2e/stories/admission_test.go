@@ -1,68 +1,150 @@
 package stories
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 
 	"spot-handler/e2e/controlplane"
 )
 
-// RBAC lets a pod of the DaemonSet change every Node. The chart's admission policy holds it to
-// its own, by the name of the node in its token; the Deployments are not concerned. It may do
-// nothing else.
-func TestDaemonSetIsHeldToItsOwnNode(t *testing.T) {
-	s := tellApart(t, controlplane.Options{})
+// RBAC lets an account that may patch an object change all of it, and a pod of the DaemonSet every
+// Node. The chart's admission policies hold the accounts to what the program changes, and the
+// DaemonSet to its own Node, by the name of the node in its token. Each attempt is made with the
+// token of the account.
+func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
+	s := tellApart(t, controlplane.Options{Karpenter: true})
 	nodes, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2})
 	s.must(err)
-	own, other := nodes[0], nodes[1]
+	own, other := nodes[0].Name, nodes[1].Name
 	pod, err := s.cluster.Client.CoreV1().Pods("default").Create(s.ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "web"},
-		Spec:       corev1.PodSpec{NodeName: own.Name, Containers: []corev1.Container{{Name: "app", Image: "fake"}}},
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{"app": "web", "pod-template-hash": "a1", "version": "1"}, Finalizers: []string{"example.com/kept"}},
+		Spec:       corev1.PodSpec{NodeName: own, Containers: []corev1.Container{{Name: "app", Image: "fake"}}},
 	}, metav1.CreateOptions{})
 	s.must(err)
+	s.pools(0)
+	claim := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+		"metadata": map[string]any{
+			"name": "claim", "labels": map[string]any{"karpenter.sh/nodepool": "batch-fallback"},
+			"annotations": map[string]any{doNotDisrupt: "true"}, // or Karpenter, whose pool makes other nodes, would end it
+		},
+		"spec": map[string]any{
+			"nodeClassRef": map[string]any{"group": controlplane.NodeClasses.Group, "kind": "KWOKNodeClass", "name": "batch-fallback"},
+			"requirements": []any{map[string]any{"key": corev1.LabelInstanceTypeStable, "operator": "In", "values": []any{"s-2x-amd64-linux"}}},
+		},
+	}}
+	_, err = s.cluster.Dynamic.Resource(controlplane.NodeClaims).Create(s.ctx, claim, metav1.CreateOptions{})
+	s.must(err)
 	s.accounts()
-	s.policiesAreSound(own)
-	mark, unbound := s.person(markAccount, s.podOf(markAccount, own.Name)), s.person(markAccount, "")
+	for _, name := range []string{"spot-handler", "another"} {
+		_, err = s.cluster.Client.CoordinationV1().Leases(namespace).Create(s.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		s.must(err)
+	}
+	mark, unbound := s.person(markAccount, s.podOf(markAccount, own)), s.person(markAccount, "")
 	queue, drain := s.person(queueAccount, ""), s.person(drainAccount, "")
+	s.policiesAreSound(own, mark, unbound, queue, drain)
 
+	const (
+		labels, annotations, owners = "a label must not change", "an annotation must not change", "owners and finalizers must not change"
+		ours, foreign               = `{"metadata":{"annotations":{"spot-handler/interruption":"{}"}}}`, `{"metadata":{"annotations":{"example.com/touched":"true"}}}`
+		lift                        = `{"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null}}}`
+	)
+	taint := func(key string) string {
+		return fmt.Sprintf(`{"spec":{"unschedulable":true,"taints":[{"key":%q,"effect":"NoSchedule"}]}}`, key)
+	}
 	for _, tt := range []struct {
-		who     string
-		person  person
+		who     person
 		what    string
-		act     func(person) error
+		patch   string
 		refusal string // "": allowed
 	}{
-		{"imds", mark, "patch own node", patchNode(own.Name), ""},
-		{"imds", mark, "patch another node", patchNode(other.Name), "may change no other node: " + other.Name},
-		{"a token without a pod", unbound, "patch a node", patchNode(own.Name), "not bound to a pod on a node"},
-		{"imds", mark, "mark a pod of its node", patchPod(pod), "cannot patch resource"},
-		{"imds", mark, "evict a pod of its node", evictPod(pod), "cannot create resource"},
-		{"queue", queue, "patch any node", patchNode(other.Name), ""},
-		{"drain", drain, "patch any node", patchNode(other.Name), ""},
-		{"drain", drain, "mark any pod", patchPod(pod), ""},
+		{mark, "nodes/" + own, ours, ""},
+		{mark, "nodes/" + own, taint("spot-handler/interrupted"), ""},
+		{mark, "nodes/" + own, `{"metadata":{"labels":{"node.kubernetes.io/exclude-from-external-load-balancers":"spot-handler"}}}`, ""},
+		{mark, "nodes/" + own, foreign, annotations},
+		{mark, "nodes/" + own, `{"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":"true"}}}`, annotations},
+		{mark, "nodes/" + own, `{"metadata":{"labels":{"node-role.kubernetes.io/control-plane":""}}}`, labels},
+		{mark, "nodes/" + other, ours, "may change no other node: " + other},
+		{unbound, "nodes/" + own, ours, "not bound to a pod on a node"},
+		{mark, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"surged-a1"}}}`, "cannot patch resource"},
+		{mark, "pods/web/status", `{"status":{"message":"x"}}`, "cannot patch resource"},
+		{mark, "nodeclaims/claim", ours, "cannot patch resource"},
+		{mark, "leases/spot-handler", foreign, "cannot patch resource"},
+
+		{queue, "nodes/" + other, ours, ""},
+		{drain, "nodes/" + other, taint("spot-handler/interrupted"), ""},
+		{drain, "nodes/" + other, lift, ""},
+		{drain, "nodes/" + other, taint("example.com/other"), "only the taints spot-handler/interrupted"},
+		{drain, "nodes/" + other, foreign, annotations},
+		{drain, "nodes/" + other, `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, labels},
+		{drain, "nodes/" + other, `{"metadata":{"finalizers":["example.com/stuck"]}}`, owners},
+		{drain, "nodes/" + other, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"web","uid":"none"}]}}`, owners},
+
+		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"b2"}}}`, "pod-template-hash may only become"},
+		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"surged-a1","pod-template-hash.spot-handler/surged":"a1"},"annotations":{"spot-handler/surged":"{}"}}}`, ""},
+		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"b2"}}}`, "pod-template-hash may only become"},
+		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"a1","pod-template-hash.spot-handler/surged":null},"annotations":{"spot-handler/surged":null}}}`, ""},
+		{drain, "pods/web", `{"metadata":{"labels":{"app":"admin"}}}`, labels},
+		{drain, "pods/web", `{"metadata":{"labels":{"version":null}}}`, labels},
+		{drain, "pods/web", foreign, annotations},
+		{drain, "pods/web", `{"metadata":{"finalizers":null}}`, owners},
+		{drain, "pods/web", `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"x","uid":"none"}]}}`, owners},
+		{drain, "pods/web", `{"spec":{"containers":[{"name":"app","image":"miner"}]}}`, "the spec must not change"},
+		{drain, "pods/web/status", `{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"Test"}]}}`, ""},
+		{drain, "pods/web/status", `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`, "only the condition DisruptionTarget"},
+		{drain, "pods/web/status", `{"status":{"phase":"Failed"}}`, "only the condition DisruptionTarget"},
+		{drain, "pods/web/status", `{"status":{"message":"evicted"}}`, "only the condition DisruptionTarget"},
+		{drain, "pods/web/status", `{"metadata":{"labels":{"app":"admin"}}}`, labels},
+
+		{drain, "nodeclaims/claim", `{"metadata":{"labels":{"spot-handler/settled":"used"},"annotations":{"karpenter.sh/nodeclaim-termination-timestamp":"2026-01-01T00:00:00Z"}}}`, ""},
+		{drain, "nodeclaims/claim", foreign, annotations},
+		{drain, "nodeclaims/claim", `{"metadata":{"labels":{"karpenter.sh/nodepool":"gpu"}}}`, labels},
+		{drain, "nodeclaims/claim", `{"metadata":{"finalizers":["example.com/stuck"]}}`, owners},
+		{drain, "nodeclaims/claim", lift, ""},
+
+		{drain, "leases/another", foreign, "cannot patch resource"},
 	} {
-		err := tt.act(tt.person)
-		switch {
-		case tt.refusal == "" && err != nil:
-			t.Errorf("%s may not %s: %v", tt.who, tt.what, err)
-		case tt.refusal != "" && !apierrors.IsForbidden(err):
-			t.Errorf("%s may %s: %v", tt.who, tt.what, err)
-		case tt.refusal != "" && !strings.Contains(err.Error(), tt.refusal):
-			t.Errorf("%s, who wants to %s, is told %q, want %q", tt.who, tt.what, err, tt.refusal)
-		}
+		s.attempt(tt.who, tt.what, tt.refusal, tt.who.patch(tt.what, tt.patch, metav1.PatchOptions{}))
+	}
+	s.attempt(mark, "evict a pod of its node", "cannot create resource", mark.CoreV1().Pods("default").EvictV1(s.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}}))
+	for name, refusal := range map[string]string{"spot-handler": "", "another": "only the Lease spot-handler"} {
+		leases := drain.CoordinationV1().Leases(namespace)
+		lease, err := s.cluster.Client.CoordinationV1().Leases(namespace).Get(s.ctx, name, metav1.GetOptions{})
+		s.must(err)
+		_, err = leases.Update(s.ctx, lease, metav1.UpdateOptions{})
+		s.attempt(drain, "update lease "+name, refusal, err)
+	}
+	_, err = drain.CoordinationV1().Leases(namespace).Create(s.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "third"}}, metav1.CreateOptions{})
+	s.attempt(drain, "create another lease", "only the Lease spot-handler", err)
+}
+
+// attempt checks how one has ended.
+func (s *story) attempt(who person, what, refusal string, err error) {
+	s.Helper()
+	switch {
+	case refusal == "" && err != nil:
+		s.Errorf("%s may not change %s: %v", who.account, what, err)
+	case refusal != "" && !apierrors.IsForbidden(err):
+		s.Errorf("%s may change %s, want %q: %v", who.account, what, refusal, err)
+	case refusal != "" && !strings.Contains(err.Error(), refusal):
+		s.Errorf("%s, who wants to change %s, is told %q, want %q", who.account, what, err, refusal)
 	}
 }
 
 // policiesAreSound waits until the API server has checked the types in the policies'
-// expressions, and until each refuses a token without a pod.
-func (s *story) policiesAreSound(node *corev1.Node) {
+// expressions, and until each is in force: it reads policies and bindings once a second.
+func (s *story) policiesAreSound(node string, mark, unbound person, drainers ...person) {
 	s.Helper()
 	s.eventually("check of the policies", func() bool {
 		list, err := s.cluster.Client.AdmissionregistrationV1().ValidatingAdmissionPolicies().List(s.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=spot-handler"})
@@ -75,20 +157,33 @@ func (s *story) policiesAreSound(node *corev1.Node) {
 				s.Errorf("policy %s: %s: %s", p.Name, w.FieldRef, w.Warning)
 			}
 		}
-		return len(list.Items) == 3 // one for each DaemonSet
+		return len(list.Items) == 3*6 // for each release: the DaemonSet's own Node, and five kinds of object
 	})
-	// Each takes force on its own: the API server reads policies and bindings once a second.
-	mark := s.person(markAccount, "")
-	s.eventually("policy in force", func() bool {
-		err := patchNode(node.Name)(mark)
-		return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "not bound to a pod")
-	})
+	refused := func(who person, what, key, words string) {
+		s.eventually("policy on "+what+" in force", func() bool {
+			err := who.patch(what, fmt.Sprintf(`{"metadata":{"annotations":{%q:"true"}}}`, key), metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), words)
+		})
+	}
+	refused(unbound, "nodes/"+node, "spot-handler/touched", "not bound to a pod")
+	refused(mark, "nodes/"+node, "example.com/touched", "an annotation must not change")
+	for _, who := range drainers {
+		for _, what := range []string{"nodes/" + node, "pods/web", "pods/web/status", "nodeclaims/claim"} {
+			refused(who, what, "example.com/touched", "an annotation must not change")
+		}
+		s.eventually("policy on leases in force", func() bool {
+			_, err := who.CoordinationV1().Leases(namespace).Create(s.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "none"}}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return apierrors.IsForbidden(err) && strings.Contains(err.Error(), "only the Lease")
+		})
+	}
 }
 
 // person is a client that acts as a service account.
 type person struct {
 	*story
 	kubernetes.Interface
+	dynamic dynamic.Interface
+	account string
 }
 
 func (s *story) person(account, pod string) person {
@@ -97,28 +192,24 @@ func (s *story) person(account, pod string) person {
 	s.must(err)
 	client, err := kubernetes.NewForConfig(config)
 	s.must(err)
-	return person{s, client}
+	anything, err := dynamic.NewForConfig(config)
+	s.must(err)
+	return person{s, client, anything, account}
 }
 
-var touch = []byte(`{"metadata":{"annotations":{"example.com/touched":"true"}}}`)
-
-func patchNode(name string) func(person) error {
-	return func(p person) error {
-		_, err := p.CoreV1().Nodes().Patch(p.ctx, name, types.MergePatchType, touch, metav1.PatchOptions{})
-		return err
+// patch merges into an object such as pods/web, or a subresource of it.
+func (p person) patch(what, patch string, options metav1.PatchOptions) error {
+	parts := strings.Split(what, "/")
+	resource, in := corev1.SchemeGroupVersion.WithResource(parts[0]), metav1.NamespaceNone
+	how := types.MergePatchType
+	switch parts[0] {
+	case "pods":
+		in, how = metav1.NamespaceDefault, types.StrategicMergePatchType // which leaves the other conditions
+	case "nodeclaims":
+		resource = controlplane.NodeClaims
+	case "leases":
+		resource, in = coordinationv1.SchemeGroupVersion.WithResource("leases"), namespace
 	}
-}
-
-func patchPod(pod *corev1.Pod) func(person) error {
-	return func(p person) error {
-		condition := []byte(`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"Test"}]}}`)
-		_, err := p.CoreV1().Pods(pod.Namespace).Patch(p.ctx, pod.Name, types.StrategicMergePatchType, condition, metav1.PatchOptions{}, "status")
-		return err
-	}
-}
-
-func evictPod(pod *corev1.Pod) func(person) error {
-	return func(p person) error {
-		return p.CoreV1().Pods(pod.Namespace).EvictV1(p.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}})
-	}
+	_, err := p.dynamic.Resource(resource).Namespace(in).Patch(p.ctx, parts[1], how, []byte(patch), options, parts[2:]...)
+	return err
 }
