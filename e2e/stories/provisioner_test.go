@@ -211,13 +211,18 @@ func TestReplacementByKarpenter(t *testing.T) {
 		t.Errorf("the replacement has drifted: %v", claim.Object["status"])
 	}
 
-	// Release with another UID: the claim of a node that has long been replaced.
-	stale := node.DeepCopy()
+	// Release with another UID: the claim of a node that has long been replaced. And with another
+	// Node: its kubelet can have named any owner.
+	stale, forged := node.DeepCopy(), node.DeepCopy()
 	stale.OwnerReferences[0].UID = "another"
-	s.must(r.Release(s.ctx, stale, rec))
-	old := s.claim(node.OwnerReferences[0].Name)
-	if old.GetDeletionTimestamp() != nil || old.GetAnnotations()["karpenter.sh/nodeclaim-termination-timestamp"] != "" {
-		t.Errorf("the claim of another UID was touched: %v", old.Object["metadata"])
+	forged.Name = "another"
+	var old *unstructured.Unstructured
+	for _, other := range []*corev1.Node{stale, forged} {
+		s.must(r.Release(s.ctx, other, rec))
+		old = s.claim(node.OwnerReferences[0].Name)
+		if old.GetDeletionTimestamp() != nil || old.GetAnnotations()["karpenter.sh/nodeclaim-termination-timestamp"] != "" {
+			t.Errorf("the claim was touched, for node %s, whose claim has the UID %s: %v", other.Name, other.OwnerReferences[0].UID, old.Object["metadata"])
+		}
 	}
 
 	watch, err := s.cluster.Dynamic.Resource(controlplane.NodeClaims).Watch(s.ctx, metav1.ListOptions{

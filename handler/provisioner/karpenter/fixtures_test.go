@@ -103,6 +103,7 @@ func sourceNodeClaim() *unstructured.Unstructured {
 	}}
 	u.SetName("spot-abcde")
 	u.SetUID("source-uid")
+	u.SetAnnotations(map[string]string{"karpenter.sh/nodepool-hash": "1"})
 	return u
 }
 

@@ -3,12 +3,12 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -74,29 +74,30 @@ func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interrupt
 	return now.Add(longest + endsLate), nil
 }
 
+// release marks the NodeClaim and deletes it. A kubelet that makes its own Node can name any
+// owner, so the patch tests whose the claim says it is, and changes nothing if that is another.
 func (b *Backend) release(ctx context.Context, node, name string, uid types.UID, until time.Time) error {
-	// The UID in the patch is a precondition: it cannot be changed, and with another the API
-	// server calls the custom resource invalid.
-	patch := fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:%q}}}`, uid, terminationTimestamp, until.UTC().Format(time.RFC3339))
-	marked, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
+	// There are annotations to add to: Karpenter notes on each claim what it was made from.
+	patch := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":%q},{"op":"test","path":"/status/nodeName","value":%q},`+
+		`{"op":"add","path":"/metadata/annotations/%s","value":%q}]`,
+		uid, node, strings.ReplaceAll(terminationTimestamp, "/", "~1"), until.UTC().Format(time.RFC3339))
+	_, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err):
 		return nil
 	case apierrors.IsInvalid(err), apierrors.IsConflict(err):
-		// Another claim of that name, or a patch that lost the race too often.
-		if now, getErr := b.fresh(ctx, name); getErr != nil || (now != nil && now.UID == uid) {
-			return fmt.Errorf("patch NodeClaim %q: %w", name, err)
+		// Another claim of that name, another's claim, or a patch that lost the race too often.
+		now, getErr := b.fresh(ctx, name)
+		switch {
+		case getErr == nil && (now == nil || now.UID != uid):
+			return nil
+		case getErr == nil && now.Status.NodeName != node:
+			b.log.Warn().Str("node", node).Str("nodeclaim", name).Str("reason", "it is of node "+now.Status.NodeName).Msg("node not released")
+			return nil
 		}
-		return nil
+		return fmt.Errorf("patch NodeClaim %q: %w", name, err)
 	case err != nil:
 		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
-	}
-	// A kubelet that makes its own Node can name any owner. Whose claim it is, the claim says.
-	if of, _, _ := unstructured.NestedString(marked.Object, "status", "nodeName"); of != node {
-		b.log.Warn().Str("node", node).Str("nodeclaim", name).Str("reason", "it is of node "+of).Msg("node not released")
-		patch = fmt.Sprintf(`{"metadata":{"uid":%q,"annotations":{%q:null}}}`, uid, terminationTimestamp)
-		_, err = b.client.Resource(nodeClaimResource).Patch(ctx, name, types.MergePatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
-		return asUnavailable("patch NodeClaims", err)
 	}
 	err = b.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
