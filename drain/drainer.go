@@ -76,7 +76,7 @@ type Drainer struct {
 	starts      *waveStarts
 	claims      *objectCache[claim]
 	blocked     *objectCache[BlockedPolicy]
-	adopters    *objectCache[[]adopter] // of a namespace
+	around      *objectCache[surroundings] // of a namespace
 
 	starting *semaphore.Weighted // of startsAtOnce
 
@@ -92,7 +92,7 @@ func New(opts Options) *Drainer {
 	d := &Drainer{
 		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), starting: semaphore.NewWeighted(startsAtOnce),
 		claims: newObjectCache(readClaim(opts.Dynamic)), blocked: newObjectCache(readBlocked(opts.Dynamic)),
-		adopters: newObjectCache(readAdopters(opts.Dynamic)),
+		around:   newObjectCache(readSurroundings(opts.Dynamic)),
 		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
 	}
 	d.lanes = newLanes(d.queue.push)

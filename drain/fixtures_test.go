@@ -107,7 +107,7 @@ func surging(w Workload, pods ...*corev1.Pod) Situation {
 		Pods:         pods,
 		Workloads:    map[types.NamespacedName]Workload{web: w},
 		Shared:       map[types.NamespacedName]bool{},
-		Adopters:     map[string][]adopter{"shop": nil},
+		Surroundings: map[string]surroundings{"shop": {}},
 	}
 }
 

@@ -101,9 +101,9 @@ type Situation struct {
 	// Shared says whether several pods can use a PersistentVolumeClaim at the same time. One
 	// that is missing is not known yet.
 	Shared map[types.NamespacedName]bool
-	// Adopters are the controllers of a namespace that adopt pods without an owner. A namespace
+	// Surroundings are what of a namespace decides whether its pods can be surged. A namespace
 	// that is missing is not known yet.
-	Adopters map[string][]adopter
+	Surroundings map[string]surroundings
 
 	// Refused are the pods whose eviction the API server has refused.
 	Refused map[types.UID]bool

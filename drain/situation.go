@@ -15,7 +15,7 @@ func (s *session) situation(in Interruption) Situation {
 	sit := Situation{
 		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Blocked: map[string]BlockedPolicy{}, Adopters: map[string][]adopter{},
+		Blocked: map[string]BlockedPolicy{}, Surroundings: map[string]surroundings{},
 		AllReady: map[types.NamespacedName]time.Time{},
 	}
 	sit.Refused, sit.Fixed = s.denied()
@@ -45,8 +45,8 @@ func (s *session) situation(in Interruption) Situation {
 					sit.AllReady[name] = d.allReady(name)
 				}
 			}
-			if list, ok := d.adopters.get(s.ctx, types.NamespacedName{Namespace: pod.Namespace}, notify); ok {
-				sit.Adopters[pod.Namespace] = list
+			if around, ok := d.around.get(s.ctx, types.NamespacedName{Namespace: pod.Namespace}, notify); ok {
+				sit.Surroundings[pod.Namespace] = around
 			}
 			for _, name := range claimsOf(pod) {
 				if c, ok := d.claims.get(s.ctx, name, notify); ok {

@@ -116,9 +116,15 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 			return "its pod-template-hash puts it under disruption budget " + budget.Name
 		}
 	}
-	for _, other := range p.Adopters[pod.Namespace] {
+	around := p.Surroundings[pod.Namespace]
+	for _, other := range around.adopters {
 		if other.selector.Matches(labelsOnceSurged(pod)) {
 			return other.name + " would adopt it"
+		}
+	}
+	for _, q := range around.quotas {
+		if short := q.lacks(pod); short != "" {
+			return "ResourceQuota " + q.name + " has no room for a successor: " + short
 		}
 	}
 	return ""
@@ -173,7 +179,7 @@ func (p *planner) known(pod *corev1.Pod) bool {
 	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
 		return false
 	}
-	if _, ok := p.Adopters[pod.Namespace]; !ok {
+	if _, ok := p.Surroundings[pod.Namespace]; !ok {
 		return false
 	}
 	return !slices.ContainsFunc(claimsOf(pod), func(claim types.NamespacedName) bool {

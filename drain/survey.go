@@ -20,7 +20,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 	sit := Situation{
 		Interruption: in, Policy: policy,
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Adopters: map[string][]adopter{},
+		Surroundings: map[string]surroundings{},
 	}
 	list := &corev1.PodList{}
 	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
@@ -54,9 +54,9 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 		if sit.Workloads[name], err = surveyDeployment(ctx, pods, objects, name); err != nil {
 			return sit, err
 		}
-		if _, known := sit.Adopters[pod.Namespace]; !known {
+		if _, known := sit.Surroundings[pod.Namespace]; !known {
 			in := types.NamespacedName{Namespace: pod.Namespace}
-			if sit.Adopters[pod.Namespace], err = readAdopters(objects)(ctx, in); err != nil {
+			if sit.Surroundings[pod.Namespace], err = readSurroundings(objects)(ctx, in); err != nil {
 				return sit, err
 			}
 		}

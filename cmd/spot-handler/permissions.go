@@ -42,7 +42,8 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 		if cfg.strategy == string(drain.Surge) {
 			list = append(list, permission{verb: "get", group: "apps", resource: "deployments"},
 				permission{verb: "list", group: "apps", resource: "replicasets"},
-				permission{verb: "list", group: "apps", resource: "daemonsets"})
+				permission{verb: "list", group: "apps", resource: "daemonsets"},
+				permission{verb: "list", resource: "resourcequotas"})
 		}
 		return list
 	}
@@ -67,6 +68,7 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 			permission{verb: "get", group: "apps", resource: "replicasets"},  // the same
 			permission{verb: "list", group: "apps", resource: "replicasets"}, // who might adopt them
 			permission{verb: "list", group: "apps", resource: "daemonsets"},  // the same
+			permission{verb: "list", resource: "resourcequotas"},             // whether they have room for successors
 		)
 	}
 	if cfg.fleet() && cfg.leaderElect {

@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -12,22 +13,32 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// Surge is of no use to two services: a quota forbids the successors of one, and the pod of the
-// other must be alone in its zone. Both go back to their ReplicaSets, the first at once and the
-// second when its successor has had its time, wait for the replacement and leave well before
-// their latest safe start; neither is surged again.
+// Surge is of no use to three services: the namespace of one has a full quota, which can be seen
+// beforehand; a LimitRange forbids the successors of the second; and the pod of the third must be
+// alone in its zone. The first is not surged. The others go back to their ReplicaSets, the second
+// at once and the third when its successor has had its time, and are not surged again. All wait
+// for the replacement and leave well before their latest safe start.
 func TestPodsThatAreSurgedInVainAreHeld(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(15 * time.Second)
 	node := s.node("batch")
-	s.must(s.cluster.CreateNamespace(s.ctx, "small"))
-	spec := controlplane.DeploymentSpec{Namespace: "small", Name: "full", Replicas: 2}
-	surge(2, nil)(&spec)
-	_, err := s.cluster.RunDeployment(s.ctx, spec)
-	s.must(err)
-	full, err := s.cluster.WaitReady(s.ctx, "small", "full", 2)
-	s.must(err)
+	elsewhere := func(namespace, name string) []*corev1.Pod {
+		spec := controlplane.DeploymentSpec{Namespace: namespace, Name: name, Replicas: 2}
+		surge(2, nil)(&spec)
+		s.must(s.cluster.CreateNamespace(s.ctx, namespace))
+		_, err := s.cluster.RunDeployment(s.ctx, spec)
+		s.must(err)
+		pods, err := s.cluster.WaitReady(s.ctx, namespace, name, 2)
+		s.must(err)
+		return pods
+	}
+	full, tight := elsewhere("small", "full"), elsewhere("limited", "tight")
 	s.quota("small", 2)
+	limits := s.cluster.Client.CoreV1().LimitRanges("limited")
+	_, err := limits.Create(s.ctx, &corev1.LimitRange{ObjectMeta: metav1.ObjectMeta{Name: "large"}, Spec: corev1.LimitRangeSpec{
+		Limits: []corev1.LimitRangeItem{{Type: corev1.LimitTypeContainer, Min: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}},
+	}}, metav1.CreateOptions{})
+	s.must(err)
 	alone := s.service("alone", 1, surge(1, func(d *controlplane.DeploymentSpec) {
 		d.NodeSelector = map[string]string{corev1.LabelTopologyZone: node.Labels[corev1.LabelTopologyZone]}
 		d.Change = func(d *appsv1.Deployment) {
@@ -42,17 +53,19 @@ func TestPodsThatAreSurgedInVainAreHeld(t *testing.T) {
 
 	interrupt(queue, node.Name, 110*time.Second)
 	s.waitLine(d, "surge is of no use; pods go back into their ReplicaSet and are held")
-	s.within("return of the pods whose successors a quota forbids", 10*time.Second, func() bool { return s.settled(full) }, func() string { return "" })
+	s.within("return of the pods whose successors are forbidden", 10*time.Second, func() bool { return s.settled(tight) }, func() string { return "" })
+	s.must(limits.Delete(s.ctx, "large", metav1.DeleteOptions{}))
 	if n := len(s.evictions()); n != 0 {
 		t.Errorf("%d pods were evicted before the replacement was Ready", n)
 	}
-	line := s.wantResults(d, map[string]result{node.Name: {graceful: 3}})[node.Name]
+	line := s.wantResults(d, map[string]result{node.Name: {graceful: 5}})[node.Name]
 	if slack, _ := line["slack_seconds"].(float64); slack < 25 {
 		t.Errorf("drained %v s before the deadline: something waited for its latest safe start", slack)
 	}
-	s.wantEachOnce(uids(append(full, alone...)))
+	s.wantEachOnce(uids(slices.Concat(full, tight, alone)))
 	s.wantNoneSurged()
 	s.wantPods("small", "full", 2)
+	s.wantPods("limited", "tight", 2)
 	s.wantPods("default", "alone", 1)
 	patched := map[string]int{}
 	for _, r := range s.requests(func(r request) bool {
@@ -60,9 +73,11 @@ func TestPodsThatAreSurgedInVainAreHeld(t *testing.T) {
 	}) {
 		patched[r.ObjectRef.Name]++
 	}
-	for _, pod := range append(full, alone...) {
-		if patched[pod.Name] != 2 {
-			t.Errorf("pod %s was patched %d times, want once to surge it and once to put it back", pod.Name, patched[pod.Name])
+	for times, pods := range map[int][]*corev1.Pod{0: full, 2: append(tight, alone...)} {
+		for _, pod := range pods {
+			if patched[pod.Name] != times {
+				t.Errorf("pod %s was patched %d times, want %d: once to surge it and once to put it back, or not at all", pod.Name, patched[pod.Name], times)
+			}
 		}
 	}
 }

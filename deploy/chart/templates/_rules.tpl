@@ -106,6 +106,10 @@
 - apiGroups: [apps]
   resources: [daemonsets]
   verbs: [list]
+# Know whether there is room for a successor.
+- apiGroups: [""]
+  resources: [resourcequotas]
+  verbs: [list]
 {{- end -}}
 
 {{/* Processes that drain, for replacements by Karpenter. */}}

@@ -1,0 +1,57 @@
+package drain
+
+import (
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// quota is what a ResourceQuota has left. Those with scopes are not among them: where one of
+// these has no room, or where something else takes the last, the ReplicaSet's failure says so
+// soon enough.
+type quota struct {
+	name string
+	free corev1.ResourceList
+}
+
+func addQuota(to *surroundings, u *unstructured.Unstructured) {
+	var object corev1.ResourceQuota
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err != nil {
+		return
+	}
+	if len(object.Spec.Scopes) > 0 || object.Spec.ScopeSelector != nil {
+		return
+	}
+	q := quota{object.Name, corev1.ResourceList{}}
+	for name, free := range object.Status.Hard {
+		free.Sub(object.Status.Used[name])
+		q.free[name] = free
+	}
+	to.quotas = append(to.quotas, q)
+}
+
+// lacks names what the quota has too little of for a pod like this one, or is empty.
+// https://kubernetes.io/docs/concepts/policy/resource-quotas/
+func (q quota) lacks(pod *corev1.Pod) string {
+	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
+	limits := resourcehelper.PodLimits(pod, resourcehelper.PodResourcesOptions{})
+	var short []string
+	for name, free := range q.free {
+		need := requests[corev1.ResourceName(strings.TrimPrefix(string(name), "requests."))]
+		if limited, ok := strings.CutPrefix(string(name), "limits."); ok {
+			need = limits[corev1.ResourceName(limited)]
+		} else if name == corev1.ResourcePods || name == "count/pods" {
+			need = *resource.NewQuantity(1, resource.DecimalSI)
+		}
+		if need.Sign() > 0 && need.Cmp(free) > 0 {
+			short = append(short, string(name))
+		}
+	}
+	slices.Sort(short)
+	return strings.Join(short, ", ")
+}

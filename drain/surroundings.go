@@ -1,0 +1,51 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+)
+
+// surroundings are what of a namespace decides whether its pods can be surged.
+type surroundings struct {
+	adopters []adopter
+	quotas   []quota
+}
+
+// surrounding are the lists from which the surroundings are read. What must not be read does
+// not count.
+var surrounding = []struct {
+	resource schema.GroupVersionResource
+	selector string
+	add      func(*surroundings, *unstructured.Unstructured)
+}{
+	{replicaSetResource, "!" + hashLabel, addAdopter},
+	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, "", addAdopter},
+	{schema.GroupVersionResource{Version: "v1", Resource: "resourcequotas"}, "", addQuota},
+}
+
+// readSurroundings reads those of a namespace, from the API server's cache.
+func readSurroundings(client dynamic.Interface) func(context.Context, types.NamespacedName) (surroundings, error) {
+	return func(ctx context.Context, in types.NamespacedName) (surroundings, error) {
+		var found surroundings
+		for _, kind := range surrounding {
+			list, err := client.Resource(kind.resource).Namespace(in.Namespace).List(ctx, metav1.ListOptions{LabelSelector: kind.selector, ResourceVersion: "0"})
+			if apierrors.IsForbidden(err) {
+				continue
+			}
+			if err != nil {
+				return surroundings{}, fmt.Errorf("list %s of namespace %q: %w", kind.resource.Resource, in.Namespace, err)
+			}
+			for i := range list.Items {
+				kind.add(&found, &list.Items[i])
+			}
+		}
+		return found, nil
+	}
+}
