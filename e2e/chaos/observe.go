@@ -110,6 +110,9 @@ func (o *observer) claim(claim *unstructured.Unstructured, gone bool) {
 	defer o.mu.Unlock()
 	c, known := o.claims[claim.GetUID()]
 	if !known {
+		if gone || claim.GetDeletionTimestamp() != nil {
+			return // of an earlier round
+		}
 		c = evidence.Claim{Name: claim.GetName(), Replaces: claim.GetLabels()[karpenter.ReplacesLabel], Made: time.Now()}
 	}
 	if c.Going.IsZero() && (gone || claim.GetDeletionTimestamp() != nil) {

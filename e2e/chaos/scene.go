@@ -19,6 +19,7 @@ import (
 	"spot-handler/e2e/chaos/plan"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 const (
@@ -58,21 +59,27 @@ func nodesFor(ctx context.Context, cluster *controlplane.Cluster) ([]string, err
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	var kept []string
-	for _, n := range nodes.Items {
-		// What was called off in an earlier round counts for ten minutes.
-		_, past := n.Annotations[interruption.PastAnnotation]
-		if n.Labels[poolLabel] == pool && !past && !n.Spec.Unschedulable && n.DeletionTimestamp == nil && controlplane.NodeReady(&n) && len(kept) < plan.Nodes {
-			kept = append(kept, n.Name)
-		}
-	}
 	claims, err := cluster.Dynamic.Resource(controlplane.NodeClaims).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list node claims: %w", err)
 	}
+	replacements := map[string]bool{}
 	for _, c := range claims.Items {
-		name, _, _ := unstructured.NestedString(c.Object, "status", "nodeName")
-		if slices.Contains(kept, name) {
+		if c.GetLabels()[karpenter.ReplacesLabel] != "" {
+			replacements[nodeOf(c)] = true
+		}
+	}
+	var kept []string
+	for _, n := range nodes.Items {
+		// What was called off in an earlier round counts for ten minutes.
+		_, past := n.Annotations[interruption.PastAnnotation]
+		if n.Labels[poolLabel] == pool && !past && !replacements[n.Name] && !n.Spec.Unschedulable &&
+			n.DeletionTimestamp == nil && controlplane.NodeReady(&n) && len(kept) < plan.Nodes {
+			kept = append(kept, n.Name)
+		}
+	}
+	for _, c := range claims.Items {
+		if slices.Contains(kept, nodeOf(c)) {
 			continue
 		}
 		err := cluster.Dynamic.Resource(controlplane.NodeClaims).Delete(ctx, c.GetName(), metav1.DeleteOptions{})
@@ -104,6 +111,12 @@ func nodesFor(ctx context.Context, cluster *controlplane.Cluster) ([]string, err
 	}
 	slices.Sort(kept)
 	return kept, nil
+}
+
+// nodeOf is the name of a NodeClaim's Node, empty until it has one.
+func nodeOf(claim unstructured.Unstructured) string {
+	name, _, _ := unstructured.NestedString(claim.Object, "status", "nodeName")
+	return name
 }
 
 // boots gives the node another run of its machine.

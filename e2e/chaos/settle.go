@@ -121,12 +121,11 @@ func workloadsUnsettled(deployments []appsv1.Deployment, pods []corev1.Pod) (wha
 // claimUnsettled says what is the matter with a NodeClaim: it is about to go, or is a
 // replacement that nobody uses.
 func claimUnsettled(c unstructured.Unstructured, inUse map[string]bool) []string {
-	node, _, _ := unstructured.NestedString(c.Object, "status", "nodeName")
 	labels := c.GetLabels()
 	switch {
 	case c.GetDeletionTimestamp() != nil:
 		return []string{fmt.Sprintf("node claim %s is being deleted", c.GetName())}
-	case labels[karpenter.ReplacesLabel] != "" && !inUse[node]:
+	case labels[karpenter.ReplacesLabel] != "" && !inUse[nodeOf(c)]:
 		return []string{fmt.Sprintf("node claim %s, which replaces %s, is not used, and labelled %v", c.GetName(), labels[karpenter.ReplacesLabel], labels[karpenter.SettledLabel])}
 	}
 	return nil
