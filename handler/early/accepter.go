@@ -16,6 +16,9 @@ import (
 // acceptTimeout bounds one attempt to record a notice. The source asks again anyway.
 const acceptTimeout = 20 * time.Second
 
+// sweepEvery is how often what is not worth keeping any more is dropped.
+const sweepEvery = time.Second
+
 // askEvery is how often Launched is asked: the answer grows with the cluster.
 const askEvery = 10 * time.Second
 
@@ -47,10 +50,11 @@ type Accepter struct {
 	opts    Options
 	metrics *metrics
 
-	mu   sync.Mutex
-	kept kept
-	due  map[string]struct{} // instances that have appeared since Run last looked
-	wake chan struct{}
+	mu    sync.Mutex
+	kept  kept
+	swept time.Time
+	due   map[string]struct{} // instances that have appeared since Run last looked
+	wake  chan struct{}
 
 	asking   sync.Mutex
 	asked    time.Time
@@ -70,7 +74,10 @@ func New(o Options) *Accepter {
 func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	_, registered := a.opts.Nodes.Find(n)
 	a.mu.Lock()
-	a.metrics.notices(expired).Add(float64(a.kept.expire(time.Now())))
+	if now := time.Now(); now.Sub(a.swept) >= sweepEvery {
+		a.swept = now
+		a.metrics.notices(expired).Add(float64(a.kept.expire(now)))
+	}
 	w := a.kept[keyOf(n)]
 	switch {
 	case w == nil:
