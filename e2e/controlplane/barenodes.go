@@ -25,7 +25,7 @@ const inFlight = 32
 // cloud knows them.
 type BareNodes struct {
 	Count  int
-	Prefix string // of the names, which end in a number; "node" by default
+	Prefix string // of the names, which end in a number that no node had before; "node" by default
 
 	// Instances are the EC2 instances of the nodes; InstanceID of their names by default.
 	Instances []string
@@ -62,9 +62,12 @@ func (c *Cluster) CreateBareNodes(ctx context.Context, spec BareNodes) ([]*corev
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
 	prefix := cmp.Or(spec.Prefix, "node")
+	// A node with the name of one that has just gone is at times never taken on by kwok: no pod on
+	// it ever starts.
+	first := int(c.bareNodes.Add(int64(spec.Count))) - spec.Count
 	created := make([]*corev1.Node, spec.Count)
 	err := inParallel(spec.Count, func(i int) error {
-		node, err := c.Client.CoreV1().Nodes().Create(ctx, bareNode(spec, fmt.Sprintf("%s-%04d", prefix, i), i), metav1.CreateOptions{})
+		node, err := c.Client.CoreV1().Nodes().Create(ctx, bareNode(spec, fmt.Sprintf("%s-%04d", prefix, first+i), i), metav1.CreateOptions{})
 		if err != nil {
 			return fmt.Errorf("create a bare node: %w", err)
 		}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -84,6 +85,8 @@ type Cluster struct {
 
 	auditLog  string // AuditLog, also for a borrower that did not ask for it
 	auditFrom int64  // where its part begins
+
+	bareNodes atomic.Int64 // that were ever created
 
 	supervisor *exec.Cmd
 	stdin      io.WriteCloser

@@ -61,7 +61,7 @@ func hooked(t *testing.T, times int, hooks ...asgemu.Hook) (s *scaled, node stri
 // openSpare lets the pods of the group onto the node beside it.
 func (s *scaled) openSpare() {
 	s.Helper()
-	s.kubectl("", "label", "node", "spare-0000", "group=workers", "--overwrite")
+	s.kubectl("", "label", "node", "--selector=group=later", "group=workers", "--overwrite")
 }
 
 func terminateHook(name string, timeout time.Duration) asgemu.Hook {

@@ -148,7 +148,7 @@ func TestSuccessorsPreemptPlaceholders(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Name: "overprovisioning"}, Value: -10,
 	}, metav1.CreateOptions{})
 	s.must(err)
-	_, err = s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{
+	fallback, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{
 		Count: 1, Prefix: "od", CPUs: pods / 2, Labels: map[string]string{lifecycle: "on-demand"},
 	})
 	s.must(err)
@@ -183,7 +183,7 @@ func TestSuccessorsPreemptPlaceholders(t *testing.T) {
 		s.must(s.cluster.Client.CoreV1().Pods("default").Delete(s.ctx, p.Name, metav1.DeleteOptions{}))
 	}
 	onFallback := func() (n int) {
-		for _, p := range s.podsOn("od-0000", "web") {
+		for _, p := range s.podsOn(fallback[0].Name, "web") {
 			if controlplane.Ready(&p) {
 				n++
 			}
