@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // A held pod is evicted at its latest safe start to the moment, with all its grace.
@@ -38,6 +41,25 @@ func TestEvictedOnce(t *testing.T) {
 		}
 		if n := s.api.count("POST", "/eviction"); n != 1 {
 			s.Errorf("%d evictions, want 1", n)
+		}
+	})
+}
+
+// Whoever takes over a drain counts the pods as they were evicted by another.
+func TestTruncatedByAnother(t *testing.T) {
+	stage(t, holding, 20*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		for name, left := range map[string]int64{"whole": 30, "less": 6} {
+			f.pod(pod(name, withGrace(30), func(p *corev1.Pod) {
+				p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, &left
+			}))
+		}
+	}, func(s *scene) {
+		s.pass(time.Second)
+		s.api.gone("whole")
+		s.api.gone("less")
+		s.pass(time.Second)
+		if r := s.d.Finish("node-a"); r.Graceful != 1 || r.Truncated != 1 {
+			s.Errorf("result %+v, want one that had its whole grace period, and one that had less", r)
 		}
 	})
 }

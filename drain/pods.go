@@ -148,15 +148,16 @@ func lean(obj any) (any, error) {
 	}
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:              pod.Name,
-			Namespace:         pod.Namespace,
-			UID:               pod.UID,
-			ResourceVersion:   pod.ResourceVersion,
-			CreationTimestamp: pod.CreationTimestamp,
-			DeletionTimestamp: pod.DeletionTimestamp,
-			Labels:            pod.Labels,
-			Annotations:       map[string]string{},
-			OwnerReferences:   pod.OwnerReferences,
+			Name:                       pod.Name,
+			Namespace:                  pod.Namespace,
+			UID:                        pod.UID,
+			ResourceVersion:            pod.ResourceVersion,
+			CreationTimestamp:          pod.CreationTimestamp,
+			DeletionTimestamp:          pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels:                     pod.Labels,
+			Annotations:                map[string]string{},
+			OwnerReferences:            pod.OwnerReferences,
 		},
 		Spec: corev1.PodSpec{
 			NodeName:                      pod.Spec.NodeName,

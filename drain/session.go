@@ -52,6 +52,13 @@ type tracked struct {
 	gone      bool
 }
 
+// cutShort reports whether a pod was terminating with less grace than it asks for when it was
+// first seen: whoever led before has evicted it late.
+func cutShort(pod *corev1.Pod) bool {
+	own, left := pod.Spec.TerminationGracePeriodSeconds, pod.DeletionGracePeriodSeconds
+	return own != nil && left != nil && *left < *own
+}
+
 // startSession starts the watch of a node's pods, which ends with ctx or stop. Until the
 // pods are known it counts among the startsAtOnce.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
@@ -120,7 +127,7 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 		status.Moved = false
 		t := s.tracked[d.Pod.UID]
 		if t == nil {
-			t = &tracked{}
+			t = &tracked{truncated: cutShort(d.Pod)}
 			s.tracked[d.Pod.UID] = t
 		}
 		t.pod = d.Pod
