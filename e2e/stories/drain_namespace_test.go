@@ -30,6 +30,10 @@ func TestPodsOfATerminatingNamespace(t *testing.T) {
 	s.bare("spare", 1, 8)
 	s.forbidDeletions("doomed")
 	s.must(s.cluster.Client.CoreV1().Namespaces().Delete(s.ctx, "doomed", metav1.DeleteOptions{}))
+	s.eventually("end of its Deployment", func() bool {
+		_, err := s.cluster.Client.AppsV1().Deployments("doomed").Get(s.ctx, "doomed", metav1.GetOptions{})
+		return apierrors.IsNotFound(err)
+	})
 	d, queue := s.drill("--log-level=debug") // an Event cannot be created there either
 
 	interrupt(queue, node.Name, 100*time.Second)
