@@ -212,10 +212,10 @@ func TestReplacementByKarpenter(t *testing.T) {
 	}
 
 	// Release with another UID: the claim of a node that has long been replaced. And with another
-	// Node: its kubelet can have named any owner.
+	// instance: its kubelet can have named any owner.
 	stale, forged := node.DeepCopy(), node.DeepCopy()
 	stale.OwnerReferences[0].UID = "another"
-	forged.Name = "another"
+	forged.Name, forged.Spec.ProviderID = "another", "kwok://another"
 	var old *unstructured.Unstructured
 	for _, other := range []*corev1.Node{stale, forged} {
 		s.must(r.Release(s.ctx, other, rec))

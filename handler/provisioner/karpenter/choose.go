@@ -212,3 +212,10 @@ func ownerClaim(node *corev1.Node) (name string, uid types.UID, ok bool) {
 	}
 	return "", "", false
 }
+
+// isUnregistered reports whether Karpenter has yet to take on the Node that a new machine has
+// made: until then it has no owner.
+// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/nodeclaim/lifecycle/registration.go
+func isUnregistered(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == unregisteredTaint })
+}

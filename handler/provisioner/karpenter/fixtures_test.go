@@ -99,7 +99,7 @@ func sourceNodeClaim() *unstructured.Unstructured {
 			map[string]any{"key": corev1.LabelInstanceTypeStable, "operator": "In", "values": []any{"m5.large", "m6i.large", "c6i.large"}},
 			map[string]any{"key": corev1.LabelArchStable, "operator": "In", "values": []any{"amd64"}},
 		}},
-		"status": map[string]any{"nodeName": "node-1"},
+		"status": map[string]any{"nodeName": "node-1", "providerID": "aws:///eu-west-1b/" + instance},
 	}}
 	u.SetName("spot-abcde")
 	u.SetUID("source-uid")

@@ -27,6 +27,7 @@ const (
 	doNotDisrupt          = donotdisrupt.Annotation
 	hashAnnotation        = "karpenter.sh/nodepool-hash"
 	hashVersionAnnotation = "karpenter.sh/nodepool-hash-version"
+	unregisteredTaint     = "karpenter.sh/unregistered"
 	terminationTimestamp  = "karpenter.sh/nodeclaim-termination-timestamp"
 )
 
@@ -122,6 +123,7 @@ type nodeClaim struct {
 
 	Status struct {
 		NodeName    string              `json:"nodeName"`
+		ProviderID  string              `json:"providerID"`
 		Capacity    corev1.ResourceList `json:"capacity"`
 		Allocatable corev1.ResourceList `json:"allocatable"`
 		Conditions  []metav1.Condition  `json:"conditions"`

@@ -26,12 +26,17 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 		b.keeper.markDrained(r.Name, rec.Instance)
 	}
 	name, uid, ok := ownerClaim(node)
-	if !ok || rec.ComesBack() {
+	switch {
+	case rec.ComesBack():
+		return nil
+	case !ok && isUnregistered(node): // Karpenter names the owner in a moment
+		return fmt.Errorf("release node %q: Karpenter has not registered it yet", node.Name)
+	case !ok:
 		return nil
 	}
 	until, err := b.patience(ctx, node, rec)
 	if err == nil {
-		err = b.release(ctx, node.Name, name, uid, until)
+		err = b.release(ctx, node, name, uid, until)
 	}
 	if reason, ok := unavailable(err); ok {
 		if b.sayOnce(reason) {
@@ -75,12 +80,13 @@ func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interrupt
 }
 
 // release marks the NodeClaim and deletes it. A kubelet that makes its own Node can name any
-// owner, so the patch tests whose the claim says it is, and changes nothing if that is another.
-func (b *Backend) release(ctx context.Context, node, name string, uid types.UID, until time.Time) error {
+// owner, so the patch tests which instance the claim says it is, and changes nothing if that is
+// another.
+func (b *Backend) release(ctx context.Context, node *corev1.Node, name string, uid types.UID, until time.Time) error {
 	// There are annotations to add to: Karpenter notes on each claim what it was made from.
-	patch := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":%q},{"op":"test","path":"/status/nodeName","value":%q},`+
+	patch := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":%q},{"op":"test","path":"/status/providerID","value":%q},`+
 		`{"op":"add","path":"/metadata/annotations/%s","value":%q}]`,
-		uid, node, strings.ReplaceAll(terminationTimestamp, "/", "~1"), until.UTC().Format(time.RFC3339))
+		uid, node.Spec.ProviderID, strings.ReplaceAll(terminationTimestamp, "/", "~1"), until.UTC().Format(time.RFC3339))
 	_, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err):
@@ -91,8 +97,8 @@ func (b *Backend) release(ctx context.Context, node, name string, uid types.UID,
 		switch {
 		case getErr == nil && (now == nil || now.UID != uid):
 			return nil
-		case getErr == nil && now.Status.NodeName != node:
-			b.log.Warn().Str("node", node).Str("nodeclaim", name).Str("reason", "it is of node "+now.Status.NodeName).Msg("node not released")
+		case getErr == nil && now.Status.ProviderID != node.Spec.ProviderID:
+			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", "it is "+now.Status.ProviderID).Msg("node not released")
 			return nil
 		}
 		return fmt.Errorf("patch NodeClaim %q: %w", name, err)

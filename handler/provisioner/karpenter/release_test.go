@@ -38,8 +38,8 @@ func TestRelease(t *testing.T) {
 		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
 			t.Fatal(err)
 		}
-		want := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":"source-uid"},{"op":"test","path":"/status/nodeName","value":"node-1"},`+
-			`{"op":"add","path":"/metadata/annotations/karpenter.sh~1nodeclaim-termination-timestamp","value":%q}]`, rec.Deadline.Format(time.RFC3339))
+		want := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":"source-uid"},{"op":"test","path":"/status/providerID","value":%q},`+
+			`{"op":"add","path":"/metadata/annotations/karpenter.sh~1nodeclaim-termination-timestamp","value":%q}]`, interruptedNode().Spec.ProviderID, rec.Deadline.Format(time.RFC3339))
 		if got := timestamp(t, c); got != want {
 			t.Errorf("patch %s, want %s", got, want)
 		}
@@ -101,13 +101,23 @@ func TestRelease(t *testing.T) {
 	// Whoever owns a kubelet can make its Node with any owner.
 	bubble(t, "the claim is of another node", func(t *testing.T) {
 		other := sourceNodeClaim()
-		set("node-2", "status", "nodeName")(other)
+		set("aws:///eu-west-1b/i-0fedcba9876543210", "status", "providerID")(other)
 		c := newCluster(t, Options{}, other)
 		refuse(c, "patch", apierrors.NewInvalid(schema.GroupKind{Group: karpenterGroup, Kind: "NodeClaim"}, "spot-abcde", nil))
 		if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
 			t.Error(err)
 		}
 		c.wantCalls("patch nodeclaims", "get nodeclaims")
+	})
+	// Before Karpenter has registered the Node nobody knows whose NodeClaim is its owner.
+	bubble(t, "not registered yet", func(t *testing.T) {
+		c, node := newCluster(t, Options{}), interruptedNode()
+		node.OwnerReferences = nil
+		node.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}}
+		if err := c.p.Release(t.Context(), node, record()); err == nil {
+			t.Error("no error, want one that has the caller try again")
+		}
+		c.wantCalls()
 	})
 	bubble(t, "lost race", func(t *testing.T) {
 		c := newCluster(t, Options{})
