@@ -199,7 +199,9 @@ func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interrup
 	fits, against, err := p.room.Holds(ctx, node, need.Moving)
 	switch {
 	case err != nil:
-		p.log.Warn().Err(err).Str("node", node.Name).Msg("cannot tell whether there is room, replacement requested")
+		if ctx.Err() == nil { // else nobody waits for the answer
+			p.log.Warn().Err(err).Str("node", node.Name).Msg("cannot tell whether there is room, replacement requested")
+		}
 		return r, "", false
 	case !fits:
 		p.log.Debug().Str("node", node.Name).Str("reason", against).Msg("replacement needed")

@@ -23,8 +23,8 @@ const (
 	// keeper deletes it: the reconciliation of its node comes first.
 	orphanGrace = 10 * time.Second
 
-	// landingCheck is how often a protected replacement is checked for its pods. Those that
-	// wait for it land with its first heartbeat.
+	// landingCheck is how often a protected replacement is checked for its pods at first. Those
+	// that wait for it land with its first heartbeat.
 	landingCheck = 2 * time.Second
 
 	// laterCheck is when to look again if others have to act first.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,10 +27,8 @@ func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration
 	switch {
 	case err != nil:
 		return 0, err
-	case !ended && claim.state() == provisioner.StateReady:
-		return landingCheck, nil
 	case !ended:
-		return max(time.Millisecond, min(time.Until(until), laterCheck)), nil
+		return max(time.Millisecond, min(time.Until(until), claim.nextLanding(time.Now()))), nil
 	}
 	if claim.Status.NodeName == "" {
 		// It might be registering at this moment, with the claim's earlier annotations.
@@ -58,6 +57,19 @@ func (c *nodeClaim) protectedUntil() time.Time {
 		return time.Time{} // edited by somebody
 	}
 	return until
+}
+
+// nextLanding is when to look again for pods that have not landed yet: less and less often, as
+// some leave their node only minutes later, and the end of the drain is told at once.
+func (c *nodeClaim) nextLanding(now time.Time) time.Duration {
+	if c.state() != provisioner.StateReady {
+		return laterCheck
+	}
+	ready := meta.FindStatusCondition(c.Status.Conditions, "Initialized")
+	if ready.LastTransitionTime.IsZero() {
+		return landingCheck
+	}
+	return min(max(landingCheck, now.Sub(ready.LastTransitionTime.Time)/4), laterCheck)
 }
 
 func (k *keeper) mayUnprotect(ctx context.Context, claim *nodeClaim, until time.Time) (bool, error) {

@@ -7,9 +7,23 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
 )
+
+// Pods that are late cost a look now and then, not one every two seconds.
+func TestLookForPodsLessOften(t *testing.T) {
+	claim, now := &nodeClaim{}, time.Now()
+	for after, want := range map[time.Duration]time.Duration{
+		0: landingCheck, 8 * time.Second: landingCheck, 40 * time.Second: 10 * time.Second, time.Hour: laterCheck,
+	} {
+		claim.Status.Conditions = []metav1.Condition{{Type: "Initialized", Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-after))}}
+		if got := claim.nextLanding(now); got != want {
+			t.Errorf("after %s the next look is in %s, want %s", after, got, want)
+		}
+	}
+}
 
 func TestProtectionEnds(t *testing.T) {
 	bubble(t, "with the pods", func(t *testing.T) {
