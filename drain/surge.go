@@ -198,7 +198,7 @@ func isNoLongerNeeded(p *planner, pod *corev1.Pod, d *Decision) (Action, string)
 	case known && workload.Selector == nil:
 		return Return, "its Deployment is gone"
 	case p.take(d, End, workload.Excess):
-		return End, fmt.Sprintf("Deployment %s asks for fewer pods now", d.workload.Name)
+		return End, fmt.Sprintf("Deployment %s has enough pods without it", d.workload.Name)
 	}
 	return "", ""
 }
