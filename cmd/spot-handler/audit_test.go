@@ -28,9 +28,9 @@ func TestAuditCommand(t *testing.T) {
 		"not so bad":     {"", []string{"--fail-on=critical"}, exitClean, "SH103  warning", ""},
 		"known":          {"", []string{"--fail-on=warning", "--baseline=" + baseline}, exitClean, "The baseline accepts 1 more.", ""},
 		"json":           {"", []string{"-o=json"}, exitClean, `"id": "SH103"`, ""},
-		"no deployments": {"deployments", nil, exitRuntime, "SH103", "could not read everything: list deployments: you may not"},
-		"no nodes":       {"/nodes", nil, exitRuntime, "SH103", "list nodes: you may not"},
-		"no pods":        {"/pods", nil, exitRuntime, "Nothing was found in what could be read.", "list pods: you may not"},
+		"no deployments": {"deployments", nil, exitRuntime, "SH103", "could not read everything: list deployments: not allowed"},
+		"no nodes":       {"/nodes", nil, exitRuntime, "SH103", "list nodes: not allowed"},
+		"no pods":        {"/pods", nil, exitRuntime, "Nothing was found in what could be read.", "list pods: not allowed"},
 		"no severity":    {"", []string{"--fail-on=all"}, exitUsage, "", "want one of critical, warning"},
 		"no baseline":    {"", []string{"--baseline=/does/not/exist"}, exitUsage, "", "no such file"},
 	} {

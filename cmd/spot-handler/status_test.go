@@ -21,7 +21,7 @@ import (
 )
 
 // readOnly is an API server with one interrupted Node and its pod. What forbidden matches, the
-// caller may not read.
+// caller must not read.
 func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 	t.Helper()
 	rec := interruption.NewRecord(interruption.Notice{
@@ -52,7 +52,7 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 		switch {
 		case forbidden != "" && denied.MatchString(r.URL.Path):
 			w.WriteHeader(http.StatusForbidden)
-			answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403, Message: "you may not"}
+			answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonForbidden, Code: 403, Message: "not allowed"}
 		case !ok:
 			w.WriteHeader(http.StatusNotFound)
 			answer = metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonNotFound, Code: 404, Message: r.URL.Path + " not found"}
@@ -79,12 +79,12 @@ func TestStatusCommand(t *testing.T) {
 		out, notice string
 	}{
 		"all":              {"", nil, exitClean, "node-1  spot-interruption  Draining  ", ""},
-		"no pods":          {"/pods$", nil, exitClean, "node-1  spot-interruption  Draining  ", "could not read: list pods on node node-1: you may not"},
-		"no nodes":         {"/nodes", nil, exitRuntime, "", "list nodes: you may not"},
-		"no nodes, watch":  {"/nodes", []string{"--watch"}, exitRuntime, "", "list nodes: you may not"},
+		"no pods":          {"/pods$", nil, exitClean, "node-1  spot-interruption  Draining  ", "could not read: list pods on node node-1: not allowed"},
+		"no nodes":         {"/nodes", nil, exitRuntime, "", "list nodes: not allowed"},
+		"no nodes, watch":  {"/nodes", []string{"--watch"}, exitRuntime, "", "list nodes: not allowed"},
 		"story":            {"", []string{"--node=node-1"}, exitClean, "shop/web-1", ""},
-		"story, no pods":   {"/pods$", []string{"--node=node-1"}, exitClean, "event event-1", "could not read: list pods on node \"node-1\": you may not"},
-		"story, no events": {"events$", []string{"--node=node-1"}, exitClean, "shop/web-1", "could not read: list Events of node node-1: you may not"},
+		"story, no pods":   {"/pods$", []string{"--node=node-1"}, exitClean, "event event-1", "could not read: list pods on node \"node-1\": not allowed"},
+		"story, no events": {"events$", []string{"--node=node-1"}, exitClean, "shop/web-1", "could not read: list Events of node node-1: not allowed"},
 		"unknown node":     {"", []string{"--node=node-2"}, exitRuntime, "", "read node node-2"},
 		"json":             {"", []string{"-o", "json"}, exitClean, `"kind": "spot-interruption"`, ""},
 		"json, no pods":    {"/pods$", []string{"-o", "json"}, exitClean, `"unread": [`, ""},

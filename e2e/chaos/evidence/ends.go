@@ -62,7 +62,7 @@ func (r Round) wrongly(l Loss, p Pod, q Request, taken *Request) string {
 	return ""
 }
 
-// disturbed: something failed in between, so whoever asked may not know what came of it.
+// disturbed: something failed in between, so whoever asked might not know what came of it.
 func (r Round) disturbed(from, to time.Time) bool {
 	return slices.ContainsFunc(r.Spans, func(s Span) bool { return s.From.Before(to) && from.Before(s.To) })
 }

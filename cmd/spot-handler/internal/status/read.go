@@ -144,7 +144,7 @@ func (r Reader) Story(ctx context.Context, name string, in InForce) (Story, erro
 		t.situation, err = drain.Survey(ctx, r.Core, r.Policy, r.Dynamic, name, in.interruption(rec, t.now), in.Policy)
 		miss(err)
 		t.surveyed = err == nil
-		if len(t.situation.Pods) == 0 && r.Namespace != "" { // perhaps those of all namespaces may not be read
+		if len(t.situation.Pods) == 0 && r.Namespace != "" { // perhaps those of all namespaces must not be read
 			t.situation.Pods, err = r.podsOn(ctx, name, r.Namespace)
 			miss(err)
 		}

@@ -22,7 +22,7 @@ const (
 
 // Watch tells of all interruptions again and again, until ctx ends, which is no error.
 func (r Reader) Watch(ctx context.Context, show func(List) error) error {
-	// The watch would try for ever what the caller may not do.
+	// The watch would try forever what the caller is not allowed to do.
 	if _, err := r.Nodes.List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
