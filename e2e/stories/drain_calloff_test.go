@@ -53,8 +53,8 @@ func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
 	if after.Labels["mine"] != "yes" || !hasTaint(after, "mine") {
 		t.Errorf("labels %v and taints %v: what others had set is gone", after.Labels, after.Spec.Taints)
 	}
-	// It can be interrupted again.
-	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-again", controlplane.InstanceID(node.Name), time.Now()))
+	// It can be interrupted again. What EC2 has said by the second of the call-off is called off.
+	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-again", controlplane.InstanceID(node.Name), time.Now().Add(time.Second)))
 	s.waitSurged(3)
 }
 
