@@ -285,8 +285,12 @@ func reportBurst(b *testing.B, n int, all []burst) {
 	cpu := row{what: of + "processor time of all processes until all are cordoned", unit: "s",
 		values: get(func(r burst) float64 { return r.cpu }), limit: get(func(r burst) float64 { return r.rawCPU })}
 
-	rows := []row{p50, p99, whole, boundless, cpu, accept,
-		{what: of + "other requests per notice, before the last cordon", values: perNode(func(c requestCount) int { return c.meanwhile })}}
+	rows := []row{p50, p99, whole}
+	if n != manyNodes { // not measured there
+		rows = append(rows, boundless)
+	}
+	rows = append(rows, cpu, accept,
+		row{what: of + "other requests per notice, before the last cordon", values: perNode(func(c requestCount) int { return c.meanwhile })})
 	kinds := map[string]bool{}
 	for _, r := range all {
 		for kind := range r.requests.after {
