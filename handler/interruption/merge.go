@@ -68,7 +68,7 @@ func (r Record) with(list []Announcement) Record {
 		if d := b.Kind.strength() - a.Kind.strength(); d != 0 {
 			return d
 		}
-		return cmp.Or(compareDeadlines(a.Deadline, b.Deadline), cmp.Compare(a.Event, b.Event))
+		return cmp.Or(CompareDeadlines(a.Deadline, b.Deadline), cmp.Compare(a.Event, b.Event))
 	})
 	list = standing(list)
 	list = list[:min(len(list), maxAnnounced)]
@@ -76,7 +76,7 @@ func (r Record) with(list []Announcement) Record {
 	r.Kind, r.Event, r.Source, r.Action = top.Kind, top.Event, top.Source, top.Action
 	r.Noticed, r.Received, r.Deadline = top.Noticed, top.Received, nil
 	for _, a := range list {
-		if compareDeadlines(a.Deadline, r.Deadline) < 0 {
+		if CompareDeadlines(a.Deadline, r.Deadline) < 0 {
 			r.Deadline = a.Deadline
 		}
 	}
@@ -103,14 +103,14 @@ func standing(list []Announcement) []Announcement {
 // stronger reason, no later, and both agree on whether it comes back. What a group announces
 // always stays: only later is it known when its hook times out.
 func (a Announcement) covers(b Announcement) bool {
-	if !a.Kind.Certain() || !a.Kind.Stronger(b.Kind) || b.Kind == InstanceTerminating || compareDeadlines(a.Deadline, b.Deadline) > 0 {
+	if !a.Kind.Certain() || !a.Kind.Stronger(b.Kind) || b.Kind == InstanceTerminating || CompareDeadlines(a.Deadline, b.Deadline) > 0 {
 		return false
 	}
 	return !a.comesBack() || b.Kind == RebalanceRecommendation || b.Kind != ScheduledEvent && b.comesBack()
 }
 
-// compareDeadlines orders deadlines; no deadline is the latest.
-func compareDeadlines(a, b *time.Time) int {
+// CompareDeadlines orders two times, as cmp.Compare does; nil is the latest.
+func CompareDeadlines(a, b *time.Time) int {
 	switch {
 	case a == nil && b == nil:
 		return 0

@@ -100,28 +100,15 @@ func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Inte
 	slices.SortStableFunc(list, func(a, b Interruption) int {
 		switch {
 		case a.Over && b.Over:
-			return cmp.Or(compare(b.Ended, a.Ended), cmp.Compare(a.Node, b.Node))
+			return cmp.Or(interruption.CompareDeadlines(b.Ended, a.Ended), cmp.Compare(a.Node, b.Node))
 		case a.Over:
 			return 1
 		case b.Over:
 			return -1
 		}
-		return cmp.Or(compare(a.Deadline, b.Deadline), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(interruption.CompareDeadlines(a.Deadline, b.Deadline), cmp.Compare(a.Node, b.Node))
 	})
 	return list
-}
-
-// compare orders times; none is the latest.
-func compare(a, b *time.Time) int {
-	switch {
-	case a == nil && b == nil:
-		return 0
-	case a == nil:
-		return 1
-	case b == nil:
-		return -1
-	}
-	return a.Compare(*b)
 }
 
 func (l *look) tell() Interruption {
