@@ -225,7 +225,7 @@ func TestBounded(t *testing.T) {
 		s.register("i-a")
 		s.counts(map[string]float64{dropped: 1, recorded: 1})
 	})
-	bubble(t, "what is settled goes before all others", func(s *setup) {
+	bubble(t, "what is settled is dropped first", func(s *setup) {
 		fill(s, interruption.SpotInterruption)
 		s.register("i-7")
 		s.want(notice(interruption.RebalanceRecommendation, "i-hint", "hint"), "")
