@@ -53,29 +53,37 @@ func (b *Backend) fallbackFor(lost lostNode) (pool, by string) {
 	return b.fallbacks[lost.pool], "--fallback-nodepool"
 }
 
-// automatic lists every pool that qualifies without being named.
+// automatic lists every pool that qualifies without being named, or says why none does.
 func (b *Backend) automatic(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
+	list, rejected, err := b.sortOut(ctx, lost)
+	if err != nil || len(list) > 0 {
+		return list, interruption.Replacement{}, err
+	}
+	reason := "no NodePool is named to replace nodes of pool " + lost.pool + ", and none suits"
+	if len(rejected) > 0 {
+		against := make([]string, len(rejected))
+		for i, w := range rejected {
+			against[i] = w.Pool + " " + w.Against
+		}
+		reason += ": " + joinReasons(against)
+	}
+	return nil, unsupported(reason), nil
+}
+
+// sortOut tells the pools that qualify without being named from the others.
+func (b *Backend) sortOut(ctx context.Context, lost lostNode) (list []candidate, rejected []Weighed, err error) {
 	all, err := b.pools.list(ctx)
 	if err != nil {
-		return nil, interruption.Replacement{}, err
+		return nil, nil, err
 	}
-	var list []candidate
-	var against []string
 	for _, pool := range all {
 		if reason := objection(slices.Concat(rules, automaticRules), pool, lost); reason != "" {
-			against = append(against, pool.Name+" "+reason)
+			rejected = append(rejected, Weighed{Pool: pool.Name, Against: reason})
 			continue
 		}
 		list = append(list, candidate{pool: pool})
 	}
-	if len(list) > 0 {
-		return list, interruption.Replacement{}, nil
-	}
-	reason := "no NodePool is named to replace nodes of pool " + lost.pool + ", and none suits"
-	if len(against) > 0 {
-		reason += ": " + joinReasons(against)
-	}
-	return nil, unsupported(reason), nil
+	return list, rejected, nil
 }
 
 func failedIn(pool, reason string) interruption.Replacement {

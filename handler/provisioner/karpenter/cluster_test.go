@@ -34,6 +34,7 @@ const claimName = "fallback-" + instance
 type cluster struct {
 	*dynamicfake.FakeDynamicClient
 	t *testing.T
+	b *Backend
 	p *provisioner.Provisioner
 
 	nodes    *fakeNodes
@@ -74,7 +75,8 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 		defer c.mu.Unlock()
 		c.notified = append(c.notified, node)
 	}
-	c.p = provisioner.New(provisioner.Options{Backends: []provisioner.Backend{New(opts)}, Registerer: c.registry, Logger: opts.Logger})
+	c.b = New(opts)
+	c.p = provisioner.New(provisioner.Options{Backends: []provisioner.Backend{c.b}, Registerer: c.registry, Logger: opts.Logger})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

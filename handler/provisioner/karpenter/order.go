@@ -30,6 +30,7 @@ type claimOrder struct {
 	instance string
 	node     *corev1.Node
 	pool     *nodePool
+	namedBy  string     // what named the pool; empty if nothing did
 	spot     bool       // another spot instance
 	source   *nodeClaim // the interrupted node's, or nil
 	fit      fit

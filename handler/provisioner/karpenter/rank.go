@@ -13,29 +13,46 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// rank makes an order in each of the pools, best first: by how many pods it covers, whether it
-// is for another spot instance (on a rebalance recommendation), of the source pool itself if so,
-// whether the pool was not hit lately (on a rebalance recommendation), whether it has the source
-// pool's labels and taints, whether its weight is lower than the source pool's, the highest
-// weight, and the name.
+// rank makes an order in each of the pools, best first, as preferences say.
 func (lost lostNode) rank(list []candidate) []claimOrder {
 	orders := make([]claimOrder, len(list))
 	for i, c := range list {
 		orders[i] = lost.orderIn(c)
 	}
 	slices.SortFunc(orders, func(a, b claimOrder) int {
-		return cmp.Or(
-			cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving)),
-			first(a.spot, b.spot),
-			first(a.spot && a.pool.Name == lost.pool, b.spot && b.pool.Name == lost.pool),
-			first(!lost.risky(a.pool), !lost.risky(b.pool)),
-			first(lost.alike(a.pool), lost.alike(b.pool)),
-			first(lost.below(a.pool), lost.below(b.pool)),
-			cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight),
-			strings.Compare(a.pool.Name, b.pool.Name),
-		)
+		order, _ := lost.compare(a, b)
+		return order
 	})
 	return orders
+}
+
+// preferences say which of two orders is better; the first that tells them apart decides.
+var preferences = []struct {
+	why     string // of the better one's pool
+	compare func(lost lostNode, a, b claimOrder) int
+}{
+	{"takes more of the pods", func(_ lostNode, a, b claimOrder) int {
+		return cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving))
+	}},
+	{"can give another spot instance", func(_ lostNode, a, b claimOrder) int { return first(a.spot, b.spot) }}, // on a rebalance recommendation
+	{"is the node's own", func(lost lostNode, a, b claimOrder) int {
+		return first(a.spot && a.pool.Name == lost.pool, b.spot && b.pool.Name == lost.pool)
+	}},
+	{"was not hit lately", func(lost lostNode, a, b claimOrder) int { return first(!lost.risky(a.pool), !lost.risky(b.pool)) }},
+	{"has the labels and taints of the node's pool", func(lost lostNode, a, b claimOrder) int { return first(lost.alike(a.pool), lost.alike(b.pool)) }},
+	{"has a lower weight than the node's pool", func(lost lostNode, a, b claimOrder) int { return first(lost.below(a.pool), lost.below(b.pool)) }},
+	{"has a higher weight", func(_ lostNode, a, b claimOrder) int { return cmp.Compare(b.pool.Spec.Weight, a.pool.Spec.Weight) }},
+	{"comes first by name", func(_ lostNode, a, b claimOrder) int { return strings.Compare(a.pool.Name, b.pool.Name) }},
+}
+
+// compare puts the better of two orders first, and says why it is better.
+func (lost lostNode) compare(a, b claimOrder) (order int, why string) {
+	for _, p := range preferences {
+		if order := p.compare(lost, a, b); order != 0 {
+			return order, p.why
+		}
+	}
+	return 0, ""
 }
 
 // first puts what is true before what is not.
@@ -50,7 +67,7 @@ func first(a, b bool) int {
 }
 
 func (lost lostNode) orderIn(c candidate) claimOrder {
-	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, spot: c.spot, source: lost.claim, tried: lost.tried}
+	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, namedBy: c.namedBy, spot: c.spot, source: lost.claim, tried: lost.tried}
 	s := newShape(c.pool, lost.source, lost.node)
 	if c.spot {
 		lost.avoidRisk(s)
