@@ -24,7 +24,7 @@ type adopter struct {
 	selector labels.Selector
 }
 
-func addAdopter(to *surroundings, u *unstructured.Unstructured) {
+func addAdopter(to *Surroundings, u *unstructured.Unstructured) {
 	var object struct {
 		Spec struct {
 			Selector *metav1.LabelSelector `json:"selector"`

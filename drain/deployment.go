@@ -39,6 +39,9 @@ type deployment struct {
 	} `json:"status"`
 }
 
+// replicaFailure is the condition of a Deployment whose pods cannot be made.
+const replicaFailure = "ReplicaFailure"
+
 type deploymentCondition struct {
 	Type    string `json:"type"`
 	Status  string `json:"status"`
@@ -92,7 +95,7 @@ func (d *deployment) refuses() string {
 // failure says why pods of the Deployment cannot be made, such as for a quota, or is empty.
 func (d *deployment) failure() string {
 	for _, c := range d.Status.Conditions {
-		if c.Type == "ReplicaFailure" && c.Status == "True" {
+		if c.Type == replicaFailure && c.Status == "True" {
 			return "cannot make pods: " + c.Message
 		}
 	}

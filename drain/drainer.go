@@ -76,7 +76,7 @@ type Drainer struct {
 	starts      *waveStarts
 	claims      *objectCache[claim]
 	blocked     *objectCache[BlockedPolicy]
-	around      *objectCache[surroundings] // of a namespace
+	around      *objectCache[Surroundings] // of a namespace
 
 	starting *semaphore.Weighted // of startsAtOnce
 

@@ -107,7 +107,7 @@ func surging(w Workload, pods ...*corev1.Pod) Situation {
 		Pods:         pods,
 		Workloads:    map[types.NamespacedName]Workload{web: w},
 		Shared:       map[types.NamespacedName]bool{},
-		Surroundings: map[string]surroundings{"shop": {}},
+		Surroundings: map[string]Surroundings{"shop": {}},
 	}
 }
 

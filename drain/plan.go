@@ -103,7 +103,7 @@ type Situation struct {
 	Shared map[types.NamespacedName]bool
 	// Surroundings are what of a namespace decides whether its pods can be surged. A namespace
 	// that is missing is not known yet.
-	Surroundings map[string]surroundings
+	Surroundings map[string]Surroundings
 
 	// Refused are the pods whose eviction the API server has refused.
 	Refused map[types.UID]bool

@@ -204,7 +204,7 @@ func randomSituation(random *rand.Rand) Situation {
 			Margin: time.Duration(random.IntN(30)) * time.Second,
 		},
 		Workloads: map[types.NamespacedName]Workload{}, Refused: map[types.UID]bool{},
-		Blocked: map[string]BlockedPolicy{"shop": ""}, Surroundings: map[string]surroundings{"shop": {}},
+		Blocked: map[string]BlockedPolicy{"shop": ""}, Surroundings: map[string]Surroundings{"shop": {}},
 	}
 	for i := range 3 {
 		app := fmt.Sprint("app", i)

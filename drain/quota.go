@@ -19,7 +19,7 @@ type quota struct {
 	free corev1.ResourceList
 }
 
-func addQuota(to *surroundings, u *unstructured.Unstructured) {
+func addQuota(to *Surroundings, u *unstructured.Unstructured) {
 	var object corev1.ResourceQuota
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err != nil {
 		return

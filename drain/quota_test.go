@@ -48,7 +48,7 @@ func TestQuotaLacks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var around surroundings
+			var around Surroundings
 			addQuota(&around, &unstructured.Unstructured{Object: object})
 			got := ""
 			for _, q := range around.quotas {

@@ -33,17 +33,26 @@ func surgeNoteOf(pod *corev1.Pod) surgeNote {
 // labelSurged has the pod's ReplicaSet let it go, with one patch. The UID in the patch is a
 // precondition, as it cannot be changed.
 func (d *Drainer) labelSurged(ctx context.Context, pod *corev1.Pod, now time.Time) error {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
-	}
-	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
+	note, err := noteSurge(pod, now)
 	if err != nil {
-		return fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return err
 	}
 	return d.relabel(ctx, pod, map[string]any{
 		hashLabel: surgedHash(pod.Labels[hashLabel]), SurgedLabel: pod.Labels[hashLabel],
-	}, string(note))
+	}, note)
+}
+
+// noteSurge is the note of a pod that is surged now.
+func noteSurge(pod *corev1.Pod, now time.Time) (string, error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return "", fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+	}
+	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
+	if err != nil {
+		return "", fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return string(note), nil
 }
 
 // putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and

@@ -15,7 +15,7 @@ func (s *session) situation(in Interruption) Situation {
 	sit := Situation{
 		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Blocked: map[string]BlockedPolicy{}, Surroundings: map[string]surroundings{},
+		Blocked: map[string]BlockedPolicy{}, Surroundings: map[string]Surroundings{},
 		AllReady: map[types.NamespacedName]time.Time{},
 	}
 	sit.Refused, sit.Fixed = s.denied()

@@ -124,14 +124,14 @@ func TestWhoIsNotSurged(t *testing.T) {
 			s.Budgets = []*policyv1.PodDisruptionBudget{b}
 		}, reason: "its pod-template-hash puts it under disruption budget web"},
 		"adopted": {pod: webPod("p"), change: func(s *Situation) {
-			s.Surroundings["shop"] = surroundings{adopters: []adopter{
+			s.Surroundings["shop"] = Surroundings{adopters: []adopter{
 				{"DaemonSet db", labels.SelectorFromSet(labels.Set{"app": "db"})},
 				{"ReplicaSet old", labels.SelectorFromSet(labels.Set{hashLabel: "abc12"})},
 				{"DaemonSet web", labels.SelectorFromSet(labels.Set{"app": "web"})},
 			}}
 		}, reason: "DaemonSet web would adopt it"},
 		"quota": {pod: webPod("p"), change: func(s *Situation) {
-			s.Surroundings["shop"] = surroundings{quotas: []quota{{"small", corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}}
+			s.Surroundings["shop"] = Surroundings{quotas: []quota{{"small", corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}}
 		}, reason: "ResourceQuota small has no room for a successor: pods"},
 		"own pod": {pod: webPod("p"), change: func(s *Situation) { s.Policy.Self = types.NamespacedName{Namespace: "shop", Name: "p"} },
 			reason: "spot-handler's own pod"},

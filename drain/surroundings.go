@@ -12,18 +12,18 @@ import (
 	"k8s.io/client-go/dynamic"
 )
 
-// surroundings are what of a namespace decides whether its pods can be surged.
-type surroundings struct {
+// Surroundings are what of a namespace decides whether its pods can be surged.
+type Surroundings struct {
 	adopters []adopter
 	quotas   []quota
 }
 
-// surrounding are the lists from which the surroundings are read. What must not be read does
+// surrounding are the lists from which they are read. What must not be read does
 // not count.
 var surrounding = []struct {
 	resource schema.GroupVersionResource
 	selector string
-	add      func(*surroundings, *unstructured.Unstructured)
+	add      func(*Surroundings, *unstructured.Unstructured)
 }{
 	{replicaSetResource, "!" + hashLabel, addAdopter},
 	{schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}, "", addAdopter},
@@ -31,16 +31,16 @@ var surrounding = []struct {
 }
 
 // readSurroundings reads those of a namespace, from the API server's cache.
-func readSurroundings(client dynamic.Interface) func(context.Context, types.NamespacedName) (surroundings, error) {
-	return func(ctx context.Context, in types.NamespacedName) (surroundings, error) {
-		var found surroundings
+func readSurroundings(client dynamic.Interface) func(context.Context, types.NamespacedName) (Surroundings, error) {
+	return func(ctx context.Context, in types.NamespacedName) (Surroundings, error) {
+		var found Surroundings
 		for _, kind := range surrounding {
 			list, err := client.Resource(kind.resource).Namespace(in.Namespace).List(ctx, metav1.ListOptions{LabelSelector: kind.selector, ResourceVersion: "0"})
 			if apierrors.IsForbidden(err) {
 				continue
 			}
 			if err != nil {
-				return surroundings{}, fmt.Errorf("list %s of namespace %q: %w", kind.resource.Resource, in.Namespace, err)
+				return Surroundings{}, fmt.Errorf("list %s of namespace %q: %w", kind.resource.Resource, in.Namespace, err)
 			}
 			for i := range list.Items {
 				kind.add(&found, &list.Items[i])

@@ -20,7 +20,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 	sit := Situation{
 		Interruption: in, Policy: policy,
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Surroundings: map[string]surroundings{},
+		Surroundings: map[string]Surroundings{},
 	}
 	list := &corev1.PodList{}
 	// "0" is answered from the watch cache's index of nodes, and is no quorum read.

@@ -168,17 +168,33 @@ func (l *tally) forget(pods []*member) {
 // reserve enters what is about to be requested, if there is room for it now.
 func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action) bool {
 	w, _ := l.count(now, d, pods)
-	switch {
-	case action == SurgeNow && w.Selector != nil && w.Refuses == "" && w.Slots > 0:
-		l.surging[pod.UID] = struct{}{}
-	case action == Evict && w.Spare > 0, action == End && w.Excess > 0:
-		l.evicting[pod.UID] = struct{}{}
-	case action == Return && w.Lacking+w.Unplaced > 0:
-		l.returning[pod.UID] = struct{}{}
-	default:
+	if !w.offers(action) {
 		return false
 	}
+	switch action {
+	case SurgeNow:
+		l.surging[pod.UID] = struct{}{}
+	case Evict, End:
+		l.evicting[pod.UID] = struct{}{}
+	case Return:
+		l.returning[pod.UID] = struct{}{}
+	}
 	return true
+}
+
+// offers reports whether the workload has what the action takes.
+func (w Workload) offers(action Action) bool {
+	switch action {
+	case SurgeNow:
+		return w.Selector != nil && w.Refuses == "" && w.Slots > 0
+	case Evict:
+		return w.Spare > 0
+	case End:
+		return w.Excess > 0
+	case Return:
+		return w.Lacking+w.Unplaced > 0
+	}
+	return false
 }
 
 // settle drops what was reserved for a pod whose request was refused.

@@ -22,6 +22,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/queue":                             {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
 		"spot-handler/drain/rewatch":                     {},
 		"spot-handler/drain/donotdisrupt":                {},
+		"spot-handler/drain/forecast":                    {"spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes", "spot-handler/handler/provisioner/room"},
 		"spot-handler/drain":                             {"spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch"},
 		"spot-handler/handler/awsfault":                  {},
 		"spot-handler/handler/lifecycle":                 {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},

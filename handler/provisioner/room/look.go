@@ -116,7 +116,7 @@ func unavailable(node *corev1.Node) bool {
 
 func (l *look) addPod(pod *corev1.Pod) {
 	l.keeps = append(l.keeps, antiTermsOf(pod)...)
-	l.take(place{pod.Spec.NodeName, requestsOf(pod)})
+	l.take(place{pod.Spec.NodeName, Requests(pod)})
 }
 
 // take subtracts what a pod requests from what is left on its node.
@@ -150,7 +150,7 @@ func (l *look) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node str
 	places = map[types.UID]place{}
 	bySize := slices.Clone(pods)
 	slices.SortStableFunc(bySize, func(a, b *corev1.Pod) int {
-		sizeA, sizeB := requestsOf(a), requestsOf(b)
+		sizeA, sizeB := Requests(a), Requests(b)
 		return sizeB.Cpu().Cmp(*sizeA.Cpu())
 	})
 	for _, pod := range bySize {
@@ -172,7 +172,7 @@ func (l *look) best(from *corev1.Node, pod *corev1.Pod, not func(node string) bo
 	if slices.ContainsFunc(l.keeps, func(t antiTerm) bool { return t.matches(pod) }) {
 		return place{}, false
 	}
-	requests, affinity := requestsOf(pod), nodeaffinity.GetRequiredNodeAffinity(pod)
+	requests, affinity := Requests(pod), nodeaffinity.GetRequiredNodeAffinity(pod)
 	var best *free
 	for _, f := range l.nodes {
 		if best != nil && !f.roomier(best) || from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.has(requests) || !f.suits(pod, affinity, from) {
@@ -186,9 +186,9 @@ func (l *look) best(from *corev1.Node, pod *corev1.Pod, not func(node string) bo
 	return place{best.node.Name, requests}, true
 }
 
-// requestsOf is what a pod takes, as the scheduler counts it, and its place among the node's
+// Requests is what a pod takes, as the scheduler counts it, and its place among the node's
 // pods.
-func requestsOf(pod *corev1.Pod) corev1.ResourceList {
+func Requests(pod *corev1.Pod) corev1.ResourceList {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
 	requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return requests
@@ -206,14 +206,25 @@ func (f *free) has(requests corev1.ResourceList) bool {
 // suits reports whether the pod may run on the node. Its volumes are where the node is that it
 // comes from.
 func (f *free) suits(pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity, from *corev1.Node) bool {
-	if _, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, f.node.Spec.Taints, pod.Spec.Tolerations, keepsAway, false); found {
-		return false
-	}
-	if ok, err := affinity.Match(f.node); err != nil || !ok {
+	if !suits(f.node, pod, affinity) {
 		return false
 	}
 	zone := corev1.LabelTopologyZone
 	return !claims(pod) || from != nil && from.Labels[zone] != "" && f.node.Labels[zone] == from.Labels[zone]
+}
+
+// Suits reports whether the pod may run on the node, as far as its taints, the pod's node selector
+// and its required node affinity say.
+func Suits(node *corev1.Node, pod *corev1.Pod) bool {
+	return suits(node, pod, nodeaffinity.GetRequiredNodeAffinity(pod))
+}
+
+func suits(node *corev1.Node, pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity) bool {
+	if _, found := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, pod.Spec.Tolerations, keepsAway, false); found {
+		return false
+	}
+	ok, err := affinity.Match(node)
+	return err == nil && ok
 }
 
 func keepsAway(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }

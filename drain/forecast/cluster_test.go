@@ -1,0 +1,137 @@
+package forecast
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+)
+
+// at is when the cluster of a test was read.
+var at = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+
+// scene is a cluster in the making, with the node "lost" that is taken in two minutes, and room on
+// the node "other".
+type scene struct {
+	*testing.T
+	Input
+}
+
+func newScene(t *testing.T) *scene {
+	s := &scene{t, Input{
+		At: at, Deployments: map[types.NamespacedName]drain.Deployment{}, Owners: map[types.UID]Owner{},
+		Surroundings: map[string]drain.Surroundings{"shop": {}}, Policy: drain.Policy{Strategy: drain.Surge, Blocked: drain.Leave, Margin: 10 * time.Second},
+		Assumptions: Assumptions{Boot: Assume(40*time.Second, "test"), Ready: Assume(10*time.Second, "test"), Stop: Assume(5*time.Second, "test")},
+	}}
+	s.lose("lost", drain.NoCapacity)
+	s.Nodes = append(s.Nodes, aNode("other", "8"))
+	return s
+}
+
+func aNode(name, cpu string) *corev1.Node {
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelTopologyZone: "a"}}}
+	n.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse("110")}
+	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return n
+}
+
+// lose has a node taken. One whose replacement boots gets a Node of the same size.
+func (s *scene) lose(name string, capacity drain.Capacity) *Lost {
+	deadline := 2 * time.Minute
+	n := aNode(name, "8")
+	s.Nodes = append(s.Nodes, n)
+	lost := Lost{Node: n, Kind: interruption.SpotInterruption, Deadline: &deadline, Capacity: capacity}
+	if capacity == drain.PendingCapacity {
+		lost.Becomes = aNode("instead-of-"+name, "8")
+	}
+	s.Lost = append(s.Lost, lost)
+	return &s.Lost[len(s.Lost)-1]
+}
+
+// pods makes pods of a controller on a node, with a grace period of 30 s.
+func (s *scene) pods(kind, name, node string, n int, change ...func(*corev1.Pod)) {
+	yes := true
+	had := 0
+	for _, p := range s.Pods {
+		if p.Labels["app"] == name {
+			had++
+		}
+	}
+	for i := had; i < had+n; i++ {
+		grace := int64(30)
+		started := metav1.NewTime(at.Add(-time.Hour))
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: fmt.Sprintf("%s-%d", name, i), UID: types.UID(fmt.Sprintf("%s-%d", name, i)), CreationTimestamp: started,
+			GenerateName: name + "-", Labels: map[string]string{"app": name},
+		}}
+		owner := name
+		if kind == "ReplicaSet" {
+			owner = name + "-5d4f"
+			p.Labels["pod-template-hash"] = "5d4f"
+		}
+		if kind != "" {
+			p.OwnerReferences = []metav1.OwnerReference{{Kind: kind, Name: owner, UID: types.UID("of-" + name), Controller: &yes}}
+		}
+		p.Spec = corev1.PodSpec{NodeName: node, TerminationGracePeriodSeconds: &grace, Containers: []corev1.Container{{
+			Name: "app", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
+		}}}
+		p.Status.Phase = corev1.PodRunning
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: started},
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(started.Add(10 * time.Second))},
+		}
+		for _, f := range change {
+			f(p)
+		}
+		s.Pods = append(s.Pods, p)
+	}
+}
+
+// deployment makes a Deployment whose maxSurge is one pod, with its pods on a node.
+func (s *scene) deployment(name, node string, n int, change ...func(*corev1.Pod)) {
+	s.Helper()
+	s.deploymentOf(name, int64(n), 1)
+	s.pods("ReplicaSet", name, node, n, change...)
+}
+
+func (s *scene) deploymentOf(name string, replicas, maxSurge int64) {
+	s.Helper()
+	d, err := drain.ReadDeployment(&unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"namespace": "shop", "name": name},
+		"spec": map[string]any{
+			"replicas": replicas, "selector": map[string]any{"matchLabels": map[string]any{"app": name}},
+			"strategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": maxSurge}},
+		},
+		"status": map[string]any{"replicas": replicas, "updatedReplicas": replicas},
+	}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Deployments[types.NamespacedName{Namespace: "shop", Name: name}] = d
+}
+
+func (s *scene) budget(name, app string, maxUnavailable int) {
+	most := intstr.FromInt32(int32(maxUnavailable))
+	s.Budgets = append(s.Budgets, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
+		Spec:       policyv1.PodDisruptionBudgetSpec{MaxUnavailable: &most, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+	})
+}
+
+func graceOf(seconds int64) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
+}
+
+func annotated(key, value string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) { p.Annotations = map[string]string{key: value} }
+}

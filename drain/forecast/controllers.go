@@ -1,0 +1,242 @@
+package forecast
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain"
+)
+
+// jobDelay is how long a Job waits before it replaces a pod that has failed, and one that was
+// evicted counts as failed.
+// https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-backoff-failure-policy
+const jobDelay = 10 * time.Second
+
+// controller is what makes pods: a ReplicaSet, a StatefulSet, a Job, or one of another kind, which is
+// taken for one that replaces its pods at once.
+type controller struct {
+	uid      types.UID
+	kind     string
+	name     string
+	desired  int
+	inOrder  bool
+	workload *workload
+	template *corev1.Pod
+	awaited  bool // it is about to look
+	delayed  time.Time
+}
+
+// makerOf finds, or makes, what has made the pod. Pods of DaemonSets and kubelets come and go with
+// their nodes, and a surged pod has no controller.
+func (w *world) makerOf(p *pod) (*controller, *workload) {
+	name := WorkloadOf(p.Pod)
+	owner := metav1.GetControllerOf(p.Pod)
+	if name == "" || owner != nil && (owner.Kind == "DaemonSet" || owner.Kind == "Node") {
+		return nil, nil
+	}
+	key := p.Namespace + "/" + name
+	of := w.workloads[key]
+	if of == nil {
+		of = &workload{namespace: p.Namespace, name: name, pods: map[types.UID]*pod{}, users: map[*lostNode]bool{}, of: drain.DeploymentOf(p.Pod)}
+		of.deployment = w.in.Deployments[of.of]
+		w.workloads[key] = of
+	}
+	if owner == nil {
+		return nil, of
+	}
+	c := w.controllers[owner.UID]
+	if c == nil {
+		c = &controller{uid: owner.UID, kind: owner.Kind, name: owner.Name, workload: of, template: p.Pod, inOrder: w.in.Owners[owner.UID].InOrder}
+		w.controllers[owner.UID] = c
+	}
+	return c, of
+}
+
+// settleControllers works out how many pods each controller asks for. A Deployment that is being
+// rolled out has several ReplicaSets; those, and Jobs, are taken to keep as many as they have.
+func (w *world) settleControllers() {
+	of := map[*workload][]*controller{}
+	for _, c := range w.controllers {
+		of[c.workload] = append(of[c.workload], c)
+	}
+	for _, p := range w.pods {
+		if p.controller != nil && p.DeletionTimestamp == nil {
+			p.controller.desired++
+		}
+	}
+	for _, wl := range w.workloads {
+		wl.replicas = 0
+		for _, c := range of[wl] {
+			owner, known := w.in.Owners[c.uid]
+			switch {
+			case wl.deployment.Exists() && len(of[wl]) == 1:
+				c.desired = wl.deployment.Replicas()
+			case known && owner.Kind != "Job":
+				c.desired = owner.Replicas
+			}
+			wl.replicas += c.desired
+		}
+		if wl.deployment.Exists() {
+			wl.replicas = wl.deployment.Replicas()
+		}
+	}
+}
+
+// control has the controller look at its pods.
+func (w *world) control(c *controller) {
+	if c.awaited {
+		return
+	}
+	c.awaited = true
+	w.at(w.now.Add(react), thenControllers, func() {
+		c.awaited = false
+		w.reconcile(c)
+	})
+}
+
+// reconcile makes the pods that are missing, and drops those that are too many.
+func (w *world) reconcile(c *controller) {
+	if c.kind == "StatefulSet" {
+		w.reconcileSet(c)
+		return
+	}
+	var active []*pod
+	for _, p := range c.workload.pods {
+		if p.controller == c && p.DeletionTimestamp == nil {
+			active = append(active, p)
+		}
+	}
+	if c.kind == "Job" && len(active) < c.desired {
+		if c.delayed.IsZero() {
+			c.delayed = w.now.Add(jobDelay)
+			w.at(c.delayed, thenControllers, func() { w.reconcile(c) })
+		}
+		if w.now.Before(c.delayed) {
+			return
+		}
+		c.delayed = time.Time{}
+	}
+	for range c.desired - len(active) {
+		if !w.make(c, "") {
+			return
+		}
+	}
+	slices.SortFunc(active, leastWorth)
+	for _, p := range active[:max(0, len(active)-c.desired)] {
+		w.delete(p, nil)
+	}
+}
+
+// leastWorth has first what a ReplicaSet drops first: what has no node, then what is not Ready, then
+// what is new.
+// https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#scaling-a-replicaset
+func leastWorth(a, b *pod) int {
+	worth := func(p *pod) int {
+		switch {
+		case p.Spec.NodeName == "":
+			return 0
+		case !isReady(p.Pod):
+			return 1
+		}
+		return 2
+	}
+	return cmp.Or(cmp.Compare(worth(a), worth(b)), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+}
+
+// reconcileSet makes a pod of a StatefulSet again, by its name and so only once the old one is gone.
+func (w *world) reconcileSet(c *controller) {
+	there := map[string]*pod{}
+	for _, p := range c.workload.pods {
+		there[p.Name] = p
+	}
+	for i := range c.desired {
+		name := fmt.Sprintf("%s-%d", c.name, i)
+		p := there[name]
+		if p == nil && !w.make(c, name) {
+			return
+		}
+		if c.inOrder && (p == nil || p.DeletionTimestamp != nil || !isReady(p.Pod)) {
+			return
+		}
+	}
+}
+
+// make makes a pod, if the namespace's quotas have room for it. Room that pods of the namespace
+// have left counts too.
+func (w *world) make(c *controller, name string) bool {
+	p := w.successor(c.template, name)
+	credit := w.credit[p.Namespace]
+	if short := w.around[p.Namespace].Lacks(p); short != "" && credit <= 0 {
+		w.fails(c, short)
+		return false
+	}
+	w.credit[p.Namespace]--
+	w.fails(c, "")
+	added := w.add(p)
+	added.heir = true
+	w.changed(added)
+	w.schedule()
+	return true
+}
+
+// fails notes in the Deployment that its ReplicaSet cannot make pods.
+func (w *world) fails(c *controller, why string) {
+	of := c.workload
+	if !of.deployment.Exists() || why == of.failing {
+		return
+	}
+	of.failing = why
+	of.deployment = of.deployment.Failing(why)
+	of.counted = false
+	for l := range of.users {
+		w.plan(l)
+	}
+}
+
+// successor is a pod as its controller would make it again.
+func (w *world) successor(of *corev1.Pod, name string) *corev1.Pod {
+	w.made++
+	if name == "" {
+		name = fmt.Sprintf("%s-forecast-%d", of.GenerateName, w.made)
+	}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: of.Namespace, Name: name, GenerateName: of.GenerateName, UID: types.UID(fmt.Sprintf("forecast-%d", w.made)),
+		Labels: maps.Clone(of.Labels), Annotations: of.Annotations, OwnerReferences: of.OwnerReferences, CreationTimestamp: metav1.NewTime(w.now),
+	}}
+	if strings.HasPrefix(name, of.GenerateName) && of.Labels["statefulset.kubernetes.io/pod-name"] != "" {
+		p.Labels["statefulset.kubernetes.io/pod-name"] = name
+	}
+	p.Spec = of.Spec
+	p.Spec.NodeName = ""
+	p.Status.Phase = corev1.PodPending
+	return p
+}
+
+// delete tells a pod to end, with that many seconds if they are set and its own grace period otherwise.
+func (w *world) delete(p *pod, seconds *int64) {
+	if p.DeletionTimestamp != nil {
+		return
+	}
+	if p.Spec.NodeName == "" {
+		w.gone(p)
+		return
+	}
+	grace := drain.Grace(p.Pod)
+	if seconds != nil {
+		grace = time.Duration(*seconds) * time.Second
+	}
+	c := *p.Pod
+	whole := int64(grace / time.Second)
+	at := metav1.NewTime(w.now.Add(grace))
+	c.DeletionTimestamp, c.DeletionGracePeriodSeconds = &at, &whole
+	w.at(w.now.Add(min(grace, w.in.Assumptions.Stop.Duration())), podsFirst, func() { w.gone(p) })
+	w.show(p, &c)
+}

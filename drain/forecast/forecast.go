@@ -1,0 +1,124 @@
+package forecast
+
+import "spot-handler/handler/interruption"
+
+// Forecast is what would happen. Its fields keep their names and meaning from version to version;
+// new ones may be added. All times are seconds since the first notice.
+type Forecast struct {
+	Assumptions Assumptions `json:"assumptions"`
+	Nodes       []Node      `json:"nodes"`
+	Pods        []Pod       `json:"pods"`
+	Workloads   []Workload  `json:"workloads"`
+	Budgets     []Budget    `json:"budgets"`
+	// Unread is what could not be read, and so is not in the forecast.
+	Unread []string `json:"unread,omitempty"`
+}
+
+// Seconds since the first notice.
+type Seconds float64
+
+// Outcome is what becomes of a pod.
+type Outcome string
+
+// The outcomes. The first four are those that the record of an interruption counts.
+const (
+	Graceful  Outcome = "graceful"  // it has the whole grace period that it asks for
+	Truncated Outcome = "truncated" // it has less
+	Forced    Outcome = "forced"    // it is deleted past its disruption budget
+	Left      Outcome = "left"      // it is not evicted, and ends with its node
+	Stays     Outcome = "stays"     // nobody moves it: it tolerates the end, or the node is only at risk
+)
+
+// Outcomes lists every outcome.
+func Outcomes() []Outcome { return []Outcome{Graceful, Truncated, Forced, Left, Stays} }
+
+// Node is a node that is lost.
+type Node struct {
+	Name string            `json:"name"`
+	Kind interruption.Kind `json:"kind"`
+	// Notice is when EC2's notice arrives.
+	Notice Seconds `json:"noticeSeconds"`
+	// Deadline is when EC2 takes the node; nil if it only might.
+	Deadline *Seconds `json:"deadlineSeconds,omitempty"`
+	// Cordoned is when nothing new is scheduled to it.
+	Cordoned Seconds `json:"cordonedSeconds"`
+	// Empty is when the last pod that had to leave has left, and its volumes are detached; nil if
+	// that does not happen in time.
+	Empty *Seconds `json:"emptySeconds,omitempty"`
+	// Ended is when the drain ends: at Empty, or shortly before the deadline. It is nil where there
+	// is no deadline and pods stay.
+	Ended *Seconds `json:"endedSeconds,omitempty"`
+	// Slack is the time from Ended to Deadline.
+	Slack *Seconds `json:"slackSeconds,omitempty"`
+	// Replacement is what is asked for in the node's place; nil if nothing is.
+	Replacement *Replacement `json:"replacement,omitempty"`
+}
+
+// Replacement is the capacity in the place of a node.
+type Replacement struct {
+	Backend string `json:"backend,omitempty"`
+	Name    string `json:"name,omitempty"`
+	Pool    string `json:"pool,omitempty"`
+	// Why says why that pool, or why there is no replacement.
+	Why          string `json:"why,omitempty"`
+	InstanceType string `json:"instanceType,omitempty"`
+	// Ready is when it takes pods; nil if it never does.
+	Ready *Seconds `json:"readySeconds,omitempty"`
+	// NoPlace names the pods that it does not take, and why.
+	NoPlace []string `json:"noPlace,omitempty"`
+}
+
+// Pod is a pod of a lost node. Pods that DaemonSets and kubelets made are not listed.
+type Pod struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Workload is what made it, such as deployment/web; empty if nothing did.
+	Workload string  `json:"workload,omitempty"`
+	Node     string  `json:"node"`
+	Grace    Seconds `json:"graceSeconds"` // that it asks for
+	// EvictBy is when its eviction has to begin at the latest; nil without a deadline.
+	EvictBy *Seconds `json:"evictBySeconds,omitempty"`
+	// Leaves is when its eviction begins, or its deletion; nil if it never does.
+	Leaves *Seconds `json:"leavesSeconds,omitempty"`
+	// Gone is when it has ended; nil if it goes on.
+	Gone *Seconds `json:"goneSeconds,omitempty"`
+	// WaitsFor is what it waited for longest before it left.
+	WaitsFor string `json:"waitsFor,omitempty"`
+	// Surge: its successor is made before it leaves. NoSurge says why not.
+	Surge   bool    `json:"surge"`
+	NoSurge string  `json:"noSurge,omitempty"`
+	Outcome Outcome `json:"outcome"`
+	// Reason says why it does not end gracefully, or why it stays: a refusal in the API server's
+	// words, the grace period that does not fit.
+	Reason string `json:"reason,omitempty"`
+	// NoSuccessor says why nothing has taken its place, if nothing has.
+	NoSuccessor string `json:"noSuccessor,omitempty"`
+}
+
+// Workload is how a workload with pods on lost nodes fares.
+type Workload struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"` // such as deployment/web
+	Replicas  int    `json:"replicas"`
+	Ready     int    `json:"ready"` // at the first notice
+	// FewestReady is the fewest pods that are ready at the same time, At when that is first so.
+	FewestReady int     `json:"fewestReady"`
+	At          Seconds `json:"atSeconds"`
+	// UnavailablePodSeconds adds up, over all pods fewer than at first, for how long they are missing.
+	UnavailablePodSeconds float64 `json:"unavailablePodSeconds"`
+}
+
+// Budget is how a disruption budget fares that covers pods of lost nodes.
+type Budget struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Covers    int    `json:"covers"`  // pods of lost nodes
+	Desired   int    `json:"desired"` // healthy pods that it asks for
+	Healthy   int    `json:"healthy"` // at the first notice
+	// FewestHealthy is the fewest pods that are healthy at the same time, At when that is first so.
+	FewestHealthy int     `json:"fewestHealthy"`
+	At            Seconds `json:"atSeconds"`
+	// UnavailablePodSeconds adds up for how long how many healthy pods are missing to Desired.
+	UnavailablePodSeconds float64 `json:"unavailablePodSeconds"`
+	Refused               int     `json:"refused"` // pods whose eviction it has refused at first
+}

@@ -1,0 +1,182 @@
+package forecast
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+)
+
+// TestPods says of each pod what becomes of it: "NAME OUTCOME leaves..gone waits REASON", seconds
+// rounded down.
+func TestPods(t *testing.T) {
+	tests := map[string]struct {
+		of   func(s *scene)
+		want []string
+	}{
+		"a Deployment is surged, one by one": {func(s *scene) {
+			s.deployment("web", "lost", 2)
+		}, []string{
+			"web-0 graceful 10..15 surge: surged: waits for its successor",
+			"web-1 graceful 20..25 surge: waits for its turn: maxSurge of Deployment web is in use",
+		}},
+		"without room for successors they leave at the latest": {func(s *scene) {
+			s.Nodes = s.Nodes[:1]
+			s.deployment("web", "lost", 1)
+		}, []string{"web-0 graceful 80..85 surge: surged: waits for its successor"}},
+		"the replacement is waited for": {func(s *scene) {
+			s.Nodes, s.Lost = nil, nil
+			s.lose("lost", drain.PendingCapacity)
+			s.deployment("web", "lost", 1)
+			s.pods("StatefulSet", "db", "lost", 1)
+		}, []string{
+			"db-0 graceful 40..45 : waits for the replacement",
+			"web-0 graceful 50..55 surge: surged: waits for its successor",
+		}},
+		"a budget lets go one after the other": {func(s *scene) {
+			s.pods("StatefulSet", "db", "lost", 3)
+			s.budget("db", "db", 1)
+		}, []string{
+			"db-0 graceful 0..5 :",
+			"db-1 graceful 15..20 : disruption budget db",
+			"db-2 graceful 30..35 : disruption budget db",
+		}},
+		"a budget that never lets go": {func(s *scene) {
+			s.pods("StatefulSet", "db", "lost", 1)
+			s.budget("db", "db", 0)
+		}, []string{"db-0 left -..120 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		"and one that is overridden": {func(s *scene) {
+			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"))
+			s.budget("db", "db", 0)
+		}, []string{"db-0 forced 80..85 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		"two budgets": {func(s *scene) {
+			s.pods("StatefulSet", "db", "lost", 1)
+			s.budget("db", "db", 1)
+			s.budget("more", "db", 1)
+		}, []string{"db-0 left -..120 : two disruption budgets cover it; This pod has more than one PodDisruptionBudget"}},
+		"a grace period that does not fit": {func(s *scene) {
+			s.pods("", "bare", "lost", 1, graceOf(600))
+		}, []string{"bare-0 truncated 0..5 :; its grace period of 600 s does not fit: 109 s are left"}},
+		"a Job runs as long as it can": {func(s *scene) {
+			s.pods("Job", "batch", "lost", 1)
+		}, []string{"batch-0 graceful 80..85 : Job pod: might finish by itself"}},
+		"a pod that tolerates the end": {func(s *scene) {
+			s.pods("", "bare", "lost", 1, func(p *corev1.Pod) {
+				p.Spec.Tolerations = []corev1.Toleration{{Key: interruption.TaintKey, Operator: corev1.TolerationOpExists}}
+			})
+			s.pods("DaemonSet", "agent", "lost", 1)
+		}, []string{"bare-0 stays -..120 :; tolerates " + interruption.TaintKey}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := newScene(t)
+			tt.of(s)
+			f := Of(s.Input)
+			var got []string
+			for _, p := range f.Pods {
+				got = append(got, say(p))
+			}
+			for i := range max(len(got), len(tt.want)) {
+				switch {
+				case i >= len(got):
+					t.Errorf("missing %q", tt.want[i])
+				case i >= len(tt.want):
+					t.Errorf("too many: %q", got[i])
+				case !strings.HasPrefix(got[i], tt.want[i]) && got[i] != tt.want[i]:
+					t.Errorf("got  %q\nwant %q", got[i], tt.want[i])
+				}
+			}
+			if again := Of(s.Input); !reflect.DeepEqual(f, again) {
+				t.Errorf("the same input has another forecast:\n%+v\n%+v", f, again)
+			}
+		})
+	}
+}
+
+func say(p Pod) string {
+	second := func(s *Seconds) string {
+		if s == nil {
+			return "-"
+		}
+		return fmt.Sprint(int(*s))
+	}
+	text := fmt.Sprintf("%s %s %s..%s ", p.Name, p.Outcome, second(p.Leaves), second(p.Gone))
+	if p.Surge {
+		text += "surge"
+	}
+	text += ":"
+	if p.WaitsFor != "" {
+		text += " " + p.WaitsFor
+	}
+	if reason := strings.TrimPrefix(p.Reason, "Cannot evict pod as it would violate the pod's disruption budget. "); reason != "" {
+		text += "; " + reason
+	}
+	return text
+}
+
+// A workload's dip is what its pods are missing, for as long as they are.
+func TestDips(t *testing.T) {
+	s := newScene(t)
+	s.deployment("web", "lost", 2)
+	s.pods("StatefulSet", "db", "lost", 1)
+	s.pods("StatefulSet", "db", "other", 1)
+	s.budget("db", "db", 1)
+	f := Of(s.Input)
+	if len(f.Workloads) != 2 || len(f.Budgets) != 1 || len(f.Nodes) != 1 {
+		t.Fatalf("%+v", f)
+	}
+	if w := f.Workloads[0]; w.Name != "deployment/web" || w.FewestReady != 2 || w.UnavailablePodSeconds != 0 {
+		t.Errorf("a surged Deployment dips: %+v", w)
+	}
+	if w := f.Workloads[1]; w.FewestReady != 1 || w.UnavailablePodSeconds < 15 || w.UnavailablePodSeconds > 16 {
+		t.Errorf("want one pod missing for 15 s: %+v", w)
+	}
+	if b := f.Budgets[0]; b.Covers != 1 || b.Desired != 1 || b.Healthy != 2 || b.FewestHealthy != 1 || b.UnavailablePodSeconds != 0 {
+		t.Errorf("budget: %+v", b)
+	}
+	if n := f.Nodes[0]; n.Empty == nil || *n.Empty < 25 || *n.Empty > 27 || n.Slack == nil || *n.Slack != *n.Deadline-*n.Ended {
+		t.Errorf("node: %+v", n)
+	}
+}
+
+// Without a deadline pods move once the replacement is there, and those that must not be disturbed
+// stay.
+func TestAtRisk(t *testing.T) {
+	s := newScene(t)
+	s.Lost = nil
+	s.Nodes = nil
+	lost := s.lose("lost", drain.PendingCapacity)
+	lost.Kind, lost.Deadline = interruption.RebalanceRecommendation, nil
+	s.pods("StatefulSet", "db", "lost", 1)
+	s.pods("Job", "batch", "lost", 1)
+	f := Of(s.Input)
+	if got := say(f.Pods[0]); got != "batch-0 stays -..- :; no deadline: Job pod: might finish by itself" {
+		t.Error(got)
+	}
+	if got := say(f.Pods[1]); !strings.HasPrefix(got, "db-0 graceful 40..45") {
+		t.Error(got)
+	}
+	if n := f.Nodes[0]; n.Ended != nil || n.Deadline != nil {
+		t.Errorf("the drain ends though a pod stays: %+v", n)
+	}
+}
+
+// Notices of a storm arrive one after the other.
+func TestStorm(t *testing.T) {
+	s := newScene(t)
+	s.lose("lost-2", drain.NoCapacity).After = 30 * time.Second
+	s.pods("", "bare", "lost-2", 1)
+	f := Of(s.Input)
+	if got := say(f.Pods[0]); got != "bare-0 graceful 30..35 :" {
+		t.Error(got)
+	}
+	if n := f.Nodes[1]; n.Notice != 30 || *n.Deadline != 150 {
+		t.Errorf("%+v", n)
+	}
+}

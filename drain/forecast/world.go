@@ -1,0 +1,399 @@
+package forecast
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain"
+)
+
+// world is the cluster as it is at a moment of the forecast.
+type world struct {
+	in  Input
+	now time.Time
+	agenda
+
+	nodes   map[string]*node
+	lost    []*lostNode // by name
+	pods    map[types.UID]*pod
+	stories []*story
+	waiting []*pod // for a node, the oldest first
+	keepers []*pod // whose anti-affinity keeps others away
+
+	controllers map[types.UID]*controller
+	workloads   map[string]*workload
+	budgets     map[string][]*budget // by namespace
+	around      map[string]drain.Surroundings
+
+	starts     map[types.UID]time.Time // of waves
+	startsFrom time.Time               // when they were worked out
+	draining   bool                    // a round of the drain is on the agenda
+	scheduling bool                    // so is one of the scheduler
+	made       int                     // pods
+	credit     map[string]int          // by namespace: pods that have gone, less those that were made
+}
+
+// node is a Node on which there is something, or can be.
+type node struct {
+	*corev1.Node
+	free   corev1.ResourceList
+	closed bool // nothing is scheduled to it
+	pods   map[types.UID]*pod
+}
+
+// lostNode is a node that EC2 takes, and its drain.
+type lostNode struct {
+	*node
+	Lost
+	report   Node
+	noticed  time.Time
+	deadline time.Time // zero: none
+	end      time.Time // of the drain, at the latest; zero: none
+	capacity drain.Capacity
+	ready    time.Time // since when capacity is ReadyCapacity
+	over     bool
+	begun    bool
+	dead     bool // EC2 has taken it
+	dirty    bool // to be planned again
+	wake     time.Time
+	emptied  time.Time
+	refused  map[types.UID]string
+	fixed    map[types.UID]string
+}
+
+// pod is one pod. What Pod shows is what the API would: it is replaced, never changed in place.
+type pod struct {
+	*corev1.Pod
+	node       *node
+	controller *controller
+	workload   *workload
+	budgets    []*budget
+	heir       bool // made in the forecast
+	story      *story
+}
+
+// workload is what people know pods by: a Deployment, or whatever else has made them.
+type workload struct {
+	namespace, name string // the name with its kind
+	deployment      drain.Deployment
+	of              types.NamespacedName // the Deployment
+	replicas        int
+	pods            map[types.UID]*pod
+	users           map[*lostNode]bool
+	count           drain.Workload
+	counted         bool
+	failing         string    // why its ReplicaSet cannot make pods
+	lacking         time.Time // since when successors cannot be made
+	gaveUp          string    // why no pod is surged any more
+
+	startup time.Duration // from having a node to Ready
+	never   bool          // its pods do not become Ready
+
+	base, ready int
+	since       time.Time
+	report      Workload
+}
+
+func newWorld(in Input) *world {
+	w := &world{
+		in: in, now: in.At, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, controllers: map[types.UID]*controller{},
+		workloads: map[string]*workload{}, budgets: map[string][]*budget{}, around: in.Surroundings,
+		credit: map[string]int{},
+	}
+	for _, n := range in.Nodes {
+		w.addNode(n)
+	}
+	for _, l := range in.Lost {
+		if w.nodes[l.Node.Name] == nil {
+			w.addNode(l.Node)
+		}
+		w.lost = append(w.lost, newLostNode(in.At, w.nodes[l.Node.Name], l))
+	}
+	slices.SortFunc(w.lost, func(a, b *lostNode) int { return cmp.Compare(a.Lost.Node.Name, b.Lost.Node.Name) })
+	for _, b := range in.Budgets {
+		w.budgets[b.Namespace] = append(w.budgets[b.Namespace], newBudget(b))
+	}
+	pods := slices.Clone(in.Pods)
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	for _, p := range pods {
+		if !drain.Finished(p) {
+			w.add(p)
+		}
+	}
+	w.settleControllers()
+	for _, l := range w.lost {
+		for _, p := range l.pods {
+			w.uses(l, p)
+		}
+	}
+	for _, of := range w.workloads {
+		of.begin(w)
+	}
+	for _, all := range w.budgets {
+		for _, b := range all {
+			b.begin(w)
+		}
+	}
+	return w
+}
+
+// uses notes whose changes concern the drain of the node.
+func (w *world) uses(l *lostNode, p *pod) {
+	if p.workload != nil {
+		p.workload.users[l] = true
+	}
+	for _, b := range p.budgets {
+		b.users[l] = true
+	}
+}
+
+func (w *world) addNode(n *corev1.Node) *node {
+	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+	added := &node{Node: n, free: n.Status.Allocatable.DeepCopy(), closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !ready, pods: map[types.UID]*pod{}}
+	w.nodes[n.Name] = added
+	return added
+}
+
+func newLostNode(at time.Time, n *node, lost Lost) *lostNode {
+	l := &lostNode{node: n, Lost: lost, noticed: at.Add(lost.After), refused: map[types.UID]string{}, fixed: map[types.UID]string{}}
+	l.report = Node{Name: n.Name, Kind: lost.Kind, Notice: Seconds(lost.After.Seconds())}
+	if lost.Deadline != nil {
+		l.deadline = l.noticed.Add(*lost.Deadline)
+		l.end = drainEnd(l.noticed, l.deadline)
+	}
+	return l
+}
+
+// add puts a pod into the world, as it was read or as its controller has just made it.
+func (w *world) add(p *corev1.Pod) *pod {
+	added := &pod{Pod: p, node: w.nodes[p.Spec.NodeName]}
+	w.pods[p.UID] = added
+	added.controller, added.workload = w.makerOf(added)
+	if added.workload != nil {
+		added.workload.pods[p.UID] = added
+	}
+	for _, b := range w.budgets[p.Namespace] {
+		if drain.Covers(b.PodDisruptionBudget, p) {
+			added.budgets = append(added.budgets, b)
+			b.pods[p.UID] = added
+		}
+	}
+	if keepsAway(p) {
+		w.keepers = append(w.keepers, added)
+	}
+	switch {
+	case p.Spec.NodeName == "":
+		w.waiting = append(w.waiting, added)
+	case added.node != nil:
+		added.node.take(added)
+		w.expectOf(added)
+	}
+	return added
+}
+
+// expectOf puts on the agenda what a pod that was read is about to do.
+func (w *world) expectOf(p *pod) {
+	switch {
+	case p.DeletionTimestamp != nil:
+		own := time.Duration(0)
+		if p.DeletionGracePeriodSeconds != nil {
+			own = time.Duration(*p.DeletionGracePeriodSeconds) * time.Second
+		}
+		w.at(p.DeletionTimestamp.Add(min(own, w.in.Assumptions.Stop.Duration())-own), podsFirst, func() { w.gone(p) })
+	case !isReady(p.Pod):
+		w.at(w.now, podsFirst, func() { // once the workload's startup is known
+			scheduled := scheduledAt(p.Pod)
+			if by := scheduled.Add(p.startup(w)); !p.workload.neverReady() && w.now.Sub(by) < lateStart {
+				w.at(by, podsFirst, func() { w.becomesReady(p) })
+			}
+		})
+	}
+}
+
+// lateStart is how late a pod can be for its workload's usual start and still be taken for one that
+// starts. One that is later has some other trouble.
+const lateStart = 30 * time.Second
+
+func (p *pod) startup(w *world) time.Duration {
+	if p.workload == nil {
+		return w.in.Assumptions.Ready.Duration()
+	}
+	return p.workload.startup
+}
+
+func (of *workload) neverReady() bool { return of != nil && of.never }
+
+// begin works out what is known of the workload's pods at first.
+func (of *workload) begin(w *world) {
+	var pods []*corev1.Pod
+	for _, p := range of.pods {
+		pods = append(pods, p.Pod)
+		if isReady(p.Pod) {
+			of.ready++
+		}
+	}
+	of.startup = w.in.Assumptions.Ready.Duration()
+	if known, ok := w.in.Assumptions.ReadyOf[of.namespace+"/"+of.name]; ok {
+		of.startup = known.Duration()
+	}
+	of.never = of.ready == 0 && slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
+		return p.Spec.NodeName != "" && w.now.Sub(scheduledAt(p)) > of.startup+lateStart
+	})
+	of.base, of.since = min(of.ready, max(of.replicas, 1)), w.now
+	of.report = Workload{Namespace: of.namespace, Name: of.name, Replicas: of.replicas, Ready: of.ready, FewestReady: of.ready}
+}
+
+// account adds up what was missing since the last change.
+func (of *workload) account(w *world) {
+	of.report.UnavailablePodSeconds += float64(max(0, of.base-of.ready)) * w.now.Sub(of.since).Seconds()
+	of.since, of.ready = w.now, 0
+	for _, p := range of.pods {
+		if isReady(p.Pod) {
+			of.ready++
+		}
+	}
+	if of.ready < of.report.FewestReady {
+		of.report.FewestReady, of.report.At = of.ready, w.offset(w.now)
+	}
+}
+
+// changed has everybody look again who watches the pod.
+func (w *world) changed(p *pod) {
+	if of := p.workload; of != nil {
+		of.counted = false
+		of.account(w)
+		for l := range of.users {
+			w.plan(l)
+		}
+	}
+	if p.controller != nil {
+		w.control(p.controller)
+	}
+	for _, b := range p.budgets {
+		b.update(w)
+	}
+	for _, l := range w.lost {
+		if l.node == p.node {
+			w.plan(l)
+		}
+	}
+}
+
+// show replaces what the API shows of a pod.
+func (w *world) show(p *pod, next *corev1.Pod) {
+	p.Pod = next
+	w.changed(p)
+}
+
+func (w *world) becomesReady(p *pod) {
+	if w.pods[p.UID] != p || p.DeletionTimestamp != nil || isReady(p.Pod) {
+		return
+	}
+	w.show(p, with(p.Pod, corev1.PodReady, corev1.ConditionTrue, "", w.now))
+}
+
+// gone removes a pod that has ended.
+func (w *world) gone(p *pod) {
+	if w.pods[p.UID] != p {
+		return
+	}
+	delete(w.pods, p.UID)
+	if p.workload != nil {
+		delete(p.workload.pods, p.UID)
+	}
+	for _, b := range p.budgets {
+		delete(b.pods, p.UID)
+	}
+	w.keepers = slices.DeleteFunc(w.keepers, func(k *pod) bool { return k == p })
+	w.waiting = slices.DeleteFunc(w.waiting, func(k *pod) bool { return k == p })
+	w.credit[p.Namespace]++
+	if p.story != nil {
+		p.story.Gone = w.offsetOf(w.now)
+	}
+	w.changed(p)
+	if p.node != nil {
+		p.node.release(p)
+		w.schedule()
+	}
+}
+
+// offset is the time since the first notice.
+func (w *world) offset(t time.Time) Seconds { return Seconds(t.Sub(w.in.At).Seconds()) }
+
+func (w *world) offsetOf(t time.Time) *Seconds {
+	if t.IsZero() {
+		return nil
+	}
+	s := w.offset(t)
+	return &s
+}
+
+func isReady(p *corev1.Pod) bool {
+	c := condition(p, corev1.PodReady)
+	return p.DeletionTimestamp == nil && c != nil && c.Status == corev1.ConditionTrue
+}
+
+func scheduledAt(p *corev1.Pod) time.Time {
+	if c := condition(p, corev1.PodScheduled); c != nil {
+		return c.LastTransitionTime.Time
+	}
+	return p.CreationTimestamp.Time
+}
+
+func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
+	if i < 0 {
+		return nil
+	}
+	return &p.Status.Conditions[i]
+}
+
+// with is the pod with a condition changed.
+func with(p *corev1.Pod, kind corev1.PodConditionType, status corev1.ConditionStatus, reason string, now time.Time) *corev1.Pod {
+	c := *p
+	c.Status.Conditions = slices.DeleteFunc(slices.Clone(p.Status.Conditions), func(c corev1.PodCondition) bool { return c.Type == kind })
+	c.Status.Conditions = append(c.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason, LastTransitionTime: metav1.NewTime(now)})
+	return &c
+}
+
+// nameOf is a workload's name, such as deployment/web.
+func nameOf(kind, name string) string { return strings.ToLower(kind) + "/" + name }
+
+// WorkloadOf names what made a pod, as [Pod.Workload] does; empty if nothing did.
+func WorkloadOf(p *corev1.Pod) string {
+	if of := drain.DeploymentOf(p); of.Name != "" {
+		return nameOf("Deployment", of.Name)
+	}
+	if owner := metav1.GetControllerOf(p); owner != nil {
+		return nameOf(owner.Kind, owner.Name)
+	}
+	return ""
+}
+
+// ReadyOf are the assumptions about single workloads that follow from the conditions of their pods.
+func ReadyOf(pods []*corev1.Pod) map[string]Assumption {
+	of := map[string][]*corev1.Pod{}
+	for _, p := range pods {
+		if name := WorkloadOf(p); name != "" && !drain.Finished(p) {
+			of[p.Namespace+"/"+name] = append(of[p.Namespace+"/"+name], p)
+		}
+	}
+	known := map[string]Assumption{}
+	for name, pods := range of {
+		if took, n, ok := startupOf(pods); ok {
+			known[name] = Assume(took, fmt.Sprintf("history: %d of its pods", n))
+		}
+	}
+	return known
+}
