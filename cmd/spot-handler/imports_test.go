@@ -12,6 +12,8 @@ import (
 // cluster.go says.
 func TestImportsPointDown(t *testing.T) {
 	allowed := map[string][]string{
+		"spot-handler/cmd/spot-handler/internal/selection": {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
+
 		"spot-handler/cmd/spot-handler/terminal":         {},
 		"spot-handler/cmd/spot-handler/internal/console": {"spot-handler/cmd/spot-handler/terminal"},
 		"spot-handler/cmd/spot-handler/internal/audit":   {"spot-handler/cmd/spot-handler/internal/console", "spot-handler/cmd/spot-handler/terminal", "spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
