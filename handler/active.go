@@ -24,7 +24,7 @@ type active struct {
 
 // activeNode is an interrupted node, by the labels it is counted under.
 type activeNode struct {
-	kind     interruption.Kind
+	kind     string // as counted
 	phase    interruption.Phase
 	deadline time.Time
 	begun    time.Time // zero if its drain has not begun
@@ -71,17 +71,17 @@ func (a *active) Describe(ch chan<- *prometheus.Desc) {
 
 func (a *active) Collect(ch chan<- prometheus.Metric) {
 	type phaseKey struct {
-		kind  interruption.Kind
+		kind  string
 		phase interruption.Phase
 	}
 	type poolKey struct {
-		kind        interruption.Kind
+		kind        string
 		home        home
 		replacement string
 	}
-	phases, nearest, oldest := map[phaseKey]int{}, map[interruption.Kind]time.Time{}, map[interruption.Kind]time.Time{}
+	phases, nearest, oldest := map[phaseKey]int{}, map[string]time.Time{}, map[string]time.Time{}
 	pools := map[poolKey]int{}
-	for _, kind := range interruption.Kinds() { // always there, so there is a series to look at
+	for _, kind := range counted() { // always there, so there is a series to look at
 		pools[poolKey{kind: kind, replacement: noReplacement}] = 0
 	}
 	nodes := a.list()
@@ -102,15 +102,15 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}
-	for _, kind := range interruption.Kinds() {
+	for _, kind := range counted() {
 		for _, phase := range interruption.Phases() {
-			gauge(a.byPhase, float64(phases[phaseKey{kind, phase}]), string(kind), string(phase))
+			gauge(a.byPhase, float64(phases[phaseKey{kind, phase}]), kind, string(phase))
 		}
-		gauge(a.deadline, unix(nearest[kind]), string(kind))
-		gauge(a.oldest, unix(oldest[kind]), string(kind))
+		gauge(a.deadline, unix(nearest[kind]), kind)
+		gauge(a.oldest, unix(oldest[kind]), kind)
 	}
 	for k, n := range pools {
-		gauge(a.byPool, float64(n), string(k.kind), k.home.pool, k.home.zone, k.replacement)
+		gauge(a.byPool, float64(n), k.kind, k.home.pool, k.home.zone, k.replacement)
 	}
 }
 
@@ -154,7 +154,7 @@ func (h *Handler) active() []activeNode {
 			if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
 				continue
 			}
-			n := activeNode{kind: k.rec.Kind, phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), begun: begun(k.rec), replacement: noReplacement}
+			n := activeNode{kind: countedAs(k.rec), phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), begun: begun(k.rec), replacement: noReplacement}
 			if node, ok := h.opts.Index.Get(name); ok {
 				n.home = homeOf(node)
 			}

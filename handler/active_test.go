@@ -45,7 +45,7 @@ func gauges(t *testing.T, c prometheus.Collector, name string) (values map[strin
 
 func TestActiveInterruptions(t *testing.T) {
 	soon, later := time.Unix(1_000_000, 0), time.Unix(2_000_000, 0)
-	const spot, rebalance = interruption.SpotInterruption, interruption.RebalanceRecommendation
+	const spot, rebalance = string(interruption.SpotInterruption), string(interruption.RebalanceRecommendation)
 	batchA, batchB := home{"batch", "a"}, home{"batch", "b"}
 	nodes := []activeNode{
 		{spot, interruption.Draining, later, time.Unix(900_000, 0), batchA, "ready"},
@@ -80,14 +80,14 @@ func TestActiveInterruptions(t *testing.T) {
 func TestPoolsAndZonesAreBounded(t *testing.T) {
 	var nodes []activeNode
 	for i := range 5000 {
-		nodes = append(nodes, activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{}, time.Time{},
+		nodes = append(nodes, activeNode{string(interruption.SpotInterruption), interruption.Draining, time.Time{}, time.Time{},
 			home{fmt.Sprint("pool-", i), fmt.Sprint("zone-", i%7)}, "requested"})
 	}
 	large := home{"large", "a"} // kept, as it has two
-	nodes = append(nodes, activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{}, time.Time{}, large, "ready"},
-		activeNode{interruption.SpotInterruption, interruption.Draining, time.Time{}, time.Time{}, large, "ready"})
+	nodes = append(nodes, activeNode{string(interruption.SpotInterruption), interruption.Draining, time.Time{}, time.Time{}, large, "ready"},
+		activeNode{string(interruption.SpotInterruption), interruption.Draining, time.Time{}, time.Time{}, large, "ready"})
 	got, series := gauges(t, newActive(func() []activeNode { return nodes }), "spot_handler_interrupted_nodes")
-	if most := maxHomes + 1 + len(interruption.Kinds()); series > most {
+	if most := maxHomes + 1 + len(counted()); series > most {
 		t.Errorf("%d series, want %d at most", series, most)
 	}
 	sum := 0.0
@@ -99,7 +99,7 @@ func TestPoolsAndZonesAreBounded(t *testing.T) {
 			sum, got["spot-interruption other requested other"], len(nodes), 5000-maxHomes+1)
 	}
 	nodes = nil
-	if got, series := gauges(t, newActive(func() []activeNode { return nodes }), "spot_handler_interrupted_nodes"); len(got) != 0 || series != len(interruption.Kinds()) {
+	if got, series := gauges(t, newActive(func() []activeNode { return nodes }), "spot_handler_interrupted_nodes"); len(got) != 0 || series != len(counted()) {
 		t.Errorf("when all is over: %d series, %v, want an empty one for each kind", series, got)
 	}
 }
@@ -117,7 +117,7 @@ func TestActiveReadsWhatIsKnown(t *testing.T) {
 	h.memory.of("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}
 	h.memory.of("newer").rec = interruption.Record{Kind: "of a newer version", Phase: interruption.Draining}
 
-	want := []activeNode{{interruption.SpotInterruption, interruption.Replacing, deadline, received, home{"workers", "eu-west-1a"}, "requested"}}
+	want := []activeNode{{string(interruption.SpotInterruption), interruption.Replacing, deadline, received, home{"workers", "eu-west-1a"}, "requested"}}
 	compare := cmp.AllowUnexported(activeNode{}, home{})
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {
 		t.Errorf("after a restart, from the record (-want +got):\n%s", diff)

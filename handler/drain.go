@@ -24,7 +24,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 		v.opts.Drainer.Forget(v.node.Name)
 		k.off, k.final = false, nil
 	}
-	if k.final != nil && k.final.Kind == v.rec.Kind { // ended and counted, but that could not be written
+	if k.final != nil && k.final.Kind == v.rec.Kind && k.final.Rehearsed() == v.rec.Rehearsed() { // ended and counted, but that could not be written
 		rec := v.rec
 		rec.Phase, rec.Pods, rec.Ended, rec.Replacement = k.final.Phase, k.final.Pods, k.final.Ended, k.final.Replacement
 		return true, v.release(ctx, rec)

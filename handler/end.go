@@ -45,6 +45,8 @@ func (v *visit) release(ctx context.Context, rec interruption.Record) error {
 	written := v.rec.Phase == rec.Phase
 	var releaseErr error
 	switch {
+	case rec.Rehearsed() && !rec.Release: // see restore
+		v.lookAgain(rec.Ended.Add(shownFor))
 	case rec.ComesBack() && written:
 	case rec.ComesBack():
 		if err := v.opts.Provisioner.Release(ctx, v.node, rec); err != nil {
@@ -66,6 +68,30 @@ func (v *visit) release(ctx context.Context, rec interruption.Record) error {
 		v.tell(v.opts.Logger.Info()).Msg("node released")
 	}
 	return releaseErr
+}
+
+// shownFor is how long the result of a rehearsal stands on its Node, for those who look there
+// every now and then.
+const shownFor = 5 * time.Second
+
+// restore puts the node of a rehearsal back into service when its drain has ended. Where nothing
+// is drained, that is when it would have had to end.
+func (v *visit) restore(ctx context.Context) (done bool, err error) {
+	if !v.rec.Rehearsed() || v.rec.Release {
+		return false, nil
+	}
+	at := v.rec.DrainEnd()
+	switch {
+	case v.rec.Ended != nil:
+		at = v.rec.Ended.Add(shownFor)
+	case !v.opts.CordonOnly, at.IsZero():
+		return false, nil
+	}
+	if time.Now().Before(at) {
+		v.lookAgain(at)
+		return v.rec.Ended != nil, nil
+	}
+	return true, v.undo(ctx, nil)
 }
 
 // countPods adds to a drain's result the pods that left before this process saw the node: its

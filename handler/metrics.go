@@ -21,6 +21,27 @@ const (
 	resultFailed    = "failed"    // the node went before its drain had ended
 )
 
+// rehearsal is what rehearsals are counted under, whatever kind they play, so no alert about that
+// kind fires for one.
+const rehearsal = string(interruption.Rehearsal)
+
+// countedAs is the value of the label kind.
+func countedAs(r interruption.Record) string {
+	if r.Rehearsed() {
+		return rehearsal
+	}
+	return string(r.Kind)
+}
+
+// counted lists every value of the label kind.
+func counted() []string {
+	all := []string{rehearsal}
+	for _, kind := range interruption.Kinds() {
+		all = append(all, string(kind))
+	}
+	return all
+}
+
 type metrics struct {
 	notices  *prometheus.CounterVec
 	lead     *prometheus.HistogramVec
@@ -64,11 +85,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			m.lead.WithLabelValues(string(kind), string(source))
 		}
 	}
-	for _, kind := range interruption.Kinds() {
-		m.duration.WithLabelValues(string(kind))
-		m.slack.WithLabelValues(string(kind))
+	for _, kind := range counted() {
+		m.duration.WithLabelValues(kind)
+		m.slack.WithLabelValues(kind)
 		for _, result := range []string{resultCompleted, resultDeadline, resultCanceled, resultFailed} {
-			m.drains.WithLabelValues(string(kind), result)
+			m.drains.WithLabelValues(kind, result)
 		}
 	}
 	return m
@@ -86,7 +107,7 @@ func (m *metrics) noticed(n interruption.Notice, took time.Duration, cordoned bo
 }
 
 func (m *metrics) ended(r interruption.Record, result string, at time.Time) {
-	kind := string(r.Kind)
+	kind := countedAs(r)
 	m.drains.WithLabelValues(kind, result).Inc()
 	m.duration.WithLabelValues(kind).Observe(at.Sub(r.Since()).Seconds())
 	if d := r.DeadlineTime(); result == resultCompleted && !d.IsZero() {

@@ -33,6 +33,7 @@ var course = []func(v *visit, ctx context.Context) (done bool, err error){
 	(*visit).standDown,
 	(*visit).announce,
 	(*visit).tendHooks,
+	(*visit).restore,
 	(*visit).rebalance,
 	(*visit).finish,
 	(*visit).wait,

@@ -113,6 +113,8 @@ func (v *visit) tellUndone(node *corev1.Node, was interruption.Record, rest *int
 	case v.removed:
 		v.tellOf(v.opts.Logger.Warn(), was).Msg("record removed by somebody else, drain stopped")
 		return
+	case was.Rehearsed() && was.Phase.Over():
+		log.Msg("rehearsal over, node back in service")
 	case back && rest == nil:
 		log.Msg("instance is back, node as it was")
 	case back:
@@ -122,7 +124,7 @@ func (v *visit) tellUndone(node *corev1.Node, was interruption.Record, rest *int
 	default:
 		log.Msg("drain called off, node as it was, next drain waits")
 	}
-	if returned(node, was) {
+	if returned(node, was) || was.Rehearsed() && was.Phase.Over() {
 		v.opts.Events.Returned(node, was)
 	} else {
 		v.opts.Events.Canceled(node, was)

@@ -74,6 +74,8 @@ var judging = []func(Case) (Judgement, bool){
 	isTooLate,
 	isOfAnEarlierRun,
 	isEndedByOthers,
+	rehearsesInEarnest,
+	endsARehearsal,
 	meetsAnUndo,
 	isOfTheNextRun,
 	isTheFirst,
@@ -167,6 +169,35 @@ func isEndedByOthers(c Case) (Judgement, bool) {
 		return undecided()
 	}
 	return decided(Ignored, "somebody is ending the node already")
+}
+
+// rehearsesInEarnest: there is nothing to rehearse on a node that is interrupted, or whose
+// rehearsal is still under way.
+func rehearsesInEarnest(c Case) (Judgement, bool) {
+	if c.Notice.Source != Rehearsal || !c.Recorded {
+		return undecided()
+	}
+	return decided(Ignored, "the node is interrupted already")
+}
+
+// endsARehearsal: EC2 has something to say about a node whose interruption is being rehearsed.
+// If the instance is sure to end, or its window near, the drain goes on in earnest, with EC2's
+// own deadline. Otherwise it is undone first: nothing that counts has begun.
+func endsARehearsal(c Case) (Judgement, bool) {
+	if !c.Recorded || !c.Record.Rehearsed() || c.Record.Phase == Released {
+		return undecided()
+	}
+	rec := c.first(c.Record.Ours, c.Record.Past).Record
+	switch {
+	case !rec.Kind.Certain() && !c.Rules.Due(rec, c.Now):
+		rec.Phase = Waiting
+	case c.Record.Phase == Replacing || c.Record.Phase == Draining:
+		rec.Phase, rec.Pods = c.Record.Phase, c.Record.Pods
+	}
+	if rec.Phase != Waiting {
+		rec.Replacement = c.Record.Replacement
+	}
+	return Judgement{Accepted, rec, "ends a rehearsal"}, true
 }
 
 // meetsAnUndo: the notice comes while its Node is being undone. What was withdrawn does not

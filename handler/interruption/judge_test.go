@@ -39,6 +39,7 @@ func TestJudge(t *testing.T) {
 	}
 	phase := func(p Phase) func(*Record) { return func(r *Record) { r.Phase = p } }
 	spot := at(SpotInterruption, 0)
+	rehearsal := at(SpotInterruption, 0, event("rehearsal-1"), func(n *Notice) { n.Source = Rehearsal })
 	reboot := at(ScheduledEvent, 0, does(ActionReboot), window(24*time.Hour))
 	withdrawn := func(n *Notice) { n.Withdrawn = true }
 	ready := Node{Instance: "i-1", Ready: true}
@@ -90,6 +91,20 @@ func TestJudge(t *testing.T) {
 		"a notice while it drains":      {ready, Rules{}, on(at(RebalanceRecommendation, 0), phase(Replacing)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Replacing, "adds"},
 		"a notice while it waits":       {ready, Rules{Rebalance: RebalanceReplace}, on(at(RebalanceRecommendation, 0), phase(Waiting)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Noticed, "adds"},
 		"a notice of what was cordoned": {ready, Rules{}, on(at(RebalanceRecommendation, 0), phase(Drained)), nil, at(SpotInterruption, time.Minute, event("event-2")), time.Minute, Accepted, Noticed, "adds"},
+
+		"a rehearsal":                           {ready, Rules{}, nil, nil, rehearsal, 0, Accepted, Noticed, "new"},
+		"a rehearsal after a call-off":          {ready, Rules{}, nil, CalledOff(*on(spot), t0.Add(-time.Second)), rehearsal, 0, Accepted, Noticed, "new"},
+		"a rehearsal of what is interrupted":    {ready, Rules{}, on(spot), nil, rehearsal, 0, Ignored, "", "already"},
+		"a rehearsal of what is rehearsed":      {ready, Rules{}, on(rehearsal), nil, rehearsal, 0, Ignored, "", "already"},
+		"a rehearsal of what is unmanaged":      {ready, Rules{Unmanaged: "labelled"}, nil, nil, rehearsal, 0, Unmanaged, "", "labelled"},
+		"in earnest":                            {ready, Rules{}, on(rehearsal), nil, spot, 0, Accepted, Noticed, "ends a rehearsal"},
+		"in earnest, while it drains":           {ready, Rules{}, on(rehearsal, phase(Draining)), nil, spot, 0, Accepted, Draining, "ends a rehearsal"},
+		"in earnest, when it has drained":       {ready, Rules{}, on(rehearsal, phase(Drained)), nil, spot, 0, Accepted, Noticed, "ends a rehearsal"},
+		"in earnest, when it was released":      {ready, Rules{}, on(rehearsal, phase(Released)), nil, at(StateChange, 0, does(ActionShuttingDown)), 0, Duplicate, "", "as expected"},
+		"in earnest, after a call-off":          {ready, Rules{}, nil, CalledOff(*on(rehearsal), t0.Add(time.Second)), spot, time.Second, Accepted, Noticed, "new"},
+		"recommended in earnest":                {ready, Rules{Rebalance: RebalanceReplace}, on(rehearsal, phase(Draining)), nil, at(RebalanceRecommendation, 0), 0, Accepted, Waiting, "ends a rehearsal"},
+		"recommended in earnest, cordoned":      {ready, Rules{Rebalance: RebalanceCordon}, on(rehearsal, phase(Draining)), nil, at(RebalanceRecommendation, 0), 0, Accepted, Waiting, "ends a rehearsal"},
+		"scheduled in earnest, within the lead": {ready, Rules{ScheduledLead: 48 * time.Hour}, on(rehearsal, phase(Draining)), nil, reboot, 0, Accepted, Draining, "ends a rehearsal"},
 	} {
 		c := Case{Node: tt.node, Rules: tt.rules, Past: tt.past, Notice: tt.notice, Now: t0.Add(tt.now)}
 		if tt.record != nil {

@@ -87,5 +87,10 @@ const (
 	Queue Source = "queue" // the SQS queue that EventBridge feeds
 )
 
-// Sources lists every source.
+// Rehearsal is the source of a notice that an operator has made up: the daemon does all that it
+// does on one in earnest, and puts the node back into service at the end. It stands in no list
+// of sources, as nothing is read from it.
+const Rehearsal Source = "rehearsal"
+
+// Sources lists every source that is read.
 func Sources() []Source { return []Source{IMDS, Queue} }

@@ -157,7 +157,8 @@ func (p Past) Has(n Notice) bool {
 func (p Past) And(more Past) Past {
 	p = slices.Clone(p)
 	for _, a := range more {
-		if !slices.ContainsFunc(p, func(b Announcement) bool { return a.Kind == b.Kind && a.Event == b.Event }) {
+		known := slices.ContainsFunc(p, func(b Announcement) bool { return a.Kind == b.Kind && a.Event == b.Event })
+		if a.Source != Rehearsal && !known { // what EC2 says is news, whatever was rehearsed
 			p = append(p, a)
 		}
 	}

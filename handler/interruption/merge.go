@@ -45,7 +45,7 @@ func announcementOf(n Notice) Announcement {
 
 // NewRecord is the record of a node's first notice.
 func NewRecord(n Notice) Record {
-	r := Record{Instance: n.InstanceID, Phase: Noticed}.with([]Announcement{announcementOf(n)})
+	r := Record{Instance: n.InstanceID, Phase: Noticed, Release: n.Release}.with([]Announcement{announcementOf(n)})
 	r, _ = r.withHook(n.Hook)
 	return r
 }
@@ -140,6 +140,8 @@ func (a Announcement) same(n Notice) bool {
 // that adds nothing to it.
 func (a Announcement) repeats(n Notice) bool {
 	switch {
+	case n.Source == Rehearsal: // EC2 has never said it
+		return false
 	case a.Kind == ScheduledEvent:
 		return a.same(n)
 	case a.Off != nil && a.Kind == n.Kind && !n.Noticed.After(*a.Off):

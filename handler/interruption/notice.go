@@ -39,6 +39,9 @@ type Notice struct {
 	// it.
 	Withdrawn bool
 
+	// Release has the node of a rehearsal handed back at its end, as after an interruption.
+	Release bool
+
 	// Hook is the lifecycle hook at which the instance's Auto Scaling group waits; nil if none
 	// is known.
 	Hook *Hook

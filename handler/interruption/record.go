@@ -99,6 +99,10 @@ type Record struct {
 	// Begun is when we acted on a record that had to wait for its time or its turn.
 	Begun *time.Time `json:"begun,omitempty"`
 
+	// Release has the node of a rehearsal handed back at its end, as after an interruption. It
+	// means nothing otherwise.
+	Release bool `json:"release,omitempty"`
+
 	// Canceled: no announcement stands any longer, so what we set has to be undone.
 	Canceled bool `json:"canceled,omitempty"`
 
@@ -173,6 +177,9 @@ func (n Notice) after(r Record) bool {
 	return n.Kind != StateChange && r.Deadline != nil && n.Noticed.After(*r.Deadline) &&
 		!slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.Event == n.EventID })
 }
+
+// Rehearsed reports whether the record was made up by an operator, and not by EC2.
+func (r Record) Rehearsed() bool { return r.Source == Rehearsal }
 
 // DeadlineTime is the deadline; zero if there is none.
 func (r Record) DeadlineTime() time.Time {

@@ -27,6 +27,7 @@ const (
 	ReasonNodeGone             = "NodeGone"
 	ReasonCanceled             = "InterruptionCanceled"
 	ReasonInstanceReturned     = "InstanceReturned"
+	ReasonRehearsalOver        = "RehearsalOver"
 	ReasonRecordUnreadable     = "RecordUnreadable"
 )
 
@@ -52,7 +53,8 @@ func (e *Events) Run(ctx context.Context) error {
 
 // tell writes an Event on a Node, with what its record says as annotations.
 func (e *Events) tell(node *corev1.Node, kind, reason, text string) {
-	e.recorder.AnnotatedEventf(node, aboutNode(node), kind, reason, "%s", text)
+	rec, _ := interruption.ParseRecord(node.Annotations[interruption.Annotation]) // none, and it is no rehearsal
+	e.recorder.AnnotatedEventf(node, aboutNode(node), kind, reason, "%s", Said(rec, text))
 }
 
 // Noticed: EC2 is about to end the node.
@@ -99,9 +101,10 @@ func (e *Events) Canceled(node *corev1.Node, r interruption.Record) {
 	e.tell(node, corev1.EventTypeNormal, ReasonCanceled, CanceledText(r))
 }
 
-// Returned: the instance has come back, and what was set on the node is undone.
+// Returned: the instance has come back, or its rehearsal is over, and what was set on the node is
+// undone.
 func (e *Events) Returned(node *corev1.Node, r interruption.Record) {
-	e.tell(node, corev1.EventTypeNormal, ReasonInstanceReturned, ReturnedText(r))
+	e.tell(node, corev1.EventTypeNormal, ReturnedReason(r), ReturnedText(r))
 }
 
 // RecordUnreadable: the annotation holds something that is not a record.

@@ -54,7 +54,7 @@ func (a All) Canceled(node *corev1.Node, r interruption.Record) {
 	}
 }
 
-// Returned: the instance has come back.
+// Returned: the instance has come back, or its rehearsal is over.
 func (a All) Returned(node *corev1.Node, r interruption.Record) {
 	for _, t := range a {
 		t.Returned(node, r)

@@ -10,6 +10,15 @@ import (
 
 // What is said of an interruption is the same wherever it is said.
 
+// Said is the text as it is said of that record: of a rehearsal, nobody must take it for an
+// interruption.
+func Said(r interruption.Record, text string) string {
+	if r.Rehearsed() {
+		return "rehearsal: " + text
+	}
+	return text
+}
+
 // NoticeReason is the reason of the Event for a notice. Each kind has its own: its words
 // without the hyphens, as reasons are written.
 func NoticeReason(k interruption.Kind) string {
@@ -52,7 +61,18 @@ func CanceledText(r interruption.Record) string {
 	return fmt.Sprintf("%s called off; node as it was before", r.Kind)
 }
 
-// ReturnedText says that the instance has come back.
+// ReturnedReason is the reason of the Event for a node that is back in service.
+func ReturnedReason(r interruption.Record) string {
+	if r.Rehearsed() {
+		return ReasonRehearsalOver
+	}
+	return ReasonInstanceReturned
+}
+
+// ReturnedText says that the instance has come back, or its rehearsal is over.
 func ReturnedText(r interruption.Record) string {
+	if r.Rehearsed() {
+		return fmt.Sprintf("%s is over; node as it was before", r.Kind)
+	}
 	return fmt.Sprintf("instance %s is back after %s; node as it was before", r.Instance, r.Kind)
 }

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
 )
 
 // The values of Message.Event.
@@ -34,7 +35,7 @@ type Message struct {
 	Region           string
 
 	Kind    string // spot-interruption, ...
-	Source  string // imds or queue
+	Source  string // imds, queue or rehearsal
 	EventID string
 	Action  string // terminate, stop or hibernate; may be empty
 
@@ -52,6 +53,7 @@ type Message struct {
 
 // newMessage is the message about a node and its record.
 func newMessage(node *corev1.Node, r interruption.Record, event, reason, description string) Message {
+	description = notify.Said(r, description)
 	m := Message{
 		Event: event, Reason: reason, Description: description,
 		Text:     fmt.Sprintf("%s on %s: %s", reason, node.Name, description),

@@ -19,6 +19,10 @@ func TestMessage(t *testing.T) {
 		m.Replacement.Name != "claim-1" || !m.StartTime.Equal(*rec.Deadline) || m.SecondsLeft < 100 {
 		t.Errorf("%+v", m)
 	}
+	rec.Source = interruption.Rehearsal
+	if m := newMessage(node, rec, EventNotice, "SpotInterruption", "why"); m.Text != "SpotInterruption on node-1: rehearsal: why" || m.Source != "rehearsal" {
+		t.Errorf("%+v", m)
+	}
 	node.Annotations[interruption.Annotation] = "}{"
 	if m := newMessage(node, recordOf(node), EventOutcome, notify.ReasonDrained, "x"); m.NodeName != "node-1" || m.Kind != "" {
 		t.Errorf("%+v", m)

@@ -156,9 +156,9 @@ func (w *Sender) Canceled(node *corev1.Node, r interruption.Record) {
 	w.tell(newMessage(node, r, EventOutcome, notify.ReasonCanceled, notify.CanceledText(r)))
 }
 
-// Returned: the instance has come back.
+// Returned: the instance has come back, or its rehearsal is over.
 func (w *Sender) Returned(node *corev1.Node, r interruption.Record) {
-	w.tell(newMessage(node, r, EventOutcome, notify.ReasonInstanceReturned, notify.ReturnedText(r)))
+	w.tell(newMessage(node, r, EventOutcome, notify.ReturnedReason(r), notify.ReturnedText(r)))
 }
 
 // RecordUnreadable is neither a notice nor an outcome.

@@ -105,6 +105,7 @@ const (
 	reasonNoMoving   = "no pod needs a new home"
 	reasonNoGroup    = "the instance is in no Auto Scaling group"
 	reasonComesBack  = "the instance comes back, and stays in its group"
+	reasonRehearsal  = "a rehearsal leaves the instance in its Auto Scaling group, as there is no way back"
 	reasonEnds       = "its Auto Scaling group ends the instance by itself, and launches another where it wants one"
 )
 
@@ -123,6 +124,8 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 		return unsupported(reasonNoMoving), nil
 	case prev == nil && groupEnds(rec):
 		return unsupported(reasonEnds), nil
+	case rec.Rehearsed() && !rec.Release:
+		return unsupported(reasonRehearsal), nil
 	}
 	recorded := recordedGroup(node)
 
@@ -162,6 +165,8 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 		return unsupported(reasonNoMoving), nil
 	case groupEnds(rec):
 		return unsupported(reasonEnds), nil
+	case rec.Rehearsed() && !rec.Release:
+		return unsupported(reasonRehearsal), nil
 	}
 	e := newEntry("", rec, nil)
 	members, err := b.describe(ctx, []string{rec.Instance})

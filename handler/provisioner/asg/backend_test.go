@@ -98,8 +98,9 @@ func TestNothingToAskFor(t *testing.T) {
 	}
 }
 
-// A group that ends an instance by itself may want no other, and does not let it go.
-func TestNoReplacementOfAnInstanceThatItsGroupEnds(t *testing.T) {
+// A group that ends an instance by itself might want no other, and does not let it go. A
+// rehearsal detaches none, as there is no way back, whatever its record says.
+func TestInstancesThatStayInTheirGroup(t *testing.T) {
 	api := newCloud()
 	api.put("workers", "Terminating:Wait", id(1))
 	b := New(Options{AutoScaling: api})
@@ -109,12 +110,22 @@ func TestNoReplacementOfAnInstanceThatItsGroupEnds(t *testing.T) {
 		"with a spot notice":  {Kind: interruption.SpotInterruption, Instance: id(1), Hooks: []interruption.Hook{{Group: "workers", Name: "drain"}}},
 		"of another backend":  {Kind: interruption.InstanceTerminating, Instance: id(1), Replacement: &interruption.Replacement{Backend: provisioner.Placeholder, Name: "p"}},
 		"looked up until now": {Kind: interruption.InstanceTerminating, Instance: id(1), Replacement: &interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}},
+		"rehearsed":           {Kind: interruption.SpotInterruption, Instance: id(1), Source: interruption.Rehearsal},
+		"rehearsed, and forged": {Kind: interruption.SpotInterruption, Instance: id(1), Source: interruption.Rehearsal,
+			Replacement: &interruption.Replacement{Backend: provisioner.ASG, Name: "workers", Pool: "workers", State: provisioner.StateRequested}},
 	} {
+		want := reasonEnds
+		if rec.Rehearsed() {
+			want = reasonRehearsal
+		}
 		for what, ask := range map[string]func() (interruption.Replacement, error){
 			"request": func() (interruption.Replacement, error) { return b.Request(t.Context(), &corev1.Node{}, rec, moving) },
 			"choose":  func() (interruption.Replacement, error) { return b.Choose(t.Context(), &corev1.Node{}, rec, moving) },
 		} {
-			if got, err := ask(); err != nil || got.State != provisioner.StateUnsupported || got.Reason != reasonEnds {
+			if what == "choose" && own(rec) != nil {
+				continue // it says what the record says
+			}
+			if got, err := ask(); err != nil || got.State != provisioner.StateUnsupported || got.Reason != want {
 				t.Errorf("%s %s: %+v, %v", what, name, got, err)
 			}
 		}

@@ -21,8 +21,10 @@
 // record on the Node names the group. From then on an instance that is in no group, or is
 // leaving it, has been detached, whether or not the process that did so lived to record it.
 // That is also the condition for the one thing here that destroys: the instance of a node
-// with no more than a rebalance recommendation is terminated when it is drained and in no
-// group. EC2 ends all others by itself.
+// with no more than a rebalance recommendation, or of a rehearsal that releases its node, is
+// terminated when it is drained and in no group. EC2 ends all others by itself.
+//
+// An instance that has left does not come back, so no other rehearsal detaches any.
 //
 // # Which replacement
 //

@@ -31,8 +31,8 @@ var errStopped = errors.New("terminate instance: this process is stopping")
 const releasePatience = 2 * time.Second
 
 // Release terminates the node's instance where nobody else would: it is drained, and we
-// detached it for a recommendation that EC2 need not act on or a retirement that might only
-// stop it. It waits for the calls that this takes, which it shares with other nodes'
+// detached it for a recommendation that EC2 need not act on, a retirement that might only
+// stop it, or a rehearsal that was to release it. It waits for the calls that this takes, which it shares with other nodes'
 // releases, but no longer than releasePatience. Then it withdraws, as the interruption might
 // be called off before Release is called again.
 func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
@@ -67,8 +67,8 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 // names the group, so an instance that is in none has been detached.
 func (b *Backend) terminates(node *corev1.Node, rec interruption.Record) bool {
 	r := own(rec)
-	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) &&
-		!rec.Kind.Certain() && rec.Phase == interruption.Drained &&
+	nobodyElse := !rec.Kind.Certain() && rec.Phase == interruption.Drained || rec.Rehearsed() && rec.Release
+	return r != nil && (provisioner.Pending(r.State) || r.State == provisioner.StateReady) && nobodyElse &&
 		nodes.IsInstanceID(rec.Instance) && nodes.InstanceID(node) == rec.Instance
 }
 

@@ -52,6 +52,12 @@ func TestOnlyWhatWeDetachedForARebalanceIsTerminated(t *testing.T) {
 		}, false},
 		"of another backend": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Replacement.Backend = "placeholder" }, false},
 		"no replacement":     {func(_ *cluster, _ *corev1.Node, r *interruption.Record) { r.Replacement = nil }, false},
+		"rehearsed, to be released": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Kind, r.Source, r.Release, r.Phase = interruption.SpotInterruption, interruption.Rehearsal, true, interruption.DeadlineReached
+		}, true},
+		"rehearsed": {func(_ *cluster, _ *corev1.Node, r *interruption.Record) {
+			r.Kind, r.Source = interruption.SpotInterruption, interruption.Rehearsal
+		}, false},
 		"another instance": {func(_ *cluster, n *corev1.Node, _ *interruption.Record) {
 			n.Spec.ProviderID = "aws:///eu-west-1a/" + id(2)
 		}, false},

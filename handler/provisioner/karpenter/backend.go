@@ -173,7 +173,9 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 		if r, ok := b.lastRefusal(node.Name, rec.Instance); ok {
 			return r, nil
 		}
-		b.noteHit(node)
+		if !rec.Rehearsed() {
+			b.noteHit(node)
+		}
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {
 			b.noteRefusal(node.Name, rec.Instance, r)

@@ -35,6 +35,8 @@ type Interruption struct {
 	Action   string             `json:"action,omitempty"`
 	Phase    interruption.Phase `json:"phase,omitempty"`
 	Over     bool               `json:"over"`
+	// Rehearsal: an operator has made it up, and the node comes back.
+	Rehearsal bool `json:"rehearsal,omitempty"`
 
 	Noticed     *time.Time `json:"noticed,omitempty"`
 	Deadline    *time.Time `json:"deadline,omitempty"`
@@ -116,7 +118,7 @@ func (l *look) tell() Interruption {
 	rec := l.rec
 	i := Interruption{
 		Node: l.node.Name, Instance: rec.Instance, Pool: nodes.PoolOf(l.node).Name,
-		Kind: rec.Kind, Action: rec.Action, Phase: rec.Phase, Over: rec.Phase.Over(),
+		Kind: rec.Kind, Action: rec.Action, Phase: rec.Phase, Over: rec.Phase.Over(), Rehearsal: rec.Rehearsed(),
 		Noticed: &rec.Noticed, Deadline: rec.Deadline, Ended: rec.Ended, Pods: l.counts, Replacement: rec.Replacement,
 	}
 	switch d := rec.DeadlineTime(); {

@@ -45,7 +45,7 @@ func (i Interruption) row(withBar bool) []console.Cell {
 		left += " " + i.bar(bar)
 	}
 	cells := []console.Cell{
-		{Text: i.Node}, {Text: orNone(string(i.Kind))}, {Text: orNone(string(i.Phase)), Colour: i.colour()}, {Text: left},
+		{Text: i.Node}, {Text: orNone(i.kind())}, {Text: orNone(string(i.Phase)), Colour: i.colour()}, {Text: left},
 		{Text: i.Pods.moving(i.Over)}, {Text: i.Pods.leftBehind(i.Over)},
 		{Text: replacementText(i.Replacement)}, {Text: duration(i.SlackSeconds)},
 	}
@@ -57,6 +57,14 @@ func (i Interruption) row(withBar bool) []console.Cell {
 		}
 	}
 	return append(cells, console.Cell{Text: orNone(last)})
+}
+
+// kind says first that it is a rehearsal: a text that is too long is cut at its end.
+func (i Interruption) kind() string {
+	if i.Rehearsal {
+		return "rehearsal of " + string(i.Kind)
+	}
+	return string(i.Kind)
 }
 
 // timeLeft is the time until the deadline, in words.

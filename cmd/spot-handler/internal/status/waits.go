@@ -78,6 +78,8 @@ func (l *look) afterwards() string {
 	switch {
 	case hook:
 		return "its lifecycle hook to be completed"
+	case l.rec.Rehearsed() && !l.rec.Release:
+		return "the node to be put back into service"
 	case l.rec.ComesBack():
 		return "its instance to come back"
 	case l.rec.Phase == interruption.Released:
