@@ -30,7 +30,7 @@ func (b *Backend) spotCandidates(ctx context.Context, lost lostNode) ([]candidat
 		return nil, nil
 	}
 	var pools []*nodePool
-	if name, _ := b.fallbackFor(lost); name != "" {
+	if name, _ := fallbackFor(lost, b.fallbacks); name != "" {
 		named, err := b.pools.get(ctx, name)
 		if err != nil {
 			return nil, err

@@ -24,9 +24,17 @@ type candidate struct {
 // do not guess another. The operator can name the source pool itself, as for a pool of spot
 // and on-demand instances.
 func (b *Backend) fallbackCandidates(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
-	name, namedBy := b.fallbackFor(lost)
+	name, namedBy := fallbackFor(lost, b.fallbacks)
 	if name == "" {
-		return b.automatic(ctx, lost)
+		all, err := b.pools.list(ctx)
+		if err != nil {
+			return nil, interruption.Replacement{}, err
+		}
+		list, rejected := sortOut(all, lost)
+		if len(list) == 0 {
+			return nil, unsupported(noneSuits(lost, rejected)), nil
+		}
+		return list, interruption.Replacement{}, nil
 	}
 	if slices.Contains(lost.tried, name) {
 		return nil, failedIn(name, ""), nil // there is no other
@@ -35,30 +43,44 @@ func (b *Backend) fallbackCandidates(ctx context.Context, lost lostNode) ([]cand
 	if err != nil {
 		return nil, interruption.Replacement{}, err
 	}
-	reason := "does not exist"
-	if pool != nil {
-		reason = objection(rules, pool, lost)
-	}
-	if reason != "" {
+	if reason := unfit(pool, lost); reason != "" {
 		return nil, failedIn(name, fmt.Sprintf("NodePool %s, named by %s, %s", name, namedBy, reason)), nil
 	}
 	return []candidate{{pool: pool, namedBy: namedBy}}, interruption.Replacement{}, nil
 }
 
-// fallbackFor is the pool that the operator has named to replace the node's, and where.
-func (b *Backend) fallbackFor(lost lostNode) (pool, by string) {
+// fallbackFor is the pool that the operator has named to replace the node's, and where. Flags
+// are --fallback-nodepool.
+func fallbackFor(lost lostNode, flags map[string]string) (pool, by string) {
 	if lost.source != nil && lost.source.Annotations[FallbackAnnotation] != "" {
 		return lost.source.Annotations[FallbackAnnotation], "annotation " + FallbackAnnotation + " of NodePool " + lost.pool
 	}
-	return b.fallbacks[lost.pool], "--fallback-nodepool"
+	return flags[lost.pool], "--fallback-nodepool"
 }
 
-// automatic lists every pool that qualifies without being named, or says why none does.
-func (b *Backend) automatic(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
-	list, rejected, err := b.sortOut(ctx, lost)
-	if err != nil || len(list) > 0 {
-		return list, interruption.Replacement{}, err
+// unfit says why the pool that the operator has named cannot give the replacement, or is
+// empty. A nil pool does not exist.
+func unfit(pool *nodePool, lost lostNode) string {
+	if pool == nil {
+		return "does not exist"
 	}
+	return objection(rules, pool, lost)
+}
+
+// sortOut tells the pools that qualify without being named from the others.
+func sortOut(all []*nodePool, lost lostNode) (list []candidate, rejected []Weighed) {
+	for _, pool := range all {
+		if reason := objection(slices.Concat(rules, automaticRules), pool, lost); reason != "" {
+			rejected = append(rejected, Weighed{Pool: pool.Name, Against: reason})
+			continue
+		}
+		list = append(list, candidate{pool: pool})
+	}
+	return list, rejected
+}
+
+// noneSuits says why no pool qualifies.
+func noneSuits(lost lostNode, rejected []Weighed) string {
 	reason := "no NodePool is named to replace nodes of pool " + lost.pool + ", and none suits"
 	if len(rejected) > 0 {
 		against := make([]string, len(rejected))
@@ -67,23 +89,7 @@ func (b *Backend) automatic(ctx context.Context, lost lostNode) ([]candidate, in
 		}
 		reason += ": " + joinReasons(against)
 	}
-	return nil, unsupported(reason), nil
-}
-
-// sortOut tells the pools that qualify without being named from the others.
-func (b *Backend) sortOut(ctx context.Context, lost lostNode) (list []candidate, rejected []Weighed, err error) {
-	all, err := b.pools.list(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, pool := range all {
-		if reason := objection(slices.Concat(rules, automaticRules), pool, lost); reason != "" {
-			rejected = append(rejected, Weighed{Pool: pool.Name, Against: reason})
-			continue
-		}
-		list = append(list, candidate{pool: pool})
-	}
-	return list, rejected, nil
+	return reason
 }
 
 func failedIn(pool, reason string) interruption.Replacement {

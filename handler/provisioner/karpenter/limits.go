@@ -173,22 +173,13 @@ func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
 }
 
 // exceeded names the limits of the pool that are exceeded by more on top of what the pool
-// uses, according to its claims or its status. A limit on what is not asked for does not
-// concern us.
+// uses. A limit on what is not asked for does not concern us.
 func exceeded(pool *nodePool, claims, more corev1.ResourceList) string {
 	var over []string
 	for name, limit := range pool.Spec.Limits {
-		asked, ok := more[name]
-		if !ok {
-			continue
-		}
-		used := pool.Status.Resources[name]
-		if q := claims[name]; q.Cmp(used) > 0 {
-			used = q
-		}
-		total := used.DeepCopy()
-		total.Add(asked)
-		if total.Cmp(limit) > 0 {
+		used := pool.used(name, claims)
+		if total, ok := pool.with(name, claims, more); ok && total.Cmp(limit) > 0 {
+			asked := more[name]
 			over = append(over, fmt.Sprintf("%s: %s used, %s asked for, limit %s", name, used.String(), asked.String(), limit.String()))
 		}
 	}
@@ -197,6 +188,23 @@ func exceeded(pool *nodePool, claims, more corev1.ResourceList) string {
 	}
 	slices.Sort(over)
 	return "limit of NodePool " + pool.Name + " leaves no room (" + strings.Join(over, "; ") + ")"
+}
+
+// used is how much of the resource the pool uses, according to its claims or its status.
+func (p *nodePool) used(name corev1.ResourceName, claims corev1.ResourceList) resource.Quantity {
+	used := p.Status.Resources[name]
+	if q := claims[name]; q.Cmp(used) > 0 {
+		used = q
+	}
+	return used.DeepCopy()
+}
+
+// with is what the pool uses, and more; false if no more of the resource is asked for.
+func (p *nodePool) with(name corev1.ResourceName, claims, more corev1.ResourceList) (resource.Quantity, bool) {
+	total := p.used(name, claims)
+	asked, ok := more[name]
+	total.Add(asked)
+	return total, ok
 }
 
 // withNode adds the node itself to its size, as the number of nodes can be limited too.

@@ -81,13 +81,15 @@ func (b *Backend) toWeigh(ctx context.Context, lost *lostNode) (list []candidate
 		return nil, nil, err
 	}
 	var fallbacks []candidate
-	if name, by := b.fallbackFor(*lost); name != "" {
+	if name, by := fallbackFor(*lost, b.fallbacks); name != "" {
 		var refused interruption.Replacement
 		if fallbacks, refused, err = b.fallbackCandidates(ctx, *lost); refused.State != "" {
 			rejected = []Weighed{{Pool: name, Named: by, Against: refused.Reason}}
 		}
 	} else {
-		fallbacks, rejected, err = b.sortOut(ctx, *lost)
+		var all []*nodePool
+		all, err = b.pools.list(ctx)
+		fallbacks, rejected = sortOut(all, *lost)
 	}
 	return append(list, fallbacks...), rejected, err
 }

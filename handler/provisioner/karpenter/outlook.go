@@ -1,0 +1,253 @@
+package karpenter
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+
+	"spot-handler/handler/interruption"
+)
+
+// Outlook is what awaits the spot nodes of a NodePool when EC2 takes them: what a [Backend]
+// would do, judged before it has to. Of what their pods need only the zone is looked at.
+type Outlook struct {
+	Pool  string
+	Zones map[string]int // its spot nodes in each
+
+	// Named is the pool that the operator has named to replace these nodes, and By says where;
+	// empty if nobody has.
+	Named, By string
+	// Missing says why there is no fallback pool, and Refused why the one that is named cannot
+	// be used. Both are empty if there is one.
+	Missing, Refused string
+	// Fallbacks are the pools that would be asked, the best first.
+	Fallbacks []string
+	// SpotOnly says that the one that is named has no on-demand instances.
+	SpotOnly bool
+	// Barred are the zones of these nodes in which no fallback may have any.
+	Barred []string
+	// Instead is the best of the pools that would suit without being named, where the one that is
+	// named is of no use; empty if there is none.
+	Instead string
+
+	// Largest is the offering that most of these nodes share.
+	Largest Offering
+	// Unplaced is how many nodes of Largest would get no replacement if all were lost at once,
+	// and Full says which limits leave no room. Raise is what they have to be in the first of
+	// Fallbacks, so that it takes those too.
+	Unplaced int
+	Full     string
+	Raise    map[corev1.ResourceName]string
+
+	// CapacityTypes and ZoneValues are the paths at which a JSON patch adds a value to what the
+	// first of Fallbacks, or the pool itself if there is none, requires of the labels for capacity
+	// type and zone; empty if it does not list values.
+	CapacityTypes, ZoneValues string
+}
+
+// Offering is what EC2 takes back together: an instance type in a zone.
+type Offering struct {
+	InstanceType, Zone string
+	Nodes              int
+}
+
+// Outlooks are those of all NodePools that have spot nodes or may have some, by name. Without
+// Karpenter there are none. NodeClaims are read page by page, and only sums are kept. If they
+// cannot be read, the error says so, and what follows from the pools alone is returned all the
+// same. The flags are [Options.FallbackNodePools].
+func Outlooks(ctx context.Context, client dynamic.Interface, flags map[string]string) ([]Outlook, error) {
+	list, err := client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list NodePools: %w", err)
+	}
+	all := make([]*nodePool, len(list.Items))
+	for i := range list.Items {
+		all[i] = decodePool(&list.Items[i])
+	}
+	slices.SortFunc(all, func(a, b *nodePool) int { return cmp.Compare(a.Name, b.Name) })
+	fleet, err := readFleet(ctx, client)
+	var found []Outlook
+	for _, pool := range all {
+		if len(fleet.spot[pool.Name]) > 0 || constraintOn(capacityTypeLabel, pool.Spec.Template.Spec.Requirements).allows(spot) {
+			found = append(found, outlook(pool, all, fleet, flags))
+		}
+	}
+	return found, err
+}
+
+// fleet is what the NodeClaims of a cluster come to.
+type fleet struct {
+	used map[string]corev1.ResourceList     // by pool, as the ledger counts
+	spot map[string]map[Offering]*spotNodes // by pool; the key has no number of nodes
+}
+
+type spotNodes struct {
+	count  int
+	labels map[string]string   // of one of them
+	size   corev1.ResourceList // of the largest
+}
+
+func readFleet(ctx context.Context, client dynamic.Interface) (fleet, error) {
+	f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[Offering]*spotNodes{}}
+	for o := (metav1.ListOptions{Limit: usagePage}); ; {
+		list, err := client.Resource(nodeClaimResource).List(ctx, o)
+		if err != nil {
+			return fleet{}, fmt.Errorf("list NodeClaims: %w", err)
+		}
+		for i := range list.Items {
+			if claim, err := decodeClaim(&list.Items[i]); err == nil { // else Karpenter cannot read it either
+				f.add(claim)
+			}
+		}
+		if o.Continue = list.GetContinue(); o.Continue == "" {
+			return f, nil
+		}
+	}
+}
+
+func (f fleet) add(claim *nodeClaim) {
+	pool := claim.Labels[nodePoolLabel]
+	if f.used[pool] == nil {
+		f.used[pool] = corev1.ResourceList{}
+	}
+	add(f.used[pool], withNode(claim.size()))
+	if claim.Labels[capacityTypeLabel] != spot || !claim.DeletionTimestamp.IsZero() {
+		return
+	}
+	if f.spot[pool] == nil {
+		f.spot[pool] = map[Offering]*spotNodes{}
+	}
+	of := Offering{InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], Zone: claim.Labels[corev1.LabelTopologyZone]}
+	if f.spot[pool][of] == nil {
+		f.spot[pool][of] = &spotNodes{labels: claim.Labels, size: corev1.ResourceList{}}
+	}
+	nodes := f.spot[pool][of]
+	nodes.count++
+	nodes.size = atLeast(atLeast(nodes.size, claim.Status.Capacity), claim.Status.Allocatable) // as rank sizes an order
+}
+
+// outlook judges one pool.
+func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string) Outlook {
+	o := Outlook{Pool: source.Name, Zones: map[string]int{}}
+	lost := lostNode{node: &corev1.Node{}, pool: source.Name, source: source, rec: interruption.Record{Kind: interruption.SpotInterruption}}
+	var largest *spotNodes
+	for of, nodes := range f.spot[source.Name] {
+		o.Zones[of.Zone] += nodes.count
+		if of.Nodes = nodes.count; cmp.Or(cmp.Compare(of.Nodes, o.Largest.Nodes), cmp.Compare(o.Largest.InstanceType, of.InstanceType), cmp.Compare(o.Largest.Zone, of.Zone)) > 0 {
+			o.Largest, largest = of, nodes
+			lost.node.Labels = nodes.labels
+		}
+	}
+
+	var list []candidate
+	if o.Named, o.By = fallbackFor(lost, flags); o.Named == "" {
+		o.By = ""
+		var rejected []Weighed
+		if list, rejected = sortOut(all, lost); len(list) == 0 {
+			o.Missing = noneSuits(lost, rejected)
+		}
+	} else {
+		list = o.named(all, lost)
+	}
+	orders := lost.rank(list)
+	for _, order := range orders {
+		o.Fallbacks = append(o.Fallbacks, order.pool.Name)
+	}
+	if len(orders) == 0 {
+		o.CapacityTypes = pathOfValues(source, capacityTypeLabel)
+		if list, _ := sortOut(all, lost); len(list) > 0 {
+			o.Instead = lost.rank(list)[0].pool.Name
+		}
+		return o
+	}
+	best := orders[0].pool
+	o.CapacityTypes, o.ZoneValues = pathOfValues(best, capacityTypeLabel), pathOfValues(best, corev1.LabelTopologyZone)
+	for _, zone := range slices.Sorted(maps.Keys(o.Zones)) {
+		if zone != "" && !slices.ContainsFunc(orders, func(c claimOrder) bool {
+			return constraintOn(corev1.LabelTopologyZone, c.pool.Spec.Template.Spec.Requirements).allows(zone)
+		}) {
+			o.Barred = append(o.Barred, zone)
+		}
+	}
+	if largest != nil {
+		o.place(f, largest, orders)
+	}
+	return o
+}
+
+// pathOfValues is where a JSON patch adds a value that the label may have; empty if the pool
+// does not list them.
+func pathOfValues(pool *nodePool, label string) string {
+	i := slices.IndexFunc(pool.Spec.Template.Spec.Requirements, func(r requirement) bool { return r.Key == label && r.Operator == "In" })
+	if i < 0 {
+		return ""
+	}
+	return fmt.Sprintf("/spec/template/spec/requirements/%d/values/-", i)
+}
+
+// named is the pool that the operator has named, or nothing, and why.
+func (o *Outlook) named(all []*nodePool, lost lostNode) []candidate {
+	i := slices.IndexFunc(all, func(p *nodePool) bool { return p.Name == o.Named })
+	if i < 0 {
+		o.Missing = fmt.Sprintf("NodePool %s, named by %s, %s", o.Named, o.By, unfit(nil, lost))
+		return nil
+	}
+	if reason := unfit(all[i], lost); reason != "" {
+		o.Refused = fmt.Sprintf("NodePool %s, named by %s, %s", o.Named, o.By, reason)
+		return nil
+	}
+	o.SpotOnly = hasNoOnDemand(all[i], lost) != ""
+	return []candidate{{pool: all[i], namedBy: o.By}}
+}
+
+// place orders the nodes all together, each in the first pool that has room, and says for how
+// many there is none.
+func (o *Outlook) place(f fleet, lost *spotNodes, orders []claimOrder) {
+	ordered := map[string]corev1.ResourceList{}
+	for i := range lost.count {
+		var against []string
+		placed := slices.ContainsFunc(orders, func(o claimOrder) bool {
+			more := withNode(lost.size)
+			add(more, ordered[o.pool.Name])
+			if over := exceeded(o.pool, f.used[o.pool.Name], more); over != "" {
+				against = append(against, over)
+				return false
+			}
+			ordered[o.pool.Name] = more
+			return true
+		})
+		if placed {
+			continue
+		}
+		o.Unplaced, o.Full = lost.count-i, joinReasons(against)
+		best := orders[0].pool
+		all := corev1.ResourceList{}
+		add(all, ordered[best.Name])
+		for range o.Unplaced {
+			add(all, withNode(lost.size))
+		}
+		o.Raise = limitsFor(best, f.used[best.Name], all)
+		return
+	}
+}
+
+// limitsFor are those limits of the pool that leave no room for more, as high as they have to be.
+func limitsFor(pool *nodePool, claims, more corev1.ResourceList) map[corev1.ResourceName]string {
+	raised := map[corev1.ResourceName]string{}
+	for name, limit := range pool.Spec.Limits {
+		if total, asked := pool.with(name, claims, more); asked && total.Cmp(limit) > 0 {
+			raised[name] = total.String()
+		}
+	}
+	return raised
+}
