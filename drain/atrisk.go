@@ -12,6 +12,9 @@ func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 		return "", ""
 	}
 	reason, until := pinned(pod, p.now)
+	if w := p.wishOf(pod); reason == "" && w.When == WhenLast {
+		reason = w.reason() // without a deadline there is no last moment
+	}
 	if reason == "" {
 		reason = p.forbidden(pod)
 	}

@@ -27,6 +27,8 @@ type Events interface {
 	EvictionForced(node string, pod *corev1.Pod, reason string)
 	// PodLeft: the node ends with the pod on it.
 	PodLeft(node string, pod *corev1.Pod, reason string)
+	// AnnotationMeaningless: the pod, or its namespace, asks for something that nobody knows.
+	AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool)
 }
 
 // Options configure a Drainer.
@@ -75,7 +77,7 @@ type Drainer struct {
 	attached    *attachmentWatch
 	starts      *waveStarts
 	claims      *objectCache[claim]
-	blocked     *objectCache[BlockedPolicy]
+	wishes      *objectCache[Wishes]       // of a namespace
 	around      *objectCache[Surroundings] // of a namespace
 
 	starting *semaphore.Weighted // of startsAtOnce
@@ -91,7 +93,7 @@ func New(opts Options) *Drainer {
 	}
 	d := &Drainer{
 		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), starting: semaphore.NewWeighted(startsAtOnce),
-		claims: newObjectCache(readClaim(opts.Dynamic)), blocked: newObjectCache(readBlocked(opts.Dynamic)),
+		claims: newObjectCache(readClaim(opts.Dynamic)), wishes: newObjectCache(readWishes(opts.Dynamic)),
 		around:   newObjectCache(readSurroundings(opts.Dynamic)),
 		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
 	}

@@ -110,20 +110,17 @@ func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedN
 	}
 }
 
-// readBlocked reads a namespace's own policy for blocked pods, "" if it has none.
-func readBlocked(client dynamic.Interface) func(context.Context, types.NamespacedName) (BlockedPolicy, error) {
-	return func(ctx context.Context, name types.NamespacedName) (BlockedPolicy, error) {
+// readWishes reads what a namespace asks for its pods. One that must not be read asks nothing.
+func readWishes(client dynamic.Interface) func(context.Context, types.NamespacedName) (Wishes, error) {
+	return func(ctx context.Context, name types.NamespacedName) (Wishes, error) {
 		u, err := client.Resource(namespaceResource).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return "", nil
+			return Wishes{}, nil
 		}
 		if err != nil {
-			return "", fmt.Errorf("read namespace %q: %w", name.Name, err)
+			return Wishes{}, fmt.Errorf("read namespace %q: %w", name.Name, err)
 		}
-		own := BlockedPolicy(u.GetAnnotations()[BlockedAnnotation])
-		if !slices.Contains(BlockedPolicies(), own) {
-			own = ""
-		}
-		return own, nil
+		said := u.GetAnnotations()
+		return Wishes{When: When(said[WhenAnnotation]), Blocked: BlockedPolicy(said[BlockedAnnotation])}, nil
 	}
 }

@@ -109,9 +109,9 @@ type Situation struct {
 	Refused map[types.UID]bool
 	// Fixed are the pods that cannot be surged, as was seen when it was tried, and why.
 	Fixed map[types.UID]string
-	// Blocked is what a namespace says in place of Policy.Blocked, or "". One that is missing
-	// is not known yet.
-	Blocked map[string]BlockedPolicy
+	// Namespaces are what the namespaces of the pods ask for. One that is missing is not known
+	// yet.
+	Namespaces map[string]Wishes
 }
 
 // Action is what a plan says of a pod.
@@ -154,6 +154,11 @@ type Decision struct {
 	Surge bool
 	// NoSurge says why not, with the strategy Surge.
 	NoSurge string
+
+	// Meaningless is what is asked for the pod in words that mean nothing, and OfNamespace says
+	// that its namespace asks it for all of its pods. It changes nothing.
+	Meaningless string
+	OfNamespace bool
 
 	// workload is the Deployment of a pod that has one by its ReplicaSet's name.
 	workload types.NamespacedName
@@ -230,6 +235,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 		d.At = at
 	}
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
+	d.Meaningless, d.OfNamespace = p.meaningless(pod)
 	if p.Policy.Strategy == Surge {
 		d.NoSurge = p.noSurge(pod)
 		d.Surge = d.NoSurge == ""
@@ -257,6 +263,7 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isAtRiskOnly,
 	isPinned,
 	toleratesEverything,
+	leavesAsWished,
 	isSurged,
 	isToBeSurged,
 	isHeld,
@@ -297,9 +304,11 @@ func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string)
 	return Later, "spot-handler's own pod: goes last"
 }
 
+// isPinned: what is said of this very pod about interruptions overrides what holds for any
+// disruption.
 func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	reason, until := pinned(pod, p.now)
-	if reason == "" || p.Deadline.IsZero() {
+	if reason == "" || p.Deadline.IsZero() || p.wishOf(pod).own {
 		return "", ""
 	}
 	d.Until = until
@@ -317,8 +326,9 @@ func toleratesEverything(p *planner, pod *corev1.Pod, _ *Decision) (Action, stri
 
 const everyTaint = "tolerates every taint, and might be put back on this node"
 
-func isHeld(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
-	if p.Policy.Strategy == AtOnce || p.Capacity != PendingCapacity {
+func isHeld(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	waits := p.Policy.Strategy != AtOnce || p.wishOf(pod).When == WhenHold
+	if !waits || p.Capacity != PendingCapacity {
 		return "", ""
 	}
 	return Later, "waits for the replacement"
@@ -340,11 +350,14 @@ func (p *planner) blocked(pod *corev1.Pod) BlockedPolicy {
 	if own := BlockedPolicy(pod.Annotations[BlockedAnnotation]); slices.Contains(BlockedPolicies(), own) {
 		return own
 	}
-	theirs, known := p.Blocked[pod.Namespace]
-	if !known {
+	theirs, known := p.Namespaces[pod.Namespace]
+	switch {
+	case !known:
 		return Leave
+	case slices.Contains(BlockedPolicies(), theirs.Blocked):
+		return theirs.Blocked
 	}
-	return cmp.Or(theirs, p.Policy.Blocked)
+	return p.Policy.Blocked
 }
 
 func (p *planner) isSelf(pod *corev1.Pod) bool {

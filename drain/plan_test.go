@@ -204,7 +204,7 @@ func randomSituation(random *rand.Rand) Situation {
 			Margin: time.Duration(random.IntN(30)) * time.Second,
 		},
 		Workloads: map[types.NamespacedName]Workload{}, Refused: map[types.UID]bool{},
-		Blocked: map[string]BlockedPolicy{"shop": ""}, Surroundings: map[string]Surroundings{"shop": {}},
+		Namespaces: map[string]Wishes{"shop": {}}, Surroundings: map[string]Surroundings{"shop": {}},
 	}
 	for i := range 3 {
 		app := fmt.Sprint("app", i)
@@ -234,6 +234,8 @@ func randomSituation(random *rand.Rand) Situation {
 			change = append(change, isSurgedPod)
 		case 5:
 			change = append(change, withGrace(random.Int64N(400)))
+		case 6:
+			change = append(change, annotated(WhenAnnotation, string(Whens()[random.IntN(3)])))
 		}
 		p := pod(fmt.Sprint("p", i), change...)
 		if random.IntN(10) == 0 {
@@ -279,14 +281,14 @@ func TestBlockedPods(t *testing.T) {
 			s := surging(Workload{}, p)
 			s.Policy.Strategy, s.Policy.Blocked = Hold, tt.flag
 			s.Refused = map[types.UID]bool{p.UID: true}
-			s.Blocked = map[string]BlockedPolicy{"shop": tt.namespace}
+			s.Namespaces = map[string]Wishes{"shop": {Blocked: tt.namespace}}
 			if d := Plan(now, s)[0]; d.Action != Later {
 				t.Errorf("before its latest start: %s, want hold", d.Action)
 			}
 			if d := Plan(now.Add(passed), s)[0]; d.Action != tt.want {
 				t.Errorf("%s (%s), want %s", d.Action, d.Reason, tt.want)
 			}
-			s.Blocked = nil
+			s.Namespaces = nil
 			if d := Plan(now.Add(passed), s)[0]; tt.annotation == "" && d.Action != Evict {
 				t.Errorf("before it is known what its namespace says: %s, want evict", d.Action)
 			}

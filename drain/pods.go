@@ -174,7 +174,7 @@ func lean(obj any) (any, error) {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, safeToEvict, BlockedAnnotation, SurgedAnnotation} {
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, safeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation} {
 		if value, ok := pod.Annotations[key]; ok {
 			slim.Annotations[key] = value
 		}

@@ -33,6 +33,10 @@ func (e *told) EvictionBlocked(_ string, pod *corev1.Pod, reason string) {
 
 func (e *told) EvictionForced(_ string, pod *corev1.Pod, reason string) { e.say("forced", pod, reason) }
 
+func (e *told) AnnotationMeaningless(_ string, pod *corev1.Pod, text string, _ bool) {
+	e.say("meaningless", pod, text)
+}
+
 func (e *told) PodLeft(_ string, pod *corev1.Pod, reason string) { e.say("left", pod, reason) }
 
 // scene is a node under drain in fake time, planned again whenever the drainer says so.

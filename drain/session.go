@@ -29,12 +29,13 @@ type session struct {
 	in      Interruption
 	tracked map[types.UID]*tracked
 	begun   bool
-	emptied time.Time // when the last pod had gone
-	known   time.Time // when its pods were first known
-	ready   time.Time // since when the replacement is Ready; zero if it is not
-	off     bool      // called off: nothing more is begun
-	working int       // how many tasks are under way
-	soon    bool      // Notify is about to be called for the node
+	emptied time.Time       // when the last pod had gone
+	known   time.Time       // when its pods were first known
+	ready   time.Time       // since when the replacement is Ready; zero if it is not
+	off     bool            // called off: nothing more is begun
+	working int             // how many tasks are under way
+	soon    bool            // Notify is about to be called for the node
+	told    map[string]bool // of whom it was told that they ask for something meaningless
 }
 
 // tracked is one pod that has to leave, from when it was first seen.
@@ -62,7 +63,7 @@ func cutShort(pod *corev1.Pod) bool {
 // startSession starts the watch of a node's pods, which ends with ctx or stop. Until the
 // pods are known it counts among the startsAtOnce.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
-	s := &session{drainer: d, node: node, tracked: map[types.UID]*tracked{}}
+	s := &session{drainer: d, node: node, tracked: map[types.UID]*tracked{}, told: map[string]bool{}}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	notify := func() { d.opts.Notify(node) }
 	s.store, s.controller = cache.NewInformerWithOptions(cache.InformerOptions{
@@ -123,6 +124,7 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 		if !d.Moves() {
 			continue
 		}
+		s.tellMeaningless(d)
 		present[d.Pod.UID] = true
 		status.Moved = false
 		t := s.tracked[d.Pod.UID]
@@ -181,6 +183,18 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	status.Volumes = len(volumes)
 	status.Total, status.Begun = len(s.tracked), s.begun
 	return status, due
+}
+
+// tellMeaningless tells once for each pod, or for its namespace.
+func (s *session) tellMeaningless(d Decision) {
+	who := string(d.Pod.UID)
+	if d.OfNamespace {
+		who = d.Pod.Namespace
+	}
+	if d.Meaningless != "" && !s.told[who] {
+		s.told[who] = true
+		s.drainer.opts.Events.AnnotationMeaningless(s.node, d.Pod, d.Meaningless, d.OfNamespace)
+	}
 }
 
 // detachFor bounds the wait for volumes where there is no deadline. An EBS volume takes

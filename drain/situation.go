@@ -15,7 +15,7 @@ func (s *session) situation(in Interruption) Situation {
 	sit := Situation{
 		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Blocked: map[string]BlockedPolicy{}, Surroundings: map[string]Surroundings{},
+		Namespaces: map[string]Wishes{}, Surroundings: map[string]Surroundings{},
 		AllReady: map[types.NamespacedName]time.Time{},
 	}
 	sit.Refused, sit.Fixed = s.denied()
@@ -30,10 +30,8 @@ func (s *session) situation(in Interruption) Situation {
 			namespaces[pod.Namespace] = true
 			d.budgets.use(s.ctx, s.node, pod.Namespace)
 			sit.Budgets = append(sit.Budgets, d.budgets.list(pod.Namespace)...)
-		}
-		if sit.Refused[pod.UID] {
-			if own, ok := d.blocked.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok {
-				sit.Blocked[pod.Namespace] = own
+			if wishes, ok := d.wishes.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok {
+				sit.Namespaces[pod.Namespace] = wishes
 			}
 		}
 		if name := DeploymentOf(pod); name.Name != "" && (surged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod, time.Now()) == "") {
@@ -97,8 +95,8 @@ func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]stri
 	return refused, fixed
 }
 
-// lookFor is how long a first plan waits to learn enough about the pods' Deployments and
-// budgets to say which pods are surged, and which stay.
+// lookFor is how long a first plan waits to learn enough about the pods' namespaces,
+// Deployments and budgets to say which pods are surged, and which stay.
 const lookFor = 500 * time.Millisecond
 
 func (s *session) view(now time.Time, in Interruption) (View, bool) {
@@ -110,6 +108,8 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 		switch {
 		case d.Moves():
 			v.Moving = append(v.Moving, d.Pod)
+			_, asked := sit.Namespaces[d.Pod.Namespace]
+			complete = complete && asked
 			if d.Surge {
 				v.Surged[d.Pod.UID] = true
 				complete = complete && p.known(d.Pod)

@@ -88,6 +88,9 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 	if reason := noSurgeByItself(pod, p.now); reason != "" {
 		return reason
 	}
+	if w := p.wishOf(pod); w.When != "" {
+		return w.reason()
+	}
 	if p.isSelf(pod) {
 		return "spot-handler's own pod"
 	}

@@ -20,7 +20,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 	sit := Situation{
 		Interruption: in, Policy: policy,
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Surroundings: map[string]Surroundings{},
+		Surroundings: map[string]Surroundings{}, Namespaces: map[string]Wishes{},
 	}
 	list := &corev1.PodList{}
 	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
@@ -45,6 +45,9 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 			}
 			for j := range theirs.Items {
 				sit.Budgets = append(sit.Budgets, &theirs.Items[j])
+			}
+			if sit.Namespaces[pod.Namespace], err = readWishes(objects)(ctx, types.NamespacedName{Name: pod.Namespace}); err != nil {
+				return sit, err
 			}
 		}
 		name := DeploymentOf(pod)

@@ -34,8 +34,8 @@ type Input struct {
 	Zones map[types.NamespacedName]string
 	// Attached is how many volumes each lost node has to let go of.
 	Attached map[string]int
-	// Blocked is what namespaces say in place of the policy.
-	Blocked map[string]drain.BlockedPolicy
+	// Namespaces are what namespaces ask for their pods.
+	Namespaces map[string]drain.Wishes
 	// Policy is that of the daemon in the cluster.
 	Policy drain.Policy
 	// Assumptions are what nobody knows.

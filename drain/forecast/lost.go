@@ -186,7 +186,7 @@ func (w *world) situation(l *lostNode) drain.Situation {
 		},
 		Policy: w.in.Policy, Starts: w.starts, Shared: w.in.Shared, Surroundings: map[string]drain.Surroundings{},
 		Workloads: map[types.NamespacedName]drain.Workload{}, AllReady: map[types.NamespacedName]time.Time{},
-		Refused: map[types.UID]bool{}, Fixed: l.fixed, Blocked: map[string]drain.BlockedPolicy{},
+		Refused: map[types.UID]bool{}, Fixed: l.fixed, Namespaces: map[string]drain.Wishes{},
 	}
 	namespaces := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(l.pods)) {
@@ -194,7 +194,7 @@ func (w *world) situation(l *lostNode) drain.Situation {
 		s.Pods = append(s.Pods, p.Pod)
 		if !namespaces[p.Namespace] {
 			namespaces[p.Namespace] = true
-			s.Surroundings[p.Namespace], s.Blocked[p.Namespace] = w.around[p.Namespace], w.in.Blocked[p.Namespace]
+			s.Surroundings[p.Namespace], s.Namespaces[p.Namespace] = w.around[p.Namespace], w.in.Namespaces[p.Namespace]
 			for _, b := range w.budgets[p.Namespace] {
 				s.Budgets = append(s.Budgets, b.PodDisruptionBudget)
 			}

@@ -36,6 +36,7 @@ const (
 	ReasonEvictionBlocked = "EvictionBlocked"
 	ReasonEvictionForced  = "EvictionForced"
 	ReasonPodLeft         = "LeftOnInterruptedNode"
+	ReasonMeaningless     = "AnnotationMeaningless"
 )
 
 // Events writes Kubernetes Events.
@@ -132,4 +133,13 @@ func (e *Events) PodLeft(node string, pod *corev1.Pod, reason string) {
 		reason = "there was no time to evict it"
 	}
 	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonPodLeft, "left on interrupted node %s at its deadline: %s", node, reason)
+}
+
+// AnnotationMeaningless: the pod, or its namespace, asks for something that nobody knows.
+func (e *Events) AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool) {
+	whose := ""
+	if ofNamespace {
+		whose = " of the namespace"
+	}
+	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonMeaningless, "annotation%s is ignored: %s", whose, text)
 }

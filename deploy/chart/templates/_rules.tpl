@@ -16,10 +16,14 @@
 
 {{/* A DaemonSet that only says what would be done. */}}
 {{- define "spot-handler.rules.dryRun" -}}
-# Read the pods of the node and what holds them: budgets, volumes, their Deployments.
+# Read the pods of the node and what holds them: budgets, volumes, their Deployments, and what
+# their namespaces ask for.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list]
@@ -64,7 +68,7 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [delete]
-# Read the annotation spot-handler/blocked-pods on the namespace of a refused pod.
+# Read what the namespace of a pod asks for it: spot-handler/when and spot-handler/blocked-pods.
 - apiGroups: [""]
   resources: [namespaces]
   verbs: [get]

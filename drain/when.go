@@ -1,0 +1,90 @@
+package drain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// When says when a pod is to leave. Whatever it says, the pod leaves at its latest safe start,
+// and never past its disruption budget.
+type When string
+
+const (
+	WhenNow  When = "now"  // at once, as soon as the replacement has been requested
+	WhenHold When = "hold" // when the replacement is ready
+	WhenLast When = "last" // at the latest safe start
+)
+
+// Whens lists every When.
+func Whens() []When { return []When{WhenNow, WhenHold, WhenLast} }
+
+// WhenAnnotation on a pod or its namespace says when the pod is to leave; the pod's own
+// overrides its namespace's.
+const WhenAnnotation = "spot-handler/when"
+
+// Wishes are what a namespace asks for its pods; empty is nothing. The texts are somebody
+// else's: one that means nothing counts as empty.
+type Wishes struct {
+	When    When
+	Blocked BlockedPolicy
+}
+
+// wish is when a pod is to leave; the zero value is whenever the strategy says.
+type wish struct {
+	When
+	own bool // said of this very pod, and not of its namespace
+}
+
+// reason says who wishes what.
+func (w wish) reason() string {
+	if w.own {
+		return WhenAnnotation + "=" + string(w.When)
+	}
+	return WhenAnnotation + "=" + string(w.When) + " of its namespace"
+}
+
+// wishOf is what is said nearest to the pod.
+func (p *planner) wishOf(pod *corev1.Pod) wish {
+	for _, w := range []wish{{When(pod.Annotations[WhenAnnotation]), true}, {p.Namespaces[pod.Namespace].When, false}} {
+		if slices.Contains(Whens(), w.When) {
+			return w
+		}
+	}
+	return wish{}
+}
+
+// leavesAsWished: the pod has its own idea of when. One that is to be held is held like any
+// other that is not surged. One that was surged before it said so keeps its place in line.
+func leavesAsWished(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	switch w := p.wishOf(pod); {
+	case w.When == WhenNow:
+		return Evict, w.reason()
+	case w.When == WhenLast && !p.Deadline.IsZero():
+		return Later, w.reason()
+	}
+	return "", ""
+}
+
+// meaningless is what is asked for the pod in words that mean nothing, or empty; ofNamespace
+// says that its namespace asks it for all of its pods.
+func (p *planner) meaningless(pod *corev1.Pod) (text string, ofNamespace bool) {
+	theirs := p.Namespaces[pod.Namespace]
+	own := cmp.Or(
+		unknown(WhenAnnotation, When(pod.Annotations[WhenAnnotation]), Whens()),
+		unknown(BlockedAnnotation, BlockedPolicy(pod.Annotations[BlockedAnnotation]), BlockedPolicies()))
+	if own != "" {
+		return own, false
+	}
+	text = cmp.Or(unknown(WhenAnnotation, theirs.When, Whens()), unknown(BlockedAnnotation, theirs.Blocked, BlockedPolicies()))
+	return text, text != ""
+}
+
+func unknown[T ~string](key string, value T, known []T) string {
+	if value == "" || slices.Contains(known, value) {
+		return ""
+	}
+	return fmt.Sprintf("%s=%.40q, want one of %q", key, value, known)
+}

@@ -1,0 +1,116 @@
+package drain
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain/donotdisrupt"
+)
+
+func TestWhen(t *testing.T) {
+	goNow, hold, last := annotated(WhenAnnotation, "now"), annotated(WhenAnnotation, "hold"), annotated(WhenAnnotation, "last")
+	pinned, unknown := annotated(donotdisrupt.Annotation, "true"), annotated(WhenAnnotation, "soon")
+	const ofNamespace = " of its namespace"
+	for name, tt := range map[string]struct {
+		pod       *corev1.Pod
+		namespace When
+		strategy  Strategy
+		capacity  Capacity
+		risk      bool
+		action    Action
+		reason    string
+	}{
+		"now":                                 {webPod("a", goNow), "", Surge, PendingCapacity, false, Evict, "spot-handler/when=now"},
+		"now, held":                           {pod("a", goNow), "", Hold, PendingCapacity, false, Evict, "spot-handler/when=now"},
+		"now, surged before":                  {webPod("a", goNow, isSurgedPod), "", Surge, PendingCapacity, false, Evict, "spot-handler/when=now"},
+		"now, no deadline":                    {webPod("a", goNow), "", Surge, PendingCapacity, true, Later, "no deadline: waits for a replacement"},
+		"now, no deadline, replaced":          {webPod("a", goNow), "", Surge, ReadyCapacity, true, Evict, "spot-handler/when=now"},
+		"now, past its latest start":          {webPod("a", goNow, withGrace(110)), "", Surge, PendingCapacity, false, Evict, "latest safe start has come"},
+		"now overrides do-not-disrupt":        {webPod("a", goNow, pinned), "", Surge, PendingCapacity, false, Evict, "spot-handler/when=now"},
+		"now, no deadline, do-not-disrupt":    {webPod("a", goNow, pinned), "", Surge, ReadyCapacity, true, Later, "no deadline: " + donotdisrupt.Annotation},
+		"now, tolerates every taint":          {pod("a", goNow, tolerating("")), "", Hold, PendingCapacity, false, Later, everyTaint},
+		"now, of a Job":                       {pod("a", goNow, ownedBy("Job")), "", Hold, PendingCapacity, false, Evict, "spot-handler/when=now"},
+		"hold is not surged":                  {webPod("a", hold), "", Surge, PendingCapacity, false, Later, "waits for the replacement"},
+		"hold, replaced":                      {webPod("a", hold), "", Surge, ReadyCapacity, false, Evict, "replacement is ready"},
+		"hold, at once":                       {pod("a", hold), "", AtOnce, PendingCapacity, false, Later, "waits for the replacement"},
+		"hold, at once, no replacement":       {pod("a", hold), "", AtOnce, NoCapacity, false, Evict, "nothing to wait for"},
+		"hold, surged before":                 {webPod("a", hold, isSurgedPod), "", Surge, ReadyCapacity, false, Later, "surged: waits for its successor"},
+		"hold overrides do-not-disrupt":       {pod("a", hold, pinned), "", Hold, ReadyCapacity, false, Evict, "replacement is ready"},
+		"last":                                {webPod("a", last), "", Surge, ReadyCapacity, false, Later, "spot-handler/when=last"},
+		"last, at once":                       {pod("a", last), "", AtOnce, NoCapacity, false, Later, "spot-handler/when=last"},
+		"last, surged before":                 {webPod("a", last, isSurgedPod), "", Surge, ReadyCapacity, false, Later, "spot-handler/when=last"},
+		"last, at its latest start":           {webPod("a", last, withGrace(110)), "", Surge, ReadyCapacity, false, Evict, "latest safe start has come"},
+		"last, no deadline":                   {webPod("a", last), "", Surge, ReadyCapacity, true, Later, "no deadline: spot-handler/when=last"},
+		"last, no deadline, surged before":    {webPod("a", last, isSurgedPod), "", Surge, ReadyCapacity, true, Later, "surged: waits for its successor"},
+		"of the namespace":                    {webPod("a"), WhenNow, Surge, PendingCapacity, false, Evict, "spot-handler/when=now" + ofNamespace},
+		"the pod's own":                       {webPod("a", last), WhenNow, Surge, ReadyCapacity, false, Later, "spot-handler/when=last"},
+		"the pod's own do-not-disrupt":        {webPod("a", pinned), WhenNow, Surge, ReadyCapacity, false, Later, donotdisrupt.Annotation},
+		"unknown":                             {webPod("a", unknown), "", Surge, PendingCapacity, false, SurgeNow, "its successor is made first"},
+		"unknown, and one of the namespace's": {webPod("a", unknown), WhenLast, Surge, ReadyCapacity, false, Later, "spot-handler/when=last" + ofNamespace},
+		"unknown of the namespace":            {webPod("a"), "soon", Surge, PendingCapacity, false, SurgeNow, "its successor is made first"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := surging(Workload{Slots: 1}, tt.pod)
+			s.Policy.Strategy, s.Capacity = tt.strategy, tt.capacity
+			s.Namespaces = map[string]Wishes{"shop": {When: tt.namespace}}
+			if tt.risk {
+				s.Deadline = time.Time{}
+			}
+			d := newPlanner(now, s).decide(tt.pod)
+			if d.Action != tt.action || d.Reason != tt.reason {
+				t.Errorf("%s (%s), want %s (%s)", d.Action, d.Reason, tt.action, tt.reason)
+			}
+		})
+	}
+}
+
+// The wave of a budget comes before the pod's own wish to be last.
+func TestLastGoesWithItsWave(t *testing.T) {
+	a := webPod("a", annotated(WhenAnnotation, "last"))
+	s := surging(Workload{}, a)
+	s.Starts = map[types.UID]time.Time{a.UID: now}
+	if d := newPlanner(now, s).decide(a); d.Action != Evict {
+		t.Errorf("%s (%s)", d.Action, d.Reason)
+	}
+}
+
+// What a namespace asks for is read before its pods are moved, and what means nothing is told
+// once: of the pod, or of the namespace for all of its pods.
+func TestWhenOfTheNamespace(t *testing.T) {
+	stage(t, holding, 2*time.Minute, PendingCapacity, func(f *fakeAPI) {
+		f.put("/api/v1/namespaces/shop", corev1.Namespace{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"},
+			ObjectMeta: metav1.ObjectMeta{Name: "shop", Annotations: map[string]string{WhenAnnotation: "now", BlockedAnnotation: "never"}},
+		})
+		f.pod(pod("a", withGrace(30)))
+		f.pod(pod("b", withGrace(30)))
+		f.pod(pod("c", withGrace(30), annotated(WhenAnnotation, "last")))
+		f.pod(pod("d", withGrace(30), annotated(WhenAnnotation, "later")))
+	}, func(s *scene) {
+		s.pass(time.Second)
+		if got := s.api.count("POST", "/eviction"); got != 3 {
+			t.Errorf("%d evicted, want all but the one that asks to be last", got)
+		}
+		s.change(func(in *Interruption) { in.Capacity = ReadyCapacity })
+		s.pass(time.Second)
+		var ofPod, ofNamespace int
+		for _, line := range s.events.list {
+			switch {
+			case line == `meaningless d: spot-handler/when="later", want one of ["now" "hold" "last"]`:
+				ofPod++
+			case strings.HasSuffix(line, `: spot-handler/blocked-pods="never", want one of ["leave" "delete"]`):
+				ofNamespace++
+			default:
+				t.Errorf("told %q", line)
+			}
+		}
+		if ofPod != 1 || ofNamespace != 1 {
+			t.Errorf("told %q, want each once", s.events.list)
+		}
+	})
+}
