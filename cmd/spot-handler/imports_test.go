@@ -40,6 +40,9 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/provisioner/asg":           {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/placeholder":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/room":          {"spot-handler/handler/interruption"},
+
+		"spot-handler/cmd/spot-handler/internal/replacement": {"spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/forecast", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes", "spot-handler/handler/provisioner", "spot-handler/handler/provisioner/karpenter", "spot-handler/handler/provisioner/placeholder", "spot-handler/handler/provisioner/room"},
+		"spot-handler/cmd/spot-handler/internal/trial":       {"spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes"},
 	}
 	for pkg, want := range allowed {
 		for _, dep := range deps(t, pkg) {

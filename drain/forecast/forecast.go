@@ -56,16 +56,32 @@ type Node struct {
 
 // Replacement is the capacity in the place of a node.
 type Replacement struct {
-	Backend string `json:"backend,omitempty"`
+	Backend string `json:"backend,omitempty"` // such as karpenter; spare where the pods fit on other nodes
+	State   string `json:"state,omitempty"`   // Requested; Ready for spare; Failed or Unsupported if there is none
 	Name    string `json:"name,omitempty"`
 	Pool    string `json:"pool,omitempty"`
 	// Why says why that pool, or why there is no replacement.
-	Why          string `json:"why,omitempty"`
+	Why string `json:"why,omitempty"`
+	// InstanceType is set if there is no other choice.
 	InstanceType string `json:"instanceType,omitempty"`
+	// Pods and Daemons are how many it is made for.
+	Pods    int `json:"pods,omitempty"`
+	Daemons int `json:"daemons,omitempty"`
+	// Requests are what it asks for, by resource, and Requirements what its node has to be.
+	Requests     map[string]string `json:"requests,omitempty"`
+	Requirements []string          `json:"requirements,omitempty"`
 	// Ready is when it takes pods; nil if it never does.
 	Ready *Seconds `json:"readySeconds,omitempty"`
 	// NoPlace names the pods that it does not take, and why.
 	NoPlace []string `json:"noPlace,omitempty"`
+	// Others are the pools that it is not from.
+	Others []OtherPool `json:"others,omitempty"`
+}
+
+// OtherPool is a pool that a replacement is not from.
+type OtherPool struct {
+	Name string `json:"name"`
+	Why  string `json:"why"`
 }
 
 // Pod is a pod of a lost node. Pods that DaemonSets and kubelets made are not listed.

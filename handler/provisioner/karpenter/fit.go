@@ -283,11 +283,13 @@ type fit struct {
 	need   provisioner.Need // what fits
 	out    map[string][]string
 	needed []requirement // what the node has to satisfy for it
+
+	inherited map[string]string // as of its shape
 }
 
 // fitTo sorts out which pods fit the shape, in the order of the list.
 func fitTo(s *shape, need provisioner.Need) fit {
-	f := fit{out: map[string][]string{}}
+	f := fit{out: map[string][]string{}, inherited: s.inherited}
 	for _, pod := range need.Moving {
 		if reason := s.admit(pod); reason != "" {
 			f.out[reason] = append(f.out[reason], pod.Namespace+"/"+pod.Name)

@@ -25,6 +25,8 @@ type Weighed struct {
 	Better string
 	// Without are the pods that cannot run there.
 	Without []Misfit
+	// Inherited are labels of the node that whoever put them there puts on the next one, too.
+	Inherited map[string]string
 }
 
 // Misfit is why pods cannot run in a pool.
@@ -54,7 +56,7 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 	var can []Weighed
 	var last claimOrder
 	for _, o := range lost.rank(list) {
-		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity(), Named: o.namedBy, Without: o.fit.misfits()}
+		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity(), Named: o.namedBy, Without: o.fit.misfits(), Inherited: o.fit.inherited}
 		if len(o.fit.need.Moving) == 0 {
 			w.Against = "takes none of the pods"
 		} else if w.Against, err = b.ledger.room(ctx, o.pool, o.name(), o.size); err != nil {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -91,7 +92,7 @@ func TestWeigh(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, got); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Weighed{}, "Inherited")); diff != "" {
 				t.Errorf("weighed (-want +got):\n%s", diff)
 			}
 			r, err := c.p.Choose(t.Context(), node, rec, n)

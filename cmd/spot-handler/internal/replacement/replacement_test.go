@@ -1,0 +1,180 @@
+package replacement
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"sigs.k8s.io/yaml"
+
+	"spot-handler/drain"
+	"spot-handler/drain/forecast"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
+)
+
+// pool is a NodePool with on-demand instances in zone a, and spot ones if spot is true.
+func pool(t *testing.T, name, capacity, limits string) *unstructured.Unstructured {
+	t.Helper()
+	text := fmt.Sprintf(`
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: %s}
+spec:
+  limits: %s
+  template:
+    metadata: {labels: {tier: %s}}
+    spec:
+      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: default}
+      requirements:
+        - {key: karpenter.sh/capacity-type, operator: In, values: [%s]}
+        - {key: topology.kubernetes.io/zone, operator: In, values: [a, b]}
+      taints: [{key: dedicated, effect: NoSchedule}]
+status: {conditions: [{type: Ready, status: "True"}]}
+`, name, limits, name, capacity)
+	u := &unstructured.Unstructured{}
+	if err := yaml.Unmarshal([]byte(text), &u.Object); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+func pod(name, cpu string) *corev1.Pod {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	p.Spec.Tolerations = []corev1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists}}
+	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}
+	return p
+}
+
+func lost(name string) (*corev1.Node, interruption.Record) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
+		"karpenter.sh/nodepool": "batch", "karpenter.sh/capacity-type": "spot", corev1.LabelTopologyZone: "b", corev1.LabelArchStable: "arm64",
+		"tier": "batch", "example.com/rack": "7",
+	}}}
+	end := time.Now().Add(2 * time.Minute)
+	return node, interruption.Record{Kind: interruption.SpotInterruption, Instance: "i-" + name, Received: time.Now(), Deadline: &end}
+}
+
+// planner is over an API server's objects, which it must not change.
+func planner(t *testing.T, objects ...runtime.Object) Planner {
+	t.Helper()
+	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
+		{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}: "NodePoolList", {Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}: "NodeClaimList",
+		{Group: "apps", Version: "v1", Resource: "daemonsets"}: "DaemonSetList",
+	}, objects...)
+	t.Cleanup(func() {
+		for _, a := range client.Actions() {
+			if a.GetVerb() != "get" && a.GetVerb() != "list" {
+				t.Errorf("%s %s", a.GetVerb(), a.GetResource().Resource)
+			}
+		}
+	})
+	notes := &Notes{}
+	b := karpenter.New(karpenter.Options{FallbackNodePools: map[string]string{}, Dynamic: notes.Dynamic(client), Logger: zerolog.Nop()})
+	return Planner{Asker: provisioner.New(provisioner.Options{Backends: []provisioner.Backend{b}}), Weigher: b, Notes: notes}
+}
+
+func (p Planner) ask(t *testing.T, name string, need provisioner.Need) Planned {
+	t.Helper()
+	node, rec := lost(name)
+	planned, unread, err := p.For(t.Context(), node, rec, need)
+	if err != nil || unread != "" {
+		t.Fatal(err, unread)
+	}
+	return planned
+}
+
+// What is planned is what would be asked for, with the reasons, and what has no place in it.
+func TestReplacement(t *testing.T) {
+	p := planner(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", "{}"), pool(t, "zz", "on-demand", "{}"))
+	picky := pod("picky", "1")
+	picky.Spec.NodeSelector = map[string]string{"tier": "gold"}
+	got := p.ask(t, "n", provisioner.Need{Moving: []*corev1.Pod{pod("web", "1500m"), picky}, Daemons: []*corev1.Pod{pod("agent", "250m")}})
+	want := forecast.Replacement{
+		Backend: "karpenter", State: "Requested", Name: "fallback-i-n", Pool: "fallback",
+		Why:  "it comes first by name, unlike zz; without 1 of 2 pods, which cannot run in pool fallback: default/picky needs tier=gold",
+		Pods: 1, Daemons: 1, Requests: map[string]string{"cpu": "1750m", "pods": "2"},
+		Requirements: []string{
+			"karpenter.sh/nodepool In fallback", "karpenter.sh/capacity-type In on-demand", "topology.kubernetes.io/zone In a,b",
+		},
+		NoPlace: []string{"default/picky: needs tier=gold"},
+		Others:  []forecast.OtherPool{{Name: "zz", Why: "it comes after fallback"}, {Name: "batch", Why: "has no on-demand instances"}},
+	}
+	if diff := cmp.Diff(want, got.Replacement); diff != "" {
+		t.Errorf("replacement (-want +got):\n%s", diff)
+	}
+	if got.Capacity != drain.PendingCapacity || got.Becomes == nil {
+		t.Fatalf("capacity %v, becomes %v", got.Capacity, got.Becomes)
+	}
+	labels := map[string]string{
+		corev1.LabelHostname: "fallback-i-n", "karpenter.sh/nodepool": "fallback", "karpenter.sh/capacity-type": "on-demand", "tier": "fallback",
+		corev1.LabelTopologyZone: "b", corev1.LabelArchStable: "arm64", "example.com/rack": "7",
+	}
+	for key, value := range labels {
+		if got.Becomes.Labels[key] != value {
+			t.Errorf("label %s is %q, want %q", key, got.Becomes.Labels[key], value)
+		}
+	}
+	if cpu := got.Becomes.Status.Allocatable.Cpu(); cpu.String() != "1750m" || len(got.Becomes.Spec.Taints) != 1 {
+		t.Errorf("becomes a node of %s, tainted %v", cpu, got.Becomes.Spec.Taints)
+	}
+}
+
+// Several nodes at once: the pool's limits, of resources and of nodes, hold as many as they hold.
+func TestLimitsHoldAllOrSome(t *testing.T) {
+	for name, tt := range map[string]struct{ limits, why string }{
+		"processors": {"{cpu: 5}", "limit of NodePool fallback leaves no room (cpu: 0 used, 6 asked for, limit 5)"},
+		"nodes":      {"{nodes: 2}", "limit of NodePool fallback leaves no room (nodes: 0 used, 3 asked for, limit 2)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := planner(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", tt.limits))
+			for i, want := range []drain.Capacity{drain.PendingCapacity, drain.PendingCapacity, drain.NoCapacity} {
+				got := p.ask(t, fmt.Sprint("n", i), provisioner.Need{Moving: []*corev1.Pod{pod(fmt.Sprint("web-", i), "2")}})
+				if got.Capacity != want {
+					t.Errorf("node %d: %+v", i, got)
+				}
+				if want == drain.NoCapacity && (!strings.Contains(got.Replacement.Why, tt.why) || len(got.Replacement.NoPlace) != 1 || got.Becomes != nil) {
+					t.Errorf("node %d: %+v, want %q", i, got, tt.why)
+				}
+			}
+		})
+	}
+}
+
+func TestBoot(t *testing.T) {
+	known := map[string][]time.Duration{"fallback": {50 * time.Second, 40 * time.Second, 90 * time.Second}, "batch": {time.Minute}}
+	for name, tt := range map[string]struct {
+		pools, own []string
+		want       forecast.Assumption
+	}{
+		"of its pool":          {[]string{"fallback"}, []string{"batch"}, forecast.Assumption{Value: 50, From: "median of 3 NodeClaims of fallback"}},
+		"of the nodes' pool":   {[]string{"new"}, []string{"batch"}, forecast.Assumption{Value: 60, From: "median of 1 NodeClaim of batch, as new has none"}},
+		"of several":           {[]string{"fallback", "batch"}, nil, forecast.Assumption{Value: 60, From: "median of 4 NodeClaims of fallback, batch"}},
+		"nothing is asked for": {nil, []string{"batch"}, forecast.Assumption{Value: 60, From: "median of 1 NodeClaim of batch"}},
+		"nobody knows":         {[]string{"new"}, []string{"old"}, forecast.Assumption{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ok, err := Boot(t.Context(), func(_ context.Context, pool string) ([]time.Duration, error) { return known[pool], nil }, tt.pools, tt.own)
+			if got != tt.want || ok != (tt.want.From != "") || err != nil {
+				t.Errorf("%+v, %v, %v; want %+v", got, ok, err, tt.want)
+			}
+		})
+	}
+	away := errors.New("away")
+	if _, ok, err := Boot(t.Context(), func(context.Context, string) ([]time.Duration, error) { return nil, away }, []string{"fallback"}, nil); ok || !errors.Is(err, away) {
+		t.Errorf("%v, %v, want the error", ok, err)
+	}
+}

@@ -1,0 +1,164 @@
+// Package trial asks the API server what it would say to an interruption: it sends what the daemon
+// would send, as a dry run, so webhooks, policies, quotas, budgets and roles answer and nothing
+// changes.
+//
+// It holds for the moment at which it is asked. Each pod's eviction is tried by itself: a budget
+// that would let one of two pods go allows both.
+package trial
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+)
+
+// atOnce is how many requests are under way at a time.
+const atOnce = 16
+
+// Answers are what the API server said.
+type Answers struct {
+	// As are the accounts under which requests were tried, or why they could not be.
+	As []string `json:"as"`
+	// Tried is how many requests were tried.
+	Tried int `json:"tried"`
+	// Refused are those that were refused, the same answers together.
+	Refused []Refusal `json:"refused"`
+}
+
+// Refusal is an answer that refuses requests.
+type Refusal struct {
+	// Verb is what was tried: mark, request, surge, evict or delete.
+	Verb string `json:"verb"`
+	// Why is the API server's own text.
+	Why string `json:"why"`
+	// Budget: a disruption budget refuses, as it stands now.
+	Budget  bool     `json:"budget,omitempty"`
+	Objects []string `json:"objects"` // such as pods/default/web-1
+}
+
+// Trial collects answers. It is safe for concurrent use.
+type Trial struct {
+	mu      sync.Mutex
+	answers Answers
+}
+
+// As notes under which account requests are tried, once.
+func (t *Trial) As(who string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !slices.Contains(t.answers.As, who) {
+		t.answers.As = append(t.answers.As, who)
+	}
+}
+
+// Nodes is the subset of the Nodes API that a trial uses.
+type Nodes interface {
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
+}
+
+// Mark tries what accepting a notice writes: the record, the taint and the cordon.
+func (t *Trial) Mark(ctx context.Context, nodes Nodes, node *corev1.Node, rec interruption.Record) error {
+	patch, err := marks.Accept(node, rec)
+	if err != nil {
+		return fmt.Errorf("mark node %q: %w", node.Name, err)
+	}
+	_, err = nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
+	return t.Note("mark", "nodes/"+node.Name, err)
+}
+
+// Drain tries what moves the pods of a plan: the surges, and every eviction, and the deletions
+// past a budget where force says so. The client is of the core API.
+func (t *Trial) Drain(ctx context.Context, client rest.Interface, plan []drain.Decision, now time.Time, force func(*corev1.Pod) bool) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for _, d := range plan {
+		if !d.Moves() || d.Pod.DeletionTimestamp != nil {
+			continue
+		}
+		what := "pods/" + d.Pod.Namespace + "/" + d.Pod.Name
+		if d.Surge {
+			g.Go(func() error { return t.Note("surge", what, drain.TrySurge(ctx, client, d.Pod, now)) })
+		}
+		g.Go(func() error { return t.Note("evict", what, drain.TryEviction(ctx, client, d)) })
+		if force(d.Pod) {
+			g.Go(func() error { return t.Note("delete", what, drain.TryForce(ctx, client, d)) })
+		}
+	}
+	return g.Wait()
+}
+
+// Note notes what was tried on an object, and how it ended. An error that is not the API server's
+// answer is returned: then nobody knows.
+func (t *Trial) Note(verb, object string, err error) error {
+	var status apierrors.APIStatus
+	if err != nil && (!errors.As(err, &status) || status.Status().Code == 0) {
+		return fmt.Errorf("try to %s %s: %w", verb, object, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.answers.Tried++
+	if err == nil || apierrors.IsNotFound(err) && verb != "request" { // it has gone meanwhile
+		return nil
+	}
+	why, budget := text(status.Status())
+	i := slices.IndexFunc(t.answers.Refused, func(r Refusal) bool { return r.Verb == verb && r.Why == why })
+	if i < 0 {
+		t.answers.Refused = append(t.answers.Refused, Refusal{Verb: verb, Why: why, Budget: budget})
+		i = len(t.answers.Refused) - 1
+	}
+	t.answers.Refused[i].Objects = append(t.answers.Refused[i].Objects, object)
+	return nil
+}
+
+// text is what the API server said, without the name of the object, which differs.
+func text(s metav1.Status) (why string, budget bool) {
+	why = s.Message
+	d := s.Details
+	if d == nil {
+		return why, false
+	}
+	kind := d.Kind
+	if d.Group != "" {
+		kind += "." + d.Group
+	}
+	why = strings.TrimPrefix(why, fmt.Sprintf("%s %q is forbidden: ", kind, d.Name))
+	why = strings.TrimPrefix(why, fmt.Sprintf("%s %q is invalid: ", kind, d.Name))
+	for _, c := range d.Causes {
+		if c.Type == policyv1.DisruptionBudgetCause {
+			return strings.TrimSpace(why + " " + c.Message), true
+		}
+	}
+	return why, false
+}
+
+// Answers are those until now, what concerns the most objects first.
+func (t *Trial) Answers() Answers {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a := Answers{As: slices.Clone(t.answers.As), Tried: t.answers.Tried, Refused: []Refusal{}}
+	for _, r := range t.answers.Refused {
+		r.Objects = slices.Sorted(slices.Values(r.Objects))
+		a.Refused = append(a.Refused, r)
+	}
+	slices.SortFunc(a.Refused, func(a, b Refusal) int {
+		return cmp.Or(cmp.Compare(len(b.Objects), len(a.Objects)), strings.Compare(a.Verb, b.Verb), strings.Compare(a.Why, b.Why))
+	})
+	return a
+}
