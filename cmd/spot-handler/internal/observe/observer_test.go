@@ -1,0 +1,240 @@
+package observe
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/drain/forecast"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
+)
+
+// play tells of an interruption as the watches do, to its end: of two pods one is surged, and one
+// is refused and then evicted; a third one runs elsewhere.
+func play() *scene {
+	s := newScene("doomed")
+	a, b, c := s.new("web-1", "doomed", true), s.new("web-2", "doomed", true), s.new("web-3", "other", true)
+	daemon := s.new("agent", "doomed", true)
+	daemon.OwnerReferences[0].Kind, daemon.Labels = "DaemonSet", nil
+	for _, pod := range []*corev1.Pod{a, b, c, daemon} {
+		s.tell(after(-9), pod)
+	}
+	s.counted(after(-8), podSelector{"default", "app=web"})
+	s.budget(after(-8), budget(3, 3), false)
+
+	s.recorded(after(.1), interruption.Noticed)
+	s.recorded(after(.3), interruption.Replacing, replacement(provisioner.StateRequested))
+	s.tell(after(.4), surged(a))
+	s.launched(after(.5), "fallback-1")
+	s.node(after(19), fallback(), false)
+	s.recorded(after(20), interruption.Draining, replacement(provisioner.StateReady))
+	d := s.new("web-4", "fallback-node", false)
+	s.tell(after(20), d)
+	s.event(after(22.5), blocked(b, after(22)))
+	d = s.new("web-4", "fallback-node", true)
+	s.tell(after(25), d)
+	s.tell(after(25.1), stopping(surged(a), 30))
+	s.pod(after(25.2), surged(a), false, true) // the other watch is behind
+	s.tell(after(28), stopping(surged(a), 0))
+	s.pod(after(28), stopping(surged(a), 0), true, false)
+	s.tell(after(60), stopping(b, 30))
+	s.budget(after(60), budget(3, 2), false)
+	s.pod(after(64), stopping(b, 0), true, true) // no longer selected; the node's watch decides
+	s.pod(after(65), stopping(b, 0), true, false)
+	s.recorded(after(65.1), interruption.Released, replacement(provisioner.StateReady), ended(after(65), interruption.Pods{Total: 2, Graceful: 2}))
+	s.node(after(70), s.bare, true)
+	return s
+}
+
+func TestRecording(t *testing.T) {
+	s := play()
+	for _, want := range []need{{podsOn: "doomed"}, {workload: webRef}, {podsOf: podSelector{"default", "app=web"}}, {budgetsOf: "default"}} {
+		n := 0
+		for _, asked := range s.asked {
+			if asked == want {
+				n++
+			}
+		}
+		if n == 0 {
+			t.Errorf("did not ask for %+v", want)
+		}
+	}
+	r := s.Recording(after(80))
+	if len(r.Nodes) != 1 || len(r.Workloads) != 1 || len(r.Budgets) != 1 {
+		t.Fatalf("%d nodes, %d workloads, %d budgets, want one of each: %+v", len(r.Nodes), len(r.Workloads), len(r.Budgets), r)
+	}
+	n := r.Nodes[0]
+	var phases []interruption.Phase
+	for _, p := range n.Phases {
+		phases = append(phases, p.Phase)
+	}
+	if diff := cmp.Diff([]interruption.Phase{interruption.Noticed, interruption.Replacing, interruption.Draining, interruption.Released}, phases); diff != "" {
+		t.Errorf("phases (-want +got):\n%s", diff)
+	}
+	for what, is := range map[string]struct{ got, want *time.Time }{
+		"cordoned": {n.Cordoned, ptr(after(.1))}, "requested": {&n.Replacement.Requested, ptr(after(.3))}, "launched": {n.Replacement.Launched, ptr(after(.5))},
+		"ready": {n.Replacement.Ready, ptr(after(20))}, "drained": {n.Drained, ptr(after(65))}, "end": {n.EndAt, ptr(after(70))},
+	} {
+		if is.got == nil || !is.got.Equal(*is.want) {
+			t.Errorf("%s at %v, want %v", what, is.got, is.want)
+		}
+	}
+	if n.End != Gone || n.SlackSeconds == nil || *n.SlackSeconds != 55 || n.Pool != "batch" {
+		t.Errorf("end %q, slack %v, pool %q, want gone, 55 and batch", n.End, n.SlackSeconds, n.Pool)
+	}
+
+	refused := "The disruption budget web needs 3 healthy pods"
+	want := []Step{
+		{Waiting, "the replacement", noticed, after(.4)}, {Surging, "its successor", after(.4), after(25.1)}, {Ending, "", after(25.1), after(28)},
+		{Waiting, "the replacement", noticed, after(20)}, {Waiting, "its turn, or its latest safe start", after(20), after(22)},
+		{Refused, refused, after(22), after(60)}, {Ending, "", after(60), after(65)},
+	}
+	var steps []Step
+	for _, p := range n.Pods {
+		steps = append(steps, p.Steps...)
+		if p.Outcome != forecast.Graceful || p.GivenSeconds == nil || *p.GivenSeconds != 30 || p.Workload != "deployment/web" {
+			t.Errorf("pod %s: %s, given %v, of %s", p.Name, p.Outcome, p.GivenSeconds, p.Workload)
+		}
+	}
+	if len(n.Pods) != 2 || n.Pods[0].Name != "web-1" { // the order is that of a map
+		want = append(want[3:], want[:3]...)
+	}
+	if diff := cmp.Diff(want, steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+
+	w := r.Workloads[0]
+	if w.Name != "deployment/web" || w.Fewest != 2 || w.Missing != 1 || w.UnavailableSeconds != 20 {
+		t.Errorf("%+v, want one pod missing from 60 s to the end", w)
+	}
+	if b := r.Budgets[0]; b.Needed != 3 || b.Fewest != 2 || !cmp.Equal(b.Workloads, []string{"deployment/web"}) {
+		t.Errorf("budget %+v", b)
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// What becomes of a pod is judged by what it was given, and by what the record says of the drain.
+func TestOutcomes(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		want forecast.Outcome
+		tell func(s *scene, pod *corev1.Pod)
+	}{
+		{"whole grace", forecast.Graceful, func(s *scene, pod *corev1.Pod) {
+			s.tell(after(10), stopping(pod, 30))
+			s.pod(after(12), stopping(pod, 0), true, false)
+		}},
+		{"less", forecast.Truncated, func(s *scene, pod *corev1.Pod) {
+			s.tell(after(10), stopping(pod, 12))
+			s.pod(after(12), stopping(pod, 0), true, false)
+		}},
+		{"less later", forecast.Truncated, func(s *scene, pod *corev1.Pod) {
+			s.tell(after(10), stopping(pod, 30))
+			s.tell(after(12), stopping(pod, 4))
+			s.pod(after(16), stopping(pod, 0), true, false)
+		}},
+		{"gone without a word", forecast.Truncated, func(s *scene, pod *corev1.Pod) { s.pod(after(10), pod, true, false) }},
+		{"past its budget", forecast.Forced, func(s *scene, pod *corev1.Pod) {
+			pod = stopping(pod, 30)
+			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: deletedByUs})
+			s.tell(after(10), pod)
+			s.pod(after(12), pod, true, false)
+		}},
+		{"done by itself", forecast.Graceful, func(s *scene, pod *corev1.Pod) {
+			pod = pod.DeepCopy()
+			pod.Status.Phase = corev1.PodSucceeded
+			s.tell(after(10), pod)
+		}},
+		{"still there", forecast.Left, func(s *scene, _ *corev1.Pod) {
+			s.recorded(after(115), interruption.DeadlineReached, ended(after(115), interruption.Pods{Total: 1, Left: 1}))
+		}},
+		{"evicted by others later", forecast.Left, func(s *scene, pod *corev1.Pod) {
+			s.recorded(after(115), interruption.Released, ended(after(115), interruption.Pods{Total: 1, Left: 1}))
+			s.tell(after(117), stopping(pod, 30))
+			s.pod(after(118), stopping(pod, 0), true, false)
+		}},
+		{"gone with its node", forecast.Left, func(s *scene, _ *corev1.Pod) { s.node(after(50), s.bare, true) }},
+		{"still ending", forecast.Truncated, func(s *scene, pod *corev1.Pod) {
+			s.tell(after(100), stopping(pod, 30))
+			s.recorded(after(115), interruption.DeadlineReached, ended(after(115), interruption.Pods{Total: 1, Truncated: 1}))
+		}},
+		{"on its way", "", func(s *scene, pod *corev1.Pod) { s.tell(after(10), stopping(pod, 30)) }},
+		{"called off", "", func(s *scene, _ *corev1.Pod) { s.node(after(20), s.bare, false) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScene()
+			pod := s.new("web-1", "doomed", true)
+			s.recorded(after(.1), interruption.Draining)
+			s.tell(after(.2), pod)
+			tt.tell(s, pod)
+			if got := s.Recording(after(130)).Nodes[0].Pods[0].Outcome; got != tt.want {
+				t.Errorf("outcome %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestOver(t *testing.T) {
+	s := newScene("doomed", "another")
+	if s.Over(after(1000)) {
+		t.Error("over before it has begun")
+	}
+	s = play()
+	if s.Over(after(71)) {
+		t.Error("over although a pod is missing")
+	}
+	if !s.Over(after(101)) {
+		t.Error("not over although the workload had its time")
+	}
+	s.tell(after(75), s.new("web-5", "fallback-node", true))
+	if !s.Over(after(76)) {
+		t.Error("not over although the node is gone and every pod is back")
+	}
+
+	s = newScene()
+	s.recorded(after(.1), interruption.Draining)
+	s.recorded(after(10), interruption.Drained, ended(after(10), interruption.Pods{}))
+	if s.Over(after(39)) || !s.Over(after(41)) {
+		t.Error("a drained node that nobody takes is over after half a minute")
+	}
+	s = newScene()
+	s.recorded(after(.1), interruption.Draining)
+	s.node(after(5), s.bare, false)
+	if !s.Over(after(6)) || s.Recording(after(6)).Nodes[0].End != Restored {
+		t.Error("not over although the interruption was called off")
+	}
+}
+
+// One interruption fits a terminal of 24 lines of 80 columns, the last of which is the cursor's.
+func TestView(t *testing.T) {
+	s := newScene("doomed")
+	if got := s.View(noticed, 80); !cmp.Equal(got, []string{"No interruption yet."}) {
+		t.Errorf("%q", got)
+	}
+	for _, name := range []string{"web-1", "web-2"} {
+		s.tell(after(-9), s.new(name, "doomed", true))
+	}
+	s.tell(after(-9), s.new("web-3", "other", true))
+	s.counted(after(-8), podSelector{"default", "app=web"})
+	s.budget(after(-8), budget(2, 3), false)
+	s.recorded(after(.1), interruption.Replacing, replacement(provisioner.StateRequested))
+	s.tell(after(.4), surged(s.new("web-1", "doomed", true)))
+	s.node(after(19), fallback(), false)
+	s.recorded(after(20), interruption.Draining, replacement(provisioner.StateReady))
+	s.tell(after(21), s.new("web-4", "fallback-node", false))
+	s.tell(after(22), stopping(s.new("web-2", "doomed", true), 30))
+	text := strings.Join(s.View(after(26.5), 80), "\n")
+	for _, want := range []string{"94 s left  [===", "Draining", "default/deployment/web  ", "2 of 3", "interrupted  doomed                         #x  1 ready, 1 stopping", "replacement  fallback-node                  ~  1 starting", "22.0 s  default/web-2  evicted, with 30 of 30 s to end"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if n := strings.Count(text, "\n") + 1; n > 23+3 { // of the story some lines are about the cloud
+		t.Errorf("%d lines:\n%s", n, text)
+	}
+}

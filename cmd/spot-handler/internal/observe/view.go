@@ -1,0 +1,235 @@
+package observe
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/internal/status"
+	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner/karpenter"
+)
+
+// How much the view shows of what can be long. The worst comes first.
+const (
+	shownWorkloads  = 6
+	shownHappenings = 6
+	shownPlaces     = 4
+)
+
+// View is the picture of this moment, in so many columns of a terminal: what `status` shows of
+// the nodes, the ready pods of each workload, where they run, and what happened last.
+func (o *Observer) View(now time.Time, width int) []string {
+	r := o.Recording(now)
+	if len(r.Nodes) == 0 {
+		return []string{"No interruption yet."}
+	}
+	lines := append(o.head(now, width), "")
+	lines = append(lines, readyLines(r, width)...)
+	if len(r.Nodes) == 1 {
+		lines = append(lines, placeLines(o.places(r.Nodes[0]))...)
+	}
+	lines = append(lines, "")
+	all := r.Happenings()
+	for _, h := range all[max(0, len(all)-shownHappenings):] {
+		lines = append(lines, h.Line(r.Begin(), len(r.Nodes) > 1))
+	}
+	return lines
+}
+
+// head is what status shows of the nodes: the whole story of one, a table of several.
+func (o *Observer) head(now time.Time, width int) []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var theirs []*corev1.Node
+	on := map[string][]*corev1.Pod{}
+	for _, life := range o.nodes {
+		if node := o.all[life.name]; node != nil && life.end == "" {
+			theirs = append(theirs, node)
+			on[node.Name] = []*corev1.Pod{}
+		}
+	}
+	for _, pod := range o.pods {
+		if list, ours := on[pod.Spec.NodeName]; ours {
+			on[pod.Spec.NodeName] = append(list, pod)
+		}
+	}
+	list := status.List{Interruptions: status.Of(now, theirs, on)}
+	switch {
+	case len(o.nodes) == 1 && len(theirs) == 1 && len(list.Interruptions) == 1:
+		return status.Story{Interruption: list.Interruptions[0], Record: &o.nodes[0].rec}.Lines(now, width)
+	case len(theirs) == 0:
+		return []string{fmt.Sprintf("%d of %d nodes have come to their end.", len(o.nodes), len(o.nodes))}
+	}
+	return list.Table(width, true)
+}
+
+// readyLines are the ready pods of the workloads.
+func readyLines(r Recording, width int) []string {
+	var rows [][]console.Cell
+	for _, w := range r.Workloads[:min(len(r.Workloads), shownWorkloads)] {
+		if len(w.Samples) == 0 {
+			continue
+		}
+		last := w.Samples[len(w.Samples)-1]
+		ready := console.Cell{Text: fmt.Sprintf("%d of %d", last.Ready, last.Desired), Colour: terminal.Good}
+		if last.missing(w.Samples[0].Ready) > 0 {
+			ready.Colour = terminal.Bad
+		}
+		rows = append(rows, []console.Cell{{Text: w.Namespace + "/" + w.Name}, ready, {Text: fmt.Sprint(w.Fewest)}, {Text: r.neededBy(w)}})
+	}
+	lines := console.Table([]console.Column{{Title: "WORKLOAD", Least: 20}, {Title: "READY"}, {Title: "FEWEST"}, {Title: "BUDGET NEEDS"}}, rows, width)
+	if more := len(r.Workloads) - shownWorkloads; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more workloads", more))
+	}
+	return lines
+}
+
+// neededBy is how many pods of a workload its disruption budgets need.
+func (r Recording) neededBy(w Workload) string {
+	needed := "-"
+	for _, b := range r.Budgets {
+		if b.Namespace == w.Namespace && slices.Contains(b.Workloads, w.Name) {
+			needed = fmt.Sprint(b.Needed)
+		}
+	}
+	return needed
+}
+
+// place is a node and the workloads' pods on it.
+type place struct {
+	role, node                string
+	ready, starting, stopping int
+}
+
+// What a place is to the interruption.
+const (
+	roleInterrupted = "interrupted"
+	roleReplacement = "replacement"
+	roleOther       = ""
+	roleNone        = "no node yet"
+)
+
+// places are where the pods of the workloads run.
+func (o *Observer) places(n Node) []place {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	on := map[string]*place{n.Name: {role: roleInterrupted, node: n.Name}}
+	if n.End == Gone {
+		delete(on, n.Name)
+	}
+	at := func(name string) *place {
+		if on[name] == nil {
+			on[name] = &place{role: o.role(name, n), node: name}
+		}
+		return on[name]
+	}
+	for name := range o.all {
+		if o.role(name, n) == roleReplacement {
+			at(name)
+		}
+	}
+	for uid, pod := range o.pods {
+		if !o.concerns(uid, pod) {
+			continue
+		}
+		switch p := at(pod.Spec.NodeName); {
+		case pod.DeletionTimestamp != nil:
+			p.stopping++
+		case isReady(pod):
+			p.ready++
+		default:
+			p.starting++
+		}
+	}
+	order := []string{roleInterrupted, roleOther, roleReplacement, roleNone}
+	return slices.SortedFunc(maps.Values(deref(on)), func(a, b place) int {
+		return cmp.Or(slices.Index(order, a.role)-slices.Index(order, b.role), cmp.Compare(a.node, b.node))
+	})
+}
+
+func deref(on map[string]*place) map[string]place {
+	list := map[string]place{}
+	for name, p := range on {
+		list[name] = *p
+	}
+	return list
+}
+
+func (o *Observer) concerns(uid types.UID, pod *corev1.Pod) bool {
+	_, counted := o.workloads[workloadOf(pod)]
+	return counted || o.lives[uid] != nil
+}
+
+func (o *Observer) role(name string, n Node) string {
+	node := o.all[name]
+	switch {
+	case name == "":
+		return roleNone
+	case name == n.Name:
+		return roleInterrupted
+	case node != nil && node.Labels[karpenter.ReplacesLabel] != "" && node.Labels[karpenter.ReplacesLabel] == o.instance(n.Name):
+		return roleReplacement
+	}
+	return roleOther
+}
+
+func (o *Observer) instance(name string) string {
+	if node := o.all[name]; node != nil {
+		return nodes.InstanceID(node)
+	}
+	for _, life := range o.nodes {
+		if life.name == name {
+			return life.rec.Instance
+		}
+	}
+	return ""
+}
+
+// placeLines have a character for each pod: # ready, ~ starting, x stopping.
+func placeLines(places []place) []string {
+	lines := []string{"", placeLine("", "NODE", "PODS")}
+	for i, p := range places {
+		if i == shownPlaces && len(places) > shownPlaces+1 {
+			return append(lines, fmt.Sprintf("%-13sand %d more nodes", "", len(places)-i))
+		}
+		cells := strings.Repeat("#", p.ready) + strings.Repeat("~", p.starting) + strings.Repeat("x", p.stopping)
+		lines = append(lines, placeLine(p.role, p.node, cells+"  "+p.counts()))
+	}
+	return lines
+}
+
+func placeLine(role, node, pods string) string {
+	return strings.TrimRight(fmt.Sprintf("%-13s%-30s %s", role, terminal.Cut(node, 30), pods), " ")
+}
+
+// counts says what the characters show.
+func (p place) counts() string {
+	var parts []string
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{p.ready, "ready"}, {p.starting, "starting"}, {p.stopping, "stopping"}} {
+		if c.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.what))
+		}
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none")
+}
+
+// Line shows a happening, with its time in seconds since begin, and its node if there are several.
+func (h Happening) Line(begin time.Time, several bool) string {
+	what := h.What
+	if several {
+		what = h.Node + "  " + what
+	}
+	return fmt.Sprintf("%7.1f s  %s  %s", h.At.Sub(begin).Seconds(), what, h.Text)
+}
