@@ -1,0 +1,256 @@
+package report
+
+import (
+	"cmp"
+	_ "embed"
+	"fmt"
+	"html/template"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"spot-handler/cmd/spot-handler/internal/observe"
+	"spot-handler/drain/forecast"
+)
+
+//go:embed page.html.tmpl
+var pageText string
+
+//go:embed page.css
+var pageStyle string
+
+var pageTemplate = template.Must(template.New("page").Parse(pageText))
+
+// WriteHTML writes the report as one page, which refers to nothing outside itself and runs no
+// script.
+func (r Report) WriteHTML(w io.Writer) error { return pageTemplate.Execute(w, r.page()) }
+
+// page is what the template shows: all is worded and measured, so the template only arranges it.
+type page struct {
+	Title, When string
+	Style       template.CSS
+	Tiles       []tile
+	Share       []shareOf // of the pods, by outcome
+	Required    []Verdict
+	Met         bool
+	Axis        []tick
+	Nodes       []nodeView
+	Several     bool
+	Compared    bool
+	Charts      []chart
+	Calm        []chart // of many, those that missed no pod
+	Refusals    []refusalView
+	Pairs       []pairView
+	Misses      []pairView
+	Assumptions []assumptionView
+	Unread      []string
+}
+
+// tile is a figure that is seen first.
+type tile struct{ Figure, Label, Note, Tone string }
+
+// shareOf is how much of a bar an outcome takes, in percent.
+type shareOf struct {
+	Part
+	Percent string
+}
+
+type refusalView struct{ Pod, Node, By, Reason, From, For string }
+
+type pairView struct {
+	PodPair
+	Hit              bool
+	Was, Had         string // the outcomes
+	WasGone, HadGone string
+}
+
+type assumptionView struct{ What, Value, From string }
+
+// The tones of figures.
+const (
+	good = "good"
+	bad  = "bad"
+)
+
+// fewCharts are looked at one by one.
+const fewCharts = 6
+
+func (r Report) page() page {
+	s, rec := r.Score, r.Recording
+	x := axisOf(rec)
+	p := page{
+		Title: cmp.Or(r.Title, r.title()), When: r.when(), Style: template.CSS(pageStyle),
+		Tiles: r.tiles(), Share: s.Counts.shares(s.Pods), Required: s.Required, Met: len(r.Broken()) == 0,
+		Axis: x.ticks(), Several: len(rec.Nodes) > 1, Compared: r.Forecast != nil, Unread: rec.Unread,
+	}
+	pairs := map[string]PodPair{}
+	if s.Forecast != nil {
+		for _, pair := range s.Forecast.pairs {
+			pairs[pair.Node+"/"+pair.Namespace+"/"+pair.Name] = pair
+			view := pairView{
+				PodPair: pair, Hit: pair.Forecast == pair.Outcome, Was: orNone(pair.Outcome), Had: cmp.Or(string(pair.Forecast), none),
+				WasGone: both(pair.Gone, nil), HadGone: both(pair.ForecastGone, nil),
+			}
+			p.Pairs = append(p.Pairs, view)
+			if !view.Hit {
+				p.Misses = append(p.Misses, view)
+			}
+		}
+		p.Assumptions = assumptions(r.Forecast.Assumptions)
+	}
+	for i, n := range rec.Nodes {
+		p.Nodes = append(p.Nodes, nodeOf(x, i, n, s.Nodes[i], pairs))
+		p.Refusals = append(p.Refusals, refusals(x, n, rec.Budgets)...)
+	}
+	for _, w := range rec.Workloads {
+		switch {
+		case len(w.Samples) == 0:
+		case w.Missing == 0 && len(rec.Workloads) > fewCharts:
+			p.Calm = append(p.Calm, chartOf(x, w, rec, s))
+		default:
+			p.Charts = append(p.Charts, chartOf(x, w, rec, s))
+		}
+	}
+	return p
+}
+
+// title says what happened.
+func (r Report) title() string {
+	nodes := r.Recording.Nodes
+	switch len(nodes) {
+	case 0:
+		return "No interruption was seen"
+	case 1:
+		return "Interruption of " + nodes[0].Name
+	}
+	return fmt.Sprintf("Interruption of %d nodes", len(nodes))
+}
+
+// when is the time and the kinds.
+func (r Report) when() string {
+	kinds := map[string]int{}
+	var order []string
+	for _, n := range r.Recording.Nodes {
+		kind := strings.ReplaceAll(string(n.Kind), "-", " ")
+		if kinds[kind]++; kinds[kind] == 1 {
+			order = append(order, kind)
+		}
+	}
+	begin := r.Recording.Begin()
+	text := begin.UTC().Format("2 January 2006, 15:04:05 UTC")
+	if len(order) > 0 {
+		text += " · " + strings.Join(order, ", ")
+	}
+	return text + fmt.Sprintf(" · followed for %s", duration(r.Recording.To.Sub(begin)))
+}
+
+// duration is as people say it.
+func duration(d time.Duration) string {
+	switch {
+	case d < 10*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	}
+	return fmt.Sprintf("%.0f h", d.Hours())
+}
+
+func (r Report) tiles() []tile {
+	s := r.Score
+	list := []tile{{Figure: fmt.Sprintf("%d of %d", s.Graceful, s.Pods), Label: "pods ended gracefully", Note: others(s.Counts), Tone: tone(s.Graceful == s.Pods)}}
+	if s.SlackSeconds != nil {
+		list = append(list, tile{fmt.Sprintf("%.0f s", *s.SlackSeconds), "slack", "left until the deadline when the last drain ended", tone(*s.SlackSeconds > 0)})
+	}
+	if len(s.Workloads) > 0 {
+		t := tile{Figure: fmt.Sprint(s.Dip), Label: "ready pods missed at most", Note: "no workload lost a ready pod", Tone: tone(s.Dip == 0)}
+		if s.Dip > 0 {
+			t.Note = fmt.Sprintf("%.0f pod-seconds unavailable in all", s.UnavailableSeconds)
+		}
+		list = append(list, t)
+	}
+	if c := s.Forecast; c != nil {
+		note := "every pod"
+		if len(c.Misses) > 0 {
+			note = count(len(c.Misses), "pod") + " did not"
+		}
+		list = append(list, tile{fmt.Sprintf("%d of %d", c.AsForecast, c.Of), "pods ended as forecast", note, tone(len(c.Misses) == 0)})
+	}
+	return list
+}
+
+func others(c Counts) string {
+	if c.Truncated+c.Forced+c.Left+c.Open == 0 {
+		return "none was cut short or left"
+	}
+	c.Graceful = 0
+	return c.String()
+}
+
+func tone(ok bool) string {
+	if ok {
+		return good
+	}
+	return bad
+}
+
+func (c Counts) shares(of int) []shareOf {
+	var list []shareOf
+	for _, part := range c.Parts() {
+		if part.N > 0 {
+			list = append(list, shareOf{part, fmt.Sprintf("%.3f", 100*float64(part.N)/float64(of))})
+		}
+	}
+	return list
+}
+
+func refusals(x axis, n observe.Node, budgets []observe.Budget) []refusalView {
+	var list []refusalView
+	for _, p := range n.Pods {
+		if p.Refusal == nil {
+			continue
+		}
+		by := none
+		var names []string
+		for _, b := range budgets {
+			if b.Namespace == p.Namespace && strings.Contains(p.Refusal.Reason, b.Name) {
+				names = append(names, b.Name)
+			}
+		}
+		if len(names) > 0 {
+			by = strings.Join(names, ", ")
+		}
+		until := n.EndAt
+		for _, end := range []*time.Time{p.Evicted, p.Gone} {
+			if end != nil && (until == nil || end.Before(*until)) {
+				until = end
+			}
+		}
+		view := refusalView{Pod: p.Namespace + "/" + p.Name, Node: n.Name, By: by, Reason: p.Refusal.Reason, From: x.stamp(p.Refusal.From), For: "to the end"}
+		if until != nil {
+			view.For = fmt.Sprintf("%.1f s", until.Sub(p.Refusal.From).Seconds())
+		}
+		list = append(list, view)
+	}
+	return list
+}
+
+func assumptions(a forecast.Assumptions) []assumptionView {
+	list := []assumptionView{
+		of("A replacement boots", a.Boot), of("A pod becomes ready", a.Ready),
+		of("A pod ends, once told to", a.Stop), of("A volume is detached", a.Detach),
+	}
+	var names []string
+	for name := range a.ReadyOf {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		list = append(list, of("A pod of "+name+" becomes ready", a.ReadyOf[name]))
+	}
+	return list
+}
+
+func of(what string, a forecast.Assumption) assumptionView {
+	return assumptionView{what, fmt.Sprintf("%.1f s", a.Value), a.From}
+}

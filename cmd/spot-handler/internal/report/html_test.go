@@ -1,0 +1,128 @@
+package report
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"spot-handler/cmd/spot-handler/internal/observe"
+)
+
+func render(t *testing.T, r Report) string {
+	t.Helper()
+	var b strings.Builder
+	if err := r.WriteHTML(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// hostile is what anybody can write into a reason, and what no name can hold, but who knows.
+const hostile = `"><script>alert(1)</script><img src=x onerror=alert(2)>'</title></style>&quot;`
+
+// hostileReport has it wherever a text comes from the cluster.
+func hostileReport() Report {
+	r := one()
+	n := &r.Nodes[0]
+	n.Name, n.Pool, n.Action = n.Name+hostile, hostile, hostile
+	n.Replacement.Name, n.Replacement.Reason, n.Replacement.Pool, n.Replacement.State = hostile, hostile, hostile, hostile
+	p := &n.Pods[0]
+	p.Name, p.Workload, p.Namespace = hostile, hostile, hostile
+	p.Steps[0].For = hostile
+	p.Refusal = &observe.Refusal{From: after(3), Times: 2, Reason: hostile}
+	r.Workloads[0].Name, r.Budgets[0].Name, r.Unread = hostile, hostile, []string{hostile}
+	f := forecastOf()
+	f.Pods[2].Reason, f.Assumptions.Boot.From, f.Pods[0].Name = hostile, hostile, hostile
+	return Of(r, f)
+}
+
+// Texts of the cluster are texts: they make no element, and leave no attribute.
+func TestPageIsSafe(t *testing.T) {
+	text := render(t, hostileReport())
+	for _, never := range []string{"<script", "<img", "onerror=alert(2)>'</title>"} {
+		if strings.Contains(text, never) {
+			t.Errorf("the page has %q", never)
+		}
+	}
+	if n := strings.Count(text, "alert(1)"); n < 10 {
+		t.Errorf("the text is there %d times: did the test reach the page?", n)
+	}
+	for _, never := range []string{"<link", "src=", "http://", "https://", "@import", "ZgotmplZ"} {
+		if strings.Contains(render(t, Of(one(), forecastOf())), never) {
+			t.Errorf("the page refers to something outside itself, or cannot show something: %q", never)
+		}
+	}
+}
+
+// Every picture says in words what it shows, and elements are closed in order.
+func TestPageIsAccessible(t *testing.T) {
+	rec, f := storm()
+	for name, r := range map[string]Report{"one": Of(one(), forecastOf()), "storm": Of(rec, f), "nothing": Of(observe.Recording{To: time.Now()}, nil)} {
+		text := render(t, r)
+		for svg := range strings.SplitSeq(text, "<svg ") {
+			if head, _, ok := strings.Cut(svg, "</svg>"); ok && !strings.Contains(head, `aria-hidden="true"`) &&
+				!(strings.Contains(head, `role="img"`) && strings.Contains(head, "<title") && !strings.Contains(head, "<title></title>")) {
+				t.Errorf("%s: a picture without a title: %.200s", name, head)
+			}
+		}
+		d := xml.NewDecoder(strings.NewReader(text))
+		d.Strict, d.AutoClose, d.Entity = false, xml.HTMLAutoClose, xml.HTMLEntity
+		for {
+			if _, err := d.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+}
+
+func TestAxis(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		to       float64
+		deadline float64 // 0: none
+		want     string
+	}{
+		{"a spot interruption that is over soon", 42, 120, "0 s 30 s 60 s 90 s 120 s"},
+		{"without a deadline", 42, 0, "0 s 10 s 20 s 30 s 40 s"},
+		{"moments", 1, 0, "0 s 2 s 4 s 6 s 8 s 10 s"},
+		{"a window days ahead", 300, 500000, "0 min 1 min 2 min 3 min 4 min 5 min"},
+		{"hours", 4 * 3600, 0, "0 min 60 min 120 min 180 min 240 min"},
+	} {
+		r := observe.Recording{To: after(tt.to), Nodes: []observe.Node{{Noticed: noticed}}}
+		if tt.deadline > 0 {
+			r.Nodes[0].Deadline = at(tt.deadline)
+		}
+		var got []string
+		for _, tick := range axisOf(r).ticks() {
+			got = append(got, tick.Text)
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, strings.Join(got, " "), tt.want)
+		}
+	}
+}
+
+// The lines of a chart hold between the samples, and what is missing is an area.
+func TestChart(t *testing.T) {
+	r := one()
+	r.To = after(100)
+	r.Nodes[0].Deadline = at(100)
+	r.Workloads[0].Samples = []observe.Sample{{At: noticed, Ready: 4, Desired: 4}, {At: after(50), Ready: 2, Desired: 4}}
+	r.Workloads[0].Fewest, r.Workloads[0].Missing = 2, 2
+	r.Budgets = nil
+	c := chartOf(axis{begin: noticed, whole: 100 * time.Second}, r.Workloads[0], r, Score{})
+	if want := "M30.00 10.00H191.00V86.00H352.00"; c.Ready != want {
+		t.Errorf("ready %s, want %s", c.Ready, want)
+	}
+	if want := "M191.00 10.00H352.00V86.00H191.00Z"; c.Missed != want {
+		t.Errorf("missed %s, want %s", c.Missed, want)
+	}
+	if want := "4 of 4 pods were ready at first, 2 at the fewest, 2 at the end."; c.Description != want {
+		t.Errorf("%s, want %s", c.Description, want)
+	}
+}

@@ -1,0 +1,123 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/drain/forecast"
+)
+
+// none stands for what there is not.
+const none = "-"
+
+// Lines sum up for people, in so many columns of a terminal; 0 is no terminal.
+func (r Report) Lines(width int) []string {
+	s := r.Score
+	if len(s.Nodes) == 0 {
+		return []string{"No interruption was seen."}
+	}
+	lines := append([]string{""}, console.Table([]console.Column{
+		{Title: "NODE", Least: 16}, {Title: "CORDONED"}, {Title: "REPLACEMENT READY"}, {Title: "DRAINED"}, {Title: "SLACK"}, {Title: "PODS", Least: 20},
+	}, r.nodeRows(), width)...)
+	if len(s.Workloads) > 0 {
+		lines = append(append(lines, ""), console.Table([]console.Column{
+			{Title: "WORKLOAD", Least: 16}, {Title: "FEWEST READY"}, {Title: "MISSING"}, {Title: "POD-SECONDS UNAVAILABLE"},
+		}, s.workloadRows(), width)...)
+	}
+	lines = append(lines, "", fmt.Sprintf("%s had to leave: %s.", count(s.Pods, "pod"), s.Counts))
+	if c := s.Forecast; c != nil {
+		lines = append(lines, fmt.Sprintf("%d of %s ended as forecast.", c.AsForecast, count(c.Of, "pod")))
+		for _, m := range c.Misses {
+			lines = append(lines, fmt.Sprintf("  %s/%s on %s: forecast %s, was %s", m.Namespace, m.Name, m.Node, orNone(m.Forecast), orNone(m.Outcome)))
+		}
+	}
+	for _, v := range s.Required {
+		lines = append(lines, fmt.Sprintf("%s %s: %s", map[bool]string{true: "met:   ", false: "broken:"}[v.Met], v.Required, v.Got))
+	}
+	return append(lines, "Times are seconds since the first notice.")
+}
+
+func (r Report) nodeRows() [][]console.Cell {
+	begin := r.Recording.Begin()
+	var rows [][]console.Cell
+	for i, n := range r.Score.Nodes {
+		seen := r.Recording.Nodes[i]
+		colour := terminal.Good
+		if n.Truncated+n.Forced+n.Left+n.Open > 0 {
+			colour = terminal.Bad
+		}
+		rows = append(rows, []console.Cell{
+			{Text: n.Name}, {Text: both(since(begin, seen.Cordoned), nil)}, {Text: both(n.Ready, n.ForecastReady)},
+			{Text: both(n.Ended, n.ForecastEnded)}, {Text: both(n.Slack, n.ForecastSlack)}, {Text: n.Counts.String(), Colour: colour},
+		})
+	}
+	return rows
+}
+
+func (s Score) workloadRows() [][]console.Cell {
+	var rows [][]console.Cell
+	for _, w := range s.Workloads {
+		fewest := console.Cell{Text: fmt.Sprintf("%d of %d", w.Fewest, w.Desired), Colour: terminal.Good}
+		if w.Missing > 0 {
+			fewest.Colour = terminal.Bad
+		}
+		if w.ForecastFewest != nil {
+			fewest.Text += fmt.Sprintf(" (forecast %d)", *w.ForecastFewest)
+		}
+		rows = append(rows, []console.Cell{{Text: w.Namespace + "/" + w.Name}, fewest, {Text: fmt.Sprint(w.Missing)}, {Text: fmt.Sprintf("%.1f", w.UnavailableSeconds)}})
+	}
+	return rows
+}
+
+// both is a time, and the one that was forecast.
+func both(was, forecast *forecast.Seconds) string {
+	text := none
+	if was != nil {
+		text = fmt.Sprintf("%.1f s", *was)
+	}
+	if forecast != nil {
+		text += fmt.Sprintf(" (forecast %.1f)", *forecast)
+	}
+	return text
+}
+
+// String names what there is of each outcome.
+func (c Counts) String() string {
+	var parts []string
+	for _, o := range c.Parts() {
+		if o.N > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", o.N, o.Name))
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Part is how many pods had an outcome.
+type Part struct {
+	Name string
+	N    int
+}
+
+// Parts are the counts in the order of the outcomes.
+func (c Counts) Parts() []Part {
+	return []Part{{"graceful", c.Graceful}, {"truncated", c.Truncated}, {"forced", c.Forced}, {"left", c.Left}, {"open", c.Open}}
+}
+
+func orNone(o forecast.Outcome) string {
+	if o == "" {
+		return "open"
+	}
+	return string(o)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

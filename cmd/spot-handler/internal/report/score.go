@@ -1,0 +1,223 @@
+package report
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/cmd/spot-handler/internal/observe"
+	"spot-handler/drain/forecast"
+)
+
+// Score is how the interruptions went. All times are seconds since the first notice.
+type Score struct {
+	// Pods counts those that had to leave, by their outcome.
+	Pods int `json:"pods"`
+	Counts
+	// Dip is the most ready pods that a workload missed at a moment, of those that it had at the
+	// notice and still asked for. UnavailableSeconds adds up how long each was missing.
+	Dip                int     `json:"dip"`
+	UnavailableSeconds float64 `json:"unavailablePodSeconds"`
+	// SlackSeconds is the least of all nodes; nil if it is not known of one that has a deadline,
+	// or none has.
+	SlackSeconds *float64 `json:"slackSeconds,omitempty"`
+
+	Nodes     []NodeScore     `json:"nodes"`
+	Workloads []WorkloadScore `json:"workloads,omitempty"`
+	// Forecast compares the pods with the forecast; nil without one.
+	Forecast *Comparison `json:"forecast,omitempty"`
+	Required []Verdict   `json:"required,omitempty"`
+}
+
+// Counts are pods by what became of them.
+type Counts struct {
+	Graceful  int `json:"graceful"`
+	Truncated int `json:"truncated"`
+	Forced    int `json:"forced"`
+	Left      int `json:"left"`
+	// Open is how many have no end: the interruption was called off, or is not over.
+	Open int `json:"open,omitempty"`
+}
+
+// NodeScore is the drain of a node, and as it was forecast.
+type NodeScore struct {
+	Name   string `json:"name"`
+	Counts `json:"pods"`
+	// Ready is when the replacement took pods, Ended when the drain ended.
+	Ready         *forecast.Seconds `json:"readySeconds,omitempty"`
+	ForecastReady *forecast.Seconds `json:"forecastReadySeconds,omitempty"`
+	Ended         *forecast.Seconds `json:"endedSeconds,omitempty"`
+	ForecastEnded *forecast.Seconds `json:"forecastEndedSeconds,omitempty"`
+	Slack         *forecast.Seconds `json:"slackSeconds,omitempty"`
+	ForecastSlack *forecast.Seconds `json:"forecastSlackSeconds,omitempty"`
+}
+
+// WorkloadScore is how a workload fared, and as it was forecast.
+type WorkloadScore struct {
+	Namespace          string  `json:"namespace"`
+	Name               string  `json:"name"`
+	Desired            int     `json:"desired"`
+	Fewest             int     `json:"fewestReady"`
+	ForecastFewest     *int    `json:"forecastFewestReady,omitempty"`
+	Missing            int     `json:"missing"`
+	UnavailableSeconds float64 `json:"unavailablePodSeconds"`
+}
+
+// Comparison is the forecast beside the outcome, pod by pod.
+type Comparison struct {
+	AsForecast int       `json:"asForecast"`
+	Of         int       `json:"of"`
+	Misses     []PodPair `json:"misses,omitempty"`
+	pairs      []PodPair
+}
+
+// PodPair is a pod's outcome and its forecast.
+type PodPair struct {
+	Node      string `json:"node"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	// Forecast is empty if nothing was; Outcome is empty if it is open, and stays if nobody moved
+	// the pod.
+	Forecast     forecast.Outcome  `json:"forecast,omitempty"`
+	Outcome      forecast.Outcome  `json:"outcome,omitempty"`
+	ForecastGone *forecast.Seconds `json:"forecastGoneSeconds,omitempty"`
+	Gone         *forecast.Seconds `json:"goneSeconds,omitempty"`
+	Reason       string            `json:"forecastReason,omitempty"`
+}
+
+func score(r observe.Recording, f *forecast.Forecast) Score {
+	s := Score{Nodes: []NodeScore{}}
+	begin := r.Begin()
+	for _, n := range r.Nodes {
+		node := NodeScore{Name: n.Name, Counts: countsOf(n.Pods), Ended: since(begin, n.Ended), Slack: seconds(n.SlackSeconds)}
+		if n.Replacement != nil {
+			node.Ready = since(begin, n.Replacement.Ready)
+		}
+		s.Pods += len(n.Pods)
+		s.Counts.add(node.Counts)
+		s.Nodes = append(s.Nodes, node)
+	}
+	for _, w := range r.Workloads {
+		told := WorkloadScore{Namespace: w.Namespace, Name: w.Name, Fewest: w.Fewest, Missing: w.Missing, UnavailableSeconds: w.UnavailableSeconds}
+		for _, sample := range w.Samples {
+			told.Desired = sample.Desired
+		}
+		s.Workloads = append(s.Workloads, told)
+		s.Dip = max(s.Dip, w.Missing)
+		s.UnavailableSeconds += w.UnavailableSeconds
+	}
+	s.SlackSeconds = leastSlack(r.Nodes)
+	if f != nil {
+		s.compare(r, *f)
+	}
+	return s
+}
+
+// leastSlack is nil if a node with a deadline has none.
+func leastSlack(nodes []observe.Node) (least *float64) {
+	for _, n := range nodes {
+		switch {
+		case n.Deadline == nil:
+		case n.SlackSeconds == nil:
+			return nil
+		case least == nil || *n.SlackSeconds < *least:
+			least = n.SlackSeconds
+		}
+	}
+	return least
+}
+
+func countsOf(pods []observe.Pod) (c Counts) {
+	for _, p := range pods {
+		switch p.Outcome {
+		case forecast.Graceful:
+			c.Graceful++
+		case forecast.Truncated:
+			c.Truncated++
+		case forecast.Forced:
+			c.Forced++
+		case forecast.Left:
+			c.Left++
+		default:
+			c.Open++
+		}
+	}
+	return c
+}
+
+func (c *Counts) add(o Counts) {
+	c.Graceful, c.Truncated, c.Forced = c.Graceful+o.Graceful, c.Truncated+o.Truncated, c.Forced+o.Forced
+	c.Left, c.Open = c.Left+o.Left, c.Open+o.Open
+}
+
+// compare puts the forecast beside what happened.
+func (s *Score) compare(r observe.Recording, f forecast.Forecast) {
+	for i, n := range s.Nodes {
+		for _, was := range f.Nodes {
+			if was.Name != n.Name {
+				continue
+			}
+			s.Nodes[i].ForecastEnded, s.Nodes[i].ForecastSlack = was.Ended, was.Slack
+			if was.Replacement != nil {
+				s.Nodes[i].ForecastReady = was.Replacement.Ready
+			}
+		}
+	}
+	for i, w := range s.Workloads {
+		for _, was := range f.Workloads {
+			if was.Namespace == w.Namespace && was.Name == w.Name {
+				s.Workloads[i].ForecastFewest = &was.FewestReady
+			}
+		}
+	}
+	c := &Comparison{pairs: pairs(r, f)}
+	for _, p := range c.pairs {
+		c.Of++
+		if p.Forecast == p.Outcome {
+			c.AsForecast++
+		} else {
+			c.Misses = append(c.Misses, p)
+		}
+	}
+	s.Forecast = c
+}
+
+// pairs joins the pods of both by their names. A pod that nothing was seen of has stayed.
+func pairs(r observe.Recording, f forecast.Forecast) []PodPair {
+	type key struct {
+		node string
+		types.NamespacedName
+	}
+	known := map[key]*PodPair{}
+	for _, p := range f.Pods {
+		k := key{p.Node, types.NamespacedName{Namespace: p.Namespace, Name: p.Name}}
+		known[k] = &PodPair{Node: p.Node, Namespace: p.Namespace, Name: p.Name, Forecast: p.Outcome, Outcome: forecast.Stays, ForecastGone: p.Gone, Reason: p.Reason}
+	}
+	for _, n := range r.Nodes {
+		for _, p := range n.Pods {
+			k := key{n.Name, types.NamespacedName{Namespace: p.Namespace, Name: p.Name}}
+			if known[k] == nil {
+				known[k] = &PodPair{Node: n.Name, Namespace: p.Namespace, Name: p.Name}
+			}
+			known[k].Outcome, known[k].Gone = p.Outcome, since(r.Begin(), p.Gone)
+		}
+	}
+	list := make([]PodPair, 0, len(known))
+	for _, p := range known {
+		list = append(list, *p)
+	}
+	slices.SortFunc(list, func(a, b PodPair) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return list
+}
+
+func seconds(s *float64) *forecast.Seconds {
+	if s == nil {
+		return nil
+	}
+	rounded := forecast.Seconds(math.Round(*s*10) / 10)
+	return &rounded
+}
