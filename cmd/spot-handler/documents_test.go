@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/cmd/spot-handler/internal/report"
 	"spot-handler/handler/webhook"
 )
 
@@ -80,7 +81,7 @@ func TestFlagsOfManual(t *testing.T) {
 
 // The commands for people have a page each, with their flags.
 func TestFlagsOfCommandsForPeople(t *testing.T) {
-	for _, cmd := range []*cobra.Command{newStatus(), newAudit()} {
+	for _, cmd := range []*cobra.Command{newStatus(), newObserve(), newAudit()} {
 		defined, documented := map[string]string{}, map[string]string{}
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			name := "`--" + f.Name + "`"
@@ -101,6 +102,18 @@ func TestFlagsOfCommandsForPeople(t *testing.T) {
 		if diff := cmp.Diff(defined, documented); diff != "" {
 			t.Errorf("flags of %s (-defined +manual):\n%s", cmd.Name(), diff)
 		}
+	}
+}
+
+// What --require takes is what the manual says.
+func TestFiguresOfManual(t *testing.T) {
+	var documented []string
+	for _, row := range rowsBelow(t, "## In a pipeline") {
+		documented = append(documented, strings.Trim(row[0], "`"))
+	}
+	slices.Sort(documented)
+	if diff := cmp.Diff(report.Figures(), documented); diff != "" {
+		t.Errorf("figures (-defined +manual):\n%s", diff)
 	}
 }
 

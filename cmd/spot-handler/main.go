@@ -14,9 +14,10 @@
 //
 // imds alone drains its own node, and knows nothing of the others.
 //
-// Two commands are for people, who run them from where they run kubectl, with their own rights:
+// Some commands are for people, who run them from where they run kubectl, with their own rights:
 //
 //	spot-handler status             shows which nodes are interrupted, and how far each has come
+//	spot-handler observe NODE...    follows interruptions to their end, and writes a report
 //	spot-handler audit              finds what will make an interruption end badly
 //
 // Installed under the name kubectl-spot_handler too, the program is a plugin: kubectl
@@ -109,7 +110,7 @@ func runAs(ctx context.Context, program string, args []string, getenv func(strin
 		return exitClean
 	}
 	fmt.Fprintf(stderr, "spot-handler: %v\n", err)
-	if errors.Is(err, errFindings) {
+	if errors.Is(err, errFindings) || errors.Is(err, errRequired) {
 		return exitFound
 	}
 	if !understood || errors.Is(err, errUsage) {

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/internal/observe"
+	"spot-handler/cmd/spot-handler/internal/report"
+	"spot-handler/cmd/spot-handler/terminal"
+)
+
+// errRequired is what ends a command that was asked to fail because of what happened.
+var errRequired = errors.New("not as --require asks")
+
+// observeCommand is what the operator has asked `observe` for.
+type observeCommand struct {
+	cluster console.Cluster
+	format  console.Format
+	all     bool
+	outcome outcomeFlags
+}
+
+// outcomeFlags are those of commands that see interruptions to their end.
+type outcomeFlags struct {
+	report  string
+	require report.Requirements
+}
+
+func (f *outcomeFlags) define(flags group) {
+	flags.StringVar(&f.report, "report", "", "write a report to this `file`: a page of HTML that needs nothing else")
+	flags.Var(&f.require, "require", "exit with 3 unless it ends like this, such as left=0,dip=0,slack=20s")
+}
+
+func newObserve() *cobra.Command {
+	o := &observeCommand{}
+	cmd := &cobra.Command{
+		Use:   "observe [NODE…]",
+		Short: "Follow interruptions to their end, and write a report of them",
+		Long: `Follows interruptions live: how far each node has come, each pod that has to leave, and
+how many pods of their workloads are ready at every moment. When all are over it
+sums up, and writes a report. It changes nothing.
+
+Start it before the interruption, or while one is under way. Ctrl-C ends it earlier,
+with what was seen by then.
+
+It watches the cluster with your own rights, and says what it could not watch. The
+exit code is 0 if the nodes could be watched, else 1; 2 is wrong use, and 3 says that
+it did not end as --require asks.`,
+		Example: `  # the next interruption of this node, with a report
+  spot-handler observe ip-10-0-1-2.ec2.internal --report=interruption.html
+
+  # all that are under way; fail if a pod was left, or a workload lost a ready pod
+  spot-handler observe --all --require=left=0,dip=0`,
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	what, show, where := titled("What"), titled("Output"), titled("Cluster")
+	what.BoolVar(&o.all, "all", false, "follow all nodes that are interrupted")
+	o.outcome.define(show)
+	o.format.Define(show.FlagSet)
+	o.cluster.Define(where.FlagSet)
+	addGroups(cmd, []group{what, show, where})
+	for flag, complete := range map[string]cobra.CompletionFunc{
+		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
+		"context":   completeContext(&o.cluster),
+		"namespace": cobra.NoFileCompletions,
+		"require":   cobra.NoFileCompletions,
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
+	}
+	cmd.RunE = func(cmd *cobra.Command, nodes []string) error {
+		if o.all == (len(nodes) > 0) {
+			return fmt.Errorf("%w: give the names of nodes, or --all", errUsage)
+		}
+		return o.run(cmd.Context(), nodes, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+func (o *observeCommand) run(ctx context.Context, nodes []string, stdout, stderr io.Writer) error {
+	c, err := connectCaller(o.cluster)
+	if err != nil {
+		return err
+	}
+	observer := observe.New(time.Now(), nodes...)
+	live := stdout
+	if o.format != console.TableFormat {
+		live = stderr
+	}
+	screen := terminal.New(live)
+	watching := func() { fmt.Fprintln(stderr, "watching; Ctrl-C ends it") }
+	if err := c.follow(ctx, observer, o.cluster.Namespace, screen, watching); err != nil {
+		return err
+	}
+	screen.End()
+	return o.outcome.conclude(report.Of(observer.Recording(time.Now()), nil), o.format, stdout, stderr)
+}
+
+// frame is the time between two pictures.
+const frame = 250 * time.Millisecond
+
+// follow shows what the observer sees until all is over or ctx ends, which is no error. ready, if
+// it is not nil, is called when everything is watched. On a screen that is not live each change
+// is a line.
+func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespace string, screen *terminal.Screen, ready func()) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cluster := observe.Cluster{Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: namespace}
+	watched := make(chan error, 1)
+	go func() { watched <- cluster.Watch(ctx, observer, ready) }()
+	ticker := time.NewTicker(frame)
+	defer ticker.Stop()
+	told := map[string]bool{}
+	for {
+		select {
+		case err := <-watched:
+			return err
+		case <-ticker.C:
+		}
+		now := time.Now()
+		if screen.Live() {
+			screen.Show(observer.View(now, screen.Columns()))
+		} else {
+			r := observer.Recording(now)
+			for _, h := range r.Happenings() {
+				if line := h.Line(r.Begin(), len(r.Nodes) > 1); !told[line] {
+					told[line] = true
+					fmt.Fprintln(screen, line)
+				}
+			}
+		}
+		if observer.Over(now) {
+			cancel()
+			return <-watched
+		}
+	}
+}
+
+// conclude prints the outcome, writes the report, and judges.
+func (f outcomeFlags) conclude(r report.Report, format console.Format, stdout, stderr io.Writer) error {
+	r.Require(f.require)
+	screen := terminal.New(stdout)
+	if format == console.TableFormat {
+		fmt.Fprintln(screen, strings.Join(r.Lines(screen.Columns()), "\n"))
+	} else if err := format.Write(screen, r); err != nil {
+		return err
+	}
+	for _, line := range r.Recording.Unread {
+		fmt.Fprintln(stderr, "could not watch: "+line)
+	}
+	if f.report != "" {
+		if err := writeReport(f.report, r); err != nil {
+			return err
+		}
+	}
+	if broken := r.Broken(); len(broken) > 0 {
+		return fmt.Errorf("%w: %s", errRequired, strings.Join(broken, "; "))
+	}
+	return nil
+}
+
+func writeReport(path string, r report.Report) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	if err := errors.Join(r.WriteHTML(file), file.Close()); err != nil {
+		return fmt.Errorf("write report: %w", err)
+	}
+	return nil
+}
