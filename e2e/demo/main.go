@@ -5,10 +5,9 @@
 //	go run ./e2e/demo
 //
 // A service of 12 replicas, 10 of which a disruption budget wants ready, runs on two spot
-// nodes. EC2 announces that it takes one of them in 120 seconds. The demo reads what
-// happens then from watches of the Kubernetes API alone, including the record on the
-// Node; it shows the lines of spot-handler's log next to it. A summary with the times
-// follows.
+// nodes. EC2 announces that it takes one of them in 120 seconds. What happens then is shown
+// by `spot-handler observe`, which reads it from watches of the Kubernetes API alone. It sums
+// up, and writes a report for a browser.
 //
 // On a terminal there is one view, redrawn in place. Elsewhere each change is a line.
 //
@@ -64,22 +63,16 @@ func run(ctx context.Context, args []string, stdout, stderr *os.File) int {
 
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	screen := newScreen(stdout, *plain)
-	notInterrupted := context.AfterFunc(ctx, func() {
-		screen.End()
-		screen.step("interrupted: stop all")
-		stop() // a second Ctrl-C does not wait: what we started dies with us
-	})
+	notInterrupted := context.AfterFunc(ctx, stop) // a second Ctrl-C does not wait: what we started dies with us
 	defer notInterrupted()
-	err := play(ctx, *mode, screen)
-	screen.End()
+	err := play(ctx, *mode, *plain, stdout, stderr)
 	switch {
 	case err == nil:
 		return 0
 	case ctx.Err() != nil:
 		fmt.Fprintln(stderr, "demo: interrupted:", err) // also says if something could not be stopped
 		return 130
-	case !errors.Is(err, errEndedBadly): // the summary has said why
+	case !errors.Is(err, errEndedBadly): // the observer has said why
 		fmt.Fprintln(stderr, "demo:", err)
 	}
 	return 1

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -36,27 +37,19 @@ const (
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
 const notice = 120 * time.Second
 
-const (
-	// frame is the time between two pictures.
-	frame = 250 * time.Millisecond
-
-	// patience is the time after the deadline: Karpenter needs a few seconds to take a
-	// drained node away, and a busy machine some more.
-	patience = 30 * time.Second
-
-	// startTimeout limits each of the steps before the notice.
-	startTimeout = 2 * time.Minute
-)
+// startTimeout limits each of the steps before the notice.
+const startTimeout = 2 * time.Minute
 
 var errEndedBadly = errors.New("the interruption did not end well")
 
 // play runs the demo and returns when nothing that it started is left.
-func play(ctx context.Context, mode string, screen *screen) (err error) {
+func play(ctx context.Context, mode string, plain bool, stdout, stderr *os.File) (err error) {
+	say := steps{stdout, time.Now()}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 
-	screen.step("start the control plane: etcd, API server, scheduler, Karpenter")
-	cluster, err := controlplane.Start(ctx, controlplane.Options{Karpenter: true, Log: screen})
+	say.step("start the control plane: etcd, API server, scheduler, Karpenter")
+	cluster, err := controlplane.Start(ctx, controlplane.Options{Karpenter: true, Log: stdout})
 	if err != nil {
 		return err
 	}
@@ -66,25 +59,18 @@ func play(ctx context.Context, mode string, screen *screen) (err error) {
 		cancel(errors.New("the control plane ended"))
 	}()
 
-	node, err := prepare(ctx, cluster, screen)
+	node, err := prepare(ctx, cluster, say)
 	if err != nil {
 		return err
 	}
 
-	observer := newObserver(mode, node)
-	unwatch, err := observer.watch(ctx, cluster.Client, cluster.Dynamic)
-	if err != nil {
-		return err
-	}
-	defer unwatch()
-
-	screen.step("start spot-handler in %s mode", mode)
+	say.step("start spot-handler in %s mode", mode)
 	source, err := startSource(mode, node.Name)
 	if err != nil {
 		return err
 	}
 	defer source.close()
-	handler, err := startHandler(ctx, cluster, source, observer)
+	handler, err := startHandler(ctx, cluster, source)
 	if err != nil {
 		return err
 	}
@@ -94,50 +80,29 @@ func play(ctx context.Context, mode string, screen *screen) (err error) {
 		cancel(errors.New("spot-handler ended"))
 	}()
 
-	screen.step("EC2 announces that it takes a node in %.0f s:\n%11s%s", notice.Seconds(), "", node.Name)
-	now := time.Now()
-	// The notices of both sources carry whole seconds.
-	deadline := now.Truncate(time.Second).Add(notice)
-	observer.noticed(now, deadline)
-	source.announce(deadline)
-
-	state, err := show(ctx, screen, observer, deadline.Add(patience))
+	observer, err := startObserver(ctx, cluster.Kubeconfig, node.Name, plain, stdout, stderr)
 	if err != nil {
 		return err
 	}
-	screen.End()
-	screen.print(summary(state))
-	if len(state.problems()) > 0 {
-		return errEndedBadly
+	if err := observer.waitReady(ctx); err != nil {
+		return err
 	}
-	return nil
-}
-
-// show draws until the interruption is over or the limit is reached.
-func show(ctx context.Context, screen *screen, observer *observer, limit time.Time) (state, error) {
-	ticker := time.NewTicker(frame)
-	defer ticker.Stop()
-	for {
-		now := time.Now()
-		s := observer.state(now)
-		screen.draw(s)
-		if s.over() || now.After(limit) {
-			return s, nil
-		}
-		select {
-		case <-ctx.Done():
-			return s, context.Cause(ctx)
-		case <-ticker.C:
-		}
+	say.step("EC2 announces that it takes a node in %.0f s:\n%11s%s", notice.Seconds(), "", node.Name)
+	// The notices of both sources carry whole seconds.
+	source.announce(time.Now().Truncate(time.Second).Add(notice))
+	err = observer.wait(ctx)
+	if ctx.Err() == nil {
+		say.step("the report is in %s", observer.report)
 	}
+	return err
 }
 
 // prepare brings up the pools, the spot nodes and the service, and returns the node that
 // carries most of it.
-func prepare(ctx context.Context, cluster *controlplane.Cluster, screen *screen) (*corev1.Node, error) {
+func prepare(ctx context.Context, cluster *controlplane.Cluster, say steps) (*corev1.Node, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready within %s", startTimeout))
 	defer cancel()
-	screen.step("create NodePools %s and %s, which boots in %.0f s", pool, fallbackPool, boot.Seconds())
+	say.step("create NodePools %s and %s, which boots in %.0f s", pool, fallbackPool, boot.Seconds())
 	if err := cluster.CreatePools(ctx,
 		controlplane.PoolSpec{
 			Name: pool, Weight: 100, CPUs: nodeCPUs, Boot: boot,
@@ -151,13 +116,13 @@ func prepare(ctx context.Context, cluster *controlplane.Cluster, screen *screen)
 		return nil, err
 	}
 
-	screen.step("bring up %d spot nodes", nodes)
+	say.step("bring up %d spot nodes", nodes)
 	created, err := cluster.CreateNodes(ctx, pool, nodes)
 	if err != nil {
 		return nil, err
 	}
 
-	screen.step("run service %s: wait for %d pods to be ready", service, replicas)
+	say.step("run service %s: wait for %d pods to be ready", service, replicas)
 	ready, stop := 5*time.Second, 3*time.Second
 	minAvailable := intstr.FromInt32(budget)
 	if _, err := cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
@@ -227,9 +192,9 @@ func startSource(mode, node string) (source, error) {
 }
 
 // startHandler starts spot-handler and waits until it is ready.
-func startHandler(ctx context.Context, cluster *controlplane.Cluster, source source, observer *observer) (*daemon.Daemon, error) {
+func startHandler(ctx context.Context, cluster *controlplane.Cluster, source source) (*daemon.Daemon, error) {
 	o := source.mode
-	o.Kubeconfig, o.Log = cluster.Kubeconfig, observer
+	o.Kubeconfig = cluster.Kubeconfig
 	handler, err := daemon.Start(o)
 	if err != nil {
 		return nil, err
