@@ -3,6 +3,7 @@ package observe
 import (
 	"strings"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -75,7 +76,7 @@ func (n *nodeLife) left(at time.Time) {
 
 func (n *nodeLife) tell(now time.Time, launched map[string]time.Time) Node {
 	told := Node{
-		Name: n.name, Pool: n.pool, Kind: n.rec.Kind, Action: n.rec.Action, Noticed: n.rec.Noticed, Deadline: n.rec.Deadline,
+		Name: n.name, Pool: n.pool, Kind: n.rec.Kind, Action: n.rec.Action, Rehearsal: n.rec.Rehearsed(), Noticed: n.rec.Noticed, Deadline: n.rec.Deadline,
 		Phases: n.phases, Cordoned: pointer(n.cordoned), End: n.end, EndAt: pointer(n.endAt), Drained: pointer(n.drained),
 	}
 	if n.replacement != nil {
@@ -166,8 +167,19 @@ func (p *podLife) refuse(at time.Time, e *corev1.Event) {
 	if p.refusal == nil {
 		p.refusal = &Refusal{From: at}
 	}
-	p.refusal.Times, p.refusal.Reason = max(p.refusal.Times, int(e.Count), 1), interruption.Clip(reason)
+	p.refusal.Times, p.refusal.Reason = max(p.refusal.Times, int(e.Count), 1), interruption.Clip(printable(reason))
 	p.step(at)
+}
+
+// printable is a text without what a terminal would take for a command: anybody who may write
+// Events may have written it.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return ' '
+		}
+		return r
+	}, text)
 }
 
 // step goes on to the next step if the pod's state is another.

@@ -87,7 +87,7 @@ func TestRecording(t *testing.T) {
 		t.Errorf("end %q, slack %v, pool %q, want gone, 55 and batch", n.End, n.SlackSeconds, n.Pool)
 	}
 
-	refused := "The disruption budget web needs 3 healthy pods"
+	refused := "The disruption budget web needs 3 healthy pods " // a line break is no part of a clause
 	want := []Step{
 		{Waiting, "the replacement", noticed, after(.4)}, {Surging, "its successor", after(.4), after(25.1)}, {Ending, "", after(25.1), after(28)},
 		{Waiting, "the replacement", noticed, after(20)}, {Waiting, "its turn, or its latest safe start", after(20), after(22)},

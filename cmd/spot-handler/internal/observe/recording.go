@@ -28,18 +28,20 @@ type Recording struct {
 
 // Node is one interruption of a node.
 type Node struct {
-	Name     string            `json:"name"`
-	Pool     string            `json:"pool,omitempty"`
-	Kind     interruption.Kind `json:"kind"`
-	Action   string            `json:"action,omitempty"`
-	Noticed  time.Time         `json:"noticed"`            // when EC2 announced it
-	Deadline *time.Time        `json:"deadline,omitempty"` // when EC2 acts
+	Name   string            `json:"name"`
+	Pool   string            `json:"pool,omitempty"`
+	Kind   interruption.Kind `json:"kind"`
+	Action string            `json:"action,omitempty"`
+	// Rehearsal: an operator has made it up, and EC2 has not said anything since.
+	Rehearsal bool       `json:"rehearsal,omitempty"`
+	Noticed   time.Time  `json:"noticed"`            // when EC2 announced it
+	Deadline  *time.Time `json:"deadline,omitempty"` // when EC2 acts
 
 	Phases      []PhaseAt    `json:"phases"`
 	Cordoned    *time.Time   `json:"cordoned,omitempty"`
 	Replacement *Replacement `json:"replacement,omitempty"`
 	Drained     *time.Time   `json:"drained,omitempty"` // the last pod that had to leave had left
-	// Ended is when the drain ended by the record, and Slack what was left until the deadline.
+	// Ended is when the drain ended by the record, and SlackSeconds what was left until the deadline.
 	Ended        *time.Time `json:"ended,omitempty"`
 	SlackSeconds *float64   `json:"slackSeconds,omitempty"`
 	// End is what became of the node, at EndAt; empty while that is open.

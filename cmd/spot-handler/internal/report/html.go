@@ -118,13 +118,17 @@ func (r Report) page() page {
 // title says what happened.
 func (r Report) title() string {
 	nodes := r.Recording.Nodes
+	what := "Interruption"
+	if !slices.ContainsFunc(nodes, func(n observe.Node) bool { return !n.Rehearsal }) {
+		what = "Rehearsal"
+	}
 	switch len(nodes) {
 	case 0:
 		return "No interruption was seen"
 	case 1:
-		return "Interruption of " + nodes[0].Name
+		return what + " of " + nodes[0].Name
 	}
-	return fmt.Sprintf("Interruption of %d nodes", len(nodes))
+	return fmt.Sprintf("%s of %d nodes", what, len(nodes))
 }
 
 // when is the time and the kinds.

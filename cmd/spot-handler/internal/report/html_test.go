@@ -80,6 +80,25 @@ func TestPageIsAccessible(t *testing.T) {
 	}
 }
 
+// A rehearsal is called one, unless EC2 came in between.
+func TestTitle(t *testing.T) {
+	r := one()
+	r.Nodes = append(r.Nodes, r.Nodes[0])
+	for _, tt := range []struct {
+		rehearsed [2]bool
+		want      string
+	}{
+		{[2]bool{false, false}, "<h1>Interruption of 2 nodes</h1>"},
+		{[2]bool{true, true}, "<h1>Rehearsal of 2 nodes</h1>"},
+		{[2]bool{true, false}, "<h1>Interruption of 2 nodes</h1>"},
+	} {
+		r.Nodes[0].Rehearsal, r.Nodes[1].Rehearsal = tt.rehearsed[0], tt.rehearsed[1]
+		if !strings.Contains(render(t, Of(r, nil)), tt.want) {
+			t.Errorf("%v: no %s", tt.rehearsed, tt.want)
+		}
+	}
+}
+
 func TestAxis(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
