@@ -77,8 +77,8 @@ func (d *deployment) maxSurge() int {
 	return n
 }
 
-// refuses says why pods of the Deployment cannot be surged now, or is empty.
-func (d *deployment) refuses() string {
+// forbids says why the owner does not let pods of the Deployment be surged, or is empty.
+func (d *deployment) forbids() string {
 	switch {
 	case d.Spec.Strategy.Type != "RollingUpdate":
 		return "has the strategy " + d.Spec.Strategy.Type
@@ -86,6 +86,16 @@ func (d *deployment) refuses() string {
 		return "has maxSurge 0"
 	case d.Spec.Paused:
 		return "is paused"
+	}
+	return ""
+}
+
+// refuses says why pods of the Deployment cannot be surged now, or is empty.
+func (d *deployment) refuses() string {
+	if why := d.forbids(); why != "" {
+		return why
+	}
+	switch {
 	case d.Status.ObservedGeneration < d.Generation, d.Status.UpdatedReplicas < d.Status.Replicas:
 		return "is being rolled out"
 	}

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -41,6 +43,30 @@ func TestRefuses(t *testing.T) {
 	} {
 		if got := deploymentOf(10, change).refuses(); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// What an owner has written forbids surges for good; what happens to it meanwhile does not.
+func TestSpecified(t *testing.T) {
+	object := func(strategy string) *unstructured.Unstructured {
+		return &unstructured.Unstructured{Object: map[string]any{
+			"metadata": map[string]any{"name": "web", "generation": int64(2)},
+			"spec": map[string]any{
+				"replicas": int64(3), "selector": map[string]any{"matchLabels": map[string]any{"app": "web"}},
+				"strategy": map[string]any{"type": strategy, "rollingUpdate": map[string]any{"maxSurge": "25%"}},
+			},
+			"status": map[string]any{"observedGeneration": int64(1)},
+		}}
+	}
+	for strategy, want := range map[string]string{"RollingUpdate": "", "Recreate": "has the strategy Recreate"} {
+		d, err := ReadDeployment(object(strategy))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := d.Specified()
+		if err != nil || w.Refuses != want || !w.Selector.Matches(labels.Set{"app": "web"}) {
+			t.Errorf("%s: %+v, %v", strategy, w, err)
 		}
 	}
 }

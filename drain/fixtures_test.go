@@ -71,7 +71,7 @@ func of(app string) func(*corev1.Pod) {
 // isSurgedPod is what the API server makes of a surge.
 func isSurgedPod(p *corev1.Pod) {
 	app := p.Labels["app"]
-	p.Labels = labelsOnceSurged(p)
+	p.Labels = labelsOnceSurged(p.Labels)
 	p.Annotations[SurgedAnnotation] = fmt.Sprintf(`{"replicaSet":%q,"uid":"set"}`, app+"-abc12")
 	p.OwnerReferences = nil
 }

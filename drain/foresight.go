@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -54,6 +56,13 @@ func (d Deployment) Workload(now time.Time, pods []*corev1.Pod) (Workload, time.
 	return newTally().count(now, d.deployment, members)
 }
 
+// Specified is the part of a Workload that the specification alone decides: the selector, and why
+// the owner does not let pods be surged.
+func (d Deployment) Specified() (Workload, error) {
+	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	return Workload{Selector: selector, Refuses: d.forbids()}, err
+}
+
 // FailsFor is how long a ReplicaSet has to fail before Workload.Lacking counts.
 const FailsFor = failsFor
 
@@ -62,6 +71,24 @@ func (w Workload) Offers(d Decision) bool { return !d.takes || w.offers(d.Action
 
 // GivesUp reports whether a decision, once carried out, ends all surges of its pod's Deployment.
 func (d Decision) GivesUp() bool { return d.takes && d.Action == Return }
+
+// ReadSurroundings reads what, besides pods, their Deployments and budgets, decides whether pods
+// can be surged. each has to call use for every object of the resource that the label selector
+// matches. What it could not list does not count, and is in the error.
+func (s *Situation) ReadSurroundings(each func(resource schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error) error {
+	s.Shared, s.Surroundings = map[types.NamespacedName]bool{}, map[string]Surroundings{}
+	errs := []error{each(claimResource, "", func(u *unstructured.Unstructured) {
+		s.Shared[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = claimOf(u).shared
+	})}
+	for _, kind := range surrounding {
+		errs = append(errs, each(kind.resource, kind.selector, func(u *unstructured.Unstructured) {
+			around := s.Surroundings[u.GetNamespace()]
+			kind.add(&around, u)
+			s.Surroundings[u.GetNamespace()] = around
+		}))
+	}
+	return errors.Join(errs...)
+}
 
 // Around reads a namespace's surroundings from its bare ReplicaSets, DaemonSets and ResourceQuotas.
 func Around(objects []*unstructured.Unstructured) Surroundings {
@@ -103,7 +130,7 @@ func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
 		return nil, err
 	}
 	c := *pod
-	c.Labels, c.OwnerReferences = labelsOnceSurged(pod), nil
+	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
 	c.Annotations = maps.Clone(pod.Annotations)
 	if c.Annotations == nil {
 		c.Annotations = map[string]string{}

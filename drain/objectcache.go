@@ -103,11 +103,15 @@ func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedN
 		if err != nil {
 			return claim{}, fmt.Errorf("read PersistentVolumeClaim %s: %w", name, err)
 		}
-		modes, _, _ := unstructured.NestedStringSlice(u.Object, "spec", "accessModes")
-		volume, _, _ := unstructured.NestedString(u.Object, "spec", "volumeName")
-		shared := slices.Contains(modes, string(corev1.ReadWriteMany)) || slices.Contains(modes, string(corev1.ReadOnlyMany))
-		return claim{shared: shared, volume: volume}, nil
+		return claimOf(u), nil
 	}
+}
+
+func claimOf(u *unstructured.Unstructured) claim {
+	modes, _, _ := unstructured.NestedStringSlice(u.Object, "spec", "accessModes")
+	volume, _, _ := unstructured.NestedString(u.Object, "spec", "volumeName")
+	shared := slices.Contains(modes, string(corev1.ReadWriteMany)) || slices.Contains(modes, string(corev1.ReadOnlyMany))
+	return claim{shared: shared, volume: volume}
 }
 
 // readWishes reads what a namespace asks for its pods. One that must not be read asks nothing.

@@ -66,7 +66,7 @@ func TestPlan(t *testing.T) {
 		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "latest safe start has come", nil},
 
 		"do-not-disrupt":              {pod("p", annotated(donotdisrupt.Annotation, "true")), ready, policy, Later, donotdisrupt.Annotation, nil},
-		"safe-to-evict":               {pod("p", annotated(safeToEvict, "false")), ready, policy, Later, safeToEvict + "=false", nil},
+		"safe-to-evict":               {pod("p", annotated(SafeToEvict, "false")), ready, policy, Later, SafeToEvict + "=false", nil},
 		"Job":                         {pod("p", ownedBy("Job")), ready, policy, Later, "Job pod: might finish by itself", nil},
 		"do-not-disrupt, at the last": {pod("p", annotated(donotdisrupt.Annotation, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
 
@@ -334,7 +334,7 @@ func TestBudgetThatNeverLetsAnyGo(t *testing.T) {
 func TestPodThatStaysNeedsNoNewHome(t *testing.T) {
 	stage(t, surgePolicy, 0, PendingCapacity, func(f *fakeAPI) {
 		f.pod(pod("goes", withGrace(30)))
-		f.pod(pod("stays", withGrace(30), annotated(safeToEvict, "false")))
+		f.pod(pod("stays", withGrace(30), annotated(SafeToEvict, "false")))
 	}, func(s *scene) {
 		view, ok := s.d.Look(s.Context(), "node-a", s.in)
 		if !ok || len(view.Moving) != 1 || view.Moving[0].Name != "goes" || len(view.Staying) != 1 || view.Staying[0].Name != "stays" {

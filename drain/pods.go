@@ -36,9 +36,9 @@ func finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// safeToEvict is how owners ask Cluster Autoscaler that a pod stay; Karpenter's annotation has
+// SafeToEvict is how owners ask Cluster Autoscaler that a pod stay; Karpenter's annotation has
 // a package of its own.
-const safeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+const SafeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 // pinned is the reason to move a pod as late as possible, or "". until is when that lapses;
 // zero is never.
@@ -48,8 +48,8 @@ func pinned(pod *corev1.Pod, now time.Time) (reason string, until time.Time) {
 	switch {
 	case active && until.IsZero():
 		return donotdisrupt.Annotation, until
-	case pod.Annotations[safeToEvict] == "false":
-		return safeToEvict + "=false", time.Time{}
+	case pod.Annotations[SafeToEvict] == "false":
+		return SafeToEvict + "=false", time.Time{}
 	case owner != nil && owner.Kind == "Job":
 		return "Job pod: might finish by itself", time.Time{}
 	case active:
@@ -174,7 +174,7 @@ func lean(obj any) (any, error) {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, safeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation} {
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation} {
 		if value, ok := pod.Annotations[key]; ok {
 			slim.Annotations[key] = value
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -115,13 +116,13 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 		}
 	}
 	for _, budget := range p.Budgets {
-		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) != covers(budget, labelsOnceSurged(pod)) {
+		if budget.Namespace == pod.Namespace && LosesSurged(budget, pod.Labels) {
 			return "its pod-template-hash puts it under disruption budget " + budget.Name
 		}
 	}
 	around := p.Surroundings[pod.Namespace]
 	for _, other := range around.adopters {
-		if other.selector.Matches(labelsOnceSurged(pod)) {
+		if other.selector.Matches(labelsOnceSurged(pod.Labels)) {
 			return other.name + " would adopt it"
 		}
 	}
@@ -157,12 +158,18 @@ func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 	return ""
 }
 
-// labelsOnceSurged are the labels of the pod once it is surged.
-func labelsOnceSurged(pod *corev1.Pod) labels.Set {
-	changed := maps.Clone(pod.Labels)
-	changed[hashLabel] = surgedHash(pod.Labels[hashLabel])
-	changed[SurgedLabel] = pod.Labels[hashLabel]
+// labelsOnceSurged are the labels of a pod once it is surged.
+func labelsOnceSurged(pod labels.Set) labels.Set {
+	changed := maps.Clone(pod)
+	changed[hashLabel] = surgedHash(pod[hashLabel])
+	changed[SurgedLabel] = pod[hashLabel]
 	return changed
+}
+
+// LosesSurged reports whether a disruption budget covers a pod with these labels only before, or
+// only after it is surged.
+func LosesSurged(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
+	return covers(budget, pod) != covers(budget, labelsOnceSurged(pod))
 }
 
 // claimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic

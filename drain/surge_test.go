@@ -164,7 +164,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 // default filter leaves out the keys that begin with pod-template-hash, and takes any other.
 func TestSurgeKeepsTheIdentityOfAPod(t *testing.T) {
 	pod := webPod("p")
-	after := labelsOnceSurged(pod)
+	after := labelsOnceSurged(pod.Labels)
 	for key, value := range after {
 		if pod.Labels[key] != value && !strings.HasPrefix(key, "pod-template-hash") {
 			t.Errorf("label %s=%s is new", key, value)
