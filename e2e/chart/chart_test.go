@@ -95,6 +95,8 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"imds", map[string]any{"imds.maxUnavailable": "0%"}, []string{"/imds/maxUnavailable", "100)%"}},
 		{"imds", map[string]any{"imds.port": 70000}, []string{"/imds/port", "65,535"}},
 		{"imds", map[string]any{"imds.flags.nodeName": "node-1"}, []string{"imds.flags.nodeName is set", "leave it empty"}},
+		{"imds", map[string]any{"audit.schedule": "weekly"}, []string{"/audit/schedule", "pattern"}},
+		{"imds", map[string]any{"audit.failOn": "all"}, []string{"/audit/failOn", "'warning'"}},
 		{"imds", map[string]any{"spotLabels": nil}, []string{"spotLabels is empty"}},
 		{"queue", map[string]any{"queue.flags.queueUrl": ""}, []string{"queue.flags.queueUrl is not set", "https://sqs."}},
 		{"queue", map[string]any{"queue.flags.queueUrl": "spot-handler"}, []string{"/queue/flags/queueUrl", "https?://"}},

@@ -81,6 +81,7 @@ var changes = map[string]map[string]any{
 	"digest":             {"image.digest": "sha256:" + strings.Repeat("0", 64), "image.pullSecrets": []any{"registry"}},
 	"names":              {"fullnameOverride": strings.Repeat("long", 20)},
 	"webhook":            {"webhook.secretName": "hook", "webhook.headersKey": "headers", "flags.webhookProxy": "http://proxy.example.com:3128"},
+	"audit":              {"audit.enabled": true, "audit.baseline": "{}", "audit.failOn": "warning", "audit.schedule": "@daily"},
 	"environment": {
 		"queue.env":     []any{map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}},
 		"queue.volumes": []any{map[string]any{"name": "ca", "configMap": map[string]any{"name": "ca"}}}, "queue.volumeMounts": []any{map[string]any{"name": "ca", "mountPath": "/ca"}},

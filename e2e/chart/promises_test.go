@@ -54,28 +54,36 @@ func promises(t *testing.T, mode string, objects []unstructured.Unstructured) {
 // file system that is read-only.
 func restricted(t *testing.T, pod corev1.PodTemplateSpec) {
 	t.Helper()
-	s := pod.Spec.SecurityContext
-	if s == nil || !deref(s.RunAsNonRoot, false) || deref(s.RunAsUser, 0) == 0 || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
-		t.Errorf("security context of the pod: %+v", s)
-	}
+	confined(t, pod.Spec)
 	for _, c := range pod.Spec.Containers {
-		s := c.SecurityContext
-		if s == nil || deref(s.AllowPrivilegeEscalation, true) || !deref(s.ReadOnlyRootFilesystem, false) ||
-			deref(s.Privileged, false) || s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
-			t.Errorf("security context of the container: %+v", s)
-		}
 		if c.LivenessProbe == nil || c.ReadinessProbe == nil || c.LivenessProbe.HTTPGet.Path != "/healthz" || c.ReadinessProbe.HTTPGet.Path != "/readyz" {
 			t.Error("no probes")
 		}
 		if len(c.Ports) != 1 || c.Ports[0].Name != "http" {
 			t.Errorf("ports %v, want http", c.Ports)
 		}
-		if c.Resources.Requests.Cpu().MilliValue() > 100 || c.Resources.Requests.Memory().Value() > 64<<20 || c.Resources.Requests.Cpu().IsZero() {
-			t.Errorf("requests %v, want small ones", c.Resources.Requests)
-		}
 	}
 	if pod.Labels["app.kubernetes.io/component"] == "" || pod.Spec.ServiceAccountName == "" {
 		t.Errorf("labels %v, service account %q", pod.Labels, pod.Spec.ServiceAccountName)
+	}
+}
+
+// confined: see restricted.
+func confined(t *testing.T, pod corev1.PodSpec) {
+	t.Helper()
+	s := pod.SecurityContext
+	if s == nil || !deref(s.RunAsNonRoot, false) || deref(s.RunAsUser, 0) == 0 || s.SeccompProfile == nil || s.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault {
+		t.Errorf("security context of the pod: %+v", s)
+	}
+	for _, c := range pod.Containers {
+		s := c.SecurityContext
+		if s == nil || deref(s.AllowPrivilegeEscalation, true) || !deref(s.ReadOnlyRootFilesystem, false) ||
+			deref(s.Privileged, false) || s.Capabilities == nil || !slices.Equal(s.Capabilities.Drop, []corev1.Capability{"ALL"}) {
+			t.Errorf("security context of the container: %+v", s)
+		}
+		if c.Resources.Requests.Cpu().MilliValue() > 100 || c.Resources.Requests.Memory().Value() > 64<<20 || c.Resources.Requests.Cpu().IsZero() {
+			t.Errorf("requests %v, want small ones", c.Resources.Requests)
+		}
 	}
 }
 

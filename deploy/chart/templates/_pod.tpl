@@ -59,10 +59,7 @@ readinessProbe:
 resources:
   {{- toYaml $component.resources | nindent 2 }}
 securityContext:
-  allowPrivilegeEscalation: false
-  readOnlyRootFilesystem: true
-  capabilities:
-    drop: [ALL]
+  {{- include "spot-handler.containerSecurity" . | nindent 2 }}
 {{- with $component.envFrom }}
 envFrom:
   {{- toYaml . | nindent 2 }}
@@ -71,4 +68,11 @@ envFrom:
 volumeMounts:
   {{- . | nindent 2 }}
 {{- end }}
+{{- end -}}
+
+{{- define "spot-handler.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
 {{- end -}}

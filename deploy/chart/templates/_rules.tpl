@@ -162,3 +162,16 @@
   resources: [leases]
   verbs: [get, create, update]
 {{- end -}}
+
+{{/* The CronJob: what audit reads, and nothing that it could change. */}}
+{{- define "spot-handler.rules.audit" -}}
+- apiGroups: [""]
+  resources: [nodes, pods, persistentvolumeclaims, resourcequotas]
+  verbs: [list]
+- apiGroups: [apps]
+  resources: [deployments, statefulsets, replicasets, daemonsets]
+  verbs: [list]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [list]
+{{- end -}}

@@ -13,10 +13,15 @@
      tells people, the webhook's Secret. */}}
 {{- define "spot-handler.volumes" -}}
 {{- $root := index . 0 -}}
-{{- if and $root.Values.webhook.secretName (ne (index . 1) "imds") }}
+{{- if and $root.Values.webhook.secretName (has (index . 1) (list "drain" "queue")) }}
 - name: webhook
   secret:
     secretName: {{ $root.Values.webhook.secretName }}
+{{- end }}
+{{- if and (eq (index . 1) "audit") $root.Values.audit.baseline }}
+- name: baseline
+  configMap:
+    name: {{ include "spot-handler.fullname" $root }}-audit
 {{- end }}
 {{- with (index $root.Values (index . 1)).volumes }}
 {{ toYaml . }}
@@ -25,9 +30,14 @@
 
 {{- define "spot-handler.volumeMounts" -}}
 {{- $root := index . 0 -}}
-{{- if and $root.Values.webhook.secretName (ne (index . 1) "imds") }}
+{{- if and $root.Values.webhook.secretName (has (index . 1) (list "drain" "queue")) }}
 - name: webhook
   mountPath: /etc/spot-handler/webhook
+  readOnly: true
+{{- end }}
+{{- if and (eq (index . 1) "audit") $root.Values.audit.baseline }}
+- name: baseline
+  mountPath: /etc/spot-handler/audit
   readOnly: true
 {{- end }}
 {{- with (index $root.Values (index . 1)).volumeMounts }}
