@@ -43,7 +43,13 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 		"/api/v1/events":                                       corev1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}},
 		"/apis/policy/v1/namespaces/shop/poddisruptionbudgets": map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList"},
 		"/apis/policy/v1/poddisruptionbudgets":                 map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList"},
-		"/apis/apps/v1/deployments":                            map[string]any{"apiVersion": "apps/v1", "kind": "DeploymentList", "items": []any{}},
+	}
+	for path, kind := range map[string]string{
+		"/apis/apps/v1/deployments": "Deployment", "/apis/apps/v1/statefulsets": "StatefulSet", "/apis/apps/v1/replicasets": "ReplicaSet",
+		"/apis/apps/v1/daemonsets": "DaemonSet", "/api/v1/persistentvolumeclaims": "PersistentVolumeClaim", "/api/v1/resourcequotas": "ResourceQuota",
+	} {
+		version := strings.TrimPrefix(strings.TrimPrefix(path[:strings.LastIndex(path, "/")], "/apis/"), "/api/")
+		answers[path] = map[string]any{"apiVersion": version, "kind": kind + "List", "items": []any{}}
 	}
 	denied := regexp.MustCompile(forbidden)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -10,9 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
-
-	policyv1 "k8s.io/api/policy/v1"
 )
 
 // Severity says how bad it will be.
@@ -47,37 +44,10 @@ type Finding struct {
 	Page string `json:"page"`
 }
 
+func (f Finding) where() string { return strings.TrimSpace(f.Namespace + " " + f.Object) }
+
 // Key identifies a finding from run to run.
 func (f Finding) Key() string { return f.ID + " " + f.Namespace + " " + f.Object }
-
-// Snapshot is what the checks read.
-type Snapshot struct {
-	// Pods are those that an interruption would have to move.
-	Pods []Pod
-	// Budgets are all disruption budgets.
-	Budgets []*policyv1.PodDisruptionBudget
-	// Deployments are those of the pods, by namespace/name.
-	Deployments map[string]Deployment
-	// Grace is the longest grace period that a spot notice leaves.
-	Grace time.Duration
-
-	in map[string][]Pod // the pods of each namespace; Of fills it
-}
-
-// Pod is what the checks read of a pod. Thousands are kept at a time.
-type Pod struct {
-	Namespace, Name string
-	Owner           string // as kubectl names it; the Deployment's of a pod that has one
-	Labels          map[string]string
-	Grace           time.Duration
-}
-
-// Deployment is what the checks read of a Deployment.
-type Deployment struct {
-	Replicas int
-	Strategy string // such as Recreate
-	MaxSurge string // as written; empty is the default
-}
 
 // checks lists every check, in the order of their ids.
 var checks = []struct {
@@ -89,6 +59,14 @@ var checks = []struct {
 	{"SH102", Critical, podsWithTwoBudgets},
 	{"SH103", Warning, gracesThatDoNotFit},
 	{"SH104", Warning, deploymentsWithoutSurge},
+	{"SH105", Warning, budgetsThatSelectNothing},
+	{"SH106", Warning, budgetsThatSelectByHash},
+	{"SH107", Warning, podsThatCannotBeSurged},
+	{"SH108", Warning, sleepsAsLongAsTheGrace},
+	{"SH109", Warning, blanketTolerations},
+	{"SH110", Warning, successorsTrustedAtOnce},
+	{"SH111", Warning, successorsWithoutPlace},
+	{"SH112", Warning, podsNeverToBeDisrupted},
 }
 
 // IDs lists the ids of all checks.
@@ -101,10 +79,7 @@ func IDs() (ids []string) {
 
 // Of runs every check. The worst come first, then those that concern the most pods.
 func Of(s Snapshot) []Finding {
-	s.in = map[string][]Pod{}
-	for _, p := range s.Pods {
-		s.in[p.Namespace] = append(s.in[p.Namespace], p)
-	}
+	s.index()
 	found := []Finding{}
 	for _, c := range checks {
 		for _, f := range c.run(s) {

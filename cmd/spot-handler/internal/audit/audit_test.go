@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +11,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"spot-handler/drain/donotdisrupt"
 )
 
 // of are n pods of a workload that lack nothing.
@@ -20,6 +22,7 @@ func of(owner string, n int, change func(*Pod)) (list []Pod) {
 		p := Pod{
 			Namespace: "shop", Name: fmt.Sprintf("%s-%d", strings.ReplaceAll(owner, "/", "-"), i), Owner: owner,
 			Labels: map[string]string{"app": owner[strings.Index(owner, "/")+1:]}, Grace: 30 * time.Second,
+			Surges: strings.HasPrefix(owner, deploymentPrefix), Blanket: -1,
 		}
 		change(&p)
 		list = append(list, p)
@@ -38,8 +41,31 @@ func budget(name, app string, expected, desired int32) *policyv1.PodDisruptionBu
 	}
 }
 
+// byHash is a budget that covers what belongs to the hash.
+func byHash(name, app, hash string) *policyv1.PodDisruptionBudget {
+	b := budget(name, app, 2, 1)
+	b.Spec.Selector.MatchLabels[hashLabel] = hash
+	return b
+}
+
+// nodesWith are n nodes with the labels.
+func nodesWith(n int, labels map[string]string) []corev1.Node {
+	list := make([]corev1.Node, n)
+	for i := range list {
+		list[i].Name, list[i].Labels = fmt.Sprint("node-", i), labels
+	}
+	return list
+}
+
 func TestChecks(t *testing.T) {
-	surges := map[string]Deployment{"shop/web": {Replicas: 2, Strategy: rolling, MaxSurge: "25%"}}
+	surges := map[string]Deployment{"shop/web": {Replicas: 2}}
+	refuses := map[string]Deployment{"shop/web": {Replicas: 2, Refuses: "has maxSurge 0"}}
+	keepsApart := func(skew int) func(*Pod) {
+		return func(p *Pod) { p.Apart = &Apart{Skew: skew} }
+	}
+	held := func(skew int) func(*Pod) {
+		return func(p *Pod) { p.Apart, p.Surges = &Apart{Skew: skew}, false }
+	}
 	for name, tt := range map[string]struct {
 		s    Snapshot
 		want []string
@@ -73,14 +99,67 @@ func TestChecks(t *testing.T) {
 		"just enough grace": {Snapshot{
 			Deployments: surges, Pods: of("statefulset/db", 2, func(p *Pod) { p.Grace = 100 * time.Second }),
 		}, nil},
-		"Recreate": {Snapshot{
-			Deployments: map[string]Deployment{"shop/web": {Replicas: 1, Strategy: "Recreate", MaxSurge: "<nil>"}}, Pods: of("deployment/web", 1, unchanged),
-		}, []string{"SH104 deployment/web 1"}},
-		"maxSurge 0": {Snapshot{
-			Deployments: map[string]Deployment{"shop/web": {Replicas: 2, Strategy: rolling, MaxSurge: "0"}}, Pods: of("deployment/web", 2, unchanged),
+		"a Deployment that refuses":    {Snapshot{Deployments: refuses, Pods: of("deployment/web", 2, unchanged)}, []string{"SH104 deployment/web 2"}},
+		"a budget that selects none":   {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("db", "db2", 0, 0)}}, []string{"SH105 poddisruptionbudget/db 2"}},
+		"nobody knows for whom it was": {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("old", "old", 0, 0)}}, []string{"SH105 poddisruptionbudget/old 0"}},
+		"it selects pods on demand":    {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("old", "old", 2, 1)}}, nil},
+		"it is for none at the moment": {Snapshot{
+			Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("old", "old", 0, 0)},
+			Idle: map[string][]labels.Set{"shop": {{"app": "old", "tier": "web"}}},
+		}, nil},
+		"a budget that selects by hash": {Snapshot{
+			Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Labels[hashLabel] = "abc" }),
+			Budgets: []*policyv1.PodDisruptionBudget{byHash("web", "web", "abc")},
+		}, []string{"SH106 poddisruptionbudget/web 2"}},
+		"the same, of pods that are not surged": {Snapshot{
+			Deployments: refuses, Pods: of("deployment/web", 2, func(p *Pod) { p.Labels[hashLabel], p.Surges = "abc", false }),
+			Budgets: []*policyv1.PodDisruptionBudget{byHash("web", "web", "abc")},
 		}, []string{"SH104 deployment/web 2"}},
+		"an only pod that cannot be surged": {Snapshot{
+			Pods: of("statefulset/db", 1, func(p *Pod) { p.NoSurge = "its controller is a StatefulSet" }), Replicas: map[Owned]int{{"shop", "statefulset/db"}: 1},
+		}, []string{"SH107 statefulset/db 1"}},
+		"one of several, elsewhere": {Snapshot{
+			Pods: of("statefulset/db", 1, func(p *Pod) { p.NoSurge = "its controller is a StatefulSet" }), Replicas: map[Owned]int{{"shop", "statefulset/db"}: 3},
+		}, nil},
+		"a Deployment that would surge, and cannot": {Snapshot{
+			Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.NoSurge, p.Surges = "its volume data cannot be shared", false }),
+			Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+		}, []string{"SH107 deployment/web 2"}},
+		"a Deployment that would not": {Snapshot{
+			Deployments: refuses, Pods: of("deployment/web", 2, func(p *Pod) { p.NoSurge, p.Surges = "Deployment web has maxSurge 0", false }),
+		}, []string{"SH104 deployment/web 2"}},
+		"a sleep as long as the grace": {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) { p.Sleep = p.Grace })}, []string{"SH108 statefulset/db 2"}},
+		"a shorter sleep":              {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) { p.Sleep = p.Grace - time.Second })}, nil},
+		"no sleep and no grace":        {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) { p.Grace = 0 })}, nil},
+		"all is tolerated":             {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) { p.Blanket = 1 })}, []string{"SH109 statefulset/db 2"}},
+		"no probe":                     {Snapshot{Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Unprobed = true })}, []string{"SH110 deployment/web 2"}},
+		"no probe, but patience": {Snapshot{
+			Deployments: map[string]Deployment{"shop/web": {Replicas: 2, MinReady: 5}}, Pods: of("deployment/web", 2, func(p *Pod) { p.Unprobed = true }),
+		}, nil},
+		"no probe of what is not surged": {Snapshot{Deployments: surges, Pods: of("statefulset/db", 2, func(p *Pod) { p.Unprobed = true })}, nil},
+		"no node for a successor": {Snapshot{
+			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, keepsApart(0)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+		}, []string{"SH111 deployment/web 2"}},
+		"a node for a successor": {Snapshot{
+			Nodes: nodesWith(3, nil), Pods: of("deployment/web", 2, keepsApart(0)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+		}, nil},
+		"Karpenter makes one": {Snapshot{
+			Nodes: nodesWith(2, map[string]string{"karpenter.sh/nodepool": "spot"}), Pods: of("deployment/web", 2, keepsApart(0)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+		}, nil},
+		"a strict spread, one each, surged": {Snapshot{
+			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, keepsApart(1)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+		}, nil},
+		"a strict spread, one each, held": {Snapshot{
+			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, held(1)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+		}, []string{"SH111 deployment/web 2"}},
+		"a strict spread, many each, surged": {Snapshot{
+			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 4, keepsApart(1)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 4},
+		}, []string{"SH111 deployment/web 4"}},
+		"never to be disrupted": {Snapshot{
+			Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Stays, p.Surges = donotdisrupt.Annotation, false }),
+		}, []string{"SH112 deployment/web 2"}},
 		"the worst first, then the most pods": {Snapshot{
-			Deployments: map[string]Deployment{"shop/web": {Replicas: 9, Strategy: rolling, MaxSurge: "0%"}},
+			Deployments: map[string]Deployment{"shop/web": {Replicas: 9, Refuses: "has maxSurge 0"}},
 			Pods:        slices.Concat(of("deployment/web", 9, unchanged), of("statefulset/db", 2, func(p *Pod) { p.Grace = time.Hour })),
 			Budgets:     []*policyv1.PodDisruptionBudget{budget("db", "db", 2, 2)},
 		}, []string{"SH101 poddisruptionbudget/db 2", "SH104 deployment/web 9", "SH103 statefulset/db 2"}},
@@ -103,53 +182,11 @@ func TestChecks(t *testing.T) {
 func TestFixOfGrace(t *testing.T) {
 	for object, want := range map[string]string{
 		"statefulset/db": `kubectl -n shop patch statefulset db -p '{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":100}}}}'`,
-		"job/once":       "in the manifest of job/once: terminationGracePeriodSeconds: 100",
+		"job/once":       `in the template of job/once for its pods: {"spec":{"terminationGracePeriodSeconds":100}}`,
+		"pod/bare":       `in the manifest of pod/bare: {"spec":{"terminationGracePeriodSeconds":100}}`,
 	} {
-		if got := shorten(owned{"shop", object}, 100*time.Second); got != want {
+		if got := setGrace(Owned{"shop", object}, 100*time.Second); got != want {
 			t.Errorf("%s: %s, want %s", object, got, want)
-		}
-	}
-}
-
-func TestOwnersOfPods(t *testing.T) {
-	yes := true
-	owned := func(kind, name string, labels map[string]string) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-1", Labels: labels, OwnerReferences: []metav1.OwnerReference{{Kind: kind, Name: name, Controller: &yes}}}}
-	}
-	for want, pod := range map[string]*corev1.Pod{
-		"pod/pod-1":      {ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "pod-1"}},
-		"statefulset/db": owned("StatefulSet", "db", nil),
-		"replicaset/web": owned("ReplicaSet", "web", nil),
-		"deployment/web": owned("ReplicaSet", "web-abc", map[string]string{"pod-template-hash": "abc"}),
-	} {
-		if p := lean(pod); p.Owner != want || p.Grace != 30*time.Second {
-			t.Errorf("%s with %s, want %s with 30s", p.Owner, p.Grace, want)
-		}
-	}
-}
-
-func TestBaseline(t *testing.T) {
-	known := Finding{ID: "SH104", Severity: Warning, Namespace: "shop", Object: "deployment/web", Pods: 3}
-	fresh := Finding{ID: "SH101", Severity: Critical, Namespace: "shop", Object: "poddisruptionbudget/db"}
-	text, err := json.Marshal(Report{Accepted: []Finding{known}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	known.Pods = 4 // it is still the same
-	r, err := Report{Findings: []Finding{fresh, known}}.Accept(text)
-	if err != nil || len(r.Findings) != 1 || r.Findings[0].ID != "SH101" || len(r.Accepted) != 1 {
-		t.Errorf("%+v, %v", r, err)
-	}
-	if !r.Fails(Critical) || !r.Fails(Warning) || (Report{Findings: []Finding{known}}).Fails(Critical) {
-		t.Error("critical is worse than a warning")
-	}
-	if _, err := r.Accept([]byte("no JSON")); err == nil {
-		t.Error("a baseline that is none is taken")
-	}
-	lines := strings.Join(r.Lines(0), "\n")
-	for _, want := range []string{"SH101  critical  shop poddisruptionbudget/db", "The baseline accepts 1 more."} {
-		if !strings.Contains(lines, want) {
-			t.Errorf("no %q in\n%s", want, lines)
 		}
 	}
 }

@@ -1,27 +1,27 @@
 package audit
 
 import (
+	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"spot-handler/drain"
 )
 
 // budgetsThatNeverAllow: as many pods as there are have to be healthy, so the API server refuses
 // every eviction. Only pods whose successors are made first get away.
 func budgetsThatNeverAllow(s Snapshot) (found []Finding) {
-	if s.Deployments == nil {
-		return nil // not known: every Deployment might surge
-	}
 	for _, b := range s.Budgets {
-		covered := s.covered(b)
-		if len(covered) == 0 || b.Status.ExpectedPods == 0 || b.Status.ExpectedPods > b.Status.DesiredHealthy {
+		if b.Status.ExpectedPods == 0 || b.Status.ExpectedPods > b.Status.DesiredHealthy {
 			continue
 		}
-		stuck := slices.DeleteFunc(covered, s.canSurge)
+		stuck := slices.DeleteFunc(s.covered(b), func(p *Pod) bool { return p.Surges })
 		if len(stuck) == 0 {
 			continue
 		}
@@ -29,7 +29,7 @@ func budgetsThatNeverAllow(s Snapshot) (found []Finding) {
 			Namespace: b.Namespace, Object: "poddisruptionbudget/" + b.Name, Pods: len(stuck),
 			What: fmt.Sprintf("never allows an eviction: %d of %d pods have to be healthy", b.Status.DesiredHealthy, b.Status.ExpectedPods),
 			Why:  fmt.Sprintf("%s of %s cannot be evicted, and end with their node", pods(len(stuck)), owners(stuck)),
-			Fix:  fmt.Sprintf(`kubectl -n %s patch poddisruptionbudget %s --type=merge -p '{"spec":{"minAvailable":null,"maxUnavailable":1}}'`, b.Namespace, b.Name),
+			Fix:  patchBudget(b, `"minAvailable":null,"maxUnavailable":1`),
 		})
 	}
 	return found
@@ -38,7 +38,7 @@ func budgetsThatNeverAllow(s Snapshot) (found []Finding) {
 // podsWithTwoBudgets: the API server evicts no pod that two budgets cover.
 func podsWithTwoBudgets(s Snapshot) (found []Finding) {
 	type pair struct{ namespace, first, second string }
-	both := map[pair][]Pod{}
+	both := map[pair][]*Pod{}
 	theirs := map[string]*policyv1.PodDisruptionBudget{} // the first of each pod
 	for _, b := range s.Budgets {
 		for _, p := range s.covered(b) {
@@ -63,8 +63,121 @@ func podsWithTwoBudgets(s Snapshot) (found []Finding) {
 	return found
 }
 
+// budgetsThatSelectNothing: whoever wrote it believes that pods are covered, and all of them can be
+// evicted at once.
+func budgetsThatSelectNothing(s Snapshot) (found []Finding) {
+	for _, b := range s.Budgets {
+		counted := b.Status.ObservedGeneration >= b.Generation
+		if !counted || b.Status.ExpectedPods > 0 || len(s.in[b.Namespace]) == 0 || len(s.covered(b)) > 0 || s.idle(b) {
+			continue
+		}
+		f := Finding{
+			Namespace: b.Namespace, Object: "poddisruptionbudget/" + b.Name, What: "selects no pod",
+			Why: "the pods that it is for can all be evicted at the same moment",
+			Fix: fmt.Sprintf("kubectl -n %s delete poddisruptionbudget %s", b.Namespace, b.Name),
+		}
+		if labels, n := s.meant(b); n > 0 {
+			f.Pods, f.Fix = n, patchBudget(b, fmt.Sprintf(`"selector":{"matchLabels":%s}`, labels))
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// idle reports whether the budget is for pods that nobody wants at the moment.
+func (s Snapshot) idle(b *policyv1.PodDisruptionBudget) bool {
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	return err != nil || slices.ContainsFunc(s.Idle[b.Namespace], func(l labels.Set) bool { return selector.Matches(l) })
+}
+
+// meant finds the workload of the budget's own name, and what the budget's labels would have to
+// be for its pods, as JSON.
+func (s Snapshot) meant(b *policyv1.PodDisruptionBudget) (text string, pods int) {
+	if b.Spec.Selector == nil || len(b.Spec.Selector.MatchLabels) == 0 || len(b.Spec.Selector.MatchExpressions) > 0 {
+		return "", 0
+	}
+	theirs := slices.DeleteFunc(slices.Clone(s.in[b.Namespace]), func(p *Pod) bool {
+		_, name, _ := strings.Cut(p.Owner, "/")
+		return name != b.Name
+	})
+	if len(theirs) == 0 {
+		return "", 0
+	}
+	right := map[string]string{}
+	for key := range b.Spec.Selector.MatchLabels {
+		value, ok := theirs[0].Labels[key]
+		if !ok {
+			return "", 0
+		}
+		right[key] = value
+	}
+	for _, p := range theirs {
+		if !labels.SelectorFromSet(right).Matches(labels.Set(p.Labels)) {
+			return "", 0
+		}
+	}
+	encoded, _ := json.Marshal(right) // strings
+	return string(encoded), len(theirs)
+}
+
+// hashLabel is what a surge changes of a pod.
+const hashLabel = "pod-template-hash"
+
+// budgetsThatSelectByHash: the budget would cover other pods once some are surged, so none is.
+func budgetsThatSelectByHash(s Snapshot) (found []Finding) {
+	for _, b := range s.Budgets {
+		if b.Spec.Selector == nil || !selectsByHash(b.Spec.Selector) {
+			continue
+		}
+		var held []*Pod
+		for _, p := range s.in[b.Namespace] {
+			if p.Surges && p.Labels[hashLabel] != "" && drain.LosesSurged(b, p.Labels) {
+				held = append(held, p)
+			}
+		}
+		if len(held) == 0 {
+			continue
+		}
+		found = append(found, Finding{
+			Namespace: b.Namespace, Object: "poddisruptionbudget/" + b.Name, Pods: len(held),
+			What: "selects by " + hashLabel + ", which a surge changes",
+			Why:  fmt.Sprintf("the pods of %s are not surged: they leave before their successors are ready", owners(held)),
+			Fix:  withoutHash(b),
+		})
+	}
+	return found
+}
+
+// withoutHash lets a budget select by what else it selects by. If that is nothing, it would cover
+// every pod of its namespace.
+func withoutHash(b *policyv1.PodDisruptionBudget) string {
+	rest := b.Spec.Selector.DeepCopy()
+	maps.DeleteFunc(rest.MatchLabels, func(key, _ string) bool { return isHash(key) })
+	rest.MatchExpressions = slices.DeleteFunc(rest.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return isHash(r.Key) })
+	if len(rest.MatchLabels)+len(rest.MatchExpressions) == 0 {
+		return fmt.Sprintf("kubectl -n %s delete poddisruptionbudget %s", b.Namespace, b.Name)
+	}
+	text, _ := json.Marshal(rest) // strings
+	return fmt.Sprintf(`kubectl -n %s patch poddisruptionbudget %s --type=json -p '[{"op":"replace","path":"/spec/selector","value":%s}]'`, b.Namespace, b.Name, text)
+}
+
+func isHash(key string) bool { return key == hashLabel || key == drain.SurgedLabel }
+
+func selectsByHash(selector *metav1.LabelSelector) bool {
+	for key := range selector.MatchLabels {
+		if isHash(key) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(selector.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return isHash(r.Key) })
+}
+
+func patchBudget(b *policyv1.PodDisruptionBudget, spec string) string {
+	return fmt.Sprintf(`kubectl -n %s patch poddisruptionbudget %s --type=merge -p '{"spec":{%s}}'`, b.Namespace, b.Name, spec)
+}
+
 // covered are the pods that a budget selects.
-func (s Snapshot) covered(b *policyv1.PodDisruptionBudget) (covered []Pod) {
+func (s Snapshot) covered(b *policyv1.PodDisruptionBudget) (covered []*Pod) {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
 		return nil
@@ -78,7 +191,7 @@ func (s Snapshot) covered(b *policyv1.PodDisruptionBudget) (covered []Pod) {
 }
 
 // owners names the workloads of pods.
-func owners(list []Pod) string {
+func owners(list []*Pod) string {
 	var names []string
 	for _, p := range list {
 		if !slices.Contains(names, p.Owner) {

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,7 +11,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -45,15 +48,18 @@ const arrival = 10 * time.Second
 // Read reads what the checks need. What could not be read is missing, and unread says why.
 func (r Reader) Read(ctx context.Context) (s Snapshot, unread []string) {
 	s.Grace = notice - arrival - r.Margin
-	safe, err := r.safeNodes(ctx)
-	if err != nil { // then every node might be one that EC2 takes
-		unread = append(unread, err.Error())
-	}
-	for _, read := range []func(context.Context, *Snapshot) error{
-		func(ctx context.Context, s *Snapshot) error { return r.pods(ctx, s, safe) }, r.budgets, r.deployments,
+	around := drain.Situation{Policy: drain.Policy{Strategy: drain.Surge, Margin: r.Margin}}
+	around.Taint = corev1.Taint{Key: interruption.TaintKey, Value: string(interruption.SpotInterruption), Effect: corev1.TaintEffectNoSchedule}
+	for _, read := range []func() error{
+		func() error { return r.nodes(ctx, &s) },
+		func() error { return r.budgets(ctx, &s) },
+		func() error { return r.deployments(ctx, &s, &around) },
+		func() error { return r.statefulSets(ctx, &s) },
+		func() error { return around.ReadSurroundings(r.lister(ctx)) },
+		func() error { return r.pods(ctx, &s, around) },
 	} {
-		if err := read(ctx, &s); err != nil {
-			unread = append(unread, err.Error())
+		if err := read(); err != nil {
+			unread = append(unread, strings.Split(err.Error(), "\n")...)
 		}
 	}
 	return s, unread
@@ -61,27 +67,42 @@ func (r Reader) Read(ctx context.Context) (s Snapshot, unread []string) {
 
 // onDemand are the labels that say of a Node that EC2 does not take it back at two minutes'
 // notice: Karpenter's, and that of EKS.
-var onDemand = map[string]string{"karpenter.sh/capacity-type": "on-demand", "eks.amazonaws.com/capacityType": "ON_DEMAND"}
+var onDemand = [][2]string{{"karpenter.sh/capacity-type", "on-demand"}, {"eks.amazonaws.com/capacityType", "ON_DEMAND"}}
 
-// safeNodes are the nodes that get no spot notice.
-func (r Reader) safeNodes(ctx context.Context) (map[string]bool, error) {
+// nodes reads all nodes. Without them, every node might be one that EC2 takes.
+func (r Reader) nodes(ctx context.Context, s *Snapshot) error {
+	s.OnDemand = onDemand[0]
 	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
 	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
+		return fmt.Errorf("list nodes: %w", err)
 	}
-	safe := map[string]bool{}
-	for _, node := range list.Items {
-		for label, value := range onDemand {
-			if node.Labels[label] == value {
-				safe[node.Name] = true
-			}
+	s.Nodes = list.Items
+	for i := range s.Nodes {
+		if of := onDemandBy(&s.Nodes[i]); of != nil {
+			s.OnDemand = *of
 		}
 	}
-	return safe, nil
+	return nil
 }
 
-// pods reads the pods that an interruption would have to move.
-func (r Reader) pods(ctx context.Context, s *Snapshot, safe map[string]bool) error {
+func onDemandBy(node *corev1.Node) *[2]string {
+	for i := range onDemand {
+		if node.Labels[onDemand[i][0]] == onDemand[i][1] {
+			return &onDemand[i]
+		}
+	}
+	return nil
+}
+
+// pods reads the pods that an interruption would have to move, and counts all.
+func (r Reader) pods(ctx context.Context, s *Snapshot, around drain.Situation) error {
+	s.Replicas = map[Owned]int{}
+	safe := map[string]bool{}
+	for i := range s.Nodes {
+		safe[s.Nodes[i].Name] = onDemandBy(&s.Nodes[i]) != nil
+	}
+	now := time.Now()
+	around.Deadline = now.Add(notice - arrival) // without one, some would stay
 	for next := ""; ; {
 		page := &corev1.PodList{}
 		err := r.Core.Get().NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource("pods").
@@ -89,40 +110,30 @@ func (r Reader) pods(ctx context.Context, s *Snapshot, safe map[string]bool) err
 		if err != nil {
 			return fmt.Errorf("list pods: %w", err)
 		}
-		var here []*corev1.Pod
+		around.Pods = nil
 		for i := range page.Items {
-			if pod := &page.Items[i]; pod.Spec.NodeName != "" && pod.DeletionTimestamp == nil && !safe[pod.Spec.NodeName] {
-				here = append(here, pod)
+			pod := &page.Items[i]
+			if pod.DeletionTimestamp != nil || pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+				continue
+			}
+			s.Replicas[ownerOf(pod)]++
+			if pod.Spec.NodeName == "" || safe[pod.Spec.NodeName] {
+				continue
+			}
+			around.Pods = append(around.Pods, pod)
+			if name := drain.DeploymentOf(pod); s.Deployments != nil && around.Workloads[name].Selector == nil {
+				around.Workloads[name] = drain.Workload{} // there is none of that name
 			}
 		}
-		taint := corev1.Taint{Key: interruption.TaintKey, Value: string(interruption.SpotInterruption), Effect: corev1.TaintEffectNoSchedule}
-		for _, d := range drain.Plan(time.Now(), drain.Situation{Interruption: drain.Interruption{Taint: taint}, Pods: here}) {
+		for _, d := range drain.Plan(now, around) {
 			if d.Moves() {
-				s.Pods = append(s.Pods, lean(d.Pod))
+				s.Pods = append(s.Pods, lean(d, now))
 			}
 		}
 		if next = page.Continue; next == "" {
 			return nil
 		}
 	}
-}
-
-func lean(pod *corev1.Pod) Pod {
-	grace := int64(corev1.DefaultTerminationGracePeriodSeconds)
-	if own := pod.Spec.TerminationGracePeriodSeconds; own != nil {
-		grace = *own
-	}
-	p := Pod{
-		Namespace: pod.Namespace, Name: pod.Name, Owner: "pod/" + pod.Name, Labels: pod.Labels,
-		Grace: time.Duration(min(grace, int64(24*time.Hour/time.Second))) * time.Second,
-	}
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		p.Owner = strings.ToLower(owner.Kind) + "/" + owner.Name
-	}
-	if d := drain.DeploymentOf(pod); d.Name != "" {
-		p.Owner = deploymentPrefix + d.Name
-	}
-	return p
 }
 
 func (r Reader) budgets(ctx context.Context, s *Snapshot) error {
@@ -142,28 +153,69 @@ func (r Reader) budgets(ctx context.Context, s *Snapshot) error {
 	}
 }
 
-func (r Reader) deployments(ctx context.Context, s *Snapshot) error {
-	found := map[string]Deployment{}
-	all := r.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}).Namespace(r.Namespace)
-	for o := (metav1.ListOptions{Limit: pageSize}); ; {
-		page, err := all.List(ctx, o)
-		if err != nil {
-			return fmt.Errorf("list deployments: %w", err)
-		}
-		for i := range page.Items {
-			found[page.Items[i].GetNamespace()+"/"+page.Items[i].GetName()] = deployment(&page.Items[i])
-		}
-		if o.Continue = page.GetContinue(); o.Continue == "" {
-			s.Deployments = found
-			return nil
+// lister reads what there is of a resource.
+func (r Reader) lister(ctx context.Context) func(schema.GroupVersionResource, string, func(*unstructured.Unstructured)) error {
+	return func(resource schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error {
+		all := r.Dynamic.Resource(resource).Namespace(r.Namespace)
+		for o := (metav1.ListOptions{LabelSelector: selector, Limit: pageSize}); ; {
+			page, err := all.List(ctx, o)
+			if err != nil {
+				return fmt.Errorf("list %s: %w", resource.Resource, err)
+			}
+			for i := range page.Items {
+				use(&page.Items[i])
+			}
+			if o.Continue = page.GetContinue(); o.Continue == "" {
+				return nil
+			}
 		}
 	}
 }
 
-// deployment reads fields that the API server has filled in.
-func deployment(u *unstructured.Unstructured) Deployment {
+func apps(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource}
+}
+
+func (r Reader) deployments(ctx context.Context, s *Snapshot, around *drain.Situation) error {
+	found, workloads := map[string]Deployment{}, map[types.NamespacedName]drain.Workload{}
+	var wrong error
+	err := r.lister(ctx)(apps("deployments"), "", func(u *unstructured.Unstructured) {
+		w, err := specified(u)
+		if err != nil {
+			wrong = err
+			return
+		}
+		minReady, _, _ := unstructured.NestedInt64(u.Object, "spec", "minReadySeconds")
+		workloads[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = w
+		found[u.GetNamespace()+"/"+u.GetName()] = Deployment{Replicas: s.wants(u), MinReady: int(minReady), Refuses: w.Refuses}
+	})
+	if err == nil {
+		s.Deployments, around.Workloads = found, workloads
+	}
+	return errors.Join(err, wrong)
+}
+
+func specified(u *unstructured.Unstructured) (drain.Workload, error) {
+	d, err := drain.ReadDeployment(u)
+	if err != nil {
+		return drain.Workload{}, err
+	}
+	return d.Specified()
+}
+
+func (r Reader) statefulSets(ctx context.Context, s *Snapshot) error {
+	return r.lister(ctx)(apps("statefulsets"), "", func(u *unstructured.Unstructured) { s.wants(u) })
+}
+
+// wants is how many pods a workload asks for. If that is none, it notes their labels.
+func (s *Snapshot) wants(u *unstructured.Unstructured) int {
 	replicas, _, _ := unstructured.NestedInt64(u.Object, "spec", "replicas")
-	strategy, _, _ := unstructured.NestedString(u.Object, "spec", "strategy", "type")
-	surge, _, _ := unstructured.NestedFieldNoCopy(u.Object, "spec", "strategy", "rollingUpdate", "maxSurge")
-	return Deployment{Replicas: int(replicas), Strategy: strategy, MaxSurge: fmt.Sprint(surge)}
+	if replicas == 0 {
+		theirs, _, _ := unstructured.NestedStringMap(u.Object, "spec", "template", "metadata", "labels")
+		if s.Idle == nil {
+			s.Idle = map[string][]labels.Set{}
+		}
+		s.Idle[u.GetNamespace()] = append(s.Idle[u.GetNamespace()], theirs)
+	}
+	return int(replicas)
 }

@@ -3,6 +3,7 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
@@ -51,37 +52,98 @@ func (r Report) Fails(from Severity) bool {
 	return false
 }
 
+// shown bounds how many findings of one check people are shown.
+const shown = 5
+
 var columns = []console.Column{
-	{Title: "ID"}, {Title: "SEVERITY"}, {Title: "OBJECT", Least: 16}, {Title: "PODS", Drop: 1}, {Title: "WHAT, AND WHY IT WILL HURT", Least: 32},
+	{Title: "ID"}, {Title: "SEVERITY"}, {Title: "OBJECT", Least: 16}, {Title: "PODS", Drop: 1}, {Title: "WHAT", Least: 24},
 }
 
 // Lines shows the report to people, in so many columns of a terminal; 0 is no terminal.
-func (r Report) Lines(width int) []string {
-	var lines []string
+func (r Report) Lines(width int) (lines []string) {
+	var groups [][]Finding // by check, the worst first
+	place := map[string]int{}
+	for _, f := range r.Findings {
+		i, ok := place[f.ID]
+		if !ok {
+			i = len(groups)
+			place[f.ID], groups = i, append(groups, nil)
+		}
+		groups[i] = append(groups[i], f)
+	}
 	switch {
-	case len(r.Findings) == 0 && len(r.Unread) > 0:
+	case len(groups) == 0 && len(r.Unread) > 0:
 		lines = []string{"Nothing was found in what could be read."}
-	case len(r.Findings) == 0:
+	case len(groups) == 0:
 		lines = []string{"Nothing was found."}
 	default:
-		rows := make([][]console.Cell, len(r.Findings))
-		for i, f := range r.Findings {
-			colour := terminal.Notable
-			if f.Severity == Critical {
-				colour = terminal.Bad
-			}
-			rows[i] = []console.Cell{
-				{Text: f.ID}, {Text: string(f.Severity), Colour: colour}, {Text: f.Namespace + " " + f.Object},
-				{Text: fmt.Sprint(f.Pods)}, {Text: f.What + ": " + f.Why},
-			}
+		var rows [][]console.Cell
+		for _, g := range groups {
+			rows = append(rows, rowsOf(g)...)
 		}
-		lines = append(console.Table(columns, rows, width), "", "To mend it, once you have read the page of the manual about it:")
-		for _, f := range r.Findings {
-			lines = append(lines, fmt.Sprintf("  # %s %s %s, %s", f.ID, f.Namespace, f.Object, f.Page), "  "+f.Fix)
+		lines = append(console.Table(columns, rows, width), "", "Why it will hurt, and what mends it. Read the page of the manual first.")
+		for _, g := range groups {
+			lines = append(lines, fixesOf(g, width)...)
 		}
 	}
 	if n := len(r.Accepted); n > 0 {
 		lines = append(lines, fmt.Sprintf("The baseline accepts %d more.", n))
 	}
 	return lines
+}
+
+// rowsOf are the rows of one check.
+func rowsOf(group []Finding) (rows [][]console.Cell) {
+	colour := terminal.Notable
+	if group[0].Severity == Critical {
+		colour = terminal.Bad
+	}
+	for _, f := range group[:min(shown, len(group))] {
+		rows = append(rows, []console.Cell{
+			{Text: f.ID}, {Text: string(f.Severity), Colour: colour}, {Text: f.where()}, {Text: fmt.Sprint(f.Pods)}, {Text: f.What},
+		})
+	}
+	if more := len(group) - shown; more > 0 {
+		concerned := 0
+		for _, f := range group[shown:] {
+			concerned += f.Pods
+		}
+		rows = append(rows, []console.Cell{
+			{Text: group[0].ID}, {Text: string(group[0].Severity), Colour: colour}, {Text: fmt.Sprintf("and %d more", more)}, {Text: fmt.Sprint(concerned)}, {},
+		})
+	}
+	return rows
+}
+
+// fixesOf tells of one check why its findings hurt, and what mends those that are shown. Commands
+// are not wrapped: they are for copying.
+func fixesOf(group []Finding, width int) []string {
+	lines := []string{"", group[0].ID + "  " + group[0].Page}
+	why := ""
+	for _, f := range group[:min(shown, len(group))] {
+		if f.Why != why {
+			lines, why = append(lines, wrap(f.Why, "  # ", width)...), f.Why
+		}
+		lines = append(lines, "  "+f.Fix)
+	}
+	if more := len(group) - shown; more > 0 {
+		lines = append(lines, fmt.Sprintf("  # and %d more: -o json lists all", more))
+	}
+	return lines
+}
+
+// wrap breaks a text into lines of a terminal, each with the same start; 0 is no terminal.
+func wrap(text, start string, width int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = start + word
+		case width > 0 && terminal.Width(line)+1+terminal.Width(word) > width:
+			lines, line = append(lines, line), start+word
+		default:
+			line += " " + word
+		}
+	}
+	return append(lines, line)
 }

@@ -1,0 +1,66 @@
+package audit
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"spot-handler/cmd/spot-handler/terminal"
+)
+
+func TestBaseline(t *testing.T) {
+	known := Finding{ID: "SH104", Severity: Warning, Namespace: "shop", Object: "deployment/web", Pods: 3}
+	fresh := Finding{ID: "SH101", Severity: Critical, Namespace: "shop", Object: "poddisruptionbudget/db"}
+	text, err := json.Marshal(Report{Accepted: []Finding{known}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	known.Pods = 4 // it is still the same
+	r, err := Report{Findings: []Finding{fresh, known}}.Accept(text)
+	if err != nil || len(r.Findings) != 1 || r.Findings[0].ID != "SH101" || len(r.Accepted) != 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if !r.Fails(Critical) || !r.Fails(Warning) || (Report{Findings: []Finding{known}}).Fails(Critical) {
+		t.Error("critical is worse than a warning")
+	}
+	if _, err := r.Accept([]byte("no JSON")); err == nil {
+		t.Error("a baseline that is none is taken")
+	}
+	lines := strings.Join(r.Lines(0), "\n")
+	for _, want := range []string{"SH101  critical  shop poddisruptionbudget/db", "The baseline accepts 1 more."} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("no %q in\n%s", want, lines)
+		}
+	}
+}
+
+// Hundreds of findings stay readable, on any terminal.
+func TestReportFits(t *testing.T) {
+	var r Report
+	for _, id := range IDs() {
+		for i := range 42 {
+			r.Findings = append(r.Findings, Finding{
+				ID: id, Severity: Warning, Namespace: "a-namespace-of-a-team", Object: fmt.Sprint("deployment/of-a-long-name-", i), Pods: 2, Page: page(id),
+				What: "has something that takes some words to say", Why: "it ends badly, which takes some more words to say than one line has", Fix: "kubectl",
+			})
+		}
+	}
+	for _, width := range []int{80, 120} {
+		lines := r.Lines(width)
+		if most := len(IDs()) * 2 * (shown + 4); len(lines) > most {
+			t.Errorf("%d lines for %d checks, want at most %d", len(lines), len(IDs()), most)
+		}
+		for _, line := range lines {
+			if n := terminal.Width(line); n > width {
+				t.Errorf("%d columns of %d: %s", n, width, line)
+			}
+		}
+	}
+	text := strings.Join(r.Lines(0), "\n")
+	for want, n := range map[string]int{"and 37 more": 2 * len(IDs()), "  74 ": len(IDs()), "it ends badly": len(IDs())} {
+		if got := strings.Count(text, want); got != n {
+			t.Errorf("%q is there %d times, want %d:\n%s", want, got, n, text)
+		}
+	}
+}
