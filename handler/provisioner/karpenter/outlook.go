@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"spot-handler/handler/interruption"
@@ -63,16 +65,13 @@ type Offering struct {
 // cannot be read, the error says so, and what follows from the pools alone is returned all the
 // same. The flags are [Options.FallbackNodePools].
 func Outlooks(ctx context.Context, client dynamic.Interface, flags map[string]string) ([]Outlook, error) {
-	list, err := client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{})
+	var all []*nodePool
+	err := eachPage(ctx, client, nodePoolResource, func(u *unstructured.Unstructured) { all = append(all, decodePool(u)) })
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("list NodePools: %w", err)
-	}
-	all := make([]*nodePool, len(list.Items))
-	for i := range list.Items {
-		all[i] = decodePool(&list.Items[i])
 	}
 	slices.SortFunc(all, func(a, b *nodePool) int { return cmp.Compare(a.Name, b.Name) })
 	fleet, err := readFleet(ctx, client)
@@ -99,18 +98,29 @@ type spotNodes struct {
 
 func readFleet(ctx context.Context, client dynamic.Interface) (fleet, error) {
 	f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[Offering]*spotNodes{}}
+	err := eachPage(ctx, client, nodeClaimResource, func(u *unstructured.Unstructured) {
+		if claim, err := decodeClaim(u); err == nil { // else Karpenter cannot read it either
+			f.add(claim)
+		}
+	})
+	if err != nil {
+		return fleet{}, fmt.Errorf("list NodeClaims: %w", err)
+	}
+	return f, nil
+}
+
+// eachPage reads all objects of a resource, a page at a time.
+func eachPage(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, use func(*unstructured.Unstructured)) error {
 	for o := (metav1.ListOptions{Limit: usagePage}); ; {
-		list, err := client.Resource(nodeClaimResource).List(ctx, o)
+		page, err := client.Resource(resource).List(ctx, o)
 		if err != nil {
-			return fleet{}, fmt.Errorf("list NodeClaims: %w", err)
+			return err
 		}
-		for i := range list.Items {
-			if claim, err := decodeClaim(&list.Items[i]); err == nil { // else Karpenter cannot read it either
-				f.add(claim)
-			}
+		for i := range page.Items {
+			use(&page.Items[i])
 		}
-		if o.Continue = list.GetContinue(); o.Continue == "" {
-			return f, nil
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			return nil
 		}
 	}
 }
