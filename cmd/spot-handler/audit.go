@@ -24,6 +24,7 @@ type auditCommand struct {
 	cluster          console.Cluster
 	format           console.Format
 	failOn, baseline string
+	maxShare         int
 }
 
 func newAudit() *cobra.Command {
@@ -31,9 +32,9 @@ func newAudit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Find what will make an interruption end badly",
-		Long: `Reads the workloads on all nodes that EC2 might take at two minutes' notice, and
-lists what will hurt when it does: what was found, why, and a command that mends it.
-It changes nothing.
+		Long: `Reads the workloads on all nodes that EC2 might take at two minutes' notice, where
+they could go, and who acts on the notice, and lists what will hurt when it does:
+what was found, why, and a command that mends it. It changes nothing.
 
 It reads the cluster as kubectl does, with your own rights, and says what it could
 not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, and
@@ -49,6 +50,7 @@ not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, a
 	show, where := titled("Output"), titled("Cluster")
 	show.StringVar(&a.failOn, "fail-on", "", "exit with 3 if there is a finding of this `severity` or worse: critical or warning (default: never)")
 	show.StringVar(&a.baseline, "baseline", "", "accept what this `file` lists, printed by audit -o json before")
+	show.IntVar(&a.maxShare, "max-share", 50, "how many `percent` of a workload's pods may be on instances of one type in one zone, which EC2 takes back together")
 	a.format.Define(show.FlagSet)
 	a.cluster.Define(where.FlagSet)
 	addGroups(cmd, []group{show, where})
@@ -70,6 +72,9 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 	if a.failOn != "" && !slices.Contains(audit.Severities(), a.failOn) {
 		return fmt.Errorf("%w: --fail-on=%s: want one of %s", errUsage, a.failOn, strings.Join(audit.Severities(), ", "))
 	}
+	if a.maxShare < 1 || a.maxShare > 100 {
+		return fmt.Errorf("%w: --max-share=%d: want 1 to 100", errUsage, a.maxShare)
+	}
 	var baseline []byte
 	var err error
 	if a.baseline != "" {
@@ -82,7 +87,8 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 		return err
 	}
 	settings, _ := c.settings(ctx, "")
-	reader := audit.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: a.cluster.Namespace, Margin: settings.margin}
+	reader := audit.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: a.cluster.Namespace, Margin: settings.margin,
+		Fallbacks: settings.fallback, WithoutKarpenter: !asksKarpenter(settings), MaxShare: a.maxShare, Daemons: c.daemons}
 	snapshot, unread := reader.Read(ctx)
 	report := audit.Report{Findings: audit.Of(snapshot), Unread: unread}
 	if a.baseline != "" {

@@ -65,7 +65,7 @@ func rulesOf(cfg config, backends []provisioner.Backend) nodes.RulesFunc {
 		rules.Rebalance = interruption.RebalanceIgnore // there will be no replacement, and nothing happens before
 	}
 	var pools *karpenter.Backend
-	if (reconciles(cfg) || cfg.dryRun) && (cfg.provisioner == provisioner.Auto || cfg.provisioner == provisioner.Karpenter) {
+	if (reconciles(cfg) || cfg.dryRun) && asksKarpenter(cfg) {
 		for _, backend := range backends {
 			if k, ok := backend.(*karpenter.Backend); ok {
 				pools = k

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain"
+	"spot-handler/handler/provisioner"
 )
 
 // permission is something that the process has to be allowed to do.
@@ -28,8 +29,8 @@ func (p permission) String() string {
 	return p.verb + " " + resource + where
 }
 
-// permissionsOf lists what a mode cannot do without. What the provisioner needs is
-// not among them: without it a node is drained with no replacement, and that is said.
+// permissionsOf lists what a mode cannot do without. What the provisioner needs is not among
+// them: without it a node is drained with no replacement, and that is said; see wishesOf.
 func permissionsOf(cfg config, leaseNamespace string) []permission {
 	list := []permission{
 		{verb: "get", resource: "nodes"},
@@ -77,6 +78,32 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 		}
 	}
 	return list
+}
+
+// wishesOf lists what a mode can do without, and does worse.
+func wishesOf(cfg config) (list []permission) {
+	if cfg.dryRun || !reconciles(cfg) {
+		return nil
+	}
+	add := func(group, resource string, verbs ...string) {
+		for _, verb := range verbs {
+			list = append(list, permission{verb: verb, group: group, resource: resource})
+		}
+	}
+	add("", "events", "create", "patch")
+	add("", "namespaces", "get")
+	add("", "persistentvolumeclaims", "get")
+	add("storage.k8s.io", "volumeattachments", "list", "watch")
+	if asksKarpenter(cfg) {
+		add("karpenter.sh", "nodepools", "get", "list")
+		add("karpenter.sh", "nodeclaims", "create", "get", "list", "watch", "patch", "delete")
+	}
+	return list
+}
+
+// asksKarpenter reports whether replacements may come from Karpenter.
+func asksKarpenter(cfg config) bool {
+	return cfg.provisioner == provisioner.Auto || cfg.provisioner == provisioner.Karpenter
 }
 
 // reviewClient is the subset of the API that permissions are checked with.

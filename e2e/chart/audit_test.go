@@ -61,7 +61,8 @@ func TestAudit(t *testing.T) {
 				var role rbacv1.ClusterRole
 				decode(t, o, &role)
 				for _, rule := range role.Rules {
-					if !slices.Equal(rule.Verbs, []string{"list"}) {
+					asks := slices.Equal(rule.Resources, []string{"subjectaccessreviews"}) && slices.Equal(rule.Verbs, []string{"create"})
+					if !slices.Equal(rule.Verbs, []string{"list"}) && !asks {
 						t.Errorf("it may %v %v", rule.Verbs, rule.Resources)
 					}
 				}

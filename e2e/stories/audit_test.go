@@ -168,16 +168,24 @@ func (s *story) auditAccount() (kubeconfig string) {
 
 // auditReport is what programs read of `audit -o json`.
 type auditReport struct {
-	Findings []struct{ ID, Object, Fix string }
+	Findings []auditFinding
 	Unread   []string
 }
 
-// audit asks as the kubeconfig says.
-func (s *story) audit(kubeconfig string, args ...string) (report auditReport, code int) {
+type auditFinding struct{ ID, Object, Fix string }
+
+// audit asks about the workloads as an administrator does.
+func (s *story) audit(args ...string) (report auditReport, code int) {
+	s.Helper()
+	return s.auditAll(append([]string{"-n", corev1.NamespaceDefault}, args...)...)
+}
+
+// auditAll asks about the whole cluster.
+func (s *story) auditAll(args ...string) (report auditReport, code int) {
 	s.Helper()
 	program, err := daemon.Build()
 	s.must(err)
-	cmd := exec.CommandContext(s.ctx, program, append([]string{"audit", "-n", corev1.NamespaceDefault, "-o", "json", "--kubeconfig=" + kubeconfig}, args...)...)
+	cmd := exec.CommandContext(s.ctx, program, append([]string{"audit", "-o", "json", "--kubeconfig=" + s.cluster.Kubeconfig}, args...)...)
 	out, _ := cmd.Output() // its code is looked at
 	if err := json.Unmarshal(out, &report); err != nil || len(report.Unread) > 0 {
 		s.Fatalf("audit %q: %v, unread: %q\n%s", args, err, report.Unread, out)

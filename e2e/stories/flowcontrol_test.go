@@ -23,7 +23,7 @@ func TestLeasesAndCordonsPassHangingEvictions(t *testing.T) {
 	s := tellApart(t, controlplane.Options{Audit: true})
 	s.accounts()
 	s.narrow("workload-low")
-	s.flows(map[string]string{"get leases": "spot-handler-leases", "get nodes": "spot-handler-nodes", "list pods": "service-accounts"})
+	s.flowsOf(queueAccount, map[string]string{"get leases": "spot-handler-leases", "get nodes": "spot-handler-nodes", "list pods": "service-accounts"})
 
 	doomed := s.bare("node", 1, 8)[0]
 	slow := s.service("slow", 40, func(d *controlplane.DeploymentSpec) { quick(d); d.CPU, d.MaxSurge = "200m", never })
@@ -85,12 +85,12 @@ func (s *story) narrow(level string) {
 	s.must(err)
 }
 
-// flows waits until requests of the queue's account are matched by the FlowSchemas, as the API
+// flowsOf waits until requests of the account are matched by the FlowSchemas, as the API
 // server says itself in each answer.
 // https://kubernetes.io/docs/concepts/cluster-administration/flow-control/#observability
-func (s *story) flows(want map[string]string) {
+func (s *story) flowsOf(account string, want map[string]string) {
 	s.Helper()
-	config, err := s.cluster.ServiceAccountConfig(s.ctx, namespace, queueAccount, "")
+	config, err := s.cluster.ServiceAccountConfig(s.ctx, namespace, account, "")
 	s.must(err)
 	var matched string
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {

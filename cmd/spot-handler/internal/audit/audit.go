@@ -17,7 +17,7 @@ type Severity string
 
 // The severities, the worst first.
 const (
-	Critical Severity = "critical" // pods end with their node, unasked
+	Critical Severity = "critical" // pods end with their node, unasked, or have no place to go
 	Warning  Severity = "warning"  // pods lose some of their grace, or a service some of its pods
 )
 
@@ -35,8 +35,8 @@ type Finding struct {
 	Severity Severity `json:"severity"`
 	// Object is what to change, as kubectl names it, such as deployment/web.
 	Object    string `json:"object"`
-	Namespace string `json:"namespace"`
-	Pods      int    `json:"pods"` // concerned
+	Namespace string `json:"namespace"` // empty if it has none
+	Pods      int    `json:"pods"`      // concerned
 	What      string `json:"what"`
 	Why       string `json:"why"`
 	// Fix is a command, to be read before it is run.
@@ -67,6 +67,24 @@ var checks = []struct {
 	{"SH110", Warning, successorsTrustedAtOnce},
 	{"SH111", Warning, successorsWithoutPlace},
 	{"SH112", Warning, podsNeverToBeDisrupted},
+
+	{"SH201", Critical, poolsWithoutFallback},
+	{"SH202", Critical, fallbacksOfNoUse},
+	{"SH203", Warning, fallbacksOnSpot},
+	{"SH204", Warning, fallbacksElsewhere},
+	{"SH205", Critical, fallbacksTooSmall},
+	{"SH206", Warning, workloadsInOneOffering},
+	{"SH207", Warning, workloadsAllOnSpot},
+	{"SH208", Critical, daemonOnSpot},
+
+	{"SH301", Critical, nodesThatNobodyWatches},
+	{"SH302", Warning, karpentersOwnQueue},
+	{"SH303", Critical, anotherHandler},
+	{"SH304", Critical, rightsToStart},
+	{"SH305", Warning, rightsToAct},
+	{"SH306", Warning, withoutFlowSchemas},
+	{"SH307", Warning, withoutPolicies},
+	{"SH308", Warning, targetsThatDrainTooLong},
 }
 
 // IDs lists the ids of all checks.

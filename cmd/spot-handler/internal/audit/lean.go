@@ -38,7 +38,7 @@ func lean(d drain.Decision, now time.Time) Pod {
 		grace = *own
 	}
 	p := Pod{
-		Namespace: pod.Namespace, Name: pod.Name, Owner: ownerOf(pod).Object, Labels: pod.Labels,
+		Namespace: pod.Namespace, Name: pod.Name, Node: pod.Spec.NodeName, Owner: ownerOf(pod).Object, Labels: pod.Labels,
 		Grace:  time.Duration(min(grace, int64(24*time.Hour/time.Second))) * time.Second,
 		Surges: d.Surge || !ready(pod),
 		Blanket: slices.IndexFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {

@@ -33,6 +33,14 @@ type Reader struct {
 	Namespace string
 	// Margin is kept free before the deadline by whoever drains.
 	Margin time.Duration
+	// Fallbacks are [karpenter.Options.FallbackNodePools] of whoever drains, and WithoutKarpenter
+	// says that Karpenter is not asked for replacements.
+	Fallbacks        map[string]string
+	WithoutKarpenter bool
+	// Daemons are the pods of spot-handler, as they and their settings have it.
+	Daemons func(context.Context) ([]Daemon, error)
+	// MaxShare is how many percent of a workload may be on one offering.
+	MaxShare int
 }
 
 // pageSize bounds how many whole objects are in memory at a time.
@@ -50,14 +58,19 @@ func (r Reader) Read(ctx context.Context) (s Snapshot, unread []string) {
 	s.Grace = notice - arrival - r.Margin
 	around := drain.Situation{Policy: drain.Policy{Strategy: drain.Surge, Margin: r.Margin}}
 	around.Taint = corev1.Taint{Key: interruption.TaintKey, Value: string(interruption.SpotInterruption), Effect: corev1.TaintEffectNoSchedule}
-	for _, read := range []func() error{
+	s.MaxShare = r.MaxShare
+	reads := []func() error{
 		func() error { return r.nodes(ctx, &s) },
 		func() error { return r.budgets(ctx, &s) },
 		func() error { return r.deployments(ctx, &s, &around) },
 		func() error { return r.statefulSets(ctx, &s) },
 		func() error { return around.ReadSurroundings(r.lister(ctx)) },
 		func() error { return r.pods(ctx, &s, around) },
-	} {
+	}
+	if r.Namespace == "" {
+		reads = append(reads, func() error { return r.cluster(ctx, &s) })
+	}
+	for _, read := range reads {
 		if err := read(); err != nil {
 			unread = append(unread, strings.Split(err.Error(), "\n")...)
 		}

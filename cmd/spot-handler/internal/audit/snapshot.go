@@ -28,6 +28,9 @@ type Snapshot struct {
 	// Grace is the longest grace period that a spot notice leaves.
 	Grace time.Duration
 
+	Capacity
+	Coverage
+
 	in      map[string][]*Pod // the pods of each namespace; index fills it
 	byOwner map[Owned][]*Pod  // those of each workload; those without one stand for themselves
 }
@@ -35,6 +38,7 @@ type Snapshot struct {
 // Pod is what the checks read of a pod. Thousands are kept at a time.
 type Pod struct {
 	Namespace, Name string
+	Node            string
 	Owner           string // as kubectl names it; the Deployment's of a pod that has one
 	Labels          map[string]string
 	Grace           time.Duration
@@ -76,6 +80,10 @@ type Deployment struct {
 type Owned struct{ Namespace, Object string }
 
 func (s *Snapshot) index() {
+	s.node = map[string]*corev1.Node{}
+	for i := range s.Nodes {
+		s.node[s.Nodes[i].Name] = &s.Nodes[i]
+	}
 	s.in, s.byOwner = map[string][]*Pod{}, map[Owned][]*Pod{}
 	for i := range s.Pods {
 		p := &s.Pods[i]

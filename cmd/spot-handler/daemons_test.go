@@ -1,0 +1,62 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"spot-handler/cmd/spot-handler/internal/audit"
+)
+
+// What a pod of spot-handler does, and which rights it needs for that, follows from its arguments.
+func TestDaemonOfPod(t *testing.T) {
+	pod := func(args ...string) *corev1.Pod {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "pod", Labels: map[string]string{
+			"helm.sh/chart": "c", "app.kubernetes.io/instance": "r", "app.kubernetes.io/component": "queue", "pod-template-hash": "abc",
+		}}}
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "handler-abc", Controller: ptr(true)}}
+		p.Spec.Containers = []corev1.Container{{Args: args}}
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		return p
+	}
+	create := audit.Right{Verb: "create", Group: "karpenter.sh", Resource: "nodeclaims"}
+	lease := audit.Right{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "ops", ToStart: true}
+	patch := audit.Right{Verb: "patch", Resource: "nodes", ToStart: true}
+	for name, tt := range map[string]struct {
+		pod                               *corev1.Pod
+		fleet, queue, own, drains, acting bool
+		needs, without                    []audit.Right
+	}{
+		"queue":             {pod("queue"), true, true, false, true, true, []audit.Right{create, lease, patch}, nil},
+		"without Karpenter": {pod("drain", "--provisioner=none"), true, false, false, true, true, []audit.Right{lease, patch}, []audit.Right{create}},
+		"mark only":         {pod("imds", "--drain=false"), false, false, true, false, true, []audit.Right{patch}, []audit.Right{create, lease}},
+		"its own node":      {pod("imds"), false, false, true, true, true, []audit.Right{create, patch}, []audit.Right{lease}},
+		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, false, nil, []audit.Right{create, patch}},
+	} {
+		cfg, ok := settingsOf(*tt.pod)
+		d := daemonOf(tt.pod, cfg)
+		if !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Own != tt.own || d.Drains != tt.drains || d.Ready != tt.acting {
+			t.Errorf("%s: %v, %+v", name, ok, d)
+		}
+		if d.Owner != "deployment/handler" || d.Release != "r" || d.Component != "queue" {
+			t.Errorf("%s: %s, %s, %s", name, d.Owner, d.Release, d.Component)
+		}
+		for _, r := range tt.needs {
+			if !slices.Contains(d.Rights, r) {
+				t.Errorf("%s: does not need to %s", name, r)
+			}
+		}
+		for _, r := range tt.without {
+			if slices.Contains(d.Rights, r) {
+				t.Errorf("%s: needs to %s", name, r)
+			}
+		}
+	}
+	cfg, _ := settingsOf(*pod("queue", "--node-selector=team=blue"))
+	if d := daemonOf(pod(), cfg); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
+		t.Errorf("it acts on %s", d.Nodes)
+	}
+}

@@ -1,0 +1,210 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// Balanced is what AWS Load Balancer Controller makes targets of.
+type Balanced struct {
+	Namespace string
+	Object    string // what has, or should have, the annotation
+	// Selector selects the pods.
+	Selector map[string]string
+	// IP: the targets are pods, and not nodes.
+	IP bool
+	// Delay is how long a target drains.
+	Delay time.Duration
+	// Annotation says so, and Attributes are the others that it has.
+	Annotation string
+	Attributes []string
+}
+
+// targetsThatDrainTooLong: the load balancer lets connections to a target go on for longer than
+// the target lives.
+// https://docs.aws.amazon.com/elasticloadbalancing/latest/application/edit-target-group-attributes.html#deregistration-delay
+func targetsThatDrainTooLong(s Snapshot) (found []Finding) {
+	labelled := s.byLabel()
+	for _, b := range s.Balanced {
+		lives, n := s.Grace, 0
+		for _, p := range b.pods(labelled) {
+			if n++; b.IP {
+				lives = min(lives, p.Grace)
+			}
+		}
+		if n == 0 || b.Delay <= lives {
+			continue
+		}
+		what := "its targets, which are nodes, drain for %.0f s, and a notice leaves them %.0f s"
+		if b.IP {
+			what = "its targets drain for %.0f s, and its pods have %.0f s to end"
+		}
+		found = append(found, Finding{
+			Namespace: b.Namespace, Object: b.Object, Pods: n,
+			What: fmt.Sprintf(what, b.Delay.Seconds(), lives.Seconds()),
+			Why:  "requests that take that long are cut off",
+			Fix: fmt.Sprintf("kubectl -n %s annotate %s --overwrite %s=%s", b.Namespace, strings.Replace(b.Object, "/", " ", 1), b.Annotation,
+				strings.Join(append(slices.Clone(b.Attributes), fmt.Sprintf("%s=%.0f", delayAttribute, lives.Seconds())), ",")),
+		})
+	}
+	return found
+}
+
+// label is one that pods of a namespace have.
+type label struct{ namespace, key, value string }
+
+// byLabel are the pods that have each label, as there can be thousands of both pods and targets.
+func (s Snapshot) byLabel() map[label][]*Pod {
+	all := map[label][]*Pod{}
+	if len(s.Balanced) == 0 {
+		return all
+	}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		for key, value := range p.Labels {
+			of := label{p.Namespace, key, value}
+			all[of] = append(all[of], p)
+		}
+	}
+	return all
+}
+
+// pods are those that the selector selects; one that is empty selects none.
+func (b Balanced) pods(labelled map[label][]*Pod) (list []*Pod) {
+	first := true
+	for key, value := range b.Selector {
+		if of := labelled[label{b.Namespace, key, value}]; first || len(of) < len(list) {
+			list, first = of, false
+		}
+	}
+	selector := labels.SelectorFromSet(b.Selector)
+	return slices.DeleteFunc(slices.Clone(list), func(p *Pod) bool { return !selector.Matches(labels.Set(p.Labels)) })
+}
+
+const delayAttribute = "deregistration_delay.timeout_seconds"
+
+// What AWS Load Balancer Controller calls things.
+// https://kubernetes-sigs.github.io/aws-load-balancer-controller/latest/guide/service/annotations/
+// https://kubernetes-sigs.github.io/aws-load-balancer-controller/latest/guide/ingress/annotations/
+const (
+	serviceAttributes = "service.beta.kubernetes.io/aws-load-balancer-target-group-attributes"
+	serviceTargetType = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type"
+	serviceType       = "service.beta.kubernetes.io/aws-load-balancer-type"
+	serviceClass      = "service.k8s.aws/nlb"
+	ingressAttributes = "alb.ingress.kubernetes.io/target-group-attributes"
+	ingressTargetType = "alb.ingress.kubernetes.io/target-type"
+	ingressController = "ingress.k8s.aws/alb"
+	legacyClass       = "kubernetes.io/ingress.class"
+
+	defaultDelay = 300 * time.Second // AWS's
+)
+
+// service is what is kept of a Service, for the Ingresses that lead to it.
+type service struct{ selector, annotations map[string]string }
+
+// balanced reads what the controller makes target groups of. Attributes of those that only a
+// TargetGroupBinding names are in AWS, and not known.
+func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
+	services := map[Owned]service{}
+	err := r.optional(ctx, schema.GroupVersionResource{Version: "v1", Resource: "services"}, "", func(u *unstructured.Unstructured) {
+		selector, _, _ := unstructured.NestedStringMap(u.Object, "spec", "selector")
+		a := u.GetAnnotations()
+		services[Owned{u.GetNamespace(), u.GetName()}] = service{selector, a}
+		kind, _, _ := unstructured.NestedString(u.Object, "spec", "type")
+		class, _, _ := unstructured.NestedString(u.Object, "spec", "loadBalancerClass")
+		if kind == string(corev1.ServiceTypeLoadBalancer) && (class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip") {
+			ip := a[serviceTargetType] == "ip" || a[serviceType] == "nlb-ip"
+			s.Balanced = append(s.Balanced, balancedBy(u.GetNamespace(), "service/"+u.GetName(), selector, ip, serviceAttributes, a[serviceAttributes]))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	classes := map[string]bool{"alb": true}
+	network := func(resource string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: resource}
+	}
+	err = r.optional(ctx, network("ingressclasses"), "", func(u *unstructured.Unstructured) {
+		controller, _, _ := unstructured.NestedString(u.Object, "spec", "controller")
+		classes[u.GetName()] = controller == ingressController
+	})
+	if err != nil {
+		return err
+	}
+	return r.optional(ctx, network("ingresses"), "", func(u *unstructured.Unstructured) {
+		class, _, _ := unstructured.NestedString(u.Object, "spec", "ingressClassName")
+		if class == "" {
+			class = u.GetAnnotations()[legacyClass]
+		}
+		if !classes[class] {
+			return
+		}
+		for _, name := range backends(u) {
+			to, ok := services[Owned{u.GetNamespace(), name}]
+			if !ok {
+				continue
+			}
+			a := maps.Clone(u.GetAnnotations())
+			if a == nil {
+				a = map[string]string{}
+			}
+			object := "ingress/" + u.GetName()
+			if to.annotations[ingressAttributes] != "" {
+				object = "service/" + name
+			}
+			maps.Copy(a, to.annotations) // the Service's override the Ingress's
+			b := balancedBy(u.GetNamespace(), object, to.selector, a[ingressTargetType] == "ip", ingressAttributes, a[ingressAttributes])
+			if !slices.ContainsFunc(s.Balanced, func(o Balanced) bool {
+				return o.Namespace == b.Namespace && o.Object == b.Object && o.Annotation == b.Annotation && maps.Equal(o.Selector, b.Selector)
+			}) {
+				s.Balanced = append(s.Balanced, b)
+			}
+		}
+	})
+}
+
+// balancedBy reads the attributes that the annotation gives, such as a=1,b=2.
+func balancedBy(namespace, object string, selector map[string]string, ip bool, annotation, attributes string) Balanced {
+	b := Balanced{Namespace: namespace, Object: object, Selector: selector, IP: ip, Annotation: annotation, Delay: defaultDelay}
+	for pair := range strings.SplitSeq(attributes, ",") {
+		key, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
+		seconds, err := strconv.Atoi(value)
+		switch {
+		case key == delayAttribute && err == nil:
+			b.Delay = time.Duration(seconds) * time.Second
+		case key != "" && key != delayAttribute:
+			b.Attributes = append(b.Attributes, key+"="+value)
+		}
+	}
+	return b
+}
+
+// backends names the Services that an Ingress leads to.
+func backends(u *unstructured.Unstructured) (names []string) {
+	add := func(backend map[string]any, path ...string) {
+		if name, _, _ := unstructured.NestedString(backend, append(path, "service", "name")...); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	add(u.Object, "spec", "defaultBackend")
+	rules, _, _ := unstructured.NestedSlice(u.Object, "spec", "rules")
+	for _, rule := range rules {
+		rule, _ := rule.(map[string]any)
+		paths, _, _ := unstructured.NestedSlice(rule, "http", "paths")
+		for _, path := range paths {
+			path, _ := path.(map[string]any)
+			add(path, "backend")
+		}
+	}
+	return names
+}

@@ -1,0 +1,196 @@
+package stories
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"spot-handler/e2e/chart"
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/handler/provisioner"
+)
+
+// An installation is not as it should be: its DaemonSet leaves nodes out, its Deployment runs on spot,
+// rights and protections are not there, and others act on the same notices. What can be without AWS
+// goes as badly as the finding says.
+// Then the commands that `audit` prints are run as they are, and an interruption is seen through.
+func TestAuditOfTheInstallation(t *testing.T) {
+	s := tellApart(t, controlplane.Options{Karpenter: true})
+	s.withAccounts = true // those of the installed chart
+	s.pools(time.Second)
+	node := s.node("batch")
+	s.service("web", 3, func(d *controlplane.DeploymentSpec) { quick(d); d.Pool = "" })
+	s.bare("off", 2, 4)
+	other, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: "spot", CPUs: 4, Labels: map[string]string{"node-lifecycle": "spot"}})
+	s.must(err)
+	h := s.helm()
+	_, err = h.Install(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("imds", map[string]any{
+		"spotLabels": map[string]any{"karpenter.sh/capacity-type": nil}, "drain.nodeSelector": map[string]any{"karpenter.sh/nodepool": "batch"},
+		"flowSchemas": false, "patchPolicies": false, "imds.ownNodeOnly": false,
+	})})
+	s.must(err)
+	s.podInstalled("imds", other[0])
+	s.podInstalled("drain", node)
+	s.loseRights()
+	s.installOthers()
+	s.balance()
+	var found, fixes []string
+	want := []string{
+		"SH208 deployment/spot-handler-drain", "SH301 daemonset/spot-handler-imds", "SH302 deployment/karpenter", "SH303 daemonset/aws-node-termination-handler",
+		"SH304 serviceaccount/spot-handler-drain", "SH305 serviceaccount/spot-handler-drain",
+		"SH306 serviceaccount/spot-handler-drain", "SH306 serviceaccount/spot-handler-imds", "SH307 serviceaccount/spot-handler-drain", "SH307 serviceaccount/spot-handler-imds",
+		"SH308 ingress/web", "SH308 service/web",
+	}
+	s.within("a finding of every check", 2*time.Minute, func() bool { // pods are moved a moment later
+		found, fixes = s.auditOf(ofCoverage...)
+		return slices.Equal(found, want)
+	}, func() string { return fmt.Sprintf("found %q", found) })
+
+	// SH208 and SH301: the node on which they drain is one of which nobody hears.
+	if on := s.podInstalled("drain", nil).node; on != node.Name || slices.ContainsFunc(s.podsInstalled("imds"), func(p corev1.Pod) bool { return p.Spec.NodeName == on }) {
+		t.Errorf("the Deployment is on %s, want it on %s, where the DaemonSet has no pod", on, node.Name)
+	}
+	// SH304: it does not start.
+	d, err := daemon.Start(daemon.Options{Args: []string{"drain", "--lease-namespace=" + namespace}, Kubeconfig: s.kubeconfig("spot-handler-drain", ""), Log: s.Output()})
+	s.must(err)
+	t.Cleanup(d.Kill)
+	if code := s.waitEnd(d); code != 2 {
+		t.Errorf("exit code %d, want 2 for want of a right", code)
+	}
+	// SH305: it gets no replacement.
+	drainer := s.person("spot-handler-drain", "")
+	ask := func() string {
+		rec := spotRecord(node, time.Now().Add(2*time.Minute))
+		return s.replacer(drainer.dynamic, nil).ask(node, &rec).State
+	}
+	if state := ask(); state != provisioner.StateUnsupported {
+		t.Errorf("replacement %s, want none without the right to create NodeClaims", state)
+	}
+	// SH306 and SH307: its cordons wait with all others, and its token may change anything.
+	s.flowsOf("spot-handler-drain", map[string]string{"get nodes": "service-accounts"})
+	relabel := func() error {
+		return drainer.patch("nodes/"+node.Name, `{"metadata":{"labels":{"anybody":"was-here"}}}`, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+	}
+	s.must(relabel())
+
+	upgrades := slices.DeleteFunc(slices.Clone(fixes), func(fix string) bool { return !strings.HasPrefix(fix, "helm ") })
+	s.mend(slices.DeleteFunc(fixes, func(fix string) bool { return strings.HasPrefix(fix, "helm ") }))
+	if found, _ = s.auditOf(ofCoverage...); slices.ContainsFunc(found, func(f string) bool { return !slices.Contains([]string{"SH208", "SH301", "SH306", "SH307"}, f[:5]) }) {
+		t.Errorf("audit still finds %q", found)
+	}
+	dir, err := chart.Dir()
+	s.must(err)
+	for _, fix := range slices.Compact(upgrades) {
+		args := strings.Fields(strings.NewReplacer("deploy/chart", dir, "'", "").Replace(fix))
+		_, err = h.Run(s.ctx, s.cluster.Kubeconfig, args[1:]...)
+		s.must(err)
+	}
+	s.within("an audit that finds nothing", 2*time.Minute, func() bool {
+		found, _ = s.auditOf(ofCoverage...)
+		return len(found) == 0
+	}, func() string { return fmt.Sprintf("still found: %q", found) })
+	s.eventually("a policy in force", func() bool { return apierrors.IsForbidden(relabel()) })
+	s.flowsOf("spot-handler-drain", map[string]string{"get nodes": "spot-handler-nodes"})
+
+	metadata := s.imds(node)
+	marker, leader := s.podInstalled("imds", node), s.podInstalled("drain", nil)
+	if !strings.HasPrefix(leader.node, "off-") {
+		t.Errorf("the Deployment is on %s still, which is spot", leader.node)
+	}
+	pair := []*daemon.Daemon{s.launch(marker, daemon.Options{IMDS: metadata.URL}), s.launch(leader, daemon.Options{})}
+	s.seeThrough(node, pair, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
+}
+
+// ofCoverage are the checks of who acts on notices, and whether they can.
+var ofCoverage = []string{"SH208", "SH301", "SH302", "SH303", "SH304", "SH305", "SH306", "SH307", "SH308"}
+
+// loseRights takes two rights from the account that drains, as if an older chart had not had them.
+func (s *story) loseRights() {
+	s.Helper()
+	roles := rbacv1.SchemeGroupVersion.WithResource("clusterroles")
+	role, err := s.cluster.Dynamic.Resource(roles).Get(s.ctx, "spot-handler-drain", metav1.GetOptions{})
+	s.must(err)
+	manager := role.GetManagedFields()[0].Manager
+	rules, _, _ := unstructured.NestedSlice(role.Object, "rules")
+	for _, rule := range rules {
+		rule := rule.(map[string]any)
+		switch text := fmt.Sprint(rule["resources"]); {
+		case strings.Contains(text, "nodeclaims"):
+			rule["verbs"] = slices.DeleteFunc(rule["verbs"].([]any), func(verb any) bool { return verb == "create" })
+		case strings.Contains(text, "pods/eviction"):
+			rule["verbs"] = []any{"get"}
+		}
+	}
+	s.must(unstructured.SetNestedSlice(role.Object, rules, "rules"))
+	role.SetManagedFields(nil)
+	role.SetResourceVersion("")
+	role.SetUID("")
+	_, err = s.cluster.Dynamic.Resource(roles).Apply(s.ctx, "spot-handler-drain", role, metav1.ApplyOptions{FieldManager: manager, Force: true})
+	s.must(err)
+}
+
+// installOthers makes what is known as Karpenter with a queue, and as aws-node-termination-handler.
+func (s *story) installOthers() {
+	s.Helper()
+	pod := func(name string, env ...corev1.EnvVar) (*metav1.LabelSelector, corev1.PodTemplateSpec, metav1.ObjectMeta) {
+		labels := map[string]string{"app.kubernetes.io/name": name}
+		return &metav1.LabelSelector{MatchLabels: labels}, corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "controller", Image: "none", Env: env}}},
+		}, metav1.ObjectMeta{Name: name, Labels: labels}
+	}
+	karpenter := &appsv1.Deployment{}
+	karpenter.Spec.Selector, karpenter.Spec.Template, karpenter.ObjectMeta = pod("karpenter", corev1.EnvVar{Name: "INTERRUPTION_QUEUE", Value: "queue"})
+	karpenter.Spec.Replicas = new(int32)
+	_, err := s.cluster.Client.AppsV1().Deployments("kube-system").Create(s.ctx, karpenter, metav1.CreateOptions{})
+	s.must(err)
+	handler := &appsv1.DaemonSet{}
+	handler.Spec.Selector, handler.Spec.Template, handler.ObjectMeta = pod("aws-node-termination-handler")
+	_, err = s.cluster.Client.AppsV1().DaemonSets("kube-system").Create(s.ctx, handler, metav1.CreateOptions{})
+	s.must(err)
+}
+
+// balance makes the Service and the Ingress of which AWS Load Balancer Controller makes targets.
+func (s *story) balance() {
+	s.Helper()
+	class, alb := "service.k8s.aws/nlb", "alb"
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "web", Annotations: map[string]string{
+		"service.beta.kubernetes.io/aws-load-balancer-nlb-target-type":         "ip",
+		"service.beta.kubernetes.io/aws-load-balancer-target-group-attributes": "preserve_client_ip.enabled=true,deregistration_delay.timeout_seconds=60",
+	}}}
+	service.Spec = corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, Selector: map[string]string{"app": "web"},
+		Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}},
+	}
+	_, err := s.cluster.Client.CoreV1().Services("default").Create(s.ctx, service, metav1.CreateOptions{})
+	s.must(err)
+	_, err = s.cluster.Client.NetworkingV1().IngressClasses().Create(s.ctx, &networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: alb}, Spec: networkingv1.IngressClassSpec{Controller: "ingress.k8s.aws/alb"},
+	}, metav1.CreateOptions{})
+	s.must(err)
+	ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: "web"}} // nodes are its targets, for 300 s
+	ingress.Spec = networkingv1.IngressSpec{IngressClassName: &alb, DefaultBackend: &networkingv1.IngressBackend{
+		Service: &networkingv1.IngressServiceBackend{Name: "web", Port: networkingv1.ServiceBackendPort{Number: 80}},
+	}}
+	_, err = s.cluster.Client.NetworkingV1().Ingresses("default").Create(s.ctx, ingress, metav1.CreateOptions{})
+	s.must(err)
+}
+
+// podsInstalled are the pods of a component that are not about to end.
+func (s *story) podsInstalled(component string) []corev1.Pod {
+	s.Helper()
+	list, err := s.cluster.Client.CoreV1().Pods(namespace).List(s.ctx, metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=spot-handler,app.kubernetes.io/component=" + component})
+	s.must(err)
+	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
+}
