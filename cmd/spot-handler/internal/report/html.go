@@ -164,7 +164,7 @@ func (r Report) tiles() []tile {
 	s := r.Score
 	list := []tile{{Figure: fmt.Sprintf("%d of %d", s.Graceful, s.Pods), Label: "pods ended gracefully", Note: others(s.Counts), Tone: tone(s.Graceful == s.Pods)}}
 	if s.SlackSeconds != nil {
-		list = append(list, tile{fmt.Sprintf("%.0f s", *s.SlackSeconds), "slack", "left until the deadline when the last drain ended", tone(*s.SlackSeconds > 0)})
+		list = append(list, tile{fmt.Sprintf("%.0f s", *s.SlackSeconds), "slack", "left until the deadline when the last drain ended", tone(*s.SlackSeconds > 0 && s.Left == 0)})
 	}
 	if len(s.Workloads) > 0 {
 		t := tile{Figure: fmt.Sprint(s.Dip), Label: "ready pods missed at most", Note: "no workload lost a ready pod", Tone: tone(s.Dip == 0)}
