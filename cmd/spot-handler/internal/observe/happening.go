@@ -47,7 +47,11 @@ func (n Node) happenings() []Happening {
 		add(&p.At, "node", "%s", p.Phase)
 	}
 	if r := n.Replacement; r != nil {
-		add(&r.Requested, "replacement", "%s requested from pool %s", r.Name, r.Pool)
+		if r.Name == "" {
+			add(&r.Requested, "replacement", "none: %s", r.Reason)
+		} else {
+			add(&r.Requested, "replacement", "%s requested from pool %s", r.Name, r.Pool)
+		}
 		add(r.Launched, "replacement", "%s launched", r.Name)
 		add(r.Ready, "replacement", "%s ready for pods", r.Name)
 	}

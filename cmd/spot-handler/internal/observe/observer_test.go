@@ -210,6 +210,18 @@ func TestOver(t *testing.T) {
 	}
 }
 
+// Where nothing can be requested, nothing is said to be.
+func TestHappeningsWithoutReplacement(t *testing.T) {
+	s := newScene()
+	s.recorded(after(.1), interruption.Draining, func(r *interruption.Record) {
+		r.Replacement = &interruption.Replacement{Backend: "none", State: provisioner.StateUnsupported, Reason: "none can"}
+	})
+	all := s.Recording(after(1)).Happenings()
+	if got := all[len(all)-1].Line(noticed, true); got != "    0.1 s  doomed  replacement  none: none can" {
+		t.Errorf("%q", got)
+	}
+}
+
 // One interruption fits a terminal of 24 lines of 80 columns, the last of which is the cursor's.
 func TestView(t *testing.T) {
 	s := newScene("doomed")

@@ -121,7 +121,7 @@ func (x axis) nodeTrack(n observe.Node) track {
 			t.Bars = append(t.Bars, x.bar(from, until, "phase-"+phaseClass(p.Phase), text))
 		}
 	}
-	if r := n.Replacement; r != nil {
+	if r := n.Replacement; r != nil && r.Name != "" {
 		until := end
 		if r.Ready != nil {
 			until = *r.Ready
