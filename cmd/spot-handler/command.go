@@ -43,6 +43,7 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newStatus(), newObserve(), newAudit(), newMigrate(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	root.AddCommand(newRehearse())
 	for _, cmd := range root.Commands() { // those that cobra brings
 		cmd.Example = cmp.Or(cmd.Example, map[string]string{
 			"help": "  spot-handler help queue", "completion": "  source <(spot-handler completion bash)",

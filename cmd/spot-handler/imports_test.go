@@ -12,6 +12,7 @@ import (
 // cluster.go says.
 func TestImportsPointDown(t *testing.T) {
 	allowed := map[string][]string{
+		"spot-handler/cmd/spot-handler/internal/rehearse":  {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes"},
 		"spot-handler/cmd/spot-handler/internal/selection": {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 
 		"spot-handler/cmd/spot-handler/terminal":         {},

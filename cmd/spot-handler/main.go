@@ -19,6 +19,7 @@
 //	spot-handler status             shows which nodes are interrupted, and how far each has come
 //	spot-handler observe NODE...    follows interruptions to their end, and writes a report
 //	spot-handler audit              finds what will make an interruption end badly
+//	spot-handler rehearse           interrupts nodes without EC2, and puts them back into service
 //
 // Installed under the name kubectl-spot_handler too, the program is a plugin: kubectl
 // spot-handler status.

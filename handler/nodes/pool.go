@@ -20,6 +20,31 @@ func PoolOf(node *corev1.Node) Pool {
 	return Pool{}
 }
 
+// onDemand are the labels that say of a Node that EC2 does not take it back at two minutes'
+// notice: Karpenter's, and that of EKS.
+var onDemand = map[string]string{"karpenter.sh/capacity-type": "on-demand", "eks.amazonaws.com/capacityType": "ON_DEMAND"}
+
+// OnDemand reports whether the Node says that EC2 does not take it back.
+func OnDemand(node *corev1.Node) bool {
+	for label, value := range onDemand {
+		if node.Labels[label] == value {
+			return true
+		}
+	}
+	return false
+}
+
+// MarkOnDemand has OnDemand say so of the Node, which must have labels, or not say so.
+func MarkOnDemand(node *corev1.Node, yes bool) {
+	for label, value := range onDemand {
+		if yes {
+			node.Labels[label] = value
+		} else if node.Labels[label] == value {
+			delete(node.Labels, label)
+		}
+	}
+}
+
 // PoolSize is how many Nodes the pool has. It looks at every Node.
 func (x *Index) PoolSize(of Pool) int {
 	n := 0

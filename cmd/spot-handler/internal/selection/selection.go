@@ -20,6 +20,9 @@ type Selection struct {
 	Names                              []string
 	Pool, InstanceType, Zone, Selector string
 
+	// Any selects all nodes where nothing is asked for, which is an error otherwise.
+	Any bool
+
 	selector labels.Selector
 }
 
@@ -38,7 +41,7 @@ func (s *Selection) Take(args []string) error {
 	switch {
 	case len(args) > 0 && described:
 		return errors.New("name nodes, or describe them by --pool, --instance-type, --zone and --selector, but not both")
-	case len(args) == 0 && !described:
+	case len(args) == 0 && !described && !s.Any:
 		return errors.New("no nodes: name some, or describe them by --pool, --instance-type, --zone or --selector")
 	}
 	var err error

@@ -1,0 +1,190 @@
+// Package rehearse plays EC2: it writes onto Nodes the records that notices would leave there,
+// marked as rehearsals, and sees to it that each node is in service again at the end.
+//
+// Everything in between is the daemon's, which also ends a rehearsal by itself, whatever becomes
+// of whoever began it. What is written here is written with the rights of the caller. A record is
+// changed only while it is the one that was written here, so a notice in earnest is never undone.
+package rehearse
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
+)
+
+// Nodes is the subset of the Nodes API that a rehearsal needs.
+type Nodes interface {
+	nodes.Client
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
+}
+
+// Options say what is rehearsed.
+type Options struct {
+	Kind interruption.Kind // one of Kinds
+	// Deadline is how long each node has from its notice. A kind that has none is called off then.
+	Deadline time.Duration
+	// Over is the time over which the notices of several nodes are spread.
+	Over time.Duration
+	// Release has the nodes handed back at the end, as after an interruption.
+	Release bool
+	// Rules are those of the daemon.
+	Rules nodes.RulesFunc
+}
+
+// Kinds lists the kinds that can be rehearsed. The others are about an instance that is ending
+// already: there is nothing to learn that would be worth pods that get a second.
+func Kinds() []interruption.Kind {
+	return []interruption.Kind{
+		interruption.SpotInterruption, interruption.RebalanceRecommendation,
+		interruption.CapacityReservationInterruption, interruption.ScheduledEvent,
+	}
+}
+
+// LeastDeadline is the shortest deadline that leaves something to rehearse: with less, the drain is
+// an emergency, in which pods get a second.
+const LeastDeadline = 25 * time.Second
+
+// Rehearsal is one interruption, or storm of them, that is rehearsed.
+type Rehearsal struct {
+	nodes Nodes
+	opts  Options
+	event string
+}
+
+// New returns a rehearsal that begins at now. It makes no call.
+func New(client Nodes, o Options, now time.Time) *Rehearsal {
+	return &Rehearsal{nodes: client, opts: o, event: "rehearsal/" + now.UTC().Format("20060102T150405.000")}
+}
+
+// hasDeadline reports whether notices of the kind say when EC2 acts.
+func (o Options) hasDeadline() bool { return o.Kind != interruption.RebalanceRecommendation }
+
+// notice is what EC2 would say of the node now.
+func (r *Rehearsal) notice(node *corev1.Node, now time.Time) interruption.Notice {
+	n := interruption.Notice{
+		Kind: r.opts.Kind, Source: interruption.Rehearsal, EventID: r.event, Release: r.opts.Release,
+		InstanceID: nodes.InstanceID(node), NodeName: node.Name, Noticed: now, Received: now,
+	}
+	switch r.opts.Kind {
+	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
+		n.Action = interruption.ActionTerminate
+	case interruption.ScheduledEvent:
+		n.Action = interruption.ActionRetirement
+	}
+	if r.opts.hasDeadline() {
+		n.Deadline = now.Add(r.opts.Deadline).Truncate(time.Second)
+	}
+	return n
+}
+
+// judge is what the notice means for the node. The reason is that against it, if there is one.
+func (r *Rehearsal) judge(node *corev1.Node, now time.Time) (rec interruption.Record, against string) {
+	switch {
+	case node.DeletionTimestamp != nil:
+		return rec, "it is being deleted"
+	case !nodes.Ready(node):
+		return rec, "it is not Ready"
+	}
+	j := interruption.Judge(nodes.Case(node, r.notice(node, now), r.opts.Rules, now))
+	if j.Verdict != interruption.Accepted {
+		return rec, j.Reason
+	}
+	return j.Record, ""
+}
+
+// Against says why nothing can be rehearsed on the node, or is empty.
+func (r *Rehearsal) Against(node *corev1.Node, now time.Time) string {
+	_, against := r.judge(node, now)
+	return against
+}
+
+// attempts bounds how often a Node is written again after somebody else has changed it.
+const attempts = 5
+
+// begin writes the record, as a daemon that accepts the notice does.
+func (r *Rehearsal) begin(ctx context.Context, name string) (*corev1.Node, error) {
+	return r.change(ctx, name, func(node *corev1.Node) (marks.Patch, bool, error) {
+		rec, against := r.judge(node, time.Now())
+		if against != "" {
+			return marks.Patch{}, false, fmt.Errorf("node %s: %s", name, against)
+		}
+		p, err := marks.Accept(node, rec)
+		return p, true, err
+	})
+}
+
+// callOff has the daemon undo a rehearsal that is not over, as an operator has it undo an
+// interruption.
+func (r *Rehearsal) callOff(ctx context.Context, name string) error {
+	_, err := r.change(ctx, name, func(node *corev1.Node) (marks.Patch, bool, error) {
+		rec, ours := r.record(node)
+		if !ours || rec.Phase == interruption.Released || node.Annotations[interruption.CancelAnnotation] == "true" {
+			return marks.Patch{}, false, nil
+		}
+		data, err := json.Marshal([]map[string]any{
+			{"op": "test", "path": "/metadata/annotations/spot-handler~1interruption", "value": node.Annotations[interruption.Annotation]},
+			{"op": "add", "path": "/metadata/annotations/spot-handler~1cancel", "value": "true"},
+		})
+		return marks.Patch{Type: types.JSONPatchType, Data: data}, true, err
+	})
+	return err
+}
+
+// takeBack undoes a rehearsal, if nobody has taken it up.
+func (r *Rehearsal) takeBack(ctx context.Context, name string) (undone bool, err error) {
+	_, err = r.change(ctx, name, func(node *corev1.Node) (marks.Patch, bool, error) {
+		rec, ours := r.record(node)
+		if undone = ours && rec.Phase == interruption.Noticed; !undone {
+			return marks.Patch{}, false, nil
+		}
+		p, err := marks.Undo(node, rec, nil, time.Now())
+		return p, true, err
+	})
+	return undone, err
+}
+
+// record is the Node's, and whether it is the one of this rehearsal.
+func (r *Rehearsal) record(node *corev1.Node) (rec interruption.Record, ours bool) {
+	rec, has, err := nodes.Record(node)
+	return rec, has && err == nil && rec.Rehearsed() && rec.Event == r.event
+}
+
+// change writes what make wants for the Node as it is, if it wants anything. A Node that is gone
+// needs no change.
+func (r *Rehearsal) change(ctx context.Context, name string, make func(*corev1.Node) (p marks.Patch, wanted bool, err error)) (*corev1.Node, error) {
+	for range attempts {
+		node, err := r.nodes.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read node %s: %w", name, err)
+		}
+		patch, wanted, err := make(node)
+		if err != nil || !wanted {
+			return node, err
+		}
+		patched, err := r.nodes.Patch(ctx, name, patch.Type, patch.Data, metav1.PatchOptions{})
+		switch {
+		case apierrors.IsConflict(err), apierrors.IsInvalid(err): // somebody else was there first
+		case apierrors.IsNotFound(err):
+			return nil, nil
+		case err != nil:
+			return nil, fmt.Errorf("mark node %s: %w", name, err)
+		default:
+			return patched, nil
+		}
+	}
+	return nil, fmt.Errorf("mark node %s: changed by others %d times in a row", name, attempts)
+}

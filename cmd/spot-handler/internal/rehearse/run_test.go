@@ -1,0 +1,348 @@
+package rehearse
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
+)
+
+var resource = schema.GroupResource{Resource: "nodes"}
+
+// cluster is the Nodes API, and a daemon that answers to what is written there.
+type cluster struct {
+	mu      sync.Mutex
+	nodes   map[string]*corev1.Node
+	version int
+	watcher *watch.FakeWatcher
+
+	began  map[string]time.Time
+	daemon func(node *corev1.Node, rec interruption.Record) // with mu held; nil: there is none
+}
+
+var _ Nodes = (*cluster)(nil)
+
+func newCluster(names ...string) *cluster {
+	c := &cluster{nodes: map[string]*corev1.Node{}, watcher: watch.NewFakeWithChanSize(1000, false), began: map[string]time.Time{}}
+	for _, name := range names {
+		c.put(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+		})
+	}
+	return c
+}
+
+func (c *cluster) put(n *corev1.Node) {
+	c.version++
+	n.ResourceVersion = strconv.Itoa(c.version)
+	c.nodes[n.Name] = n
+	c.watcher.Modify(n.DeepCopy())
+}
+
+func (c *cluster) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: strconv.Itoa(c.version)}}
+	for _, n := range c.nodes {
+		list.Items = append(list.Items, *n.DeepCopy())
+	}
+	return list, nil
+}
+
+func (c *cluster) Watch(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	if o.SendInitialEvents != nil {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, "", nil) // as an old server: list instead
+	}
+	return c.watcher, nil
+}
+
+func (c *cluster) Get(_ context.Context, name string, _ metav1.GetOptions) (*corev1.Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n, ok := c.nodes[name]; ok {
+		return n.DeepCopy(), nil
+	}
+	return nil, apierrors.NewNotFound(resource, name)
+}
+
+func (c *cluster) Patch(_ context.Context, name string, kind types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*corev1.Node, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old, err := json.Marshal(c.nodes[name])
+	if err != nil {
+		return nil, err
+	}
+	var changed []byte
+	if kind == types.MergePatchType {
+		changed, err = jsonpatch.MergePatch(old, data)
+	} else if patch, decodeErr := jsonpatch.DecodePatch(data); decodeErr != nil {
+		err = decodeErr
+	} else if changed, err = patch.Apply(old); err != nil {
+		return nil, apierrors.NewInvalid(schema.GroupKind{Kind: "Node"}, name, nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	after := &corev1.Node{}
+	if err := json.Unmarshal(changed, after); err != nil {
+		return nil, err
+	}
+	c.put(after)
+	answer := after.DeepCopy()
+	if rec, has, err := nodes.Record(after); has && err == nil {
+		if _, known := c.began[name]; !known {
+			c.began[name] = time.Now()
+		}
+		if c.daemon != nil {
+			c.daemon(after, rec)
+		}
+	}
+	return answer, nil
+}
+
+// later plays the daemon's change of a node after some time.
+func (c *cluster) later(d time.Duration, name string, change func(*corev1.Node)) {
+	time.AfterFunc(d, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		n := c.nodes[name].DeepCopy()
+		change(n)
+		c.put(n)
+	})
+}
+
+func write(n *corev1.Node, rec interruption.Record) {
+	n.Annotations = map[string]string{interruption.Annotation: rec.String()}
+}
+
+// ended is the record once its drain is over.
+func ended(rec interruption.Record, phase interruption.Phase) interruption.Record {
+	now := time.Now()
+	rec.Phase, rec.Ended = phase, &now
+	return rec
+}
+
+func undone(n *corev1.Node) { n.Annotations, n.Spec = nil, corev1.NodeSpec{} }
+
+// drains is a daemon that needs so long, and then puts the node back.
+func (c *cluster) drains(d time.Duration) {
+	c.daemon = func(node *corev1.Node, rec interruption.Record) {
+		if node.Annotations[interruption.CancelAnnotation] == "true" {
+			c.later(time.Second, node.Name, undone)
+			return
+		}
+		if rec.Phase != interruption.Noticed {
+			return
+		}
+		c.later(time.Second, node.Name, func(n *corev1.Node) {
+			rec.Phase = interruption.Draining
+			write(n, rec)
+		})
+		c.later(d, node.Name, func(n *corev1.Node) {
+			if _, has, _ := nodes.Record(n); has {
+				write(n, ended(rec, interruption.Drained))
+			}
+		})
+		c.later(d+5*time.Second, node.Name, undone)
+	}
+}
+
+func rehearsalOf(c *cluster, change func(*Options)) *Rehearsal {
+	o := Options{
+		Kind: interruption.SpotInterruption, Deadline: time.Minute,
+		Rules: func(*corev1.Node, bool) (interruption.Rules, error) {
+			return interruption.Rules{Rebalance: interruption.RebalanceReplace}, nil
+		},
+	}
+	if change != nil {
+		change(&o)
+	}
+	return New(c, o, time.Now())
+}
+
+func (c *cluster) wantUnmarked(t *testing.T) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for name, n := range c.nodes {
+		if n.Annotations[interruption.Annotation] != "" || n.Spec.Unschedulable || len(n.Spec.Taints) > 0 {
+			t.Errorf("node %s is marked: %v, %v", name, n.Annotations, n.Spec)
+		}
+	}
+}
+
+func nobody(string) {}
+
+func TestStormIsSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster("a", "b", "c", "d")
+		defer c.watcher.Stop()
+		c.drains(20 * time.Second)
+		began := time.Now()
+		err := rehearsalOf(c, func(o *Options) { o.Over = 30 * time.Second }).Run(t.Context(), []string{"a", "b", "c"}, nobody)
+		if err != nil {
+			t.Error(err)
+		}
+		for i, name := range []string{"a", "b", "c"} {
+			if after := c.began[name].Sub(began).Round(time.Second); after != time.Duration(i)*15*time.Second {
+				t.Errorf("node %s begins after %s", name, after)
+			}
+		}
+		if len(c.began) != 3 || time.Since(began) < 55*time.Second || time.Since(began) > 57*time.Second {
+			t.Errorf("%d nodes in %s, want 3 in 55 s", len(c.began), time.Since(began))
+		}
+		c.wantUnmarked(t)
+	})
+}
+
+func TestCalledOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster("a", "b")
+		defer c.watcher.Stop()
+		c.drains(40 * time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		defer stop()
+		began := time.Now()
+		err := rehearsalOf(c, func(o *Options) { o.Over = 20 * time.Second }).Run(ctx, []string{"a", "b"}, nobody)
+		if !errors.Is(err, ErrCalledOff) || strings.Contains(err.Error(), "node") {
+			t.Errorf("%v, want it called off and no more to say", err)
+		}
+		if len(c.began) != 1 || time.Since(began) > 15*time.Second {
+			t.Errorf("%d nodes in %s", len(c.began), time.Since(began))
+		}
+		c.wantUnmarked(t)
+	})
+}
+
+// The daemon does nothing, or something else than it should.
+func TestWhatCanGoWrong(t *testing.T) {
+	for name, tt := range map[string]struct {
+		daemon func(c *cluster, node *corev1.Node, rec interruption.Record)
+		change func(*Options)
+		within time.Duration
+		want   string
+		marked bool
+	}{
+		"nobody takes it up": {nil, nil, 21 * time.Second, "nobody has begun", false},
+		"in earnest": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
+			c.later(3*time.Second, node.Name, func(n *corev1.Node) {
+				rec.Source, rec.Event = interruption.Queue, "event-1"
+				write(n, rec)
+			})
+		}, nil, 4 * time.Second, "in earnest", true},
+		"a recommendation without end": {func(c *cluster, node *corev1.Node, _ interruption.Record) {
+			if node.Annotations[interruption.CancelAnnotation] == "true" {
+				c.later(time.Second, node.Name, undone)
+			}
+		}, func(o *Options) { o.Kind = interruption.RebalanceRecommendation }, 62 * time.Second, "", false},
+		"released": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
+			c.later(9*time.Second, node.Name, func(n *corev1.Node) { write(n, ended(rec, interruption.Released)) })
+		}, func(o *Options) { o.Release = true }, 10 * time.Second, "", true},
+		"not released": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
+			c.later(9*time.Second, node.Name, func(n *corev1.Node) { write(n, ended(rec, interruption.Drained)) })
+		}, func(o *Options) { o.Release = true }, 40 * time.Second, "--release-node", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newCluster("a")
+				defer c.watcher.Stop()
+				if tt.daemon != nil {
+					c.daemon = func(node *corev1.Node, rec interruption.Record) { tt.daemon(c, node, rec) }
+				}
+				began := time.Now()
+				err := rehearsalOf(c, tt.change).Run(t.Context(), []string{"a"}, nobody)
+				if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+					t.Errorf("%v, want %q", err, tt.want)
+				}
+				if took := time.Since(began); took > tt.within {
+					t.Errorf("took %s, want %s at most", took, tt.within)
+				}
+				if !tt.marked {
+					c.wantUnmarked(t)
+				}
+			})
+		})
+	}
+}
+
+// What is called off is the rehearsal, never what EC2 has announced in the meantime.
+func TestOnlyTheRehearsalIsCalledOff(t *testing.T) {
+	c := newCluster("a")
+	r := rehearsalOf(c, nil)
+	node, err := r.begin(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec, _ := r.record(node)
+	rec.Source = interruption.Queue
+	patch, err := marks.Progress(node, rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node, err = c.Patch(t.Context(), "a", patch.Type, patch.Data, metav1.PatchOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	err = r.callOff(t.Context(), "a")
+	undone, undoErr := r.takeBack(t.Context(), "a")
+	if now, _ := c.Get(t.Context(), "a", metav1.GetOptions{}); err != nil || undoErr != nil || undone || now.ResourceVersion != node.ResourceVersion {
+		t.Errorf("%v, %v, undone %t: %v", err, undoErr, undone, now.Annotations)
+	}
+}
+
+func TestAgainst(t *testing.T) {
+	c := newCluster("a")
+	for want, change := range map[string]func(*corev1.Node){
+		"":          func(*corev1.Node) {},
+		"not Ready": func(n *corev1.Node) { n.Status.Conditions = nil },
+		"deleted":   func(n *corev1.Node) { n.DeletionTimestamp = &metav1.Time{Time: time.Now()} },
+		"already": func(n *corev1.Node) {
+			write(n, interruption.NewRecord(interruption.Notice{Kind: interruption.SpotInterruption}))
+		},
+	} {
+		n := c.nodes["a"].DeepCopy()
+		change(n)
+		if got := rehearsalOf(c, nil).Against(n, time.Now()); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+func TestShare(t *testing.T) {
+	node := func(name string, phase interruption.Phase) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if phase != "" {
+			rec := interruption.NewRecord(interruption.Notice{Kind: interruption.SpotInterruption})
+			rec.Phase = phase
+			write(n, rec)
+		}
+		return n
+	}
+	all := []*corev1.Node{node("draining", interruption.Draining), node("drained", interruption.Drained)}
+	for i := range 28 {
+		all = append(all, node(fmt.Sprint("node-", i), ""))
+	}
+	for percent, want := range map[int]int{0: 1, 3: 1, 10: 3, 100: 30} {
+		if n, most := Share(all, all[2:4], percent); n != 3 || most != want {
+			t.Errorf("%d%%: %d, at most %d; want 3, at most %d", percent, n, most, want)
+		}
+	}
+}

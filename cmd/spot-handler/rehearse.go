@@ -1,0 +1,290 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/internal/rehearse"
+	"spot-handler/cmd/spot-handler/internal/selection"
+	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+)
+
+// rehearseCommand is what the operator has asked `rehearse` for.
+type rehearseCommand struct {
+	cluster  console.Cluster
+	chosen   selection.Selection
+	random   int
+	kind     string
+	deadline time.Duration
+	over     time.Duration
+	release  bool
+
+	maxShare        int
+	despiteFindings bool
+	yes             bool
+}
+
+func newRehearse() *cobra.Command {
+	r := &rehearseCommand{}
+	cmd := &cobra.Command{
+		Use:   "rehearse NODE... | --pool=POOL | --random=N",
+		Short: "Interrupt nodes without EC2, and put them back into service",
+		Long: `Interrupts nodes as EC2 would, but for the end: spot-handler cordons them, requests
+replacements and drains them in earnest, and then each node is put back into service.
+Pods really move. A notice from EC2 for one of the nodes wins at once.
+
+It shows first what will happen, and asks. It refuses nodes whose pods have findings
+that audit calls critical, and more than 10% of all nodes at once. Ctrl-C calls the
+rehearsal off and puts everything back.
+
+It runs with your own rights: as audit and plan, and to patch nodes. The exit code is
+0 if every node is in service again, or handed back with --release; 1 if not, or if
+the rehearsal was called off; 2 for wrong use, or if it was refused before anything
+was touched.`,
+		Example: `  # one node, with a minute less than EC2 gives
+  spot-handler rehearse ip-10-0-1-2.ec2.internal --deadline=60s
+
+  # a storm: five spot nodes of a pool, lost within half a minute
+  spot-handler rehearse --pool=batch --random=5 --over=30s
+
+  # in a pipeline that holds a staging cluster to it
+  spot-handler rehearse --random=1 --yes`,
+		ValidArgsFunction: r.completeNodes,
+	}
+	which, what, refuse, where := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Cluster")
+	r.chosen.Define(which.FlagSet)
+	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
+	what.StringVar(&r.kind, "kind", string(interruption.SpotInterruption), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
+	what.DurationVar(&r.deadline, "deadline", 2*time.Minute, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is called off then")
+	what.DurationVar(&r.over, "over", 0, "time over which the notices of several nodes are spread")
+	what.BoolVar(&r.release, "release", false, "hand the nodes back at the end, as after an interruption: their instances end")
+	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
+	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
+	refuse.BoolVarP(&r.yes, "yes", "y", false, "do not ask; needed where there is no terminal")
+	r.cluster.Define(where.FlagSet)
+	addGroups(cmd, []group{which, what, refuse, where})
+	for flag, complete := range map[string]cobra.CompletionFunc{
+		"kind":      cobra.FixedCompletions(names(rehearse.Kinds()), cobra.ShellCompDirectiveNoFileComp),
+		"context":   completeContext(&r.cluster),
+		"namespace": cobra.NoFileCompletions,
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		r.chosen.Any = r.random > 0
+		if err := errors.Join(r.chosen.Take(args), r.validate()); err != nil {
+			return fmt.Errorf("%w: %w", errUsage, err)
+		}
+		return r.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+func (r *rehearseCommand) validate() error {
+	var errs []error
+	if !slices.Contains(rehearse.Kinds(), interruption.Kind(r.kind)) {
+		errs = append(errs, fmt.Errorf("--kind=%s: want one of %s", r.kind, strings.Join(names(rehearse.Kinds()), ", ")))
+	}
+	if r.deadline < rehearse.LeastDeadline {
+		errs = append(errs, fmt.Errorf("--deadline=%s: want %s at least: with less, pods get no grace", r.deadline, rehearse.LeastDeadline))
+	}
+	if r.over < 0 {
+		errs = append(errs, fmt.Errorf("--over=%s: want 0s or more", r.over))
+	}
+	if r.random < 0 || r.random > 0 && len(r.chosen.Names) > 0 {
+		errs = append(errs, fmt.Errorf("--random=%d: want a number of nodes, and none by name", r.random))
+	}
+	if r.maxShare < 0 || r.maxShare > 100 {
+		errs = append(errs, fmt.Errorf("--max-share=%d: want a percentage", r.maxShare))
+	}
+	return errors.Join(errs...)
+}
+
+// errRefused is what ends a rehearsal before anything is touched.
+var errRefused = fmt.Errorf("%w: refused", errUsage)
+
+func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+	c, err := connectCaller(r.cluster)
+	if err != nil {
+		return err
+	}
+	list, err := nodes.List(ctx, c.nodes, metav1.ListOptions{})
+	if err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	all := make([]*corev1.Node, len(list.Items))
+	for i := range list.Items {
+		all[i] = &list.Items[i]
+	}
+	settings, _ := c.settings(ctx, "")
+	rehearsal := rehearse.New(c.nodes, rehearse.Options{
+		Kind: interruption.Kind(r.kind), Deadline: r.deadline, Over: r.over, Release: r.release, Rules: rulesOf(settings, nil),
+	}, time.Now())
+	chosen, err := r.choose(all, rehearsal)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	if err := r.refuse(ctx, c, settings, all, chosen, rehearsal); err != nil {
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	theirNames := make([]string, len(chosen))
+	for i, node := range chosen {
+		theirNames[i] = node.Name
+	}
+	screen := terminal.New(stdout)
+	defer screen.End()
+	fmt.Fprintln(screen, r.announcement(theirNames))
+	if err := r.confirm(ctx, stdin, screen); err != nil {
+		return err
+	}
+	return rehearsal.Run(ctx, theirNames, func(text string) { fmt.Fprintln(stderr, text) })
+}
+
+// choose selects the nodes, and draws from them if that is asked for.
+func (r *rehearseCommand) choose(all []*corev1.Node, rehearsal *rehearse.Rehearsal) ([]*corev1.Node, error) {
+	chosen, err := r.chosen.Of(all)
+	if err != nil || r.random == 0 {
+		return chosen, err
+	}
+	chosen = slices.DeleteFunc(chosen, func(n *corev1.Node) bool { return nodes.OnDemand(n) || rehearsal.Against(n, time.Now()) != "" })
+	if len(chosen) < r.random {
+		return nil, fmt.Errorf("--random=%d: there are %d nodes to draw from", r.random, len(chosen))
+	}
+	rand.Shuffle(len(chosen), func(i, j int) { chosen[i], chosen[j] = chosen[j], chosen[i] })
+	chosen = chosen[:r.random]
+	slices.SortFunc(chosen, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	return chosen, nil
+}
+
+// refuse says all that stands against the rehearsal, at once.
+func (r *rehearseCommand) refuse(ctx context.Context, c *caller, settings config, all, chosen []*corev1.Node, rehearsal *rehearse.Rehearsal) error {
+	var errs []error
+	on := map[string]bool{}
+	for _, node := range chosen {
+		on[node.Name] = true
+		if against := rehearsal.Against(node, time.Now()); against != "" {
+			errs = append(errs, fmt.Errorf("node %s: %s", node.Name, against))
+		}
+	}
+	if n, most := rehearse.Share(all, chosen, r.maxShare); n > most {
+		errs = append(errs, fmt.Errorf("%d of %d nodes would be interrupted at once, and --max-share=%d allows %d", n, len(all), r.maxShare, most))
+	}
+	if r.despiteFindings {
+		return errors.Join(errs...)
+	}
+	reader := audit.Reader{Nodes: atRisk{c.nodes, on}, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: r.cluster.Namespace, Margin: settings.margin}
+	snapshot, unread := reader.Read(ctx)
+	for _, what := range unread {
+		errs = append(errs, fmt.Errorf("cannot tell what is critical: %s (--despite-findings does without)", what))
+	}
+	for _, f := range audit.Of(snapshot) {
+		if f.Severity == audit.Critical && f.Pods > 0 {
+			errs = append(errs, fmt.Errorf("%s %s %s: %s: %s (%s; --despite-findings goes on)", f.ID, f.Namespace, f.Object, f.What, f.Why, f.Page))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// atRisk has audit look at the pods of these nodes and no others: to it, EC2 takes these alone.
+type atRisk struct {
+	nodes.Client
+	these map[string]bool
+}
+
+func (a atRisk) List(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
+	list, err := a.Client.List(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list.Items {
+		n := &list.Items[i]
+		if n.Labels == nil {
+			n.Labels = map[string]string{}
+		}
+		nodes.MarkOnDemand(n, !a.these[n.Name])
+	}
+	return list, nil
+}
+
+// announcement says what is about to happen.
+func (r *rehearseCommand) announcement(nodes []string) string {
+	end := "put back into service"
+	if r.release {
+		end = "handed back: its instance ends"
+	}
+	over := ""
+	if r.over > 0 && len(nodes) > 1 {
+		over = fmt.Sprintf(", begun over %s", r.over)
+	}
+	return fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.\nPods move in earnest; at the end each node is %s.",
+		r.kind, r.deadline, counted(len(nodes)), over, strings.Join(nodes, ", "), end)
+}
+
+func counted(nodes int) string {
+	if nodes == 1 {
+		return "one node"
+	}
+	return fmt.Sprintf("%d nodes", nodes)
+}
+
+// confirm asks whether to go on.
+func (r *rehearseCommand) confirm(ctx context.Context, stdin io.Reader, out io.Writer) error {
+	if r.yes {
+		return nil
+	}
+	if f, ok := stdin.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		return fmt.Errorf("%w: there is no terminal to ask on: give --yes", errRefused)
+	}
+	fmt.Fprintln(out, `Type "yes" to begin:`)
+	answer := make(chan string, 1)
+	go func() {
+		line, _ := bufio.NewReader(stdin).ReadString('\n')
+		answer <- strings.TrimSpace(line)
+	}()
+	select {
+	case <-ctx.Done():
+	case line := <-answer:
+		if line == "yes" || line == "y" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: not begun", errRefused)
+}
+
+// completeNodes offers the nodes that are not named yet.
+func (r *rehearseCommand) completeNodes(cmd *cobra.Command, given []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
+	defer cancel()
+	c, err := connectCaller(r.cluster)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := nodes.List(ctx, c.nodes, metav1.ListOptions{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var offered []cobra.Completion
+	for i := range list.Items {
+		if n := &list.Items[i]; strings.HasPrefix(n.Name, typed) && !slices.Contains(given, n.Name) {
+			offered = append(offered, cobra.CompletionWithDesc(n.Name, nodes.PoolOf(n).Name))
+		}
+	}
+	return offered, cobra.ShellCompDirectiveNoFileComp
+}
