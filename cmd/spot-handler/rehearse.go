@@ -19,7 +19,9 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/audit"
 	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/rehearse"
+	"spot-handler/cmd/spot-handler/internal/report"
 	"spot-handler/cmd/spot-handler/internal/selection"
 	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/interruption"
@@ -39,6 +41,9 @@ type rehearseCommand struct {
 	maxShare        int
 	despiteFindings bool
 	yes             bool
+
+	format  console.Format
+	outcome outcomeFlags
 }
 
 func newRehearse() *cobra.Command {
@@ -50,25 +55,25 @@ func newRehearse() *cobra.Command {
 replacements and drains them in earnest, and then each node is put back into service.
 Pods really move. A notice from EC2 for one of the nodes wins at once.
 
-It shows first what will happen, and asks. It refuses nodes whose pods have findings
-that audit calls critical, and more than 10% of all nodes at once. Ctrl-C calls the
-rehearsal off and puts everything back.
+It says first what will happen, and asks. It follows each pod to the end, and sums up.
+It refuses nodes whose pods have findings that audit calls critical, and more than 10%
+of all nodes at once. Ctrl-C calls the rehearsal off and puts everything back.
 
-It runs with your own rights: as audit and plan, and to patch nodes. The exit code is
-0 if every node is in service again, or handed back with --release; 1 if not, or if
-the rehearsal was called off; 2 for wrong use, or if it was refused before anything
-was touched.`,
+It runs with your own rights: those of audit and observe, and to patch nodes.
+The exit code is 0 if every node is in service again, or handed back with --release;
+1 if not, or if the rehearsal was called off; 2 for wrong use, or if it was refused
+before anything was touched; 3 says that it did not go as --require asks.`,
 		Example: `  # one node, with a minute less than EC2 gives
   spot-handler rehearse ip-10-0-1-2.ec2.internal --deadline=60s
 
   # a storm: five spot nodes of a pool, lost within half a minute
-  spot-handler rehearse --pool=batch --random=5 --over=30s
+  spot-handler rehearse --pool=batch --random=5 --over=30s --report=storm.html
 
   # in a pipeline that holds a staging cluster to it
-  spot-handler rehearse --random=1 --yes`,
+  spot-handler rehearse --random=1 --yes --require=left=0,dip=0,slack=20s`,
 		ValidArgsFunction: r.completeNodes,
 	}
-	which, what, refuse, where := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Cluster")
+	which, what, refuse, show, where := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Output"), titled("Cluster")
 	r.chosen.Define(which.FlagSet)
 	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
 	what.StringVar(&r.kind, "kind", string(interruption.SpotInterruption), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
@@ -78,10 +83,14 @@ was touched.`,
 	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
 	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
 	refuse.BoolVarP(&r.yes, "yes", "y", false, "do not ask; needed where there is no terminal")
+	r.outcome.define(show)
+	r.format.Define(show.FlagSet)
 	r.cluster.Define(where.FlagSet)
-	addGroups(cmd, []group{which, what, refuse, where})
+	addGroups(cmd, []group{which, what, refuse, show, where})
 	for flag, complete := range map[string]cobra.CompletionFunc{
 		"kind":      cobra.FixedCompletions(names(rehearse.Kinds()), cobra.ShellCompDirectiveNoFileComp),
+		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
+		"require":   cobra.NoFileCompletions,
 		"context":   completeContext(&r.cluster),
 		"namespace": cobra.NoFileCompletions,
 	} {
@@ -144,17 +153,57 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 	if err := r.refuse(ctx, c, settings, all, chosen, rehearsal); err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	theirNames := make([]string, len(chosen))
-	for i, node := range chosen {
-		theirNames[i] = node.Name
+	live := stdout
+	if r.format != console.TableFormat {
+		live = stderr
 	}
-	screen := terminal.New(stdout)
+	screen := terminal.New(live)
 	defer screen.End()
-	fmt.Fprintln(screen, r.announcement(theirNames))
+	fmt.Fprintln(screen, r.announcement(chosen))
 	if err := r.confirm(ctx, stdin, screen); err != nil {
 		return err
 	}
-	return rehearsal.Run(ctx, theirNames, func(text string) { fmt.Fprintln(stderr, text) })
+	recording, err := c.watchRehearsal(ctx, rehearsal, chosen, r.cluster.Namespace, screen)
+	if len(recording.Nodes) == 0 {
+		return err
+	}
+	screen.End()
+	scored := r.outcome.conclude(report.Of(recording, nil), r.format, stdout, stderr)
+	if err != nil { // then nobody can ask for more
+		return err
+	}
+	return scored
+}
+
+func namesOf(nodes []*corev1.Node) (list []string) {
+	for _, node := range nodes {
+		list = append(list, node.Name)
+	}
+	return list
+}
+
+// watchRehearsal runs the rehearsal, once everything is watched, and shows it until all is over.
+// The recording is empty if nothing was begun.
+func (c *caller) watchRehearsal(ctx context.Context, rehearsal *rehearse.Rehearsal, chosen []*corev1.Node, namespace string, screen *terminal.Screen) (observe.Recording, error) {
+	observer := observe.New(time.Now(), namesOf(chosen)...)
+	following, stop := context.WithCancel(context.WithoutCancel(ctx)) // what is called off is watched too
+	defer stop()
+	watched, followed := make(chan struct{}), make(chan error, 1)
+	go func() { followed <- c.follow(following, observer, namespace, screen, func() { close(watched) }) }()
+	select {
+	case <-watched:
+	case err := <-followed:
+		return observe.Recording{}, err
+	case <-ctx.Done():
+		stop()
+		return observe.Recording{}, errors.Join(rehearse.ErrCalledOff, <-followed)
+	}
+	err := rehearsal.Run(ctx, namesOf(chosen), func(text string) { fmt.Fprintln(screen, text) })
+	if err != nil {
+		stop()
+	}
+	err = errors.Join(err, <-followed)
+	return observer.Recording(time.Now()), err
 }
 
 // choose selects the nodes, and draws from them if that is asked for.
@@ -224,17 +273,17 @@ func (a atRisk) List(ctx context.Context, o metav1.ListOptions) (*corev1.NodeLis
 }
 
 // announcement says what is about to happen.
-func (r *rehearseCommand) announcement(nodes []string) string {
+func (r *rehearseCommand) announcement(chosen []*corev1.Node) string {
 	end := "put back into service"
 	if r.release {
 		end = "handed back: its instance ends"
 	}
 	over := ""
-	if r.over > 0 && len(nodes) > 1 {
+	if r.over > 0 && len(chosen) > 1 {
 		over = fmt.Sprintf(", begun over %s", r.over)
 	}
 	return fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.\nPods move in earnest; at the end each node is %s.",
-		r.kind, r.deadline, counted(len(nodes)), over, strings.Join(nodes, ", "), end)
+		r.kind, r.deadline, counted(len(chosen)), over, strings.Join(namesOf(chosen), ", "), end)
 }
 
 func counted(nodes int) string {
