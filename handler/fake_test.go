@@ -282,7 +282,7 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	index := nodes.New(f, "", zerolog.Nop())
 	o := &setup{
 		Options: Options{
-			Nodes: f, Index: index, Events: fakeEvents{}, ReleaseNode: true,
+			Nodes: f, Index: index, Events: fakeEvents{}, Conditions: noConditions{}, ReleaseNode: true,
 			Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),
 		},
 		rules: rules{rebalance: interruption.RebalanceReplace},
@@ -304,6 +304,14 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	}
 	return h
 }
+
+// noConditions shows nothing.
+type noConditions struct{}
+
+var _ Conditions = noConditions{}
+
+func (noConditions) Run(context.Context) error { return nil }
+func (noConditions) Show(*corev1.Node)         {}
 
 // toldEvents writes down every Event.
 type toldEvents struct {

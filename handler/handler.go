@@ -71,6 +71,12 @@ type Events interface {
 	RecordUnreadable(node *corev1.Node, err error)
 }
 
+// Conditions shows interruptions as conditions of their Nodes. Show never blocks or fails.
+type Conditions interface {
+	Run(ctx context.Context) error
+	Show(node *corev1.Node)
+}
+
 // Options configure a Handler.
 type Options struct {
 	Nodes       Nodes
@@ -80,6 +86,7 @@ type Options struct {
 	Turns       Turns
 	Hooks       Hooks
 	Events      Events
+	Conditions  Conditions
 
 	// Node is the only Node that the process cares for, in imds mode; otherwise empty.
 	Node string
@@ -148,6 +155,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
+	g.Go(func() error { return h.opts.Conditions.Run(ctx) })
 	// Not earlier: a replica that never leads would collect the names of all the nodes that are
 	// ever interrupted.
 	h.opts.Index.OnChange(h.Enqueue)

@@ -26,6 +26,7 @@ var errChanged = errors.New("node changed meanwhile")
 // to the next; done ends the visit. Every step can be repeated: each decides from the Node, its
 // pods and the replacement as they are.
 var course = []func(v *visit, ctx context.Context) (done bool, err error){
+	(*visit).show,
 	(*visit).recordRemoved,
 	(*visit).callOff,
 	(*visit).shutDown,
@@ -96,6 +97,12 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		h.leaveLine(name)
 	}
 	return &visit{Handler: h, node: node, rec: rec, known: k}, nil
+}
+
+// show has the Node's condition say what its record says.
+func (v *visit) show(context.Context) (done bool, err error) {
+	v.opts.Conditions.Show(v.node)
+	return false, nil
 }
 
 // shutDown marks a Node out of service as soon as its machine is known to be gone, and takes

@@ -9,6 +9,7 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler"
+	"spot-handler/handler/condition"
 	"spot-handler/handler/dryrun"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
@@ -54,7 +55,8 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
 		}),
 		Events: p.tellers, Node: cfg.nodeName,
-		Rules: rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
+		Conditions: condition.New(condition.Options{Nodes: p.clients.nodes, Index: p.index, Logger: log}),
+		Rules:      rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: log,
 	})
 	var accept accepter = h

@@ -58,6 +58,7 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 	const (
 		labels, annotations, owners = "a label must not change", "an annotation must not change", "owners and finalizers must not change"
 		ours, foreign               = `{"metadata":{"annotations":{"spot-handler/interruption":"{}"}}}`, `{"metadata":{"annotations":{"example.com/touched":"true"}}}`
+		shown                       = `{"status":{"conditions":[{"type":"spot-handler/Interrupted","status":"True","reason":"Test"}]}}`
 		lift                        = `{"metadata":{"annotations":{"karpenter.sh/do-not-disrupt":null}}}`
 	)
 	taint := func(key string) string {
@@ -90,6 +91,12 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 		{drain, "nodes/" + other, `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, labels},
 		{drain, "nodes/" + other, `{"metadata":{"finalizers":["example.com/stuck"]}}`, owners},
 		{drain, "nodes/" + other, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Pod","name":"web","uid":"none"}]}}`, owners},
+
+		{mark, "nodes/" + own + "/status", shown, "cannot patch resource"},
+		{drain, "nodes/" + other + "/status", shown, ""},
+		{drain, "nodes/" + other + "/status", `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`, "only the condition spot-handler/Interrupted"},
+		{drain, "nodes/" + other + "/status", `{"status":{"capacity":{"example.com/gpu":"8"}}}`, "only the condition spot-handler/Interrupted"},
+		{drain, "nodes/" + other + "/status", `{"metadata":{"labels":{"kubernetes.io/hostname":"x"}}}`, labels},
 
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"b2"}}}`, "pod-template-hash may only become"},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"surged-a1","pod-template-hash.spot-handler/surged":"a1"},"annotations":{"spot-handler/surged":"{}"}}}`, ""},
@@ -157,7 +164,7 @@ func (s *story) policiesAreSound(node string, mark, unbound person, drainers ...
 				s.Errorf("policy %s: %s: %s", p.Name, w.FieldRef, w.Warning)
 			}
 		}
-		return len(list.Items) == 3*6 // for each release: the DaemonSet's own Node, and five kinds of object
+		return len(list.Items) == 3*7 // for each release: the DaemonSet's own Node, and six kinds of object
 	})
 	refused := func(who person, what, key, words string) {
 		s.eventually("policy on "+what+" in force", func() bool {
@@ -168,7 +175,7 @@ func (s *story) policiesAreSound(node string, mark, unbound person, drainers ...
 	refused(unbound, "nodes/"+node, "spot-handler/touched", "not bound to a pod")
 	refused(mark, "nodes/"+node, "example.com/touched", "an annotation must not change")
 	for _, who := range drainers {
-		for _, what := range []string{"nodes/" + node, "pods/web", "pods/web/status", "nodeclaims/claim"} {
+		for _, what := range []string{"nodes/" + node, "nodes/" + node + "/status", "pods/web", "pods/web/status", "nodeclaims/claim"} {
 			refused(who, what, "example.com/touched", "an annotation must not change")
 		}
 		s.eventually("policy on leases in force", func() bool {
@@ -203,6 +210,10 @@ func (p person) patch(what, patch string, options metav1.PatchOptions) error {
 	resource, in := corev1.SchemeGroupVersion.WithResource(parts[0]), metav1.NamespaceNone
 	how := types.MergePatchType
 	switch parts[0] {
+	case "nodes":
+		if len(parts) > 2 {
+			how = types.StrategicMergePatchType
+		}
 	case "pods":
 		in, how = metav1.NamespaceDefault, types.StrategicMergePatchType // which leaves the other conditions
 	case "nodeclaims":

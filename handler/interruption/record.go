@@ -26,6 +26,10 @@ const (
 	// from which the instance has come back.
 	PastAnnotation = "spot-handler/past-events"
 
+	// ConditionType is the condition of a Node that is interrupted, for those who know nothing of
+	// the record.
+	ConditionType = "spot-handler/Interrupted"
+
 	// IgnoreLabel with the value "true" on a Node opts it out: no notice about it is recorded.
 	IgnoreLabel = "spot-handler/ignore"
 

@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -86,8 +87,8 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 	return x
 }
 
-// OnChange sets the function that receives the name of every Node with a record that appeared,
-// changed or went, and of every Node that lost its record. It runs on the watch's goroutine, so
+// OnChange sets the function that receives the name of every Node with a record, or with what is
+// left of one, that appeared, changed or went, and of every Node that lost its record. It runs on the watch's goroutine, so
 // it must not block. It does not hear of changes from before it was set; WithRecord has them.
 func (x *Index) OnChange(f func(name string)) {
 	x.mu.Lock()
@@ -144,11 +145,11 @@ func (x *Index) Find(n interruption.Notice) (*corev1.Node, bool) {
 	return node, node != nil
 }
 
-// WithRecord returns the names of all Nodes that carry a record.
+// WithRecord returns the names of all Nodes that carry a record, or what is left of one.
 func (x *Index) WithRecord() []string {
 	var names []string
 	for _, obj := range x.store.List() {
-		if node, ok := obj.(*corev1.Node); ok && hasRecord(node) {
+		if node, ok := obj.(*corev1.Node); ok && concerned(node) {
 			names = append(names, node.Name)
 		}
 	}
@@ -232,7 +233,7 @@ func (x *Index) changed(obj, old any) {
 		return
 	}
 	before, _ := old.(*corev1.Node)
-	if !hasRecord(node) && (before == nil || !hasRecord(before)) {
+	if !concerned(node) && (before == nil || !concerned(before)) {
 		return
 	}
 	x.mu.RLock()
@@ -248,7 +249,12 @@ func hasRecord(node *corev1.Node) bool {
 	return ok
 }
 
-// lean drops what nobody here reads. It keeps only our own annotations and the condition Ready.
+// concerned reports whether the Node has a record, or still shows the condition of one.
+func concerned(node *corev1.Node) bool {
+	return hasRecord(node) || slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == interruption.ConditionType })
+}
+
+// lean drops what nobody here reads. It keeps only our own annotations, the condition Ready and ours.
 // It keeps the labels, which identify pools and zones, and the boot id, which identifies a
 // reboot.
 func lean(node *corev1.Node) *corev1.Node {
@@ -279,7 +285,10 @@ func lean(node *corev1.Node) *corev1.Node {
 	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady {
-			slim.Status.Conditions = []corev1.NodeCondition{{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime}}
+			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+		}
+		if c.Type == interruption.ConditionType {
+			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
 		}
 	}
 	return slim

@@ -50,6 +50,10 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+# Show the interruption as a condition of its Node.
+- apiGroups: [""]
+  resources: [nodes/status]
+  verbs: [patch]
 # Know which pods are on the interrupted node, and when they have left it.
 - apiGroups: [""]
   resources: [pods]
