@@ -280,6 +280,7 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	result := s.result()
 	result.Total -= result.Left
 	result.Left, result.Remaining = 0, nil
+	result.Staying = slices.DeleteFunc(s.pods(), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 	d.Forget(node)
 	d.metrics.count(result)
 	return result, true, nil

@@ -125,6 +125,6 @@ func readWishes(client dynamic.Interface) func(context.Context, types.Namespaced
 			return Wishes{}, fmt.Errorf("read namespace %q: %w", name.Name, err)
 		}
 		said := u.GetAnnotations()
-		return Wishes{When: When(said[WhenAnnotation]), Blocked: BlockedPolicy(said[BlockedAnnotation])}, nil
+		return Wishes{When: When(said[WhenAnnotation]), Blocked: BlockedPolicy(said[BlockedAnnotation]), Silent: said[NoticeAnnotation] == NoticeOff}, nil
 	}
 }

@@ -109,6 +109,8 @@ type Situation struct {
 	Refused map[types.UID]bool
 	// Fixed are the pods that cannot be surged, as was seen when it was tried, and why.
 	Fixed map[types.UID]string
+	// Answers are what pods have answered to notices, by their UIDs.
+	Answers map[types.UID]When
 	// Namespaces are what the namespaces of the pods ask for. One that is missing is not known
 	// yet.
 	Namespaces map[string]Wishes
@@ -159,6 +161,9 @@ type Decision struct {
 	// that its namespace asks it for all of its pods. It changes nothing.
 	Meaningless string
 	OfNamespace bool
+	// Notice is what the pod's NoticeAnnotation asks for, if it is to be told; it changes nothing
+	// either.
+	Notice string
 
 	// workload is the Deployment of a pod that has one by its ReplicaSet's name.
 	workload types.NamespacedName
@@ -227,7 +232,7 @@ func (p *planner) inOrder() []*corev1.Pod { return slices.SortedFunc(slices.Valu
 // decides.
 func (p *planner) decide(pod *corev1.Pod) Decision {
 	if reason := p.notOurs(pod); reason != "" {
-		return Decision{Pod: pod, Action: Skip, Reason: reason}
+		return Decision{Pod: pod, Action: Skip, Reason: reason, Notice: p.noticeOf(pod)}
 	}
 	d := Decision{Pod: pod, Latest: latestStart(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
 	d.At = d.Latest
@@ -236,6 +241,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	}
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
 	d.Meaningless, d.OfNamespace = p.meaningless(pod)
+	d.Notice = p.noticeOf(pod)
 	if p.Policy.Strategy == Surge {
 		d.NoSurge = p.noSurge(pod)
 		d.Surge = d.NoSurge == ""

@@ -174,10 +174,14 @@ func lean(obj any) (any, error) {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation} {
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation,
+		NoticeAnnotation, NoticeReplacementAnnotation, DeadlineAnnotation, EvictByAnnotation} {
 		if value, ok := pod.Annotations[key]; ok {
 			slim.Annotations[key] = value
 		}
+	}
+	if pod.Annotations[NoticeAnnotation] != "" {
+		slim.Spec.HostNetwork, slim.Status.PodIP = pod.Spec.HostNetwork, pod.Status.PodIP
 	}
 	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady} {
 		if c := condition(pod, kind); c != nil {

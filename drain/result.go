@@ -15,6 +15,10 @@ type Result struct {
 	Refusal string
 	// Remaining are the pods that were left.
 	Remaining []Remaining
+
+	// Staying are the pods that are on the node after its drain was called off, but for those
+	// that are about to go.
+	Staying []*corev1.Pod
 }
 
 // Remaining is a pod that was left on its node.

@@ -29,13 +29,14 @@ type session struct {
 	in      Interruption
 	tracked map[types.UID]*tracked
 	begun   bool
-	emptied time.Time       // when the last pod had gone
-	known   time.Time       // when its pods were first known
-	ready   time.Time       // since when the replacement is Ready; zero if it is not
-	off     bool            // called off: nothing more is begun
-	working int             // how many tasks are under way
-	soon    bool            // Notify is about to be called for the node
-	told    map[string]bool // of whom it was told that they ask for something meaningless
+	emptied time.Time          // when the last pod had gone
+	known   time.Time          // when its pods were first known
+	ready   time.Time          // since when the replacement is Ready; zero if it is not
+	off     bool               // called off: nothing more is begun
+	working int                // how many tasks are under way
+	soon    bool               // Notify is about to be called for the node
+	told    map[string]bool    // of whom it was told that they ask for something meaningless
+	answers map[types.UID]When // of pods to notices
 }
 
 // tracked is one pod that has to leave, from when it was first seen.
@@ -63,7 +64,7 @@ func cutShort(pod *corev1.Pod) bool {
 // startSession starts the watch of a node's pods, which ends with ctx or stop. Until the
 // pods are known it counts among the startsAtOnce.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
-	s := &session{drainer: d, node: node, tracked: map[types.UID]*tracked{}, told: map[string]bool{}}
+	s := &session{drainer: d, node: node, tracked: map[types.UID]*tracked{}, told: map[string]bool{}, answers: map[types.UID]When{}}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	notify := func() { d.opts.Notify(node) }
 	s.store, s.controller = cache.NewInformerWithOptions(cache.InformerOptions{

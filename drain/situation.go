@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,21 +19,24 @@ func (s *session) situation(in Interruption) Situation {
 		Namespaces: map[string]Wishes{}, Surroundings: map[string]Surroundings{},
 		AllReady: map[types.NamespacedName]time.Time{},
 	}
-	sit.Refused, sit.Fixed = s.denied()
+	sit.Refused, sit.Fixed, sit.Answers = s.heard()
 	notify := func() { d.opts.Notify(s.node) }
 	p := planner{Situation: sit}
 	namespaces := map[string]bool{}
 	for _, pod := range sit.Pods {
-		if p.notOurs(pod) != "" {
+		stays := p.notOurs(pod) != ""
+		if _, asked := sit.Namespaces[pod.Namespace]; !asked && (!stays || pod.Annotations[NoticeAnnotation] != "") {
+			if wishes, ok := d.wishes.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok {
+				sit.Namespaces[pod.Namespace] = wishes
+			}
+		}
+		if stays {
 			continue
 		}
 		if !namespaces[pod.Namespace] {
 			namespaces[pod.Namespace] = true
 			d.budgets.use(s.ctx, s.node, pod.Namespace)
 			sit.Budgets = append(sit.Budgets, d.budgets.list(pod.Namespace)...)
-			if wishes, ok := d.wishes.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok {
-				sit.Namespaces[pod.Namespace] = wishes
-			}
 		}
 		if name := DeploymentOf(pod); name.Name != "" && (surged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod, time.Now()) == "") {
 			d.deployments.use(s.ctx, s.node, name)
@@ -79,8 +83,8 @@ func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
 	return since
 }
 
-// denied are the pods whose eviction was refused, and those that cannot be surged.
-func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]string) {
+// heard is whose eviction was refused, who cannot be surged, and what pods have answered.
+func (s *session) heard() (refused map[types.UID]bool, fixed map[types.UID]string, answers map[types.UID]When) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	refused, fixed = map[types.UID]bool{}, map[types.UID]string{}
@@ -92,7 +96,7 @@ func (s *session) denied() (refused map[types.UID]bool, fixed map[types.UID]stri
 			fixed[uid] = t.fixed
 		}
 	}
-	return refused, fixed
+	return refused, fixed, maps.Clone(s.answers)
 }
 
 // lookFor is how long a first plan waits to learn enough about the pods' namespaces,

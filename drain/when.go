@@ -30,6 +30,7 @@ const WhenAnnotation = "spot-handler/when"
 type Wishes struct {
 	When    When
 	Blocked BlockedPolicy
+	Silent  bool // none of them is to be told anything, see NoticeOff
 }
 
 // wish is when a pod is to leave; the zero value is whenever the strategy says.
@@ -38,7 +39,7 @@ type wish struct {
 	own bool // said of this very pod, and not of its namespace
 }
 
-// reason says who wishes what.
+// reason says who wishes what; an answer reads like the annotation that it stands for.
 func (w wish) reason() string {
 	if w.own {
 		return WhenAnnotation + "=" + string(w.When)
@@ -46,9 +47,10 @@ func (w wish) reason() string {
 	return WhenAnnotation + "=" + string(w.When) + " of its namespace"
 }
 
-// wishOf is what is said nearest to the pod.
+// wishOf is what is said nearest to the pod: what it has answered, its own annotation, its
+// namespace's.
 func (p *planner) wishOf(pod *corev1.Pod) wish {
-	for _, w := range []wish{{When(pod.Annotations[WhenAnnotation]), true}, {p.Namespaces[pod.Namespace].When, false}} {
+	for _, w := range []wish{{p.Answers[pod.UID], true}, {When(pod.Annotations[WhenAnnotation]), true}, {p.Namespaces[pod.Namespace].When, false}} {
 		if slices.Contains(Whens(), w.When) {
 			return w
 		}

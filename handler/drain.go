@@ -10,6 +10,7 @@ import (
 	"spot-handler/handler/marks"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/workloads"
 )
 
 // drain requests the replacement, moves the pods that may move now, and ends the interruption
@@ -45,8 +46,10 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 		return true, v.end(ctx, v.rec, interruption.DeadlineReached)
 	}
 
+	v.tellPods(ctx, in.Deadline, view.Plan)
 	next := v.rec
 	requestErr := v.replace(ctx, &next, view)
+	v.tellPods(ctx, in.Deadline, view.Plan) // of a replacement that is Ready now
 	if was := v.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
 		// No pool is tried twice, whoever carries on from here.
 		if err := v.progress(ctx, next); err != nil {
@@ -85,6 +88,15 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	}
 	v.lookAgain(status.Next)
 	return true, requestErr
+}
+
+// tellPods tells those that ask, and have not been told yet.
+func (v *visit) tellPods(ctx context.Context, deadline time.Time, plan []drain.Decision) {
+	in := workloads.Interruption{Node: v.node.Name, Record: v.rec, Deadline: deadline}
+	if r := v.known.replacementOf(v.rec); r != nil {
+		in.Replacement, in.Ready = r.State, r.State == provisioner.StateReady
+	}
+	v.opts.Workloads.Tell(ctx, in, plan)
 }
 
 // noteProgress notes that pods have left, or are leaving: those have their grace periods.

@@ -27,6 +27,7 @@ import (
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/turns"
+	"spot-handler/handler/workloads"
 )
 
 var nodesResource = schema.GroupResource{Resource: "nodes"}
@@ -282,7 +283,7 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	index := nodes.New(f, "", zerolog.Nop())
 	o := &setup{
 		Options: Options{
-			Nodes: f, Index: index, Events: fakeEvents{}, Conditions: noConditions{}, ReleaseNode: true,
+			Nodes: f, Index: index, Events: fakeEvents{}, Conditions: noConditions{}, Workloads: noWorkloads{}, ReleaseNode: true,
 			Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),
 		},
 		rules: rules{rebalance: interruption.RebalanceReplace},
@@ -312,6 +313,15 @@ var _ Conditions = noConditions{}
 
 func (noConditions) Run(context.Context) error { return nil }
 func (noConditions) Show(*corev1.Node)         {}
+
+// noWorkloads tells nobody.
+type noWorkloads struct{}
+
+var _ Workloads = noWorkloads{}
+
+func (noWorkloads) Tell(context.Context, workloads.Interruption, []drain.Decision)   {}
+func (noWorkloads) CalledOff(context.Context, workloads.Interruption, []*corev1.Pod) {}
+func (noWorkloads) Forget(string)                                                    {}
 
 // toldEvents writes down every Event.
 type toldEvents struct {

@@ -18,6 +18,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/workloads"
 )
 
 // Nodes is the subset of the Nodes API that the handler writes with.
@@ -77,6 +78,13 @@ type Conditions interface {
 	Show(node *corev1.Node)
 }
 
+// Workloads tells the pods that ask for it of the end of their node. No method blocks or fails.
+type Workloads interface {
+	Tell(ctx context.Context, in workloads.Interruption, plan []drain.Decision)
+	CalledOff(ctx context.Context, in workloads.Interruption, pods []*corev1.Pod)
+	Forget(node string)
+}
+
 // Options configure a Handler.
 type Options struct {
 	Nodes       Nodes
@@ -87,6 +95,7 @@ type Options struct {
 	Hooks       Hooks
 	Events      Events
 	Conditions  Conditions
+	Workloads   Workloads
 
 	// Node is the only Node that the process cares for, in imds mode; otherwise empty.
 	Node string
@@ -229,6 +238,7 @@ func (h *Handler) work(ctx context.Context) bool {
 func (h *Handler) forget(name string) {
 	h.opts.Drainer.Forget(name)
 	h.opts.Hooks.Forget(name)
+	h.opts.Workloads.Forget(name)
 	h.leaveLine(name)
 	h.memory.drop(name)
 }

@@ -90,6 +90,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		if k.rec.Ended != nil && rec.Ended == nil { // the next interruption: the last one's replacement does not belong to it
 			*k = known{resourceVersion: k.resourceVersion, off: k.off}
 			h.opts.Hooks.Forget(name)
+			h.opts.Workloads.Forget(name)
 		}
 		k.rec, k.unreadable = rec, false
 	})

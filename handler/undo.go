@@ -11,6 +11,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/workloads"
 )
 
 // callOff undoes an interruption that somebody, or EC2 itself, has called off.
@@ -86,6 +87,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 			return fmt.Errorf("unmark node: %w", err)
 		}
 	}
+	v.opts.Workloads.CalledOff(ctx, workloads.Interruption{Node: before.Name, Record: was}, result.Staying)
 	if underWay {
 		v.metrics.ended(was, resultCanceled, time.Now())
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -67,6 +68,10 @@ type config struct {
 	maxConcurrentRebalances string
 	rebalanceTTL            time.Duration
 	rebalanceCapacity       string
+
+	workloadNotices, noticeHostNetwork bool
+	noticeNetworks                     []string
+	networks                           []netip.Prefix // parsed by validate
 
 	scheduledLead time.Duration
 
@@ -138,6 +143,10 @@ func (c *config) define() []group {
 		evict.DurationVar(&c.heartbeatUntil, "heartbeat-until", time.Hour, "how long a group waits in all with --heartbeat-interval; not longer than AWS allows, nor shorter than the hook's timeout")
 	}
 
+	evict.BoolVar(&c.workloadNotices, "workload-notices", false, "tell pods with the annotation "+drain.NoticeAnnotation+" of the end of their node: with a POST to the pod's own IP, and with annotations")
+	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil, "networks in which pods are told, such as 10.0.0.0/8; may be repeated (default: any but loopback, link-local and multicast addresses)")
+	evict.BoolVar(&c.noticeHostNetwork, "notice-host-network", false, "tell pods on their host's network, too")
+
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each node)")
 	replacement.StringVar(&c.replacement, "replacement", replacementAlways, "when a replacement is requested: always, or when-needed, which is when the pods do not fit on nodes that are there")
@@ -176,6 +185,14 @@ func (c *config) validate() (problems []error) {
 		bad("max-concurrent-rebalances", "%v", err)
 	} else {
 		c.rebalancesAtOnce = at
+	}
+	c.networks = nil
+	for _, text := range c.noticeNetworks {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			bad("notice-networks", "%q: want networks such as 10.0.0.0/8", text)
+		}
+		c.networks = append(c.networks, network.Masked())
 	}
 	if c.rebalanceTTL < 0 {
 		bad("rebalance-ttl", "%s: want 0s (never) or more", c.rebalanceTTL)

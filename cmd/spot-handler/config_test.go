@@ -33,7 +33,7 @@ func parsed(args []string, getenv func(string) string) (cfg config, err error) {
 
 func TestParse(t *testing.T) {
 	cfg, err := parsed([]string{"queue", "--queue-url=https://sqs.eu-west-1.amazonaws.com/1/q", "--margin=7s",
-		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false", "--managed-tag=team=blue"},
+		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false", "--managed-tag=team=blue", "--notice-networks=10.1.2.3/8,fd00::/8"},
 		env(map[string]string{"SPOT_HANDLER_RECEIVERS": "9", "SPOT_HANDLER_MARGIN": "20s", "KUBECONFIG": "/k"}))
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +43,9 @@ func TestParse(t *testing.T) {
 	}
 	if cfg.fallback["batch"] != "batch-fallback" || cfg.fallback["web"] != "web-od" {
 		t.Errorf("fallback %v", cfg.fallback)
+	}
+	if want := "[10.0.0.0/8 fd00::/8]"; fmt.Sprint(cfg.networks) != want {
+		t.Errorf("networks %v, want %s", cfg.networks, want)
 	}
 	if cfg.managed != (managed.Tag{Key: "team", Value: "blue", Exact: true}) {
 		t.Errorf("managed tag %+v", cfg.managed)

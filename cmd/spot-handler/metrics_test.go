@@ -16,6 +16,7 @@ import (
 	"spot-handler/handler/managed"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/workloads"
 	"spot-handler/imds"
 	"spot-handler/queue"
 )
@@ -33,6 +34,7 @@ func wired(t *testing.T) []*prometheus.Registry {
 			Provisioner: provisioner.New(provisioner.Options{Registerer: registry, Logger: zerolog.Nop()}),
 			Registerer:  registry, Logger: zerolog.Nop(),
 		})
+		workloads.New(workloads.Options{Registerer: registry, Logger: zerolog.Nop()})
 		registry.MustRegister(buildInfo(mode))
 		if mode == modeIMDS {
 			imds.New(imds.Options{Registerer: registry, Logger: zerolog.Nop()})

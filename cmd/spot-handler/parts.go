@@ -16,6 +16,7 @@ import (
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/turns"
+	"spot-handler/handler/workloads"
 )
 
 // parts are what outlives a tenure.
@@ -55,6 +56,11 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
 		}),
 		Events: p.tellers, Node: cfg.nodeName,
+		Workloads: workloads.New(workloads.Options{
+			On: cfg.workloadNotices, Networks: cfg.networks, HostNetwork: cfg.noticeHostNetwork,
+			Pods: p.clients.core, Answered: drainer.Answer, Events: p.events,
+			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
+		}),
 		Conditions: condition.New(condition.Options{Nodes: p.clients.nodes, Index: p.index, Logger: log}),
 		Rules:      rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: log,

@@ -212,6 +212,8 @@ func sample(t *testing.T, schema, property map[string]any) (value any, arg strin
 			return 5000000, "5000000" // not 5e+06
 		case "strings":
 			return map[string]any{"from": "to"}, "from=to"
+		case "networks":
+			return []any{"10.0.0.0/8"}, "10.0.0.0/8"
 		case "list":
 			return []any{"one", "two"}, "two"
 		case "name":

@@ -102,6 +102,8 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"surged-a1","pod-template-hash.spot-handler/surged":"a1"},"annotations":{"spot-handler/surged":"{}"}}}`, ""},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"b2"}}}`, "pod-template-hash may only become"},
 		{drain, "pods/web", `{"metadata":{"labels":{"pod-template-hash":"a1","pod-template-hash.spot-handler/surged":null},"annotations":{"spot-handler/surged":null}}}`, ""},
+		{drain, "pods/web", `{"metadata":{"annotations":{"spot-handler/deadline":"2026-01-01T00:02:00Z","spot-handler/evict-by":"2026-01-01T00:01:20Z"}}}`, ""},
+		{drain, "pods/web", `{"metadata":{"annotations":{"spot-handler/when":"now"}}}`, annotations},
 		{drain, "pods/web", `{"metadata":{"labels":{"app":"admin"}}}`, labels},
 		{drain, "pods/web", `{"metadata":{"labels":{"version":null}}}`, labels},
 		{drain, "pods/web", foreign, annotations},

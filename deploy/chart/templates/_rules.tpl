@@ -120,6 +120,14 @@
   verbs: [list]
 {{- end -}}
 
+{{/* Processes that tell pods of the end of their nodes. */}}
+{{- define "spot-handler.rules.notices" -}}
+# Write on pods that ask for it when their node ends, and when they leave at the latest.
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [patch]
+{{- end -}}
+
 {{/* Processes that drain, for replacements by Karpenter. */}}
 {{- define "spot-handler.rules.karpenter" -}}
 # Read the interrupted node's pool and the one that is named to replace it (get); if none is
@@ -152,6 +160,9 @@
 {{ include "spot-handler.rules.drain" . }}
 {{- if or (not .Values.flags.drainStrategy) (eq .Values.flags.drainStrategy "surge") }}
 {{ include "spot-handler.rules.surge" . }}
+{{- end }}
+{{- if include "spot-handler.notices" . }}
+{{ include "spot-handler.rules.notices" . }}
 {{- end }}
 {{- if include "spot-handler.provisions" (list . "karpenter") }}
 {{ include "spot-handler.rules.karpenter" . }}

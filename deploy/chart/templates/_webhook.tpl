@@ -45,6 +45,11 @@
 {{- end }}
 {{- end -}}
 
+{{/* Whether pods are told of the end of their nodes; empty if not. */}}
+{{- define "spot-handler.notices" -}}
+{{- if or .Values.workloads.notices (eq (toString .Values.flags.workloadNotices) "true") }}true{{ end -}}
+{{- end -}}
+
 {{/* The port that webhooks go to, as far as the values say: the proxy's, otherwise the URL's.
      443 is always open. */}}
 {{- define "spot-handler.webhookPort" -}}

@@ -1,0 +1,64 @@
+package drain
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Who asks is to be told, even if it stays to the end; but nobody that is gone, that does not run
+// as the API server has it, or whose namespace forbids it or is not known yet.
+func TestNotice(t *testing.T) {
+	asks := annotated(NoticeAnnotation, "8080/bye")
+	known := map[string]Wishes{"shop": {}}
+	for name, tt := range map[string]struct {
+		pod        *corev1.Pod
+		namespaces map[string]Wishes
+		want       string
+	}{
+		"asks":               {pod("a", asks), known, "8080/bye"},
+		"does not":           {pod("a"), known, ""},
+		"stays":              {pod("a", asks, tolerating("spot-handler/interrupted")), known, "8080/bye"},
+		"of a DaemonSet":     {pod("a", asks, ownedBy("DaemonSet")), known, "8080/bye"},
+		"mirror pod":         {pod("a", asks, annotated(corev1.MirrorPodAnnotationKey, "x")), known, ""},
+		"finished":           {pod("a", asks, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), known, ""},
+		"terminating":        {pod("a", asks, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }), known, ""},
+		"shut out":           {pod("a", asks), map[string]Wishes{"shop": {Silent: true}}, ""},
+		"not known yet":      {pod("a", asks), nil, ""},
+		"another's shut out": {pod("a", asks), map[string]Wishes{"shop": {}, "bank": {Silent: true}}, "8080/bye"},
+	} {
+		s := Situation{Interruption: Interruption{Taint: taint}, Policy: policy, Pods: []*corev1.Pod{tt.pod}, Namespaces: tt.namespaces}
+		if got := Plan(now, s)[0].Notice; got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
+// A pod's answer overrides its annotation, and moves it and no other. A drain that is called off
+// says which pods stay.
+func TestAnswer(t *testing.T) {
+	stage(t, holding, 2*time.Minute, PendingCapacity, func(f *fakeAPI) {
+		for _, name := range []string{"a", "b"} {
+			f.pod(pod(name, withGrace(30), annotated(WhenAnnotation, "last")))
+		}
+	}, func(s *scene) {
+		s.d.Answer("node-b", "uid-a", WhenNow) // a node that is not being drained
+		s.pass(time.Second)
+		if n := s.api.count("POST", "/eviction"); n != 0 {
+			t.Fatalf("%d evicted, want none yet", n)
+		}
+		s.d.Answer("node-a", "uid-a", WhenNow)
+		s.pass(time.Second)
+		if n, ofA := s.api.count("POST", "/eviction"), s.api.count("POST", "/a/eviction"); n != 1 || ofA != 1 {
+			t.Errorf("%d evicted, want the one that has answered", n)
+		}
+		s.api.gone("a")
+		s.pass(time.Second)
+		result, done, err := s.d.CallOff(s.Context(), "node-a")
+		if err != nil || !done || len(result.Staying) != 1 || result.Staying[0].Name != "b" {
+			t.Errorf("%+v, %t, %v: want the other to stay", result, done, err)
+		}
+	})
+}

@@ -1,0 +1,97 @@
+package workloads
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/drain"
+)
+
+// The types of our CloudEvents.
+const (
+	typeNotice           = "spot-handler.notice"            // the node ends; again when it ends earlier
+	typeReplacementReady = "spot-handler.replacement-ready" // for those who ask
+	typeCanceled         = "spot-handler.canceled"          // the node does not end after all
+)
+
+// cloudEvent is one in the JSON format.
+// https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md
+type cloudEvent struct {
+	SpecVersion     string    `json:"specversion"`
+	ID              string    `json:"id"`
+	Source          string    `json:"source"`
+	Type            string    `json:"type"`
+	Subject         string    `json:"subject"`
+	Time            time.Time `json:"time"`
+	DataContentType string    `json:"datacontenttype"`
+	Data            eventData `json:"data"`
+}
+
+// eventData is what a pod has to know. Times are absolute: whoever reads them later needs no
+// other.
+type eventData struct {
+	Kind   string `json:"kind"`
+	Action string `json:"action,omitempty"` // EC2's: terminate, stop or hibernate
+	Node   string `json:"node"`
+	// Rehearsal: an operator has made it up, and the node comes back.
+	Rehearsal bool `json:"rehearsal,omitempty"`
+
+	Deadline *time.Time `json:"deadline,omitempty"` // when the node ends
+	EvictBy  *time.Time `json:"evictBy,omitempty"`  // when the pod's eviction begins at the latest
+	Grace    int64      `json:"gracePeriodSeconds"`
+
+	Replacement string `json:"replacement"`
+}
+
+// noReplacement is the state of a replacement that was not requested, or not yet.
+const noReplacement = "None"
+
+// newEvent is the event for one pod. Its id is the same whoever makes it, so a receiver can tell
+// what it has heard before.
+func newEvent(now time.Time, in Interruption, what string, d drain.Decision) ([]byte, error) {
+	data := eventData{
+		Kind: string(in.Record.Kind), Action: in.Record.Action, Node: in.Node, Replacement: cmp.Or(in.Replacement, noReplacement),
+		Rehearsal: in.Record.Rehearsed(), Deadline: pointer(in.Deadline), EvictBy: pointer(d.At), Grace: graceOf(d),
+	}
+	if what == typeCanceled {
+		data.Deadline, data.EvictBy = nil, nil
+	}
+	return json.Marshal(cloudEvent{
+		SpecVersion: "1.0",
+		ID:          fmt.Sprintf("%s/%s/%s/%d/%d", in.Record.Event, d.Pod.UID, what, unix(in.Deadline), unix(d.At)),
+		Source:      "/spot-handler/nodes/" + url.PathEscape(in.Node),
+		Type:        what, Subject: d.Pod.Namespace + "/" + d.Pod.Name, Time: now.UTC().Truncate(time.Millisecond),
+		DataContentType: "application/json", Data: data,
+	})
+}
+
+// graceOf is the time in seconds that the pod has from its eviction to its end.
+func graceOf(d drain.Decision) int64 {
+	switch own := d.Pod.Spec.TerminationGracePeriodSeconds; {
+	case d.Grace != nil:
+		return *d.Grace
+	case own != nil:
+		return *own
+	}
+	return corev1.DefaultTerminationGracePeriodSeconds
+}
+
+func pointer(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+func unix(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}

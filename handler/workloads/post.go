@@ -1,0 +1,137 @@
+package workloads
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"spot-handler/drain"
+)
+
+const (
+	// contentType is that of a CloudEvent in structured mode.
+	// https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md
+	contentType = "application/cloudevents+json; charset=utf-8"
+
+	// attempts, each of attemptTimeout, are what a pod gets: whoever does not answer within
+	// seconds has no more to say.
+	attempts       = 2
+	attemptTimeout = 2 * time.Second
+	// pause is between them, so that a server which was just starting has a chance.
+	pause = 500 * time.Millisecond
+
+	// longestAnswer is how much of an answer is read, in bytes.
+	longestAnswer = 4 << 10
+)
+
+// The values of workload_notices_total's label result.
+const (
+	resultDelivered = "delivered" // taken, without a word on when to leave
+	resultAnswered  = "answered"  // taken, with one
+	resultUnusable  = "unusable"  // taken, with an answer that means nothing
+	resultRefused   = "refused"   // answered with another status than 2xx
+	resultFailed    = "failed"    // not answered
+	resultInvalid   = "invalid"   // not sent: the annotation or the pod's address is no good
+)
+
+func newResults(reg prometheus.Registerer) *prometheus.CounterVec {
+	results := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+		Name: "spot_handler_workload_notices_total",
+		Help: "Notices to pods that ask for them, by what became of each.",
+	}, []string{"result"})
+	for _, r := range []string{resultDelivered, resultAnswered, resultUnusable, resultRefused, resultFailed, resultInvalid} {
+		results.WithLabelValues(r)
+	}
+	return results
+}
+
+// newClient goes where it is sent and nowhere else: through no proxy, after no redirect. It keeps
+// no connection, as a pod is told once or twice in its life.
+func newClient() *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext:            (&net.Dialer{Timeout: attemptTimeout}).DialContext,
+			DisableKeepAlives:      true,
+			DisableCompression:     true,
+			MaxResponseHeaderBytes: longestAnswer,
+		},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// post tells one pod, and returns what it has answered, if it says when it leaves. The error is
+// for the log.
+func (t *Teller) post(ctx context.Context, target *url.URL, body []byte) (when drain.When, result string, err error) {
+	for attempt := 1; ; attempt++ {
+		when, result, err = t.attempt(ctx, target, body)
+		if result != resultFailed || attempt == attempts {
+			return when, result, err
+		}
+		time.Sleep(pause)
+	}
+}
+
+func (t *Teller) attempt(ctx context.Context, target *url.URL, body []byte) (drain.When, string, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
+	if err != nil {
+		return "", resultInvalid, fmt.Errorf("make request: %w", err)
+	}
+	req.Header.Set("Content-Type", contentType)
+	req.Header.Set("User-Agent", t.opts.UserAgent)
+	resp, err := t.client.Do(req)
+	if err != nil {
+		return "", resultFailed, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		if resp.StatusCode >= 500 {
+			return "", resultFailed, fmt.Errorf("answered with status %d", resp.StatusCode)
+		}
+		return "", resultRefused, fmt.Errorf("answered with status %d", resp.StatusCode)
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, longestAnswer+1))
+	if err != nil {
+		return "", resultUnusable, fmt.Errorf("read answer: %w", err)
+	}
+	when, err := parseAnswer(text)
+	switch {
+	case err != nil:
+		return "", resultUnusable, err
+	case when == "":
+		return "", resultDelivered, nil
+	}
+	return when, resultAnswered, nil
+}
+
+// parseAnswer reads when a pod wants to leave; an empty answer says nothing about it.
+func parseAnswer(text []byte) (drain.When, error) {
+	if len(text) > longestAnswer {
+		return "", fmt.Errorf("read answer: want at most %d bytes", longestAnswer)
+	}
+	if len(bytes.TrimSpace(text)) == 0 {
+		return "", nil
+	}
+	var answer struct {
+		When drain.When `json:"when"`
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return "", errors.New("read answer: no JSON object")
+	}
+	if answer.When != "" && !slices.Contains(drain.Whens(), answer.When) {
+		return "", fmt.Errorf("read answer: when is %.40q, want one of %q", answer.When, drain.Whens())
+	}
+	return answer.When, nil
+}

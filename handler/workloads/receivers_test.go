@@ -1,0 +1,135 @@
+package workloads
+
+import (
+	"bufio"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"spot-handler/drain"
+)
+
+// The receivers of the manual receive a notice, and their answers are understood.
+func TestReceiversOfTheManual(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/docs/workloads.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := func(language string) string {
+		found := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindSubmatch(text)
+		if found == nil {
+			t.Fatalf("the manual has no example in %s", language)
+		}
+		return string(found[1])
+	}
+	for name, tt := range map[string]struct {
+		file, listen string
+		command      []string
+		when         drain.When
+	}{
+		"python": {"receiver.py", `"", 8080`, []string{"python3", "receiver.py"}, drain.WhenHold},
+		"go":     {"receiver.go", `":8080"`, []string{"./receiver"}, drain.WhenLast},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := exec.LookPath(tt.command[0]); err != nil && name != "go" {
+				t.Skip(err)
+			}
+			address := freeAddress(t)
+			_, port, err := net.SplitHostPort(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			local := map[string]string{"python": `"127.0.0.1", ` + port, "go": `"` + address + `"`}[name]
+			program := strings.Replace(example(name), tt.listen, local, 1)
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, tt.file), []byte(program), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if name == "go" {
+				build := exec.Command("go", "build", "-o", "receiver", tt.file)
+				build.Dir = dir
+				if out, err := build.CombinedOutput(); err != nil {
+					t.Fatalf("%v\n%s", err, out)
+				}
+			}
+			out := start(t, dir, tt.command)
+			teller, _ := newTeller(t, nil)
+			body, err := newEvent(time.Now(), interrupted(time.Now()), typeNotice, asks(podOf("a"), time.Now()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until it listens
+				when, result, err := teller.attempt(t.Context(), &url.URL{Scheme: "http", Host: address, Path: "/"}, body)
+				if result == resultFailed && time.Now().Before(deadline) {
+					continue
+				}
+				if when != tt.when || result != resultAnswered {
+					t.Errorf("%q, %s: %v", when, result, err)
+				}
+				break
+			}
+			if line := <-out; !strings.Contains(line, typeNotice) {
+				t.Errorf("it says %q", line)
+			}
+		})
+	}
+	t.Run("sh", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		file := filepath.Join(dir, "evict-by")
+		if err := os.WriteFile(file, nil, 0o600); err != nil { // as it is before there is such an annotation
+			t.Fatal(err)
+		}
+		out := start(t, dir, []string{"sh", "-c", strings.ReplaceAll(example("sh"), "/etc/spot", dir)})
+		if err := os.WriteFile(file, []byte("2026-01-01T12:01:20Z"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if line := <-out; line != "out by 2026-01-01T12:01:20Z" {
+			t.Errorf("it says %q", line)
+		}
+	})
+}
+
+// start runs a program to the end of the test, and returns what it says, by line.
+func start(t *testing.T, dir string, command []string) <-chan string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	cmd.Dir = dir
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := make(chan string, 10)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(said); scanner.Scan(); {
+			select {
+			case lines <- scanner.Text():
+			default:
+			}
+		}
+		_ = cmd.Wait()
+	}()
+	return lines
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
