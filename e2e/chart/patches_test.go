@@ -15,7 +15,7 @@ import (
 func TestPatchPolicies(t *testing.T) {
 	const imds, drain, queue = "'system:serviceaccount:spot-handler:spot-handler-imds'", "'system:serviceaccount:spot-handler:spot-handler-drain'", "'system:serviceaccount:spot-handler:spot-handler-queue'"
 	all := func(nodes, rest string) map[string]string {
-		return map[string]string{"nodes": nodes, "pods": rest, "pods/status": rest, "nodeclaims": rest, "leases": rest}
+		return map[string]string{"nodes": nodes, "nodes/status": rest, "pods": rest, "pods/status": rest, "nodeclaims": rest, "leases": rest}
 	}
 	for _, tt := range []struct {
 		name, mode string
@@ -26,7 +26,7 @@ func TestPatchPolicies(t *testing.T) {
 		{"both", "both", nil, all(queue+", "+imds, queue)},
 		{"queue", "queue", nil, all(queue, queue)},
 		{"no Karpenter, no lease", "queue", map[string]any{"flags.provisioner": "none", "queue.replicas": 1, "queue.flags.leaderElect": false},
-			map[string]string{"nodes": queue, "pods": queue, "pods/status": queue}},
+			map[string]string{"nodes": queue, "nodes/status": queue, "pods": queue, "pods/status": queue}},
 		{"switched off", "both", map[string]any{"patchPolicies": false}, map[string]string{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

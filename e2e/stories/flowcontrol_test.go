@@ -129,6 +129,6 @@ func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f
 func (s *story) answered(verb, resource string, since time.Time) []request {
 	s.Helper()
 	return s.requests(func(r request) bool {
-		return r.Verb == verb && r.ObjectRef.Resource == resource && r.ResponseStatus.Code == http.StatusOK && r.RequestReceivedTimestamp.After(since)
+		return r.Verb == verb && r.ObjectRef.Resource == resource && r.ObjectRef.Subresource == "" && r.ResponseStatus.Code == http.StatusOK && r.RequestReceivedTimestamp.After(since)
 	})
 }
