@@ -174,10 +174,10 @@ type auditReport struct {
 
 type auditFinding struct{ ID, Object, Fix string }
 
-// audit asks about the workloads as an administrator does.
-func (s *story) audit(args ...string) (report auditReport, code int) {
+// audit asks about the workloads as the kubeconfig says.
+func (s *story) audit(kubeconfig string, args ...string) (report auditReport, code int) {
 	s.Helper()
-	return s.auditAll(append([]string{"-n", corev1.NamespaceDefault}, args...)...)
+	return s.auditAll(append([]string{"-n", corev1.NamespaceDefault, "--kubeconfig=" + kubeconfig}, args...)...)
 }
 
 // auditAll asks about the whole cluster.
