@@ -46,7 +46,7 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 	}
 	for path, kind := range map[string]string{
 		"/apis/apps/v1/deployments": "Deployment", "/apis/apps/v1/statefulsets": "StatefulSet", "/apis/apps/v1/replicasets": "ReplicaSet",
-		"/apis/apps/v1/daemonsets": "DaemonSet", "/api/v1/persistentvolumeclaims": "PersistentVolumeClaim", "/api/v1/resourcequotas": "ResourceQuota",
+		"/apis/apps/v1/daemonsets": "DaemonSet", "/api/v1/persistentvolumeclaims": "PersistentVolumeClaim", "/api/v1/persistentvolumes": "PersistentVolume", "/api/v1/resourcequotas": "ResourceQuota",
 	} {
 		version := strings.TrimPrefix(strings.TrimPrefix(path[:strings.LastIndex(path, "/")], "/apis/"), "/api/")
 		answers[path] = map[string]any{"apiVersion": version, "kind": kind + "List", "items": []any{}}

@@ -10,6 +10,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/sqsemu"
@@ -43,6 +44,12 @@ func TestAuditOfFallbackPools(t *testing.T) {
 	))
 	s.loseNodeClass("broken-od")
 
+	s.must(s.cluster.CreateClaim(s.ctx, "", "zonal", corev1.ReadWriteOnce)) // SH113
+	_, err := s.cluster.Client.CoreV1().PersistentVolumes().Patch(s.ctx, "zonal", types.MergePatchType, []byte(
+		`{"spec":{"nodeAffinity":{"required":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"topology.kubernetes.io/zone","operator":"In","values":["test-zone-a"]}]}]}}}}`,
+	), metav1.PatchOptions{})
+	s.must(err)
+
 	onSpotAfter := map[string]int{"astray": 1, "broken": 1, "onspot": 1, "zonal": 1, "large": 1, "well": 0}
 	for team := range onSpotAfter {
 		nodes := 1
@@ -54,15 +61,17 @@ func TestAuditOfFallbackPools(t *testing.T) {
 		s.service(team, nodes, func(d *controlplane.DeploymentSpec) {
 			quick(d)
 			d.CPU, d.MaxSurge, d.NodeSelector = "5", percent(100), map[string]string{"team": team} // one on a node
-			if team == "zonal" {
-				d.NodeSelector[corev1.LabelTopologyZone] = "test-zone-a"
+			d.Change = func(d *appsv1.Deployment) {
+				d.Spec.MinReadySeconds = 1
+				if team == "zonal" {
+					controlplane.Mount(&d.Spec.Template.Spec, "zonal")
+				}
 			}
-			d.Change = func(d *appsv1.Deployment) { d.Spec.MinReadySeconds = 1 }
 		})
 	}
 
-	want := []string{"SH201 nodepool/astray", "SH202 nodepool/broken", "SH203 nodepool/onspot", "SH204 nodepool/zonal", "SH205 nodepool/large"}
-	found, fixes := s.auditOf("SH201", "SH202", "SH203", "SH204", "SH205")
+	want := []string{"SH113 deployment/zonal", "SH201 nodepool/astray", "SH202 nodepool/broken", "SH203 nodepool/onspot", "SH204 nodepool/zonal", "SH205 nodepool/large"}
+	found, fixes := s.auditOf("SH113", "SH201", "SH202", "SH203", "SH204", "SH205")
 	if !slices.Equal(found, want) {
 		t.Fatalf("audit finds %q, want %q", found, want)
 	}
@@ -75,8 +84,8 @@ func TestAuditOfFallbackPools(t *testing.T) {
 		}
 	}
 
-	s.mend(fixes)
-	if found, _ := s.auditOf("SH201", "SH202", "SH203", "SH204", "SH205"); len(found) > 0 {
+	s.mend(fixes[1:]) // that of SH113 is that of SH204
+	if found, _ := s.auditOf("SH113", "SH201", "SH202", "SH203", "SH204", "SH205"); len(found) > 0 {
 		t.Errorf("audit still finds %q", found)
 	}
 	s.loseSpot(queue, onSpotAfter)

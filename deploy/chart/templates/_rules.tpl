@@ -181,7 +181,7 @@
 {{/* The CronJob: what audit reads, and nothing that it could change. */}}
 {{- define "spot-handler.rules.audit" -}}
 - apiGroups: [""]
-  resources: [nodes, pods, persistentvolumeclaims, resourcequotas]
+  resources: [nodes, pods, persistentvolumeclaims, persistentvolumes, resourcequotas]
   verbs: [list]
 - apiGroups: [apps]
   resources: [deployments, statefulsets, replicasets, daemonsets]

@@ -67,6 +67,7 @@ var checks = []struct {
 	{"SH110", Warning, successorsTrustedAtOnce},
 	{"SH111", Warning, successorsWithoutPlace},
 	{"SH112", Warning, podsNeverToBeDisrupted},
+	{"SH113", Critical, volumesElsewhere},
 
 	{"SH201", Critical, poolsWithoutFallback},
 	{"SH202", Critical, fallbacksOfNoUse},

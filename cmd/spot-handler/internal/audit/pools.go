@@ -64,13 +64,18 @@ func fallbacksElsewhere(s Snapshot) (found []Finding) {
 		f.Pods = s.count(func(p Pod) bool {
 			return s.isOn(p, o.Pool) && slices.Contains(o.Barred, s.label(p, corev1.LabelTopologyZone))
 		})
-		f.Fix = fmt.Sprintf("in the manifest of NodePool %s: allow %s", o.Fallbacks[0], zones)
-		if o.ZoneValues != "" {
-			f.Fix = addValues(o.Fallbacks[0], o.ZoneValues, o.Barred...)
-		}
+		f.Fix = allowZones(o)
 		found = append(found, f)
 	}
 	return found
+}
+
+// allowZones lets the first fallback have nodes in all zones of the pool's.
+func allowZones(o karpenter.Outlook) string {
+	if o.ZoneValues == "" {
+		return fmt.Sprintf("in the manifest of NodePool %s: allow %s", o.Fallbacks[0], strings.Join(o.Barred, ", "))
+	}
+	return addValues(o.Fallbacks[0], o.ZoneValues, o.Barred...)
 }
 
 // fallbacksTooSmall: EC2 takes an instance type in a zone back as a whole, and the limits of the

@@ -65,8 +65,11 @@ func (r Reader) Read(ctx context.Context) (s Snapshot, unread []string) {
 		func() error { return r.deployments(ctx, &s, &around) },
 		func() error { return r.statefulSets(ctx, &s) },
 		func() error { return around.ReadSurroundings(r.lister(ctx)) },
-		func() error { return r.pods(ctx, &s, around) },
 	}
+	if r.Namespace == "" {
+		reads = append(reads, func() error { return r.volumes(ctx, &s) })
+	}
+	reads = append(reads, func() error { return r.pods(ctx, &s, around) })
 	if r.Namespace == "" {
 		reads = append(reads, func() error { return r.cluster(ctx, &s) })
 	}
@@ -140,7 +143,9 @@ func (r Reader) pods(ctx context.Context, s *Snapshot, around drain.Situation) e
 		}
 		for _, d := range drain.Plan(now, around) {
 			if d.Moves() {
-				s.Pods = append(s.Pods, lean(d, now))
+				p := lean(d, now)
+				p.Zone = s.zoneOf(d.Pod)
+				s.Pods = append(s.Pods, p)
 			}
 		}
 		if next = page.Continue; next == "" {

@@ -31,6 +31,7 @@ type Snapshot struct {
 	Capacity
 	Coverage
 
+	bound   map[string]string // the zones of claims that their volumes are bound to, by namespace/name
 	in      map[string][]*Pod // the pods of each namespace; index fills it
 	byOwner map[Owned][]*Pod  // those of each workload; those without one stand for themselves
 }
@@ -55,6 +56,8 @@ type Pod struct {
 	Blanket int
 	// Unprobed: it counts as ready as soon as its containers run.
 	Unprobed bool
+	// Zone is the zone that it cannot leave, as a volume of it is there; empty if there is none.
+	Zone string
 	// Apart keeps it off the nodes of its peers; nil for most.
 	Apart *Apart
 }
