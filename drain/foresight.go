@@ -11,7 +11,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -149,11 +148,6 @@ func AsReturned(pod *corev1.Pod) *corev1.Pod {
 	delete(c.Annotations, SurgedAnnotation)
 	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
 	return &c
-}
-
-// Covers reports whether the budget counts the pod.
-func Covers(budget *policyv1.PodDisruptionBudget, pod *corev1.Pod) bool {
-	return budget.Namespace == pod.Namespace && covers(budget, labels.Set(pod.Labels))
 }
 
 // IsSurged reports whether the pod's surge has begun.

@@ -40,7 +40,7 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	})
 
 	root.AddGroup(&cobra.Group{ID: daemons, Title: "Modes:"})
-	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newStatus(), newObserve(), newAudit(), newMigrate(), newVersion())
+	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newStatus(), newObserve(), newPlan(), newAudit(), newMigrate(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	root.AddCommand(newRehearse())

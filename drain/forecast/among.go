@@ -102,10 +102,10 @@ func (w *world) evenly(p *pod, c corev1.TopologySpreadConstraint) map[string]boo
 			}
 		}
 	}
-	counts := map[string]int{}
+	counts, suits := map[string]int{}, room.Suits(p.Pod)
 	for _, n := range w.nodes {
 		value, ok := n.Labels[c.TopologyKey]
-		if !ok || w.isDead(n) || !suitsForSpread(n, p.Pod, c) {
+		if !ok || w.isDead(n) || !countsForSpread(n, suits, c) {
 			continue
 		}
 		counts[value] += 0
@@ -135,14 +135,14 @@ func (w *world) evenly(p *pod, c corev1.TopologySpreadConstraint) map[string]boo
 	return in
 }
 
-// suitsForSpread reports whether the node counts for the constraint.
-func suitsForSpread(n *node, p *corev1.Pod, c corev1.TopologySpreadConstraint) bool {
+// countsForSpread reports whether the node counts for the constraint of a pod that suits it.
+func countsForSpread(n *node, suits func(*corev1.Node) bool, c corev1.TopologySpreadConstraint) bool {
 	if c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor {
-		return !n.closed && room.Suits(n.Node, p)
+		return !n.closed && suits(n.Node)
 	}
 	bare := *n.Node
 	bare.Spec.Taints = nil
-	return room.Suits(&bare, p)
+	return suits(&bare)
 }
 
 func keepsAway(p *corev1.Pod) bool { return len(antiTerms(p)) > 0 }

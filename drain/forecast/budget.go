@@ -8,6 +8,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -16,18 +17,30 @@ import (
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/disruption/disruption.go
 type budget struct {
 	*policyv1.PodDisruptionBudget
-	pods   map[types.UID]*pod
-	users  map[*lostNode]bool
-	failed bool // its status cannot be worked out, for the reason that its condition gives
+	selector labels.Selector
+	pods     map[types.UID]*pod
+	users    map[*lostNode]bool
+	failed   bool // its status cannot be worked out, for the reason that its condition gives
+
+	// free is when the next eviction under the budget is answered: each writes its status, and so
+	// does the disruption controller in between.
+	free time.Time
 
 	since  time.Time
 	report Budget
 }
 
+// perEviction is how long one eviction under a budget holds up the next.
+const perEviction = 200 * time.Millisecond
+
 func newBudget(b *policyv1.PodDisruptionBudget) *budget {
 	c := meta.FindStatusCondition(b.Status.Conditions, policyv1.DisruptionAllowedCondition)
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil { // the API server has checked it
+		selector = labels.Nothing()
+	}
 	return &budget{
-		PodDisruptionBudget: b.DeepCopy(), pods: map[types.UID]*pod{}, users: map[*lostNode]bool{},
+		PodDisruptionBudget: b.DeepCopy(), selector: selector, pods: map[types.UID]*pod{}, users: map[*lostNode]bool{},
 		failed: c != nil && c.Status == metav1.ConditionFalse && c.Reason == policyv1.SyncFailedReason,
 		report: Budget{Namespace: b.Namespace, Name: b.Name},
 	}

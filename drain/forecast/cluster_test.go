@@ -23,16 +23,17 @@ var at = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // scene is a cluster in the making, with the node "lost" that is taken in two minutes, and room on
 // the node "other".
 type scene struct {
-	*testing.T
+	testing.TB
 	Input
+	had map[string]int // pods, by their app
 }
 
-func newScene(t *testing.T) *scene {
+func newScene(t testing.TB) *scene {
 	s := &scene{t, Input{
 		At: at, Deployments: map[types.NamespacedName]drain.Deployment{}, Owners: map[types.UID]Owner{},
 		Surroundings: map[string]drain.Surroundings{"shop": {}}, Policy: drain.Policy{Strategy: drain.Surge, Blocked: drain.Leave, Margin: 10 * time.Second},
 		Assumptions: Assumptions{Boot: Assume(40*time.Second, "test"), Ready: Assume(10*time.Second, "test"), Stop: Assume(5*time.Second, "test")},
-	}}
+	}, map[string]int{}}
 	s.lose("lost", drain.NoCapacity)
 	s.Nodes = append(s.Nodes, aNode("other", "8"))
 	return s
@@ -61,12 +62,8 @@ func (s *scene) lose(name string, capacity drain.Capacity) *Lost {
 // pods makes pods of a controller on a node, with a grace period of 30 s.
 func (s *scene) pods(kind, name, node string, n int, change ...func(*corev1.Pod)) {
 	yes := true
-	had := 0
-	for _, p := range s.Pods {
-		if p.Labels["app"] == name {
-			had++
-		}
-	}
+	had := s.had[name]
+	s.had[name] += n
 	for i := had; i < had+n; i++ {
 		grace := int64(30)
 		started := metav1.NewTime(at.Add(-time.Hour))

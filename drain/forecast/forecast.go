@@ -6,10 +6,12 @@ import "spot-handler/handler/interruption"
 // new ones may be added. All times are seconds since the first notice.
 type Forecast struct {
 	Assumptions Assumptions `json:"assumptions"`
-	Nodes       []Node      `json:"nodes"`
-	Pods        []Pod       `json:"pods"`
-	Workloads   []Workload  `json:"workloads"`
-	Budgets     []Budget    `json:"budgets"`
+	// Settings says where the daemon's settings were found, by which pods are moved.
+	Settings  string     `json:"settings,omitempty"`
+	Nodes     []Node     `json:"nodes"`
+	Pods      []Pod      `json:"pods"`
+	Workloads []Workload `json:"workloads"`
+	Budgets   []Budget   `json:"budgets"`
 	// Unread is what could not be read, and so is not in the forecast.
 	Unread []string `json:"unread,omitempty"`
 }

@@ -24,7 +24,7 @@ func TestPods(t *testing.T) {
 			s.deployment("web", "lost", 2)
 		}, []string{
 			"web-0 graceful 10..15 surge: surged: waits for its successor",
-			"web-1 graceful 20..25 surge: waits for its turn: maxSurge of Deployment web is in use",
+			"web-1 graceful 21..26 surge: waits for its turn: maxSurge of Deployment web is in use",
 		}},
 		"without room for successors they leave at the latest": {func(s *scene) {
 			s.Nodes = s.Nodes[:1]
@@ -45,7 +45,7 @@ func TestPods(t *testing.T) {
 		}, []string{
 			"db-0 graceful 0..5 :",
 			"db-1 graceful 15..20 : disruption budget db",
-			"db-2 graceful 30..35 : disruption budget db",
+			"db-2 graceful 31..36 : disruption budget db",
 		}},
 		"a budget that never lets go": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 1)

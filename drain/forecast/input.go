@@ -36,8 +36,9 @@ type Input struct {
 	Attached map[string]int
 	// Namespaces are what namespaces ask for their pods.
 	Namespaces map[string]drain.Wishes
-	// Policy is that of the daemon in the cluster.
-	Policy drain.Policy
+	// Policy is that of the daemon in the cluster, and Settings where it was found.
+	Policy   drain.Policy
+	Settings string
 	// Assumptions are what nobody knows.
 	Assumptions Assumptions
 	Unread      []string

@@ -19,7 +19,7 @@ import (
 const (
 	// beginsAfter is how long after the notice the first plan is made: the record is written and seen,
 	// and the node's pods, their budgets and their Deployments are read.
-	beginsAfter = 300 * time.Millisecond
+	beginsAfter = 500 * time.Millisecond
 
 	// wavesFor is how old the waves can be, as in the drain.
 	wavesFor = 250 * time.Millisecond
@@ -322,7 +322,14 @@ func (w *world) carryOut(s step) {
 		delete(s.of.refused, p.UID)
 		w.delete(p, s.Grace)
 	case drain.Evict:
+		if b := p.lane(); b != nil && w.now.Before(b.free) {
+			w.at(b.free, podsFirst, func() { w.plan(s.of) })
+			return
+		}
 		refusal, by := w.evict(p)
+		if b := p.lane(); b != nil && refusal == "" {
+			b.free = w.now.Add(perEviction)
+		}
 		if refusal == "" {
 			delete(s.of.refused, p.UID)
 			p.story.leaves(w, s.Decision)
@@ -338,6 +345,14 @@ func (w *world) carryOut(s step) {
 		}
 		s.of.refused[p.UID] = refusal
 	}
+}
+
+// lane is the budget that takes evictions one by one.
+func (p *pod) lane() *budget {
+	if len(p.budgets) != 1 {
+		return nil
+	}
+	return p.budgets[0]
 }
 
 func waitsForBudget(by *budget) string {

@@ -33,7 +33,7 @@ func (w *world) horizon() time.Time {
 }
 
 func (w *world) result() Forecast {
-	f := Forecast{Assumptions: w.in.Assumptions, Unread: w.in.Unread, Nodes: []Node{}, Pods: []Pod{}, Workloads: []Workload{}, Budgets: []Budget{}}
+	f := Forecast{Assumptions: w.in.Assumptions, Settings: w.in.Settings, Unread: w.in.Unread, Nodes: []Node{}, Pods: []Pod{}, Workloads: []Workload{}, Budgets: []Budget{}}
 	f.Assumptions.ReadyOf = map[string]Assumption{}
 	for _, l := range w.lost {
 		n := l.report

@@ -95,9 +95,9 @@ func (w *world) best(p *pod) *node {
 	requests := room.Requests(p.Pod)
 	var best *node
 	score := 0.0
-	among := w.amongOf(p)
+	among, suits := w.amongOf(p), room.Suits(p.Pod)
 	for _, n := range w.nodes {
-		if n.closed && !(toleratesAll(p.Pod) && w.isLost(n)) || !has(n.free, requests) || !w.inZone(p.Pod, n) || !room.Suits(n.Node, p.Pod) || !among.allow(n) {
+		if n.closed && !(toleratesAll(p.Pod) && w.isLost(n)) || !has(n.free, requests) || !w.inZone(p.Pod, n) || !suits(n.Node) || !among.allow(n) {
 			continue
 		}
 		if s := n.roomLeft(requests); best == nil || s > score || s == score && n.Name < best.Name {

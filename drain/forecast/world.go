@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
@@ -161,6 +162,9 @@ func (w *world) addNode(n *corev1.Node) *node {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
 	added := &node{Node: n, free: n.Status.Allocatable.DeepCopy(), closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !ready, pods: map[types.UID]*pod{}}
+	if added.free == nil { // it has no room for anything
+		added.free = corev1.ResourceList{}
+	}
 	w.nodes[n.Name] = added
 	return added
 }
@@ -184,7 +188,7 @@ func (w *world) add(p *corev1.Pod) *pod {
 		added.workload.pods[p.UID] = added
 	}
 	for _, b := range w.budgets[p.Namespace] {
-		if drain.Covers(b.PodDisruptionBudget, p) {
+		if b.selector.Matches(labels.Set(p.Labels)) {
 			added.budgets = append(added.budgets, b)
 			b.pods[p.UID] = added
 		}

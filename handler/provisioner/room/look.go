@@ -213,10 +213,11 @@ func (f *free) suits(pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity
 	return !claims(pod) || from != nil && from.Labels[zone] != "" && f.node.Labels[zone] == from.Labels[zone]
 }
 
-// Suits reports whether the pod may run on the node, as far as its taints, the pod's node selector
-// and its required node affinity say.
-func Suits(node *corev1.Node, pod *corev1.Pod) bool {
-	return suits(node, pod, nodeaffinity.GetRequiredNodeAffinity(pod))
+// Suits says of nodes whether the pod may run there, as far as their taints, the pod's node selector
+// and its required node affinity tell.
+func Suits(pod *corev1.Pod) func(node *corev1.Node) bool {
+	affinity := nodeaffinity.GetRequiredNodeAffinity(pod)
+	return func(node *corev1.Node) bool { return suits(node, pod, affinity) }
 }
 
 func suits(node *corev1.Node, pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity) bool {

@@ -1,0 +1,216 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/drain/forecast"
+)
+
+// none stands for what there is not.
+const none = "-"
+
+// Lines show the forecast, in so many columns of a terminal; 0 is no terminal.
+func Lines(f forecast.Forecast, width int) []string {
+	lines := []string{summary(f)}
+	for _, part := range [][]string{
+		console.Table(nodeColumns, rows(f.Nodes, nodeRow), width),
+		console.Table(podColumns, rows(worstFirst(f.Pods), podRow), width),
+		console.Table(workloadColumns, rows(f.Workloads, workloadRow), width),
+		console.Table(budgetColumns, rows(f.Budgets, budgetRow), width),
+	} {
+		if len(part) > 1 { // more than the titles
+			lines = append(append(lines, ""), part...)
+		}
+	}
+	return append(lines, "", "Assumed: "+assumed(f.Assumptions), "Settings: "+f.Settings)
+}
+
+func rows[T any](of []T, row func(T) []console.Cell) [][]console.Cell {
+	all := make([][]console.Cell, len(of))
+	for i, one := range of {
+		all[i] = row(one)
+	}
+	return all
+}
+
+// summary is the forecast in one line.
+func summary(f forecast.Forecast) string {
+	counts := map[forecast.Outcome]int{}
+	for _, p := range f.Pods {
+		counts[p.Outcome]++
+	}
+	var parts []string
+	for _, o := range forecast.Outcomes() {
+		if n := counts[o]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, o))
+		}
+	}
+	dip := 0.0
+	for _, w := range f.Workloads {
+		dip += w.UnavailablePodSeconds
+	}
+	text := fmt.Sprintf("%s lost: %s", count(len(f.Nodes), "node"), count(len(f.Pods), "pod"))
+	if len(parts) > 0 {
+		text += ", " + strings.Join(parts, ", ")
+	}
+	return text + fmt.Sprintf("; %.0f unavailable pod-seconds.", dip)
+}
+
+func count(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
+	}
+	return fmt.Sprintf("%d %ss", n, of)
+}
+
+func assumed(a forecast.Assumptions) string {
+	var parts []string
+	for _, one := range []struct {
+		what string
+		of   forecast.Assumption
+	}{{"boot", a.Boot}, {"ready", a.Ready}, {"stop", a.Stop}, {"detach", a.Detach}} {
+		parts = append(parts, fmt.Sprintf("%s %s (%s)", one.what, seconds(&one.of.Value), one.of.From))
+	}
+	if n := len(a.ReadyOf); n > 0 {
+		parts = append(parts, fmt.Sprintf("ready of %s by their own history", count(n, "workload")))
+	}
+	return strings.Join(parts, ", ") + "."
+}
+
+// worstFirst has first what needs a look, and then what leaves first.
+func worstFirst(pods []forecast.Pod) []forecast.Pod {
+	badness := []forecast.Outcome{forecast.Left, forecast.Forced, forecast.Truncated, forecast.Graceful, forecast.Stays}
+	worst := slices.Clone(pods)
+	slices.SortStableFunc(worst, func(a, b forecast.Pod) int {
+		if d := slices.Index(badness, a.Outcome) - slices.Index(badness, b.Outcome); d != 0 || a.Leaves == nil || b.Leaves == nil {
+			return d
+		}
+		switch {
+		case *a.Leaves < *b.Leaves:
+			return -1
+		case *a.Leaves > *b.Leaves:
+			return 1
+		}
+		return 0
+	})
+	return worst
+}
+
+var nodeColumns = []console.Column{
+	{Title: "NODE", Least: 12}, {Title: "KIND", Least: 8, Drop: 1}, {Title: "DEADLINE"}, {Title: "EMPTY"}, {Title: "SLACK"},
+	{Title: "REPLACEMENT", Least: 16}, {Title: "READY"},
+}
+
+func nodeRow(n forecast.Node) []console.Cell {
+	empty := console.Cell{Text: seconds(n.Empty)}
+	if n.Empty == nil && n.Deadline != nil {
+		empty = console.Cell{Text: "never", Colour: terminal.Bad}
+	}
+	row := []console.Cell{{Text: n.Name}, {Text: string(n.Kind)}, {Text: seconds(n.Deadline)}, empty, {Text: seconds(n.Slack)}}
+	if n.Replacement == nil {
+		return append(row, console.Cell{Text: none}, console.Cell{Text: none})
+	}
+	return append(row, replacement(*n.Replacement), console.Cell{Text: seconds(n.Replacement.Ready)})
+}
+
+func replacement(r forecast.Replacement) console.Cell {
+	var parts []string
+	for _, part := range []string{r.Pool, r.InstanceType, r.Why} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	cell := console.Cell{Text: strings.Join(parts, ", ")}
+	if len(r.NoPlace) > 0 {
+		cell.Text += "; no place: " + strings.Join(r.NoPlace, "; ")
+		cell.Colour = terminal.Notable
+	}
+	if cell.Text == "" {
+		cell.Text = none
+	}
+	return cell
+}
+
+var podColumns = []console.Column{
+	{Title: "POD", Least: 16}, {Title: "NODE", Least: 8, Drop: 1}, {Title: "GRACE", Drop: 4}, {Title: "EVICT BY", Drop: 2}, {Title: "LEAVES"},
+	{Title: "GONE", Drop: 3}, {Title: "OUTCOME"}, {Title: "WAITS FOR, AND WHY", Least: 24},
+}
+
+var colours = map[forecast.Outcome]terminal.Colour{
+	forecast.Graceful: terminal.Good, forecast.Truncated: terminal.Notable, forecast.Forced: terminal.Bad, forecast.Left: terminal.Bad,
+}
+
+func podRow(p forecast.Pod) []console.Cell {
+	grace := p.Grace
+	return []console.Cell{
+		{Text: p.Namespace + "/" + p.Name}, {Text: p.Node}, {Text: seconds(&grace)}, {Text: by(p.EvictBy)}, {Text: seconds(p.Leaves)},
+		{Text: seconds(p.Gone)}, {Text: string(p.Outcome), Colour: colours[p.Outcome]}, {Text: why(p)},
+	}
+}
+
+// by is the latest start; one that has passed before the notice came is of no use to anybody.
+func by(s *forecast.Seconds) string {
+	if s != nil && *s < 0 {
+		return "past"
+	}
+	return seconds(s)
+}
+
+// why is what the pod waits for, what becomes of it, and why it is not surged.
+func why(p forecast.Pod) string {
+	var parts []string
+	for _, part := range []string{p.WaitsFor, p.Reason} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	if p.NoSurge != "" && p.Outcome != forecast.Stays {
+		parts = append(parts, "not surged: "+p.NoSurge)
+	}
+	if len(parts) == 0 {
+		return none
+	}
+	return strings.Join(parts, "; ")
+}
+
+var workloadColumns = []console.Column{
+	{Title: "WORKLOAD", Least: 16}, {Title: "REPLICAS"}, {Title: "READY"}, {Title: "FEWEST READY"}, {Title: "AT"}, {Title: "UNAVAILABLE"},
+}
+
+func workloadRow(w forecast.Workload) []console.Cell {
+	colour, when := terminal.Good, none
+	if w.FewestReady < w.Ready {
+		colour, when = terminal.Notable, seconds(&w.At)
+	}
+	return []console.Cell{
+		{Text: w.Namespace + "/" + w.Name}, {Text: fmt.Sprint(w.Replicas)}, {Text: fmt.Sprint(w.Ready)},
+		{Text: fmt.Sprint(w.FewestReady), Colour: colour}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", w.UnavailablePodSeconds)},
+	}
+}
+
+var budgetColumns = []console.Column{
+	{Title: "BUDGET", Least: 16}, {Title: "COVERS"}, {Title: "DESIRED"}, {Title: "HEALTHY"}, {Title: "FEWEST HEALTHY"}, {Title: "AT"},
+	{Title: "SHORT"}, {Title: "REFUSES"},
+}
+
+func budgetRow(b forecast.Budget) []console.Cell {
+	when := none
+	if b.FewestHealthy < b.Healthy {
+		when = seconds(&b.At)
+	}
+	return []console.Cell{
+		{Text: b.Namespace + "/" + b.Name}, {Text: fmt.Sprint(b.Covers)}, {Text: fmt.Sprint(b.Desired)}, {Text: fmt.Sprint(b.Healthy)},
+		{Text: fmt.Sprint(b.FewestHealthy)}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", b.UnavailablePodSeconds)}, {Text: count(b.Refused, "pod")},
+	}
+}
+
+func seconds(s *forecast.Seconds) string {
+	if s == nil {
+		return none
+	}
+	return fmt.Sprintf("%.0f s", float64(*s))
+}

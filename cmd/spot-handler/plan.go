@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/internal/plan"
+	"spot-handler/cmd/spot-handler/internal/selection"
+	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/drain"
+	"spot-handler/drain/forecast"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+)
+
+// planCommand is what the operator has asked `plan` for.
+type planCommand struct {
+	cluster  console.Cluster
+	format   console.Format
+	nodes    selection.Selection
+	kind     string
+	deadline time.Duration
+
+	boot, ready, stop, detach time.Duration
+}
+
+func newPlan() *cobra.Command {
+	p := &planCommand{}
+	cmd := &cobra.Command{
+		Use:   "plan [NODE...]",
+		Short: "Tell what would become of every pod if nodes were taken now",
+		Long: `Tells what would happen if EC2 took these nodes now: when each pod's eviction begins,
+what it waits for and what becomes of it, when each node is empty, and how many pods
+of each workload and disruption budget are ready meanwhile. It changes nothing.
+
+The nodes are named, or chosen by what they have in common. Every decision about a
+pod is made by the function that the drain itself runs, with the settings of the pod
+of spot-handler in the cluster. What nobody can know beforehand is assumed: each
+assumption is shown with its source, and has a flag.
+
+It reads the cluster as kubectl does, with your own rights, and says what it could
+not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong use.`,
+		Example: `  # one node
+  spot-handler plan ip-10-0-1-2.ec2.internal
+
+  # all nodes of one instance type in one zone, which EC2 often takes together
+  spot-handler plan --instance-type=m5.large --zone=eu-west-1a
+
+  # pods that would not end gracefully
+  spot-handler plan --pool=batch -o json | jq -r '.pods[] |
+    select(.outcome != "graceful") | "\(.namespace)/\(.name) \(.outcome): \(.reason)"'`,
+		ValidArgsFunction: p.completeNode,
+	}
+	which, what, assume, show, where := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output"), titled("Cluster")
+	p.nodes.Define(which.FlagSet)
+	what.StringVar(&p.kind, "kind", string(interruption.SpotInterruption), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
+	what.DurationVar(&p.deadline, "deadline", 0, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
+	assumed := forecast.Assumed()
+	assume.DurationVar(&p.boot, "boot-time", assumed.Boot.Duration(), "how long a replacement takes from its request until it takes pods")
+	assume.DurationVar(&p.ready, "ready-time", assumed.Ready.Duration(), "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
+	assume.DurationVar(&p.stop, "stop-time", assumed.Stop.Duration(), "how long a pod takes to end, but not longer than its grace period")
+	assume.DurationVar(&p.detach, "detach-time", assumed.Detach.Duration(), "how long volumes take to be detached once their pods are gone")
+	p.format.Define(show.FlagSet)
+	p.cluster.Define(where.FlagSet)
+	addGroups(cmd, []group{which, what, assume, show, where})
+	for flag, complete := range map[string]cobra.CompletionFunc{
+		"kind":      cobra.FixedCompletions(names(interruption.Kinds()), cobra.ShellCompDirectiveNoFileComp),
+		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
+		"context":   completeContext(&p.cluster),
+		"namespace": cobra.NoFileCompletions,
+	} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return p.run(cmd.Context(), args, cmd.Flags(), cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagSet, stdout io.Writer) error {
+	if err := p.validate(args); err != nil {
+		return err
+	}
+	c, err := connectCaller(p.cluster)
+	if err != nil {
+		return err
+	}
+	f, err := p.forecast(ctx, c, flags)
+	if err != nil {
+		return err
+	}
+	screen := terminal.New(stdout)
+	if p.format == console.TableFormat {
+		_, err = fmt.Fprintln(screen, strings.Join(plan.Lines(f, screen.Columns()), "\n"))
+	} else {
+		err = p.format.Write(screen, f)
+	}
+	if err == nil && len(f.Unread) > 0 {
+		err = fmt.Errorf("could not read everything: %s", strings.Join(f.Unread, "; "))
+	}
+	return err
+}
+
+func (p *planCommand) validate(args []string) error {
+	switch {
+	case !slices.Contains(interruption.Kinds(), interruption.Kind(p.kind)):
+		return fmt.Errorf("%w: --kind=%s: want one of %s", errUsage, p.kind, strings.Join(names(interruption.Kinds()), ", "))
+	case min(p.deadline, p.boot, p.ready, p.stop, p.detach) < 0:
+		return fmt.Errorf("%w: times must not be negative", errUsage)
+	}
+	if err := p.nodes.Take(args); err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	return nil
+}
+
+// forecast reads the cluster and plays the interruption.
+func (p *planCommand) forecast(ctx context.Context, c *caller, flags *pflag.FlagSet) (forecast.Forecast, error) {
+	in, err := plan.Reader{Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: p.cluster.Namespace}.Read(ctx)
+	if err != nil {
+		return forecast.Forecast{}, err
+	}
+	lost, err := p.nodes.Of(in.Nodes)
+	if err != nil {
+		return forecast.Forecast{}, err
+	}
+	cfg, from := c.settings(ctx, lost[0].Name)
+	in.Settings = from
+	in.Policy = drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
+	p.assume(&in.Assumptions, flags)
+	blow := plan.Blow{Kind: interruption.Kind(p.kind), ScheduledLead: cfg.scheduledLead, HookTimeout: cfg.hookTimeout}
+	if flags.Changed("deadline") {
+		blow.Deadline = &p.deadline
+	}
+	plan.Lose(&in, lost, blow, func(n *corev1.Node) bool {
+		return cfg.provisioner != provisioner.None && n.Labels["karpenter.sh/nodepool"] != ""
+	})
+	return forecast.Of(in), nil
+}
+
+// assume takes what flags say in place of everything else.
+func (p *planCommand) assume(a *forecast.Assumptions, flags *pflag.FlagSet) {
+	for flag, of := range map[string]*forecast.Assumption{"boot-time": &a.Boot, "ready-time": &a.Ready, "stop-time": &a.Stop, "detach-time": &a.Detach} {
+		if flags.Changed(flag) {
+			d, _ := flags.GetDuration(flag) // it is one
+			*of = forecast.Assume(d, "--"+flag)
+		}
+	}
+	if flags.Changed("ready-time") {
+		a.ReadyOf = nil
+	}
+}
+
+// completeNode offers the nodes that are not named yet.
+func (p *planCommand) completeNode(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
+	defer cancel()
+	c, err := connectCaller(p.cluster)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	list, err := nodes.List(ctx, c.nodes, metav1.ListOptions{})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var offered []cobra.Completion
+	for i := range list.Items {
+		n := &list.Items[i]
+		if strings.HasPrefix(n.Name, typed) && !slices.Contains(args, n.Name) {
+			offered = append(offered, cobra.CompletionWithDesc(n.Name, nodes.PoolOf(n).Name))
+		}
+	}
+	return offered, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"spot-handler/drain/forecast"
+)
+
+func TestPlanCommand(t *testing.T) {
+	for name, tt := range map[string]struct {
+		forbidden string
+		args      []string
+		code      int
+		out, err  string
+	}{
+		"a node":             {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "1 node lost: 1 pod, 1 truncated", "list statefulsets"},
+		"what was assumed":   {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "stop 3 s (--stop-time)", ""},
+		"no nodes":           {"/nodes", []string{"plan", "node-1"}, 1, "", "list nodes: not allowed"},
+		"no such node":       {"", []string{"plan", "node-2"}, 1, "", "no such node: node-2"},
+		"none of a kind":     {"", []string{"plan", "--zone=b"}, 1, "", "no node is selected"},
+		"nothing asked for":  {"", []string{"plan"}, 2, "", "no nodes: name some"},
+		"no such kind":       {"", []string{"plan", "node-1", "--kind=flood"}, 2, "", "--kind=flood: want one of"},
+		"no such selector":   {"", []string{"plan", "-l", "in ("}, 2, "", "--selector"},
+		"a time in the past": {"", []string{"plan", "node-1", "--deadline=-1s"}, 2, "", "must not be negative"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBECONFIG", readOnly(t, tt.forbidden))
+			var stdout, stderr bytes.Buffer
+			code := run(t.Context(), tt.args, func(string) string { return "" }, &stdout, &stderr)
+			if code != tt.code || !strings.Contains(stdout.String(), tt.out) || !strings.Contains(stderr.String(), tt.err) {
+				t.Errorf("exit %d, want %d\n%s\n%s", code, tt.code, &stdout, &stderr)
+			}
+		})
+	}
+}
+
+func TestPlanForPrograms(t *testing.T) {
+	t.Setenv("KUBECONFIG", readOnly(t, ""))
+	var stdout, stderr bytes.Buffer
+	run(t.Context(), []string{"plan", "node-1", "-o", "json"}, func(string) string { return "" }, &stdout, &stderr)
+	var f forecast.Forecast
+	if err := json.Unmarshal(stdout.Bytes(), &f); err != nil {
+		t.Fatalf("%v\n%s", err, &stdout)
+	}
+	if len(f.Pods) != 1 || f.Pods[0].Outcome != forecast.Truncated || f.Pods[0].Gone == nil || f.Assumptions.Stop.From != "assumed" || len(f.Unread) == 0 {
+		t.Errorf("%+v", f)
+	}
+}
