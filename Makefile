@@ -11,6 +11,8 @@
 # make chaos SEED=7 MINUTES=30
 #               nodes are lost in random rounds while everything else fails, until an
 #               invariant breaks; with ROUND=3 that round of the seed alone
+# make accuracy SEED=7 ROUNDS=6 CLUSTERS=10
+#               forecasts of random clusters, beside what then happens, for minutes
 # make bench    the figures of the documents, each beside the raw limit of this machine; it
 #               draws the pictures in deploy/docs from them
 # make image    a container image, with buildah or docker, for PLATFORM
@@ -19,7 +21,7 @@
 #               binaries, chart, checksums and notes in DIST, as the release workflow makes them
 # make help     this text
 #
-# test, story, demo, chaos and bench build the control plane once (about 9 minutes on 2 cores), test,
+# test, story, demo, chaos, accuracy and bench build the control plane once (about 9 minutes on 2 cores), test,
 # chart and release also Helm (3 minutes), test and lint the linters (2 minutes), into the
 # user's cache directory; from then on they start in seconds. unit builds none of them.
 #
@@ -40,9 +42,9 @@ export CGO_ENABLED = 0
 
 # The packages whose tests start a control plane, or run programs that are built or
 # downloaded first.
-NOT_UNIT := bench chaos chart controlplane image observe release stories
+NOT_UNIT := bench chaos chart controlplane forecast image observe release stories
 
-.PHONY: build unit story story-stop test lint demo chaos bench image chart release help
+.PHONY: build unit story story-stop test lint demo chaos accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -87,6 +89,10 @@ chaos:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
 	@go run ./e2e/chart/cmd/helm version
 	@go run ./e2e/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(if $(ROUND),-round $(ROUND)) $(if $(SHORT),-short)
+
+accuracy:
+	@go run ./e2e/controlplane/cmd/controlplane -build-only
+	go test -count=1 -timeout 90m -v -run TestForecast ./e2e/forecast -rounds $(or $(ROUNDS),6) $(if $(CLUSTERS),-clusters $(CLUSTERS)) $(if $(SEED),-seed $(SEED))
 
 bench:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only

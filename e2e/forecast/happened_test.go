@@ -1,0 +1,280 @@
+package forecast
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/drain/forecast"
+	"spot-handler/e2e/controlplane"
+	"spot-handler/handler/interruption"
+)
+
+// life is what was seen of a pod.
+type life struct {
+	first, last *corev1.Pod
+	deleted     time.Time // when it was told to end
+	grace       *int64    // with how many seconds; the kubelet's last word is none
+	gone        time.Time
+}
+
+// lives follows all pods from when they are first seen.
+type lives struct {
+	mu  sync.Mutex
+	pod map[types.UID]*life
+}
+
+func watchLives(t *testing.T, ctx context.Context, cluster *controlplane.Cluster) *lives {
+	t.Helper()
+	l := &lives{pod: map[types.UID]*life{}}
+	see := func(obj any) {
+		pod, ok := obj.(*corev1.Pod)
+		if !ok {
+			return
+		}
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		one := l.pod[pod.UID]
+		if one == nil {
+			one = &life{first: pod}
+			l.pod[pod.UID] = one
+		}
+		one.last = pod
+		if pod.DeletionTimestamp != nil && one.deleted.IsZero() {
+			one.deleted, one.grace = time.Now(), pod.DeletionGracePeriodSeconds
+		}
+	}
+	factory := informers.NewSharedInformerFactory(cluster.Client, 0)
+	_, err := factory.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: see, UpdateFunc: func(_, obj any) { see(obj) },
+		DeleteFunc: func(obj any) {
+			if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+				obj = gone.Obj
+			}
+			see(obj)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			if pod, ok := obj.(*corev1.Pod); ok {
+				l.pod[pod.UID].gone = time.Now()
+				if l.pod[pod.UID].deleted.IsZero() {
+					l.pod[pod.UID].deleted = time.Now()
+				}
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	factory.Start(ctx.Done())
+	factory.WaitForCacheSync(ctx.Done())
+	return l
+}
+
+// of is the life of the pod of that name that was on the node before a time.
+func (l *lives) of(namespace, name, node string, before time.Time) *life {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, one := range l.pod {
+		if one.first.Namespace == namespace && one.first.Name == name && one.last.Spec.NodeName == node && !one.first.CreationTimestamp.After(before) {
+			return one
+		}
+	}
+	return nil
+}
+
+// outcome is what became of the pod until its node's drain ended, as the drain counts it.
+func (one *life) outcome(end time.Time) forecast.Outcome {
+	reason := ""
+	for _, c := range one.last.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget {
+			reason = c.Reason
+		}
+	}
+	own, had := one.first.Spec.TerminationGracePeriodSeconds, one.grace
+	switch {
+	case one.deleted.IsZero() || one.deleted.After(end):
+		return forecast.Left
+	case reason == "DeletionBySpotHandler":
+		return forecast.Forced
+	case own != nil && had != nil && *had < *own, one.gone.IsZero() || one.gone.After(end.Add(2*time.Second)):
+		return forecast.Truncated
+	}
+	return forecast.Graceful
+}
+
+// miss is a pod that has not ended as forecast.
+type miss struct {
+	forecast.Pod
+	actual forecast.Outcome
+	life   *life
+	since  time.Time
+}
+
+func (m miss) String() string {
+	text := fmt.Sprintf("%s/%s (%s): forecast %s %s..%s (%s; %s; not surged: %s)", m.Namespace, m.Name, m.Workload, m.Outcome, say(m.Leaves), say(m.Gone), m.WaitsFor, m.Reason, m.NoSurge)
+	if m.life == nil {
+		return text + "; it was never seen"
+	}
+	at := func(t time.Time) string {
+		if t.IsZero() {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f", t.Sub(m.since).Seconds())
+	}
+	return fmt.Sprintf("%s; it was %s %s..%s, grace %d", text, m.actual, at(m.life.deleted), at(m.life.gone), *m.life.first.Spec.TerminationGracePeriodSeconds)
+}
+
+func say(s *forecast.Seconds) string {
+	if s == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.1f", float64(*s))
+}
+
+// account compares forecasts with what happened.
+type account struct {
+	clusters, nodes, pods int
+	outcomes              map[forecast.Outcome]int
+	misses                []miss
+	ends                  []end
+	late                  []float64 // by how many seconds a pod left later than forecast
+}
+
+// end is when a node's drain ended.
+type end struct {
+	node             string
+	forecast, actual float64
+	pods             []string // that ended at another time than forecast
+}
+
+// off is how far the forecast is off, of what happened.
+func (e end) off() float64 { return max(e.forecast-e.actual, e.actual-e.forecast) / max(e.actual, 0.1) }
+
+func (a *account) compare(t *testing.T, cluster *controlplane.Cluster, f forecast.Forecast, l *lives) {
+	t.Helper()
+	a.clusters++
+	ended := map[string]time.Time{}
+	received := map[string]time.Time{}
+	ends := map[string]*end{}
+	for _, n := range f.Nodes {
+		a.nodes++
+		node, err := cluster.WaitNode(t.Context(), n.Name, func(*corev1.Node) bool { return true })
+		if err != nil || node == nil {
+			t.Fatalf("node %s: %v", n.Name, err)
+		}
+		rec, err := interruption.ParseRecord(node.Annotations[interruption.Annotation])
+		if err != nil || rec.Ended == nil || n.Ended == nil {
+			t.Fatalf("node %s has not ended, or not as forecast %s: %v %s", n.Name, say(n.Ended), err, rec)
+		}
+		received[n.Name], ended[n.Name] = rec.Received, *rec.Ended
+		ends[n.Name] = &end{node: n.Name, forecast: float64(*n.Ended), actual: rec.Ended.Sub(rec.Received).Seconds()}
+	}
+	for _, p := range f.Pods {
+		one := l.of(p.Namespace, p.Name, p.Node, received[p.Node])
+		m := miss{Pod: p, life: one, since: received[p.Node]}
+		if one != nil {
+			m.actual = one.outcome(ended[p.Node])
+			if p.Outcome == forecast.Stays && m.actual == forecast.Left {
+				m.actual = forecast.Stays
+			}
+		}
+		a.pods++
+		a.outcomes[p.Outcome]++
+		if m.actual != p.Outcome {
+			a.misses = append(a.misses, m)
+		} else if p.Leaves != nil {
+			late := one.deleted.Sub(m.since).Seconds() - float64(*p.Leaves)
+			a.late = append(a.late, late)
+			if late > 2 || late < -2 {
+				ends[p.Node].pods = append(ends[p.Node].pods, m.String())
+			}
+		}
+	}
+	for _, n := range f.Nodes {
+		a.ends = append(a.ends, *ends[n.Name])
+	}
+}
+
+// table is the account for people.
+func (a *account) table() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "clusters %d, nodes %d, pods %d, as forecast %d, and %d swapped with others of their workload (%.2f%%)\n",
+		a.clusters, a.nodes, a.pods, a.pods-len(a.misses), a.swapped(), 100*a.right())
+	for _, o := range forecast.Outcomes() {
+		wrong := 0
+		for _, m := range a.misses {
+			if m.Outcome == o {
+				wrong++
+			}
+		}
+		fmt.Fprintf(&b, "  forecast %-10s %4d, wrong %d\n", o, a.outcomes[o], wrong)
+	}
+	for _, m := range a.misses {
+		fmt.Fprintf(&b, "  MISS %s\n", m)
+	}
+	slices.SortFunc(a.ends, func(x, y end) int { return -cmp.Compare(x.off(), y.off()) })
+	fmt.Fprintf(&b, "end of the drain within 15%%: %d of %d nodes; the worst:\n", a.nearEnds(), len(a.ends))
+	for _, e := range a.ends[:min(8, len(a.ends))] {
+		fmt.Fprintf(&b, "  %s forecast %.1f s, was %.1f s: %.0f%%\n", e.node, e.forecast, e.actual, 100*e.off())
+		if e.off() > near {
+			fmt.Fprintf(&b, "    %s\n", strings.Join(e.pods, "\n    "))
+		}
+	}
+	slices.Sort(a.late)
+	if n := len(a.late); n > 0 {
+		fmt.Fprintf(&b, "pods left later than forecast by: 5%% %.1f s, half %.1f s, 95%% %.1f s\n", a.late[n/20], a.late[n/2], a.late[n*19/20])
+	}
+	return b.String()
+}
+
+// near is how far the end of a drain can be off, and be as forecast.
+const near = 0.15
+
+// nearEnds is how many drains ended as forecast.
+func (a *account) nearEnds() (n int) {
+	for _, e := range a.ends {
+		if e.off() <= near {
+			n++
+		}
+	}
+	return n
+}
+
+// right is the part of the pods that have ended as forecast. Of pods of one workload that are due at
+// the same time, requests race: which of them a budget lets go is nobody's decision, and swapped
+// pods count as right.
+func (a *account) right() float64 {
+	return 1 - float64(len(a.misses)-a.swapped())/float64(max(1, a.pods))
+}
+
+// swapped is how many of the misses only are about which of a workload's pods it was.
+func (a *account) swapped() int {
+	type of struct {
+		workload string
+		outcome  forecast.Outcome
+	}
+	missing := map[of]int{}
+	for _, m := range a.misses {
+		if m.Workload != "" {
+			missing[of{m.Namespace + "/" + m.Workload, m.Outcome}]++
+		}
+	}
+	n := 0
+	for _, m := range a.misses {
+		if key := (of{m.Namespace + "/" + m.Workload, m.actual}); missing[key] > 0 {
+			missing[key]--
+			n++
+		}
+	}
+	return n
+}
