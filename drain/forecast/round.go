@@ -1,0 +1,204 @@
+package forecast
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/drain"
+)
+
+// plan has the drain look at the node again.
+func (w *world) plan(l *lostNode) {
+	if !l.begun || l.over {
+		return
+	}
+	l.dirty = true
+	if !w.draining {
+		w.draining = true
+		w.at(w.now.Add(react), thenDrain, w.round)
+	}
+}
+
+// step is a decision of the drain that is to be carried out.
+type step struct {
+	drain.Decision
+	of *lostNode
+}
+
+// round plans every node again that has changed, and carries out what is due: the most urgent first,
+// over all nodes.
+func (w *world) round() {
+	w.draining = false
+	w.renewWaves()
+	var steps []step
+	for _, l := range w.lost {
+		if l.dirty && !l.over {
+			l.dirty = false
+			steps = append(steps, w.look(l)...)
+		}
+	}
+	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Or(byTime(a.At, b.At), byVolumes(a.Pod, b.Pod)) })
+	for _, s := range steps {
+		w.carryOut(s)
+	}
+}
+
+// byTime orders times, where zero comes last.
+func byTime(a, b time.Time) int {
+	switch {
+	case a.IsZero() && b.IsZero():
+		return 0
+	case a.IsZero():
+		return 1
+	case b.IsZero():
+		return -1
+	}
+	return a.Compare(b)
+}
+
+func byVolumes(a, b *corev1.Pod) int {
+	switch {
+	case drain.HasVolumes(a) == drain.HasVolumes(b):
+		return 0
+	case drain.HasVolumes(a):
+		return -1
+	}
+	return 1
+}
+
+// look plans for one node, notes what its pods wait for, and returns what is due.
+func (w *world) look(l *lostNode) (due []step) {
+	moved := true
+	next := time.Time{}
+	soon := func(t time.Time) {
+		if t.After(w.now) && (next.IsZero() || t.Before(next)) {
+			next = t
+		}
+	}
+	for _, d := range drain.Plan(w.now, w.situation(l)) {
+		p := w.pods[d.Pod.UID]
+		w.tell(l, p, d)
+		if d.Action == drain.Skip {
+			continue
+		}
+		moved = false
+		soon(d.At)
+		soon(d.Latest)
+		soon(d.Until)
+		if d.Stays {
+			continue
+		}
+		switch d.Action {
+		case drain.SurgeNow, drain.Evict, drain.Force, drain.End, drain.Return:
+			due = append(due, step{d, l})
+		}
+	}
+	if !next.IsZero() && !next.Equal(l.wake) {
+		l.wake = next
+		w.at(next, podsFirst, func() { w.plan(l) })
+	}
+	if moved && l.emptied.IsZero() {
+		l.emptied = w.now
+		wait := time.Duration(0)
+		if w.in.Attached[l.Name()] > 0 {
+			wait = w.in.Assumptions.Detach.Duration()
+		}
+		w.at(w.now.Add(wait), thenDrain, func() { w.drained(l) })
+	}
+	return due
+}
+
+// carryOut does what the drain would do, and has the API server answer.
+func (w *world) carryOut(s step) {
+	p := w.pods[s.Pod.UID]
+	if p == nil || p.DeletionTimestamp != nil {
+		return
+	}
+	if of := p.workload; of != nil && !w.count(of).Offers(s.Decision) {
+		return // another node's pod has taken it; it is planned again when there is more
+	}
+	switch s.Action {
+	case drain.SurgeNow:
+		w.surge(s, p)
+	case drain.Return:
+		w.putBack(s, p)
+	case drain.End:
+		p.story.leaves(w, s.Decision)
+		w.delete(p, s.Grace)
+	case drain.Force:
+		p.story.leaves(w, s.Decision)
+		p.story.Outcome, p.story.Reason = Forced, s.of.refused[p.UID]
+		delete(s.of.refused, p.UID)
+		w.delete(p, s.Grace)
+	case drain.Evict:
+		if b := p.lane(); b != nil && w.now.Before(b.free) {
+			w.at(b.free, podsFirst, func() { w.plan(s.of) })
+			return
+		}
+		refusal, by := w.evict(p)
+		if b := p.lane(); b != nil && refusal == "" {
+			b.free = w.now.Add(perEviction)
+		}
+		if refusal == "" {
+			delete(s.of.refused, p.UID)
+			p.story.leaves(w, s.Decision)
+			w.delete(p, s.Grace)
+			return
+		}
+		p.story.waits(w, waitsForBudget(by))
+		if _, again := s.of.refused[p.UID]; !again {
+			if by != nil {
+				by.report.Refused++
+			}
+			w.plan(s.of)
+		}
+		s.of.refused[p.UID] = refusal
+	}
+}
+
+// lane is the budget that takes evictions one by one.
+func (p *pod) lane() *budget {
+	if len(p.budgets) != 1 {
+		return nil
+	}
+	return p.budgets[0]
+}
+
+func waitsForBudget(by *budget) string {
+	if by == nil {
+		return "two disruption budgets cover it"
+	}
+	return "disruption budget " + by.Name
+}
+
+// surge has the pod's ReplicaSet let it go.
+func (w *world) surge(s step, p *pod) {
+	next, err := drain.AsSurged(p.Pod, w.now)
+	if err != nil {
+		s.of.fixed[p.UID] = err.Error()
+		return
+	}
+	from := p.controller
+	p.story.Surge = true
+	p.controller = nil
+	w.show(p, next)
+	w.control(from)
+}
+
+// putBack undoes a surge.
+func (w *world) putBack(s step, p *pod) {
+	next := drain.AsReturned(p.Pod)
+	s.of.fixed[p.UID] = s.Reason
+	if s.GivesUp() && p.workload.gaveUp == "" {
+		p.workload.gaveUp = s.Reason
+	}
+	p.story.Surge, p.story.NoSurge = false, s.Reason
+	if owner := metav1.GetControllerOf(next); owner != nil {
+		p.controller = w.controllers[owner.UID]
+	}
+	w.show(p, next)
+}
