@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,18 +33,22 @@ func workloadsInOneOffering(s Snapshot) (found []Finding) {
 			}
 		}
 		all := s.Replicas[of]
-		for offering, n := range on {
-			if all < 2 || n*100 <= all*s.MaxShare || isJob(of) {
-				continue
-			}
-			found = append(found, Finding{
-				Namespace: of.Namespace, Object: of.Object, Pods: n,
-				What: fmt.Sprintf("has %d of its %s on %s in %s", n, pods(all), offering.InstanceType, offering.Zone),
-				Why:  "EC2 takes the instances of a type in a zone back together, within minutes",
-				Fix: patchPods(of, fmt.Sprintf(`{"spec":{"topologySpreadConstraints":[{"topologyKey":%q,"maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":%s}}]}}`,
-					corev1.LabelTopologyZone, asJSON(commonLabels(theirs)))),
-			})
+		if len(on) == 0 || all < 2 || isJob(of) {
+			continue
 		}
+		most := slices.MaxFunc(slices.Collect(maps.Keys(on)), func(a, b karpenter.Offering) int {
+			return cmp.Or(cmp.Compare(on[a], on[b]), strings.Compare(b.InstanceType+b.Zone, a.InstanceType+a.Zone))
+		})
+		if on[most]*100 <= all*s.MaxShare {
+			continue
+		}
+		found = append(found, Finding{
+			Namespace: of.Namespace, Object: of.Object, Pods: on[most],
+			What: fmt.Sprintf("has %d of its %s on %s in %s", on[most], pods(all), most.InstanceType, most.Zone),
+			Why:  "EC2 takes the instances of a type in a zone back together, within minutes",
+			Fix: patchPods(of, fmt.Sprintf(`{"spec":{"topologySpreadConstraints":[{"topologyKey":%q,"maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":%s}}]}}`,
+				corev1.LabelTopologyZone, asJSON(commonLabels(theirs)))),
+		})
 	}
 	return found
 }

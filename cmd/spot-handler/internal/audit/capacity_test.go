@@ -79,6 +79,8 @@ func TestChecksOfCapacity(t *testing.T) {
 		})}, []string{`SH205 nodepool/batch 3 kubectl patch nodepool od --type=merge -p '{"spec":{"limits":{"cpu":"16"}}}'`}},
 		"a large share": {Snapshot{Capacity: Capacity{MaxShare: 70}},
 			[]string{`SH206 deployment/web 3 kubectl -n shop patch deployment web -p '{"spec":{"template":{"spec":{"topologySpreadConstraints":[{"topologyKey":"topology.kubernetes.io/zone","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"web"}}}]}}}}'`}},
+		"a large share twice": {Snapshot{Capacity: Capacity{MaxShare: 10}, Pods: on(of("deployment/web", 2, unchanged), "m5-a-0", "m5-b-0")},
+			[]string{`SH206 deployment/web 1 kubectl -n shop patch deployment web -p '{"spec":{"template":{"spec":{"topologySpreadConstraints":[{"topologyKey":"topology.kubernetes.io/zone","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"web"}}}]}}}}'`}},
 		"a share that is stated":    {Snapshot{Capacity: Capacity{MaxShare: 75}}, nil},
 		"a share of more elsewhere": {Snapshot{Capacity: Capacity{MaxShare: 50}, Replicas: map[Owned]int{{"shop", "deployment/web"}: 6}}, nil},
 		"a Job":                     {Snapshot{Capacity: Capacity{MaxShare: 50}, Pods: on(of("job/once", 2, unchanged), "m5-a-0")}, nil},
