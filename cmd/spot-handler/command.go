@@ -40,10 +40,9 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	})
 
 	root.AddGroup(&cobra.Group{ID: daemons, Title: "Modes:"})
-	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newStatus(), newObserve(), newPlan(), newAudit(), newMigrate(), newVersion())
+	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newStatus(), newObserve(), newPlan(), newAudit(), newRehearse(), newMigrate(), newVersion())
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
-	root.AddCommand(newRehearse())
 	for _, cmd := range root.Commands() { // those that cobra brings
 		cmd.Example = cmp.Or(cmd.Example, map[string]string{
 			"help": "  spot-handler help queue", "completion": "  source <(spot-handler completion bash)",

@@ -81,7 +81,7 @@ func TestFlagsOfManual(t *testing.T) {
 
 // The commands for people have a page each, with their flags.
 func TestFlagsOfCommandsForPeople(t *testing.T) {
-	for _, cmd := range []*cobra.Command{newStatus(), newObserve(), newAudit()} {
+	for _, cmd := range []*cobra.Command{newStatus(), newObserve(), newAudit(), newRehearse()} {
 		defined, documented := map[string]string{}, map[string]string{}
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			name := "`--" + f.Name + "`"

@@ -32,7 +32,7 @@ type planCommand struct {
 	kind     string
 	deadline time.Duration
 
-	boot, ready, stop, detach time.Duration
+	assumed assumptionFlags
 }
 
 func newPlan() *cobra.Command {
@@ -60,17 +60,13 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
   # pods that would not end gracefully
   spot-handler plan --pool=batch -o json | jq -r '.pods[] |
     select(.outcome != "graceful") | "\(.namespace)/\(.name) \(.outcome): \(.reason)"'`,
-		ValidArgsFunction: p.completeNode,
+		ValidArgsFunction: completeNodes(&p.cluster),
 	}
 	which, what, assume, show, where := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output"), titled("Cluster")
 	p.nodes.Define(which.FlagSet)
 	what.StringVar(&p.kind, "kind", string(interruption.SpotInterruption), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
 	what.DurationVar(&p.deadline, "deadline", 0, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
-	assumed := forecast.Assumed()
-	assume.DurationVar(&p.boot, "boot-time", assumed.Boot.Duration(), "how long a replacement takes from its request until it takes pods")
-	assume.DurationVar(&p.ready, "ready-time", assumed.Ready.Duration(), "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
-	assume.DurationVar(&p.stop, "stop-time", assumed.Stop.Duration(), "how long a pod takes to end, but not longer than its grace period")
-	assume.DurationVar(&p.detach, "detach-time", assumed.Detach.Duration(), "how long volumes take to be detached once their pods are gone")
+	p.assumed.define(assume)
 	p.format.Define(show.FlagSet)
 	p.cluster.Define(where.FlagSet)
 	addGroups(cmd, []group{which, what, assume, show, where})
@@ -96,7 +92,14 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 	if err != nil {
 		return err
 	}
-	f, err := p.forecast(ctx, c, flags)
+	l := loss{
+		Blow: plan.Blow{Kind: interruption.Kind(p.kind)}, namespace: p.cluster.Namespace, nodes: p.nodes.Of,
+		assume: func(a *forecast.Assumptions) { p.assumed.take(a, flags) },
+	}
+	if flags.Changed("deadline") {
+		l.Deadline = &p.deadline
+	}
+	f, err := c.forecast(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -116,7 +119,7 @@ func (p *planCommand) validate(args []string) error {
 	switch {
 	case !slices.Contains(interruption.Kinds(), interruption.Kind(p.kind)):
 		return fmt.Errorf("%w: --kind=%s: want one of %s", errUsage, p.kind, strings.Join(names(interruption.Kinds()), ", "))
-	case min(p.deadline, p.boot, p.ready, p.stop, p.detach) < 0:
+	case min(p.deadline, p.assumed.boot, p.assumed.ready, p.assumed.stop, p.assumed.detach) < 0:
 		return fmt.Errorf("%w: times must not be negative", errUsage)
 	}
 	if err := p.nodes.Take(args); err != nil {
@@ -125,32 +128,50 @@ func (p *planCommand) validate(args []string) error {
 	return nil
 }
 
+// loss is what a forecast is asked for.
+type loss struct {
+	plan.Blow // without the daemon's settings
+	namespace string
+	// nodes picks those that are lost.
+	nodes func(all []*corev1.Node) ([]*corev1.Node, error)
+	// assume takes what the caller knows better in place of everything else.
+	assume func(*forecast.Assumptions)
+}
+
 // forecast reads the cluster and plays the interruption.
-func (p *planCommand) forecast(ctx context.Context, c *caller, flags *pflag.FlagSet) (forecast.Forecast, error) {
-	in, err := plan.Reader{Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: p.cluster.Namespace}.Read(ctx)
+func (c *caller) forecast(ctx context.Context, l loss) (forecast.Forecast, error) {
+	in, err := plan.Reader{Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: l.namespace}.Read(ctx)
 	if err != nil {
 		return forecast.Forecast{}, err
 	}
-	lost, err := p.nodes.Of(in.Nodes)
+	lost, err := l.nodes(in.Nodes)
 	if err != nil {
 		return forecast.Forecast{}, err
 	}
 	cfg, from := c.settings(ctx, lost[0].Name)
 	in.Settings = from
 	in.Policy = drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
-	p.assume(&in.Assumptions, flags)
-	blow := plan.Blow{Kind: interruption.Kind(p.kind), ScheduledLead: cfg.scheduledLead, HookTimeout: cfg.hookTimeout}
-	if flags.Changed("deadline") {
-		blow.Deadline = &p.deadline
-	}
-	plan.Lose(&in, lost, blow, func(n *corev1.Node) bool {
+	l.assume(&in.Assumptions)
+	l.ScheduledLead, l.HookTimeout = cfg.scheduledLead, cfg.hookTimeout
+	plan.Lose(&in, lost, l.Blow, func(n *corev1.Node) bool {
 		return cfg.provisioner != provisioner.None && n.Labels["karpenter.sh/nodepool"] != ""
 	})
 	return forecast.Of(in), nil
 }
 
-// assume takes what flags say in place of everything else.
-func (p *planCommand) assume(a *forecast.Assumptions, flags *pflag.FlagSet) {
+// assumptionFlags are those of commands that forecast.
+type assumptionFlags struct{ boot, ready, stop, detach time.Duration }
+
+func (f *assumptionFlags) define(flags group) {
+	assumed := forecast.Assumed()
+	flags.DurationVar(&f.boot, "boot-time", assumed.Boot.Duration(), "how long a replacement takes from its request until it takes pods")
+	flags.DurationVar(&f.ready, "ready-time", assumed.Ready.Duration(), "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
+	flags.DurationVar(&f.stop, "stop-time", assumed.Stop.Duration(), "how long a pod takes to end, but not longer than its grace period")
+	flags.DurationVar(&f.detach, "detach-time", assumed.Detach.Duration(), "how long volumes take to be detached once their pods are gone")
+}
+
+// take takes what flags say in place of everything else.
+func (*assumptionFlags) take(a *forecast.Assumptions, flags *pflag.FlagSet) {
 	for flag, of := range map[string]*forecast.Assumption{"boot-time": &a.Boot, "ready-time": &a.Ready, "stop-time": &a.Stop, "detach-time": &a.Detach} {
 		if flags.Changed(flag) {
 			d, _ := flags.GetDuration(flag) // it is one
@@ -162,24 +183,25 @@ func (p *planCommand) assume(a *forecast.Assumptions, flags *pflag.FlagSet) {
 	}
 }
 
-// completeNode offers the nodes that are not named yet.
-func (p *planCommand) completeNode(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
-	defer cancel()
-	c, err := connectCaller(p.cluster)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	list, err := nodes.List(ctx, c.nodes, metav1.ListOptions{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var offered []cobra.Completion
-	for i := range list.Items {
-		n := &list.Items[i]
-		if strings.HasPrefix(n.Name, typed) && !slices.Contains(args, n.Name) {
-			offered = append(offered, cobra.CompletionWithDesc(n.Name, nodes.PoolOf(n).Name))
+// completeNodes offers the nodes that are not named yet.
+func completeNodes(cluster *console.Cluster) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
+		defer cancel()
+		c, err := connectCaller(*cluster)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
 		}
+		list, err := nodes.List(ctx, c.nodes, metav1.ListOptions{})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var offered []cobra.Completion
+		for i := range list.Items {
+			if n := &list.Items[i]; strings.HasPrefix(n.Name, typed) && !slices.Contains(args, n.Name) {
+				offered = append(offered, cobra.CompletionWithDesc(n.Name, nodes.PoolOf(n).Name))
+			}
+		}
+		return offered, cobra.ShellCompDirectiveNoFileComp
 	}
-	return offered, cobra.ShellCompDirectiveNoFileComp
 }

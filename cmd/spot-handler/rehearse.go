@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,10 +21,12 @@ import (
 	"spot-handler/cmd/spot-handler/internal/audit"
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/rehearse"
 	"spot-handler/cmd/spot-handler/internal/report"
 	"spot-handler/cmd/spot-handler/internal/selection"
 	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 )
@@ -42,6 +45,7 @@ type rehearseCommand struct {
 	despiteFindings bool
 	yes             bool
 
+	assumed assumptionFlags
 	format  console.Format
 	outcome outcomeFlags
 }
@@ -55,11 +59,12 @@ func newRehearse() *cobra.Command {
 replacements and drains them in earnest, and then each node is put back into service.
 Pods really move. A notice from EC2 for one of the nodes wins at once.
 
-It says first what will happen, and asks. It follows each pod to the end, and sums up.
-It refuses nodes whose pods have findings that audit calls critical, and more than 10%
-of all nodes at once. Ctrl-C calls the rehearsal off and puts everything back.
+It shows the plan first, and asks. It follows each pod to the end, and sets what became
+of it beside the plan. It refuses nodes whose pods have findings that audit calls
+critical, and more than 10% of all nodes at once. Ctrl-C calls the rehearsal off and
+puts everything back.
 
-It runs with your own rights: those of audit and observe, and to patch nodes.
+It runs with your own rights: those of audit, plan and observe, and to patch nodes.
 The exit code is 0 if every node is in service again, or handed back with --release;
 1 if not, or if the rehearsal was called off; 2 for wrong use, or if it was refused
 before anything was touched; 3 says that it did not go as --require asks.`,
@@ -71,9 +76,9 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 
   # in a pipeline that holds a staging cluster to it
   spot-handler rehearse --random=1 --yes --require=left=0,dip=0,slack=20s`,
-		ValidArgsFunction: r.completeNodes,
+		ValidArgsFunction: completeNodes(&r.cluster),
 	}
-	which, what, refuse, show, where := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Output"), titled("Cluster")
+	which, what, refuse, assume, show, where := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Assumptions"), titled("Output"), titled("Cluster")
 	r.chosen.Define(which.FlagSet)
 	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
 	what.StringVar(&r.kind, "kind", string(interruption.SpotInterruption), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
@@ -83,10 +88,11 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
 	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
 	refuse.BoolVarP(&r.yes, "yes", "y", false, "do not ask; needed where there is no terminal")
+	r.assumed.define(assume)
 	r.outcome.define(show)
 	r.format.Define(show.FlagSet)
 	r.cluster.Define(where.FlagSet)
-	addGroups(cmd, []group{which, what, refuse, show, where})
+	addGroups(cmd, []group{which, what, refuse, assume, show, where})
 	for flag, complete := range map[string]cobra.CompletionFunc{
 		"kind":      cobra.FixedCompletions(names(rehearse.Kinds()), cobra.ShellCompDirectiveNoFileComp),
 		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
@@ -101,7 +107,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 		if err := errors.Join(r.chosen.Take(args), r.validate()); err != nil {
 			return fmt.Errorf("%w: %w", errUsage, err)
 		}
-		return r.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		return r.run(cmd.Context(), cmd.Flags(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
 }
@@ -129,7 +135,7 @@ func (r *rehearseCommand) validate() error {
 // errRefused is what ends a rehearsal before anything is touched.
 var errRefused = fmt.Errorf("%w: refused", errUsage)
 
-func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin io.Reader, stdout, stderr io.Writer) error {
 	c, err := connectCaller(r.cluster)
 	if err != nil {
 		return err
@@ -159,7 +165,11 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 	}
 	screen := terminal.New(live)
 	defer screen.End()
-	fmt.Fprintln(screen, r.announcement(chosen))
+	foreseen, err := r.foresee(ctx, c, chosen, flags)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(screen, strings.Join(append(plan.Lines(foreseen, screen.Columns()), "", r.announcement(chosen)), "\n"))
 	if err := r.confirm(ctx, stdin, screen); err != nil {
 		return err
 	}
@@ -168,11 +178,24 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 		return err
 	}
 	screen.End()
-	scored := r.outcome.conclude(report.Of(recording, nil), r.format, stdout, stderr)
+	scored := r.outcome.conclude(report.Of(recording, &foreseen), r.format, stdout, stderr)
 	if err != nil { // then nobody can ask for more
 		return err
 	}
 	return scored
+}
+
+// foresee is what will become of the nodes.
+func (r *rehearseCommand) foresee(ctx context.Context, c *caller, chosen []*corev1.Node, flags *pflag.FlagSet) (forecast.Forecast, error) {
+	l := loss{
+		Blow: plan.Blow{Kind: interruption.Kind(r.kind), Over: r.over}, namespace: r.cluster.Namespace,
+		nodes:  (&selection.Selection{Names: namesOf(chosen)}).Of,
+		assume: func(a *forecast.Assumptions) { r.assumed.take(a, flags) },
+	}
+	if l.Kind != interruption.RebalanceRecommendation { // which has none
+		l.Deadline = &r.deadline
+	}
+	return c.forecast(ctx, l)
 }
 
 func namesOf(nodes []*corev1.Node) (list []string) {
@@ -315,25 +338,4 @@ func (r *rehearseCommand) confirm(ctx context.Context, stdin io.Reader, out io.W
 		}
 	}
 	return fmt.Errorf("%w: not begun", errRefused)
-}
-
-// completeNodes offers the nodes that are not named yet.
-func (r *rehearseCommand) completeNodes(cmd *cobra.Command, given []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
-	defer cancel()
-	c, err := connectCaller(r.cluster)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	list, err := nodes.List(ctx, c.nodes, metav1.ListOptions{})
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var offered []cobra.Completion
-	for i := range list.Items {
-		if n := &list.Items[i]; strings.HasPrefix(n.Name, typed) && !slices.Contains(given, n.Name) {
-			offered = append(offered, cobra.CompletionWithDesc(n.Name, nodes.PoolOf(n).Name))
-		}
-	}
-	return offered, cobra.ShellCompDirectiveNoFileComp
 }

@@ -119,10 +119,10 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 
 	fewest := s.watchReady("web")
 	page := filepath.Join(t.TempDir(), "report.html")
-	day := s.rehearse(node.Name, "--deadline=45s", "--yes", "--report="+page, "--require=left=0,slack=5s")
+	day := s.rehearse(node.Name, "--deadline=45s", "--boot-time=5s", "--yes", "--report="+page, "--require=left=0,slack=5s")
 	s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Rehearsed() && r.Replacement != nil })
 	s.wantCode(s.rehearse(node.Name, "--despite-findings", "--yes"), 2, "interrupted already")
-	s.wantCode(day, 0, fmt.Sprintf("%d pods had to leave", replicas+1), "met:")
+	s.wantCode(day, 0, fmt.Sprintf("%d of %d pods ended as forecast", replicas+1, replicas+1), "met:")
 	s.wantUntouched(was)
 	if html, err := os.ReadFile(page); err != nil || !bytes.Contains(html, []byte(node.Name)) {
 		t.Errorf("no report about %s: %v", node.Name, err)

@@ -18,6 +18,8 @@ type Blow struct {
 	// Deadline is the time from the notice, or from the start of the drain where that waits for its
 	// time; nil takes what is usual for the kind.
 	Deadline *time.Duration
+	// Over is the time over which the notices are spread.
+	Over time.Duration
 	// ScheduledLead and HookTimeout are the daemon's settings.
 	ScheduledLead, HookTimeout time.Duration
 }
@@ -45,17 +47,18 @@ func (b Blow) deadline() *time.Duration {
 	return &usual
 }
 
-// Lose has the nodes be lost, all at once, each replaced by one like it where replacing.
+// Lose has the nodes be lost one after the other, by their names, each replaced by one like it
+// where replacing.
 func Lose(in *forecast.Input, lost []*corev1.Node, b Blow, replaces func(*corev1.Node) bool) {
-	for _, n := range lost {
-		l := forecast.Lost{Node: n, Kind: b.Kind, Deadline: b.deadline()}
+	lost = slices.SortedFunc(slices.Values(lost), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for i, n := range lost {
+		l := forecast.Lost{Node: n, Kind: b.Kind, Deadline: b.deadline(), After: b.Over * time.Duration(i) / time.Duration(max(1, len(lost)-1))}
 		if replaces(n) {
 			l.Capacity, l.Becomes = drain.PendingCapacity, like(n)
 			l.Replacement = &forecast.Replacement{InstanceType: n.Labels[corev1.LabelInstanceTypeStable]}
 		}
 		in.Lost = append(in.Lost, l)
 	}
-	slices.SortFunc(in.Lost, func(a, b forecast.Lost) int { return cmp.Compare(a.Node.Name, b.Node.Name) })
 }
 
 // like is a new node of the same kind.
