@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,8 +19,12 @@ import (
 
 // caller is the cluster as whoever runs a command may see it, by their kubeconfig.
 type caller struct {
+	conf         *rest.Config
 	core, policy rest.Interface
 	nodes        collection[*corev1.Node, *corev1.NodeList]
+	podsIn       func(namespace string) collection[*corev1.Pod, *corev1.PodList]
+	podTemplates func(namespace string) resource[*corev1.PodTemplate]
+	reviews      resource[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      dynamic.Interface
 }
 
@@ -29,15 +34,21 @@ func connectCaller(cluster console.Cluster) (*caller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUsage, err)
 	}
+	return newCaller(conf)
+}
+
+// newCaller makes no call.
+func newCaller(conf *rest.Config) (*caller, error) {
 	transport, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
-	c := &caller{}
+	c := &caller{conf: conf}
+	var authorization rest.Interface
 	for _, group := range []struct {
 		gv     schema.GroupVersion
 		client *rest.Interface
-	}{{corev1.SchemeGroupVersion, &c.core}, {policyv1.SchemeGroupVersion, &c.policy}} {
+	}{{corev1.SchemeGroupVersion, &c.core}, {policyv1.SchemeGroupVersion, &c.policy}, {authorizationv1.SchemeGroupVersion, &authorization}} {
 		if *group.client, err = newGroup(conf, group.gv, transport); err != nil {
 			return nil, fmt.Errorf("connect to cluster: %w", err)
 		}
@@ -48,6 +59,13 @@ func connectCaller(cluster console.Cluster) (*caller, error) {
 	c.nodes = collection[*corev1.Node, *corev1.NodeList]{
 		newResource[corev1.Node](c.core, "nodes", metav1.NamespaceNone), func() *corev1.NodeList { return &corev1.NodeList{} },
 	}
+	c.podsIn = func(namespace string) collection[*corev1.Pod, *corev1.PodList] {
+		return collection[*corev1.Pod, *corev1.PodList]{newResource[corev1.Pod](c.core, "pods", namespace), func() *corev1.PodList { return &corev1.PodList{} }}
+	}
+	c.podTemplates = func(namespace string) resource[*corev1.PodTemplate] {
+		return newResource[corev1.PodTemplate](c.core, "podtemplates", namespace)
+	}
+	c.reviews = newResource[authorizationv1.SelfSubjectAccessReview](authorization, "selfsubjectaccessreviews", metav1.NamespaceNone)
 	return c, nil
 }
 

@@ -21,7 +21,6 @@ import (
 	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
-	"spot-handler/handler/provisioner"
 )
 
 // planCommand is what the operator has asked `plan` for.
@@ -31,6 +30,7 @@ type planCommand struct {
 	nodes    selection.Selection
 	kind     string
 	deadline time.Duration
+	dryRun   string
 
 	assumed assumptionFlags
 }
@@ -49,6 +49,10 @@ pod is made by the function that the drain itself runs, with the settings of the
 of spot-handler in the cluster. What nobody can know beforehand is assumed: each
 assumption is shown with its source, and has a flag.
 
+With --dry-run=server it also sends the API server all that spot-handler would send,
+as dry runs and under spot-handler's own service account if you may impersonate it,
+and shows what admission, quotas, budgets and roles refuse.
+
 It reads the cluster as kubectl does, with your own rights, and says what it could
 not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong use.`,
 		Example: `  # one node
@@ -56,6 +60,9 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 
   # all nodes of one instance type in one zone, which EC2 often takes together
   spot-handler plan --instance-type=m5.large --zone=eu-west-1a
+
+  # would the API server refuse any of it?
+  spot-handler plan --pool=batch --dry-run=server
 
   # pods that would not end gracefully
   spot-handler plan --pool=batch -o json | jq -r '.pods[] |
@@ -66,11 +73,13 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	p.nodes.Define(which.FlagSet)
 	what.StringVar(&p.kind, "kind", string(interruption.SpotInterruption), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
 	what.DurationVar(&p.deadline, "deadline", 0, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
+	what.StringVar(&p.dryRun, "dry-run", "none", "server: ask the API server what it would refuse, with dry runs of all that would be sent")
 	p.assumed.define(assume)
 	p.format.Define(show.FlagSet)
 	p.cluster.Define(where.FlagSet)
 	addGroups(cmd, []group{which, what, assume, show, where})
 	for flag, complete := range map[string]cobra.CompletionFunc{
+		"dry-run":   cobra.FixedCompletions(dryRuns, cobra.ShellCompDirectiveNoFileComp),
 		"kind":      cobra.FixedCompletions(names(interruption.Kinds()), cobra.ShellCompDirectiveNoFileComp),
 		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
 		"context":   completeContext(&p.cluster),
@@ -93,13 +102,13 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 		return err
 	}
 	l := loss{
-		Blow: plan.Blow{Kind: interruption.Kind(p.kind)}, namespace: p.cluster.Namespace, nodes: p.nodes.Of,
+		Blow: plan.Blow{Kind: interruption.Kind(p.kind)}, namespace: p.cluster.Namespace, nodes: p.nodes.Of, dryRun: p.dryRun == dryRunServer,
 		assume: func(a *forecast.Assumptions) { p.assumed.take(a, flags) },
 	}
 	if flags.Changed("deadline") {
 		l.Deadline = &p.deadline
 	}
-	f, err := c.forecast(ctx, l)
+	f, err := c.foresee(ctx, l)
 	if err != nil {
 		return err
 	}
@@ -119,6 +128,8 @@ func (p *planCommand) validate(args []string) error {
 	switch {
 	case !slices.Contains(interruption.Kinds(), interruption.Kind(p.kind)):
 		return fmt.Errorf("%w: --kind=%s: want one of %s", errUsage, p.kind, strings.Join(names(interruption.Kinds()), ", "))
+	case !slices.Contains(dryRuns, p.dryRun):
+		return fmt.Errorf("%w: --dry-run=%s: want one of %s", errUsage, p.dryRun, strings.Join(dryRuns, ", "))
 	case min(p.deadline, p.assumed.boot, p.assumed.ready, p.assumed.stop, p.assumed.detach) < 0:
 		return fmt.Errorf("%w: times must not be negative", errUsage)
 	}
@@ -136,35 +147,58 @@ type loss struct {
 	nodes func(all []*corev1.Node) ([]*corev1.Node, error)
 	// assume takes what the caller knows better in place of everything else.
 	assume func(*forecast.Assumptions)
+	// dryRun has the API server asked.
+	dryRun bool
 }
 
-// forecast reads the cluster and plays the interruption.
+// forecast is what foresee tells, without dry runs.
 func (c *caller) forecast(ctx context.Context, l loss) (forecast.Forecast, error) {
+	r, err := c.foresee(ctx, l)
+	return r.Forecast, err
+}
+
+// foresee reads the cluster and plays the interruption.
+func (c *caller) foresee(ctx context.Context, l loss) (plan.Report, error) {
 	in, err := plan.Reader{Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: l.namespace}.Read(ctx)
 	if err != nil {
-		return forecast.Forecast{}, err
+		return plan.Report{}, err
 	}
 	lost, err := l.nodes(in.Nodes)
 	if err != nil {
-		return forecast.Forecast{}, err
+		return plan.Report{}, err
 	}
 	cfg, from := c.settings(ctx, lost[0].Name)
 	in.Settings = from
 	in.Policy = drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
-	l.assume(&in.Assumptions)
 	l.ScheduledLead, l.HookTimeout = cfg.scheduledLead, cfg.hookTimeout
-	plan.Lose(&in, lost, l.Blow, func(n *corev1.Node) bool {
-		return cfg.provisioner != provisioner.None && n.Labels["karpenter.sh/nodepool"] != ""
-	})
-	return forecast.Of(in), nil
+	plan.Lose(&in, lost, l.Blow)
+	asked, err := c.ask(ctx, cfg, l.dryRun)
+	if err != nil {
+		return plan.Report{}, err
+	}
+	first := asked.replace(ctx, &in)
+	c.boot(ctx, &in)
+	l.assume(&in.Assumptions)
+	r := plan.Report{Forecast: forecast.Of(in)}
+	if asked.trial != nil {
+		err = asked.try(ctx, first, r.Forecast)
+		answers := asked.trial.Answers()
+		r.DryRun = &answers
+	}
+	return r, err
 }
+
+// Whether the API server is asked.
+const dryRunServer = "server"
+
+var dryRuns = []string{"none", dryRunServer}
 
 // assumptionFlags are those of commands that forecast.
 type assumptionFlags struct{ boot, ready, stop, detach time.Duration }
 
 func (f *assumptionFlags) define(flags group) {
 	assumed := forecast.Assumed()
-	flags.DurationVar(&f.boot, "boot-time", assumed.Boot.Duration(), "how long a replacement takes from its request until it takes pods")
+	flags.DurationVar(&f.boot, "boot-time", assumed.Boot.Duration(), "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
 	flags.DurationVar(&f.ready, "ready-time", assumed.Ready.Duration(), "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
 	flags.DurationVar(&f.stop, "stop-time", assumed.Stop.Duration(), "how long a pod takes to end, but not longer than its grace period")
 	flags.DurationVar(&f.detach, "detach-time", assumed.Detach.Duration(), "how long volumes take to be detached once their pods are gone")

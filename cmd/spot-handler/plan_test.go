@@ -24,6 +24,7 @@ func TestPlanCommand(t *testing.T) {
 		"nothing asked for":  {"", []string{"plan"}, 2, "", "no nodes: name some"},
 		"no such kind":       {"", []string{"plan", "node-1", "--kind=flood"}, 2, "", "--kind=flood: want one of"},
 		"no such selector":   {"", []string{"plan", "-l", "in ("}, 2, "", "--selector"},
+		"no such dry run":    {"", []string{"plan", "node-1", "--dry-run=client"}, 2, "", "--dry-run=client: want one of none, server"},
 		"a time in the past": {"", []string{"plan", "node-1", "--deadline=-1s"}, 2, "", "must not be negative"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -169,7 +169,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(screen, strings.Join(append(plan.Lines(foreseen, screen.Columns()), "", r.announcement(chosen)), "\n"))
+	fmt.Fprintln(screen, strings.Join(append(plan.Lines(plan.Report{Forecast: foreseen}, screen.Columns()), "", r.announcement(chosen)), "\n"))
 	if err := r.confirm(ctx, stdin, screen); err != nil {
 		return err
 	}

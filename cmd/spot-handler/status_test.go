@@ -152,6 +152,14 @@ func TestAsAPlugin(t *testing.T) {
 			}
 		}
 	}
+	bare := regexp.MustCompile(`spot-handler (status|audit|plan|rehearse)\b`)
+	for _, cmd := range newRoot(env(nil), nil, nil).Commands() {
+		var out bytes.Buffer
+		runAs(t.Context(), "kubectl-spot_handler", []string{cmd.Name(), "--help"}, env(nil), &out, &out)
+		if own := bare.FindString(strings.ReplaceAll(out.String(), "kubectl spot-handler", "the plugin")); own != "" {
+			t.Errorf("the plugin's %s --help speaks of %q:\n%s", cmd.Name(), own, &out)
+		}
+	}
 }
 
 // What the drain follows is read from the pods that run it, as they read it themselves.

@@ -60,10 +60,11 @@ func leanContainers(containers []corev1.Container) []corev1.Container {
 
 func leanNode(n *corev1.Node) *corev1.Node {
 	slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: n.Name, UID: n.UID, Labels: n.Labels, Annotations: n.Annotations, OwnerReferences: n.OwnerReferences,
+		Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels, Annotations: n.Annotations, OwnerReferences: n.OwnerReferences,
 		CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp,
 	}, Spec: n.Spec}
 	slim.Status.Allocatable, slim.Status.Conditions = n.Status.Allocatable, n.Status.Conditions
+	slim.Status.NodeInfo.BootID = n.Status.NodeInfo.BootID
 	return slim
 }
 

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain"
 	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 )
@@ -47,26 +46,11 @@ func (b Blow) deadline() *time.Duration {
 	return &usual
 }
 
-// Lose has the nodes be lost one after the other, by their names, each replaced by one like it
-// where replacing.
-func Lose(in *forecast.Input, lost []*corev1.Node, b Blow, replaces func(*corev1.Node) bool) {
+// Lose has the nodes be lost one after the other, by their names.
+func Lose(in *forecast.Input, lost []*corev1.Node, b Blow) {
 	lost = slices.SortedFunc(slices.Values(lost), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i, n := range lost {
-		l := forecast.Lost{Node: n, Kind: b.Kind, Deadline: b.deadline(), After: b.Over * time.Duration(i) / time.Duration(max(1, len(lost)-1))}
-		if replaces(n) {
-			l.Capacity, l.Becomes = drain.PendingCapacity, like(n)
-			l.Replacement = &forecast.Replacement{InstanceType: n.Labels[corev1.LabelInstanceTypeStable]}
-		}
-		in.Lost = append(in.Lost, l)
+		after := b.Over * time.Duration(i) / time.Duration(max(1, len(lost)-1))
+		in.Lost = append(in.Lost, forecast.Lost{Node: n, Kind: b.Kind, Deadline: b.deadline(), After: after})
 	}
-}
-
-// like is a new node of the same kind.
-func like(n *corev1.Node) *corev1.Node {
-	c := n.DeepCopy()
-	c.Name = "in-place-of-" + n.Name
-	c.Labels[corev1.LabelHostname] = c.Name
-	c.Spec.Taints = slices.DeleteFunc(c.Spec.Taints, func(t corev1.Taint) bool { return t.Key == interruption.TaintKey })
-	c.Spec.Unschedulable = false
-	return c
 }

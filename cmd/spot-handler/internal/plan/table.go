@@ -8,16 +8,18 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/drain/forecast"
+	"spot-handler/handler/provisioner"
 )
 
 // none stands for what there is not.
 const none = "-"
 
-// Lines show the forecast, in so many columns of a terminal; 0 is no terminal.
-func Lines(f forecast.Forecast, width int) []string {
-	lines := []string{summary(f)}
+// Lines show the report, in so many columns of a terminal; 0 is no terminal.
+func Lines(f Report, width int) []string {
+	lines := []string{summary(f.Forecast)}
 	for _, part := range [][]string{
 		console.Table(nodeColumns, rows(f.Nodes, nodeRow), width),
+		capacity(f.Nodes, width),
 		console.Table(podColumns, rows(worstFirst(f.Pods), podRow), width),
 		console.Table(workloadColumns, rows(f.Workloads, workloadRow), width),
 		console.Table(budgetColumns, rows(f.Budgets, budgetRow), width),
@@ -25,6 +27,9 @@ func Lines(f forecast.Forecast, width int) []string {
 		if len(part) > 1 { // more than the titles
 			lines = append(append(lines, ""), part...)
 		}
+	}
+	if f.DryRun != nil {
+		lines = append(append(lines, ""), answers(*f.DryRun, width)...)
 	}
 	return append(lines, "", "Assumed: "+assumed(f.Assumptions), "Settings: "+f.Settings)
 }
@@ -117,20 +122,16 @@ func nodeRow(n forecast.Node) []console.Cell {
 	return append(row, replacement(*n.Replacement), console.Cell{Text: seconds(n.Replacement.Ready)})
 }
 
+// replacement is where the replacement is from; the next table tells the rest.
 func replacement(r forecast.Replacement) console.Cell {
-	var parts []string
-	for _, part := range []string{r.Pool, r.InstanceType, r.Why} {
-		if part != "" {
-			parts = append(parts, part)
-		}
-	}
-	cell := console.Cell{Text: strings.Join(parts, ", ")}
-	if len(r.NoPlace) > 0 {
-		cell.Text += "; no place: " + strings.Join(r.NoPlace, "; ")
+	cell := console.Cell{Text: or(strings.Join(slices.DeleteFunc([]string{r.Pool, r.InstanceType}, func(s string) bool { return s == "" }), ", "))}
+	switch {
+	case r.Ready == nil:
+		cell = console.Cell{Text: "none", Colour: terminal.Bad}
+	case r.Backend == provisioner.Spare:
+		cell.Text = "room elsewhere"
+	case len(r.NoPlace) > 0:
 		cell.Colour = terminal.Notable
-	}
-	if cell.Text == "" {
-		cell.Text = none
 	}
 	return cell
 }

@@ -1,6 +1,7 @@
 package replacement
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -8,10 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"spot-handler/drain/forecast"
+	"spot-handler/handler/interruption"
 )
 
 // claimed is a NodeClaim that was asked for.
@@ -55,8 +58,10 @@ func (c claimed) describe(r *forecast.Replacement) {
 // asks for, and nearly always some more.
 func (c claimed) node(lost *corev1.Node, inherited map[string]string) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Labels: map[string]string{corev1.LabelHostname: c.Name}}}
-	for _, key := range []string{corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyRegion} {
-		node.Labels[key] = lost.Labels[key]
+	for _, key := range []string{"karpenter.sh/registered", "karpenter.sh/initialized", corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyRegion} {
+		if value, ok := lost.Labels[key]; ok {
+			node.Labels[key] = value
+		}
 	}
 	for key, value := range inherited {
 		if !strings.Contains(key, "karpenter") && node.Labels[key] == "" {
@@ -129,4 +134,22 @@ func texts(list corev1.ResourceList) map[string]string {
 		out[string(name)] = q.String()
 	}
 	return out
+}
+
+// alike is a new node of the same kind, with the labels by which it was asked for.
+func alike(lost *corev1.Node, selector string) *corev1.Node {
+	node := lost.DeepCopy()
+	node.Name = "in-place-of-" + lost.Name
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	node.Labels[corev1.LabelHostname] = node.Name
+	if asked, err := labels.ConvertSelectorToLabelsMap(selector); err == nil {
+		maps.Copy(node.Labels, asked)
+	}
+	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == interruption.TaintKey || t.Key == corev1.TaintNodeUnschedulable
+	})
+	node.Spec.Unschedulable = false
+	return node
 }

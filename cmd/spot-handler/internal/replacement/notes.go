@@ -19,8 +19,8 @@ type Notes struct {
 	// Send has each object sent on, over clients whose requests change nothing. Otherwise whoever
 	// creates one is told that it exists now.
 	Send bool
-	// Refused is told what the API server says against an object that was sent; it can be nil.
-	Refused func(object string, err error)
+	// Answered is told what the API server says to an object that was sent; it can be nil.
+	Answered func(object string, err error)
 
 	mu   sync.Mutex
 	made []any // claimed, *corev1.Pod or *corev1.PodTemplate
@@ -39,12 +39,13 @@ func (n *Notes) take() []any {
 func create[T any](n *Notes, what string, object T, send func() (T, error)) (T, error) {
 	if n.Send {
 		got, err := send()
+		if n.Answered != nil {
+			n.Answered(what, err)
+		}
 		if err != nil {
-			if n.Refused != nil {
-				n.Refused(what, err)
-			}
 			return got, err
 		}
+		object = got // which has a UID
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -42,8 +42,8 @@ type Planned struct {
 	Replacement forecast.Replacement
 	// Capacity is what the node's pods can wait for.
 	Capacity drain.Capacity
-	// Becomes is the Node that the replacement would be, empty and as small as what was asked for;
-	// nil if it brings none of which anything is known.
+	// Becomes is the Node that the replacement would be, empty: as small as the NodeClaim asks for, or
+	// else like the one that it replaces. It is nil if there is none.
 	Becomes *corev1.Node
 }
 
@@ -79,10 +79,12 @@ func (p Planner) For(ctx context.Context, node *corev1.Node, rec interruption.Re
 			}
 		}
 		r.Pods -= len(r.NoPlace)
+	case got.State != provisioner.StateRequested:
 	case got.Backend == provisioner.Placeholder:
 		describePlaceholders(&r, made)
-	case got.Backend == provisioner.ASG && got.State == provisioner.StateRequested:
-		r.Why = assumedGroup
+		planned.Becomes = alike(node, got.Pool)
+	case got.Backend == provisioner.ASG:
+		r.Why, planned.Becomes = assumedGroup, alike(node, "")
 	}
 	if planned.Capacity != drain.PendingCapacity {
 		r.Pods, r.Daemons = 0, 0

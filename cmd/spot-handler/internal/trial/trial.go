@@ -93,7 +93,7 @@ func (t *Trial) Drain(ctx context.Context, client rest.Interface, plan []drain.D
 			continue
 		}
 		what := "pods/" + d.Pod.Namespace + "/" + d.Pod.Name
-		if d.Surge {
+		if d.Surge && !drain.IsSurged(d.Pod) {
 			g.Go(func() error { return t.Note("surge", what, drain.TrySurge(ctx, client, d.Pod, now)) })
 		}
 		g.Go(func() error { return t.Note("evict", what, drain.TryEviction(ctx, client, d)) })
@@ -102,6 +102,11 @@ func (t *Trial) Drain(ctx context.Context, client rest.Interface, plan []drain.D
 		}
 	}
 	return g.Wait()
+}
+
+// Requested notes that an object of a replacement was tried.
+func (t *Trial) Requested(object string, err error) {
+	_ = t.Note("request", object, err) // what is no answer, the provisioner says itself
 }
 
 // Note notes what was tried on an object, and how it ended. An error that is not the API server's
