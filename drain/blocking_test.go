@@ -63,12 +63,7 @@ func TestBudgetOf(t *testing.T) {
 
 func TestOverlong(t *testing.T) {
 	now := time.Now()
-	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-	for _, p := range []*corev1.Pod{pod("longest", withGrace(110)), pod("too-long", withGrace(111)), pod("daemon", withGrace(600), ownedBy("DaemonSet"))} {
-		if err := store.Add(p); err != nil {
-			t.Fatal(err)
-		}
-	}
+	watch := watchOf(pod("longest", withGrace(110)), pod("too-long", withGrace(111)), pod("daemon", withGrace(600), ownedBy("DaemonSet")))
 	for _, tt := range []struct {
 		name     string
 		deadline time.Time
@@ -79,7 +74,7 @@ func TestOverlong(t *testing.T) {
 		{"a window of days", now.Add(48 * time.Hour), 0},
 		{"no deadline", time.Time{}, 0},
 	} {
-		s := &session{store: store, known: now, in: Interruption{Deadline: tt.deadline}}
+		s := &session{watch: watch, known: now, in: Interruption{Deadline: tt.deadline}}
 		if got := s.overlong(10 * time.Second); got != tt.want {
 			t.Errorf("%s: %d pods, want %d", tt.name, got, tt.want)
 		}

@@ -17,13 +17,13 @@ import (
 // drain's end.
 const quietFor = 500 * time.Millisecond
 
-// changed has the node planned again after a pod has changed: at once, in a moment if the
+// changed has the node planned again after a pod has come, changed or gone: at once, in a moment if the
 // pod only goes on leaving, or not at all if no plan reads what has changed.
-func (s *session) changed(before, after any) {
-	was, wasPod := before.(*corev1.Pod)
-	is, isPod := after.(*corev1.Pod)
+func (s *session) changed(was, is *corev1.Pod) {
 	switch {
-	case !wasPod || !isPod || was.UID != is.UID:
+	case is == nil:
+		s.departed()
+	case was == nil || was.UID != is.UID:
 		s.drainer.opts.Notify(s.node)
 	case same(was, is):
 	case is.DeletionTimestamp == nil || surged(was) != surged(is):

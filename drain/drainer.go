@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -58,10 +57,6 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
-// startsAtOnce is how many watches are opened at the same moment: each has the API
-// server read a node's pods, and a thousand at once would hold up everything else.
-const startsAtOnce = 32
-
 // Drainer drains nodes. Its methods are safe for concurrent use and none waits for
 // a pod.
 type Drainer struct {
@@ -80,7 +75,7 @@ type Drainer struct {
 	wishes      *objectCache[Wishes]       // of a namespace
 	around      *objectCache[Surroundings] // of a namespace
 
-	starting *semaphore.Weighted // of startsAtOnce
+	openings *openings
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -92,7 +87,7 @@ func New(opts Options) *Drainer {
 		opts.Workers = 32
 	}
 	d := &Drainer{
-		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), starting: semaphore.NewWeighted(startsAtOnce),
+		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), openings: newOpenings(),
 		claims: newObjectCache(readClaim(opts.Dynamic)), wishes: newObjectCache(readWishes(opts.Dynamic)),
 		around:   newObjectCache(readSurroundings(opts.Dynamic)),
 		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
@@ -100,7 +95,7 @@ func New(opts Options) *Drainer {
 	d.lanes = newLanes(d.queue.push)
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
-	d.deployments = newSurgeWatch(opts, d.starting, d.deploymentAllows)
+	d.deployments = newSurgeWatch(opts, d.openings, d.deploymentAllows)
 	d.metrics = newMetrics(opts.Registerer, d)
 	return d
 }

@@ -141,11 +141,7 @@ func hasVolumes(pod *corev1.Pod) bool {
 }
 
 // lean drops everything of a pod that no plan and no replacement reads, which is most of it.
-func lean(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
+func lean(pod *corev1.Pod) *corev1.Pod {
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:                       pod.Name,
@@ -190,7 +186,7 @@ func lean(obj any) (any, error) {
 			})
 		}
 	}
-	return slim, nil
+	return slim
 }
 
 func leanContainers(containers []corev1.Container) []corev1.Container {

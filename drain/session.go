@@ -7,23 +7,18 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
-
-	"spot-handler/drain/rewatch"
 )
 
 // session is the drain of one node: a watch of its pods, and what has become of
 // each since the drain began.
 type session struct {
-	drainer    *Drainer
-	node       string
-	store      cache.Store
-	controller cache.Controller
-	stop       context.CancelFunc
-	ctx        context.Context // ends with stop
+	drainer *Drainer
+	node    string
+	watch   *podWatch
+	opened  func() // gives the place among the openings back
+	stop    context.CancelFunc
+	ctx     context.Context // ends with stop
 
 	mu      sync.Mutex
 	in      Interruption
@@ -61,32 +56,28 @@ func cutShort(pod *corev1.Pod) bool {
 	return own != nil && left != nil && *left < *own
 }
 
-// startSession starts the watch of a node's pods, which ends with ctx or stop. Until the
-// pods are known it counts among the startsAtOnce.
+// planWithin is how long a watch that has shown the node's pods keeps its place among the
+// openings for want of a plan.
+const planWithin = time.Second
+
+// startSession opens the watch of a node's pods, in its turn. It ends with ctx or stop.
+//
+// The watch keeps its place until there is a first plan. It might show that the node has no pods:
+// then the watch ends at once, and no more of them pile up than plans are behind.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
-	s := &session{drainer: d, node: node, tracked: map[types.UID]*tracked{}, told: map[string]bool{}, answers: map[types.UID]When{}}
+	s := &session{
+		drainer: d, node: node, tracked: map[types.UID]*tracked{}, told: map[string]bool{}, answers: map[types.UID]When{},
+		opened: sync.OnceFunc(d.openings.leave),
+	}
 	s.ctx, s.stop = context.WithCancel(ctx)
-	notify := func() { d.opts.Notify(node) }
-	s.store, s.controller = cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(d.opts.Pods, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
-		}), d.opts.Logger),
-		ObjectType: &corev1.Pod{},
-		Transform:  lean,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { notify() },
-			UpdateFunc: s.changed,
-			DeleteFunc: func(any) { s.departed() },
-		},
+	s.watch = newPodWatch(s.changed, func() {
+		time.AfterFunc(planWithin, s.opened)
+		d.opts.Notify(node)
 	})
-	go func() {
-		if d.starting.Acquire(s.ctx, 1) != nil {
-			return
-		}
-		defer d.starting.Release(1)
-		go s.controller.RunWithContext(s.ctx)
-		onSync(s.ctx, s.controller, notify) // a node without pods has no event to notify of
-	}()
+	d.openings.enter(func() {
+		context.AfterFunc(s.ctx, s.opened)
+		go s.watch.run(s.ctx, d.opts.Pods, node, d.opts.Logger)
+	})
 	return s
 }
 
@@ -98,9 +89,9 @@ func (s *session) end() {
 	s.drainer.attached.leave(s.node)
 }
 
-func (s *session) synced() bool { return s.controller.HasSynced() }
+func (s *session) synced() bool { return s.watch.hasSynced() }
 
-func (s *session) pods() []*corev1.Pod { return contents[*corev1.Pod](s.store) }
+func (s *session) pods() []*corev1.Pod { return s.watch.list() }
 
 // advance plans again and returns the tasks that are due and not yet under way.
 func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
@@ -300,11 +291,7 @@ func (s *session) has(pods map[types.UID]bool) bool {
 
 // isSurged reports whether the watch has shown that the pod is surged.
 func (s *session) isSurged(pod *corev1.Pod) bool {
-	obj, ok, err := s.store.Get(pod)
-	if err != nil || !ok {
-		return false
-	}
-	current, ok := obj.(*corev1.Pod)
+	current, ok := s.watch.current(pod)
 	return ok && surged(current)
 }
 

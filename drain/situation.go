@@ -127,6 +127,7 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 			v.Daemons = append(v.Daemons, d.Pod)
 		}
 	}
+	s.opened()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.known.IsZero() {
@@ -142,12 +143,8 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 // decision is the current plan for a pod whose task has reached the head of the queue: the
 // deadline, the pod or its Deployment might have changed since it was put there.
 func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
-	obj, ok, err := s.store.Get(pod)
-	if err != nil || !ok {
-		return Decision{}, false
-	}
-	current, ok := obj.(*corev1.Pod)
-	if !ok || current.UID != pod.UID {
+	current, ok := s.watch.current(pod)
+	if !ok {
 		return Decision{}, false
 	}
 	s.mu.Lock()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -38,7 +37,7 @@ const failsFor = 2 * time.Second
 type surgeWatch struct {
 	dynamic  dynamic.Interface
 	pods     rest.Interface
-	starting *semaphore.Weighted
+	openings *openings
 	logger   zerolog.Logger
 
 	// wake lets as many waiting pods of a Deployment try again as it has something to give to.
@@ -50,9 +49,9 @@ type surgeWatch struct {
 	known map[types.NamespacedName]*watchedDeployment
 }
 
-func newSurgeWatch(opts Options, starting *semaphore.Weighted, wake func(types.NamespacedName, Workload)) *surgeWatch {
+func newSurgeWatch(opts Options, openings *openings, wake func(types.NamespacedName, Workload)) *surgeWatch {
 	return &surgeWatch{
-		dynamic: opts.Dynamic, pods: opts.Pods, starting: starting, logger: opts.Logger,
+		dynamic: opts.Dynamic, pods: opts.Pods, openings: openings, logger: opts.Logger,
 		wake: wake, notify: opts.Notify, known: map[types.NamespacedName]*watchedDeployment{},
 	}
 }
@@ -91,7 +90,7 @@ func (s *surgeWatch) use(ctx context.Context, node string, name types.Namespaced
 		of = &watchedDeployment{watcher: s, name: name, tally: newTally(), users: map[string]struct{}{}}
 		of.ctx, of.stop = context.WithCancel(context.WithoutCancel(ctx))
 		s.known[name] = of
-		go of.watch()
+		s.openings.enter(func() { go of.watch() })
 	}
 	of.users[node] = struct{}{}
 }
@@ -223,9 +222,6 @@ func (of *watchedDeployment) pods() []*member {
 
 // watch follows the Deployment, and its pods as soon as its selector is known.
 func (of *watchedDeployment) watch() {
-	if of.watcher.starting.Acquire(of.ctx, 1) != nil {
-		return
-	}
 	deployments := of.watcher.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
 	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
@@ -239,7 +235,7 @@ func (of *watchedDeployment) watch() {
 	})
 	go controller.RunWithContext(of.ctx)
 	onSync(of.ctx, controller, func() {})
-	of.watcher.starting.Release(1)
+	of.watcher.openings.leave()
 	of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
 }
 

@@ -1,0 +1,64 @@
+package drain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+)
+
+// Of many nodes at once, the next is watched when one has its plan, or after a moment. Those
+// that end before their turn are not watched at all.
+func TestOpenings(t *testing.T) {
+	const nodes = 10 * openingsAtOnce
+	synctest.Test(t, func(t *testing.T) {
+		api := newFakeAPI()
+		var mu sync.Mutex
+		var known []string
+		d := New(Options{
+			Pods: api.client(t, corev1.SchemeGroupVersion), Budgets: api.client(t, policyv1.SchemeGroupVersion), Dynamic: api.dynamic(t),
+			Policy: holding, Events: &told{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+			Notify: func(node string) {
+				mu.Lock()
+				defer mu.Unlock()
+				known = append(known, node)
+			},
+		})
+		in := Interruption{Taint: taint, Deadline: time.Now().Add(2 * time.Minute)}
+		wantKnown := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if len(known) != want {
+				t.Errorf("%s: the pods of %d nodes are known, want %d", when, len(known), want)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range nodes {
+			if _, ok := d.Look(ctx, fmt.Sprint("node-", i), in); ok {
+				t.Fatal("a plan before the pods are known")
+			}
+		}
+		wantKnown("at first", openingsAtOnce)
+		for _, node := range slices.Clone(known[:10]) {
+			d.Look(ctx, node, in)
+			d.Look(ctx, node, in) // a further plan makes no further place
+		}
+		wantKnown("with 10 plans", openingsAtOnce+10)
+		d.Forget(known[10])
+		wantKnown("with a drain that has ended", openingsAtOnce+11)
+		time.Sleep(planWithin)
+		wantKnown("after a moment", 2*openingsAtOnce+11)
+		cancel()
+		synctest.Wait()
+		d.Look(t.Context(), "late", in)
+		wantKnown("all others have ended", 2*openingsAtOnce+12)
+	})
+}
