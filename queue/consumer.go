@@ -20,9 +20,10 @@ const (
 	// within a second or so, and four idle long polls cost next to nothing.
 	defaultReceivers = 4
 
-	// maxInFlight bounds memory: about a kilobyte and a goroutine each. Receivers
-	// that wait for SQS have taken room for a batch each.
-	maxInFlight = 2000
+	// maxInFlight bounds memory: each message is a goroutine, whose stack grows to 8 or 16 KiB. It
+	// keeps every writer of notices busy several times over; more would only wait, and with 2,000
+	// a burst took 20 MiB more. Receivers that wait for SQS have taken room for a batch each.
+	maxInFlight = 500
 
 	// maxWaiting bounds the messages that wait for a Node: about launch hooks, and about
 	// instances that are no Node yet. Each waits for minutes or, if the Node is another
@@ -32,7 +33,7 @@ const (
 
 	// noticesPerRoom is how many further notices of a message take as much room of
 	// maxInFlight as another message would. The largest possible message fits, two might not.
-	noticesPerRoom = 8
+	noticesPerRoom = 32
 
 	// shutdownTimeout bounds what Run still does after its context is canceled: it deletes
 	// the messages whose notices are on the Node by then, and gives back the others. One

@@ -85,7 +85,7 @@ func TestInFlightIsBounded(t *testing.T) {
 		}}
 		r := start(t, Options{Client: f, Accepter: a})
 		body := spotBody("i-1", time.Now())
-		for range 2500 {
+		for range maxInFlight + 100 {
 			f.send("same", body, 1)
 		}
 		time.Sleep(10 * time.Second)
