@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -138,14 +140,9 @@ func (f *fleet) burst(nodes []*corev1.Node, members ...*member) {
 			drains = 0 // it only marks
 			waitLine(f.B, f.ctx, m.Daemon, "interruption accepted")
 		}
-		// When the pods have left, what is attached is detached, as by a CSI driver.
+		attached := slices.Clone(nodes)
 		for len(m.Lines("drained")) < drains {
-			for _, n := range nodes {
-				if !f.empty(n) {
-					continue
-				}
-				must(f.B, f.client.StorageV1().VolumeAttachments().DeleteCollection(f.ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "node=" + n.Name}))
-			}
+			attached = slices.DeleteFunc(attached, f.detach)
 			pause(f.B, f.ctx, time.Second)
 		}
 	}
@@ -156,12 +153,27 @@ func (f *fleet) burst(nodes []*corev1.Node, members ...*member) {
 	}
 }
 
-// empty reports whether no pod is left on the node.
-func (f *fleet) empty(node *corev1.Node) bool {
+// detach does what a CSI driver does when all pods have left the node, and reports whether they
+// have.
+func (f *fleet) detach(node *corev1.Node) bool {
 	f.Helper()
 	list, err := f.client.CoreV1().Pods(metav1.NamespaceDefault).List(f.ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name, ResourceVersion: "0"})
 	must(f.B, err)
-	return len(list.Items) == 0
+	if len(list.Items) > 0 {
+		return false
+	}
+	for i := range fleetAttachments {
+		err := f.client.StorageV1().VolumeAttachments().Delete(f.ctx, attachmentName(node, i), metav1.DeleteOptions{})
+		if !apierrors.IsNotFound(err) {
+			must(f.B, err)
+		}
+	}
+	return true
+}
+
+// attachmentName is as long as those that the attach-detach controller makes.
+func attachmentName(node *corev1.Node, i int) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256(fmt.Append(nil, node.Name, i)))
 }
 
 func (f *fleet) report(what string, goal float64, m *member) {
@@ -212,7 +224,7 @@ func fillFleet(ctx context.Context, client kubernetes.Interface, nodes []*corev1
 			g.Go(func() error {
 				volume := fmt.Sprintf("volume-pod-%d-%d", i, j)
 				_, err := client.StorageV1().VolumeAttachments().Create(ctx, &storagev1.VolumeAttachment{
-					ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("csi-%064d", i*fleetAttachments+j), Labels: map[string]string{"node": node.Name}},
+					ObjectMeta: metav1.ObjectMeta{Name: attachmentName(node, j)},
 					Spec: storagev1.VolumeAttachmentSpec{
 						Attacher: "ebs.csi.aws.com", NodeName: node.Name, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume},
 					},
