@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -39,6 +40,12 @@ func TestOpenings(t *testing.T) {
 			if len(known) != want {
 				t.Errorf("%s: the pods of %d nodes are known, want %d", when, len(known), want)
 			}
+		}
+		api.hold = func(r *http.Request) error {
+			if r.URL.Query().Has("sendInitialEvents") {
+				t.Error("a watch that begins with the pods: the API server goes through those of all nodes")
+			}
+			return nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		for i := range nodes {
