@@ -141,9 +141,13 @@ func (f *fleet) burst(nodes []*corev1.Node, members ...*member) {
 			waitLine(f.B, f.ctx, m.Daemon, "interruption accepted")
 		}
 		attached := slices.Clone(nodes)
-		for len(m.Lines("drained")) < drains {
+		late := func() int { return len(m.Lines("deadline reached")) }
+		for len(m.Lines("drained"))+late() < drains {
 			attached = slices.DeleteFunc(attached, f.detach)
 			pause(f.B, f.ctx, time.Second)
+		}
+		if late() > 0 {
+			f.Errorf("%d of %d drains ended at the deadline", late(), drains)
 		}
 	}
 	for _, m := range members {
