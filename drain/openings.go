@@ -16,8 +16,8 @@ type openings struct {
 
 func newOpenings() *openings { return &openings{free: openingsAtOnce} }
 
-// enter calls open when there is a place, which open must see to that leave gives back. It is
-// called by whoever gives the place back, so it must not block.
+// enter calls open when there is a place: now, or later from within leave, so open must not block.
+// The place has to be given back with leave.
 func (o *openings) enter(open func()) {
 	o.mu.Lock()
 	if o.free == 0 {

@@ -62,8 +62,8 @@ const planWithin = time.Second
 
 // startSession opens the watch of a node's pods, in its turn. It ends with ctx or stop.
 //
-// The watch keeps its place until there is a first plan. It might show that the node has no pods:
-// then the watch ends at once, and no more of them pile up than plans are behind.
+// The watch keeps its place until there is a first plan. A node without pods ends its watch with
+// that plan, so the watches of such nodes do not pile up.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s := &session{
 		drainer: d, node: node, tracked: map[types.UID]*tracked{}, told: map[string]bool{}, answers: map[types.UID]When{},
