@@ -75,6 +75,10 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		d.opts.Notify(node)
 	})
 	d.openings.enter(func() {
+		if s.ctx.Err() != nil { // it has ended before its turn
+			s.opened()
+			return
+		}
 		context.AfterFunc(s.ctx, s.opened)
 		go s.watch.run(s.ctx, d.opts.Pods, node, d.opts.Logger)
 	})
