@@ -210,7 +210,7 @@ func reportRequests(b *testing.B, way string, all []emptied) {
 	case "hold", "at-once":
 		total.goal = drainedPods + 13
 	case "surge": // each pod's labels are changed, too
-		total.goal = 2*drainedPods + 13
+		total.goal = 2*drainedPods + 14
 	}
 	events := row{what: of + "Events besides"}
 	kinds := map[string]bool{}
