@@ -48,7 +48,7 @@ func (w *podWatch) run(ctx context.Context, client rest.Interface, node string, 
 
 // listedFirst has a reflector list before it watches. The API server finds the pods of one node by
 // an index for a list, but not for a watch that begins with them: there it copies and sorts all pods
-// of the cluster, under a lock. With 50,000 pods, three hundred such watches took minutes.
+// of the cluster, under a lock.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/staging/src/k8s.io/apiserver/pkg/storage/cacher/watch_cache_interval.go
 type listedFirst struct{ *cache.ListWatch }
 

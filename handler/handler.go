@@ -196,7 +196,7 @@ func (h *Handler) Run(ctx context.Context) error {
 // the time of a raw loop instead of 1.20. That is processor time, of which FlowSchemas give out
 // none: it was measured as an administrator, whom the API server lets wait for nobody.
 const (
-	yieldFor   = 10 * time.Second
+	yieldFor   = 15 * time.Second
 	yieldCheck = 50 * time.Millisecond
 )
 
