@@ -88,14 +88,14 @@ func TestPodsLeaveWhenTheyAsk(t *testing.T) {
 // readyAt is when the daemon says that the replacement was Ready.
 func readyAt(t *testing.T, d *daemon.Daemon) time.Time {
 	t.Helper()
-	for _, line := range d.Lines("replacement ready") {
-		text, _ := line["time"].(string)
-		at, err := time.Parse(time.RFC3339, text)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return at
+	lines := d.Lines("replacement ready")
+	if len(lines) == 0 {
+		t.Fatal("no replacement")
 	}
-	t.Fatal("no replacement")
-	return time.Time{}
+	text, _ := lines[0]["time"].(string)
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at
 }

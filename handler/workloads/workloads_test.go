@@ -131,8 +131,10 @@ func TestAnswers(t *testing.T) {
 		"a megabyte":      {say(200, `{"when":"now"}`+strings.Repeat(" ", 1<<20)), "", resultUnusable, 1},
 		"not found":       {say(404, `{"when":"now"}`), "", resultRefused, 1},
 		"not well":        {say(503, `{"when":"now"}`), "", resultFailed, 2},
-		"elsewhere":       {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, elsewhere.URL, 307) }, "", resultRefused, 1},
-		"never":           {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "", resultFailed, 2},
+		"elsewhere": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, elsewhere.URL, http.StatusTemporaryRedirect)
+		}, "", resultRefused, 1},
+		"never": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, "", resultFailed, 2},
 		"never to the end": {func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprint(w, `{"when":`)
 			http.NewResponseController(w).Flush()
