@@ -81,10 +81,13 @@ func (s *story) wantCode(g *gameDay, code int, say ...string) {
 // wantUntouched checks that the Node is as it was.
 func (s *story) wantUntouched(was *corev1.Node) {
 	s.Helper()
-	now := s.lastSeen(was.Name)
-	if now == nil {
-		s.Fatalf("node %s is gone", was.Name)
-	}
+	var now *corev1.Node
+	s.eventually("the end of the taint that the control plane puts on what is cordoned", func() bool {
+		if now = s.lastSeen(was.Name); now == nil {
+			s.Fatalf("node %s is gone", was.Name)
+		}
+		return now.Spec.Unschedulable || !slices.ContainsFunc(now.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeUnschedulable })
+	})
 	for key := range now.Annotations {
 		if strings.HasPrefix(key, "spot-handler/") {
 			s.Errorf("node %s has the annotation %s", was.Name, key)

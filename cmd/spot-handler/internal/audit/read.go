@@ -37,7 +37,8 @@ type Reader struct {
 	// says that Karpenter is not asked for replacements.
 	Fallbacks        map[string]string
 	WithoutKarpenter bool
-	// Daemons are the pods of spot-handler, as they and their settings have it.
+	// Daemons are the pods of spot-handler, as they and their settings have it; nil if only the
+	// workloads are to be read, and nothing about the cluster.
 	Daemons func(context.Context) ([]Daemon, error)
 	// MaxShare is how many percent of a workload may be on one offering.
 	MaxShare int
@@ -70,7 +71,7 @@ func (r Reader) Read(ctx context.Context) (s Snapshot, unread []string) {
 		reads = append(reads, func() error { return r.volumes(ctx, &s) })
 	}
 	reads = append(reads, func() error { return r.pods(ctx, &s, around) })
-	if r.Namespace == "" {
+	if r.Namespace == "" && r.Daemons != nil {
 		reads = append(reads, func() error { return r.cluster(ctx, &s) })
 	}
 	for _, read := range reads {
