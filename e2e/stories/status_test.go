@@ -97,14 +97,16 @@ func (s *story) wantStatusOfBooting(node string, pods int) {
 	}
 
 	var told statusStory
-	s.eventually("the Events of the notice and the replacement", func() bool {
+	// That of the notice might have ended with the process that was killed.
+	s.eventually("the Event of the replacement", func() bool {
 		told = statusStory{}
 		s.status(&told, "--node="+node)
-		reasons := map[string]bool{}
 		for _, e := range told.Events {
-			reasons[e.Reason] = true
+			if e.Reason == "ReplacementRequested" {
+				return true
+			}
 		}
-		return reasons["SpotInterruption"] && reasons["ReplacementRequested"]
+		return false
 	})
 	if len(told.OnNode) != pods || len(told.Unread) > 0 {
 		s.Errorf("want %d pods and nothing unread: %+v", pods, told)
