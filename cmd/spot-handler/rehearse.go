@@ -261,7 +261,8 @@ func (r *rehearseCommand) refuse(ctx context.Context, c *caller, settings config
 	if r.despiteFindings {
 		return errors.Join(errs...)
 	}
-	reader := audit.Reader{Nodes: atRisk{c.nodes, on}, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: r.cluster.Namespace, Margin: settings.margin}
+	// In all namespaces, whatever --namespace says: the pods of all of them move.
+	reader := audit.Reader{Nodes: atRisk{c.nodes, on}, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Margin: settings.margin}
 	snapshot, unread := reader.Read(ctx)
 	for _, what := range unread {
 		errs = append(errs, fmt.Errorf("cannot tell what is critical: %s (--despite-findings does without)", what))
