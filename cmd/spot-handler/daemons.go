@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -11,28 +10,24 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain"
 )
 
 // daemons are the pods of spot-handler that run in the cluster, for those who judge them.
 func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 	daemons := []audit.Daemon{}
-	for next := ""; ; {
-		page := &corev1.PodList{}
-		err := c.core.Get().Resource("pods").Param("labelSelector", daemonLabel).
-			Param("limit", "500").Param("continue", next).Do(ctx).Into(page)
-		if err != nil {
-			return nil, fmt.Errorf("list pods of spot-handler: %w", err)
-		}
+	err := console.Pages(ctx, c.core, "", "pods", daemonLabel, func(page *corev1.PodList) {
 		for i := range page.Items {
 			if cfg, ok := settingsOf(page.Items[i]); ok && page.Items[i].DeletionTimestamp == nil {
 				daemons = append(daemons, daemonOf(&page.Items[i], cfg))
 			}
 		}
-		if next = page.Continue; next == "" {
-			return daemons, nil
-		}
+	})
+	if err != nil {
+		return nil, err // some of them would look as if there were no more
 	}
+	return daemons, nil
 }
 
 func daemonOf(pod *corev1.Pod, cfg config) audit.Daemon {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -43,9 +44,6 @@ type Reader struct {
 	// MaxShare is how many percent of a workload may be on one offering.
 	MaxShare int
 }
-
-// pageSize bounds how many whole objects are in memory at a time.
-const pageSize = 500
 
 // notice is what EC2 leaves after a spot interruption notice.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
@@ -120,13 +118,7 @@ func (r Reader) pods(ctx context.Context, s *Snapshot, around drain.Situation) e
 	}
 	now := time.Now()
 	around.Deadline = now.Add(notice - arrival) // without one, some would stay
-	for next := ""; ; {
-		page := &corev1.PodList{}
-		err := r.Core.Get().NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource("pods").
-			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx).Into(page)
-		if err != nil {
-			return fmt.Errorf("list pods: %w", err)
-		}
+	return console.Pages(ctx, r.Core, r.Namespace, "pods", "", func(page *corev1.PodList) {
 		around.Pods = nil
 		for i := range page.Items {
 			pod := &page.Items[i]
@@ -149,45 +141,21 @@ func (r Reader) pods(ctx context.Context, s *Snapshot, around drain.Situation) e
 				s.Pods = append(s.Pods, p)
 			}
 		}
-		if next = page.Continue; next == "" {
-			return nil
-		}
-	}
+	})
 }
 
 func (r Reader) budgets(ctx context.Context, s *Snapshot) error {
-	for next := ""; ; {
-		page := &policyv1.PodDisruptionBudgetList{}
-		err := r.Policy.Get().NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource("poddisruptionbudgets").
-			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx).Into(page)
-		if err != nil {
-			return fmt.Errorf("list disruption budgets: %w", err)
-		}
+	return console.Pages(ctx, r.Policy, r.Namespace, "poddisruptionbudgets", "", func(page *policyv1.PodDisruptionBudgetList) {
 		for i := range page.Items {
 			s.Budgets = append(s.Budgets, &page.Items[i])
 		}
-		if next = page.Continue; next == "" {
-			return nil
-		}
-	}
+	})
 }
 
 // lister reads what there is of a resource.
 func (r Reader) lister(ctx context.Context) func(schema.GroupVersionResource, string, func(*unstructured.Unstructured)) error {
-	return func(resource schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error {
-		all := r.Dynamic.Resource(resource).Namespace(r.Namespace)
-		for o := (metav1.ListOptions{LabelSelector: selector, Limit: pageSize}); ; {
-			page, err := all.List(ctx, o)
-			if err != nil {
-				return fmt.Errorf("list %s: %w", resource.Resource, err)
-			}
-			for i := range page.Items {
-				use(&page.Items[i])
-			}
-			if o.Continue = page.GetContinue(); o.Continue == "" {
-				return nil
-			}
-		}
+	return func(of schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error {
+		return console.Objects(ctx, r.Dynamic.Resource(of).Namespace(r.Namespace), of.Resource, selector, use)
 	}
 }
 

@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain"
 	"spot-handler/drain/forecast"
 )
@@ -33,12 +33,8 @@ type Reader struct {
 	Namespace string
 }
 
-const (
-	// pageSize bounds how many whole objects are in memory at a time.
-	pageSize = 500
-	// atOnce is how many lists are read at the same time.
-	atOnce = 4
-)
+// atOnce is how many lists are read at the same time.
+const atOnce = 4
 
 // ErrNothing says that there is nothing to make a forecast from.
 var ErrNothing = errors.New("nodes and pods could not be read")
@@ -166,44 +162,19 @@ func (r Reader) each(ctx context.Context, of schema.GroupVersionResource, select
 	if r.Namespace != "" && !slices.Contains(clusterWide, of.Resource) {
 		client = r.Dynamic.Resource(of).Namespace(r.Namespace)
 	}
-	for o := (metav1.ListOptions{Limit: pageSize, LabelSelector: selector}); ; {
-		page, err := client.List(ctx, o)
-		if err != nil {
-			return fmt.Errorf("list %s: %w", of.Resource, err)
-		}
-		for i := range page.Items {
-			found(&page.Items[i])
-		}
-		if o.Continue = page.GetContinue(); o.Continue == "" {
-			return nil
-		}
-	}
+	return console.Objects(ctx, client, of.Resource, selector, found)
 }
 
 func (r Reader) nodes(ctx context.Context, all *[]*corev1.Node) error {
-	for next := ""; ; {
-		page := &corev1.NodeList{}
-		err := r.Core.Get().Resource("nodes").Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx).Into(page)
-		if err != nil {
-			return fmt.Errorf("list nodes: %w", err)
-		}
+	return console.Pages(ctx, r.Core, "", "nodes", "", func(page *corev1.NodeList) {
 		for i := range page.Items {
 			*all = append(*all, leanNode(&page.Items[i]))
 		}
-		if next = page.Continue; next == "" {
-			return nil
-		}
-	}
+	})
 }
 
 func (r Reader) pods(ctx context.Context, all *[]*corev1.Pod) error {
-	for next := ""; ; {
-		page := &corev1.PodList{}
-		err := r.Core.Get().NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource("pods").
-			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx).Into(page)
-		if err != nil {
-			return fmt.Errorf("list pods: %w", err)
-		}
+	return console.Pages(ctx, r.Core, r.Namespace, "pods", "", func(page *corev1.PodList) {
 		if *all == nil {
 			*all = []*corev1.Pod{}
 		}
@@ -212,25 +183,13 @@ func (r Reader) pods(ctx context.Context, all *[]*corev1.Pod) error {
 				*all = append(*all, lean(pod))
 			}
 		}
-		if next = page.Continue; next == "" {
-			return nil
-		}
-	}
+	})
 }
 
 func (r Reader) budgets(ctx context.Context, all *[]*policyv1.PodDisruptionBudget) error {
-	for next := ""; ; {
-		page := &policyv1.PodDisruptionBudgetList{}
-		err := r.Policy.Get().NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource("poddisruptionbudgets").
-			Param("limit", fmt.Sprint(pageSize)).Param("continue", next).Do(ctx).Into(page)
-		if err != nil {
-			return fmt.Errorf("list disruption budgets: %w", err)
-		}
+	return console.Pages(ctx, r.Policy, r.Namespace, "poddisruptionbudgets", "", func(page *policyv1.PodDisruptionBudgetList) {
 		for i := range page.Items {
 			*all = append(*all, &page.Items[i])
 		}
-		if next = page.Continue; next == "" {
-			return nil
-		}
-	}
+	})
 }
