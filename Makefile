@@ -65,12 +65,14 @@ story-stop:
 	go run ./e2e/controlplane/cmd/controlplane -end-kept
 
 # The stories have the processors first; what else there is to test takes what they leave.
+# Forecasts are compared with what happens when, so nothing else runs then.
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
 	go run ./e2e/chart/cmd/helm version
 	go run ./e2e/timing \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
-	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -v '/e2e/stories$$' | tr '\n' ' ')" \
+	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast)$$' | tr '\n' ' ')" \
+	  -after "go test -count=1 -timeout 20m ./e2e/forecast" \
 	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories"
 
 lint:

