@@ -3,6 +3,7 @@ package controlplane
 import (
 	"context"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -15,6 +16,7 @@ type Crowd struct {
 	Name    string // the pods' label app, and the beginning of their names
 	PerNode int
 	Behaviour
+	Annotations map[string]string
 
 	// Budgets is how many disruption budgets cover the pods: all of the same size, each
 	// across all nodes. They allow all of the pods to go.
@@ -28,6 +30,7 @@ func (c *Cluster) CreateCrowd(ctx context.Context, spec Crowd, nodes []*corev1.N
 	defer cancel()
 	n := len(nodes) * spec.PerNode
 	annotations := spec.Behaviour.Annotations()
+	maps.Copy(annotations, spec.Annotations)
 	err := inParallel(n, func(i int) error {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%04d", spec.Name, i), Labels: app(spec.Name), Annotations: annotations},
