@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -216,9 +217,11 @@ type service struct {
 	cluster *controlplane.Cluster
 	name    string
 	pods    int
+	cpu     string // of each; "1" by default
 	nodes   int
 	spare   int // empty nodes beside
 	ready   time.Duration
+	sleep   time.Duration // before SIGTERM, as a preStop hook
 	grace   time.Duration
 	notice  time.Duration // before the instance goes; noticeTime where 0
 	budget  intstr.IntOrString
@@ -337,10 +340,11 @@ func (s service) setUp(ctx context.Context) []*corev1.Node {
 		}))
 	nodes, err := s.cluster.CreateNodes(ctx, s.name+"-spot", s.nodes)
 	must(s.B, err)
-	stop := stopTime
+	stop := s.sleep + stopTime
 	_, err = s.cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
-		Name: s.name, Replicas: s.pods, CPU: "1", NodeSelector: label, Grace: s.grace, BudgetMaxUnavailable: &s.budget,
+		Name: s.name, Replicas: s.pods, CPU: cmp.Or(s.cpu, "1"), NodeSelector: label, Grace: s.grace, BudgetMaxUnavailable: &s.budget,
 		Behaviour: controlplane.Behaviour{ReadyAfter: &s.ready, StopAfter: &stop},
+		Change:    func(d *appsv1.Deployment) { sleeps(d, s.sleep) },
 	})
 	must(s.B, err)
 	_, err = s.cluster.WaitReady(ctx, "", s.name, s.pods)

@@ -1,0 +1,75 @@
+package bench
+
+import (
+	"testing"
+	"time"
+)
+
+// view is what EndpointSlices say from a moment on.
+type view struct {
+	at    time.Time
+	ready []string // pods
+}
+
+// late is a load balancer that knows each view only after lag. It spreads its requests
+// evenly over the pods of the view that it knows, whether they take them or not.
+type late struct {
+	lag  time.Duration
+	rate float64 // requests a second
+}
+
+// lost counts the requests to pods that had stopped taking them, from the first view on,
+// which the load balancer knows already, until it knows the last. fewest is the smallest
+// number of pods that it knew and that took requests.
+func (l late) lost(views []view, stopped map[string]time.Time) (requests float64, fewest int) {
+	fewest = len(views[0].ready)
+	for i, v := range views {
+		from, to := v.at, v.at.Add(l.lag)
+		if i > 0 {
+			from = v.at.Add(l.lag)
+		}
+		if i+1 < len(views) {
+			to = views[i+1].at.Add(l.lag)
+		}
+		taking := len(v.ready)
+		for _, pod := range v.ready {
+			at, stops := stopped[pod]
+			if !stops || at.After(to) {
+				continue
+			}
+			taking--
+			if at.Before(from) {
+				at = from
+			}
+			requests += to.Sub(at).Seconds() * l.rate / float64(len(v.ready))
+		}
+		fewest = min(fewest, taking)
+	}
+	return requests, fewest
+}
+
+func TestLost(t *testing.T) {
+	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	both, one, none := []string{"old", "stays"}, []string{"stays"}, []string(nil)
+	for name, tt := range map[string]struct {
+		views   []view
+		stopped map[string]time.Time
+		lost    float64 // of 10 a second, 30 s late
+		fewest  int
+	}{
+		"nobody goes":                {[]view{{at(0), both}}, nil, 0, 2},
+		"stops as it leaves":         {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(60)}, 30 * 5, 1},
+		"takes requests for as long": {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(90)}, 0, 1},
+		"and not quite as long":      {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(88)}, 2 * 5, 1},
+		"stops before it leaves":     {[]view{{at(0), both}, {at(60), one}}, map[string]time.Time{"old": at(50)}, 40 * 5, 1},
+		"its successor comes first":  {[]view{{at(0), both}, {at(50), []string{"old", "stays", "new"}}, {at(60), []string{"stays", "new"}}}, map[string]time.Time{"old": at(60)}, 20*5 + 10*10/3., 1},
+		"it comes after":             {[]view{{at(0), both}, {at(60), one}, {at(70), []string{"stays", "new"}}}, map[string]time.Time{"old": at(90)}, 0, 1},
+		"all stop":                   {[]view{{at(0), both}, {at(60), none}}, map[string]time.Time{"old": at(80), "stays": at(80)}, 10 * 10, 0},
+	} {
+		lost, fewest := late{30 * time.Second, 10}.lost(tt.views, tt.stopped)
+		if diff := lost - tt.lost; diff < -0.001 || diff > 0.001 || fewest != tt.fewest {
+			t.Errorf("%s: %.1f lost and %d at least, want %.1f and %d", name, lost, fewest, tt.lost, tt.fewest)
+		}
+	}
+}
