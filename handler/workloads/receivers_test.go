@@ -17,17 +17,7 @@ import (
 
 // The receivers of the manual receive a notice, and their answers are understood.
 func TestReceiversOfTheManual(t *testing.T) {
-	text, err := os.ReadFile("../../deploy/docs/workloads.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	example := func(language string) string {
-		found := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindSubmatch(text)
-		if found == nil {
-			t.Fatalf("the manual has no example in %s", language)
-		}
-		return string(found[1])
-	}
+	example := func(language string) string { return example(t, "workloads.md", "## Receivers", language) }
 	for name, tt := range map[string]struct {
 		file, listen string
 		command      []string
@@ -38,9 +28,6 @@ func TestReceiversOfTheManual(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			if _, err := exec.LookPath(tt.command[0]); err != nil && name != "go" {
-				t.Skip(err)
-			}
 			address := freeAddress(t)
 			_, port, err := net.SplitHostPort(address)
 			if err != nil {
@@ -60,20 +47,8 @@ func TestReceiversOfTheManual(t *testing.T) {
 				}
 			}
 			out := start(t, dir, tt.command)
-			teller, _ := newTeller(t, nil)
-			body, err := newEvent(time.Now(), interrupted(time.Now()), typeNotice, asks(podOf("a"), time.Now()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until it listens
-				when, result, err := teller.attempt(t.Context(), &url.URL{Scheme: "http", Host: address, Path: "/"}, body)
-				if result == resultFailed && time.Now().Before(deadline) {
-					continue
-				}
-				if when != tt.when || result != resultAnswered {
-					t.Errorf("%q, %s: %v", when, result, err)
-				}
-				break
+			if when, result := tell(t, address); when != tt.when || result != resultAnswered {
+				t.Errorf("%q, %s", when, result)
 			}
 			if line := <-out; !strings.Contains(line, typeNotice) {
 				t.Errorf("it says %q", line)
@@ -97,11 +72,52 @@ func TestReceiversOfTheManual(t *testing.T) {
 	})
 }
 
-// start runs a program to the end of the test, and returns what it says, by line.
-func start(t *testing.T, dir string, command []string) <-chan string {
+// example is the first block of code in that language below the heading of a page of the manual.
+func example(t *testing.T, page, heading, language string) string {
 	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "docs", page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "\n"+heading+"\n")
+	section, _, _ = strings.Cut(section, "\n"+heading[:strings.Index(heading, " ")]+" ")
+	found := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindStringSubmatch(section)
+	if found == nil {
+		t.Fatalf("%s has no example in %s below %q", page, language, heading)
+	}
+	return found[1]
+}
+
+// tell gives a notice to a receiver as soon as it listens, and returns what that answers.
+func tell(t *testing.T, address string) (drain.When, string) {
+	t.Helper()
+	teller, _ := newTeller(t, nil)
+	body, err := newEvent(time.Now(), interrupted(time.Now().Add(2*time.Minute)), typeNotice, asks(podOf("a"), time.Now().Add(time.Minute)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		when, result, err := teller.attempt(t.Context(), &url.URL{Scheme: "http", Host: address, Path: "/"}, body)
+		if result == resultFailed && time.Now().Before(deadline) {
+			continue
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return when, result
+	}
+}
+
+// start runs a program to the end of the test, and returns what it says, by line. The environment
+// is the test's own with changes.
+func start(t *testing.T, dir string, command []string, env ...string) <-chan string {
+	t.Helper()
+	if _, err := exec.LookPath(command[0]); err != nil && !strings.HasPrefix(command[0], ".") {
+		t.Fatalf("the manual's examples need %s: %v", command[0], err)
+	}
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
 	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), env...)
 	said, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

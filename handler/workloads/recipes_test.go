@@ -1,0 +1,143 @@
+package workloads
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"spot-handler/drain"
+)
+
+// recipe runs the Python of a recipe, followed by more, with the stand-ins in place of what it
+// imports and calls. It returns the address where it listens, and what it says.
+func recipe(t *testing.T, heading, more string, local *strings.Replacer, env ...string) (address string, out <-chan string) {
+	t.Helper()
+	address = freeAddress(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := example(t, "recipes.md", heading, "python")
+	if !strings.Contains(text, `("", 8080)`) {
+		t.Fatalf("the recipe %q does not listen on port 8080", heading)
+	}
+	text = strings.Replace(text, `("", 8080)`, `("127.0.0.1", `+port+`)`, 1)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "recipe.py"), []byte(local.Replace(text)+more), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	standins, err := filepath.Abs("testdata")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address, start(t, dir, []string{"python3", "recipe.py"}, append(env, "PYTHONDONTWRITEBYTECODE=1",
+		"PYTHONPATH="+filepath.Join(standins, "standins"), "PATH="+filepath.Join(standins, "bin")+":"+os.Getenv("PATH"))...)
+}
+
+// Ray is told to drain the receiver's own node, in the words of its command, by when the pod is evicted.
+func TestRecipeForRay(t *testing.T) {
+	t.Parallel()
+	address, out := recipe(t, "## Ray", "", strings.NewReplacer())
+	if when, result := tell(t, address); when != "" || result != resultDelivered {
+		t.Errorf("%q, %s", when, result)
+	}
+	var seconds int
+	line := waitFor(t, out, "drains ")
+	if _, err := fmt.Sscanf(line, "drains DRAIN_NODE_REASON_PREEMPTION %d", &seconds); err != nil || seconds < 40 || seconds > 60 {
+		t.Errorf("it says %q: %v", line, err)
+	}
+}
+
+// One rank of two is told, and both save at the same step.
+func TestRecipeForTorchrun(t *testing.T) {
+	t.Parallel()
+	train, err := os.ReadFile(filepath.Join("testdata", "train.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(freeAddress(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var addresses []string
+	var outs []<-chan string
+	for rank := range 2 { // one in each pod
+		address, out := recipe(t, "## torchrun", string(train), strings.NewReplacer(), fmt.Sprintf("RANK=%d", rank), "LOCAL_RANK=0", "WORLD_SIZE=2",
+			"MASTER_ADDR=127.0.0.1", "MASTER_PORT="+port)
+		addresses, outs = append(addresses, address), append(outs, out)
+	}
+	if when, result := tell(t, addresses[1]); when != "" || result != resultDelivered {
+		t.Errorf("%q, %s", when, result)
+	}
+	first, second := waitFor(t, outs[0], "saved "), waitFor(t, outs[1], "saved ")
+	if first != second {
+		t.Errorf("one rank %q, the other %q", first, second)
+	}
+}
+
+// A runner without a job goes at once, and one with a job last.
+func TestRecipeForGitHubsRunners(t *testing.T) {
+	t.Parallel()
+	job := t.TempDir()
+	local := strings.NewReplacer("/run/job", job)
+	address, _ := recipe(t, "## GitHub's runners", "", local)
+	if when, _ := tell(t, address); when != drain.WhenNow {
+		t.Errorf("%q without a job", when)
+	}
+	hook := local.Replace(example(t, "recipes.md", "## GitHub's runners", "sh"))
+	for range start(t, job, []string{"sh", "-e", "-c", hook}) { // until it has ended
+	}
+	if when, _ := tell(t, address); when != drain.WhenLast {
+		t.Errorf("%q with a job", when)
+	}
+}
+
+// The same for GitLab's, which say in their metrics what they do.
+func TestRecipeForGitLabsRunners(t *testing.T) {
+	t.Parallel()
+	metrics := make(chan string, 1)
+	runner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/metrics" {
+			fmt.Fprint(w, <-metrics)
+		}
+	}))
+	defer runner.Close()
+	address, _ := recipe(t, "## GitLab's runners", "", strings.NewReplacer("http://127.0.0.1:9252", runner.URL))
+	const jobs = "# HELP gitlab_runner_jobs The current number of running builds.\n# TYPE gitlab_runner_jobs gauge\n"
+	const other = "gitlab_runner_jobs_total{runner=\"a1\"} 7\ngitlab_runner_concurrent 10\n"
+	for text, want := range map[string]drain.When{
+		other: drain.WhenNow,
+		jobs + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 0` + "\n" + other: drain.WhenNow,
+		jobs + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 1` + "\n" + other: drain.WhenLast,
+	} {
+		metrics <- text
+		if when, _ := tell(t, address); when != want {
+			t.Errorf("%q, want %q, with the metrics\n%s", when, want, text)
+		}
+	}
+}
+
+// waitFor returns the first line that begins so.
+func waitFor(t *testing.T, out <-chan string, beginning string) string {
+	t.Helper()
+	var lines []string
+	for timeout := time.After(time.Minute); ; {
+		select {
+		case line, ok := <-out:
+			if lines = append(lines, line); strings.HasPrefix(line, beginning) {
+				return line
+			}
+			if !ok {
+				t.Fatalf("it says %q and ends", lines)
+			}
+		case <-timeout:
+			t.Fatalf("it says only %q", lines)
+		}
+	}
+}
