@@ -74,6 +74,7 @@ type Drainer struct {
 	claims      *objectCache[claim]
 	wishes      *objectCache[Wishes]       // of a namespace
 	around      *objectCache[Surroundings] // of a namespace
+	gangs       *Gangs
 
 	openings *openings
 
@@ -90,7 +91,7 @@ func New(opts Options) *Drainer {
 		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), openings: newOpenings(),
 		claims: newObjectCache(readClaim(opts.Dynamic)), wishes: newObjectCache(readWishes(opts.Dynamic)),
 		around:   newObjectCache(readSurroundings(opts.Dynamic)),
-		attached: newAttachmentWatch(opts), sessions: map[string]*session{},
+		attached: newAttachmentWatch(opts), gangs: NewGangs(), sessions: map[string]*session{},
 	}
 	d.lanes = newLanes(d.queue.push)
 	d.starts = &waveStarts{work: d.waves}

@@ -256,9 +256,9 @@ func (f *fakeAPI) count(method, suffix string) int {
 	}))
 }
 
-// pod puts a pod on node-a.
+// pod puts a pod on its node, or on node-a.
 func (f *fakeAPI) pod(p *corev1.Pod) {
-	p.APIVersion, p.Kind, p.Spec.NodeName = "v1", "Pod", "node-a"
+	p.APIVersion, p.Kind, p.Spec.NodeName = "v1", "Pod", cmp.Or(p.Spec.NodeName, "node-a")
 	f.put("/api/v1/namespaces/shop/pods/"+p.Name, p)
 }
 

@@ -114,6 +114,9 @@ type Situation struct {
 	// Namespaces are what the namespaces of the pods ask for. One that is missing is not known
 	// yet.
 	Namespaces map[string]Wishes
+	// Gangs are the departures of the pods' gangs, as their pods on other draining nodes decide
+	// them.
+	Gangs map[Gang]Departure
 }
 
 // Action is what a plan says of a pod.
@@ -137,8 +140,8 @@ type Decision struct {
 	Reason string
 
 	// At is when the pod's eviction starts at the latest. It is Latest, or earlier where a
-	// disruption budget lets the pods that it covers go only in waves. Zero means that there
-	// is no deadline.
+	// disruption budget lets the pods that it covers go only in waves, or where another pod of
+	// its gang has to go. Zero means that there is no deadline.
 	At time.Time
 	// Latest is the pod's latest safe start: an eviction that starts later cannot give
 	// the pod its grace period before the deadline. Zero means that there is no deadline.
@@ -209,7 +212,8 @@ type planner struct {
 	Situation
 	others bool // pods besides our own still have to leave
 
-	taken map[share]int // how much of what each Deployment has to give this plan uses
+	taken   map[share]int      // how much of what each Deployment has to give this plan uses
+	leaving map[Gang]Departure // of the gangs that the pods belong to
 }
 
 // share is what a Deployment has to give for one action.
@@ -220,6 +224,7 @@ type share struct {
 
 func newPlanner(now time.Time, s Situation) *planner {
 	p := &planner{now: now, Situation: s, taken: map[share]int{}}
+	p.leaving = p.departures()
 	p.others = slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return p.notOurs(pod) == "" && !p.isSelf(pod) })
 	return p
 }
@@ -235,8 +240,8 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 		return Decision{Pod: pod, Action: Skip, Reason: reason, Notice: p.noticeOf(pod)}
 	}
 	d := Decision{Pod: pod, Latest: latestStart(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
-	d.At = d.Latest
-	if at, ok := p.Starts[pod.UID]; ok && at.Before(d.Latest) && !surged(pod) {
+	d.At = p.startOf(pod)
+	if at := p.startWithGang(pod); !at.IsZero() && at.Before(d.At) {
 		d.At = at
 	}
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
@@ -254,6 +259,15 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	}
 	d.Action, d.Reason = Evict, "nothing to wait for"
 	return d
+}
+
+// startOf is when the pod's eviction starts at the latest, for its own sake and its budget's.
+func (p *planner) startOf(pod *corev1.Pod) time.Time {
+	latest := latestStart(pod, p.Deadline, p.Policy.Margin)
+	if at, ok := p.Starts[pod.UID]; ok && at.Before(latest) && !surged(pod) {
+		return at
+	}
+	return latest
 }
 
 // rules hold a pod back or drive it out, in this order.
@@ -294,10 +308,13 @@ func isPastLatest(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	return Evict, "latest safe start has come"
 }
 
-// isDue: the pods under one budget leave in waves, and it is this pod's turn.
-func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
-	if d.At.IsZero() || p.now.Before(d.At) {
+// isDue: its gang leaves, or the pods under one budget leave in waves, and it is this pod's turn.
+func isDue(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	switch {
+	case d.At.IsZero() || p.now.Before(d.At):
 		return "", ""
+	case d.At.Equal(p.startWithGang(pod)):
+		return Evict, "a pod of its gang has to leave now"
 	}
 	return Evict, "its disruption budget lets pods go only in waves, and its wave has come"
 }

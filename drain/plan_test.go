@@ -236,6 +236,8 @@ func randomSituation(random *rand.Rand) Situation {
 			change = append(change, withGrace(random.Int64N(400)))
 		case 6:
 			change = append(change, annotated(WhenAnnotation, string(Whens()[random.IntN(3)])))
+		case 7, 8:
+			change = append(change, labelled(GangLabel, fmt.Sprint(random.IntN(2))))
 		}
 		p := pod(fmt.Sprint("p", i), change...)
 		if random.IntN(10) == 0 {

@@ -167,6 +167,7 @@ func lean(pod *corev1.Pod) *corev1.Pod {
 			Containers:                    leanContainers(pod.Spec.Containers),
 			InitContainers:                leanContainers(pod.Spec.InitContainers),
 			Volumes:                       leanVolumes(pod.Spec.Volumes),
+			SchedulingGroup:               pod.Spec.SchedulingGroup,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}

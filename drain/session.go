@@ -91,6 +91,14 @@ func (s *session) end() {
 	s.drainer.budgets.leave(s.node)
 	s.drainer.deployments.leave(s.node)
 	s.drainer.attached.leave(s.node)
+	s.decideGangs(time.Now(), nil)
+}
+
+// decideGangs takes in when the gangs of the node's pods leave, as far as these decide it.
+func (s *session) decideGangs(now time.Time, own map[Gang]Departure) {
+	for _, node := range s.drainer.gangs.Report(now, s.node, own) {
+		s.drainer.opts.Notify(node)
+	}
 }
 
 func (s *session) synced() bool { return s.watch.hasSynced() }

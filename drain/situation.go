@@ -17,7 +17,7 @@ func (s *session) situation(in Interruption) Situation {
 		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
 		Namespaces: map[string]Wishes{}, Surroundings: map[string]Surroundings{},
-		AllReady: map[types.NamespacedName]time.Time{},
+		AllReady: map[types.NamespacedName]time.Time{}, Gangs: d.gangs.Of(s.node),
 	}
 	sit.Refused, sit.Fixed, sit.Answers = s.heard()
 	notify := func() { d.opts.Notify(s.node) }
@@ -105,6 +105,8 @@ const lookFor = 500 * time.Millisecond
 
 func (s *session) view(now time.Time, in Interruption) (View, bool) {
 	sit := s.situation(in)
+	s.decideGangs(now, sit.Departures())
+	sit.Gangs = s.drainer.gangs.Of(s.node)
 	v := View{Plan: Plan(now, sit), Surged: map[types.UID]bool{}}
 	complete := true
 	p := planner{Situation: sit}

@@ -36,26 +36,47 @@ type Wishes struct {
 // wish is when a pod is to leave; the zero value is whenever the strategy says.
 type wish struct {
 	When
-	own bool // said of this very pod, and not of its namespace
+	own  bool // said of this very pod or of its gang, and not of its namespace
+	gang bool // said of its gang
 }
 
 // reason says who wishes what; an answer reads like the annotation that it stands for.
 func (w wish) reason() string {
-	if w.own {
+	switch {
+	case w.gang && w.When == WhenNow:
+		return "a pod of its gang leaves now"
+	case w.gang:
+		return withGang
+	case w.own:
 		return WhenAnnotation + "=" + string(w.When)
 	}
 	return WhenAnnotation + "=" + string(w.When) + " of its namespace"
 }
 
-// wishOf is what is said nearest to the pod: what it has answered, its own annotation, its
-// namespace's.
+const withGang = "leaves with its gang"
+
+// wishOf is what is said nearest to the pod: of itself, of its gang, of its namespace.
 func (p *planner) wishOf(pod *corev1.Pod) wish {
-	for _, w := range []wish{{p.Answers[pod.UID], true}, {When(pod.Annotations[WhenAnnotation]), true}, {p.Namespaces[pod.Namespace].When, false}} {
-		if slices.Contains(Whens(), w.When) {
+	if own := p.ownWish(pod); own != "" {
+		return wish{When: own, own: true}
+	}
+	if theirs := p.wishOfGang(pod); theirs != "" {
+		return wish{When: theirs, own: true, gang: true}
+	}
+	if theirs := p.Namespaces[pod.Namespace].When; slices.Contains(Whens(), theirs) {
+		return wish{When: theirs}
+	}
+	return wish{}
+}
+
+// ownWish is what the pod has answered, or else its annotation; empty if it says nothing.
+func (p *planner) ownWish(pod *corev1.Pod) When {
+	for _, w := range []When{p.Answers[pod.UID], When(pod.Annotations[WhenAnnotation])} {
+		if slices.Contains(Whens(), w) {
 			return w
 		}
 	}
-	return wish{}
+	return ""
 }
 
 // leavesAsWished: the pod has its own idea of when. One that is to be held is held like any

@@ -66,6 +66,22 @@ func TestPods(t *testing.T) {
 		"a Job runs as long as it can": {func(s *scene) {
 			s.pods("Job", "batch", "lost", 1)
 		}, []string{"batch-0 graceful 80..85 : Job pod: might finish by itself"}},
+		"a gang leaves together, when the first of it has to": {func(s *scene) {
+			sooner := time.Minute
+			s.lose("first", drain.NoCapacity).Deadline = &sooner
+			s.deployment("train", "lost", 2, labelled(drain.GangLabel, "g"))
+			s.pods("ReplicaSet", "train", "first", 1, labelled(drain.GangLabel, "g"), graceOf(20))
+			s.pods("StatefulSet", "db", "other", 1, labelled(drain.GangLabel, "g"), graceOf(60))
+		}, []string{
+			"train-2 graceful 30..35 : leaves with its gang",
+			"train-0 graceful 30..35 : leaves with its gang",
+			"train-1 graceful 30..35 : leaves with its gang",
+		}},
+		"a pod of a gang that goes at once takes it along": {func(s *scene) {
+			s.pods("Job", "train", "lost", 1, labelled(drain.GangLabel, "g"), annotated(drain.WhenAnnotation, "now"))
+			s.lose("second", drain.NoCapacity)
+			s.pods("Job", "train", "second", 1, labelled(drain.GangLabel, "g"))
+		}, []string{"train-0 graceful 0..5 :", "train-1 graceful 0..5 :"}},
 		"a pod that tolerates the end": {func(s *scene) {
 			s.pods("", "bare", "lost", 1, func(p *corev1.Pod) {
 				p.Spec.Tolerations = []corev1.Toleration{{Key: interruption.TaintKey, Operator: corev1.TolerationOpExists}}

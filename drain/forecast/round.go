@@ -79,7 +79,10 @@ func (w *world) look(l *lostNode) (due []step) {
 			next = t
 		}
 	}
-	for _, d := range drain.Plan(w.now, w.situation(l)) {
+	situation := w.situation(l)
+	w.decideGangs(l, situation.Departures())
+	situation.Gangs = w.gangs.Of(l.Name())
+	for _, d := range drain.Plan(w.now, situation) {
 		p := w.pods[d.Pod.UID]
 		w.tell(l, p, d)
 		if d.Action == drain.Skip {
@@ -110,6 +113,16 @@ func (w *world) look(l *lostNode) (due []step) {
 		w.at(w.now.Add(wait), thenDrain, func() { w.drained(l) })
 	}
 	return due
+}
+
+// decideGangs takes in when the gangs of the node's pods leave, as far as these decide it.
+func (w *world) decideGangs(l *lostNode, own map[drain.Gang]drain.Departure) {
+	again := w.gangs.Report(w.now, l.Name(), own)
+	for _, other := range w.lost {
+		if slices.Contains(again, other.Name()) {
+			w.plan(other)
+		}
+	}
 }
 
 // carryOut does what the drain would do, and has the API server answer.

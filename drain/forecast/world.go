@@ -30,6 +30,7 @@ type world struct {
 	workloads   map[string]*workload
 	budgets     map[string][]*budget // by namespace
 	around      map[string]drain.Surroundings
+	gangs       *drain.Gangs
 
 	starts     map[types.UID]time.Time // of waves
 	startsFrom time.Time               // when they were worked out
@@ -82,7 +83,7 @@ func newWorld(in Input) *world {
 	w := &world{
 		in: in, now: in.At, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, controllers: map[types.UID]*controller{},
 		workloads: map[string]*workload{}, budgets: map[string][]*budget{}, around: in.Surroundings,
-		credit: map[string]int{},
+		gangs: drain.NewGangs(), credit: map[string]int{},
 	}
 	for _, n := range in.Nodes {
 		w.addNode(n)

@@ -29,6 +29,7 @@ func lean(pod *corev1.Pod) *corev1.Pod {
 			Overhead: pod.Spec.Overhead, Resources: pod.Spec.Resources, Priority: pod.Spec.Priority, SchedulerName: pod.Spec.SchedulerName,
 			Containers: leanContainers(pod.Spec.Containers), InitContainers: leanContainers(pod.Spec.InitContainers),
 			Volumes: slices.DeleteFunc(pod.Spec.Volumes, passing), ResourceClaims: pod.Spec.ResourceClaims,
+			SchedulingGroup: pod.Spec.SchedulingGroup,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}

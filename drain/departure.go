@@ -1,0 +1,79 @@
+package drain
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A gang that loses one pod loses its work, so its pods on draining nodes stay to the last moment
+// that is safe for all of them, and leave together. The others have nothing to wait for once one of
+// them leaves. What a pod asks for itself overrides its gang, and its gang overrides its namespace.
+
+// Departure is when those pods of a gang leave that have to.
+type Departure struct {
+	// At is when the first of them has to; zero if the nodes of all of them are only at risk.
+	At time.Time
+	// Now: one of them leaves, or asks to.
+	Now bool
+}
+
+// with is the departure of the pods of both.
+func (d Departure) with(other Departure) Departure {
+	if d.At.IsZero() || !other.At.IsZero() && other.At.Before(d.At) {
+		d.At = other.At
+	}
+	d.Now = d.Now || other.Now
+	return d
+}
+
+// Departures are those of the gangs that the node's pods belong to, as far as these pods decide
+// them; nil if they belong to none.
+func (s Situation) Departures() map[Gang]Departure {
+	p := planner{Situation: s}
+	var found map[Gang]Departure
+	for _, pod := range s.Pods {
+		gang := GangOf(pod)
+		if gang == (Gang{}) || p.notOurs(pod) != "" {
+			continue
+		}
+		if found == nil {
+			found = map[Gang]Departure{}
+		}
+		found[gang] = found[gang].with(Departure{At: p.startOf(pod), Now: pod.DeletionTimestamp != nil || p.ownWish(pod) == WhenNow})
+	}
+	return found
+}
+
+// departures are those of the node's gangs, as all of their pods decide them that have to leave.
+func (p *planner) departures() map[Gang]Departure {
+	all := p.Situation.Departures()
+	for gang, departure := range all {
+		all[gang] = departure.with(p.Gangs[gang])
+	}
+	return all
+}
+
+// wishOfGang is when the pod is to leave for the sake of its gang; empty if it has none.
+func (p *planner) wishOfGang(pod *corev1.Pod) When {
+	if len(p.leaving) == 0 {
+		return ""
+	}
+	departure, ok := p.leaving[GangOf(pod)]
+	switch {
+	case !ok:
+		return ""
+	case departure.Now:
+		return WhenNow
+	}
+	return WhenLast
+}
+
+// startWithGang is when the pod leaves with its gang at the latest; zero if it does not, or has no
+// deadline.
+func (p *planner) startWithGang(pod *corev1.Pod) time.Time {
+	if p.Deadline.IsZero() || !p.wishOf(pod).gang {
+		return time.Time{}
+	}
+	return p.leaving[GangOf(pod)].At
+}

@@ -1,0 +1,199 @@
+package drain
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain/donotdisrupt"
+)
+
+var inGang = labelled(GangLabel, "g")
+
+func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }
+
+// The pods of a gang leave together, at the latest when the first of them has to. What a pod asks
+// for itself overrides its gang, and its gang its namespace. Who is in no gang, or in another,
+// does not notice.
+func TestDeparture(t *testing.T) {
+	const latest = 80 * time.Second // of pods with 30 s of grace; those with 60 s have to go at 50 s
+	slow := pod("b", inGang, withGrace(60))
+	goNow, last, hold := annotated(WhenAnnotation, "now"), annotated(WhenAnnotation, "last"), annotated(WhenAnnotation, "hold")
+	g := Gang{"shop", GangLabel, "g"}
+	for name, tt := range map[string]struct {
+		pod    *corev1.Pod
+		other  *corev1.Pod
+		change func(*Situation)
+		action Action
+		reason string
+		at     time.Duration
+	}{
+		"of no gang":                     {pod("a"), slow, nil, Evict, "replacement is ready", latest},
+		"of another gang":                {pod("a", labelled(GangLabel, "h")), slow, nil, Later, withGang, latest},
+		"of a gang of that name by else": {pod("a", labelled("ray.io/cluster", "g")), slow, nil, Later, withGang, latest},
+		"of another namespace's":         {pod("a", inGang, inNamespace("bank")), slow, nil, Later, withGang, latest},
+		"alone":                          {pod("a", inGang), pod("b"), nil, Later, withGang, latest},
+		"with an urgent one":             {pod("a", inGang), slow, nil, Later, withGang, 50 * time.Second},
+		"the urgent one has to go":       {pod("a", inGang), pod("b", inGang, withGrace(110)), nil, Evict, "a pod of its gang has to leave now", 0},
+		"the urgent one stays for good":  {pod("a", inGang), pod("b", inGang, withGrace(60), tolerating(taint.Key)), nil, Later, withGang, latest},
+		"the urgent one is finished":     {pod("a", inGang), pod("b", inGang, withGrace(60), func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), nil, Later, withGang, latest},
+		"with a wave of a budget": {pod("a", inGang), slow, func(s *Situation) {
+			s.Starts = map[types.UID]time.Time{"uid-b": now.Add(30 * time.Second)}
+		}, Later, withGang, 30 * time.Second},
+		"one asks to go now":      {pod("a", inGang), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
+		"one answers now":         {pod("a", inGang), slow, func(s *Situation) { s.Answers = map[types.UID]When{"uid-b": WhenNow} }, Evict, "a pod of its gang leaves now", 50 * time.Second},
+		"another answers now":     {pod("a", inGang), pod("b"), func(s *Situation) { s.Answers = map[types.UID]When{"uid-b": WhenNow} }, Later, withGang, latest},
+		"one is leaving":          {pod("a", inGang), pod("b", inGang, terminating), nil, Evict, "a pod of its gang leaves now", latest},
+		"of a Job":                {pod("a", inGang, ownedBy("Job")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
+		"not to be disrupted":     {pod("a", inGang, annotated(donotdisrupt.Annotation, "true")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
+		"tolerates every taint":   {pod("a", inGang, tolerating("")), pod("b", inGang, goNow), nil, Later, everyTaint, latest},
+		"itself last":             {pod("a", inGang, last), pod("b", inGang, goNow, withGrace(60)), nil, Later, WhenAnnotation + "=last", latest},
+		"itself hold":             {pod("a", inGang, hold), slow, nil, Evict, "replacement is ready", latest},
+		"its namespace now":       {pod("a", inGang), slow, func(s *Situation) { s.Namespaces = map[string]Wishes{"shop": {When: WhenNow}} }, Later, withGang, 50 * time.Second},
+		"at once":                 {pod("a", inGang), slow, func(s *Situation) { s.Policy.Strategy = AtOnce }, Later, withGang, 50 * time.Second},
+		"on another node, urgent": {pod("a", inGang), pod("b"), func(s *Situation) { s.Gangs = map[Gang]Departure{g: {At: now.Add(time.Minute)}} }, Later, withGang, time.Minute},
+		"on another node, later":  {pod("a", inGang), pod("b"), func(s *Situation) { s.Gangs = map[Gang]Departure{g: {At: now.Add(2 * time.Minute)}} }, Later, withGang, latest},
+		"on another node, now":    {pod("a", inGang), pod("b"), func(s *Situation) { s.Gangs = map[Gang]Departure{g: {Now: true}} }, Evict, "a pod of its gang leaves now", latest},
+		"no deadline":             {pod("a", inGang), slow, func(s *Situation) { s.Deadline = time.Time{} }, Later, "no deadline: " + withGang, 0},
+		"no deadline, now":        {pod("a", inGang), pod("b", inGang, goNow), func(s *Situation) { s.Deadline = time.Time{} }, Evict, "a pod of its gang leaves now", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Situation{
+				Interruption: Interruption{Taint: taint, Deadline: now.Add(2 * time.Minute), Capacity: ReadyCapacity},
+				Policy:       policy, Pods: []*corev1.Pod{tt.pod, tt.other},
+			}
+			if tt.change != nil {
+				tt.change(&s)
+			}
+			d := newPlanner(now, s).decide(tt.pod)
+			if d.Action != tt.action || d.Reason != tt.reason {
+				t.Errorf("%s (%s), want %s (%s)", d.Action, d.Reason, tt.action, tt.reason)
+			}
+			if want := now.Add(tt.at); !d.At.Equal(want) && !(s.Deadline.IsZero() && d.At.IsZero()) {
+				t.Errorf("at the latest after %s, want %s", d.At.Sub(now), tt.at)
+			}
+			if d.At.After(d.Latest) {
+				t.Errorf("at %s, past its latest safe start", d.At)
+			}
+		})
+	}
+}
+
+// A pod of a gang is not surged: one new pod is no use to the others.
+func TestGangIsNotSurged(t *testing.T) {
+	s := surging(Workload{Slots: 1}, webPod("a", inGang))
+	if d := newPlanner(now, s).decide(s.Pods[0]); d.Action != Later || d.NoSurge != withGang {
+		t.Errorf("%s, not surged as %q", d.Action, d.NoSurge)
+	}
+}
+
+// drainToo drains another node, with so much time left, until the end of the test.
+func (s *scene) drainToo(node string, left time.Duration) {
+	in := Interruption{Taint: taint, Deadline: time.Now().Add(left), Capacity: PendingCapacity}
+	go func() {
+		for {
+			s.d.Drain(s.Context(), node, in)
+			select {
+			case <-s.Context().Done():
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+		}
+	}()
+	s.pass(time.Second)
+}
+
+func onNode(name string) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Spec.NodeName = name } }
+
+// gangOnTwoNodes is a gang of two on each of two nodes, and a pod of no gang on the second.
+func gangOnTwoNodes(f *fakeAPI) {
+	f.pod(pod("a", withGrace(30), inGang))
+	f.pod(pod("b", withGrace(30), inGang))
+	f.pod(pod("c", withGrace(30), inGang, onNode("node-b")))
+	f.pod(pod("d", withGrace(30), inGang, onNode("node-b")))
+	f.pod(pod("e", withGrace(30), onNode("node-b")))
+}
+
+func (s *scene) evictedPods() string {
+	s.api.mu.Lock()
+	defer s.api.mu.Unlock()
+	var names []string
+	for _, r := range s.api.requests {
+		if path, ok := strings.CutSuffix(r, "/eviction"); ok {
+			names = append(names, path[strings.LastIndexByte(path, '/')+1:])
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(slices.Compact(names), " ")
+}
+
+// The node that goes first decides for the pods of the gang on the other; if its interruption is
+// called off, it does not.
+func TestGangOnTwoNodes(t *testing.T) {
+	stage(t, holding, 4*time.Minute, ReadyCapacity, gangOnTwoNodes, func(s *scene) {
+		if got := s.now().Next.Sub(s.start); got != 200*time.Second {
+			t.Fatalf("leaves after %s, want its own latest safe start", got)
+		}
+		s.drainToo("node-b", 2*time.Minute) // one second after the start
+		if got := s.now().Next.Sub(s.start); got != 81*time.Second {
+			t.Fatalf("leaves after %s, want the other node's latest safe start", got)
+		}
+		s.until(81*time.Second - time.Millisecond)
+		if got := s.evictedPods(); got != "" {
+			t.Fatalf("evicted %s before that", got)
+		}
+		s.until(81*time.Second + 100*time.Millisecond)
+		if got := s.evictedPods(); got != "a b c d e" {
+			t.Errorf("evicted %s", got)
+		}
+	})
+	stage(t, holding, 4*time.Minute, ReadyCapacity, gangOnTwoNodes, func(s *scene) {
+		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity})
+		s.pass(time.Second)
+		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity})
+		s.pass(time.Second)
+		if got := s.now().Next.Sub(s.start); got != 80*time.Second {
+			t.Fatalf("leaves after %s, want the other node's latest safe start", got)
+		}
+		if _, done, err := s.d.CallOff(s.Context(), "node-b"); err != nil || !done {
+			t.Fatal(done, err)
+		}
+		s.pass(time.Second)
+		if got := s.now().Next.Sub(s.start); got != 200*time.Second {
+			t.Errorf("leaves after %s, want its own latest safe start again", got)
+		}
+	})
+}
+
+// When one answers now, the others leave at once, on both nodes, and go on to when it has gone
+// with its node.
+func TestGangLeavesWhenOneAnswers(t *testing.T) {
+	stage(t, holding, 4*time.Minute, PendingCapacity, gangOnTwoNodes, func(s *scene) {
+		s.drainToo("node-b", 2*time.Minute)
+		s.api.answer = func(method, path string, _ map[string]any) (int, any) {
+			if strings.HasSuffix(path, "/b/eviction") {
+				return 429, metav1.Status{Code: 429, Message: "not yet"}
+			}
+			return 0, nil
+		}
+		s.d.Answer("node-b", "uid-c", WhenNow)
+		s.pass(time.Second)
+		if got := s.evictedPods(); got != "a b c d" {
+			t.Fatalf("evicted %s, want the gang", got)
+		}
+		s.api.gone("c")
+		s.api.gone("d")
+		s.pass(time.Second)
+		s.d.Finish("node-b")
+		s.api.answer = nil
+		s.pass(10 * time.Second)
+		if r := s.d.Finish("node-a"); r.Left != 0 {
+			t.Errorf("%+v", r)
+		}
+	})
+}

@@ -1,0 +1,96 @@
+package drain
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Gangs keeps the departures of the gangs that have pods on draining nodes. A gang that has begun
+// to leave goes on, even where the pod that was the reason has gone. Its methods are safe for
+// concurrent use.
+type Gangs struct {
+	mu     sync.Mutex
+	byNode map[string]map[Gang]Departure // what the pods of each node decide
+	byGang map[Gang]*leavingGang
+}
+
+type leavingGang struct {
+	nodes map[string]struct{}
+	Departure
+	begun bool
+}
+
+// NewGangs returns a Gangs that knows of none.
+func NewGangs() *Gangs {
+	return &Gangs{byNode: map[string]map[Gang]Departure{}, byGang: map[Gang]*leavingGang{}}
+}
+
+// Report takes in what the pods of a node decide, and returns the other nodes that have to be
+// planned again because of it. With nil the node has no part any more.
+func (g *Gangs) Report(now time.Time, node string, own map[Gang]Departure) (others []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.byNode[node]
+	if len(own) == 0 {
+		delete(g.byNode, node)
+	} else {
+		g.byNode[node] = own
+	}
+	again := map[string]struct{}{}
+	for gang := range before {
+		if _, still := own[gang]; !still {
+			delete(g.byGang[gang].nodes, node)
+			g.renewLocked(now, gang, again)
+		}
+	}
+	for gang, departure := range own {
+		of := g.byGang[gang]
+		if of == nil {
+			of = &leavingGang{nodes: map[string]struct{}{}}
+			g.byGang[gang] = of
+		}
+		of.nodes[node] = struct{}{}
+		if was, known := before[gang]; !known || was != departure || !of.begun && !departure.At.IsZero() && !now.Before(of.At) {
+			g.renewLocked(now, gang, again)
+		}
+	}
+	delete(again, node)
+	return slices.Collect(maps.Keys(again))
+}
+
+// renewLocked works out a gang's departure, and adds its nodes to those to be planned again if that
+// has changed.
+func (g *Gangs) renewLocked(now time.Time, gang Gang, again map[string]struct{}) {
+	of := g.byGang[gang]
+	if len(of.nodes) == 0 {
+		delete(g.byGang, gang)
+		return
+	}
+	all := Departure{Now: of.begun}
+	for node := range of.nodes {
+		all = all.with(g.byNode[node][gang])
+	}
+	if all.Now || !all.At.IsZero() && !now.Before(all.At) {
+		all.Now, of.begun = true, true
+	}
+	if all != of.Departure {
+		of.Departure = all
+		maps.Copy(again, of.nodes)
+	}
+}
+
+// Of are the departures of the gangs of a node that has reported.
+func (g *Gangs) Of(node string) map[Gang]Departure {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.byNode[node]) == 0 {
+		return nil
+	}
+	all := make(map[Gang]Departure, len(g.byNode[node]))
+	for gang := range g.byNode[node] {
+		all[gang] = g.byGang[gang].Departure
+	}
+	return all
+}
