@@ -39,6 +39,7 @@ func TestWhen(t *testing.T) {
 		"hold, replaced":                      {webPod("a", hold), "", Surge, ReadyCapacity, false, Evict, "replacement is ready"},
 		"hold, at once":                       {pod("a", hold), "", AtOnce, PendingCapacity, false, Later, "waits for the replacement"},
 		"hold, at once, no replacement":       {pod("a", hold), "", AtOnce, NoCapacity, false, Evict, "nothing to wait for"},
+		"hold, at its latest start":           {webPod("a", hold, withGrace(110)), "", Surge, PendingCapacity, false, Evict, "latest safe start has come"},
 		"hold, surged before":                 {webPod("a", hold, isSurgedPod), "", Surge, ReadyCapacity, false, Later, "surged: waits for its successor"},
 		"hold overrides do-not-disrupt":       {pod("a", hold, pinned), "", Hold, ReadyCapacity, false, Evict, "replacement is ready"},
 		"last":                                {webPod("a", last), "", Surge, ReadyCapacity, false, Later, "spot-handler/when=last"},
@@ -64,6 +65,27 @@ func TestWhen(t *testing.T) {
 			d := newPlanner(now, s).decide(tt.pod)
 			if d.Action != tt.action || d.Reason != tt.reason {
 				t.Errorf("%s (%s), want %s (%s)", d.Action, d.Reason, tt.action, tt.reason)
+			}
+		})
+	}
+}
+
+// Whatever a pod wishes, and however often it is refused, no budget is passed before its latest safe
+// start has come, and by then it is, if that is asked for.
+func TestWishesPassNoBudget(t *testing.T) {
+	for _, when := range Whens() {
+		stage(t, deleting, 2*time.Minute, PendingCapacity, func(f *fakeAPI) {
+			f.pod(pod("a", withGrace(30), annotated(WhenAnnotation, string(when))))
+			f.answer = refuseEvictions
+		}, func(s *scene) {
+			s.d.Answer("node-a", "uid-a", when)
+			s.until(80*time.Second - time.Millisecond)
+			if tried, deleted := s.api.count("POST", "/eviction"), s.api.count("DELETE", "/pods/a"); deleted != 0 || (tried > 0) != (when == WhenNow) {
+				t.Errorf("%s: %d attempts, %d deletions before its latest start", when, tried, deleted)
+			}
+			s.until(81 * time.Second)
+			if n := s.api.count("DELETE", "/pods/a"); n != 1 {
+				t.Errorf("%s: deleted %d times at its latest start, want once", when, n)
 			}
 		})
 	}

@@ -1,8 +1,12 @@
 package chart
 
 import (
+	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	appsv1 "k8s.io/api/apps/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 )
@@ -39,5 +43,69 @@ func TestEgressIsByPortAlone(t *testing.T) {
 	}
 	if policies != 2 {
 		t.Errorf("%d network policies, want 2", policies)
+	}
+}
+
+// Pods are told, and the way to them is open, only if notices are switched on, and then for the
+// Deployment that drains alone.
+func TestNoticesOpenTheWayToPods(t *testing.T) {
+	for _, tt := range []struct {
+		change map[string]any
+		tells  bool
+		opens  []string
+	}{
+		{nil, false, nil},
+		{map[string]any{"workloads.notices": true}, true, []string{"all namespaces"}},
+		{map[string]any{"flags.workloadNotices": true}, true, []string{"all namespaces"}},
+		{map[string]any{"workloads.notices": true, "flags.noticeNetworks": []any{"10.0.0.0/8"}}, true, []string{"all namespaces", "10.0.0.0/8"}},
+		{map[string]any{"flags.noticeNetworks": []any{"10.0.0.0/8"}}, false, nil},
+	} {
+		for mode, drains := range map[string]string{"imds": "drain", "queue": "queue", "both": "queue"} {
+			change := map[string]any{"imds.hostNetwork": false}
+			for k, v := range tt.change {
+				change[k] = v
+			}
+			objects, err := helms(t)[1].Render(t.Context(), Release{Values: Values(mode, change)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			opens, tells := map[string][]string{}, false
+			for _, o := range objects {
+				switch o.GetKind() {
+				case "NetworkPolicy":
+					var policy networkingv1.NetworkPolicy
+					if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &policy, true); err != nil {
+						t.Fatal(err)
+					}
+					component := policy.Spec.PodSelector.MatchLabels["app.kubernetes.io/component"]
+					for _, rule := range policy.Spec.Egress {
+						for _, to := range rule.To {
+							switch {
+							case to.IPBlock != nil:
+								opens[component] = append(opens[component], to.IPBlock.CIDR)
+							case to.NamespaceSelector != nil && to.NamespaceSelector.Size() == 0 && to.PodSelector == nil:
+								opens[component] = append(opens[component], "all namespaces")
+							}
+							if len(rule.Ports) != 1 || rule.Ports[0].Port != nil {
+								t.Errorf("%v, %s: ports %v, want any", tt.change, mode, rule.Ports)
+							}
+						}
+					}
+				case "Deployment":
+					var deployment appsv1.Deployment
+					if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &deployment); err != nil {
+						t.Fatal(err)
+					}
+					tells = slices.Contains(deployment.Spec.Template.Spec.Containers[0].Args, "--workload-notices=true")
+				}
+			}
+			want := map[string][]string{}
+			if tt.opens != nil {
+				want[drains] = tt.opens
+			}
+			if diff := cmp.Diff(want, opens); diff != "" || tells != tt.tells {
+				t.Errorf("%v, %s: tells %t, want %t; opens (-want +got):\n%s", tt.change, mode, tells, tt.tells, diff)
+			}
+		}
 	}
 }

@@ -128,6 +128,8 @@ func TestAnswers(t *testing.T) {
 		"another word":    {say(200, `{"when":"never"}`), "", resultUnusable, 1},
 		"no JSON":         {say(200, `OK`), "", resultUnusable, 1},
 		"two answers":     {say(200, `{"when":"now"}{"when":"last"}`), "", resultUnusable, 1},
+		"4 KiB":           {say(200, `{"when":"now"}`+strings.Repeat(" ", longestAnswer-len(`{"when":"now"}`))), drain.WhenNow, resultAnswered, 1},
+		"a byte more":     {say(200, `{"when":"now"}`+strings.Repeat(" ", longestAnswer+1-len(`{"when":"now"}`))), "", resultUnusable, 1},
 		"a megabyte":      {say(200, `{"when":"now"}`+strings.Repeat(" ", 1<<20)), "", resultUnusable, 1},
 		"not found":       {say(404, `{"when":"now"}`), "", resultRefused, 1},
 		"not well":        {say(503, `{"when":"now"}`), "", resultFailed, 2},
@@ -167,6 +169,13 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("%q, %s after %d attempts, want %q, %s after %d", when, result, attempts, tt.when, tt.result, tt.attempts)
 			}
 		})
+	}
+}
+
+// What an operator sets up for the way to the API server and to AWS says nothing about pods.
+func TestNoProxy(t *testing.T) {
+	if transport := newClient().Transport.(*http.Transport); transport.Proxy != nil {
+		t.Error("pods are told through a proxy")
 	}
 }
 
