@@ -69,7 +69,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	}
 
 	index := nodes.New(clients.nodes, cfg.nodeName, part(logger, "nodes"))
-	events := notify.NewEvents(clients.core)
+	events := notify.NewEvents(clients.core, index.Get)
 	webhookOptions := cfg.webhook.options(func(string, string, ...any) {}) // validated
 	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
 	webhooks := webhook.New(webhookOptions)

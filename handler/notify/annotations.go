@@ -47,5 +47,11 @@ func aboutNode(node *corev1.Node) map[string]string {
 	return about
 }
 
-// aboutPod are the annotations of an Event on a pod of the node.
-func aboutPod(node string) map[string]string { return map[string]string{AnnotationNode: node} }
+// aboutPod are the annotations of an Event on a pod of the node with that record.
+func aboutPod(node string, rec interruption.Record) map[string]string {
+	about := map[string]string{AnnotationNode: node}
+	if rec.Kind != "" {
+		about[AnnotationKind], about[AnnotationSource] = string(rec.Kind), string(rec.Source)
+	}
+	return about
+}

@@ -29,11 +29,11 @@ func TestAnnotations(t *testing.T) {
 		"spot-handler/event-id": "event-1", "spot-handler/deadline": "2026-01-01T00:02:00Z", "spot-handler/instance-id": "i-1",
 		"spot-handler/instance-type": "m5.large", "spot-handler/availability-zone": "eu-west-1a",
 	}
-	pod := map[string]string{"spot-handler/node": "node-a"}
+	pod := map[string]string{"spot-handler/node": "node-a", "spot-handler/kind": "spot-interruption", "spot-handler/source": "queue"}
 	unreadable := node.DeepCopy()
 	unreadable.Annotations[interruption.Annotation] = "{"
 
-	e := NewEvents(nil)
+	e := NewEvents(nil, func(string) (*corev1.Node, bool) { return node, true })
 	e.Noticed(node, rec)
 	e.Replacement(node, ReasonReplacementRequested, interruption.Replacement{})
 	e.Replacement(node, ReasonNoReplacement, interruption.Replacement{})
@@ -56,5 +56,24 @@ func TestAnnotations(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, about); diff != "" {
 		t.Errorf("annotations by reason (-want +got):\n%s", diff)
+	}
+}
+
+// An Event about a pod says that its node's interruption is rehearsed, and the reason that it gives
+// is found again.
+func TestPodsOfARehearsal(t *testing.T) {
+	node, rec := interrupted("node-a")
+	rec.Source = interruption.Rehearsal
+	node.Annotations[interruption.Annotation] = rec.String()
+	for source, said := range map[interruption.Source]string{
+		interruption.Rehearsal: "rehearsal: cannot leave interrupted node node-a yet: budget db: needs 3",
+		"":                     "cannot leave interrupted node node-a yet: budget db: needs 3",
+	} {
+		e := NewEvents(nil, func(string) (*corev1.Node, bool) { return node, source == interruption.Rehearsal })
+		e.EvictionBlocked("node-a", &corev1.Pod{}, "budget db: needs 3")
+		event := <-e.recorder.waiting
+		if event.Message != said || Refusal(event) != "budget db: needs 3" || event.Annotations[AnnotationSource] != string(source) {
+			t.Errorf("%q, for the reason %q, with %v; want %q", event.Message, Refusal(event), event.Annotations, said)
+		}
 	}
 }

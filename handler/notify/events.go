@@ -40,11 +40,16 @@ const (
 )
 
 // Events writes Kubernetes Events.
-type Events struct{ recorder *recorder }
+type Events struct {
+	recorder *recorder
+	node     func(name string) (*corev1.Node, bool)
+}
 
 // NewEvents returns Events that are kept until Run writes them with client, the REST
-// client of core/v1.
-func NewEvents(client rest.Interface) *Events { return &Events{newRecorder(client)} }
+// client of core/v1. Those about a pod say what the record of its node says; node finds that.
+func NewEvents(client rest.Interface, node func(name string) (*corev1.Node, bool)) *Events {
+	return &Events{newRecorder(client), node}
+}
 
 // Run writes Events until ctx ends.
 func (e *Events) Run(ctx context.Context) error {
@@ -54,8 +59,22 @@ func (e *Events) Run(ctx context.Context) error {
 
 // tell writes an Event on a Node, with what its record says as annotations.
 func (e *Events) tell(node *corev1.Node, kind, reason, text string) {
-	rec, _ := interruption.ParseRecord(node.Annotations[interruption.Annotation]) // none, and it is no rehearsal
-	e.recorder.AnnotatedEventf(node, aboutNode(node), kind, reason, "%s", Said(rec, text))
+	e.recorder.AnnotatedEventf(node, aboutNode(node), kind, reason, "%s", Said(recordOf(node), text))
+}
+
+// tellPod writes a warning about a pod of the node.
+func (e *Events) tellPod(node string, pod *corev1.Pod, reason, text string) {
+	var rec interruption.Record
+	if n, ok := e.node(node); ok {
+		rec = recordOf(n)
+	}
+	e.recorder.AnnotatedEventf(pod, aboutPod(node, rec), corev1.EventTypeWarning, reason, "%s", Said(rec, text))
+}
+
+// recordOf is the Node's record; none, and it is no rehearsal.
+func recordOf(node *corev1.Node) interruption.Record {
+	rec, _ := interruption.ParseRecord(node.Annotations[interruption.Annotation])
+	return rec
 }
 
 // Noticed: EC2 is about to end the node.
@@ -117,14 +136,14 @@ func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
 // EvictionBlocked: a pod has to leave and cannot, for a reason in the API server's own
 // words.
 func (e *Events) EvictionBlocked(node string, pod *corev1.Pod, reason string) {
-	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonEvictionBlocked, "cannot leave interrupted node %s yet: %s", node, reason)
+	e.tellPod(node, pod, ReasonEvictionBlocked, fmt.Sprintf("cannot leave interrupted node %s yet: %s", node, reason))
 }
 
 // EvictionForced: a pod was deleted past its disruption budget, as --blocked-pods or the
 // annotation of that name says.
 func (e *Events) EvictionForced(node string, pod *corev1.Pod, reason string) {
-	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonEvictionForced,
-		"deleted past its disruption budget, as interrupted node %s is about to end: %s", node, reason)
+	e.tellPod(node, pod, ReasonEvictionForced,
+		fmt.Sprintf("deleted past its disruption budget, as interrupted node %s is about to end: %s", node, reason))
 }
 
 // PodLeft: the node ends with the pod on it.
@@ -132,7 +151,7 @@ func (e *Events) PodLeft(node string, pod *corev1.Pod, reason string) {
 	if reason == "" {
 		reason = "there was no time to evict it"
 	}
-	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonPodLeft, "left on interrupted node %s at its deadline: %s", node, reason)
+	e.tellPod(node, pod, ReasonPodLeft, fmt.Sprintf("left on interrupted node %s at its deadline: %s", node, reason))
 }
 
 // AnnotationMeaningless: the pod, or its namespace, asks for something that nobody knows.
@@ -141,5 +160,5 @@ func (e *Events) AnnotationMeaningless(node string, pod *corev1.Pod, text string
 	if ofNamespace {
 		whose = " of the namespace"
 	}
-	e.recorder.AnnotatedEventf(pod, aboutPod(node), corev1.EventTypeWarning, ReasonMeaningless, "annotation%s is ignored: %s", whose, text)
+	e.tellPod(node, pod, ReasonMeaningless, fmt.Sprintf("annotation%s is ignored: %s", whose, text))
 }

@@ -89,7 +89,7 @@ func startEvents(t *testing.T, s *eventServer) *Events {
 	if err != nil {
 		t.Fatal(err)
 	}
-	events := NewEvents(client)
+	events := NewEvents(client, noNode)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { _ = events.Run(ctx); close(ended) }()
@@ -137,12 +137,14 @@ func TestEventsWaitForTheServer(t *testing.T) {
 
 // Nobody waits for Events: those that are too many are dropped.
 func TestEventsNeverBlock(t *testing.T) {
-	events := NewEvents(nil)
+	events := NewEvents(nil, noNode)
 	node, rec := interrupted("node-1")
 	for range eventsWaiting + 1 {
 		events.Canceled(node, rec)
 	}
 }
+
+func noNode(string) (*corev1.Node, bool) { return nil, false }
 
 // interrupted is a Node with the record of a spot interruption.
 func interrupted(name string) (*corev1.Node, interruption.Record) {

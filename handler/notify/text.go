@@ -5,6 +5,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"spot-handler/handler/interruption"
 )
 
@@ -14,9 +16,17 @@ import (
 // interruption.
 func Said(r interruption.Record, text string) string {
 	if r.Rehearsed() {
-		return "rehearsal: " + text
+		return rehearsed + text
 	}
 	return text
+}
+
+const rehearsed = "rehearsal: "
+
+// Refusal is the reason that an Event EvictionBlocked gives.
+func Refusal(e *corev1.Event) string {
+	_, reason, _ := strings.Cut(strings.TrimPrefix(e.Message, rehearsed), ": ")
+	return reason
 }
 
 // NoticeReason is the reason of the Event for a notice. Each kind has its own: its words

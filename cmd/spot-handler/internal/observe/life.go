@@ -11,6 +11,7 @@ import (
 	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
+	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 )
 
@@ -163,11 +164,10 @@ func (p *podLife) grace(before *corev1.Pod, gone bool) {
 
 // refuse notes what the API server has said.
 func (p *podLife) refuse(at time.Time, e *corev1.Event) {
-	_, reason, _ := strings.Cut(e.Message, ": ")
 	if p.refusal == nil {
 		p.refusal = &Refusal{From: at}
 	}
-	p.refusal.Times, p.refusal.Reason = max(p.refusal.Times, int(e.Count), 1), interruption.Clip(printable(reason))
+	p.refusal.Times, p.refusal.Reason = max(p.refusal.Times, int(e.Count), 1), interruption.Clip(printable(notify.Refusal(e)))
 	p.step(at)
 }
 

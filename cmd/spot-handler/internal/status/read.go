@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -198,8 +197,7 @@ func (r Reader) refusals(ctx context.Context, node *corev1.Node) (map[types.UID]
 	why := map[types.UID]string{}
 	for _, e := range list.Items {
 		if e.Annotations[notify.AnnotationNode] == node.Name {
-			_, reason, _ := strings.Cut(e.Message, ": ")
-			why[e.InvolvedObject.UID] = reason
+			why[e.InvolvedObject.UID] = notify.Refusal(&e)
 		}
 	}
 	return why, nil
