@@ -189,10 +189,10 @@ func TestGangLeavesWhenOneAnswers(t *testing.T) {
 		s.api.gone("c")
 		s.api.gone("d")
 		s.pass(time.Second)
-		s.d.Finish("node-b")
+		s.d.Finish("node-b", s.in)
 		s.api.answer = nil
 		s.pass(10 * time.Second)
-		if r := s.d.Finish("node-a"); r.Left != 0 {
+		if r := s.d.Finish("node-a", s.in); r.Left != 0 {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -241,17 +241,18 @@ func (d *Drainer) Drain(ctx context.Context, node string, in Interruption) (Stat
 
 // Finish ends a node's drain and returns what became of every pod, each counted once. Pods
 // that are still on the node and have not been evicted count as left; those that are still
-// terminating past the deadline had less than their grace period.
-func (d *Drainer) Finish(node string) Result {
+// terminating past the deadline had less than their grace period. The interruption tells which
+// pods had to leave, for a node that was never drained here, but by a predecessor.
+func (d *Drainer) Finish(node string, in Interruption) Result {
 	d.mu.Lock()
 	s, ok := d.sessions[node]
 	d.mu.Unlock()
 	if !ok {
 		return Result{}
 	}
+	s.meet(in)
 	result := s.result()
 	d.Forget(node)
-	d.metrics.count(result)
 	for _, r := range result.Remaining {
 		d.opts.Events.PodLeft(node, r.Pod, r.Refusal)
 	}
@@ -278,7 +279,6 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 	result.Left, result.Remaining = 0, nil
 	result.Staying = slices.DeleteFunc(s.pods(), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 	d.Forget(node)
-	d.metrics.count(result)
 	return result, true, nil
 }
 

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -26,7 +27,7 @@ func TestHeldUntilTheLatestStart(t *testing.T) {
 		if !s.now().Done {
 			s.Error("not done when the last pod has gone")
 		}
-		if r := s.d.Finish("node-a"); r.Total != 1 || r.Graceful != 1 {
+		if r := s.d.Finish("node-a", s.in); r.Total != 1 || r.Graceful != 1 {
 			s.Errorf("result %+v", r)
 		}
 	})
@@ -58,8 +59,36 @@ func TestTruncatedByAnother(t *testing.T) {
 		s.api.gone("whole")
 		s.api.gone("less")
 		s.pass(time.Second)
-		if r := s.d.Finish("node-a"); r.Graceful != 1 || r.Truncated != 1 {
+		if r := s.d.Finish("node-a", s.in); r.Graceful != 1 || r.Truncated != 1 {
 			s.Errorf("result %+v, want one that had its whole grace period, and one that had less", r)
+		}
+	})
+}
+
+// Whoever takes over when the deadline has passed plans no more. It counts the pods that are still
+// there all the same.
+func TestFinishedByAnother(t *testing.T) {
+	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) {
+		f.pod(pod("stays", withGrace(30), func(p *corev1.Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists, Key: taint.Key}}
+		}))
+		f.pod(pod("waits", withGrace(30)))
+		f.pod(pod("ends", withGrace(30), func(p *corev1.Pod) {
+			own := int64(30)
+			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, &own
+		}))
+	}, func(s *scene) {
+		successor := s.drainer(holding, func(string) {})
+		defer successor.Forget("node-a")
+		successor.Look(s.Context(), "node-a", s.in)
+		s.pass(time.Second)
+		want := Result{Total: 2, Truncated: 1, Left: 1}
+		r := successor.Finish("node-a", s.in)
+		if len(r.Remaining) != 1 || r.Remaining[0].Pod.Name != "waits" {
+			s.Errorf("remaining %v, want the pod that waits", r.Remaining)
+		}
+		if r.Remaining = nil; !reflect.DeepEqual(r, want) {
+			s.Errorf("result %+v, want %+v", r, want)
 		}
 	})
 }

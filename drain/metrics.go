@@ -7,7 +7,6 @@ import (
 
 type metrics struct {
 	evictions *prometheus.CounterVec
-	pods      *prometheus.CounterVec
 }
 
 // The values of evictions_total's label code.
@@ -18,14 +17,6 @@ const (
 
 var evictionCodes = []string{"201", "403", "404", "409", "429", "500"}
 
-// The values of pods_total's label outcome.
-const (
-	outcomeGraceful  = "graceful"
-	outcomeTruncated = "truncated"
-	outcomeForced    = "forced"
-	outcomeLeft      = "left"
-)
-
 func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	f := promauto.With(reg)
 	m := &metrics{
@@ -33,10 +24,6 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 			Name: "spot_handler_evictions_total",
 			Help: "Eviction requests, by the API server's reply: an HTTP status, other, or error if there was none.",
 		}, []string{"code"}),
-		pods: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "spot_handler_pods_total",
-			Help: "Pods that had to leave an interrupted node, by how they left it. Counted when the node's drain ends.",
-		}, []string{"outcome"}),
 	}
 	f.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "spot_handler_blocked_pods",
@@ -50,15 +37,5 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 	for _, code := range append(evictionCodes, codeError, codeOther) {
 		m.evictions.WithLabelValues(code)
 	}
-	for _, outcome := range []string{outcomeGraceful, outcomeTruncated, outcomeForced, outcomeLeft} {
-		m.pods.WithLabelValues(outcome)
-	}
 	return m
-}
-
-func (m *metrics) count(r Result) {
-	m.pods.WithLabelValues(outcomeGraceful).Add(float64(r.Graceful))
-	m.pods.WithLabelValues(outcomeTruncated).Add(float64(r.Truncated))
-	m.pods.WithLabelValues(outcomeForced).Add(float64(r.Forced))
-	m.pods.WithLabelValues(outcomeLeft).Add(float64(r.Left))
 }

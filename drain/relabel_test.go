@@ -82,7 +82,7 @@ func TestSurgedPodEndsWithItsDeployment(t *testing.T) {
 				if !s.now().Moved {
 					s.Error("the pod is still there")
 				}
-				if r := s.d.Finish("node-a"); r.Total != 1 || r.Graceful != 1 {
+				if r := s.d.Finish("node-a", s.in); r.Total != 1 || r.Graceful != 1 {
 					s.Errorf("result %+v, want one, graceful", r)
 				}
 			})

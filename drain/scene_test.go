@@ -70,10 +70,7 @@ func stage(t *testing.T, policy Policy, in time.Duration, capacity Capacity, pre
 			default:
 			}
 		}
-		s.d = New(Options{
-			Pods: api.client(t, corev1.SchemeGroupVersion), Budgets: api.client(t, policyv1.SchemeGroupVersion), Dynamic: api.dynamic(t),
-			Policy: policy, Notify: notify, Events: s.events, Workers: 4, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
-		})
+		s.d = s.drainer(policy, notify)
 		done := make(chan struct{})
 		go func() { defer close(done); _ = s.d.Run(t.Context()) }()
 		go func() {
@@ -93,6 +90,15 @@ func stage(t *testing.T, policy Policy, in time.Duration, capacity Capacity, pre
 		}()
 		s.pass(time.Second)
 		f(s)
+	})
+}
+
+// drainer is one of a process.
+func (s *scene) drainer(policy Policy, notify func(string)) *Drainer {
+	s.Helper()
+	return New(Options{
+		Pods: s.api.client(s.T, corev1.SchemeGroupVersion), Budgets: s.api.client(s.T, policyv1.SchemeGroupVersion), Dynamic: s.api.dynamic(s.T),
+		Policy: policy, Notify: notify, Events: s.events, Workers: 4, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	})
 }
 

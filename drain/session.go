@@ -131,12 +131,7 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 		s.tellMeaningless(d)
 		present[d.Pod.UID] = true
 		status.Moved = false
-		t := s.tracked[d.Pod.UID]
-		if t == nil {
-			t = &tracked{truncated: cutShort(d.Pod)}
-			s.tracked[d.Pod.UID] = t
-		}
-		t.pod = d.Pod
+		t := s.trackLocked(d.Pod)
 		next(d.At)
 		next(d.Until)
 		if t.refusal != "" {
@@ -187,6 +182,28 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	status.Volumes = len(volumes)
 	status.Total, status.Begun = len(s.tracked), s.begun
 	return status, due
+}
+
+// trackLocked returns what is known of a pod that has to leave.
+func (s *session) trackLocked(pod *corev1.Pod) *tracked {
+	t := s.tracked[pod.UID]
+	if t == nil {
+		t = &tracked{truncated: cutShort(pod)}
+		s.tracked[pod.UID] = t
+	}
+	t.pod = pod
+	return t
+}
+
+// meet takes in which pods have to leave that no plan was made for.
+func (s *session) meet(in Interruption) {
+	view, _ := s.view(time.Now(), in)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.in = in
+	for _, pod := range view.Moving {
+		s.trackLocked(pod)
+	}
 }
 
 // tellMeaningless tells once for each pod, or for its namespace.

@@ -41,9 +41,9 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 		return true, nil
 	case end.IsZero() || time.Now().Before(end):
 	case len(view.Moving) == 0: // only their volumes are still attached
-		return true, v.end(ctx, v.rec, interruption.Drained)
+		return true, v.end(ctx, in, v.rec, interruption.Drained)
 	default:
-		return true, v.end(ctx, v.rec, interruption.DeadlineReached)
+		return true, v.end(ctx, in, v.rec, interruption.DeadlineReached)
 	}
 
 	v.tellPods(ctx, in.Deadline, view.Plan)
@@ -74,7 +74,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	case !ok:
 		return true, requestErr
 	case status.Done:
-		return true, v.end(ctx, next, interruption.Drained)
+		return true, v.end(ctx, in, next, interruption.Drained)
 	case status.Begun && (next.Phase == interruption.Replacing || next.Pods == nil), status.Refusal != "" && refusal(next) == "":
 		next.Phase = interruption.Draining
 		next.Pods = &interruption.Pods{Total: max(status.Total, total(next)), Refusal: interruption.Clip(status.Refusal)}

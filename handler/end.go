@@ -10,9 +10,9 @@ import (
 )
 
 // end closes the drain, counts its pods and hands the node back.
-func (v *visit) end(ctx context.Context, rec interruption.Record, phase interruption.Phase) error {
+func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption.Record, phase interruption.Phase) error {
 	now := time.Now()
-	result := v.opts.Drainer.Finish(v.node.Name)
+	result := v.opts.Drainer.Finish(v.node.Name, in)
 	pods := countPods(result, rec)
 	pods.Refusal = interruption.Clip(result.Refusal)
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, &now
@@ -26,7 +26,7 @@ func (v *visit) end(ctx context.Context, rec interruption.Record, phase interrup
 	if d := rec.DeadlineTime(); !d.IsZero() {
 		slack = d.Sub(now)
 	}
-	v.metrics.ended(rec, outcome, now)
+	v.metrics.ended(rec, outcome, pods, now)
 	v.opts.Events.Ended(v.node, reason, pods, slack, result.Refusal)
 	log := v.tellOf(v.opts.Logger.Info(), rec).Int("graceful", pods.Graceful).Int("truncated", pods.Truncated).
 		Int("forced", pods.Forced).Int("left", pods.Left).Float64("slack_seconds", slack.Seconds())
@@ -97,9 +97,12 @@ func (v *visit) restore(ctx context.Context) (done bool, err error) {
 // countPods adds to a drain's result the pods that left before this process saw the node: its
 // predecessor had evicted them.
 func countPods(r drain.Result, rec interruption.Record) interruption.Pods {
+	pods := podsOf(r)
 	earlier := max(0, total(rec)-r.Total)
-	return interruption.Pods{
-		Total: r.Total + earlier, Graceful: r.Graceful + earlier,
-		Truncated: r.Truncated, Forced: r.Forced, Left: r.Left,
-	}
+	pods.Total, pods.Graceful = pods.Total+earlier, pods.Graceful+earlier
+	return pods
+}
+
+func podsOf(r drain.Result) interruption.Pods {
+	return interruption.Pods{Total: r.Total, Graceful: r.Graceful, Truncated: r.Truncated, Forced: r.Forced, Left: r.Left}
 }

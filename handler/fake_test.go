@@ -194,7 +194,9 @@ func (f *fakeDrainer) Drain(_ context.Context, node string, in drain.Interruptio
 	return f.DrainFunc(node, in)
 }
 
-func (f *fakeDrainer) Finish(node string) drain.Result { return f.FinishFunc(node) }
+func (f *fakeDrainer) Finish(node string, _ drain.Interruption) drain.Result {
+	return f.FinishFunc(node)
+}
 
 func (f *fakeDrainer) Forget(string) {}
 

@@ -21,6 +21,14 @@ const (
 	resultFailed    = "failed"    // the node went before its drain had ended
 )
 
+// The values of pods_total's label outcome.
+const (
+	outcomeGraceful  = "graceful"
+	outcomeTruncated = "truncated"
+	outcomeForced    = "forced"
+	outcomeLeft      = "left"
+)
+
 // rehearsal is what rehearsals are counted under, whatever kind they play, so no alert about that
 // kind fires for one.
 const rehearsal = string(interruption.Rehearsal)
@@ -47,6 +55,7 @@ type metrics struct {
 	lead     *prometheus.HistogramVec
 	cordon   *prometheus.HistogramVec
 	drains   *prometheus.CounterVec
+	pods     *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	slack    *prometheus.HistogramVec
 	rejected prometheus.Counter
@@ -71,6 +80,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "spot_handler_drains_total",
 			Help: "Drains that ended, by how.",
 		}, []string{"kind", "result"}),
+		pods: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "spot_handler_pods_total",
+			Help: "Pods that had to leave an interrupted node, by how they left it. Counted when the node's drain ends.",
+		}, []string{"kind", "outcome"}),
 		duration: histogram("drain_duration_seconds", "Time from seeing a notice, or from when its time had come, to the end of the drain.", "kind"),
 		slack:    histogram("drain_slack_seconds", "Time left until the deadline when a drain was completed.", "kind"),
 	}
@@ -91,6 +104,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		for _, result := range []string{resultCompleted, resultDeadline, resultCanceled, resultFailed} {
 			m.drains.WithLabelValues(kind, result)
 		}
+		m.left(kind, interruption.Pods{})
 	}
 	return m
 }
@@ -106,11 +120,20 @@ func (m *metrics) noticed(n interruption.Notice, took time.Duration, cordoned bo
 	}
 }
 
-func (m *metrics) ended(r interruption.Record, result string, at time.Time) {
+func (m *metrics) ended(r interruption.Record, result string, pods interruption.Pods, at time.Time) {
 	kind := countedAs(r)
 	m.drains.WithLabelValues(kind, result).Inc()
+	m.left(kind, pods)
 	m.duration.WithLabelValues(kind).Observe(at.Sub(r.Since()).Seconds())
 	if d := r.DeadlineTime(); result == resultCompleted && !d.IsZero() {
 		m.slack.WithLabelValues(kind).Observe(d.Sub(at).Seconds())
 	}
+}
+
+// left counts pods by how they left.
+func (m *metrics) left(kind string, pods interruption.Pods) {
+	m.pods.WithLabelValues(kind, outcomeGraceful).Add(float64(pods.Graceful))
+	m.pods.WithLabelValues(kind, outcomeTruncated).Add(float64(pods.Truncated))
+	m.pods.WithLabelValues(kind, outcomeForced).Add(float64(pods.Forced))
+	m.pods.WithLabelValues(kind, outcomeLeft).Add(float64(pods.Left))
 }

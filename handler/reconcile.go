@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -170,9 +171,10 @@ func (v *visit) begin(ctx context.Context, rec interruption.Record) error {
 // was only cordoned, has missed nothing.
 func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	if k.begun && !k.rec.Phase.Over() {
-		result := h.opts.Drainer.Finish(name)
-		h.metrics.ended(k.rec, resultFailed, time.Now())
-		h.opts.Events.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, countPods(result, k.rec), 0, result.Refusal)
+		result := h.opts.Drainer.Finish(name, drain.Interruption{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.DeadlineTime()})
+		pods := countPods(result, k.rec)
+		h.metrics.ended(k.rec, resultFailed, pods, time.Now())
+		h.opts.Events.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, pods, 0, result.Refusal)
 		h.opts.Logger.Warn().Str("node", name).EmbedObject(k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
 	}
 	h.opts.Hooks.Orphaned(ctx, name, k.rec)

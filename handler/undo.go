@@ -89,7 +89,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 	}
 	v.opts.Workloads.CalledOff(ctx, workloads.Interruption{Node: before.Name, Record: was}, result.Staying)
 	if underWay {
-		v.metrics.ended(was, resultCanceled, time.Now())
+		v.metrics.ended(was, resultCanceled, podsOf(result), time.Now())
 	}
 	v.tellUndone(before, was, rest, result)
 	v.forget(v.node.Name)

@@ -51,7 +51,7 @@ func TestBlockedPodsAreLeftAndReported(t *testing.T) {
 	if line["graceful"] != 4.0 || line["left"] != 3.0 || line["reason"] == nil {
 		t.Errorf("want 4 graceful, 3 left, and why: %v", line)
 	}
-	if n := s.metric(d, `spot_handler_pods_total{outcome="left"}`); n != 3 {
+	if n := s.metric(d, `spot_handler_pods_total{kind="spot-interruption",outcome="left"}`); n != 3 {
 		t.Errorf("%v pods counted as left, want 3", n)
 	}
 	if n := s.metric(d, `spot_handler_drains_total{kind="spot-interruption",result="deadline"}`); n != 1 {

@@ -39,7 +39,7 @@ func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
 		t.Errorf("%v drains counted as canceled, want 1", n)
 	}
 	for _, outcome := range []string{"graceful", "truncated", "forced", "left"} {
-		if n := s.metric(d, `spot_handler_pods_total{outcome="`+outcome+`"}`); n != 0 {
+		if n := s.metric(d, `spot_handler_pods_total{kind="spot-interruption",outcome="`+outcome+`"}`); n != 0 {
 			t.Errorf("%v pods counted as %s, want none", n, outcome)
 		}
 	}

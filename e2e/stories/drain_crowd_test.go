@@ -41,7 +41,7 @@ func TestTwoThousandPodsOnAHundredNodesAtOnce(t *testing.T) {
 	last := s.wantAllGraceful(want)
 	t.Logf("%d pods on %d nodes had left %s after the notices", len(pods), nodes, last.Sub(sent).Round(100*time.Millisecond))
 	s.wantEachOnce(uids(pods))
-	if n := s.metric(d, `spot_handler_pods_total{outcome="graceful"}`); n != nodes*perNode {
+	if n := s.metric(d, `spot_handler_pods_total{kind="spot-interruption",outcome="graceful"}`); n != nodes*perNode {
 		t.Errorf("%v pods counted as graceful, want %d", n, nodes*perNode)
 	}
 }

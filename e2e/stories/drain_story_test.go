@@ -114,7 +114,7 @@ func (s *story) wantResults(d *daemon.Daemon, want map[string]result) map[string
 	}
 	s.wantStatusOfEnded(want)
 	for outcome, n := range map[string]int{"graceful": sum.graceful, "truncated": sum.truncated, "forced": sum.forced, "left": sum.left} {
-		if got := s.metric(d, fmt.Sprintf(`spot_handler_pods_total{outcome=%q}`, outcome)); got != float64(n) {
+		if got := s.metric(d, fmt.Sprintf(`spot_handler_pods_total{kind="spot-interruption",outcome=%q}`, outcome)); got != float64(n) {
 			s.Errorf("%v pods counted as %s, want %d", got, outcome, n)
 		}
 	}

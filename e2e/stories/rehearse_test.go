@@ -99,7 +99,8 @@ func (s *story) wantUntouched(was *corev1.Node) {
 }
 
 // A node is rehearsed on, after what was said against it. Its service loses no ready pod, the
-// node is in service at the end, and everything says that it was a rehearsal.
+// node is in service at the end, and everything says that it was a rehearsal. Its replacement is
+// rehearsed on next, and handed back.
 func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.pools(2 * time.Second)
@@ -139,7 +140,7 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	for series, want := range map[string]float64{
 		`spot_handler_drains_total{kind="rehearsal",result="completed"}`:         1,
 		`spot_handler_drains_total{kind="spot-interruption",result="completed"}`: 0,
-		`spot_handler_pods_total{outcome="graceful"}`:                            replicas + 1,
+		`spot_handler_pods_total{kind="rehearsal",outcome="graceful"}`:           replicas + 1,
 	} {
 		if n := s.metric(d, series); n != want {
 			t.Errorf("%s is %v, want %v", series, n, want)
@@ -156,6 +157,25 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 		t.Errorf("claims %v, want the one that the pods are on", claims)
 	}
 	s.wantClaimKept(node.Name)
+
+	// The replacement is rehearsed on in its turn, and handed back: it goes, and the pods are on the
+	// node that is in service again.
+	replacement := s.podsAway("web", node.Name)[0].Spec.NodeName
+	s.wantCode(s.rehearse(replacement, "--deadline=45s", "--yes", "--release", "--require=left=0"), 0, "handed back: its instance ends", "met:")
+	s.waitGone(replacement)
+	if n := fewest(); n < replicas || len(s.podsOn(node.Name, "web")) != replicas {
+		t.Errorf("%d pods were ready at the fewest, and %d are on node %s; want all %d", n, len(s.podsOn(node.Name, "web")), node.Name, replicas)
+	}
+}
+
+// podsAway are the pods of a service that are on other nodes.
+func (s *story) podsAway(service, node string) []corev1.Pod {
+	s.Helper()
+	list, err := s.cluster.Client.CoreV1().Pods("default").List(s.ctx, metav1.ListOptions{
+		LabelSelector: controlplane.Selector(service), FieldSelector: "spec.nodeName!=" + node,
+	})
+	s.must(err)
+	return list.Items
 }
 
 // wantClaimKept checks that nobody ends the NodeClaim of the node.
