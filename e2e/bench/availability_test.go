@@ -344,7 +344,11 @@ func (s service) setUp(ctx context.Context) []*corev1.Node {
 	_, err = s.cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
 		Name: s.name, Replicas: s.pods, CPU: cmp.Or(s.cpu, "1"), NodeSelector: label, Grace: s.grace, BudgetMaxUnavailable: &s.budget,
 		Behaviour: controlplane.Behaviour{ReadyAfter: &s.ready, StopAfter: &stop},
-		Change:    func(d *appsv1.Deployment) { sleeps(d, s.sleep) },
+		Change: func(d *appsv1.Deployment) {
+			if s.sleep > 0 {
+				d.Spec.Template.Spec.Containers[0].Lifecycle = preStopSleep(s.sleep)
+			}
+		},
 	})
 	must(s.B, err)
 	_, err = s.cluster.WaitReady(ctx, "", s.name, s.pods)

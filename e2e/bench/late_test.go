@@ -2,7 +2,12 @@ package bench
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // view is what EndpointSlices say from a moment on.
@@ -72,4 +77,38 @@ func TestLost(t *testing.T) {
 			t.Errorf("%s: %.1f lost and %d at least, want %.1f and %d", name, lost, fewest, tt.lost, tt.fewest)
 		}
 	}
+}
+
+// A pod stops at SIGTERM, which comes after its preStop sleep or at the end of its grace period; when
+// it is gone; or with its node.
+func TestStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deleted := time.Now()
+		pod := func(name string, sleep, grace int64) *corev1.Pod {
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, DeletionTimestamp: &metav1.Time{Time: deleted}, DeletionGracePeriodSeconds: &grace}}
+			p.Spec.Containers = []corev1.Container{{}}
+			if sleep > 0 {
+				p.Spec.Containers[0].Lifecycle = preStopSleep(time.Duration(sleep) * time.Second)
+			}
+			return p
+		}
+		stays := pod("stays", 35, 50)
+		stays.DeletionTimestamp = nil
+		watch := trafficWatch{traffic: traffic{stopped: map[string]time.Time{}}}
+		for _, p := range []*corev1.Pod{stays, pod("none", 0, 30), pod("sleeps", 35, 50), pod("short", 35, 20), pod("long", 125, 140), pod("killed", 35, 50)} {
+			watch.seePod(p, false)
+		}
+		time.Sleep(10 * time.Second)
+		watch.seePod(pod("sleeps", 35, 50), false)
+		watch.seePod(pod("none", 0, 30), true)
+		watch.seePod(pod("killed", 35, 50), true)
+		got := map[string]time.Duration{}
+		for name, at := range watch.until(deleted.Add(120 * time.Second)).stopped {
+			got[name] = at.Sub(deleted)
+		}
+		want := map[string]time.Duration{"none": 0, "sleeps": 35 * time.Second, "short": 20 * time.Second, "long": 120 * time.Second, "killed": 10 * time.Second}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("stopped after (-want +got):\n%s", diff)
+		}
+	})
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,7 +27,7 @@ import (
 const (
 	balancedPods = 12 // three on each of serviceNodes, which fills them
 	balancedRate = 1000
-	balancedWait = 270 * time.Second // for all to be over, the longest sleep included
+	balancedWait = 9 * time.Minute // for all to be over; half of that is needed
 )
 
 // lags are of load balancers: all follow the same EndpointSlices.
@@ -107,7 +106,7 @@ func measureLoadBalancer(b *testing.B, ways []balanced) {
 
 // loseBalanced takes one of the service's nodes, and returns what became of its traffic.
 func (s service) loseBalanced(w balanced) traffic {
-	ctx, cancel := context.WithTimeoutCause(s.Context(), 2*balancedWait, errors.New("the pods did not leave in time"))
+	ctx, cancel := context.WithTimeoutCause(s.Context(), balancedWait, errors.New("the pods did not leave in time"))
 	defer cancel()
 	node := s.setUp(ctx)[0]
 	must(s.B, s.expose(ctx))
@@ -162,13 +161,9 @@ func (s service) expose(ctx context.Context) error {
 	return err
 }
 
-// sleeps gives the pods of the Deployment a preStop sleep.
-func sleeps(d *appsv1.Deployment, sleep time.Duration) {
-	if sleep > 0 {
-		d.Spec.Template.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{
-			PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(sleep.Seconds())}},
-		}
-	}
+// preStopSleep is the hook that has the kubelet wait before SIGTERM.
+func preStopSleep(d time.Duration) *corev1.Lifecycle {
+	return &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: int64(d.Seconds())}}}
 }
 
 // traffic is what load balancers could know of a service, and what was so.

@@ -79,7 +79,7 @@ func example(t *testing.T, page, heading, language string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n"+heading+"\n")
+	_, section, _ := strings.Cut("\n"+string(text), "\n"+heading+"\n")
 	section, _, _ = strings.Cut(section, "\n"+heading[:strings.Index(heading, " ")]+" ")
 	found := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindStringSubmatch(section)
 	if found == nil {

@@ -11,6 +11,10 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
 	"spot-handler/drain"
 )
 
@@ -138,6 +142,31 @@ func waitFor(t *testing.T, out <-chan string, beginning string) string {
 			}
 		case <-timeout:
 			t.Fatalf("it says only %q", lines)
+		}
+	}
+}
+
+// The pods of the manual have the fields that Kubernetes knows, and their times fit into a notice.
+func TestPodsOfTheManual(t *testing.T) {
+	var web corev1.Pod
+	var server appsv1.Deployment
+	for _, tt := range []struct {
+		page, heading string
+		object        any
+		pod           func() *corev1.PodSpec
+		stop          time.Duration // after SIGTERM
+	}{
+		{"loadbalancers.md", "# Load balancers", &web, func() *corev1.PodSpec { return &web.Spec }, 15 * time.Second},
+		{"recipes.md", "## vLLM", &server, func() *corev1.PodSpec { return &server.Spec.Template.Spec }, time.Minute},
+	} {
+		if err := yaml.UnmarshalStrict([]byte(example(t, tt.page, tt.heading, "yaml")), tt.object); err != nil {
+			t.Errorf("%s: %v", tt.page, err)
+			continue
+		}
+		grace := time.Duration(*tt.pod().TerminationGracePeriodSeconds) * time.Second
+		sleep := time.Duration(tt.pod().Containers[0].Lifecycle.PreStop.Sleep.Seconds) * time.Second
+		if grace < sleep+tt.stop || grace >= 110*time.Second {
+			t.Errorf("%s: a grace period of %s, a sleep of %s, then %s", tt.page, grace, sleep, tt.stop)
 		}
 	}
 }
