@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -98,7 +95,7 @@ func (s *stage) fault(ctx context.Context, step plan.Step) error {
 		s.observer.span(span)
 	}()
 	if step.What == plan.FreezeAPI {
-		thaw, err := freeze(s.cluster)
+		thaw, err := s.cluster.Freeze("kube-apiserver")
 		if err != nil {
 			return err
 		}
@@ -187,21 +184,6 @@ func answer(w http.ResponseWriter, code int, kind string, body any) {
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(code)
 	_ = json.NewEncoder(w).Encode(body)
-}
-
-// freeze has the API server answer nobody, on connections that stay open.
-func freeze(cluster *controlplane.Cluster) (thaw func(), err error) {
-	for _, pid := range cluster.Processes {
-		program, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
-		if err != nil || filepath.Base(program) != "kube-apiserver" {
-			continue
-		}
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			return nil, fmt.Errorf("freeze the API server: %w", err)
-		}
-		return func() { _ = syscall.Kill(pid, syscall.SIGCONT) }, nil
-	}
-	return nil, fmt.Errorf("freeze the API server: no process of the control plane is it")
 }
 
 // callOff is what an operator does.

@@ -2,10 +2,6 @@ package stories
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,18 +14,10 @@ import (
 // returned function is called, at the latest at the end of the story.
 func (s *story) freeze() (thaw func()) {
 	s.Helper()
-	for _, pid := range s.cluster.Processes {
-		program, err := os.Readlink(filepath.Join("/proc", strconv.Itoa(pid), "exe"))
-		if err != nil || filepath.Base(program) != "kube-apiserver" {
-			continue
-		}
-		s.must(syscall.Kill(pid, syscall.SIGSTOP))
-		thaw = func() { _ = syscall.Kill(pid, syscall.SIGCONT) }
-		s.Cleanup(thaw)
-		return thaw
-	}
-	s.Fatal("no process of the control plane is its API server")
-	return nil
+	thaw, err := s.cluster.Freeze("kube-apiserver")
+	s.must(err)
+	s.Cleanup(thaw)
+	return thaw
 }
 
 // A burst while the API server hangs: the leader stops leading before another could, and is there
