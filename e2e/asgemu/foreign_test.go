@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 
 	"spot-handler/e2e/foreign"
+	"spot-handler/e2e/internal/lacking"
 )
 
 // foreignDeviations are the cases in which the foreign emulator, moto 5.2.1 of PyPI, answers differently from AWS.
@@ -32,7 +33,7 @@ var foreignDeviations = map[string]string{
 func startForeign(t *testing.T) string {
 	t.Helper()
 	if err := exec.Command("python3", "-c", "import moto.server").Run(); err != nil {
-		t.Skipf("no foreign emulator to compare with: moto is not installed: %v", err)
+		lacking.End(t, "no foreign emulator to compare with: moto is not installed: %v", err)
 	}
 	line := foreign.Start(t, exec.Command("python3", filepath.Join("testdata", "foreign", "serve.py")))
 	endpoint, version, _ := strings.Cut(line, " ")

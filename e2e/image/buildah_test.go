@@ -14,6 +14,8 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"spot-handler/e2e/internal/lacking"
 )
 
 // buildah works in a store of its own, which goes with the test.
@@ -26,7 +28,7 @@ type buildah struct {
 func store(t *testing.T) buildah {
 	t.Helper()
 	if _, err := exec.LookPath("buildah"); err != nil {
-		t.Skipf("no image is built: %v", err)
+		lacking.End(t, "no image is built: %v", err)
 	}
 	b := buildah{T: t, dir: t.TempDir()}
 	t.Cleanup(func() {
@@ -35,7 +37,7 @@ func store(t *testing.T) buildah {
 		_, _ = b.try("rmi", "--all", "--force")
 	})
 	if out, err := b.try("from", "--name=probe", "scratch"); err != nil {
-		t.Skipf("no image is built, as buildah may not: %v\n%s", err, out)
+		lacking.End(t, "no image is built, as buildah may not: %v\n%s", err, out)
 	}
 	return b
 }
@@ -116,7 +118,7 @@ func certificates(t *testing.T) string {
 			return file
 		}
 	}
-	t.Skip("no image is built: this machine has no CA certificates")
+	lacking.End(t, "no image is built: this machine has no CA certificates")
 	return ""
 }
 

@@ -79,14 +79,20 @@ func TestMain(m *testing.M) {
 }
 
 func (s *service) run(t *testing.T) {
+	known := 0
 	for _, c := range contract {
+		if why, ok := s.except[c.name]; ok {
+			known++
+			t.Logf("not held to %q: %s", c.name, why)
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if why, ok := s.except[c.name]; ok {
-				t.Skip(why)
-			}
 			c.check(t, s)
 		})
+	}
+	if known != len(s.except) {
+		t.Errorf("%d exceptions, of which %d are in the contract", len(s.except), known)
 	}
 }
 
@@ -102,12 +108,12 @@ func TestContract(t *testing.T) {
 		endpoint := startForeign(t)
 		(&service{Client: newClient(endpoint), except: foreignDeviations}).run(t)
 	})
+	endpoint := os.Getenv("SPOT_HANDLER_SQS_ENDPOINT") // SQS itself, with the SDK's own credentials
+	if endpoint == "" {
+		return
+	}
 	t.Run("real service", func(t *testing.T) {
 		t.Parallel()
-		endpoint := os.Getenv("SPOT_HANDLER_SQS_ENDPOINT")
-		if endpoint == "" {
-			t.Skip("set SPOT_HANDLER_SQS_ENDPOINT to hold SQS itself to the contract, with the SDK's own credentials")
-		}
 		c, err := config.LoadDefaultConfig(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"spot-handler/e2e/foreign"
+	"spot-handler/e2e/internal/lacking"
 )
 
 // foreignDeviations are the cases in which the foreign emulator, fauxqs 2.4.1 of npm, differs from what AWS
@@ -34,11 +35,11 @@ func startForeign(t *testing.T) string {
 	t.Helper()
 	node, err := exec.LookPath("node")
 	if err != nil {
-		t.Skipf("no foreign SQS emulator to compare with: %v", err)
+		lacking.End(t, "no foreign SQS emulator to compare with: %v", err)
 	}
 	home, err := installForeign()
 	if err != nil {
-		t.Skipf("no foreign SQS emulator to compare with: %v", err)
+		lacking.End(t, "no foreign SQS emulator to compare with: %v", err)
 	}
 	return foreign.Start(t, exec.Command(node, filepath.Join("testdata", "foreign", "serve.mjs"), home))
 }
