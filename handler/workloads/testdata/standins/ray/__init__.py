@@ -3,8 +3,10 @@
 _connected = False
 
 
-def init(address=None):
+def init(address=None, ignore_reinit_error=False):
     global _connected
+    if _connected and not ignore_reinit_error:
+        raise RuntimeError("ray.init has been called twice")
     if address != "auto":
         raise ConnectionError("a driver of this cluster connects to address=auto")
     _connected = True
