@@ -3,6 +3,7 @@ package drain
 import (
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -173,14 +174,17 @@ func TestGangOnTwoNodes(t *testing.T) {
 // When one answers now, the others leave at once, on both nodes, and go on to when it has gone
 // with its node.
 func TestGangLeavesWhenOneAnswers(t *testing.T) {
-	stage(t, holding, 4*time.Minute, PendingCapacity, gangOnTwoNodes, func(s *scene) {
-		s.drainToo("node-b", 2*time.Minute)
-		s.api.answer = func(method, path string, _ map[string]any) (int, any) {
-			if strings.HasSuffix(path, "/b/eviction") {
+	var allowed atomic.Bool
+	stage(t, holding, 4*time.Minute, PendingCapacity, func(f *fakeAPI) {
+		gangOnTwoNodes(f)
+		f.answer = func(_, path string, _ map[string]any) (int, any) {
+			if strings.HasSuffix(path, "/b/eviction") && !allowed.Load() {
 				return 429, metav1.Status{Code: 429, Message: "not yet"}
 			}
 			return 0, nil
 		}
+	}, func(s *scene) {
+		s.drainToo("node-b", 2*time.Minute)
 		s.d.Answer("node-b", "uid-c", WhenNow)
 		s.pass(time.Second)
 		if got := s.evictedPods(); got != "a b c d" {
@@ -190,7 +194,7 @@ func TestGangLeavesWhenOneAnswers(t *testing.T) {
 		s.api.gone("d")
 		s.pass(time.Second)
 		s.d.Finish("node-b", s.in)
-		s.api.answer = nil
+		allowed.Store(true)
 		s.pass(10 * time.Second)
 		if r := s.d.Finish("node-a", s.in); r.Left != 0 {
 			t.Errorf("%+v", r)

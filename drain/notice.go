@@ -36,6 +36,21 @@ func (p *planner) noticeOf(pod *corev1.Pod) string {
 	return asks
 }
 
+// peersOf is the pod's gang, if its namespace lets its pods be told.
+func (p *planner) peersOf(pod *corev1.Pod) Gang {
+	if wishes, known := p.Namespaces[pod.Namespace]; len(p.leaving) == 0 || !known || wishes.Silent {
+		return Gang{}
+	}
+	return GangOf(pod)
+}
+
+// Draining reports whether the node is being drained.
+func (d *Drainer) Draining(node string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.sessions[node] != nil
+}
+
 // Answer takes in what a pod has answered to a notice: it overrides what is annotated. It does
 // nothing for a node that is not being drained.
 func (d *Drainer) Answer(node string, pod types.UID, when When) {

@@ -167,6 +167,9 @@ type Decision struct {
 	// Notice is what the pod's NoticeAnnotation asks for, if it is to be told; it changes nothing
 	// either.
 	Notice string
+	// Peers is the pod's gang, if the other pods of it are to be told that this one leaves; it
+	// changes nothing either.
+	Peers Gang
 
 	// workload is the Deployment of a pod that has one by its ReplicaSet's name.
 	workload types.NamespacedName
@@ -246,7 +249,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	}
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
 	d.Meaningless, d.OfNamespace = p.meaningless(pod)
-	d.Notice = p.noticeOf(pod)
+	d.Notice, d.Peers = p.noticeOf(pod), p.peersOf(pod)
 	if p.Policy.Strategy == Surge {
 		d.NoSurge = p.noSurge(pod)
 		d.Surge = d.NoSurge == ""

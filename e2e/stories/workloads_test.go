@@ -27,6 +27,8 @@ type heard struct {
 		Kind, Action, Node, Replacement string
 		Deadline, EvictBy               time.Time
 		Grace                           int `json:"gracePeriodSeconds"`
+		Gang                            string
+		Pods                            []string
 	}
 
 	at time.Time

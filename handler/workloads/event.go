@@ -17,6 +17,8 @@ const (
 	typeNotice           = "spot-handler.notice"            // the node ends; again when it ends earlier
 	typeReplacementReady = "spot-handler.replacement-ready" // for those who ask
 	typeCanceled         = "spot-handler.canceled"          // the node does not end after all
+	typePeerNotice       = "spot-handler.peer-notice"       // the node of other pods of the gang ends
+	typePeerCanceled     = "spot-handler.peer-canceled"     // it does not after all
 )
 
 // cloudEvent is one in the JSON format.
@@ -43,31 +45,51 @@ type eventData struct {
 
 	Deadline *time.Time `json:"deadline,omitempty"` // when the node ends
 	EvictBy  *time.Time `json:"evictBy,omitempty"`  // when the pod's eviction begins at the latest
-	Grace    int64      `json:"gracePeriodSeconds"`
+	Grace    *int64     `json:"gracePeriodSeconds,omitempty"`
 
 	Replacement string `json:"replacement"`
+
+	// Gang is the pod's, and Pods are those of it that leave the node, if the pod is not one of
+	// them; EvictBy is theirs.
+	Gang string   `json:"gang,omitempty"`
+	Pods []string `json:"pods,omitempty"`
 }
 
 // noReplacement is the state of a replacement that was not requested, or not yet.
 const noReplacement = "None"
 
-// newEvent is the event for one pod. Its id is the same whoever makes it, so a receiver can tell
-// what it has heard before.
+// newEvent is the event for a pod of the node.
 func newEvent(now time.Time, in Interruption, what string, d drain.Decision) ([]byte, error) {
-	data := eventData{
-		Kind: string(in.Record.Kind), Action: in.Record.Action, Node: in.Node, Replacement: cmp.Or(in.Replacement, noReplacement),
-		Rehearsal: in.Record.Rehearsed(), Deadline: pointer(in.Deadline), EvictBy: pointer(d.At), Grace: graceOf(d),
-	}
-	if what == typeCanceled {
-		data.Deadline, data.EvictBy = nil, nil
-	}
-	return json.Marshal(cloudEvent{
+	event := eventFor(now, in, what, d.Pod, d.At)
+	event.Data.Grace = new(graceOf(d))
+	return json.Marshal(event)
+}
+
+// newPeerEvent is the event for another pod of a gang.
+func newPeerEvent(now time.Time, g going, peer *corev1.Pod) ([]byte, error) {
+	event := eventFor(now, g.in, g.what, peer, g.by)
+	event.Data.Gang, event.Data.Pods = g.gang.Name, g.pods
+	return json.Marshal(event)
+}
+
+// eventFor is what both have in common. The id is the same whoever makes the event, so a receiver
+// can tell what it has heard before.
+func eventFor(now time.Time, in Interruption, what string, pod *corev1.Pod, evictBy time.Time) cloudEvent {
+	event := cloudEvent{
 		SpecVersion: "1.0",
-		ID:          fmt.Sprintf("%s/%s/%s/%d/%d", in.Record.Event, d.Pod.UID, what, unix(in.Deadline), unix(d.At)),
+		ID:          fmt.Sprintf("%s/%s/%s/%d/%d", in.Record.Event, pod.UID, what, unix(in.Deadline), unix(evictBy)),
 		Source:      "/spot-handler/nodes/" + url.PathEscape(in.Node),
-		Type:        what, Subject: d.Pod.Namespace + "/" + d.Pod.Name, Time: now.UTC().Truncate(time.Millisecond),
-		DataContentType: "application/json", Data: data,
-	})
+		Type:        what, Subject: pod.Namespace + "/" + pod.Name, Time: now.UTC().Truncate(time.Millisecond),
+		DataContentType: "application/json",
+		Data: eventData{
+			Kind: string(in.Record.Kind), Action: in.Record.Action, Node: in.Node, Replacement: cmp.Or(in.Replacement, noReplacement),
+			Rehearsal: in.Record.Rehearsed(), Deadline: pointer(in.Deadline), EvictBy: pointer(evictBy),
+		},
+	}
+	if what == typeCanceled || what == typePeerCanceled {
+		event.Data.Deadline, event.Data.EvictBy = nil, nil
+	}
+	return event
 }
 
 // graceOf is the time in seconds that the pod has from its eviction to its end.

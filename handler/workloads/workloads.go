@@ -3,7 +3,7 @@
 // shows as files.
 //
 // Nothing here blocks or fails, and no drain waits for it. A pod that is not reached is told by
-// SIGTERM, like any other. An answer moves the pod that gave it and no other, within what a plan
+// SIGTERM, like any other. An answer moves the pod that gave it, and its gang, within what a plan
 // allows. A process that takes over tells again, with the same ids.
 package workloads
 
@@ -38,6 +38,8 @@ type Options struct {
 	Pods rest.Interface
 	// Answered is called with what a pod has answered. It must not block.
 	Answered func(node string, pod types.UID, when drain.When)
+	// Draining reports whether a node ends, so its pods are told of that.
+	Draining func(node string) bool
 	Events   Events
 
 	UserAgent  string
@@ -66,10 +68,14 @@ type Teller struct {
 	results *prometheus.CounterVec
 	posts   *lane
 	notes   *lane
+	lists   *lane
 	refused atomic.Bool // that annotations must not be written was logged
 
 	mu     sync.Mutex
 	byNode map[string]map[types.UID]*told
+	gangs  map[string]map[drain.Gang]*told // what those on other nodes were told, by the node that ends
+	// toPeers is what they have to be told when they have been looked up.
+	toPeers map[drain.Gang][]going
 }
 
 // told is what a pod was told last.
@@ -78,11 +84,17 @@ type told struct {
 	ready             bool // that the replacement is Ready
 }
 
+// tightened reports whether there is less time than was told.
+func (t *told) tightened(deadline, evictBy time.Time) bool {
+	return earlier(deadline, t.deadline, 0) || earlier(evictBy, t.evictBy, shift)
+}
+
 // New returns a Teller. It makes no call and starts nothing.
 func New(o Options) *Teller {
 	return &Teller{
 		opts: o, client: newClient(), timeout: attemptTimeout, results: newResults(o.Registerer),
-		posts: newLane(posts), notes: newLane(notes), byNode: map[string]map[types.UID]*told{},
+		posts: newLane(posts), notes: newLane(notes), lists: newLane(lists), byNode: map[string]map[types.UID]*told{},
+		gangs: map[string]map[drain.Gang]*told{}, toPeers: map[drain.Gang][]going{},
 	}
 }
 
@@ -116,6 +128,11 @@ func (t *Teller) Tell(ctx context.Context, in Interruption, plan []drain.Decisio
 			t.tell(ctx, in, what, d)
 		}
 	}
+	for _, g := range goings(in, plan) {
+		if t.newsOfGang(g) {
+			t.tellPeers(ctx, g)
+		}
+	}
 }
 
 // news is what the pod has to be told, or empty; it is taken as told from then on.
@@ -132,7 +149,7 @@ func (t *Teller) news(in Interruption, d drain.Decision) string {
 	case was == nil:
 		was, what = &told{}, typeNotice
 		pods[d.Pod.UID] = was
-	case earlier(in.Deadline, was.deadline, 0), earlier(d.At, was.evictBy, shift):
+	case was.tightened(in.Deadline, d.At):
 		what = typeNotice
 	case in.Ready && !was.ready && d.Pod.Annotations[drain.NoticeReplacementAnnotation] == "true":
 		what = typeReplacementReady
@@ -149,20 +166,23 @@ func earlier(a, b time.Time, by time.Duration) bool {
 }
 
 // CalledOff tells the pods that were told, by this process or by another, that the interruption
-// was called off.
+// was called off; those on other nodes only if this process has told them.
 func (t *Teller) CalledOff(ctx context.Context, in Interruption, pods []*corev1.Pod) {
 	if !t.opts.On {
 		return
 	}
 	t.mu.Lock()
-	told := t.byNode[in.Node]
-	delete(t.byNode, in.Node)
+	told, gangs := t.byNode[in.Node], t.gangs[in.Node]
 	t.mu.Unlock()
+	t.Forget(in.Node)
 	for _, pod := range pods {
 		_, here := told[pod.UID]
 		if pod.DeletionTimestamp == nil && (here || noted(pod)) {
 			t.tell(ctx, in, typeCanceled, drain.Decision{Pod: pod, Notice: pod.Annotations[drain.NoticeAnnotation]})
 		}
+	}
+	for gang := range gangs {
+		t.tellPeers(ctx, going{in: in, what: typePeerCanceled, gang: gang})
 	}
 }
 
@@ -171,6 +191,7 @@ func (t *Teller) Forget(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byNode, node)
+	delete(t.gangs, node)
 }
 
 func (t *Teller) tell(ctx context.Context, in Interruption, what string, d drain.Decision) {
@@ -179,27 +200,39 @@ func (t *Teller) tell(ctx context.Context, in Interruption, what string, d drain
 	if d.Notice == drain.NoticeFiles {
 		return
 	}
-	target, err := t.target(d.Pod, d.Notice)
+	err := t.send(ctx, in, what, d.Pod, d.Pod.UID, func(now time.Time) ([]byte, error) { return newEvent(now, in, what, d) }, func(when drain.When) {
+		if what != typeCanceled {
+			t.opts.Answered(in.Node, d.Pod.UID, when)
+		}
+	})
+	if err != nil && what == typeNotice {
+		t.opts.Events.AnnotationMeaningless(in.Node, d.Pod, drain.NoticeAnnotation+": "+err.Error(), false)
+	}
+}
+
+// send has a pod told soon, if it has an address where it can be; of the sendings of one sequence
+// only the newest is sent. answered is called with an answer that says when the pod leaves; nil if
+// nobody wants to know.
+func (t *Teller) send(ctx context.Context, in Interruption, what string, pod *corev1.Pod, sequence types.UID, event func(now time.Time) ([]byte, error), answered func(drain.When)) error {
+	target, err := t.target(pod, pod.Annotations[drain.NoticeAnnotation])
 	if err != nil {
 		t.results.WithLabelValues(resultInvalid).Inc()
-		t.log(in, d.Pod).Err(err).Msg("workload is not told")
-		if what == typeNotice {
-			t.opts.Events.AnnotationMeaningless(in.Node, d.Pod, drain.NoticeAnnotation+": "+err.Error(), false)
-		}
-		return
+		t.log(in, pod).Err(err).Msg("workload is not told")
+		return err
 	}
-	t.posts.do(d.Pod.UID, func() {
-		body, err := newEvent(time.Now(), in, what, d)
+	t.posts.do(sequence, func() {
+		body, err := event(time.Now())
 		if err != nil {
 			return // cannot happen: every field has a JSON form
 		}
 		when, result, err := t.post(ctx, target, body)
 		t.results.WithLabelValues(result).Inc()
-		t.log(in, d.Pod).Err(err).Str("event", what).Str("verdict", result).Str("action", string(when)).Msg("workload told")
-		if when != "" && what != typeCanceled {
-			t.opts.Answered(in.Node, d.Pod.UID, when)
+		t.log(in, pod).Err(err).Str("event", what).Str("verdict", result).Str("action", string(when)).Msg("workload told")
+		if when != "" && answered != nil {
+			answered(when)
 		}
 	})
+	return nil
 }
 
 func (t *Teller) log(in Interruption, pod *corev1.Pod) *zerolog.Event {

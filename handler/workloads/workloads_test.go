@@ -81,22 +81,32 @@ func (m *meaningless) AnnotationMeaningless(_ string, _ *corev1.Pod, text string
 func newTeller(t *testing.T, change func(*Options)) (*Teller, *api) {
 	t.Helper()
 	a := &api{}
-	server := httptest.NewServer(a)
-	t.Cleanup(server.Close)
-	client, err := rest.RESTClientFor(&rest.Config{Host: server.URL, APIPath: "/api", ContentConfig: rest.ContentConfig{
-		GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion(),
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
 	o := Options{
-		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Pods: client, Events: &meaningless{},
-		Answered: func(string, types.UID, drain.When) {}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Pods: clientOf(t, a), Events: &meaningless{},
+		Answered: func(string, types.UID, drain.When) {}, Draining: func(string) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	}
 	if change != nil {
 		change(&o)
 	}
 	return New(o), a
+}
+
+// clientOf is a client of an API server that answers so.
+func clientOf(t *testing.T, api http.Handler) rest.Interface {
+	t.Helper()
+	server := httptest.NewServer(api)
+	t.Cleanup(server.Close)
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	client, err := rest.RESTClientFor(&rest.Config{Host: server.URL, APIPath: "/api", ContentConfig: rest.ContentConfig{
+		GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
@@ -310,7 +320,7 @@ func TestManualNamesWhatArrives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := []string{typeNotice, typeReplacementReady, typeCanceled}
+	names := []string{typeNotice, typeReplacementReady, typeCanceled, typePeerNotice, typePeerCanceled}
 	data := reflect.TypeFor[eventData]()
 	for i := range data.NumField() {
 		name, _, _ := strings.Cut(data.Field(i).Tag.Get("json"), ",")

@@ -54,7 +54,8 @@
 - apiGroups: [""]
   resources: [nodes/status]
   verbs: [patch]
-# Know which pods are on the interrupted node, and when they have left it.
+# Know which pods are on the interrupted node, and when they have left it; and, with notices on,
+# the other pods of their gangs.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, watch]
