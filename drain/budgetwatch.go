@@ -140,9 +140,22 @@ func (b *budgetWatch) all() []*policyv1.PodDisruptionBudget {
 	return list
 }
 
-// covers reports whether the budget counts pods with the labels.
+// covers reports whether the budget counts pods with the labels. Every pod is compared with every
+// budget of its namespace, so only the rare selector with expressions is compiled.
 func covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
-	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	of := budget.Spec.Selector
+	if of == nil {
+		return false
+	}
+	for key, value := range of.MatchLabels {
+		if has, ok := pod[key]; !ok || has != value {
+			return false
+		}
+	}
+	if len(of.MatchExpressions) == 0 {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(of)
 	return err == nil && selector.Matches(pod)
 }
 

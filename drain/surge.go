@@ -171,7 +171,15 @@ func labelsOnceSurged(pod labels.Set) labels.Set {
 // LosesSurged reports whether a disruption budget covers a pod with these labels only before, or
 // only after it is surged.
 func LosesSurged(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
-	return covers(budget, pod) != covers(budget, labelsOnceSurged(pod))
+	return reads(budget.Spec.Selector, hashLabel, SurgedLabel) && covers(budget, pod) != covers(budget, labelsOnceSurged(pod))
+}
+
+// reads reports whether the selector depends on one of the labels.
+func reads(of *metav1.LabelSelector, keys ...string) bool {
+	return of != nil && slices.ContainsFunc(keys, func(key string) bool {
+		_, ok := of.MatchLabels[key]
+		return ok || slices.ContainsFunc(of.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key })
+	})
 }
 
 // claimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic
