@@ -235,7 +235,10 @@ func (r *rehearseCommand) choose(all []*corev1.Node, rehearsal *rehearse.Rehears
 	if err != nil || r.random == 0 {
 		return chosen, err
 	}
-	chosen = slices.DeleteFunc(chosen, func(n *corev1.Node) bool { return nodes.OnDemand(n) || rehearsal.Against(n, time.Now()) != "" })
+	chosen = slices.DeleteFunc(chosen, func(n *corev1.Node) bool {
+		_, onDemand := nodes.OnDemand(n)
+		return onDemand || rehearsal.Against(n, time.Now()) != ""
+	})
 	if len(chosen) < r.random {
 		return nil, fmt.Errorf("--random=%d: there are %d nodes to draw from", r.random, len(chosen))
 	}

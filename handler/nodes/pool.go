@@ -20,27 +20,30 @@ func PoolOf(node *corev1.Node) Pool {
 	return Pool{}
 }
 
-// onDemand are the labels that say of a Node that EC2 does not take it back at two minutes'
-// notice: Karpenter's, and that of EKS.
-var onDemand = map[string]string{"karpenter.sh/capacity-type": "on-demand", "eks.amazonaws.com/capacityType": "ON_DEMAND"}
+// Label is a label with its value.
+type Label struct{ Key, Value string }
 
-// OnDemand reports whether the Node says that EC2 does not take it back.
-func OnDemand(node *corev1.Node) bool {
-	for label, value := range onDemand {
-		if node.Labels[label] == value {
-			return true
+// OnDemandLabels say of a Node that EC2 does not take it back at two minutes' notice: Karpenter's,
+// and that of EKS.
+var OnDemandLabels = []Label{{"karpenter.sh/capacity-type", "on-demand"}, {"eks.amazonaws.com/capacityType", "ON_DEMAND"}}
+
+// OnDemand is the first of OnDemandLabels that the Node has.
+func OnDemand(node *corev1.Node) (Label, bool) {
+	for _, l := range OnDemandLabels {
+		if node.Labels[l.Key] == l.Value {
+			return l, true
 		}
 	}
-	return false
+	return Label{}, false
 }
 
-// MarkOnDemand has OnDemand say so of the Node, which must have labels, or not say so.
+// MarkOnDemand has OnDemand find a label on the Node, which must have some, or none.
 func MarkOnDemand(node *corev1.Node, yes bool) {
-	for label, value := range onDemand {
+	for _, l := range OnDemandLabels {
 		if yes {
-			node.Labels[label] = value
-		} else if node.Labels[label] == value {
-			delete(node.Labels, label)
+			node.Labels[l.Key] = l.Value
+		} else if node.Labels[l.Key] == l.Value {
+			delete(node.Labels, l.Key)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func workloadsAllOnSpot(s Snapshot) (found []Finding) {
 			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
 			What: fmt.Sprintf("has all of its %s on spot nodes, and they are not surged", pods(len(theirs))),
 			Why:  "if all of these nodes are lost at once, none is ready until others have booted",
-			Fix:  patchPods(of, fmt.Sprintf(`{"spec":{"nodeSelector":{%q:%q}}}`, s.OnDemand[0], s.OnDemand[1])),
+			Fix:  patchPods(of, fmt.Sprintf(`{"spec":{"nodeSelector":{%q:%q}}}`, s.OnDemand.Key, s.OnDemand.Value)),
 		})
 	}
 	return found

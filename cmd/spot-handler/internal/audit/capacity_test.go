@@ -13,8 +13,11 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/karpenter"
 )
+
+var onDemand = nodes.OnDemandLabels[0]
 
 // offered are spot nodes a-0, a-1 of pool batch, and so on, with as many of each type and zone as
 // the names say.
@@ -84,7 +87,7 @@ func TestChecksOfCapacity(t *testing.T) {
 		"a share that is stated":    {Snapshot{Capacity: Capacity{MaxShare: 75}}, nil},
 		"a share of more elsewhere": {Snapshot{Capacity: Capacity{MaxShare: 50}, Replicas: map[Owned]int{{"shop", "deployment/web"}: 6}}, nil},
 		"a Job":                     {Snapshot{Capacity: Capacity{MaxShare: 50}, Pods: on(of("job/once", 2, unchanged), "m5-a-0")}, nil},
-		"all on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Pods: on(of("statefulset/db", 2, unchanged), "m5-a-0", "m5-b-0"), OnDemand: [2]string{"karpenter.sh/capacity-type", "on-demand"}},
+		"all on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Pods: on(of("statefulset/db", 2, unchanged), "m5-a-0", "m5-b-0"), OnDemand: onDemand},
 			[]string{`SH207 statefulset/db 2 kubectl -n shop patch statefulset db -p '{"spec":{"template":{"spec":{"nodeSelector":{"karpenter.sh/capacity-type":"on-demand"}}}}}'`}},
 		"all but one on spot":  {Snapshot{Capacity: Capacity{MaxShare: 100}, Pods: on(of("statefulset/db", 2, unchanged), "m5-a-0", "safe")}, nil},
 		"the only one on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Pods: on(of("statefulset/db", 1, unchanged), "m5-a-0")}, nil},

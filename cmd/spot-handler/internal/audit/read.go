@@ -80,30 +80,17 @@ func (r Reader) Read(ctx context.Context) (s Snapshot, unread []string) {
 	return s, unread
 }
 
-// onDemand are the labels that say of a Node that EC2 does not take it back at two minutes'
-// notice: Karpenter's, and that of EKS.
-var onDemand = [][2]string{{"karpenter.sh/capacity-type", "on-demand"}, {"eks.amazonaws.com/capacityType", "ON_DEMAND"}}
-
 // nodes reads all nodes. Without them, every node might be one that EC2 takes.
 func (r Reader) nodes(ctx context.Context, s *Snapshot) error {
-	s.OnDemand = onDemand[0]
+	s.OnDemand = nodes.OnDemandLabels[0]
 	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
 	if err != nil {
 		return fmt.Errorf("list nodes: %w", err)
 	}
 	s.Nodes = list.Items
 	for i := range s.Nodes {
-		if of := onDemandBy(&s.Nodes[i]); of != nil {
-			s.OnDemand = *of
-		}
-	}
-	return nil
-}
-
-func onDemandBy(node *corev1.Node) *[2]string {
-	for i := range onDemand {
-		if node.Labels[onDemand[i][0]] == onDemand[i][1] {
-			return &onDemand[i]
+		if label, ok := nodes.OnDemand(&s.Nodes[i]); ok {
+			s.OnDemand = label
 		}
 	}
 	return nil
@@ -114,7 +101,7 @@ func (r Reader) pods(ctx context.Context, s *Snapshot, around drain.Situation) e
 	s.Replicas = map[Owned]int{}
 	safe := map[string]bool{}
 	for i := range s.Nodes {
-		safe[s.Nodes[i].Name] = onDemandBy(&s.Nodes[i]) != nil
+		_, safe[s.Nodes[i].Name] = nodes.OnDemand(&s.Nodes[i])
 	}
 	now := time.Now()
 	around.Deadline = now.Add(notice - arrival) // without one, some would stay

@@ -3,6 +3,8 @@ package audit
 import (
 	"time"
 
+	"spot-handler/handler/nodes"
+
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -24,7 +26,7 @@ type Snapshot struct {
 	// Idle are the labels that pods of workloads without any would have, by namespace.
 	Idle map[string][]labels.Set
 	// OnDemand is the label, with its value, of nodes that get no spot notice.
-	OnDemand [2]string
+	OnDemand nodes.Label
 	// Grace is the longest grace period that a spot notice leaves.
 	Grace time.Duration
 

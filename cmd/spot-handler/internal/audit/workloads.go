@@ -56,7 +56,7 @@ func podsThatCannotBeSurged(s Snapshot) (found []Finding) {
 		found = append(found, Finding{
 			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
 			What: "cannot be surged: " + theirs[i].NoSurge, Why: why,
-			Fix: patchPods(of, fmt.Sprintf(`{"spec":{"nodeSelector":{%q:%q}}}`, s.OnDemand[0], s.OnDemand[1])),
+			Fix: patchPods(of, fmt.Sprintf(`{"spec":{"nodeSelector":{%q:%q}}}`, s.OnDemand.Key, s.OnDemand.Value)),
 		})
 	}
 	return found
