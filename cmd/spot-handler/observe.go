@@ -48,8 +48,8 @@ func newObserve() *cobra.Command {
 how many pods of their workloads are ready at every moment. When all are over it
 sums up, and writes a report. It changes nothing.
 
-Start it before the interruption, or while one is under way. Ctrl-C ends it earlier,
-with what was seen by then.
+Start it before the interruption, or while one is under way: it waits for the first,
+however long that takes. Ctrl-C ends it earlier, with what was seen by then.
 
 It watches the cluster with your own rights, and says what it could not watch. The
 exit code is 0 if the nodes could be watched, else 1; 2 is wrong use, and 3 says that
