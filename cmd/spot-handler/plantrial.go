@@ -58,7 +58,7 @@ func (c *caller) accountsOf(ctx context.Context) (accounts, error) {
 const nodeOfToken = "authentication.kubernetes.io/node-name"
 
 // as is the caller in the shoes of a service account, whose requests change nothing. If the caller
-// may not step into them it is the caller itself. who says which.
+// must not step into them, it is the caller itself. who says which.
 func (c *caller) as(ctx context.Context, a *account, node string) (dry *caller, who string, err error) {
 	conf := rest.CopyConfig(c.conf)
 	conf.Wrap(trial.DryRun)
@@ -66,7 +66,7 @@ func (c *caller) as(ctx context.Context, a *account, node string) (dry *caller, 
 	case a == nil:
 		who = "yourself, as no pod of spot-handler was found whose service account is the one that does this"
 	case !c.mayImpersonate(ctx, "serviceaccounts", "", a.namespace, a.name) || node != "" && !c.mayImpersonate(ctx, "userextras", nodeOfToken, "", node):
-		who = "yourself, as you may not impersonate " + a.user()
+		who = "yourself, as you are not allowed to impersonate " + a.user()
 	default:
 		conf.Impersonate = rest.ImpersonationConfig{UserName: a.user()}
 		if node != "" {

@@ -213,7 +213,7 @@ func (s *story) nothingForbidden() {
 	}
 	var told []string
 	for _, r := range s.requests(request.forbidden) {
-		if what := r.User.Username + " may not " + r.right().String(); !slices.Contains(told, what) {
+		if what := r.User.Username + " is not allowed to " + r.right().String(); !slices.Contains(told, what) {
 			told = append(told, what)
 			s.Errorf("%s: %s", what, r.RequestURI)
 		}

@@ -143,7 +143,7 @@ func (s *story) attempt(who person, what, refusal string, err error) {
 	s.Helper()
 	switch {
 	case refusal == "" && err != nil:
-		s.Errorf("%s may not change %s: %v", who.account, what, err)
+		s.Errorf("%s is not allowed to change %s: %v", who.account, what, err)
 	case refusal != "" && !apierrors.IsForbidden(err):
 		s.Errorf("%s may change %s, want %q: %v", who.account, what, refusal, err)
 	case refusal != "" && !strings.Contains(err.Error(), refusal):

@@ -132,7 +132,7 @@ func TestBlockedPodsAreLeftByDefault(t *testing.T) {
 	}
 }
 
-// blocked runs, besides one pod that may go, pods that may not: "db" of a budget that
+// blocked runs, besides one pod that may go, pods that must not: "db" of a budget that
 // allows none, "cache" of two budgets, "job" of a Job, "asks-delete" and "asks-leave",
 // which say so themselves, and one that is in a namespace that says so.
 func (s *story) blocked() map[string][]*corev1.Pod {

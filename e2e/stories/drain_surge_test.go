@@ -197,7 +197,7 @@ func readySince(pod *corev1.Pod) time.Time {
 	return time.Time{}
 }
 
-// Who may not be surged, and why, is said in the plan.
+// The plan says which pods are not surged, and why.
 func TestPlanSaysWhoIsNotSurged(t *testing.T) {
 	s := tell(t, controlplane.Options{})
 	node := s.bare("node", 1, 32)[0]

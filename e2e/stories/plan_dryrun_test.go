@@ -21,8 +21,8 @@ import (
 
 // With --dry-run=server `plan` asks the API server about all that the daemon would send, under the
 // daemon's own account: a policy, a budget, a quota and a right that is missing each refuse, in the
-// API server's words, and the cluster is as it was. Who may not step into the daemon's shoes is
-// told so.
+// API server's words, and the cluster is as it was. Who is not allowed to step into the
+// daemon's shoes is told so.
 func TestPlanAsksTheAPIServer(t *testing.T) {
 	s := tellApart(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(time.Second)
@@ -77,7 +77,7 @@ func TestPlanAsksTheAPIServer(t *testing.T) {
 	}
 
 	report = s.plan(batch.Name, "--kubeconfig="+s.kubeconfig(dryRunAccount, ""))
-	if as := strings.Join(report.DryRun.As, " "); !strings.Contains(as, "you may not impersonate system:serviceaccount:"+namespace+":"+queueAccount) {
+	if as := strings.Join(report.DryRun.As, " "); !strings.Contains(as, "you are not allowed to impersonate system:serviceaccount:"+namespace+":"+queueAccount) {
 		t.Errorf("asked as %q", as)
 	}
 }

@@ -68,6 +68,6 @@ func TestRebalancePolicy(t *testing.T) {
 		}
 		time.Sleep(poolTTL)
 		fail = apierrors.NewForbidden(nodePoolResource.GroupResource(), "spot", nil)
-		want("", true, 1) // who may not ask has no policies
+		want("", true, 1) // who is not allowed to ask has no policies
 	})
 }

@@ -147,7 +147,7 @@ func TestRecordGuardsAgainstASecondRequest(t *testing.T) {
 		c.condition("Launched", "True", "")
 		c.ClearActions()
 		rec.Replacement = &interruption.Replacement{Backend: provisioner.Karpenter, Name: claimName, Pool: "fallback", State: provisioner.StateRequested}
-		if _, err := c.p.Request(t.Context(), interruptedNode(), rec, need()); err != nil { // the watch may not have begun
+		if _, err := c.p.Request(t.Context(), interruptedNode(), rec, need()); err != nil { // the watch might not have begun
 			t.Fatal(err)
 		}
 		synctest.Wait()
