@@ -22,8 +22,9 @@
 # make help     this text
 #
 # test, story, demo, chaos, accuracy and bench build the control plane once (about 9 minutes on 2 cores), test,
-# chart and release also Helm (3 minutes), test and lint the linters (2 minutes), into the
-# user's cache directory; from then on they start in seconds. unit builds none of them.
+# chart and release also Helm (3 minutes), test and lint the linters (2 minutes), test and one
+# story another handler (2 minutes), into the user's cache directory; from then on they start
+# in seconds. unit builds none of them.
 #
 # test and story take no result from Go's cache: that does not see a change of the daemon
 # where a test builds it by another process.

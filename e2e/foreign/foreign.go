@@ -1,5 +1,6 @@
-// Package foreign runs emulators of AWS that this project did not write. Ours are held to a contract by tests; the same
-// tests, run against somebody else's, show that the contract is AWS's and not what we take for it.
+// Package foreign runs what this project did not write: emulators of AWS, and aws-node-termination-handler beside
+// which ours must not run. Our emulators are held to a contract by tests; the same tests, run against somebody else's,
+// show that the contract is AWS's and not what we take for it.
 //
 // What such an emulator is and where it comes from is each test's own matter: here it is a program that serves on a
 // loopback port, says where in the first line of its standard output, and ends with its standard input.

@@ -58,6 +58,11 @@ func EnsureLinters(ctx context.Context, progress io.Writer) (Set, error) {
 	return linters.ensure(ctx, progress)
 }
 
+// EnsureHandler does the same for the handler that most people come from: NodeTerminationHandler.
+func EnsureHandler(ctx context.Context, progress io.Writer) (Set, error) {
+	return handler.ensure(ctx, progress)
+}
+
 func (c collection) ensure(ctx context.Context, progress io.Writer) (Set, error) {
 	checkout, err := Checkout()
 	if err != nil {
