@@ -45,21 +45,12 @@ func (s Situation) Departures() map[Gang]Departure {
 	return found
 }
 
-// departures are those of the node's gangs, as all of their pods decide them that have to leave.
-func (p *planner) departures() map[Gang]Departure {
-	all := p.Situation.Departures()
-	for gang, departure := range all {
-		all[gang] = departure.with(p.Gangs[gang])
-	}
-	return all
-}
-
 // wishOfGang is when the pod is to leave for the sake of its gang; empty if it has none.
 func (p *planner) wishOfGang(pod *corev1.Pod) When {
-	if len(p.leaving) == 0 {
+	if len(p.Gangs) == 0 {
 		return ""
 	}
-	departure, ok := p.leaving[GangOf(pod)]
+	departure, ok := p.Gangs[GangOf(pod)]
 	switch {
 	case !ok:
 		return ""
@@ -75,5 +66,5 @@ func (p *planner) startWithGang(pod *corev1.Pod) time.Time {
 	if p.Deadline.IsZero() || !p.wishOf(pod).gang {
 		return time.Time{}
 	}
-	return p.leaving[GangOf(pod)].At
+	return p.Gangs[GangOf(pod)].At
 }

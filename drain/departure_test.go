@@ -25,7 +25,6 @@ func TestDeparture(t *testing.T) {
 	const latest = 80 * time.Second // of pods with 30 s of grace; those with 60 s have to go at 50 s
 	slow := pod("b", inGang, withGrace(60))
 	goNow, last, hold := annotated(WhenAnnotation, "now"), annotated(WhenAnnotation, "last"), annotated(WhenAnnotation, "hold")
-	g := Gang{"shop", GangLabel, "g"}
 	for name, tt := range map[string]struct {
 		pod    *corev1.Pod
 		other  *corev1.Pod
@@ -57,9 +56,9 @@ func TestDeparture(t *testing.T) {
 		"itself hold":             {pod("a", inGang, hold), slow, nil, Evict, "replacement is ready", latest},
 		"its namespace now":       {pod("a", inGang), slow, func(s *Situation) { s.Namespaces = map[string]Wishes{"shop": {When: WhenNow}} }, Later, withGang, 50 * time.Second},
 		"at once":                 {pod("a", inGang), slow, func(s *Situation) { s.Policy.Strategy = AtOnce }, Later, withGang, 50 * time.Second},
-		"on another node, urgent": {pod("a", inGang), pod("b"), func(s *Situation) { s.Gangs = map[Gang]Departure{g: {At: now.Add(time.Minute)}} }, Later, withGang, time.Minute},
-		"on another node, later":  {pod("a", inGang), pod("b"), func(s *Situation) { s.Gangs = map[Gang]Departure{g: {At: now.Add(2 * time.Minute)}} }, Later, withGang, latest},
-		"on another node, now":    {pod("a", inGang), pod("b"), func(s *Situation) { s.Gangs = map[Gang]Departure{g: {Now: true}} }, Evict, "a pod of its gang leaves now", latest},
+		"on another node, urgent": {pod("a", inGang), pod("b"), alsoElsewhere(Departure{At: now.Add(time.Minute)}), Later, withGang, time.Minute},
+		"on another node, later":  {pod("a", inGang), pod("b"), alsoElsewhere(Departure{At: now.Add(2 * time.Minute)}), Later, withGang, latest},
+		"on another node, now":    {pod("a", inGang), pod("b"), alsoElsewhere(Departure{Now: true}), Evict, "a pod of its gang leaves now", latest},
 		"no deadline":             {pod("a", inGang), slow, func(s *Situation) { s.Deadline = time.Time{} }, Later, "no deadline: " + withGang, 0},
 		"no deadline, now":        {pod("a", inGang), pod("b", inGang, goNow), func(s *Situation) { s.Deadline = time.Time{} }, Evict, "a pod of its gang leaves now", 0},
 	} {
@@ -82,6 +81,16 @@ func TestDeparture(t *testing.T) {
 				t.Errorf("at %s, past its latest safe start", d.At)
 			}
 		})
+	}
+}
+
+// alsoElsewhere has the gang g leave another node so.
+func alsoElsewhere(departure Departure) func(*Situation) {
+	return func(s *Situation) {
+		all := NewGangs()
+		all.Report(now, "elsewhere", map[Gang]Departure{{"shop", GangLabel, "g"}: departure})
+		all.Report(now, "here", s.Departures())
+		s.Gangs = all.Of("here")
 	}
 }
 
@@ -198,6 +207,9 @@ func TestGangLeavesWhenOneAnswers(t *testing.T) {
 		s.pass(10 * time.Second)
 		if r := s.d.Finish("node-a", s.in); r.Left != 0 {
 			t.Errorf("%+v", r)
+		}
+		if known := s.d.gangs; len(known.byNode)+len(known.byGang) > 0 {
+			t.Errorf("the drains have ended, and still known are %v", known.byNode)
 		}
 	})
 }

@@ -81,13 +81,10 @@ func (g *Gangs) renewLocked(now time.Time, gang Gang, again map[string]struct{})
 	}
 }
 
-// Of are the departures of the gangs of a node that has reported.
+// Of are the departures of the gangs of a node that has reported, never nil.
 func (g *Gangs) Of(node string) map[Gang]Departure {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.byNode[node]) == 0 {
-		return nil
-	}
 	all := make(map[Gang]Departure, len(g.byNode[node]))
 	for gang := range g.byNode[node] {
 		all[gang] = g.byGang[gang].Departure

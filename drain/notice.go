@@ -38,7 +38,7 @@ func (p *planner) noticeOf(pod *corev1.Pod) string {
 
 // peersOf is the pod's gang, if its namespace lets its pods be told.
 func (p *planner) peersOf(pod *corev1.Pod) Gang {
-	if wishes, known := p.Namespaces[pod.Namespace]; len(p.leaving) == 0 || !known || wishes.Silent {
+	if wishes, known := p.Namespaces[pod.Namespace]; len(p.Gangs) == 0 || !known || wishes.Silent {
 		return Gang{}
 	}
 	return GangOf(pod)

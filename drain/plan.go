@@ -114,8 +114,8 @@ type Situation struct {
 	// Namespaces are what the namespaces of the pods ask for. One that is missing is not known
 	// yet.
 	Namespaces map[string]Wishes
-	// Gangs are the departures of the pods' gangs, as their pods on other draining nodes decide
-	// them.
+	// Gangs are the departures of the pods' gangs, as their pods on all draining nodes decide them;
+	// nil: only those of this node are known.
 	Gangs map[Gang]Departure
 }
 
@@ -215,8 +215,7 @@ type planner struct {
 	Situation
 	others bool // pods besides our own still have to leave
 
-	taken   map[share]int      // how much of what each Deployment has to give this plan uses
-	leaving map[Gang]Departure // of the gangs that the pods belong to
+	taken map[share]int // how much of what each Deployment has to give this plan uses
 }
 
 // share is what a Deployment has to give for one action.
@@ -227,7 +226,9 @@ type share struct {
 
 func newPlanner(now time.Time, s Situation) *planner {
 	p := &planner{now: now, Situation: s, taken: map[share]int{}}
-	p.leaving = p.departures()
+	if s.Gangs == nil {
+		p.Gangs = s.Departures()
+	}
 	p.others = slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return p.notOurs(pod) == "" && !p.isSelf(pod) })
 	return p
 }

@@ -144,8 +144,6 @@ func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 		return everyTaint
 	}
 	switch _, isReady := ready(pod); {
-	case GangOf(pod) != (Gang{}):
-		return withGang
 	case owner == nil:
 		return "no controller would make a successor"
 	case owner.Kind != "ReplicaSet":

@@ -143,7 +143,7 @@ func (l *look) count() {
 	if !l.known {
 		return
 	}
-	in := drain.Interruption{Taint: marks.Taint(l.rec), Since: l.rec.Since()}
+	in := drain.Interruption{Taint: marks.Taint(l.rec), Since: l.rec.Since(), Deadline: l.rec.DeadlineTime()}
 	for _, d := range drain.Plan(l.now, drain.Situation{Interruption: in, Policy: drain.Policy{Strategy: drain.Hold}, Pods: l.pods}) {
 		if !d.Moves() {
 			continue

@@ -73,6 +73,22 @@ AT                    EVENT                 TEXT
 	}
 }
 
+// Pods that wait for their latest safe start have to leave like any other, unless the node is only
+// at risk.
+func TestPodsThatLeaveLast(t *testing.T) {
+	late := []*corev1.Pod{
+		pod(1, func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "Job" }),
+		pod(2, func(p *corev1.Pod) { p.Annotations = map[string]string{drain.WhenAnnotation: "last"} }),
+		pod(3, func(p *corev1.Pod) { p.Labels = map[string]string{drain.GangLabel: "g"} }),
+	}
+	for want, change := range map[int]func(*interruption.Record){3: func(*interruption.Record) {}, 0: recommended(0, func(*interruption.Record) {})} {
+		n := node("node-1", "batch", change)
+		if got := Of(noon, []*corev1.Node{n}, map[string][]*corev1.Pod{n.Name: late})[0].Pods.Here; *got != want {
+			t.Errorf("%d pods have to leave, want %d", *got, want)
+		}
+	}
+}
+
 // What is not known is not told as if it were.
 func TestStoryOfWhatCouldNotBeRead(t *testing.T) {
 	draining := node("node-1", "batch", as(interruption.Draining, &interruption.Pods{Total: 1}, replacement("Ready", "")))
