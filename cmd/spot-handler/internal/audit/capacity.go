@@ -136,7 +136,10 @@ func commonLabels(list []*Pod) map[string]string {
 	for _, p := range list[1:] {
 		maps.DeleteFunc(common, func(key, value string) bool { return p.Labels[key] != value })
 	}
-	for _, key := range []string{hashLabel, "controller-revision-hash", "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index"} {
+	for _, key := range []string{
+		hashLabel, "controller-revision-hash", "statefulset.kubernetes.io/pod-name", "apps.kubernetes.io/pod-index",
+		corev1.LabelTopologyZone, corev1.LabelTopologyRegion, // of the node, which the API server copies
+	} {
 		delete(common, key)
 	}
 	return common

@@ -150,9 +150,9 @@ func TestChecksOfCoverage(t *testing.T) {
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace"}},
 		"another handler": {Coverage{Daemons: []Daemon{}, Others: []Other{{Object: "daemonset/other"}}}, nil},
 		"one is left out": {Coverage{Daemons: []Daemon{marker("m5-a-1"), drainer}},
-			[]string{`SH301 daemonset/imds 2 1 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: kubectl -n ops patch daemonset imds --type=json -p '[{"op":"add","path":"/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/-","value":{"matchExpressions":[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]}]}}]'`}},
+			[]string{`SH301 daemonset/imds 2 the spot node m5-a-0 is watched by no pod of spot-handler: kubectl -n ops patch daemonset imds --type=json -p '[{"op":"add","path":"/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/-","value":{"matchExpressions":[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]}]}}]'`}},
 		"one is left out by the chart": {Coverage{Daemons: []Daemon{with(marker("m5-a-1"), func(d *Daemon) { d.Release = "r" }), drainer}},
-			[]string{`SH301 daemonset/imds 2 1 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot'`}},
+			[]string{`SH301 daemonset/imds 2 the spot node m5-a-0 is watched by no pod of spot-handler: helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot'`}},
 		"marked, and not drained": {Coverage{Daemons: []Daemon{marker("m5-a-0"), marker("m5-a-1")}},
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler that drains: helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace"}},
 		"each drains its own": {Coverage{Daemons: []Daemon{with(marker("m5-a-0"), func(d *Daemon) { d.Drains = true }), with(marker("m5-a-1"), func(d *Daemon) { d.Drains = true })}}, nil},
@@ -231,5 +231,16 @@ func TestDelayOfTargets(t *testing.T) {
 		if got := balancedBy("shop", "service/web", nil, true, "a", text).Delay; got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
+	}
+}
+
+// A selector of what is recommended has no label that tells pods of one workload apart, or where
+// they are now.
+func TestCommonLabels(t *testing.T) {
+	pod := func(zone, hash string) *Pod {
+		return &Pod{Labels: map[string]string{"app": "web", "topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "eu-west-1", hashLabel: hash}}
+	}
+	if got := commonLabels([]*Pod{pod("a", "1"), pod("a", "1")}); len(got) != 1 || got["app"] != "web" {
+		t.Errorf("%v, want the app's own", got)
 	}
 }

@@ -105,7 +105,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 	}
 	f := Finding{
 		Object: "nodes", Pods: s.count(func(p Pod) bool { return unwatched[p.Node] }),
-		What: fmt.Sprintf("%d spot nodes, such as %s, are watched by no pod of spot-handler", len(unwatched), slices.Sorted(maps.Keys(unwatched))[0]),
+		What: notWatched(slices.Sorted(maps.Keys(unwatched))),
 		Why:  "nobody moves their pods before EC2 ends them",
 		Fix:  "helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace",
 	}
@@ -129,6 +129,13 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		}
 	}
 	return append(found, f)
+}
+
+func notWatched(nodes []string) string {
+	if len(nodes) == 1 {
+		return fmt.Sprintf("the spot node %s is watched by no pod of spot-handler", nodes[0])
+	}
+	return fmt.Sprintf("%d spot nodes, such as %s, are watched by no pod of spot-handler", len(nodes), nodes[0])
 }
 
 // upgrade is how the chart's values change. What Helm has applied is not to be patched by others:
