@@ -51,7 +51,7 @@ func chartOf(x axis, w observe.Workload, r observe.Recording, s Score) chart {
 		c.Needed = fmt.Sprintf("M%d %sH%d", plotLeft, number(p.y(p.needed)), plotRight)
 		c.Figures = append(c.Figures, fact{"budget needs", fmt.Sprint(p.needed)})
 	}
-	c.Figures = append(c.Figures, fact{"pod-seconds missing", fmt.Sprintf("%.0f", w.UnavailableSeconds)})
+	c.Figures = append(c.Figures, fact{"pod-seconds missing", fmt.Sprintf("%.1f", w.UnavailableSeconds)})
 	c.Description = fmt.Sprintf("%d of %d pods were ready at first, %d at the fewest, %d at the end.", before, w.Samples[0].Desired, w.Fewest, last.Ready)
 	c.Rows, c.Columns = p.rows(w), p.columns()
 	return c

@@ -38,6 +38,7 @@ type page struct {
 	Nodes       []nodeView
 	Several     bool
 	Compared    bool
+	Of          int // pods that were forecast
 	Charts      []chart
 	Calm        []chart // of many, those that missed no pod
 	Refusals    []refusalView
@@ -89,7 +90,7 @@ func (r Report) page() page {
 		for _, pair := range s.Forecast.pairs {
 			pairs[pair.Node+"/"+pair.Namespace+"/"+pair.Name] = pair
 			view := pairView{
-				PodPair: pair, Hit: pair.Forecast == pair.Outcome, Was: orNone(pair.Outcome), Had: cmp.Or(string(pair.Forecast), none),
+				PodPair: pair, Hit: pair.Forecast == "" || pair.Forecast == pair.Outcome, Was: orNone(pair.Outcome), Had: cmp.Or(string(pair.Forecast), none),
 				WasGone: both(pair.Gone, nil), HadGone: both(pair.ForecastGone, nil),
 			}
 			p.Pairs = append(p.Pairs, view)
@@ -97,7 +98,7 @@ func (r Report) page() page {
 				p.Misses = append(p.Misses, view)
 			}
 		}
-		p.Assumptions = assumptions(r.Forecast.Assumptions)
+		p.Of, p.Assumptions = s.Forecast.Of, assumptions(r.Forecast.Assumptions)
 	}
 	for i, n := range rec.Nodes {
 		p.Nodes = append(p.Nodes, nodeOf(x, i, n, s.Nodes[i], pairs))
@@ -169,7 +170,7 @@ func (r Report) tiles() []tile {
 	if len(s.Workloads) > 0 {
 		t := tile{Figure: fmt.Sprint(s.Dip), Label: "ready pods missed at most", Note: "no workload lost a ready pod", Tone: tone(s.Dip == 0)}
 		if s.Dip > 0 {
-			t.Note = fmt.Sprintf("%.0f pod-seconds unavailable in all", s.UnavailableSeconds)
+			t.Note = fmt.Sprintf("%.1f pod-seconds unavailable in all", s.UnavailableSeconds)
 		}
 		list = append(list, t)
 	}
@@ -177,6 +178,9 @@ func (r Report) tiles() []tile {
 		note := "every pod"
 		if len(c.Misses) > 0 {
 			note = count(len(c.Misses), "pod") + " did not"
+		}
+		if c.Later > 0 {
+			note += fmt.Sprintf("; %d more came later", c.Later)
 		}
 		list = append(list, tile{fmt.Sprintf("%d of %d", c.AsForecast, c.Of), "pods ended as forecast", note, tone(len(c.Misses) == 0)})
 	}

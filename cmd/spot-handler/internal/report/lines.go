@@ -19,7 +19,7 @@ func (r Report) Lines(width int) []string {
 		return []string{"No interruption was seen."}
 	}
 	lines := append([]string{""}, console.Table([]console.Column{
-		{Title: "NODE", Least: 16}, {Title: "CORDONED"}, {Title: "REPLACEMENT READY"}, {Title: "DRAINED"}, {Title: "SLACK"}, {Title: "PODS", Least: 20},
+		{Title: "NODE", Least: 12}, {Title: "CORDONED", Drop: 1}, {Title: "REPLACEMENT READY", Drop: 2}, {Title: "DRAINED", Drop: 3}, {Title: "SLACK"}, {Title: "PODS", Least: 22},
 	}, r.nodeRows(), width)...)
 	if len(s.Workloads) > 0 {
 		lines = append(append(lines, ""), console.Table([]console.Column{
@@ -28,9 +28,13 @@ func (r Report) Lines(width int) []string {
 	}
 	lines = append(lines, "", fmt.Sprintf("%s had to leave: %s.", count(s.Pods, "pod"), s.Counts))
 	if c := s.Forecast; c != nil {
-		lines = append(lines, fmt.Sprintf("%d of %s ended as forecast.", c.AsForecast, count(c.Of, "pod")))
+		text := fmt.Sprintf("%d of %s ended as forecast.", c.AsForecast, count(c.Of, "pod"))
+		if c.Later > 0 {
+			text += fmt.Sprintf(" %d more came to the nodes later.", c.Later)
+		}
+		lines = append(lines, text)
 		for _, m := range c.Misses {
-			lines = append(lines, fmt.Sprintf("  %s/%s on %s: forecast %s, was %s", m.Namespace, m.Name, m.Node, orNone(m.Forecast), orNone(m.Outcome)))
+			lines = append(lines, fmt.Sprintf("  %s/%s on %s: forecast %s, was %s", m.Namespace, m.Name, m.Node, m.Forecast, orNone(m.Outcome)))
 		}
 	}
 	for _, v := range s.Required {

@@ -70,7 +70,9 @@ type Comparison struct {
 	AsForecast int       `json:"asForecast"`
 	Of         int       `json:"of"`
 	Misses     []PodPair `json:"misses,omitempty"`
-	pairs      []PodPair
+	// Later is how many pods had to leave that came to the nodes after the forecast.
+	Later int `json:"later,omitempty"`
+	pairs []PodPair
 }
 
 // PodPair is a pod's outcome and its forecast.
@@ -78,7 +80,7 @@ type PodPair struct {
 	Node      string `json:"node"`
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Forecast is empty if nothing was; Outcome is empty if it is open, and stays if nobody moved
+	// Forecast is empty if the pod came later; Outcome is empty if it is open, and stays if nobody moved
 	// the pod.
 	Forecast     forecast.Outcome  `json:"forecast,omitempty"`
 	Outcome      forecast.Outcome  `json:"outcome,omitempty"`
@@ -174,12 +176,16 @@ func (s *Score) compare(r observe.Recording, f forecast.Forecast) {
 	}
 	c := &Comparison{pairs: pairs(r, f)}
 	for _, p := range c.pairs {
-		c.Of++
-		if p.Forecast == p.Outcome {
+		switch {
+		case p.Forecast == "":
+			c.Later++
+			continue
+		case p.Forecast == p.Outcome:
 			c.AsForecast++
-		} else {
+		default:
 			c.Misses = append(c.Misses, p)
 		}
+		c.Of++
 	}
 	s.Forecast = c
 }

@@ -56,7 +56,8 @@ func TestScore(t *testing.T) {
 	}
 }
 
-// Pods are joined by name and node; what only one side knows is a miss.
+// Pods are joined by name and node. One that came later was not forecast; one that was forecast
+// and of which nothing was seen has stayed.
 func TestScoreComparesWithForecast(t *testing.T) {
 	f := forecastOf()
 	f.Pods = append(f.Pods,
@@ -64,14 +65,14 @@ func TestScoreComparesWithForecast(t *testing.T) {
 		forecast.Pod{Namespace: "default", Name: "vanished", Node: f.Nodes[0].Name, Outcome: forecast.Graceful})
 	f.Pods = f.Pods[1:] // web-7d4b9c-1 had not been there
 	s := Of(one(), f).Score
-	if s.Forecast.Of != 5 || s.Forecast.AsForecast != 2 {
-		t.Errorf("%d of %d as forecast, want 2 of 5", s.Forecast.AsForecast, s.Forecast.Of)
+	if s.Forecast.Of != 4 || s.Forecast.AsForecast != 2 || s.Forecast.Later != 1 {
+		t.Errorf("%d of %d as forecast, and %d later; want 2 of 4, and 1", s.Forecast.AsForecast, s.Forecast.Of, s.Forecast.Later)
 	}
 	got := map[string]string{}
 	for _, m := range s.Forecast.Misses {
 		got[m.Name] = string(m.Forecast) + ", was " + string(m.Outcome)
 	}
-	want := map[string]string{"web-7d4b9c-1": ", was graceful", "web-7d4b9c-3": "truncated, was graceful", "vanished": "graceful, was stays"}
+	want := map[string]string{"web-7d4b9c-3": "truncated, was graceful", "vanished": "graceful, was stays"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("misses (-want +got):\n%s", diff)
 	}
