@@ -249,7 +249,15 @@ func TestRehearsalOfAStorm(t *testing.T) {
 	}
 
 	s.wantCode(s.rehearse("--selector=storm=yes", "--yes"), 2, "20 of 24 nodes", "--max-share=10 allows 2")
-	s.wantCode(s.rehearse("--selector=storm=yes", "--max-share=90", "--over=8s", "--deadline=45s", "--require=slack=44s", "--yes"), 3, "broken:")
+	page := filepath.Join(s.TempDir(), "storm.html")
+	if os.Getenv(controlplane.KeepVariable) != "" { // for those who want to look at it
+		page = filepath.Join(os.TempDir(), "spot-handler-storm.html")
+		s.Log("report: ", page)
+	}
+	s.wantCode(s.rehearse("--selector=storm=yes", "--max-share=90", "--over=8s", "--deadline=45s", "--require=slack=44s", "--yes", "--report="+page), 3, "broken:")
+	if html, err := os.ReadFile(page); err != nil || bytes.Count(html, []byte("<summary>")) < nodes {
+		t.Errorf("the report is not about %d nodes: %v", nodes, err)
+	}
 	for _, node := range was {
 		s.wantUntouched(node)
 	}
