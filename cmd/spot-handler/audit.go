@@ -54,14 +54,9 @@ not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, a
 	a.format.Define(show.FlagSet)
 	a.cluster.Define(where.FlagSet)
 	addGroups(cmd, []group{show, where})
-	for flag, complete := range map[string]cobra.CompletionFunc{
-		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
-		"fail-on":   cobra.FixedCompletions(audit.Severities(), cobra.ShellCompDirectiveNoFileComp),
-		"context":   completeContext(&a.cluster),
-		"namespace": cobra.NoFileCompletions,
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
-	}
+	complete(cmd, &a.cluster, map[string]cobra.CompletionFunc{
+		"fail-on": cobra.FixedCompletions(audit.Severities(), cobra.ShellCompDirectiveNoFileComp),
+	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}

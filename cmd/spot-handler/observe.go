@@ -67,14 +67,9 @@ it did not end as --require asks.`,
 	o.format.Define(show.FlagSet)
 	o.cluster.Define(where.FlagSet)
 	addGroups(cmd, []group{what, show, where})
-	for flag, complete := range map[string]cobra.CompletionFunc{
-		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
-		"context":   completeContext(&o.cluster),
-		"namespace": cobra.NoFileCompletions,
-		"require":   cobra.NoFileCompletions,
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
-	}
+	complete(cmd, &o.cluster, map[string]cobra.CompletionFunc{
+		"require": cobra.NoFileCompletions,
+	})
 	cmd.RunE = func(cmd *cobra.Command, nodes []string) error {
 		if o.all == (len(nodes) > 0) {
 			return fmt.Errorf("%w: give the names of nodes, or --all", errUsage)
@@ -95,6 +90,7 @@ func (o *observeCommand) run(ctx context.Context, nodes []string, stdout, stderr
 		live = stderr
 	}
 	screen := terminal.New(live)
+	defer screen.End()
 	watching := func() { fmt.Fprintln(stderr, "watching; Ctrl-C ends it") }
 	if err := c.follow(ctx, observer, o.cluster.Namespace, screen, watching); err != nil {
 		return err
@@ -118,24 +114,30 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 	ticker := time.NewTicker(frame)
 	defer ticker.Stop()
 	told := map[string]bool{}
+	tell := func(now time.Time) {
+		if screen.Live() {
+			screen.Show(observer.View(now, screen.Columns(), screen.Rows()))
+			return
+		}
+		r := observer.Recording(now)
+		for _, h := range r.Happenings() {
+			if line := h.Line(r.Begin(), len(r.Nodes) > 1); !told[line] {
+				told[line] = true
+				fmt.Fprintln(screen, line)
+			}
+		}
+	}
 	for {
 		select {
 		case err := <-watched:
+			if err == nil { // what came since the last picture
+				tell(time.Now())
+			}
 			return err
 		case <-ticker.C:
 		}
 		now := time.Now()
-		if screen.Live() {
-			screen.Show(observer.View(now, screen.Columns()))
-		} else {
-			r := observer.Recording(now)
-			for _, h := range r.Happenings() {
-				if line := h.Line(r.Begin(), len(r.Nodes) > 1); !told[line] {
-					told[line] = true
-					fmt.Fprintln(screen, line)
-				}
-			}
-		}
+		tell(now)
 		if observer.Over(now) {
 			cancel()
 			return <-watched

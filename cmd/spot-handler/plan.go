@@ -78,15 +78,10 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	p.format.Define(show.FlagSet)
 	p.cluster.Define(where.FlagSet)
 	addGroups(cmd, []group{which, what, assume, show, where})
-	for flag, complete := range map[string]cobra.CompletionFunc{
-		"dry-run":   cobra.FixedCompletions(dryRuns, cobra.ShellCompDirectiveNoFileComp),
-		"kind":      cobra.FixedCompletions(names(interruption.Kinds()), cobra.ShellCompDirectiveNoFileComp),
-		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
-		"context":   completeContext(&p.cluster),
-		"namespace": cobra.NoFileCompletions,
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
-	}
+	complete(cmd, &p.cluster, map[string]cobra.CompletionFunc{
+		"dry-run": cobra.FixedCompletions(dryRuns, cobra.ShellCompDirectiveNoFileComp),
+		"kind":    cobra.FixedCompletions(names(interruption.Kinds()), cobra.ShellCompDirectiveNoFileComp),
+	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return p.run(cmd.Context(), args, cmd.Flags(), cmd.OutOrStdout())
 	}

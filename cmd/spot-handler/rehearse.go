@@ -93,15 +93,10 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	r.format.Define(show.FlagSet)
 	r.cluster.Define(where.FlagSet)
 	addGroups(cmd, []group{which, what, refuse, assume, show, where})
-	for flag, complete := range map[string]cobra.CompletionFunc{
-		"kind":      cobra.FixedCompletions(names(rehearse.Kinds()), cobra.ShellCompDirectiveNoFileComp),
-		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
-		"require":   cobra.NoFileCompletions,
-		"context":   completeContext(&r.cluster),
-		"namespace": cobra.NoFileCompletions,
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
-	}
+	complete(cmd, &r.cluster, map[string]cobra.CompletionFunc{
+		"kind":    cobra.FixedCompletions(names(rehearse.Kinds()), cobra.ShellCompDirectiveNoFileComp),
+		"require": cobra.NoFileCompletions,
+	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r.chosen.Any = r.random > 0
 		if err := errors.Join(r.chosen.Take(args), r.validate()); err != nil {
@@ -169,7 +164,8 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(screen, strings.Join(append(plan.Lines(plan.Report{Forecast: foreseen}, screen.Columns()), "", r.announcement(chosen)), "\n"))
+	width := screen.Columns()
+	fmt.Fprintln(screen, strings.Join(slices.Concat(plan.Lines(plan.Report{Forecast: foreseen}, width), []string{""}, r.announcement(chosen, width)), "\n"))
 	if err := r.confirm(ctx, stdin, screen); err != nil {
 		return err
 	}
@@ -300,7 +296,7 @@ func (a atRisk) List(ctx context.Context, o metav1.ListOptions) (*corev1.NodeLis
 }
 
 // announcement says what is about to happen.
-func (r *rehearseCommand) announcement(chosen []*corev1.Node) string {
+func (r *rehearseCommand) announcement(chosen []*corev1.Node, width int) []string {
 	end := "put back into service"
 	if r.release {
 		end = "handed back: its instance ends"
@@ -309,8 +305,9 @@ func (r *rehearseCommand) announcement(chosen []*corev1.Node) string {
 	if r.over > 0 && len(chosen) > 1 {
 		over = fmt.Sprintf(", begun over %s", r.over)
 	}
-	return fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.\nPods move in earnest; at the end each node is %s.",
-		r.kind, r.deadline, counted(len(chosen)), over, strings.Join(namesOf(chosen), ", "), end)
+	return append(
+		console.Wrap(fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.", r.kind, r.deadline, counted(len(chosen)), over, strings.Join(namesOf(chosen), ", ")), "", width),
+		console.Wrap(fmt.Sprintf("Pods move in earnest; at the end each node is %s.", end), "", width)...)
 }
 
 func counted(nodes int) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -52,14 +53,9 @@ not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.
 	s.format.Define(show.FlagSet)
 	s.cluster.Define(where.FlagSet)
 	addGroups(cmd, []group{show, where})
-	for flag, complete := range map[string]cobra.CompletionFunc{
-		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
-		"node":      s.completeNode,
-		"context":   completeContext(&s.cluster),
-		"namespace": cobra.NoFileCompletions,
-	} {
-		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
-	}
+	complete(cmd, &s.cluster, map[string]cobra.CompletionFunc{
+		"node": s.completeNode,
+	})
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return s.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
@@ -170,6 +166,20 @@ func (s *statusCommand) completeNode(cmd *cobra.Command, _ []string, typed strin
 		}
 	}
 	return offered, cobra.ShellCompDirectiveNoFileComp
+}
+
+// complete registers what completes the flags of a command that reads a cluster: those that all
+// such commands have, and its own.
+func complete(cmd *cobra.Command, cluster *console.Cluster, own map[string]cobra.CompletionFunc) {
+	all := map[string]cobra.CompletionFunc{
+		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
+		"context":   completeContext(cluster),
+		"namespace": cobra.NoFileCompletions,
+	}
+	maps.Copy(all, own)
+	for flag, complete := range all {
+		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
+	}
 }
 
 // completeContext offers the contexts of the kubeconfig.

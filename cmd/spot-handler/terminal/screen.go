@@ -72,6 +72,18 @@ func (s *Screen) Columns() int {
 	return columns
 }
 
+// Rows is how many lines can be redrawn; 0 if there is no terminal.
+func (s *Screen) Rows() int {
+	if s.size == nil {
+		return 0
+	}
+	_, rows := s.size()
+	return redrawn(rows)
+}
+
+// redrawn is all rows but that of the cursor.
+func redrawn(rows int) int { return max(1, rows-1) }
+
 // Write writes text that stays, whole lines of it.
 func (s *Screen) Write(p []byte) (int, error) {
 	s.mu.Lock()
@@ -99,7 +111,7 @@ func (s *Screen) Show(lines []string) {
 // show draws as many lines as fit. It is one write, so there is no flicker.
 func (s *Screen) show(lines []string) {
 	columns, rows := s.size()
-	lines = lines[:min(len(lines), max(1, rows-1))]
+	lines = lines[:min(len(lines), redrawn(rows))]
 	var b strings.Builder
 	b.WriteString(hideCursor + s.home())
 	for _, line := range lines {

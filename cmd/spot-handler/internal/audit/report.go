@@ -3,7 +3,6 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
@@ -122,7 +121,7 @@ func fixesOf(group []Finding, width int) []string {
 	why := ""
 	for _, f := range group[:min(shown, len(group))] {
 		if f.Why != why {
-			lines, why = append(lines, wrap(f.Why, "  # ", width)...), f.Why
+			lines, why = append(lines, console.Wrap(f.Why, "  # ", width)...), f.Why
 		}
 		lines = append(lines, "  "+f.Fix)
 	}
@@ -130,20 +129,4 @@ func fixesOf(group []Finding, width int) []string {
 		lines = append(lines, fmt.Sprintf("  # and %d more: -o json lists all", more))
 	}
 	return lines
-}
-
-// wrap breaks a text into lines of a terminal, each with the same start; 0 is no terminal.
-func wrap(text, start string, width int) (lines []string) {
-	line := ""
-	for _, word := range strings.Fields(text) {
-		switch {
-		case line == "":
-			line = start + word
-		case width > 0 && terminal.Width(line)+1+terminal.Width(word) > width:
-			lines, line = append(lines, line), start+word
-		default:
-			line += " " + word
-		}
-	}
-	return append(lines, line)
 }

@@ -25,7 +25,8 @@ type Cell struct {
 }
 
 // Table aligns rows below their titles. What does not fit into so many columns of a terminal is
-// cut or left out; 0 is no terminal: everything is there then, and nothing coloured.
+// cut or left out, columns first in which there is nothing; 0 is no terminal: everything is there
+// then, and nothing coloured.
 func Table(columns []Column, rows [][]Cell, width int) []string {
 	titles := make([]Cell, len(columns))
 	for i, c := range columns {
@@ -36,6 +37,13 @@ func Table(columns []Column, rows [][]Cell, width int) []string {
 	for _, row := range rows {
 		for i, cell := range row {
 			widths[i] = max(widths[i], terminal.Width(cell.Text))
+		}
+	}
+	if width > 0 && !fitsWhole(widths, width) {
+		for i, c := range columns {
+			if c.Drop > 0 && saysNothing(rows[1:], i) {
+				widths[i] = 0
+			}
 		}
 	}
 	for width > 0 && !fit(columns, widths, width) {
@@ -57,8 +65,22 @@ func Table(columns []Column, rows [][]Cell, width int) []string {
 	return lines
 }
 
+// saysNothing reports whether no row has anything in the column.
+func saysNothing(rows [][]Cell, column int) bool {
+	return !slices.ContainsFunc(rows, func(row []Cell) bool { return row[column].Text != "" && row[column].Text != "-" })
+}
+
 // gap is the number of columns between two texts.
 const gap = 2
+
+// fitsWhole reports whether columns of these widths fit.
+func fitsWhole(widths []int, width int) bool {
+	sum := -gap
+	for _, w := range widths {
+		sum += w + gap
+	}
+	return sum <= width
+}
 
 // fit narrows the widest columns that can be, until all fit into the width. It reports whether
 // they do; if they cannot, it narrows none. A column of no width is left out.
@@ -105,4 +127,20 @@ func align(row []Cell, widths []int, live bool) string {
 		spaces = widths[i] - taken + gap
 	}
 	return b.String()
+}
+
+// Wrap breaks a text into lines of a terminal, each with the same start; 0 is no terminal.
+func Wrap(text, start string, width int) (lines []string) {
+	line := ""
+	for _, word := range strings.Fields(text) {
+		switch {
+		case line == "":
+			line = start + word
+		case width > 0 && terminal.Width(line)+1+terminal.Width(word) > width:
+			lines, line = append(lines, line), start+word
+		default:
+			line += " " + word
+		}
+	}
+	return append(lines, line)
 }

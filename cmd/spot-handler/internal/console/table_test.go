@@ -9,6 +9,22 @@ import (
 	"spot-handler/cmd/spot-handler/terminal"
 )
 
+// What does not fit does without the columns first in which there is nothing.
+func TestTableWithoutWhatSaysNothing(t *testing.T) {
+	columns := []Column{{Title: "NODE", Least: 4}, {Title: "SLACK", Drop: 2}, {Title: "KIND", Drop: 1}, {Title: "LEFT"}}
+	rows := [][]Cell{{{Text: "node-a"}, {Text: "-"}, {Text: "notice"}, {Text: "-"}}, {{Text: "node-b"}, {}, {Text: "notice"}, {Text: "-"}}}
+	for width, want := range map[int]string{
+		0:  "NODE    SLACK  KIND    LEFT",
+		27: "NODE    SLACK  KIND    LEFT",
+		26: "NODE    KIND    LEFT",
+		14: "NODE    LEFT",
+	} {
+		if got := Table(columns, rows, width)[0]; got != want {
+			t.Errorf("%d columns: %q, want %q", width, got, want)
+		}
+	}
+}
+
 func TestTableFits(t *testing.T) {
 	columns := []Column{{Title: "NODE", Least: 4}, {Title: "KIND", Drop: 1}, {Title: "WHY", Least: 6}}
 	rows := [][]Cell{

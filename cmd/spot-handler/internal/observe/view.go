@@ -23,23 +23,34 @@ const (
 	shownWorkloads  = 6
 	shownHappenings = 6
 	shownPlaces     = 4
+	// leastHappenings are shown however long the rest is.
+	leastHappenings = 3
 )
 
-// View is the picture of this moment, in so many columns of a terminal: what `status` shows of
-// the nodes, the ready pods of each workload, where they run, and what happened last.
-func (o *Observer) View(now time.Time, width int) []string {
+// View is the picture of this moment, in so many columns and rows of a terminal: what `status`
+// shows of the nodes, the ready pods of each workload, where they run, and what happened last.
+// Where that is too long, it does without the places, then without what happened earlier, and then
+// without the last of the nodes.
+func (o *Observer) View(now time.Time, width, height int) []string {
 	r := o.Recording(now)
 	if len(r.Nodes) == 0 {
 		return []string{"No interruption yet."}
 	}
-	lines := append(o.head(now, width), "")
-	lines = append(lines, readyLines(r, width)...)
+	lines := append([]string{""}, readyLines(r, width)...)
+	head := o.head(now, width)
 	if len(r.Nodes) == 1 {
-		lines = append(lines, placeLines(o.places(r.Nodes[0]))...)
+		places := placeLines(o.places(r.Nodes[0]))
+		if len(head)+len(lines)+len(places)+1+leastHappenings <= height {
+			lines = append(lines, places...)
+		}
 	}
 	lines = append(lines, "")
+	if room := max(2, height-len(lines)-leastHappenings); len(head) > room {
+		head = append(head[:room-1:room-1], "...")
+	}
+	lines = slices.Concat(head, lines)
 	all := r.Happenings()
-	for _, h := range all[max(0, len(all)-shownHappenings):] {
+	for _, h := range all[max(0, len(all)-min(shownHappenings, max(leastHappenings, height-len(lines)))):] {
 		lines = append(lines, h.Line(r.Begin(), len(r.Nodes) > 1))
 	}
 	return lines
@@ -67,7 +78,10 @@ func (o *Observer) head(now time.Time, width int) []string {
 	case len(o.nodes) == 1 && len(theirs) == 1 && len(list.Interruptions) == 1:
 		return status.Story{Interruption: list.Interruptions[0], Record: &o.nodes[0].rec}.Lines(now, width)
 	case len(theirs) == 0:
-		return []string{fmt.Sprintf("%d of %d nodes have come to their end.", len(o.nodes), len(o.nodes))}
+		if len(o.nodes) == 1 {
+			return []string{"The interruption of the node is over."}
+		}
+		return []string{fmt.Sprintf("The interruptions of all %d nodes are over.", len(o.nodes))}
 	}
 	return list.Table(width, true)
 }

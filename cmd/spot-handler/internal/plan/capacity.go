@@ -32,19 +32,19 @@ func capacity(nodes []forecast.Node, width int) []string {
 		if r == nil {
 			continue
 		}
-		why := console.Cell{Text: r.Why}
+		why := console.Cell{Text: or(r.Why)}
 		if r.Ready == nil {
 			why.Colour = terminal.Bad
 		}
 		if len(r.NoPlace) > 0 {
-			why.Text += "; no place: " + strings.Join(r.NoPlace, "; ")
+			why.Text = strings.TrimPrefix(r.Why+"; ", "; ") + "no place: " + strings.Join(r.NoPlace, "; ")
 			why.Colour = terminal.Notable
 		}
 		rows = append(rows, []console.Cell{
 			{Text: n.Name}, {Text: or(r.Backend)}, {Text: or(r.Pool)}, {Text: fmt.Sprint(r.Pods)}, {Text: or(requests(r.Requests))}, why,
 		})
 		for _, o := range r.Others {
-			if text := "Not from " + o.Name + ": " + o.Why; !slices.Contains(others, text) {
+			if text := "Not from " + o.Name + ": " + or(o.Why); !slices.Contains(others, text) {
 				others = append(others, text)
 			}
 		}

@@ -20,7 +20,7 @@ func Lines(f Report, width int) []string {
 	for _, part := range [][]string{
 		console.Table(nodeColumns, rows(f.Nodes, nodeRow), width),
 		capacity(f.Nodes, width),
-		console.Table(podColumns, rows(worstFirst(f.Pods), podRow), width),
+		podTable(f, width),
 		console.Table(workloadColumns, rows(f.Workloads, workloadRow), width),
 		console.Table(budgetColumns, rows(f.Budgets, budgetRow), width),
 	} {
@@ -31,7 +31,19 @@ func Lines(f Report, width int) []string {
 	if f.DryRun != nil {
 		lines = append(append(lines, ""), answers(*f.DryRun, width)...)
 	}
-	return append(lines, "", "Assumed: "+assumed(f.Assumptions), "Settings: "+f.Settings)
+	lines = append(append(lines, ""), console.Wrap("Assumed: "+assumed(f.Assumptions), "", width)...)
+	return append(lines, console.Wrap("Settings: "+f.Settings, "", width)...)
+}
+
+// podTable does without the nodes where there is one, on a terminal.
+func podTable(f Report, width int) []string {
+	all := rows(worstFirst(f.Pods), podRow)
+	if width > 0 && len(f.Nodes) == 1 {
+		for _, row := range all {
+			row[1].Text = none
+		}
+	}
+	return console.Table(podColumns, all, width)
 }
 
 func rows[T any](of []T, row func(T) []console.Cell) [][]console.Cell {

@@ -50,9 +50,16 @@ func (s Story) facts(now time.Time, width int) []string {
 	if s.Deadline != nil {
 		text := s.Deadline.UTC().Format(time.RFC3339)
 		if s.SecondsLeft != nil {
-			text += fmt.Sprintf(", %s left  %s", s.timeLeft(), s.bar(storyBar))
+			text = strings.Replace(fmt.Sprintf("%s, %s left", text, s.timeLeft()), "past left", "past", 1) + "  "
+			room := storyBar
+			if width > 0 {
+				room = min(room, width-len(fact("deadline", text))-len("[]"))
+			}
+			if room > 0 {
+				text += s.bar(room)
+			}
 		}
-		add("deadline", strings.Replace(text, "past left", "past", 1))
+		add("deadline", text)
 	}
 	phase := string(s.Phase)
 	if width > 0 {
