@@ -81,6 +81,13 @@ func (g *Gangs) renewLocked(now time.Time, gang Gang, again map[string]struct{})
 	}
 }
 
+// leaves reports whether the gang's pods on the node have to leave it by a deadline.
+func (g *Gangs) leaves(node string, gang Gang) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.byNode[node][gang].At.IsZero()
+}
+
 // Of are the departures of the gangs of a node that has reported, never nil.
 func (g *Gangs) Of(node string) map[Gang]Departure {
 	g.mu.Lock()

@@ -44,11 +44,9 @@ func (p *planner) peersOf(pod *corev1.Pod) Gang {
 	return GangOf(pod)
 }
 
-// Draining reports whether the node is being drained.
-func (d *Drainer) Draining(node string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.sessions[node] != nil
+// Leaves reports whether the gang's pods on the node have to leave it by a deadline.
+func (d *Drainer) Leaves(node string, gang Gang) bool {
+	return d.gangs.leaves(node, gang)
 }
 
 // Answer takes in what a pod has answered to a notice: it overrides what is annotated. It does

@@ -58,7 +58,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 		Events: p.tellers, Node: cfg.nodeName,
 		Workloads: workloads.New(workloads.Options{
 			On: cfg.workloadNotices, Networks: cfg.networks, HostNetwork: cfg.noticeHostNetwork,
-			Pods: p.clients.core, Answered: drainer.Answer, Draining: drainer.Draining, Events: p.events,
+			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Events: p.events,
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
 		Conditions: condition.New(condition.Options{Nodes: p.clients.nodes, Index: p.index, Logger: log}),

@@ -96,7 +96,7 @@ func (t *Teller) peers(ctx context.Context, gang drain.Gang) []*corev1.Pod {
 		pod := &list.Items[i]
 		asks := pod.Annotations[drain.NoticeAnnotation]
 		runs := pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && !drain.Finished(pod)
-		if runs && asks != "" && asks != drain.NoticeFiles && drain.GangOf(pod) == gang && !t.opts.Draining(pod.Spec.NodeName) {
+		if runs && asks != "" && asks != drain.NoticeFiles && drain.GangOf(pod) == gang && !t.opts.Leaves(pod.Spec.NodeName, gang) {
 			peers = append(peers, pod)
 		}
 	}

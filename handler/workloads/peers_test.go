@@ -80,7 +80,9 @@ func TestPeersAreTold(t *testing.T) {
 	var listed []string
 	failures := 1
 	teller, _ := newTeller(t, func(o *Options) {
-		o.Draining = func(node string) bool { return node == "node-a" || node == "node-d" }
+		o.Leaves = func(node string, gang drain.Gang) bool {
+			return gang.Name == "g" && (node == "node-a" || node == "node-d")
+		}
 		o.Answered = func(node string, pod types.UID, when drain.When) { t.Errorf("%s of %s on %s counts", when, pod, node) }
 		o.Pods = clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			mu.Lock()

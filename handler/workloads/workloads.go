@@ -38,9 +38,10 @@ type Options struct {
 	Pods rest.Interface
 	// Answered is called with what a pod has answered. It must not block.
 	Answered func(node string, pod types.UID, when drain.When)
-	// Draining reports whether a node ends, so its pods are told of that.
-	Draining func(node string) bool
-	Events   Events
+	// Leaves reports whether a gang's pods on a node have to leave it by a deadline: they are told
+	// of that, and not of their peers.
+	Leaves func(node string, gang drain.Gang) bool
+	Events Events
 
 	UserAgent  string
 	Registerer prometheus.Registerer

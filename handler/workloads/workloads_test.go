@@ -83,7 +83,7 @@ func newTeller(t *testing.T, change func(*Options)) (*Teller, *api) {
 	a := &api{}
 	o := Options{
 		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Pods: clientOf(t, a), Events: &meaningless{},
-		Answered: func(string, types.UID, drain.When) {}, Draining: func(string) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	}
 	if change != nil {
 		change(&o)
