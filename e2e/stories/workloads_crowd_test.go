@@ -17,7 +17,7 @@ import (
 // late for it: they are evicted when those are that do not ask. Those cost nothing but that.
 func TestFiveHundredWorkloadsHearAtOnce(t *testing.T) {
 	s := tellAlone(t, controlplane.Options{Audit: true})
-	const perNode, notice, grace = 14, 90 * time.Second, 30 * time.Second
+	const perNode, notice, grace = 14, 70 * time.Second, 30 * time.Second
 	nodes := s.bare("node", 6, 16)
 	all := s.servers()
 	group, on := map[types.UID]string{}, map[types.UID]string{}
