@@ -75,16 +75,17 @@ func (s *story) loseTeams(queue *sqsemu.Queue, replicas int) map[string]int {
 		fewest[team], lost[team] = s.watchReady(team), node
 	}
 	metadata := s.imds(lost["twice"])
+	metadata.Interrupt("terminate", time.Now().Add(110*time.Second))
 	if _, err := s.cluster.Client.AppsV1().DaemonSets(namespace).Get(s.ctx, "aws-node-termination-handler", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
 		s.must(err)
 		foreign.StartHandler(s.T, s.cluster.Kubeconfig, lost["twice"].Name, metadata.URL)
+		s.eventually("a cordon by the other handler", func() bool { return s.lastSeen(lost["twice"].Name).Spec.Unschedulable }) // it might be slow to start
 	}
 	karpenter, err := s.cluster.Client.AppsV1().Deployments(namespace).Get(s.ctx, "karpenter", metav1.GetOptions{})
 	s.must(err)
 	if len(karpenter.Spec.Template.Spec.Containers[0].Env) > 0 {
 		s.must(s.cluster.Dynamic.Resource(controlplane.NodeClaims).Delete(s.ctx, lost["raced"].OwnerReferences[0].Name, metav1.DeleteOptions{}))
 	}
-	metadata.Interrupt("terminate", time.Now().Add(110*time.Second))
 	for _, node := range lost {
 		interrupt(queue, node.Name, 110*time.Second)
 	}
