@@ -86,6 +86,9 @@ func TestRehearsalAlwaysEnds(t *testing.T) {
 				steps(t, f, h)
 				if !cordonOnly {
 					wantPhase(t, f, interruption.DeadlineReached)
+					if counted := counts(t, h.metrics.pods); counted["rehearsal left"] != 3 || len(counted) != 1 {
+						t.Errorf("counted %v, want three pods of a rehearsal", counted)
+					}
 				}
 				time.Sleep(shownFor)
 				steps(t, f, h)

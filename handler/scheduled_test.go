@@ -375,8 +375,14 @@ func TestWaitingNodeGone(t *testing.T) {
 // drains are the drains counted, by kind and result.
 func drains(t *testing.T, h *Handler) map[string]float64 {
 	t.Helper()
+	return counts(t, h.metrics.drains)
+}
+
+// counts are the counters of two labels that are not zero.
+func counts(t *testing.T, c prometheus.Collector) map[string]float64 {
+	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	registry.MustRegister(h.metrics.drains)
+	registry.MustRegister(c)
 	families, err := registry.Gather()
 	if err != nil {
 		t.Fatal(err)
