@@ -143,14 +143,15 @@ func (a *podsAPI) show(what, name string, change func(*corev1.Pod)) {
 	a.watch <- append(event, '\n')
 }
 
-func (a *podsAPI) client(t *testing.T, gv schema.GroupVersion, path string) rest.Interface {
+// clientThrough is a client of the API server at the other end of the transport.
+func clientThrough(t *testing.T, api http.RoundTripper, gv schema.GroupVersion, path string) rest.Interface {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), policyv1.AddToScheme(scheme)); err != nil {
 		t.Fatal(err)
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	client, err := rest.RESTClientFor(&rest.Config{Host: "http://api", Transport: a, QPS: -1, APIPath: path, ContentConfig: rest.ContentConfig{
+	client, err := rest.RESTClientFor(&rest.Config{Host: "http://api", Transport: api, QPS: -1, APIPath: path, ContentConfig: rest.ContentConfig{
 		GroupVersion: &gv, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
 	}})
 	if err != nil {
@@ -207,10 +208,10 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pods := api.client(t, corev1.SchemeGroupVersion, "/api")
+		pods := clientThrough(t, api, corev1.SchemeGroupVersion, "/api")
 		wake := make(chan struct{}, 1)
 		drainer := drain.New(drain.Options{
-			Pods: pods, Budgets: api.client(t, policyv1.SchemeGroupVersion, "/apis"), Dynamic: objects,
+			Pods: pods, Budgets: clientThrough(t, api, policyv1.SchemeGroupVersion, "/apis"), Dynamic: objects,
 			Policy: drain.Policy{Strategy: drain.Hold, Margin: 10 * time.Second}, Events: forgiving{},
 			Notify: func(string) {
 				select {

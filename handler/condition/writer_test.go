@@ -1,0 +1,102 @@
+package condition
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+)
+
+// one is a cluster of one Node, whose watch shows nothing; patches are answered in turn.
+type one struct {
+	node    *corev1.Node
+	answers []error // the last one again and again
+	patches int
+}
+
+func (o *one) List(context.Context, metav1.ListOptions) (*corev1.NodeList, error) {
+	return &corev1.NodeList{ListMeta: metav1.ListMeta{ResourceVersion: "7"}, Items: []corev1.Node{*o.node}}, nil
+}
+
+func (o *one) Watch(context.Context, metav1.ListOptions) (watch.Interface, error) {
+	return watch.NewFake(), nil
+}
+
+// IsWatchListSemanticsUnSupported tells client-go not to ask for a stream.
+func (o *one) IsWatchListSemanticsUnSupported() bool { return true }
+
+func (o *one) Patch(_ context.Context, _ string, _ types.PatchType, _ []byte, _ metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
+	if len(sub) != 1 || sub[0] != "status" {
+		return nil, errors.New("not the status")
+	}
+	err := o.answers[min(o.patches, len(o.answers)-1)]
+	o.patches++
+	patched := o.node.DeepCopy()
+	patched.ResourceVersion = "8"
+	return patched, err
+}
+
+// A condition is written once, however often its Node is shown, and whoever shows it does not wait.
+// It is tried again where that can help; that it must not be written is said once.
+func TestWriter(t *testing.T) {
+	resource := schema.GroupResource{Resource: "nodes"}
+	busy := apierrors.NewInternalError(errors.New("busy"))
+	forbidden := apierrors.NewForbidden(resource, "node-a", errors.New("no right"))
+	for name, tt := range map[string]struct {
+		answers           []error
+		patches, warnings int
+	}{
+		"written":          {[]error{nil}, 1, 0},
+		"server is busy":   {[]error{busy, busy, nil}, 3, 0},
+		"forbidden":        {[]error{forbidden}, 2, 1}, // each time that it is shown
+		"another has come": {[]error{apierrors.NewConflict(resource, "node-a", errors.New("another UID"))}, 2, 0},
+		"node is gone":     {[]error{apierrors.NewNotFound(resource, "node-a")}, 2, 0},
+		"no connection":    {[]error{&apierrors.StatusError{ErrStatus: metav1.Status{Code: http.StatusBadGateway}}, nil}, 2, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				deadline := time.Now().Add(2 * time.Minute)
+				rec := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Noticed, Deadline: &deadline}
+				cluster := &one{answers: tt.answers, node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{
+					Name: "node-a", UID: "u", ResourceVersion: "7", Annotations: map[string]string{interruption.Annotation: rec.String()},
+				}}}
+				index := nodes.New(cluster, "", zerolog.Nop())
+				go func() { _ = index.Run(t.Context()) }()
+				if err := index.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				var log bytes.Buffer
+				w := New(Options{Nodes: cluster, Index: index, Logger: zerolog.New(&log).Level(zerolog.WarnLevel)})
+				go func() { _ = w.Run(t.Context()) }()
+				for range 2 {
+					began := time.Now()
+					w.Show(cluster.node)
+					w.Show(cluster.node)
+					if took := time.Since(began); took > 0 {
+						t.Errorf("whoever shows a Node has waited %s", took)
+					}
+					time.Sleep(time.Minute)
+					synctest.Wait()
+				}
+				if warnings := strings.Count(log.String(), "\n"); cluster.patches != tt.patches || warnings != tt.warnings {
+					t.Errorf("%d writes, %d warnings, want %d and %d\n%s", cluster.patches, warnings, tt.patches, tt.warnings, &log)
+				}
+			})
+		})
+	}
+}
