@@ -35,15 +35,16 @@ func Lines(f Report, width int) []string {
 	return append(lines, console.Wrap("Settings: "+f.Settings, "", width)...)
 }
 
-// podTable does without the nodes where there is one, on a terminal.
+// podTable does without the column of nodes where there is one, on a terminal.
 func podTable(f Report, width int) []string {
-	all := rows(worstFirst(f.Pods), podRow)
+	columns, pods := podColumns, rows(worstFirst(f.Pods), podRow)
 	if width > 0 && len(f.Nodes) == 1 {
-		for _, row := range all {
-			row[1].Text = none
+		columns = slices.Delete(slices.Clone(columns), 1, 2)
+		for i := range pods {
+			pods[i] = slices.Delete(pods[i], 1, 2)
 		}
 	}
-	return console.Table(podColumns, all, width)
+	return console.Table(columns, pods, width)
 }
 
 func rows[T any](of []T, row func(T) []console.Cell) [][]console.Cell {

@@ -1,0 +1,75 @@
+package plan
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/drain/forecast"
+)
+
+func ptr(s forecast.Seconds) *forecast.Seconds { return &s }
+
+func lost(names ...string) Report {
+	var f Report
+	f.Settings = "the default settings, as no pod with the label app.kubernetes.io/name=spot-handler was found that drains this node"
+	for _, name := range names {
+		f.Nodes = append(f.Nodes, forecast.Node{Name: name, Kind: "spot-interruption", Deadline: ptr(120), Empty: ptr(8), Slack: ptr(112)})
+		f.Pods = append(f.Pods, forecast.Pod{
+			Namespace: "default", Name: "web-7d4b9c", Node: name, Grace: 5, EvictBy: ptr(105), Leaves: ptr(2), Gone: ptr(7),
+			Outcome: forecast.Graceful, WaitsFor: "surged: waits for its successor",
+		})
+	}
+	return f
+}
+
+// On a terminal every line fits, and a table about a single node does not repeat its name.
+func TestLinesFit(t *testing.T) {
+	const name = "ip-10-0-1-2.eu-west-1.compute.internal"
+	for _, width := range []int{80, 120, 200} {
+		for _, f := range []Report{lost(name), lost(name, "another")} {
+			lines := Lines(f, width)
+			for _, line := range lines {
+				if terminal.Width(line) > width {
+					t.Errorf("%d columns: %q", width, line)
+				}
+			}
+			if text := strings.Join(lines, "\n"); width == 200 && strings.Count(text, name) != len(f.Nodes) {
+				t.Errorf("the name stands %d times in\n%s", strings.Count(text, name), text)
+			}
+		}
+	}
+	if text := strings.Join(Lines(lost(name), 0), "\n"); strings.Count(text, name) != 2 {
+		t.Errorf("not as for programs:\n%s", text)
+	}
+}
+
+// What there is no reason for leaves nothing behind, and a pod says all that is known.
+func TestReasons(t *testing.T) {
+	for _, tt := range []struct {
+		pod  forecast.Pod
+		want string
+	}{
+		{forecast.Pod{}, "-"},
+		{forecast.Pod{WaitsFor: "its turn"}, "its turn"},
+		{forecast.Pod{WaitsFor: "its turn", Reason: "too late", NoSurge: "maxSurge 0"}, "its turn; too late; not surged: maxSurge 0"},
+		{forecast.Pod{Reason: "it tolerates that", NoSurge: "maxSurge 0", Outcome: forecast.Stays}, "it tolerates that"},
+	} {
+		if got := why(tt.pod); got != tt.want {
+			t.Errorf("%q, want %q", got, tt.want)
+		}
+	}
+	var of []string
+	for _, r := range []forecast.Replacement{
+		{}, {Why: "named"}, {NoPlace: []string{"default/a: too large", "default/b"}}, {Why: "named", NoPlace: []string{"default/a"}},
+	} {
+		lines := capacity([]forecast.Node{{Name: "a", Replacement: &r}}, 0)
+		of = append(of, strings.TrimSpace(strings.TrimPrefix(lines[1], "a            -   -     0     -")))
+	}
+	want := []string{"-", "named", "no place: default/a: too large; default/b", "named; no place: default/a"}
+	if diff := cmp.Diff(want, of); diff != "" {
+		t.Errorf("reasons of replacements (-want +got):\n%s", diff)
+	}
+}
