@@ -242,7 +242,7 @@ func (d *Drainer) Drain(ctx context.Context, node string, in Interruption) (Stat
 // Finish ends a node's drain and returns what became of every pod, each counted once. Pods
 // that are still on the node and have not been evicted count as left; those that are still
 // terminating past the deadline had less than their grace period. The interruption tells which
-// pods had to leave, for a node that was never drained here, but by a predecessor.
+// pods had to leave a node that only a predecessor has drained.
 func (d *Drainer) Finish(node string, in Interruption) Result {
 	d.mu.Lock()
 	s, ok := d.sessions[node]

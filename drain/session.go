@@ -195,7 +195,7 @@ func (s *session) trackLocked(pod *corev1.Pod) *tracked {
 	return t
 }
 
-// meet takes in which pods have to leave that no plan was made for.
+// meet takes in the pods that have to leave and that no plan was made for.
 func (s *session) meet(in Interruption) {
 	view, _ := s.view(time.Now(), in)
 	s.mu.Lock()

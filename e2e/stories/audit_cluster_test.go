@@ -111,8 +111,8 @@ func TestAuditOfTheInstallation(t *testing.T) {
 	s.seeThrough(node, pair, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
 }
 
-// loseWhoDrains has EC2 take all spot nodes. Nobody hears of the first (SH301), and who drains is on
-// such nodes alone (SH208): so nobody drains the second either, whose own pod marks it in time.
+// loseWhoDrains has EC2 take all spot nodes. Nobody hears of the first (SH301). All replicas that
+// drain are on such nodes (SH208), so nobody drains the second, though its own pod marks it in time.
 func (s *story) loseWhoDrains(first, second *corev1.Node, metadata *imdsemu.Server) {
 	s.Helper()
 	shop := s.service("shop", 2, func(d *controlplane.DeploymentSpec) {

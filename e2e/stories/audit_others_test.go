@@ -17,9 +17,9 @@ import (
 )
 
 // Others act on the same notices: aws-node-termination-handler, which runs as it is, and Karpenter,
-// which deletes the NodeClaim when its queue has the notice. Services that surge are short of pods
-// because of either. Then the commands that `audit` prints are run as they are, and they no longer
-// are.
+// which deletes the NodeClaim when its queue has the notice. Because of either, services that surge
+// are short of pods. Then the commands that `audit` prints are run as they are, and the services
+// lose no ready pod.
 func TestAuditOfOtherHandlers(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	const replicas = 3
@@ -64,8 +64,8 @@ func TestAuditOfOtherHandlers(t *testing.T) {
 	}
 }
 
-// loseTeams interrupts the node of each team, of which everybody hears who is installed, and tells
-// how few of its pods were ready.
+// loseTeams interrupts the node of each team and tells how few of its pods were ready. Every handler
+// that is installed hears of it.
 func (s *story) loseTeams(queue *sqsemu.Queue, replicas int) map[string]int {
 	s.Helper()
 	fewest, lost := map[string]func() int{}, map[string]*corev1.Node{}

@@ -25,8 +25,8 @@ type Cell struct {
 }
 
 // Table aligns rows below their titles. What does not fit into so many columns of a terminal is
-// cut or left out, columns first in which there is nothing; 0 is no terminal: everything is there
-// then, and nothing coloured.
+// cut or left out, first of all columns in which there is nothing. 0 is no terminal: then everything
+// is there, and nothing coloured.
 func Table(columns []Column, rows [][]Cell, width int) []string {
 	titles := make([]Cell, len(columns))
 	for i, c := range columns {

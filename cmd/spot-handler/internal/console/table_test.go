@@ -9,7 +9,7 @@ import (
 	"spot-handler/cmd/spot-handler/terminal"
 )
 
-// What does not fit does without the columns first in which there is nothing.
+// Where not all fits, columns in which there is nothing go first.
 func TestTableWithoutWhatSaysNothing(t *testing.T) {
 	columns := []Column{{Title: "NODE", Least: 4}, {Title: "SLACK", Drop: 2}, {Title: "KIND", Drop: 1}, {Title: "LEFT"}}
 	rows := [][]Cell{{{Text: "node-a"}, {Text: "-"}, {Text: "notice"}, {Text: "-"}}, {{Text: "node-b"}, {}, {Text: "notice"}, {Text: "-"}}}
