@@ -70,6 +70,7 @@ story-stop:
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
 	go run ./e2e/chart/cmd/helm version
+	go run ./e2e/foreign/cmd/node-termination-handler -build-only
 	go run ./e2e/timing \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast)$$' | tr '\n' ' ')" \

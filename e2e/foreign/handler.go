@@ -53,7 +53,7 @@ func StartHandler(t *testing.T, kubeconfig, node, metadataURL string) {
 func inNamespaces(t *testing.T) (command []string) {
 	t.Helper()
 	var why string
-	for _, as := range [][]string{{"unshare", "--user", "--map-root-user"}, {"sudo", "--non-interactive", "--preserve-env", "unshare"}} {
+	for _, as := range [][]string{{"unshare"}, {"unshare", "--user", "--map-root-user"}, {"sudo", "--non-interactive", "--preserve-env", "unshare"}} {
 		command = append(as, "--mount", "--pid", "--fork", "--kill-child")
 		out, err := exec.Command(command[0], append(command[1:], "true")...).CombinedOutput()
 		if err == nil {

@@ -8,10 +8,7 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 
 	"spot-handler/e2e/internal/assets"
 )
@@ -19,24 +16,9 @@ import (
 func main() { os.Exit(run(context.Background(), os.Args[1:])) }
 
 func run(ctx context.Context, args []string) int {
-	programs, err := assets.EnsureHelm(ctx, os.Stderr)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "helm:", err)
-		return 1
-	}
 	name := assets.HelmV4
 	if len(args) > 0 && args[0] == "-3" {
 		name, args = assets.HelmV3, args[1:]
 	}
-	cmd := exec.CommandContext(ctx, programs.Path(name), args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return exit.ExitCode()
-	} else if err != nil {
-		fmt.Fprintln(os.Stderr, "helm:", err)
-		return 1
-	}
-	return 0
+	return assets.Run(ctx, assets.EnsureHelm, name, "", args...)
 }

@@ -13,10 +13,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 
 	"spot-handler/e2e/internal/assets"
@@ -33,21 +31,5 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintf(os.Stderr, "lint: want [-C DIR] and %s or %s, with its arguments\n", assets.Staticcheck, assets.Actionlint)
 		return 2
 	}
-	programs, err := assets.EnsureLinters(ctx, os.Stderr)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "lint:", err)
-		return 1
-	}
-	cmd := exec.CommandContext(ctx, programs.Path(args[0]), args[1:]...)
-	cmd.Dir = dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	err = cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return exit.ExitCode()
-	} else if err != nil {
-		fmt.Fprintln(os.Stderr, "lint:", err)
-		return 1
-	}
-	return 0
+	return assets.Run(ctx, assets.EnsureLinters, args[0], dir, args[1:]...)
 }
