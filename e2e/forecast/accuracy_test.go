@@ -47,6 +47,7 @@ const karpenterTakes = 3 * time.Second
 const (
 	wrong      = 0.01
 	wrongShort = 0.05
+	nearEnough = 95 // percent of the drains that have to end as forecast
 	tries      = 3
 )
 
@@ -75,6 +76,9 @@ func TestForecast(t *testing.T) {
 		t.Logf("\n%s", a.table())
 		if a.right() < 1-wrong {
 			t.Errorf("%.2f%% of the pods ended as forecast", 100*a.right())
+		}
+		if near := a.nearEnds(); near < len(a.ends)*nearEnough/100 {
+			t.Errorf("%d of %d drains ended as forecast", near, len(a.ends))
 		}
 		return
 	}
