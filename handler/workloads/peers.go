@@ -3,6 +3,7 @@ package workloads
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +20,7 @@ const (
 	lists        = 8
 	listTimeout  = 10 * time.Second
 	listAttempts = 3
+	pageSize     = 500
 )
 
 // going are pods of a gang that leave one node.
@@ -79,11 +81,17 @@ func (t *Teller) tellPeers(ctx context.Context, g going) {
 // peers are the pods of a gang that ask for a POST and whose nodes do not end. The others of it
 // are told of the end of their own.
 func (t *Teller) peers(ctx context.Context, gang drain.Gang) []*corev1.Pod {
-	list := &corev1.PodList{}
 	for attempt := 1; ; attempt++ {
-		err := t.list(ctx, gang, list)
+		var peers []*corev1.Pod
+		err := t.each(ctx, gang, func(pod *corev1.Pod) {
+			asks := pod.Annotations[drain.NoticeAnnotation]
+			runs := pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && !drain.Finished(pod)
+			if runs && asks != "" && asks != drain.NoticeFiles && drain.GangOf(pod) == gang && !t.opts.Leaves(pod.Spec.NodeName, gang) {
+				peers = append(peers, pod)
+			}
+		})
 		if err == nil {
-			break
+			return peers
 		}
 		if attempt == listAttempts {
 			t.opts.Logger.Warn().Err(err).Str("reason", "list pods of gang "+gang.Namespace+"/"+gang.Name).Msg("workloads are not told")
@@ -91,24 +99,36 @@ func (t *Teller) peers(ctx context.Context, gang drain.Gang) []*corev1.Pod {
 		}
 		time.Sleep(time.Duration(attempt) * time.Second)
 	}
-	var peers []*corev1.Pod
-	for i := range list.Items {
-		pod := &list.Items[i]
-		asks := pod.Annotations[drain.NoticeAnnotation]
-		runs := pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && !drain.Finished(pod)
-		if runs && asks != "" && asks != drain.NoticeFiles && drain.GangOf(pod) == gang && !t.opts.Leaves(pod.Spec.NodeName, gang) {
-			peers = append(peers, pod)
-		}
-	}
-	return peers
 }
 
-// list reads the pods of a gang. "0" is answered from the API server's cache.
-func (t *Teller) list(ctx context.Context, gang drain.Gang, into *corev1.PodList) error {
+// each reads the pods that can be of a gang. No selector finds those of a PodGroup: they are looked
+// for among all of the namespace, page by page.
+func (t *Teller) each(ctx context.Context, gang drain.Gang, do func(*corev1.Pod)) error {
+	for next := ""; ; {
+		page, err := t.page(ctx, gang, next)
+		if err != nil {
+			return err
+		}
+		for i := range page.Items {
+			do(&page.Items[i])
+		}
+		if next = page.Continue; next == "" {
+			return nil
+		}
+	}
+}
+
+func (t *Teller) page(ctx context.Context, gang drain.Gang, next string) (*corev1.PodList, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	return t.opts.Pods.Get().Namespace(gang.Namespace).Resource("pods").Param("labelSelector", gang.Selector()).Param("resourceVersion", "0").
-		MaxRetries(0).Do(ctx).Into(into)
+	request := t.opts.Pods.Get().Namespace(gang.Namespace).Resource("pods").MaxRetries(0)
+	if selector := gang.Selector(); selector != "" {
+		request.Param("labelSelector", selector).Param("resourceVersion", "0") // is answered from the API server's cache, in one piece
+	} else {
+		request.Param("limit", strconv.Itoa(pageSize)).Param("continue", next)
+	}
+	list := &corev1.PodList{}
+	return list, request.Do(ctx).Into(list)
 }
 
 func (t *Teller) tellPeer(ctx context.Context, g going, peer *corev1.Pod) {
@@ -124,9 +144,6 @@ func (t *Teller) tellPeer(ctx context.Context, g going, peer *corev1.Pod) {
 func (t *Teller) newsOfGang(g going) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if g.gang.Selector() == "" {
-		return false
-	}
 	gangs := t.gangs[g.in.Node]
 	if gangs == nil {
 		gangs = map[drain.Gang]*told{}

@@ -120,10 +120,7 @@ func TestPeersAreTold(t *testing.T) {
 	stays.Stays = true
 	closed := leaves(memberOf("closed", "node-a"), at)
 	closed.Peers = drain.Gang{}
-	grouped := leaves(memberOf("grouped", "node-a"), at)
-	grouped.Pod.Labels, grouped.Pod.Spec.SchedulingGroup = nil, &corev1.PodSchedulingGroup{PodGroupName: new("p")}
-	grouped.Peers = drain.GangOf(grouped.Pod)
-	plan := []drain.Decision{leaves(all[0], at.Add(time.Second)), leaves(all[1], at), stays, closed, grouped}
+	plan := []drain.Decision{leaves(all[0], at.Add(time.Second)), leaves(all[1], at), stays, closed}
 	for range 3 {
 		teller.Tell(t.Context(), in, plan)
 	}
@@ -134,11 +131,47 @@ func TestPeersAreTold(t *testing.T) {
 	teller.CalledOff(t.Context(), in, nil)
 	told(1, "shop/rank-2 spot-handler.peer-canceled node-a []", "shop/rank-3 spot-handler.peer-canceled node-a []")
 	teller.CalledOff(t.Context(), in, nil)
-	teller.Tell(t.Context(), in, []drain.Decision{stays, closed, grouped})
+	teller.Tell(t.Context(), in, []drain.Decision{stays, closed})
 	other := in
 	other.Node = "node-d"
 	teller.Tell(t.Context(), other, []drain.Decision{leaves(all[4], at)})
 	told(1, "shop/rank-2 spot-handler.peer-notice node-d [doomed]", "shop/rank-3 spot-handler.peer-notice node-d [doomed]")
+}
+
+// The pods of a PodGroup are found among all of their namespace, which is read in pages.
+func TestPeersInPodGroup(t *testing.T) {
+	grouped := func(name, node, group string) *corev1.Pod {
+		p := memberOf(name, node, drain.NoticeAnnotation, "80")
+		p.Labels, p.Spec.SchedulingGroup = nil, &corev1.PodSchedulingGroup{PodGroupName: &group}
+		return p
+	}
+	var listed []string
+	teller, _ := newTeller(t, func(o *Options) {
+		o.Leaves = func(node string, _ drain.Gang) bool { return node == "node-a" }
+		o.Pods = clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			listed = append(listed, r.URL.String())
+			list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+			if r.URL.Query().Get("continue") == "" {
+				list.Continue = "2"
+				list.Items = []corev1.Pod{*grouped("rank-0", "node-a", "p"), *grouped("rank-1", "node-b", "p"), *memberOf("other", "node-b", drain.NoticeAnnotation, "80")}
+			} else {
+				list.Items = []corev1.Pod{*grouped("rank-2", "node-c", "p"), *grouped("elsewhere", "node-c", "q")}
+			}
+			w.Header().Set("Content-Type", "application/json")
+			_ = json.NewEncoder(w).Encode(list)
+		}))
+	})
+	var names []string
+	for _, peer := range teller.peers(t.Context(), drain.GangOf(grouped("rank-0", "node-a", "p"))) {
+		names = append(names, peer.Name)
+	}
+	if diff := cmp.Diff([]string{"rank-1", "rank-2"}, names); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	want := []string{"/api/v1/namespaces/shop/pods?continue=&limit=500", "/api/v1/namespaces/shop/pods?continue=2&limit=500"}
+	if diff := cmp.Diff(want, listed); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
 }
 
 // News of many nodes at once shares the requests that look a gang up.
