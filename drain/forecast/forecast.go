@@ -109,8 +109,6 @@ type Pod struct {
 	// Reason says why it does not end gracefully, or why it stays: a refusal in the API server's
 	// words, the grace period that does not fit.
 	Reason string `json:"reason,omitempty"`
-	// NoSuccessor says why nothing has taken its place, if nothing has.
-	NoSuccessor string `json:"noSuccessor,omitempty"`
 }
 
 // Workload is how a workload with pods on lost nodes fares.
@@ -122,6 +120,8 @@ type Workload struct {
 	// FewestReady is the fewest pods that are ready at the same time, At when that is first so.
 	FewestReady int     `json:"fewestReady"`
 	At          Seconds `json:"atSeconds"`
+	// Unplaced is how many successors have no node in the end.
+	Unplaced int `json:"unplaced"`
 	// UnavailablePodSeconds adds up, over all pods fewer than at first, for how long they are missing.
 	UnavailablePodSeconds float64 `json:"unavailablePodSeconds"`
 }

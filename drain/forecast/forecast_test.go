@@ -156,6 +156,13 @@ func TestDips(t *testing.T) {
 	if b := f.Budgets[0]; b.Covers != 1 || b.Desired != 1 || b.Healthy != 2 || b.FewestHealthy != 1 || b.UnavailablePodSeconds != 0 {
 		t.Errorf("budget: %+v", b)
 	}
+	if w := f.Workloads; w[0].Unplaced != 0 || w[1].Unplaced != 0 {
+		t.Errorf("successors without a node where there is room: %+v", w)
+	}
+	s.Nodes = s.Nodes[:1]
+	if w := Of(s.Input).Workloads; w[0].Unplaced != 2 || w[1].Unplaced != 1 {
+		t.Errorf("want no node for a successor of each pod: %+v", w)
+	}
 	if n := f.Nodes[0]; n.Empty == nil || *n.Empty < 25 || *n.Empty > 27 || n.Slack == nil || *n.Slack != *n.Deadline-*n.Ended {
 		t.Errorf("node: %+v", n)
 	}

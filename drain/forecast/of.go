@@ -59,6 +59,11 @@ func (w *world) result() Forecast {
 	slices.SortFunc(f.Pods, func(a, b Pod) int {
 		return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
+	for _, p := range w.waiting {
+		if p.heir {
+			p.workload.report.Unplaced++
+		}
+	}
 	for key, of := range w.workloads {
 		if len(of.users) == 0 {
 			continue

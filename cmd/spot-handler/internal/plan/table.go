@@ -193,6 +193,7 @@ func why(p forecast.Pod) string {
 
 var workloadColumns = []console.Column{
 	{Title: "WORKLOAD", Least: 16}, {Title: "REPLICAS"}, {Title: "READY"}, {Title: "FEWEST READY"}, {Title: "AT"}, {Title: "UNAVAILABLE"},
+	{Title: "NO PLACE"},
 }
 
 func workloadRow(w forecast.Workload) []console.Cell {
@@ -202,8 +203,16 @@ func workloadRow(w forecast.Workload) []console.Cell {
 	}
 	return []console.Cell{
 		{Text: w.Namespace + "/" + w.Name}, {Text: fmt.Sprint(w.Replicas)}, {Text: fmt.Sprint(w.Ready)},
-		{Text: fmt.Sprint(w.FewestReady), Colour: colour}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", w.UnavailablePodSeconds)},
+		{Text: fmt.Sprint(w.FewestReady), Colour: colour}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", w.UnavailablePodSeconds)}, unplaced(w),
 	}
+}
+
+// unplaced is for how many successors there is no node.
+func unplaced(w forecast.Workload) console.Cell {
+	if w.Unplaced == 0 {
+		return console.Cell{Text: none}
+	}
+	return console.Cell{Text: count(w.Unplaced, "pod"), Colour: terminal.Bad}
 }
 
 var budgetColumns = []console.Column{
