@@ -37,7 +37,7 @@ func store(t *testing.T) buildah {
 		_, _ = b.try("rmi", "--all", "--force")
 	})
 	if out, err := b.try("from", "--name=probe", "scratch"); err != nil {
-		lacking.End(t, "no image is built, as buildah may not: %v\n%s", err, out)
+		lacking.End(t, "no image is built, as buildah is not allowed to: %v\n%s", err, out)
 	}
 	return b
 }
