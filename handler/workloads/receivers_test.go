@@ -112,8 +112,12 @@ func tell(t *testing.T, address string) (drain.When, string) {
 // is the test's own with changes.
 func start(t *testing.T, dir string, command []string, env ...string) <-chan string {
 	t.Helper()
-	if _, err := exec.LookPath(command[0]); err != nil && !strings.HasPrefix(command[0], ".") {
+	switch _, err := exec.LookPath(command[0]); {
+	case err == nil, strings.HasPrefix(command[0], "."):
+	case os.Getenv("CI") != "": // what CI does not run, nobody does
 		t.Fatalf("the manual's examples need %s: %v", command[0], err)
+	default:
+		t.Skipf("an example of the manual is not run: %v", err)
 	}
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
 	cmd.Dir = dir
