@@ -47,8 +47,11 @@ const karpenterTakes = 3 * time.Second
 const (
 	wrong      = 0.01
 	wrongShort = 0.05
-	nearEnough = 95 // percent of the drains that have to end as forecast
 	tries      = 3
+
+	// Percent of the drains that have to end as forecast: those of two nodes with pods under one budget
+	// can change places.
+	nearEnough = 90
 )
 
 func TestMain(m *testing.M) {
