@@ -1,6 +1,10 @@
 package drain
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // A node that is only at risk, as after a rebalance recommendation, has no deadline. Nothing is
 // done to its pods before their new home is there, and nothing that their owners would not have.
@@ -12,6 +16,9 @@ func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 		return "", ""
 	}
 	reason, until := pinned(pod, p.now)
+	if p.asksWithGang(pod) { // its gang overrides that
+		reason, until = "", time.Time{}
+	}
 	if w := p.wishOf(pod); reason == "" && w.When == WhenLast {
 		reason = w.reason() // without a deadline there is no last moment
 	}

@@ -45,22 +45,31 @@ func TestDeparture(t *testing.T) {
 		"with a wave of a budget": {pod("a", inGang), slow, func(s *Situation) {
 			s.Starts = map[types.UID]time.Time{"uid-b": now.Add(30 * time.Second)}
 		}, Later, withGang, 30 * time.Second},
-		"one asks to go now":      {pod("a", inGang), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
-		"one answers now":         {pod("a", inGang), slow, func(s *Situation) { s.Answers = map[types.UID]When{"uid-b": WhenNow} }, Evict, "a pod of its gang leaves now", 50 * time.Second},
-		"another answers now":     {pod("a", inGang), pod("b"), func(s *Situation) { s.Answers = map[types.UID]When{"uid-b": WhenNow} }, Later, withGang, latest},
-		"one is leaving":          {pod("a", inGang), pod("b", inGang, terminating), nil, Evict, "a pod of its gang leaves now", latest},
-		"of a Job":                {pod("a", inGang, ownedBy("Job")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
-		"not to be disrupted":     {pod("a", inGang, annotated(donotdisrupt.Annotation, "true")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
-		"tolerates every taint":   {pod("a", inGang, tolerating("")), pod("b", inGang, goNow), nil, Later, everyTaint, latest},
-		"itself last":             {pod("a", inGang, last), pod("b", inGang, goNow, withGrace(60)), nil, Later, WhenAnnotation + "=last", latest},
-		"itself hold":             {pod("a", inGang, hold), slow, nil, Evict, "replacement is ready", latest},
-		"its namespace now":       {pod("a", inGang), slow, func(s *Situation) { s.Namespaces = map[string]Wishes{"shop": {When: WhenNow}} }, Later, withGang, 50 * time.Second},
-		"at once":                 {pod("a", inGang), slow, func(s *Situation) { s.Policy.Strategy = AtOnce }, Later, withGang, 50 * time.Second},
-		"on another node, urgent": {pod("a", inGang), pod("b"), alsoElsewhere(Departure{At: now.Add(time.Minute)}), Later, withGang, time.Minute},
-		"on another node, later":  {pod("a", inGang), pod("b"), alsoElsewhere(Departure{At: now.Add(2 * time.Minute)}), Later, withGang, latest},
-		"on another node, now":    {pod("a", inGang), pod("b"), alsoElsewhere(Departure{Now: true}), Evict, "a pod of its gang leaves now", latest},
-		"no deadline":             {pod("a", inGang), slow, func(s *Situation) { s.Deadline = time.Time{} }, Later, "no deadline: " + withGang, 0},
-		"no deadline, now":        {pod("a", inGang), pod("b", inGang, goNow), func(s *Situation) { s.Deadline = time.Time{} }, Evict, "a pod of its gang leaves now", 0},
+		"one asks to go now":              {pod("a", inGang), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
+		"one answers now":                 {pod("a", inGang), slow, func(s *Situation) { s.Answers = map[types.UID]When{"uid-b": WhenNow} }, Evict, "a pod of its gang leaves now", 50 * time.Second},
+		"another answers now":             {pod("a", inGang), pod("b"), func(s *Situation) { s.Answers = map[types.UID]When{"uid-b": WhenNow} }, Later, withGang, latest},
+		"one is leaving":                  {pod("a", inGang), pod("b", inGang, terminating), nil, Evict, "a pod of its gang leaves now", latest},
+		"of a Job":                        {pod("a", inGang, ownedBy("Job")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
+		"not to be disrupted":             {pod("a", inGang, annotated(donotdisrupt.Annotation, "true")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
+		"tolerates every taint":           {pod("a", inGang, tolerating("")), pod("b", inGang, goNow), nil, Later, everyTaint, latest},
+		"itself last":                     {pod("a", inGang, last), pod("b", inGang, goNow, withGrace(60)), nil, Later, WhenAnnotation + "=last", latest},
+		"itself hold":                     {pod("a", inGang, hold), slow, nil, Evict, "replacement is ready", latest},
+		"its namespace now":               {pod("a", inGang), slow, func(s *Situation) { s.Namespaces = map[string]Wishes{"shop": {When: WhenNow}} }, Later, withGang, 50 * time.Second},
+		"at once":                         {pod("a", inGang), slow, func(s *Situation) { s.Policy.Strategy = AtOnce }, Later, withGang, 50 * time.Second},
+		"on another node, urgent":         {pod("a", inGang), pod("b"), alsoElsewhere(Departure{At: now.Add(time.Minute)}), Later, withGang, time.Minute},
+		"on another node, later":          {pod("a", inGang), pod("b"), alsoElsewhere(Departure{At: now.Add(2 * time.Minute)}), Later, withGang, latest},
+		"on another node, now":            {pod("a", inGang), pod("b"), alsoElsewhere(Departure{Now: true}), Evict, "a pod of its gang leaves now", latest},
+		"no deadline":                     {pod("a", inGang), slow, atRisk, Later, "no deadline: " + withGang, 0},
+		"no deadline, now":                {pod("a", inGang), pod("b", inGang, goNow), atRisk, Evict, "a pod of its gang leaves now", 0},
+		"no deadline, one is leaving":     {pod("a", inGang), pod("b", inGang, terminating), atRisk, Later, "no deadline: " + withGang, 0},
+		"no deadline, now, of a Job":      {pod("a", inGang, ownedBy("Job")), pod("b", inGang, ownedBy("Job"), goNow), atRisk, Evict, "a pod of its gang leaves now", 0},
+		"no deadline, asks now in a Job":  {pod("a", inGang, ownedBy("Job"), goNow), pod("b", inGang, ownedBy("Job")), atRisk, Evict, WhenAnnotation + "=now", 0},
+		"no deadline, now, a Job's alone": {pod("a", ownedBy("Job"), goNow), pod("b", inGang, goNow), atRisk, Later, "no deadline: Job pod: might finish by itself", 0},
+		"no deadline, now, itself last":   {pod("a", inGang, last), pod("b", inGang, goNow), atRisk, Later, "no deadline: " + WhenAnnotation + "=last", 0},
+		"at risk, leaves elsewhere":       {pod("a", inGang), pod("b"), both(atRisk, alsoElsewhere(Departure{At: now, Now: true})), Later, "no deadline: " + withGang, 0},
+		"at risk, due elsewhere":          {pod("a", inGang), pod("b"), both(atRisk, alsoElsewhere(Departure{At: now})), Later, "no deadline: " + withGang, 0},
+		"at risk, asked elsewhere":        {pod("a", inGang, ownedBy("Job")), pod("b"), both(atRisk, alsoElsewhere(Departure{Now: true, Asked: true})), Evict, "a pod of its gang leaves now", 0},
+		"elsewhere at risk and leaving":   {pod("a", inGang), pod("b"), alsoElsewhere(Situation{Pods: []*corev1.Pod{pod("c", inGang, terminating)}}.Departures()[Gang{"shop", GangLabel, "g"}]), Later, withGang, latest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := Situation{
@@ -81,6 +90,15 @@ func TestDeparture(t *testing.T) {
 				t.Errorf("at %s, past its latest safe start", d.At)
 			}
 		})
+	}
+}
+
+func atRisk(s *Situation) { s.Deadline = time.Time{} }
+
+func both(a, b func(*Situation)) func(*Situation) {
+	return func(s *Situation) {
+		a(s)
+		b(s)
 	}
 }
 

@@ -17,9 +17,8 @@ type Gangs struct {
 }
 
 type leavingGang struct {
-	nodes map[string]struct{}
-	Departure
-	begun bool
+	nodes     map[string]struct{}
+	Departure // Now and Asked stay set: it has begun
 }
 
 // NewGangs returns a Gangs that knows of none.
@@ -52,7 +51,7 @@ func (g *Gangs) Report(now time.Time, node string, own map[Gang]Departure) (othe
 			g.byGang[gang] = of
 		}
 		of.nodes[node] = struct{}{}
-		if was, known := before[gang]; !known || was != departure || !of.begun && !departure.At.IsZero() && !now.Before(of.At) {
+		if was, known := before[gang]; !known || was != departure || !of.Now && !departure.At.IsZero() && !now.Before(of.At) {
 			g.renewLocked(now, gang, again)
 		}
 	}
@@ -68,13 +67,11 @@ func (g *Gangs) renewLocked(now time.Time, gang Gang, again map[string]struct{})
 		delete(g.byGang, gang)
 		return
 	}
-	all := Departure{Now: of.begun}
+	all := Departure{Now: of.Now, Asked: of.Asked}
 	for node := range of.nodes {
 		all = all.with(g.byNode[node][gang])
 	}
-	if all.Now || !all.At.IsZero() && !now.Before(all.At) {
-		all.Now, of.begun = true, true
-	}
+	all.Now = all.Now || !all.At.IsZero() && !now.Before(all.At)
 	if all != of.Departure {
 		of.Departure = all
 		maps.Copy(again, of.nodes)
