@@ -3,13 +3,19 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 func serveHTTP(t *testing.T, s httpServer) (url string, stop func() error) {
@@ -96,5 +102,136 @@ func TestScrapeInProgressIsAnswered(t *testing.T) {
 	}
 	if text := <-body; text != "# HELP last_count The last one.\n# TYPE last_count counter\nlast_count 1\n" {
 		t.Errorf("scraped %q", text)
+	}
+}
+
+// countingListener knows how many of its connections are open.
+type countingListener struct {
+	net.Listener
+	open, most atomic.Int64
+}
+
+type countedConn struct {
+	*net.TCPConn
+	closed func()
+}
+
+func (c *countedConn) Close() error { c.closed(); return c.TCPConn.Close() }
+
+func (l *countingListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if open := l.open.Add(1); open > l.most.Load() {
+		l.most.Store(open) // one goroutine accepts
+	}
+	return &countedConn{conn.(*net.TCPConn), sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+}
+
+// Whoever holds thousands of connections, and reads slowly or never asks, takes no memory for them
+// and keeps no probe and no scrape from its answer.
+func TestHeldConnectionsLeaveRoomForProbes(t *testing.T) {
+	const readers, idle = 400, 600 // a benchmark has thousands
+	registry := prometheus.NewRegistry()
+	large := promauto.With(registry).NewCounterVec(prometheus.CounterOpts{Name: "large", Help: strings.Repeat("x", 100)}, []string{"k"})
+	for i := range 200 {
+		large.WithLabelValues(fmt.Sprint(i, strings.Repeat("y", 100))).Inc()
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	counting := &countingListener{Listener: listener}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- httpServer{listener: counting, registry: registry, ready: func() error { return nil }}.Run(ctx)
+	}()
+	defer func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	fresh := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 5 * time.Second}
+	url := "http://" + listener.Addr().String()
+	get := func(path string) {
+		t.Helper()
+		resp, err := fresh.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %s, %v", path, resp.Status, err)
+		}
+	}
+	before := runtime.NumGoroutine()
+	var held []net.Conn
+	defer func() {
+		for _, conn := range held {
+			_ = conn.Close()
+		}
+	}()
+	for i := range readers + idle {
+		// Another address than the probe's.
+		conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+		if i < readers {
+			_ = conn.(*net.TCPConn).SetReadBuffer(2 << 10)
+			if _, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if i%50 == 0 {
+			get("/healthz")
+			get("/readyz")
+			get("/metrics")
+		}
+	}
+	get("/healthz")
+	if most := counting.most.Load(); most > maxConnections+1 { // the one that takes another's place
+		t.Errorf("%d connections at a time, want at most %d", most, maxConnections)
+	}
+	if after := runtime.NumGoroutine(); after-before > 5*maxConnections {
+		t.Errorf("%d goroutines, %d before", after, before)
+	}
+}
+
+// A header without an end, and a request that comes in drops, are given up.
+func TestLongAndSlowRequestsAreRefused(t *testing.T) {
+	t.Parallel()
+	url, stop := serveHTTP(t, httpServer{registry: prometheus.NewRegistry(), ready: func() error { return nil }})
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/healthz", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Long", strings.Repeat("x", 2*maxHeaderBytes))
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("answered %s", resp.Status)
+	}
+	slow, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slow.Close()
+	if _, err := io.WriteString(slow, "POST /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	_ = slow.SetReadDeadline(time.Now().Add(2 * requestTimeout))
+	if _, err := io.ReadAll(slow); err != nil {
+		t.Errorf("still open after %s: %v", 2*requestTimeout, err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
 	}
 }

@@ -46,6 +46,37 @@ func TestEgressIsByPortAlone(t *testing.T) {
 	}
 }
 
+// Everybody may connect to the port of metrics and health, or those that the value names.
+func TestWhoMayConnect(t *testing.T) {
+	monitoring := map[string]any{"namespaceSelector": map[string]any{"matchLabels": map[string]any{"kubernetes.io/metadata.name": "monitoring"}}}
+	for _, from := range [][]any{{}, {monitoring}} {
+		objects, err := helms(t)[1].Render(t.Context(), Release{Values: Values("both", map[string]any{"imds.hostNetwork": false, "networkPolicy.from": from})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		policies := 0
+		for _, o := range objects {
+			if o.GetKind() != "NetworkPolicy" {
+				continue
+			}
+			policies++
+			var policy networkingv1.NetworkPolicy
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, &policy, true); err != nil {
+				t.Fatal(err)
+			}
+			in := policy.Spec.Ingress
+			if len(in) != 1 || len(in[0].Ports) != 1 || in[0].Ports[0].Port.StrVal != "http" || len(in[0].From) != len(from) {
+				t.Errorf("%s, from %v, lets in %+v", o.GetName(), from, in)
+			} else if len(from) > 0 && in[0].From[0].NamespaceSelector.MatchLabels["kubernetes.io/metadata.name"] != "monitoring" {
+				t.Errorf("%s lets in %+v, want %v", o.GetName(), in[0].From, from)
+			}
+		}
+		if policies != 2 {
+			t.Errorf("%d network policies, want 2", policies)
+		}
+	}
+}
+
 // Pods are told, and the way to them is open, only if notices are switched on, and then for the
 // Deployment that drains alone.
 func TestNoticesOpenTheWayToPods(t *testing.T) {
