@@ -173,11 +173,15 @@ func (x *Index) Joined(since time.Time) []*corev1.Node {
 // Otherwise it comes from the label, which the node's own kubelet can write, or else it is that
 // last segment.
 func InstanceID(node *corev1.Node) string {
-	segment := node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
+	segment := lastSegment(node)
 	if IsInstanceID(segment) {
 		return segment
 	}
 	return cmp.Or(node.Labels[interruption.InstanceIDLabel], segment)
+}
+
+func lastSegment(node *corev1.Node) string {
+	return node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
 }
 
 var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)

@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
 )
 
 func TestHolder(t *testing.T) {
@@ -13,6 +15,13 @@ func TestHolder(t *testing.T) {
 		n := &corev1.Node{}
 		n.Name, n.CreationTimestamp = name, metav1.NewTime(time.Unix(1_000_000, 0).Add(-age))
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
+		n.Spec.ProviderID = "aws:///eu-west-1a/i-0123456789abcdef0"
+		return n
+	}
+	labelled := func(name string, age time.Duration, ready corev1.ConditionStatus) *corev1.Node {
+		n := node(name, age, ready)
+		n.Spec.ProviderID = "elsewhere:///" + name
+		n.Labels = map[string]string{interruption.InstanceIDLabel: "i-0123456789abcdef0"}
 		return n
 	}
 	const yes, no, lost = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
@@ -27,6 +36,9 @@ func TestHolder(t *testing.T) {
 		{"registering again", []any{node("old", time.Hour, lost), node("new", time.Second, no)}, "new"},
 		{"somebody claims to be it", []any{node("forged", time.Second, yes), node("real", time.Hour, yes)}, "real"},
 		{"while it is not Ready, too", []any{node("forged", time.Second, no), node("real", time.Hour, yes)}, "real"},
+		{"an older Node takes its label", []any{labelled("forged", time.Hour, yes), node("real", time.Minute, yes)}, "real"},
+		{"while it is not Ready, too", []any{labelled("forged", time.Hour, yes), node("real", time.Minute, lost)}, "real"},
+		{"known by labels alone", []any{labelled("forged", time.Second, yes), labelled("real", time.Hour, yes)}, "real"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""
