@@ -5,7 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"net/http"
+	"regexp"
+	"slices"
+	"strings"
 	"text/template"
 	"time"
 
@@ -20,7 +24,8 @@ import (
 type Template struct{ parsed *template.Template }
 
 // ParseTemplate reads a Go template, which may use sprig's functions, and tries it on a
-// message of each sort. Where the headers say JSON, or nothing, the result has to be JSON.
+// message of each sort. Where the headers say JSON, or nothing, the result has to be JSON, whatever
+// characters the texts have.
 func ParseTemplate(text string, header http.Header) (*Template, error) {
 	// A label that a node does not have is empty, not "<no value>".
 	parsed, err := template.New("webhook").Option("missingkey=zero").Funcs(functions()).Parse(text)
@@ -33,8 +38,14 @@ func ParseTemplate(text string, header http.Header) (*Template, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w (the README lists the fields)", err)
 		}
-		if isJSON(header) && !json.Valid(body) {
+		if !isJSON(header) {
+			continue
+		}
+		if !json.Valid(body) {
 			return nil, errors.New("what the template makes is no JSON, as the header Content-Type says: give texts as {{ .Text | toJson }}, without quotes around, or another Content-Type")
+		}
+		if field := t.unescaped(m); field != "" {
+			return nil, fmt.Errorf("line %d of the template puts .%s into JSON as it is, so a quote, a backslash or a line break in that text would break the message: write {{ .%[2]s | toJson }}, without quotes around, or for a part of a text {{ printf \"node: %%s\" .%[2]s | toJson }}", line(text, field), field)
 		}
 	}
 	return t, nil
@@ -58,6 +69,50 @@ func (t *Template) Render(m Message) ([]byte, error) {
 		return nil, &refusedError{fmt.Sprintf("execute template: %v", err)}
 	}
 	return b.Bytes(), nil
+}
+
+// awkward has all that JSON has to escape, and what most people escape it by.
+const awkward = "a \"quoted\" 'text' with a \\, a <tag> & a line\nbreak"
+
+// unescaped is the field that makes no JSON any more if its text is awkward; empty if there is none.
+func (t *Template) unescaped(m Message) string {
+	for field, text := range freeTexts(&m) {
+		kept := *text
+		*text = awkward
+		body, err := t.Render(m)
+		*text = kept
+		if err == nil && !json.Valid(body) {
+			return field
+		}
+	}
+	return ""
+}
+
+// freeTexts yields those fields that can hold any character, with their names: kubelets write their
+// Node's provider id and, if they forge one, the record, and the API server what refuses an eviction.
+// Names and labels of Nodes cannot.
+func freeTexts(m *Message) iter.Seq2[string, *string] {
+	return func(yield func(string, *string) bool) {
+		_ = yield("Text", &m.Text) && yield("Description", &m.Description) && yield("ProviderID", &m.ProviderID) &&
+			yield("InstanceID", &m.InstanceID) && yield("Source", &m.Source) && yield("EventID", &m.EventID) &&
+			yield("Action", &m.Action) && yield("Pods.Refusal", &m.Pods.Refusal) &&
+			yield("Replacement.Backend", &m.Replacement.Backend) && yield("Replacement.Name", &m.Replacement.Name) &&
+			yield("Replacement.Pool", &m.Replacement.Pool) && yield("Replacement.Capacity", &m.Replacement.Capacity) &&
+			yield("Replacement.State", &m.Replacement.State) && yield("Replacement.Reason", &m.Replacement.Reason) &&
+			yield("Replacement.Tried", &m.Replacement.Tried)
+	}
+}
+
+// line is the first line of the template that has the field and does not escape it, else the first
+// that has it, else the first.
+func line(template, field string) int {
+	has := regexp.MustCompile(`\.` + field[strings.LastIndexByte(field, '.')+1:] + `\b`)
+	lines := strings.Split(template, "\n")
+	i := slices.IndexFunc(lines, func(l string) bool { return has.MatchString(l) && !strings.Contains(l, "toJson") })
+	if i < 0 {
+		i = max(0, slices.IndexFunc(lines, has.MatchString))
+	}
+	return i + 1
 }
 
 // samples are messages of every sort, some with every field and some with few.

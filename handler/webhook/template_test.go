@@ -16,9 +16,12 @@ func TestTemplate(t *testing.T) {
 		"labels":    {`"{{ index .NodeLabels "team" }}{{ .NodeLabels.absent }}{{ index .NodeLabels "none" }}"`, `"a"`},
 		"time":      {`"{{ .StartTime | date "15:04" }} {{ with .Deadline }}{{ unixEpoch . }} {{ date "05" . }}{{ end }}"`, `"12:02 1767268920 00"`},
 		"method":    {`"{{ .StartTime.Format "15:04" }} {{ .Replacement.Attempts }}"`, `"12:02 0"`},
-		// The default of aws-node-termination-handler.
+		"text within another": {`{"text": {{ printf "%s: %s" .NodeName .Description | toJson }}, "by": "{{ .Kind }} {{ .NodeName }}"}`,
+			`{"text": "ip-10-0-0-1.eu-west-1.compute.internal: deadline 2026-01-01T12:02:00Z, in 118 s", "by": "spot-interruption ip-10-0-0-1.eu-west-1.compute.internal"}`},
+		"other way to escape": {`{"text": {{ .Text | toRawJson }}, "id": {{ .EventID | quote }}}`, `{"text": "a notice", "id": "1"}`},
+		// That of aws-node-termination-handler by default, with its texts escaped.
 		"other handler's": {
-			`{"text":"[NTH][Instance Interruption] EventID: {{ .EventID }} - Kind: {{ .Kind }} - Instance: {{ .InstanceID }} - Node: {{ .NodeName }} - Description: {{ .Description }} - Start Time: {{ .StartTime }}"}`,
+			`{"text":{{ printf "[NTH][Instance Interruption] EventID: %s - Kind: %s - Instance: %s - Node: %s - Description: %s - Start Time: %s" .EventID .Kind .InstanceID .NodeName .Description .StartTime | toJson }}}`,
 			`{"text":"[NTH][Instance Interruption] EventID: 1 - Kind: spot-interruption - Instance: i-0123456789abcdef0 - Node: ip-10-0-0-1.eu-west-1.compute.internal - Description: deadline 2026-01-01T12:02:00Z, in 118 s - Start Time: 2026-01-01 12:02:00 +0000 UTC"}`,
 		},
 	} {
@@ -46,6 +49,11 @@ func TestTemplateRefused(t *testing.T) {
 		"no such function":             {`{{ tojson .Text }}`, nil, "tojson"},
 		"field of an outcome only":     {`{{ if eq .Event "outcome" }}{{ .Pods.Lost }}{{ end }}`, plain, "Lost"},
 		"a notice without a deadline":  {`{{ if not .Deadline }}{{ fail "no deadline" }}{{ end }}`, plain, "no deadline"},
+		"text as it is":                {"{\n\"a\": {{ .Text | toJson }},\n\"b\": \"{{ .Text }}\"}", nil, "line 3 of the template puts .Text"},
+		"escaped in part":              {`{"text": "{{ .Description | replace "\"" "'" }}"}`, nil, "write {{ .Description | toJson }}"},
+		"for scripts":                  {`{"text": "{{ .Text | js }}"}`, nil, "line 1 of the template puts .Text"},
+		"one that a kubelet can write": {"{\"text\":\n\"{{ with .Replacement }}{{ .Reason }}{{ end }}\"}", nil, "line 2 of the template puts .Replacement.Reason"},
+		"of a budget, on one branch":   {`{"text": "{{ if eq .Event "outcome" }}{{ .Pods.Refusal }}{{ end }}"}`, nil, ".Pods.Refusal | toJson"},
 		"no JSON":                      {`hello {{ .Text }}`, nil, "toJson"},
 		"no JSON where that was meant": {`{"text": {{ .Text }}}`, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, "toJson"},
 	} {
@@ -53,7 +61,7 @@ func TestTemplateRefused(t *testing.T) {
 			t.Errorf("%s: error %v, want one that says %q", name, err, tt.says)
 		}
 	}
-	if _, err := ParseTemplate("hello {{ .Text }}", plain); err != nil {
+	if _, err := ParseTemplate(`"{{ .Text }}"`, plain); err != nil {
 		t.Errorf("plain text: %v", err)
 	}
 }

@@ -95,7 +95,7 @@ var settings = []setting{
 	{variable: "WEBHOOK_HEADERS", value: "webhookHeaders", fallback: `{"Content-type":"application/json"}`, here: "`--webhook-headers-file`", convert: webhookHeaders,
 		remark: "its JSON can be the content of the file"},
 	{variable: "WEBHOOK_TEMPLATE", value: "webhookTemplate", here: "`--webhook-template`", convert: webhookTemplate,
-		remark: "fields of the same name mean the same, with other words in `.Kind`; a field that does not exist here is an error at the start"},
+		remark: "fields of the same name mean the same, with other words in `.Kind`; a field that does not exist here, or a text that is not escaped by `toJson`, is an error at the start"},
 	{variable: "WEBHOOK_TEMPLATE_FILE", here: "`--webhook-template-file`", flag: "webhook-template-file", remark: "as above"},
 
 	// Operation.
