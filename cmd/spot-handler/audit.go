@@ -93,7 +93,7 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 	}
 	screen := terminal.New(stdout)
 	if a.format == console.TableFormat {
-		_, err = fmt.Fprintln(screen, strings.Join(report.Lines(screen.Columns()), "\n"))
+		err = screen.Print(report.Lines(screen.Columns())...)
 	} else {
 		err = a.format.Write(screen, report)
 	}

@@ -3,11 +3,9 @@ package main
 import (
 	"io"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/term"
 	"k8s.io/klog/v2"
 )
 
@@ -22,7 +20,7 @@ const (
 func newLogger(w io.Writer, level, format string) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
 	if format == logConsole {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: !isTerminal(w), FieldsOrder: fieldsOrder}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: true, FieldsOrder: fieldsOrder}
 	}
 	parsed, err := zerolog.ParseLevel(level)
 	if err != nil {
@@ -40,12 +38,6 @@ func newLogger(w io.Writer, level, format string) zerolog.Logger {
 // fieldsOrder is the order of fields in the console format; others follow by name.
 var fieldsOrder = []string{
 	"component", "node", "instance_id", "kind", "source", "deadline", "remaining_seconds", "pod", "message_id", "reason", "attempt",
-}
-
-// isTerminal reports whether people read along. Colours in a file are noise.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // part is a logger for one component of the program.

@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
+
+	"spot-handler/cmd/spot-handler/terminal"
 )
 
 // A field of the log is something to search for: each has one name everywhere, and the
@@ -100,6 +103,36 @@ func TestLogFormats(t *testing.T) {
 		part.Info().Int("left", 2).Str("reason", "the budget").Str("node", "node-1").Time("deadline", at).Msg("deadline reached")
 		if diff := cmp.Diff(want, out.String()); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", format, diff)
+		}
+	}
+}
+
+// The console format and the lines of JSON go by the program's one output, which has no control
+// characters; and nobody writes past it.
+func TestNothingIsWrittenPastTheOutput(t *testing.T) {
+	for _, format := range []string{logConsole, logJSON} {
+		var out strings.Builder
+		logger := newLogger(terminal.NewOutput(&out), "info", format)
+		logger.Info().Str("reason", "\x1b]0;owned\a\u009b31m\u202e").Strs("pod", []string{"\u009b2J"}).Msg("evicted \x1b[2J\u2066")
+		if !strings.Contains(out.String(), "evicted") || strings.ContainsFunc(out.String(), terminal.Controls) {
+			t.Errorf("%s: %q", format, &out)
+		}
+	}
+	for _, dir := range []string{"cmd", "handler", "imds", "queue", "drain"} {
+		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || path == filepath.Join("..", "..", "cmd", "spot-handler", "main.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, past := range []string{"os.Stdout", "os.Stderr", "fmt.Print"} {
+				if strings.Contains(string(text), past) {
+					t.Errorf("%s writes with %s, past the output", path, past)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -76,6 +76,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"spot-handler/cmd/spot-handler/terminal"
 )
 
 func main() {
@@ -96,6 +98,7 @@ const (
 
 // runAs runs the program under the name that it was started by.
 func runAs(ctx context.Context, program string, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	stdout, stderr = terminal.NewOutput(stdout), terminal.NewOutput(stderr)
 	root := newRoot(getenv, stdout, stderr)
 	calledAs(root, program)
 	root.SetArgs(append([]string{}, args...)) // of nil cobra would make the process's own

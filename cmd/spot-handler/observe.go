@@ -123,7 +123,7 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 		for _, h := range r.Happenings() {
 			if line := h.Line(r.Begin(), len(r.Nodes) > 1); !told[line] {
 				told[line] = true
-				fmt.Fprintln(screen, line)
+				_ = screen.Print(line)
 			}
 		}
 	}
@@ -150,12 +150,12 @@ func (f outcomeFlags) conclude(r report.Report, format console.Format, stdout, s
 	r.Require(f.require)
 	screen := terminal.New(stdout)
 	if format == console.TableFormat {
-		fmt.Fprintln(screen, strings.Join(r.Lines(screen.Columns()), "\n"))
+		_ = screen.Print(r.Lines(screen.Columns())...)
 	} else if err := format.Write(screen, r); err != nil {
 		return err
 	}
 	for _, line := range r.Recording.Unread {
-		fmt.Fprintln(stderr, "could not watch: "+line)
+		_ = terminal.New(stderr).Print("could not watch: " + line)
 	}
 	if f.report != "" {
 		if err := writeReport(f.report, r); err != nil {
@@ -173,7 +173,7 @@ func writeReport(path string, r report.Report) error {
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
-	if err := errors.Join(r.WriteHTML(file), file.Close()); err != nil {
+	if err := errors.Join(r.WriteHTML(terminal.NewOutput(file)), file.Close()); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil

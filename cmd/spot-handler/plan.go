@@ -109,7 +109,7 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 	}
 	screen := terminal.New(stdout)
 	if p.format == console.TableFormat {
-		_, err = fmt.Fprintln(screen, strings.Join(plan.Lines(f, screen.Columns()), "\n"))
+		err = screen.Print(plan.Lines(f, screen.Columns())...)
 	} else {
 		err = p.format.Write(screen, f)
 	}

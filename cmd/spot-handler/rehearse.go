@@ -165,7 +165,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 		return err
 	}
 	width := screen.Columns()
-	fmt.Fprintln(screen, strings.Join(slices.Concat(plan.Lines(plan.Report{Forecast: foreseen}, width), []string{""}, r.announcement(chosen, width)), "\n"))
+	_ = screen.Print(slices.Concat(plan.Lines(plan.Report{Forecast: foreseen}, width), []string{""}, r.announcement(chosen, width))...)
 	if err := r.confirm(ctx, stdin, screen); err != nil {
 		return err
 	}
@@ -217,7 +217,7 @@ func (c *caller) watchRehearsal(ctx context.Context, rehearsal *rehearse.Rehears
 		stop()
 		return observe.Recording{}, errors.Join(rehearse.ErrCalledOff, <-followed)
 	}
-	err := rehearsal.Run(ctx, namesOf(chosen), func(text string) { fmt.Fprintln(screen, text) })
+	err := rehearsal.Run(ctx, namesOf(chosen), func(text string) { _ = screen.Print(text) })
 	if err != nil {
 		stop()
 	}

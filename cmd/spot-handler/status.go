@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -121,11 +120,11 @@ func printing[T any](format console.Format, screen *terminal.Screen, stderr io.W
 			return format.Write(screen, value)
 		}
 		if before != nil {
-			fmt.Fprintln(screen)
+			_ = screen.Print("")
 		}
-		fmt.Fprintln(screen, strings.Join(found, "\n"))
+		_ = screen.Print(found...)
 		for _, note := range notes {
-			fmt.Fprintln(stderr, note)
+			_ = terminal.New(stderr).Print(note)
 		}
 		return nil
 	}

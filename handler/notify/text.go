@@ -23,10 +23,17 @@ func Said(r interruption.Record, text string) string {
 
 const rehearsed = "rehearsal: "
 
+// About reports whether the Event is about this pod. The UID alone does not tell: whoever may write
+// Events in a namespace of their own may give them that of any pod.
+func About(e *corev1.Event, pod *corev1.Pod) bool {
+	of := e.InvolvedObject
+	return e.Namespace == pod.Namespace && of.Namespace == pod.Namespace && of.Name == pod.Name && of.UID == pod.UID
+}
+
 // Refusal is the reason that an Event EvictionBlocked gives.
 func Refusal(e *corev1.Event) string {
 	_, reason, _ := strings.Cut(strings.TrimPrefix(e.Message, rehearsed), ": ")
-	return reason
+	return strings.TrimSpace(reason)
 }
 
 // NoticeReason is the reason of the Event for a notice. Each kind has its own: its words

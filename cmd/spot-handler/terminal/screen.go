@@ -7,7 +7,6 @@ package terminal
 import (
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"sync"
 
@@ -21,7 +20,8 @@ const (
 	showCursor = "\x1b[?25h"
 	clearLine  = "\x1b[2K"
 	clearBelow = "\x1b[J"
-	upLines    = "\x1b[%dA\r"
+	toStart    = "\x1b[G"
+	upLines    = "\x1b[%dF"
 )
 
 // The size of a terminal that does not tell its own.
@@ -33,7 +33,7 @@ const (
 // Screen is where lines are shown. It is safe for concurrent use.
 type Screen struct {
 	mu   sync.Mutex
-	out  io.Writer
+	out  *Output
 	size func() (columns, rows int) // nil: no terminal
 
 	shown []string // what can be redrawn
@@ -42,9 +42,9 @@ type Screen struct {
 
 // New returns a screen on out, which is live if that is a terminal.
 func New(out io.Writer) *Screen {
-	s := &Screen{out: out}
-	f, ok := out.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) || os.Getenv("TERM") == "dumb" {
+	s := &Screen{out: NewOutput(out)}
+	f := s.out.terminal
+	if f == nil {
 		return s
 	}
 	s.size = func() (int, int) {
@@ -58,7 +58,7 @@ func New(out io.Writer) *Screen {
 }
 
 // Plain returns a screen on out that is not live, whatever out is.
-func Plain(out io.Writer) *Screen { return &Screen{out: out} }
+func Plain(out io.Writer) *Screen { return &Screen{out: NewOutput(out)} }
 
 // Live reports whether lines can be redrawn.
 func (s *Screen) Live() bool { return s.size != nil }
@@ -92,10 +92,20 @@ func (s *Screen) Write(p []byte) (int, error) {
 		return s.out.Write(p)
 	}
 	lines := s.shown
-	fmt.Fprint(s.out, s.home(), clearBelow, string(p))
+	fmt.Fprint(s.out, s.home(), own(clearBelow), string(p))
 	s.shown = nil
 	s.show(lines)
 	return len(p), nil
+}
+
+// Print writes lines that stay.
+func (s *Screen) Print(lines ...string) error {
+	var b strings.Builder
+	for _, line := range lines {
+		b.WriteString(oneLine(line) + "\n")
+	}
+	_, err := s.Write([]byte(b.String()))
+	return err
 }
 
 // Show replaces the lines that were shown before. It does nothing on a screen that is not live,
@@ -113,11 +123,11 @@ func (s *Screen) show(lines []string) {
 	columns, rows := s.size()
 	lines = lines[:min(len(lines), redrawn(rows))]
 	var b strings.Builder
-	b.WriteString(hideCursor + s.home())
+	b.WriteString(own(hideCursor) + s.home())
 	for _, line := range lines {
-		b.WriteString(clearLine + Cut(line, columns) + "\n")
+		b.WriteString(own(clearLine) + Cut(oneLine(line), columns) + "\n")
 	}
-	b.WriteString(clearBelow)
+	b.WriteString(own(clearBelow))
 	s.shown = lines
 	_, _ = io.WriteString(s.out, b.String())
 }
@@ -125,9 +135,9 @@ func (s *Screen) show(lines []string) {
 // home moves to the first line that is shown.
 func (s *Screen) home() string {
 	if len(s.shown) == 0 {
-		return "\r"
+		return own(toStart)
 	}
-	return fmt.Sprintf(upLines, len(s.shown))
+	return own(fmt.Sprintf(upLines, len(s.shown)))
 }
 
 // End leaves the last lines where they are, and gives the cursor back. Nothing is shown after
@@ -137,7 +147,7 @@ func (s *Screen) End() {
 	defer s.mu.Unlock()
 	s.ended = true
 	if s.shown != nil {
-		fmt.Fprint(s.out, showCursor)
+		fmt.Fprint(s.out, own(showCursor))
 		s.shown = nil
 	}
 }

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestCut(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{"", ""}, {"abc", "abc"}, {"abcd", "abcd"}, {"abcde", "abc…"}, {"äöüß€", "äöü…"},
 		{Bad.Paint("abcd"), Bad.Paint("abcd")},
-		{Bad.Paint("abcde"), string(Bad) + "abc…" + plain},
+		{Bad.Paint("abcde"), own(string(Bad)) + "abc…" + own(plain)},
 	} {
 		if got := Cut(tt.text, 4); got != tt.want {
 			t.Errorf("%q: %q, want %q", tt.text, got, tt.want)
@@ -50,7 +51,7 @@ func TestNoTerminal(t *testing.T) {
 // back at the end.
 func TestRedraw(t *testing.T) {
 	var out strings.Builder
-	s := &Screen{out: &out, size: func() (int, int) { return 6, 3 }}
+	s := &Screen{out: &Output{w: &out, terminal: os.Stdout}, size: func() (int, int) { return 6, 3 }}
 	s.Show([]string{"first line", "second", "third does not fit"})
 	s.Show([]string{"again"})
 	if _, err := s.Write([]byte("stays\n")); err != nil {
@@ -58,9 +59,9 @@ func TestRedraw(t *testing.T) {
 	}
 	s.End()
 	s.Show([]string{"late"})
-	want := hideCursor + "\r" + clearLine + "first…\n" + clearLine + "second\n" + clearBelow +
-		hideCursor + "\x1b[2A\r" + clearLine + "again\n" + clearBelow +
-		"\x1b[1A\r" + clearBelow + "stays\n" + hideCursor + "\r" + clearLine + "again\n" + clearBelow + showCursor
+	want := hideCursor + toStart + clearLine + "first…\n" + clearLine + "second\n" + clearBelow +
+		hideCursor + "\x1b[2F" + clearLine + "again\n" + clearBelow +
+		"\x1b[1F" + clearBelow + "stays\n" + hideCursor + toStart + clearLine + "again\n" + clearBelow + showCursor
 	if out.String() != want {
 		t.Errorf("got  %q\nwant %q", out.String(), want)
 	}

@@ -32,7 +32,7 @@ func (c Colour) Paint(text string) string {
 	if c == "" {
 		return text
 	}
-	return string(c) + text + plain
+	return own(string(c)) + text + own(plain)
 }
 
 // Cut shortens a text to so many columns. What sets colours takes none.
@@ -44,7 +44,7 @@ func Cut(text string, columns int) string {
 	for i := 0; i < len(text); {
 		size, wide := next(text[i:])
 		if !wide {
-			end = plain
+			end = own(plain)
 		} else if n++; n >= columns {
 			return text[:i] + "…" + end
 		}
@@ -69,10 +69,8 @@ func Width(text string) int {
 // next is the length in bytes of what a text begins with: a character, which takes a column, or
 // a sequence that sets colours, which takes none.
 func next(text string) (size int, wide bool) {
-	if strings.HasPrefix(text, "\x1b[") {
-		if end := strings.IndexByte(text, 'm'); end > 0 {
-			return end + 1, false
-		}
+	if _, size = ownIn(text); size > 0 {
+		return size, false
 	}
 	_, size = utf8.DecodeRuneInString(text)
 	return size, true

@@ -1,14 +1,18 @@
 package console
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
+
+	"spot-handler/cmd/spot-handler/terminal"
 )
 
 // Format is how a command prints what it found.
@@ -49,6 +53,7 @@ func (f *Format) Define(flags *pflag.FlagSet) {
 // Write prints a value as JSON or YAML.
 func (f *Format) Write(w io.Writer, value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
+	text = escaped(text)
 	if err == nil && *f == YAML {
 		text, err = yaml.JSONToYAML(text)
 		text = []byte("---\n" + strings.TrimSuffix(string(text), "\n"))
@@ -58,4 +63,22 @@ func (f *Format) Write(w io.Writer, value any) error {
 	}
 	_, err = fmt.Fprintf(w, "%s\n", text)
 	return err
+}
+
+// escaped is JSON with every character escaped that controls a terminal: encoding/json leaves DEL,
+// the C1 controls and those of the direction of text as they are. They stand in strings only.
+// In YAML the output puts U+FFFD in their place.
+func escaped(text []byte) []byte {
+	if bytes.IndexFunc(text, terminal.Controls) < 0 {
+		return text
+	}
+	var b []byte
+	for _, r := range string(text) {
+		if terminal.Controls(r) {
+			b = fmt.Appendf(b, `\u%04x`, r)
+		} else {
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return b
 }

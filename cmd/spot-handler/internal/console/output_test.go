@@ -1,10 +1,13 @@
 package console
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"spot-handler/cmd/spot-handler/terminal"
 )
 
 func TestFormats(t *testing.T) {
@@ -32,5 +35,19 @@ func TestFormats(t *testing.T) {
 		if err := flags.Parse([]string{"-o=xml"}); err == nil {
 			t.Error("xml is taken for a format")
 		}
+	}
+}
+
+// What encoding/json leaves as it is would reach the terminal of somebody who looks at the output.
+func TestJSONEscapesControls(t *testing.T) {
+	const hostile = "\x1b]52;c;cm0gLXJm\a \x7f \u009b31m \u202e \u2066 \u2028"
+	var out strings.Builder
+	f := JSON
+	if err := f.Write(&out, []string{hostile}); err != nil || strings.ContainsFunc(out.String(), terminal.Controls) {
+		t.Errorf("%q, %v", &out, err)
+	}
+	var back []string
+	if err := json.Unmarshal([]byte(out.String()), &back); err != nil || back[0] != hostile {
+		t.Errorf("%q, %v", back, err)
 	}
 }

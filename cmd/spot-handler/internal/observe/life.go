@@ -1,9 +1,7 @@
 package observe
 
 import (
-	"strings"
 	"time"
-	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -167,19 +165,8 @@ func (p *podLife) refuse(at time.Time, e *corev1.Event) {
 	if p.refusal == nil {
 		p.refusal = &Refusal{From: at}
 	}
-	p.refusal.Times, p.refusal.Reason = max(p.refusal.Times, int(e.Count), 1), interruption.Clip(printable(notify.Refusal(e)))
+	p.refusal.Times, p.refusal.Reason = max(p.refusal.Times, int(e.Count), 1), interruption.Clip(notify.Refusal(e))
 	p.step(at)
-}
-
-// printable is a text without what a terminal would take for a command: anybody who may write
-// Events may have written it.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
-		}
-		return r
-	}, text)
 }
 
 // step goes on to the next step if the pod's state is another.

@@ -233,7 +233,7 @@ func (o *Observer) event(at time.Time, e *corev1.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := o.lives[e.InvolvedObject.UID]
-	if l == nil {
+	if l == nil || !notify.About(e, l.pod) {
 		return
 	}
 	if told := e.FirstTimestamp.Time; !told.IsZero() && told.Before(at) {

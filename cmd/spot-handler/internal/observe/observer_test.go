@@ -34,6 +34,9 @@ func play() *scene {
 	s.recorded(after(20), interruption.Draining, replacement(provisioner.StateReady))
 	d := s.new("web-4", "fallback-node", false)
 	s.tell(after(20), d)
+	forged := blocked(b, after(21))
+	forged.Namespace = "mine"
+	s.event(after(21), forged)
 	s.event(after(22.5), blocked(b, after(22)))
 	d = s.new("web-4", "fallback-node", true)
 	s.tell(after(25), d)
@@ -87,7 +90,7 @@ func TestRecording(t *testing.T) {
 		t.Errorf("end %q, slack %v, pool %q, want gone, 55 and batch", n.End, n.SlackSeconds, n.Pool)
 	}
 
-	refused := "The disruption budget web needs 3 healthy pods " // a line break is no part of a clause
+	refused := "The disruption budget web needs 3 healthy pods" // a line break is no part of a clause
 	want := []Step{
 		{Waiting, "the replacement", noticed, after(.4)}, {Surging, "its successor", after(.4), after(25.1)}, {Ending, "", after(25.1), after(28)},
 		{Waiting, "the replacement", noticed, after(20)}, {Waiting, "its turn, or its latest safe start", after(20), after(22)},

@@ -110,7 +110,8 @@ func stopping(pod *corev1.Pod, grace int64) *corev1.Pod {
 
 func blocked(pod *corev1.Pod, at time.Time) *corev1.Event {
 	return &corev1.Event{
-		InvolvedObject: corev1.ObjectReference{UID: pod.UID}, Reason: notify.ReasonEvictionBlocked, Count: 2,
+		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace},
+		InvolvedObject: corev1.ObjectReference{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, Reason: notify.ReasonEvictionBlocked, Count: 2,
 		Message: "cannot leave interrupted node doomed yet: The disruption budget web needs 3 healthy pods\n", FirstTimestamp: metav1.Time{Time: at},
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
@@ -186,19 +185,13 @@ func (r Reader) eventsOf(ctx context.Context, node *corev1.Node) ([]corev1.Event
 	return list.Items, nil
 }
 
-// refusals are, by pod, why evictions from the node were refused, by the Events that say so.
-func (r Reader) refusals(ctx context.Context, node *corev1.Node) (map[types.UID]string, error) {
+// refusals are the Events that say why evictions from the node were refused.
+func (r Reader) refusals(ctx context.Context, node *corev1.Node) ([]corev1.Event, error) {
 	list := &corev1.EventList{}
 	err := r.Core.Get().NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource("events").
 		Param("fieldSelector", "reason="+notify.ReasonEvictionBlocked).Do(ctx).Into(list)
 	if err != nil {
 		return nil, fmt.Errorf("list Events of refused pods: %w", err)
 	}
-	why := map[types.UID]string{}
-	for _, e := range list.Items {
-		if e.Annotations[notify.AnnotationNode] == node.Name {
-			why[e.InvolvedObject.UID] = notify.Refusal(&e)
-		}
-	}
-	return why, nil
+	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Annotations[notify.AnnotationNode] != node.Name }), nil
 }

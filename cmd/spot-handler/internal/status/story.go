@@ -10,6 +10,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 )
 
@@ -75,7 +76,7 @@ type telling struct {
 	in        InForce
 	situation drain.Situation
 	surveyed  bool // the situation is whole
-	refusals  map[types.UID]string
+	refusals  []corev1.Event
 	events    []corev1.Event
 	namespace string
 }
@@ -104,8 +105,10 @@ func (t telling) tell() Story {
 	}
 	s.InForce = t.in.From
 	t.situation.Refused = map[types.UID]bool{}
-	for uid := range t.refusals {
-		t.situation.Refused[uid] = true
+	for _, pod := range t.situation.Pods {
+		if t.refusal(pod) != "" {
+			t.situation.Refused[pod.UID] = true
+		}
 	}
 	for _, d := range drain.Plan(t.now, t.situation) {
 		if d.Moves() && (t.namespace == "" || d.Pod.Namespace == t.namespace) {
@@ -115,10 +118,20 @@ func (t telling) tell() Story {
 	return s
 }
 
+// refusal is why the pod's eviction was refused; empty if it was not.
+func (t telling) refusal(pod *corev1.Pod) string {
+	for i := range t.refusals {
+		if notify.About(&t.refusals[i], pod) {
+			return notify.Refusal(&t.refusals[i])
+		}
+	}
+	return ""
+}
+
 func (t telling) pod(rec interruption.Record, d drain.Decision) Pod {
 	p := Pod{
 		Namespace: d.Pod.Namespace, Name: d.Pod.Name, Next: d.Action, WaitsFor: d.Reason, NoSurge: d.NoSurge,
-		GraceSeconds: corev1.DefaultTerminationGracePeriodSeconds, Refusal: t.refusals[d.Pod.UID],
+		GraceSeconds: corev1.DefaultTerminationGracePeriodSeconds, Refusal: t.refusal(d.Pod),
 	}
 	if g := d.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
 		p.GraceSeconds = *g

@@ -26,6 +26,14 @@ func told(t telling) string {
 	return "\n" + strings.Join(t.tell().Lines(t.now, 0), "\n") + "\n"
 }
 
+// refusal is an Event in a namespace, about a pod that it names.
+func refusal(in, namespace, pod, uid, text string) corev1.Event {
+	return corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Namespace: in}, Message: "cannot leave: " + text,
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: namespace, Name: pod, UID: types.UID(uid)},
+	}
+}
+
 func TestStory(t *testing.T) {
 	graceful := func(p *corev1.Pod) {
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
@@ -39,7 +47,11 @@ func TestStory(t *testing.T) {
 	got := told(telling{
 		node: node, surveyed: true,
 		situation: drain.Situation{Pods: []*corev1.Pod{pod(1, terminating), pod(2, running), pod(3, graceful), pod(4, daemon)}},
-		refusals:  map[types.UID]string{"uid-2": "needs 2 healthy pods"},
+		refusals: []corev1.Event{
+			refusal("mine", "shop", "web-2", "uid-2", "forged"), refusal("mine", "mine", "web-2", "uid-2", "forged"),
+			refusal("shop", "shop", "web-2", "uid-1", "of an older pod"), refusal("shop", "shop", "web-3", "uid-2", "of no pod"),
+			refusal("shop", "shop", "web-2", "uid-2", "needs 2 healthy pods"),
+		},
 		events: []corev1.Event{
 			{LastTimestamp: metav1.Time{Time: noon}, Type: corev1.EventTypeWarning, Reason: "SpotInterruption", Message: "the notice"},
 			{LastTimestamp: metav1.Time{Time: *after(1)}, Type: corev1.EventTypeNormal, Reason: "ReplacementRequested", Message: "requested fallback-1"},

@@ -1,0 +1,101 @@
+package terminal
+
+import (
+	"crypto/rand"
+	"io"
+	"os"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/term"
+)
+
+// Output is the one way to standard output and standard error. Much of what a command or a log
+// shows was written by somebody else: in annotations, in Events, in the names of owners. A
+// terminal would run the control sequences in it, which set its title, fill the clipboard or
+// write over other lines. Output puts U+FFFD in the place of every control character but line
+// breaks and tabs. Only the sequences of this package pass, and only to a terminal.
+type Output struct {
+	w        io.Writer
+	terminal *os.File // nil: none
+}
+
+// NewOutput returns an output to w.
+func NewOutput(w io.Writer) *Output {
+	if o, ok := w.(*Output); ok {
+		return o
+	}
+	o := &Output{w: w}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" {
+		o.terminal = f
+	}
+	return o
+}
+
+// mark stands before each control sequence of this package. It is another one in each process, so
+// nobody can have written it into an object.
+var mark = "\ufdd0" + rand.Text()
+
+// own is a control sequence of this package, which begins with ESC [ and ends with a letter.
+func own(sequence string) string { return mark + sequence }
+
+// ownIn is the control sequence of this package with which the text begins, and its length there;
+// 0 if it begins with none.
+func ownIn(text string) (sequence string, size int) {
+	after, ok := strings.CutPrefix(text, mark)
+	if !ok {
+		return "", 0
+	}
+	end := strings.IndexFunc(after, unicode.IsLetter) + 1
+	return after[:end], len(mark) + end
+}
+
+// Controls reports whether a terminal might act on the character, or show what follows in another
+// order than it was written in.
+func Controls(r rune) bool {
+	return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+}
+
+// Write writes whole characters: what is half of one is taken for none.
+func (o *Output) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(o.w, clean(string(p), o.terminal != nil)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// clean is a text without what could control a terminal, except for our own sequences on a live one.
+func clean(text string, live bool) string {
+	harmless := func(r rune) bool { return r != utf8.RuneError && r != '\ufdd0' && !Controls(r) }
+	if strings.IndexFunc(text, func(r rune) bool { return !harmless(r) }) < 0 {
+		return text
+	}
+	var b strings.Builder
+	for len(text) > 0 {
+		if sequence, size := ownIn(text); size > 0 {
+			if live {
+				b.WriteString(sequence)
+			}
+			text = text[size:]
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(text)
+		if !harmless(r) {
+			r = utf8.RuneError
+		}
+		b.WriteRune(r)
+		text = text[size:]
+	}
+	return b.String()
+}
+
+// oneLine keeps a text from beginning another line, which would look like one of ours.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' {
+			return utf8.RuneError
+		}
+		return r
+	}, text)
+}
