@@ -143,10 +143,10 @@ func (d *Drainer) deploymentAllows(name types.NamespacedName, w Workload) {
 }
 
 // waves works out the waves of all draining nodes together.
-func (d *Drainer) waves() map[types.UID]time.Time {
+func (d *Drainer) waves() Waves {
 	budgets := slices.DeleteFunc(d.budgets.all(), func(b *policyv1.PodDisruptionBudget) bool { return waveSize(b) <= 0 })
 	if len(budgets) == 0 {
-		return nil
+		return Waves{}
 	}
 	d.mu.Lock()
 	sessions := make([]*session, 0, len(d.sessions))
@@ -154,13 +154,13 @@ func (d *Drainer) waves() map[types.UID]time.Time {
 		sessions = append(sessions, s)
 	}
 	d.mu.Unlock()
-	var pods []wavePod
+	var nodes []Situation
 	for _, s := range sessions {
 		if in, ok := s.interruption(); ok {
-			pods = append(pods, podsInWaves(time.Now(), s.situation(in))...)
+			nodes = append(nodes, s.situation(in))
 		}
 	}
-	return planWaves(pods, budgets)
+	return PlanWaves(time.Now(), nodes, budgets)
 }
 
 // refresh brings the waves up to date, and has the nodes planned again whose pods have to

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -110,16 +109,6 @@ func (s Surroundings) Lacks(pod *corev1.Pod) string {
 		}
 	}
 	return ""
-}
-
-// Waves are the latest starts of the pods of all draining nodes that share budgets, for
-// Situation.Starts.
-func Waves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisruptionBudget) map[types.UID]time.Time {
-	var pods []wavePod
-	for _, s := range nodes {
-		pods = append(pods, podsInWaves(now, s)...)
-	}
-	return planWaves(pods, budgets)
 }
 
 // AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.

@@ -84,13 +84,15 @@ type Situation struct {
 	Interruption
 	Policy Policy
 
+	// Ready is since when the replacement is Ready; zero if it is not.
+	Ready time.Time
 	// Pods are all pods of the node.
 	Pods []*corev1.Pod
 
 	// Budgets are the disruption budgets of the pods' namespaces, as far as they are known.
 	Budgets []*policyv1.PodDisruptionBudget
-	// Starts are the latest times at which pods under one budget have to go, see planWaves.
-	Starts map[types.UID]time.Time
+	// Waves are those of the pods of all draining nodes, see PlanWaves.
+	Waves
 
 	// Workloads describes each Deployment, by the name that DeploymentOf gives. One that is
 	// missing is not known yet.

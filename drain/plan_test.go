@@ -104,22 +104,30 @@ func deref(p *int64) any {
 // For any situation: each pod has exactly one decision; none is held past its latest safe
 // start, nor past its wave's; a pod's grace fits before the deadline or is clamped; no more
 // pods are surged or let go than their Deployment has room for; and a tighter deadline
-// never makes a start later.
+// never makes a start later, nor has fewer pods go in waves where turns to be surged decide
+// which of them do.
 func TestPlanProperties(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	seenActions := map[Action]int{}
 	clamped, waves, succeeded := 0, 0, 0
 	for range 3000 {
 		s := randomSituation(random)
-		s.Starts = planWaves(podsInWaves(now, s), s.Budgets)
+		s.Waves = PlanWaves(now, []Situation{s}, s.Budgets)
 		plan := Plan(now, s)
 
 		tighter := s
 		tighter.Deadline = s.Deadline.Add(-time.Duration(random.IntN(60)) * time.Second)
-		tighter.Starts = planWaves(podsInWaves(now, tighter), s.Budgets)
+		tighter.Waves = PlanWaves(now, []Situation{tighter}, tighter.Budgets)
 		starts := map[types.UID]time.Time{}
 		for _, d := range Plan(now, tighter) {
 			starts[d.Pod.UID] = d.At
+			if s.Policy.Strategy == Surge {
+				starts[d.Pod.UID] = d.Latest
+			}
+		}
+		few, _ := podsInWaves(now, []Situation{s})
+		if many, _ := podsInWaves(now, []Situation{tighter}); len(many) < len(few) {
+			t.Fatalf("%d pods in waves, and %d under a tighter deadline", len(few), len(many))
 		}
 
 		seen := map[types.UID]bool{}
@@ -165,7 +173,7 @@ func TestPlanProperties(t *testing.T) {
 			if end := now.Add(given); given > time.Second && end.After(s.Deadline.Add(-s.Policy.Margin+lateBy)) && (d.Action == Evict || d.Action == Force) {
 				t.Fatalf("%s evicted now ends at %s, past %s less %s and %s", d.Pod.Name, end, s.Deadline, s.Policy.Margin, lateBy)
 			}
-			if starts[d.Pod.UID].After(d.At) {
+			if starts[d.Pod.UID].After(d.At) && (s.Policy.Strategy != Surge || starts[d.Pod.UID].After(d.Latest)) {
 				t.Fatalf("%s starts at %s, and at %s under a tighter deadline", d.Pod.Name, d.At, starts[d.Pod.UID])
 			}
 			if d.takes {
@@ -392,7 +400,7 @@ func TestNoHurryWithoutADeadline(t *testing.T) {
 					}
 				}
 			}
-			if pods := podsInWaves(now, s); pods != nil {
+			if pods, _ := podsInWaves(now, []Situation{s}); pods != nil {
 				t.Errorf("waves of %v, want none", pods)
 			}
 		}

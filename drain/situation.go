@@ -14,12 +14,12 @@ import (
 func (s *session) situation(in Interruption) Situation {
 	d := s.drainer
 	sit := Situation{
-		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Starts: d.starts.get(),
+		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Waves: d.starts.get(),
 		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
 		Namespaces: map[string]Wishes{}, Surroundings: map[string]Surroundings{},
 		AllReady: map[types.NamespacedName]time.Time{}, Gangs: d.gangs.Of(s.node),
 	}
-	sit.Refused, sit.Fixed, sit.Answers = s.heard()
+	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
 	notify := func() { d.opts.Notify(s.node) }
 	p := planner{Situation: sit}
 	namespaces := map[string]bool{}
@@ -83,8 +83,9 @@ func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
 	return since
 }
 
-// heard is whose eviction was refused, who cannot be surged, and what pods have answered.
-func (s *session) heard() (refused map[types.UID]bool, fixed map[types.UID]string, answers map[types.UID]When) {
+// heard is since when the replacement is Ready, whose eviction was refused, who cannot be surged, and
+// what pods have answered.
+func (s *session) heard() (isReady time.Time, refused map[types.UID]bool, fixed map[types.UID]string, answers map[types.UID]When) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	refused, fixed = map[types.UID]bool{}, map[types.UID]string{}
@@ -96,7 +97,7 @@ func (s *session) heard() (refused map[types.UID]bool, fixed map[types.UID]strin
 			fixed[uid] = t.fixed
 		}
 	}
-	return refused, fixed, maps.Clone(s.answers)
+	return s.ready, refused, fixed, maps.Clone(s.answers)
 }
 
 // lookFor is how long a first plan waits to learn enough about the pods' namespaces,

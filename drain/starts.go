@@ -13,17 +13,17 @@ const startsFor = 250 * time.Millisecond
 
 // waveStarts keeps the last waves of all draining nodes.
 type waveStarts struct {
-	work func() map[types.UID]time.Time
+	work func() Waves
 
 	mu      sync.Mutex
 	working bool
-	last    map[types.UID]time.Time
+	last    Waves
 	until   time.Time // when last is old
 	floor   time.Time // the earliest next work, whatever changes: otherwise nothing else would get done
 }
 
-// get is the current waves. The map must not be changed.
-func (s *waveStarts) get() map[types.UID]time.Time {
+// get is the current waves. They must not be changed.
+func (s *waveStarts) get() Waves {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.last
@@ -50,8 +50,8 @@ func (s *waveStarts) refresh() map[types.UID]bool {
 		s.until = s.floor
 	}
 	earlier := map[types.UID]bool{}
-	for uid, at := range fresh {
-		if before, ok := s.last[uid]; !ok || at.Before(before) {
+	for uid, at := range fresh.Starts {
+		if before, ok := s.last.Starts[uid]; !ok || at.Before(before) {
 			earlier[uid] = true
 		}
 	}

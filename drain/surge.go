@@ -50,6 +50,8 @@ type Workload struct {
 	Refuses string
 	// Slots is how many more pods can be surged at this moment.
 	Slots int
+	// MinReady is how long a pod has to be Ready before it is available.
+	MinReady time.Duration
 	// Spare is how many surged pods can go while as many pods as the Deployment asks for
 	// stay available.
 	Spare int
@@ -261,30 +263,10 @@ func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	case !p.known(pod):
 		return Later, "its Deployment is being looked up"
 	case !p.take(d, SurgeNow, p.Workloads[d.workload].Slots):
-		d.waits = true
+		d.waits, d.Until = true, p.Review
 		return Later, "waits for its turn: maxSurge of Deployment " + d.workload.Name + " is in use"
 	}
 	return SurgeNow, "its successor is made first"
-}
-
-// surgingPods are the pods whose successors are under way or can be made at once. While a
-// Deployment is being looked up, its pods count among them.
-func (p *planner) surgingPods() map[types.UID]bool {
-	if p.Policy.Strategy != Surge {
-		return nil
-	}
-	surging := map[types.UID]bool{}
-	slots := map[types.NamespacedName]int{}
-	for _, pod := range p.inOrder() {
-		switch name := DeploymentOf(pod); {
-		case surged(pod), p.noSurge(pod) == "" && !p.known(pod):
-			surging[pod.UID] = true
-		case p.noSurge(pod) == "" && slots[name] < p.Workloads[name].Slots:
-			slots[name]++
-			surging[pod.UID] = true
-		}
-	}
-	return surging
 }
 
 // take has the decision use one of the n that its Deployment has to give for the action, or

@@ -71,7 +71,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 			sit.Shared[name] = c.shared
 		}
 	}
-	sit.Starts = planWaves(podsInWaves(time.Now(), sit), sit.Budgets)
+	sit.Waves = PlanWaves(time.Now(), []Situation{sit}, sit.Budgets)
 	return sit, nil
 }
 

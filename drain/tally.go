@@ -72,6 +72,7 @@ func (l *tally) count(now time.Time, d *deployment, pods []*member) (Workload, t
 	w := Workload{
 		Selector: selector,
 		Refuses:  d.refuses(),
+		MinReady: time.Duration(d.Spec.MinReadySeconds) * time.Second,
 		Slots:    max(0, d.maxSurge()-c.surged-len(l.surging)),
 		Spare:    max(0, c.available+c.extra-d.replicas()),
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -35,9 +36,18 @@ const (
 	longestCycle = time.Minute
 )
 
-// planWaves gives the latest time at which each pod that shares a budget with others has to
-// go. The pods are those of all draining nodes.
-func planWaves(pods []wavePod, budgets []*policyv1.PodDisruptionBudget) map[types.UID]time.Time {
+// Waves is when those pods of all draining nodes go that cannot all go at once.
+type Waves struct {
+	// Starts are the latest times at which pods that share a budget with others have to go.
+	Starts map[types.UID]time.Time
+	// Review is when a pod that waits for its turn to be surged might have to be counted among
+	// those in waves, if no turn has come until then; zero if none waits.
+	Review time.Time
+}
+
+// PlanWaves plans for the pods of all draining nodes together.
+func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisruptionBudget) Waves {
+	pods, review := podsInWaves(now, nodes)
 	byNamespace := map[string][]wavePod{}
 	for _, pod := range pods {
 		byNamespace[pod.namespace] = append(byNamespace[pod.namespace], pod)
@@ -64,7 +74,7 @@ func planWaves(pods []wavePod, budgets []*policyv1.PodDisruptionBudget) map[type
 			}
 		}
 	}
-	return starts
+	return Waves{Starts: starts, Review: review}
 }
 
 // waveSize is how many pods the budget lets go at a time; zero or less if it never lets any
@@ -73,31 +83,110 @@ func waveSize(budget *policyv1.PodDisruptionBudget) int {
 	return int(budget.Status.ExpectedPods - budget.Status.DesiredHealthy)
 }
 
-// podsInWaves are the node's pods that have to leave in waves where a budget demands it.
-// Surged pods do not: their successors come up side by side.
-func podsInWaves(now time.Time, s Situation) []wavePod {
-	if s.Deadline.IsZero() {
-		return nil
-	}
-	p := newPlanner(now, s)
-	surging := p.surgingPods()
-	var pods []wavePod
-	for _, pod := range p.Pods {
-		if pod.DeletionTimestamp == nil && !surging[pod.UID] && p.notOurs(pod) == "" {
-			took, _ := startup(pod)
-			pods = append(pods, wavePod{
-				uid: pod.UID, namespace: pod.Namespace, labels: labels.Set(pod.Labels),
-				latest: latestStart(pod, p.Deadline, p.Policy.Margin), startup: took,
-			})
+// podsInWaves are the pods that have to leave in waves where a budget demands it, and when that has
+// to be worked out again. Surged pods do not: their replacement pods come up side by side. Nor do
+// those whose turn for that comes in time, as the turns of others end.
+func podsInWaves(now time.Time, nodes []Situation) (pods []wavePod, review time.Time) {
+	turns := map[types.NamespacedName]*surgeTurns{}
+	for _, s := range nodes {
+		p := newPlanner(now, s)
+		for _, pod := range p.Pods {
+			name := DeploymentOf(pod)
+			canSurge := p.Policy.Strategy == Surge && p.noSurge(pod) == ""
+			switch {
+			case pod.DeletionTimestamp != nil, p.notOurs(pod) != "":
+			case surged(pod), canSurge && p.known(pod):
+				if turns[name] == nil {
+					turns[name] = &surgeTurns{workload: p.Workloads[name]}
+				}
+				turns[name].add(p, pod)
+			case canSurge, s.Deadline.IsZero():
+			default:
+				pods = append(pods, p.wavePod(pod))
+			}
 		}
 	}
-	return pods
+	for _, of := range turns {
+		late, by := of.take(now)
+		pods = append(pods, late...)
+		if !by.IsZero() && (review.IsZero() || by.Before(review)) {
+			review = by
+		}
+	}
+	return pods, review
+}
+
+func (p *planner) wavePod(pod *corev1.Pod) wavePod {
+	took, _ := startup(pod)
+	return wavePod{
+		uid: pod.UID, namespace: pod.Namespace, labels: labels.Set(pod.Labels),
+		latest: latestStart(pod, p.Deadline, p.Policy.Margin), startup: took,
+	}
+}
+
+// surgeTurns are the turns of a Deployment's pods: maxSurge of them are surged at the same time, over
+// all nodes, and the next when a replacement pod is available.
+type surgeTurns struct {
+	workload Workload
+	began    []time.Time // of those that are surged: since when their replacement pods can have a node
+	waiting  []wavePod
+	all      []wavePod
+}
+
+// add takes in a pod that is surged or can be. From a node that is only at risk, none has a turn
+// before those that have to leave.
+func (t *surgeTurns) add(p *planner, pod *corev1.Pod) {
+	member := p.wavePod(pod)
+	t.all = append(t.all, member)
+	switch {
+	case !surged(pod) && !p.Deadline.IsZero():
+		t.waiting = append(t.waiting, member)
+	case !surged(pod):
+	case p.Capacity == PendingCapacity:
+		t.began = append(t.began, p.now)
+	default:
+		t.began = append(t.began, later(surgeNoteOf(pod).At, p.Ready))
+	}
+}
+
+// minReview is how often pods are looked at again that wait for their turn. What is known of the
+// turns is not that exact.
+const minReview = time.Second
+
+// take gives the turns to the most urgent first. It returns those whose turn comes too late, and when
+// that has to be looked at again.
+//
+// A replacement that still boots is taken for one that is Ready now, so turns that are in use because
+// of it end later and later. A pod that can still have its turn is not given up before that.
+func (t *surgeTurns) take(now time.Time) (late []wavePod, review time.Time) {
+	took := cycle(t.all) + t.workload.MinReady
+	free := slices.Repeat([]time.Time{now}, t.workload.Slots)
+	for _, began := range t.began {
+		if end := began.Add(took); now.Before(end.Add(placeFor)) { // else who knows what its replacement pod lacks
+			free = append(free, later(end, now))
+		}
+	}
+	slices.SortFunc(free, time.Time.Compare)
+	slices.SortFunc(t.waiting, byLatest)
+	for _, pod := range t.waiting {
+		if len(free) == 0 || free[0].Add(took).After(pod.latest) {
+			late = append(late, pod)
+			continue
+		}
+		end := free[0].Add(took)
+		at, _ := slices.BinarySearchFunc(free[1:], end, time.Time.Compare)
+		free = slices.Insert(free[1:], at, end)
+		if by := now.Add(max(minReview, pod.latest.Sub(end))); review.IsZero() || by.Before(review) {
+			review = by
+		}
+	}
+	return late, review
 }
 
 // planGroup plans a group backwards: the last wave starts when its most urgent pod has to,
 // and each wave before it a cycle earlier, or when its own pods have to.
 func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
-	slices.SortFunc(group, func(a, b wavePod) int { return cmp.Or(a.latest.Compare(b.latest), cmp.Compare(a.uid, b.uid)) })
+	slices.SortFunc(group, byLatest)
 	period := cycle(group)
 	starts := make(map[types.UID]time.Time, len(group))
 	var next time.Time
@@ -113,6 +202,15 @@ func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
 		next = at
 	}
 	return starts
+}
+
+func byLatest(a, b wavePod) int { return cmp.Or(a.latest.Compare(b.latest), cmp.Compare(a.uid, b.uid)) }
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 func earliest(a, b time.Time) time.Time {

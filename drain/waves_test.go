@@ -18,7 +18,7 @@ func TestWaves(t *testing.T) {
 	for i := range 7 {
 		s.Pods = append(s.Pods, pod(fmt.Sprint("p", i), of("web"), readyAfter(20*time.Second)))
 	}
-	s.Starts = planWaves(podsInWaves(now, s), s.Budgets)
+	s.Waves = PlanWaves(now, []Situation{s}, s.Budgets)
 	plan := Plan(now, s)
 	latest := s.Deadline.Add(-40 * time.Second) // margin and grace period
 	for i, d := range plan {
@@ -34,7 +34,7 @@ func TestWaves(t *testing.T) {
 		t.Errorf("the next wave: %s, want hold", got.Action)
 	}
 	s.Budgets[0].Status.DesiredHealthy = 10 // lets none go: waves are of no use
-	if got := planWaves(podsInWaves(now, s), s.Budgets); len(got) != 0 {
+	if got := PlanWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 0 {
 		t.Errorf("waves under a budget that lets none go: %v", got)
 	}
 }
@@ -42,13 +42,13 @@ func TestWaves(t *testing.T) {
 // Nodes that share a budget: the one that ends first is first in line.
 func TestWavesOfSeveralNodes(t *testing.T) {
 	budgets := []*policyv1.PodDisruptionBudget{budget("web", 1)}
-	var pods []wavePod
+	var nodes []Situation
 	for i, in := range []time.Duration{3, 1, 2} {
 		s := surging(Workload{}, pod(fmt.Sprint("node", i), of("web"), readyAfter(8*time.Second)))
 		s.Policy.Strategy, s.Deadline = Hold, now.Add(in*time.Minute)
-		pods = append(pods, podsInWaves(now, s)...)
+		nodes = append(nodes, s)
 	}
-	starts := planWaves(pods, budgets)
+	starts := PlanWaves(now, nodes, budgets).Starts
 	if a, b, c := starts["uid-node1"], starts["uid-node2"], starts["uid-node0"]; !a.Before(b) || !b.Before(c) {
 		t.Errorf("starts %s, %s, %s; want the order of the deadlines", a.Sub(now), b.Sub(now), c.Sub(now))
 	}

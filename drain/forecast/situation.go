@@ -24,7 +24,7 @@ func (w *world) situation(l *lostNode) drain.Situation {
 		Interruption: drain.Interruption{
 			Taint: marks.Taint(interruption.Record{Kind: l.Kind}), Since: l.noticed, Deadline: l.deadline, Capacity: l.capacity,
 		},
-		Policy: w.in.Policy, Starts: w.starts, Shared: w.in.Shared, Surroundings: map[string]drain.Surroundings{},
+		Policy: w.in.Policy, Waves: w.waves, Ready: l.ready, Shared: w.in.Shared, Surroundings: map[string]drain.Surroundings{},
 		Workloads: map[types.NamespacedName]drain.Workload{}, AllReady: map[types.NamespacedName]time.Time{},
 		Refused: map[types.UID]bool{}, Fixed: l.fixed, Namespaces: map[string]drain.Wishes{},
 	}
@@ -117,7 +117,7 @@ func (w *world) renewWaves() {
 		}
 	}
 	if len(budgets) == 0 {
-		w.starts = nil
+		w.waves = drain.Waves{}
 		return
 	}
 	var situations []drain.Situation
@@ -126,15 +126,14 @@ func (w *world) renewWaves() {
 			situations = append(situations, w.situation(l))
 		}
 	}
-	fresh := drain.Waves(w.now, situations, budgets)
+	fresh := drain.PlanWaves(w.now, situations, budgets)
 	for _, l := range w.lost {
 		for uid := range l.pods {
-			if before, ok := w.starts[uid]; fresh[uid] != before || !ok {
-				if _, now := fresh[uid]; now {
-					w.plan(l)
-				}
+			before, was := w.waves.Starts[uid]
+			if at, is := fresh.Starts[uid]; is && (!was || at != before) {
+				w.plan(l)
 			}
 		}
 	}
-	w.starts = fresh
+	w.waves = fresh
 }

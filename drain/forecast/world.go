@@ -32,12 +32,12 @@ type world struct {
 	around      map[string]drain.Surroundings
 	gangs       *drain.Gangs
 
-	starts     map[types.UID]time.Time // of waves
-	startsFrom time.Time               // when they were worked out
-	draining   bool                    // a round of the drain is on the agenda
-	scheduling bool                    // so is one of the scheduler
-	made       int                     // pods
-	credit     map[string]int          // by namespace: pods that have gone, less those that were made
+	waves      drain.Waves
+	startsFrom time.Time      // when they were worked out
+	draining   bool           // a round of the drain is on the agenda
+	scheduling bool           // so is one of the scheduler
+	made       int            // pods
+	credit     map[string]int // by namespace: pods that have gone, less those that were made
 }
 
 // node is a Node on which there is something, or can be.

@@ -204,11 +204,53 @@ func BenchmarkAvailabilityMarked(b *testing.B) {
 			B: b, cluster: controlplane.ForTest(b, controlplane.Options{Karpenter: true}), name: "marked", pods: 7 * nodes, nodes: nodes,
 			ready: readyTime, budget: intstr.FromString("25%"), grace: 30 * time.Second,
 		}
-		r := s.loseMarked(lost)
-		report(row{what: fmt.Sprintf("unavailable, %d of %d nodes at once in imds mode: surge", lost, nodes), unit: "pod s", values: []float64{r.podSeconds}, none: true})
-		report(row{what: fmt.Sprintf("  fewest ready of %d; not graceful; nodes made", s.pods), text: fmt.Sprintf("%d; %d; %d", r.fewest, r.rough, r.claims)})
-		report(row{what: "  nodes empty after", unit: "s", values: []float64{r.drained}, goal: noticeTime.Seconds()})
+		s.reportMarked(s.loseMarked(startDrain(b, s.cluster), lost), fmt.Sprintf("%d of %d nodes at once in imds mode", lost, nodes))
 	}
+}
+
+// BenchmarkTurns interrupts half of a pool at once in imds mode. maxSurge is half of the pods that are
+// lost, so the other half wait for their turn to be surged, and waves of a small budget would have to
+// begin before it comes.
+func BenchmarkTurns(b *testing.B) {
+	for _, lost := range []int{2, 4, 10} {
+		b.Run(fmt.Sprintf("%d-nodes", lost), func(b *testing.B) {
+			for b.Loop() {
+				cluster := controlplane.ForTest(b, controlplane.Options{Karpenter: true})
+				d := startDrain(b, cluster)
+				var group sync.WaitGroup
+				budgets := []intstr.IntOrString{intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("25%")}
+				results := make([]outage, len(budgets))
+				services := make([]service, len(budgets))
+				for i, budget := range budgets {
+					services[i] = service{
+						B: b, cluster: cluster, name: fmt.Sprintf("turns-%d", i), pods: 7 * 2 * lost, nodes: 2 * lost,
+						ready: readyTime, budget: budget, grace: 30 * time.Second,
+					}
+					group.Go(func() { results[i] = services[i].loseMarked(d, lost) })
+				}
+				group.Wait()
+				if b.Failed() {
+					return
+				}
+				for i, s := range services {
+					s.reportMarked(results[i], fmt.Sprintf("%d of %d nodes at once in imds mode, budget %s", lost, s.nodes, s.budget.String()))
+				}
+			}
+		})
+	}
+}
+
+// startDrain starts the daemon that drains what others mark.
+func startDrain(b *testing.B, cluster *controlplane.Cluster) *daemon.Daemon {
+	d := start(b, daemon.Options{Args: []string{"drain"}, Kubeconfig: cluster.Kubeconfig})
+	must(b, d.WaitReady(b.Context()))
+	return d
+}
+
+func (s service) reportMarked(r outage, what string) {
+	report(row{what: "unavailable, " + what + ": surge", unit: "pod s", values: []float64{r.podSeconds}, none: true})
+	report(row{what: fmt.Sprintf("  fewest ready of %d; not graceful; nodes made", s.pods), text: fmt.Sprintf("%d; %d; %d", r.fewest, r.rough, r.claims)})
+	report(row{what: "  nodes empty after", unit: "s", values: []float64{r.drained}, goal: noticeTime.Seconds()})
 }
 
 // service is a Deployment that fills its nodes, with a spot pool and one to fall back on.
@@ -243,8 +285,9 @@ func (s service) lose(flags []string) outage {
 	before := s.claims(ctx)
 	noticed := time.Now()
 	emulator.Interrupt("terminate", noticed.Add(cmp.Or(s.notice, noticeTime)))
-	result := s.watch(ctx, map[string]bool{node.Name: true}, noticed)
-	result.rough = notGraceful(d)
+	doomed := map[string]bool{node.Name: true}
+	result := s.watch(ctx, doomed, noticed)
+	result.rough = notGraceful(d, doomed)
 	result.claims = s.made(ctx, before)
 	return result
 }
@@ -271,14 +314,12 @@ func (s service) loseMany(n int, flags []string) outage {
 	})
 }
 
-// loseMarked interrupts many of the service's nodes at once, each told by its metadata service.
-func (s service) loseMarked(n int) outage {
+// loseMarked interrupts many of the service's nodes at once, each by its metadata service, and has d
+// drain them.
+func (s service) loseMarked(d *daemon.Daemon, n int) outage {
 	ctx, cancel := context.WithTimeout(s.Context(), 2*availableWait)
 	defer cancel()
 	nodes := s.setUp(ctx)[:n]
-	d := start(s.B, daemon.Options{Args: []string{"drain"}, Kubeconfig: s.cluster.Kubeconfig})
-	must(s.B, d.WaitReady(ctx))
-	defer d.Kill()
 	var emulators []*imdsemu.Server
 	for _, node := range nodes {
 		emulator := imdsemu.Start(imdsemu.Options{InstanceID: controlplane.InstanceID(node.Name)})
@@ -306,22 +347,32 @@ func (s service) follow(ctx context.Context, d *daemon.Daemon, nodes []*corev1.N
 	}
 	interrupt(noticed)
 	result := s.watch(ctx, doomed, noticed)
-	for len(d.Lines("drained"))+len(d.Lines("deadline reached")) < len(nodes) {
+	for len(ends(d, doomed)) < len(nodes) {
 		pause(s.B, ctx, 50*time.Millisecond)
 	}
-	result.rough = notGraceful(d)
+	result.rough = notGraceful(d, doomed)
 	result.claims = s.made(ctx, before)
 	return result
 }
 
-// notGraceful counts the pods that ended otherwise, as the daemon tells.
-func notGraceful(d *daemon.Daemon) (pods int) {
+// ends is what the daemon says at the end of the nodes' drains.
+func ends(d *daemon.Daemon, nodes map[string]bool) (lines []daemon.Line) {
 	for _, message := range []string{"drained", "deadline reached"} {
 		for _, line := range d.Lines(message) {
-			for _, rough := range []string{"truncated", "forced", "left"} {
-				n, _ := line[rough].(float64)
-				pods += int(n)
+			if name, _ := line["node"].(string); nodes[name] {
+				lines = append(lines, line)
 			}
+		}
+	}
+	return lines
+}
+
+// notGraceful counts the pods that ended otherwise, as the daemon tells.
+func notGraceful(d *daemon.Daemon, nodes map[string]bool) (pods int) {
+	for _, line := range ends(d, nodes) {
+		for _, rough := range []string{"truncated", "forced", "left"} {
+			n, _ := line[rough].(float64)
+			pods += int(n)
 		}
 	}
 	return pods
