@@ -19,5 +19,6 @@ func newEarly(c *clients, to accepter, index *nodes.Index, registry prometheus.R
 		Registerer: registry, Logger: part(logger, "early"),
 	})
 	index.OnAppear(a.Appeared)
+	index.OnGone(a.Gone)
 	return a
 }

@@ -53,7 +53,8 @@ type Accepter struct {
 	mu    sync.Mutex
 	kept  kept
 	swept time.Time
-	due   map[string]struct{} // instances that have appeared since Run last looked
+	gone  map[string]time.Time // when instances stopped being Nodes
+	due   map[string]struct{}  // instances that have appeared since Run last looked
 	wake  chan struct{}
 
 	asking   sync.Mutex
@@ -65,7 +66,7 @@ type Accepter struct {
 func New(o Options) *Accepter {
 	return &Accepter{
 		opts: o, metrics: newMetrics(o.Registerer), kept: kept{},
-		due: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		gone: map[string]time.Time{}, due: map[string]struct{}{}, wake: make(chan struct{}, 1),
 	}
 }
 
@@ -99,7 +100,7 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 		a.settled(n, verdict, true)
 		return verdict, nil
 	}
-	if !time.Now().Before(until(n)) {
+	if !time.Now().Before(until(n)) || a.hasGone(n.InstanceID) {
 		return verdict, nil
 	}
 	if !a.keep(ctx, n) {
@@ -166,6 +167,7 @@ func noNode(n interruption.Notice) error {
 func (a *Accepter) Appeared(instance string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	delete(a.gone, instance)
 	if len(a.kept.of(instance)) == 0 {
 		return
 	}
@@ -174,6 +176,28 @@ func (a *Accepter) Appeared(instance string) {
 	case a.wake <- struct{}{}:
 	default:
 	}
+}
+
+// Gone takes the news that an instance is no Node any more. What comes about it from now on does
+// not wait for a Node that is yet to be. It never blocks.
+func (a *Accepter) Gone(instance string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, n := range a.kept.of(instance) {
+		delete(a.kept, keyOf(n))
+		a.metrics.notices(expired).Inc()
+	}
+	if len(a.gone) >= maxGone {
+		clear(a.gone) // what comes about one of those is kept in vain, and expires
+	}
+	a.gone[instance] = time.Now()
+}
+
+func (a *Accepter) hasGone(instance string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	at, gone := a.gone[instance]
+	return gone && time.Since(at) < registers
 }
 
 // Run records what is kept as soon as its Node appears, until ctx ends; then it returns nil.

@@ -94,6 +94,13 @@ func (s *setup) register(instance string) {
 	synctest.Wait()
 }
 
+// remove deletes an instance's Node.
+func (s *setup) remove(instance string) {
+	s.cluster.set(func() { delete(s.cluster.nodes, instance) })
+	s.Gone(instance)
+	synctest.Wait()
+}
+
 // want submits a notice; the verdict "" is ErrNoNode.
 func (s *setup) want(n interruption.Notice, want interruption.Verdict) {
 	s.t.Helper()
@@ -199,6 +206,45 @@ func TestKeptNoLongerThanUseful(t *testing.T) {
 		s.want(notice(interruption.StateChange, "i-1", "state"), interruption.Unknown)
 		s.want(notice(interruption.InstanceTerminating, "i-1", "hook"), interruption.Unknown)
 		s.counts(map[string]float64{})
+	})
+}
+
+// The machine of a Node that has been there and gone does not become one again.
+func TestNotKeptAfterTheNode(t *testing.T) {
+	bubble(t, "its message is another cluster's at once", func(s *setup) {
+		s.register("i-1")
+		s.remove("i-1")
+		s.want(notice(interruption.RebalanceRecommendation, "i-1", "hint"), interruption.Unknown)
+		s.want(notice(interruption.SpotInterruption, "i-1", "notice"), interruption.Unknown)
+		s.counts(map[string]float64{})
+		time.Sleep(registers)
+		s.want(notice(interruption.SpotInterruption, "i-1", "notice"), "")
+	})
+	bubble(t, "what is kept of it goes with it", func(s *setup) {
+		n := notice(interruption.SpotInterruption, "i-1", "notice")
+		s.want(n, "")
+		s.cluster.set(func() { s.cluster.fail = errors.New("away") })
+		s.register("i-1")
+		s.cluster.set(func() { s.cluster.fail = nil })
+		s.remove("i-1")
+		s.want(n, interruption.Unknown)
+		s.counts(map[string]float64{expired: 1})
+	})
+	bubble(t, "a Node that was only deleted and registers again", func(s *setup) {
+		n := notice(interruption.SpotInterruption, "i-1", "notice")
+		s.register("i-1")
+		s.remove("i-1")
+		s.register("i-1")
+		s.want(n, interruption.Accepted)
+	})
+	bubble(t, "thousands", func(s *setup) {
+		for i := range maxGone + 1 {
+			s.Gone(fmt.Sprintf("i-%d", i))
+		}
+		s.want(notice(interruption.SpotInterruption, fmt.Sprintf("i-%d", maxGone), "notice"), interruption.Unknown)
+		if len(s.gone) > maxGone {
+			s.t.Errorf("%d are remembered, want %d at most", len(s.gone), maxGone)
+		}
 	})
 }
 

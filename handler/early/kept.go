@@ -11,6 +11,9 @@ const (
 	// messages.
 	maxKept = 2000
 
+	// maxGone bounds the instances that are remembered as gone, at about 100 bytes each.
+	maxGone = 5000
+
 	// registers is the longest that an instance takes from its launch until it is a Node:
 	// Karpenter gives up on a machine after as long.
 	// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/nodeclaim/lifecycle/liveness.go

@@ -28,13 +28,14 @@ func (w watched) Watch(context.Context, metav1.ListOptions) (watch.Interface, er
 
 func (watched) IsWatchListSemanticsUnSupported() bool { return true }
 
-// An instance is told of once, when its Node says that it is that, and is found by then.
+// An instance is told of once, when its Node says that it is that, and is found by then; and once
+// when it is no Node any more.
 func TestInstancesThatAppear(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := watched{watch.NewFake()}
 		x := New(w, "", zerolog.Nop())
 		var mu sync.Mutex
-		var appeared []string
+		var appeared, gone []string
 		x.OnAppear(func(instance string) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -42,6 +43,11 @@ func TestInstancesThatAppear(t *testing.T) {
 			if _, ok := x.Find(interruption.Notice{InstanceID: instance}); !ok {
 				t.Errorf("%s is told of before it can be found", instance)
 			}
+		})
+		x.OnGone(func(instance string) {
+			mu.Lock()
+			defer mu.Unlock()
+			gone = append(gone, instance)
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -59,6 +65,9 @@ func TestInstancesThatAppear(t *testing.T) {
 		mu.Lock()
 		if want := []string{"i-00000001", "i-00000002"}; !slices.Equal(appeared, want) {
 			t.Errorf("appeared %v, want %v", appeared, want)
+		}
+		if want := []string{"i-00000002"}; !slices.Equal(gone, want) {
+			t.Errorf("gone %v, want %v", gone, want)
 		}
 		mu.Unlock()
 		cancel()

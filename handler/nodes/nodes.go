@@ -44,6 +44,7 @@ type Index struct {
 	mu       sync.RWMutex
 	onChange func(name string)
 	onAppear func(instance string)
+	onGone   func(instance string)
 }
 
 const byInstance = "instance"
@@ -80,7 +81,13 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 				x.appeared(obj, old)
 				x.changed(obj, old)
 			},
-			DeleteFunc: func(obj any) { x.changed(obj, nil) },
+			DeleteFunc: func(obj any) {
+				if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+					obj = last.Obj
+				}
+				x.gone(obj)
+				x.changed(obj, nil)
+			},
 		},
 	})
 	x.store, x.controller = store.(cache.Indexer), controller
@@ -102,6 +109,14 @@ func (x *Index) OnAppear(f func(instance string)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.onAppear = f
+}
+
+// OnGone sets the function that receives every instance that is no Node any more. It runs on the
+// watch's goroutine, so it must not block.
+func (x *Index) OnGone(f func(instance string)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.onGone = f
 }
 
 // Run watches until ctx ends.
@@ -228,10 +243,22 @@ func (x *Index) appeared(obj, old any) {
 	}
 }
 
-func (x *Index) changed(obj, old any) {
-	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
+// gone tells of a Node that has been deleted, unless another Node is its instance.
+func (x *Index) gone(obj any) {
+	node, ok := obj.(*corev1.Node)
+	if !ok {
+		return
 	}
+	x.mu.RLock()
+	f := x.onGone
+	x.mu.RUnlock()
+	id := InstanceID(node)
+	if _, other := x.Find(interruption.Notice{InstanceID: id}); f != nil && id != "" && !other {
+		f(id)
+	}
+}
+
+func (x *Index) changed(obj, old any) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return
