@@ -35,7 +35,7 @@ func (s *session) changed(was, is *corev1.Pod) {
 	}
 }
 
-// same reports whether nothing that lean keeps has changed.
+// same reports whether nothing that Lean keeps has changed.
 func same(a, b *corev1.Pod) bool {
 	as := *a
 	as.ResourceVersion = b.ResourceVersion

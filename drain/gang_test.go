@@ -52,7 +52,7 @@ func TestGangOf(t *testing.T) {
 			if got != tt.want {
 				t.Errorf("%+v, want %+v", got, tt.want)
 			}
-			if kept := GangOf(lean(tt.pod)); kept != got {
+			if kept := GangOf(Lean(tt.pod)); kept != got {
 				t.Errorf("%+v of what is kept of the pod", kept)
 			}
 			selector, err := labels.Parse(got.Selector())

@@ -140,8 +140,8 @@ func hasVolumes(pod *corev1.Pod) bool {
 	})
 }
 
-// lean drops everything of a pod that no plan and no replacement reads, which is most of it.
-func lean(pod *corev1.Pod) *corev1.Pod {
+// Lean drops everything of a pod that no plan and no replacement reads, which is most of it.
+func Lean(pod *corev1.Pod) *corev1.Pod {
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:                       pod.Name,
@@ -167,6 +167,8 @@ func lean(pod *corev1.Pod) *corev1.Pod {
 			Containers:                    leanContainers(pod.Spec.Containers),
 			InitContainers:                leanContainers(pod.Spec.InitContainers),
 			Volumes:                       leanVolumes(pod.Spec.Volumes),
+			ResourceClaims:                pod.Spec.ResourceClaims,
+			SchedulerName:                 pod.Spec.SchedulerName,
 			SchedulingGroup:               pod.Spec.SchedulingGroup,
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
@@ -196,9 +198,14 @@ func leanContainers(containers []corev1.Container) []corev1.Container {
 	}
 	slim := make([]corev1.Container, len(containers))
 	for i, c := range containers {
-		slim[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy}
+		slim[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy, Ports: hostPorts(c.Ports)}
 	}
 	return slim
+}
+
+// hostPorts are those that only one pod of a node can have.
+func hostPorts(ports []corev1.ContainerPort) []corev1.ContainerPort {
+	return slices.DeleteFunc(slices.Clone(ports), func(p corev1.ContainerPort) bool { return p.HostPort == 0 })
 }
 
 // leanVolumes keeps the volumes that outlive the pod or that one node has at a time.

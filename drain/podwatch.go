@@ -89,7 +89,7 @@ func (w *podWatch) Update(obj any) error {
 	if !ok {
 		return nil
 	}
-	slim := lean(pod)
+	slim := Lean(pod)
 	w.mu.Lock()
 	before := w.pods[nameOf(pod)]
 	w.pods[nameOf(pod)] = slim
@@ -118,7 +118,7 @@ func (w *podWatch) Replace(objects []any, _ string) error {
 	now := make(map[types.NamespacedName]*corev1.Pod, len(objects))
 	for _, obj := range objects {
 		if pod, ok := obj.(*corev1.Pod); ok {
-			now[nameOf(pod)] = lean(pod)
+			now[nameOf(pod)] = Lean(pod)
 		}
 	}
 	w.mu.Lock()

@@ -210,6 +210,7 @@ func (f *fakeDrainer) Sweep(context.Context, string, func(string) bool) error { 
 type fakeProvisioner struct {
 	RequestFunc func(rec interruption.Record) (interruption.Replacement, error)
 	ReleaseFunc func(rec interruption.Record) error
+	forgotten   []string
 }
 
 var _ Provisioner = (*fakeProvisioner)(nil)
@@ -223,6 +224,8 @@ func (f *fakeProvisioner) Request(_ context.Context, _ *corev1.Node, rec interru
 func (f *fakeProvisioner) Release(_ context.Context, _ *corev1.Node, rec interruption.Record) error {
 	return f.ReleaseFunc(rec)
 }
+
+func (f *fakeProvisioner) Forget(node string) { f.forgotten = append(f.forgotten, node) }
 
 // fakeEvents drops everything.
 type fakeEvents struct{}

@@ -43,6 +43,7 @@ type Provisioner interface {
 	Run(ctx context.Context) error
 	Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
 	Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error
+	Forget(node string)
 }
 
 // Turns says when a node that is recommended for rebalance may be replaced: its turn comes when
@@ -241,6 +242,7 @@ func (h *Handler) forget(name string) {
 	h.opts.Drainer.Forget(name)
 	h.opts.Hooks.Forget(name)
 	h.opts.Workloads.Forget(name)
+	h.opts.Provisioner.Forget(name)
 	h.leaveLine(name)
 	h.memory.drop(name)
 }

@@ -150,6 +150,33 @@ func TestRebalancesStandInLine(t *testing.T) {
 	})
 }
 
+// A node whose record nobody can read any more has no place in line: in a pool of five no other
+// would ever have its turn.
+func TestUnreadableRecordLeavesTheLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5, nil)
+		defer f.watcher.Stop()
+		for i := range 2 {
+			f.recommend(t, i)
+			time.Sleep(time.Millisecond)
+		}
+		f.want(t, 1, 1, 0)
+		f.mu.Lock()
+		broken := f.byName["a-00"].DeepCopy()
+		broken.Annotations[interruption.Annotation] = "{"
+		f.put(broken)
+		f.watcher.Modify(broken.DeepCopy())
+		f.mu.Unlock()
+		f.h.Enqueue("a-00")
+		f.run(t)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if next, has, err := nodes.Record(f.byName["a-01"]); err != nil || !has || next.Phase == interruption.Waiting {
+			t.Errorf("%+v, %v; want the next node's turn", next, err)
+		}
+	})
+}
+
 // A successor that takes over in the middle of the line carries on with those that have begun,
 // and begins no other, whichever node it happens to look at first.
 func TestSuccessorKeepsTheLine(t *testing.T) {

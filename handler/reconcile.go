@@ -78,6 +78,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		err = h.opts.Index.Holds(node)
 	}
 	if err != nil {
+		h.leaveLine(name) // else nobody of its pool would ever have another turn
 		if !k.unreadable {
 			k.unreadable = true
 			h.opts.Drainer.Forget(name)
@@ -88,6 +89,9 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		return nil, nil
 	}
 	h.memory.change(func() {
+		if k.rec.Event != "" && k.rec.Event != rec.Event { // the room of then may be taken by now
+			h.opts.Provisioner.Forget(name)
+		}
 		if k.rec.Ended != nil && rec.Ended == nil { // the next interruption: the last one's replacement does not belong to it
 			*k = known{resourceVersion: k.resourceVersion, off: k.off}
 			h.opts.Hooks.Forget(name)

@@ -21,6 +21,42 @@ func called(h *Handler, done func() (bool, error)) {
 	}
 }
 
+// What is known of one interruption's room says nothing about the next.
+func TestRoomIsForgottenWithTheInterruption(t *testing.T) {
+	another := func(n *interruption.Notice) { n.EventID = "event-2" }
+	for name, next := range map[string]func(t *testing.T, f *fakeNodes, h *Handler){
+		"cancelled": func(t *testing.T, f *fakeNodes, h *Handler) {
+			called(h, func() (bool, error) { return true, nil })
+			f.change(func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" })
+		},
+		"record removed": func(t *testing.T, f *fakeNodes, h *Handler) {
+			called(h, func() (bool, error) { return true, nil })
+			f.change(func(n *corev1.Node) { delete(n.Annotations, interruption.Annotation) })
+		},
+		"node gone": func(t *testing.T, f *fakeNodes, h *Handler) { f.remove("node-a") },
+		"a notice in a rehearsal": func(t *testing.T, f *fakeNodes, h *Handler) {
+			accept(t, h, notice(interruption.SpotInterruption, another))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+				rehearse(t, f)
+				if _, err := step(t, h); err != nil {
+					t.Fatal(err)
+				}
+				room := h.opts.Provisioner.(*fakeProvisioner)
+				if len(room.forgotten) != 0 {
+					t.Fatalf("forgotten while its drain goes on: %v", room.forgotten)
+				}
+				next(t, f, h)
+				if _, err := step(t, h); err != nil || len(room.forgotten) == 0 {
+					t.Errorf("%v, forgotten %v", err, room.forgotten)
+				}
+			})
+		})
+	}
+}
+
 func TestCallOffUndoesWhatWeSet(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		f.change(func(n *corev1.Node) {

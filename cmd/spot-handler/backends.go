@@ -49,11 +49,11 @@ func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Ind
 }
 
 // newRoom says whether a replacement is needed; nil if one always is.
-func newRoom(cfg config, c *clients, index *nodes.Index) provisioner.Room {
+func newRoom(cfg config, c *clients, index *nodes.Index, notify func(node string)) provisioner.Room {
 	if cfg.replacement == replacementAlways {
 		return nil
 	}
-	return room.New(room.Options{Pods: c.pods, Nodes: c.nodes, Node: index.Get})
+	return room.New(room.Options{Pods: c.pods, Nodes: c.nodes, Node: index.Get, Notify: notify})
 }
 
 // rulesOf are the operator's rules for a node: those of the flags, whether it is opted out, and

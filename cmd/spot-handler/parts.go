@@ -46,7 +46,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 	})
 	backends := newBackends(cfg, p.conf, p.clients, p.index, p.events, enqueue, registry, p.logger)
 	provider := provisioner.New(provisioner.Options{
-		Choice: cfg.provisioner, Backends: backends, Room: newRoom(cfg, p.clients, p.index), Registerer: registry, Logger: p.logger,
+		Choice: cfg.provisioner, Backends: backends, Room: newRoom(cfg, p.clients, p.index, enqueue), Registerer: registry, Logger: p.logger,
 	})
 	rules, log := rulesOf(cfg, backends), part(p.logger, "handler")
 	h = handler.New(handler.Options{

@@ -50,7 +50,8 @@ const (
 const Spare = "spare"
 
 // Room says whether pods fit on nodes that are there. What it has promised to a node stands
-// until it says otherwise, or until Forget.
+// until it says otherwise, or until Forget. They do not fit for a reason, or it does not know yet:
+// then the node is reconciled again when it does.
 type Room interface {
 	Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (fits bool, why string, err error)
 	Forget(node string)
@@ -179,7 +180,9 @@ func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interr
 			return interruption.Replacement{}, err
 		}
 	}
-	p.tell(node, rec, r, why)
+	if !spare || !Pending(r.State) {
+		p.tell(node, rec, r, why)
+	}
 	return r, nil
 }
 
@@ -199,10 +202,12 @@ func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interrup
 	fits, against, err := p.room.Holds(ctx, node, need.Moving)
 	switch {
 	case err != nil:
-		if ctx.Err() == nil { // else nobody waits for the answer
+		if ctx.Err() == nil && p.sayOnce(err.Error()) { // else nobody waits for the answer
 			p.log.Warn().Err(err).Str("node", node.Name).Msg("cannot tell whether there is room, replacement requested")
 		}
 		return r, "", false
+	case !fits && against == "":
+		return interruption.Replacement{Backend: Spare, State: StateRequested, Reason: "it is not known yet whether the pods fit on nodes that are there"}, "", true
 	case !fits:
 		p.log.Debug().Str("node", node.Name).Str("reason", against).Msg("replacement needed")
 		return r, "", false
@@ -226,10 +231,7 @@ func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interru
 // its own: one might have made the node, and another the replacement. With None it does
 // nothing.
 func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
-	p.forget(node.Name)
-	if p.room != nil {
-		p.room.Forget(node.Name)
-	}
+	p.Forget(node.Name)
 	if p.choice == None {
 		return nil
 	}
@@ -240,6 +242,17 @@ func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interr
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Forget drops what is remembered of a node's interruption, such as the room that its pods were
+// promised: the next one finds another cluster.
+func (p *Provisioner) Forget(node string) {
+	p.mu.Lock()
+	delete(p.told, node)
+	p.mu.Unlock()
+	if p.room != nil {
+		p.room.Forget(node)
+	}
 }
 
 // dispatch asks the backends, and returns the first answer that counts and why that backend

@@ -220,6 +220,7 @@ func TestReleaseAsksEveryBackend(t *testing.T) {
 // fakeRoom answers what it is told to.
 type fakeRoom struct {
 	fits      bool
+	why       string
 	err       error
 	forgotten int
 }
@@ -227,7 +228,7 @@ type fakeRoom struct {
 var _ Room = (*fakeRoom)(nil)
 
 func (f *fakeRoom) Holds(context.Context, *corev1.Node, []*corev1.Pod) (bool, string, error) {
-	return f.fits, "no room", f.err
+	return f.fits, f.why, f.err
 }
 
 func (f *fakeRoom) Forget(string) { f.forgotten++ }
@@ -257,7 +258,7 @@ func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 	if n := strings.Count(b.log.String(), "provisioner chosen"); n != 1 {
 		t.Errorf("said %d times, want once: %s", n, b.log.String())
 	}
-	room.fits = false
+	room.fits, room.why = false, "no room"
 	if r := ask(2); r.Backend != Karpenter || r.Name != "claim" {
 		t.Errorf("%+v, want a replacement when the room has gone", r)
 	}
@@ -267,6 +268,23 @@ func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 	}
 	if err := b.Release(t.Context(), node("a"), rec); err != nil || room.forgotten != 1 {
 		t.Errorf("%v, forgotten %d times", err, room.forgotten)
+	}
+
+	rec = interruption.Record{Instance: "i-2"}
+	room.fits, room.why = false, ""
+	for range 2 {
+		if r := ask(1); r.Backend != Spare || r.State != StateRequested {
+			t.Errorf("%+v, want nothing requested until it is known", r)
+		}
+	}
+	b.wantCount(Spare, "requested", 0)
+	room.fits = true
+	if r := ask(1); r.Backend != Spare || r.State != StateReady {
+		t.Errorf("%+v, want none when it is known", r)
+	}
+	b.wantCount(Spare, "ready", 2)
+	if b.Forget("a"); room.forgotten != 2 {
+		t.Errorf("the promise is forgotten %d times, want twice", room.forgotten)
 	}
 
 	rec = interruption.Record{Instance: "i-2"}

@@ -27,7 +27,7 @@ func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interru
 	} else {
 		known = false
 		last = told{instance: rec.Instance}
-		if prev := rec.Replacement; prev != nil { // an earlier process has told of it
+		if prev := rec.Replacement; prev != nil && (prev.Backend != Spare || !Pending(prev.State)) { // an earlier process has told of it
 			last.backend, last.name, last.state, last.tried = prev.Backend, prev.Name, prev.State, prev.Attempts()
 		}
 	}
@@ -93,13 +93,6 @@ func (p *Provisioner) sayOnce(reason string) bool {
 	}
 	p.said[reason] = struct{}{}
 	return true
-}
-
-// forget drops what was kept about the node for tell.
-func (p *Provisioner) forget(node string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.told, node)
 }
 
 // result is the state as a metric's label.

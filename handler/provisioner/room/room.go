@@ -3,6 +3,7 @@ package room
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -19,8 +20,11 @@ const (
 	// waitingFor is how long the list of pods without a node counts.
 	waitingFor = time.Second
 
-	// lookTimeout bounds a look: a drain waits for it.
+	// lookTimeout bounds a look. Until it ends the pods that can wait do, and the others leave.
 	lookTimeout = 10 * time.Second
+
+	// failedFor is how long a look that failed is not taken again: where one hangs the next would.
+	failedFor = 10 * time.Second
 )
 
 // Pods is the subset of the Pods API, of all namespaces, that is read.
@@ -33,12 +37,15 @@ type Nodes interface {
 	List(ctx context.Context, opts metav1.ListOptions) (*corev1.NodeList, error)
 }
 
-// Options configure a Room. All are required.
+// Options configure a Room. All but Notify are required.
 type Options struct {
 	Pods  Pods
 	Nodes Nodes
 	// Node is a Node as last seen, if it is known: it may be in danger since the look.
 	Node func(name string) (*corev1.Node, bool)
+	// Notify is called with each node that was not answered, when it can be. It must not block.
+	// If it is nil, Holds waits instead.
+	Notify func(node string)
 }
 
 // Room promises room. Its methods are safe for concurrent use.
@@ -47,9 +54,18 @@ type Room struct {
 
 	mu       sync.Mutex
 	look     *look // nil if there is none that counts
+	looking  reading
+	checking reading
 	promises map[string]*promise
-	waiting  []*corev1.Pod
-	waitedAt time.Time
+}
+
+// reading is a read of the cluster that goes on in the background, one at a time: whoever asks
+// meanwhile must not wait, as evictions would.
+type reading struct {
+	goesOn chan struct{} // closed at its end; nil if none goes on
+	ended  time.Time     // the last one
+	err    error         // of the last one
+	asked  []string      // nodes that wait for the end
 }
 
 // promise is the room that a node's pods were promised.
@@ -62,17 +78,15 @@ type promise struct {
 // New returns a Room. It makes no call.
 func New(o Options) *Room { return &Room{opts: o, promises: map[string]*promise{}} }
 
-// Holds reports whether there is room elsewhere for all these pods of a node, or why not. A
-// node that was promised room has it until one of its pods is found without a place; then it
-// has none until Forget.
+// Holds reports whether there is room elsewhere for all these pods of a node, or why not; without
+// a reason it is not known yet, and the node is notified when it is. A node that was promised room
+// has it until one of its pods is found without a place; then it has none until Forget.
 func (r *Room) Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (bool, string, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if p := r.promises[node.Name]; p != nil {
 		if p.withdrawn == "" {
-			if err := r.check(ctx, p); err != nil {
+			if err := r.check(ctx); err != nil {
 				return false, "", err
 			}
 		}
@@ -83,10 +97,16 @@ func (r *Room) Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod)
 			return false, pod.Namespace + "/" + pod.Name + " " + why, nil
 		}
 	}
-	if r.look == nil {
-		if err := r.lookAround(ctx); err != nil {
-			return false, "", err
-		}
+	if r.look == nil && (r.looking.err == nil || time.Since(r.looking.ended) >= failedFor) {
+		r.lookAround(ctx)
+	}
+	switch {
+	case r.look != nil:
+	case r.looking.goesOn != nil:
+		r.looking.asked = append(r.looking.asked, node.Name)
+		return false, "", nil
+	default:
+		return false, "", r.looking.err
 	}
 	places, unplaced := r.look.placeAll(node, pods, r.endangered)
 	if unplaced != "" {
@@ -109,27 +129,74 @@ func (r *Room) Forget(node string) {
 	delete(r.promises, node)
 }
 
-// check withdraws a promise that was not kept.
-func (r *Room) check(ctx context.Context, p *promise) error {
-	if time.Since(r.waitedAt) > waitingFor {
-		list, err := r.opts.Pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=", ResourceVersion: "0"})
-		if err != nil {
-			return fmt.Errorf("list pods without a node: %w", err)
+// read reads in the background, unless that goes on already. list is called without the lock, and
+// returns what is to be done with what it has found. Without Notify read waits for the end. The
+// caller holds the lock.
+func (r *Room) read(ctx context.Context, what *reading, list func(context.Context) (keep func(), err error)) {
+	if what.goesOn == nil {
+		end := make(chan struct{})
+		what.goesOn = end
+		if r.opts.Notify != nil {
+			ctx = context.WithoutCancel(ctx)
 		}
-		r.waiting, r.waitedAt = nil, time.Now()
-		for i := range list.Items {
-			if unschedulable(&list.Items[i]) {
-				r.waiting = append(r.waiting, &list.Items[i])
+		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+		go func() {
+			defer cancel()
+			keep, err := list(ctx)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if err == nil {
+				keep()
+			}
+			for _, node := range what.asked {
+				r.opts.Notify(node)
+			}
+			what.goesOn, what.ended, what.err, what.asked = nil, time.Now(), err, nil
+			close(end)
+		}()
+	}
+	if r.opts.Notify == nil {
+		end := what.goesOn
+		r.mu.Unlock()
+		<-end
+		r.mu.Lock()
+	}
+}
+
+// check has the promises withdrawn that were not kept. The error is that of the last attempt:
+// then nobody can tell.
+func (r *Room) check(ctx context.Context) error {
+	if time.Since(r.checking.ended) > waitingFor {
+		r.read(ctx, &r.checking, func(ctx context.Context) (func(), error) {
+			list, err := r.opts.Pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=", ResourceVersion: "0"})
+			if err != nil {
+				return nil, fmt.Errorf("list pods without a node: %w", err)
+			}
+			unplaced := map[types.UID]string{} // by owner
+			for i := range list.Items {
+				pod := &list.Items[i]
+				if owner := metav1.GetControllerOf(pod); owner != nil && unschedulable(pod) {
+					unplaced[owner.UID] = pod.Namespace + "/" + pod.Name
+				}
+			}
+			return func() { r.withdraw(unplaced) }, nil
+		})
+	}
+	return r.checking.err
+}
+
+// withdraw withdraws the promises to owners of whose pods one finds no place.
+func (r *Room) withdraw(unplaced map[types.UID]string) {
+	for node, p := range r.promises {
+		for owner := range p.owners {
+			if pod := unplaced[owner]; pod != "" && p.withdrawn == "" {
+				p.withdrawn = "the room has gone: " + pod + " finds no place"
+				if r.opts.Notify != nil {
+					r.opts.Notify(node)
+				}
 			}
 		}
 	}
-	for _, pod := range r.waiting {
-		if owner := metav1.GetControllerOf(pod); owner != nil && p.owners[owner.UID] {
-			p.withdrawn = "the room has gone: " + pod.Namespace + "/" + pod.Name + " finds no place"
-			return nil
-		}
-	}
-	return nil
 }
 
 // unschedulable reports whether the scheduler has looked for a place and found none.
@@ -141,7 +208,26 @@ func unschedulable(pod *corev1.Pod) bool {
 
 // lookAround takes a new look, and subtracts what was promised to pods that are still where
 // they were. It is dropped as soon as it no longer counts: of 5,000 nodes it is some megabytes.
-func (r *Room) lookAround(ctx context.Context) error {
+func (r *Room) lookAround(ctx context.Context) {
+	r.read(ctx, &r.looking, func(ctx context.Context) (func(), error) {
+		l, err := read(ctx, r.opts, r.promised())
+		return func() {
+			r.look = l
+			time.AfterFunc(freshFor, func() {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if r.look == l {
+					r.look = nil
+				}
+			})
+		}, err
+	})
+}
+
+// promised is where room stands promised to pods.
+func (r *Room) promised() map[types.UID]place {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	promised := map[types.UID]place{}
 	for name, p := range r.promises {
 		if node, ok := r.opts.Node(name); !ok || !unavailable(node) { // gone, or called off
@@ -149,24 +235,10 @@ func (r *Room) lookAround(ctx context.Context) error {
 			continue
 		}
 		if p.withdrawn == "" {
-			for uid, at := range p.places {
-				promised[uid] = at
-			}
+			maps.Copy(promised, p.places)
 		}
 	}
-	l, err := read(ctx, r.opts, promised)
-	if err != nil {
-		return err
-	}
-	r.look = l
-	time.AfterFunc(freshFor, func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.look == l {
-			r.look = nil
-		}
-	})
-	return nil
+	return promised
 }
 
 // endangered reports whether a node has been marked since the look.

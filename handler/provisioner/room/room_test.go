@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 )
 
@@ -24,6 +25,16 @@ type cluster struct {
 	pods  []corev1.Pod
 	lists []metav1.ListOptions
 	fail  error
+	hangs bool // lists of Nodes and pods do not answer
+}
+
+// answer is as the API server's: none until ctx is done if it hangs.
+func (c *cluster) answer(ctx context.Context) error {
+	if c.hangs {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return c.fail
 }
 
 type clusterNodes struct{ *cluster }
@@ -46,10 +57,10 @@ func page[T any](all []T, o metav1.ListOptions) ([]T, metav1.ListMeta) {
 	return all[from:to], meta
 }
 
-func (c *cluster) List(_ context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+func (c *cluster) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
 	c.lists = append(c.lists, o)
-	if c.fail != nil {
-		return nil, c.fail
+	if err := c.answer(ctx); err != nil {
+		return nil, err
 	}
 	var pods []corev1.Pod
 	for _, p := range c.pods {
@@ -151,6 +162,9 @@ func TestAsTheSchedulerWould(t *testing.T) {
 		"spread": {aNode("n"), nil, []corev1.Pod{aPod("1", "gone", "1", func(p *corev1.Pod) {
 			p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{WhenUnsatisfiable: corev1.DoNotSchedule}}
 		})}, "must be spread"},
+		"a sidecar's port of the node": {aNode("n"), nil, []corev1.Pod{aPod("1", "gone", "1", func(p *corev1.Pod) {
+			p.Spec.InitContainers = []corev1.Container{{Ports: []corev1.ContainerPort{{HostPort: 80}}}}
+		})}, "port of its node"},
 		"a port of the node": {aNode("n"), nil, []corev1.Pod{aPod("1", "gone", "1", func(p *corev1.Pod) { p.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 80}} })}, "port of its node"},
 		"devices":            {aNode("n"), nil, []corev1.Pod{aPod("1", "gone", "1", func(p *corev1.Pod) { p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu"}} })}, "claims devices"},
 		"another scheduler":  {aNode("n"), nil, []corev1.Pod{aPod("1", "gone", "1", func(p *corev1.Pod) { p.Spec.SchedulerName = "own" })}, "a scheduler of its own"},
@@ -161,7 +175,7 @@ func TestAsTheSchedulerWould(t *testing.T) {
 			r := room(&cluster{nodes: []corev1.Node{*gone, tt.node}, pods: append(tt.others, tt.moving...)})
 			var moving []*corev1.Pod
 			for i := range tt.moving {
-				moving = append(moving, &tt.moving[i])
+				moving = append(moving, drain.Lean(&tt.moving[i])) // as the daemon has them
 			}
 			fits, why, err := r.Holds(t.Context(), gone, moving)
 			if err != nil || fits != (tt.why == "") || !strings.Contains(why, tt.why) {
@@ -258,6 +272,7 @@ func TestPromiseIsWithdrawn(t *testing.T) {
 		time.Sleep(2 * waitingFor)
 		want("default/successor finds no place")
 		c.pods = c.pods[:1]
+		time.Sleep(2 * waitingFor)
 		want("default/successor finds no place")
 		r.Forget("gone")
 		want("")
@@ -289,4 +304,67 @@ func TestInPages(t *testing.T) {
 	if _, _, err := r.Holds(t.Context(), &c.nodes[0], []*corev1.Pod{&moving}); !errors.Is(err, c.fail) {
 		t.Errorf("%v, want the error", err)
 	}
+}
+
+// A burst asks while the lists hang: nobody waits for them, a promise that stands goes on
+// standing, and a failure is remembered. Everybody is notified of the end.
+func TestNobodyWaitsForALook(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &cluster{nodes: []corev1.Node{aNode("n")}}
+		const burst = 50
+		for i := range burst {
+			c.nodes = append(c.nodes, *doomed(fmt.Sprint("gone-", i)))
+		}
+		r := room(c)
+		notified := map[string]int{}
+		r.opts.Notify = func(node string) { notified[node]++ }
+		pod := aPod("1", "gone-0", "1")
+		ask := func(i int) (fits bool, why string, err error) {
+			t.Helper()
+			began := time.Now()
+			fits, why, err = r.Holds(t.Context(), &c.nodes[i+1], []*corev1.Pod{&pod})
+			if took := time.Since(began); took > 0 {
+				t.Errorf("node %d waited %s for its answer", i, took)
+			}
+			return fits, why, err
+		}
+		unknown := func(i int) {
+			t.Helper()
+			if fits, why, err := ask(i); fits || why != "" || err != nil {
+				t.Errorf("fits %v, %q, %v; want not known yet", fits, why, err)
+			}
+		}
+		unknown(0)
+		synctest.Wait()
+		if fits, _, err := ask(0); !fits || err != nil || notified["gone-0"] != 1 {
+			t.Fatalf("fits %v, %v, notified %d times", fits, err, notified["gone-0"])
+		}
+		time.Sleep(freshFor)
+		synctest.Wait()
+
+		c.hangs = true
+		if fits, _, err := ask(0); !fits || err != nil {
+			t.Errorf("fits %v, %v, want the promise kept while its check goes on", fits, err)
+		}
+		for i := range burst - 1 {
+			unknown(i + 1)
+		}
+		time.Sleep(lookTimeout)
+		synctest.Wait()
+		if lists := len(c.lists); lists != 3 {
+			t.Errorf("%d lists of pods, want the first, one check, and one look", lists)
+		}
+		for i := range burst {
+			if _, _, err := ask(i); !errors.Is(err, context.DeadlineExceeded) || i > 0 && notified[fmt.Sprint("gone-", i)] != 1 {
+				t.Errorf("%v, notified %d times, want the error at once", err, notified[fmt.Sprint("gone-", i)])
+			}
+		}
+		c.hangs = false
+		time.Sleep(failedFor)
+		unknown(1)
+		synctest.Wait()
+		if fits, _, err := ask(1); !fits || err != nil {
+			t.Errorf("fits %v, %v, want a new look after a while", fits, err)
+		}
+	})
 }
