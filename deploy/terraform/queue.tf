@@ -55,7 +55,7 @@ resource "aws_sqs_queue_policy" "queue" {
 
   policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [
+    Statement = concat([
       {
         Sid       = "RulesSend"
         Effect    = "Allow"
@@ -74,6 +74,28 @@ resource "aws_sqs_queue_policy" "queue" {
         Resource  = each.value.arn
         Condition = { Bool = { "aws:SecureTransport" = "false" } }
       },
-    ]
+      ], each.key != "queue" || var.hook_topic_arn == null ? [] : [
+      {
+        Sid       = "HookTopicSends"
+        Effect    = "Allow"
+        Principal = { Service = "sns.amazonaws.com" }
+        Action    = "sqs:SendMessage"
+        Resource  = each.value.arn
+        Condition = { ArnEquals = { "aws:SourceArn" = [var.hook_topic_arn] } }
+      },
+      ], each.key != "queue" || !var.deny_other_senders ? [] : [
+      # Without it, whoever may send to any queue of the account could have nodes drained.
+      {
+        Sid       = "NobodyElseSends"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "sqs:SendMessage"
+        Resource  = each.value.arn
+        Condition = merge(
+          { StringNotEquals = { "aws:PrincipalServiceName" = concat(["events.amazonaws.com"], var.hook_topic_arn == null ? [] : ["sns.amazonaws.com"]) } },
+          length(var.sender_arns) == 0 ? {} : { ArnNotLike = { "aws:PrincipalArn" = var.sender_arns } },
+        )
+      },
+    ])
   })
 }

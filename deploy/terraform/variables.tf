@@ -73,6 +73,24 @@ variable "kms_key_arn" {
   default     = null
 }
 
+variable "deny_other_senders" {
+  description = "Whether the queue refuses messages from everybody but EventBridge, the topic of hook_topic_arn and sender_arns, whatever their own policies allow."
+  type        = bool
+  default     = true
+}
+
+variable "sender_arns" {
+  description = "ARNs of roles and users that also can send, if their own policies let them: the role by which groups send lifecycle hooks straight to the queue, or that of somebody who provokes interruptions. They can have wildcards."
+  type        = list(string)
+  default     = []
+}
+
+variable "hook_topic_arn" {
+  description = "ARN of an SNS topic that sends lifecycle hooks to the queue, if one does. By default none can."
+  type        = string
+  default     = null
+}
+
 variable "alarm_topic_arn" {
   description = "ARN of an SNS topic for alarms about dead letters, and about a queue that nobody reads. By default there are no alarms."
   type        = string

@@ -66,6 +66,7 @@ func parametersOf(s settings) map[string]string {
 	for name, value := range map[string]string{
 		"KmsKeyArn": s.kmsKey, "AlarmTopicArn": s.alarmTopic, "Credentials": s.credentials,
 		"OidcProvider": s.oidcProvider, "TagKey": s.tagKey, "TagValue": s.tagValue,
+		"SenderArns": s.senders, "HookTopicArn": s.hookTopic,
 	} {
 		if value != "" {
 			p[name] = value
@@ -74,6 +75,7 @@ func parametersOf(s settings) map[string]string {
 	for name, off := range map[string]bool{
 		"RebalanceRecommendations": s.withoutRebalance, "ScheduledEvents": s.withoutScheduled,
 		"StateChanges": s.withoutStates, "TerminateHooks": s.withoutTerminate,
+		"DenyOtherSenders": s.anybodySends,
 	} {
 		if off {
 			p[name] = "false"

@@ -32,6 +32,9 @@ type settings struct {
 	autoScaling      bool
 	tagKey, tagValue string
 	retention        int
+	anybodySends     bool   // no denial of other senders
+	senders          string // ARNs, separated by commas
+	hookTopic        string
 }
 
 // A deployment is what a template asks AWS for.

@@ -112,8 +112,11 @@ func (m *module) variable(t *testing.T, b *hclsyntax.Block, value cty.Value) cty
 
 // typeOf reads a type constraint; the module uses these.
 func typeOf(expr hclsyntax.Expression) (cty.Type, hcl.Diagnostics) {
-	if call, diags := hcl.ExprCall(expr); !diags.HasErrors() && call.Name == "map" {
+	if call, diags := hcl.ExprCall(expr); !diags.HasErrors() && (call.Name == "map" || call.Name == "list") {
 		kind, diags := typeOf(call.Arguments[0].(hclsyntax.Expression))
+		if call.Name == "list" {
+			return cty.List(kind), diags
+		}
 		return cty.Map(kind), diags
 	}
 	switch word := hcl.ExprAsKeyword(expr); word {
@@ -199,7 +202,7 @@ func fact(name, value string) cty.Value {
 // functions are those of Terraform that the module uses.
 var functions = map[string]function.Function{
 	"can": tryfunc.CanFunc, "coalesce": stdlib.CoalesceFunc, "concat": stdlib.ConcatFunc, "contains": stdlib.ContainsFunc,
-	"jsonencode": stdlib.JSONEncodeFunc, "length": lengthFunc, "one": oneFunc, "regex": stdlib.RegexFunc,
+	"jsonencode": stdlib.JSONEncodeFunc, "length": lengthFunc, "merge": stdlib.MergeFunc, "one": oneFunc, "regex": stdlib.RegexFunc,
 }
 
 var oneFunc = function.New(&function.Spec{

@@ -235,33 +235,78 @@ func TestRulesMaySend(t *testing.T) {
 			}
 			slices.Sort(arns)
 			for _, q := range []sqsQueue{d.queue, d.deadLetters} {
-				checkQueuePolicy(t, q, arns)
+				checkQueuePolicy(t, q, arns, q.name == d.queue.name)
 			}
 		})
 	}
 }
 
-func checkQueuePolicy(t *testing.T, q sqsQueue, rules []string) {
+// checkQueuePolicy wants only the rules to send, and over TLS. What denies others is of the queue
+// alone: SQS itself moves messages to the other, and nobody acts on what is there.
+func checkQueuePolicy(t *testing.T, q sqsQueue, rules []string, denies bool) {
 	t.Helper()
-	if len(q.policy) != 2 {
-		t.Fatalf("policy of %s: %d statements, want 2", q.name, len(q.policy))
+	want := []statement{
+		{
+			Sid: "RulesSend", Effect: "Allow", Principal: map[string]any{"Service": "events.amazonaws.com"},
+			Action: texts{"sqs:SendMessage"}, Resource: texts{q.arn},
+			Condition: map[string]map[string]texts{"ArnEquals": {"aws:SourceArn": rules}},
+		},
+		{
+			Sid: "NobodyWithoutTLS", Effect: "Deny", Principal: "*", Action: texts{"sqs:*"}, Resource: texts{q.arn},
+			Condition: map[string]map[string]texts{"Bool": {"aws:SecureTransport": {"false"}}},
+		},
 	}
-	allow, deny := q.policy[0], q.policy[1]
-	slices.Sort(allow.Condition["ArnEquals"]["aws:SourceArn"])
-	want := statement{
-		Sid: allow.Sid, Effect: "Allow", Principal: map[string]any{"Service": "events.amazonaws.com"},
-		Action: texts{"sqs:SendMessage"}, Resource: texts{q.arn},
-		Condition: map[string]map[string]texts{"ArnEquals": {"aws:SourceArn": rules}},
+	if denies {
+		want = append(want, statement{
+			Sid: "NobodyElseSends", Effect: "Deny", Principal: "*", Action: texts{"sqs:SendMessage"}, Resource: texts{q.arn},
+			Condition: map[string]map[string]texts{"StringNotEquals": {"aws:PrincipalServiceName": {"events.amazonaws.com"}}},
+		})
 	}
-	if diff := cmp.Diff(want, allow); diff != "" {
+	if len(q.policy) > 0 {
+		slices.Sort(q.policy[0].Condition["ArnEquals"]["aws:SourceArn"])
+	}
+	if diff := cmp.Diff(want, q.policy); diff != "" {
 		t.Errorf("policy of %s (-want +got):\n%s", q.name, diff)
 	}
-	want = statement{
-		Sid: deny.Sid, Effect: "Deny", Principal: "*", Action: texts{"sqs:*"}, Resource: texts{q.arn},
-		Condition: map[string]map[string]texts{"Bool": {"aws:SecureTransport": {"false"}}},
-	}
-	if diff := cmp.Diff(want, deny); diff != "" {
-		t.Errorf("policy of %s (-want +got):\n%s", q.name, diff)
+}
+
+// Who else may send is let through by both statements: that which denies, and for a topic, which has
+// no policy of its own, that which allows.
+func TestOtherSenders(t *testing.T) {
+	const hooks, person, topic = "arn:aws-us-gov:iam::111122223333:role/hooks", "arn:aws-us-gov:iam::111122223333:role/admin-*", "arn:aws-us-gov:sns:us-gov-west-1:111122223333:hooks"
+	for _, tt := range []struct {
+		settings
+		services, arns, allowed []string
+	}{
+		{settings{}, []string{"events.amazonaws.com"}, nil, nil},
+		{settings{senders: hooks}, []string{"events.amazonaws.com"}, []string{hooks}, nil},
+		{settings{senders: hooks + "," + person, hookTopic: topic}, []string{"events.amazonaws.com", "sns.amazonaws.com"}, []string{hooks, person}, []string{topic}},
+		{settings{anybodySends: true, hookTopic: topic}, nil, nil, []string{topic}},
+		{settings{anybodySends: true}, nil, nil, nil},
+	} {
+		everyWay(t, tt.settings, func(t *testing.T, d deployment) {
+			var services, arns, allowed []string
+			for _, s := range d.queue.policy {
+				switch s.Sid {
+				case "NobodyElseSends":
+					services, arns = s.Condition["StringNotEquals"]["aws:PrincipalServiceName"], s.Condition["ArnNotLike"]["aws:PrincipalArn"]
+					if s.Effect != "Deny" || s.Principal != "*" || len(s.Condition) != 1+min(1, len(tt.arns)) {
+						t.Errorf("%+v denies %+v", tt.settings, s)
+					}
+				case "HookTopicSends":
+					allowed = s.Condition["ArnEquals"]["aws:SourceArn"]
+					if who, _ := s.Principal.(map[string]any); s.Effect != "Allow" || who["Service"] != "sns.amazonaws.com" || len(s.Condition) != 1 {
+						t.Errorf("%+v allows %+v", tt.settings, s)
+					}
+				}
+			}
+			if diff := cmp.Diff([][]string{tt.services, tt.arns, tt.allowed}, [][]string{services, arns, allowed}); diff != "" {
+				t.Errorf("%+v (-want +got):\n%s", tt.settings, diff)
+			}
+			if len(d.deadLetters.policy) != 2 {
+				t.Errorf("%+v: dead letters have %+v", tt.settings, d.deadLetters.policy)
+			}
+		})
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 // functions that ours uses and refuses all others.
 type template struct {
 	root       *yaml.Node
-	parameters map[string]any // text, or an int of type Number
+	parameters map[string]any // text, an int of type Number, or a list
 	conditions map[string]bool
 }
 
@@ -72,7 +72,14 @@ func (c *template) takeParameters(t *testing.T, overrides map[string]string) {
 			t.Errorf("parameter %s: %q is none of %s", name, value, join(values))
 		}
 		c.parameters[name] = value
-		if child(n, "Type").Value == "Number" {
+		switch child(n, "Type").Value {
+		case "CommaDelimitedList":
+			list := []any{}
+			for _, element := range strings.Split(value, ",") { // of an empty text, one empty element
+				list = append(list, element)
+			}
+			c.parameters[name] = list
+		case "Number":
 			number, err := strconv.Atoi(value)
 			if err != nil || number < atoi(child(n, "MinValue")) || number > atoi(child(n, "MaxValue")) {
 				t.Errorf("parameter %s: %s is out of bounds", name, value)
@@ -181,6 +188,16 @@ func (c *template) call(n *yaml.Node) (any, bool, error) {
 		}
 		b, _, err := c.value(n.Content[1])
 		return fmt.Sprint(a) == fmt.Sprint(b), true, err
+	case "!Join":
+		list, _, err := c.value(n.Content[1])
+		if err != nil {
+			return nil, false, err
+		}
+		var parts []string
+		for _, e := range list.([]any) {
+			parts = append(parts, fmt.Sprint(e))
+		}
+		return strings.Join(parts, n.Content[0].Value), true, nil
 	case "!Not":
 		v, _, err := c.value(n.Content[0])
 		if err != nil {

@@ -2,6 +2,7 @@ package aws
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/zclconf/go-cty/cty"
@@ -87,6 +88,7 @@ func variablesOf(s settings) map[string]cty.Value {
 	for name, value := range map[string]string{
 		"kms_key_arn": s.kmsKey, "alarm_topic_arn": s.alarmTopic, "credentials": s.credentials,
 		"oidc_provider": s.oidcProvider, "tag_key": s.tagKey, "tag_value": s.tagValue,
+		"hook_topic_arn": s.hookTopic,
 	} {
 		if value != "" {
 			v[name] = cty.StringVal(value)
@@ -95,10 +97,18 @@ func variablesOf(s settings) map[string]cty.Value {
 	for name, off := range map[string]bool{
 		"rebalance_recommendations": s.withoutRebalance, "scheduled_events": s.withoutScheduled,
 		"state_changes": s.withoutStates, "terminate_hooks": s.withoutTerminate,
+		"deny_other_senders": s.anybodySends,
 	} {
 		if off {
 			v[name] = cty.False
 		}
+	}
+	if s.senders != "" {
+		var list []cty.Value
+		for _, sender := range strings.Split(s.senders, ",") {
+			list = append(list, cty.StringVal(sender))
+		}
+		v["sender_arns"] = cty.ListVal(list)
 	}
 	if s.launchHooks {
 		v["launch_hooks"] = cty.True
