@@ -7,7 +7,8 @@
 # An older buildah, as Debian 12 has it, has to be told its own platform: --build-arg
 # BUILDPLATFORM=linux/amd64. `make image` does.
 #
-# BUILDER may name any image with Go 1.26 and CA certificates, such as a mirror's.
+# BUILDER may name any image with Go 1.26 and CA certificates, such as a mirror's. A release
+# names one by its digest, which it notes. No layer of it is in the result.
 ARG BUILDER=docker.io/library/golang:1.26-bookworm
 
 FROM --platform=$BUILDPLATFORM ${BUILDER} AS build
