@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"io"
 	"log/slog"
 	"time"
 
 	"github.com/rs/zerolog"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 )
 
@@ -32,7 +34,20 @@ func newLogger(w io.Writer, level, format string) zerolog.Logger {
 		client = client.Level(zerolog.WarnLevel)
 	}
 	klog.SetSlogLogger(slog.New(zerolog.NewSlogHandler(client)))
+	utilruntime.ErrorHandlers[0] = handleClientError
 	return logger
+}
+
+var logClientError = utilruntime.ErrorHandlers[0]
+
+// handleClientError logs errors of client-go, but for those of what has been stopped: a drain's
+// watches fail with its end, as planned.
+func handleClientError(ctx context.Context, err error, message string, fields ...any) {
+	if ctx.Err() == nil {
+		logClientError(ctx, err, message, fields...)
+		return
+	}
+	klog.FromContext(ctx).V(1).Info(message, append(fields, "err", err)...)
 }
 
 // fieldsOrder is the order of fields in the console format; others follow by name.

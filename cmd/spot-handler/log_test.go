@@ -1,9 +1,13 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -12,13 +16,63 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/cmd/spot-handler/terminal"
 )
+
+// A watch that fails is logged, unless it fails because it was stopped, as a drain's are at its end.
+func TestWatchThatIsStoppedIsNoError(t *testing.T) {
+	defer newLogger(io.Discard, "info", logJSON)
+	for _, stopped := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			var lines bytes.Buffer
+			newLogger(&lines, "info", logJSON)
+			ctx, stop := context.WithCancel(t.Context())
+			watching := make(chan struct{})
+			lw := &cache.ListWatch{
+				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					if !stopped {
+						close(watching)
+						return nil, errors.New("forbidden")
+					}
+					return &corev1.PodList{}, nil
+				},
+				WatchFuncWithContext: func(ctx context.Context, _ metav1.ListOptions) (apiwatch.Interface, error) {
+					close(watching)
+					<-ctx.Done() // stopped before there is an answer
+					return nil, ctx.Err()
+				},
+			}
+			_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
+				ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, unstreamed{}), ObjectType: &corev1.Pod{}, Handler: cache.ResourceEventHandlerFuncs{},
+			})
+			ended := make(chan struct{})
+			go func() { informer.RunWithContext(ctx); close(ended) }()
+			<-watching
+			synctest.Wait()
+			stop()
+			<-ended
+			if logged := strings.Contains(lines.String(), "Failed to watch"); logged == stopped {
+				t.Errorf("stopped %t: the log has %q", stopped, lines.String())
+			}
+		})
+	}
+}
+
+// unstreamed is a client whose lists are not streamed.
+type unstreamed struct{}
+
+func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
 
 // A field of the log is something to search for: each has one name everywhere, and the
 // manual's table has them all, and no other.
