@@ -53,7 +53,7 @@ func targetsThatDrainTooLong(s Snapshot) (found []Finding) {
 			Namespace: b.Namespace, Object: b.Object, Pods: n,
 			What: fmt.Sprintf(what, b.Delay.Seconds(), lives.Seconds()),
 			Why:  "requests that take that long are cut off",
-			Fix: fmt.Sprintf("kubectl -n %s annotate %s --overwrite %s=%s", b.Namespace, strings.Replace(b.Object, "/", " ", 1), b.Annotation,
+			Fix: Owned{b.Namespace, b.Object}.kubectl("annotate", "--overwrite", b.Annotation+"="+
 				strings.Join(append(slices.Clone(b.Attributes), fmt.Sprintf("%s=%.0f", delayAttribute, lives.Seconds())), ",")),
 		})
 	}

@@ -57,7 +57,7 @@ func podsWithTwoBudgets(s Snapshot) (found []Finding) {
 			Namespace: of.namespace, Object: "poddisruptionbudget/" + of.second, Pods: len(covered),
 			What: fmt.Sprintf("covers %s that budget %s covers too", pods(len(covered)), of.first),
 			Why:  fmt.Sprintf("the API server evicts no pod with two budgets: those of %s end with their node", owners(covered)),
-			Fix:  fmt.Sprintf("kubectl -n %s delete poddisruptionbudget %s", of.namespace, of.second),
+			Fix:  budgetNamed(of.namespace, of.second).kubectl("delete"),
 		})
 	}
 	return found
@@ -74,7 +74,7 @@ func budgetsThatSelectNothing(s Snapshot) (found []Finding) {
 		f := Finding{
 			Namespace: b.Namespace, Object: "poddisruptionbudget/" + b.Name, What: "selects no pod",
 			Why: "the pods that it is for can all be evicted at the same moment",
-			Fix: fmt.Sprintf("kubectl -n %s delete poddisruptionbudget %s", b.Namespace, b.Name),
+			Fix: budgetNamed(b.Namespace, b.Name).kubectl("delete"),
 		}
 		if labels, n := s.meant(b); n > 0 {
 			f.Pods, f.Fix = n, patchBudget(b, fmt.Sprintf(`"selector":{"matchLabels":%s}`, labels))
@@ -155,10 +155,10 @@ func withoutHash(b *policyv1.PodDisruptionBudget) string {
 	maps.DeleteFunc(rest.MatchLabels, func(key, _ string) bool { return isHash(key) })
 	rest.MatchExpressions = slices.DeleteFunc(rest.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return isHash(r.Key) })
 	if len(rest.MatchLabels)+len(rest.MatchExpressions) == 0 {
-		return fmt.Sprintf("kubectl -n %s delete poddisruptionbudget %s", b.Namespace, b.Name)
+		return budgetNamed(b.Namespace, b.Name).kubectl("delete")
 	}
 	text, _ := json.Marshal(rest) // strings
-	return fmt.Sprintf(`kubectl -n %s patch poddisruptionbudget %s --type=json -p '[{"op":"replace","path":"/spec/selector","value":%s}]'`, b.Namespace, b.Name, text)
+	return budgetNamed(b.Namespace, b.Name).kubectl("patch", "--type=json", "-p", fmt.Sprintf(`[{"op":"replace","path":"/spec/selector","value":%s}]`, text))
 }
 
 func isHash(key string) bool { return key == hashLabel || key == drain.SurgedLabel }
@@ -173,7 +173,11 @@ func selectsByHash(selector *metav1.LabelSelector) bool {
 }
 
 func patchBudget(b *policyv1.PodDisruptionBudget, spec string) string {
-	return fmt.Sprintf(`kubectl -n %s patch poddisruptionbudget %s --type=merge -p '{"spec":{%s}}'`, b.Namespace, b.Name, spec)
+	return budgetNamed(b.Namespace, b.Name).kubectl("patch", "--type=merge", "-p", `{"spec":{`+spec+"}}")
+}
+
+func budgetNamed(namespace, name string) Owned {
+	return Owned{namespace, "poddisruptionbudget/" + name}
 }
 
 // covered are the pods that a budget selects.

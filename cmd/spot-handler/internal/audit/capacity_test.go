@@ -163,7 +163,7 @@ func TestChecksOfCoverage(t *testing.T) {
 		"Karpenter's queue, by argument": {Coverage{Daemons: ours, Others: []Other{{"kube-system", "deployment/karpenter", true, ""}}},
 			[]string{"SH302 deployment/karpenter 0 has an interruption queue of its own: in the manifest of deployment/karpenter: no --interruption-queue"}},
 		"two handlers": {Coverage{Daemons: ours, Others: []Other{{"kube-system", "daemonset/nth", false, ""}}},
-			[]string{"SH303 daemonset/nth 0 is aws-node-termination-handler, beside spot-handler: kubectl -n kube-system delete daemonset/nth"}},
+			[]string{"SH303 daemonset/nth 0 is aws-node-termination-handler, beside spot-handler: kubectl -n kube-system delete daemonset nth"}},
 		"rights": {Coverage{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing = []Right{evict, create, lease} })}}, []string{
 			`SH304 serviceaccount/drain 0 is not allowed to create pods/eviction, get leases.coordination.k8s.io: echo '{"apiVersion":"v1","items":[` +
 				roles + `"ClusterRole","metadata":{"name":"drain-may-start"},"rules":[{"apiGroups":[""],"resources":["pods/eviction"],"verbs":["create"]}]},` +

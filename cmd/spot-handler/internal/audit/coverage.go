@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
 )
 
@@ -120,12 +121,12 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		var ops, sets []string
 		for _, l := range spotLabels {
 			if by[l] {
-				sets = append(sets, spotLabel(l))
+				sets = append(sets, "--set-string", spotLabel(l))
 				ops = append(ops, fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/-","value":{"matchExpressions":[{"key":%q,"operator":"In","values":[%q]}]}}`, l[0], l[1]))
 			}
 		}
 		if f.Fix = set.upgrade(sets...); set.Release == "" {
-			f.Fix = fmt.Sprintf(`kubectl -n %s patch %s --type=json -p '[%s]'`, set.Namespace, strings.Replace(set.Owner, "/", " ", 1), strings.Join(ops, ","))
+			f.Fix = Owned{set.Namespace, set.Owner}.kubectl("patch", "--type=json", "-p", "["+strings.Join(ops, ",")+"]")
 		}
 	}
 	return append(found, f)
@@ -141,12 +142,12 @@ func notWatched(nodes []string) string {
 // upgrade is how the chart's values change. What Helm has applied is not to be patched by others:
 // its next upgrade would meet a conflict.
 func (d Daemon) upgrade(sets ...string) string {
-	return fmt.Sprintf("helm upgrade %s deploy/chart --namespace %s --reset-then-reuse-values %s", d.Release, d.Namespace, strings.Join(sets, " "))
+	return console.Command(append([]string{"helm", "upgrade", d.Release, "deploy/chart", "--namespace", d.Namespace, "--reset-then-reuse-values"}, sets...)...)
 }
 
-// spotLabel adds a label to those by which the chart knows spot nodes.
+// spotLabel is the chart's value that adds a label to those by which it knows spot nodes.
 func spotLabel(l [2]string) string {
-	return fmt.Sprintf(`--set-string 'spotLabels.%s=%s'`, strings.ReplaceAll(l[0], ".", `\.`), l[1])
+	return fmt.Sprintf("spotLabels.%s=%s", strings.ReplaceAll(l[0], ".", `\.`), l[1])
 }
 
 // karpentersOwnQueue: Karpenter acts on the same notices, its own way.
@@ -162,7 +163,7 @@ func karpentersOwnQueue(s Snapshot) (found []Finding) {
 			Fix:  fmt.Sprintf("in the manifest of %s: no --interruption-queue", o.Object),
 		}
 		if o.Variable != "" {
-			f.Fix = fmt.Sprintf("kubectl -n %s set env %s %s-", o.Namespace, o.Object, o.Variable)
+			f.Fix = console.Command("kubectl", "-n", o.Namespace, "set", "env", o.Object, o.Variable+"-")
 		}
 		found = append(found, f)
 	}
@@ -179,7 +180,7 @@ func anotherHandler(s Snapshot) (found []Finding) {
 			Namespace: o.Namespace, Object: o.Object,
 			What: "is aws-node-termination-handler, beside spot-handler",
 			Why:  "it evicts all pods at once on the same notice: none waits for its successor or for a replacement",
-			Fix:  fmt.Sprintf("kubectl -n %s delete %s", o.Namespace, o.Object),
+			Fix:  Owned{o.Namespace, o.Object}.kubectl("delete"),
 		})
 	}
 	return found

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"spot-handler/drain"
@@ -18,16 +19,20 @@ import (
 
 const deploymentPrefix = "deployment/"
 
-// ownerOf names what has made the pod, as kubectl does.
+// ownerOf names what has made the pod, as kubectl does. Owner references and annotations hold any
+// text: where that can be the name of no object, the pod counts as one that nobody has made.
 func ownerOf(pod *corev1.Pod) Owned {
-	of := Owned{pod.Namespace, "pod/" + pod.Name}
+	kind, name := "pod", pod.Name
 	if owner := metav1.GetControllerOf(pod); owner != nil {
-		of.Object = strings.ToLower(owner.Kind) + "/" + owner.Name
+		kind, name = strings.ToLower(owner.Kind), owner.Name
 	}
 	if d := drain.DeploymentOf(pod); d.Name != "" {
-		of.Object = deploymentPrefix + d.Name
+		kind, name = "deployment", d.Name
 	}
-	return of
+	if len(validation.IsDNS1035Label(kind)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		kind, name = "pod", pod.Name
+	}
+	return Owned{pod.Namespace, kind + "/" + name}
 }
 
 // lean keeps of a pod, and of what a drain decides about it, what the checks read.

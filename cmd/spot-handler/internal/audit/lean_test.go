@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"regexp"
 	"slices"
 	"testing"
 	"time"
@@ -116,4 +117,26 @@ func TestApartByHash(t *testing.T) {
 	if got := []bool{apart(pod, true) == nil, apart(pod, false) == nil}; !slices.Equal(got, []bool{true, false}) {
 		t.Errorf("%v, want surged pods to leave their successors a place, and others not", got)
 	}
+}
+
+// Anything can stand where a pod names its owner. What cannot be the name of an object is in no
+// command.
+func FuzzOwner(f *testing.F) {
+	f.Add("StatefulSet", "db; touch /tmp/owned", "", "")
+	f.Add("StatefulSet", "db", "", "")
+	f.Add("Stateful/Set", "-n", "", "")
+	f.Add("ReplicaSet", "web-abc", "abc", "")
+	f.Add("ReplicaSet", "$(touch owned)-abc", "abc", "")
+	f.Add("ReplicaSet", "web-abc", "abc", `{"replicaSet":"'; touch owned;'-abc"}`)
+	f.Fuzz(func(t *testing.T, kind, name, hash, surged string) {
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: "shop", Name: "web-1", Labels: map[string]string{hashLabel: hash, drain.SurgedLabel: hash},
+			Annotations:     map[string]string{drain.SurgedAnnotation: surged},
+			OwnerReferences: []metav1.OwnerReference{{Kind: kind, Name: name, Controller: new(true)}},
+		}}
+		command := ownerOf(pod).kubectl("patch", "-p", "it")
+		if !regexp.MustCompile(`^kubectl -n shop patch [a-z]([a-z0-9-]*[a-z0-9])? [a-z0-9]([a-z0-9.-]*[a-z0-9])? -p it$`).MatchString(command) {
+			t.Errorf("%q", command)
+		}
+	})
 }

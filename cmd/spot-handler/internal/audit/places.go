@@ -41,7 +41,7 @@ func successorsWithoutPlace(s Snapshot) (found []Finding) {
 		if p.Apart.Skew > 0 {
 			f.Fix = patchPods(of, `{"spec":{"topologySpreadConstraints":[{"topologyKey":"kubernetes.io/hostname","nodeTaintsPolicy":"Honor"}]}}`)
 		} else {
-			f.Fix = fmt.Sprintf("kubectl -n %s scale %s --replicas=%d", of.Namespace, of.Object, max(1, places))
+			f.Fix = of.kubectl("scale", fmt.Sprintf("--replicas=%d", max(1, places)))
 		}
 		found = append(found, f)
 	}

@@ -65,10 +65,9 @@ func blanketTolerations(s Snapshot) (found []Finding) {
 			Why:  "its successors might be put on the very node that is about to be lost, so its pods are not surged",
 			Fix:  fmt.Sprintf("in the manifest of %s: no toleration with operator Exists and without a key", of.Object),
 		}
-		if kind, name, _ := strings.Cut(of.Object, "/"); templated(kind) {
+		if kind, _, _ := strings.Cut(of.Object, "/"); templated(kind) {
 			at := fmt.Sprintf("/spec/template/spec/tolerations/%d", theirs[i].Blanket)
-			f.Fix = fmt.Sprintf(`kubectl -n %s patch %s %s --type=json -p '[{"op":"test","path":"%s/operator","value":"Exists"},{"op":"remove","path":"%s"}]'`,
-				of.Namespace, kind, name, at, at)
+			f.Fix = of.kubectl("patch", "--type=json", "-p", fmt.Sprintf(`[{"op":"test","path":"%s/operator","value":"Exists"},{"op":"remove","path":"%s"}]`, at, at))
 		}
 		found = append(found, f)
 	}
@@ -87,7 +86,7 @@ func successorsTrustedAtOnce(s Snapshot) (found []Finding) {
 			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
 			What: "has no readiness probe",
 			Why:  "its successors count as ready as soon as they run, and its pods leave before these can serve",
-			Fix:  fmt.Sprintf(`kubectl -n %s patch %s -p '{"spec":{"minReadySeconds":10}}'`, of.Namespace, strings.Replace(of.Object, "/", " ", 1)),
+			Fix:  of.kubectl("patch", "-p", `{"spec":{"minReadySeconds":10}}`),
 		})
 	}
 	return found

@@ -34,7 +34,7 @@ func fallbacksOfNoUse(s Snapshot) (found []Finding) {
 		}
 		fix := name(o, o.Instead)
 		if o.Instead == "" {
-			fix = "kubectl describe nodepool " + o.Named
+			fix = Owned{"", "nodepool/" + o.Named}.kubectl("describe")
 		}
 		found = append(found, s.ofPool(o, "gets no replacement: "+o.Refused, withoutReplacement, fix))
 	}
@@ -90,7 +90,7 @@ func fallbacksTooSmall(s Snapshot) (found []Finding) {
 		f.Pods = s.count(func(p Pod) bool {
 			return s.isOn(p, o.Pool) && s.label(p, corev1.LabelInstanceTypeStable) == o.Largest.InstanceType && s.label(p, corev1.LabelTopologyZone) == o.Largest.Zone
 		})
-		f.Fix = fmt.Sprintf(`kubectl patch nodepool %s --type=merge -p '{"spec":{"limits":%s}}'`, o.Fallbacks[0], asJSON(o.Raise))
+		f.Fix = Owned{"", "nodepool/" + o.Fallbacks[0]}.kubectl("patch", "--type=merge", "-p", `{"spec":{"limits":`+asJSON(o.Raise)+"}}")
 		found = append(found, f)
 	}
 	return found
@@ -134,7 +134,7 @@ func asJSON[K ~string](m map[K]string) string {
 
 // name makes another pool the fallback. The annotation overrides the daemon's flag.
 func name(o karpenter.Outlook, fallback string) string {
-	return fmt.Sprintf("kubectl annotate nodepool %s --overwrite %s=%s", o.Pool, karpenter.FallbackAnnotation, fallback)
+	return Owned{"", "nodepool/" + o.Pool}.kubectl("annotate", "--overwrite", karpenter.FallbackAnnotation+"="+fallback)
 }
 
 // allowOnDemand lets a pool have on-demand instances: then it can replace spot nodes, its own
@@ -151,5 +151,5 @@ func addValues(pool, path string, values ...string) string {
 	for _, value := range values {
 		ops = append(ops, fmt.Sprintf(`{"op":"add","path":%q,"value":%q}`, path, value))
 	}
-	return fmt.Sprintf(`kubectl patch nodepool %s --type=json -p '[%s]'`, pool, strings.Join(ops, ","))
+	return Owned{"", "nodepool/" + pool}.kubectl("patch", "--type=json", "-p", "["+strings.Join(ops, ",")+"]")
 }

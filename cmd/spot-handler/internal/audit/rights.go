@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"spot-handler/cmd/spot-handler/internal/console"
 )
 
 // rightsToStart: the program asks for these when it starts, and ends without.
@@ -39,7 +41,7 @@ func (s Snapshot) rights(toStart bool, why string) (found []Finding) {
 		found = append(found, Finding{
 			Namespace: d.Namespace, Object: "serviceaccount/" + d.Account,
 			What: "is not allowed to " + strings.Join(what, ", "), Why: why,
-			Fix: fmt.Sprintf("echo '%s' | kubectl apply -f -", grant(name, d, missing)),
+			Fix: console.Command("echo", grant(name, d, missing)) + " | kubectl apply -f -",
 		})
 	}
 	return found
@@ -114,7 +116,7 @@ func (s Snapshot) unprotected(is func(Daemon) bool, value, what, why string) (fo
 		}
 		found = append(found, Finding{
 			Namespace: d.Namespace, Object: "serviceaccount/" + d.Account, What: what, Why: why,
-			Fix: d.upgrade("--set " + value + "=true"),
+			Fix: d.upgrade("--set", value+"=true"),
 		})
 	}
 	return found

@@ -1,8 +1,11 @@
 package audit
 
 import (
+	"slices"
+	"strings"
 	"time"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/nodes"
 
 	corev1 "k8s.io/api/core/v1"
@@ -83,6 +86,16 @@ type Deployment struct {
 
 // Owned is a workload.
 type Owned struct{ Namespace, Object string }
+
+// kubectl is a command about the object.
+func (of Owned) kubectl(verb string, words ...string) string {
+	kind, name, _ := strings.Cut(of.Object, "/")
+	command := []string{"kubectl"}
+	if of.Namespace != "" {
+		command = append(command, "-n", of.Namespace)
+	}
+	return console.Command(slices.Concat(command, []string{verb, kind, name}, words)...)
+}
 
 func (s *Snapshot) index() {
 	s.node = map[string]*corev1.Node{}

@@ -33,8 +33,7 @@ func deploymentsWithoutSurge(s Snapshot) (found []Finding) {
 			continue
 		}
 		f := Finding{Namespace: of.Namespace, Object: of.Object, Pods: len(theirs), What: d.Refuses, Why: dip(d.Replicas)}
-		f.Fix = fmt.Sprintf(`kubectl -n %s patch %s -p '{"spec":{"paused":false,"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":"25%%"}}}}'`,
-			of.Namespace, strings.Replace(of.Object, "/", " ", 1))
+		f.Fix = of.kubectl("patch", "-p", `{"spec":{"paused":false,"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":"25%"}}}}`)
 		found = append(found, f)
 	}
 	return found
@@ -84,10 +83,10 @@ func templated(kind string) bool { return slices.Contains([]string{"deployment",
 
 // patchPods is how the pods of a workload get another template.
 func patchPods(of Owned, patch string) string {
-	kind, name, _ := strings.Cut(of.Object, "/")
+	kind, _, _ := strings.Cut(of.Object, "/")
 	switch {
 	case templated(kind):
-		return fmt.Sprintf(`kubectl -n %s patch %s %s -p '{"spec":{"template":%s}}'`, of.Namespace, kind, name, patch)
+		return of.kubectl("patch", "-p", `{"spec":{"template":`+patch+"}}")
 	case kind == "pod":
 		return fmt.Sprintf("in the manifest of %s: %s", of.Object, patch)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -63,6 +64,20 @@ func (f *Format) Write(w io.Writer, value any) error {
 	}
 	_, err = fmt.Fprintf(w, "%s\n", text)
 	return err
+}
+
+// plainWord is one that a shell takes as it stands.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// Command is a line for a shell, whatever is in its words.
+func Command(words ...string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		if quoted[i] = word; !plainWord.MatchString(word) {
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
 }
 
 // escaped is JSON with every character escaped that controls a terminal: encoding/json leaves DEL,

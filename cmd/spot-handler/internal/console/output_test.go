@@ -2,6 +2,7 @@ package console
 
 import (
 	"encoding/json"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -50,4 +51,40 @@ func TestJSONEscapesControls(t *testing.T) {
 	if err := json.Unmarshal([]byte(out.String()), &back); err != nil || back[0] != hostile {
 		t.Errorf("%q, %v", back, err)
 	}
+}
+
+var hostileWords = []string{"web", "", "db; touch owned", "$(touch owned)", "`touch owned`", "it's", "'; touch owned;'", "a\nb", "\\", "~", "{a,b}", "*", "!!", "grün"}
+
+// A shell takes a printed command as the words that it was made of.
+func TestCommandInAShell(t *testing.T) {
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", Command(append([]string{"printf", `%s\0`}, hostileWords...)...)).Output()
+	if want := strings.Join(hostileWords, "\x00") + "\x00"; err != nil || string(out) != want {
+		t.Errorf("%q, %v, want %q", out, err, want)
+	}
+}
+
+func FuzzCommand(f *testing.F) {
+	for _, word := range hostileWords {
+		f.Add(word)
+	}
+	f.Fuzz(func(t *testing.T, word string) {
+		var back, inside = "", false
+		for rest := strings.TrimPrefix(Command("kubectl", word), "kubectl "); rest != ""; rest = rest[1:] {
+			switch {
+			case rest[0] == '\'':
+				inside = !inside
+			case inside:
+				back += rest[:1]
+			case strings.HasPrefix(rest, `\'`):
+				back, rest = back+"'", rest[1:]
+			case plainWord.MatchString(rest[:1]):
+				back += rest[:1]
+			default:
+				t.Fatalf("%q: %q is not quoted", word, rest[:1])
+			}
+		}
+		if back != word || inside {
+			t.Errorf("%q, want %q", back, word)
+		}
+	})
 }
