@@ -105,7 +105,7 @@ func hookStory(t *testing.T, options func(*setup), f func(t *testing.T, s *scrip
 		hooks := &fakeHooks{limits: lifecycle.LimitsOf(2 * time.Minute)}
 		h := newTestHandler(t, nodes, func(o *setup) {
 			s.options(o)
-			o.lifecycle = lifecycle.TenderOptions{Hooks: hooks, Timeout: 5 * time.Minute}
+			o.lifecycle = lifecycle.TenderOptions{Hooks: hooks}
 			if options != nil {
 				options(o)
 			}
@@ -270,10 +270,10 @@ func TestHeartbeatThatFailsDelaysNoCompletion(t *testing.T) {
 		"gone": func(s *script, f *fakeNodes, h *Handler) { f.remove("node-a") },
 	} {
 		t.Run(what, func(t *testing.T) {
-			hookStory(t, func(o *setup) { o.lifecycle.Heartbeat, o.lifecycle.Until = 20*time.Second, time.Hour }, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
+			hookStory(t, func(o *setup) { o.lifecycle.HeartbeatUntil = time.Hour }, func(t *testing.T, s *script, f *fakeNodes, hooks *fakeHooks, h *Handler) {
 				hooks.HeartbeatFunc = func() error { return lifecycle.ErrDenied }
 				accept(t, h, hooked("drain"))
-				after(25 * time.Second)
+				after(65 * time.Second) // the first heartbeat is due after a minute
 				end(s, f, h)
 				after(2 * time.Second)
 				if n := len(hooks.seen().completed); n != 1 {

@@ -65,7 +65,7 @@ type Options struct {
 	QueueURL string
 	Accepter Accepter
 
-	// Receivers is how many receive calls are open at once; zero means 4.
+	// Receivers is how many receive calls are open at once, for tests; zero means 4.
 	Receivers int
 
 	// DryRun leaves every message in the queue; see the package comment.

@@ -28,7 +28,7 @@ func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus
 		return nil, fmt.Errorf("load AWS configuration: %w", err)
 	}
 	return imds.New(imds.Options{
-		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.watch.kinds(), Interval: cfg.pollInterval,
+		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: cfg.pollInterval,
 		Registerer: registry, Logger: logger,
 	}), nil
 }
@@ -36,7 +36,7 @@ func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus
 func newConsumer(conf aws.Config, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
 	return queue.New(queue.Options{
 		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
-		Accepter: to, Receivers: cfg.receivers, DryRun: cfg.dryRun,
+		Accepter: to, DryRun: cfg.dryRun,
 		Registerer: registry, Logger: logger,
 	})
 }

@@ -152,9 +152,6 @@ func restConfig(cfg config) (*rest.Config, error) {
 			errUsage, variable("kubeconfig"), cfg.kubeconfig, err)
 	}
 	conf.UserAgent = "spot-handler/" + version
-	conf.QPS, conf.Burst = -1, 0
-	if cfg.qps > 0 {
-		conf.QPS, conf.Burst = float32(cfg.qps), cfg.burst
-	}
+	conf.QPS, conf.Burst = -1, 0 // the server's priority and fairness sets the pace
 	return conf, nil
 }

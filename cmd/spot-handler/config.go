@@ -43,10 +43,10 @@ type config struct {
 	nodeName     string
 	pollInterval time.Duration
 	drain        bool
-	watch        watch
+	watching     []string
+	kinds        []interruption.Kind // parsed by validate
 	// source: queue
 	queueURL   string
-	receivers  int
 	managedTag string
 	managed    managed.Tag // parsed by validate
 	// of the whole fleet: drain, queue
@@ -69,15 +69,13 @@ type config struct {
 	rebalanceTTL            time.Duration
 	rebalanceCapacity       string
 
-	workloadNotices, noticeHostNetwork bool
-	noticeNetworks                     []string
-	networks                           []netip.Prefix // parsed by validate
+	workloadNotices bool
+	noticeNetworks  []string
+	networks        []netip.Prefix // parsed by validate
 
 	scheduledLead time.Duration
 
-	hookTimeout       time.Duration
-	heartbeatInterval time.Duration // queue
-	heartbeatUntil    time.Duration // queue
+	heartbeatUntil time.Duration // queue
 
 	provisioner string
 	replacement string
@@ -92,7 +90,6 @@ type config struct {
 	placeholderImage     string
 
 	kubeconfig string
-	qps, burst int
 
 	webhook webhookConfig
 
@@ -113,12 +110,12 @@ func (c *config) define() []group {
 	switch c.mode {
 	case modeIMDS:
 		source.StringVar(&c.nodeName, "node-name", "", "the Node that this process runs on; also $NODE_NAME (required)")
-		source.DurationVar(&c.pollInterval, "poll-interval", 2*time.Second, "time between two looks for a spot notice; AWS advises 5s or less. The rest is looked for every second time, scheduled events every 15th")
+		source.DurationVar(&c.pollInterval, "poll-interval", 2*time.Second, "time between two polls for a spot notice; AWS advises 5s or less. The rest is polled every second time, scheduled events every 15th")
+		hide(source, "poll-interval")
 		source.BoolVar(&c.drain, "drain", true, "drain the node too; with --drain=false it is only marked, and spot-handler drain or queue drains it")
-		c.watch.define(source.FlagSet)
+		source.StringSliceVar(&c.watching, "watch", watchable(), "what is polled; --rebalance says what is done on a recommendation")
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
-		source.IntVar(&c.receivers, "receivers", 4, "receive calls kept open at the same time; each takes up to 10 messages")
 		source.StringVar(&c.managedTag, "managed-tag", "", "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
 	}
 	if c.fleet() {
@@ -126,6 +123,7 @@ func (c *config) define() []group {
 		leader.StringVar(&c.leaseNamespace, "lease-namespace", "", "namespace of the Lease called "+leaseName+" (default: the pod's own, else kube-system)")
 		leader.StringVar(&c.podName, "pod-name", "", "this process's own pod, which is moved last; also $POD_NAME (default: the host name, in a pod)")
 		leader.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
+		hide(leader, "leader-elect", "lease-namespace", "pod-name", "pod-namespace")
 	}
 	source.StringVar(&c.nodeSelector, "node-selector", "", "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
 	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
@@ -137,15 +135,12 @@ func (c *config) define() []group {
 	evict.DurationVar(&c.rebalanceTTL, "rebalance-ttl", time.Hour, "how long a rebalance recommendation can go without progress, which is a pod that leaves, before the node is put back as it was; 0 never does")
 
 	evict.DurationVar(&c.scheduledLead, "scheduled-lead", 30*time.Minute, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
-	evict.DurationVar(&c.hookTimeout, "hook-timeout", 5*time.Minute, "how long an Auto Scaling group is taken to wait for an instance that it ends, where the lifecycle hook's own timeout cannot be known")
 	if c.mode == modeQueue {
-		evict.DurationVar(&c.heartbeatInterval, "heartbeat-interval", 0, "how often a group is asked to go on waiting while its node is drained, such as 1m; less than the hook's timeout, else half of that is taken; 0 is never: the drain has the hook's timeout")
-		evict.DurationVar(&c.heartbeatUntil, "heartbeat-until", time.Hour, "how long a group waits in all with --heartbeat-interval; not longer than AWS allows, nor shorter than the hook's timeout")
+		evict.DurationVar(&c.heartbeatUntil, "heartbeat-until", 0, "how long an Auto Scaling group is made to wait in all, by heartbeats, while its node is drained, such as 1h; not longer than AWS allows, nor shorter than the hook's timeout; 0 sends no heartbeats: the drain has the hook's timeout")
 	}
 
 	evict.BoolVar(&c.workloadNotices, "workload-notices", false, "tell pods with the annotation "+drain.NoticeAnnotation+" of the end of their node: with a POST to the pod's own IP, and with annotations")
-	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil, "networks in which pods are told, such as 10.0.0.0/8; may be repeated (default: any but loopback, link-local and multicast addresses)")
-	evict.BoolVar(&c.noticeHostNetwork, "notice-host-network", false, "tell pods on their host's network, too")
+	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil, "networks in which pods are notified, such as 10.0.0.0/8; may be repeated. Pods on their host's network are notified only if it names theirs (default: any but loopback, link-local and multicast addresses)")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each node)")
@@ -155,18 +150,18 @@ func (c *config) define() []group {
 	replacement.StringVar(&c.fallbackSelector, "fallback-selector", "", "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
 	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
 	replacement.StringVar(&c.placeholderImage, "placeholder-image", "pause:3.10", "`image` of the placeholder pods; best is the pause image that the nodes have")
+	hide(replacement, "placeholder-namespace", "placeholder-image")
 	replacement.BoolVar(&c.release, "release-node", true, "hand a drained node back to what made it: with Karpenter, delete its NodeClaim; with an Auto Scaling group, terminate the detached instance after a rebalance recommendation")
 
 	cluster.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; also $KUBECONFIG (default: the pod's service account)")
-	cluster.IntVar(&c.qps, "kube-api-qps", 0, "limit of requests per second to the API server; 0 leaves the pace to the server's priority and fairness, which is what makes a burst of notices fast")
-	cluster.IntVar(&c.burst, "kube-api-burst", 100, "requests that may exceed --kube-api-qps for a moment")
 
 	c.webhook.define(webhook)
 
 	operation.BoolVar(&c.dryRun, "dry-run", false, "change nothing, neither in the cluster nor in the queue, and log what would be done")
 	operation.StringVar(&c.httpAddr, "http-addr", ":8080", "address of /metrics, /healthz and /readyz")
 	operation.StringVar(&c.logLevel, "log-level", zerolog.LevelInfoValue, "debug, info, warn or error")
-	operation.StringVar(&c.logFormat, "log-format", logJSON, "json, or console for people")
+	operation.StringVar(&c.logFormat, "log-format", "", "json, or console for people (default: console in a terminal)")
+	hide(operation, "log-format")
 	groups := []group{source, leader, evict, replacement, cluster, webhook, operation}
 	return slices.DeleteFunc(groups, func(g group) bool { return !g.HasFlags() })
 }
@@ -225,17 +220,8 @@ func (c *config) validate() (problems []error) {
 	if c.scheduledLead < 0 {
 		bad("scheduled-lead", "%s: want 0s or more", c.scheduledLead)
 	}
-	if c.hookTimeout < 30*time.Second || c.hookTimeout > 2*time.Hour {
-		bad("hook-timeout", "%s: want 30s to 2h, as AWS has it", c.hookTimeout)
-	}
 	if c.replacementTTL != 0 && c.replacementTTL < 30*time.Second {
 		bad("replacement-ttl", "%s: want 0s (keep it) or at least 30s, as pods need some time to come", c.replacementTTL)
-	}
-	if c.qps < 0 {
-		bad("kube-api-qps", "%d: want 0 (no limit) or more", c.qps)
-	}
-	if c.burst < 1 {
-		bad("kube-api-burst", "%d: want at least 1", c.burst)
 	}
 	if _, _, err := net.SplitHostPort(c.httpAddr); err != nil {
 		bad("http-addr", "%q: want host:port, such as :8080", c.httpAddr)
@@ -249,23 +235,15 @@ func (c *config) validate() (problems []error) {
 		if c.pollInterval < 500*time.Millisecond || c.pollInterval > 30*time.Second {
 			bad("poll-interval", "%s: want 500ms to 30s", c.pollInterval)
 		}
-		if err := c.watch.validate(); err != nil {
-			problems = append(problems, err)
+		if c.kinds, err = kindsOf(c.watching); err != nil {
+			bad("watch", "%v", err)
 		}
 	case modeQueue:
 		if u, err := url.Parse(c.queueURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 			bad("queue-url", "%q: want the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler", c.queueURL)
 		}
-		if c.receivers < 1 || c.receivers > 64 {
-			bad("receivers", "%d: want 1 to 64", c.receivers)
-		}
-		if c.heartbeatInterval != 0 && (c.heartbeatInterval < 10*time.Second || c.heartbeatInterval > 2*time.Hour) {
-			bad("heartbeat-interval", "%s: want 0s (none), or 10s to 2h, which is the longest timeout of a hook", c.heartbeatInterval)
-		}
-		if c.heartbeatUntil < 30*time.Second || c.heartbeatUntil > 48*time.Hour {
-			bad("heartbeat-until", "%s: want 30s to 48h, as AWS has it", c.heartbeatUntil)
-		} else if c.heartbeatUntil <= c.heartbeatInterval {
-			bad("heartbeat-until", "%s: want more than --heartbeat-interval", c.heartbeatUntil)
+		if c.heartbeatUntil != 0 && (c.heartbeatUntil < 30*time.Second || c.heartbeatUntil > 48*time.Hour) {
+			bad("heartbeat-until", "%s: want 0s (none), or 30s to 48h, as AWS has it", c.heartbeatUntil)
 		}
 		if c.managed, err = managed.ParseTag(c.managedTag); err != nil {
 			bad("managed-tag", "%v", err)
@@ -291,7 +269,7 @@ func (c *config) choices() []choice {
 		{"blocked-pods", c.blocked, names(drain.BlockedPolicies())},
 		{"rebalance", c.rebalance, names(interruption.RebalancePolicies())},
 		{"rebalance-capacity", c.rebalanceCapacity, karpenter.RebalanceCapacities()},
-		{"log-format", c.logFormat, []string{logJSON, logConsole}},
+		{"log-format", c.logFormat, []string{"", logJSON, logConsole}},
 		{"log-level", c.logLevel, logLevels},
 	}
 }

@@ -34,11 +34,11 @@ func parsed(args []string, getenv func(string) string) (cfg config, err error) {
 func TestParse(t *testing.T) {
 	cfg, err := parsed([]string{"queue", "--queue-url=https://sqs.eu-west-1.amazonaws.com/1/q", "--margin=7s",
 		"--fallback-nodepool=batch=batch-fallback", "--fallback-nodepool=web=web-od", "--leader-elect=false", "--managed-tag=team=blue", "--notice-networks=10.1.2.3/8,fd00::/8"},
-		env(map[string]string{"SPOT_HANDLER_RECEIVERS": "9", "SPOT_HANDLER_MARGIN": "20s", "KUBECONFIG": "/k"}))
+		env(map[string]string{"SPOT_HANDLER_SCHEDULED_LEAD": "9m", "SPOT_HANDLER_MARGIN": "20s", "KUBECONFIG": "/k"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.mode != modeQueue || cfg.margin != 7*time.Second || cfg.receivers != 9 || cfg.leaderElect || cfg.kubeconfig != "/k" {
+	if cfg.mode != modeQueue || cfg.margin != 7*time.Second || cfg.scheduledLead != 9*time.Minute || cfg.leaderElect || cfg.kubeconfig != "/k" {
 		t.Errorf("got %+v", cfg)
 	}
 	if cfg.fallback["batch"] != "batch-fallback" || cfg.fallback["web"] != "web-od" {
@@ -50,7 +50,7 @@ func TestParse(t *testing.T) {
 	if cfg.managed != (managed.Tag{Key: "team", Value: "blue", Exact: true}) {
 		t.Errorf("managed tag %+v", cfg.managed)
 	}
-	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release || cfg.qps != 0 {
+	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release {
 		t.Errorf("defaults: %+v", cfg)
 	}
 }
@@ -87,11 +87,12 @@ func TestNodeNameFromTheDownwardAPI(t *testing.T) {
 func TestWatchedKinds(t *testing.T) {
 	for want, args := range map[string][]string{
 		"[spot-interruption instance-terminating rebalance-recommendation scheduled-event]": nil,
-		"[spot-interruption]":    {"--watch-lifecycle=false", "--watch-rebalance=false", "--watch-scheduled-events=false"},
-		"[instance-terminating]": {"--watch-spot=false", "--watch-rebalance=false", "--watch-scheduled-events=false"},
+		"[spot-interruption]":                          {"--watch=spot"},
+		"[spot-interruption rebalance-recommendation]": {"--watch=rebalance,spot", "--watch=spot"},
+		"[instance-terminating]":                       {"--watch=lifecycle"},
 	} {
 		cfg, err := parsed(append([]string{"imds", "--node-name=a"}, args...), env(nil))
-		if got := fmt.Sprint(cfg.watch.kinds()); err != nil || got != want {
+		if got := fmt.Sprint(cfg.kinds); err != nil || got != want {
 			t.Errorf("%v: watches %s, %v; want %s", args, got, err, want)
 		}
 	}
@@ -109,27 +110,26 @@ func TestParseNamesAllProblems(t *testing.T) {
 		"bad variable": {[]string{"imds", "--node-name=a"}, map[string]string{"SPOT_HANDLER_MARGIN": "soon"}, []string{"SPOT_HANDLER_MARGIN"}},
 		"many in queue mode": {
 			[]string{"queue", "--margin=5m", "--rebalance=run", "--drain-strategy=x", "--http-addr=8080", "--log-level=loud",
-				"--log-format=xml", "--provisioner=terraform", "--receivers=0", "--kube-api-qps=-1", "--kube-api-burst=0",
-				"--lease-namespace=A", "--fallback-nodepool=a=B_"}, nil,
+				"--log-format=xml", "--provisioner=terraform", "--lease-namespace=A", "--fallback-nodepool=a=B_"}, nil,
 			[]string{"--margin (SPOT_HANDLER_MARGIN)", "--rebalance (", "--drain-strategy (", "--http-addr (", "--log-level (", "--log-format (",
-				"--provisioner (", "--receivers (", "--kube-api-qps (", "--kube-api-burst (", "--lease-namespace (", "--fallback-nodepool (", "--queue-url (SPOT_HANDLER_QUEUE_URL)"},
+				"--provisioner (", "--lease-namespace (", "--fallback-nodepool (", "--queue-url (SPOT_HANDLER_QUEUE_URL)"},
 		},
 		"many in imds mode": {[]string{"imds", "--poll-interval=1ms"}, nil, []string{"--node-name (SPOT_HANDLER_NODE_NAME)", "--poll-interval ("}},
 		"placeholders": {[]string{"imds", "--node-name=a", "--fallback-selector=a b", "--placeholder-namespace=A_", "--placeholder-image="}, nil,
 			[]string{"--fallback-selector (SPOT_HANDLER_FALLBACK_SELECTOR)", "--placeholder-namespace (", "--placeholder-image ("}},
 		"nodes":                {[]string{"imds", "--node-name=a", "--node-selector=a b"}, nil, []string{"--node-selector (SPOT_HANDLER_NODE_SELECTOR)"}},
 		"placeholders nowhere": {[]string{"imds", "--node-name=a", "--provisioner=placeholder"}, nil, []string{"--fallback-selector ("}},
-		"nothing to watch": {[]string{"imds", "--node-name=a", "--watch-spot=false", "--watch-lifecycle=false", "--watch-rebalance=false"},
-			map[string]string{"SPOT_HANDLER_WATCH_SCHEDULED_EVENTS": "false"},
-			[]string{"--watch-spot (SPOT_HANDLER_WATCH_SPOT)", "--watch-lifecycle (", "--watch-rebalance (", "--watch-scheduled-events (", "want at least one"}},
+		"nothing to watch":     {[]string{"imds", "--node-name=a", "--watch="}, nil, []string{"--watch (SPOT_HANDLER_WATCH): empty", "want some of spot, lifecycle, rebalance, scheduled-events"}},
+		"unknown to watch":     {[]string{"imds", "--node-name=a", "--watch=spots"}, nil, []string{`--watch (SPOT_HANDLER_WATCH): "spots"`}},
+		"flags of older versions": {[]string{"imds", "--node-name=a", "--watch-spot=false", "--receivers", "--notice-host-network"},
+			map[string]string{"SPOT_HANDLER_KUBE_API_QPS": "5"},
+			[]string{"--watch-spot is no longer a flag: --watch lists", "--receivers is no longer a flag", "--notice-networks", "SPOT_HANDLER_KUBE_API_QPS is no longer a variable"}},
 		"queue url":   {[]string{"queue", "--queue-url=my-queue"}, nil, []string{"--queue-url ("}},
 		"managed tag": {[]string{"queue", "--queue-url=http://a/q", "--managed-tag==blue"}, nil, []string{"--managed-tag (SPOT_HANDLER_MANAGED_TAG)"}},
 		"rebalances":  {[]string{"imds", "--node-name=a", "--max-concurrent-rebalances=0%", "--rebalance-ttl=-1s"}, nil, []string{"--max-concurrent-rebalances (SPOT_HANDLER_MAX_CONCURRENT_REBALANCES)", "--rebalance-ttl ("}},
-		"hooks": {[]string{"queue", "--queue-url=https://sqs/1/q", "--hook-timeout=29s", "--heartbeat-interval=5s", "--heartbeat-until=49h"}, nil,
-			[]string{"--hook-timeout (SPOT_HANDLER_HOOK_TIMEOUT)", "--heartbeat-interval (", "--heartbeat-until ("}},
-		"heartbeats that stop before the first": {[]string{"queue", "--queue-url=https://sqs/1/q", "--heartbeat-interval=2m", "--heartbeat-until=1m"}, nil,
-			[]string{"--heartbeat-until ("}},
-		"heartbeats in imds mode": {[]string{"imds", "--node-name=a", "--heartbeat-interval=1m"}, nil, []string{"unknown flag: --heartbeat-interval"}},
+		"hooks": {[]string{"queue", "--queue-url=https://sqs/1/q", "--heartbeat-until=49h"}, nil,
+			[]string{"--heartbeat-until (SPOT_HANDLER_HEARTBEAT_UNTIL)"}},
+		"heartbeats in imds mode": {[]string{"imds", "--node-name=a", "--heartbeat-until=1m"}, nil, []string{"unknown flag: --heartbeat-until"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := parsed(tt.args, env(tt.env))
@@ -161,15 +161,15 @@ func TestWebhookFlags(t *testing.T) {
 		args []string
 		want []string // in the error; none is no error
 	}{
-		"all": {[]string{"--webhook-url-file=" + url, "--webhook-headers-file=" + plain, "--webhook-template=hello {{ .Text }}", "--webhook-proxy=http://user:topsecret@proxy:3128"}, nil},
-		"template file": {[]string{"--webhook-url=https://hooks.example.com/topsecret",
-			"--webhook-template-file=" + file("template", `{"a": {{ .Text | toJson }}}`)}, nil},
-		"no URL":       {[]string{"--webhook-url=topsecret"}, []string{"--webhook-url (SPOT_HANDLER_WEBHOOK_URL): want an http or https URL"}},
+		"all": {[]string{"--webhook-url-file=" + url, "--webhook-headers-file=" + plain,
+			"--webhook-template-file=" + file("plain text", "hello {{ .Text }}"), "--webhook-proxy=http://user:topsecret@proxy:3128"}, nil},
+		"template":     {[]string{"--webhook-url-file=" + url, "--webhook-template-file=" + file("template", `{"a": {{ .Text | toJson }}}`)}, nil},
+		"no URL":       {[]string{"--webhook-url-file=" + file("no url", "topsecret")}, []string{"--webhook-url-file (SPOT_HANDLER_WEBHOOK_URL_FILE): ", "want an http or https URL"}},
 		"no file":      {[]string{"--webhook-url-file=" + dir + "/none"}, []string{"--webhook-url-file (", dir + "/none: no such file"}},
-		"two URLs":     {[]string{"--webhook-url=https://a/topsecret", "--webhook-url-file=" + url}, []string{"--webhook-url-file (", "not both"}},
-		"without URL":  {[]string{"--webhook-template={{ .Text | toJson }}", "--webhook-proxy=http://p"}, []string{"--webhook-template (", "--webhook-proxy (", "of no use"}},
-		"many at once": {[]string{"--webhook-url=https://a", "--webhook-proxy=ftp://topsecret", "--webhook-headers-file=" + file("bad", "topsecret"), "--webhook-template={{ .Txt }}"}, []string{"--webhook-proxy (", "--webhook-headers-file (", "line 1", "--webhook-template (SPOT_HANDLER_WEBHOOK_TEMPLATE): ", "Txt"}},
-		"no JSON":      {[]string{"--webhook-url=https://a", "--webhook-template-file=" + file("text", "hello {{ .Text }}")}, []string{"--webhook-template-file (", "toJson"}},
+		"without URL":  {[]string{"--webhook-template-file=" + file("template", `{"a": {{ .Text | toJson }}}`), "--webhook-proxy=http://p"}, []string{"--webhook-template-file (", "--webhook-proxy (", "of no use"}},
+		"many at once": {[]string{"--webhook-url-file=" + url, "--webhook-proxy=ftp://topsecret", "--webhook-headers-file=" + file("bad", "topsecret"), "--webhook-template-file=" + file("mistyped", "{{ .Txt }}")}, []string{"--webhook-proxy (", "--webhook-headers-file (", "line 1", "--webhook-template-file (SPOT_HANDLER_WEBHOOK_TEMPLATE_FILE): ", "Txt"}},
+		"no JSON":      {[]string{"--webhook-url-file=" + url, "--webhook-template-file=" + file("text", "hello {{ .Text }}")}, []string{"--webhook-template-file (", "toJson"}},
+		"older flags":  {[]string{"--webhook-url=https://hooks.example.com/topsecret", "--webhook-template={}"}, []string{"--webhook-url is no longer a flag", "--webhook-url-file", "--webhook-template-file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer

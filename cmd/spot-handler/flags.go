@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -19,6 +21,29 @@ func titled(title string) group {
 	g := group{title, pflag.NewFlagSet(title, pflag.ContinueOnError)}
 	g.SortFlags = false
 	return g
+}
+
+// hide leaves flags out of --help that a pod's surroundings decide: the downward API, or the chart.
+func hide(g group, names ...string) {
+	for _, name := range names {
+		_ = g.MarkHidden(name) // fails only for a flag that is not defined
+	}
+}
+
+// replaced are flags of older versions, and what takes their place.
+var replaced = map[string]string{
+	"kube-api-qps":           "the API server's priority and fairness sets the pace",
+	"kube-api-burst":         "the API server's priority and fairness sets the pace",
+	"receivers":              "four receive calls are always open",
+	"hook-timeout":           "a hook's own timeout is read from its group",
+	"heartbeat-interval":     "--heartbeat-until=1h sends heartbeats, at half of the hook's timeout",
+	"notice-host-network":    "name the nodes' networks in --notice-networks",
+	"webhook-url":            "put the URL into a file, such as a mounted Secret's, and name that by --webhook-url-file",
+	"webhook-template":       "put the template into a file, and name that by --webhook-template-file",
+	"watch-spot":             "--watch lists what is polled",
+	"watch-lifecycle":        "--watch lists what is polled",
+	"watch-rebalance":        "--watch lists what is polled",
+	"watch-scheduled-events": "--watch lists what is polled",
 }
 
 // helpWidth fits the usual terminal.
@@ -99,6 +124,11 @@ func parse(flags *pflag.FlagSet, args []string, getenv func(string) string) (pro
 			problems = append(problems, fmt.Errorf("%s: %w", variable(f.Name), err))
 		}
 	})
+	for _, name := range slices.Sorted(maps.Keys(replaced)) {
+		if getenv(variable(name)) != "" {
+			problems = append(problems, fmt.Errorf("%s is no longer a variable: %s", variable(name), replaced[name]))
+		}
+	}
 	return problems, false
 }
 
@@ -111,7 +141,12 @@ func unknownFlags(flags *pflag.FlagSet, args []string) (problems []error) {
 		}
 		switch f := flags.Lookup(strings.TrimPrefix(given, "--")); {
 		case f == nil:
-			problems = append(problems, fmt.Errorf("unknown flag: %s%s", given, didYouMean(flags, strings.TrimLeft(given, "-"))))
+			name := strings.TrimLeft(given, "-")
+			if instead := replaced[name]; instead != "" {
+				problems = append(problems, fmt.Errorf("%s is no longer a flag: %s", given, instead))
+			} else {
+				problems = append(problems, fmt.Errorf("unknown flag: %s%s", given, didYouMean(flags, name)))
+			}
 		case !hasValue && f.NoOptDefVal == "":
 			i++ // the next one is its value
 		}

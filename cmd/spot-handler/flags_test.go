@@ -7,12 +7,12 @@ import (
 
 // What stands behind a wrong argument counts, too.
 func TestParseGoesOnAfterAWrongArgument(t *testing.T) {
-	_, err := parsed([]string{"queue", "--nod", "--margin=soon", "-x", "--receivers", "many", "--queue-url", "https://sqs/1/q", "--bogus=a", "--http-addr", "8080"},
+	_, err := parsed([]string{"queue", "--nod", "--margin=soon", "-x", "--heartbeat-until", "many", "--queue-url", "https://sqs/1/q", "--bogus=a", "--http-addr", "8080"},
 		env(nil))
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"unknown flag: --nod", "unknown flag: -x", "unknown flag: --bogus", "--margin", "--receivers", "--http-addr ("} {
+	for _, want := range []string{"unknown flag: --nod", "unknown flag: -x", "unknown flag: --bogus", "--margin", "--heartbeat-until", "--http-addr ("} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %q:\n%v", want, err)
 		}

@@ -9,9 +9,11 @@ import (
 	"github.com/rs/zerolog"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
+
+	"spot-handler/cmd/spot-handler/terminal"
 )
 
-// The values of --log-format.
+// The values of --log-format; without one a terminal decides.
 const (
 	logJSON    = "json"
 	logConsole = "console"
@@ -21,7 +23,7 @@ const (
 // warnings and errors, and with debug the rest.
 func newLogger(w io.Writer, level, format string) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	if format == logConsole {
+	if format == logConsole || format == "" && terminal.NewOutput(w).IsTerminal() {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: true, FieldsOrder: fieldsOrder}
 	}
 	parsed, err := zerolog.ParseLevel(level)

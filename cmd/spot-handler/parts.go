@@ -52,12 +52,12 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 	h = handler.New(handler.Options{
 		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalancesAtOnce, p.index.PoolSize),
 		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
-			Hooks: p.hooks, Timeout: cfg.hookTimeout, Heartbeat: cfg.heartbeatInterval, Until: cfg.heartbeatUntil,
+			Hooks: p.hooks, HeartbeatUntil: cfg.heartbeatUntil,
 			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
 		}),
 		Events: p.tellers, Node: cfg.nodeName,
 		Workloads: workloads.New(workloads.Options{
-			On: cfg.workloadNotices, Networks: cfg.networks, HostNetwork: cfg.noticeHostNetwork,
+			On: cfg.workloadNotices, Networks: cfg.networks, HostNetwork: len(cfg.networks) > 0,
 			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Events: p.events,
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
@@ -69,7 +69,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 	switch {
 	case cfg.dryRun:
 		accept = dryrun.New(dryrun.Options{
-			Index: p.index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly, HookTimeout: cfg.hookTimeout,
+			Index: p.index, Rules: rules, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
 			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
 				return drain.Survey(ctx, p.clients.core, p.clients.policy, p.clients.dynamic, node, in, policy)
 			},

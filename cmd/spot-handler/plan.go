@@ -165,7 +165,7 @@ func (c *caller) foresee(ctx context.Context, l loss) (plan.Report, error) {
 	cfg, from := c.settings(ctx, lost[0].Name)
 	in.Settings = from
 	in.Policy = drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
-	l.ScheduledLead, l.HookTimeout = cfg.scheduledLead, cfg.hookTimeout
+	l.ScheduledLead = cfg.scheduledLead
 	plan.Lose(&in, lost, l.Blow)
 	asked, err := c.ask(ctx, cfg, l.dryRun)
 	if err != nil {

@@ -56,7 +56,7 @@ func TestHelmsAgree(t *testing.T) {
 	for _, change := range changes {
 		maps.Copy(all, change)
 	}
-	maps.Copy(all, map[string]any{"serviceMonitor.enabled": false, "queue.flags.leaderElect": true, "flags.provisioner": "auto"})
+	maps.Copy(all, map[string]any{"serviceMonitor.enabled": false, "flags.provisioner": "auto"})
 	var outcomes [][]unstructured.Unstructured
 	for _, h := range helms(t) {
 		objects, err := h.Render(t.Context(), Release{Values: Values("both", all)})
@@ -88,29 +88,27 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"imds", map[string]any{"flags.margin": 10}, []string{"/flags/margin", "want string"}},
 		{"imds", map[string]any{"flags.margin": "10"}, []string{"/flags/margin", "(ms|s|m|h)"}},
 		{"imds", map[string]any{"flags.dryRun": "perhaps"}, []string{"/flags/dryRun", "true, false"}},
-		{"imds", map[string]any{"flags.kubeApiQps": -1}, []string{"/flags/kubeApiQps", "minimum"}},
 		{"imds", map[string]any{"flags.maxConcurrentRebalances": "101%"}, []string{"/flags/maxConcurrentRebalances", "pattern"}},
 		{"imds", map[string]any{"flags.fallbackNodepool": "batch=batch-fallback"}, []string{"/flags/fallbackNodepool", "want object"}},
 		{"imds", map[string]any{"imds.maxUnavailable": 1}, []string{"/imds/maxUnavailable", "want string"}},
 		{"imds", map[string]any{"imds.maxUnavailable": "0%"}, []string{"/imds/maxUnavailable", "100)%"}},
 		{"imds", map[string]any{"imds.port": 70000}, []string{"/imds/port", "65,535"}},
-		{"imds", map[string]any{"imds.flags.nodeName": "node-1"}, []string{"imds.flags.nodeName is set", "leave it empty"}},
 		{"imds", map[string]any{"audit.schedule": "weekly"}, []string{"/audit/schedule", "pattern"}},
 		{"imds", map[string]any{"audit.failOn": "all"}, []string{"/audit/failOn", "'warning'"}},
 		{"imds", map[string]any{"spotLabels": nil}, []string{"spotLabels is empty"}},
-		{"queue", map[string]any{"queue.flags.queueUrl": ""}, []string{"queue.flags.queueUrl is not set", "https://sqs."}},
-		{"queue", map[string]any{"queue.flags.queueUrl": "spot-handler"}, []string{"/queue/flags/queueUrl", "https?://"}},
-		{"queue", map[string]any{"queue.flags.leaderElect": false}, []string{"each would drain every node", "queue.replicas"}},
-		{"queue", map[string]any{"queue.replicas": "two"}, []string{"/queue/replicas", "want integer"}},
-		{"queue", map[string]any{"queue.serviceAccount.roleArn": "spot-handler"}, []string{"roleArn", "arn:"}},
+		{"queue", map[string]any{"flags.queueUrl": ""}, []string{"flags.queueUrl is not set", "https://sqs."}},
+		{"queue", map[string]any{"flags.queueUrl": "spot-handler"}, []string{"/flags/queueUrl", "https?://"}},
+		{"queue", map[string]any{"controller.replicas": "two"}, []string{"/controller/replicas", "want integer"}},
+		{"queue", map[string]any{"controller.serviceAccount.roleArn": "spot-handler"}, []string{"roleArn", "arn:"}},
 		{"queue", map[string]any{"flags.provisioner": "placeholder"}, []string{"flags.fallbackSelector is not set"}},
-		{"imds", map[string]any{"flags.webhookUrl": "hooks.example.com"}, []string{"/flags/webhookUrl", "https?://"}},
 		{"imds", map[string]any{"flags.webhookProxy": "tcp://proxy:3128"}, []string{"/flags/webhookProxy", "socks5"}},
-		{"imds", map[string]any{"flags.webhookUrlFile": "/url", "webhook.secretName": "hook"}, []string{"flags.webhookUrlFile", "keep one"}},
-		{"queue", map[string]any{"flags.webhookUrl": "https://hooks.example.com", "webhook.secretName": "hook"}, []string{"flags.webhookUrl and webhook.urlKey"}},
-		{"queue", map[string]any{"flags.webhookTemplate": "{}", "webhook.secretName": "hook", "webhook.templateKey": "template"}, []string{"flags.webhookTemplate and webhook.templateKey"}},
-		{"imds", map[string]any{"drain.flags.leaderElect": false}, []string{"each would drain every node", "drain.replicas"}},
-		{"imds", map[string]any{"imds.flags.drain": true}, []string{"imds.flags.drain is true", "the Deployment drains"}},
+		{"queue", map[string]any{"flags.webhookUrl": "https://hooks.example.com"}, []string{"flags.webhookUrl is no longer a value", "webhook.secretName"}},
+		{"queue", map[string]any{"flags.webhookTemplate": "{}"}, []string{"flags.webhookTemplate is no longer a value", "webhook.templateKey"}},
+		{"queue", map[string]any{"queue.flags.queueUrl": QueueURL}, []string{"queue is no longer a value", "controller", "flags.queueUrl"}},
+		{"imds", map[string]any{"drain.replicas": 2}, []string{"drain is no longer a value", "controller"}},
+		{"imds", map[string]any{"imds.flags.watchSpot": false}, []string{"imds.flags is no longer a value", "flags.watch"}},
+		{"imds", map[string]any{"workloads.notices": true}, []string{"flags.workloadNotices"}},
+		{"imds", map[string]any{"flags.watch": []any{"spots"}}, []string{"/flags/watch/0", "'scheduled-events'"}},
 		{"both", map[string]any{"podMonitor.enabled": true, "serviceMonitor.enabled": true}, []string{"counted twice"}},
 	} {
 		for _, h := range helms(t) {

@@ -35,12 +35,9 @@ func TestFlowSchemas(t *testing.T) {
 			"spot-handler-nodes":  nodes("spot-handler-imds", "spot-handler-queue"),
 			"spot-handler-leases": leases("spot-handler", "spot-handler-queue"),
 		}},
-		{"other lease", "queue", map[string]any{"queue.flags.leaseNamespace": "kube-system", "queue.serviceAccount.name": "mine"}, map[string]schema{
+		{"another account", "queue", map[string]any{"controller.serviceAccount.name": "mine"}, map[string]schema{
 			"spot-handler-nodes":  nodes("mine"),
-			"spot-handler-leases": leases("kube-system", "mine"),
-		}},
-		{"no lease", "queue", map[string]any{"queue.replicas": 1, "queue.flags.leaderElect": false}, map[string]schema{
-			"spot-handler-nodes": nodes("spot-handler-queue"),
+			"spot-handler-leases": leases("spot-handler", "mine"),
 		}},
 		{"switched off", "both", map[string]any{"flowSchemas": false}, map[string]schema{}},
 	} {

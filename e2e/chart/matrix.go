@@ -9,8 +9,8 @@ import (
 // QueueURL is the queue of rendered charts.
 const QueueURL = "https://sqs.eu-west-1.amazonaws.com/111122223333/spot-handler"
 
-// PlaceholderNamespace is that of placeholder pods where it is not the default.
-const PlaceholderNamespace = "holds"
+// PlaceholderNamespace is that of placeholder pods.
+const PlaceholderNamespace = "spot-handler-placeholders"
 
 // Modes of the chart.
 var Modes = []string{"imds", "queue", "both"}
@@ -22,7 +22,7 @@ func Values(mode string, changes map[string]any) map[string]any {
 	set(values, "mode", mode)
 	set(values, "image.repository", "registry.example.com/spot-handler")
 	if mode != "imds" {
-		set(values, "queue.flags.queueUrl", QueueURL)
+		set(values, "flags.queueUrl", QueueURL)
 	}
 	for _, path := range slices.Sorted(maps.Keys(changes)) {
 		set(values, path, changes[path])
@@ -69,25 +69,24 @@ var changes = map[string]map[string]any{
 	"pod monitor":        {"podMonitor.enabled": true, "podMonitor.interval": "15s", "podMonitor.labels": map[string]any{"release": "prometheus"}},
 	"service monitor":    {"serviceMonitor.enabled": true, "serviceMonitor.labels": map[string]any{"release": "prometheus"}},
 	"alerts, dashboard":  {"prometheusRule.enabled": true, "dashboard.enabled": true, "dashboard.annotations": map[string]any{"grafana_folder": "Spot"}},
-	"role":               {"queue.serviceAccount.roleArn": "arn:aws:iam::111122223333:role/spot-handler", "queue.region": "eu-west-1"},
-	"accounts of others": {"imds.serviceAccount.create": false, "imds.serviceAccount.name": "mine", "queue.serviceAccount.create": false, "queue.serviceAccount.name": "mine-too", "drain.serviceAccount.create": false, "drain.serviceAccount.name": "mine-too"},
+	"role":               {"controller.serviceAccount.roleArn": "arn:aws:iam::111122223333:role/spot-handler"},
+	"accounts of others": {"imds.serviceAccount.create": false, "imds.serviceAccount.name": "mine", "controller.serviceAccount.create": false, "controller.serviceAccount.name": "mine-too"},
 	"no provisioner":     {"flags.provisioner": "none"},
-	"placeholders":       {"flags.fallbackSelector": "node-lifecycle=on-demand", "flags.placeholderNamespace": PlaceholderNamespace},
-	"dry run":            {"flags.dryRun": true, "flags.logFormat": "console"},
+	"placeholders":       {"flags.fallbackSelector": "node-lifecycle=on-demand", "placeholderImage": "pause:3.9"},
+	"dry run":            {"flags.dryRun": true},
 	"owner references":   {"rbac.ownerReferences": true},
-	"one replica":        {"queue.replicas": 1, "queue.flags.leaderElect": false, "drain.replicas": 1, "drain.flags.leaderElect": false},
-	"other lease":        {"queue.flags.leaseNamespace": "kube-system", "drain.flags.leaseNamespace": "kube-system"},
-	"other port":         {"flags.httpAddr": ":9999"},
+	"one replica":        {"controller.replicas": 1},
+	"other port":         {"imds.port": 9998, "controller.port": 9999},
 	"digest":             {"image.digest": "sha256:" + strings.Repeat("0", 64), "image.pullSecrets": []any{"registry"}},
 	"names":              {"fullnameOverride": strings.Repeat("long", 20)},
 	"webhook":            {"webhook.secretName": "hook", "webhook.headersKey": "headers", "flags.webhookProxy": "http://proxy.example.com:3128"},
 	"audit":              {"audit.enabled": true, "audit.baseline": "{}", "audit.failOn": "warning", "audit.schedule": "@daily"},
 	"environment": {
-		"queue.env":     []any{map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}},
-		"queue.volumes": []any{map[string]any{"name": "ca", "configMap": map[string]any{"name": "ca"}}}, "queue.volumeMounts": []any{map[string]any{"name": "ca", "mountPath": "/ca"}},
-		"imds.env": []any{map[string]any{"name": "A", "value": "1"}}, "imds.envFrom": []any{map[string]any{"secretRef": map[string]any{"name": "a"}}},
-		"queue.tolerations": []any{map[string]any{"key": "CriticalAddonsOnly", "operator": "Exists"}}, "queue.nodeSelector": map[string]any{"pool": "system"},
-		"queue.podAnnotations": map[string]any{"a": "b"}, "imds.podLabels": map[string]any{"team": "sre"},
+		"controller.env":     []any{map[string]any{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}},
+		"controller.volumes": []any{map[string]any{"name": "ca", "configMap": map[string]any{"name": "ca"}}}, "controller.volumeMounts": []any{map[string]any{"name": "ca", "mountPath": "/ca"}},
+		"imds.env": []any{map[string]any{"name": "A", "value": "1"}}, "controller.envFrom": []any{map[string]any{"secretRef": map[string]any{"name": "a"}}},
+		"controller.tolerations": []any{map[string]any{"key": "CriticalAddonsOnly", "operator": "Exists"}}, "controller.nodeSelector": map[string]any{"pool": "system"},
+		"controller.podAnnotations": map[string]any{"a": "b"}, "imds.podLabels": map[string]any{"team": "sre"},
 		"networkPolicy.egress": []any{map[string]any{"ports": []any{map[string]any{"port": 3128, "protocol": "TCP"}}}},
 	},
 }

@@ -27,7 +27,7 @@ func TestMigratedValuesAreTaken(t *testing.T) {
 		mode, _ := values["mode"].(string)
 		set(values, "image.repository", "registry.example.com/spot-handler")
 		if mode == "queue" {
-			set(values, "queue.flags.queueUrl", QueueURL)
+			set(values, "flags.queueUrl", QueueURL)
 		}
 		for _, h := range helms(t) {
 			if _, err := h.Render(t.Context(), Release{Values: values}); err != nil {

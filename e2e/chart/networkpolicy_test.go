@@ -86,9 +86,9 @@ func TestNoticesOpenTheWayToPods(t *testing.T) {
 		opens  []string
 	}{
 		{nil, false, nil},
-		{map[string]any{"workloads.notices": true}, true, []string{"all namespaces"}},
 		{map[string]any{"flags.workloadNotices": true}, true, []string{"all namespaces"}},
-		{map[string]any{"workloads.notices": true, "flags.noticeNetworks": []any{"10.0.0.0/8"}}, true, []string{"all namespaces", "10.0.0.0/8"}},
+		{map[string]any{"flags.workloadNotices": true}, true, []string{"all namespaces"}},
+		{map[string]any{"flags.workloadNotices": true, "flags.noticeNetworks": []any{"10.0.0.0/8"}}, true, []string{"all namespaces", "10.0.0.0/8"}},
 		{map[string]any{"flags.noticeNetworks": []any{"10.0.0.0/8"}}, false, nil},
 	} {
 		for mode, drains := range map[string]string{"imds": "drain", "queue": "queue", "both": "queue"} {

@@ -25,8 +25,8 @@ func TestPatchPolicies(t *testing.T) {
 		{"imds", "imds", nil, all(drain+", "+imds, drain)},
 		{"both", "both", nil, all(queue+", "+imds, queue)},
 		{"queue", "queue", nil, all(queue, queue)},
-		{"no Karpenter, no lease", "queue", map[string]any{"flags.provisioner": "none", "queue.replicas": 1, "queue.flags.leaderElect": false},
-			map[string]string{"nodes": queue, "nodes/status": queue, "pods": queue, "pods/status": queue}},
+		{"no Karpenter", "queue", map[string]any{"flags.provisioner": "none"},
+			map[string]string{"nodes": queue, "nodes/status": queue, "pods": queue, "pods/status": queue, "leases": queue}},
 		{"switched off", "both", map[string]any{"patchPolicies": false}, map[string]string{}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -78,7 +78,7 @@ func (s *story) accountManifests(name, mode string) string {
 		if mode == "both" {
 			show = append(show, "--show-only=templates/placeholder.yaml")
 		}
-		changes := map[string]any{"flags.fallbackSelector": onDemand, "flags.dryRun": name == "dry", "workloads.notices": true}
+		changes := map[string]any{"flags.fallbackSelector": onDemand, "flags.dryRun": name == "dry", "flags.workloadNotices": true}
 		text, err := s.helm().Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, changes)}, show...)
 		s.must(err)
 		manifests[name] = text

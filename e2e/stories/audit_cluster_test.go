@@ -38,7 +38,7 @@ func TestAuditOfTheInstallation(t *testing.T) {
 	s.must(err)
 	h := s.helm()
 	_, err = h.Install(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("imds", map[string]any{
-		"spotLabels": map[string]any{"karpenter.sh/capacity-type": nil}, "drain.nodeSelector": map[string]any{"karpenter.sh/nodepool": "batch"},
+		"spotLabels": map[string]any{"karpenter.sh/capacity-type": nil}, "controller.nodeSelector": map[string]any{"karpenter.sh/nodepool": "batch"},
 		"flowSchemas": false, "patchPolicies": false, "imds.ownNodeOnly": false,
 	})})
 	s.must(err)

@@ -86,7 +86,7 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 	}
 
 	// A third replica waits for a third host.
-	_, err = helms[len(helms)-1].Install(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("queue", map[string]any{"queue.replicas": 3})})
+	_, err = helms[len(helms)-1].Install(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("queue", map[string]any{"controller.replicas": 3})})
 	s.must(err)
 	_, err = s.cluster.WaitPods(s.ctx, namespace, "app.kubernetes.io/name=spot-handler", func(pods []*corev1.Pod) bool {
 		settled, hosts := 0, []string{}
@@ -183,7 +183,7 @@ func TestChartSeesInterruptionsThrough(t *testing.T) {
 	pair := []*daemon.Daemon{s.launch(marker, daemon.Options{IMDS: metadata.URL}), s.launch(drainer, daemon.Options{})}
 	s.seeThrough(first, pair, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
 
-	release.Values = chart.Values("both", map[string]any{"queue.flags.queueUrl": queue.URL(), "flags.drainStrategy": "hold"})
+	release.Values = chart.Values("both", map[string]any{"flags.queueUrl": queue.URL(), "flags.drainStrategy": "hold"})
 	_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, release)
 	s.must(err)
 	metadata = s.imds(second)

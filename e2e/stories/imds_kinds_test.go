@@ -139,9 +139,9 @@ func TestWhatIsSwitchedOffIsNotLookedFor(t *testing.T) {
 	imds.Schedule(imdsemu.ScheduledEvent{Code: "instance-stop", EventID: "instance-event-1", NotBefore: now.Add(5 * time.Minute), State: "active"})
 
 	off := map[string][]string{
-		"--watch-spot=false":             {imdsemu.InstanceActionPath},
-		"--watch-lifecycle=false":        {imdsemu.TargetLifecycleStatePath},
-		"--watch-scheduled-events=false": {imdsemu.ScheduledEventsPath, imdsemu.EventHistoryPath},
+		"--watch=lifecycle,rebalance,scheduled-events": {imdsemu.InstanceActionPath},
+		"--watch=spot,rebalance,scheduled-events":      {imdsemu.TargetLifecycleStatePath},
+		"--watch=spot,lifecycle,rebalance":             {imdsemu.ScheduledEventsPath, imdsemu.EventHistoryPath},
 	}
 	flags := []string{"--rebalance=cordon"}
 	for flag := range off {

@@ -178,7 +178,7 @@ func TestHeartbeatsAreExactAndStop(t *testing.T) {
 	s.service("workers", 2, func(d *controlplane.DeploymentSpec) {
 		d.NodeSelector, d.BudgetMinAvailable = map[string]string{"group": "workers"}, budget(2)
 	})
-	d := s.run(s.options(server, queue, "--heartbeat-interval=10s", "--heartbeat-until=55s"))
+	d := s.run(s.options(server, queue, "--heartbeat-until=55s"))
 
 	s.cloud.Shrink(instance)
 	s.eventually("the instance ends", func() bool { i, _ := s.cloud.Instance(instance); return i.State == asgemu.Terminated })

@@ -32,8 +32,6 @@ type Options struct {
 	// Rules, ReleaseNode and CordonOnly are as the handler's.
 	Rules                   nodes.RulesFunc
 	ReleaseNode, CordonOnly bool
-	// HookTimeout is how long we assume that a group waits at a lifecycle hook.
-	HookTimeout time.Duration
 
 	// Survey reads once what a node's drain would be planned from.
 	Survey  func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error)
@@ -117,7 +115,7 @@ func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.
 func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruption.Notice, rec interruption.Record) error {
 	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
 	if rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil { // a real run would ask for it
-		in.Deadline = rec.Received.Add(a.opts.HookTimeout)
+		in.Deadline = rec.Received.Add(interruption.UnknownHookTimeout)
 	}
 	situation, err := a.opts.Survey(ctx, node.Name, in)
 	if err != nil {

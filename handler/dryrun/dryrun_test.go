@@ -74,7 +74,7 @@ func newDry(t *testing.T, change func(*setup)) *dry {
 	}
 	o := &setup{
 		Options: Options{
-			Index: index, ReleaseNode: true, HookTimeout: 5 * time.Minute, Survey: survey, Chooser: fakeChooser{}, Logger: zerolog.New(d.log),
+			Index: index, ReleaseNode: true, Survey: survey, Chooser: fakeChooser{}, Logger: zerolog.New(d.log),
 		},
 		rules: interruption.Rules{Rebalance: interruption.RebalanceReplace, ScheduledLead: 30 * time.Minute},
 	}

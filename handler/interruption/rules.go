@@ -16,6 +16,12 @@ func RebalancePolicies() []RebalancePolicy {
 	return []RebalancePolicy{RebalanceIgnore, RebalanceCordon, RebalanceReplace}
 }
 
+// UnknownHookTimeout is how long a group is taken to wait at a lifecycle hook whose own timeout
+// cannot be read. AWS's default is an hour; whoever sets a hook up for drains takes minutes, and
+// too short a wait only ends the drain early.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
+const UnknownHookTimeout = 5 * time.Minute
+
 // Rules are what the operator has decided for a node.
 type Rules struct {
 	// Rebalance is what is done on a rebalance recommendation.

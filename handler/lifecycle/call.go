@@ -93,7 +93,7 @@ func (t *Tender) readLimits(ctx context.Context, c call) {
 		c.try.limits = limits
 	case err == nil, errors.Is(err, ErrGone), errors.Is(err, ErrDenied), time.Since(c.try.since) >= limitsPatience:
 		// The group may still wait at a hook that no longer exists.
-		c.try.limits, c.try.next = LimitsOf(t.opts.Timeout), time.Time{}
+		c.try.limits, c.try.next = LimitsOf(interruption.UnknownHookTimeout), time.Time{}
 	}
 	if wait := c.try.since.Add(limitsPatience); c.try.limits.Timeout == 0 && c.try.next.After(wait) {
 		c.try.next = wait
@@ -147,7 +147,7 @@ func (t *Tender) abandoned(rec interruption.Record, hook interruption.Hook) time
 	if since.Before(rec.Received) {
 		since = rec.Received
 	}
-	until := since.Add(t.opts.Timeout)
+	until := since.Add(interruption.UnknownHookTimeout)
 	if hook.Until != nil && hook.Until.After(until) {
 		until = *hook.Until
 	}

@@ -32,15 +32,10 @@ type TenderOptions struct {
 	// are then left to others.
 	Hooks Hooks
 
-	// Timeout stands in for a hook's own if that cannot be known.
-	Timeout time.Duration
-
-	// Heartbeat is how often to ask a group to wait longer while one of its nodes is drained;
-	// zero means never.
-	Heartbeat time.Duration
-	// Until bounds how long the heartbeats make a group wait in total; the hook's own timeout
-	// is the least.
-	Until time.Duration
+	// HeartbeatUntil bounds how long heartbeats make a group wait in total while one of its nodes
+	// is drained; the hook's own timeout is the least. Each comes at half of that timeout. Zero
+	// sends none.
+	HeartbeatUntil time.Duration
 
 	// CordonOnly: nodes are not drained, so their hooks are completed as soon as they are
 	// cordoned.
@@ -94,7 +89,7 @@ func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record,
 		if news := rec.Received.Add(hookNews); t.opts.Hooks != nil && time.Now().Before(news) {
 			return false, news, nil
 		}
-		ends = rec.Received.Add(t.opts.Timeout)
+		ends = rec.Received.Add(interruption.UnknownHookTimeout)
 	}
 	if !ends.IsZero() {
 		next = next.Tighten(interruption.InstanceTerminating, ends)
@@ -149,7 +144,7 @@ func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time)
 // waitsUntil is when the group stops waiting at a hook, counting the heartbeats still to come.
 func (t *Tender) waitsUntil(hook interruption.Hook, try *try) time.Time {
 	switch {
-	case t.opts.Heartbeat == 0:
+	case t.opts.HeartbeatUntil == 0:
 		return hook.Since.Add(try.limits.Timeout)
 	case try.mute: // counting the heartbeats so far
 		last := hook.Since
@@ -158,7 +153,7 @@ func (t *Tender) waitsUntil(hook interruption.Hook, try *try) time.Time {
 		}
 		return last.Add(try.limits.Timeout)
 	}
-	return hook.Since.Add(max(try.limits.Timeout, min(try.limits.Global, t.opts.Until)))
+	return hook.Since.Add(max(try.limits.Timeout, min(try.limits.Global, t.opts.HeartbeatUntil)))
 }
 
 // answer starts the call that is due about a hook, and returns when to look again.
@@ -184,12 +179,12 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 	switch {
 	case over:
 		due = t.complete
-	case try.limits.Timeout == 0 && (hook.Until == nil || t.opts.Heartbeat > 0):
+	case try.limits.Timeout == 0 && (hook.Until == nil || t.opts.HeartbeatUntil > 0):
 		due = t.readLimits
-	case t.opts.Heartbeat == 0 || try.mute:
+	case t.opts.HeartbeatUntil == 0 || try.mute:
 		return time.Time{}
 	default:
-		beat := nextBeat(hook, min(t.opts.Heartbeat, try.limits.Timeout/2))
+		beat := nextBeat(hook, try.limits.Timeout/2)
 		if end := rec.DrainEnd(); !end.IsZero() && !beat.Before(end) || hook.Until != nil && !beat.Before(*hook.Until) {
 			return time.Time{} // the drain will have ended
 		}

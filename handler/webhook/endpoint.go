@@ -17,18 +17,18 @@ const contentTypeJSON = "application/json"
 // Endpoint is where webhooks go, and with which headers. The files are those of a mounted
 // Secret. They are read for each attempt, as the kubelet replaces them.
 type Endpoint struct {
-	URL         *url.URL
-	URLFile     string // instead of URL
+	URLFile     string
 	HeadersFile string // may be empty
 }
 
 // Set reports whether there is one.
-func (e Endpoint) Set() bool { return e.URL != nil || e.URLFile != "" }
+func (e Endpoint) Set() bool { return e.URLFile != "" }
 
 // Read returns the URL and the headers as they are now. The errors name files, never
 // what is in them.
 func (e Endpoint) Read() (*url.URL, http.Header, error) {
-	target, header := e.URL, http.Header{}
+	var target *url.URL
+	header := http.Header{}
 	var errs []error
 	if e.URLFile != "" {
 		text, err := os.ReadFile(e.URLFile)

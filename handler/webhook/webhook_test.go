@@ -8,6 +8,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -70,13 +72,13 @@ func answer(status int, text string, header ...string) *http.Response {
 // newSender returns a Sender to the receiver, and its log.
 func newSender(t *testing.T, r *receiver, template *Template) (*Sender, *bytes.Buffer) {
 	t.Helper()
-	target, err := ParseURL(secretURL)
-	if err != nil {
+	file := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(file, []byte(secretURL), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
 	w := New(Options{
-		Endpoint: Endpoint{URL: target}, Template: template, UserAgent: "spot-handler/test",
+		Endpoint: Endpoint{URLFile: file}, Template: template, UserAgent: "spot-handler/test",
 		Registerer: prometheus.NewRegistry(), Logger: zerolog.New(zerolog.SyncWriter(&log)).Level(zerolog.InfoLevel),
 	})
 	w.client.Transport = r

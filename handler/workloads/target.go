@@ -24,7 +24,7 @@ var metadataIPv6 = netip.MustParseAddr("fd00:ec2::254")
 // only the port and the path count.
 func (t *Teller) target(pod *corev1.Pod, annotation string) (*url.URL, error) {
 	if pod.Spec.HostNetwork && !t.opts.HostNetwork {
-		return nil, errors.New("the pod is on its host's network, and --notice-host-network is not set")
+		return nil, errors.New("the pod is on its host's network, which --notice-networks does not name")
 	}
 	addr, err := netip.ParseAddr(pod.Status.PodIP)
 	if err != nil || addr.Zone() != "" {

@@ -33,6 +33,9 @@ func NewOutput(w io.Writer) *Output {
 	return o
 }
 
+// IsTerminal reports whether people read along.
+func (o *Output) IsTerminal() bool { return o.terminal != nil }
+
 // mark stands before each control sequence of this package. It is another one in each process, so
 // nobody can have written it into an object.
 var mark = "\ufdd0" + rand.Text()

@@ -28,12 +28,11 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) }}{{ int64 . }}{{ else }}{{ . }}{{ end -}}
 {{- end -}}
 
-{{/* The port of a component: that of --http-addr, if it is given. */}}
-{{- define "spot-handler.port" -}}
-{{- $root := index . 0 -}}
-{{- if $root.Values.flags.httpAddr -}}
-{{- $root.Values.flags.httpAddr | splitList ":" | last -}}
-{{- else -}}
-{{- (index $root.Values (index . 1)).port -}}
-{{- end -}}
+{{/* Flags that one mode alone has. */}}
+{{- define "spot-handler.flagsOf" -}}
+{{- $flags := (index . 0).Values.flags -}}
+{{- if ne (index . 1) "imds" }}{{ $flags = omit $flags "watch" }}{{ end -}}
+{{- if eq (index . 1) "imds" }}{{ $flags = omit $flags "webhookProxy" }}{{ end -}}
+{{- if ne (index . 1) "queue" }}{{ $flags = omit $flags "queueUrl" "managedTag" "heartbeatUntil" }}{{ end -}}
+{{- include "spot-handler.flags" (list $flags) -}}
 {{- end -}}

@@ -34,8 +34,14 @@ app.kubernetes.io/component: {{ index . 1 }}
 
 {{- define "spot-handler.serviceAccount" -}}
 {{- $root := index . 0 -}}
-{{- $component := index . 1 -}}
-{{- (index $root.Values $component).serviceAccount.name | default (printf "%s-%s" (include "spot-handler.fullname" $root) $component) -}}
+{{- $named := (get (include "spot-handler.values" . | fromYaml) "serviceAccount" | default dict).name -}}
+{{- $named | default (printf "%s-%s" (include "spot-handler.fullname" $root) (index . 1)) -}}
+{{- end -}}
+
+{{/* The values of a component's pods, as YAML: those of the Deployment are one block, whatever the
+     mode calls it. */}}
+{{- define "spot-handler.values" -}}
+{{- index (index . 0).Values (get (dict "imds" "imds" "audit" "audit") (index . 1) | default "controller") | toYaml -}}
 {{- end -}}
 
 {{/* Whether there is a DaemonSet: "true" or nothing. */}}
@@ -48,8 +54,4 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- define "spot-handler.provisions" -}}
 {{- $asked := (index . 0).Values.flags.provisioner | default "auto" -}}
 {{- if or (eq $asked "auto") (eq $asked (index . 1)) }}true{{ end -}}
-{{- end -}}
-
-{{- define "spot-handler.leaseNamespace" -}}
-{{- (index .Values (include "spot-handler.drainer" .)).flags.leaseNamespace | default .Release.Namespace -}}
 {{- end -}}

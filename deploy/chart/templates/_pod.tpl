@@ -2,7 +2,7 @@
 
 {{- define "spot-handler.podMetadata" -}}
 {{- $root := index . 0 -}}
-{{- $component := index $root.Values (index . 1) -}}
+{{- $component := include "spot-handler.values" . | fromYaml -}}
 labels:
   {{- include "spot-handler.labels" . | nindent 2 }}
   {{- with $component.podLabels }}
@@ -17,7 +17,7 @@ annotations:
 
 {{- define "spot-handler.podSpec" -}}
 {{- $root := index . 0 -}}
-{{- $component := index $root.Values (index . 1) -}}
+{{- $component := include "spot-handler.values" . | fromYaml -}}
 serviceAccountName: {{ include "spot-handler.serviceAccount" . }}
 automountServiceAccountToken: true
 {{- with $component.priorityClassName }}
@@ -49,7 +49,7 @@ imagePullPolicy: {{ $image.pullPolicy }}
 
 {{/* The rest of the container. */}}
 {{- define "spot-handler.container" -}}
-{{- $component := index (index . 0).Values (index . 1) -}}
+{{- $component := include "spot-handler.values" . | fromYaml -}}
 livenessProbe:
   httpGet: { path: /healthz, port: http }
   initialDelaySeconds: 10

@@ -1,31 +1,12 @@
 {{/* What the schema cannot express: whether values fit each other. */}}
 {{- define "spot-handler.validate" -}}
+{{- include "spot-handler.renamed" . -}}
 {{- if not .Values.image.repository -}}
 {{- fail "image.repository is not set: build the image, push it to a registry of yours and name it here, such as 111122223333.dkr.ecr.eu-west-1.amazonaws.com/spot-handler" -}}
 {{- end -}}
 {{- $drainer := include "spot-handler.drainer" . -}}
-{{- $deployment := index .Values $drainer -}}
-{{- if and (eq $drainer "queue") (not .Values.queue.flags.queueUrl) -}}
-{{- fail (printf "queue.flags.queueUrl is not set: mode %s consumes an SQS queue; give its URL, such as https://sqs.eu-west-1.amazonaws.com/111122223333/spot-handler" .Values.mode) -}}
-{{- end -}}
-{{- if eq (toString .Values.imds.flags.drain) "true" -}}
-{{- fail "imds.flags.drain is true: the DaemonSet has the rights to mark nodes and no others, and the Deployment drains them; leave it empty" -}}
-{{- end -}}
-{{- if and (eq (toString $deployment.flags.leaderElect) "false") (gt (int $deployment.replicas) 1) -}}
-{{- fail (printf "%s.flags.leaderElect is false with %d replicas: each would drain every node; set %s.replicas to 1" $drainer (int $deployment.replicas) $drainer) -}}
-{{- end -}}
-{{- if .Values.webhook.secretName -}}
-{{- range $flag, $key := dict "webhookUrlFile" .Values.webhook.urlKey "webhookHeadersFile" .Values.webhook.headersKey "webhookTemplateFile" .Values.webhook.templateKey -}}
-{{- if and $key (index $.Values.flags $flag) -}}
-{{- fail (printf "flags.%s and the key %s of webhook.secretName are both set: keep one" $flag $key) -}}
-{{- end -}}
-{{- end -}}
-{{- if and .Values.webhook.urlKey .Values.flags.webhookUrl -}}
-{{- fail "flags.webhookUrl and webhook.urlKey are both set: the URL is in the Secret, leave flags.webhookUrl empty" -}}
-{{- end -}}
-{{- if and .Values.webhook.templateKey .Values.flags.webhookTemplate -}}
-{{- fail "flags.webhookTemplate and webhook.templateKey are both set: keep one" -}}
-{{- end -}}
+{{- if and (eq $drainer "queue") (not .Values.flags.queueUrl) -}}
+{{- fail (printf "flags.queueUrl is not set: mode %s consumes an SQS queue; give its URL, such as https://sqs.eu-west-1.amazonaws.com/111122223333/spot-handler" .Values.mode) -}}
 {{- end -}}
 {{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
 {{- fail "podMonitor.enabled and serviceMonitor.enabled are both true: everything would be counted twice; choose one" -}}
@@ -33,10 +14,28 @@
 {{- if not .Values.spotLabels -}}
 {{- fail "spotLabels is empty: the DaemonSet runs where one of them is, the Deployment where none is" -}}
 {{- end -}}
-{{- if and (include "spot-handler.hasIMDS" .) .Values.imds.flags.nodeName -}}
-{{- fail "imds.flags.nodeName is set: every pod of the DaemonSet would take itself for the same node; leave it empty" -}}
-{{- end -}}
 {{- if and (eq .Values.flags.provisioner "placeholder") (not .Values.flags.fallbackSelector) -}}
 {{- fail "flags.fallbackSelector is not set: the provisioner placeholder needs a label selector of the nodes that take the pods, such as node-lifecycle=on-demand" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Values of older versions, and what takes their place. */}}
+{{- define "spot-handler.renamed" -}}
+{{- range $old := list "drain" "queue" "workloads" -}}
+{{- if hasKey $.Values $old -}}
+{{- fail (printf "%s is no longer a value: %s" $old (get (dict
+      "drain" "the Deployment's values are controller, its flags are in flags"
+      "queue" "the Deployment's values are controller, its flags are in flags (flags.queueUrl), its region is AWS_REGION in controller.env"
+      "workloads" "set flags.workloadNotices=true") $old)) -}}
+{{- end -}}
+{{- end -}}
+{{- if hasKey .Values.imds "flags" -}}
+{{- fail "imds.flags is no longer a value: its flags are in flags, and flags.watch lists what is polled" -}}
+{{- end -}}
+{{- $gone := dict "webhookUrl" "put the URL into a Secret, and name that in webhook.secretName" "webhookTemplate" "put the template into the webhook's Secret, and name its key in webhook.templateKey" "noticeHostNetwork" "name the nodes' networks in flags.noticeNetworks" "placeholderImage" "it is placeholderImage, beside flags" -}}
+{{- range $name, $instead := $gone -}}
+{{- if hasKey $.Values.flags $name -}}
+{{- fail (printf "flags.%s is no longer a value: %s" $name $instead) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

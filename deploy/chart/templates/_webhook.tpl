@@ -23,7 +23,7 @@
   configMap:
     name: {{ include "spot-handler.fullname" $root }}-audit
 {{- end }}
-{{- with (index $root.Values (index . 1)).volumes }}
+{{- with (include "spot-handler.values" . | fromYaml).volumes }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
@@ -40,20 +40,19 @@
   mountPath: /etc/spot-handler/audit
   readOnly: true
 {{- end }}
-{{- with (index $root.Values (index . 1)).volumeMounts }}
+{{- with (include "spot-handler.values" . | fromYaml).volumeMounts }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{/* Whether pods are told of the end of their nodes; empty if not. */}}
+{{/* Whether pods are notified of the end of their nodes; empty if not. */}}
 {{- define "spot-handler.notices" -}}
-{{- if or .Values.workloads.notices (eq (toString .Values.flags.workloadNotices) "true") }}true{{ end -}}
+{{- if eq (toString .Values.flags.workloadNotices) "true" }}true{{ end -}}
 {{- end -}}
 
-{{/* The port that webhooks go to, as far as the values say: the proxy's, otherwise the URL's.
-     443 is always open. */}}
+{{/* The port of the webhook's proxy. 443 is always open. */}}
 {{- define "spot-handler.webhookPort" -}}
-{{- with .Values.flags.webhookProxy | default .Values.flags.webhookUrl -}}
+{{- with .Values.flags.webhookProxy -}}
 {{- $url := urlParse . -}}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" -}}
 {{- $port | default (get (dict "https" "443" "socks5" "1080" "socks5h" "1080") $url.scheme) | default "80" -}}

@@ -99,7 +99,7 @@ func daemonOnSpot(s Snapshot) (found []Finding) {
 			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
 			What: "drains all nodes, and runs on spot nodes only",
 			Why:  "it loses its own nodes in the burst in which it is needed",
-			Fix:  theirs[0].upgrade(append(sets, "--set", theirs[0].Component+".nodeSelector=null")...),
+			Fix:  theirs[0].upgrade(append(sets, "--set", "controller.nodeSelector=null")...),
 		}
 		if theirs[0].Release == "" {
 			f.Fix = patchPods(of, fmt.Sprintf(`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[%s]}]}}}}}`,

@@ -94,7 +94,7 @@ func TestChecksOfCapacity(t *testing.T) {
 		"the daemon on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Coverage: Coverage{Daemons: []Daemon{daemon("m5-a-0"), daemon("m5-b-0")}}},
 			[]string{`SH208 deployment/spot-handler 2 kubectl -n ops patch deployment spot-handler -p '{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"karpenter.sh/capacity-type","operator":"NotIn","values":["spot"]},{"key":"eks.amazonaws.com/capacityType","operator":"NotIn","values":["SPOT"]},{"key":"node-lifecycle","operator":"NotIn","values":["spot"]}]}]}}}}}}}'`}},
 		"the chart's daemon on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Coverage: Coverage{Daemons: []Daemon{fromChart(daemon("m5-a-0")), fromChart(daemon(""))}}},
-			[]string{`SH208 deployment/spot-handler 1 helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot' --set queue.nodeSelector=null`}},
+			[]string{`SH208 deployment/spot-handler 1 helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot' --set controller.nodeSelector=null`}},
 		"one daemon off spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Coverage: Coverage{Daemons: []Daemon{daemon("m5-a-0"), daemon("safe")}}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

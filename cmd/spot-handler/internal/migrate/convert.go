@@ -31,12 +31,18 @@ func rebalance(m *migration, s setting, _ string) {
 	}
 }
 
-// watching takes over a switch of imds mode where it is off: here all are on.
-func watching(flag string) func(*migration, setting, string) {
-	return func(m *migration, _ setting, value string) {
-		if m.mode == modeIMDS && !isTrue(value) {
-			m.flag(flag, "false")
-		}
+// watch joins the switches of imds mode if one is off: here all are on. Rebalance recommendations
+// are left to --rebalance.
+func watch(m *migration, _ setting, _ string) {
+	kinds := []string{"spot", "lifecycle", "rebalance", "scheduled-events"}
+	on := slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool {
+		of := map[string]string{
+			"spot": "ENABLE_SPOT_INTERRUPTION_DRAINING", "lifecycle": "ENABLE_ASG_LIFECYCLE_DRAINING", "scheduled-events": "ENABLE_SCHEDULED_EVENT_DRAINING",
+		}[kind]
+		return of != "" && !m.isOn(of)
+	})
+	if m.mode == modeIMDS && len(on) < len(kinds) {
+		m.flag("watch", strings.Join(on, ","))
 	}
 }
 
@@ -53,11 +59,13 @@ func seconds(flag string) func(*migration, setting, string) {
 	}
 }
 
-// heartbeatInterval takes over the interval, and for how long where that is not given: there
-// it is as long as AWS allows, longer than here.
+// heartbeatInterval switches heartbeats on where nothing says for how long: there it is as long as
+// AWS allows.
 func heartbeatInterval(m *migration, s setting, value string) {
-	seconds("heartbeat-interval")(m, s, value)
-	if number, _ := strconv.Atoi(m.lookup("HEARTBEAT_UNTIL")); number <= 0 {
+	if interval, _ := strconv.Atoi(value); interval <= 0 {
+		return
+	}
+	if until, _ := strconv.Atoi(m.lookup("HEARTBEAT_UNTIL")); until <= 0 {
 		seconds("heartbeat-until")(m, s, "172800")
 	}
 }
@@ -97,11 +105,17 @@ func webhookProxy(m *migration, s setting, value string) {
 	m.flag("webhook-proxy", value)
 }
 
-// headersFile and templateFile are where the files are that take the place of a value.
-const (
-	headersFile  = "/etc/spot-handler/webhook/headers" // of the Secret that our chart mounts
-	templateFile = "/webhook/template"
-)
+// webhookDir is where our chart mounts the webhook's Secret.
+const webhookDir = "/etc/spot-handler/webhook"
+
+// webhookFile has a value go into the Secret that the flag names a file of.
+func webhookFile(flag string) func(*migration, setting, string) {
+	return func(m *migration, s setting, _ string) {
+		key := strings.TrimSuffix(strings.TrimPrefix(flag, "webhook-"), "-file")
+		m.flag(flag, path.Join(webhookDir, key))
+		m.mind(s.nameIn(m.given), "put the value, as it is, into the key "+key+" of a Secret, which is mounted at "+webhookDir)
+	}
+}
 
 func webhookHeaders(m *migration, s setting, value string) {
 	var headers map[string]string
@@ -109,8 +123,7 @@ func webhookHeaders(m *migration, s setting, value string) {
 		strings.EqualFold(m.headers().Get("Content-Type"), "application/json") {
 		return // the default, written in another way
 	}
-	m.flag("webhook-headers-file", headersFile)
-	m.mind(s.nameIn(m.given), "put the value, as it is, into the key headers of a Secret, which is mounted at "+path.Dir(headersFile))
+	webhookFile("webhook-headers-file")(m, s, value)
 }
 
 // headers are those that its webhooks have, as far as they can be read.
@@ -128,16 +141,8 @@ func webhookTemplate(m *migration, s setting, value string) {
 		m.lose(name, "cannot be used as it is: "+err.Error())
 		return
 	}
-	m.flag("webhook-template", value)
+	webhookFile("webhook-template-file")(m, s, value)
 	m.mind(name, s.remark)
-}
-
-func logFormat(m *migration, _ setting, value string) {
-	if isTrue(value) {
-		m.flag("log-format", "json")
-	} else {
-		m.flag("log-format", "console")
-	}
 }
 
 // logLevel takes over the level, where there is one of that name.
@@ -175,7 +180,7 @@ func inMode(mode, path string) func(*migration, setting, string) {
 
 func replicas(m *migration, s setting, _ string) {
 	if m.mode == modeQueue {
-		m.values["queue.replicas"] = m.given.raw(s)
+		m.values["controller.replicas"] = m.given.raw(s)
 		m.mind(s.value, s.remark)
 	}
 }
@@ -192,22 +197,10 @@ func updateStrategy(m *migration, s setting, _ string) {
 
 // webhookSecret takes over the Secret's name; its key is fixed.
 func webhookSecret(m *migration, _ setting, name string) {
-	m.from = append(m.from, variableFrom{variable("webhook-url"), map[string]any{
-		"secretKeyRef": map[string]any{"name": name, "key": "webhookurl"},
-	}})
+	m.values["webhook.secretName"], m.values["webhook.urlKey"] = name, "webhookurl"
 }
 
 func webhookConfigMap(m *migration, s setting, name string) {
-	key, _ := m.given.values["webhookTemplateConfigMapKey"].(string)
-	if key == "" {
-		m.lose(s.value, "of no effect without webhookTemplateConfigMapKey")
-		return
-	}
-	m.flag("webhook-template-file", templateFile)
-	drainer := map[string]string{modeIMDS: "drain", modeQueue: modeQueue}[m.mode] // it sends the webhooks
-	m.values[drainer+".volumes"] = []any{map[string]any{"name": "webhook-template", "configMap": map[string]any{"name": name}}}
-	m.values[drainer+".volumeMounts"] = []any{map[string]any{
-		"name": "webhook-template", "mountPath": templateFile, "subPath": key, "readOnly": true,
-	}}
-	m.mind(s.value, "the template is not checked here: the program does that at its start")
+	m.values["webhook.templateKey"] = "template"
+	m.mind(s.value, "put the template of the ConfigMap "+name+" into the key template of the webhook's Secret")
 }

@@ -127,7 +127,7 @@ func (m *migration) take(s setting) {
 	case s.env != "" && isGiven:
 		m.env = append(m.env, pair{s.env, value})
 	case s.path != "" && isGiven:
-		m.values[strings.Replace(s.path, "MODE", m.mode, 1)] = m.given.raw(s)
+		m.values[strings.Replace(s.path, "COMPONENT", component[m.mode], 1)] = m.given.raw(s)
 		if s.remark != "" {
 			m.mind(name, s.remark)
 		}
@@ -156,6 +156,8 @@ func (m *migration) takeFrom(s setting, from any) {
 	switch {
 	case s.flag != "":
 		m.from = append(m.from, variableFrom{variable(s.flag), from})
+	case s.variable == "WEBHOOK_URL":
+		m.webhookURLFrom(s, from)
 	case s.variable == "WEBHOOK_PROXY":
 		m.from = append(m.from, variableFrom{variable("webhook-proxy"), from})
 	case s.env != "":
@@ -166,6 +168,17 @@ func (m *migration) takeFrom(s setting, from any) {
 	default:
 		m.lose(s.variable, "its value is not in the file; "+s.remark)
 	}
+}
+
+// webhookURLFrom takes over the Secret that the URL is in.
+func (m *migration) webhookURLFrom(s setting, from any) {
+	source, _ := from.(map[string]any)
+	ref, _ := source["secretKeyRef"].(map[string]any)
+	if ref["name"] == nil || ref["key"] == nil {
+		m.lose(s.variable, "its value is not in the file: put it into a Secret, and name that in webhook.secretName")
+		return
+	}
+	m.values["webhook.secretName"], m.values["webhook.urlKey"] = ref["name"], ref["key"]
 }
 
 // lookup is the value of the setting with the variable, or its default.

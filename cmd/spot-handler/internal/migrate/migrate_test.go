@@ -125,17 +125,15 @@ func TestConvert(t *testing.T) {
 // The defaults of the two are not the same: what nobody has set has to be said, too.
 func TestConvertDefaults(t *testing.T) {
 	imds := migrated(t, "NODE_NAME=a\n")
-	if !strings.HasPrefix(imds, "spot-handler imds \\\n  --rebalance=ignore") {
+	if !strings.HasPrefix(imds, "spot-handler imds \\\n  --watch=spot,rebalance,scheduled-events \\\n  --rebalance=ignore") {
 		t.Errorf("rebalance recommendations are not ignored:\n%s", imds)
 	}
 	if strings.Contains(imds, "TAG") || strings.Contains(imds, "enableASG") {
 		t.Errorf("what has no effect is told:\n%s", imds)
 	}
 	off := migrated(t, "ENABLE_SPOT_INTERRUPTION_DRAINING=false\nENABLE_SCHEDULED_EVENT_DRAINING=false\n")
-	for _, want := range []string{"--watch-spot=false", "--watch-scheduled-events=false"} {
-		if !strings.Contains(off, want) {
-			t.Errorf("no %q in:\n%s", want, off)
-		}
+	if want := "--watch=rebalance \\\n"; !strings.Contains(off, want) {
+		t.Errorf("no %q in:\n%s", want, off)
 	}
 	for _, mode := range []string{"NODE_NAME=a\n", "ENABLE_SQS_TERMINATION_DRAINING=true\n"} {
 		if cordon := migrated(t, mode+"CORDON_ONLY=true\n"); !strings.Contains(cordon, "--cordon-only=true") || strings.Contains(cordon, "--drain=false") {
@@ -143,11 +141,11 @@ func TestConvertDefaults(t *testing.T) {
 		}
 	}
 	chart := migrated(t, "logLevel: debug\n")
-	if !strings.Contains(chart, "mode: imds") || strings.Contains(chart, "watchLifecycle: false") {
+	if !strings.Contains(chart, "mode: imds") || strings.Contains(chart, "watch:") {
 		t.Errorf("not the chart's own default of lifecycle hooks, which is on:\n%s", chart)
 	}
 	queue := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nHEARTBEAT_INTERVAL=60\n")
-	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-interval=60s", "--heartbeat-until=172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
+	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-until=172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
 		if !strings.Contains(queue, want) {
 			t.Errorf("no %q in:\n%s", want, queue)
 		}

@@ -5,7 +5,6 @@ import (
 	"maps"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -86,69 +85,44 @@ func commented(b *strings.Builder, title string, content any) {
 func (m *migration) chartValues() map[string]any {
 	paths := map[string]any{"mode": m.mode}
 	maps.Copy(paths, m.values)
-	from := m.webhookSecretOf(paths)
 	for _, f := range m.flags {
-		path := "flags." + camel(f.name)
+		at := "flags." + camel(f.name)
 		var value any = f.text
 		switch {
-		case f.name == "webhook-headers-file": // the chart has a Secret, and makes the flag of it
-			m.webhookValues(paths)
+		case strings.HasPrefix(f.text, webhookDir): // the chart has a Secret, and makes the flag of its keys
+			m.webhookValues(paths, path.Base(f.text))
 			continue
 		case f.name == "http-addr": // the chart has a port, and makes the flag of it
-			path = m.mode + ".port"
+			at = component[m.mode] + ".port"
 			if port, err := strconv.Atoi(strings.TrimPrefix(f.text, ":")); err == nil {
 				value = port
 			}
-		case slices.Contains(ofOneMode, f.name):
-			path = m.mode + "." + path
+		case f.name == "watch":
+			value = strings.Split(f.text, ",")
 		}
 		if f.text == "true" || f.text == "false" {
 			value = isTrue(f.text)
 		}
-		paths[path] = value
+		paths[at] = value
 	}
-	var env []pair
-	for _, v := range m.env {
-		if v.name == "AWS_REGION" && m.mode == modeQueue {
-			paths["queue.region"] = v.text
-		} else {
-			env = append(env, v)
-		}
-	}
-	if list := envList(env, from); len(list) > 0 {
-		extra, _ := paths[m.mode+".env"].([]any)
-		paths[m.mode+".env"] = append(list, extra...)
+	if list := envList(m.env, m.from); len(list) > 0 {
+		at := component[m.mode] + ".env"
+		extra, _ := paths[at].([]any)
+		paths[at] = append(list, extra...)
 	}
 	return nest(paths)
 }
 
-// ofOneMode are the flags that settings are taken over to and that only one mode has.
-var ofOneMode = []string{
-	"watch-spot", "watch-scheduled-events", "watch-lifecycle", "queue-url", "managed-tag", "heartbeat-interval", "heartbeat-until",
-}
+// component is the block of our chart's values for the pods that take the mode's notices.
+var component = map[string]string{modeIMDS: "imds", modeQueue: "controller"}
 
-// webhookValues has the chart mount a Secret with the headers: the one that the URL is in,
-// or one of their own.
-func (m *migration) webhookValues(paths map[string]any) {
-	paths["webhook.headersKey"] = path.Base(headersFile)
+// webhookValues has the chart mount a Secret with the key: the one that the URL is in, or one of
+// their own.
+func (m *migration) webhookValues(paths map[string]any, key string) {
 	if paths["webhook.secretName"] == nil {
 		paths["webhook.secretName"], paths["webhook.urlKey"] = "spot-handler-webhook", ""
 	}
-}
-
-// webhookSecretOf has the chart mount the Secret that the webhook's URL is in, and returns
-// the other variables whose value is in the cluster.
-func (m *migration) webhookSecretOf(paths map[string]any) (others []variableFrom) {
-	for _, v := range m.from {
-		from, _ := v.from.(map[string]any)
-		ref, _ := from["secretKeyRef"].(map[string]any)
-		if v.name == variable("webhook-url") && ref["name"] != nil && ref["key"] != nil {
-			paths["webhook.secretName"], paths["webhook.urlKey"] = ref["name"], ref["key"]
-		} else {
-			others = append(others, v)
-		}
-	}
-	return others
+	paths["webhook."+key+"Key"] = key
 }
 
 // envList is a container's env.

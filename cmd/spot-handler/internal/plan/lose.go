@@ -19,8 +19,8 @@ type Blow struct {
 	Deadline *time.Duration
 	// Over is the time over which the notices are spread.
 	Over time.Duration
-	// ScheduledLead and HookTimeout are the daemon's settings.
-	ScheduledLead, HookTimeout time.Duration
+	// ScheduledLead is the daemon's setting.
+	ScheduledLead time.Duration
 }
 
 // notice is what EC2 leaves after a spot notice.
@@ -38,7 +38,7 @@ func (b Blow) deadline() *time.Duration {
 	case interruption.ScheduledEvent:
 		usual = b.ScheduledLead
 	case interruption.InstanceTerminating:
-		usual = b.HookTimeout
+		usual = interruption.UnknownHookTimeout
 	}
 	if b.Deadline != nil {
 		usual = *b.Deadline
