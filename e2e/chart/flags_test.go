@@ -64,6 +64,9 @@ func TestValuesBecomeFlags(t *testing.T) {
 		values, want := Values(ofChart, nil), map[string]string{}
 		for name, property := range known {
 			value, arg := sample(t, schema, property)
+			if name == "queueUrl" {
+				value, arg = QueueURL, QueueURL
+			}
 			set(values, "flags."+name, value)
 			want[name] = arg
 		}

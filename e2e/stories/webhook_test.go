@@ -248,7 +248,9 @@ func TestWebhookOfMarkerAndDrainer(t *testing.T) {
 
 	sqs, queue := s.sqs()
 	metadata := s.imds(node)
-	flags := []string{"--webhook-url=http://hooks.example.com/hook", "--webhook-template-file=" + template}
+	url := filepath.Join(s.TempDir(), "url")
+	s.must(os.WriteFile(url, []byte("http://hooks.example.com/hook"), 0o600))
+	flags := []string{"--webhook-url-file=" + url, "--webhook-template-file=" + template}
 	env := func(who string) []string { return []string{"WHO=" + who, "HTTP_PROXY=" + proxy.URL, "NO_PROXY="} }
 	s.run(daemon.Options{Args: append([]string{"queue", "--queue-url=" + queue.URL(), alone}, flags...), SQS: sqs.URL, Env: env("drainer")})
 	s.run(daemon.Options{
