@@ -30,10 +30,14 @@ func addAdopter(to *Surroundings, u *unstructured.Unstructured) {
 			Selector *metav1.LabelSelector `json:"selector"`
 		} `json:"spec"`
 	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err != nil || u.GetDeletionTimestamp() != nil {
-		return
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
+		to.AddAdopter(u.GetKind(), u.GetName(), object.Spec.Selector, u.GetDeletionTimestamp() != nil)
 	}
-	if selector, err := metav1.LabelSelectorAsSelector(object.Spec.Selector); err == nil {
-		to.adopters = append(to.adopters, adopter{u.GetKind() + " " + u.GetName(), selector})
+}
+
+// AddAdopter adds a DaemonSet, or a bare ReplicaSet.
+func (s *Surroundings) AddAdopter(kind, name string, by *metav1.LabelSelector, deleted bool) {
+	if selector, err := metav1.LabelSelectorAsSelector(by); err == nil && !deleted {
+		s.adopters = append(s.adopters, adopter{kind + " " + name, selector})
 	}
 }

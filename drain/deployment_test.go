@@ -1,10 +1,10 @@
 package drain
 
 import (
+	"encoding/json"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -49,19 +49,23 @@ func TestRefuses(t *testing.T) {
 
 // What an owner has written forbids surges for good; what happens to it meanwhile does not.
 func TestSpecified(t *testing.T) {
-	object := func(strategy string) *unstructured.Unstructured {
-		return &unstructured.Unstructured{Object: map[string]any{
+	object := func(strategy string) []byte {
+		data, err := json.Marshal(map[string]any{
 			"metadata": map[string]any{"name": "web", "generation": int64(2)},
 			"spec": map[string]any{
 				"replicas": int64(3), "selector": map[string]any{"matchLabels": map[string]any{"app": "web"}},
 				"strategy": map[string]any{"type": strategy, "rollingUpdate": map[string]any{"maxSurge": "25%"}},
 			},
 			"status": map[string]any{"observedGeneration": int64(1)},
-		}}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
 	}
 	for strategy, want := range map[string]string{"RollingUpdate": "", "Recreate": "has the strategy Recreate"} {
-		d, err := ReadDeployment(object(strategy))
-		if err != nil {
+		var d Deployment
+		if err := json.Unmarshal(object(strategy), &d); err != nil {
 			t.Fatal(err)
 		}
 		w, err := d.Specified()

@@ -1,7 +1,7 @@
 package drain
 
 import (
-	"errors"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,9 +9,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // What a forecast needs of a drain besides Plan: it plays the cluster, and has the drain's own
@@ -20,10 +17,12 @@ import (
 // Deployment is what plans read of one.
 type Deployment struct{ *deployment }
 
-// ReadDeployment reads it from the API's object.
-func ReadDeployment(u *unstructured.Unstructured) (Deployment, error) {
-	d, err := decodeDeployment(u)
-	return Deployment{d}, err
+// UnmarshalJSON reads it from the API's object.
+func (d *Deployment) UnmarshalJSON(data []byte) error {
+	d.deployment = &deployment{}
+	err := json.Unmarshal(data, d.deployment)
+	d.Annotations, d.ManagedFields = nil, nil
+	return err
 }
 
 // Exists reports whether there is such a Deployment.
@@ -69,37 +68,6 @@ func (w Workload) Offers(d Decision) bool { return !d.takes || w.offers(d.Action
 
 // GivesUp reports whether a decision, once carried out, ends all surges of its pod's Deployment.
 func (d Decision) GivesUp() bool { return d.takes && d.Action == Return }
-
-// ReadSurroundings reads what, besides pods, their Deployments and budgets, decides whether pods
-// can be surged. each has to call use for every object of the resource that the label selector
-// matches. What it could not list does not count, and is in the error.
-func (s *Situation) ReadSurroundings(each func(resource schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error) error {
-	s.Shared, s.Surroundings = map[types.NamespacedName]bool{}, map[string]Surroundings{}
-	errs := []error{each(claimResource, "", func(u *unstructured.Unstructured) {
-		s.Shared[types.NamespacedName{Namespace: u.GetNamespace(), Name: u.GetName()}] = claimOf(u).shared
-	})}
-	for _, kind := range surrounding {
-		errs = append(errs, each(kind.resource, kind.selector, func(u *unstructured.Unstructured) {
-			around := s.Surroundings[u.GetNamespace()]
-			kind.add(&around, u)
-			s.Surroundings[u.GetNamespace()] = around
-		}))
-	}
-	return errors.Join(errs...)
-}
-
-// Around reads a namespace's surroundings from its bare ReplicaSets, DaemonSets and ResourceQuotas.
-func Around(objects []*unstructured.Unstructured) Surroundings {
-	var found Surroundings
-	for _, u := range objects {
-		if u.GetKind() == "ResourceQuota" {
-			addQuota(&found, u)
-		} else {
-			addAdopter(&found, u)
-		}
-	}
-	return found
-}
 
 // Lacks says which quota has no room for one more such pod, or is empty.
 func (s Surroundings) Lacks(pod *corev1.Pod) string {
@@ -153,3 +121,6 @@ func Startup(pod *corev1.Pod) (time.Duration, bool) { return startup(pod) }
 
 // Finished reports whether the pod's containers will not run again.
 func Finished(pod *corev1.Pod) bool { return finished(pod) }
+
+// Lean is what plans and replacements read of a pod, and no more.
+func Lean(pod *corev1.Pod) *corev1.Pod { return lean(pod) }

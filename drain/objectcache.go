@@ -110,8 +110,12 @@ func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedN
 func claimOf(u *unstructured.Unstructured) claim {
 	modes, _, _ := unstructured.NestedStringSlice(u.Object, "spec", "accessModes")
 	volume, _, _ := unstructured.NestedString(u.Object, "spec", "volumeName")
-	shared := slices.Contains(modes, string(corev1.ReadWriteMany)) || slices.Contains(modes, string(corev1.ReadOnlyMany))
-	return claim{shared: shared, volume: volume}
+	return claim{shared: Shared(modes), volume: volume}
+}
+
+// Shared reports whether several nodes can use a claim with these access modes at the same time.
+func Shared[Mode ~string](modes []Mode) bool {
+	return slices.Contains(modes, Mode(corev1.ReadWriteMany)) || slices.Contains(modes, Mode(corev1.ReadOnlyMany))
 }
 
 // readWishes reads what a namespace asks for its pods. One that must not be read asks nothing.
@@ -124,7 +128,11 @@ func readWishes(client dynamic.Interface) func(context.Context, types.Namespaced
 		if err != nil {
 			return Wishes{}, fmt.Errorf("read namespace %q: %w", name.Name, err)
 		}
-		said := u.GetAnnotations()
-		return Wishes{When: When(said[WhenAnnotation]), Blocked: BlockedPolicy(said[BlockedAnnotation]), Silent: said[NoticeAnnotation] == NoticeOff}, nil
+		return WishesOf(u.GetAnnotations()), nil
 	}
+}
+
+// WishesOf are what a namespace asks for with its annotations.
+func WishesOf(said map[string]string) Wishes {
+	return Wishes{When: When(said[WhenAnnotation]), Blocked: BlockedPolicy(said[BlockedAnnotation]), Silent: said[NoticeAnnotation] == NoticeOff}
 }

@@ -21,9 +21,13 @@ type quota struct {
 
 func addQuota(to *Surroundings, u *unstructured.Unstructured) {
 	var object corev1.ResourceQuota
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err != nil {
-		return
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
+		to.AddQuota(&object)
 	}
+}
+
+// AddQuota adds a ResourceQuota.
+func (s *Surroundings) AddQuota(object *corev1.ResourceQuota) {
 	if len(object.Spec.Scopes) > 0 || object.Spec.ScopeSelector != nil {
 		return
 	}
@@ -32,7 +36,7 @@ func addQuota(to *Surroundings, u *unstructured.Unstructured) {
 		free.Sub(object.Status.Used[name])
 		q.free[name] = free
 	}
-	to.quotas = append(to.quotas, q)
+	s.quotas = append(s.quotas, q)
 }
 
 // lacks names what the quota has too little of for a pod like this one, or is empty.

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
 )
@@ -82,9 +83,14 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 		return err
 	}
 	settings, _ := c.settings(ctx, "")
-	reader := audit.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: a.cluster.Namespace, Margin: settings.margin,
-		Fallbacks: settings.fallback, WithoutKarpenter: !asksKarpenter(settings), MaxShare: a.maxShare, Daemons: c.daemons}
-	snapshot, unread := reader.Read(ctx)
+	read := cluster.Read(ctx, cluster.Lister{Client: c.core, Namespace: a.cluster.Namespace}, false)
+	snapshot, unread := audit.Take(read, audit.Options{Margin: settings.margin, MaxShare: a.maxShare}), read.Unread
+	if a.cluster.Namespace == "" {
+		unread = append(unread, audit.Reader{
+			Lists: cluster.Lister{Client: c.core}, Dynamic: c.dynamic, Daemons: c.daemons,
+			Fallbacks: settings.fallback, WithoutKarpenter: !asksKarpenter(settings),
+		}.Read(ctx, &snapshot)...)
+	}
 	report := audit.Report{Findings: audit.Of(snapshot), Unread: unread}
 	if a.baseline != "" {
 		if report, err = report.Accept(baseline); err != nil {

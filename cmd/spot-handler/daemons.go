@@ -10,18 +10,19 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
-	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/drain"
 )
 
 // daemons are the pods of spot-handler that run in the cluster, for those who judge them.
 func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 	daemons := []audit.Daemon{}
-	err := console.Pages(ctx, c.core, "", "pods", daemonLabel, func(page *corev1.PodList) {
-		for i := range page.Items {
-			if cfg, ok := settingsOf(page.Items[i]); ok && page.Items[i].DeletionTimestamp == nil {
-				daemons = append(daemons, daemonOf(&page.Items[i], cfg))
-			}
+	err := cluster.EachOf(ctx, cluster.Lister{Client: c.core}, corev1.SchemeGroupVersion.WithResource("pods"), daemonLabel, func(pod *corev1.Pod) *corev1.Pod {
+		pod.ManagedFields = nil
+		return pod
+	}, func(pod *corev1.Pod) {
+		if cfg, ok := settingsOf(*pod); ok && pod.DeletionTimestamp == nil {
+			daemons = append(daemons, daemonOf(pod, cfg))
 		}
 	})
 	if err != nil {

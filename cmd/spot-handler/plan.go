@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/selection"
@@ -97,13 +99,13 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 		return err
 	}
 	l := loss{
-		Blow: plan.Blow{Kind: interruption.Kind(p.kind)}, namespace: p.cluster.Namespace, nodes: p.nodes.Of, dryRun: p.dryRun == dryRunServer,
+		Blow: plan.Blow{Kind: interruption.Kind(p.kind)}, nodes: p.nodes.Of, dryRun: p.dryRun == dryRunServer,
 		assume: func(a *forecast.Assumptions) { p.assumed.take(a, flags) },
 	}
 	if flags.Changed("deadline") {
 		l.Deadline = &p.deadline
 	}
-	f, err := c.foresee(ctx, l)
+	f, err := c.foresee(ctx, cluster.Read(ctx, cluster.Lister{Client: c.core, Namespace: p.cluster.Namespace}, true), l)
 	if err != nil {
 		return err
 	}
@@ -137,7 +139,6 @@ func (p *planCommand) validate(args []string) error {
 // loss is what a forecast is asked for.
 type loss struct {
 	plan.Blow // without the daemon's settings
-	namespace string
 	// nodes picks those that are lost.
 	nodes func(all []*corev1.Node) ([]*corev1.Node, error)
 	// assume takes what the caller knows better in place of everything else.
@@ -146,17 +147,14 @@ type loss struct {
 	dryRun bool
 }
 
-// forecast is what foresee tells, without dry runs.
-func (c *caller) forecast(ctx context.Context, l loss) (forecast.Forecast, error) {
-	r, err := c.foresee(ctx, l)
-	return r.Forecast, err
-}
+// errNothing says that there is nothing to make a forecast from.
+var errNothing = errors.New("nodes and pods could not be read")
 
-// foresee reads the cluster and plays the interruption.
-func (c *caller) foresee(ctx context.Context, l loss) (plan.Report, error) {
-	in, err := plan.Reader{Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: l.namespace}.Read(ctx)
-	if err != nil {
-		return plan.Report{}, err
+// foresee plays the interruption in the cluster that was read.
+func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (plan.Report, error) {
+	in := read.Input
+	if len(in.Nodes) == 0 || in.Pods == nil {
+		return plan.Report{}, fmt.Errorf("%w: %s", errNothing, strings.Join(in.Unread, "; "))
 	}
 	lost, err := l.nodes(in.Nodes)
 	if err != nil {
@@ -213,11 +211,11 @@ func (*assumptionFlags) take(a *forecast.Assumptions, flags *pflag.FlagSet) {
 }
 
 // completeNodes offers the nodes that are not named yet.
-func completeNodes(cluster *console.Cluster) cobra.CompletionFunc {
+func completeNodes(of *console.Cluster) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
 		defer cancel()
-		c, err := connectCaller(*cluster)
+		c, err := connectCaller(*of)
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/plan"
@@ -135,23 +135,19 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if err != nil {
 		return err
 	}
-	list, err := nodes.List(ctx, c.nodes, metav1.ListOptions{})
-	if err != nil {
-		return fmt.Errorf("list nodes: %w", err)
-	}
-	all := make([]*corev1.Node, len(list.Items))
-	for i := range list.Items {
-		all[i] = &list.Items[i]
+	read := cluster.Read(ctx, cluster.Lister{Client: c.core}, true) // of all namespaces: the pods of all of them move
+	if len(read.Nodes) == 0 {
+		return fmt.Errorf("%w: %s", errNothing, strings.Join(read.Unread, "; "))
 	}
 	settings, _ := c.settings(ctx, "")
 	rehearsal := rehearse.New(c.nodes, rehearse.Options{
 		Kind: interruption.Kind(r.kind), Deadline: r.deadline, Over: r.over, Release: r.release, Rules: rulesOf(settings, nil),
 	}, time.Now())
-	chosen, err := r.choose(all, rehearsal)
+	chosen, err := r.choose(read.Nodes, rehearsal)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	if err := r.refuse(ctx, c, settings, all, chosen, rehearsal); err != nil {
+	if err := r.refuse(read, settings, chosen, rehearsal); err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
 	live := stdout
@@ -160,12 +156,12 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	}
 	screen := terminal.New(live)
 	defer screen.End()
-	foreseen, err := r.foresee(ctx, c, chosen, flags)
+	foreseen, err := r.foresee(ctx, c, read.Of(r.cluster.Namespace), chosen, flags)
 	if err != nil {
 		return err
 	}
 	width := screen.Columns()
-	_ = screen.Print(slices.Concat(plan.Lines(plan.Report{Forecast: foreseen}, width), []string{""}, r.announcement(chosen, width))...)
+	_ = screen.Print(slices.Concat(plan.Lines(foreseen, width), []string{""}, r.announcement(chosen, width))...)
 	if err := r.confirm(ctx, stdin, screen); err != nil {
 		return err
 	}
@@ -174,7 +170,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 		return err
 	}
 	screen.End()
-	scored := r.outcome.conclude(report.Of(recording, &foreseen), r.format, stdout, stderr)
+	scored := r.outcome.conclude(report.Of(recording, &foreseen.Forecast), r.format, stdout, stderr)
 	if err != nil { // then nobody can ask for more
 		return err
 	}
@@ -182,16 +178,16 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 }
 
 // foresee is what will become of the nodes.
-func (r *rehearseCommand) foresee(ctx context.Context, c *caller, chosen []*corev1.Node, flags *pflag.FlagSet) (forecast.Forecast, error) {
+func (r *rehearseCommand) foresee(ctx context.Context, c *caller, read cluster.Cluster, chosen []*corev1.Node, flags *pflag.FlagSet) (plan.Report, error) {
 	l := loss{
-		Blow: plan.Blow{Kind: interruption.Kind(r.kind), Over: r.over}, namespace: r.cluster.Namespace,
+		Blow:   plan.Blow{Kind: interruption.Kind(r.kind), Over: r.over},
 		nodes:  (&selection.Selection{Names: namesOf(chosen)}).Of,
 		assume: func(a *forecast.Assumptions) { r.assumed.take(a, flags) },
 	}
 	if l.Kind != interruption.RebalanceRecommendation { // which has none
 		l.Deadline = &r.deadline
 	}
-	return c.forecast(ctx, l)
+	return c.foresee(ctx, read, l)
 }
 
 func namesOf(nodes []*corev1.Node) (list []string) {
@@ -245,7 +241,7 @@ func (r *rehearseCommand) choose(all []*corev1.Node, rehearsal *rehearse.Rehears
 }
 
 // refuse says all that stands against the rehearsal, at once.
-func (r *rehearseCommand) refuse(ctx context.Context, c *caller, settings config, all, chosen []*corev1.Node, rehearsal *rehearse.Rehearsal) error {
+func (r *rehearseCommand) refuse(read cluster.Cluster, settings config, chosen []*corev1.Node, rehearsal *rehearse.Rehearsal) error {
 	var errs []error
 	on := map[string]bool{}
 	for _, node := range chosen {
@@ -254,45 +250,21 @@ func (r *rehearseCommand) refuse(ctx context.Context, c *caller, settings config
 			errs = append(errs, fmt.Errorf("node %s: %s", node.Name, against))
 		}
 	}
-	if n, most := rehearse.Share(all, chosen, r.maxShare); n > most {
-		errs = append(errs, fmt.Errorf("%d of %d nodes would be interrupted at once, and --max-share=%d allows %d", n, len(all), r.maxShare, most))
+	if n, most := rehearse.Share(read.Nodes, chosen, r.maxShare); n > most {
+		errs = append(errs, fmt.Errorf("%d of %d nodes would be interrupted at once, and --max-share=%d allows %d", n, len(read.Nodes), r.maxShare, most))
 	}
 	if r.despiteFindings {
 		return errors.Join(errs...)
 	}
-	// In all namespaces, whatever --namespace says: the pods of all of them move.
-	reader := audit.Reader{Nodes: atRisk{c.nodes, on}, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Margin: settings.margin}
-	snapshot, unread := reader.Read(ctx)
-	for _, what := range unread {
+	for _, what := range read.Unread {
 		errs = append(errs, fmt.Errorf("cannot tell what is critical: %s (--despite-findings does without)", what))
 	}
-	for _, f := range audit.Of(snapshot) {
+	for _, f := range audit.Of(audit.Take(read, audit.Options{Margin: settings.margin, AtRisk: func(n *corev1.Node) bool { return on[n.Name] }})) {
 		if f.Severity == audit.Critical && f.Pods > 0 {
 			errs = append(errs, fmt.Errorf("%s %s %s: %s: %s (%s; --despite-findings goes on)", f.ID, f.Namespace, f.Object, f.What, f.Why, f.Page))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// atRisk has audit look at the pods of these nodes and no others: to it, EC2 takes these alone.
-type atRisk struct {
-	nodes.Client
-	these map[string]bool
-}
-
-func (a atRisk) List(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
-	list, err := a.Client.List(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	for i := range list.Items {
-		n := &list.Items[i]
-		if n.Labels == nil {
-			n.Labels = map[string]string{}
-		}
-		nodes.MarkOnDemand(n, !a.these[n.Name])
-	}
-	return list, nil
 }
 
 // announcement says what is about to happen.

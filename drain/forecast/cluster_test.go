@@ -1,6 +1,8 @@
 package forecast
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -9,7 +11,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -103,15 +104,16 @@ func (s *scene) deployment(name, node string, n int, change ...func(*corev1.Pod)
 
 func (s *scene) deploymentOf(name string, replicas, maxSurge int64) {
 	s.Helper()
-	d, err := drain.ReadDeployment(&unstructured.Unstructured{Object: map[string]any{
+	data, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"namespace": "shop", "name": name},
 		"spec": map[string]any{
 			"replicas": replicas, "selector": map[string]any{"matchLabels": map[string]any{"app": name}},
 			"strategy": map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": maxSurge}},
 		},
 		"status": map[string]any{"replicas": replicas, "updatedReplicas": replicas},
-	}})
-	if err != nil {
+	})
+	var d drain.Deployment
+	if err := errors.Join(err, json.Unmarshal(data, &d)); err != nil {
 		s.Fatal(err)
 	}
 	s.Deployments[types.NamespacedName{Namespace: "shop", Name: name}] = d

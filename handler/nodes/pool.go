@@ -37,17 +37,6 @@ func OnDemand(node *corev1.Node) (Label, bool) {
 	return Label{}, false
 }
 
-// MarkOnDemand has OnDemand find a label on the Node, which must have some, or none.
-func MarkOnDemand(node *corev1.Node, yes bool) {
-	for _, l := range OnDemandLabels {
-		if yes {
-			node.Labels[l.Key] = l.Value
-		} else if node.Labels[l.Key] == l.Value {
-			delete(node.Labels, l.Key)
-		}
-	}
-}
-
 // PoolSize is how many Nodes the pool has. It looks at every Node.
 func (x *Index) PoolSize(of Pool) int {
 	n := 0

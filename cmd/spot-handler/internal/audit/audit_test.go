@@ -49,10 +49,10 @@ func byHash(name, app, hash string) *policyv1.PodDisruptionBudget {
 }
 
 // nodesWith are n nodes with the labels.
-func nodesWith(n int, labels map[string]string) []corev1.Node {
-	list := make([]corev1.Node, n)
+func nodesWith(n int, labels map[string]string) []*corev1.Node {
+	list := make([]*corev1.Node, n)
 	for i := range list {
-		list[i].Name, list[i].Labels = fmt.Sprint("node-", i), labels
+		list[i] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("node-", i), Labels: labels}}
 	}
 	return list
 }

@@ -2,6 +2,7 @@ package audit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,9 +11,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"spot-handler/cmd/spot-handler/internal/cluster"
 )
 
 // Balanced is what AWS Load Balancer Controller makes targets of.
@@ -109,68 +111,81 @@ const (
 	defaultDelay = 300 * time.Second // AWS's
 )
 
-// service is what is kept of a Service, for the Ingresses that lead to it.
-type service struct{ selector, annotations map[string]string }
+// service is what is kept of a Service.
+type service struct {
+	cluster.Annotated `json:"metadata"`
+	Spec              struct {
+		Selector                map[string]string
+		Type, LoadBalancerClass string
+	}
+}
+
+// ingress is what is kept of an Ingress.
+type ingress struct {
+	cluster.Annotated `json:"metadata"`
+	Spec              struct {
+		IngressClassName string
+		DefaultBackend   backend
+		Rules            []struct {
+			HTTP struct {
+				Paths []struct{ Backend backend }
+			}
+		}
+	}
+}
+
+type backend struct{ Service struct{ Name string } }
 
 // balanced reads what the controller makes target groups of. Attributes of those that only a
 // TargetGroupBinding names are in AWS, and not known.
 func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
-	services := map[Owned]service{}
-	err := r.optional(ctx, schema.GroupVersionResource{Version: "v1", Resource: "services"}, "", func(u *unstructured.Unstructured) {
-		selector, _, _ := unstructured.NestedStringMap(u.Object, "spec", "selector")
-		a := u.GetAnnotations()
-		services[Owned{u.GetNamespace(), u.GetName()}] = service{selector, a}
-		kind, _, _ := unstructured.NestedString(u.Object, "spec", "type")
-		class, _, _ := unstructured.NestedString(u.Object, "spec", "loadBalancerClass")
-		if kind == string(corev1.ServiceTypeLoadBalancer) && (class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip") {
-			ip := a[serviceTargetType] == "ip" || a[serviceType] == "nlb-ip"
-			s.Balanced = append(s.Balanced, balancedBy(u.GetNamespace(), "service/"+u.GetName(), selector, ip, serviceAttributes, a[serviceAttributes]))
-		}
-	})
-	if err != nil {
-		return err
-	}
-	classes := map[string]bool{"alb": true}
+	services := map[Owned]*service{}
 	network := func(resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: resource}
 	}
-	err = r.optional(ctx, network("ingressclasses"), "", func(u *unstructured.Unstructured) {
-		controller, _, _ := unstructured.NestedString(u.Object, "spec", "controller")
-		classes[u.GetName()] = controller == ingressController
-	})
-	if err != nil {
-		return err
-	}
-	return r.optional(ctx, network("ingresses"), "", func(u *unstructured.Unstructured) {
-		class, _, _ := unstructured.NestedString(u.Object, "spec", "ingressClassName")
+	classes := map[string]bool{"alb": true}
+	return errors.Join(cluster.Each(ctx, r.Lists, schema.GroupVersionResource{Version: "v1", Resource: "services"}, "", func(to *service) {
+		services[Owned{to.Namespace, to.Name}] = to
+		a, class := to.Annotations, to.Spec.LoadBalancerClass
+		if to.Spec.Type == string(corev1.ServiceTypeLoadBalancer) && (class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip") {
+			ip := a[serviceTargetType] == "ip" || a[serviceType] == "nlb-ip"
+			s.Balanced = append(s.Balanced, balancedBy(to.Namespace, "service/"+to.Name, to.Spec.Selector, ip, serviceAttributes, a[serviceAttributes]))
+		}
+	}), cluster.Each(ctx, r.Lists, network("ingressclasses"), "", func(class *struct {
+		cluster.Meta `json:"metadata"`
+		Spec         struct{ Controller string }
+	}) {
+		classes[class.Name] = class.Spec.Controller == ingressController
+	}), cluster.Each(ctx, r.Lists, network("ingresses"), "", func(i *ingress) {
+		class := i.Spec.IngressClassName
 		if class == "" {
-			class = u.GetAnnotations()[legacyClass]
+			class = i.Annotations[legacyClass]
 		}
 		if !classes[class] {
 			return
 		}
-		for _, name := range backends(u) {
-			to, ok := services[Owned{u.GetNamespace(), name}]
+		for _, name := range i.backends() {
+			to, ok := services[Owned{i.Namespace, name}]
 			if !ok {
 				continue
 			}
-			a := maps.Clone(u.GetAnnotations())
+			a := maps.Clone(i.Annotations)
 			if a == nil {
 				a = map[string]string{}
 			}
-			object := "ingress/" + u.GetName()
-			if to.annotations[ingressAttributes] != "" {
+			object := "ingress/" + i.Name
+			if to.Annotations[ingressAttributes] != "" {
 				object = "service/" + name
 			}
-			maps.Copy(a, to.annotations) // the Service's override the Ingress's
-			b := balancedBy(u.GetNamespace(), object, to.selector, a[ingressTargetType] == "ip", ingressAttributes, a[ingressAttributes])
+			maps.Copy(a, to.Annotations) // the Service's override the Ingress's
+			b := balancedBy(i.Namespace, object, to.Spec.Selector, a[ingressTargetType] == "ip", ingressAttributes, a[ingressAttributes])
 			if !slices.ContainsFunc(s.Balanced, func(o Balanced) bool {
 				return o.Namespace == b.Namespace && o.Object == b.Object && o.Annotation == b.Annotation && maps.Equal(o.Selector, b.Selector)
 			}) {
 				s.Balanced = append(s.Balanced, b)
 			}
 		}
-	})
+	}))
 }
 
 // balancedBy reads the attributes that the annotation gives, such as a=1,b=2.
@@ -190,20 +205,16 @@ func balancedBy(namespace, object string, selector map[string]string, ip bool, a
 }
 
 // backends names the Services that an Ingress leads to.
-func backends(u *unstructured.Unstructured) (names []string) {
-	add := func(backend map[string]any, path ...string) {
-		if name, _, _ := unstructured.NestedString(backend, append(path, "service", "name")...); name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
+func (i *ingress) backends() (names []string) {
+	all := []backend{i.Spec.DefaultBackend}
+	for _, rule := range i.Spec.Rules {
+		for _, path := range rule.HTTP.Paths {
+			all = append(all, path.Backend)
 		}
 	}
-	add(u.Object, "spec", "defaultBackend")
-	rules, _, _ := unstructured.NestedSlice(u.Object, "spec", "rules")
-	for _, rule := range rules {
-		rule, _ := rule.(map[string]any)
-		paths, _, _ := unstructured.NestedSlice(rule, "http", "paths")
-		for _, path := range paths {
-			path, _ := path.(map[string]any)
-			add(path, "backend")
+	for _, b := range all {
+		if name := b.Service.Name; name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
 		}
 	}
 	return names

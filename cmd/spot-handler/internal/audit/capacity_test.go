@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/handler/nodes"
@@ -21,11 +21,11 @@ var onDemand = nodes.OnDemandLabels[0]
 
 // offered are spot nodes a-0, a-1 of pool batch, and so on, with as many of each type and zone as
 // the names say.
-func offered(counts map[string]int) (list []corev1.Node) {
+func offered(counts map[string]int) (list []*corev1.Node) {
 	for name, count := range counts {
 		kind, zone, _ := strings.Cut(name, "/")
 		for i := range count {
-			list = append(list, corev1.Node{ObjectMeta: metav1.ObjectMeta{
+			list = append(list, &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 				Name: fmt.Sprintf("%s-%s-%d", kind, zone, i),
 				Labels: map[string]string{
 					"karpenter.sh/nodepool": "batch", "karpenter.sh/capacity-type": "spot",
@@ -57,7 +57,7 @@ func TestChecksOfCapacity(t *testing.T) {
 		return Daemon{Namespace: "ops", Owner: "deployment/spot-handler", Node: node, Fleet: true, Queue: true, Ready: true, Nodes: labels.Everything()}
 	}
 	fromChart := func(d Daemon) Daemon { d.Release, d.Component = "r", "queue"; return d }
-	safe := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "safe"}}
+	safe := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "safe"}}
 	for name, tt := range map[string]struct {
 		s    Snapshot
 		want []string // id, object, pods, fix
@@ -213,11 +213,11 @@ func TestInterruptionQueue(t *testing.T) {
 		`{"args":["--interruption-queue",""]}`:                false,
 		`{}`:                                                  false,
 	} {
-		u := &unstructured.Unstructured{}
-		if err := u.UnmarshalJSON([]byte(`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"template":{"spec":{"containers":[` + text + `]}}}}`)); err != nil {
+		var p program
+		if err := json.Unmarshal([]byte(`{"spec":{"template":{"spec":{"containers":[`+text+`]}}}}`), &p); err != nil {
 			t.Fatal(err)
 		}
-		if _, got := interruptionQueue(u); got != want {
+		if _, got := p.interruptionQueue(); got != want {
 			t.Errorf("%s: %v, want %v", text, got, want)
 		}
 	}

@@ -86,8 +86,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		}
 	}
 	unwatched, by, silent := map[string]bool{}, map[[2]string]bool{}, 0
-	for i := range s.Nodes {
-		n := &s.Nodes[i]
+	for _, n := range s.Nodes {
 		spot := spotBy(n)
 		if spot == nil || n.Labels[interruption.IgnoreLabel] == "true" {
 			continue

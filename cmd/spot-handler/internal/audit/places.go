@@ -50,8 +50,7 @@ func successorsWithoutPlace(s Snapshot) (found []Finding) {
 
 // homes counts the nodes, up to so many, that take a pod, and says whether Karpenter makes more.
 func (s Snapshot) homes(a *Apart, enough int) (n int, more bool) {
-	for i := range s.Nodes {
-		node := &s.Nodes[i]
+	for _, node := range s.Nodes {
 		_, kept := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, a.tolerations, keepsAway, false)
 		if fits, err := a.affinity.Match(node); err != nil || !fits || kept || node.Spec.Unschedulable {
 			continue

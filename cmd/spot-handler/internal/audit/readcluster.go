@@ -9,18 +9,30 @@ import (
 	"sync"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
-// cluster reads what is about the cluster, and not about the workloads of one namespace.
-func (r Reader) cluster(ctx context.Context, s *Snapshot) error {
+// Reader reads what is about the cluster, and not about the workloads of one namespace.
+type Reader struct {
+	Lists   cluster.Lister
+	Dynamic dynamic.Interface
+	// Fallbacks are [karpenter.Options.FallbackNodePools] of whoever drains, and WithoutKarpenter
+	// says that Karpenter is not asked for replacements.
+	Fallbacks        map[string]string
+	WithoutKarpenter bool
+	// Daemons are the pods of spot-handler, as they and their settings have it.
+	Daemons func(context.Context) ([]Daemon, error)
+}
+
+// Read adds to the snapshot. What could not be read is missing, and unread says why.
+func (r Reader) Read(ctx context.Context, s *Snapshot) (unread []string) {
 	var errs []error
 	var err error
 	s.Daemons, err = r.Daemons(ctx)
@@ -29,48 +41,68 @@ func (r Reader) cluster(ctx context.Context, s *Snapshot) error {
 		s.Outlooks, err = karpenter.Outlooks(ctx, r.Dynamic, r.Fallbacks)
 		errs = append(errs, err)
 	}
-	return errors.Join(append(errs, r.others(ctx, s), r.rights(ctx, s), r.flowSchemas(ctx, s), r.policies(ctx, s), r.balanced(ctx, s))...)
+	err = errors.Join(append(errs, r.others(ctx, s), r.rights(ctx, s), r.flowSchemas(ctx, s), r.policies(ctx, s), r.balanced(ctx, s))...)
+	if err == nil {
+		return nil
+	}
+	return strings.Split(err.Error(), "\n")
 }
 
-// optional reads a resource that need not be there.
-func (r Reader) optional(ctx context.Context, of schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error {
-	err := r.lister(ctx)(of, selector, use)
+// optional is nil where the resource need not be there and is not.
+func optional(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
+// program is what is read of a Deployment or a DaemonSet.
+type program struct {
+	meta `json:"metadata"`
+	Spec struct {
+		Template struct {
+			Spec struct {
+				Containers []struct {
+					Command, Args []string
+					Env           []struct {
+						Name, Value string
+						ValueFrom   *struct{}
+					}
+				}
+			}
+		}
+	}
+}
+
+type meta struct {
+	cluster.Meta
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
 // others finds programs by the labels that their charts and manifests give them.
 func (r Reader) others(ctx context.Context, s *Snapshot) error {
 	const handler = "aws-node-termination-handler"
+	var errs []error
 	for _, kind := range []string{"deployment", "daemonset"} {
-		err := r.optional(ctx, apps(kind+"s"), "app.kubernetes.io/name in (karpenter, "+handler+")", func(u *unstructured.Unstructured) {
-			o := Other{Namespace: u.GetNamespace(), Object: kind + "/" + u.GetName(), Karpenter: u.GetLabels()["app.kubernetes.io/name"] == "karpenter"}
+		err := cluster.Each(ctx, r.Lists, cluster.Apps(kind+"s"), "app.kubernetes.io/name in (karpenter, "+handler+")", func(p *program) {
+			o := Other{Namespace: p.Namespace, Object: kind + "/" + p.Name, Karpenter: p.Labels["app.kubernetes.io/name"] == "karpenter"}
 			if o.Karpenter {
 				var hasQueue bool
-				if o.Variable, hasQueue = interruptionQueue(u); !hasQueue {
+				if o.Variable, hasQueue = p.interruptionQueue(); !hasQueue {
 					return
 				}
 			}
 			s.Others = append(s.Others, o)
 		})
-		if err != nil {
-			return err
-		}
+		errs = append(errs, err)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // interruptionQueue reports whether Karpenter is given a queue, and by which variable.
 // https://karpenter.sh/docs/reference/settings/
-func interruptionQueue(deployment *unstructured.Unstructured) (variable string, ok bool) {
-	template, _, _ := unstructured.NestedMap(deployment.Object, "spec", "template")
-	pod := &corev1.Pod{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, pod); err != nil {
-		return "", false
-	}
-	for _, c := range pod.Spec.Containers {
+func (p *program) interruptionQueue() (variable string, ok bool) {
+	for _, c := range p.Spec.Template.Spec.Containers {
 		for _, v := range c.Env {
 			if v.Name == "INTERRUPTION_QUEUE" && (v.Value != "" || v.ValueFrom != nil) {
 				return v.Name, true
@@ -140,19 +172,22 @@ var (
 // flowSchemas looks for the accounts by name, whoever has made the FlowSchema.
 func (r Reader) flowSchemas(ctx context.Context, s *Snapshot) error {
 	named := map[Owned]bool{}
-	err := r.optional(ctx, flowSchemas, "", func(u *unstructured.Unstructured) {
-		rules, _, _ := unstructured.NestedSlice(u.Object, "spec", "rules")
-		for _, rule := range rules {
-			rule, _ := rule.(map[string]any)
-			subjects, _, _ := unstructured.NestedSlice(rule, "subjects")
-			for _, subject := range subjects {
-				subject, _ := subject.(map[string]any)
-				namespace, _, _ := unstructured.NestedString(subject, "serviceAccount", "namespace")
-				name, _, _ := unstructured.NestedString(subject, "serviceAccount", "name")
-				named[Owned{namespace, name}] = true
+	err := optional(cluster.Each(ctx, r.Lists, flowSchemas, "", func(f *struct {
+		cluster.Meta `json:"metadata"`
+		Spec         struct {
+			Rules []struct {
+				Subjects []struct {
+					ServiceAccount struct{ Namespace, Name string }
+				}
 			}
 		}
-	})
+	}) {
+		for _, rule := range f.Spec.Rules {
+			for _, subject := range rule.Subjects {
+				named[Owned{subject.ServiceAccount.Namespace, subject.ServiceAccount.Name}] = true
+			}
+		}
+	}))
 	for i, d := range s.Daemons {
 		s.Daemons[i].Unlisted = err == nil && !named[Owned{d.Namespace, d.Account}]
 	}
@@ -162,21 +197,26 @@ func (r Reader) flowSchemas(ctx context.Context, s *Snapshot) error {
 // policies looks for those that name the account in a condition and have a binding.
 func (r Reader) policies(ctx context.Context, s *Snapshot) error {
 	bound := map[string]bool{}
-	err := r.optional(ctx, bindings, "", func(u *unstructured.Unstructured) {
-		name, _, _ := unstructured.NestedString(u.Object, "spec", "policyName")
-		bound[name] = true
-	})
+	err := optional(cluster.Each(ctx, r.Lists, bindings, "", func(b *struct {
+		cluster.Meta `json:"metadata"`
+		Spec         struct{ PolicyName string }
+	}) {
+		bound[b.Spec.PolicyName] = true
+	}))
 	var conditions []string
 	if err == nil {
-		err = r.optional(ctx, policies, "", func(u *unstructured.Unstructured) {
-			list, _, _ := unstructured.NestedSlice(u.Object, "spec", "matchConditions")
-			for _, c := range list {
-				c, _ := c.(map[string]any)
-				if text, _, _ := unstructured.NestedString(c, "expression"); bound[u.GetName()] {
-					conditions = append(conditions, text)
+		err = optional(cluster.Each(ctx, r.Lists, policies, "", func(p *struct {
+			cluster.Meta `json:"metadata"`
+			Spec         struct {
+				MatchConditions []struct{ Expression string }
+			}
+		}) {
+			for _, c := range p.Spec.MatchConditions {
+				if bound[p.Name] {
+					conditions = append(conditions, c.Expression)
 				}
 			}
-		})
+		}))
 	}
 	for i, d := range s.Daemons {
 		user := "'system:serviceaccount:" + d.Namespace + ":" + d.Account + "'"

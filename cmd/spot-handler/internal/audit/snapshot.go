@@ -16,8 +16,8 @@ import (
 
 // Snapshot is what the checks read.
 type Snapshot struct {
-	// Nodes are all nodes, as [nodes.List] keeps them.
-	Nodes []corev1.Node
+	// Nodes are all nodes.
+	Nodes []*corev1.Node
 	// Pods are those that an interruption would have to move.
 	Pods []Pod
 	// Replicas are how many pods each workload has, on any node and on none.
@@ -36,7 +36,6 @@ type Snapshot struct {
 	Capacity
 	Coverage
 
-	bound   map[string]string // the zones of claims that their volumes are bound to, by namespace/name
 	in      map[string][]*Pod // the pods of each namespace; index fills it
 	byOwner map[Owned][]*Pod  // those of each workload; those without one stand for themselves
 }
@@ -99,8 +98,8 @@ func (of Owned) kubectl(verb string, words ...string) string {
 
 func (s *Snapshot) index() {
 	s.node = map[string]*corev1.Node{}
-	for i := range s.Nodes {
-		s.node[s.Nodes[i].Name] = &s.Nodes[i]
+	for _, n := range s.Nodes {
+		s.node[n.Name] = n
 	}
 	s.in, s.byOwner = map[string][]*Pod{}, map[Owned][]*Pod{}
 	for i := range s.Pods {

@@ -1,6 +1,5 @@
 // Package console is what the commands for people share, as opposed to those that run as
-// daemons: which cluster they talk to, as kubectl finds it, how they read lists from it, and how
-// they print what they found.
+// daemons: which cluster they talk to, as kubectl finds it, and how they print what they found.
 //
 // It decides nothing, and knows nothing of interruptions.
 package console

@@ -1,0 +1,243 @@
+// Package cluster reads a cluster for the commands that judge it as a whole: once, with the
+// permissions of the caller, and within bounds whoever has written the objects.
+//
+// Of each object it keeps what a drain decides by, and what the checks of audit read besides. What
+// could not be read is missing, and [Cluster.Unread] says what and why.
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	"golang.org/x/sync/errgroup"
+
+	"spot-handler/drain"
+	"spot-handler/drain/forecast"
+)
+
+// Cluster is what was read.
+type Cluster struct {
+	// Input has no lost nodes, and no settings. Pods are those that have not finished. Deployments
+	// are nil if they could not be read.
+	forecast.Input
+	// Idle are the labels that pods of Deployments and StatefulSets without any would have, by
+	// namespace.
+	Idle map[string][]labels.Set
+}
+
+// Of is the cluster with the pods of one namespace only; of all if it is empty.
+func (c Cluster) Of(namespace string) Cluster {
+	if namespace != "" {
+		c.Pods = slices.DeleteFunc(slices.Clone(c.Pods), func(p *corev1.Pod) bool { return p.Namespace != namespace })
+		c.Budgets = slices.DeleteFunc(slices.Clone(c.Budgets), func(b *policyv1.PodDisruptionBudget) bool { return b.Namespace != namespace })
+	}
+	return c
+}
+
+// Read reads a cluster, or the nodes and one namespace of it. What only a forecast needs is left
+// alone unless there is to be one: not everybody may list it.
+func Read(ctx context.Context, l Lister, forecasts bool) Cluster {
+	r := &reader{Lister: l, all: Lister{Client: l.Client}, c: Cluster{
+		Input: forecast.Input{
+			At: time.Now(), Owners: map[types.UID]forecast.Owner{},
+			Surroundings: map[string]drain.Surroundings{}, Shared: map[types.NamespacedName]bool{}, Zones: map[types.NamespacedName]string{},
+			Attached: map[string]int{}, Namespaces: map[string]drain.Wishes{}, Assumptions: forecast.Assumed(),
+		},
+		Idle: map[string][]labels.Set{},
+	}}
+	var mu sync.Mutex
+	var lists errgroup.Group
+	parts := [][]func(context.Context) error{ // each writes to fields of its own
+		{r.pods}, {r.nodes, r.budgets}, {r.deployments, r.statefulSets, r.adopters, r.quotas}, {r.claims},
+	}
+	if forecasts || l.Namespace == "" {
+		parts[3] = append(parts[3], r.volumes)
+	}
+	if forecasts {
+		parts[1], parts[3] = append(parts[1], r.namespaces), append(parts[3], r.attachments)
+	}
+	for _, part := range parts {
+		lists.Go(func() error {
+			for _, read := range part {
+				if err := read(ctx); err != nil {
+					mu.Lock()
+					r.c.Unread = append(r.c.Unread, strings.Split(err.Error(), "\n")...)
+					mu.Unlock()
+				}
+			}
+			return nil
+		})
+	}
+	_ = lists.Wait() // what failed is in Unread
+	slices.Sort(r.c.Unread)
+	r.c.Assumptions.ReadyOf = forecast.ReadyOf(r.c.Pods)
+	return r.c
+}
+
+type reader struct {
+	Lister        // of what has a namespace
+	all    Lister // of what has none
+	c      Cluster
+}
+
+func resource(group, version, name string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: group, Version: version, Resource: name}
+}
+
+func core(name string) schema.GroupVersionResource { return resource("", "v1", name) }
+
+// Apps is a resource of the API group apps.
+func Apps(name string) schema.GroupVersionResource { return resource("apps", "v1", name) }
+
+func (r *reader) nodes(ctx context.Context) error {
+	return EachOf(ctx, r.all, core("nodes"), "", leanNode, func(n *corev1.Node) { r.c.Nodes = append(r.c.Nodes, n) })
+}
+
+func (r *reader) pods(ctx context.Context) error {
+	pods := []*corev1.Pod{}
+	err := EachOf(ctx, r.Lister, core("pods"), "", lean, func(p *corev1.Pod) { pods = append(pods, p) })
+	if err == nil || errors.Is(err, ErrLeftOut) {
+		r.c.Pods = pods
+	}
+	return err
+}
+
+func (r *reader) budgets(ctx context.Context) error {
+	return EachOf(ctx, r.Lister, resource("policy", "v1", "poddisruptionbudgets"), "", func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+		return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: b.Name, Namespace: b.Namespace, Generation: b.Generation}, Spec: b.Spec, Status: b.Status}
+	}, func(b *policyv1.PodDisruptionBudget) { r.c.Budgets = append(r.c.Budgets, b) })
+}
+
+func (r *reader) namespaces(ctx context.Context) error {
+	return Each(ctx, r.all, core("namespaces"), "", func(n *struct {
+		Annotated `json:"metadata"`
+	}) {
+		r.c.Namespaces[n.Name] = drain.WishesOf(n.Annotations)
+	})
+}
+
+// deployment is what is kept of a Deployment.
+type deployment struct {
+	drain.Deployment
+	template template
+}
+
+func (d *deployment) UnmarshalJSON(data []byte) error {
+	err := d.Deployment.UnmarshalJSON(data)
+	if err == nil && d.Replicas() == 0 {
+		var u struct{ Spec struct{ Template template } }
+		err = json.Unmarshal(data, &u)
+		d.template = u.Spec.Template
+	}
+	return err
+}
+
+func (r *reader) deployments(ctx context.Context) error {
+	found := map[types.NamespacedName]drain.Deployment{}
+	err := Each(ctx, r.Lister, Apps("deployments"), "", func(d *deployment) {
+		found[types.NamespacedName{Namespace: d.Namespace, Name: d.Name}] = d.Deployment
+		r.wants(d.Namespace, d.Replicas(), d.template)
+	})
+	if err == nil || errors.Is(err, ErrLeftOut) {
+		r.c.Deployments = found
+	}
+	return err
+}
+
+// workload is what is kept of a StatefulSet, a DaemonSet and a bare ReplicaSet.
+type workload struct {
+	Meta `json:"metadata"`
+	Spec struct {
+		Replicas            int                   `json:"replicas"` // the API server fills it in
+		PodManagementPolicy string                `json:"podManagementPolicy"`
+		Selector            *metav1.LabelSelector `json:"selector"`
+		Template            template              `json:"template"`
+	} `json:"spec"`
+}
+
+type template struct {
+	Metadata struct {
+		Labels labels.Set `json:"labels"`
+	} `json:"metadata"`
+}
+
+// wants notes the labels of pods of which there are to be none.
+func (r *reader) wants(namespace string, replicas int, t template) {
+	if replicas == 0 {
+		r.c.Idle[namespace] = append(r.c.Idle[namespace], t.Metadata.Labels)
+	}
+}
+
+func (r *reader) statefulSets(ctx context.Context) error {
+	return Each(ctx, r.Lister, Apps("statefulsets"), "", func(w *workload) {
+		r.c.Owners[w.UID] = forecast.Owner{Kind: "StatefulSet", Name: w.Name, Replicas: w.Spec.Replicas, InOrder: w.Spec.PodManagementPolicy != "Parallel"}
+		r.wants(w.Namespace, w.Spec.Replicas, w.Spec.Template)
+	})
+}
+
+// adopters reads what might adopt surged pods. ReplicaSets of Deployments do not.
+func (r *reader) adopters(ctx context.Context) error {
+	adopts := func(kind string, w *workload) {
+		around := r.c.Surroundings[w.Namespace]
+		around.AddAdopter(kind, w.Name, w.Spec.Selector, w.DeletionTimestamp != nil)
+		r.c.Surroundings[w.Namespace] = around
+	}
+	return errors.Join(
+		Each(ctx, r.Lister, Apps("replicasets"), "!pod-template-hash", func(w *workload) {
+			r.c.Owners[w.UID] = forecast.Owner{Kind: "ReplicaSet", Name: w.Name, Replicas: w.Spec.Replicas}
+			adopts("ReplicaSet", w)
+		}),
+		Each(ctx, r.Lister, Apps("daemonsets"), "", func(w *workload) { adopts("DaemonSet", w) }))
+}
+
+func (r *reader) quotas(ctx context.Context) error {
+	return EachOf(ctx, r.Lister, core("resourcequotas"), "", func(q *corev1.ResourceQuota) *corev1.ResourceQuota {
+		return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: q.Name, Namespace: q.Namespace}, Spec: q.Spec, Status: q.Status}
+	}, func(q *corev1.ResourceQuota) {
+		around := r.c.Surroundings[q.Namespace]
+		around.AddQuota(q)
+		r.c.Surroundings[q.Namespace] = around
+	})
+}
+
+func (r *reader) claims(ctx context.Context) error {
+	return EachOf(ctx, r.Lister, core("persistentvolumeclaims"), "", func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace}, Spec: corev1.PersistentVolumeClaimSpec{AccessModes: c.Spec.AccessModes}}
+	}, func(c *corev1.PersistentVolumeClaim) {
+		r.c.Shared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = drain.Shared(c.Spec.AccessModes)
+	})
+}
+
+func (r *reader) volumes(ctx context.Context) error {
+	return EachOf(ctx, r.all, core("persistentvolumes"), "", func(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{ClaimRef: v.Spec.ClaimRef, NodeAffinity: v.Spec.NodeAffinity}}
+	}, func(v *corev1.PersistentVolume) {
+		if zone := onlyZone(v); zone != "" && v.Spec.ClaimRef != nil {
+			r.c.Zones[types.NamespacedName{Namespace: v.Spec.ClaimRef.Namespace, Name: v.Spec.ClaimRef.Name}] = zone
+		}
+	})
+}
+
+// attachments counts the volumes that each node has to let go of.
+func (r *reader) attachments(ctx context.Context) error {
+	return Each(ctx, r.all, resource("storage.k8s.io", "v1", "volumeattachments"), "", func(a *struct {
+		Meta `json:"metadata"`
+		Spec struct {
+			NodeName string `json:"nodeName"`
+		} `json:"spec"`
+	}) {
+		r.c.Attached[a.Spec.NodeName]++
+	})
+}
