@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -116,6 +117,7 @@ func settingsOf(pod corev1.Pod) (cfg config, ok bool) {
 			}
 			return ""
 		})
+		cfg.nodes, _ = labels.Parse(cfg.nodeSelector)
 		return cfg, true
 	}
 	return config{}, false

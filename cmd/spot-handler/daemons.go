@@ -50,8 +50,8 @@ func daemonOf(pod *corev1.Pod, cfg config) audit.Daemon {
 	if of := drain.DeploymentOf(pod); of.Name != "" {
 		d.Owner = "deployment/" + of.Name
 	}
-	if nodes, err := labels.Parse(cfg.nodeSelector); err == nil { // else it does not start
-		d.Nodes = nodes
+	if cfg.nodes != nil { // else it does not start
+		d.Nodes = cfg.nodes
 	}
 	leases := cfg.leaseNamespace
 	if leases == "" {

@@ -3,12 +3,15 @@ package main
 import (
 	"slices"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/cmd/spot-handler/internal/rehearse"
+	"spot-handler/handler/interruption"
 )
 
 // What a pod of spot-handler does, and which rights it needs for that, follows from its arguments.
@@ -58,5 +61,19 @@ func TestDaemonOfPod(t *testing.T) {
 	cfg, _ := settingsOf(*pod("queue", "--node-selector=team=blue"))
 	if d := daemonOf(pod(), cfg); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
 		t.Errorf("it acts on %s", d.Nodes)
+	}
+}
+
+// A rehearsal is refused on a node that the daemon leaves alone, for the same reason.
+func TestRulesOfPod(t *testing.T) {
+	cfg, _ := settingsOf(corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"drain", "--node-selector=team=blue"}}}}})
+	now := time.Now()
+	rehearsal := rehearse.New(nil, rehearse.Options{Kind: interruption.SpotInterruption, Deadline: time.Minute, Rules: rulesOf(cfg, nil)}, now)
+	for team, want := range map[string]string{"blue": "", "red": "--node-selector does not select the node"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": team}}}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		if got := rehearsal.Against(node, now); got != want {
+			t.Errorf("team %s: %q, want %q", team, got, want)
+		}
 	}
 }

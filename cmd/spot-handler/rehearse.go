@@ -139,12 +139,15 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if len(read.Nodes) == 0 {
 		return fmt.Errorf("%w: %s", errNothing, strings.Join(read.Unread, "; "))
 	}
-	settings, _ := c.settings(ctx, "")
+	chosen, err := r.chosen.Of(read.Nodes)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errRefused, err)
+	}
+	settings, _ := c.settings(ctx, chosen[0].Name)
 	rehearsal := rehearse.New(c.nodes, rehearse.Options{
 		Kind: interruption.Kind(r.kind), Deadline: r.deadline, Over: r.over, Release: r.release, Rules: rulesOf(settings, nil),
 	}, time.Now())
-	chosen, err := r.choose(read.Nodes, rehearsal)
-	if err != nil {
+	if chosen, err = r.draw(chosen, rehearsal); err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
 	if err := r.refuse(read, settings, chosen, rehearsal); err != nil {
@@ -221,11 +224,10 @@ func (c *caller) watchRehearsal(ctx context.Context, rehearsal *rehearse.Rehears
 	return observer.Recording(time.Now()), err
 }
 
-// choose selects the nodes, and draws from them if that is asked for.
-func (r *rehearseCommand) choose(all []*corev1.Node, rehearsal *rehearse.Rehearsal) ([]*corev1.Node, error) {
-	chosen, err := r.chosen.Of(all)
-	if err != nil || r.random == 0 {
-		return chosen, err
+// draw draws from the nodes if that is asked for.
+func (r *rehearseCommand) draw(chosen []*corev1.Node, rehearsal *rehearse.Rehearsal) ([]*corev1.Node, error) {
+	if r.random == 0 {
+		return chosen, nil
 	}
 	chosen = slices.DeleteFunc(chosen, func(n *corev1.Node) bool {
 		_, onDemand := nodes.OnDemand(n)
