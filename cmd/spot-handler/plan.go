@@ -165,6 +165,7 @@ func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (pla
 	in.Policy = drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
 	l.ScheduledLead = cfg.scheduledLead
 	plan.Lose(&in, lost, l.Blow)
+	plan.Underway(&in, lost)
 	asked, err := c.ask(ctx, cfg, l.dryRun)
 	if err != nil {
 		return plan.Report{}, err

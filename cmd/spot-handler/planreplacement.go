@@ -110,6 +110,9 @@ func (a *asker) node(name string) (*corev1.Node, bool) {
 // doom judges the notices of the lost nodes.
 func (a *asker) doom(lost []forecast.Lost, now time.Time) {
 	for _, l := range lost {
+		if l.Underway {
+			continue
+		}
 		n := interruption.Notice{
 			Kind: l.Kind, Source: interruption.Queue, EventID: "plan", InstanceID: nodes.InstanceID(l.Node),
 			Noticed: now, Received: now, Action: interruption.ActionTerminate,
@@ -136,6 +139,9 @@ func (a *asker) replace(ctx context.Context, in *forecast.Input) (first map[stri
 	first = forecast.First(*in)
 	for i := range in.Lost {
 		l := &in.Lost[i]
+		if l.Underway {
+			continue
+		}
 		l.Capacity, l.Replacement, l.Becomes = drain.NoCapacity, nil, nil
 		d, need := a.dooms[l.Node.Name], provisioner.Need{Surged: map[types.UID]bool{}}
 		if d.nothing != "" {

@@ -7,7 +7,10 @@ import "spot-handler/handler/interruption"
 type Forecast struct {
 	Assumptions Assumptions `json:"assumptions"`
 	// Settings says where the daemon's settings were found, by which pods are moved.
-	Settings  string     `json:"settings,omitempty"`
+	Settings string `json:"settings,omitempty"`
+	// Underway names the nodes that are interrupted already, which is played too. What becomes of
+	// their pods is told in sums of workloads and budgets only.
+	Underway  []string   `json:"underway,omitempty"`
 	Nodes     []Node     `json:"nodes"`
 	Pods      []Pod      `json:"pods"`
 	Workloads []Workload `json:"workloads"`

@@ -3,6 +3,7 @@ package forecast
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -201,5 +202,50 @@ func TestStorm(t *testing.T) {
 	}
 	if n := f.Nodes[1]; n.Notice != 30 || *n.Deadline != 150 {
 		t.Errorf("%+v", n)
+	}
+}
+
+// Two of four nodes drain already, and their pods have all of maxSurge. Once these have left, the pods
+// of a third are surged; without knowing that, they leave in the waves of their budget.
+func TestUnderway(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		s := newScene(t)
+		s.Lost[0].Capacity, s.Lost[0].Becomes = drain.PendingCapacity, aNode("instead-of-lost", "8")
+		s.deploymentOf("web", 28, 14)
+		s.budget("web", "web", 2)
+		s.pods("ReplicaSet", "web", "lost", 7)
+		s.pods("ReplicaSet", "web", "other", 7)
+		for _, name := range []string{"draining-1", "draining-2"} {
+			l := s.lose(name, drain.PendingCapacity)
+			l.Underway, l.After = true, -20*time.Second
+			s.pods("ReplicaSet", "web", name, 7)
+		}
+		for i, p := range s.Pods {
+			if strings.HasPrefix(p.Spec.NodeName, "draining") {
+				surged, err := drain.AsSurged(p, at.Add(-10*time.Second))
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Pods[i] = surged
+				s.pods("ReplicaSet", "web", "", 1, func(p *corev1.Pod) { p.Status.Conditions, p.Status.Phase = nil, corev1.PodPending }) // on its way
+			}
+		}
+		if !known {
+			s.Lost = s.Lost[:1]
+		}
+		f := Of(s.Input)
+		if len(f.Nodes) != 1 || len(f.Pods) != 7 || known != slices.Equal(f.Underway, []string{"draining-1", "draining-2"}) {
+			t.Fatalf("%d nodes, %d pods, under way %q", len(f.Nodes), len(f.Pods), f.Underway)
+		}
+		last := Seconds(0)
+		for _, p := range f.Pods {
+			if p.Leaves == nil || p.Outcome != Graceful {
+				t.Fatal(say(p))
+			}
+			last = max(last, *p.Leaves)
+		}
+		if dip := f.Workloads[0].UnavailablePodSeconds; known != (last < 60) || dip != 0 {
+			t.Errorf("the others known: %t, the last pod leaves at %v, %v unavailable pod-seconds", known, last, dip)
+		}
 	}
 }

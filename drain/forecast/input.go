@@ -48,8 +48,10 @@ type Input struct {
 type Lost struct {
 	Node *corev1.Node
 	Kind interruption.Kind
-	// After is when the notice arrives, after the first.
+	// After is when the notice arrives, after the first; it is negative of one that is Underway.
 	After time.Duration
+	// Underway: it is interrupted already. That is played, and the forecast is not about it.
+	Underway bool
 	// Deadline is the time from the notice until EC2 takes the node; nil if there is none.
 	Deadline *time.Duration
 	// Capacity is what its pods can wait for: PendingCapacity boots for Assumptions.Boot and then

@@ -36,6 +36,10 @@ func (w *world) result() Forecast {
 	f := Forecast{Assumptions: w.in.Assumptions, Settings: w.in.Settings, Unread: w.in.Unread, Nodes: []Node{}, Pods: []Pod{}, Workloads: []Workload{}, Budgets: []Budget{}}
 	f.Assumptions.ReadyOf = map[string]Assumption{}
 	for _, l := range w.lost {
+		if l.Underway {
+			f.Underway = append(f.Underway, l.Name())
+			continue
+		}
 		n := l.report
 		n.Cordoned = n.Notice
 		if !l.deadline.IsZero() {
@@ -65,7 +69,7 @@ func (w *world) result() Forecast {
 		}
 	}
 	for key, of := range w.workloads {
-		if len(of.users) == 0 {
+		if !asked(of.users) {
 			continue
 		}
 		of.account(w)
@@ -79,7 +83,7 @@ func (w *world) result() Forecast {
 	})
 	for _, all := range w.budgets {
 		for _, b := range all {
-			if b.report.Covers > 0 {
+			if b.report.Covers > 0 && asked(b.users) {
 				b.update(w)
 				f.Budgets = append(f.Budgets, b.report)
 			}
@@ -89,4 +93,14 @@ func (w *world) result() Forecast {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
 	return f
+}
+
+// asked reports whether the forecast is about any of the nodes.
+func asked(nodes map[*lostNode]bool) bool {
+	for l := range nodes {
+		if !l.Underway {
+			return true
+		}
+	}
+	return false
 }

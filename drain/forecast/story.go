@@ -32,7 +32,7 @@ func (w *world) tell(l *lostNode, p *pod, d drain.Decision) {
 		if own, left := p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds; p.DeletionTimestamp != nil && own != nil && left != nil && *left < *own {
 			p.story.Outcome, p.story.Reason = Truncated, "it is ending with less than its grace period already"
 		}
-		if !p.heir { // else it is not there yet: nobody has asked about it
+		if !p.heir && !l.Underway { // else nobody has asked about it
 			w.stories = append(w.stories, p.story)
 		}
 	}

@@ -144,19 +144,19 @@ func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
 		return schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: resource}
 	}
 	classes := map[string]bool{"alb": true}
-	return errors.Join(cluster.Each(ctx, r.Lists, schema.GroupVersionResource{Version: "v1", Resource: "services"}, "", func(to *service) {
+	return errors.Join(optional(cluster.Each(ctx, r.Lists, schema.GroupVersionResource{Version: "v1", Resource: "services"}, "", func(to *service) {
 		services[Owned{to.Namespace, to.Name}] = to
 		a, class := to.Annotations, to.Spec.LoadBalancerClass
 		if to.Spec.Type == string(corev1.ServiceTypeLoadBalancer) && (class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip") {
 			ip := a[serviceTargetType] == "ip" || a[serviceType] == "nlb-ip"
 			s.Balanced = append(s.Balanced, balancedBy(to.Namespace, "service/"+to.Name, to.Spec.Selector, ip, serviceAttributes, a[serviceAttributes]))
 		}
-	}), cluster.Each(ctx, r.Lists, network("ingressclasses"), "", func(class *struct {
+	})), optional(cluster.Each(ctx, r.Lists, network("ingressclasses"), "", func(class *struct {
 		cluster.Meta `json:"metadata"`
 		Spec         struct{ Controller string }
 	}) {
 		classes[class.Name] = class.Spec.Controller == ingressController
-	}), cluster.Each(ctx, r.Lists, network("ingresses"), "", func(i *ingress) {
+	})), optional(cluster.Each(ctx, r.Lists, network("ingresses"), "", func(i *ingress) {
 		class := i.Spec.IngressClassName
 		if class == "" {
 			class = i.Annotations[legacyClass]
@@ -185,7 +185,7 @@ func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
 				s.Balanced = append(s.Balanced, b)
 			}
 		}
-	}))
+	})))
 }
 
 // balancedBy reads the attributes that the annotation gives, such as a=1,b=2.

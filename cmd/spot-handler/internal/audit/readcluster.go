@@ -94,7 +94,7 @@ func (r Reader) others(ctx context.Context, s *Snapshot) error {
 			}
 			s.Others = append(s.Others, o)
 		})
-		errs = append(errs, err)
+		errs = append(errs, optional(err))
 	}
 	return errors.Join(errs...)
 }

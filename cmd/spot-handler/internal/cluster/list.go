@@ -106,16 +106,30 @@ func EachOf[T any, P interface {
 	GetNamespace() string
 }](ctx context.Context, l Lister, of schema.GroupVersionResource, selector string, slim func(P) P, use func(P)) error {
 	share := shares{}
-	err := l.pages(ctx, of, selector, runtime.ContentTypeProtobuf, func(body io.Reader) (string, error) {
-		return protobufItems(body, func(raw []byte) error {
-			object := P(new(T))
-			if err := object.Unmarshal(raw); err != nil {
+	keep := func(object P) {
+		if object = slim(object); object != nil && share.take(object.GetNamespace(), object.Size()) {
+			use(object)
+		}
+	}
+	err := l.pages(ctx, of, selector, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON, func(body io.Reader) (string, error) {
+		answer := bufio.NewReader(body)
+		if magic, err := answer.Peek(len(protobufMagic)); err == nil && string(magic) == protobufMagic {
+			return protobufItems(answer, func(raw []byte) error {
+				object := P(new(T))
+				err := object.Unmarshal(raw)
+				if err == nil {
+					keep(object)
+				}
 				return err
+			})
+		}
+		return jsonItems(answer, func(dec *json.Decoder) error { // from somebody between us and the API server
+			object := P(new(T))
+			err := dec.Decode(object)
+			if err == nil {
+				keep(object)
 			}
-			if object = slim(object); object != nil && share.take(object.GetNamespace(), object.Size()) {
-				use(object)
-			}
-			return nil
+			return err
 		})
 	})
 	return errors.Join(err, share.leftOut(of.Resource))
@@ -187,17 +201,15 @@ func jsonItems(body io.Reader, item func(*json.Decoder) error) (next string, err
 	return next, err
 }
 
+const protobufMagic = "k8s\x00"
+
 // protobufItems calls item with each object of a list. The bytes are valid until it returns.
 //
-// The list is the second field of an envelope that begins with four bytes of its own; the first
+// The list is the second field of an envelope that begins with protobufMagic; the first
 // field of every list is its metadata, and the second its objects.
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding
-func protobufItems(body io.Reader, item func([]byte) error) (next string, err error) {
-	envelope := bufio.NewReader(body)
-	if magic, err := envelope.Peek(4); err != nil || string(magic) != "k8s\x00" {
-		return "", errors.Join(errors.New("it is not protobuf"), err)
-	}
-	_, _ = envelope.Discard(4) // is there
+func protobufItems(envelope *bufio.Reader, item func([]byte) error) (next string, err error) {
+	_, _ = envelope.Discard(len(protobufMagic)) // is there
 	err = fields(envelope, func(field uint64, list io.Reader) error {
 		if field != 2 {
 			return nil

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -42,7 +43,7 @@ func serve(t *testing.T, pods ...corev1.Pod) Lister {
 		}
 		w.Header().Set("Content-Type", r.Header.Get("Accept"))
 		var err error
-		if r.Header.Get("Accept") == runtime.ContentTypeProtobuf {
+		if strings.HasPrefix(r.Header.Get("Accept"), runtime.ContentTypeProtobuf) {
 			err = protobuf.NewSerializer(scheme.Scheme, scheme.Scheme).Encode(page, w)
 		} else {
 			err = json.NewEncoder(w).Encode(page)
@@ -156,7 +157,7 @@ func FuzzAnswers(f *testing.F) {
 	f.Add([]byte(`{"items":null}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := 0
-		_, protoErr := protobufItems(bytes.NewReader(data), func([]byte) error { n++; return nil })
+		_, protoErr := protobufItems(bufio.NewReader(bytes.NewReader(data)), func([]byte) error { n++; return nil })
 		_, jsonErr := jsonItems(bytes.NewReader(data), func(dec *json.Decoder) error { n++; return dec.Decode(&labelled{}) })
 		if bytes.Equal(data, list.Bytes()[:list.Len()-3]) && protoErr == nil || bytes.Equal(data, text[:len(text)-3]) && jsonErr == nil {
 			t.Error("an answer that broke off is taken for whole")

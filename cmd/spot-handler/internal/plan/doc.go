@@ -1,5 +1,3 @@
-// Package plan reads of a cluster what a forecast is made from, and shows the forecast to people.
-//
-// It reads with the rights of whoever asks, in pages, and changes nothing. What becomes of the pods
-// is decided in [spot-handler/drain/forecast], which knows no cluster.
+// Package plan says which nodes of a cluster are lost, and shows people what would become of their
+// pods. That is decided in [spot-handler/drain/forecast], which knows no cluster.
 package plan

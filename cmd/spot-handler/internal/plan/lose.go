@@ -7,8 +7,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/cmd/spot-handler/internal/replacement"
+	"spot-handler/drain"
 	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
 )
 
 // Blow is what happens to the nodes.
@@ -44,6 +48,30 @@ func (b Blow) deadline() *time.Duration {
 		usual = *b.Deadline
 	}
 	return &usual
+}
+
+// Underway has the nodes be lost that are interrupted already and drained now. Each has the time that
+// its record leaves, and the replacement that the record names: one that is still to come is taken
+// for a node of the same kind.
+func Underway(in *forecast.Input, asked []*corev1.Node) {
+	for _, n := range in.Nodes {
+		rec, has, err := nodes.Record(n)
+		if !has || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() || slices.ContainsFunc(asked, func(a *corev1.Node) bool { return a.Name == n.Name }) {
+			continue
+		}
+		l := forecast.Lost{Node: n, Kind: rec.Kind, Underway: true, After: rec.Since().Sub(in.At), Capacity: drain.NoCapacity}
+		if rec.Deadline != nil {
+			left := rec.Deadline.Sub(rec.Since())
+			l.Deadline = &left
+		}
+		switch r := rec.Replacement; {
+		case r != nil && r.State == provisioner.StateReady:
+			l.Capacity = drain.ReadyCapacity
+		case r == nil, r.State == provisioner.StateRequested, r.State == provisioner.StateLaunched:
+			l.Capacity, l.Becomes = drain.PendingCapacity, replacement.Alike(n, "")
+		}
+		in.Lost = append(in.Lost, l)
+	}
 }
 
 // Lose has the nodes be lost one after the other, by their names.

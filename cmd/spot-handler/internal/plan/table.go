@@ -31,6 +31,9 @@ func Lines(f Report, width int) []string {
 	if f.DryRun != nil {
 		lines = append(append(lines, ""), answers(*f.DryRun, width)...)
 	}
+	if len(f.Underway) > 0 {
+		lines = append(append(lines, ""), console.Wrap("Interrupted already, and taken into account: "+strings.Join(f.Underway, ", "), "", width)...)
+	}
 	lines = append(append(lines, ""), console.Wrap("Assumed: "+assumed(f.Assumptions), "", width)...)
 	return append(lines, console.Wrap("Settings: "+f.Settings, "", width)...)
 }
@@ -132,11 +135,11 @@ func nodeRow(n forecast.Node) []console.Cell {
 	if n.Replacement == nil {
 		return append(row, console.Cell{Text: none}, console.Cell{Text: none})
 	}
-	return append(row, replacement(*n.Replacement), console.Cell{Text: seconds(n.Replacement.Ready)})
+	return append(row, replacementCell(*n.Replacement), console.Cell{Text: seconds(n.Replacement.Ready)})
 }
 
 // replacement is where the replacement is from; the next table tells the rest.
-func replacement(r forecast.Replacement) console.Cell {
+func replacementCell(r forecast.Replacement) console.Cell {
 	cell := console.Cell{Text: or(strings.Join(slices.DeleteFunc([]string{r.Pool, r.InstanceType}, func(s string) bool { return s == "" }), ", "))}
 	switch {
 	case r.Ready == nil:

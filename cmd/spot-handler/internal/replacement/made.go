@@ -136,8 +136,8 @@ func texts(list corev1.ResourceList) map[string]string {
 	return out
 }
 
-// alike is a new node of the same kind, with the labels by which it was asked for.
-func alike(lost *corev1.Node, selector string) *corev1.Node {
+// Alike is a new node of the same kind, with the labels by which it was asked for.
+func Alike(lost *corev1.Node, selector string) *corev1.Node {
 	node := lost.DeepCopy()
 	node.Name = "in-place-of-" + lost.Name
 	if node.Labels == nil {

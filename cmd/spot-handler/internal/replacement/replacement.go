@@ -82,9 +82,9 @@ func (p Planner) For(ctx context.Context, node *corev1.Node, rec interruption.Re
 	case got.State != provisioner.StateRequested:
 	case got.Backend == provisioner.Placeholder:
 		describePlaceholders(&r, made)
-		planned.Becomes = alike(node, got.Pool)
+		planned.Becomes = Alike(node, got.Pool)
 	case got.Backend == provisioner.ASG:
-		r.Why, planned.Becomes = assumedGroup, alike(node, "")
+		r.Why, planned.Becomes = assumedGroup, Alike(node, "")
 	}
 	if planned.Capacity != drain.PendingCapacity {
 		r.Pods, r.Daemons = 0, 0
