@@ -121,6 +121,3 @@ func Startup(pod *corev1.Pod) (time.Duration, bool) { return startup(pod) }
 
 // Finished reports whether the pod's containers will not run again.
 func Finished(pod *corev1.Pod) bool { return finished(pod) }
-
-// Lean is what plans and replacements read of a pod, and no more.
-func Lean(pod *corev1.Pod) *corev1.Pod { return lean(pod) }

@@ -17,7 +17,6 @@ func lean(pod *corev1.Pod) *corev1.Pod {
 	}
 	slim := drain.Lean(pod)
 	slim.GenerateName, slim.Spec.Priority, slim.Spec.ReadinessGates = pod.GenerateName, pod.Spec.Priority, pod.Spec.ReadinessGates
-	slim.Spec.SchedulerName, slim.Spec.ResourceClaims = pod.Spec.SchedulerName, pod.Spec.ResourceClaims
 	for i, c := range slim.Status.Conditions {
 		at := slices.IndexFunc(pod.Status.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
 		slim.Status.Conditions[i].Reason = pod.Status.Conditions[at].Reason
@@ -30,7 +29,6 @@ func lean(pod *corev1.Pod) *corev1.Pod {
 // keepProbes keeps whether containers have probes, and what they do before they stop.
 func keepProbes(slim, whole []corev1.Container) {
 	for i, c := range whole {
-		slim[i].Ports = c.Ports
 		if c.ReadinessProbe != nil || c.StartupProbe != nil {
 			slim[i].ReadinessProbe = &corev1.Probe{}
 		}
