@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/replacement"
 	"spot-handler/cmd/spot-handler/internal/trial"
 	"spot-handler/drain"
@@ -92,7 +93,7 @@ func (c *caller) newAsker(cfg config, notes *replacement.Notes) *asker {
 	}))
 	options := provisioner.Options{Choice: cfg.provisioner, Backends: backends, Logger: quiet}
 	if cfg.replacement == replacementWhenNeeded {
-		options.Room = room.New(room.Options{Pods: c.podsIn(metav1.NamespaceAll), Nodes: c.nodes, Node: a.node})
+		options.Room = room.New(room.Options{Pods: cluster.Pods{Lister: cluster.Lister{Client: c.core}}, Nodes: c.nodes, Node: a.node})
 	}
 	a.rules = rulesOf(cfg, backends)
 	a.Planner = replacement.Planner{Asker: provisioner.New(options), Weigher: pools, Notes: notes}
