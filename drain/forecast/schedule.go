@@ -51,11 +51,18 @@ func (w *world) schedule() {
 func (w *world) place() {
 	slices.SortStableFunc(w.waiting, func(a, b *pod) int { return cmp.Compare(priority(b), priority(a)) })
 	var still []*pod
+	full := map[*controller]bool{} // for whose pods there is no place: each pod that gets one leaves less
 	for _, p := range w.waiting {
+		alike := p.controller != nil && p.Spec.Affinity == nil && len(p.Spec.TopologySpreadConstraints)+len(p.Spec.Volumes) == 0
+		if alike && full[p.controller] {
+			still = append(still, p)
+			continue
+		}
 		if n := w.best(p); n != nil {
 			w.bind(p, n)
 			continue
 		}
+		full[p.controller] = alike
 		still = append(still, p)
 	}
 	w.waiting = still
