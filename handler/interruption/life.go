@@ -139,13 +139,14 @@ func (r Record) DropRecommendation(now time.Time) (rest Record, stands bool) {
 	return rest, stands
 }
 
-// ParsePast reads the text of a PastAnnotation. Text that cannot be read counts as empty.
+// ParsePast reads the text of a PastAnnotation, as much of it as is ever written. Text that cannot
+// be read counts as empty.
 func ParsePast(text string) Past {
 	var p Past
 	if len(text) > maxRecord || json.Unmarshal([]byte(text), &p) != nil {
 		return nil
 	}
-	return p
+	return p[max(0, len(p)-maxPast):]
 }
 
 // Has reports whether the notice repeats one of them.

@@ -223,12 +223,14 @@ func ParseRecord(text string) (Record, error) {
 	if r.Kind.strength() == 0 {
 		return Record{}, fmt.Errorf("parse record: unknown kind %q", r.Kind)
 	}
-	for _, p := range Phases() {
-		if r.Phase == p {
-			return r, nil
-		}
+	if !slices.Contains(Phases(), r.Phase) {
+		return Record{}, fmt.Errorf("parse record: unknown phase %q", r.Phase)
 	}
-	return Record{}, fmt.Errorf("parse record: unknown phase %q", r.Phase)
+	// Little text can stand for much: what we wrote back could not be read again.
+	if n := len(r.String()); n > maxRecord {
+		return Record{}, fmt.Errorf("parse record: %d bytes when written again, want at most %d", n, maxRecord)
+	}
+	return r, nil
 }
 
 // String is the annotation's text.

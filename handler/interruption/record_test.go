@@ -38,6 +38,7 @@ func TestParseRecordRefuses(t *testing.T) {
 func FuzzParseRecord(f *testing.F) {
 	f.Add(NewRecord(someNotice(rand.New(rand.NewPCG(1, 2)))).String())
 	f.Add(`{"kind":"spot-interruption","phase":"Draining","pods":{"total":-1},"ours":[null]}`)
+	f.Add(`{"kind":"spot-interruption","phase":"Noticed","past":[` + strings.Repeat(`{},`, 1000) + `{}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		rec, err := ParseRecord(text)
 		if err != nil {
@@ -84,4 +85,22 @@ func TestHibernationIsToldTwice(t *testing.T) {
 	if woke := t0.Add(8 * time.Hour); !again.OfNextRun(rec, "boot-1", woke) || sleep.OfNextRun(rec, "boot-1", woke) {
 		t.Errorf("%+v is not told from what %s has", again, rec)
 	}
+}
+
+// The annotation that keeps what is past is as open. Text that cannot be read is nothing; what can
+// be is written and read again, and stays bounded.
+func FuzzParsePast(f *testing.F) {
+	f.Add(CalledOff(NewRecord(someNotice(rand.New(rand.NewPCG(1, 2)))), time.Unix(0, 0).UTC()).String())
+	f.Add(`[{"kind":"meteor"},null,{"off":"soon"}]`)
+	f.Add(`[` + strings.Repeat(`{},`, 1000) + `{}]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		past := ParsePast(text)
+		if again := ParsePast(past.String()); again.String() != past.String() {
+			t.Errorf("%s became %s", past, again)
+		}
+		if all := past.And(past); len(all) > maxPast {
+			t.Errorf("%d are kept, want at most %d", len(all), maxPast)
+		}
+		_ = past.Has(someNotice(rand.New(rand.NewPCG(1, 2))))
+	})
 }

@@ -1,6 +1,7 @@
 package nodes
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -50,4 +51,19 @@ func TestHolder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A kubelet says by itself which instance it is. A providerID that names one overrides a label.
+func FuzzInstanceID(f *testing.F) {
+	f.Add("aws:///eu-west-1a/i-0123456789abcdef0", "i-0aaaaaaaaaaaaaaaa")
+	f.Add("kwok://node", "i-0aaaaaaaaaaaaaaaa")
+	f.Add("", "x\n")
+	f.Add("i-0123456789abcdef0/", "")
+	f.Fuzz(func(t *testing.T, provider, label string) {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{interruption.InstanceIDLabel: label}}, Spec: corev1.NodeSpec{ProviderID: provider}}
+		segment := provider[strings.LastIndexByte(provider, '/')+1:]
+		if got := InstanceID(node); IsInstanceID(segment) && got != segment {
+			t.Errorf("%q, and its providerID is %q", got, provider)
+		}
+	})
 }

@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
@@ -48,5 +50,28 @@ func TestAForgedReplacement(t *testing.T) {
 		if !k.isDrained(claim) {
 			t.Error("the claim does not count as drained by its own node's word")
 		}
+	})
+}
+
+// What is annotated on a NodeClaim can have been edited. It never counts for less than the claim
+// asks for, nor for less than one pod.
+func FuzzClaimAnnotations(f *testing.F) {
+	f.Add(`{"cpu":"4","memory":"16Gi"}`, "7", "2026-01-01T00:00:00Z")
+	f.Add(`{"cpu":"-1"}`, "-7", "never")
+	f.Add(`{"cpu":"9E999","":"1"}`, "99999999999999999999", "9999-12-31T23:59:59+23:59")
+	f.Add(`null`, "", "")
+	f.Fuzz(func(t *testing.T, size, pods, until string) {
+		asked := resource.MustParse("2")
+		claim := &nodeClaim{}
+		claim.Annotations = map[string]string{sizeAnnotation: size, PodsAnnotation: pods, ProtectedAnnotation: until}
+		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: asked}
+		sum := withNode(claim.size())
+		if cpu := sum[corev1.ResourceCPU]; cpu.Cmp(asked) < 0 {
+			t.Errorf("counts for %s CPUs, want %s at least", cpu.String(), asked.String())
+		}
+		if n := claim.wanted(); n < 1 {
+			t.Errorf("made for %d pods", n)
+		}
+		_ = claim.protectedUntil()
 	})
 }
