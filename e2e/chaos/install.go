@@ -4,17 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"slices"
-	"time"
-
-	authorizationv1 "k8s.io/api/authorization/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"os"
+	"path/filepath"
 
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
@@ -24,58 +17,16 @@ import (
 const (
 	namespace = "spot-handler"
 	account   = "spot-handler-queue"
-	user      = "system:serviceaccount:" + namespace + ":" + account
 )
-
-// installed are the kinds of the chart's objects that the replicas live by: their rights, and
-// what else holds and helps them in the API server. The processes themselves are ours.
-var installed = []string{
-	"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding",
-	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration",
-}
 
 func install(ctx context.Context, cluster *controlplane.Cluster, progress io.Writer) error {
 	if err := cluster.CreateNamespace(ctx, namespace); err != nil {
 		return err
 	}
-	helms, err := chart.Helms(ctx, progress)
-	if err != nil {
+	if _, err := chart.Create(ctx, cluster.Dynamic, chart.Release{Values: chart.Values("queue", nil)}, chart.Around, progress); err != nil {
 		return err
 	}
-	objects, err := helms[len(helms)-1].Render(ctx, chart.Release{Values: chart.Values("queue", nil)})
-	if err != nil {
-		return err
-	}
-	for _, o := range objects {
-		if !slices.Contains(installed, o.GetKind()) {
-			continue
-		}
-		resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
-		if _, err := cluster.Dynamic.Resource(resource).Namespace(o.GetNamespace()).Create(ctx, &o, metav1.CreateOptions{}); err != nil {
-			return fmt.Errorf("create %s %s: %w", o.GetKind(), o.GetName(), err)
-		}
-	}
-	return waitAllowed(ctx, cluster)
-}
-
-// waitAllowed waits until the API server grants what the roles say: a process that lacks a
-// right at its start ends.
-func waitAllowed(ctx context.Context, cluster *controlplane.Cluster) error {
-	for _, right := range []authorizationv1.ResourceAttributes{
-		{Verb: "patch", Resource: "nodes"},
-		{Verb: "update", Group: "coordination.k8s.io", Resource: "leases", Namespace: namespace},
-	} {
-		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-			answer, err := cluster.Client.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{User: user, ResourceAttributes: &right},
-			}, metav1.CreateOptions{})
-			return err == nil && answer.Status.Allowed, err
-		})
-		if err != nil {
-			return fmt.Errorf("wait until %s may %s %s: %w", account, right.Verb, right.Resource, err)
-		}
-	}
-	return nil
+	return chart.WaitAllowed(ctx, cluster.Client, namespace, account, true)
 }
 
 // tokenFile is where the replicas find their token. It is good for an hour, and written

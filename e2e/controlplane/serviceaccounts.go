@@ -8,6 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // ServiceAccountConfig is for clients that act as a service account, which must exist:
@@ -26,6 +28,24 @@ func (c *Cluster) ServiceAccountConfig(ctx context.Context, namespace, name, pod
 	config := rest.AnonymousClientConfig(c.config)
 	config.BearerToken = token.Status.Token
 	return config, nil
+}
+
+// WriteKubeconfig writes one for the service account, with a token as that of
+// ServiceAccountConfig and nothing else.
+func (c *Cluster) WriteKubeconfig(ctx context.Context, path, namespace, account, pod string) error {
+	config, err := c.ServiceAccountConfig(ctx, namespace, account, pod)
+	if err != nil {
+		return err
+	}
+	file := clientcmdapi.NewConfig()
+	file.Clusters["cluster"] = &clientcmdapi.Cluster{
+		Server: config.Host, CertificateAuthority: config.CAFile, CertificateAuthorityData: config.CAData,
+		InsecureSkipTLSVerify: config.Insecure,
+	}
+	file.AuthInfos[account] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
+	file.Contexts[account] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: account}
+	file.CurrentContext = account
+	return clientcmd.WriteToFile(*file, path)
 }
 
 // waitServiceAccount waits for an account that the controller manager makes: no pod can

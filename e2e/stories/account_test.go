@@ -13,8 +13,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
@@ -174,18 +172,8 @@ func (s *story) podOf(account, node string) string {
 // to the pod where one is given.
 func (s *story) kubeconfig(account, pod string) string {
 	s.Helper()
-	config, err := s.cluster.ServiceAccountConfig(s.ctx, namespace, account, pod)
-	s.must(err)
-	file := clientcmdapi.NewConfig()
-	file.Clusters["cluster"] = &clientcmdapi.Cluster{
-		Server: config.Host, CertificateAuthority: config.CAFile, CertificateAuthorityData: config.CAData,
-		InsecureSkipTLSVerify: config.Insecure,
-	}
-	file.AuthInfos[account] = &clientcmdapi.AuthInfo{Token: config.BearerToken}
-	file.Contexts[account] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: account}
-	file.CurrentContext = account
 	path := filepath.Join(s.TempDir(), account+".kubeconfig")
-	s.must(clientcmd.WriteToFile(*file, path))
+	s.must(s.cluster.WriteKubeconfig(s.ctx, path, namespace, account, pod))
 	return path
 }
 
