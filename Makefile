@@ -11,6 +11,9 @@
 # make chaos SEED=7 MINUTES=30
 #               nodes are lost in random rounds while everything else fails, until an
 #               invariant breaks; with ROUND=3 that round of the seed alone
+# make hostile SEED=7 MINUTES=30 SIZE=20
+#               a tenant writes the largest and oddest objects that the API server takes, while
+#               50 nodes are drained
 # make accuracy SEED=7 ROUNDS=6 CLUSTERS=10
 #               forecasts of random clusters, beside what then happens, for minutes
 # make bench    the figures of the documents, each beside the raw limit of this machine; it
@@ -21,7 +24,7 @@
 #               binaries, chart, checksums and notes in DIST, as the release workflow makes them
 # make help     this text
 #
-# test, story, demo, chaos, accuracy and bench build the control plane once (about 9 minutes on 2 cores), test,
+# test, story, demo, chaos, hostile, accuracy and bench build the control plane once (about 9 minutes on 2 cores), test,
 # chart and release also Helm (3 minutes), test and lint the linters (2 minutes), test and one
 # story another handler (2 minutes), into the user's cache directory; from then on they start
 # in seconds. unit builds none of them.
@@ -43,9 +46,9 @@ export CGO_ENABLED = 0
 
 # The packages whose tests start a control plane, or run programs that are built or
 # downloaded first.
-NOT_UNIT := bench chaos chart controlplane forecast image observe release stories
+NOT_UNIT := bench chaos chart controlplane forecast hostile image observe release stories
 
-.PHONY: build unit story story-stop test lint demo chaos accuracy bench image chart release help
+.PHONY: build unit story story-stop test lint demo chaos hostile accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -73,8 +76,9 @@ test: lint
 	go run ./e2e/foreign/cmd/node-termination-handler -build-only
 	go run ./e2e/timing \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
-	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast)$$' | tr '\n' ' ')" \
+	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
 	  -after "go test -count=1 -timeout 20m ./e2e/forecast" \
+	  -after "go test -count=1 -timeout 20m ./e2e/hostile" \
 	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories"
 
 lint:
@@ -93,6 +97,11 @@ chaos:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
 	@go run ./e2e/chart/cmd/helm version
 	@go run ./e2e/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(if $(ROUND),-round $(ROUND)) $(if $(SHORT),-short)
+
+hostile:
+	@go run ./e2e/controlplane/cmd/controlplane -build-only
+	@go run ./e2e/chart/cmd/helm version
+	go test -count=1 -timeout 24h -v -run TestHostile ./e2e/hostile -minutes $(or $(MINUTES),10) $(if $(SEED),-seed $(SEED)) $(if $(SIZE),-size $(SIZE))
 
 accuracy:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only

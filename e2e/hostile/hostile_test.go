@@ -1,0 +1,460 @@
+package hostile
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"spot-handler/e2e/chart"
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/imdsemu"
+	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/interruption"
+)
+
+var (
+	minutes = flag.Float64("minutes", 0, "no round begins later; 0 is one round, the short run")
+	seed    = flag.Uint64("seed", 1, "of the first round; each has the next")
+	size    = flag.Int("size", 6, "large objects of each kind")
+)
+
+const (
+	lost  = 50 // nodes that are interrupted
+	spare = 12 // that take their pods
+	shop  = "shop"
+	left  = 70 * time.Second // from the notice to the deadline
+
+	namespace = "spot-handler" // of the installation
+)
+
+// Bounds, in MiB.
+var bounds = map[string]int{"queue": 256, "drain": 256, "imds": 64, "audit": 1024, "plan": 1024, "status": 1024, "observe": 1024}
+
+// TestHostile plays rounds until the time is over.
+func TestHostile(t *testing.T) {
+	began := time.Now()
+	for i := uint64(0); ; i++ {
+		t.Run(fmt.Sprintf("seed-%d", *seed+i), func(t *testing.T) { play(t, *seed+i) })
+		if t.Failed() || time.Since(began) > time.Duration(*minutes*float64(time.Minute)) {
+			return
+		}
+	}
+}
+
+// known are the checks that main does not pass yet. They are printed, and fail nothing.
+var known = map[string]bool{
+	"memory": true, "ready": true, "probes": true, "controls": true, "quoting": true, "grants": true, "notices": true, "commands": true,
+}
+
+// round is one control plane, and what happens in it.
+type round struct {
+	*testing.T
+	seed    uint64
+	mode    string // of the chart
+	cluster *controlplane.Cluster
+	tenant  *tenant
+
+	mu      sync.Mutex
+	daemons map[string]*daemon.Daemon // by mode and node
+	peaks   map[string]int            // MiB, by mode or command
+	heard   map[string]time.Time      // first notices to the shop's pods
+}
+
+// broken reports that something does not hold.
+func (r *round) broken(check, format string, args ...any) {
+	r.Helper()
+	text := fmt.Sprintf(check+": "+format, args...)
+	if known[check] {
+		r.Log("KNOWN " + text)
+		return
+	}
+	r.Error(text)
+}
+
+func (r *round) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func play(t *testing.T, seed uint64) {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute, fmt.Errorf("a round took 10 minutes"))
+	defer cancel()
+	began := time.Now()
+	d := rand.New(rand.NewPCG(seed, 1<<61))
+	r := &round{T: t, seed: seed, mode: []string{"both", "imds"}[d.IntN(2)], daemons: map[string]*daemon.Daemon{}, peaks: map[string]int{}, heard: map[string]time.Time{}}
+	// Nodes are not given up while the control plane is as busy as the tenant can make it.
+	r.cluster = controlplane.ForTest(t, controlplane.Options{Heartbeat: 40 * time.Second})
+	nodes, pods := r.shop(ctx)
+	shell := t.TempDir()
+	path, err := bench(shell)
+	r.must(err)
+	r.tenant, err = newTenant(ctx, r.cluster, seed)
+	r.must(err)
+	hangs := r.hangs(ctx)
+	r.tenant.canary, r.tenant.hanging, r.tenant.victims = filepath.Join(shell, "canary"), hangs, pods
+	for _, n := range nodes {
+		r.tenant.nodes = append(r.tenant.nodes, n.Name)
+	}
+	args, env := r.install(ctx)
+
+	t.Logf("seed %d, mode %s, %.0fs: the cluster stands", seed, r.mode, time.Since(began).Seconds())
+	r.tenant.fill(ctx, map[string]int{"": *size, "small Pod": 200, "decoy": 30, "Event": 40, "ResourceQuota": 1})
+	t.Logf("%.0fs: %s", time.Since(began).Seconds(), r.tenant)
+
+	// The daemons come last, as after a restart.
+	var background sync.WaitGroup
+	meanwhile, stop := context.WithCancel(ctx)
+	defer background.Wait()
+	defer stop()
+	server := sqsemu.Start(sqsemu.Options{})
+	defer server.Close()
+	queue := server.Queue("spot-handler")
+	instances := r.daemonsOn(ctx, nodes, server, queue, args, env)
+	for name, one := range r.daemons {
+		background.Go(func() { r.peak(name, peakOf(one.Pid(), one.Done())) })
+		background.Go(func() { siege(meanwhile, one.URL, map[bool]int{true: 20, false: 250}[name[0] == 'i']) })
+		background.Go(func() {
+			if missed := probe(meanwhile, one.URL); missed >= 3 {
+				r.broken("probes", "%s did not answer %d in a row", name, missed)
+			}
+		})
+	}
+	background.Go(func() { r.tenant.goOn(meanwhile, 500*time.Millisecond) })
+	fewest := r.watchReady(meanwhile, &background)
+	background.Go(func() { r.people(meanwhile, path, nodes) })
+
+	// All nodes at once.
+	now := time.Now().Truncate(time.Second)
+	for i, n := range nodes {
+		if metadata := instances[n.Name]; metadata != nil {
+			metadata.Interrupt("terminate", now.Add(left))
+			continue
+		}
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, fmt.Sprint("event-", i), controlplane.InstanceID(n.Name), now.Add(left-2*time.Minute)))
+	}
+	t.Logf("%.0fs: %d nodes are interrupted", time.Since(began).Seconds(), len(nodes))
+	off := r.waitOff(ctx, now.Add(left))
+	t.Logf("%.0fs: the shop's pods were off the nodes after %.1fs; at least %d of %d were ready", time.Since(began).Seconds(), off.Sub(now).Seconds(), fewest(), len(pods))
+	// One more round of commands sees what is left behind.
+	r.commands(ctx, path, nodes)
+	if n := fewest(); n < len(pods) {
+		r.broken("ready", "%d of %d", n, len(pods))
+	}
+	r.judgeNotices(now, pods)
+	stop()
+	for name, one := range r.daemons {
+		select {
+		case <-one.Done():
+			t.Errorf("%s ended with code %d: %v", name, one.ExitCode(), one.Lines("")[max(0, len(one.Lines(""))-3):])
+		default:
+			one.Kill()
+		}
+	}
+	background.Wait()
+	for _, what := range slices.Sorted(maps.Keys(r.peaks)) {
+		if bound := bounds[what]; r.peaks[what] > bound {
+			r.broken("memory", "%s took %d MiB, want at most %d", what, r.peaks[what], bound)
+		}
+	}
+	t.Logf("seed %d, mode %s: %.0fs; peaks in MiB %v; %s", seed, r.mode, time.Since(began).Seconds(), r.peaks, r.tenant)
+}
+
+// shop is another tenant's: a Deployment with a budget, a pod on each of the nodes that are lost.
+func (r *round) shop(ctx context.Context) ([]*corev1.Node, []corev1.Pod) {
+	nodes, err := r.cluster.CreateBareNodes(ctx, controlplane.BareNodes{Count: lost, Labels: map[string]string{"node-lifecycle": "spot"}})
+	r.must(err)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		var event struct{ Subject string }
+		_ = json.NewDecoder(q.Body).Decode(&event)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.heard[event.Subject].IsZero() {
+			r.heard[event.Subject] = time.Now()
+		}
+	}))
+	r.Cleanup(receiver.Close)
+	quarter, one := intstr.FromString("25%"), intstr.FromInt32(1)
+	_, err = r.cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
+		Namespace: shop, Name: shop, Replicas: lost, Grace: 5 * time.Second, MaxSurge: &quarter, MaxUnavailable: &one, BudgetMaxUnavailable: &one,
+		Spread: corev1.LabelHostname,
+		Annotations: map[string]string{
+			"spot-handler/notice": receiver.URL[strings.LastIndexByte(receiver.URL, ':')+1:], "e2e.spot-handler/ip": "127.0.0.1",
+		},
+		Change: nil,
+	})
+	r.must(err)
+	ready, err := r.cluster.WaitReady(ctx, shop, shop, lost)
+	r.must(err)
+	_, err = r.cluster.CreateBareNodes(ctx, controlplane.BareNodes{Count: spare, Prefix: "spare", CPUs: 32})
+	r.must(err)
+	var pods []corev1.Pod
+	for _, p := range ready {
+		pods = append(pods, *p)
+	}
+	return nodes, pods
+}
+
+// hangs serves receivers that never answer, and returns their port.
+func (r *round) hangs(ctx context.Context) (port string) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		select {
+		case <-q.Context().Done():
+		case <-ctx.Done():
+		}
+	}))
+	r.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	return server.URL[strings.LastIndexByte(server.URL, ':')+1:]
+}
+
+// install installs the chart. Its pods are only there to be seen: the processes are ours. It returns
+// the names of the accounts, and what the chart says of memory, by component.
+func (r *round) install(ctx context.Context) (accounts, limits map[string]string) {
+	r.must(r.cluster.CreateNamespace(ctx, namespace))
+	release := chart.Release{Values: chart.Values(r.mode, map[string]any{"workloads.notices": true})}
+	objects, err := chart.Create(ctx, r.cluster.Dynamic, release, append([]string{"Deployment", "DaemonSet"}, chart.Around...), r.Output())
+	r.must(err)
+	accounts, limits = map[string]string{}, map[string]string{}
+	for _, o := range objects {
+		if kind := o.GetKind(); kind != "Deployment" && kind != "DaemonSet" {
+			continue
+		}
+		component := map[string]string{"DaemonSet": "imds"}[o.GetKind()]
+		if component == "" {
+			component = r.leads()
+		}
+		accounts[component], limits[component] = podOf(r, o)
+	}
+	for component, account := range accounts {
+		r.must(chart.WaitAllowed(ctx, r.cluster.Client, namespace, account, component != "imds"))
+	}
+	return accounts, limits
+}
+
+// leads is the mode of the process that drains.
+func (r *round) leads() string {
+	if r.mode == "imds" {
+		return "drain"
+	}
+	return "queue"
+}
+
+// podOf is the account of a workload's pods, and the limit that Go is given for its memory.
+func podOf(r *round, workload unstructured.Unstructured) (account, limit string) {
+	inner, _, err := unstructured.NestedMap(workload.Object, "spec", "template")
+	r.must(err)
+	var template corev1.PodTemplateSpec
+	r.must(runtime.DefaultUnstructuredConverter.FromUnstructured(inner, &template))
+	c := template.Spec.Containers[0]
+	for _, e := range c.Env {
+		if e.Name != "GOMEMLIMIT" {
+			continue
+		}
+		limit = e.Value
+		if e.ValueFrom != nil {
+			limit = fmt.Sprint(c.Resources.Limits.Memory().Value())
+		}
+	}
+	return template.Spec.ServiceAccountName, limit
+}
+
+// daemonsOn starts the processes: one that drains, and on some nodes, or on all where there is no
+// queue, one that marks. It returns the metadata services of those.
+func (r *round) daemonsOn(ctx context.Context, nodes []*corev1.Node, server *sqsemu.Server, queue *sqsemu.Queue, accounts, limits map[string]string) map[string]*imdsemu.Server {
+	dir := r.TempDir()
+	start := func(name, component, pod string, o daemon.Options) {
+		o.Kubeconfig = filepath.Join(dir, name+".kubeconfig")
+		r.must(r.cluster.WriteKubeconfig(ctx, o.Kubeconfig, namespace, accounts[component], pod))
+		if limits[component] != "" {
+			o.Env = append(o.Env, "GOMEMLIMIT="+limits[component])
+		}
+		log, err := os.Create(filepath.Join(r.cluster.Dir, name+".daemon"))
+		r.must(err)
+		r.Cleanup(func() { _ = log.Close() })
+		o.Log = log
+		one, err := daemon.Start(o)
+		r.must(err)
+		r.Cleanup(one.Kill)
+		r.daemons[name] = one
+	}
+	o := daemon.Options{Args: []string{r.leads(), "--lease-namespace=" + namespace, "--workload-notices", "--notice-networks=127.0.0.0/8"}}
+	marking := len(nodes)
+	if r.mode != "imds" {
+		o.Args, o.SQS, marking = append(o.Args, "--queue-url="+queue.URL()), server.URL, 5
+	}
+	start(r.leads(), r.leads(), "", o)
+
+	pods, err := r.cluster.WaitPods(ctx, namespace, "app.kubernetes.io/component=imds", func(pods []*corev1.Pod) bool {
+		return len(pods) >= lost+spare && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !controlplane.Ready(p) })
+	})
+	r.must(err)
+	instances := map[string]*imdsemu.Server{}
+	for _, n := range nodes[:marking] {
+		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == n.Name })
+		if i < 0 {
+			r.Fatalf("no pod of the DaemonSet is on node %s", n.Name)
+		}
+		metadata := imdsemu.Start(imdsemu.Options{InstanceID: controlplane.InstanceID(n.Name)})
+		r.Cleanup(metadata.Close)
+		instances[n.Name] = metadata
+		start("imds "+n.Name, "imds", pods[i].Name, daemon.Options{Args: []string{"imds", "--drain=false", "--node-name=" + n.Name}, IMDS: metadata.URL})
+	}
+	for _, one := range r.daemons {
+		r.must(one.WaitReady(ctx))
+	}
+	return instances
+}
+
+func (r *round) peak(name string, peak int) {
+	what, _, _ := strings.Cut(name, " ")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.peaks[what] = max(r.peaks[what], peak)
+}
+
+// watchReady follows the shop, and says how few of its pods were ready at any moment.
+func (r *round) watchReady(ctx context.Context, background *sync.WaitGroup) (fewest func() int) {
+	var mu sync.Mutex
+	least := lost
+	background.Go(func() {
+		_, _ = r.cluster.WaitPods(ctx, shop, "", func(pods []*corev1.Pod) bool {
+			n := 0
+			for _, p := range pods {
+				if controlplane.Ready(p) {
+					n++
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(pods) > 0 { // before the list is complete
+				least = min(least, n)
+			}
+			return false
+		})
+	})
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return least
+	}
+}
+
+// waitOff waits until the shop has left the lost nodes, at most until the deadline.
+func (r *round) waitOff(ctx context.Context, deadline time.Time) time.Time {
+	lostNodes := map[string]bool{}
+	for _, n := range r.tenant.nodes {
+		lostNodes[n] = true
+	}
+	bounded, cancel := context.WithDeadline(ctx, deadline)
+	defer cancel()
+	pods, err := r.cluster.WaitPods(bounded, shop, "", func(pods []*corev1.Pod) bool {
+		return len(pods) > 0 && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return lostNodes[p.Spec.NodeName] })
+	})
+	if err != nil {
+		still := 0
+		for _, p := range pods {
+			if lostNodes[p.Spec.NodeName] {
+				still++
+			}
+		}
+		r.broken("ready", "%d pods of the shop were on their nodes at the deadline", still)
+	}
+	return time.Now()
+}
+
+// judgeNotices: the tenant's receivers delay nobody else's.
+func (r *round) judgeNotices(sent time.Time, pods []corev1.Pod) {
+	recorded := map[string]time.Time{}
+	nodes, err := r.cluster.Client.CoreV1().Nodes().List(r.Context(), metav1.ListOptions{})
+	r.must(err)
+	for _, n := range nodes.Items {
+		if rec, err := interruption.ParseRecord(n.Annotations[interruption.Annotation]); err == nil {
+			recorded[n.Name] = rec.Received
+		}
+	}
+	var slowest time.Duration
+	silent := 0
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, p := range pods {
+		heard, ok := r.heard[p.Namespace+"/"+p.Name]
+		if !ok {
+			silent++
+			continue
+		}
+		from := sent
+		if at := recorded[p.Spec.NodeName]; !at.IsZero() {
+			from = at
+		}
+		slowest = max(slowest, heard.Sub(from))
+	}
+	r.Logf("the shop's pods were notified within %.1fs of the record; %d of %d were not", slowest.Seconds(), silent, len(pods))
+	if silent > 0 || slowest > 5*time.Second {
+		r.broken("notices", "%d of %d pods of the shop were not notified, the last after %s", silent, len(pods), slowest)
+	}
+}
+
+// people run commands, one after the other, until ctx ends.
+func (r *round) people(ctx context.Context, path string, nodes []*corev1.Node) {
+	for ctx.Err() == nil {
+		r.commands(ctx, path, nodes)
+	}
+}
+
+func (r *round) commands(ctx context.Context, path string, nodes []*corev1.Node) {
+	for _, args := range [][]string{
+		{"status"}, {"audit"}, {"plan", nodes[0].Name}, {"status", "--node=" + nodes[1].Name}, {"plan", "-o", "json", nodes[2].Name}, {"audit", "-o", "json"},
+		{"status", "-o", "json"},
+	} {
+		o, err := command(ctx, r.cluster.Kubeconfig, args...)
+		if ctx.Err() != nil {
+			return
+		}
+		what := strings.Join(args, " ")
+		if err != nil {
+			r.Errorf("run %s: %v", what, err)
+			return
+		}
+		r.peak(args[0], o.peak)
+		if o.code != 0 && o.code != 3 {
+			r.broken("commands", "%s ended with code %d, %d MiB: %.500q", what, o.code, o.peak, o.err)
+		}
+		if found := o.controls(); found != "" {
+			r.broken("controls", "%s printed a control character: %s", what, found)
+		}
+		offered := o.commands()
+		ran, err := runs(ctx, path, r.tenant.canary, offered)
+		if ctx.Err() != nil {
+			return
+		}
+		r.must(err)
+		if ran != "" {
+			r.broken("quoting", "%s printed what runs a tenant's command: %q", what, ran)
+		}
+		for _, text := range offered {
+			if strings.Contains(text, "ServiceAccount") && strings.Contains(text, `"`+tenantNamespace+`"`) {
+				r.broken("grants", "%s printed a grant for a tenant's account: %q", what, text)
+			}
+		}
+	}
+}
