@@ -13,6 +13,7 @@ import (
 	"math"
 	"slices"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -24,6 +25,8 @@ const (
 	// pageSize is how many objects one answer has at most. It bounds the work of the API server;
 	// here, one object is in memory at a time.
 	pageSize = 500
+	// leastPage is how small pages get where the API server breaks off answers.
+	leastPage = 5
 
 	// mostOfObject is how many bytes are kept of an object at most. Of a real pod it is about one
 	// KiB.
@@ -144,9 +147,15 @@ func (l Lister) pages(ctx context.Context, of schema.GroupVersionResource, selec
 	if l.Namespace != "" {
 		path = append(path, "namespaces", l.Namespace)
 	}
+	limit := pageSize
 	for next := ""; ; {
 		body, err := l.Client.Get().AbsPath(append(path, of.Resource)...).Param("labelSelector", selector).Param("continue", next).
-			Param("limit", fmt.Sprint(pageSize)).SetHeader("Accept", mime).Stream(ctx)
+			Param("limit", fmt.Sprint(limit)).SetHeader("Accept", mime).Stream(ctx)
+		var answer apierrors.APIStatus
+		if err != nil && !errors.As(err, &answer) && ctx.Err() == nil && limit > leastPage {
+			limit /= 10 // the API server gives up on answers that take it too long
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("list %s: %w", of.Resource, err)
 		}

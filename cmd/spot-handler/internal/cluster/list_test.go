@@ -35,6 +35,9 @@ func serve(t *testing.T, pods ...corev1.Pod) Lister {
 			_ = json.NewEncoder(w).Encode(metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonForbidden, Code: http.StatusForbidden})
 			return
 		}
+		if limit, _ := strconv.Atoi(r.URL.Query().Get("limit")); r.URL.Path == "/api/v1/namespaces/slow/pods" && limit > leastPage {
+			panic(http.ErrAbortHandler)
+		}
 		from, _ := strconv.Atoi(r.URL.Query().Get("continue"))
 		to := min(from+2, len(pods))
 		page := &corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: pods[from:to]}
@@ -128,6 +131,17 @@ func TestBounds(t *testing.T) {
 		}
 		if !errors.Is(err, ErrLeftOut) || !strings.Contains(err.Error(), `1 pods of namespace "hostile"`) || !strings.Contains(err.Error(), `of namespace "crowd"`) || strings.Contains(err.Error(), "shop") {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Where the API server breaks off, smaller pages are asked for.
+func TestSmallerPages(t *testing.T) {
+	for name, list := range lists {
+		l := serve(t, pod("slow", "web", nil))
+		l.Namespace = "slow"
+		if got, err := list(t.Context(), l); err != nil || len(got) != 1 {
+			t.Errorf("%s: %q, %v", name, got, err)
 		}
 	}
 }
