@@ -25,6 +25,7 @@ import (
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/turns"
 	"spot-handler/handler/workloads"
@@ -288,7 +289,7 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	index := nodes.New(f, "", zerolog.Nop())
 	o := &setup{
 		Options: Options{
-			Nodes: f, Index: index, Events: fakeEvents{}, Conditions: noConditions{}, Workloads: noWorkloads{}, ReleaseNode: true,
+			Nodes: f, Index: index, Events: fakeEvents{}, Conditions: noConditions{}, Workloads: noWorkloads{}, Offerings: offerings.New(), ReleaseNode: true,
 			Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),
 		},
 		rules: rules{rebalance: interruption.RebalanceReplace},

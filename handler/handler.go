@@ -79,6 +79,11 @@ type Conditions interface {
 	Show(node *corev1.Node)
 }
 
+// Offerings remembers which capacity EC2 takes. Note never blocks.
+type Offerings interface {
+	Note(node *corev1.Node, rec interruption.Record)
+}
+
 // Workloads tells the pods that ask for it of the end of their node. No method blocks or fails.
 type Workloads interface {
 	Tell(ctx context.Context, in workloads.Interruption, plan []drain.Decision)
@@ -97,6 +102,7 @@ type Options struct {
 	Events      Events
 	Conditions  Conditions
 	Workloads   Workloads
+	Offerings   Offerings
 
 	// Node is the only Node that the process cares for, in imds mode; otherwise empty.
 	Node string

@@ -88,6 +88,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		}
 		return nil, nil
 	}
+	h.opts.Offerings.Note(node, rec)
 	h.memory.change(func() {
 		if k.rec.Event != "" && k.rec.Event != rec.Event { // the room of then may be taken by now
 			h.opts.Provisioner.Forget(name)

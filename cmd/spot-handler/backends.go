@@ -13,6 +13,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
@@ -29,10 +30,10 @@ func awsConfig(ctx context.Context, cfg config) (aws.Config, error) {
 
 // newBackends makes what can make replacement nodes, in the order in which they are asked.
 func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Index, events *notify.Events,
-	notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) []provisioner.Backend {
+	taken *offerings.Memory, notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) []provisioner.Backend {
 	backends := []provisioner.Backend{
 		karpenter.New(karpenter.Options{
-			FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: !cfg.fleet(), TTL: cfg.replacementTTL,
+			FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: !cfg.fleet(), Offerings: taken, TTL: cfg.replacementTTL,
 			Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods, Node: index.Get,
 			Events: events, Notify: notify, Registerer: registry, Logger: logger,
 		}),

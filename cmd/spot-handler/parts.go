@@ -14,6 +14,7 @@ import (
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/turns"
 	"spot-handler/handler/workloads"
@@ -44,7 +45,8 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 		Notify: enqueue, Events: p.events,
 		Registerer: registry, Logger: part(p.logger, "drain"),
 	})
-	backends := newBackends(cfg, p.conf, p.clients, p.index, p.events, enqueue, registry, p.logger)
+	taken := offerings.New()
+	backends := newBackends(cfg, p.conf, p.clients, p.index, p.events, taken, enqueue, registry, p.logger)
 	provider := provisioner.New(provisioner.Options{
 		Choice: cfg.provisioner, Backends: backends, Room: newRoom(cfg, p.clients, p.index, enqueue), Registerer: registry, Logger: p.logger,
 	})
@@ -61,6 +63,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Events: p.events,
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
+		Offerings:  taken,
 		Conditions: condition.New(condition.Options{Nodes: p.clients.nodes, Index: p.index, Logger: log}),
 		Rules:      rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: log,

@@ -19,6 +19,7 @@ import (
 	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/asg"
 	"spot-handler/handler/provisioner/karpenter"
@@ -39,6 +40,7 @@ type asker struct {
 	replacement.Planner
 	rules nodes.RulesFunc
 	dooms map[string]*doom // by node
+	taken *offerings.Memory
 
 	// What a trial needs; nil without one.
 	trial    *trial.Trial
@@ -77,10 +79,10 @@ func (c *caller) ask(ctx context.Context, cfg config, try bool) (*asker, error) 
 // newAsker asks over the caller's clients, which notes takes down.
 func (c *caller) newAsker(cfg config, notes *replacement.Notes) *asker {
 	_ = cfg.validate() // parses what the flags say; what is wrong with them, the daemon itself has said
-	a := &asker{dooms: map[string]*doom{}}
+	a := &asker{dooms: map[string]*doom{}, taken: offerings.New()}
 	quiet := zerolog.Nop()
 	pools := karpenter.New(karpenter.Options{
-		FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity,
+		FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, Offerings: a.taken,
 		Dynamic: notes.Dynamic(c.dynamic), Nodes: c.nodes, Pods: c.podsIn(metav1.NamespaceAll), Logger: quiet,
 	})
 	backends := []provisioner.Backend{pools}
@@ -129,6 +131,7 @@ func (a *asker) doom(lost []forecast.Lost, now time.Time) {
 			d.node = l.Node.DeepCopy()
 			metav1.SetMetaDataAnnotation(&d.node.ObjectMeta, interruption.Annotation, j.Record.String())
 			d.node.Spec.Unschedulable = true
+			a.taken.Note(l.Node, j.Record)
 		}
 		a.dooms[l.Node.Name] = d
 	}

@@ -69,3 +69,45 @@ func TestReplacementIsInTheZoneOfItsPods(t *testing.T) {
 		}
 	}
 }
+
+// EC2 takes the spot nodes of three zones, one after the other, and the pool that replaces them is a
+// spot pool in the same zones. No replacement is of an offering that was lost before, as long as
+// there is another; the last one still gets a node.
+func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true})
+	team := map[string]string{"team": "web"}
+	zones := []string{"test-zone-a", "test-zone-b", "test-zone-c"}
+	pools := []controlplane.PoolSpec{{Name: "backup", Labels: team, Zones: zones, Boot: time.Second}}
+	for _, zone := range zones {
+		pools = append(pools, controlplane.PoolSpec{
+			Name: zone, Labels: team, Zones: []string{zone}, Weight: 50, Annotations: map[string]string{"spot-handler/fallback-nodepool": "backup"},
+		})
+	}
+	s.must(s.cluster.CreatePools(s.ctx, pools...))
+	nodes := make([]*corev1.Node, len(zones))
+	for i, zone := range zones {
+		nodes[i] = s.node(zone)
+	}
+	s.service("web", len(zones), func(d *controlplane.DeploymentSpec) {
+		quick(d)
+		d.CPU, d.NodeSelector = "5", team
+	})
+	server, queue := s.sqs()
+	s.runQueue(server, queue, "--drain-strategy=hold")
+	var lost []string
+	for i, node := range nodes {
+		lost = append(lost, zones[i])
+		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-"+node.Name, controlplane.InstanceID(node.Name), time.Now()))
+		s.waitGone(node.Name)
+		_, err := s.cluster.WaitReady(s.ctx, "default", "web", len(zones))
+		s.must(err)
+		claims := s.claims("backup", controlplane.InstanceID(node.Name))
+		if len(claims) != 1 {
+			t.Fatalf("%s was replaced by %q, want one NodeClaim", node.Name, claims)
+		}
+		got := s.claim(claims[0]).GetLabels()[corev1.LabelTopologyZone]
+		if got == zones[i] || i < len(zones)-1 && slices.Contains(lost, got) {
+			t.Errorf("the node of %s was replaced in %s, after losses in %v", zones[i], got, lost)
+		}
+	}
+}

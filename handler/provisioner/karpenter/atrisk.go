@@ -3,16 +3,16 @@ package karpenter
 import (
 	"context"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 )
 
-// What replaces a node that is only recommended for rebalance. EC2 says so of one offering, an
-// instance type in a zone, and there is time to ask for another: if every recommendation were
-// answered on demand, a fleet would drift off spot.
+// What replaces a node by another spot instance: if it is only recommended for rebalance, as there is
+// time for that, and if every recommendation were answered on demand a fleet would drift off spot;
+// or if the operator has named a pool that has no other.
 
 // What Options.RebalanceCapacity can be.
 const (
@@ -23,22 +23,27 @@ const (
 // RebalanceCapacities lists what Options.RebalanceCapacity can be.
 func RebalanceCapacities() []string { return []string{SpotFirst, Fallback} }
 
-// spotCandidates lists the pools that may give another spot instance: the node's own and the one
-// that the operator has named as its fallback or, if none is named, every one that qualifies.
+// spotCandidates lists the pools that may give another spot instance. On a recommendation these are
+// the node's own and the one that the operator has named as its fallback or, if none is named,
+// every one that qualifies. Otherwise it is the named one if that has nothing but spot instances:
+// it is asked for others than were lost lately, and only then for any.
 func (b *Backend) spotCandidates(ctx context.Context, lost lostNode) ([]candidate, error) {
-	if lost.rec.Kind != interruption.RebalanceRecommendation || !b.spotFirst {
-		return nil, nil
-	}
+	atRisk := lost.rec.Kind == interruption.RebalanceRecommendation && b.spotFirst
 	var pools []*nodePool
-	if name, _ := fallbackFor(lost, b.fallbacks); name != "" {
+	switch name, _ := fallbackFor(lost, b.fallbacks); {
+	case name != "" && !atRisk && slices.Contains(lost.tried, name): // for any
+	case name != "":
 		named, err := b.pools.get(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		if pools = []*nodePool{lost.source}; lost.pool != name {
+		if atRisk {
+			pools = append(pools, lost.source)
+		}
+		if anew := !atRisk || lost.pool != name; anew && named != nil && (atRisk || hasNoOnDemand(named, lost) != "") {
 			pools = append(pools, named)
 		}
-	} else {
+	case atRisk:
 		var err error
 		if pools, err = b.pools.list(ctx); err != nil {
 			return nil, err
@@ -46,9 +51,10 @@ func (b *Backend) spotCandidates(ctx context.Context, lost lostNode) ([]candidat
 	}
 	var list []candidate
 	for _, pool := range pools {
-		if pool != nil && objection(slices.Concat(rules, spotRules), pool, lost) == "" {
-			list = append(list, candidate{pool: pool, spot: true})
+		if pool == nil || objection(slices.Concat(rules, spotRules), pool, lost) != "" || !atRisk && len(lost.taken(newShape(pool, lost.source, lost.node))) == 0 {
+			continue
 		}
+		list = append(list, candidate{pool: pool, spot: true})
 	}
 	return list, nil
 }
@@ -74,66 +80,48 @@ func hasNoOtherSpot(pool *nodePool, lost lostNode) string {
 	return "has no spot instances but those at risk"
 }
 
-// avoidRisk narrows the shape to spot instances of other offerings than the one at risk, or
-// reports that the pool has none. Requirements cannot exclude one offering alone: it goes with
-// its instance type, and that with others that were hit lately, or else with its zone.
+// taken are the offerings lost lately, and the node's own if EC2 takes it, of those that the shape
+// allows.
+func (lost lostNode) taken(s *shape) []offerings.Offering {
+	var taken []offerings.Offering
+	for _, loss := range lost.lately {
+		taken = append(taken, loss.Offering)
+	}
+	if own, ok := offerings.Of(lost.node); ok && offerings.Takes(lost.rec) {
+		taken = append(taken, own)
+	}
+	have := slices.Concat(s.given, s.needed)
+	types, zones := constraintOn(corev1.LabelInstanceTypeStable, have), constraintOn(corev1.LabelTopologyZone, have)
+	return slices.DeleteFunc(taken, func(o offerings.Offering) bool { return !types.allows(o.Type) || !zones.allows(o.Zone) })
+}
+
+// avoidRisk narrows the shape to spot instances of other offerings than were lost lately and than
+// the one at risk, or reports that the pool has none. Requirements cannot exclude one offering
+// alone: it goes with its instance type or with its zone, all that were lost if that leaves any,
+// or else at least the node's own.
 func (lost lostNode) avoidRisk(s *shape) bool {
 	kind, zone := lost.node.Labels[corev1.LabelInstanceTypeStable], lost.node.Labels[corev1.LabelTopologyZone]
 	if kind == "" || zone == "" || s.need(requirement{Key: capacityTypeLabel, Operator: "In", Values: []string{spot}}) != "" {
 		return false
 	}
+	var types, zones []string
+	for _, o := range lost.taken(s) {
+		types, zones = append(types, o.Type), append(zones, o.Zone)
+	}
 	for _, other := range []requirement{
-		{Key: corev1.LabelInstanceTypeStable, Operator: "NotIn", Values: append([]string{kind}, lost.hit.typesBut(kind)...)},
+		{Key: corev1.LabelInstanceTypeStable, Operator: "NotIn", Values: distinct(types)},
+		{Key: corev1.LabelTopologyZone, Operator: "NotIn", Values: distinct(zones)},
 		{Key: corev1.LabelInstanceTypeStable, Operator: "NotIn", Values: []string{kind}},
 		{Key: corev1.LabelTopologyZone, Operator: "NotIn", Values: []string{zone}},
 	} {
-		if s.need(other) == "" {
+		if len(other.Values) == 0 || s.need(other) == "" {
 			return true
 		}
 	}
 	return false
 }
 
-// hit is what a node that had to be replaced was.
-type hit struct{ pool, instanceType string }
-
-// noteHit remembers that the node has to be replaced.
-func (b *Backend) noteHit(node *corev1.Node) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.hitAt[hit{node.Labels[nodePoolLabel], node.Labels[corev1.LabelInstanceTypeStable]}] = time.Now()
-}
-
-// hitFor is how long a pool counts as hit. Of interruptions that come together, nine in ten
-// fall within 3 minutes of each other. Karpenter itself avoids an unavailable kind of
-// instance for 3 minutes.
-const hitFor = 10 * time.Minute
-
-// hits are the pools and the instance types whose nodes had to be replaced lately.
-type hits struct{ pools, types map[string]bool }
-
-func (b *Backend) hitLately() hits {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	recent := hits{map[string]bool{}, map[string]bool{}}
-	for h, at := range b.hitAt {
-		if time.Since(at) >= hitFor {
-			delete(b.hitAt, h)
-			continue
-		}
-		recent.pools[h.pool], recent.types[h.instanceType] = true, true
-	}
-	return recent
-}
-
-// typesBut are the types that were hit, without one and in order.
-func (h hits) typesBut(one string) []string {
-	var types []string
-	for t := range h.types {
-		if t != one && t != "" {
-			types = append(types, t)
-		}
-	}
-	slices.Sort(types)
-	return types
+func distinct(values []string) []string {
+	slices.Sort(values)
+	return slices.Compact(values)
 }

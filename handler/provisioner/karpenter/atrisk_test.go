@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 )
 
@@ -20,6 +21,20 @@ func nodeAtRisk() (*corev1.Node, interruption.Record) {
 	node.Labels[corev1.LabelInstanceTypeStable] = "m5.large"
 	rec.Kind, rec.Deadline = interruption.RebalanceRecommendation, nil
 	return node, rec
+}
+
+// ordered is what the NodeClaim of that name requires of a label.
+func (c *cluster) ordered(name, key string) constraint {
+	c.t.Helper()
+	u, err := c.Tracker().Get(nodeClaimResource, "", name)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	claim, err := decodeClaim(u.(*unstructured.Unstructured))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return constraintOn(key, claim.Spec.Requirements)
 }
 
 // A recommendation is answered by another spot instance where there is one, and by the fallback
@@ -90,15 +105,7 @@ func TestAnotherSpotInstanceComesFirst(t *testing.T) {
 			if tt.capacity == "" {
 				return
 			}
-			u, err := c.Tracker().Get(nodeClaimResource, "", r.Name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			claim, err := decodeClaim(u.(*unstructured.Unstructured))
-			if err != nil {
-				t.Fatal(err)
-			}
-			on := func(key string) constraint { return constraintOn(key, claim.Spec.Requirements) }
+			on := func(key string) constraint { return c.ordered(r.Name, key) }
 			if types := on(corev1.LabelInstanceTypeStable); !slices.Equal(types.in, tt.types) {
 				t.Errorf("types %+v, want %q", types, tt.types)
 			}
@@ -106,7 +113,7 @@ func TestAnotherSpotInstanceComesFirst(t *testing.T) {
 				t.Errorf("zones %+v, want all but %q", zones, tt.zones)
 			}
 			if !on(capacityTypeLabel).allows("spot") || on(capacityTypeLabel).allows("on-demand") {
-				t.Errorf("requirements %+v, want spot alone", claim.Spec.Requirements)
+				t.Errorf("capacity %+v, want spot alone", on(capacityTypeLabel))
 			}
 		})
 	}
@@ -119,6 +126,7 @@ func TestAfterAnotherSpotInstanceThereIsTheFallback(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		c := newCluster(t, Options{FallbackNodePools: map[string]string{"spot": "spot"}}, plain(t, "spot", 50, both), sourceNodeClaim())
 		node, rec := nodeAtRisk()
+		c.taken.Note(node, rec)
 		ask := func() interruption.Replacement {
 			t.Helper()
 			r, err := c.p.Request(t.Context(), node, rec, need())
@@ -143,16 +151,64 @@ func TestAfterAnotherSpotInstanceThereIsTheFallback(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		u, err := c.Tracker().Get(nodeClaimResource, "", r.Name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		claim, err := decodeClaim(u.(*unstructured.Unstructured))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if types := constraintOn(corev1.LabelInstanceTypeStable, claim.Spec.Requirements); !slices.Equal(types.in, []string{"c6i.large"}) {
+		if types := c.ordered(r.Name, corev1.LabelInstanceTypeStable); !slices.Equal(types.in, []string{"c6i.large"}) {
 			t.Errorf("types %+v, want the one that was not hit", types)
 		}
 	})
+}
+
+// On a notice, a named pool that has nothing but spot instances gives others than were lost lately,
+// of whatever node; and any, if it has no others or launches none.
+func TestNoticeLeavesOutWhatWasLostLately(t *testing.T) {
+	oneType := requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]},{"key":"node.kubernetes.io/instance-type","operator":"In","values":["m5.large"]}]`)
+	oneOffering := requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]},{"key":"node.kubernetes.io/instance-type","operator":"In","values":["m5.large"]},
+		{"key":"topology.kubernetes.io/zone","operator":"In","values":["eu-west-1b"]}]`)
+	all := []string{"m5.large", "m6i.large", "c6i.large"}
+	for name, tt := range map[string]struct {
+		pool  func(*unstructured.Unstructured)
+		lost  [][2]string // type and zone, of other nodes
+		later time.Duration
+
+		types, notIn []string // of the first claim
+		again        bool     // it gave up on others before
+	}{
+		"its own":                 {pool: spotOnly, types: all[1:], again: true},
+		"others' too":             {pool: spotOnly, lost: [][2]string{{"m6i.large", "eu-west-1a"}}, types: all[2:], again: true},
+		"others' of long ago":     {pool: spotOnly, lost: [][2]string{{"m6i.large", "eu-west-1a"}}, later: offerings.Lately, types: all[1:], again: true},
+		"one type, other zones":   {pool: oneType, lost: [][2]string{{"m5.large", "eu-west-1a"}, {"c6i.large", "eu-west-1c"}}, types: all[:1], notIn: []string{"eu-west-1a", "eu-west-1b"}, again: true},
+		"there is no other":       {pool: oneOffering, types: all[:1]},
+		"on-demand is not taken":  {pool: requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot","on-demand"]}]`), types: all},
+		"every type was lost but": {pool: spotOnly, lost: [][2]string{{"m6i.large", "eu-west-1a"}, {"c6i.large", "eu-west-1a"}, {"r5.large", "eu-west-1a"}}, types: nil, again: true},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			c := newCluster(t, Options{FallbackNodePools: map[string]string{"spot": "fallback"}}, plain(t, "fallback", 1, tt.pool), plain(t, "spot", 50, spotOnly), sourceNodeClaim())
+			for _, o := range tt.lost {
+				other, _ := nodeAtRisk()
+				other.Labels[corev1.LabelInstanceTypeStable], other.Labels[corev1.LabelTopologyZone] = o[0], o[1]
+				c.taken.Note(other, record())
+			}
+			time.Sleep(tt.later)
+			node, _ := nodeAtRisk()
+			rec := record()
+			first, err := c.p.Request(t.Context(), node, rec, need())
+			if err != nil || first.Pool != "fallback" || (first.Capacity == spot) != tt.again {
+				t.Fatalf("replacement %+v, %v", first, err)
+			}
+			if types, zones := c.ordered(first.Name, corev1.LabelInstanceTypeStable), c.ordered(first.Name, corev1.LabelTopologyZone); !slices.Equal(types.in, tt.types) || !slices.Equal(zones.notIn, tt.notIn) {
+				t.Errorf("types %+v, zones %+v; want %q, not in %q", types, zones, tt.types, tt.notIn)
+			}
+			if !tt.again {
+				return
+			}
+			rec.Replacement = &first
+			time.Sleep(launchTimeout + time.Second)
+			second, err := c.p.Request(t.Context(), node, rec, need())
+			if err != nil || second.Pool != "fallback" || second.Name == first.Name || second.Tried != "fallback/spot" || !provisioner.Pending(second.State) {
+				t.Fatalf("replacement %+v, %v; want any of the pool", second, err)
+			}
+			if types := c.ordered(second.Name, corev1.LabelInstanceTypeStable); tt.notIn == nil && !slices.Equal(types.in, all) || len(types.notIn) > 0 {
+				t.Errorf("types %+v, want all", types)
+			}
+		})
+	}
 }

@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 )
 
@@ -31,6 +33,9 @@ type Options struct {
 	// only its replacement is watched: otherwise a burst would show every node's replacement
 	// to every node.
 	SingleNode bool
+
+	// Offerings are what EC2 has taken lately; nil: nothing is known.
+	Offerings *offerings.Memory
 
 	// TTL is how long a replacement can be Ready without a pod before it is returned, if
 	// Karpenter itself would keep it; zero means forever.
@@ -73,6 +78,7 @@ type Backend struct {
 	fallbacks map[string]string
 	spotFirst bool
 	ttl       time.Duration
+	offerings *offerings.Memory
 	client    dynamic.Interface
 	nodes     Nodes
 	pods      Pods
@@ -89,7 +95,6 @@ type Backend struct {
 	mu   sync.Mutex
 	said map[string]struct{} // what the log has been told once
 
-	hitAt    map[hit]time.Time  // when a node like this last had to be replaced
 	refusals map[string]refusal // by node: why there is no replacement
 	policies policyCache
 }
@@ -127,6 +132,7 @@ func New(opts Options) *Backend {
 		fallbacks: opts.FallbackNodePools,
 		spotFirst: opts.RebalanceCapacity != Fallback,
 		ttl:       opts.TTL,
+		offerings: cmp.Or(opts.Offerings, offerings.New()),
 		client:    opts.Dynamic,
 		nodes:     opts.Nodes,
 		pods:      opts.Pods,
@@ -137,7 +143,6 @@ func New(opts Options) *Backend {
 		ledger:    newLedger(opts.Dynamic),
 		daemons:   &daemons{client: opts.Dynamic},
 		said:      map[string]struct{}{},
-		hitAt:     map[hit]time.Time{},
 		refusals:  map[string]refusal{},
 		policies:  policyCache{byPool: map[string]policy{}},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
@@ -172,9 +177,6 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 	if prev == nil {
 		if r, ok := b.lastRefusal(node.Name, rec.Instance); ok {
 			return r, nil
-		}
-		if !rec.Rehearsed() {
-			b.noteHit(node)
 		}
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 )
 
@@ -40,7 +41,7 @@ type lostNode struct {
 	tried  []string   // pools that were tried
 	remark string     // for people
 
-	hit hits // lately
+	lately []offerings.Loss
 }
 
 // choose decides what to ask for: orders, best first, or none and a replacement that says
@@ -58,7 +59,7 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 		}
 		return nil, unsupported(reasonNoMoving), nil
 	}
-	orders, r, err := b.orders(ctx, lostNode{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried, hit: b.hitLately()})
+	orders, r, err := b.orders(ctx, lostNode{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried, lately: b.offerings.Lost()})
 	if reason, ok := unavailable(err); ok {
 		return nil, unsupported(reason), nil
 	}

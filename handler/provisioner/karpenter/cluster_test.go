@@ -24,6 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 )
 
@@ -38,6 +39,7 @@ type cluster struct {
 	p *provisioner.Provisioner
 
 	nodes    *fakeNodes
+	taken    *offerings.Memory
 	log      bytes.Buffer
 	registry *prometheus.Registry
 
@@ -67,7 +69,8 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 		return true, u, err
 	})
 	c.nodes = &fakeNodes{nodes: map[string]*corev1.Node{}}
-	opts.Nodes, opts.Pods, opts.Events = c.nodes, c.nodes, c.nodes
+	c.taken = offerings.New()
+	opts.Nodes, opts.Pods, opts.Events, opts.Offerings = c.nodes, c.nodes, c.nodes, c.taken
 	c.nodes.put(withRecord(interruptedNode(), record()))
 	opts.Dynamic, opts.Logger = c.FakeDynamicClient, zerolog.New(zerolog.SyncWriter(&c.log))
 	opts.Notify = func(node string) {

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 )
 
 // rank makes an order in each of the pools, best first, as preferences say.
@@ -97,7 +98,8 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 // risky reports whether a node that is only at risk had better not go to the pool, which was
 // hit lately. On an interruption any pool that has room will do.
 func (lost lostNode) risky(pool *nodePool) bool {
-	return lost.rec.Kind == interruption.RebalanceRecommendation && lost.hit.pools[pool.Name]
+	return lost.rec.Kind == interruption.RebalanceRecommendation &&
+		slices.ContainsFunc(lost.lately, func(l offerings.Loss) bool { return l.Pool == pool.Name })
 }
 
 // alike reports whether the pool gives its nodes the labels and taints that the source

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 )
 
@@ -105,13 +106,15 @@ func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 		mixed := requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot","on-demand"]}]`)
 		spot := plain(t, "spot", 90, mixed)
 		spot.SetAnnotations(nil)
-		c := newCluster(t, Options{}, spot, plain(t, "best", 80, mixed), plain(t, "second", 10), sourceNodeClaim())
+		c := newCluster(t, Options{RebalanceCapacity: Fallback}, spot, plain(t, "best", 80, mixed), plain(t, "second", 10), sourceNodeClaim())
 		at := func(pool, instance string, kind interruption.Kind) interruption.Replacement {
 			node, rec := interruptedNode(), record()
 			node.Labels[nodePoolLabel], rec.Instance, rec.Kind = pool, instance, kind
 			if kind == interruption.RebalanceRecommendation {
 				rec.Deadline = nil
 			}
+			node.Labels[corev1.LabelInstanceTypeStable] = "m5.large"
+			c.taken.Note(node, rec)
 			r, err := c.p.Request(t.Context(), node, rec, provisioner.Need{Moving: []*corev1.Pod{pod(container("1", ""))}})
 			if err != nil {
 				t.Fatal(err)
@@ -128,7 +131,7 @@ func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 		if r := at("spot", "i-4", interruption.SpotInterruption); r.Pool == "second" {
 			t.Errorf("replacement %+v: on an interruption any will do", r)
 		}
-		time.Sleep(hitFor)
+		time.Sleep(offerings.Lately)
 		if r := at("spot", "i-5", interruption.RebalanceRecommendation); r.Pool != "best" {
 			t.Errorf("replacement %+v, want one in pool best, which was hit long ago", r)
 		}

@@ -42,7 +42,7 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 	if cannot(node, rec) != "" || len(need.Moving) == 0 {
 		return nil, nil
 	}
-	lost := lostNode{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], hit: b.hitLately()}
+	lost := lostNode{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], lately: b.offerings.Lost()}
 	list, rejected, err := b.toWeigh(ctx, &lost)
 	if err != nil {
 		return nil, err

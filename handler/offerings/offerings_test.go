@@ -1,0 +1,73 @@
+package offerings
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
+)
+
+func spotNode(kind, zone string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{
+		corev1.LabelInstanceTypeStable: kind, corev1.LabelTopologyZone: zone, "karpenter.sh/nodepool": "spot", "karpenter.sh/capacity-type": "spot",
+	}}}
+}
+
+func record(kind interruption.Kind) interruption.Record {
+	return interruption.Record{Kind: kind, Received: time.Now()}
+}
+
+func TestWhatCounts(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*corev1.Node, *interruption.Record)
+		want   bool
+	}{
+		"a notice":                     {func(*corev1.Node, *interruption.Record) {}, true},
+		"a recommendation":             {func(_ *corev1.Node, r *interruption.Record) { r.Kind = interruption.RebalanceRecommendation }, true},
+		"maintenance":                  {func(_ *corev1.Node, r *interruption.Record) { r.Kind = interruption.ScheduledEvent }, false},
+		"a rehearsal":                  {func(_ *corev1.Node, r *interruption.Record) { r.Source = interruption.Rehearsal }, false},
+		"long ago":                     {func(_ *corev1.Node, r *interruption.Record) { r.Received = r.Received.Add(-Lately) }, false},
+		"an on-demand instance":        {func(n *corev1.Node, _ *interruption.Record) { n.Labels["karpenter.sh/capacity-type"] = "on-demand" }, false},
+		"an instance of no known type": {func(n *corev1.Node, _ *interruption.Record) { delete(n.Labels, corev1.LabelInstanceTypeStable) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m, node, rec := New(), spotNode("m5.large", "a"), record(interruption.SpotInterruption)
+			tt.change(node, &rec)
+			m.Note(node, rec)
+			if got := m.Lost(); len(got) > 0 != tt.want || tt.want && got[0] != (Loss{Offering{"m5.large", "a"}, "spot"}) {
+				t.Errorf("lost %v, want one: %t", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestLossesFade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, first := New(), record(interruption.SpotInterruption)
+		m.Note(spotNode("m5.large", "b"), first)
+		m.Note(spotNode("m5.large", "a"), first)
+		time.Sleep(Lately - time.Second)
+		m.Note(spotNode("m5.large", "a"), record(interruption.SpotInterruption))
+		m.Note(spotNode("m5.large", "a"), first) // its Node is visited again
+		if got, want := m.Lost(), []Loss{{Offering{"m5.large", "a"}, "spot"}, {Offering{"m5.large", "b"}, "spot"}}; !slices.Equal(got, want) {
+			t.Errorf("lost %v, want %v", got, want)
+		}
+		time.Sleep(time.Second)
+		if got := m.Lost(); len(got) != 1 || got[0].Zone != "a" {
+			t.Errorf("lost %v, want what was lost again", got)
+		}
+		for i := range 2 * maxLosses {
+			time.Sleep(time.Millisecond)
+			m.Note(spotNode(fmt.Sprintf("t%04d", i), "a"), record(interruption.SpotInterruption))
+		}
+		if got := m.Lost(); len(got) != maxLosses || got[0].Type != fmt.Sprintf("t%04d", maxLosses) {
+			t.Errorf("%d are remembered, from %v on, want the last %d", len(got), got[0], maxLosses)
+		}
+	})
+}
