@@ -82,7 +82,10 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 			return true, err
 		}
 	case next.Phase != interruption.Noticed && replacementMoved(v.rec.Replacement, next.Replacement):
-		if err := v.progress(ctx, next); err != nil {
+		if next.Phase == interruption.Replacing && in.Capacity == drain.ReadyCapacity {
+			next.Phase = interruption.Draining // pods follow in a moment, which is not worth a write of its own
+		}
+		if err := v.advance(ctx, next); err != nil {
 			return true, err
 		}
 	}

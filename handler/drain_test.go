@@ -92,6 +92,33 @@ func wantPhase(t *testing.T, f *fakeNodes, want interruption.Phase) interruption
 	return rec
 }
 
+// With surge the successors come between the replacement and the first eviction: no write is
+// spent on each.
+func TestReadyAndDrainingAreOneWrite(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		accept(t, h, notice(interruption.SpotInterruption))
+		for _, now := range []struct {
+			state   string
+			begun   bool
+			patches int
+			phase   interruption.Phase
+		}{
+			{provisioner.StateRequested, false, 2, interruption.Replacing},
+			{provisioner.StateLaunched, false, 2, interruption.Replacing},
+			{provisioner.StateReady, false, 3, interruption.Draining},
+			{provisioner.StateReady, true, 3, interruption.Draining},
+		} {
+			s.state, s.begun = now.state, now.begun
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			if wantPhase(t, f, now.phase); f.patches != now.patches {
+				t.Errorf("%d patches with the replacement %s, want %d", f.patches, now.state, now.patches)
+			}
+		}
+	})
+}
+
 func TestPhasesOfAnInterruption(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		accept(t, h, notice(interruption.SpotInterruption))
@@ -152,7 +179,11 @@ func TestRecordNamesTheReplacementAtOnce(t *testing.T) {
 			if _, err := step(t, h); err != nil {
 				t.Fatal(err)
 			}
-			rec := wantPhase(t, f, interruption.Replacing)
+			phase := interruption.Replacing
+			if c.state == provisioner.StateReady {
+				phase = interruption.Draining
+			}
+			rec := wantPhase(t, f, phase)
 			if rec.Replacement.Name != c.recorded || f.patches != c.patches {
 				t.Errorf("%s %s: %d patches, record %s", c.name, c.state, f.patches, rec)
 			}
