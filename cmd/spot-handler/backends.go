@@ -54,6 +54,9 @@ func newRoom(cfg config, c *clients, index *nodes.Index, notify func(node string
 	if cfg.replacement == replacementAlways {
 		return nil
 	}
+	if cfg.dryRun { // which asks once, and can wait
+		notify = nil
+	}
 	return room.New(room.Options{Pods: c.pods, Nodes: c.nodes, Node: index.Get, Notify: notify})
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -31,6 +32,14 @@ const (
 	// repeatWithin is how long: the API server forgets Events after an hour by default.
 	repeatWithin = 10 * time.Minute
 
+	// While more than eventBurst Events wait and the newest is younger than eventQuiet, as when many
+	// notices come at once, none is written, for up to eventPatience each: to the API server one is
+	// as much work as a cordon, and nothing waits for it. Longer, and those of 5,000 notices would
+	// be more than eventsWaiting.
+	eventBurst    = 32
+	eventQuiet    = 100 * time.Millisecond
+	eventPatience = 10 * time.Second
+
 	// eventTries is how often an Event is tried while the API server is away.
 	eventTries = 12
 )
@@ -42,6 +51,7 @@ const (
 type recorder struct {
 	client  rest.Interface // of core/v1
 	waiting chan *corev1.Event
+	newest  atomic.Int64               // when the last Event was noted, in nanoseconds
 	known   map[eventKey]*corev1.Event // as last written; of run alone
 }
 
@@ -74,6 +84,7 @@ func (r *recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: component}, ReportingController: component,
 	}
+	r.newest.Store(now.UnixNano())
 	select {
 	case r.waiting <- event:
 	default: // the record on the Node is what counts
@@ -99,9 +110,34 @@ func (r *recorder) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case event := <-r.waiting:
-			r.write(ctx, event)
+			if r.yield(ctx, event.FirstTimestamp.Time) {
+				r.write(ctx, event)
+			}
 		}
 	}
+}
+
+// yield waits while others had better have the API server. It returns false if ctx ends.
+func (r *recorder) yield(ctx context.Context, noted time.Time) bool {
+	for {
+		wait := yieldFor(len(r.waiting), time.Since(time.Unix(0, r.newest.Load())), time.Since(noted))
+		if wait <= 0 {
+			return true
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(wait):
+		}
+	}
+}
+
+// yieldFor is how long an Event of that age has to wait, with so many behind it.
+func yieldFor(waiting int, newest, age time.Duration) time.Duration {
+	if waiting < eventBurst {
+		return 0
+	}
+	return min(eventQuiet-newest, eventPatience-age)
 }
 
 // write tries until the API server has answered: whatever it says then is the last word.

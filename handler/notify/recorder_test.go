@@ -157,3 +157,25 @@ func interrupted(name string) (*corev1.Node, interruption.Record) {
 		Labels: map[string]string{corev1.LabelTopologyZone: "eu-west-1a"},
 	}}, r
 }
+
+// The Events of a burst wait until it is over, but not for ever; a single one does not wait.
+func TestEventsYieldToABurst(t *testing.T) {
+	const now = 0
+	for name, tt := range map[string]struct {
+		waiting     int
+		newest, age time.Duration
+		want        time.Duration
+	}{
+		"a single one":        {0, now, now, 0},
+		"a few":               {eventBurst - 1, now, now, 0},
+		"in a burst":          {eventBurst, now, time.Second, eventQuiet},
+		"it might be over":    {eventBurst, eventQuiet / 2, time.Second, eventQuiet / 2},
+		"it is over":          {eventBurst, eventQuiet, time.Second, 0},
+		"it goes on for long": {eventsWaiting, now, eventPatience, 0},
+		"nearly so":           {eventsWaiting, now, eventPatience - time.Millisecond, time.Millisecond},
+	} {
+		if got := yieldFor(tt.waiting, tt.newest, tt.age); max(0, got) != tt.want {
+			t.Errorf("%s: waits %s, want %s", name, got, tt.want)
+		}
+	}
+}
