@@ -3,6 +3,7 @@ package handler
 import (
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"spot-handler/handler/interruption"
 )
@@ -31,4 +32,42 @@ func TestStandbyKeepsNothing(t *testing.T) {
 			t.Errorf("%d names wait for a reconciliation that nobody makes", n)
 		}
 	})
+}
+
+// While notices are being written drains wait, but not for ever; after the last of them they begin
+// at once.
+func TestDrainsYieldToNotices(t *testing.T) {
+	for name, tt := range map[string]struct {
+		written bool // the notices, in the end
+		takes   time.Duration
+	}{
+		"the burst is over":     {true, yieldCheck / 2},
+		"the burst goes on":     {written: false},
+		"one that is over soon": {true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+				h.running.Store(true)
+				go func() {
+					for h.work(t.Context()) {
+					}
+				}()
+				h.accepting.Add(1)
+				accept(t, h, notice(interruption.SpotInterruption))
+				if tt.written {
+					time.Sleep(tt.takes)
+					wantPhase(t, f, interruption.Noticed)
+					h.accepting.Add(-1)
+					accept(t, h, notice(interruption.SpotInterruption)) // once more
+					time.Sleep(time.Second)
+				} else {
+					time.Sleep(yieldFor - time.Second)
+					wantPhase(t, f, interruption.Noticed)
+					time.Sleep(yieldCheck + time.Second)
+				}
+				wantPhase(t, f, interruption.Replacing)
+				h.queue.ShutDown()
+			})
+		})
+	}
 }
