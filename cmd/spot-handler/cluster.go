@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/http"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"spot-handler/drain/narrow"
 )
 
 // The client is put together from client-go's generic parts for the four API groups
@@ -61,6 +64,8 @@ func newClients(cfg config) (*clients, error) {
 	if err := noticeDeadConnections(); err != nil {
 		return nil, err
 	}
+	conf.Wrap(narrow.Transport)
+	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
 	transport, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -139,7 +144,7 @@ func newGroup(conf *rest.Config, gv schema.GroupVersion, transport *http.Client)
 	}
 	conf.NegotiatedSerializer = codecs.WithoutConversion()
 	conf.ContentType = runtime.ContentTypeProtobuf
-	conf.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	conf.AcceptContentTypes = cmp.Or(conf.AcceptContentTypes, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
 	return rest.RESTClientForConfigAndClient(conf, transport)
 }
 

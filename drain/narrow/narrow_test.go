@@ -1,0 +1,204 @@
+package narrow
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// narrowed is what is left of the answer, read in pieces of every size.
+func narrowed(t *testing.T, resource, answer string) string {
+	t.Helper()
+	var first string
+	for i, split := range []func(io.Reader) io.Reader{
+		func(r io.Reader) io.Reader { return r }, iotest.OneByteReader, iotest.HalfReader, iotest.DataErrReader,
+	} {
+		body, err := io.ReadAll(split(newReader(io.NopCloser(split(strings.NewReader(answer))), kinds[resource])))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 && string(body) != first {
+			t.Fatalf("read in other pieces it is\n%s\ninstead of\n%s", body, first)
+		}
+		first = string(body)
+	}
+	return first
+}
+
+func TestNarrow(t *testing.T) {
+	many := strings.Repeat(`{"name":"e\"}]","value":"\\"},`, 1000)
+	for _, c := range []struct{ name, resource, in, want string }{
+		{"an object", "persistentvolumeclaims",
+			`{"kind":"PersistentVolumeClaim","metadata":{"name":"a","managedFields":[{"f":{}},2],"uid":"u"},"spec":{"x":{"y":[1,{"z":"}"}]},"accessModes":["ReadWriteMany"],"volumeName":"v","n":1},"status":{"phase":"Bound"}}`,
+			`{"kind":"PersistentVolumeClaim","metadata":{"name":"a","uid":"u"},"spec":{"accessModes":["ReadWriteMany"],"volumeName":"v"},"status":{}}`},
+		{"a list", "apps/replicasets",
+			`{"kind":"ReplicaSetList","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"metadata":{"name":"a"},"spec":{"replicas":0,"template":{"env":[` + many + `1]},"selector":{"matchLabels":{"a":"b"}}}},{"spec":{"template":null}},{"metadata":{"name":"c"}}]}` + "\n",
+			`{"kind":"ReplicaSetList","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"metadata":{"name":"a"},"spec":{"selector":{"matchLabels":{"a":"b"}}}},{"spec":{}},{"metadata":{"name":"c"}}]}` + "\n"},
+		{"a list without elements", "pods", `{"metadata":{}, "items": [ ] }`, `{"metadata":{},"items":[]}`},
+		{"a list that is null", "pods", `{"items":null}`, `{"items":null}`},
+		{"events of a watch", "pods",
+			`{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":{"nodeName":"n","containers":[{"name":"c","env":[` + many + `{}],"resources":{"requests":{"cpu":"1"}}}]}}}` + "\n" +
+				`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true","other":"x","spot-handler/when":"last"}}}}` + "\n" +
+				`{"type":"ERROR","object":{"kind":"Status","status":"Failure","message":"too old","reason":"Expired","code":410,"details":{"a":[1]}}}` + "\n",
+			`{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":{"nodeName":"n","containers":[{"name":"c","resources":{"requests":{"cpu":"1"}}}]}}}` + "\n" +
+				`{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true","spot-handler/when":"last"}}}}` + "\n" +
+				`{"type":"ERROR","object":{"kind":"Status","status":"Failure","message":"too old","reason":"Expired","code":410,"details":{"a":[1]}}}` + "\n"},
+		{"only that there is one", "pods", `{"spec":{"volumes":[{"name":"v","ephemeral":{"volumeClaimTemplate":{"a":1}}},{"name":"w","secret":{}}]}}`, `{"spec":{"volumes":[{"name":"v","ephemeral":{}},{"name":"w"}]}}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if diff := cmp.Diff(c.want, narrowed(t, c.resource, c.in)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// A field that is used has a bound too, and what comes after it is still read.
+func TestBounds(t *testing.T) {
+	var labels strings.Builder
+	for i := range 100_000 {
+		fmt.Fprintf(&labels, `,"l%d":"v"`, i)
+	}
+	long := strings.Repeat(`\u003c\"`, 100_000)
+	for _, c := range []struct{ name, object string }{
+		{"many labels", `{"metadata":{"labels":{"app":"a"` + labels.String() + `},"uid":"u"},"spec":{"terminationGracePeriodSeconds":5,"nodeName":"n"}}`},
+		{"a long label", `{"metadata":{"labels":{"app":"a","b":"` + long + `","c":"d"},"uid":"u"},"spec":{"terminationGracePeriodSeconds":5,"nodeName":"n"}}`},
+		{"many containers", `{"metadata":{"labels":{"app":"a"},"uid":"u"},"spec":{"containers":[{}` + strings.Repeat(`,{"name":"c"}`, 100_000) + `],"terminationGracePeriodSeconds":5,"nodeName":"n"}}`},
+		{"all fields", `{"metadata":{"labels":{"app":"a"` + labels.String() + `},"uid":"u"},"spec":{"affinity":[` + strings.Repeat(`[[[[`, 10_000) + strings.Repeat(`]]]]`, 10_000) + `],"tolerations":[{}` + strings.Repeat(`,{}`, 100_000) +
+			`],"overhead":{"a":"b"` + labels.String() + `},"containers":[{}` + strings.Repeat(`,{"name":"c"}`, 100_000) + `],"terminationGracePeriodSeconds":5,"nodeName":"n"}}`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			left := narrowed(t, "pods", `{"items":[`+c.object+`,{"metadata":{"name":"next"}}]}`)
+			if len(left) > podBound+2*podField {
+				t.Errorf("%d bytes are left of %d", len(left), len(c.object))
+			}
+			var list struct {
+				Items []struct {
+					Metadata struct {
+						Name, UID string
+						Labels    map[string]string
+					}
+					Spec struct {
+						NodeName                      string
+						TerminationGracePeriodSeconds int
+					}
+					SpotHandlerCut bool
+				}
+			}
+			if err := json.Unmarshal([]byte(left), &list); err != nil {
+				t.Fatalf("%v in %.300s", err, left)
+			}
+			got := list.Items[0]
+			if got.Metadata.UID != "u" || got.Spec.NodeName != "n" || got.Spec.TerminationGracePeriodSeconds != 5 || got.Metadata.Labels["app"] != "a" || !got.SpotHandlerCut {
+				t.Errorf("%.300s", left)
+			}
+			if next := list.Items[1]; next.Metadata.Name != "next" || next.SpotHandlerCut {
+				t.Errorf("the next one is %+v", next)
+			}
+		})
+	}
+}
+
+type answers func(*http.Request) (*http.Response, error)
+
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestTransport(t *testing.T) {
+	secret := `{"metadata":{"managedFields":[]},"data":{}}`
+	ask := func(ctx context.Context, path, contentType string, status int) (string, error) {
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://cluster"+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer, err := Transport(answers(func(*http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: status, Header: http.Header{"Content-Type": {contentType}}, Body: io.NopCloser(strings.NewReader(secret))}, nil
+		})).RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		return string(body), err
+	}
+	const narrow = `{"metadata":{}}`
+	for _, c := range []struct {
+		path, contentType string
+		status            int
+		want              string
+	}{
+		{"/api/v1/pods", "application/json", 200, narrow},
+		{"/proxy/api/v1/namespaces/a/pods/b/status", "application/json;stream=watch", 201, narrow},
+		{"/api/v1/namespaces/a", "application/json", 200, narrow},
+		{"/apis/apps/v1/namespaces/a/deployments", "application/json", 200, narrow},
+		{"/apis/karpenter.sh/v1/nodepools", "application/json", 200, secret},
+		{"/apis/coordination.k8s.io/v1/namespaces/a/leases/b", "application/json", 200, secret},
+		{"/api/v1/pods", "application/vnd.kubernetes.protobuf", 200, secret},
+		{"/api/v1/pods", "application/json", 404, secret},
+		{"/version", "application/json", 200, secret},
+	} {
+		if got, err := ask(t.Context(), c.path, c.contentType, c.status); err != nil || got != c.want {
+			t.Errorf("%s: %s, %v; want %s", c.path, got, err, c.want)
+		}
+	}
+	if _, err := ask(Limit(t.Context(), 10, 100), "/api/v1/pods", "application/json", 200); !errors.Is(err, ErrTooLong) {
+		t.Errorf("past the limit: %v", err)
+	}
+	if _, err := ask(Limit(t.Context(), 100, 10), "/version", "application/json", 200); !errors.Is(err, ErrTooLong) {
+		t.Errorf("past the limit of what is not narrowed: %v", err)
+	}
+}
+
+// A list of 260 MB of tiny entries costs next to nothing.
+func TestMemory(t *testing.T) {
+	item := []byte(`{"metadata":{"name":"a"},"spec":{"template":{"env":[` + strings.Repeat(`{"name":"e"},`, 100_000) + `{}]}}},`)
+	var parts []io.Reader
+	for range 200 {
+		parts = append(parts, bytes.NewReader(item))
+	}
+	var before, now runtime.MemStats
+	runtime.ReadMemStats(&before)
+	r := newReader(io.NopCloser(io.MultiReader(strings.NewReader(`{"items":[`), io.MultiReader(parts...), strings.NewReader(`{}]}`))), kinds["apps/replicasets"])
+	body, err := io.ReadAll(r)
+	if err != nil || !json.Valid(body) || len(body) > 10_000 {
+		t.Fatalf("%d bytes are left, %v", len(body), err)
+	}
+	runtime.ReadMemStats(&now)
+	if took := now.TotalAlloc - before.TotalAlloc; took > 1<<20 {
+		t.Errorf("it took %d bytes", took)
+	}
+}
+
+func BenchmarkNarrow(b *testing.B) {
+	item := `{"metadata":{"name":"a"},"spec":{"template":{"env":[` + strings.Repeat(`{"name":"e"},`, 100_000) + `{}]}}}`
+	b.SetBytes(int64(len(item)))
+	for b.Loop() {
+		if _, err := io.Copy(io.Discard, newReader(io.NopCloser(strings.NewReader(item)), kinds["pods"])); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func FuzzNarrow(f *testing.F) {
+	f.Add(`{"items":[{"metadata":{"labels":{"a":"\u003c"}},"spec":{"containers":[{"env":[1]}]}}]}`)
+	f.Add(`{"type":"ADDED","object":{"spec":null,"status":{"phase":"x"}}}` + "\n" + `{}`)
+	f.Add(`]}"\`)
+	f.Fuzz(func(t *testing.T, in string) {
+		out, err := io.ReadAll(newReader(io.NopCloser(strings.NewReader(in)), kinds["pods"]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if json.Valid([]byte(in)) && strings.HasPrefix(in, "{") && !json.Valid(out) {
+			t.Errorf("%q became %q", in, out)
+		}
+	})
+}

@@ -1,0 +1,327 @@
+package narrow
+
+import (
+	"io"
+	"sync"
+)
+
+// reader drops from a stream of JSON values what the kind does not keep. It trusts the API server
+// to send JSON: other input comes out as other garbage.
+type reader struct {
+	body io.ReadCloser
+	kind kind
+	left limit // of the answer's
+	err  error
+	out  []byte // kept, and not read yet
+
+	at    state
+	stack []level
+	key   []byte // of a member, with its quotes
+	next  fields // of the value that comes
+	slash bool   // after a backslash, in a text
+	hex   int    // digits to come of an escaped character
+
+	drops bool // the value is dropped
+	text  bool // within a text of it
+	depth int  // how many of its arrays and objects are open
+
+	field, object int // what is left of the kind's bounds
+	cut           bool
+}
+
+// level is an array or an object that is kept, at least in part.
+type level struct {
+	array bool
+	of    fields
+	depth int // 0 is the object, 1 its metadata, spec and status
+	n     int // how many members are kept
+}
+
+type state int
+
+const (
+	value  state = iota // is expected, or the end of an array
+	member              // is expected, or the end of an object
+	inKey
+	inText
+	inWord // a number, true, false or null
+	after  // a value
+)
+
+// longestKey is more than the API server allows for any.
+const longestKey = 1 << 10
+
+func newReader(body io.ReadCloser, of kind) *reader {
+	return &reader{body: body, kind: of, left: limit{passes, passes}, next: of.root, field: of.field, object: of.object}
+}
+
+func (r *reader) Close() error { return r.body.Close() }
+
+// chunks are for what is dropped. What is kept is read into the caller's own memory: a watch waits
+// most of the time, and there are thousands.
+var chunks = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+
+func (r *reader) Read(p []byte) (int, error) {
+	for len(r.out) == 0 && len(p) > 0 {
+		switch {
+		case r.err != nil:
+			return 0, r.err
+		case r.drops:
+			chunk := chunks.Get().(*[32 << 10]byte)
+			r.fill(chunk[:])
+			chunks.Put(chunk)
+		default:
+			r.fill(p)
+		}
+	}
+	n := copy(p, r.out)
+	if r.out = r.out[n:]; len(r.out) == 0 {
+		r.out = nil
+	}
+	return n, nil
+}
+
+func (r *reader) fill(chunk []byte) {
+	n, err := r.body.Read(chunk)
+	r.err = err
+	if r.left.read -= int64(n); r.left.read < 0 {
+		r.err = ErrTooLong
+		return
+	}
+	defer func() {
+		if r.left.kept -= int64(len(r.out)); r.left.kept < 0 {
+			r.err = ErrTooLong
+		}
+	}()
+	for in := chunk[:n]; len(in) > 0; {
+		if r.enterElement(in[0]); r.drops {
+			in = in[r.drop(in):]
+		} else {
+			r.take(in[0])
+			in = in[1:]
+		}
+	}
+}
+
+// drop passes over a value, and returns how much of in belongs to it.
+func (r *reader) drop(in []byte) int {
+	drops, slash, text, depth := true, r.slash, r.text, r.depth
+	i := 0
+	for ; drops && i < len(in); i++ {
+		switch c := in[i]; {
+		case slash:
+			slash = false
+		case text:
+			slash, text = c == '\\', c != '"'
+			drops = text || depth > 0
+		case c == '"':
+			text = true
+		case c == '{', c == '[':
+			depth++
+		case depth == 0 && (c == '}' || c == ']' || c == ','): // of what is around it
+			drops = false
+			i--
+		case c == '}', c == ']':
+			depth--
+			drops = depth > 0
+		}
+	}
+	r.drops, r.slash, r.text, r.depth = drops, slash, text, depth
+	return i
+}
+
+// take takes the next byte of what is not dropped.
+func (r *reader) take(c byte) {
+	switch r.at {
+	case inKey:
+		if len(r.key) <= longestKey {
+			r.key = append(r.key, c)
+		}
+		if r.ends(c) {
+			r.enterMember()
+		}
+	case inText:
+		if r.hex == 0 && !r.slash && c != '"' && r.exhausted(r.depthOfTop()) {
+			r.cut = true
+			r.drops, r.text, r.at = true, true, after
+			r.slash = c == '\\'
+			r.out = append(r.out, '"')
+			return
+		}
+		r.emit(c)
+		if r.ends(c) {
+			r.at = after
+		}
+	case inWord:
+		if c == ',' || c == '}' || c == ']' || c <= ' ' {
+			r.at = after
+			r.pass(c)
+			return
+		}
+		r.emit(c)
+	default:
+		r.pass(c)
+	}
+}
+
+// ends reports whether the text ends with the byte.
+func (r *reader) ends(c byte) bool {
+	switch {
+	case r.slash:
+		r.slash = false
+		if c == 'u' {
+			r.hex = 4
+		}
+	case r.hex > 0:
+		r.hex--
+	case c == '\\':
+		r.slash = true
+	case c == '"':
+		return true
+	}
+	return false
+}
+
+// pass takes a byte between texts and words, or the first of one.
+func (r *reader) pass(c byte) {
+	switch c {
+	case '\n', '\r', '\t', ' ', ':':
+		if c == '\n' && len(r.stack) == 0 { // ends an event of a watch
+			r.emit(c)
+		}
+		if len(r.stack) == 0 {
+			r.at, r.next = value, r.kind.root
+		}
+	case ',':
+		r.at = member
+		if top := r.top(); top != nil && top.array {
+			r.at, r.next = value, top.of
+		}
+	case '}', ']':
+		r.close(c)
+	case '"':
+		if r.at == member {
+			r.at, r.key = inKey, append(r.key[:0], c)
+			return
+		}
+		r.begin(c)
+		r.at = inText
+	case '{', '[':
+		r.begin(c)
+		r.open(c == '[')
+	default:
+		r.begin(c)
+		r.at = inWord
+	}
+}
+
+func (r *reader) depthOfTop() int {
+	if top := r.top(); top != nil {
+		return top.depth
+	}
+	return 0
+}
+
+func (r *reader) top() *level {
+	if len(r.stack) == 0 {
+		return nil
+	}
+	return &r.stack[len(r.stack)-1]
+}
+
+// begin writes the first byte of a value that is kept.
+func (r *reader) begin(c byte) {
+	if top := r.top(); top != nil && top.array {
+		if top.n > 0 {
+			r.emit(',')
+		}
+		top.n++
+	}
+	r.emit(c)
+}
+
+func (r *reader) open(array bool) {
+	depth := 0
+	switch top := r.top(); {
+	case top == nil:
+	case len(r.stack) == 1 && !top.array && string(r.key) == `"items"`:
+		depth = -1 // a list's elements are objects
+	case len(r.stack) == 1 && !top.array && string(r.key) == `"object"`:
+	default:
+		depth = top.depth + 1
+	}
+	r.stack = append(r.stack, level{array: array, of: r.next, depth: depth})
+	if depth == 0 {
+		r.field, r.object, r.cut = r.kind.field, r.kind.object, false
+	}
+	r.at = member
+	if array {
+		r.at = value
+	}
+}
+
+func (r *reader) close(c byte) {
+	if top := r.top(); top != nil {
+		if top.depth == 0 && r.cut {
+			if top.n > 0 {
+				r.emit(',')
+			}
+			r.out = append(r.out, `"`+CutKey+`":true`...)
+			r.cut = false
+		}
+		r.stack = r.stack[:len(r.stack)-1]
+	}
+	r.emit(c)
+	r.at = after
+}
+
+// enterMember decides whether a member is kept.
+func (r *reader) enterMember() {
+	r.at = after // where it is not
+	top := r.top()
+	if top == nil {
+		return
+	}
+	of, kept := top.of.of(r.key[1 : len(r.key)-1])
+	if kept && top.depth == 1 {
+		r.field = r.kind.field
+	}
+	if kept && len(r.key) > longestKey || kept && r.exhausted(top.depth) {
+		kept, r.cut = false, true
+	}
+	if !kept {
+		r.drops = true
+		return
+	}
+	if top.n > 0 {
+		r.emit(',')
+	}
+	top.n++
+	for _, c := range r.key {
+		r.emit(c)
+	}
+	r.emit(':')
+	r.at, r.next = value, of
+}
+
+// enterElement decides whether what begins with the byte is kept, if it is an element of an array.
+func (r *reader) enterElement(c byte) {
+	if r.at != value || c <= ' ' || c == ']' {
+		return
+	}
+	if top := r.top(); top != nil && top.array && r.exhausted(top.depth) {
+		r.at, r.drops, r.cut = after, true, true
+	}
+}
+
+// exhausted reports whether no more is kept at this depth. The fields of metadata, spec and status
+// that are single values always are: only a longer one ends early.
+func (r *reader) exhausted(depth int) bool {
+	return depth > 0 && r.field < 0 || depth > 1 && r.object < 0
+}
+
+func (r *reader) emit(c byte) {
+	r.out = append(r.out, c)
+	r.field--
+	r.object--
+}
