@@ -5,6 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"spot-handler/drain/narrow"
 )
 
 // adopter is a controller that adopts pods without an owner.
@@ -29,6 +31,10 @@ func addAdopter(to *Surroundings, u *unstructured.Unstructured) {
 		Spec struct {
 			Selector *metav1.LabelSelector `json:"selector"`
 		} `json:"spec"`
+	}
+	if u.Object[narrow.CutKey] != nil {
+		to.tooLarge = u.GetKind() + " " + u.GetName() + " is larger than what is read of one"
+		return
 	}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
 		to.AddAdopter(u.GetKind(), u.GetName(), object.Spec.Selector, u.GetDeletionTimestamp() != nil)

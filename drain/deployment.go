@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"errors"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,6 +20,7 @@ var (
 // all of its API group into a process that has to stay small, as it runs on every node.
 type deployment struct {
 	metav1.ObjectMeta `json:"metadata"`
+	Cut               bool `json:"spotHandlerCut"` // see narrow.CutKey
 	Spec              struct {
 		Replicas        *int32                `json:"replicas"`
 		Paused          bool                  `json:"paused"`
@@ -56,6 +58,21 @@ func decodeDeployment(u *unstructured.Unstructured) (*deployment, error) {
 	return d, nil
 }
 
+var (
+	errUnreadable = errors.New("it is not as the API describes it")
+	errTooLarge   = errors.New("it is larger than what is read of one")
+)
+
+// asDeployment drops the rest of it; one that cannot be read stays as it is.
+func asDeployment(obj any) (any, error) {
+	if u, ok := obj.(*unstructured.Unstructured); ok {
+		if d, err := decodeDeployment(u); err == nil {
+			return d, nil
+		}
+	}
+	return obj, nil
+}
+
 func (d *deployment) replicas() int {
 	if d.Spec.Replicas == nil {
 		return 1
@@ -80,6 +97,8 @@ func (d *deployment) maxSurge() int {
 // forbids says why the owner does not let pods of the Deployment be surged, or is empty.
 func (d *deployment) forbids() string {
 	switch {
+	case d.Cut:
+		return "is larger than what is read of one"
 	case d.Spec.Strategy.Type != "RollingUpdate":
 		return "has the strategy " + d.Spec.Strategy.Type
 	case d.maxSurge() <= 0:

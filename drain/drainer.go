@@ -89,14 +89,16 @@ func New(opts Options) *Drainer {
 	}
 	d := &Drainer{
 		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), openings: newOpenings(),
-		claims: newObjectCache(readClaim(opts.Dynamic)), wishes: newObjectCache(readWishes(opts.Dynamic)),
-		around:   newObjectCache(readSurroundings(opts.Dynamic)),
 		attached: newAttachmentWatch(opts), gangs: NewGangs(), sessions: map[string]*session{},
 	}
+	lookups := newOpenings() // and what is watched of namespaces: the nodes' own pods wait for none of it
+	d.claims = newObjectCache(lookups, opts.Notify, readClaim(opts.Dynamic))
+	d.wishes = newObjectCache(lookups, opts.Notify, readWishes(opts.Dynamic))
+	d.around = newObjectCache(lookups, opts.Notify, readSurroundings(opts.Dynamic))
 	d.lanes = newLanes(d.queue.push)
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
-	d.deployments = newSurgeWatch(opts, d.openings, d.deploymentAllows)
+	d.deployments = newSurgeWatch(opts, lookups, d.deploymentAllows)
 	d.metrics = newMetrics(opts.Registerer, d)
 	return d
 }

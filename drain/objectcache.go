@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,7 +35,9 @@ const (
 // objectCache reads single objects that few plans need, each only once in a while, however
 // many pods ask.
 type objectCache[T any] struct {
-	read func(ctx context.Context, name types.NamespacedName) (T, error)
+	read   func(ctx context.Context, name types.NamespacedName) (T, error)
+	places *openings
+	notify func(node string)
 
 	mu    sync.Mutex
 	known map[types.NamespacedName]*cachedObject[T]
@@ -45,47 +48,68 @@ type cachedObject[T any] struct {
 	ok      bool
 	pending bool
 	until   time.Time
+	asked   map[string]struct{} // by which nodes, since it was last read
 }
 
-func newObjectCache[T any](read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
-	return &objectCache[T]{read: read, known: map[types.NamespacedName]*cachedObject[T]{}}
+func newObjectCache[T any](places *openings, notify func(string), read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
+	return &objectCache[T]{read: read, places: places, notify: notify, known: map[types.NamespacedName]*cachedObject[T]{}}
 }
 
-// get is the answer, or false while it is being read; then is called afterwards. It does not
-// block.
-func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, then func()) (T, bool) {
+// get is the answer, or false while it is being read. It does not block: the node is notified when
+// to ask again, once it has been read, and once it can be read again after it could not. That is no
+// time of a plan, as a node can be waiting that has none yet.
+func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, node string) (T, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known := l.known[name]
-	now := time.Now()
-	switch {
-	case known == nil:
-		known = &cachedObject[T]{}
+	if known == nil {
+		known = &cachedObject[T]{asked: map[string]struct{}{}}
 		l.known[name] = known
-	case known.pending, now.Before(known.until):
-		return known.value, known.ok
 	}
-	known.pending = true
-	go func() {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookupTimeout)
-		defer cancel()
-		value, err := l.read(bounded, name)
-		l.mu.Lock()
-		known.pending = false
-		if err == nil {
-			known.value, known.ok, known.until = value, true, time.Now().Add(lookupTTL)
-		} else {
-			known.until = time.Now().Add(lookupRetry)
-		}
-		for other, k := range l.known { // drop what nobody has asked for since
-			if !k.pending && time.Now().After(k.until.Add(lookupTTL)) {
-				delete(l.known, other)
-			}
-		}
-		l.mu.Unlock()
-		then()
-	}()
+	if fresh := time.Now().Before(known.until); known.ok && fresh {
+		return known.value, true
+	} else if known.asked[node] = struct{}{}; !known.pending && !fresh {
+		known.pending = true
+		l.places.enter(cmp.Or(name.Namespace, name.Name), func() { go l.fill(context.WithoutCancel(ctx), name, known) })
+	}
 	return known.value, known.ok
+}
+
+// fill reads the object.
+func (l *objectCache[T]) fill(ctx context.Context, name types.NamespacedName, into *cachedObject[T]) {
+	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+	defer cancel()
+	value, err := l.read(ctx, name)
+	l.places.leave(cmp.Or(name.Namespace, name.Name))
+	l.mu.Lock()
+	into.pending = false
+	if err == nil {
+		into.value, into.ok, into.until = value, true, time.Now().Add(lookupTTL)
+	} else {
+		into.until = time.Now().Add(lookupRetry)
+	}
+	for other, k := range l.known { // drop what nobody has asked for since
+		if !k.pending && time.Now().After(k.until.Add(lookupTTL)) {
+			delete(l.known, other)
+		}
+	}
+	l.mu.Unlock()
+	if err != nil {
+		time.AfterFunc(lookupRetry, func() { l.tell(into) })
+		return
+	}
+	l.tell(into)
+}
+
+// tell notifies the nodes that have asked.
+func (l *objectCache[T]) tell(of *cachedObject[T]) {
+	l.mu.Lock()
+	asked := of.asked
+	of.asked = map[string]struct{}{}
+	l.mu.Unlock()
+	for node := range asked {
+		l.notify(node)
+	}
 }
 
 // claim is what plans need to know about a PersistentVolumeClaim.

@@ -281,6 +281,7 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isTerminating,
 	isNoLongerNeeded,
 	isPastLatest,
+	isOfUnknownNamespace,
 	isDue,
 	isNotToBeSurged,
 	findsNoPlace,

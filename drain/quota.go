@@ -9,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"spot-handler/drain/narrow"
 )
 
 // quota is what a ResourceQuota has left. Those with scopes are not among them: where one of
@@ -20,6 +22,10 @@ type quota struct {
 }
 
 func addQuota(to *Surroundings, u *unstructured.Unstructured) {
+	if u.Object[narrow.CutKey] != nil {
+		to.tooLarge = "ResourceQuota " + u.GetName() + " is larger than what is read of one"
+		return
+	}
 	var object corev1.ResourceQuota
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &object); err == nil {
 		to.AddQuota(&object)

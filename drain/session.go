@@ -67,14 +67,14 @@ const planWithin = time.Second
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s := &session{
 		drainer: d, node: node, tracked: map[types.UID]*tracked{}, told: map[string]bool{}, answers: map[types.UID]When{},
-		opened: sync.OnceFunc(d.openings.leave),
+		opened: sync.OnceFunc(func() { d.openings.leave("") }),
 	}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	s.watch = newPodWatch(s.changed, func() {
 		time.AfterFunc(planWithin, s.opened)
 		d.opts.Notify(node)
 	})
-	d.openings.enter(func() {
+	d.openings.enter("", func() {
 		if s.ctx.Err() != nil { // it has ended before its turn
 			s.opened()
 			return
@@ -240,7 +240,7 @@ func (s *session) volumes(view View) (volumes []string, known bool) {
 			continue // the kubelet calls an evicted pod finished before it is gone
 		}
 		for _, name := range claimsOf(decision.Pod) {
-			if c, ok := d.claims.get(s.ctx, name, func() { d.opts.Notify(s.node) }); ok {
+			if c, ok := d.claims.get(s.ctx, name, s.node); ok {
 				volumes = slices.DeleteFunc(volumes, func(v string) bool { return v == c.volume })
 			}
 		}

@@ -20,13 +20,12 @@ func (s *session) situation(in Interruption) Situation {
 		AllReady: map[types.NamespacedName]time.Time{}, Gangs: d.gangs.Of(s.node),
 	}
 	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
-	notify := func() { d.opts.Notify(s.node) }
 	p := planner{Situation: sit}
 	namespaces := map[string]bool{}
 	for _, pod := range sit.Pods {
 		stays := p.notOurs(pod) != ""
 		if _, asked := sit.Namespaces[pod.Namespace]; !asked && (!stays || pod.Annotations[NoticeAnnotation] != "") {
-			if wishes, ok := d.wishes.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, notify); ok {
+			if wishes, ok := d.wishes.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, s.node); ok {
 				sit.Namespaces[pod.Namespace] = wishes
 			}
 		}
@@ -47,11 +46,11 @@ func (s *session) situation(in Interruption) Situation {
 					sit.AllReady[name] = d.allReady(name)
 				}
 			}
-			if around, ok := d.around.get(s.ctx, types.NamespacedName{Namespace: pod.Namespace}, notify); ok {
+			if around, ok := d.around.get(s.ctx, types.NamespacedName{Namespace: pod.Namespace}, s.node); ok {
 				sit.Surroundings[pod.Namespace] = around
 			}
 			for _, name := range claimsOf(pod) {
-				if c, ok := d.claims.get(s.ctx, name, notify); ok {
+				if c, ok := d.claims.get(s.ctx, name, s.node); ok {
 					sit.Shared[name] = c.shared
 				}
 			}

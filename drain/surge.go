@@ -123,6 +123,9 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 		}
 	}
 	around := p.Surroundings[pod.Namespace]
+	if around.tooLarge != "" {
+		return around.tooLarge
+	}
 	for _, other := range around.adopters {
 		if other.selector.Matches(labelsOnceSurged(pod.Labels)) {
 			return other.name + " would adopt it"

@@ -90,7 +90,7 @@ func (s *surgeWatch) use(ctx context.Context, node string, name types.Namespaced
 		of = &watchedDeployment{watcher: s, name: name, tally: newTally(), users: map[string]struct{}{}}
 		of.ctx, of.stop = context.WithCancel(context.WithoutCancel(ctx))
 		s.known[name] = of
-		s.openings.enter(func() { go of.watch() })
+		s.openings.enter(name.Namespace, func() { go of.watch() })
 	}
 	of.users[node] = struct{}{}
 }
@@ -227,6 +227,7 @@ func (of *watchedDeployment) watch() {
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: dynamicWatch(of.watcher.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused, of.watcher.logger),
 		ObjectType:    &unstructured.Unstructured{},
+		Transform:     asDeployment,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    of.seen,
 			UpdateFunc: func(_, obj any) { of.seen(obj) },
@@ -235,18 +236,17 @@ func (of *watchedDeployment) watch() {
 	})
 	go controller.RunWithContext(of.ctx)
 	onSync(of.ctx, controller, func() {})
-	of.watcher.openings.leave()
+	of.watcher.openings.leave(of.name.Namespace)
 	of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
 }
 
 // seen takes in a new state of the Deployment.
 func (of *watchedDeployment) seen(obj any) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return
-	}
-	d, err := decodeDeployment(u)
-	if err == nil {
+	d, ok := obj.(*deployment)
+	err := errUnreadable
+	if ok && d.Cut {
+		err = errTooLarge
+	} else if ok {
 		_, err = metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	}
 	if err != nil {

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -10,12 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"spot-handler/drain/narrow"
 )
 
 // Surroundings are what of a namespace decides whether its pods can be surged.
 type Surroundings struct {
 	adopters []adopter
 	quotas   []quota
+	tooLarge string // why not all of them are known: then no pod of the namespace is surged
 }
 
 // surrounding are the lists from which they are read. What must not be read does
@@ -30,13 +34,25 @@ var surrounding = []struct {
 	{schema.GroupVersionResource{Version: "v1", Resource: "resourcequotas"}, "", addQuota},
 }
 
+// How much is read of each list of one namespace, and how much is kept of it. A hundred ReplicaSets of
+// 60 KiB are less than the one, the selectors of a thousand less than the other.
+const (
+	surroundingRead = 8 << 20
+	surroundingKept = 256 << 10
+)
+
 // readSurroundings reads those of a namespace, from the API server's cache.
 func readSurroundings(client dynamic.Interface) func(context.Context, types.NamespacedName) (Surroundings, error) {
 	return func(ctx context.Context, in types.NamespacedName) (Surroundings, error) {
 		var found Surroundings
+		ctx = narrow.Limit(ctx, surroundingRead, surroundingKept)
 		for _, kind := range surrounding {
 			list, err := client.Resource(kind.resource).Namespace(in.Namespace).List(ctx, metav1.ListOptions{LabelSelector: kind.selector, ResourceVersion: "0"})
 			if apierrors.IsForbidden(err) {
+				continue
+			}
+			if errors.Is(err, narrow.ErrTooLong) {
+				found.tooLarge = "its namespace has more " + kind.resource.Resource + " than are read"
 				continue
 			}
 			if err != nil {

@@ -91,6 +91,16 @@ func leavesAsWished(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 	return "", ""
 }
 
+// isOfUnknownNamespace: until it is known what the namespace asks for, the pod might have to stay to
+// its latest safe start.
+func isOfUnknownNamespace(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	_, known := p.Namespaces[pod.Namespace]
+	if known || p.Namespaces == nil || p.Deadline.IsZero() || p.wishOf(pod).own {
+		return "", ""
+	}
+	return Later, "what its namespace asks for is being looked up"
+}
+
 // meaningless is what is asked for the pod in words that mean nothing, or empty; ofNamespace
 // says that its namespace asks it for all of its pods.
 func (p *planner) meaningless(pod *corev1.Pod) (text string, ofNamespace bool) {
