@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/drain/narrow"
 )
 
 // caller is the cluster as whoever runs a command may see it, by their kubeconfig.
@@ -27,6 +28,7 @@ type caller struct {
 	podTemplates func(namespace string) resource[*corev1.PodTemplate]
 	reviews      resource[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      dynamic.Interface
+	narrowed     dynamic.Interface // shows as much as the daemon sees
 }
 
 func connectCaller(cluster console.Cluster) (*caller, error) {
@@ -55,6 +57,11 @@ func newCaller(conf *rest.Config) (*caller, error) {
 		}
 	}
 	if c.dynamic, err = dynamic.NewForConfigAndClient(conf, transport); err != nil {
+		return nil, fmt.Errorf("connect to cluster: %w", err)
+	}
+	seen := rest.CopyConfig(conf)
+	seen.Wrap(narrow.Transport)
+	if c.narrowed, err = dynamic.NewForConfig(seen); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	c.nodes = collection[*corev1.Node, *corev1.NodeList]{

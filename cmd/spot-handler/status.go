@@ -131,7 +131,7 @@ func printing[T any](format console.Format, screen *terminal.Screen, stderr io.W
 }
 
 func (c *caller) statusReader(namespace string) status.Reader {
-	return status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: namespace}
+	return status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.narrowed, Namespace: namespace}
 }
 
 // inForce are the settings by which the node is drained.
