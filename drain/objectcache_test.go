@@ -89,7 +89,7 @@ func TestLookUpsTakeTurns(t *testing.T) {
 		if _, ok := cache.get(t.Context(), types.NamespacedName{Namespace: "other-0", Name: "a"}, "node"); !ok {
 			t.Error("the first of the others waits for the crowd")
 		}
-		time.Sleep(5 * time.Second)
+		time.Sleep(10 * time.Second)
 		if _, ok := cache.get(t.Context(), types.NamespacedName{Namespace: "other-99", Name: "a"}, "node"); !ok {
 			t.Error("the last of the others waits for the crowd")
 		}

@@ -10,7 +10,7 @@ import (
 // namespace they are fewer, as its objects can be so many and so large that all of them take long.
 const (
 	openingsAtOnce    = 32
-	openingsOfOneName = 8
+	openingsOfOneName = 16
 )
 
 // openings lets requests begin a few at a time. Namespaces take turns, so one with a thousand

@@ -45,22 +45,24 @@ type bulk struct {
 
 func newBulk(i, bytes int) bulk {
 	b := bulk{labels: map[string]string{"app": fmt.Sprint("hostile-", i)}, container: corev1.Container{Name: "app", Image: "fake"}}
+	// What the API server validates one by one are as few as possible: it takes seconds for each object
+	// as it is.
 	switch {
-	case i == 0: // the worst for whoever decodes it into maps; the API server itself takes seconds for each
-		b.container.Env = slices.Repeat([]corev1.EnvVar{{Name: "e"}}, bytes/len(`{"name":"e"},`))
+	case i == 0: // the worst for whoever decodes it into maps
+		b.container.Env = slices.Repeat([]corev1.EnvVar{{Name: "e"}}, bytes/4/len(`{"name":"e"},`))
 	case i%4 == 0:
 		b.container.Args = slices.Repeat([]string{"a"}, bytes/len(`"a",`))
 	case i%4 == 1:
 		b.container.Env = []corev1.EnvVar{{Name: "e", Value: strings.Repeat("<\"\\", bytes/8)}}
 	case i%4 == 2:
-		for j := range bytes / 64 { // with what the API server notes of each as managed
-			b.labels[fmt.Sprint("l", j)] = ""
+		for j := range bytes / 400 { // with what the API server notes of each as managed
+			b.labels[fmt.Sprintf("l%062d", j)] = fmt.Sprintf("v%062d", j)
 		}
 	default:
-		for j := range bytes / len(`"v12345",`) {
-			b.in = append(b.in, fmt.Sprint("v", j))
+		for j := range bytes / 66 {
+			b.in = append(b.in, fmt.Sprintf("v%062d", j))
 		}
-		b.tolerations = slices.Repeat([]corev1.Toleration{{Key: "k", Operator: corev1.TolerationOpExists}}, bytes/len(`{"key":"k","operator":"Exists"},`))
+		b.tolerations = slices.Repeat([]corev1.Toleration{{Key: strings.Repeat("k", 63), Operator: corev1.TolerationOpExists}}, bytes/2/96)
 	}
 	return b
 }
