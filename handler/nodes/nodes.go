@@ -171,12 +171,12 @@ func (x *Index) WithRecord() []string {
 	return names
 }
 
-// Joined returns the Nodes without a record that were created at or after since. It looks at
-// every Node.
+// Joined returns the Nodes without a record that were created at or after since, but none that says
+// that it is another's instance. It looks at every Node.
 func (x *Index) Joined(since time.Time) []*corev1.Node {
 	var joined []*corev1.Node
 	for _, obj := range x.store.List() {
-		if node, ok := obj.(*corev1.Node); ok && !hasRecord(node) && !node.CreationTimestamp.Time.Before(since) {
+		if node, ok := obj.(*corev1.Node); ok && !hasRecord(node) && !node.CreationTimestamp.Time.Before(since) && x.Holds(node) == nil {
 			joined = append(joined, node)
 		}
 	}

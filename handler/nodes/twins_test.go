@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -66,4 +67,32 @@ func FuzzInstanceID(f *testing.F) {
 			t.Errorf("%q, and its providerID is %q", got, provider)
 		}
 	})
+}
+
+// A Node that names another's instance by its label is not that instance for anybody who asks.
+func TestLabelTakesOverNoInstance(t *testing.T) {
+	x := New(nil, "", zerolog.Nop())
+	node := func(name, provider, label string, age time.Duration) *corev1.Node {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{interruption.InstanceIDLabel: label}}, Spec: corev1.NodeSpec{ProviderID: provider}}
+		n.CreationTimestamp = metav1.NewTime(time.Unix(1_000_000, 0).Add(-age))
+		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		if err := x.store.Add(n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	forged := node("forged", "elsewhere:///forged", "i-0123456789abcdef0", time.Hour)
+	victim := node("victim", "aws:///eu-west-1a/i-0123456789abcdef0", "", time.Minute)
+	if n, ok := x.Find(interruption.Notice{InstanceID: "i-0123456789abcdef0"}); !ok || n.Name != "victim" {
+		t.Errorf("found %v, %t", n, ok)
+	}
+	if err := x.Holds(victim); err != nil {
+		t.Error(err)
+	}
+	if x.Holds(forged) == nil {
+		t.Error("the forged Node holds the instance")
+	}
+	if joined := x.Joined(time.Unix(0, 0)); len(joined) != 1 || joined[0].Name != "victim" {
+		t.Errorf("joined: %v", joined)
+	}
 }
