@@ -86,7 +86,7 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 		{queue, "nodes/" + other, ours, ""},
 		{drain, "nodes/" + other, taint("spot-handler/interrupted"), ""},
 		{drain, "nodes/" + other, lift, ""},
-		{drain, "nodes/" + other, `{"spec":{"externalID":"i-0123456789abcdef0"}}`, "of the spec only the cordon"},
+		{drain, "nodes/" + other, `{"spec":{"podCIDR":"10.9.0.0/24","podCIDRs":["10.9.0.0/24"]}}`, "of the spec only the cordon"},
 		{drain, "nodes/" + other, taint("example.com/other"), "only the taints spot-handler/interrupted"},
 		{drain, "nodes/" + other, foreign, annotations},
 		{drain, "nodes/" + other, `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, labels},
