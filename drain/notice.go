@@ -1,6 +1,8 @@
 package drain
 
 import (
+	"context"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -42,6 +44,12 @@ func (p *planner) peersOf(pod *corev1.Pod) Gang {
 		return Gang{}
 	}
 	return GangOf(pod)
+}
+
+// Silent reads whether a namespace forbids that its pods be notified.
+func (d *Drainer) Silent(ctx context.Context, namespace string) (bool, error) {
+	wishes, err := d.wishes.read(ctx, types.NamespacedName{Name: namespace})
+	return wishes.Silent, err
 }
 
 // Leaves reports whether the gang's pods on the node have to leave it by a deadline.

@@ -328,6 +328,7 @@ var _ Workloads = noWorkloads{}
 func (noWorkloads) Tell(context.Context, workloads.Interruption, []drain.Decision)   {}
 func (noWorkloads) CalledOff(context.Context, workloads.Interruption, []*corev1.Pod) {}
 func (noWorkloads) Forget(string)                                                    {}
+func (noWorkloads) Wait()                                                            {}
 
 // toldEvents writes down every Event.
 type toldEvents struct {

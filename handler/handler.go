@@ -85,11 +85,13 @@ type Offerings interface {
 	Note(node *corev1.Node, rec interruption.Record)
 }
 
-// Workloads tells the pods that ask for it of the end of their node. No method blocks or fails.
+// Workloads tells the pods that ask for it of the end of their node. No method fails, and none but
+// Wait blocks.
 type Workloads interface {
 	Tell(ctx context.Context, in workloads.Interruption, plan []drain.Decision)
 	CalledOff(ctx context.Context, in workloads.Interruption, pods []*corev1.Pod)
 	Forget(node string)
+	Wait()
 }
 
 // Options configure a Handler.
@@ -197,6 +199,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		return nil
 	})
 	defer h.opts.Hooks.Wait()
+	defer h.opts.Workloads.Wait() // whoever leads next might take back what is under way
 	return g.Wait()
 }
 

@@ -59,8 +59,8 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 		}),
 		Events: p.tellers, Node: cfg.nodeName,
 		Workloads: workloads.New(workloads.Options{
-			On: cfg.workloadNotices, Networks: cfg.networks, HostNetwork: len(cfg.networks) > 0,
-			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Events: p.events,
+			On: cfg.workloadNotices && !cfg.cordonOnly, Networks: cfg.networks, HostNetwork: len(cfg.networks) > 0,
+			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Silent: drainer.Silent, Events: p.events,
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
 		Offerings:  taken,

@@ -54,11 +54,10 @@ func (t *Teller) note(ctx context.Context, what string, deadline time.Time, d dr
 				t.opts.Logger.Warn().Err(err).Msg("annotations of workloads are not written")
 			}
 			return
-		case attempt == noteAttempts:
+		case attempt == noteAttempts || !wait(ctx, time.Duration(attempt)*time.Second):
 			t.opts.Logger.Debug().Err(err).Str("pod", d.Pod.Namespace+"/"+d.Pod.Name).Msg("annotate workload")
 			return
 		}
-		time.Sleep(time.Duration(attempt) * time.Second)
 	}
 }
 

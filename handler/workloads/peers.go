@@ -3,6 +3,7 @@ package workloads
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/handler/fair"
 )
 
 // The other pods of a gang, on nodes that do not end, are told as well if they ask for notices.
@@ -30,6 +32,20 @@ type going struct {
 	gang drain.Gang
 	by   time.Time // when the first eviction begins at the latest; zero if there is no deadline
 	pods []string
+
+	only   string // the peers on that node alone are told; empty is all
+	unsure bool   // another process might have told them, or not
+}
+
+// gangsOf are those of the pods, with what might have been told of them.
+func gangsOf(in Interruption, pods []*corev1.Pod) map[drain.Gang]going {
+	found := map[drain.Gang]going{}
+	for _, pod := range pods {
+		if gang := drain.GangOf(pod); gang != (drain.Gang{}) {
+			found[gang] = going{in: in, gang: gang, unsure: true}
+		}
+	}
+	return found
 }
 
 // goings are what a plan says of gangs whose other pods are to be told.
@@ -58,15 +74,18 @@ func goings(in Interruption, plan []drain.Decision) map[drain.Gang]going {
 // tellPeers has the other pods of a gang told, soon. What comes in until they have been looked up
 // needs no further request.
 func (t *Teller) tellPeers(ctx context.Context, g going) {
-	ctx = context.WithoutCancel(ctx) // each request has a timeout of its own
 	t.mu.Lock()
 	t.toPeers[g.gang] = append(t.toPeers[g.gang], g)
 	t.mu.Unlock()
-	t.lists.do(types.UID(fmt.Sprint(g.gang)), func() {
+	t.lists.Do(ctx, fair.Task{Tenant: g.gang.Namespace, Who: types.UID(fmt.Sprint(g.gang)), Run: func() {
 		t.mu.Lock()
 		all := t.toPeers[g.gang]
 		delete(t.toPeers, g.gang)
 		t.mu.Unlock()
+		unsure := func(g going) bool { return g.unsure }
+		if slices.ContainsFunc(all, unsure) && t.silent(ctx, g.gang.Namespace) {
+			all = slices.DeleteFunc(all, unsure)
+		}
 		if len(all) == 0 {
 			return // the last task has taken them
 		}
@@ -75,30 +94,50 @@ func (t *Teller) tellPeers(ctx context.Context, g going) {
 				t.tellPeer(ctx, g, peer)
 			}
 		}
+	}})
+}
+
+// read tries to read something, in several attempts. It reports whether that has succeeded.
+func (t *Teller) read(ctx context.Context, what string, read func() error) bool {
+	for attempt := 1; ; attempt++ {
+		err := read()
+		switch {
+		case err == nil:
+			return true
+		case attempt == listAttempts:
+			t.opts.Logger.Warn().Err(err).Str("reason", what).Msg("workloads are not told")
+			return false
+		case !wait(ctx, time.Duration(attempt)*time.Second):
+			return false
+		}
+	}
+}
+
+// silent reports whether the namespace forbids that its pods be notified, or cannot be read.
+func (t *Teller) silent(ctx context.Context, namespace string) (silent bool) {
+	known := t.read(ctx, "read namespace "+namespace, func() (err error) {
+		ctx, cancel := context.WithTimeout(ctx, listTimeout)
+		defer cancel()
+		silent, err = t.opts.Silent(ctx, namespace)
+		return err
 	})
+	return silent || !known
 }
 
 // peers are the pods of a gang that ask for a POST and whose nodes do not end. The others of it
 // are told of the end of their own.
-func (t *Teller) peers(ctx context.Context, gang drain.Gang) []*corev1.Pod {
-	for attempt := 1; ; attempt++ {
-		var peers []*corev1.Pod
-		err := t.each(ctx, gang, func(pod *corev1.Pod) {
+func (t *Teller) peers(ctx context.Context, gang drain.Gang) (peers []*corev1.Pod) {
+	t.read(ctx, "list pods of gang "+gang.Namespace+"/"+gang.Name, func() error {
+		peers = nil
+		return t.each(ctx, gang, func(pod *corev1.Pod) {
 			asks := pod.Annotations[drain.NoticeAnnotation]
 			runs := pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && !drain.Finished(pod)
 			if runs && asks != "" && asks != drain.NoticeFiles && drain.GangOf(pod) == gang && !t.opts.Leaves(pod.Spec.NodeName, gang) {
 				peers = append(peers, pod)
 			}
 		})
-		if err == nil {
-			return peers
-		}
-		if attempt == listAttempts {
-			t.opts.Logger.Warn().Err(err).Str("reason", "list pods of gang "+gang.Namespace+"/"+gang.Name).Msg("workloads are not told")
-			return nil
-		}
-		time.Sleep(time.Duration(attempt) * time.Second)
-	}
+	})
+	return peers
 }
 
 // each reads the pods that can be of a gang. No selector finds those of a PodGroup: they are looked
@@ -132,27 +171,42 @@ func (t *Teller) page(ctx context.Context, gang drain.Gang, next string) (*corev
 }
 
 func (t *Teller) tellPeer(ctx context.Context, g going, peer *corev1.Pod) {
-	if peer.Spec.NodeName == g.in.Node {
+	if peer.Spec.NodeName == g.in.Node || g.only != "" && peer.Spec.NodeName != g.only {
 		return
 	}
 	// Of two nodes that end the pod hears twice.
-	_ = t.send(ctx, g.in, g.what, peer, peer.UID+types.UID("/"+g.in.Node), func(now time.Time) ([]byte, error) { return newPeerEvent(now, g, peer) }, nil)
+	_ = t.send(ctx, t.peerPosts, g.in, g.what, peer, func(now time.Time) ([]byte, error) { return newPeerEvent(now, g, peer) }, nil)
 }
 
-// newsOfGang is what the other pods of the gang have to be told, or false; it is taken as told from
-// then on.
-func (t *Teller) newsOfGang(g going) bool {
+// newsOfGangs are those of a node's gangs whose other pods have to be told; they are taken as told
+// from then on.
+func (t *Teller) newsOfGangs(node string, found map[drain.Gang]going) (news []going) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	gangs := t.gangs[g.in.Node]
+	gangs := t.gangs[node]
 	if gangs == nil {
-		gangs = map[drain.Gang]*told{}
-		t.gangs[g.in.Node] = gangs
+		gangs = map[drain.Gang]going{}
+		t.gangs[node] = gangs
 	}
-	was := gangs[g.gang]
-	if was != nil && !was.tightened(g.in.Deadline, g.by) {
-		return false
+	for gang, g := range found {
+		was, known := gangs[gang]
+		before := told{event: was.in.Record.Event, deadline: was.in.Deadline, evictBy: was.by}
+		if !known || before.outdated(g.in, g.by) {
+			gangs[gang] = g
+			news = append(news, g)
+		}
 	}
-	gangs[g.gang] = &told{deadline: g.in.Deadline, evictBy: g.by}
-	return true
+	return news
+}
+
+// goingsOf are the pods of a gang that leave any node.
+func (t *Teller) goingsOf(gang drain.Gang) (all []going) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, gangs := range t.gangs {
+		if g, leaves := gangs[gang]; leaves {
+			all = append(all, g)
+		}
+	}
+	return all
 }

@@ -195,11 +195,7 @@ func TestManyNodesOfOneGang(t *testing.T) {
 		teller.Tell(t.Context(), in, []drain.Decision{leaves(memberOf(fmt.Sprint("rank-", i), in.Node), noon)})
 	}
 	close(hold)
-	eventually(t, "the last request", func() bool {
-		teller.lists.mu.Lock()
-		defer teller.lists.mu.Unlock()
-		return teller.lists.running == 0
-	})
+	teller.Wait()
 	if requests < 1 || requests > 2 {
 		t.Errorf("%d requests for the news of 100 nodes, want one, and one for those that came meanwhile", requests)
 	}

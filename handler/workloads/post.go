@@ -43,6 +43,7 @@ const (
 	resultRefused   = "refused"   // answered with another status than 2xx
 	resultFailed    = "failed"    // not answered
 	resultInvalid   = "invalid"   // not sent: the annotation or the pod's address is no good
+	resultDropped   = "dropped"   // not sent: too many of its namespace waited, or it had waited for too long
 )
 
 func newResults(reg prometheus.Registerer) *prometheus.CounterVec {
@@ -50,7 +51,7 @@ func newResults(reg prometheus.Registerer) *prometheus.CounterVec {
 		Name: "spot_handler_workload_notices_total",
 		Help: "Notices to pods that ask for them, by what became of each.",
 	}, []string{"result"})
-	for _, r := range []string{resultDelivered, resultAnswered, resultUnusable, resultRefused, resultFailed, resultInvalid} {
+	for _, r := range []string{resultDelivered, resultAnswered, resultUnusable, resultRefused, resultFailed, resultInvalid, resultDropped} {
 		results.WithLabelValues(r)
 	}
 	return results
@@ -75,10 +76,19 @@ func newClient() *http.Client {
 func (t *Teller) post(ctx context.Context, target *url.URL, body []byte) (when drain.When, result string, err error) {
 	for attempt := 1; ; attempt++ {
 		when, result, err = t.attempt(ctx, target, body)
-		if result != resultFailed || attempt == attempts {
+		if result != resultFailed || attempt == attempts || !wait(ctx, pause) {
 			return when, result, err
 		}
-		time.Sleep(pause)
+	}
+}
+
+// wait reports whether ctx goes on for that long.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 

@@ -4,11 +4,14 @@
 //
 // Nothing here blocks or fails, and no drain waits for it. A pod that is not reached is told by
 // SIGTERM, like any other. An answer moves the pod that gave it, and its gang, within what a plan
-// allows. A process that takes over tells again, with the same ids.
+// allows. A process that takes over tells again, with the same ids: what its predecessor had not
+// sent by then is dropped.
 package workloads
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -22,6 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain"
+	"spot-handler/handler/fair"
 	"spot-handler/handler/interruption"
 )
 
@@ -41,6 +45,8 @@ type Options struct {
 	// Leaves reports whether a gang's pods on a node have to leave it by a deadline: they are told
 	// of that, and not of their peers.
 	Leaves func(node string, gang drain.Gang) bool
+	// Silent reports whether a namespace forbids that its pods be notified.
+	Silent func(ctx context.Context, namespace string) (bool, error)
 	Events Events
 
 	UserAgent  string
@@ -53,12 +59,21 @@ type Events interface {
 	AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool)
 }
 
+// How many pods are notified at the same time, of which one namespace can have a third: a pod that
+// hangs takes four seconds, and the others have two minutes. Peers have places of their own, as a
+// gang can have thousands of them for each node that ends.
 const (
-	// posts is how many pods are told at the same time: a pod that hangs takes four seconds, and
-	// the others have two minutes.
-	posts = 512
+	posts     = 1024
+	peerPosts = 256
 	// notes is how many pods' annotations are written at the same time: evictions matter more.
-	notes = 8
+	notes = 16
+
+	// waitingPosts bounds, each for itself, the posts to pods of nodes that end, the annotations of
+	// these, and the posts to peers that wait, at some 300 bytes each. One namespace can have a
+	// third of them.
+	waitingPosts = 64 << 10
+	// longestWait is how long a post waits for its place.
+	longestWait = 2 * time.Minute
 )
 
 // Teller tells pods. Its methods are safe for concurrent use.
@@ -67,35 +82,43 @@ type Teller struct {
 	client  *http.Client
 	timeout time.Duration // of one attempt
 	results *prometheus.CounterVec
-	posts   *lane
-	notes   *lane
-	lists   *lane
 	refused atomic.Bool // that annotations must not be written was logged
+
+	posts, peerPosts, notes, lists *fair.Lane
 
 	mu     sync.Mutex
 	byNode map[string]map[types.UID]*told
-	gangs  map[string]map[drain.Gang]*told // what those on other nodes were told, by the node that ends
+	gangs  map[string]map[drain.Gang]going // what those on other nodes were told, by the node that ends
 	// toPeers is what they have to be told when they have been looked up.
 	toPeers map[drain.Gang][]going
 }
 
 // told is what a pod was told last.
 type told struct {
+	event             string
 	deadline, evictBy time.Time
 	ready             bool // that the replacement is Ready
 }
 
-// tightened reports whether there is less time than was told.
-func (t *told) tightened(deadline, evictBy time.Time) bool {
-	return earlier(deadline, t.deadline, 0) || earlier(evictBy, t.evictBy, shift)
+// outdated reports whether that is not the interruption any more, or whether there is less time.
+func (t *told) outdated(in Interruption, evictBy time.Time) bool {
+	return t.event != in.Record.Event || earlier(in.Deadline, t.deadline, 0) || earlier(evictBy, t.evictBy, shift)
 }
 
 // New returns a Teller. It makes no call and starts nothing.
 func New(o Options) *Teller {
 	return &Teller{
 		opts: o, client: newClient(), timeout: attemptTimeout, results: newResults(o.Registerer),
-		posts: newLane(posts), notes: newLane(notes), lists: newLane(lists), byNode: map[string]map[types.UID]*told{},
-		gangs: map[string]map[drain.Gang]*told{}, toPeers: map[drain.Gang][]going{},
+		posts: fair.NewLane(posts, waitingPosts), peerPosts: fair.NewLane(peerPosts, waitingPosts),
+		notes: fair.NewLane(notes, waitingPosts), lists: fair.NewLane(lists, waitingPosts),
+		byNode: map[string]map[types.UID]*told{}, gangs: map[string]map[drain.Gang]going{}, toPeers: map[drain.Gang][]going{},
+	}
+}
+
+// Wait returns when nothing is under way any more, soon after the contexts of all calls have ended.
+func (t *Teller) Wait() {
+	for _, lane := range []*fair.Lane{t.lists, t.posts, t.peerPosts, t.notes} { // lists first, as they fill another
+		lane.Wait()
 	}
 }
 
@@ -116,7 +139,8 @@ type Interruption struct {
 const shift = 5 * time.Second
 
 // Tell tells the pods of a plan what they have not been told yet. It may be called at any time,
-// and returns at once.
+// and returns at once. What has not been sent when ctx ends is dropped: by then another process
+// might have taken it back.
 func (t *Teller) Tell(ctx context.Context, in Interruption, plan []drain.Decision) {
 	if !t.opts.On {
 		return
@@ -129,10 +153,8 @@ func (t *Teller) Tell(ctx context.Context, in Interruption, plan []drain.Decisio
 			t.tell(ctx, in, what, d)
 		}
 	}
-	for _, g := range goings(in, plan) {
-		if t.newsOfGang(g) {
-			t.tellPeers(ctx, g)
-		}
+	for _, g := range t.newsOfGangs(in.Node, goings(in, plan)) {
+		t.tellPeers(ctx, g)
 	}
 }
 
@@ -150,14 +172,14 @@ func (t *Teller) news(in Interruption, d drain.Decision) string {
 	case was == nil:
 		was, what = &told{}, typeNotice
 		pods[d.Pod.UID] = was
-	case was.tightened(in.Deadline, d.At):
+	case was.outdated(in, d.At):
 		what = typeNotice
 	case in.Ready && !was.ready && d.Pod.Annotations[drain.NoticeReplacementAnnotation] == "true":
 		what = typeReplacementReady
 	default:
 		return ""
 	}
-	was.deadline, was.evictBy, was.ready = in.Deadline, d.At, in.Ready
+	*was = told{event: in.Record.Event, deadline: in.Deadline, evictBy: d.At, ready: in.Ready}
 	return what
 }
 
@@ -167,23 +189,31 @@ func earlier(a, b time.Time, by time.Duration) bool {
 }
 
 // CalledOff tells the pods that were told, by this process or by another, that the interruption
-// was called off; those on other nodes only if this process has told them.
+// was called off. Their peers on the node are told of the other nodes that end: until now they had
+// to leave themselves.
 func (t *Teller) CalledOff(ctx context.Context, in Interruption, pods []*corev1.Pod) {
 	if !t.opts.On {
 		return
 	}
 	t.mu.Lock()
 	told, gangs := t.byNode[in.Node], t.gangs[in.Node]
+	if gangs == nil && in.Record.Deadline != nil && in.Record.Phase != interruption.Waiting {
+		gangs = gangsOf(in, pods) // whoever led before might have told them
+	}
 	t.mu.Unlock()
 	t.Forget(in.Node)
 	for _, pod := range pods {
 		_, here := told[pod.UID]
-		if pod.DeletionTimestamp == nil && (here || noted(pod)) {
+		if pod.DeletionTimestamp == nil && !drain.Finished(pod) && (here || noted(pod)) {
 			t.tell(ctx, in, typeCanceled, drain.Decision{Pod: pod, Notice: pod.Annotations[drain.NoticeAnnotation]})
 		}
 	}
-	for gang := range gangs {
-		t.tellPeers(ctx, going{in: in, what: typePeerCanceled, gang: gang})
+	for gang, g := range gangs {
+		t.tellPeers(ctx, going{in: in, what: typePeerCanceled, gang: gang, unsure: g.unsure})
+		for _, other := range t.goingsOf(gang) {
+			other.only = in.Node
+			t.tellPeers(ctx, other)
+		}
 	}
 }
 
@@ -196,12 +226,14 @@ func (t *Teller) Forget(node string) {
 }
 
 func (t *Teller) tell(ctx context.Context, in Interruption, what string, d drain.Decision) {
-	ctx = context.WithoutCancel(ctx) // each request has a timeout of its own
-	t.notes.do(d.Pod.UID, func() { t.note(ctx, what, in.Deadline, d) })
+	t.notes.Do(ctx, fair.Task{
+		Tenant: d.Pod.Namespace, Who: d.Pod.UID, About: in.Node,
+		Run: func() { t.note(ctx, what, in.Deadline, d) },
+	})
 	if d.Notice == drain.NoticeFiles {
 		return
 	}
-	err := t.send(ctx, in, what, d.Pod, d.Pod.UID, func(now time.Time) ([]byte, error) { return newEvent(now, in, what, d) }, func(when drain.When) {
+	err := t.send(ctx, t.posts, in, what, d.Pod, func(now time.Time) ([]byte, error) { return newEvent(now, in, what, d) }, func(when drain.When) {
 		if what != typeCanceled {
 			t.opts.Answered(in.Node, d.Pod.UID, when)
 		}
@@ -211,28 +243,43 @@ func (t *Teller) tell(ctx context.Context, in Interruption, what string, d drain
 	}
 }
 
-// send has a pod told soon, if it has an address where it can be; of the sendings of one sequence
-// only the newest is sent. answered is called with an answer that says when the pod leaves; nil if
-// nobody wants to know.
-func (t *Teller) send(ctx context.Context, in Interruption, what string, pod *corev1.Pod, sequence types.UID, event func(now time.Time) ([]byte, error), answered func(drain.When)) error {
+// send has a pod told soon, if it has an address where it can be. Of what waits for the pod about a
+// node, a cancellation takes the place of all, and any other that of its own type. answered is
+// called with an answer that says when the pod leaves; nil if nobody wants to know.
+func (t *Teller) send(ctx context.Context, lane *fair.Lane, in Interruption, what string, pod *corev1.Pod, event func(now time.Time) ([]byte, error), answered func(drain.When)) error {
 	target, err := t.target(pod, pod.Annotations[drain.NoticeAnnotation])
 	if err != nil {
 		t.results.WithLabelValues(resultInvalid).Inc()
 		t.log(in, pod).Err(err).Msg("workload is not told")
 		return err
 	}
-	t.posts.do(sequence, func() {
-		body, err := event(time.Now())
-		if err != nil {
-			return // cannot happen: every field has a JSON form
-		}
-		when, result, err := t.post(ctx, target, body)
+	since := time.Now()
+	over := func(when drain.When, result string, err error) {
 		t.results.WithLabelValues(result).Inc()
 		t.log(in, pod).Err(err).Str("event", what).Str("verdict", result).Str("action", string(when)).Msg("workload told")
-		if when != "" && answered != nil {
-			answered(when)
-		}
+	}
+	waits := lane.Do(ctx, fair.Task{
+		Tenant: pod.Namespace, Who: pod.UID, About: in.Node, What: what, Ends: what == typeCanceled || what == typePeerCanceled,
+		Run: func() {
+			now := time.Now()
+			body, err := event(now)
+			if err != nil {
+				return // cannot happen: every field has a JSON form
+			}
+			if now.Sub(since) > longestWait {
+				over("", resultDropped, fmt.Errorf("it has waited for its place for longer than %s", longestWait))
+				return
+			}
+			when, result, err := t.post(ctx, target, body)
+			over(when, result, err)
+			if when != "" && answered != nil {
+				answered(when)
+			}
+		},
 	})
+	if !waits {
+		over("", resultDropped, errors.New("too many posts to its namespace wait"))
+	}
 	return nil
 }
 

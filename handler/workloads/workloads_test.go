@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -396,40 +395,4 @@ func TestTellAndCallOff(t *testing.T) {
 	if len(answers) > 0 {
 		t.Errorf("an answer to a cancellation counts: %s", <-answers)
 	}
-}
-
-// Five hundred pods that hang do not wait for each other; of one pod's tasks one runs at a time,
-// and of those that wait only the newest does.
-func TestLane(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		l := newLane(500)
-		var mu sync.Mutex
-		var order []string
-		done := func(what string) func() {
-			return func() {
-				time.Sleep(4 * time.Second)
-				mu.Lock()
-				defer mu.Unlock()
-				order = append(order, what)
-			}
-		}
-		for i := range 499 {
-			l.do(types.UID(fmt.Sprint(i)), done("other"))
-		}
-		l.do("a", done("first"))
-		synctest.Wait()
-		l.do("a", done("second"))
-		l.do("a", done("third"))
-		time.Sleep(4 * time.Second)
-		synctest.Wait()
-		if len(order) != 500 || time.Since(began) != 4*time.Second {
-			t.Errorf("%d done after %s, want 500 side by side", len(order), time.Since(began))
-		}
-		time.Sleep(8 * time.Second)
-		synctest.Wait()
-		if last := order[len(order)-1]; len(order) != 501 || last != "third" || l.running != 0 {
-			t.Errorf("%d done, %q last, %d run; want the third only", len(order), last, l.running)
-		}
-	})
 }
