@@ -1,11 +1,14 @@
 package notify
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,14 +19,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+
+	"spot-handler/handler/fair"
+	"spot-handler/handler/interruption"
 )
 
 const (
 	// component is who our Events come from.
 	component = "spot-handler"
 
-	// eventsWaiting is how many Events wait to be written, about a kilobyte each, before further
-	// ones are dropped: those of a thousand nodes at once, their notices, replacements and ends.
+	// eventsWaiting is how many Events on Nodes wait to be written, about a kilobyte each, before
+	// further ones are dropped: those of a thousand nodes at once, their notices, replacements and
+	// ends. As many on pods wait, of which one namespace can have a third.
 	eventsWaiting = 4000
 
 	// eventsKept is how many Events are known again when they repeat themselves.
@@ -40,19 +47,40 @@ const (
 	eventQuiet    = 100 * time.Millisecond
 	eventPatience = 10 * time.Second
 
-	// eventTries is how often an Event is tried while the API server is away.
-	eventTries = 12
+	// eventTries is how often an Event is tried while the API server is away, and eventTimeout how
+	// long each time: an admission webhook can hang for 30 s.
+	eventTries   = 12
+	eventTimeout = 10 * time.Second
 )
 
-// recorder writes Events, one after the other. client-go has one, whose merging of patches
+// recorder writes Events, those of one object one after the other. What is written in one namespace
+// delays neither the Events of another nor those on Nodes. client-go has one, whose merging of patches
 // brings the schemas of OpenAPI: 32.6 MiB resident on every spot node instead of 30.3, where
 // at most 32 are the goal. It also keeps 2,000 Events waiting at most, fewer than a burst of a
 // thousand nodes has.
 type recorder struct {
-	client  rest.Interface // of core/v1
-	waiting chan *corev1.Event
-	newest  atomic.Int64               // when the last Event was noted, in nanoseconds
-	known   map[eventKey]*corev1.Event // as last written; of run alone
+	client  rest.Interface     // of core/v1
+	waiting chan *corev1.Event // for run
+
+	nodes, pods line // nodes is for all that has no namespace
+
+	mu    sync.Mutex
+	known map[eventKey]*corev1.Event // as last written
+}
+
+// line holds Events that wait, in the chan or in the lane.
+type line struct {
+	*fair.Lane
+	waiting atomic.Int64
+	newest  atomic.Int64 // when the last was noted, in nanoseconds
+}
+
+// lineOf is where Events wait that are about an object of the namespace.
+func (r *recorder) lineOf(namespace string) *line {
+	if namespace == "" {
+		return &r.nodes
+	}
+	return &r.pods
 }
 
 // eventKey is what makes two Events the same one, repeated.
@@ -62,7 +90,10 @@ type eventKey struct {
 }
 
 func newRecorder(client rest.Interface) *recorder {
-	return &recorder{client: client, waiting: make(chan *corev1.Event, eventsWaiting), known: map[eventKey]*corev1.Event{}}
+	return &recorder{
+		client: client, waiting: make(chan *corev1.Event, eventsWaiting), known: map[eventKey]*corev1.Event{},
+		nodes: line{Lane: fair.NewLane(1, 3*eventsWaiting)}, pods: line{Lane: fair.NewLane(4, eventsWaiting)}, // one that is alone has a third
+	}
 }
 
 // Event notes an Event about a Node, a pod or what a reference names. It never blocks.
@@ -80,13 +111,15 @@ func (r *recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 	}
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: namespace, Annotations: annotations},
-		InvolvedObject: about, Type: kind, Reason: reason, Message: fmt.Sprintf(format, args...),
+		InvolvedObject: about, Type: kind, Reason: reason, Message: interruption.Clip(fmt.Sprintf(format, args...)),
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: component}, ReportingController: component,
 	}
-	r.newest.Store(now.UnixNano())
+	in := r.lineOf(about.Namespace)
+	in.newest.Store(now.UnixNano())
 	select {
 	case r.waiting <- event:
+		in.waiting.Add(1)
 	default: // the record on the Node is what counts
 	}
 }
@@ -105,22 +138,34 @@ func referenceTo(object runtime.Object) corev1.ObjectReference {
 
 // run writes what is noted until ctx ends.
 func (r *recorder) run(ctx context.Context) {
-	for {
+	defer r.nodes.Wait()
+	defer r.pods.Wait()
+	for number := 0; ; number++ {
 		select {
 		case <-ctx.Done():
 			return
 		case event := <-r.waiting:
-			if r.yield(ctx, event.FirstTimestamp.Time) {
-				r.write(ctx, event)
+			about := event.InvolvedObject
+			in := r.lineOf(about.Namespace)
+			if !in.Do(ctx, fair.Task{
+				Tenant: about.Namespace, Who: cmp.Or(about.UID, types.UID(about.Name)), What: strconv.Itoa(number),
+				Run: func() {
+					in.waiting.Add(-1)
+					if in.yield(ctx, event.FirstTimestamp.Time) {
+						r.write(ctx, event)
+					}
+				},
+			}) {
+				in.waiting.Add(-1)
 			}
 		}
 	}
 }
 
 // yield waits while others had better have the API server. It returns false if ctx ends.
-func (r *recorder) yield(ctx context.Context, noted time.Time) bool {
+func (l *line) yield(ctx context.Context, noted time.Time) bool {
 	for {
-		wait := yieldFor(len(r.waiting), time.Since(time.Unix(0, r.newest.Load())), time.Since(noted))
+		wait := yieldFor(int(l.waiting.Load()), time.Since(time.Unix(0, l.newest.Load())), time.Since(noted))
 		if wait <= 0 {
 			return true
 		}
@@ -146,7 +191,12 @@ func (r *recorder) write(ctx context.Context, event *corev1.Event) {
 	key.object.ResourceVersion = ""
 	pauses := &backoff.ExponentialBackOff{InitialInterval: time.Second, MaxInterval: 10 * time.Second, Multiplier: 2, RandomizationFactor: 0.25}
 	written, err := backoff.Retry(ctx, func() (*corev1.Event, error) {
-		written, err := r.createOrCount(ctx, r.known[key], event)
+		ctx, cancel := context.WithTimeout(ctx, eventTimeout)
+		defer cancel()
+		r.mu.Lock()
+		before := r.known[key]
+		r.mu.Unlock()
+		written, err := r.createOrCount(ctx, before, event)
 		var away *url.Error // no answer at all
 		if err != nil && !errors.As(err, &away) {
 			err = backoff.Permanent(err)
@@ -156,6 +206,8 @@ func (r *recorder) write(ctx context.Context, event *corev1.Event) {
 	if err != nil {
 		return
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if len(r.known) >= eventsKept {
 		clear(r.known) // those that repeat themselves are made once more
 	}

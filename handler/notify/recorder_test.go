@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,13 +81,21 @@ func (s *eventServer) wait(t *testing.T, n int) []string {
 func startEvents(t *testing.T, s *eventServer) *Events {
 	t.Helper()
 	server := httptest.NewServer(s)
+	t.Cleanup(server.Close)
+	return runEvents(t, &rest.Config{Host: server.URL})
+}
+
+func runEvents(t *testing.T, config *rest.Config) *Events {
+	t.Helper()
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
-	client, err := rest.RESTClientFor(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{
+	config.ContentConfig = rest.ContentConfig{
 		GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
-	}})
+	}
+	config.QPS = -1
+	client, err := rest.RESTClientFor(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +103,53 @@ func startEvents(t *testing.T, s *eventServer) *Events {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { _ = events.Run(ctx); close(ended) }()
-	t.Cleanup(func() { stop(); <-ended; server.Close() })
+	t.Cleanup(func() { stop(); <-ended })
 	return events
+}
+
+type answers func(*http.Request) (*http.Response, error)
+
+func (f answers) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// However many Events there are about the pods of one namespace, and though a webhook hangs for all
+// of them, those on Nodes and in other namespaces are written at once.
+func TestEventsOfOneNamespaceDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var written []string
+		events := runEvents(t, &rest.Config{Host: "http://api", Transport: answers(func(r *http.Request) (*http.Response, error) {
+			if strings.Contains(r.URL.Path, "/hostile/") {
+				<-r.Context().Done()
+				return nil, r.Context().Err()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			written = append(written, r.URL.Path)
+			return &http.Response{
+				StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+				Body: io.NopCloser(strings.NewReader(`{"kind":"Event","apiVersion":"v1"}`)),
+			}, nil
+		})})
+		pod := func(namespace string, i int) *corev1.Pod {
+			return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprint("pod-", i)}}
+		}
+		for i := range 3 * eventsWaiting {
+			events.PodLeft("node-1", pod("hostile", i), "")
+			if i%1000 == 0 {
+				synctest.Wait()
+			}
+		}
+		synctest.Wait()
+		node, rec := interrupted("node-1")
+		events.Canceled(node, rec)
+		events.PodLeft("node-1", pod("shop", 0), "")
+		time.Sleep(eventQuiet) // it is a burst
+		synctest.Wait()
+		slices.Sort(written)
+		if want := []string{"/v1/namespaces/default/events", "/v1/namespaces/shop/events"}; !slices.Equal(written, want) {
+			t.Errorf("written %q, want %q", written, want)
+		}
+	})
 }
 
 // An Event that repeats itself is counted up, one that differs is another, and one that
@@ -107,6 +162,7 @@ func TestEventsAreCounted(t *testing.T) {
 	events.Canceled(node, rec)
 	events.Canceled(node, rec)
 	events.Canceled(node, rec)
+	s.wait(t, 3)
 	events.EvictionBlocked("node-1", pod, "a budget")
 	events.EvictionBlocked("node-1", pod, "another budget")
 	s.wait(t, 5)
