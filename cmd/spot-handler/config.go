@@ -140,7 +140,7 @@ func (c *config) define() []group {
 	}
 
 	evict.BoolVar(&c.workloadNotices, "workload-notices", false, "tell pods with the annotation "+drain.NoticeAnnotation+" of the end of their node: with a POST to the pod's own IP, and with annotations")
-	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil, "networks in which pods are notified, such as 10.0.0.0/8; may be repeated. Pods on their host's network are notified only if it names theirs (default: any but loopback, link-local and multicast addresses)")
+	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil, "networks in which pods are notified, such as 10.0.0.0/8; may be repeated. Pods on their host's network are notified only if it names theirs (default: any but loopback, link-local and multicast addresses, and those of Services and of AWS)")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each node)")

@@ -94,6 +94,9 @@ func wishesOf(cfg config) (list []permission) {
 	add("", "namespaces", "get")
 	add("", "persistentvolumeclaims", "get")
 	add("storage.k8s.io", "volumeattachments", "list", "watch")
+	if cfg.workloadNotices {
+		add("networking.k8s.io", "servicecidrs", "list")
+	}
 	if asksKarpenter(cfg) {
 		add("karpenter.sh", "nodepools", "get", "list")
 		add("karpenter.sh", "nodeclaims", "create", "get", "list", "watch", "patch", "delete")

@@ -2,6 +2,7 @@ package nodes
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"testing"
@@ -27,6 +28,38 @@ func (w watched) Watch(context.Context, metav1.ListOptions) (watch.Interface, er
 }
 
 func (watched) IsWatchListSemanticsUnSupported() bool { return true }
+
+// A Node's own addresses are known, and not the others of its instance, which pods have.
+func TestAddresses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := watched{watch.NewFake()}
+		x := New(w, "", zerolog.Nop())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- x.Run(ctx) }()
+		synctest.Wait()
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node", ResourceVersion: "2"}}
+		node.Status.Addresses = []corev1.NodeAddress{
+			{Type: corev1.NodeInternalIP, Address: "10.0.0.1"}, {Type: corev1.NodeInternalIP, Address: "10.0.0.2"},
+			{Type: corev1.NodeInternalIP, Address: "2600:0::1"}, {Type: corev1.NodeExternalIP, Address: "3.4.5.6"},
+			{Type: corev1.NodeHostName, Address: "node"},
+		}
+		w.changes.Add(node)
+		synctest.Wait()
+		for addr, want := range map[string]bool{"10.0.0.1": true, "10.0.0.2": false, "2600::1": true, "3.4.5.6": true} {
+			if got := x.HasAddress(netip.MustParseAddr(addr)); got != want {
+				t.Errorf("%s is a Node's: %t, want %t", addr, got, want)
+			}
+		}
+		w.changes.Delete(node)
+		synctest.Wait()
+		if x.HasAddress(netip.MustParseAddr("10.0.0.1")) {
+			t.Error("the address of a Node that is gone is known")
+		}
+		cancel()
+		<-done
+	})
+}
 
 // An instance is told of once, when its Node says that it is that, and is found by then; and once
 // when it is no Node any more.

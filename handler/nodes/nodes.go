@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,7 +48,10 @@ type Index struct {
 	onGone   func(instance string)
 }
 
-const byInstance = "instance"
+const (
+	byInstance = "instance"
+	byAddress  = "address"
+)
 
 // New returns an index of all Nodes, or only of the named one if only is not empty: a DaemonSet
 // pod has no business with the others.
@@ -71,7 +75,7 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(lw, logger), client),
 		ObjectType:    &corev1.Node{},
 		Transform:     transform,
-		Indexers:      cache.Indexers{byInstance: instanceKeys},
+		Indexers:      cache.Indexers{byInstance: instanceKeys, byAddress: addressKeys},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(obj any) {
 				x.appeared(obj, nil)
@@ -160,6 +164,12 @@ func (x *Index) Find(n interruption.Notice) (*corev1.Node, bool) {
 	return node, node != nil
 }
 
+// HasAddress reports whether that is the address of a Node.
+func (x *Index) HasAddress(addr netip.Addr) bool {
+	found, err := x.store.IndexKeys(byAddress, addr.String())
+	return err == nil && len(found) > 0
+}
+
 // WithRecord returns the names of all Nodes that carry a record, or what is left of one.
 func (x *Index) WithRecord() []string {
 	var names []string
@@ -223,6 +233,30 @@ func instanceKeys(obj any) ([]string, error) {
 		return []string{id}, nil
 	}
 	return nil, nil
+}
+
+func addressKeys(obj any) (keys []string, _ error) {
+	if node, ok := obj.(*corev1.Node); ok {
+		for _, a := range node.Status.Addresses {
+			keys = append(keys, a.Address)
+		}
+	}
+	return keys, nil
+}
+
+// addresses are the Node's IP addresses, of each type and family the first. The cloud's controller
+// can list an instance's others too, which pods have.
+func addresses(node *corev1.Node) (kept []corev1.NodeAddress) {
+	for _, a := range node.Status.Addresses {
+		ip, err := netip.ParseAddr(a.Address)
+		if err != nil || slices.ContainsFunc(kept, func(k corev1.NodeAddress) bool {
+			return k.Type == a.Type && strings.Contains(k.Address, ":") == ip.Is6()
+		}) {
+			continue
+		}
+		kept = append(kept, corev1.NodeAddress{Type: a.Type, Address: ip.String()})
+	}
+	return kept
 }
 
 // appeared tells of a Node that is new, or says only now which instance it is.
@@ -306,6 +340,7 @@ func lean(node *corev1.Node) *corev1.Node {
 		},
 	}
 	slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
+	slim.Status.Addresses = addresses(node)
 	for key, value := range node.Annotations {
 		if strings.HasPrefix(key, "spot-handler/") {
 			if slim.Annotations == nil {

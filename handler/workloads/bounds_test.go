@@ -35,6 +35,9 @@ type network struct {
 	at    map[string]time.Time
 	notes []string // annotations that were written, by pod
 	hold  chan struct{}
+
+	services        []string // networks
+	lists, failures int      // of these
 }
 
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -51,6 +54,11 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	switch {
+	case strings.HasSuffix(r.URL.Path, "/servicecidrs"):
+		if n.lists++; n.lists <= n.failures {
+			return nil, errors.New("API server is away")
+		}
+		return reply(map[string]any{"items": []any{map[string]any{"spec": map[string]any{"cidrs": n.services}}}})
 	case r.Method == http.MethodGet:
 		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
 		for _, pod := range n.pods {
@@ -100,7 +108,7 @@ func (n *network) teller(t *testing.T, change func(*Options)) *Teller {
 	o := Options{
 		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Pods: clientThrough(t, n, corev1.SchemeGroupVersion, "/api"),
 		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false },
-		Events: &meaningless{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		IsNode: func(netip.Addr) bool { return false }, Events: &meaningless{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	}
 	if change != nil {
 		change(&o)

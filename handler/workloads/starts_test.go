@@ -226,6 +226,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 		all := &receivers{heard: map[string][]time.Time{}}
 		teller := New(Options{
 			On: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Pods: pods, Answered: drainer.Answer, Events: forgiving{},
+			IsNode:     func(netip.Addr) bool { return false },
 			Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 		})
 		teller.client = &http.Client{Transport: all}

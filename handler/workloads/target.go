@@ -1,6 +1,8 @@
 package workloads
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -9,6 +11,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 )
@@ -16,9 +20,15 @@ import (
 // longestPath bounds what is read from an annotation.
 const longestPath = 512
 
-// metadataIPv6 is the metadata service, which has no link-local address in IPv6.
+// neverPods are networks in which no pod is: of AWS's own services, which are not link-local in
+// IPv6, and those that stand for IPv4 addresses, also for link-local ones.
 // https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
-var metadataIPv6 = netip.MustParseAddr("fd00:ec2::254")
+// https://www.iana.org/assignments/iana-ipv6-special-registry/
+var neverPods = []netip.Prefix{
+	netip.MustParsePrefix("fd00:ec2::/32"),
+	netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("64:ff9b:1::/48"), // NAT64
+	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("::ffff:0:0:0/96"), netip.MustParsePrefix("2002::/16"),
+}
 
 // target is where the pod is told: at the IP in its status, and nowhere else. Of the annotation
 // only the port and the path count.
@@ -30,8 +40,11 @@ func (t *Teller) target(pod *corev1.Pod, annotation string) (*url.URL, error) {
 	if err != nil || addr.Zone() != "" {
 		return nil, fmt.Errorf("the pod's IP is %.64q", pod.Status.PodIP)
 	}
-	if addr = addr.Unmap(); !t.allowed(addr) {
+	switch addr = addr.Unmap(); {
+	case !t.allowed(addr):
 		return nil, fmt.Errorf("the pod's IP %s is in no network where pods are told", addr)
+	case !pod.Spec.HostNetwork && t.opts.IsNode(addr):
+		return nil, fmt.Errorf("the pod's IP %s is a node's, and the pod is not on its host's network", addr)
 	}
 	port, path, _ := strings.Cut(annotation, "/")
 	number, err := strconv.ParseUint(port, 10, 16)
@@ -53,5 +66,65 @@ func (t *Teller) allowed(addr netip.Addr) bool {
 	if len(t.opts.Networks) > 0 {
 		return slices.ContainsFunc(t.opts.Networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 	}
-	return addr.IsGlobalUnicast() && addr != metadataIPv6
+	return addr.IsGlobalUnicast() && !slices.ContainsFunc(neverPods, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// services are the networks of the cluster's Services, as last read.
+type services struct {
+	mu       sync.Mutex
+	networks []netip.Prefix
+	until    time.Time
+}
+
+const (
+	servicesKept    = 10 * time.Minute
+	servicesRetry   = 5 * time.Second
+	servicesTimeout = time.Second
+)
+
+// ofService reports whether the address is one that Services have, and that is not named by
+// --notice-networks. Where that cannot be read it is logged, and the address is taken for a pod's.
+func (t *Teller) ofService(ctx context.Context, addr string) bool {
+	if len(t.opts.Networks) > 0 {
+		return false
+	}
+	t.services.mu.Lock()
+	defer t.services.mu.Unlock()
+	if now := time.Now(); now.After(t.services.until) {
+		if networks, err := t.readServices(ctx); err != nil {
+			t.opts.Logger.Warn().Err(err).Msg("notices to addresses of Services are not refused")
+			t.services.until = now.Add(servicesRetry)
+		} else {
+			t.services.networks, t.services.until = networks, now.Add(servicesKept)
+		}
+	}
+	ip, err := netip.ParseAddr(addr)
+	return err == nil && slices.ContainsFunc(t.services.networks, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// readServices reads the ServiceCIDRs, of which a cluster has one or two.
+// https://kubernetes.io/docs/reference/networking/virtual-ips/#ip-address-objects
+func (t *Teller) readServices(ctx context.Context) (networks []netip.Prefix, err error) {
+	ctx, cancel := context.WithTimeout(ctx, servicesTimeout)
+	defer cancel()
+	var list struct {
+		Items []struct{ Spec struct{ CIDRs []string } }
+	}
+	answer, err := t.opts.Pods.Get().AbsPath("/apis/networking.k8s.io/v1/servicecidrs").MaxRetries(0).Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(answer, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list servicecidrs.networking.k8s.io: %w", err)
+	}
+	for _, item := range list.Items {
+		for _, text := range item.Spec.CIDRs {
+			network, err := netip.ParsePrefix(text)
+			if err != nil {
+				return nil, fmt.Errorf("read network of Services: %w", err)
+			}
+			networks = append(networks, network)
+		}
+	}
+	return networks, nil
 }

@@ -33,10 +33,13 @@ import (
 type Options struct {
 	// On: without it nobody is told.
 	On bool
-	// Networks are where pods are told; empty is anywhere but on this machine and its link.
+	// Networks are where pods are told; empty is anywhere but on this machine, on its link, and at
+	// AWS's and the cluster's services.
 	Networks []netip.Prefix
 	// HostNetwork: pods on their host's network are told, too.
 	HostNetwork bool
+	// IsNode reports whether that is a Node's address.
+	IsNode func(netip.Addr) bool
 
 	// Pods is the REST client of core/v1.
 	Pods rest.Interface
@@ -85,6 +88,8 @@ type Teller struct {
 	refused atomic.Bool // that annotations must not be written was logged
 
 	posts, peerPosts, notes, lists *fair.Lane
+
+	services services
 
 	mu     sync.Mutex
 	byNode map[string]map[types.UID]*told
@@ -268,6 +273,10 @@ func (t *Teller) send(ctx context.Context, lane *fair.Lane, in Interruption, wha
 			}
 			if now.Sub(since) > longestWait {
 				over("", resultDropped, fmt.Errorf("it has waited for its place for longer than %s", longestWait))
+				return
+			}
+			if t.ofService(ctx, target.Hostname()) {
+				over("", resultInvalid, fmt.Errorf("%s is an address of Services", target.Hostname()))
 				return
 			}
 			when, result, err := t.post(ctx, target, body)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -82,7 +83,7 @@ func newTeller(t *testing.T, change func(*Options)) (*Teller, *api) {
 	a := &api{}
 	o := Options{
 		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Pods: clientOf(t, a), Events: &meaningless{},
-		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false }, IsNode: func(netip.Addr) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	}
 	if change != nil {
 		change(&o)
@@ -220,6 +221,21 @@ func TestTarget(t *testing.T) {
 		{"80", "0.0.0.0", nil, ""},
 		{"80", "169.254.169.254", nil, ""},
 		{"80", "fd00:ec2::254", nil, ""},
+		{"80", "fd00:ec2::23", nil, ""},
+		{"80", "fd00:ec3::23", nil, "http://[fd00:ec3::23]:80/"},
+		{"80", "64:ff9b::a9fe:a9fe", nil, ""},
+		{"80", "64:ff9b:1::a9fe:a9fe", nil, ""},
+		{"80", "64:ff9b:1:a9fe:a9:fe00::", nil, ""},
+		{"80", "::a9fe:a9fe", nil, ""},
+		{"80", "::ffff:169.254.169.254", nil, ""},
+		{"80", "::ffff:0:a9fe:a9fe", nil, ""},
+		{"80", "2002:a9fe:a9fe::1", nil, ""},
+		{"80", "::ffff:10.1.2.3", nil, "http://10.1.2.3:80/"},
+		{"80", "64:ff9b::a01:203", func(o *Options, _ *corev1.Pod) { o.Networks = []netip.Prefix{netip.MustParsePrefix("64:ff9b::/96")} }, "http://[64:ff9b::a01:203]:80/"},
+		{"80", "10.9.9.9", nil, ""},
+		{"80", "::ffff:10.9.9.9", nil, ""},
+		{"80", "10.9.9.9", func(o *Options, _ *corev1.Pod) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, ""},
+		{"80", "10.9.9.9", func(o *Options, p *corev1.Pod) { p.Spec.HostNetwork, o.HostNetwork = true, true }, "http://10.9.9.9:80/"},
 		{"80", "fe80::1%eth0", nil, ""},
 		{"80", "224.0.0.1", nil, ""},
 		{"80", "10.1.2.3", func(o *Options, _ *corev1.Pod) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")} }, ""},
@@ -230,7 +246,7 @@ func TestTarget(t *testing.T) {
 		pod := podOf("a")
 		pod.Status.PodIP = tt.ip
 		teller, _ := newTeller(t, func(o *Options) {
-			o.Networks = nil
+			o.Networks, o.IsNode = nil, func(addr netip.Addr) bool { return addr == netip.MustParseAddr("10.9.9.9") }
 			if tt.change != nil {
 				tt.change(o, pod)
 			}
@@ -240,6 +256,38 @@ func TestTarget(t *testing.T) {
 			t.Errorf("%s at %s: %s, %v, want %q", tt.annotation, tt.ip, text, err, tt.want)
 		}
 	}
+}
+
+// Nobody is notified at an address that Services have, unless that is named; where their networks
+// cannot be read, they are read again.
+func TestAddressesOfServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &network{at: map[string]time.Time{}, services: []string{"10.0.0.0/16", "fd00:1::/112"}, failures: 1}
+		teller := n.teller(t, func(o *Options) { o.Networks = nil })
+		for _, tt := range []struct {
+			ip   string
+			want bool
+		}{{"10.0.0.1", false}, {"10.0.0.1", true}, {"10.1.0.1", false}, {"fd00:1::1", true}, {"fd00:2::1", false}} {
+			if got := teller.ofService(t.Context(), tt.ip); got != tt.want {
+				t.Errorf("%s of a Service: %t, want %t", tt.ip, got, tt.want)
+			}
+			time.Sleep(servicesRetry + 1)
+		}
+		if n.lists != 2 {
+			t.Errorf("%d requests, want one that fails and one that is kept", n.lists)
+		}
+		named := n.teller(t, func(o *Options) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} })
+		if named.ofService(t.Context(), "10.0.0.1") {
+			t.Error("a network that is named is refused")
+		}
+		pod := in("shop", "a", "node-a", "")
+		pod.Status.PodIP = "10.0.0.1"
+		teller.Tell(t.Context(), interrupted(time.Now().Add(time.Minute)), []drain.Decision{asks(pod, time.Now())})
+		teller.Wait()
+		if heard := n.taken(); len(heard) > 0 {
+			t.Errorf("a Service has got %q", heard)
+		}
+	})
 }
 
 // A pod is told once, and again only when its time gets shorter, or, if it asks, when its new

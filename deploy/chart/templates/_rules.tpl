@@ -127,6 +127,10 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [patch]
+# Know which addresses are those of Services, to which no notice goes.
+- apiGroups: [networking.k8s.io]
+  resources: [servicecidrs]
+  verbs: [list]
 {{- end -}}
 
 {{/* Processes that drain, for replacements by Karpenter. */}}
