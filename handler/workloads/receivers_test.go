@@ -130,8 +130,10 @@ func start(t *testing.T, dir string, command []string, env ...string) <-chan str
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	lines := make(chan string, 10)
+	lines, ended := make(chan string, 10), make(chan struct{})
+	t.Cleanup(func() { <-ended }) // or the last test ends before it is killed, and leaves it behind
 	go func() {
+		defer close(ended)
 		defer close(lines)
 		for scanner := bufio.NewScanner(said); scanner.Scan(); {
 			select {
