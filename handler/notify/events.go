@@ -29,6 +29,7 @@ const (
 	ReasonInstanceReturned     = "InstanceReturned"
 	ReasonRehearsalOver        = "RehearsalOver"
 	ReasonRecordUnreadable     = "RecordUnreadable"
+	ReasonPeersNotNotified     = "PeersNotNotified"
 )
 
 // The reasons of our Events on pods.
@@ -131,6 +132,13 @@ func (e *Events) Returned(node *corev1.Node, r interruption.Record) {
 func (e *Events) RecordUnreadable(node *corev1.Node, err error) {
 	e.recorder.AnnotatedEventf(node, aboutNode(node), corev1.EventTypeWarning, ReasonRecordUnreadable,
 		"annotation %s is not acted on: %v", interruption.Annotation, err)
+}
+
+// PeersNotNotified: the other pods of a gang that leaves the node could not be read.
+func (e *Events) PeersNotNotified(node, gang, reason string) {
+	if n, ok := e.node(node); ok {
+		e.tell(n, corev1.EventTypeWarning, ReasonPeersNotNotified, fmt.Sprintf("the other pods of gang %.300q were not notified: %s", gang, reason))
+	}
 }
 
 // EvictionBlocked: a pod has to leave and cannot, for a reason in the API server's own

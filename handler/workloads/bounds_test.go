@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/drain/narrow"
 )
 
 // network is everything that a Teller calls, in fake time: receivers, which hang if their path says
@@ -38,6 +39,9 @@ type network struct {
 
 	services        []string // networks
 	lists, failures int      // of these
+
+	endless string         // the namespace whose lists of pods have no end
+	pages   map[string]int // by namespace
 }
 
 func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -61,10 +65,19 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 		return reply(map[string]any{"items": []any{map[string]any{"spec": map[string]any{"cidrs": n.services}}}})
 	case r.Method == http.MethodGet:
 		list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+		namespace := path.Base(path.Dir(r.URL.Path))
 		for _, pod := range n.pods {
-			if strings.Contains(r.URL.Path, "/"+pod.Namespace+"/") {
+			if pod.Namespace == namespace {
 				list.Items = append(list.Items, *pod)
 			}
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.pages == nil {
+			n.pages = map[string]int{}
+		}
+		if n.pages[namespace]++; namespace == n.endless {
+			list.Continue = "more"
 		}
 		return reply(list)
 	case r.Method == http.MethodPatch:
@@ -106,7 +119,7 @@ func (n *network) taken() []string {
 
 func (n *network) teller(t *testing.T, change func(*Options)) *Teller {
 	o := Options{
-		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Pods: clientThrough(t, n, corev1.SchemeGroupVersion, "/api"),
+		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Pods: clientThrough(t, narrow.Transport(n), corev1.SchemeGroupVersion, "/api"),
 		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false },
 		IsNode: func(netip.Addr) bool { return false }, Events: &meaningless{}, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	}
@@ -374,6 +387,47 @@ func TestCancellationAfterAChangeOfLeader(t *testing.T) {
 				teller.Wait()
 				if diff := cmp.Diff(tt.want, n.taken()); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// A gang with more pods, or with larger ones, than are read goes without its peers, and people are
+// told why; other gangs do not.
+func TestGangTooLargeToRead(t *testing.T) {
+	large := in("hostile", "large", "node-b", "")
+	large.Annotations["spot-handler/filler"] = strings.Repeat("x", 7<<10)
+	for name, tt := range map[string]struct {
+		pods    []*corev1.Pod
+		endless bool
+		want    string
+		lists   int
+	}{
+		"too large": {slices.Repeat([]*corev1.Pod{large}, 400), false, narrow.ErrTooLong.Error(), 1},
+		"too many":  {slices.Repeat([]*corev1.Pod{in("hostile", "peer", "node-b", "")}, 250), true, errTooManyPods.Error(), mostPages},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := &network{at: map[string]time.Time{}, pods: append(tt.pods, in("other", "peer", "node-b", ""))}
+				if tt.endless {
+					n.endless = "hostile"
+				}
+				told := &meaningless{}
+				teller := n.teller(t, func(o *Options) { o.Events = told })
+				now := interrupted(time.Now().Add(2 * time.Minute))
+				teller.Tell(t.Context(), now, []drain.Decision{
+					leaves(in("hostile", "rank", "node-a", ""), now.Deadline), leaves(in("other", "rank", "node-a", ""), now.Deadline),
+				})
+				teller.Wait()
+				if diff := cmp.Diff([]string{"other/peer spot-handler.peer-notice node-a"}, n.taken()); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				if len(told.told) != 1 || !strings.HasPrefix(told.told[0], "node-a hostile/g ") || !strings.Contains(told.told[0], tt.want) {
+					t.Errorf("people are told %q, want %q", told.told, tt.want)
+				}
+				if n.pages["hostile"] != tt.lists {
+					t.Errorf("%d pages were read, want %d", n.pages["hostile"], tt.lists)
 				}
 			})
 		})

@@ -2,15 +2,19 @@ package workloads
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/drain/narrow"
 	"spot-handler/handler/fair"
 )
 
@@ -22,8 +26,17 @@ const (
 	lists        = 8
 	listTimeout  = 10 * time.Second
 	listAttempts = 3
-	pageSize     = 500
+
+	// pageSize and mostPages bound how many pods are read for one gang; pageRead and pageKept, in
+	// bytes, what arrives of one page, and what of that is used: some 2 KiB of most pods. Of a gang
+	// with more than that no peer is notified.
+	pageSize  = 250
+	mostPages = 40
+	pageRead  = 32 << 20
+	pageKept  = 2 << 20
 )
+
+var errTooManyPods = fmt.Errorf("there are more than %d pods to look for them in", pageSize*mostPages)
 
 // going are pods of a gang that leave one node.
 type going struct {
@@ -89,85 +102,126 @@ func (t *Teller) tellPeers(ctx context.Context, g going) {
 		if len(all) == 0 {
 			return // the last task has taken them
 		}
-		for _, peer := range t.peers(ctx, g.gang) {
-			for _, g := range all {
+		peers, err := t.peers(ctx, g.gang)
+		for _, g := range all {
+			if err != nil && g.what == typePeerNotice && ctx.Err() == nil {
+				t.opts.Events.PeersNotNotified(g.in.Node, g.gang.Namespace+"/"+g.gang.Name, err.Error())
+			}
+			for _, peer := range peers {
 				t.tellPeer(ctx, g, peer)
 			}
 		}
 	}})
 }
 
-// read tries to read something, in several attempts. It reports whether that has succeeded.
-func (t *Teller) read(ctx context.Context, what string, read func() error) bool {
+// read tries to read something, in several attempts unless there is too much of it.
+func (t *Teller) read(ctx context.Context, what string, read func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := read()
 		switch {
 		case err == nil:
-			return true
-		case attempt == listAttempts:
+			return nil
+		case attempt == listAttempts, errors.Is(err, narrow.ErrTooLong), errors.Is(err, errTooManyPods):
 			t.opts.Logger.Warn().Err(err).Str("reason", what).Msg("workloads are not told")
-			return false
+			return err
 		case !wait(ctx, time.Duration(attempt)*time.Second):
-			return false
+			return err
 		}
 	}
 }
 
 // silent reports whether the namespace forbids that its pods be notified, or cannot be read.
 func (t *Teller) silent(ctx context.Context, namespace string) (silent bool) {
-	known := t.read(ctx, "read namespace "+namespace, func() (err error) {
+	err := t.read(ctx, "read namespace "+namespace, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, listTimeout)
 		defer cancel()
 		silent, err = t.opts.Silent(ctx, namespace)
 		return err
 	})
-	return silent || !known
+	return silent || err != nil
 }
 
 // peers are the pods of a gang that ask for a POST and whose nodes do not end. The others of it
 // are told of the end of their own.
-func (t *Teller) peers(ctx context.Context, gang drain.Gang) (peers []*corev1.Pod) {
-	t.read(ctx, "list pods of gang "+gang.Namespace+"/"+gang.Name, func() error {
+func (t *Teller) peers(ctx context.Context, gang drain.Gang) (peers []*corev1.Pod, err error) {
+	err = t.read(ctx, "list pods of gang "+gang.Namespace+"/"+gang.Name, func() error {
 		peers = nil
 		return t.each(ctx, gang, func(pod *corev1.Pod) {
 			asks := pod.Annotations[drain.NoticeAnnotation]
 			runs := pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && !drain.Finished(pod)
 			if runs && asks != "" && asks != drain.NoticeFiles && drain.GangOf(pod) == gang && !t.opts.Leaves(pod.Spec.NodeName, gang) {
+				pod.Labels, pod.Annotations = nil, map[string]string{drain.NoticeAnnotation: asks} // the rest can be long
 				peers = append(peers, pod)
 			}
 		})
 	})
-	return peers
+	if err != nil {
+		return nil, err
+	}
+	return peers, nil
 }
 
-// each reads the pods that can be of a gang. No selector finds those of a PodGroup: they are looked
-// for among all of the namespace, page by page.
+// each reads the pods that can be of a gang, page by page. No selector finds those of a PodGroup:
+// they are looked for among all of the namespace.
 func (t *Teller) each(ctx context.Context, gang drain.Gang, do func(*corev1.Pod)) error {
-	for next := ""; ; {
+	next := ""
+	for range mostPages {
 		page, err := t.page(ctx, gang, next)
 		if err != nil {
 			return err
 		}
-		for i := range page.Items {
-			do(&page.Items[i])
+		for _, pod := range page.Items {
+			do(&corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{
+					Name: pod.Metadata.Name, Namespace: pod.Metadata.Namespace, UID: pod.Metadata.UID,
+					DeletionTimestamp: pod.Metadata.DeletionTimestamp, Labels: pod.Metadata.Labels, Annotations: pod.Metadata.Annotations,
+				},
+				Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, SchedulingGroup: pod.Spec.SchedulingGroup},
+				Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
+			})
 		}
-		if next = page.Continue; next == "" {
+		if next = page.Metadata.Continue; next == "" {
 			return nil
+		}
+	}
+	return errTooManyPods
+}
+
+// page is what is read of some pods.
+type page struct {
+	Metadata struct{ Continue string }
+	Items    []struct {
+		Metadata struct {
+			Name, Namespace     string
+			UID                 types.UID
+			DeletionTimestamp   *metav1.Time
+			Labels, Annotations map[string]string
+		}
+		Spec struct {
+			NodeName        string
+			HostNetwork     bool
+			SchedulingGroup *corev1.PodSchedulingGroup
+		}
+		Status struct {
+			Phase corev1.PodPhase
+			PodIP string
 		}
 	}
 }
 
-func (t *Teller) page(ctx context.Context, gang drain.Gang, next string) (*corev1.PodList, error) {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+func (t *Teller) page(ctx context.Context, gang drain.Gang, next string) (p page, err error) {
+	ctx, cancel := context.WithTimeout(narrow.Limit(ctx, pageRead, pageKept), listTimeout)
 	defer cancel()
-	request := t.opts.Pods.Get().Namespace(gang.Namespace).Resource("pods").MaxRetries(0)
+	request := t.opts.Pods.Get().Namespace(gang.Namespace).Resource("pods").MaxRetries(0).
+		Param("limit", strconv.Itoa(pageSize)).Param("continue", next)
 	if selector := gang.Selector(); selector != "" {
-		request.Param("labelSelector", selector).Param("resourceVersion", "0") // is answered from the API server's cache, in one piece
-	} else {
-		request.Param("limit", strconv.Itoa(pageSize)).Param("continue", next)
+		request.Param("labelSelector", selector)
 	}
-	list := &corev1.PodList{}
-	return list, request.Do(ctx).Into(list)
+	answer, err := request.Do(ctx).Raw()
+	if err == nil {
+		err = json.Unmarshal(answer, &p)
+	}
+	return p, err
 }
 
 func (t *Teller) tellPeer(ctx context.Context, g going, peer *corev1.Pod) {

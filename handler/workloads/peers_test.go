@@ -162,13 +162,17 @@ func TestPeersInPodGroup(t *testing.T) {
 		}))
 	})
 	var names []string
-	for _, peer := range teller.peers(t.Context(), drain.GangOf(grouped("rank-0", "node-a", "p"))) {
+	peers, err := teller.peers(t.Context(), drain.GangOf(grouped("rank-0", "node-a", "p")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, peer := range peers {
 		names = append(names, peer.Name)
 	}
 	if diff := cmp.Diff([]string{"rank-1", "rank-2"}, names); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	want := []string{"/api/v1/namespaces/shop/pods?continue=&limit=500", "/api/v1/namespaces/shop/pods?continue=2&limit=500"}
+	want := []string{"/api/v1/namespaces/shop/pods?continue=&limit=250", "/api/v1/namespaces/shop/pods?continue=2&limit=250"}
 	if diff := cmp.Diff(want, listed); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

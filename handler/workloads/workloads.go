@@ -57,9 +57,11 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
-// Events tells people about single pods. It must not block.
+// Events tells people what pods are not told. No method blocks.
 type Events interface {
 	AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool)
+	// PeersNotNotified: the other pods of a gang that leaves the node could not be read.
+	PeersNotNotified(node, gang, reason string)
 }
 
 // How many pods are notified at the same time, of which one namespace can have a third: a pod that

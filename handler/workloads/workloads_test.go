@@ -74,6 +74,10 @@ func (a *api) taken() []string {
 
 type meaningless struct{ told []string }
 
+func (m *meaningless) PeersNotNotified(node, gang, reason string) {
+	m.told = append(m.told, node+" "+gang+" "+reason)
+}
+
 func (m *meaningless) AnnotationMeaningless(_ string, _ *corev1.Pod, text string, _ bool) {
 	m.told = append(m.told, text)
 }
