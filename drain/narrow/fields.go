@@ -31,7 +31,7 @@ var kinds = map[string]kind{
 	}), podField, podBound},
 	"nodes": {object(fields{
 		"spec":   nil,
-		"status": {"capacity": nil, "allocatable": nil, "conditions": nil, "nodeInfo": nil},
+		"status": {"capacity": nil, "allocatable": nil, "conditions": nil, "nodeInfo": nil, "addresses": nil},
 	}), trustedField, trustedBound},
 	"namespaces":             {object(nil), fieldBound, objectBound},
 	"persistentvolumeclaims": {object(fields{"spec": {"accessModes": nil, "volumeName": nil}}), fieldBound, objectBound},
