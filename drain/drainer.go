@@ -67,6 +67,7 @@ type Drainer struct {
 	pace  *pace
 	lanes *lanes
 
+	shares      *shares
 	budgets     *budgetWatch
 	deployments *surgeWatch
 	attached    *attachmentWatch
@@ -95,7 +96,7 @@ func New(opts Options) *Drainer {
 	d.claims = newObjectCache(lookups, opts.Notify, readClaim(opts.Dynamic))
 	d.wishes = newObjectCache(lookups, opts.Notify, readWishes(opts.Dynamic))
 	d.around = newObjectCache(lookups, opts.Notify, readSurroundings(opts.Dynamic))
-	d.lanes = newLanes(d.queue.push)
+	d.lanes, d.shares = newLanes(d.queue.push), newShares(opts.Workers, d.queue.push)
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
 	d.deployments = newSurgeWatch(opts, lookups, d.deploymentAllows)

@@ -35,6 +35,11 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		return false
 	}
 	defer t.session.leave()
+	leave := d.shares.enter(t)
+	if leave == nil {
+		return false
+	}
+	defer leave()
 	done := func() { t.session.note(func() { t.state.task = nil }) }
 	t.asked = time.Now()
 	decision, ok := t.session.decision(t.asked, t.pod)

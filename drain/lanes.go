@@ -64,3 +64,83 @@ func (l *lanes) next(budget types.UID) {
 	t.lane = l.turn(budget)
 	l.push(t)
 }
+
+// shares keeps what hangs for one namespace, such as an admission webhook, from holding up the
+// requests for others: a namespace that is alone has half of the seats, and each further one half of
+// what the others leave. A request that has lent its seat, see pace, no longer counts, but of one
+// namespace only half of those that can be lent are.
+type shares struct {
+	push  func(*task) // puts a task back into the queue when its namespace has a seat again
+	seats int
+
+	mu    sync.Mutex
+	taken int
+	of    map[string]*seatShare
+}
+
+type seatShare struct {
+	taken, lent int
+	waiting     taskHeap
+}
+
+func newShares(seats int, push func(*task)) *shares {
+	return &shares{push: push, seats: seats, of: map[string]*seatShare{}}
+}
+
+// enter takes a seat of the namespace's share, and returns what gives it back. If there is none it
+// returns nil: the task is put back into the queue when there is, the most urgent first.
+func (s *shares) enter(t *task) (leave func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	own := s.of[t.pod.Namespace]
+	if own == nil {
+		own = &seatShare{}
+		s.of[t.pod.Namespace] = own
+	}
+	if s.roomLocked(own) <= 0 {
+		heap.Push(&own.waiting, t)
+		return nil
+	}
+	own.taken++
+	s.taken++
+	var over, lent bool // guarded by s.mu
+	slow := time.AfterFunc(patience, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !over && 2*own.lent < s.seats*lentPerSeat {
+			lent = true
+			own.lent++
+			own.taken--
+			s.taken--
+			s.wakeLocked()
+		}
+	})
+	return func() {
+		slow.Stop()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if over = true; lent {
+			own.lent--
+		} else {
+			own.taken--
+			s.taken--
+		}
+		s.wakeLocked()
+		if own.taken+own.lent+len(own.waiting) == 0 {
+			delete(s.of, t.pod.Namespace)
+		}
+	}
+}
+
+// roomLocked is how many more seats the namespace can take.
+func (s *shares) roomLocked(own *seatShare) int {
+	return max(1, (s.seats-s.taken+own.taken)/2) - own.taken
+}
+
+func (s *shares) wakeLocked() {
+	for _, own := range s.of {
+		for range min(s.roomLocked(own), len(own.waiting)) {
+			s.push(heap.Pop(&own.waiting).(*task))
+		}
+	}
+}

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -132,7 +133,8 @@ func TestPaceOfRequestsThatHang(t *testing.T) {
 	})
 }
 
-// An admission webhook that hangs for some pods' evictions does not hold up those of others.
+// An admission webhook that hangs for some pods' evictions does not hold up those of others in their
+// namespace, which has two of four seats.
 func TestEvictionsThatHang(t *testing.T) {
 	var answers atomic.Bool
 	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
@@ -145,14 +147,52 @@ func TestEvictionsThatHang(t *testing.T) {
 			return nil
 		}
 	}, func(s *scene) {
-		s.pass(patience)
+		s.pass(2 * patience)
 		if n := s.api.count("POST", "/e/eviction"); n != 1 {
-			s.Errorf("%d evictions of the fifth pod after %s, want 1", n, patience)
+			s.Errorf("%d evictions of the fifth pod after %s, want 1", n, 2*patience)
 		}
 		answers.Store(true)
 		s.pass(2 * evictTimeout)
 		if n := s.api.count("POST", "/eviction"); n != 5 {
 			s.Errorf("%d evictions, want those of all five when the webhook answers again", n)
+		}
+	})
+}
+
+// One that hangs for all evictions of a namespace, however many, delays no other namespace's.
+func TestEvictionsOfOneNamespaceThatHang(t *testing.T) {
+	var answers atomic.Bool
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		for i := range 100 {
+			p := pod(fmt.Sprint("hangs-", i), inNamespace("hostile"))
+			p.APIVersion, p.Kind, p.Spec.NodeName = "v1", "Pod", "node-a"
+			f.put("/api/v1/namespaces/hostile/pods/"+p.Name, p)
+		}
+		f.hold = func(r *http.Request) error {
+			if strings.Contains(r.URL.Path, "/hostile/") && strings.HasSuffix(r.URL.Path, "/eviction") && !answers.Load() {
+				<-r.Context().Done()
+				return r.Context().Err()
+			}
+			return nil
+		}
+	}, func(s *scene) {
+		for range 60 { // all the time there is another that is due
+			s.pass(time.Second)
+			s.d.shares.mu.Lock()
+			if own := s.d.shares.of["hostile"]; own == nil || own.taken > 2 || own.lent > 6 {
+				s.Errorf("of one namespace %+v are under way, want at most 2 of 4 seats, and 6 of 12 that are lent", own)
+			}
+			s.d.shares.mu.Unlock()
+		}
+		s.api.pod(pod("a"))
+		s.pass(0)
+		if n := s.api.count("POST", "/a/eviction"); n != 1 {
+			s.Errorf("%d evictions of the other namespace's pod, want 1 at once", n)
+		}
+		answers.Store(true)
+		s.pass(2 * evictTimeout)
+		if n := s.api.count("POST", "/eviction"); n != 101 {
+			s.Errorf("%d evictions, want those of all when the webhook answers again", n)
 		}
 	})
 }
