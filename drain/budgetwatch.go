@@ -12,7 +12,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
@@ -119,14 +118,14 @@ func (b *budgetWatch) synced(namespace string) bool {
 	return ok && w.controller.HasSynced()
 }
 
-// of returns a known budget that covers the pod.
-func (b *budgetWatch) of(pod *corev1.Pod) (types.UID, bool) {
+// of returns a known budget that covers the pod, or nil.
+func (b *budgetWatch) of(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 	for _, budget := range b.list(pod.Namespace) {
 		if covers(budget, pod.Labels) {
-			return budget.UID, true
+			return budget
 		}
 	}
-	return "", false
+	return nil
 }
 
 // all returns every known budget.

@@ -81,6 +81,7 @@ type Drainer struct {
 
 	mu       sync.Mutex
 	sessions map[string]*session
+	newest   time.Time // when the last of them began
 }
 
 // New returns a Drainer. It makes no call and starts nothing.
@@ -138,11 +139,12 @@ func (d *Drainer) budgetAllows(namespace string, selector labels.Selector, n int
 
 // deploymentAllows lets pods try again that wait for their Deployment.
 func (d *Drainer) deploymentAllows(name types.NamespacedName, w Workload) {
-	waits := func(alreadySurged bool) func(*task) bool {
-		return func(t *task) bool { return (t.surged || t.session.isSurged(t.pod)) == alreadySurged }
-	}
-	d.queue.wake(w.Slots, name, waits(false))
-	d.queue.wake(w.Spare+w.Excess+w.Lacking, name, waits(true))
+	d.queue.wake(w.Slots, name, waitsToBeSurged(true))
+	d.queue.wake(w.Spare+w.Excess+w.Lacking, name, waitsToBeSurged(false))
+}
+
+func waitsToBeSurged(want bool) func(*task) bool {
+	return func(t *task) bool { return (t.surged || t.session.isSurged(t.pod)) != want }
 }
 
 // waves works out the waves of all draining nodes together.
@@ -342,7 +344,7 @@ func (d *Drainer) session(ctx context.Context, node string) *session {
 	s, ok := d.sessions[node]
 	if !ok {
 		s = startSession(ctx, d, node)
-		d.sessions[node] = s
+		d.sessions[node], d.newest = s, s.began
 	}
 	return s
 }

@@ -47,23 +47,24 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		done() // gone, or another pod has its name
 		return false
 	}
-	t.latest = decision.At
-	if budget, ok := d.budgets.of(t.pod); ok && decision.Action == Evict && lane == nil {
-		if lane = d.lanes.enter(budget, t); lane == nil {
-			return false
-		}
-	}
+	t.latest = decision.due()
 	if decision.Action == SurgeNow && t.surged || decision.Action == Return && t.returned {
 		d.queue.park(t) // the node's watch has not shown it yet; when it does, the node is planned again
 		return false
 	}
-	if decision.takes && !d.deployments.reserve(decision.Pod, decision.Action) {
+	if in, gather := d.laneOf(t, decision); gather != nil && lane == nil {
+		if lane = d.lanes.enter(in, t, gather); lane == nil {
+			return false
+		}
+	}
+	if decision.takes && !d.deployments.reserve(decision.Pod, decision.Action, d.ahead(t, decision)) {
 		d.park(t, decision)
 		return false
 	}
 	var answer answer
 	switch {
 	case decision.Action == SurgeNow:
+		lane() // the others can count without it
 		answer = d.surge(ctx, t, decision)
 	case decision.Action == Evict:
 		answer = d.evict(ctx, t, decision)
@@ -79,6 +80,57 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		done() // it is terminating, or held again; the next plan says so
 	}
 	return answer.busy()
+}
+
+// The nodes that are lost together are planned one by one. Where not all of their pods can go, those
+// that are due first go first, so they have to be known.
+const (
+	together = 300 * time.Millisecond // from the first to the last of such nodes
+	planned  = time.Second            // until a node's first plan is carried out, at most
+	sameTime = 100 * time.Millisecond // until all plans are carried out that are due at one time
+)
+
+// laneOf is the lane of the decision, and how long to wait there for those that are to come; nil if
+// it needs none.
+func (d *Drainer) laneOf(t *task, decision Decision) (in lane, gather func() time.Duration) {
+	asked := t.asked
+	gathering := func() time.Duration { return min(d.gathering(), planned-time.Since(asked)) }
+	switch budget := d.budgets.of(t.pod); {
+	case decision.Action == SurgeNow:
+		return lane{deployment: decision.workload}, gathering
+	case decision.Action != Evict || budget == nil:
+		return lane{}, nil
+	case t.session.covers(budget) <= int(budget.Status.DisruptionsAllowed): // all can go
+		return lane{budget: budget.UID}, func() time.Duration { return 0 }
+	default:
+		return lane{budget: budget.UID}, func() time.Duration { return max(sameTime-time.Since(asked), gathering()) }
+	}
+}
+
+// gathering is how long to wait for nodes whose drain has just begun and that have not been planned;
+// zero or less if there is none.
+func (d *Drainer) gathering() (wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(d.newest) >= planned {
+		return 0
+	}
+	for _, s := range d.sessions {
+		began := time.Since(s.began)
+		if _, ok := s.interruption(); !ok && began < planned {
+			return sameTime
+		}
+		wait = max(wait, together-began)
+	}
+	return wait
+}
+
+// ahead is how many pods go before the task's that wait for the same of their Deployment.
+func (d *Drainer) ahead(t *task, decision Decision) int {
+	if decision.Action != SurgeNow && decision.Action != Evict {
+		return 0
+	}
+	return d.queue.ahead(t, waitsToBeSurged(decision.Action == SurgeNow))
 }
 
 // bounded is the context of one request. A request is not cut short when the process stops:

@@ -64,7 +64,7 @@ func (d Deployment) Specified() (Workload, error) {
 const FailsFor = failsFor
 
 // Offers reports whether the workload has for a decision what that takes of it.
-func (w Workload) Offers(d Decision) bool { return !d.takes || w.offers(d.Action) }
+func (w Workload) Offers(d Decision) bool { return !d.takes || w.offers(d.Action) > 0 }
 
 // GivesUp reports whether a decision, once carried out, ends all surges of its pod's Deployment.
 func (d Decision) GivesUp() bool { return d.takes && d.Action == Return }

@@ -12,8 +12,9 @@ import (
 // milliseconds, but a slow admission webhook must not hold up all of them.
 const laneTime = 250 * time.Millisecond
 
-// lanes lets the evictions under one disruption budget go one after the other, whatever
-// nodes their pods are on. Each writes the budget's status; if two do so at the same time,
+// lanes lets requests go one after the other, the most urgent first, whatever nodes their pods are
+// on: those that begin the surges of one Deployment, of which maxSurge go, and the evictions under
+// one disruption budget. Each of these writes the budget's status; if two do so at the same time,
 // the API server makes one wait for half a second before it tries again, up to twenty times.
 // Many at once are slower than one by one, and some time out.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
@@ -21,30 +22,52 @@ type lanes struct {
 	push func(*task) // puts a task back into the queue when its turn has come
 
 	mu    sync.Mutex
-	taken map[types.UID]*taskHeap // by budget: who waits
+	taken map[lane]*taskHeap // who waits
+}
+
+// lane is that of a Deployment or of a budget.
+type lane struct {
+	deployment types.NamespacedName
+	budget     types.UID
 }
 
 func newLanes(push func(*task)) *lanes {
-	return &lanes{push: push, taken: map[types.UID]*taskHeap{}}
+	return &lanes{push: push, taken: map[lane]*taskHeap{}}
 }
 
-// enter takes the budget's lane and returns what gives it back. If the lane is taken it
-// returns nil: the task is put back into the queue when its turn has come, the most urgent
-// first, and then has the lane.
-func (l *lanes) enter(budget types.UID, t *task) (leave func()) {
+// enter takes the lane and returns what gives it back. If the lane is taken it returns nil: the
+// task is put back into the queue when its turn has come, the most urgent first, and then has the
+// lane. So it is if gather says how long others that are more urgent can still come.
+func (l *lanes) enter(in lane, t *task, gather func() time.Duration) (leave func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if waiting, ok := l.taken[budget]; ok {
+	if waiting, ok := l.taken[in]; ok {
 		heap.Push(waiting, t)
 		return nil
 	}
-	l.taken[budget] = &taskHeap{}
-	return l.turn(budget)
+	l.taken[in] = &taskHeap{}
+	if wait := gather(); wait > 0 {
+		heap.Push(l.taken[in], t)
+		l.open(in, wait, gather)
+		return nil
+	}
+	return l.turn(in)
+}
+
+// open begins the turns once nobody else is to come.
+func (l *lanes) open(in lane, wait time.Duration, gather func() time.Duration) {
+	time.AfterFunc(wait, func() {
+		if wait := gather(); wait > 0 {
+			l.open(in, wait, gather)
+			return
+		}
+		l.next(in)
+	})
 }
 
 // turn is one task's time in the lane.
-func (l *lanes) turn(budget types.UID) (leave func()) {
-	once := sync.OnceFunc(func() { l.next(budget) })
+func (l *lanes) turn(in lane) (leave func()) {
+	once := sync.OnceFunc(func() { l.next(in) })
 	slow := time.AfterFunc(laneTime, once)
 	return func() {
 		slow.Stop()
@@ -52,16 +75,16 @@ func (l *lanes) turn(budget types.UID) (leave func()) {
 	}
 }
 
-func (l *lanes) next(budget types.UID) {
+func (l *lanes) next(in lane) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	waiting := l.taken[budget]
+	waiting := l.taken[in]
 	if waiting.Len() == 0 {
-		delete(l.taken, budget)
+		delete(l.taken, in)
 		return
 	}
 	t := heap.Pop(waiting).(*task)
-	t.lane = l.turn(budget)
+	t.lane = l.turn(in)
 	l.push(t)
 }
 

@@ -198,17 +198,48 @@ func Plan(now time.Time, s Situation) []Decision {
 	return plan
 }
 
+// InTurn orders the decisions about the pods of all nodes, by which goes first where not all can:
+// that which is due first; those without a deadline come last. Among equals those with volumes go
+// first, as they take longer in the end, and then one node after the other, which takes fewer plans
+// than having all of them under way to the end.
+func InTurn(a, b Decision) int { return inTurn(a.due(), a.Pod, b.due(), b.Pod) }
+
+// due is when the decision has to be carried out at the latest. A pod that waits to be surged has no
+// better place in line for having to go in a wave if its turn does not come.
+func (d Decision) due() time.Time {
+	if d.Action == SurgeNow || d.waits {
+		return d.Latest
+	}
+	return d.At
+}
+
+func inTurn(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int {
+	switch {
+	case aDue.IsZero() && !bDue.IsZero():
+		return 1
+	case bDue.IsZero() && !aDue.IsZero():
+		return -1
+	}
+	if order := aDue.Compare(bDue); order != 0 {
+		return order
+	}
+	return cmp.Or(byVolumes(a, b), cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), byUrgency(a, b))
+}
+
 // byUrgency orders the pods of one node: the longest grace period first, and among equals
 // those with volumes, which still have to be detached afterwards.
 func byUrgency(a, b *corev1.Pod) int {
-	volumes := 0
-	switch {
-	case hasVolumes(a) && !hasVolumes(b):
-		volumes = -1
-	case hasVolumes(b) && !hasVolumes(a):
-		volumes = 1
+	return cmp.Or(cmp.Compare(grace(b), grace(a)), byVolumes(a, b), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+}
+
+func byVolumes(a, b *corev1.Pod) int {
+	switch has := hasVolumes(a); {
+	case has == hasVolumes(b):
+		return 0
+	case has:
+		return -1
 	}
-	return cmp.Or(cmp.Compare(grace(b), grace(a)), volumes, cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return 1
 }
 
 // planner applies the rules to the pods of one situation.

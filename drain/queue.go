@@ -14,9 +14,7 @@ type task struct {
 	session *session
 	pod     *corev1.Pod
 	state   *tracked
-	latest  time.Time // when it has to begin; zero comes last
-	volumes bool      // the pod has volumes, which have to be detached afterwards
-	number  uint64    // in the order of arrival; 0 before it arrives
+	latest  time.Time // when it is due, see Decision.due; zero comes last
 	ready   bool      // it is in the queue's heap
 	attempt int
 	asked   time.Time // when its decision was last asked for
@@ -25,10 +23,13 @@ type task struct {
 	surged   bool                 // by this task
 	returned bool                 // by this task
 
-	lane func() // gives back the budget's lane; nil if it has none
+	lane func() // gives its lane back; nil if it has none
 
 	timer *time.Timer // set while it waits for its next attempt; nil if only a wake ends the wait
 }
+
+// before reports whether the task goes first where not both can.
+func (t *task) before(other *task) bool { return inTurn(t.latest, t.pod, other.latest, other.pod) < 0 }
 
 // waitKey is what a waiting task is found by: its Deployment, or, if it has a timer of its
 // own, the pod's namespace without a name.
@@ -47,7 +48,6 @@ type queue struct {
 	ready   *sync.Cond
 	heap    taskHeap
 	waiting map[types.NamespacedName]map[*task]struct{} // by waitKey
-	came    uint64                                      // how many tasks have come
 	closed  bool
 }
 
@@ -66,10 +66,6 @@ func (q *queue) push(t *task) {
 func (q *queue) pushLocked(t *task) {
 	if q.closed {
 		return
-	}
-	if t.number == 0 {
-		q.came++
-		t.number = q.came
 	}
 	t.ready = true
 	heap.Push(&q.heap, t)
@@ -135,6 +131,18 @@ func (q *queue) due(t *task, at time.Time) {
 	if t.ready {
 		heap.Init(&q.heap)
 	}
+}
+
+// ahead is how many of the tasks that are parked with the task and pass the filter go before it.
+func (q *queue) ahead(t *task, filter func(*task) bool) (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for other := range q.waiting[t.workload] {
+		if other.before(t) && filter(other) {
+			n++
+		}
+	}
+	return n
 }
 
 // unpark puts a parked task back at once, and leaves one that has a timer of its own.
@@ -220,30 +228,13 @@ func (q *queue) close() {
 	q.ready.Broadcast()
 }
 
-// taskHeap has the earliest to begin first; those without a time come last. Among equals
-// those with volumes go first, as they take longer in the end, and then those that came
-// first: of many nodes with one deadline one is emptied after the other, which takes fewer
-// plans than having all of them under way to the end.
+// taskHeap has the most urgent first, see InTurn.
 type taskHeap []*task
 
-func (h taskHeap) Len() int { return len(h) }
-func (h taskHeap) Less(i, j int) bool {
-	switch a, b := h[i].latest, h[j].latest; {
-	case a.Equal(b):
-		if h[i].volumes != h[j].volumes {
-			return h[i].volumes
-		}
-		return h[i].number < h[j].number
-	case a.IsZero():
-		return false
-	case b.IsZero():
-		return true
-	default:
-		return a.Before(b)
-	}
-}
-func (h taskHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *taskHeap) Push(x any)   { *h = append(*h, x.(*task)) }
+func (h taskHeap) Len() int           { return len(h) }
+func (h taskHeap) Less(i, j int) bool { return h[i].before(h[j]) }
+func (h taskHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *taskHeap) Push(x any)        { *h = append(*h, x.(*task)) }
 func (h *taskHeap) Pop() any {
 	old := *h
 	last := old[len(old)-1]

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -100,7 +101,7 @@ func TestQueueDropsTheTasksOfADrainThatHasEnded(t *testing.T) {
 func TestQueueGivesVolumesFirst(t *testing.T) {
 	q := newQueue()
 	q.push(&task{pod: pod("plain"), latest: now})
-	q.push(&task{pod: pod("volumes"), latest: now, volumes: true})
+	q.push(&task{pod: pod("volumes", withClaim("data")), latest: now})
 	if got, _ := q.next(); got.pod.Name != "volumes" {
 		t.Fatalf("%s first, want the pod with volumes", got.pod.Name)
 	}
@@ -151,19 +152,24 @@ func TestQueueFollowsTheDeadline(t *testing.T) {
 	}
 }
 
-// Of pods that are equally urgent those go first that came first.
+// Of pods that are equally urgent those of one node go first, and there the first by name, whatever
+// came first.
 func TestQueueIsInOrder(t *testing.T) {
 	q := newQueue()
 	var want []*task
-	for range 20 {
-		want = append(want, &task{})
-		q.push(want[len(want)-1])
+	for _, node := range []string{"node-a", "node-b"} {
+		for i := range 5 {
+			want = append(want, &task{pod: pod(fmt.Sprintf("%d-of-%s", i, node[5:]), onNode(node))})
+		}
+	}
+	for i := range want {
+		q.push(want[(7*i+3)%len(want)])
 	}
 	first, _ := q.next()
 	q.push(first) // to be tried again: it keeps its turn
-	for i, w := range want {
+	for _, w := range want {
 		if got, _ := q.next(); got != w {
-			t.Fatalf("task %d is number %d", i, got.number)
+			t.Fatalf("%s is next, want %s", got.pod.Name, w.pod.Name)
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -19,6 +20,7 @@ type session struct {
 	opened  func() // gives the place among the openings back
 	stop    context.CancelFunc
 	ctx     context.Context // ends with stop
+	began   time.Time
 
 	mu      sync.Mutex
 	in      Interruption
@@ -32,6 +34,9 @@ type session struct {
 	soon    bool               // Notify is about to be called for the node
 	told    map[string]bool    // of whom it was told that they ask for something meaningless
 	answers map[types.UID]When // of pods to notices
+
+	gathered   Situation // the last, which is not changed any more
+	gatheredAt time.Time
 }
 
 // tracked is one pod that has to leave, from when it was first seen.
@@ -66,7 +71,7 @@ const planWithin = time.Second
 // that plan, so the watches of such nodes do not pile up.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s := &session{
-		drainer: d, node: node, tracked: map[types.UID]*tracked{}, told: map[string]bool{}, answers: map[types.UID]When{},
+		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, told: map[string]bool{}, answers: map[types.UID]When{},
 		opened: sync.OnceFunc(func() { d.openings.leave("") }),
 	}
 	s.ctx, s.stop = context.WithCancel(ctx)
@@ -141,7 +146,7 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 			status.Refusal = t.refusal
 		}
 		if t.task != nil {
-			s.drainer.queue.due(t.task, d.At)
+			s.drainer.queue.due(t.task, d.due())
 		}
 		switch {
 		case d.Action == Wait:
@@ -249,7 +254,7 @@ func (s *session) volumes(view View) (volumes []string, known bool) {
 }
 
 func (s *session) task(t *tracked, d Decision) *task {
-	return &task{session: s, pod: d.Pod, state: t, latest: d.At, volumes: hasVolumes(d.Pod), workload: d.workload}
+	return &task{session: s, pod: d.Pod, state: t, latest: d.due(), workload: d.workload}
 }
 
 // enter begins a task's step, unless the drain has ended or was called off.
@@ -316,6 +321,16 @@ func (s *session) has(pods map[types.UID]bool) bool {
 		}
 	}
 	return false
+}
+
+// covers counts the pods of the node that the budget covers.
+func (s *session) covers(budget *policyv1.PodDisruptionBudget) (n int) {
+	for _, pod := range s.pods() {
+		if pod.Namespace == budget.Namespace && covers(budget, pod.Labels) {
+			n++
+		}
+	}
+	return n
 }
 
 // isSurged reports whether the watch has shown that the pod is surged.

@@ -56,6 +56,7 @@ func (s *session) situation(in Interruption) Situation {
 			}
 		}
 	}
+	s.note(func() { s.gathered, s.gatheredAt = sit, time.Now() })
 	return sit
 }
 
@@ -115,13 +116,10 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 		case d.Moves():
 			v.Moving = append(v.Moving, d.Pod)
 			_, asked := sit.Namespaces[d.Pod.Namespace]
-			complete = complete && asked
+			complete = complete && asked && s.drainer.budgets.synced(d.Pod.Namespace)
 			if d.Surge {
 				v.Surged[d.Pod.UID] = true
 				complete = complete && p.known(d.Pod)
-			}
-			if in.Deadline.IsZero() { // a budget that is not known yet might have it stay
-				complete = complete && s.drainer.budgets.synced(d.Pod.Namespace)
 			}
 		case d.Stays:
 			v.Staying = append(v.Staying, d.Pod)
@@ -142,15 +140,33 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 	return v, complete || now.Sub(s.known) >= lookFor
 }
 
+// gatheredFor is how old a situation can be that a single decision is made from. To gather it looks at
+// all pods of the node.
+const gatheredFor = 250 * time.Millisecond
+
 // decision is the current plan for a pod whose task has reached the head of the queue: the
-// deadline, the pod or its Deployment might have changed since it was put there.
+// deadline, the pod or its Deployment might have changed since it was put there, so these are
+// read again.
 func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
 	current, ok := s.watch.current(pod)
 	if !ok {
 		return Decision{}, false
 	}
 	s.mu.Lock()
-	in := s.in
+	in, sit, old := s.in, s.gathered, now.Sub(s.gatheredAt) >= gatheredFor
 	s.mu.Unlock()
-	return newPlanner(now, s.situation(in)).decide(current), true
+	if old {
+		return newPlanner(now, s.situation(in)).decide(current), true
+	}
+	d := s.drainer
+	sit.Interruption, sit.Waves, sit.Gangs = in, d.starts.get(), d.gangs.Of(s.node)
+	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
+	name := DeploymentOf(current)
+	if _, known := sit.Workloads[name]; known {
+		if w, ok := d.deployments.workload(name); ok {
+			sit.Workloads = maps.Clone(sit.Workloads)
+			sit.Workloads[name] = w
+		}
+	}
+	return newPlanner(now, sit).decide(current), true
 }

@@ -145,7 +145,7 @@ func (s *surgeWatch) look(name types.NamespacedName) {
 }
 
 // reserve asks for one of what the Deployment has to give; see tally.reserve.
-func (s *surgeWatch) reserve(pod *corev1.Pod, action Action) bool {
+func (s *surgeWatch) reserve(pod *corev1.Pod, action Action, ahead int) bool {
 	of := s.get(DeploymentOf(pod))
 	if of == nil {
 		return false
@@ -155,7 +155,7 @@ func (s *surgeWatch) reserve(pod *corev1.Pod, action Action) bool {
 	if action == SurgeNow && of.failed != "" {
 		return false
 	}
-	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), pod, action)
+	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), pod, action, ahead)
 }
 
 // giveUp has no more pods of the Deployment surged, for as long as it is watched.

@@ -166,10 +166,11 @@ func (l *tally) forget(pods []*member) {
 	done(l.returning, func(pod *member) bool { return pod.owned && !pod.surged })
 }
 
-// reserve enters what is about to be requested, if there is room for it now.
-func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action) bool {
+// reserve enters what is about to be requested, if there is room for it now besides those that go
+// before it.
+func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action, ahead int) bool {
 	w, _ := l.count(now, d, pods)
-	if !w.offers(action) {
+	if w.offers(action) <= ahead {
 		return false
 	}
 	switch action {
@@ -183,19 +184,22 @@ func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev
 	return true
 }
 
-// offers reports whether the workload has what the action takes.
-func (w Workload) offers(action Action) bool {
+// offers is how often the workload has what the action takes.
+func (w Workload) offers(action Action) int {
 	switch action {
 	case SurgeNow:
-		return w.Selector != nil && w.Refuses == "" && w.Slots > 0
+		if w.Selector == nil || w.Refuses != "" {
+			return 0
+		}
+		return w.Slots
 	case Evict:
-		return w.Spare > 0
+		return w.Spare
 	case End:
-		return w.Excess > 0
+		return w.Excess
 	case Return:
-		return w.Lacking+w.Unplaced > 0
+		return w.Lacking + w.Unplaced
 	}
-	return false
+	return 0
 }
 
 // settle drops what was reserved for a pod whose request was refused.

@@ -1,11 +1,9 @@
 package forecast
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain"
@@ -41,33 +39,10 @@ func (w *world) round() {
 			steps = append(steps, w.look(l)...)
 		}
 	}
-	slices.SortStableFunc(steps, func(a, b step) int { return cmp.Or(byTime(a.At, b.At), byVolumes(a.Pod, b.Pod)) })
+	slices.SortFunc(steps, func(a, b step) int { return drain.InTurn(a.Decision, b.Decision) })
 	for _, s := range steps {
 		w.carryOut(s)
 	}
-}
-
-// byTime orders times, where zero comes last.
-func byTime(a, b time.Time) int {
-	switch {
-	case a.IsZero() && b.IsZero():
-		return 0
-	case a.IsZero():
-		return 1
-	case b.IsZero():
-		return -1
-	}
-	return a.Compare(b)
-}
-
-func byVolumes(a, b *corev1.Pod) int {
-	switch {
-	case drain.HasVolumes(a) == drain.HasVolumes(b):
-		return 0
-	case drain.HasVolumes(a):
-		return -1
-	}
-	return 1
 }
 
 // look plans for one node, notes what its pods wait for, and returns what is due.
