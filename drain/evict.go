@@ -100,7 +100,7 @@ func (d *Drainer) laneOf(t *task, decision Decision) (in lane, gather func() tim
 		return lane{deployment: decision.workload}, gathering
 	case decision.Action != Evict || budget == nil:
 		return lane{}, nil
-	case t.session.covers(budget) <= int(budget.Status.DisruptionsAllowed): // all can go
+	case t.attempt > 0, budget.Status.DisruptionsAllowed >= budget.Status.ExpectedPods: // it was woken in its turn, or all can go
 		return lane{budget: budget.UID}, func() time.Duration { return 0 }
 	default:
 		return lane{budget: budget.UID}, func() time.Duration { return max(sameTime-time.Since(asked), gathering()) }

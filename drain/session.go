@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 )
 
@@ -321,16 +320,6 @@ func (s *session) has(pods map[types.UID]bool) bool {
 		}
 	}
 	return false
-}
-
-// covers counts the pods of the node that the budget covers.
-func (s *session) covers(budget *policyv1.PodDisruptionBudget) (n int) {
-	for _, pod := range s.pods() {
-		if pod.Namespace == budget.Namespace && covers(budget, pod.Labels) {
-			n++
-		}
-	}
-	return n
 }
 
 // isSurged reports whether the watch has shown that the pod is surged.

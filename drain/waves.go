@@ -159,7 +159,7 @@ const minReview = time.Second
 // A replacement that still boots is taken for one that is Ready now, so turns that are in use because
 // of it end later and later. A pod that can still have its turn is not given up before that.
 func (t *surgeTurns) take(now time.Time) (late []wavePod, review time.Time) {
-	took := cycle(t.all) + t.workload.MinReady
+	took := cycle(t.all, 1, 2) + t.workload.MinReady // some sooner, some later, and a pod waits for any of them
 	free := slices.Repeat([]time.Time{now}, t.workload.Slots)
 	for _, began := range t.began {
 		if end := began.Add(took); now.Before(end.Add(placeFor)) { // else who knows what its replacement pod lacks
@@ -187,7 +187,7 @@ func (t *surgeTurns) take(now time.Time) (late []wavePod, review time.Time) {
 // and each wave before it a cycle earlier, or when its own pods have to.
 func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
 	slices.SortFunc(group, byLatest)
-	period := cycle(group)
+	period := cycle(group, 3, 4)
 	starts := make(map[types.UID]time.Time, len(group))
 	var next time.Time
 	for end := len(group); end > 0; end -= atOnce {
@@ -221,8 +221,8 @@ func earliest(a, b time.Time) time.Time {
 }
 
 // cycle estimates the time from the eviction of one wave until the budget lets the next go:
-// the time within which three quarters of the group's own pods became Ready.
-func cycle(group []wavePod) time.Duration {
+// the time within which so many of the group's own pods became Ready, such as three quarters.
+func cycle(group []wavePod, part, of int) time.Duration {
 	var took []time.Duration
 	for _, member := range group {
 		if member.startup > 0 {
@@ -233,5 +233,5 @@ func cycle(group []wavePod) time.Duration {
 		return unknownCycle
 	}
 	slices.Sort(took)
-	return took[len(took)*3/4] + settle
+	return took[len(took)*part/of] + settle
 }

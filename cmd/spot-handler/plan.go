@@ -23,6 +23,7 @@ import (
 	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
 )
 
 // planCommand is what the operator has asked `plan` for.
@@ -164,6 +165,7 @@ func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (pla
 	in.Settings = from
 	in.Policy = drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
 	l.ScheduledLead = cfg.scheduledLead
+	l.Release = cfg.release && cfg.provisioner != provisioner.None
 	plan.Lose(&in, lost, l.Blow)
 	plan.Underway(&in, lost)
 	asked, err := c.ask(ctx, cfg, l.dryRun)

@@ -30,7 +30,7 @@ const (
 	Graceful  Outcome = "graceful"  // it has the whole grace period that it asks for
 	Truncated Outcome = "truncated" // it has less
 	Forced    Outcome = "forced"    // it is deleted past its disruption budget
-	Left      Outcome = "left"      // it is not evicted, and ends with its node
+	Left      Outcome = "left"      // it is not evicted, and ends with its node, or is deleted just before
 	Stays     Outcome = "stays"     // nobody moves it: it tolerates the end, or the node is only at risk
 )
 

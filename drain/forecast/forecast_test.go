@@ -52,6 +52,11 @@ func TestPods(t *testing.T) {
 			s.pods("StatefulSet", "db", "lost", 1)
 			s.budget("db", "db", 0)
 		}, []string{"db-0 left -..120 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		"and Karpenter deletes what is left": {func(s *scene) {
+			s.Lost[0].Deleted = true
+			s.pods("StatefulSet", "db", "lost", 1)
+			s.budget("db", "db", 0)
+		}, []string{"db-0 left 115..120 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently; Karpenter deletes it"}},
 		"and one that is overridden": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"))
 			s.budget("db", "db", 0)

@@ -59,6 +59,9 @@ type Lost struct {
 	Capacity drain.Capacity
 	// Replacement is what is told of it, without Ready, which is worked out; nil if nothing is.
 	Replacement *Replacement
+	// Deleted: when the drain ends, the node's NodeClaim is deleted, and Karpenter deletes what is left
+	// on the node, with as much of its grace period as there is until the deadline.
+	Deleted bool
 	// Becomes is the Node that the replacement will be, empty; nil if it brings no Node of its own.
 	Becomes *corev1.Node
 }

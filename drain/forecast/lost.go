@@ -91,10 +91,29 @@ func (w *world) end(l *lostNode) {
 		case p.story.Leaves == nil && p.DeletionTimestamp == nil:
 			p.story.waits(w, "")
 			p.story.Outcome, p.story.Reason = Left, cmp.Or(l.refused[p.UID], "its eviction was never tried")
+			if l.Deleted {
+				w.deletedWithNode(l, p)
+			}
 		case p.story.Outcome == Graceful:
 			p.story.Outcome, p.story.Reason = Truncated, "it had not ended when the drain did"
 		}
 	}
+}
+
+// deletedWithNode has Karpenter delete a pod that no eviction has reached, once its grace period, or
+// what is left of it, has to begin: not in the record, where it counts as left.
+// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/node/termination/terminator/terminator.go
+func (w *world) deletedWithNode(l *lostNode, p *pod) {
+	p.story.Reason += "; Karpenter deletes it just before the node ends, with what is left of its grace period"
+	at := l.deadline.Add(-drain.Grace(p.Pod))
+	if at.Before(w.now) {
+		at = w.now
+	}
+	p.story.Leaves = w.offsetOf(at)
+	w.at(at, podsFirst, func() {
+		seconds := max(1, int64(l.deadline.Sub(at)/time.Second))
+		w.delete(p, &seconds)
+	})
 }
 
 // take is EC2 taking the node, with all that is on it.

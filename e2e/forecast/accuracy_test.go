@@ -49,8 +49,9 @@ const (
 	wrongShort = 0.05
 	tries      = 3
 
-	// Percent of the drains that have to end as forecast: those of two nodes with pods under one budget
-	// can change places.
+	// onTime is the part of the pods that have to leave when they were to, and nearEnough the percent
+	// of the drains that have to end as forecast.
+	onTime     = 0.95
 	nearEnough = 90
 )
 
@@ -79,6 +80,9 @@ func TestForecast(t *testing.T) {
 		t.Logf("\n%s", a.table())
 		if a.right() < 1-wrong {
 			t.Errorf("%.2f%% of the pods ended as forecast", 100*a.right())
+		}
+		if a.timely() < onTime {
+			t.Errorf("%.2f%% of the pods left when they were to", 100*a.timely())
 		}
 		if near := a.nearEnds(); near < len(a.ends)*nearEnough/100 {
 			t.Errorf("%d of %d drains ended as forecast", near, len(a.ends))

@@ -149,6 +149,7 @@ type account struct {
 	misses                []miss
 	ends                  []end
 	late                  []float64 // by how many seconds a pod left later than forecast
+	leave, onTime         int       // pods that are to leave, and those that left when they were to
 }
 
 func newAccount() *account { return &account{outcomes: map[forecast.Outcome]int{}} }
@@ -202,12 +203,21 @@ func (a *account) compare(t *testing.T, cluster *controlplane.Cluster, f forecas
 		a.outcomes[p.Outcome]++
 		if m.actual != p.Outcome {
 			a.misses = append(a.misses, m)
-		} else if p.Leaves != nil {
-			late := one.deleted.Sub(m.since).Seconds() - float64(*p.Leaves)
-			a.late = append(a.late, late)
-			if late > 2 || late < -2 {
-				ends[p.Node].pods = append(ends[p.Node].pods, m.String())
-			}
+		}
+		if p.Leaves == nil {
+			continue
+		}
+		a.leave++
+		if one == nil || one.deleted.IsZero() {
+			continue
+		}
+		left := one.deleted.Sub(m.since).Seconds()
+		late := left - float64(*p.Leaves)
+		a.late = append(a.late, late)
+		if max(late, -late) <= max(nearTime, near*left) {
+			a.onTime++
+		} else {
+			ends[p.Node].pods = append(ends[p.Node].pods, m.String())
 		}
 	}
 	for _, n := range f.Nodes {
@@ -218,8 +228,9 @@ func (a *account) compare(t *testing.T, cluster *controlplane.Cluster, f forecas
 // table is the account for people.
 func (a *account) table() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "clusters %d, nodes %d, pods %d, as forecast %d, and %d swapped with others of their workload (%.2f%%)\n",
-		a.clusters, a.nodes, a.pods, a.pods-len(a.misses), a.swapped(), 100*a.right())
+	fmt.Fprintf(&b, "clusters %d, nodes %d, pods %d, as forecast, by name, %d (%.2f%%), and %d swapped with others of their workload\n",
+		a.clusters, a.nodes, a.pods, a.pods-len(a.misses), 100*a.right(), a.swapped())
+	fmt.Fprintf(&b, "left within %.0f%% of the forecast, or %.0f s, by name: %d of %d (%.2f%%)\n", 100*near, nearTime, a.onTime, a.leave, 100*a.timely())
 	for _, o := range forecast.Outcomes() {
 		wrong := 0
 		for _, m := range a.misses {
@@ -234,9 +245,12 @@ func (a *account) table() string {
 	}
 	slices.SortFunc(a.ends, func(x, y end) int { return -cmp.Compare(x.off(), y.off()) })
 	fmt.Fprintf(&b, "end of the drain within 15%%, or a second: %d of %d nodes; the worst:\n", a.nearEnds(), len(a.ends))
-	for _, e := range a.ends[:min(8, len(a.ends))] {
+	for i, e := range a.ends {
+		if i >= 8 && len(e.pods) == 0 {
+			continue
+		}
 		fmt.Fprintf(&b, "  %s forecast %.1f s, was %.1f s: %.0f%%\n", e.node, e.forecast, e.actual, 100*e.off())
-		if !e.isNear() {
+		if len(e.pods) > 0 {
 			fmt.Fprintf(&b, "    %s\n", strings.Join(e.pods, "\n    "))
 		}
 	}
@@ -247,8 +261,11 @@ func (a *account) table() string {
 	return b.String()
 }
 
-// near is how far the end of a drain can be off, and be as forecast.
-const near = 0.15
+// near is how far a time can be off, and be as forecast; a pod's may be off by nearTime seconds, too.
+const (
+	near     = 0.15
+	nearTime = 3.0
+)
 
 // nearEnds is how many drains ended as forecast.
 func (a *account) nearEnds() (n int) {
@@ -260,17 +277,13 @@ func (a *account) nearEnds() (n int) {
 	return n
 }
 
-// right is the part of the pods that have ended as forecast. Of pods of one workload that are due at
-// the same time, requests race: which of them a budget lets go is nobody's decision, and swapped
-// pods count as right.
-func (a *account) right() float64 {
-	if a.pods == 0 {
-		return 0
-	}
-	return 1 - float64(len(a.misses)-a.swapped())/float64(a.pods)
-}
+// right is the part of the pods that have ended as forecast, by name.
+func (a *account) right() float64 { return 1 - float64(len(a.misses))/float64(max(1, a.pods)) }
 
-// swapped is how many of the misses only are about which of a workload's pods it was.
+// timely is the part of the pods that are to leave, and left when they were to, by name.
+func (a *account) timely() float64 { return float64(a.onTime) / float64(max(1, a.leave)) }
+
+// swapped is how many of the misses are only about which of a workload's pods it was.
 func (a *account) swapped() int {
 	type of struct {
 		workload string

@@ -25,6 +25,8 @@ type Blow struct {
 	Over time.Duration
 	// ScheduledLead is the daemon's setting.
 	ScheduledLead time.Duration
+	// Release: it deletes the NodeClaims of nodes that Karpenter has made when their drains end.
+	Release bool
 }
 
 // notice is what EC2 leaves after a spot notice.
@@ -79,6 +81,6 @@ func Lose(in *forecast.Input, lost []*corev1.Node, b Blow) {
 	lost = slices.SortedFunc(slices.Values(lost), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i, n := range lost {
 		after := b.Over * time.Duration(i) / time.Duration(max(1, len(lost)-1))
-		in.Lost = append(in.Lost, forecast.Lost{Node: n, Kind: b.Kind, Deadline: b.deadline(), After: after})
+		in.Lost = append(in.Lost, forecast.Lost{Node: n, Kind: b.Kind, Deadline: b.deadline(), After: after, Deleted: b.Release && n.Labels["karpenter.sh/nodepool"] != ""})
 	}
 }
