@@ -231,7 +231,7 @@ func (r *round) hangs(ctx context.Context) (port string) {
 // the names of the accounts, and what the chart says of memory, by component.
 func (r *round) install(ctx context.Context) (accounts, limits map[string]string) {
 	r.must(r.cluster.CreateNamespace(ctx, namespace))
-	release := chart.Release{Values: chart.Values(r.mode, map[string]any{"workloads.notices": true})}
+	release := chart.Release{Values: chart.Values(r.mode, map[string]any{"flags.workloadNotices": true})}
 	objects, err := chart.Create(ctx, r.cluster.Dynamic, release, append([]string{"Deployment", "DaemonSet"}, chart.Around...), r.Output())
 	r.must(err)
 	accounts, limits = map[string]string{}, map[string]string{}
