@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"spot-handler/e2e/controlplane"
 )
@@ -58,6 +59,7 @@ func newTenant(ctx context.Context, cluster *controlplane.Cluster, seed uint64) 
 	if err != nil {
 		return nil, err
 	}
+	config.WarningHandler = rest.NoWarnings{}
 	config.ContentType, config.QPS = "application/vnd.kubernetes.protobuf", -1
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
