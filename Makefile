@@ -8,7 +8,7 @@
 # make test     every test, as CI runs them; at the end, where the time went
 # make lint     gofmt, vet, staticcheck, and actionlint for the workflows
 # make demo     an interruption, start to end, live in this terminal
-# make chaos SEED=7 MINUTES=30
+# make chaos SEED=7 MINUTES=30 MODE=imds
 #               nodes are lost in random rounds while everything else fails, until an
 #               invariant breaks; with ROUND=3 that round of the seed alone
 # make hostile SEED=7 MINUTES=30 SIZE=20
@@ -96,7 +96,7 @@ demo:
 chaos:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
 	@go run ./e2e/chart/cmd/helm version
-	@go run ./e2e/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(if $(ROUND),-round $(ROUND)) $(if $(SHORT),-short)
+	@go run ./e2e/chaos $(if $(SEED),-seed $(SEED)) $(if $(MINUTES),-minutes $(MINUTES)) $(if $(ROUND),-round $(ROUND)) $(if $(MODE),-mode $(MODE)) $(if $(SHORT),-short)
 
 hostile:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only

@@ -27,6 +27,10 @@ func (s *stage) announce(step plan.Step) {
 	node := s.nodes[step.Node]
 	instance := controlplane.InstanceID(node)
 	now := time.Now()
+	if len(s.metadata) > 0 {
+		s.show(step, node, now)
+		return
+	}
 	if step.What == plan.Repeat || step.What == plan.SecondID {
 		s.mu.Lock()
 		again, known := s.sent[node]
@@ -77,6 +81,34 @@ func (s *stage) announce(step plan.Step) {
 	s.comeBack[node] = step.What == plan.Stop
 	s.mu.Unlock()
 	s.send(node, l, &told)
+}
+
+// show has the node's metadata service announce what a step says, in mode imds. That knows no
+// messages, and nothing of reservations or states.
+func (s *stage) show(step plan.Step, node string, now time.Time) {
+	metadata := s.metadata[step.Node]
+	told := evidence.Announcement{Kind: interruption.SpotInterruption, Sent: now, Deadline: now.Add(step.Left).Truncate(time.Second)}
+	action := "terminate"
+	switch step.What {
+	case plan.Repeat, plan.SecondID:
+		return
+	case plan.Recommend:
+		told.Kind, told.Deadline = interruption.RebalanceRecommendation, time.Time{}
+	case plan.Shutdown: // as long as the shortest of the others
+		told.Deadline = now.Add(time.Minute).Truncate(time.Second)
+	case plan.Stop:
+		action = "stop"
+	}
+	s.mu.Lock()
+	s.comeBack[node] = step.What == plan.Stop
+	loss := s.loss(node)
+	loss.Announced = append(loss.Announced, told)
+	s.mu.Unlock()
+	if told.Deadline.IsZero() {
+		metadata.Rebalance(now)
+		return
+	}
+	metadata.Interrupt(action, told.Deadline)
 }
 
 // send puts a letter in the queue, and notes it; told is nil if it says nothing new.

@@ -16,40 +16,55 @@ import (
 // Where the chart is installed, and as whom its replicas run.
 const (
 	namespace = "spot-handler"
-	account   = "spot-handler-queue"
 )
 
-func install(ctx context.Context, cluster *controlplane.Cluster, progress io.Writer) error {
+// accountOf is whom the replicas run as, in a mode of the chart; markAccount is for what marks nodes.
+func accountOf(mode string) string {
+	if mode == "imds" {
+		return "spot-handler-drain"
+	}
+	return "spot-handler-queue"
+}
+
+const markAccount = "spot-handler-imds"
+
+func install(ctx context.Context, cluster *controlplane.Cluster, mode string, progress io.Writer) error {
 	if err := cluster.CreateNamespace(ctx, namespace); err != nil {
 		return err
 	}
-	if _, err := chart.Create(ctx, cluster.Dynamic, chart.Release{Values: chart.Values("queue", nil)}, chart.Around, progress); err != nil {
+	if _, err := chart.Create(ctx, cluster.Dynamic, chart.Release{Values: chart.Values(mode, map[string]any{"flags.workloadNotices": true})}, chart.Around, progress); err != nil {
 		return err
 	}
-	return chart.WaitAllowed(ctx, cluster.Client, namespace, account, true)
+	if mode == "imds" {
+		if err := chart.WaitAllowed(ctx, cluster.Client, namespace, markAccount, false); err != nil {
+			return err
+		}
+	}
+	return chart.WaitAllowed(ctx, cluster.Client, namespace, accountOf(mode), true)
 }
 
 // tokenFile is where the replicas find their token. It is good for an hour, and written
 // again before each round.
 func tokenFile(dir string) string { return filepath.Join(dir, "token") }
 
-func writeToken(ctx context.Context, cluster *controlplane.Cluster, dir string) error {
-	config, err := cluster.ServiceAccountConfig(ctx, namespace, account, "")
+func writeToken(ctx context.Context, cluster *controlplane.Cluster, path, account, pod string) error {
+	config, err := cluster.ServiceAccountConfig(ctx, namespace, account, pod)
 	if err != nil {
 		return err
 	}
-	temporary := tokenFile(dir) + ".new"
+	temporary := path + ".new"
 	if err := os.WriteFile(temporary, []byte(config.BearerToken), 0o600); err != nil {
 		return fmt.Errorf("write a token: %w", err)
 	}
-	return os.Rename(temporary, tokenFile(dir))
+	return os.Rename(temporary, path)
 }
 
 // writeKubeconfig writes a replica's, whose server is its link.
-func writeKubeconfig(dir string, replica int, server string, ca []byte) (string, error) {
+func writeKubeconfig(dir string, replica int, token, server string, ca []byte) (string, error) {
+	const account = "spot-handler"
 	file := clientcmdapi.NewConfig()
 	file.Clusters["cluster"] = &clientcmdapi.Cluster{Server: server, CertificateAuthorityData: ca}
-	file.AuthInfos[account] = &clientcmdapi.AuthInfo{TokenFile: tokenFile(dir)}
+	file.AuthInfos[account] = &clientcmdapi.AuthInfo{TokenFile: token}
 	file.Contexts[account] = &clientcmdapi.Context{Cluster: "cluster", AuthInfo: account}
 	file.CurrentContext = account
 	path := filepath.Join(dir, fmt.Sprintf("replica-%d.kubeconfig", replica))

@@ -4,11 +4,13 @@
 //	go run ./e2e/chaos -seed 7 -minutes 30
 //
 // It runs three replicas of spot-handler in queue mode, as processes of their own with the
-// chart's rights, on a real control plane with Karpenter. In each round nodes are lost in
+// chart's permissions, on a real control plane with Karpenter; or, by the seed, three in mode
+// drain and one on each node that marks it. In each round nodes are lost in
 // groups: notices with deadlines, recommendations, reservations, stops, also twice, and also
 // called off. Meanwhile replicas are killed and paused; the API server and the queue hang,
 // are slow, throttle, fail, or take a request and lose its answer; the network to either is
-// cut; Deployments roll, scale and go, and budgets change. The last fault is over before the
+// cut; Deployments roll, scale and go, and budgets change. Pods ask when to be evicted, belong to
+// gangs, and have receivers that answer, hang or talk nonsense. The last fault is over before the
 // first deadlines come.
 //
 // A round is a function of the seed and its number (package plan); what fails may fail at
@@ -23,6 +25,7 @@
 //	-minutes  no round begins later; 10 by default
 //	-round    plays this round, and no other
 //	-short    rounds with shorter deadlines, as in the tests
+//	-mode     queue or imds; by default as the seed has it
 //	-dir      for the logs; by default a temporary directory, which only a failure leaves behind
 //
 // Exit codes: 0 all invariants held, 1 one did not or something failed, 2 wrong use.
@@ -57,14 +60,15 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	minutes := flags.Float64("minutes", 10, "no round begins later")
 	round := flags.Int("round", 0, "play this round, and no other")
 	short := flags.Bool("short", false, "rounds with shorter deadlines")
+	flags.StringVar(&o.mode, "mode", "", "of the chart: queue or imds (default: as the seed has it)")
 	flags.StringVar(&o.dir, "dir", "", "directory for the logs (default: a temporary one, which only a failure leaves behind)")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
 		return 0
 	} else if err != nil {
 		return 2
 	}
-	if flags.NArg() > 0 || *round < 0 || *minutes < 0 {
-		fmt.Fprintln(stderr, "chaos: want no arguments, and no negative numbers")
+	if flags.NArg() > 0 || *round < 0 || *minutes < 0 || o.mode != "" && o.mode != "queue" && o.mode != "imds" {
+		fmt.Fprintln(stderr, "chaos: want no arguments, no negative numbers, and mode queue or imds")
 		return 2
 	}
 	o.first, o.only = max(1, *round), *round > 0
@@ -81,7 +85,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	sum, err := run(ctx, o)
-	fmt.Fprintf(stdout, "\nseed %d: %s", o.seed, sum)
+	fmt.Fprintf(stdout, "\nseed %d, mode %s: %s", o.seed, o.draw(1).Mode, sum)
 	if err != nil {
 		fmt.Fprintln(stderr, "chaos:", err)
 		return 1

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
+	"spot-handler/drain"
 	"spot-handler/e2e/chaos/evidence"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/provisioner/karpenter"
@@ -87,6 +88,7 @@ func (o *observer) pod(pod *corev1.Pod, gone bool) {
 		p.Tolerates = slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 			return t.Key == "" && t.Operator == corev1.TolerationOpExists && t.Effect == ""
 		})
+		p.Asks, p.Gang = pod.Annotations[drain.NoticeAnnotation] != "", drain.GangOf(pod).Name
 		if grace := pod.Spec.TerminationGracePeriodSeconds; grace != nil {
 			p.Grace = time.Duration(*grace) * time.Second
 		}
@@ -103,6 +105,13 @@ func (o *observer) node(node *corev1.Node, gone bool) {
 	if gone {
 		o.nodes[node.Name] = time.Now()
 	}
+}
+
+// gone is when the node went; zero if it is still there.
+func (o *observer) gone(node string) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.nodes[node]
 }
 
 func (o *observer) claim(claim *unstructured.Unstructured, gone bool) {
@@ -159,8 +168,12 @@ func (o *observer) fill(r *evidence.Round) {
 		lost[l.Node] = true
 	}
 	for _, p := range o.pods {
-		if lost[p.Node] && p.Namespace == roundNamespace {
+		switch {
+		case p.Namespace != roundNamespace:
+		case lost[p.Node]:
 			r.Pods = append(r.Pods, p)
+		default:
+			r.Elsewhere = append(r.Elsewhere, p)
 		}
 	}
 	for _, c := range o.claims {

@@ -17,6 +17,7 @@ import (
 	"spot-handler/e2e/chaos/link"
 	"spot-handler/e2e/chaos/plan"
 	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/imdsemu"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
 )
@@ -27,7 +28,10 @@ type stage struct {
 	cluster  *controlplane.Cluster
 	queue    *sqsemu.Queue
 	replicas []*replica
+	markers  []*replica        // in mode imds, by the numbers of their nodes
+	metadata []*imdsemu.Server // of those
 	observer *observer
+	heard    *receivers
 	say      func(format string, args ...any)
 
 	round plan.Round
@@ -40,6 +44,7 @@ type stage struct {
 	comeBack map[string]bool   // nodes whose instances EC2 only stops
 	cordoned map[string]bool   // nodes that were, by an operator before anybody else
 	failed   []error           // of steps
+	late     map[string]bool   // messages that are kept as if their Nodes were yet to come
 }
 
 // play carries out the round's steps, each at its time, and returns when the last is over.
@@ -107,16 +112,20 @@ func (s *stage) fault(ctx context.Context, step plan.Step) error {
 	if step.Replica != plan.Leader {
 		r = s.replicas[step.Replica]
 	}
+	what := step.What
+	if other := ofMarkers[what]; other != "" && len(s.markers) > 0 {
+		what, r, span.Queue = other, s.markers[step.At.Milliseconds()/100%int64(len(s.markers))], true
+	}
 	span.Replica = strconv.Itoa(r.number)
 	through := map[plan.What]*link.Link{
 		plan.CutAPI: r.api, plan.SlowAPI: r.api, plan.ThrottleAPI: r.api, plan.FailAPI: r.api, plan.LoseAPI: r.api,
 		plan.CutQueue: r.queue, plan.SlowQueue: r.queue, plan.ThrottleQueue: r.queue, plan.FailQueue: r.queue, plan.LoseQueue: r.queue,
-	}[step.What]
-	span.Queue = through == r.queue
+	}[what]
+	span.Queue = span.Queue || through == r.queue
 	var mend func()
-	switch step.What {
+	switch what {
 	case plan.Kill, plan.Terminate:
-		r.kill(step.For, step.What == plan.Terminate)
+		r.kill(step.For, what == plan.Terminate)
 		_ = pause(ctx, step.For)
 		return nil
 	case plan.Pause:
@@ -128,7 +137,7 @@ func (s *stage) fault(ctx context.Context, step plan.Step) error {
 	case plan.LoseAPI, plan.LoseQueue:
 		mend = through.Break(link.Fault{Share: step.Share, Lose: true})
 	case plan.ThrottleAPI, plan.FailAPI, plan.ThrottleQueue, plan.FailQueue:
-		mend = through.Break(link.Fault{Share: step.Share, Answer: refusals[step.What]})
+		mend = through.Break(link.Fault{Share: step.Share, Answer: refusals[what]})
 	default:
 		return fmt.Errorf("no such fault: %s", step.What)
 	}

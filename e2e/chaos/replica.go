@@ -19,7 +19,6 @@ import (
 	"spot-handler/e2e/chaos/link"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
-	"spot-handler/e2e/sqsemu"
 )
 
 // restartAfter is how long the kubelet takes to start a process again that has ended by
@@ -37,6 +36,7 @@ type replica struct {
 
 	mu         sync.Mutex
 	process    *daemon.Daemon
+	started    time.Time     // when the process was
 	asked      bool          // the process was told to end
 	after      time.Duration // how long it stays away then
 	stopped    int           // by how many it is paused
@@ -44,7 +44,7 @@ type replica struct {
 }
 
 // newReplica opens a replica's links. Its process starts with run.
-func newReplica(number int, dir string, cluster *controlplane.Cluster, server *sqsemu.Server, queue *sqsemu.Queue, flags []string) (*replica, error) {
+func newReplica(number int, dir, token string, cluster *controlplane.Cluster, sqs string, o daemon.Options) (*replica, error) {
 	config := cluster.RESTConfig()
 	trust, err := rest.TLSConfigFor(&rest.Config{TLSClientConfig: config.TLSClientConfig})
 	if err != nil {
@@ -61,11 +61,11 @@ func newReplica(number int, dir string, cluster *controlplane.Cluster, server *s
 	if r.api, err = link.New(link.Options{To: config.Host, TLS: trust, Stamp: stamp}); err != nil {
 		return nil, err
 	}
-	if r.queue, err = link.New(link.Options{To: server.URL}); err != nil {
+	if r.queue, err = link.New(link.Options{To: sqs}); err != nil {
 		r.api.Close()
 		return nil, err
 	}
-	kubeconfig, err := writeKubeconfig(dir, number, r.api.URL, r.api.CA)
+	kubeconfig, err := writeKubeconfig(dir, number, token, r.api.URL, r.api.CA)
 	if err != nil {
 		r.close()
 		return nil, err
@@ -75,10 +75,8 @@ func newReplica(number int, dir string, cluster *controlplane.Cluster, server *s
 		r.close()
 		return nil, fmt.Errorf("write a replica's log: %w", err)
 	}
-	r.options = daemon.Options{
-		Args:       append([]string{"queue", "--queue-url=" + queue.URL(), "--lease-namespace=" + namespace, "--log-level=debug"}, flags...),
-		Kubeconfig: kubeconfig, SQS: r.queue.URL, Log: log,
-	}
+	o.Args, o.Kubeconfig, o.SQS, o.Log = append(o.Args, "--log-level=debug"), kubeconfig, r.queue.URL, log
+	r.options = o
 	return r, nil
 }
 
@@ -96,7 +94,7 @@ func (r *replica) run(ctx context.Context) error {
 			return err
 		}
 		r.mu.Lock()
-		r.process, r.asked, r.after = process, false, restartAfter
+		r.process, r.started, r.asked, r.after = process, time.Now(), false, restartAfter
 		r.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -192,6 +190,13 @@ func (r *replica) current() *daemon.Daemon {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.process
+}
+
+// since is when the present process was started, which takes a moment to know all Nodes.
+func (r *replica) since() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.started.Add(evidence.Syncs)
 }
 
 // metrics are what the process says of itself; empty if it does not.

@@ -16,6 +16,7 @@ import (
 	"spot-handler/e2e/chaos/evidence"
 	"spot-handler/e2e/chaos/plan"
 	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/sqsemu"
 )
 
@@ -26,9 +27,18 @@ type options struct {
 	only  bool          // that one
 	until time.Duration // no round begins later
 	size  plan.Size
+	mode  string // of the chart; empty: as the seed has it
 	dir   string // for logs
 
 	out io.Writer
+}
+
+func (o options) draw(number int) plan.Round {
+	r := plan.Draw(o.seed, number, o.size)
+	if o.mode != "" {
+		r.Mode = o.mode
+	}
+	return r
 }
 
 // errBroken: an invariant does not hold. What was broken has been printed.
@@ -56,14 +66,14 @@ func run(ctx context.Context, o options) (sum tally, err error) {
 		cancel(errors.New("the control plane ended"))
 	}()
 
-	first := plan.Draw(o.seed, o.first, o.size)
-	if err := install(ctx, cluster, o.out); err != nil {
+	first := o.draw(o.first)
+	if err := install(ctx, cluster, first.Mode, o.out); err != nil {
 		return sum, err
 	}
 	if err := pools(ctx, cluster, first.Boot()); err != nil {
 		return sum, err
 	}
-	if err := writeToken(ctx, cluster, o.dir); err != nil {
+	if err := writeToken(ctx, cluster, tokenFile(o.dir), accountOf(first.Mode), ""); err != nil {
 		return sum, err
 	}
 	server := sqsemu.Start(sqsemu.Options{})
@@ -72,13 +82,19 @@ func run(ctx context.Context, o options) (sum tally, err error) {
 	if err != nil {
 		return sum, err
 	}
-	s := &stage{dir: o.dir, cluster: cluster, queue: queue, observer: observe(ctx, cluster), say: say}
-	flags := append(first.Flags(), "--rebalance-ttl="+rebalanceTTL.String(), "--replacement-ttl="+replacementTTL.String())
+	s := &stage{dir: o.dir, cluster: cluster, queue: queue, observer: observe(ctx, cluster), heard: newReceivers(), say: say, late: map[string]bool{}}
+	defer s.heard.close()
+	flags := append(append(first.Flags(), noticing...), "--rebalance-ttl="+rebalanceTTL.String(), "--replacement-ttl="+replacementTTL.String())
 	kubelets, running := errgroup.WithContext(ctx)
 	defer func() { err = errors.Join(err, kubelets.Wait()) }()
 	defer cancel(nil)
 	for number := range plan.Replicas {
-		r, err := newReplica(number, o.dir, cluster, server, queue, flags)
+		args := []string{"queue", "--queue-url=" + queue.URL()}
+		if first.Mode == "imds" {
+			args = []string{"drain"}
+		}
+		args = append(append(args, "--lease-namespace="+namespace), flags...)
+		r, err := newReplica(number, o.dir, tokenFile(o.dir), cluster, server.URL, daemon.Options{Args: args})
 		if err != nil {
 			return sum, err
 		}
@@ -89,7 +105,7 @@ func run(ctx context.Context, o options) (sum tally, err error) {
 
 	log := &evidence.AuditLog{Path: filepath.Join(o.dir, filepath.Base(cluster.AuditLog))}
 	for number := o.first; ; number++ {
-		s.round = plan.Draw(o.seed, number, o.size)
+		s.round = o.draw(number)
 		found, err := s.playRound(running, log)
 		if err != nil {
 			return sum, fmt.Errorf("round %d of seed %d: %w", number, o.seed, err)
@@ -111,6 +127,9 @@ func run(ctx context.Context, o options) (sum tally, err error) {
 // again is the command that plays a round once more.
 func again(o options, number int) string {
 	command := fmt.Sprintf("make chaos SEED=%d ROUND=%d", o.seed, number)
+	if o.mode != "" {
+		command += " MODE=" + o.mode
+	}
 	if o.size == plan.Short {
 		command += " SHORT=1"
 	}
@@ -125,22 +144,28 @@ func (s *stage) playRound(ctx context.Context, log *evidence.AuditLog) (found ev
 	if s.nodes, err = nodesFor(ctx, s.cluster); err != nil {
 		return found, err
 	}
-	if err := services(ctx, s.cluster, s.round); err != nil {
+	if err := services(ctx, s.cluster, s.round, s.heard); err != nil {
 		return found, err
 	}
-	if err := writeToken(ctx, s.cluster, s.dir); err != nil {
+	if err := writeToken(ctx, s.cluster, tokenFile(s.dir), accountOf(s.round.Mode), ""); err != nil {
 		return found, err
 	}
 	if err := s.waitReplicas(ctx); err != nil {
 		return found, err
 	}
+	stop, err := s.mark(ctx)
+	if err != nil {
+		return found, err
+	}
+	defer stop()
 	s.observer.forget()
+	s.heard.take()
 	before, err := log.Read()
 	if err != nil {
 		return found, err
 	}
 	var starts int64
-	for _, r := range s.replicas {
+	for _, r := range append(slices.Clone(s.replicas), s.markers...) {
 		starts -= r.starts.Load()
 		r.takeUnexpected()
 	}
@@ -160,6 +185,12 @@ func (s *stage) playRound(ctx context.Context, log *evidence.AuditLog) (found ev
 	for _, r := range s.replicas {
 		starts += r.starts.Load()
 		found.Unexpected = append(found.Unexpected, r.takeUnexpected()...)
+	}
+	for i, r := range s.markers {
+		starts += r.starts.Load()
+		if s.observer.gone(s.nodes[i]).IsZero() { // else its pod would be gone too
+			found.Unexpected = append(found.Unexpected, r.takeUnexpected()...)
+		}
 	}
 	found.Starts = int(starts)
 	return found, s.gather(&found, evidence.LastLease(before), log)
@@ -208,6 +239,7 @@ func (s *stage) gather(found *evidence.Round, before []evidence.Request, log *ev
 		found.Losses = append(found.Losses, *l)
 	}
 	slices.SortFunc(found.Losses, func(a, b evidence.Loss) int { return strings.Compare(a.Node, b.Node) })
+	found.Notices = s.heard.take()
 	s.observer.fill(found)
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"spot-handler/drain"
 	"spot-handler/drain/donotdisrupt"
 	"spot-handler/e2e/chaos/plan"
 	"spot-handler/e2e/controlplane"
@@ -129,7 +131,7 @@ func boots(ctx context.Context, cluster *controlplane.Cluster, node string) erro
 }
 
 // services runs those of the round, and waits until they are ready.
-func services(ctx context.Context, cluster *controlplane.Cluster, round plan.Round) error {
+func services(ctx context.Context, cluster *controlplane.Cluster, round plan.Round, all *receivers) error {
 	number := func(n int) *intstr.IntOrString { v := intstr.FromInt32(int32(n)); return &v }
 	for _, s := range round.Services {
 		spec := controlplane.DeploymentSpec{
@@ -140,8 +142,18 @@ func services(ctx context.Context, cluster *controlplane.Cluster, round plan.Rou
 		if s.Unavailable >= 0 {
 			spec.BudgetMaxUnavailable = number(s.Unavailable)
 		}
+		spec.Annotations = map[string]string{}
 		if s.Stays {
-			spec.Annotations = map[string]string{donotdisrupt.Annotation: "true"}
+			spec.Annotations[donotdisrupt.Annotation] = "true"
+		}
+		if s.When != "" {
+			spec.Annotations[drain.WhenAnnotation] = s.When
+		}
+		if s.Notices != "" {
+			maps.Copy(spec.Annotations, all.annotations(s.Notices))
+		}
+		if s.Gang {
+			spec.Labels = map[string]string{drain.GangLabel: s.Name}
 		}
 		if s.Tolerates {
 			spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}

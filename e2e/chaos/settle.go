@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"spot-handler/drain"
+	"spot-handler/e2e/chaos/evidence"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
@@ -67,7 +68,7 @@ func (s *stage) unsettled(ctx context.Context) (what []string, err error) {
 		return nil, fmt.Errorf("list deployments: %w", err)
 	}
 	for _, m := range s.queue.Messages() {
-		if m.State != sqsemu.Deleted {
+		if m.State != sqsemu.Deleted && !s.awaitsNode(m.ID) {
 			what = append(what, fmt.Sprintf("message %s is %s: %s", m.ID, m.State, m.Body))
 		}
 	}
@@ -87,6 +88,20 @@ func (s *stage) unsettled(ctx context.Context) (what []string, err error) {
 		what = append(what, claimUnsettled(c, inUse)...)
 	}
 	return what, nil
+}
+
+// awaitsNode: the message is about a Node that had gone before one of the processes started, which
+// cannot know that. It keeps the message for a quarter of an hour, as one whose Node is yet to come.
+func (s *stage) awaitsNode(message string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.messages, func(m evidence.Message) bool { return m.ID == message })
+	if i < 0 {
+		return s.late[message] // of an earlier round
+	}
+	gone := s.observer.gone(s.messages[i].Node)
+	s.late[message] = !gone.IsZero() && slices.ContainsFunc(s.replicas, func(r *replica) bool { return r.since().After(gone) })
+	return s.late[message]
 }
 
 // workloadsUnsettled says which Deployments have other pods than they ask for, and which pods
@@ -143,6 +158,9 @@ func (s *stage) node(ctx context.Context, n *corev1.Node) (what []string, err er
 		what = append(what, fmt.Sprintf("node %s has the record %s", n.Name, text))
 		r, err := interruption.ParseRecord(text)
 		if err == nil && comesBack && r.Phase.Over() && r.Boot != "" && r.Boot == n.Status.NodeInfo.BootID && time.Now().After(r.DeadlineTime()) {
+			if i := slices.Index(s.nodes, n.Name); i >= 0 && i < len(s.metadata) {
+				s.metadata[i].Clear()
+			}
 			return what, boots(ctx, s.cluster, n.Name)
 		}
 	}

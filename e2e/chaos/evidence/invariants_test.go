@@ -75,6 +75,12 @@ func TestNothingIsWrongWithAGoodRound(t *testing.T) {
 	}
 }
 
+// lateAndAsking: the pod asks for a notice, and leaves when there was time for it.
+func lateAndAsking(r *Round) {
+	r.Pods[0].Asks, r.Pods[0].Gone, r.Losses[0].Gone = true, at(48), at(60)
+	r.Requests[evicted] = by(45, eviction(201, nil))
+}
+
 // Each invariant can fail, and each excuse counts only where it is one. What is empty as a
 // reason holds.
 func TestInvariants(t *testing.T) {
@@ -99,6 +105,32 @@ func TestInvariants(t *testing.T) {
 		"message about a node that is not gone yet": {func(r *Round) {
 			r.Messages = append(r.Messages, Message{ID: "late", Node: "node", Kind: interruption.StateChange, Deleted: at(30)})
 		}, "message late"},
+
+		"pod of a node that stays": {func(r *Round) {
+			r.Elsewhere = []Pod{{UID: "v", Namespace: "n", Name: "q", Node: "other"}}
+			q := eviction(201, nil)
+			q.UID, q.Name = "v", "q"
+			r.Requests = append(r.Requests, by(30, q))
+		}, "pod n/q on other: create eviction"},
+		"not notified, and there was no time": {func(r *Round) { r.Pods[0].Asks = true }, ""},
+		"not notified":                        {lateAndAsking, "had not been notified"},
+		"notified": {func(r *Round) {
+			lateAndAsking(r)
+			r.Notices = []Notice{{At: at(12), Type: "notice", Namespace: "n", Name: "p", Node: "node"}}
+		}, ""},
+		"notified of another node": {func(r *Round) {
+			r.Pods[0].Asks = true
+			r.Notices = []Notice{{At: at(12), Type: "notice", Namespace: "n", Name: "p", Node: "other"}}
+		}, "notice of node other went to pod n/p on node"},
+		"peer of a gang": {func(r *Round) {
+			r.Pods[0].Gang = "g"
+			r.Elsewhere = []Pod{{UID: "v", Namespace: "n", Name: "q", Node: "other", Asks: true, Gang: "g"}}
+			r.Notices = []Notice{{At: at(12), Type: "peer-notice", Namespace: "n", Name: "q", Node: "node"}}
+		}, ""},
+		"peer of no gang": {func(r *Round) {
+			r.Elsewhere = []Pod{{UID: "v", Namespace: "n", Name: "q", Node: "other", Asks: true, Gang: "g"}}
+			r.Notices = []Notice{{At: at(12), Type: "peer-notice", Namespace: "n", Name: "q", Node: "node"}}
+		}, "went to pod n/q on other"},
 
 		"another process drains": {func(r *Round) { ended(r, byOther(29, eviction(201, nil))) }, `process 2.1 sent create pods/eviction p at 00:00:29.000, while "1.1" had the lease`},
 		"nobody holds the lease": {func(r *Round) { r.Requests[0].Code = 409 }, `while "" had the lease`},

@@ -15,10 +15,13 @@ type Round struct {
 	Losses   []Loss
 	Messages []Message
 	Pods     []Pod
-	Requests []Request // of the replicas, and others' that end pods; by time of arrival
-	Claims   []Claim
-	Spans    []Span
-	Starts   int // of processes
+	// Elsewhere are the pods on nodes about which nothing was announced.
+	Elsewhere []Pod
+	Notices   []Notice
+	Requests  []Request // of the replicas, and others' that end pods; by time of arrival
+	Claims    []Claim
+	Spans     []Span
+	Starts    int // of processes
 
 	// Unexpected are processes that ended otherwise than they were told to, with what they
 	// said last.
@@ -66,7 +69,16 @@ type Pod struct {
 
 	Grace       time.Duration // that it asks for
 	Tolerates   bool          // every taint, so also the cordon
+	Asks        bool          // to be notified
+	Gang        string        // empty: it belongs to none
 	Bound, Gone time.Time     // Gone is zero if it is still there
+}
+
+// Notice is a POST that a pod's receiver got.
+type Notice struct {
+	At                        time.Time
+	ID, Type, Namespace, Name string
+	Node                      string // whose end it is about
 }
 
 // Request is a line of the audit log.

@@ -25,7 +25,7 @@ const (
 // Draw draws a round.
 func Draw(seed uint64, number int, size Size) Round {
 	d := dice{rand.New(rand.NewPCG(seed, uint64(number)))}
-	r := Round{Seed: seed, Number: number, Services: d.services()}
+	r := Round{Seed: seed, Number: number, Mode: mode(seed), Services: d.services()}
 	least, most, groups := 55*time.Second, 110*time.Second, 1+d.IntN(4)
 	if size == Short {
 		least, most, groups = 45*time.Second, 55*time.Second, 2
@@ -43,7 +43,19 @@ func Draw(seed uint64, number int, size Size) Round {
 		r.Steps = append(r.Steps, d.owner(r.Services))
 	}
 	slices.SortStableFunc(r.Steps, func(a, b Step) int { return int(a.At - b.At) })
+	// Another stream: the rest of a round is what it was before there was this.
+	d = dice{rand.New(rand.NewPCG(seed, 1<<61+uint64(number)))}
+	for i := range r.Services {
+		d.ask(&r.Services[i])
+	}
 	return r
+}
+
+// ask draws what a service's pods ask for.
+func (d dice) ask(s *Service) {
+	s.When = pick(d, "", "", "", "now", "hold", "last")
+	s.Gang = d.chance(0.2)
+	s.Notices = pick(d, "", "", Silence, Hang, Nonsense, "now", "last")
 }
 
 // flags have another stream than any round.
@@ -56,6 +68,10 @@ func flags(seed uint64) []string {
 		"--margin=" + pick(d, "10s", "5s"),
 		"--replacement=" + pick(d, "always", "always", "when-needed"),
 	}
+}
+
+func mode(seed uint64) string {
+	return pick(dice{rand.New(rand.NewPCG(seed, 1<<60))}, "queue", "queue", "imds")
 }
 
 func boot(seed uint64) time.Duration {

@@ -124,6 +124,13 @@ func (s Step) String() string {
 	return b.String()
 }
 
+// What receivers answer besides when their pods want to go.
+const (
+	Silence  = "nothing"
+	Hang     = "never"
+	Nonsense = "nonsense"
+)
+
 // Service is a Deployment with a disruption budget.
 type Service struct {
 	Name     string
@@ -136,6 +143,10 @@ type Service struct {
 
 	Stays     bool // its pods ask not to be disrupted
 	Tolerates bool // its pods tolerate every taint
+
+	When    string // that its pods ask to be evicted; empty: as the strategy has it
+	Gang    bool   // its pods live and die together
+	Notices string // how the pods' receivers answer; empty: they have none
 }
 
 func (s Service) String() string {
@@ -150,13 +161,26 @@ func (s Service) String() string {
 	if s.Tolerates {
 		text += ", tolerate everything"
 	}
+	if s.When != "" {
+		text += ", when: " + s.When
+	}
+	if s.Gang {
+		text += ", a gang"
+	}
+	if s.Notices != "" {
+		text += ", receivers that answer " + s.Notices
+	}
 	return text
 }
 
 // Round is what is there, and what happens.
 type Round struct {
-	Seed     uint64
-	Number   int
+	Seed   uint64
+	Number int
+	// Mode of the chart, for all rounds of a seed: queue, or imds, where a process on each node
+	// marks it and the replicas drain. There is no queue then: what would befall that befalls the
+	// processes that mark.
+	Mode     string
 	Services []Service
 	Steps    []Step // by time
 }
@@ -198,7 +222,7 @@ func (r Round) Last() time.Duration {
 
 func (r Round) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "seed %d, round %d: %d nodes, replacements boot in %s, replicas with %s\n", r.Seed, r.Number, Nodes, r.Boot(), strings.Join(r.Flags(), " "))
+	fmt.Fprintf(&b, "seed %d, round %d: mode %s, %d nodes, replacements boot in %s, replicas with %s\n", r.Seed, r.Number, r.Mode, Nodes, r.Boot(), strings.Join(r.Flags(), " "))
 	for _, s := range r.Services {
 		fmt.Fprintf(&b, "  %s\n", s)
 	}

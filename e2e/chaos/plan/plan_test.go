@@ -21,9 +21,13 @@ func TestRoundsAreAFunctionOfTheSeed(t *testing.T) {
 // Everything that can happen does, within a reasonable number of rounds, to nodes, replicas
 // and services that there are, and no node comes to two ends.
 func TestRoundsHaveEverything(t *testing.T) {
-	seen := map[What]int{}
+	seen, asked := map[What]int{}, map[string]bool{}
 	for seed := range uint64(200) {
 		r := Draw(seed, 1, Full)
+		for _, s := range r.Services {
+			asked["when "+s.When], asked["answer "+s.Notices] = true, true
+			asked["gang"] = asked["gang"] || s.Gang
+		}
 		ends := map[int]int{}
 		for i, s := range r.Steps {
 			seen[s.What]++
@@ -58,6 +62,11 @@ func TestRoundsHaveEverything(t *testing.T) {
 			t.Errorf("%q never happens", what)
 		}
 		delete(seen, what)
+	}
+	for _, what := range []string{"when now", "when hold", "when last", "gang", "answer " + Silence, "answer " + Hang, "answer " + Nonsense, "answer now", "answer last"} {
+		if !asked[what] {
+			t.Errorf("no service has %q", what)
+		}
 	}
 	if len(seen) > 0 {
 		t.Errorf("not known here: %v", seen)
