@@ -304,8 +304,9 @@ func (r *round) daemonsOn(ctx context.Context, nodes []*corev1.Node, server *sqs
 	}
 	start(r.leads(), r.leads(), "", o)
 
+	// The DaemonSet is for spot nodes alone.
 	pods, err := r.cluster.WaitPods(ctx, namespace, "app.kubernetes.io/component=imds", func(pods []*corev1.Pod) bool {
-		return len(pods) >= lost+spare && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !controlplane.Ready(p) })
+		return len(pods) >= lost && !slices.ContainsFunc(pods, func(p *corev1.Pod) bool { return !controlplane.Ready(p) })
 	})
 	r.must(err)
 	instances := map[string]*imdsemu.Server{}
