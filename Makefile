@@ -101,7 +101,7 @@ chaos:
 hostile:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
 	@go run ./e2e/chart/cmd/helm version
-	go test -count=1 -timeout 24h -v -run TestHostile ./e2e/hostile -minutes $(or $(MINUTES),10) $(if $(SEED),-seed $(SEED)) $(if $(SIZE),-size $(SIZE))
+	go test -count=1 -timeout 24h -v -run TestHostile ./e2e/hostile -minutes $(or $(MINUTES),10) $(if $(SEED),-seed $(SEED)) -size $(or $(SIZE),12)
 
 accuracy:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only

@@ -34,7 +34,7 @@ import (
 var (
 	minutes = flag.Float64("minutes", 0, "no round begins later; 0 is one round, the short run")
 	seed    = flag.Uint64("seed", 1, "of the first round; each has the next")
-	size    = flag.Int("size", 6, "large objects of each kind")
+	size    = flag.Int("size", 3, "large objects of each kind")
 )
 
 const (
@@ -61,9 +61,7 @@ func TestHostile(t *testing.T) {
 }
 
 // known are the checks that main does not pass yet. They are printed, and fail nothing.
-var known = map[string]bool{
-	"memory": true, "ready": true, "probes": true, "controls": true, "quoting": true, "grants": true, "notices": true, "commands": true,
-}
+var known = map[string]bool{"ready": true, "notices": true}
 
 // round is one control plane, and what happens in it.
 type round struct {
@@ -142,7 +140,9 @@ func play(t *testing.T, seed uint64) {
 	}
 	background.Go(func() { r.tenant.goOn(meanwhile, 500*time.Millisecond) })
 	fewest := r.watchReady(meanwhile, &background)
-	background.Go(func() { r.people(meanwhile, path, nodes) })
+	asked, enough := context.WithCancel(meanwhile)
+	people := make(chan struct{})
+	go func() { defer close(people); r.people(asked, path, nodes) }()
 
 	// All nodes at once.
 	now := time.Now().Truncate(time.Second)
@@ -156,6 +156,8 @@ func play(t *testing.T, seed uint64) {
 	t.Logf("%.0fs: %d nodes are interrupted", time.Since(began).Seconds(), len(nodes))
 	off := r.waitOff(ctx, now.Add(left))
 	t.Logf("%.0fs: the shop's pods were off the nodes after %.1fs; at least %d of %d were ready", time.Since(began).Seconds(), off.Sub(now).Seconds(), fewest(), len(pods))
+	enough()
+	<-people
 	// One more round of commands sees what is left behind.
 	r.commands(ctx, path, nodes)
 	if n := fewest(); n < len(pods) {
@@ -197,7 +199,6 @@ func (r *round) shop(ctx context.Context) ([]*corev1.Node, []corev1.Pod) {
 	quarter, one := intstr.FromString("25%"), intstr.FromInt32(1)
 	_, err = r.cluster.RunDeployment(ctx, controlplane.DeploymentSpec{
 		Namespace: shop, Name: shop, Replicas: lost, Grace: 5 * time.Second, MaxSurge: &quarter, MaxUnavailable: &one, BudgetMaxUnavailable: &one,
-		Spread: corev1.LabelHostname,
 		Annotations: map[string]string{
 			"spot-handler/notice": receiver.URL[strings.LastIndexByte(receiver.URL, ':')+1:], "e2e.spot-handler/ip": "127.0.0.1",
 		},
@@ -437,7 +438,9 @@ func (r *round) commands(ctx context.Context, path string, nodes []*corev1.Node)
 			return
 		}
 		r.peak(args[0], o.peak)
-		if o.code != 0 && o.code != 3 {
+		// With code 1 they say what they left out as too large, which is the tenant's alone.
+		leftOut := o.code == 1 && strings.Count(string(o.err), "left out: ") == strings.Count(string(o.err), fmt.Sprintf(" of namespace %q: larger than", tenantNamespace)) && strings.Contains(string(o.err), "left out: ")
+		if o.code != 0 && o.code != 3 && !leftOut {
 			r.broken("commands", "%s ended with code %d, %d MiB: %.500q", what, o.code, o.peak, o.err)
 		}
 		if found := o.controls(); found != "" {
