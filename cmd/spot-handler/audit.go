@@ -54,6 +54,7 @@ not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, a
 	show.IntVar(&a.maxShare, "max-share", 50, "how many `percent` of a workload's pods may be on instances of one type in one zone, which EC2 takes back together")
 	a.format.Define(show.FlagSet)
 	a.cluster.Define(where.FlagSet)
+	a.cluster.DefineDaemon(where.FlagSet)
 	addGroups(cmd, []group{show, where})
 	complete(cmd, &a.cluster, map[string]cobra.CompletionFunc{
 		"fail-on": cobra.FixedCompletions(audit.Severities(), cobra.ShellCompDirectiveNoFileComp),
@@ -82,7 +83,10 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	settings, _ := c.settings(ctx, "")
+	settings, _, err := c.settings(ctx, "")
+	if err != nil {
+		return err
+	}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.core, Namespace: a.cluster.Namespace}, false)
 	snapshot, unread := audit.Take(read, audit.Options{Margin: settings.margin, MaxShare: a.maxShare}), read.Unread
 	if a.cluster.Namespace == "" {

@@ -1,16 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"slices"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -29,6 +26,8 @@ type caller struct {
 	reviews      resource[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      dynamic.Interface
 	narrowed     dynamic.Interface // shows as much as the daemon sees
+
+	daemonNamespace string // as the operator named it
 }
 
 func connectCaller(cluster console.Cluster) (*caller, error) {
@@ -37,7 +36,11 @@ func connectCaller(cluster console.Cluster) (*caller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUsage, err)
 	}
-	return newCaller(conf)
+	c, err := newCaller(conf)
+	if err == nil {
+		c.daemonNamespace = cluster.DaemonNamespace
+	}
+	return c, err
 }
 
 // newCaller makes no call.
@@ -75,57 +78,4 @@ func newCaller(conf *rest.Config) (*caller, error) {
 	}
 	c.reviews = newResource[authorizationv1.SelfSubjectAccessReview](authorization, "selfsubjectaccessreviews", metav1.NamespaceNone)
 	return c, nil
-}
-
-// daemonLabel selects the pods of spot-handler, as the chart labels them.
-const daemonLabel = "app.kubernetes.io/name=spot-handler"
-
-// settings are those by which nodes are drained, as the pods of spot-handler in the cluster were
-// given them: first those that drain all nodes, then those of the node. Without any, they are
-// the defaults. from says where they were found.
-func (c *caller) settings(ctx context.Context, node string) (cfg config, from string) {
-	list := &corev1.PodList{}
-	err := c.core.Get().Resource("pods").Param("labelSelector", daemonLabel).Param("resourceVersion", "0").Do(ctx).Into(list)
-	for _, all := range []bool{true, false} {
-		for _, pod := range list.Items {
-			if !all && pod.Spec.NodeName != node {
-				continue
-			}
-			if cfg, ok := settingsOf(pod); ok && reconciles(cfg) && cfg.fleet() == all {
-				return cfg, "the settings of pod " + pod.Namespace + "/" + pod.Name
-			}
-		}
-	}
-	cfg = config{mode: modeQueue}
-	cfg.define()
-	if err != nil {
-		return cfg, fmt.Sprintf("the default settings, as pods with the label %s could not be read: %v", daemonLabel, err)
-	}
-	return cfg, "the default settings, as no pod with the label " + daemonLabel + " was found that drains this node"
-}
-
-// settingsOf reads the arguments and variables of a pod as the program does that runs in it.
-func settingsOf(pod corev1.Pod) (cfg config, ok bool) {
-	for _, container := range pod.Spec.Containers {
-		if len(container.Args) == 0 || !slices.Contains([]string{modeIMDS, modeDrain, modeQueue}, container.Args[0]) {
-			continue
-		}
-		cfg.mode = container.Args[0]
-		flags := titled("")
-		for _, g := range cfg.define() {
-			flags.AddFlagSet(g.FlagSet)
-		}
-		// What is wrong with them, the program itself has said.
-		_, _ = parse(flags.FlagSet, container.Args[1:], func(name string) string {
-			for _, v := range container.Env {
-				if v.Name == name {
-					return v.Value
-				}
-			}
-			return ""
-		})
-		cfg.nodes, _ = labels.Parse(cfg.nodeSelector)
-		return cfg, true
-	}
-	return config{}, false
 }

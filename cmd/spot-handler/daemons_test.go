@@ -39,10 +39,10 @@ func TestDaemonOfPod(t *testing.T) {
 		"its own node":      {pod("imds"), false, false, true, true, true, []audit.Right{create, patch}, []audit.Right{lease}},
 		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, false, nil, []audit.Right{create, patch}},
 	} {
-		cfg, ok := settingsOf(*tt.pod)
-		d := daemonOf(tt.pod, cfg)
-		if !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Own != tt.own || d.Drains != tt.drains || d.Ready != tt.acting {
-			t.Errorf("%s: %v, %+v", name, ok, d)
+		cfg, ok, err := settingsOf(tt.pod)
+		d := daemonOf(installed{Pod: tt.pod, owner: "deployment/handler", config: cfg})
+		if err != nil || !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Own != tt.own || d.Drains != tt.drains || d.Ready != tt.acting {
+			t.Errorf("%s: %v, %v, %+v", name, ok, err, d)
 		}
 		if d.Owner != "deployment/handler" || d.Release != "r" || d.Component != "queue" {
 			t.Errorf("%s: %s, %s, %s", name, d.Owner, d.Release, d.Component)
@@ -58,15 +58,15 @@ func TestDaemonOfPod(t *testing.T) {
 			}
 		}
 	}
-	cfg, _ := settingsOf(*pod("queue", "--node-selector=team=blue"))
-	if d := daemonOf(pod(), cfg); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
+	cfg, _, _ := settingsOf(pod("queue", "--node-selector=team=blue"))
+	if d := daemonOf(installed{Pod: pod(), config: cfg}); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
 		t.Errorf("it acts on %s", d.Nodes)
 	}
 }
 
 // A rehearsal is refused on a node that the daemon leaves alone, for the same reason.
 func TestRulesOfPod(t *testing.T) {
-	cfg, _ := settingsOf(corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"drain", "--node-selector=team=blue"}}}}})
+	cfg, _, _ := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"drain", "--node-selector=team=blue"}}}}})
 	now := time.Now()
 	rehearsal := rehearse.New(nil, rehearse.Options{Kind: interruption.SpotInterruption, Deadline: time.Minute, Rules: rulesOf(cfg, nil)}, now)
 	for team, want := range map[string]string{"blue": "", "red": "--node-selector does not select the node"} {

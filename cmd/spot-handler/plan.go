@@ -80,6 +80,7 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	p.assumed.define(assume)
 	p.format.Define(show.FlagSet)
 	p.cluster.Define(where.FlagSet)
+	p.cluster.DefineDaemon(where.FlagSet)
 	addGroups(cmd, []group{which, what, assume, show, where})
 	complete(cmd, &p.cluster, map[string]cobra.CompletionFunc{
 		"dry-run": cobra.FixedCompletions(dryRuns, cobra.ShellCompDirectiveNoFileComp),
@@ -161,7 +162,10 @@ func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (pla
 	if err != nil {
 		return plan.Report{}, err
 	}
-	cfg, from := c.settings(ctx, lost[0].Name)
+	cfg, from, err := c.settings(ctx, lost[0].Name)
+	if err != nil {
+		return plan.Report{}, err
+	}
 	in.Settings = from
 	in.Policy = drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
 	l.ScheduledLead = cfg.scheduledLead

@@ -78,7 +78,6 @@ func (c *caller) ask(ctx context.Context, cfg config, try bool) (*asker, error) 
 
 // newAsker asks over the caller's clients, which notes takes down.
 func (c *caller) newAsker(cfg config, notes *replacement.Notes) *asker {
-	_ = cfg.validate() // parses what the flags say; what is wrong with them, the daemon itself has said
 	a := &asker{dooms: map[string]*doom{}, taken: offerings.New()}
 	quiet := zerolog.Nop()
 	pools := karpenter.New(karpenter.Options{

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -29,21 +28,20 @@ type accounts struct {
 
 // accountsOf reads them from the pods of spot-handler.
 func (c *caller) accountsOf(ctx context.Context) (accounts, error) {
-	list := &corev1.PodList{}
-	if err := c.core.Get().Resource("pods").Param("labelSelector", daemonLabel).Param("resourceVersion", "0").Do(ctx).Into(list); err != nil {
-		return accounts{}, fmt.Errorf("list the pods of spot-handler: %w", err)
+	pods, err := c.installation(ctx)
+	if err != nil {
+		return accounts{}, err
 	}
 	found := accounts{marks: map[string]account{}}
-	for _, pod := range list.Items {
-		cfg, ok := settingsOf(pod)
-		if !ok || cfg.dryRun {
+	for _, pod := range pods {
+		if pod.wrong != nil || pod.dryRun {
 			continue
 		}
 		own := account{pod.Namespace, pod.Spec.ServiceAccountName}
-		if reconciles(cfg) && (cfg.fleet() || found.drains == nil) {
+		if reconciles(pod.config) && (pod.fleet() || found.drains == nil) {
 			found.drains = &own
 		}
-		switch cfg.mode {
+		switch pod.mode {
 		case modeQueue:
 			found.marks[""] = own
 		case modeIMDS:

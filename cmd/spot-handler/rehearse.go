@@ -92,6 +92,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	r.outcome.define(show)
 	r.format.Define(show.FlagSet)
 	r.cluster.Define(where.FlagSet)
+	r.cluster.DefineDaemon(where.FlagSet)
 	addGroups(cmd, []group{which, what, refuse, assume, show, where})
 	complete(cmd, &r.cluster, map[string]cobra.CompletionFunc{
 		"kind":    cobra.FixedCompletions(names(rehearse.Kinds()), cobra.ShellCompDirectiveNoFileComp),
@@ -143,7 +144,10 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	settings, _ := c.settings(ctx, chosen[0].Name)
+	settings, _, err := c.settings(ctx, chosen[0].Name)
+	if err != nil {
+		return err
+	}
 	rehearsal := rehearse.New(c.nodes, rehearse.Options{
 		Kind: interruption.Kind(r.kind), Deadline: r.deadline, Over: r.over, Release: r.release, Rules: rulesOf(settings, nil),
 	}, time.Now())

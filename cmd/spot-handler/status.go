@@ -51,6 +51,7 @@ not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.
 	show.BoolVarP(&s.watch, "watch", "w", false, "show it again when it changes, until Ctrl-C; on a terminal it is redrawn in place")
 	s.format.Define(show.FlagSet)
 	s.cluster.Define(where.FlagSet)
+	s.cluster.DefineDaemon(where.FlagSet)
 	addGroups(cmd, []group{show, where})
 	complete(cmd, &s.cluster, map[string]cobra.CompletionFunc{
 		"node": s.completeNode,
@@ -70,7 +71,10 @@ func (s *statusCommand) run(ctx context.Context, stdout, stderr io.Writer) error
 	screen := terminal.New(stdout)
 	defer screen.End()
 	if s.node != "" {
-		in := c.inForce(ctx, s.node)
+		in, err := c.inForce(ctx, s.node)
+		if err != nil {
+			return err
+		}
 		show := printing(s.format, screen, stderr, s.watch, status.Story.Same, func(story status.Story) ([]string, []string) {
 			return story.Lines(time.Now(), screen.Columns()), story.Unread
 		})
@@ -135,12 +139,12 @@ func (c *caller) statusReader(namespace string) status.Reader {
 }
 
 // inForce are the settings by which the node is drained.
-func (c *caller) inForce(ctx context.Context, node string) status.InForce {
-	cfg, from := c.settings(ctx, node)
+func (c *caller) inForce(ctx context.Context, node string) (status.InForce, error) {
+	cfg, from, err := c.settings(ctx, node)
 	return status.InForce{
 		Policy:        drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin},
 		ScheduledLead: cfg.scheduledLead, From: from,
-	}
+	}, err
 }
 
 // completeIn is how long the shell waits for names from the cluster.
@@ -173,7 +177,7 @@ func complete(cmd *cobra.Command, cluster *console.Cluster, own map[string]cobra
 	all := map[string]cobra.CompletionFunc{
 		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
 		"context":   completeContext(cluster),
-		"namespace": cobra.NoFileCompletions,
+		"namespace": cobra.NoFileCompletions, "daemon-namespace": cobra.NoFileCompletions,
 	}
 	maps.Copy(all, own)
 	for flag, complete := range all {

@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 )
 
@@ -45,7 +44,7 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 		"/apis/policy/v1/poddisruptionbudgets":                 map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList"},
 	}
 	for path, kind := range map[string]string{
-		"/apis/apps/v1/deployments": "Deployment", "/apis/apps/v1/statefulsets": "StatefulSet", "/apis/apps/v1/replicasets": "ReplicaSet",
+		"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings": "ClusterRoleBinding", "/apis/apps/v1/deployments": "Deployment", "/apis/apps/v1/statefulsets": "StatefulSet", "/apis/apps/v1/replicasets": "ReplicaSet",
 		"/apis/apps/v1/daemonsets": "DaemonSet", "/api/v1/persistentvolumeclaims": "PersistentVolumeClaim", "/api/v1/persistentvolumes": "PersistentVolume", "/api/v1/resourcequotas": "ResourceQuota",
 	} {
 		version := strings.TrimPrefix(strings.TrimPrefix(path[:strings.LastIndex(path, "/")], "/apis/"), "/api/")
@@ -158,22 +157,6 @@ func TestAsAPlugin(t *testing.T) {
 		runAs(t.Context(), "kubectl-spot_handler", []string{cmd.Name(), "--help"}, env(nil), &out, &out)
 		if own := bare.FindString(strings.ReplaceAll(out.String(), "kubectl spot-handler", "the plugin")); own != "" {
 			t.Errorf("the plugin's %s --help speaks of %q:\n%s", cmd.Name(), own, &out)
-		}
-	}
-}
-
-// What the drain follows is read from the pods that run it, as they read it themselves.
-func TestSettingsOfPods(t *testing.T) {
-	pod := func(args []string, vars ...corev1.EnvVar) corev1.Pod {
-		return corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "sidecar"}, {Name: "spot-handler", Args: args, Env: vars}}}}
-	}
-	cfg, ok := settingsOf(pod([]string{"queue", "--queue-url=https://example.com/q", "--margin=7s"}, corev1.EnvVar{Name: "SPOT_HANDLER_DRAIN_STRATEGY", Value: "hold"}))
-	if !ok || cfg.margin != 7*time.Second || cfg.strategy != string(drain.Hold) || cfg.blocked != string(drain.Leave) {
-		t.Errorf("%v, %+v", ok, cfg)
-	}
-	for _, args := range [][]string{nil, {"version"}} {
-		if _, ok := settingsOf(pod(args)); ok {
-			t.Errorf("%q is taken for a mode", args)
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -91,4 +93,45 @@ func (c *Cluster) prepare(ctx context.Context, spec DeploymentSpec) (corev1.PodT
 		return corev1.PodTemplateSpec{}, err
 	}
 	return podTemplate(spec)
+}
+
+// Announce makes an installation of spot-handler as commands find it, with the arguments of its
+// program: a Deployment, whose pod fits on no node, and the ClusterRoleBinding that names its account.
+// It returns once the scheduler has had a look.
+func (c *Cluster) Announce(ctx context.Context, namespace, account string, args ...string) error {
+	if err := c.CreateNamespace(ctx, namespace); err != nil {
+		return err
+	}
+	labels := map[string]string{"app.kubernetes.io/name": "spot-handler", "app.kubernetes.io/component": "queue"}
+	_, err := c.Client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: account}}, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) { // without it there is no pod
+		return fmt.Errorf("create account %s/%s: %w", namespace, account, err)
+	}
+	_, err = c.Client.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "announced-" + namespace, Labels: labels},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "none"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: account}},
+	}, metav1.CreateOptions{})
+	if err != nil {
+		return fmt.Errorf("bind account %s/%s: %w", namespace, account, err)
+	}
+	if _, err = c.Client.AppsV1().Deployments(namespace).Create(ctx, Daemon(account, labels, args...), metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("announce the daemon: %w", err)
+	}
+	_, err = c.WaitPods(ctx, namespace, "app.kubernetes.io/name=spot-handler", func(pods []*corev1.Pod) bool {
+		return len(pods) == 1 && len(pods[0].Status.Conditions) > 0
+	})
+	return err
+}
+
+// Daemon is the Deployment that Announce makes.
+func Daemon(account string, labels map[string]string, args ...string) *appsv1.Deployment {
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "spot-handler", Labels: labels}}
+	d.Spec.Selector = &metav1.LabelSelector{MatchLabels: labels}
+	d.Spec.Template.Labels = labels
+	d.Spec.Template.Spec = corev1.PodSpec{
+		ServiceAccountName: account, NodeSelector: map[string]string{"no": "where"},
+		Containers: []corev1.Container{{Name: "spot-handler", Image: "none", Args: args}},
+	}
+	return d
 }

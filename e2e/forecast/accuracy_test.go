@@ -13,7 +13,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain/forecast"
 	"spot-handler/e2e/controlplane"
@@ -111,7 +110,9 @@ func play(t *testing.T, with settings, seed uint64, n int, a *account) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()
-	announceSettings(t, ctx, cluster, with)
+	if err := cluster.Announce(ctx, "spot-handler", "default", append([]string{"queue"}, with.flags...)...); err != nil {
+		t.Fatal(err)
+	}
 	randoms := make([]*random, n)
 	var making sync.WaitGroup
 	for i := range n {
@@ -195,22 +196,4 @@ func (r *random) plan(ctx context.Context, with settings) (f forecast.Forecast) 
 	}
 	r.must(json.Unmarshal(out, &f))
 	return f
-}
-
-// announceSettings makes a pod that looks like the daemon's, where plan finds the settings.
-func announceSettings(t *testing.T, ctx context.Context, cluster *controlplane.Cluster, with settings) {
-	t.Helper()
-	if err := cluster.CreateNamespace(ctx, "spot-handler"); err != nil {
-		t.Fatal(err)
-	}
-	_, err := cluster.Client.CoreV1().Pods("spot-handler").Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "spot-handler", Labels: map[string]string{"app.kubernetes.io/name": "spot-handler"}},
-		Spec: corev1.PodSpec{
-			NodeSelector: map[string]string{"no": "where"},
-			Containers:   []corev1.Container{{Name: "spot-handler", Image: "fake", Args: append([]string{"queue"}, with.flags...)}},
-		},
-	}, metav1.CreateOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
 }

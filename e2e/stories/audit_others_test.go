@@ -36,7 +36,7 @@ func TestAuditOfOtherHandlers(t *testing.T) {
 		s.service(team, replicas, surge(replicas, func(d *controlplane.DeploymentSpec) { d.NodeSelector = map[string]string{"team": team} }))
 	}
 	s.bare("system", 1, 4)
-	s.installOurs()
+	s.must(s.cluster.Announce(s.ctx, namespace, "default", "queue", "--queue-url=http://queue")) // the process that drains is drill's
 	s.installOthers()
 	want := []string{"SH302 deployment/karpenter", "SH303 daemonset/aws-node-termination-handler"}
 	var found, fixes []string
@@ -97,18 +97,6 @@ func (s *story) loseTeams(queue *sqsemu.Queue, replicas int) map[string]int {
 		least[team] = fewest[team]()
 	}
 	return least
-}
-
-// installOurs makes a pod that is known as spot-handler; the process that drains is drill's.
-func (s *story) installOurs() {
-	s.Helper()
-	s.must(s.cluster.CreateNamespace(s.ctx, namespace))
-	labels := map[string]string{"app.kubernetes.io/name": "spot-handler"}
-	_, err := s.cluster.Client.CoreV1().Pods(namespace).Create(s.ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "spot-handler", Labels: labels},
-		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "spot-handler", Image: "none", Args: []string{"queue", "--queue-url=http://queue"}}}},
-	}, metav1.CreateOptions{})
-	s.must(err)
 }
 
 // installOthers makes what is known as Karpenter with a queue, and as aws-node-termination-handler.

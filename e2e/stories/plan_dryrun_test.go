@@ -42,7 +42,7 @@ func TestPlanAsksTheAPIServer(t *testing.T) {
 	s.must(err)
 	_, err = s.cluster.WaitReady(s.ctx, "default", "other", 1)
 	s.must(err)
-	s.daemonPod()
+	s.must(s.cluster.Announce(s.ctx, namespace, queueAccount, "drain", "--fallback-selector="+onDemand))
 	s.refuseSome(batch.Name, bare[0].Name)
 
 	before, from := s.state(), time.Now()
@@ -80,18 +80,6 @@ func TestPlanAsksTheAPIServer(t *testing.T) {
 	if as := strings.Join(report.DryRun.As, " "); !strings.Contains(as, "you are not allowed to impersonate system:serviceaccount:"+namespace+":"+queueAccount) {
 		t.Errorf("asked as %q", as)
 	}
-}
-
-// daemonPod puts a pod that drains where `plan` looks for the daemon's settings.
-func (s *story) daemonPod() {
-	s.Helper()
-	_, err := s.cluster.Client.CoreV1().Pods(namespace).Create(s.ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "daemon", Labels: map[string]string{"app.kubernetes.io/name": "spot-handler"}},
-		Spec: corev1.PodSpec{ServiceAccountName: queueAccount, Containers: []corev1.Container{{
-			Name: "spot-handler", Image: "none", Args: []string{"drain", "--fallback-selector=" + onDemand},
-		}}},
-	}, metav1.CreateOptions{})
-	s.must(err)
 }
 
 // refuseSome has a policy refuse an eviction, a quota pods, and takes a right away.

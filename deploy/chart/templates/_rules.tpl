@@ -209,6 +209,10 @@
 - apiGroups: [admissionregistration.k8s.io]
   resources: [validatingadmissionpolicies, validatingadmissionpolicybindings]
   verbs: [list]
+# Where the program is installed: labels prove nothing.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterrolebindings]
+  verbs: [list]
 # Ask which rights the program's accounts have. This answers, and changes nothing.
 - apiGroups: [authorization.k8s.io]
   resources: [subjectaccessreviews]

@@ -128,7 +128,7 @@ func TestChecksOfCoverage(t *testing.T) {
 	marker := func(node string) Daemon {
 		return Daemon{Namespace: "ops", Owner: "daemonset/imds", Account: "imds", Node: node, Own: true, Ready: true, Nodes: labels.Everything()}
 	}
-	drainer := Daemon{Namespace: "ops", Owner: "deployment/drain", Account: "drain", Fleet: true, Drains: true, Ready: true, Nodes: labels.Everything()}
+	drainer := Daemon{Namespace: "ops", Owner: "deployment/drain", Account: "drain", Named: true, Fleet: true, Drains: true, Ready: true, Nodes: labels.Everything()}
 	with := func(d Daemon, change func(*Daemon)) Daemon { change(&d); return d }
 	queue := with(drainer, func(d *Daemon) { d.Queue = true })
 	none := with(queue, func(d *Daemon) { d.Nodes = labels.Nothing() })
@@ -164,6 +164,8 @@ func TestChecksOfCoverage(t *testing.T) {
 			[]string{"SH302 deployment/karpenter 0 has an interruption queue of its own: in the manifest of deployment/karpenter: no --interruption-queue"}},
 		"two handlers": {Coverage{Daemons: ours, Others: []Other{{"kube-system", "daemonset/nth", false, ""}}},
 			[]string{"SH303 daemonset/nth 0 is aws-node-termination-handler, beside spot-handler: kubectl -n kube-system delete daemonset nth"}},
+		"rights of an account that nobody has named": {Coverage{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing, d.Named = []Right{evict}, false })}}, []string{
+			"SH304 serviceaccount/drain 0 is not allowed to create pods/eviction: in the manifest of deployment/drain: an account that a ClusterRoleBinding of spot-handler names"}},
 		"rights": {Coverage{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing = []Right{evict, create, lease} })}}, []string{
 			`SH304 serviceaccount/drain 0 is not allowed to create pods/eviction, get leases.coordination.k8s.io: echo '{"apiVersion":"v1","items":[` +
 				roles + `"ClusterRole","metadata":{"name":"drain-may-start"},"rules":[{"apiGroups":[""],"resources":["pods/eviction"],"verbs":["create"]}]},` +

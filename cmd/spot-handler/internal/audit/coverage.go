@@ -27,6 +27,9 @@ type Daemon struct {
 	Namespace string
 	Owner     string // as kubectl names it, such as deployment/spot-handler-queue
 	Account   string
+	// Named: an administrator or the operator has named the account. Others are not to be given
+	// anything.
+	Named bool
 	// Release and Component are what the chart has installed it as; empty without.
 	Release, Component string
 	Node               string

@@ -38,11 +38,15 @@ func (s Snapshot) rights(toStart bool, why string) (found []Finding) {
 		if more := len(what) - enough; more > 0 {
 			what = append(what[:enough], fmt.Sprintf("%d more", more))
 		}
-		found = append(found, Finding{
+		f := Finding{
 			Namespace: d.Namespace, Object: "serviceaccount/" + d.Account,
 			What: "is not allowed to " + strings.Join(what, ", "), Why: why,
 			Fix: console.Command("echo", grant(name, d, missing)) + " | kubectl apply -f -",
-		})
+		}
+		if !d.Named {
+			f.Fix = fmt.Sprintf("in the manifest of %s: an account that a ClusterRoleBinding of spot-handler names", d.Owner)
+		}
+		found = append(found, f)
 	}
 	return found
 }

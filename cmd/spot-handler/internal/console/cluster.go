@@ -17,6 +17,8 @@ import (
 // Cluster says which cluster a command talks to, and as whom.
 type Cluster struct {
 	Kubeconfig, Context, Namespace string
+	// DaemonNamespace is where spot-handler is installed; empty if that is to be found.
+	DaemonNamespace string
 }
 
 // Define declares the flags, with the names and the meaning that they have with kubectl.
@@ -24,6 +26,11 @@ func (c *Cluster) Define(flags *pflag.FlagSet) {
 	flags.StringVar(&c.Kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: $KUBECONFIG, else ~/.kube/config, else the pod's service account)")
 	flags.StringVar(&c.Context, "context", "", "`name` of the kubeconfig's context (default: its current one)")
 	flags.StringVarP(&c.Namespace, "namespace", "n", "", "look at pods of this `namespace` only (default: of all)")
+}
+
+// DefineDaemon declares the flag of commands that read the settings of spot-handler.
+func (c *Cluster) DefineDaemon(flags *pflag.FlagSet) {
+	flags.StringVar(&c.DaemonNamespace, "daemon-namespace", "", "`namespace` that spot-handler is installed in (default: that of the accounts which the chart's ClusterRoleBindings name)")
 }
 
 // Config is how to reach the cluster, with the caller's own rights.

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"spot-handler/cmd/spot-handler/internal/cluster"
+	"spot-handler/handler/interruption"
+)
+
+// ourLabel selects the objects of spot-handler, as the chart labels them. Anybody can give it to
+// an object of theirs, so it proves nothing.
+const ourLabel = "app.kubernetes.io/name=spot-handler"
+
+// ourBindings selects the ClusterRoleBindings of the accounts that act. Only administrators make
+// those, so what runs in the namespace of the accounts that they name is ours.
+const ourBindings = ourLabel + ",app.kubernetes.io/component in (imds, drain, queue)"
+
+// installed is a pod of spot-handler, and what it was told of all that a forecast needs.
+type installed struct {
+	*corev1.Pod
+	owner string // as kubectl names it, such as deployment/spot-handler-queue
+	// named says that an administrator, or the operator of this command, has named its account.
+	named bool
+	config
+	// wrong says why it cannot run with its settings; then config is empty.
+	wrong error
+}
+
+// installation are the pods of the Deployments and DaemonSets of spot-handler in its one namespace:
+// in that of --daemon-namespace, else in that of the accounts in ourBindings. Each was made by its
+// owner, by UID.
+func (c *caller) installation(ctx context.Context) (pods []installed, err error) {
+	namespace, accounts := c.daemonNamespace, map[string]bool(nil)
+	if namespace == "" {
+		if namespace, accounts, err = c.installedIn(ctx); namespace == "" || err != nil {
+			return nil, err
+		}
+	} else if len(validation.IsDNS1123Label(namespace)) > 0 {
+		return nil, fmt.Errorf("%w: --daemon-namespace=%q: want the name of a namespace", errUsage, namespace)
+	}
+	list, owners := cluster.Lister{Client: c.core, Namespace: namespace}, map[types.UID]string{}
+	for _, kind := range []string{"deployment", "daemonset", "replicaset"} { // the last are made by the first
+		of := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: kind + "s"}
+		err := cluster.Each(ctx, list, of, ourLabel, func(o *maker) {
+			owner := kind + "/" + o.Metadata.Name
+			if kind == "replicaset" {
+				i := slices.IndexFunc(o.Metadata.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller != nil && *r.Controller })
+				if i < 0 || owners[o.Metadata.OwnerReferences[i].UID] == "" {
+					return
+				}
+				owner = owners[o.Metadata.OwnerReferences[i].UID]
+			}
+			owners[o.Metadata.UID] = owner
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	err = cluster.EachOf(ctx, list, corev1.SchemeGroupVersion.WithResource("pods"), ourLabel, slimDaemon, func(pod *corev1.Pod) {
+		by := metav1.GetControllerOf(pod)
+		if by == nil || owners[by.UID] == "" || pod.DeletionTimestamp != nil {
+			return
+		}
+		if cfg, mode, err := settingsOf(pod); mode {
+			account := pod.Spec.ServiceAccountName
+			named := accounts[account] || c.daemonNamespace != "" && account != "default"
+			pods = append(pods, installed{Pod: pod, owner: owners[by.UID], named: named, config: cfg, wrong: err})
+		}
+	})
+	return pods, err
+}
+
+// maker is what may have made a pod.
+type maker struct {
+	Metadata struct {
+		cluster.Meta
+		OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
+	} `json:"metadata"`
+}
+
+// GetNamespace is the object's namespace.
+func (m *maker) GetNamespace() string { return m.Metadata.Namespace }
+
+// slimDaemon keeps of a pod what daemonOf and settingsOf read.
+func slimDaemon(pod *corev1.Pod) *corev1.Pod {
+	slim := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: pod.Namespace, Name: pod.Name, Labels: pod.Labels, OwnerReferences: pod.OwnerReferences, DeletionTimestamp: pod.DeletionTimestamp,
+	}}
+	slim.Spec.NodeName, slim.Spec.ServiceAccountName, slim.Status.Conditions = pod.Spec.NodeName, pod.Spec.ServiceAccountName, pod.Status.Conditions
+	for _, c := range pod.Spec.Containers {
+		slim.Spec.Containers = append(slim.Spec.Containers, corev1.Container{Args: c.Args, Env: c.Env})
+	}
+	return slim
+}
+
+// clusterRoleBinding is what installedIn reads of one.
+type clusterRoleBinding struct {
+	cluster.Meta `json:"metadata"`
+	Subjects     []struct {
+		Kind, Namespace, Name string
+	} `json:"subjects"`
+}
+
+// installedIn is the namespace of the accounts that ourBindings name, and their names; empty if
+// nobody is bound.
+func (c *caller) installedIn(ctx context.Context) (namespace string, accounts map[string]bool, err error) {
+	bound := map[string]map[string]bool{}
+	of := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
+	err = cluster.Each(ctx, cluster.Lister{Client: c.core}, of, ourBindings, func(b *clusterRoleBinding) {
+		for _, s := range b.Subjects {
+			if s.Kind != "ServiceAccount" || s.Namespace == "" {
+				continue
+			}
+			if bound[s.Namespace] == nil {
+				bound[s.Namespace] = map[string]bool{}
+			}
+			bound[s.Namespace][s.Name] = true
+		}
+	})
+	if err != nil {
+		return "", nil, fmt.Errorf("find where spot-handler is installed, which --daemon-namespace says too: %w", err)
+	}
+	list := slices.Sorted(maps.Keys(bound))
+	if len(list) > 1 {
+		return "", nil, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace", errUsage, strings.Join(list, ", "))
+	}
+	if len(list) == 0 {
+		return "", nil, nil
+	}
+	return list[0], bound[list[0]], nil
+}
+
+// settings are those by which nodes are drained, as the installation was given them: first those
+// of the pods that drain all nodes, then those of the node's own. Without any, they are the defaults.
+// from says where they were found. An error says that the operator has to choose.
+func (c *caller) settings(ctx context.Context, node string) (cfg config, from string, err error) {
+	pods, err := c.installation(ctx)
+	if errors.Is(err, errUsage) {
+		return config{}, "", err
+	}
+	why := "no pod of spot-handler was found that drains this node"
+	if err != nil {
+		why = err.Error()
+	}
+	for _, all := range []bool{true, false} {
+		for _, pod := range pods {
+			switch {
+			case !all && pod.Spec.NodeName != node:
+			case pod.wrong != nil:
+				why = pod.wrong.Error()
+			case reconciles(pod.config) && pod.fleet() == all:
+				return pod.config, "the settings of pod " + pod.Namespace + "/" + pod.Name, nil
+			}
+		}
+	}
+	cfg, _ = remoteConfig(modeQueue, nil, nil) // the defaults are not wrong
+	return cfg, "the default settings, as " + why, nil
+}
+
+// settingsOf reads the arguments and variables of a pod; mode says whether it is one of spot-handler.
+func settingsOf(pod *corev1.Pod) (cfg config, mode bool, err error) {
+	for _, container := range pod.Spec.Containers {
+		if len(container.Args) == 0 || !slices.Contains([]string{modeIMDS, modeDrain, modeQueue}, container.Args[0]) {
+			continue
+		}
+		if cfg, err = remoteConfig(container.Args[0], container.Args[1:], container.Env); err != nil {
+			err = fmt.Errorf("pod %s/%s cannot run with its settings: %w", pod.Namespace, pod.Name, err)
+		}
+		return cfg, true, err
+	}
+	return config{}, false, nil
+}
+
+// remoteFlags are those that a forecast or an audit needs. All others of a pod in the cluster are
+// left alone: among them are files and templates, which would be read and run here.
+var remoteFlags = []string{
+	"blocked-pods", "cordon-only", "drain", "drain-strategy", "dry-run", "fallback-nodepool", "fallback-selector",
+	"leader-elect", "lease-namespace", "margin", "node-selector", "placeholder-image", "placeholder-namespace", "provisioner",
+	"rebalance", "rebalance-capacity", "replacement", "scheduled-lead",
+}
+
+// The most that is read of a pod's arguments and variables.
+const (
+	mostArgs  = 200
+	mostBytes = 4096 // of one of them
+)
+
+// remoteConfig is what these arguments and variables of a pod say of remoteFlags, and the default of
+// all else. It opens no file, and takes nothing from this process's own environment.
+func remoteConfig(mode string, args []string, env []corev1.EnvVar) (config, error) {
+	cfg, flags := config{mode: mode}, titled("")
+	for _, g := range cfg.define() {
+		flags.AddFlagSet(g.FlagSet)
+	}
+	var problems []string
+	set := func(name, value string) {
+		if !slices.Contains(remoteFlags, name) || flags.Lookup(name) == nil {
+			return
+		}
+		if err := flags.Set(name, value); err != nil {
+			problems = append(problems, err.Error())
+		}
+	}
+	if tooLong := func(text string) bool { return len(text) > mostBytes }; len(args) > mostArgs || slices.ContainsFunc(args, tooLong) {
+		return config{}, fmt.Errorf("more than %d arguments, or one of more than %d bytes", mostArgs, mostBytes)
+	}
+	flags.ParseErrorsAllowlist.UnknownFlags = true // of another version
+	if err := flags.ParseAll(args, func(f *pflag.Flag, value string) error { set(f.Name, value); return nil }); err != nil {
+		problems = append(problems, err.Error())
+	}
+	for _, v := range env {
+		i := slices.IndexFunc(remoteFlags, func(name string) bool { return variable(name) == v.Name })
+		if i >= 0 && v.Value != "" && len(v.Value) <= mostBytes && !flags.Changed(remoteFlags[i]) {
+			set(remoteFlags[i], v.Value)
+		}
+	}
+	cfg.nodeName, cfg.queueURL = "any", "https://any" // which a mode needs, and a forecast does not
+	for _, err := range cfg.validate() {
+		problems = append(problems, err.Error())
+	}
+	cfg.nodeName, cfg.queueURL = "", ""
+	if len(problems) > 0 {
+		return config{}, errors.New(interruption.Clip(strings.Join(problems, "; ")))
+	}
+	return cfg, nil
+}
