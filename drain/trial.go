@@ -21,10 +21,5 @@ func TryEviction(ctx context.Context, client rest.Interface, d Decision) error {
 	return postEviction(ctx, client, d)
 }
 
-// TryForce is the deletion of a pod past its disruption budget.
-func TryForce(ctx context.Context, client rest.Interface, d Decision) error {
-	return over(client).deletePod(ctx, d, "DeletionBySpotHandler", "spot-handler: trial")
-}
-
 // over is a Drainer that has nothing but a client, which is all that a single request needs.
 func over(client rest.Interface) *Drainer { return &Drainer{opts: Options{Pods: client}} }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 
-	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,7 +22,6 @@ type caller struct {
 	nodes        collection[*corev1.Node, *corev1.NodeList]
 	podsIn       func(namespace string) collection[*corev1.Pod, *corev1.PodList]
 	podTemplates func(namespace string) resource[*corev1.PodTemplate]
-	reviews      resource[*authorizationv1.SelfSubjectAccessReview]
 	dynamic      dynamic.Interface
 	narrowed     dynamic.Interface // shows as much as the daemon sees
 
@@ -50,11 +48,10 @@ func newCaller(conf *rest.Config) (*caller, error) {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	c := &caller{conf: conf}
-	var authorization rest.Interface
 	for _, group := range []struct {
 		gv     schema.GroupVersion
 		client *rest.Interface
-	}{{corev1.SchemeGroupVersion, &c.core}, {policyv1.SchemeGroupVersion, &c.policy}, {authorizationv1.SchemeGroupVersion, &authorization}} {
+	}{{corev1.SchemeGroupVersion, &c.core}, {policyv1.SchemeGroupVersion, &c.policy}} {
 		if *group.client, err = newGroup(conf, group.gv, transport); err != nil {
 			return nil, fmt.Errorf("connect to cluster: %w", err)
 		}
@@ -76,6 +73,5 @@ func newCaller(conf *rest.Config) (*caller, error) {
 	c.podTemplates = func(namespace string) resource[*corev1.PodTemplate] {
 		return newResource[corev1.PodTemplate](c.core, "podtemplates", namespace)
 	}
-	c.reviews = newResource[authorizationv1.SelfSubjectAccessReview](authorization, "selfsubjectaccessreviews", metav1.NamespaceNone)
 	return c, nil
 }

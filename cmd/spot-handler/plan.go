@@ -52,9 +52,9 @@ pod is made by the function that the drain itself runs, with the settings of the
 of spot-handler in the cluster. What nobody can know beforehand is assumed: each
 assumption is shown with its source, and has a flag.
 
-With --dry-run=server it also sends the API server all that spot-handler would send,
-as dry runs and under spot-handler's own service account if you may impersonate it,
-and shows what admission, quotas, budgets and roles refuse.
+With --dry-run=server it also sends the API server the evictions, the patches that begin
+a surge and the replacements, as dry runs with your own permissions, and shows what
+admission webhooks, quotas and budgets refuse. audit finds missing permissions.
 
 It reads the cluster as kubectl does, with your own rights, and says what it could
 not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong use.`,
@@ -76,7 +76,7 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	p.nodes.Define(which.FlagSet)
 	what.StringVar(&p.kind, "kind", string(interruption.SpotInterruption), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
 	what.DurationVar(&p.deadline, "deadline", 0, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
-	what.StringVar(&p.dryRun, "dry-run", "none", "server: ask the API server what it would refuse, with dry runs of all that would be sent")
+	what.StringVar(&p.dryRun, "dry-run", "none", "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
 	p.assumed.define(assume)
 	p.format.Define(show.FlagSet)
 	p.cluster.Define(where.FlagSet)
@@ -172,7 +172,7 @@ func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (pla
 	l.Release = cfg.release && cfg.provisioner != provisioner.None
 	plan.Lose(&in, lost, l.Blow)
 	plan.Underway(&in, lost)
-	asked, err := c.ask(ctx, cfg, l.dryRun)
+	asked, err := c.ask(cfg, l.dryRun)
 	if err != nil {
 		return plan.Report{}, err
 	}
@@ -181,7 +181,7 @@ func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (pla
 	l.assume(&in.Assumptions)
 	r := plan.Report{Forecast: forecast.Of(in)}
 	if asked.trial != nil {
-		err = asked.try(ctx, first, r.Forecast)
+		err = asked.try(ctx, first)
 		answers := asked.trial.Answers()
 		r.DryRun = &answers
 	}

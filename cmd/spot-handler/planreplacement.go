@@ -43,37 +43,42 @@ type asker struct {
 	taken *offerings.Memory
 
 	// What a trial needs; nil without one.
-	trial    *trial.Trial
-	caller   *caller // whose service accounts are tried
-	drainer  *caller // in the shoes of the account that drains
-	accounts accounts
+	trial *trial.Trial
+	dry   *caller // whose requests change nothing
 }
 
 // ask returns what asks for replacements with these settings. With try it asks the API server for dry
-// runs, as the daemon would; otherwise nothing but reads leave it.
-func (c *caller) ask(ctx context.Context, cfg config, try bool) (*asker, error) {
+// runs, as the person who runs the command; otherwise nothing but reads leave it.
+func (c *caller) ask(cfg config, try bool) (*asker, error) {
+	conf, allow := rest.CopyConfig(c.conf), trial.ReadOnly
+	if try {
+		allow = trial.DryRun
+	}
+	conf.Wrap(allow)
+	dry, err := newCaller(conf)
+	if err != nil {
+		return nil, err
+	}
 	if !try {
-		conf := rest.CopyConfig(c.conf)
-		conf.Wrap(trial.ReadOnly)
-		reader, err := newCaller(conf)
-		if err != nil {
-			return nil, err
-		}
-		return reader.newAsker(cfg, &replacement.Notes{}), nil
+		return dry.newAsker(cfg, &replacement.Notes{}), nil
 	}
 	t := &trial.Trial{}
-	found, err := c.accountsOf(ctx)
-	if err != nil {
-		return nil, err
-	}
-	drainer, who, err := c.as(ctx, found.drains, "")
-	if err != nil {
-		return nil, err
-	}
-	t.As(who)
-	a := drainer.newAsker(cfg, &replacement.Notes{Send: true, Answered: t.Requested})
-	a.trial, a.caller, a.drainer, a.accounts = t, c, drainer, found
+	a := dry.newAsker(cfg, &replacement.Notes{Send: true, Answered: t.Requested})
+	a.trial, a.dry = t, dry
 	return a, nil
+}
+
+// try sends what moves the pods of the lost nodes. The replacements have been tried.
+func (a *asker) try(ctx context.Context, first map[string][]drain.Decision) error {
+	for node, decisions := range first {
+		if a.dooms[node].nothing != "" {
+			continue
+		}
+		if err := a.trial.Drain(ctx, a.dry.core, decisions, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // newAsker asks over the caller's clients, which notes takes down.

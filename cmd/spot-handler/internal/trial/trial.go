@@ -1,6 +1,6 @@
-// Package trial asks the API server what it would say to an interruption: it sends what the daemon
-// would send, as a dry run, so webhooks, policies, quotas, budgets and roles answer and nothing
-// changes.
+// Package trial asks the API server what it would say to an interruption: it sends the requests that
+// webhooks, policies, quotas and budgets surprise with, as dry runs and with the permissions of the
+// person who asks. Nothing changes.
 //
 // It holds for the moment at which it is asked. Each pod's eviction is tried by itself: a budget
 // that would let one of two pods go allows both.
@@ -17,16 +17,12 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain"
-	"spot-handler/handler/interruption"
-	"spot-handler/handler/marks"
 )
 
 // atOnce is how many requests are under way at a time.
@@ -34,7 +30,7 @@ const atOnce = 16
 
 // Answers are what the API server said.
 type Answers struct {
-	// As are the accounts under which requests were tried, or why they could not be.
+	// As says as whom requests were tried.
 	As []string `json:"as"`
 	// Tried is how many requests were tried.
 	Tried int `json:"tried"`
@@ -44,7 +40,7 @@ type Answers struct {
 
 // Refusal is an answer that refuses requests.
 type Refusal struct {
-	// Verb is what was tried: mark, request, surge, evict or delete.
+	// Verb is what was tried: request, surge or evict.
 	Verb string `json:"verb"`
 	// Why is the API server's own text.
 	Why string `json:"why"`
@@ -59,33 +55,9 @@ type Trial struct {
 	answers Answers
 }
 
-// As notes under which account requests are tried, once.
-func (t *Trial) As(who string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if !slices.Contains(t.answers.As, who) {
-		t.answers.As = append(t.answers.As, who)
-	}
-}
-
-// Nodes is the subset of the Nodes API that a trial uses.
-type Nodes interface {
-	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
-}
-
-// Mark tries what accepting a notice writes: the record, the taint and the cordon.
-func (t *Trial) Mark(ctx context.Context, nodes Nodes, node *corev1.Node, rec interruption.Record) error {
-	patch, err := marks.Accept(node, rec)
-	if err != nil {
-		return fmt.Errorf("mark node %q: %w", node.Name, err)
-	}
-	_, err = nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
-	return t.Note("mark", "nodes/"+node.Name, err)
-}
-
-// Drain tries what moves the pods of a plan: the surges, and every eviction, and the deletions
-// past a budget where force says so. The client is of the core API.
-func (t *Trial) Drain(ctx context.Context, client rest.Interface, plan []drain.Decision, now time.Time, force func(*corev1.Pod) bool) error {
+// Drain tries what moves the pods of a plan: the surges, and every eviction. The client is of the core
+// API.
+func (t *Trial) Drain(ctx context.Context, client rest.Interface, plan []drain.Decision, now time.Time) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
 	for _, d := range plan {
@@ -97,9 +69,6 @@ func (t *Trial) Drain(ctx context.Context, client rest.Interface, plan []drain.D
 			g.Go(func() error { return t.Note("surge", what, drain.TrySurge(ctx, client, d.Pod, now)) })
 		}
 		g.Go(func() error { return t.Note("evict", what, drain.TryEviction(ctx, client, d)) })
-		if force(d.Pod) {
-			g.Go(func() error { return t.Note("delete", what, drain.TryForce(ctx, client, d)) })
-		}
 	}
 	return g.Wait()
 }
@@ -157,7 +126,7 @@ func text(s metav1.Status) (why string, budget bool) {
 func (t *Trial) Answers() Answers {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	a := Answers{As: slices.Clone(t.answers.As), Tried: t.answers.Tried, Refused: []Refusal{}}
+	a := Answers{As: []string{"yourself"}, Tried: t.answers.Tried, Refused: []Refusal{}}
 	for _, r := range t.answers.Refused {
 		r.Objects = slices.Sorted(slices.Values(r.Objects))
 		a.Refused = append(a.Refused, r)

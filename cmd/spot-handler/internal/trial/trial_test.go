@@ -76,9 +76,7 @@ func TestAnswers(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	answers.As("system:serviceaccount:x:y")
-	answers.As("system:serviceaccount:x:y")
-	want := Answers{As: []string{"system:serviceaccount:x:y"}, Tried: 6, Refused: []Refusal{
+	want := Answers{As: []string{"yourself"}, Tried: 6, Refused: []Refusal{
 		{Verb: "evict", Why: `User "x" cannot create resource "pods/eviction"`, Objects: []string{"pods/default/a", "pods/default/b"}},
 		{Verb: "evict", Why: "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget web needs 2 healthy pods and has 2 currently", Budget: true, Objects: []string{"pods/default/c"}},
 		{Verb: "surge", Why: `User "x" cannot create resource "pods/eviction"`, Objects: []string{"pods/default/a"}},
