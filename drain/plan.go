@@ -226,6 +226,12 @@ func inTurn(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int {
 	return cmp.Or(byVolumes(a, b), cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), byUrgency(a, b))
 }
 
+// Leaving are the decisions about those of a node's pods that have to leave it, which no policy
+// changes.
+func Leaving(now time.Time, in Interruption, pods []*corev1.Pod) []Decision {
+	return slices.DeleteFunc(Plan(now, Situation{Interruption: in, Policy: Policy{Strategy: Hold}, Pods: pods}), func(d Decision) bool { return !d.Moves() })
+}
+
 // byUrgency orders the pods of one node: the longest grace period first, and among equals
 // those with volumes, which still have to be detached afterwards.
 func byUrgency(a, b *corev1.Pod) int {

@@ -88,18 +88,32 @@ func (l *Line) take(node string, most int) bool {
 	if !ok || own.begun {
 		return ok
 	}
-	first := 0
-	for name, e := range l.entries {
-		if e.pool == own.pool && (e.begun || name != node && before(name, e, node, own)) {
-			first++
-		}
-	}
-	if first >= most {
+	if begun, waiting := l.ahead(node, own); begun+waiting >= most {
 		return false
 	}
 	own.begun = true
 	l.entries[node] = own
 	return true
+}
+
+// Ahead is how many other nodes of the node's pool have their turn, and how many wait before it.
+func (l *Line) Ahead(node string) (begun, waiting int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.ahead(node, l.entries[node])
+}
+
+func (l *Line) ahead(node string, own entry) (begun, waiting int) {
+	for name, e := range l.entries {
+		switch {
+		case name == node || e.pool != own.pool:
+		case e.begun:
+			begun++
+		case before(name, e, node, own):
+			waiting++
+		}
+	}
+	return begun, waiting
 }
 
 // Leave takes a node out of the line and names the next of its pool; empty if nobody waits, or

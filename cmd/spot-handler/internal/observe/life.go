@@ -5,10 +5,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/drain"
 	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/marks"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 )
@@ -28,11 +28,7 @@ type nodeLife struct {
 
 // moves reports whether a pod has to leave the node, as the drain judges.
 func moves(now time.Time, rec interruption.Record, pod *corev1.Pod) bool {
-	plan := drain.Plan(now, drain.Situation{
-		Interruption: drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime()},
-		Policy:       drain.Policy{Strategy: drain.Hold}, Pods: []*corev1.Pod{pod},
-	})
-	return plan[0].Moves()
+	return len(status.Leaving(now, rec, []*corev1.Pod{pod})) > 0
 }
 
 func (n *nodeLife) update(at time.Time, node *corev1.Node, rec interruption.Record) {

@@ -17,6 +17,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/turns"
 )
 
 // List is what programs read: the answer of a whole look at the cluster.
@@ -74,7 +75,7 @@ type look struct {
 	now  time.Time
 	node *corev1.Node
 	rec  interruption.Record
-	line []standing // of the nodes that wait for their turn or have it
+	line *turns.Line // of the nodes that wait for their turn or have it
 
 	pods   []*corev1.Pod
 	known  bool // what pods there are
@@ -85,7 +86,12 @@ type look struct {
 // Of tells how far each interruption has come: those under way first, by their deadlines, then
 // those that are over, the last first. A node whose pods are missing could not be read.
 func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Interruption {
-	line := lineOf(all)
+	line := turns.NewLine(turns.Concurrency{}, nil) // which gives no turns
+	for _, node := range all {
+		if rec, has, err := nodes.Record(node); has && err == nil {
+			line.Stand(node, rec)
+		}
+	}
 	list := []Interruption{}
 	for _, node := range all {
 		rec, has, err := nodes.Record(node)
@@ -143,12 +149,8 @@ func (l *look) count() {
 	if !l.known {
 		return
 	}
-	in := drain.Interruption{Taint: marks.Taint(l.rec), Since: l.rec.Since(), Deadline: l.rec.DeadlineTime()}
-	for _, d := range drain.Plan(l.now, drain.Situation{Interruption: in, Policy: drain.Policy{Strategy: drain.Hold}, Pods: l.pods}) {
-		if !d.Moves() {
-			continue
-		}
-		l.here = append(l.here, d)
+	l.here = Leaving(l.now, l.rec, l.pods)
+	for _, d := range l.here {
 		switch {
 		case d.Pod.DeletionTimestamp != nil:
 			l.counts.Terminating++
@@ -158,6 +160,11 @@ func (l *look) count() {
 	}
 	n := len(l.here)
 	l.counts.Here = &n
+}
+
+// Leaving are the drain's decisions about those of a node's pods that have to leave it.
+func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []drain.Decision {
+	return drain.Leaving(now, drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime()}, pods)
 }
 
 // result is what became of the pods, in a clause.

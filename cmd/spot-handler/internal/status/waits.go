@@ -5,10 +5,7 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -88,35 +85,8 @@ func (l *look) afterwards() string {
 	return "the node to be handed back"
 }
 
-// standing is a node in the line of those recommended for rebalance.
-type standing struct {
-	node     string
-	pool     nodes.Pool
-	received time.Time
-	begun    bool
-}
-
-func lineOf(all []*corev1.Node) (line []standing) {
-	for _, node := range all {
-		rec, has, err := nodes.Record(node)
-		if has && err == nil && rec.Kind == interruption.RebalanceRecommendation && !rec.Phase.Over() && !rec.Canceled {
-			line = append(line, standing{node.Name, nodes.PoolOf(node), rec.Received, rec.TurnTaken()})
-		}
-	}
-	return line
-}
-
 // turn says how many nodes of the pool come first.
 func (l *look) turn() string {
-	own, begun, ahead := nodes.PoolOf(l.node), 0, 0
-	for _, other := range l.line {
-		switch {
-		case other.pool != own || other.node == l.node.Name:
-		case other.begun:
-			begun++
-		case other.received.Before(l.rec.Received), other.received.Equal(l.rec.Received) && other.node < l.node.Name:
-			ahead++
-		}
-	}
+	begun, ahead := l.line.Ahead(l.node.Name)
 	return fmt.Sprintf("its turn in its pool: %d under way, %d ahead of it", begun, ahead)
 }
