@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"sigs.k8s.io/yaml"
 
 	"spot-handler/e2e/daemon"
 )
@@ -213,11 +212,6 @@ func sample(t *testing.T, schema, property map[string]any) (value any, arg strin
 		return example[0], fmt.Sprint(example[0])
 	}
 	return "127.0.0.1:1234", "127.0.0.1:1234"
-}
-
-func readValues(t *testing.T) map[string]any {
-	t.Helper()
-	return readFile(t, "values.yaml", func(b []byte, v any) error { return yaml.UnmarshalStrict(b, v) })
 }
 
 func readSchema(t *testing.T) map[string]any {
