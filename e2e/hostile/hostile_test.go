@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"spot-handler/drain"
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
@@ -380,6 +381,17 @@ func (r *round) waitOff(ctx context.Context, deadline time.Time) time.Time {
 			}
 		}
 		r.broken("ready", "%d pods of the shop were on their nodes at the deadline", still)
+		how := map[string]int{}
+		for _, p := range pods {
+			how[fmt.Sprintf("surged %t, has a node %t, ready %t", p.Labels[drain.SurgedLabel] != "", p.Spec.NodeName != "", controlplane.Ready(p))]++
+		}
+		r.Logf("the shop's pods: %v", how)
+		leader := r.daemons[r.leads()].Lines("")
+		for _, line := range leader[max(0, len(leader)-5):] {
+			r.Logf("%s: %.400v", r.leads(), line)
+		}
+		o, err := command(ctx, r.cluster.Kubeconfig, "status", "--node="+r.tenant.nodes[0])
+		r.Logf("%v\n%s", err, o.out)
 	}
 	return time.Now()
 }
