@@ -49,8 +49,8 @@ var kinds = map[string]kind{
 	}), fieldBound, objectBound},
 	"policy/poddisruptionbudgets": {object(fields{
 		"spec":   nil,
-		"status": {"observedGeneration": nil, "disruptionsAllowed": nil, "currentHealthy": nil, "desiredHealthy": nil, "expectedPods": nil},
-	}), fieldBound, objectBound},
+		"status": {"observedGeneration": nil, "disruptionsAllowed": nil, "currentHealthy": nil, "desiredHealthy": nil, "expectedPods": nil, "disruptedPods": nil},
+	}), podField, podBound}, // disruptedPods has an entry for each pod whose eviction was granted of late
 	"storage.k8s.io/volumeattachments": {object(fields{
 		"spec": {"nodeName": nil, "source": {"persistentVolumeName": nil}},
 	}), fieldBound, objectBound},
@@ -74,7 +74,7 @@ func object(own fields) fields {
 var metadata = fields{
 	"name": nil, "generateName": nil, "namespace": nil, "uid": nil, "resourceVersion": nil, "generation": nil,
 	"creationTimestamp": nil, "deletionTimestamp": nil, "deletionGracePeriodSeconds": nil,
-	"labels": nil, "ownerReferences": nil,
+	"labels": nil, "ownerReferences": nil, "finalizers": nil,
 	"annotations": {
 		"spot-handler/": nil, "karpenter.sh/": nil, "cluster-autoscaler.kubernetes.io/": nil,
 		"kubernetes.io/config.mirror": nil, "k8s.io/initial-events-end": nil,

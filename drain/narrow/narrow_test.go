@@ -46,6 +46,10 @@ func TestNarrow(t *testing.T) {
 			`{"kind":"ReplicaSetList","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"metadata":{"name":"a"},"spec":{"selector":{"matchLabels":{"a":"b"}}}},{"spec":{}},{"metadata":{"name":"c"}}]}` + "\n"},
 		{"a list without elements", "pods", `{"metadata":{}, "items": [ ] }`, `{"metadata":{},"items":[]}`},
 		{"a Node's addresses", "nodes", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.1"}],"images":[{}]}}`, `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.1"}]}}`},
+		{"whose evictions a budget has granted", "policy/poddisruptionbudgets",
+			`{"spec":{"maxUnavailable":1},"status":{"conditions":[{}],"disruptedPods":{"db-0":"2026-01-01T00:00:00Z"},"disruptionsAllowed":0}}`,
+			`{"spec":{"maxUnavailable":1},"status":{"disruptedPods":{"db-0":"2026-01-01T00:00:00Z"},"disruptionsAllowed":0}}`},
+		{"how a ReplicaSet is deleted", "apps/replicasets", `{"metadata":{"finalizers":["orphan"]},"status":{"replicas":1}}`, `{"metadata":{"finalizers":["orphan"]},"status":{}}`},
 		{"a list that is null", "pods", `{"items":null}`, `{"items":null}`},
 		{"events of a watch", "pods",
 			`{"type":"ADDED","object":{"metadata":{"name":"a"},"spec":{"nodeName":"n","containers":[{"name":"c","env":[` + many + `{}],"resources":{"requests":{"cpu":"1"}}}]}}}` + "\n" +

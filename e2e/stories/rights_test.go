@@ -30,8 +30,8 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 		args          []string
 		drains        bool
 	}{
-		{"queue", queueAccount, []string{"queue"}, true},
-		{"drain", drainAccount, []string{"drain"}, true},
+		{"queue", queueAccount, []string{"queue", "--workload-notices"}, true},
+		{"drain", drainAccount, []string{"drain", "--workload-notices"}, true},
 		{"imds", markAccount, []string{"imds", "--drain=false"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -45,7 +45,10 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 			// and that waits for its budget.
 			s.must(s.cluster.CreateClaim(s.ctx, "", "shared", corev1.ReadWriteMany))
 			s.service("web", 4, func(d *controlplane.DeploymentSpec) {
-				d.Change = func(d *appsv1.Deployment) { controlplane.Mount(&d.Spec.Template.Spec, "shared") }
+				d.Change = func(d *appsv1.Deployment) {
+					controlplane.Mount(&d.Spec.Template.Spec, "shared")
+					metav1.SetMetaDataAnnotation(&d.Spec.Template.ObjectMeta, drain.NoticeAnnotation, "8080")
+				}
 			})
 			s.service("db", 3, func(d *controlplane.DeploymentSpec) {
 				none, one := intstr.FromInt32(0), intstr.FromInt32(1)
