@@ -170,8 +170,8 @@ func TestHooksWithoutANodeAreCompleted(t *testing.T) {
 	s.waitEmpty(queue)
 }
 
-// Heartbeats go out every 10 s until the drain has ended, 5 s before the deadline: the fifth
-// would come too late to be of use. Then the hook is completed with the pods that are left.
+// Heartbeats go out at half of the hook's timeout, every 15 s, until the drain has ended, 5 s before
+// the deadline: the fourth would come too late to be of use. Then the hook is completed with the pods that are left.
 func TestHeartbeatsAreExactAndStop(t *testing.T) {
 	s, node, server, queue := hooked(t, 1, terminateHook("drain", 30*time.Second))
 	instance := controlplane.InstanceID(node)
@@ -183,14 +183,14 @@ func TestHeartbeatsAreExactAndStop(t *testing.T) {
 	s.cloud.Shrink(instance)
 	s.eventually("the instance ends", func() bool { i, _ := s.cloud.Instance(instance); return i.State == asgemu.Terminated })
 	w := s.wantContinued(instance, 1)[0]
-	if w.Heartbeats != 4 || s.cloud.Requests("RecordLifecycleActionHeartbeat") != 4 {
-		t.Errorf("%d heartbeats of %d calls, want 4", w.Heartbeats, s.cloud.Requests("RecordLifecycleActionHeartbeat"))
+	if w.Heartbeats != 3 || s.cloud.Requests("RecordLifecycleActionHeartbeat") != 3 {
+		t.Errorf("%d heartbeats of %d calls, want 3", w.Heartbeats, s.cloud.Requests("RecordLifecycleActionHeartbeat"))
 	}
 	if over := s.waitLine(d, "deadline reached"); over["left"] != 2.0 {
 		t.Errorf("want both pods left: %v", over)
 	}
-	if done := s.waitLine(d, "lifecycle hook completed"); done["heartbeats"] != 4.0 {
-		t.Errorf("want 4 heartbeats in the record: %v", done)
+	if done := s.waitLine(d, "lifecycle hook completed"); done["heartbeats"] != 3.0 {
+		t.Errorf("want 3 heartbeats in the record: %v", done)
 	}
 }
 
