@@ -40,7 +40,7 @@ func (b *Backend) spotCandidates(ctx context.Context, lost lostNode) ([]candidat
 		if atRisk {
 			pools = append(pools, lost.source)
 		}
-		if anew := !atRisk || lost.pool != name; anew && named != nil && (atRisk || hasNoOnDemand(named, lost) != "") {
+		if again := !atRisk || lost.pool != name; again && named != nil && (atRisk || hasNoOnDemand(named, lost) != "") {
 			pools = append(pools, named)
 		}
 	case atRisk:
