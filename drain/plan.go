@@ -226,10 +226,10 @@ func inTurn(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int {
 	return cmp.Or(byVolumes(a, b), cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), byUrgency(a, b))
 }
 
-// Leaving are the decisions about those of a node's pods that have to leave it, which no policy
-// changes.
-func Leaving(now time.Time, in Interruption, pods []*corev1.Pod) []Decision {
-	return slices.DeleteFunc(Plan(now, Situation{Interruption: in, Policy: Policy{Strategy: Hold}, Pods: pods}), func(d Decision) bool { return !d.Moves() })
+// Leaving are those of a node's pods that have to leave it, which no policy changes.
+func Leaving(now time.Time, in Interruption, pods []*corev1.Pod) []*corev1.Pod {
+	p := newPlanner(now, Situation{Interruption: in, Pods: pods})
+	return slices.DeleteFunc(p.inOrder(), func(pod *corev1.Pod) bool { return !p.decide(pod).Moves() })
 }
 
 // byUrgency orders the pods of one node: the longest grace period first, and among equals

@@ -5,7 +5,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/drain"
 	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
@@ -24,11 +23,6 @@ type nodeLife struct {
 	drained     time.Time
 	end         End
 	endAt       time.Time
-}
-
-// moves reports whether a pod has to leave the node, as the drain judges.
-func moves(now time.Time, rec interruption.Record, pod *corev1.Pod) bool {
-	return len(status.Leaving(now, rec, []*corev1.Pod{pod})) > 0
 }
 
 func (n *nodeLife) update(at time.Time, node *corev1.Node, rec interruption.Record) {

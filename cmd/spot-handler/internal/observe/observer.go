@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
@@ -155,7 +156,7 @@ func older(pod, than *corev1.Pod) bool {
 func (o *Observer) live(at time.Time, node *nodeLife, pod *corev1.Pod) {
 	l := o.lives[pod.UID]
 	if l == nil {
-		if node.rec.Phase.Over() || !moves(at, node.rec, pod) {
+		if node.rec.Phase.Over() || len(status.Leaving(at, node.rec, []*corev1.Pod{pod})) == 0 {
 			return
 		}
 		l = newPodLife(node, pod)

@@ -79,7 +79,7 @@ type look struct {
 
 	pods   []*corev1.Pod
 	known  bool // what pods there are
-	here   []drain.Decision
+	here   []*corev1.Pod
 	counts Pods
 }
 
@@ -150,11 +150,11 @@ func (l *look) count() {
 		return
 	}
 	l.here = Leaving(l.now, l.rec, l.pods)
-	for _, d := range l.here {
+	for _, pod := range l.here {
 		switch {
-		case d.Pod.DeletionTimestamp != nil:
+		case pod.DeletionTimestamp != nil:
 			l.counts.Terminating++
-		case d.Pod.Labels[drain.SurgedLabel] != "":
+		case pod.Labels[drain.SurgedLabel] != "":
 			l.counts.Surged++
 		}
 	}
@@ -162,8 +162,8 @@ func (l *look) count() {
 	l.counts.Here = &n
 }
 
-// Leaving are the drain's decisions about those of a node's pods that have to leave it.
-func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []drain.Decision {
+// Leaving are those of a node's pods that have to leave it, as the drain judges.
+func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []*corev1.Pod {
 	return drain.Leaving(now, drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime()}, pods)
 }
 

@@ -51,8 +51,8 @@ func (l *look) departures() string {
 // lastEnd is when the last terminating pod ends at the latest.
 func (l *look) lastEnd() string {
 	var last time.Time
-	for _, d := range l.here {
-		if at := d.Pod.DeletionTimestamp; at != nil && at.After(last) {
+	for _, pod := range l.here {
+		if at := pod.DeletionTimestamp; at != nil && at.After(last) {
 			last = at.Time
 		}
 	}
