@@ -89,9 +89,9 @@ func (l *lanes) next(in lane) {
 }
 
 // shares keeps what hangs for one namespace, such as an admission webhook, from holding up the
-// requests for others: a namespace that is alone has half of the seats, and each further one half of
-// what the others leave. A request that has lent its seat, see pace, no longer counts, but of one
-// namespace only half of those that can be lent are.
+// requests for others: a namespace can take seven eighths of the seats that the others leave, and
+// half of them while some of its requests have lent their seats, see pace. These no longer count, but
+// of one namespace only half of those that can be lent are.
 type shares struct {
 	push  func(*task) // puts a task back into the queue when its namespace has a seat again
 	seats int
@@ -157,7 +157,13 @@ func (s *shares) enter(t *task) (leave func()) {
 
 // roomLocked is how many more seats the namespace can take.
 func (s *shares) roomLocked(own *seatShare) int {
-	return max(1, (s.seats-s.taken+own.taken)/2) - own.taken
+	left := s.seats - s.taken + own.taken
+	if own.lent > 0 {
+		left /= 2
+	} else {
+		left -= (left + 7) / 8
+	}
+	return max(1, left) - own.taken
 }
 
 func (s *shares) wakeLocked() {
