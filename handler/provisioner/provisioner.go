@@ -98,10 +98,10 @@ type Provisioner struct {
 	room     Room // nil: nobody asks
 	metrics  *metrics
 	log      zerolog.Logger
+	said     Once
 
 	mu   sync.Mutex
-	told map[string]told     // by node: what was last counted
-	said map[string]struct{} // reasons that the log has seen
+	told map[string]told // by node: what was last counted
 }
 
 // told is the last state of a node's replacement that was counted. The caller's
@@ -112,13 +112,8 @@ type told struct {
 	asked                          time.Time // when this process saw the first pending state; zero if it did not
 }
 
-const (
-	// maxSaid bounds the reasons that are remembered as said.
-	maxSaid = 1000
-
-	// maxTold bounds the nodes whose last state is remembered.
-	maxTold = 5000
-)
+// maxTold bounds the nodes whose last state is remembered.
+const maxTold = 5000
 
 // New returns a Provisioner. It makes no call and starts nothing.
 func New(opts Options) *Provisioner {
@@ -139,7 +134,6 @@ func New(opts Options) *Provisioner {
 		metrics:  newMetrics(opts.Registerer, names),
 		log:      opts.Logger.With().Str("component", "provisioner").Logger(),
 		told:     map[string]told{},
-		said:     map[string]struct{}{},
 	}
 }
 
@@ -202,7 +196,7 @@ func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interrup
 	fits, against, err := p.room.Holds(ctx, node, need.Moving)
 	switch {
 	case err != nil:
-		if ctx.Err() == nil && p.sayOnce(err.Error()) { // else nobody waits for the answer
+		if ctx.Err() == nil && p.said.First(err.Error()) { // else nobody waits for the answer
 			p.log.Warn().Err(err).Str("node", node.Name).Msg("cannot tell whether there is room, replacement requested")
 		}
 		return r, "", false

@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -51,7 +52,7 @@ func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interru
 	if undecided || !wasUndecided {
 		return
 	}
-	if r.State == StateUnsupported && !p.sayOnce(r.Reason) {
+	if r.State == StateUnsupported && !p.said.First(r.Reason) {
 		return // what a thousand nodes have in common is logged for the first of them
 	}
 	event := p.log.Info().Str("node", node.Name).Str("instance_id", rec.Instance).Str("backend", r.Backend).Str("why", why).Str("state", r.State)
@@ -81,17 +82,26 @@ func (p *Provisioner) count(r interruption.Replacement, asked time.Time) {
 	}
 }
 
-// sayOnce reports whether the reason is new to the log.
-func (p *Provisioner) sayOnce(reason string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if _, again := p.said[reason]; again {
+// Once remembers what was said, so as to say it once. It is safe for concurrent use.
+type Once struct {
+	mu   sync.Mutex
+	said map[string]struct{}
+}
+
+// maxSaid bounds the texts that are remembered as said. Beyond that all are forgotten, and said again.
+const maxSaid = 1000
+
+// First reports whether the text is new.
+func (o *Once) First(text string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, again := o.said[text]; again {
 		return false
 	}
-	if len(p.said) >= maxSaid {
-		clear(p.said)
+	if o.said == nil || len(o.said) >= maxSaid {
+		o.said = map[string]struct{}{}
 	}
-	p.said[reason] = struct{}{}
+	o.said[text] = struct{}{}
 	return true
 }
 

@@ -30,11 +30,7 @@ func (c *cluster) ordered(name, key string) constraint {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	claim, err := decodeClaim(u.(*unstructured.Unstructured))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return constraintOn(key, claim.Spec.Requirements)
+	return constraintOn(key, decodeClaim(u.(*unstructured.Unstructured)).Spec.Requirements)
 }
 
 // A recommendation is answered by another spot instance where there is one, and by the fallback

@@ -88,15 +88,14 @@ type Backend struct {
 	pools     *pools
 	claims    *claimWatch
 	ledger    *ledger
-	daemons   *daemons
+	daemons   *readCache[[]*corev1.Pod] // under the key ""
+	policies  *readCache[policy]        // by NodePool
 	keeper    *keeper
 	log       zerolog.Logger
+	said      provisioner.Once
 
-	mu   sync.Mutex
-	said map[string]struct{} // what the log has been told once
-
+	mu       sync.Mutex
 	refusals map[string]refusal // by node: why there is no replacement
-	policies policyCache
 }
 
 // refusal is the answer that there is no replacement.
@@ -140,14 +139,11 @@ func New(opts Options) *Backend {
 		notify:    opts.Notify,
 		events:    eventWriter{opts.Events},
 		pools:     newPools(opts.Dynamic),
-		ledger:    newLedger(opts.Dynamic),
-		daemons:   &daemons{client: opts.Dynamic},
-		said:      map[string]struct{}{},
+		ledger:    newLedger(opts.Dynamic, opts.Registerer),
 		refusals:  map[string]refusal{},
-		policies:  policyCache{byPool: map[string]policy{}},
 		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
-	b.ledger.full = newLimitRefusals(opts.Registerer)
+	b.daemons, b.policies = newReadCache(b.readDaemons), newReadCache(b.readPolicy)
 	b.keeper = newKeeper(b)
 	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b
@@ -237,14 +233,4 @@ func own(rec interruption.Record) *interruption.Replacement {
 
 func unsupported(reason string) interruption.Replacement {
 	return interruption.Replacement{Backend: provisioner.Karpenter, State: provisioner.StateUnsupported, Reason: reason}
-}
-
-// sayOnce reports whether the reason is new to the log. There are few such reasons, as they
-// are about the cluster and not about a node.
-func (b *Backend) sayOnce(reason string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	_, again := b.said[reason]
-	b.said[reason] = struct{}{}
-	return !again
 }

@@ -5,12 +5,27 @@ import (
 	"fmt"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 )
+
+// What replaces a node by another spot instance: if it is only recommended for rebalance, as there is
+// time for that, and if every recommendation were answered on demand a fleet would drift off spot;
+// or if the operator has named a pool that has no other.
+
+// What Options.RebalanceCapacity can be.
+const (
+	SpotFirst = "spot-first" // another spot instance, else as on a notice
+	Fallback  = "fallback"   // as on a notice
+)
+
+// RebalanceCapacities lists what Options.RebalanceCapacity can be.
+func RebalanceCapacities() []string { return []string{SpotFirst, Fallback} }
 
 // candidate is a NodePool that may give the replacement.
 type candidate struct {
@@ -19,81 +34,118 @@ type candidate struct {
 	spot    bool   // for another spot instance, see spotCandidates
 }
 
-// fallbackCandidates lists the pools to choose from, or says why there is none: the one that the
-// operator has named, else every one that qualifies. If the name turns out to be wrong we
-// do not guess another. The operator can name the source pool itself, as for a pool of spot
-// and on-demand instances.
-func (b *Backend) fallbackCandidates(ctx context.Context, lost lostNode) ([]candidate, interruption.Replacement, error) {
-	name, namedBy := fallbackFor(lost, b.fallbacks)
-	if name == "" {
-		all, err := b.pools.list(ctx)
-		if err != nil {
-			return nil, interruption.Replacement{}, err
-		}
-		list, rejected := sortOut(all, lost)
-		if len(list) == 0 {
-			return nil, unsupported(noneSuits(lost, rejected)), nil
-		}
-		return list, interruption.Replacement{}, nil
+// readPools reads the node's own pool, and returns those to choose from: the one that the operator
+// has named, else every one.
+func (b *Backend) readPools(ctx context.Context, lost *lostNode) ([]*nodePool, error) {
+	var err error
+	if lost.source, err = b.pools.get(ctx, lost.pool); err != nil {
+		return nil, err
 	}
-	if slices.Contains(lost.tried, name) {
-		return nil, failedIn(name, ""), nil // there is no other
+	if lost.named, lost.namedBy = fallbackFor(*lost, b.fallbacks); lost.named == "" {
+		return b.pools.list(ctx)
 	}
-	pool, err := b.pools.get(ctx, name)
-	if err != nil {
-		return nil, interruption.Replacement{}, err
+	if !lost.spotFirst && slices.Contains(lost.tried, lost.named) {
+		return nil, nil // there is no other
 	}
-	if reason := unfit(pool, lost); reason != "" {
-		return nil, failedIn(name, fmt.Sprintf("NodePool %s, named by %s, %s", name, namedBy, reason)), nil
+	named, err := b.pools.get(ctx, lost.named)
+	if err != nil || named == nil {
+		return nil, err
 	}
-	return []candidate{{pool: pool, namedBy: namedBy}}, interruption.Replacement{}, nil
+	return []*nodePool{named}, nil
 }
 
-// fallbackFor is the pool that the operator has named to replace the node's, and where. Flags
-// are --fallback-nodepool.
+// fallbackFor is the pool that the operator has named to replace the node's, and where; empty if
+// there is none. Flags are --fallback-nodepool. The operator can name the source pool itself, as for
+// a pool of spot and on-demand instances.
 func fallbackFor(lost lostNode, flags map[string]string) (pool, by string) {
 	if lost.source != nil && lost.source.Annotations[FallbackAnnotation] != "" {
 		return lost.source.Annotations[FallbackAnnotation], "annotation " + FallbackAnnotation + " of NodePool " + lost.pool
 	}
-	return flags[lost.pool], "--fallback-nodepool"
-}
-
-// unfit says why the pool that the operator has named cannot give the replacement, or is
-// empty. A nil pool does not exist.
-func unfit(pool *nodePool, lost lostNode) string {
-	if pool == nil {
-		return "does not exist"
+	if pool = flags[lost.pool]; pool != "" {
+		by = "--fallback-nodepool"
 	}
-	return objection(rules, pool, lost)
+	return pool, by
 }
 
-// sortOut tells the pools that qualify without being named from the others.
-func sortOut(all []*nodePool, lost lostNode) (list []candidate, rejected []Weighed) {
-	for _, pool := range all {
-		if reason := objection(slices.Concat(rules, automaticRules), pool, lost); reason != "" {
-			rejected = append(rejected, Weighed{Pool: pool.Name, Against: reason})
-			continue
+// fallbacks are those of the pools that may give a replacement that stays, and why the others may
+// not: the pool that the operator has named, else every one that qualifies. If the name turns out to
+// be wrong we do not guess another.
+func (lost lostNode) fallbacks(pools []*nodePool) (list []candidate, rejected []Weighed) {
+	if lost.named == "" {
+		for _, pool := range pools {
+			if reason := objection(slices.Concat(rules, automaticRules), pool, lost); reason != "" {
+				rejected = append(rejected, Weighed{Pool: pool.Name, Against: reason})
+				continue
+			}
+			list = append(list, candidate{pool: pool})
 		}
-		list = append(list, candidate{pool: pool})
+		return list, rejected
 	}
-	return list, rejected
+	if slices.Contains(lost.tried, lost.named) {
+		return nil, nil
+	}
+	pool, reason := poolNamed(pools, lost.named), "does not exist"
+	if pool != nil {
+		reason = objection(rules, pool, lost)
+	}
+	if reason != "" {
+		reason = fmt.Sprintf("NodePool %s, named by %s, %s", lost.named, lost.namedBy, reason)
+		return nil, []Weighed{{Pool: lost.named, Named: lost.namedBy, Against: reason}}
+	}
+	return []candidate{{pool: pool, namedBy: lost.namedBy}}, nil
 }
 
-// noneSuits says why no pool qualifies.
-func noneSuits(lost lostNode, rejected []Weighed) string {
+func poolNamed(pools []*nodePool, name string) *nodePool {
+	if i := slices.IndexFunc(pools, func(p *nodePool) bool { return p.Name == name }); i >= 0 {
+		return pools[i]
+	}
+	return nil
+}
+
+// refusal is the answer if there are no fallbacks.
+func (lost lostNode) refusal(rejected []Weighed) interruption.Replacement {
+	var against []string
+	for _, w := range rejected {
+		if lost.named != "" {
+			return failedIn(w.Pool, w.Against)
+		}
+		against = append(against, w.Pool+" "+w.Against)
+	}
+	if lost.named != "" {
+		return failedIn(lost.named, "")
+	}
 	reason := "no NodePool is named to replace nodes of pool " + lost.pool + ", and none suits"
-	if len(rejected) > 0 {
-		against := make([]string, len(rejected))
-		for i, w := range rejected {
-			against[i] = w.Pool + " " + w.Against
-		}
+	if len(against) > 0 {
 		reason += ": " + joinReasons(against)
 	}
-	return reason
+	return unsupported(reason)
 }
 
 func failedIn(pool, reason string) interruption.Replacement {
 	return interruption.Replacement{Backend: provisioner.Karpenter, Pool: pool, State: provisioner.StateFailed, Reason: reason}
+}
+
+// spotCandidates are those of the pools that may give another spot instance. On a recommendation
+// these are the node's own and the one that the operator has named as its fallback or, if none is
+// named, every one that qualifies. Otherwise it is the named one if that has nothing but spot
+// instances: it is asked for others than were lost lately, and only then for any.
+func (lost lostNode) spotCandidates(pools []*nodePool) (list []candidate) {
+	switch {
+	case !lost.spotFirst && lost.named == "":
+		return nil
+	case !lost.spotFirst:
+		pools = slices.DeleteFunc(slices.Clone(pools), func(p *nodePool) bool {
+			return hasNoOnDemand(p, lost) == "" || len(lost.taken(newShape(p, lost.source, lost.node))) == 0
+		})
+	case lost.named != "" && lost.named != lost.pool && lost.source != nil:
+		pools = slices.Concat([]*nodePool{lost.source}, pools)
+	}
+	for _, pool := range pools {
+		if objection(slices.Concat(rules, spotRules), pool, lost) == "" {
+			list = append(list, candidate{pool: pool, spot: true})
+		}
+	}
+	return list
 }
 
 // rules hold for every pool. Each says why it cannot give the replacement, or nothing; the
@@ -199,4 +251,71 @@ func hasNoOnDemand(pool *nodePool, _ lostNode) string {
 		return ""
 	}
 	return "has no on-demand instances"
+}
+
+// spotRules hold, on top of rules, for a pool that is to give another spot instance.
+var spotRules = []func(*nodePool, lostNode) string{
+	spotWasTried,
+	hasOtherNodeClass,
+	hasNoOtherSpot,
+}
+
+func spotWasTried(pool *nodePool, lost lostNode) string {
+	if !slices.Contains(lost.tried, triedAs(pool.Name, spot)) {
+		return ""
+	}
+	return "was tried"
+}
+
+func hasNoOtherSpot(pool *nodePool, lost lostNode) string {
+	if lost.avoidRisk(newShape(pool, lost.source, lost.node)) {
+		return ""
+	}
+	return "has no spot instances but those at risk"
+}
+
+// taken are the offerings lost lately, and the node's own if EC2 takes it, of those that the shape
+// allows.
+func (lost lostNode) taken(s *shape) []offerings.Offering {
+	var taken []offerings.Offering
+	for _, loss := range lost.lately {
+		taken = append(taken, loss.Offering)
+	}
+	if own, ok := offerings.Of(lost.node); ok && offerings.Takes(lost.rec) {
+		taken = append(taken, own)
+	}
+	have := slices.Concat(s.given, s.needed)
+	types, zones := constraintOn(corev1.LabelInstanceTypeStable, have), constraintOn(corev1.LabelTopologyZone, have)
+	return slices.DeleteFunc(taken, func(o offerings.Offering) bool { return !types.allows(o.Type) || !zones.allows(o.Zone) })
+}
+
+// avoidRisk narrows the shape to spot instances of other offerings than were lost lately and than
+// the one at risk, or reports that the pool has none. Requirements cannot exclude one offering
+// alone: it goes with its instance type or with its zone, all that were lost if that leaves any,
+// or else at least the node's own.
+func (lost lostNode) avoidRisk(s *shape) bool {
+	kind, zone := lost.node.Labels[corev1.LabelInstanceTypeStable], lost.node.Labels[corev1.LabelTopologyZone]
+	if kind == "" || zone == "" || s.need(requirement{Key: capacityTypeLabel, Operator: "In", Values: []string{spot}}) != "" {
+		return false
+	}
+	var types, zones []string
+	for _, o := range lost.taken(s) {
+		types, zones = append(types, o.Type), append(zones, o.Zone)
+	}
+	for _, other := range []requirement{
+		{Key: corev1.LabelInstanceTypeStable, Operator: "NotIn", Values: distinct(types)},
+		{Key: corev1.LabelTopologyZone, Operator: "NotIn", Values: distinct(zones)},
+		{Key: corev1.LabelInstanceTypeStable, Operator: "NotIn", Values: []string{kind}},
+		{Key: corev1.LabelTopologyZone, Operator: "NotIn", Values: []string{zone}},
+	} {
+		if len(other.Values) == 0 || s.need(other) == "" {
+			return true
+		}
+	}
+	return false
+}
+
+func distinct(values []string) []string {
+	slices.Sort(values)
+	return slices.Compact(values)
 }

@@ -3,12 +3,12 @@ package karpenter
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -41,7 +41,35 @@ type lostNode struct {
 	tried  []string   // pools that were tried
 	remark string     // for people
 
-	lately []offerings.Loss
+	named, namedBy string // the pool that the operator has named to replace the node's, and where
+	lately         []offerings.Loss
+	spotFirst      bool // another spot instance is preferred
+}
+
+// Weighed is what speaks for and against a NodePool as the one that replaces a node.
+type Weighed struct {
+	Pool string
+	// Capacity is "spot" if the pool would give another spot instance.
+	Capacity string
+	// Named is where the operator has named the pool; empty if nobody has. Then no other is
+	// weighed.
+	Named string
+	// Against is why the pool gives nothing; empty if it can.
+	Against string
+	// Better is why the pool comes before the next one; empty for the last that can.
+	Better string
+	// Without are the pods that cannot run there.
+	Without []Misfit
+	// Inherited are labels of the node that whoever put them there puts on the next one, too.
+	Inherited map[string]string
+
+	order claimOrder
+}
+
+// Misfit is why pods cannot run in a pool.
+type Misfit struct {
+	Reason string
+	Pods   []string // namespace/name
 }
 
 // choose decides what to ask for: orders, best first, or none and a replacement that says
@@ -59,11 +87,40 @@ func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruptio
 		}
 		return nil, unsupported(reasonNoMoving), nil
 	}
-	orders, r, err := b.orders(ctx, lostNode{node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], tried: tried, lately: b.offerings.Lost()})
+	lost := b.lose(node, rec, need)
+	lost.tried = tried
+	pools, none, err := b.evaluate(ctx, lost, false)
 	if reason, ok := unavailable(err); ok {
 		return nil, unsupported(reason), nil
 	}
-	return orders, r, err
+	var orders []claimOrder
+	for _, w := range pools {
+		if w.Against == "" {
+			orders = append(orders, w.order)
+		}
+	}
+	if len(orders) > 0 {
+		return orders, orders[0].replacement(), err
+	}
+	return nil, none, err
+}
+
+// Weigh says in which pools Request would ask for a replacement, in that order, and after them
+// why it would not ask in the others. It asks for nothing, and is for people: what Request
+// answers says the same of one pool.
+func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) ([]Weighed, error) {
+	if cannot(node, rec) != "" || len(need.Moving) == 0 {
+		return nil, nil
+	}
+	pools, _, err := b.evaluate(ctx, b.lose(node, rec, need), true)
+	return pools, err
+}
+
+func (b *Backend) lose(node *corev1.Node, rec interruption.Record, need provisioner.Need) lostNode {
+	return lostNode{
+		node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], lately: b.offerings.Lost(),
+		spotFirst: b.spotFirst && rec.Kind == interruption.RebalanceRecommendation,
+	}
 }
 
 // cannot says why nothing can be done for the node.
@@ -79,69 +136,82 @@ func cannot(node *corev1.Node, rec interruption.Record) string {
 	return ""
 }
 
-// orders makes an order for each pool that can give a replacement, best first.
-func (b *Backend) orders(ctx context.Context, lost lostNode) ([]claimOrder, interruption.Replacement, error) {
-	var err error
-	if lost.source, err = b.pools.get(ctx, lost.pool); err != nil {
-		return nil, interruption.Replacement{}, err
-	}
-	list, err := b.spotCandidates(ctx, lost)
+// evaluate says of each pool whether it can give a replacement: first those that can, best first. If
+// none can, the answer says why. Unless all is true, only the limits of the best are checked: the
+// others are when it is their turn.
+func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools []Weighed, none interruption.Replacement, err error) {
+	read, err := b.readPools(ctx, &lost)
 	if err != nil {
-		return nil, interruption.Replacement{}, err
+		return nil, none, err
 	}
-	fallbacks, refused, err := b.fallbackCandidates(ctx, lost)
-	if list = append(list, fallbacks...); err != nil || len(list) == 0 {
-		return nil, refused, err
+	fallbacks, rejected := lost.fallbacks(read)
+	list := append(lost.spotCandidates(read), fallbacks...)
+	if len(fallbacks) == 0 {
+		none = lost.refusal(rejected)
+	}
+	if len(list) == 0 {
+		return rejected, none, nil
 	}
 	// The one call that other nodes cannot share comes last.
 	if lost.claim, err = b.sourceClaim(ctx, lost.node); err != nil {
-		return nil, interruption.Replacement{}, err
+		return nil, none, err
 	}
 	if by := byKarpenter(lost); by != "" {
 		stranded, err := b.stranded(ctx, lost.need.Moving)
-		if err != nil {
-			return nil, interruption.Replacement{}, err
-		}
-		if len(stranded) == 0 {
-			return nil, unsupported(by), nil
+		if err != nil || len(stranded) == 0 {
+			return nil, unsupported(by), err
 		}
 		lost.remark = fmt.Sprintf("only for the %d of %d pods that Karpenter leaves behind; %s", len(stranded), len(lost.need.Moving), by)
 		lost.need.Moving = stranded
 	}
 	if lost.need.Daemons, err = b.withDaemons(ctx, lost.need.Daemons); err != nil {
-		return nil, interruption.Replacement{}, err
+		return nil, none, err
 	}
-	var orders []claimOrder
 	var against []string
 	full := ""
 	for _, o := range lost.rank(list) {
-		if len(o.fit.need.Moving) == 0 {
+		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity(), Named: o.namedBy, Without: o.fit.misfits(), Inherited: o.fit.inherited, order: o}
+		switch {
+		case len(o.fit.need.Moving) == 0:
+			w.Against = "takes none of the pods"
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
+		case all || len(pools) == 0:
+			if w.Against, err = b.ledger.room(ctx, o.pool, o.name(), o.size); err != nil {
+				return nil, none, err
+			}
+			if w.Against != "" {
+				against, full = append(against, w.Against), o.pool.Name
+			}
+		}
+		if w.Against != "" {
+			rejected = append(rejected, w)
 			continue
 		}
-		if len(orders) == 0 { // the others are checked when it is their turn
-			reason, err := b.ledger.room(ctx, o.pool, o.name(), o.size)
-			if err != nil {
-				return nil, interruption.Replacement{}, err
-			}
-			if reason != "" {
-				against, full = append(against, reason), o.pool.Name
-				continue
-			}
+		if len(pools) > 0 {
+			last := &pools[len(pools)-1]
+			_, last.Better = lost.compare(last.order, o)
 		}
-		orders = append(orders, o)
+		pools = append(pools, w)
 	}
 	switch {
-	case len(orders) > 0:
-		return orders, orders[0].replacement(), nil
-	case refused.State != "":
-		return nil, refused, nil
+	case none.State != "":
 	case full != "": // there might be room later
-		return nil, failedIn(full, joinReasons(against)), nil
+		none = failedIn(full, joinReasons(against))
 	case list[0].namedBy != "":
-		return nil, failedIn(list[0].pool.Name, joinReasons(against)), nil
+		none = failedIn(list[0].pool.Name, joinReasons(against))
+	default:
+		none = unsupported(joinReasons(against))
 	}
-	return nil, unsupported(joinReasons(against)), nil
+	return append(pools, rejected...), none, nil
+}
+
+// misfits are the pods that do not fit, by their reasons.
+func (f fit) misfits() []Misfit {
+	var all []Misfit
+	for _, reason := range slices.Sorted(maps.Keys(f.out)) {
+		all = append(all, Misfit{reason, f.out[reason]})
+	}
+	return all
 }
 
 // replacement is what the order will be once it is made.
@@ -182,17 +252,12 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClai
 	if !ok {
 		return nil, nil
 	}
-	// "0" is answered from the API server's watch cache.
-	u, err := b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
-	if isMissing(err) {
-		return nil, nil
-	}
+	claim, err := b.readClaim(ctx, name, cached)
 	if err != nil {
-		return nil, b.pools.noteUnavailable("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+		return nil, b.pools.note(err)
 	}
-	claim, err := decodeClaim(u)
-	if err != nil || claim.UID != uid {
-		return nil, nil // what it says helps, but is not needed
+	if claim == nil || claim.UID != uid {
+		return nil, nil
 	}
 	return claim, nil
 }

@@ -214,15 +214,7 @@ func slim(o any) (any, error) {
 	if !ok {
 		return o, nil // already slim
 	}
-	claim, err := decodeClaim(u)
-	if err != nil {
-		// A claim that cannot be read counts as not launched.
-		claim = &nodeClaim{}
-		claim.Name, claim.UID, claim.ResourceVersion = u.GetName(), u.GetUID(), u.GetResourceVersion()
-		claim.CreationTimestamp, claim.DeletionTimestamp = u.GetCreationTimestamp(), u.GetDeletionTimestamp()
-		claim.Labels, claim.Annotations = u.GetLabels(), u.GetAnnotations()
-	}
-	return claim.slim(), nil
+	return decodeClaim(u).slim(), nil
 }
 
 func (c *nodeClaim) slim() *nodeClaim {

@@ -62,7 +62,6 @@ func pool(t *testing.T, change ...func(*unstructured.Unstructured)) *nodePool {
 	if p.broken != "" {
 		t.Fatal(p.broken)
 	}
-	p.read = time.Now()
 	return p
 }
 

@@ -99,7 +99,7 @@ func (k *keeper) work(ctx context.Context) bool {
 	case ctx.Err() != nil:
 	case err != nil:
 		if reason, ok := unavailable(err); ok {
-			if k.b.sayOnce(reason) {
+			if k.b.said.First(reason) {
 				k.b.log.Warn().Str("reason", reason).Msg("replacements not looked after")
 			}
 			k.queue.AddAfter(name, recheck)
@@ -149,14 +149,7 @@ func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
 			return claim, nil
 		}
 	}
-	u, err := k.b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{})
-	if isMissing(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, asUnavailable("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
-	}
-	return decodeClaim(u)
+	return k.b.readClaim(ctx, name, asStored)
 }
 
 // untilDue is the time until the claim has to be in use.
@@ -228,14 +221,9 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 	return k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.ttl))
 }
 
-// remove deletes a claim that is of no use. One that has changed meanwhile is looked at
-// again.
+// remove deletes a claim that is of no use. One that has changed meanwhile is checked again.
 func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason, text string) (time.Duration, error) {
-	preconditions := &metav1.Preconditions{UID: &claim.UID}
-	if claim.state() == provisioner.StateRequested { // its next version might be launched
-		preconditions.ResourceVersion = &claim.ResourceVersion
-	}
-	err := k.b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
+	err := k.b.deleteClaim(ctx, claim)
 	switch {
 	case isMissing(err):
 		k.b.claims.forget(claim.Name)
@@ -248,7 +236,7 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 		}
 		return time.Second, nil
 	case err != nil:
-		return 0, asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
+		return 0, err
 	}
 	k.forget(claim.Name)
 	k.b.events.claim(claim.Name, claim.UID, warn, reason, text)
@@ -256,12 +244,6 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 		Str("node", claim.Annotations[NodeAnnotation]).Str("reason", text).Msg("replacement taken back")
 	return 0, nil
 }
-
-// Which pods are counted.
-const (
-	cached   = "0" // those in the API server's watch cache, by its index of nodes, which might be behind
-	asStored = ""  // those in its store: a quorum read
-)
 
 // pods counts the pods on the claim's node, except those that run on every node.
 func (k *keeper) pods(ctx context.Context, claim *nodeClaim, version string) (int, error) {

@@ -10,22 +10,19 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/singleflight"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"spot-handler/handler/provisioner"
 )
 
-const (
-	// maxUnlisted is how long an order counts that no list shows. By then every list shows a
-	// claim that was made, so this one was not.
-	maxUnlisted = time.Minute
-
-	// usagePage is how many claims are read at once: they are large, and a pool can have
-	// thousands.
-	usagePage = 200
-)
+// maxUnlisted is how long an order counts that no list shows. By then every list shows a
+// claim that was made, so this one was not.
+const maxUnlisted = time.Minute
 
 // ledger knows how much a pool uses of what it limits: nobody enforces the limits on a
 // NodeClaim that Karpenter did not make, and exceeding them blocks Karpenter.
@@ -37,13 +34,12 @@ const (
 // to.
 type ledger struct {
 	client dynamic.Interface
-	reads  singleflight.Group
+	usages *readCache[*usage] // by NodePool
 
 	mu       sync.Mutex
-	usages   map[string]*usage         // by NodePool
 	unlisted map[string]*unlistedClaim // by NodeClaim
 
-	full prometheus.Counter // of refusals; nil is not counted
+	full prometheus.Counter // of refusals
 }
 
 // usage is what a pool's claims came to at some time.
@@ -60,8 +56,17 @@ type unlistedClaim struct {
 	at   time.Time
 }
 
-func newLedger(client dynamic.Interface) *ledger {
-	return &ledger{client: client, usages: map[string]*usage{}, unlisted: map[string]*unlistedClaim{}}
+func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
+	l := &ledger{
+		client: client, unlisted: map[string]*unlistedClaim{},
+		// Events say which pool it was: pools come and go, and a label would have no value at the start.
+		full: promauto.With(reg).NewCounter(prometheus.CounterOpts{
+			Name: "spot_handler_pool_limit_refusals_total",
+			Help: "Times that a fallback pool was not taken because its limits left no room for the replacement.",
+		}),
+	}
+	l.usages = newReadCache(l.read)
+	return l
 }
 
 // room says which of the pool's limits leaves no room for a claim of that size, or is empty.
@@ -80,7 +85,7 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 	if len(pool.Spec.Limits) == 0 {
 		return "", nil
 	}
-	u, err := l.usage(ctx, pool.Name)
+	u, err := l.usages.get(ctx, pool.Name)
 	if err != nil {
 		return "", err
 	}
@@ -101,9 +106,7 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 		add(more, withNode(o.size))
 	}
 	if full := exceeded(pool, u.sum, more); full != "" {
-		if l.full != nil {
-			l.full.Inc()
-		}
+		l.full.Inc()
 		return full, nil
 	}
 	if reserve {
@@ -119,75 +122,47 @@ func (l *ledger) forget(claim string) {
 	delete(l.unlisted, claim)
 }
 
-// usage is the pool's usage, not older than poolTTL.
-func (l *ledger) usage(ctx context.Context, pool string) (*usage, error) {
-	if u := l.known(pool); u != nil {
-		return u, nil
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout) // shared, as in pools.get
-	defer cancel()
-	v, err, _ := l.reads.Do(pool, func() (any, error) {
-		if u := l.known(pool); u != nil { // an earlier flight has landed
-			return u, nil
-		}
-		return l.read(ctx, pool)
-	})
-	u, _ := v.(*usage)
-	return u, err
-}
-
-func (l *ledger) known(pool string) *usage {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if u := l.usages[pool]; u != nil && time.Now().Before(u.asked.Add(poolTTL)) {
-		return u
-	}
-	return nil
-}
-
 // read is consistent: it includes what a leader ordered just before it died.
 func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
 	u := &usage{asked: time.Now(), sum: corev1.ResourceList{}, claims: map[string]struct{}{}}
-	options := metav1.ListOptions{LabelSelector: nodePoolLabel + "=" + pool, Limit: usagePage}
-	for {
-		list, err := l.client.Resource(nodeClaimResource).List(ctx, options)
-		if err != nil {
-			return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
-		}
-		for i := range list.Items {
-			claim, err := decodeClaim(&list.Items[i])
-			if err != nil {
-				continue // Karpenter cannot read it either
-			}
-			u.claims[claim.Name] = struct{}{}
-			add(u.sum, withNode(claim.size()))
-		}
-		if options.Continue = list.GetContinue(); options.Continue == "" {
-			break
-		}
+	err := eachPage(ctx, l.client, nodeClaimResource, nodePoolLabel+"="+pool, func(o *unstructured.Unstructured) {
+		claim := decodeClaim(o)
+		u.claims[claim.Name] = struct{}{}
+		add(u.sum, withNode(claim.size()))
+	})
+	if err != nil {
+		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.usages[pool] = u
 	return u, nil
 }
 
-// exceeded names the limits of the pool that are exceeded by more on top of what the pool
-// uses. A limit on what is not asked for does not concern us.
+// exceeded names the limits of the pool that are exceeded by more on top of what the pool uses.
 func exceeded(pool *nodePool, claims, more corev1.ResourceList) string {
 	var over []string
-	for name, limit := range pool.Spec.Limits {
-		used := pool.used(name, claims)
-		if total, ok := pool.with(name, claims, more); ok && total.Cmp(limit) > 0 {
-			asked := more[name]
-			over = append(over, fmt.Sprintf("%s: %s used, %s asked for, limit %s", name, used.String(), asked.String(), limit.String()))
-		}
+	for name := range pool.over(claims, more) {
+		used, asked, limit := pool.used(name, claims), more[name], pool.Spec.Limits[name]
+		over = append(over, fmt.Sprintf("%s: %s used, %s asked for, limit %s", name, used.String(), asked.String(), limit.String()))
 	}
 	if len(over) == 0 {
 		return ""
 	}
 	slices.Sort(over)
 	return "limit of NodePool " + pool.Name + " leaves no room (" + strings.Join(over, "; ") + ")"
+}
+
+// over is what the exceeded limits would have to be. A limit on what is not asked for does not
+// concern us.
+func (p *nodePool) over(claims, more corev1.ResourceList) corev1.ResourceList {
+	over := corev1.ResourceList{}
+	for name, limit := range p.Spec.Limits {
+		total := p.used(name, claims)
+		asked, ok := more[name]
+		total.Add(asked)
+		if ok && total.Cmp(limit) > 0 {
+			over[name] = total
+		}
+	}
+	return over
 }
 
 // used is how much of the resource the pool uses, according to its claims or its status.
@@ -197,14 +172,6 @@ func (p *nodePool) used(name corev1.ResourceName, claims corev1.ResourceList) re
 		used = q
 	}
 	return used.DeepCopy()
-}
-
-// with is what the pool uses, and more; false if no more of the resource is asked for.
-func (p *nodePool) with(name corev1.ResourceName, claims, more corev1.ResourceList) (resource.Quantity, bool) {
-	total := p.used(name, claims)
-	asked, ok := more[name]
-	total.Add(asked)
-	return total, ok
 }
 
 // withNode adds the node itself to its size, as the number of nodes can be limited too.
@@ -226,4 +193,52 @@ func (c *nodeClaim) size() corev1.ResourceList {
 		return c.Spec.Resources.Requests // Karpenter's own, or edited by somebody
 	}
 	return atLeast(c.Spec.Resources.Requests, size)
+}
+
+// sumRequests adds up what the pods ask for, as the scheduler counts it, and the number of pods
+// itself.
+func sumRequests(n provisioner.Need) corev1.ResourceList {
+	sum := corev1.ResourceList{}
+	for _, pods := range [][]*corev1.Pod{n.Moving, n.Daemons} {
+		for _, pod := range pods {
+			add(sum, resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}))
+		}
+	}
+	for name, q := range sum {
+		if q.Sign() <= 0 {
+			delete(sum, name)
+		}
+	}
+	sum[corev1.ResourcePods] = *resource.NewQuantity(int64(len(n.Moving)+len(n.Daemons)), resource.DecimalSI)
+	return sum
+}
+
+func add(sum, more corev1.ResourceList) {
+	for name, q := range more {
+		have := sum[name]
+		have.Add(q)
+		sum[name] = have
+	}
+}
+
+// atLeast is the larger of each resource.
+func atLeast(a, b corev1.ResourceList) corev1.ResourceList {
+	most := a.DeepCopy()
+	for name, q := range b {
+		if have := most[name]; q.Cmp(have) > 0 {
+			most[name] = q
+		}
+	}
+	return most
+}
+
+// limitedPart is the part of the list that the pool limits.
+func limitedPart(list corev1.ResourceList, pool *nodePool) corev1.ResourceList {
+	part := corev1.ResourceList{}
+	for name := range pool.Spec.Limits {
+		if q, ok := list[name]; ok {
+			part[name] = q
+		}
+	}
+	return part
 }

@@ -21,7 +21,7 @@ import (
 )
 
 func limited(limits, used corev1.ResourceList) *nodePool {
-	p := &nodePool{read: time.Now()}
+	p := &nodePool{}
 	p.Name = "fallback"
 	p.Spec.Limits, p.Status.Resources = limits, used
 	return p
@@ -42,7 +42,7 @@ func newBooks(t *testing.T) *books {
 	t.Helper()
 	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(),
 		map[schema.GroupVersionResource]string{nodeClaimResource: "NodeClaimList"})
-	return &books{T: t, ledger: newLedger(client), client: client}
+	return &books{T: t, ledger: newLedger(client, nil), client: client}
 }
 
 // made is a claim that asks for some CPUs, may come to size, and has come to capacity.
@@ -96,7 +96,6 @@ func TestExceeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBooks(t)
-			b.full = newLimitRefusals(nil)
 			got, err := b.room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask)
 			if err != nil || (tt.over == "") != (got == "") || !strings.Contains(got, tt.over) {
 				t.Errorf("room() = %q, %v; want %q", got, err, tt.over)
@@ -231,7 +230,7 @@ func TestLedgerProperty(t *testing.T) {
 				case 4:
 					time.Sleep(time.Duration(r.IntN(20)) * time.Second)
 				case 5: // another process
-					b.ledger = newLedger(b.client)
+					b.ledger = newLedger(b.client, nil)
 				}
 				sum := resource.Quantity{}
 				list, err := b.client.Resource(nodeClaimResource).List(context.Background(), metav1.ListOptions{})
@@ -239,11 +238,7 @@ func TestLedgerProperty(t *testing.T) {
 					t.Fatal(err)
 				}
 				for i := range list.Items {
-					claim, err := decodeClaim(&list.Items[i])
-					if err != nil {
-						t.Fatal(err)
-					}
-					sum.Add(claim.size()[corev1.ResourceCPU])
+					sum.Add(decodeClaim(&list.Items[i]).size()[corev1.ResourceCPU])
 				}
 				if sum.Cmp(resource.MustParse(fmt.Sprint(limit))) > 0 {
 					t.Fatalf("step %d: %s of %d", step, sum.String(), limit)

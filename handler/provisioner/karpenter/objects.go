@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 
 	"spot-handler/drain/donotdisrupt"
 	"spot-handler/handler/provisioner"
@@ -75,7 +77,6 @@ var (
 type nodePool struct {
 	poolObject
 	templateSpec map[string]any // spec.template.spec, to be copied
-	read         time.Time      // when it was asked for
 	broken       string         // why it could not be decoded; then all but its name and annotations is empty
 }
 
@@ -207,11 +208,66 @@ func decodePool(u *unstructured.Unstructured) *nodePool {
 	return pool
 }
 
-func decodeClaim(u *unstructured.Unstructured) (*nodeClaim, error) {
+// decodeClaim never fails either: a claim that cannot be read counts as not launched.
+func decodeClaim(u *unstructured.Unstructured) *nodeClaim {
 	claim := &nodeClaim{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, claim); err != nil {
-		return nil, fmt.Errorf("decode NodeClaim %q: %w", u.GetName(), err)
+		claim = &nodeClaim{}
+		claim.Name, claim.UID, claim.ResourceVersion = u.GetName(), u.GetUID(), u.GetResourceVersion()
+		claim.CreationTimestamp, claim.DeletionTimestamp = u.GetCreationTimestamp(), u.GetDeletionTimestamp()
+		claim.Labels, claim.Annotations = u.GetLabels(), u.GetAnnotations()
 	}
 	claim.ManagedFields = nil
-	return claim, nil
+	return claim
+}
+
+// Which version of objects is read.
+const (
+	cached   = "0" // what is in the API server's watch cache, which might be behind
+	asStored = ""  // what is in its store: a quorum read
+)
+
+// readClaim is the NodeClaim, or nil if there is none.
+func (b *Backend) readClaim(ctx context.Context, name, version string) (*nodeClaim, error) {
+	u, err := b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: version})
+	if isMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, asUnavailable("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+	}
+	return decodeClaim(u), nil
+}
+
+// deleteClaim deletes exactly this claim, which may be gone by then. If it has not been launched
+// it must not have changed either: its next version might be.
+func (b *Backend) deleteClaim(ctx context.Context, claim *nodeClaim) error {
+	preconditions := &metav1.Preconditions{UID: &claim.UID}
+	if claim.state() == provisioner.StateRequested {
+		preconditions.ResourceVersion = &claim.ResourceVersion
+	}
+	err := b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
+	if err != nil {
+		return asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
+	}
+	return nil
+}
+
+// pageLimit is how many objects are in memory at once: they are large, and there can be thousands.
+const pageLimit = 200
+
+// eachPage reads all objects that the label selector selects, a page at a time.
+func eachPage(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error {
+	for o := (metav1.ListOptions{LabelSelector: selector, Limit: pageLimit}); ; {
+		page, err := client.Resource(resource).List(ctx, o)
+		if err != nil {
+			return err
+		}
+		for i := range page.Items {
+			use(&page.Items[i])
+		}
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			return nil
+		}
+	}
 }

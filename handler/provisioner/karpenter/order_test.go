@@ -18,11 +18,7 @@ var update = flag.Bool("update", false, "write testdata/nodeclaim.json")
 
 func newOrder(t *testing.T, change ...func(*unstructured.Unstructured)) claimOrder {
 	t.Helper()
-	source, err := decodeClaim(sourceNodeClaim())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: source, fit: fit{need: need()}, ask: sumRequests(need())}
+	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: decodeClaim(sourceNodeClaim()), fit: fit{need: need()}, ask: sumRequests(need())}
 }
 
 func built(t *testing.T, o claimOrder) *unstructured.Unstructured {

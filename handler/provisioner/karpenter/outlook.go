@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
 	"spot-handler/handler/interruption"
@@ -66,7 +67,7 @@ type Offering struct {
 // same. The flags are [Options.FallbackNodePools].
 func Outlooks(ctx context.Context, client dynamic.Interface, flags map[string]string) ([]Outlook, error) {
 	var all []*nodePool
-	err := eachPage(ctx, client, nodePoolResource, func(u *unstructured.Unstructured) { all = append(all, decodePool(u)) })
+	err := eachPage(ctx, client, nodePoolResource, "", func(u *unstructured.Unstructured) { all = append(all, decodePool(u)) })
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
@@ -98,31 +99,11 @@ type spotNodes struct {
 
 func readFleet(ctx context.Context, client dynamic.Interface) (fleet, error) {
 	f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[Offering]*spotNodes{}}
-	err := eachPage(ctx, client, nodeClaimResource, func(u *unstructured.Unstructured) {
-		if claim, err := decodeClaim(u); err == nil { // else Karpenter cannot read it either
-			f.add(claim)
-		}
-	})
+	err := eachPage(ctx, client, nodeClaimResource, "", func(u *unstructured.Unstructured) { f.add(decodeClaim(u)) })
 	if err != nil {
 		return fleet{}, fmt.Errorf("list NodeClaims: %w", err)
 	}
 	return f, nil
-}
-
-// eachPage reads all objects of a resource, a page at a time.
-func eachPage(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, use func(*unstructured.Unstructured)) error {
-	for o := (metav1.ListOptions{Limit: usagePage}); ; {
-		page, err := client.Resource(resource).List(ctx, o)
-		if err != nil {
-			return err
-		}
-		for i := range page.Items {
-			use(&page.Items[i])
-		}
-		if o.Continue = page.GetContinue(); o.Continue == "" {
-			return nil
-		}
-	}
 }
 
 func (f fleet) add(claim *nodeClaim) {
@@ -159,15 +140,16 @@ func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string
 		}
 	}
 
-	var list []candidate
-	if o.Named, o.By = fallbackFor(lost, flags); o.Named == "" {
-		o.By = ""
-		var rejected []Weighed
-		if list, rejected = sortOut(all, lost); len(list) == 0 {
-			o.Missing = noneSuits(lost, rejected)
-		}
-	} else {
-		list = o.named(all, lost)
+	lost.named, lost.namedBy = fallbackFor(lost, flags)
+	o.Named, o.By = lost.named, lost.namedBy
+	list, rejected := lost.fallbacks(all)
+	switch none := lost.refusal(rejected).Reason; {
+	case len(list) > 0:
+		o.SpotOnly = o.Named != "" && hasNoOnDemand(list[0].pool, lost) != ""
+	case poolNamed(all, o.Named) != nil:
+		o.Refused = none
+	default:
+		o.Missing = none
 	}
 	orders := lost.rank(list)
 	for _, order := range orders {
@@ -175,7 +157,8 @@ func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string
 	}
 	if len(orders) == 0 {
 		o.CapacityTypes = pathOfValues(source, capacityTypeLabel)
-		if list, _ := sortOut(all, lost); len(list) > 0 {
+		lost.named = ""
+		if list, _ := lost.fallbacks(all); len(list) > 0 {
 			o.Instead = lost.rank(list)[0].pool.Name
 		}
 		return o
@@ -205,21 +188,6 @@ func pathOfValues(pool *nodePool, label string) string {
 	return fmt.Sprintf("/spec/template/spec/requirements/%d/values/-", i)
 }
 
-// named is the pool that the operator has named, or nothing, and why.
-func (o *Outlook) named(all []*nodePool, lost lostNode) []candidate {
-	i := slices.IndexFunc(all, func(p *nodePool) bool { return p.Name == o.Named })
-	if i < 0 {
-		o.Missing = fmt.Sprintf("NodePool %s, named by %s, %s", o.Named, o.By, unfit(nil, lost))
-		return nil
-	}
-	if reason := unfit(all[i], lost); reason != "" {
-		o.Refused = fmt.Sprintf("NodePool %s, named by %s, %s", o.Named, o.By, reason)
-		return nil
-	}
-	o.SpotOnly = hasNoOnDemand(all[i], lost) != ""
-	return []candidate{{pool: all[i], namedBy: o.By}}
-}
-
 // place orders the nodes all together, each in the first pool that has room, and says for how
 // many there is none.
 func (o *Outlook) place(f fleet, lost *spotNodes, orders []claimOrder) {
@@ -246,18 +214,46 @@ func (o *Outlook) place(f fleet, lost *spotNodes, orders []claimOrder) {
 		for range o.Unplaced {
 			add(all, withNode(lost.size))
 		}
-		o.Raise = limitsFor(best, f.used[best.Name], all)
+		o.Raise = map[corev1.ResourceName]string{}
+		for name, total := range best.over(f.used[best.Name], all) {
+			o.Raise[name] = total.String()
+		}
 		return
 	}
 }
 
-// limitsFor are those limits of the pool that leave no room for more, as high as they have to be.
-func limitsFor(pool *nodePool, claims, more corev1.ResourceList) map[corev1.ResourceName]string {
-	raised := map[corev1.ResourceName]string{}
-	for name, limit := range pool.Spec.Limits {
-		if total, asked := pool.with(name, claims, more); asked && total.Cmp(limit) > 0 {
-			raised[name] = total.String()
+// Launched returns the instances of NodeClaims that have no Node yet. It reads all NodeClaims,
+// page by page. Without Karpenter there are none.
+func Launched(ctx context.Context, client dynamic.Interface) (map[string]bool, error) {
+	launched := map[string]bool{}
+	err := eachPage(ctx, client, nodeClaimResource, "", func(u *unstructured.Unstructured) {
+		provider, _, _ := unstructured.NestedString(u.Object, "status", "providerID")
+		node, _, _ := unstructured.NestedString(u.Object, "status", "nodeName")
+		if provider != "" && node == "" {
+			launched[provider[strings.LastIndexByte(provider, '/')+1:]] = true
+		}
+	})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("list NodeClaims: %w", err)
+	}
+	return launched, nil
+}
+
+// bootSample is how many NodeClaims of a pool tell how long its nodes take: they are large.
+const bootSample = 200
+
+// BootTimes are how long the nodes of a pool took from the request until they were Ready, as some
+// of its NodeClaims say.
+func BootTimes(ctx context.Context, client dynamic.Interface, pool string) ([]time.Duration, error) {
+	list, err := client.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: nodePoolLabel + "=" + pool, Limit: bootSample})
+	if err != nil {
+		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
+	}
+	var took []time.Duration
+	for i := range list.Items {
+		if claim := decodeClaim(&list.Items[i]); !claim.since("Initialized").IsZero() {
+			took = append(took, claim.readyAfter())
 		}
 	}
-	return raised
+	return took, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
@@ -29,155 +30,81 @@ const (
 	recheck = time.Minute
 )
 
+// readCache keeps what was read under each key for poolTTL, however many ask. That it is not
+// available to us is kept for recheck; other errors are not kept.
+type readCache[V any] struct {
+	read  func(ctx context.Context, key string) (V, error)
+	reads singleflight.Group
+
+	mu   sync.Mutex
+	kept map[string]kept[V]
+}
+
+type kept[V any] struct {
+	value V
+	away  error     // an unavailableError, or nil
+	asked time.Time // when it was asked for
+}
+
+func newReadCache[V any](read func(ctx context.Context, key string) (V, error)) *readCache[V] {
+	return &readCache[V]{read: read, kept: map[string]kept[V]{}}
+}
+
+// get is the value, which is shared and must not be changed. The error is an unavailableError, or
+// transient.
+func (c *readCache[V]) get(ctx context.Context, key string) (V, error) {
+	if k, fresh := c.last(key); fresh {
+		return k.value, k.away
+	}
+	// The read is shared: if the first caller gives up, the others must not fail.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
+	defer cancel()
+	v, err, _ := c.reads.Do(key, func() (any, error) {
+		// An earlier flight might have landed just before this one began.
+		if k, fresh := c.last(key); fresh {
+			return k.value, k.away
+		}
+		asked := time.Now()
+		value, err := c.read(ctx, key)
+		if _, away := unavailable(err); away || err == nil {
+			c.keep(key, kept[V]{value, err, asked})
+		}
+		return value, err
+	})
+	value, _ := v.(V)
+	return value, err
+}
+
+// last is what was read last, and whether that still counts.
+func (c *readCache[V]) last(key string) (k kept[V], fresh bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k = c.kept[key]
+	lasts := poolTTL
+	if k.away != nil {
+		lasts = recheck
+	}
+	return k, time.Now().Before(k.asked.Add(lasts))
+}
+
+func (c *readCache[V]) keep(key string, k kept[V]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept[key] = k
+}
+
 // unavailableError says that Karpenter's API is not available to us: it is not installed, or
 // RBAC forbids it. Trying again at once is of no use.
 type unavailableError struct{ reason string }
 
 func (e *unavailableError) Error() string { return e.reason }
 
-// pools reads NodePools, each at most once per poolTTL, however many ask.
-type pools struct {
-	client dynamic.Interface
-	reads  singleflight.Group
-
-	mu    sync.Mutex
-	read  map[string]*nodePool // last copies; a pool that does not exist has one without a name
-	all   []*nodePool          // the last list, by name
-	asked time.Time            // of all
-	noAll *unavailableError    // why there is no list; named pools are read anyway
-	away  *unavailableError
-	until time.Time // of away
-}
-
-func newPools(client dynamic.Interface) *pools {
-	return &pools{client: client, read: map[string]*nodePool{}}
-}
-
-// get is the NodePool, or nil if there is none. The error is an unavailableError, or
-// transient. The pool is shared and must not be changed.
-func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
-	pool, err := p.cached(name)
-	if pool == nil && err == nil {
-		// The read is shared: if the first caller gives up, the others must not fail.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
-		defer cancel()
-		var v any
-		v, err, _ = p.reads.Do(name, func() (any, error) { return p.fetch(ctx, name) })
-		pool, _ = v.(*nodePool)
+// unavailable is the reason of an unavailableError.
+func unavailable(err error) (string, bool) {
+	if e, ok := errors.AsType[*unavailableError](err); ok {
+		return e.reason, true
 	}
-	if err != nil || pool.Name == "" {
-		return nil, err
-	}
-	return pool, nil
-}
-
-// list is every NodePool, by name, under the same conditions as get.
-func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
-	p.mu.Lock()
-	all, err := p.freshList()
-	p.mu.Unlock()
-	if all != nil || err != nil {
-		return all, err
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
-	defer cancel()
-	v, err, _ := p.reads.Do("", func() (any, error) { return p.fetchAll(ctx) }) // no pool has an empty name
-	all, _ = v.([]*nodePool)
-	return all, err
-}
-
-// freshList is the last list while it is fresh, or why there is none.
-func (p *pools) freshList() ([]*nodePool, error) {
-	now := time.Now()
-	switch {
-	case p.away != nil && now.Before(p.until):
-		return nil, p.away
-	case p.noAll != nil && now.Before(p.asked.Add(recheck)):
-		return nil, p.noAll
-	case p.noAll == nil && now.Before(p.asked.Add(poolTTL)):
-		return p.all, nil
-	}
-	return nil, nil
-}
-
-func (p *pools) fetchAll(ctx context.Context) ([]*nodePool, error) {
-	p.mu.Lock()
-	all, err := p.freshList() // by an earlier flight
-	p.mu.Unlock()
-	if all != nil || err != nil {
-		return all, err
-	}
-	asked := time.Now()
-	list, err := p.client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		err = asUnavailable("list NodePools", fmt.Errorf("list NodePools: %w", err))
-		if away, ok := errors.AsType[*unavailableError](err); ok {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.noAll, p.asked = away, asked
-		}
-		return nil, err
-	}
-	all = make([]*nodePool, len(list.Items))
-	for i := range list.Items {
-		all[i] = decodePool(&list.Items[i])
-		all[i].read = asked
-	}
-	slices.SortFunc(all, func(a, b *nodePool) int { return strings.Compare(a.Name, b.Name) })
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.all, p.asked, p.noAll = all, asked, nil
-	for _, pool := range all {
-		p.read[pool.Name] = pool
-	}
-	return all, nil
-}
-
-func (p *pools) cached(name string) (*nodePool, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	now := time.Now()
-	if p.away != nil && now.Before(p.until) {
-		return nil, p.away
-	}
-	if pool := p.read[name]; pool != nil && now.Before(pool.read.Add(poolTTL)) {
-		return pool, nil
-	}
-	return nil, nil
-}
-
-func (p *pools) fetch(ctx context.Context, name string) (*nodePool, error) {
-	// An earlier flight might have landed just before this one began.
-	if pool, err := p.cached(name); pool != nil || err != nil {
-		return pool, err
-	}
-	pool, asked := &nodePool{}, time.Now()
-	// "0" is answered from the API server's watch cache.
-	u, err := p.client.Resource(nodePoolResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
-	switch {
-	case err == nil:
-		pool = decodePool(u)
-	case isMissing(err):
-	default:
-		return nil, p.noteUnavailable("get NodePools", fmt.Errorf("get NodePool %q: %w", name, err))
-	}
-	pool.read = asked
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.read[name] = pool
-	return pool, nil
-}
-
-// noteUnavailable turns the error of an action into an unavailableError, and remembers it, if
-// it is one: then nothing can be done for any node.
-func (p *pools) noteUnavailable(action string, err error) error {
-	err = asUnavailable(action, err)
-	if away, ok := errors.AsType[*unavailableError](err); ok {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.away, p.until = away, time.Now().Add(recheck)
-	}
-	return err
+	return "", false
 }
 
 // asUnavailable turns the error of an action into an unavailableError if it is one.
@@ -197,10 +124,132 @@ func isMissing(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// unavailable is the reason of an unavailableError.
-func unavailable(err error) (string, bool) {
-	if e, ok := errors.AsType[*unavailableError](err); ok {
-		return e.reason, true
+// pools reads NodePools.
+type pools struct {
+	client dynamic.Interface
+	named  *readCache[*nodePool]   // nil for a pool that does not exist
+	all    *readCache[[]*nodePool] // under the key ""
+
+	mu    sync.Mutex
+	away  error // why nothing can be done for any node
+	until time.Time
+}
+
+func newPools(client dynamic.Interface) *pools {
+	p := &pools{client: client}
+	p.named, p.all = newReadCache(p.read), newReadCache(p.readAll)
+	return p
+}
+
+// get is the NodePool, or nil if there is none.
+func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
+	if err := p.standing(); err != nil {
+		return nil, err
 	}
-	return "", false
+	return p.named.get(ctx, name)
+}
+
+// list is every NodePool, by name. If we may not list them, named pools are read anyway.
+func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
+	if err := p.standing(); err != nil {
+		return nil, err
+	}
+	return p.all.get(ctx, "")
+}
+
+func (p *pools) read(ctx context.Context, name string) (*nodePool, error) {
+	// "0" is answered from the API server's watch cache.
+	u, err := p.client.Resource(nodePoolResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+	switch {
+	case isMissing(err):
+		return nil, nil
+	case err != nil:
+		return nil, p.note(asUnavailable("get NodePools", fmt.Errorf("get NodePool %q: %w", name, err)))
+	}
+	return decodePool(u), nil
+}
+
+func (p *pools) readAll(ctx context.Context, _ string) ([]*nodePool, error) {
+	asked := time.Now()
+	list, err := p.client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, asUnavailable("list NodePools", fmt.Errorf("list NodePools: %w", err))
+	}
+	all := make([]*nodePool, len(list.Items))
+	for i := range list.Items {
+		all[i] = decodePool(&list.Items[i])
+		p.named.keep(all[i].Name, kept[*nodePool]{value: all[i], asked: asked})
+	}
+	slices.SortFunc(all, func(a, b *nodePool) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// note remembers an unavailableError: then nothing can be done for any node.
+func (p *pools) note(err error) error {
+	if _, away := unavailable(err); away {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.away, p.until = err, time.Now().Add(recheck)
+	}
+	return err
+}
+
+// standing is the unavailableError that was noted last, while it counts.
+func (p *pools) standing() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Now().Before(p.until) {
+		return p.away
+	}
+	return nil
+}
+
+// RebalanceAnnotation on a NodePool says what to do on a rebalance recommendation for its
+// nodes. It overrides the operator's choice for all nodes.
+const RebalanceAnnotation = "spot-handler/rebalance"
+
+// policy is what a NodePool says about recommendations.
+type policy struct {
+	pool *nodePool // nil if nothing is known to say anything
+	err  error     // nothing is known yet
+}
+
+// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one of
+// allowed, or nothing. Another value counts as nothing, and is complained about once. The
+// NodePool is read at most every 10 s, however many ask. If it cannot be read, its last
+// known value counts; without one there is a transient error. If Karpenter is not installed,
+// or we have no right to ask, there are no policies.
+func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, error) {
+	name := node.Labels[nodePoolLabel]
+	if name == "" {
+		return "", nil
+	}
+	p, _ := b.policies.get(context.Background(), name) // an error is kept with it
+	if p.pool == nil {
+		return "", p.err
+	}
+	value := p.pool.Annotations[RebalanceAnnotation]
+	if value == "" || slices.Contains(allowed, value) {
+		return value, nil
+	}
+	text := fmt.Sprintf("annotation %s is %q: want one of %s; --rebalance counts", RebalanceAnnotation, value, strings.Join(allowed, ", "))
+	if b.said.First(name + ": " + text) {
+		b.events.pool(p.pool, reasonWrongPolicy, text)
+		b.log.Warn().Str("nodepool", name).Str("reason", text).Msg("rebalance policy of NodePool not understood")
+	}
+	return "", nil
+}
+
+func (b *Backend) readPolicy(ctx context.Context, name string) (policy, error) {
+	pool, err := b.pools.get(ctx, name)
+	if err == nil {
+		return policy{pool: pool}, nil
+	}
+	if _, away := unavailable(err); away {
+		return policy{}, nil
+	}
+	if last, _ := b.policies.last(name); !last.asked.IsZero() && last.value.err == nil {
+		return last.value, nil
+	}
+	return policy{err: fmt.Errorf("read NodePool %q: %w", name, err)}, nil
 }

@@ -114,7 +114,7 @@ func (k *keeper) annotate(ctx context.Context, claim *nodeClaim, annotations, la
 	case err != nil:
 		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err))
 	}
-	if now, err := decodeClaim(u); err == nil && !k.b.claims.single && now.Labels[SettledLabel] == "" {
+	if now := decodeClaim(u); !k.b.claims.single && now.Labels[SettledLabel] == "" {
 		k.b.claims.learn(now.slim())
 	}
 	return nil

@@ -39,7 +39,7 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 		err = b.release(ctx, node, name, uid, until)
 	}
 	if reason, ok := unavailable(err); ok {
-		if b.sayOnce(reason) {
+		if b.said.First(reason) {
 			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("node not released")
 		}
 		return nil

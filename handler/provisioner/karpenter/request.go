@@ -117,13 +117,12 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 	}
 	u, err := b.client.Resource(nodeClaimResource).Create(ctx, order, metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
-		u, err = b.client.Resource(nodeClaimResource).Get(ctx, r.Name, metav1.GetOptions{})
+		claim, err := b.readClaim(ctx, r.Name, asStored)
 		if err != nil {
-			return r, "", fmt.Errorf("get NodeClaim %q: %w", r.Name, err)
+			return r, "", err
 		}
-		claim, err := decodeClaim(u)
-		if err != nil {
-			return failed(r, err.Error()), "", nil
+		if claim == nil {
+			return r, "", fmt.Errorf("create NodeClaim %q: another of that name has just gone", r.Name)
 		}
 		if claim.isOurs(o.instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
 			b.ledger.forget(r.Name)
@@ -141,12 +140,8 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 		return r, "", err
 	}
 	b.events.claim(u.GetName(), u.GetUID(), false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
-	claim, err := decodeClaim(u)
-	if err != nil {
-		return r, "", nil // it exists, and the watch will show it
-	}
-	b.claims.learn(claim.slim())
-	b.keeper.add(claim.Name)
+	b.claims.learn(decodeClaim(u).slim())
+	b.keeper.add(u.GetName())
 	return r, "", nil
 }
 
@@ -162,7 +157,7 @@ func unknownOutcome(err error) bool {
 
 // notCreated tells what would fail again from what might not.
 func (b *Backend) notCreated(r interruption.Replacement, err error) (interruption.Replacement, error) {
-	err = b.pools.noteUnavailable("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
+	err = b.pools.note(asUnavailable("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err)))
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), nil
 	}
@@ -208,22 +203,15 @@ func (b *Backend) follow(ctx context.Context, instance string, r interruption.Re
 
 // fresh reads the claim past all caches; nil if there is none.
 func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
-	u, err := b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{})
-	if isMissing(err) {
+	claim, err := b.readClaim(ctx, name, asStored)
+	switch {
+	case err != nil:
+	case claim == nil:
 		b.claims.forget(name)
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("get NodeClaim %q: %w", name, err)
-	}
-	claim, err := decodeClaim(u)
-	if err != nil {
-		return nil, err
-	}
-	if claim.Labels[ReplacesLabel] != "" {
+	case claim.Labels[ReplacesLabel] != "":
 		b.claims.learn(claim.slim())
 	}
-	return claim, nil
+	return claim, err
 }
 
 // progress says what the state of a claim makes of a pending replacement; a nil claim is
@@ -248,9 +236,7 @@ func (b *Backend) progress(ctx context.Context, r interruption.Replacement, clai
 // giveUp deletes a claim that was not launched in time, and only the version that it has
 // looked at: the next might be launched.
 func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
-	err := b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &claim.UID, ResourceVersion: &claim.ResourceVersion},
-	})
+	err := b.deleteClaim(ctx, claim)
 	if apierrors.IsConflict(err) {
 		now, err := b.fresh(ctx, claim.Name)
 		switch {
@@ -262,7 +248,7 @@ func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim 
 		return b.progress(ctx, r, now)
 	}
 	if err != nil && !isMissing(err) {
-		return r, fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err)
+		return r, err
 	}
 	b.claims.forget(r.Name)
 	b.ledger.forget(r.Name)

@@ -84,9 +84,7 @@ func (b *Backend) listOurs(ctx context.Context) ([]*nodeClaim, error) {
 	}
 	var claims []*nodeClaim
 	for i := range list.Items {
-		if claim, err := decodeClaim(&list.Items[i]); err == nil {
-			claims = append(claims, claim)
-		}
+		claims = append(claims, decodeClaim(&list.Items[i]))
 	}
 	return claims, nil
 }

@@ -92,7 +92,7 @@ func TestWeigh(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Weighed{}, "Inherited")); diff != "" {
+			if diff := cmp.Diff(tt.want, got, cmpopts.IgnoreFields(Weighed{}, "Inherited"), cmpopts.IgnoreUnexported(Weighed{})); diff != "" {
 				t.Errorf("weighed (-want +got):\n%s", diff)
 			}
 			r, err := c.p.Choose(t.Context(), node, rec, n)

@@ -5,19 +5,85 @@ import (
 	"fmt"
 	"time"
 
-	"spot-handler/drain/donotdisrupt"
-
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"spot-handler/drain/donotdisrupt"
 )
 
-var budgetResource = schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}
+var (
+	daemonSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"}
+	budgetResource    = schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}
+)
+
+// withDaemons are the pods of the DaemonSets that can run on a new node: those of the
+// interrupted node as they are, and one of each DaemonSet that has none there. If we have no
+// right to read DaemonSets, which is said once, they are the interrupted node's only.
+func (b *Backend) withDaemons(ctx context.Context, here []*corev1.Pod) ([]*corev1.Pod, error) {
+	all, err := b.daemons.get(ctx, "")
+	_, away := unavailable(err)
+	if err != nil && !away {
+		return nil, err
+	}
+	if away && b.said.First("daemonsets") {
+		b.log.Warn().Msg("the API server forbids us to list DaemonSets: replacements are sized with those of the interrupted nodes")
+	}
+	seen := map[types.NamespacedName]bool{}
+	pods := make([]*corev1.Pod, 0, max(len(here), len(all)))
+	for _, pod := range here {
+		pods = append(pods, pod)
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			seen[types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}] = true
+		}
+	}
+	for _, pod := range all {
+		if !seen[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
+}
+
+// readDaemons reads a pod of each of the cluster's DaemonSets, as its template has it. Some will run
+// on the new node that do not run on the interrupted one, such as those for on-demand nodes only.
+func (b *Backend) readDaemons(ctx context.Context, _ string) ([]*corev1.Pod, error) {
+	// "0" is answered from the API server's watch cache.
+	list, err := b.client.Resource(daemonSetResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return nil, asUnavailable("list DaemonSets", fmt.Errorf("list DaemonSets: %w", err))
+	}
+	var pods []*corev1.Pod
+	for i := range list.Items {
+		if pod := podOf(&list.Items[i]); pod != nil {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, nil
+}
+
+// podOf is a pod of the DaemonSet, named after it; nil if it cannot be read.
+func podOf(set *unstructured.Unstructured) *corev1.Pod {
+	template, _, err := unstructured.NestedMap(set.Object, "spec", "template")
+	if err != nil {
+		return nil
+	}
+	pod := &corev1.Pod{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, pod); err != nil {
+		return nil
+	}
+	yes := true
+	pod.Namespace, pod.Name = set.GetNamespace(), set.GetName()
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set.GetName(), Controller: &yes}}
+	return pod
+}
 
 // stranded are those pods of a node that Karpenter ends for which it makes no room: those
 // that ask not to be disrupted, and those whose budgets never let them go. Karpenter does
@@ -59,7 +125,7 @@ func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]budget, 
 	// "0" is answered from the API server's watch cache.
 	list, err := b.client.Resource(budgetResource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if apierrors.IsForbidden(err) {
-		if b.sayOnce("budgets") {
+		if b.said.First("budgets") {
 			b.log.Warn().Err(err).Msg("disruption budgets not read: pods that they block get no replacement where Karpenter ends a node itself")
 		}
 		return nil, nil
