@@ -79,9 +79,10 @@ func TestFlagsOfManual(t *testing.T) {
 	}
 }
 
-// The commands for people have a page each, with their flags.
+// The flags of the commands for people are in one table: a row names the commands that have it.
 func TestFlagsOfCommandsForPeople(t *testing.T) {
-	for _, cmd := range []*cobra.Command{newStatus(), newObserve(), newAudit(), newRehearse()} {
+	rows := rowsBelow(t, "## Flags of the commands")
+	for _, cmd := range []*cobra.Command{newStatus(), newObserve(), newPlan(), newAudit(), newRehearse()} {
 		defined, documented := map[string]string{}, map[string]string{}
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			name := "`--" + f.Name + "`"
@@ -92,12 +93,13 @@ func TestFlagsOfCommandsForPeople(t *testing.T) {
 				defined[name] = none
 			}
 		})
-		for _, row := range rowsBelow(t, "## Flags of `"+cmd.Name()+"`") {
-			if len(row) != 3 || row[2] == "" {
-				t.Errorf("row %q, want flag, default and meaning", row)
-				continue
+		for _, row := range rows {
+			if len(row) != 4 || row[3] == "" {
+				t.Fatalf("row %q, want flag, commands, default and meaning", row)
 			}
-			documented[row[0]] = row[1]
+			if row[1] == "all" || strings.Contains(row[1], "`"+cmd.Name()+"`") {
+				documented[row[0]] = row[2]
+			}
 		}
 		if diff := cmp.Diff(defined, documented); diff != "" {
 			t.Errorf("flags of %s (-defined +manual):\n%s", cmd.Name(), diff)
