@@ -20,7 +20,6 @@ import (
 	"spot-handler/cmd/spot-handler/internal/selection"
 	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/drain"
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -102,7 +101,7 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 	}
 	l := loss{
 		Blow: plan.Blow{Kind: interruption.Kind(p.kind)}, nodes: p.nodes.Of, dryRun: p.dryRun == dryRunServer,
-		assume: func(a *forecast.Assumptions) { p.assumed.take(a, flags) },
+		assume: func(a *plan.Assumptions) { p.assumed.take(a, flags) },
 	}
 	if flags.Changed("deadline") {
 		l.Deadline = &p.deadline
@@ -144,7 +143,7 @@ type loss struct {
 	// nodes picks those that are lost.
 	nodes func(all []*corev1.Node) ([]*corev1.Node, error)
 	// assume takes what the caller knows better in place of everything else.
-	assume func(*forecast.Assumptions)
+	assume func(*plan.Assumptions)
 	// dryRun has the API server asked.
 	dryRun bool
 }
@@ -154,7 +153,8 @@ var errNothing = errors.New("nodes and pods could not be read")
 
 // foresee plays the interruption in the cluster that was read.
 func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (plan.Report, error) {
-	in := read.Input
+	in := plan.Input{Cluster: read, Assumptions: plan.Assumed()}
+	in.Assumptions.ReadyOf = plan.ReadyOf(in.Pods)
 	if len(in.Nodes) == 0 || in.Pods == nil {
 		return plan.Report{}, fmt.Errorf("%w: %s", errNothing, strings.Join(in.Unread, "; "))
 	}
@@ -179,7 +179,7 @@ func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (pla
 	first := asked.replace(ctx, &in)
 	c.boot(ctx, &in)
 	l.assume(&in.Assumptions)
-	r := plan.Report{Forecast: forecast.Of(in)}
+	r := plan.Report{Forecast: plan.Of(in)}
 	if asked.trial != nil {
 		err = asked.try(ctx, first)
 		answers := asked.trial.Answers()
@@ -197,7 +197,7 @@ var dryRuns = []string{"none", dryRunServer}
 type assumptionFlags struct{ boot, ready, stop, detach time.Duration }
 
 func (f *assumptionFlags) define(flags group) {
-	assumed := forecast.Assumed()
+	assumed := plan.Assumed()
 	flags.DurationVar(&f.boot, "boot-time", assumed.Boot.Duration(), "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
 	flags.DurationVar(&f.ready, "ready-time", assumed.Ready.Duration(), "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
 	flags.DurationVar(&f.stop, "stop-time", assumed.Stop.Duration(), "how long a pod takes to end, but not longer than its grace period")
@@ -205,11 +205,11 @@ func (f *assumptionFlags) define(flags group) {
 }
 
 // take takes what flags say in place of everything else.
-func (*assumptionFlags) take(a *forecast.Assumptions, flags *pflag.FlagSet) {
-	for flag, of := range map[string]*forecast.Assumption{"boot-time": &a.Boot, "ready-time": &a.Ready, "stop-time": &a.Stop, "detach-time": &a.Detach} {
+func (*assumptionFlags) take(a *plan.Assumptions, flags *pflag.FlagSet) {
+	for flag, of := range map[string]*plan.Assumption{"boot-time": &a.Boot, "ready-time": &a.Ready, "stop-time": &a.Stop, "detach-time": &a.Detach} {
 		if flags.Changed(flag) {
 			d, _ := flags.GetDuration(flag) // it is one
-			*of = forecast.Assume(d, "--"+flag)
+			*of = plan.Assume(d, "--"+flag)
 		}
 	}
 	if flags.Changed("ready-time") {

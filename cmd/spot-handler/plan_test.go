@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"spot-handler/drain/forecast"
+	"spot-handler/cmd/spot-handler/internal/plan"
 )
 
 func TestPlanCommand(t *testing.T) {
@@ -42,11 +42,11 @@ func TestPlanForPrograms(t *testing.T) {
 	t.Setenv("KUBECONFIG", readOnly(t, ""))
 	var stdout, stderr bytes.Buffer
 	run(t.Context(), []string{"plan", "node-1", "-o", "json"}, func(string) string { return "" }, &stdout, &stderr)
-	var f forecast.Forecast
+	var f plan.Forecast
 	if err := json.Unmarshal(stdout.Bytes(), &f); err != nil {
 		t.Fatalf("%v\n%s", err, &stdout)
 	}
-	if len(f.Pods) != 1 || f.Pods[0].Outcome != forecast.Truncated || f.Pods[0].Gone == nil || f.Assumptions.Stop.From != "assumed" || len(f.Unread) == 0 {
+	if len(f.Pods) != 1 || f.Pods[0].Outcome != plan.Truncated || f.Pods[0].Gone == nil || f.Assumptions.Stop.From != "assumed" || len(f.Unread) == 0 {
 		t.Errorf("%+v", f)
 	}
 }

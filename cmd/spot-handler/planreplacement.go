@@ -13,10 +13,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
-	"spot-handler/cmd/spot-handler/internal/replacement"
-	"spot-handler/cmd/spot-handler/internal/trial"
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/drain"
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/offerings"
@@ -37,22 +35,22 @@ type doom struct {
 
 // asker is what asks for replacements, with the settings of the daemon.
 type asker struct {
-	replacement.Planner
+	plan.Planner
 	rules nodes.RulesFunc
 	dooms map[string]*doom // by node
 	taken *offerings.Memory
 
 	// What a trial needs; nil without one.
-	trial *trial.Trial
+	trial *plan.Trial
 	dry   *caller // whose requests change nothing
 }
 
 // ask returns what asks for replacements with these settings. With try it asks the API server for dry
 // runs, as the person who runs the command; otherwise nothing but reads leave it.
 func (c *caller) ask(cfg config, try bool) (*asker, error) {
-	conf, allow := rest.CopyConfig(c.conf), trial.ReadOnly
+	conf, allow := rest.CopyConfig(c.conf), plan.ReadOnly
 	if try {
-		allow = trial.DryRun
+		allow = plan.DryRun
 	}
 	conf.Wrap(allow)
 	dry, err := newCaller(conf)
@@ -60,10 +58,10 @@ func (c *caller) ask(cfg config, try bool) (*asker, error) {
 		return nil, err
 	}
 	if !try {
-		return dry.newAsker(cfg, &replacement.Notes{}), nil
+		return dry.newAsker(cfg, &plan.Notes{}), nil
 	}
-	t := &trial.Trial{}
-	a := dry.newAsker(cfg, &replacement.Notes{Send: true, Answered: t.Requested})
+	t := &plan.Trial{}
+	a := dry.newAsker(cfg, &plan.Notes{Send: true, Answered: t.Requested})
 	a.trial, a.dry = t, dry
 	return a, nil
 }
@@ -82,7 +80,7 @@ func (a *asker) try(ctx context.Context, first map[string][]drain.Decision) erro
 }
 
 // newAsker asks over the caller's clients, which notes takes down.
-func (c *caller) newAsker(cfg config, notes *replacement.Notes) *asker {
+func (c *caller) newAsker(cfg config, notes *plan.Notes) *asker {
 	a := &asker{dooms: map[string]*doom{}, taken: offerings.New()}
 	quiet := zerolog.Nop()
 	pools := karpenter.New(karpenter.Options{
@@ -102,7 +100,7 @@ func (c *caller) newAsker(cfg config, notes *replacement.Notes) *asker {
 		options.Room = room.New(room.Options{Pods: cluster.Pods{Lister: cluster.Lister{Client: c.core}}, Nodes: c.nodes, Node: a.node})
 	}
 	a.rules = rulesOf(cfg, backends)
-	a.Planner = replacement.Planner{Asker: provisioner.New(options), Weigher: pools, Notes: notes}
+	a.Planner = plan.Planner{Asker: provisioner.New(options), Weigher: pools, Notes: notes}
 	return a
 }
 
@@ -115,7 +113,7 @@ func (a *asker) node(name string) (*corev1.Node, bool) {
 }
 
 // doom judges the notices of the lost nodes.
-func (a *asker) doom(lost []forecast.Lost, now time.Time) {
+func (a *asker) doom(lost []plan.Lost, now time.Time) {
 	for _, l := range lost {
 		if l.Underway {
 			continue
@@ -142,9 +140,9 @@ func (a *asker) doom(lost []forecast.Lost, now time.Time) {
 }
 
 // replace asks for the replacement of every lost node, and has the forecast know.
-func (a *asker) replace(ctx context.Context, in *forecast.Input) (first map[string][]drain.Decision) {
+func (a *asker) replace(ctx context.Context, in *plan.Input) (first map[string][]drain.Decision) {
 	a.doom(in.Lost, in.At)
-	first = forecast.First(*in)
+	first = plan.First(*in)
 	for i := range in.Lost {
 		l := &in.Lost[i]
 		if l.Underway {
@@ -153,7 +151,7 @@ func (a *asker) replace(ctx context.Context, in *forecast.Input) (first map[stri
 		l.Capacity, l.Replacement, l.Becomes = drain.NoCapacity, nil, nil
 		d, need := a.dooms[l.Node.Name], provisioner.Need{Surged: map[types.UID]bool{}}
 		if d.nothing != "" {
-			l.Replacement = &forecast.Replacement{State: provisioner.StateUnsupported, Why: d.nothing}
+			l.Replacement = &plan.Replacement{State: provisioner.StateUnsupported, Why: d.nothing}
 			continue
 		}
 		for _, decision := range first[l.Node.Name] {
@@ -179,7 +177,7 @@ func (a *asker) replace(ctx context.Context, in *forecast.Input) (first map[stri
 }
 
 // boot is how long the replacements take by the history of their pools, if these have one.
-func (c *caller) boot(ctx context.Context, in *forecast.Input) {
+func (c *caller) boot(ctx context.Context, in *plan.Input) {
 	var pools, own []string
 	note := func(list *[]string, pool string) {
 		if pool != "" && !slices.Contains(*list, pool) {
@@ -198,7 +196,7 @@ func (c *caller) boot(ctx context.Context, in *forecast.Input) {
 	read := func(ctx context.Context, pool string) ([]time.Duration, error) {
 		return karpenter.BootTimes(ctx, c.dynamic, pool)
 	}
-	switch boot, ok, err := replacement.Boot(ctx, read, pools, own); {
+	switch boot, ok, err := plan.Boot(ctx, read, pools, own); {
 	case err != nil:
 		in.Unread = append(in.Unread, err.Error())
 	case ok:

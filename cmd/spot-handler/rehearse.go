@@ -26,7 +26,6 @@ import (
 	"spot-handler/cmd/spot-handler/internal/report"
 	"spot-handler/cmd/spot-handler/internal/selection"
 	"spot-handler/cmd/spot-handler/terminal"
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 )
@@ -189,7 +188,7 @@ func (r *rehearseCommand) foresee(ctx context.Context, c *caller, read cluster.C
 	l := loss{
 		Blow:   plan.Blow{Kind: interruption.Kind(r.kind), Over: r.over},
 		nodes:  (&selection.Selection{Names: namesOf(chosen)}).Of,
-		assume: func(a *forecast.Assumptions) { r.assumed.take(a, flags) },
+		assume: func(a *plan.Assumptions) { r.assumed.take(a, flags) },
 	}
 	if l.Kind != interruption.RebalanceRecommendation { // which has none
 		l.Deadline = &r.deadline

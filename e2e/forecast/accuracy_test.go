@@ -14,7 +14,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain/forecast"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/sqsemu"
@@ -140,7 +139,7 @@ func play(t *testing.T, with settings, seed uint64, n int, a *account) {
 		t.Fatal(err)
 	}
 	l := watchLives(t, ctx, cluster)
-	forecasts := make([]forecast.Forecast, n)
+	forecasts := make([]forecast, n)
 	var plans sync.WaitGroup
 	slots := make(chan struct{}, 2)
 	for i, r := range randoms {
@@ -174,7 +173,7 @@ func play(t *testing.T, with settings, seed uint64, n int, a *account) {
 }
 
 // plan asks for the forecast as people do.
-func (r *random) plan(ctx context.Context, with settings) (f forecast.Forecast) {
+func (r *random) plan(ctx context.Context, with settings) (f forecast) {
 	r.Helper()
 	program, err := daemon.Build()
 	r.must(err)

@@ -15,7 +15,6 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"spot-handler/drain/forecast"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
 )
@@ -92,9 +91,40 @@ func (l *lives) of(namespace, name, node string, before time.Time) *life {
 	return nil
 }
 
-// outcome is what became of the pod until its node's drain ended, as the drain counts it. One that
+// outcome is what becomes of a pod, as plan names it.
+type outcome string
+
+const (
+	graceful  outcome = "graceful"
+	truncated outcome = "truncated"
+	forced    outcome = "forced"
+	left      outcome = "left"
+	stays     outcome = "stays"
+)
+
+var outcomes = []outcome{graceful, truncated, forced, left, stays}
+
+// forecast is what plan prints for programs, as far as it is compared here. Times are seconds since
+// the notice.
+type forecast struct {
+	Nodes []struct {
+		Name  string
+		Ended *float64 `json:"endedSeconds"`
+	}
+	Pods []forecastPod
+}
+
+type forecastPod struct {
+	Namespace, Name, Workload, Node, WaitsFor, NoSurge, Reason string
+
+	Leaves  *float64 `json:"leavesSeconds"`
+	Gone    *float64 `json:"goneSeconds"`
+	Outcome outcome
+}
+
+// outcomeBy is what became of the pod until its node's drain ended, as the drain counts it. One that
 // has drained the node has seen every pod end, and sooner than we have on a busy machine.
-func (one *life) outcome(end time.Time, drained bool) forecast.Outcome {
+func (one *life) outcomeBy(end time.Time, drained bool) outcome {
 	reason := ""
 	for _, c := range one.last.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget {
@@ -104,19 +134,19 @@ func (one *life) outcome(end time.Time, drained bool) forecast.Outcome {
 	own, had := one.first.Spec.TerminationGracePeriodSeconds, one.grace
 	switch {
 	case one.deleted.IsZero() || one.deleted.After(end):
-		return forecast.Left
+		return left
 	case reason == "DeletionBySpotHandler":
-		return forecast.Forced
+		return forced
 	case own != nil && had != nil && *had < *own, !drained && (one.gone.IsZero() || one.gone.After(end.Add(2*time.Second))):
-		return forecast.Truncated
+		return truncated
 	}
-	return forecast.Graceful
+	return graceful
 }
 
 // miss is a pod that has not ended as forecast.
 type miss struct {
-	forecast.Pod
-	actual forecast.Outcome
+	forecastPod
+	actual outcome
 	life   *life
 	since  time.Time
 }
@@ -135,24 +165,24 @@ func (m miss) String() string {
 	return fmt.Sprintf("%s; it was %s %s..%s, grace %d", text, m.actual, at(m.life.deleted), at(m.life.gone), *m.life.first.Spec.TerminationGracePeriodSeconds)
 }
 
-func say(s *forecast.Seconds) string {
+func say(s *float64) string {
 	if s == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%.1f", float64(*s))
+	return fmt.Sprintf("%.1f", *s)
 }
 
 // account compares forecasts with what happened.
 type account struct {
 	clusters, nodes, pods int
-	outcomes              map[forecast.Outcome]int
+	outcomes              map[outcome]int
 	misses                []miss
 	ends                  []end
 	late                  []float64 // by how many seconds a pod left later than forecast
 	leave, onTime         int       // pods that are to leave, and those that left when they were to
 }
 
-func newAccount() *account { return &account{outcomes: map[forecast.Outcome]int{}} }
+func newAccount() *account { return &account{outcomes: map[outcome]int{}} }
 
 // end is when a node's drain ended.
 type end struct {
@@ -169,7 +199,7 @@ func (e end) isNear() bool {
 	return e.off() <= near || max(e.forecast-e.actual, e.actual-e.forecast) <= 1
 }
 
-func (a *account) compare(t *testing.T, cluster *controlplane.Cluster, f forecast.Forecast, l *lives) {
+func (a *account) compare(t *testing.T, cluster *controlplane.Cluster, f forecast, l *lives) {
 	t.Helper()
 	a.clusters++
 	ended := map[string]time.Time{}
@@ -192,11 +222,11 @@ func (a *account) compare(t *testing.T, cluster *controlplane.Cluster, f forecas
 	}
 	for _, p := range f.Pods {
 		one := l.of(p.Namespace, p.Name, p.Node, received[p.Node])
-		m := miss{Pod: p, life: one, since: received[p.Node]}
+		m := miss{forecastPod: p, life: one, since: received[p.Node]}
 		if one != nil {
-			m.actual = one.outcome(ended[p.Node], drained[p.Node])
-			if p.Outcome == forecast.Stays && m.actual == forecast.Left {
-				m.actual = forecast.Stays
+			m.actual = one.outcomeBy(ended[p.Node], drained[p.Node])
+			if p.Outcome == stays && m.actual == left {
+				m.actual = stays
 			}
 		}
 		a.pods++
@@ -231,7 +261,7 @@ func (a *account) table() string {
 	fmt.Fprintf(&b, "clusters %d, nodes %d, pods %d, as forecast, by name, %d (%.2f%%), and %d swapped with others of their workload\n",
 		a.clusters, a.nodes, a.pods, a.pods-len(a.misses), 100*a.right(), a.swapped())
 	fmt.Fprintf(&b, "left within %.0f%% of the forecast, or %.0f s, by name: %d of %d (%.2f%%)\n", 100*near, nearTime, a.onTime, a.leave, 100*a.timely())
-	for _, o := range forecast.Outcomes() {
+	for _, o := range outcomes {
 		wrong := 0
 		for _, m := range a.misses {
 			if m.Outcome == o {
@@ -287,7 +317,7 @@ func (a *account) timely() float64 { return float64(a.onTime) / float64(max(1, a
 func (a *account) swapped() int {
 	type of struct {
 		workload string
-		outcome  forecast.Outcome
+		outcome  outcome
 	}
 	missing := map[of]int{}
 	for _, m := range a.misses {

@@ -24,17 +24,41 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"spot-handler/drain"
-	"spot-handler/drain/forecast"
 )
 
-// Cluster is what was read.
+// Cluster is what was read. Nothing of it is changed.
 type Cluster struct {
-	// Input has no lost nodes, and no settings. Pods are those that have not finished. Deployments
-	// are nil if they could not be read.
-	forecast.Input
+	At    time.Time // when it was read
+	Nodes []*corev1.Node
+	// Pods are those that have not finished; nil if they could not be read.
+	Pods    []*corev1.Pod
+	Budgets []*policyv1.PodDisruptionBudget
+	// Deployments, by name; one that is missing does not exist. They are nil if they could not be read.
+	Deployments map[types.NamespacedName]drain.Deployment
+	// Owners are the controllers of pods other than a Deployment's ReplicaSets, by UID.
+	Owners map[types.UID]Owner
+	// Surroundings are those of each namespace.
+	Surroundings map[string]drain.Surroundings
+	// Shared are the PersistentVolumeClaims that several nodes can use at the same time.
+	Shared map[types.NamespacedName]bool
+	// Zones are those of the volumes of claims that are bound to one.
+	Zones map[types.NamespacedName]string
+	// Attached is how many volumes each node has to let go of.
+	Attached map[string]int
+	// Namespaces are what namespaces ask for their pods.
+	Namespaces map[string]drain.Wishes
+	// Unread is what could not be read.
+	Unread []string
 	// Idle are the labels that pods of Deployments and StatefulSets without any would have, by
 	// namespace.
 	Idle map[string][]labels.Set
+}
+
+// Owner is a controller of pods that says itself how many it wants.
+type Owner struct {
+	Replicas int
+	// InOrder: of a StatefulSet that makes one pod after the other.
+	InOrder bool
 }
 
 // Of is the cluster with the pods of one namespace only; of all if it is empty.
@@ -50,12 +74,9 @@ func (c Cluster) Of(namespace string) Cluster {
 // alone unless there is to be one: not everybody may list it.
 func Read(ctx context.Context, l Lister, forecasts bool) Cluster {
 	r := &reader{Lister: l, all: Lister{Client: l.Client}, c: Cluster{
-		Input: forecast.Input{
-			At: time.Now(), Owners: map[types.UID]forecast.Owner{},
-			Surroundings: map[string]drain.Surroundings{}, Shared: map[types.NamespacedName]bool{}, Zones: map[types.NamespacedName]string{},
-			Attached: map[string]int{}, Namespaces: map[string]drain.Wishes{}, Assumptions: forecast.Assumed(),
-		},
-		Idle: map[string][]labels.Set{},
+		At: time.Now(), Owners: map[types.UID]Owner{},
+		Surroundings: map[string]drain.Surroundings{}, Shared: map[types.NamespacedName]bool{}, Zones: map[types.NamespacedName]string{},
+		Attached: map[string]int{}, Namespaces: map[string]drain.Wishes{}, Idle: map[string][]labels.Set{},
 	}}
 	var mu sync.Mutex
 	var lists errgroup.Group
@@ -82,7 +103,6 @@ func Read(ctx context.Context, l Lister, forecasts bool) Cluster {
 	}
 	_ = lists.Wait() // what failed is in Unread
 	slices.Sort(r.c.Unread)
-	r.c.Assumptions.ReadyOf = forecast.ReadyOf(r.c.Pods)
 	return r.c
 }
 
@@ -193,7 +213,7 @@ func (r *reader) wants(namespace string, replicas int, t template) {
 
 func (r *reader) statefulSets(ctx context.Context) error {
 	return Each(ctx, r.Lister, Apps("statefulsets"), "", func(w *workload) {
-		r.c.Owners[w.UID] = forecast.Owner{Kind: "StatefulSet", Name: w.Name, Replicas: w.Spec.Replicas, InOrder: w.Spec.PodManagementPolicy != "Parallel"}
+		r.c.Owners[w.UID] = Owner{Replicas: w.Spec.Replicas, InOrder: w.Spec.PodManagementPolicy != "Parallel"}
 		r.wants(w.Namespace, w.Spec.Replicas, w.Spec.Template)
 	})
 }
@@ -207,7 +227,7 @@ func (r *reader) adopters(ctx context.Context) error {
 	}
 	return errors.Join(
 		Each(ctx, r.Lister, Apps("replicasets"), "!pod-template-hash", func(w *workload) {
-			r.c.Owners[w.UID] = forecast.Owner{Kind: "ReplicaSet", Name: w.Name, Replicas: w.Spec.Replicas}
+			r.c.Owners[w.UID] = Owner{Replicas: w.Spec.Replicas}
 			adopts("ReplicaSet", w)
 		}),
 		Each(ctx, r.Lister, Apps("daemonsets"), "", func(w *workload) { adopts("DaemonSet", w) }))

@@ -5,8 +5,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/drain"
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
@@ -214,22 +214,22 @@ const watchesDiffer = time.Second
 
 // outcome judges as the drain does, which counts when it ends. What Nodes, pods and Events tell
 // comes in any order, so the judgement is made late.
-func (p *podLife) outcome() forecast.Outcome {
+func (p *podLife) outcome() plan.Outcome {
 	over, ended := p.node.over()
 	after := func(at time.Time) bool { return at.IsZero() || over && at.After(ended.Add(watchesDiffer)) }
 	switch {
 	case p.finished:
-		return forecast.Graceful
+		return plan.Graceful
 	case p.leftBehind, over && after(p.evicted) && after(p.gone), p.node.end == Gone && p.evicted.IsZero():
-		return forecast.Left
+		return plan.Left
 	case p.gone.IsZero() && !over: // the drain goes on, or was called off
 		return ""
 	case p.forced:
-		return forecast.Forced
+		return plan.Forced
 	case p.given < time.Duration(graceOf(p.pod))*time.Second, reached(p.node.phases, interruption.DeadlineReached) && (p.gone.IsZero() || p.gone.After(ended)):
-		return forecast.Truncated
+		return plan.Truncated
 	}
-	return forecast.Graceful
+	return plan.Graceful
 }
 
 // over is when the end of the drain was seen, by the same clock as everything else.

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/drain/forecast"
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -99,7 +99,7 @@ func TestRecording(t *testing.T) {
 	var steps []Step
 	for _, p := range n.Pods {
 		steps = append(steps, p.Steps...)
-		if p.Outcome != forecast.Graceful || p.GivenSeconds == nil || *p.GivenSeconds != 30 || p.Workload != "deployment/web" {
+		if p.Outcome != plan.Graceful || p.GivenSeconds == nil || *p.GivenSeconds != 30 || p.Workload != "deployment/web" {
 			t.Errorf("pod %s: %s, given %v, of %s", p.Name, p.Outcome, p.GivenSeconds, p.Workload)
 		}
 	}
@@ -125,44 +125,44 @@ func ptr[T any](v T) *T { return &v }
 func TestOutcomes(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		want forecast.Outcome
+		want plan.Outcome
 		tell func(s *scene, pod *corev1.Pod)
 	}{
-		{"whole grace", forecast.Graceful, func(s *scene, pod *corev1.Pod) {
+		{"whole grace", plan.Graceful, func(s *scene, pod *corev1.Pod) {
 			s.tell(after(10), stopping(pod, 30))
 			s.pod(after(12), stopping(pod, 0), true, false)
 		}},
-		{"less", forecast.Truncated, func(s *scene, pod *corev1.Pod) {
+		{"less", plan.Truncated, func(s *scene, pod *corev1.Pod) {
 			s.tell(after(10), stopping(pod, 12))
 			s.pod(after(12), stopping(pod, 0), true, false)
 		}},
-		{"less later", forecast.Truncated, func(s *scene, pod *corev1.Pod) {
+		{"less later", plan.Truncated, func(s *scene, pod *corev1.Pod) {
 			s.tell(after(10), stopping(pod, 30))
 			s.tell(after(12), stopping(pod, 4))
 			s.pod(after(16), stopping(pod, 0), true, false)
 		}},
-		{"gone without a word", forecast.Truncated, func(s *scene, pod *corev1.Pod) { s.pod(after(10), pod, true, false) }},
-		{"past its budget", forecast.Forced, func(s *scene, pod *corev1.Pod) {
+		{"gone without a word", plan.Truncated, func(s *scene, pod *corev1.Pod) { s.pod(after(10), pod, true, false) }},
+		{"past its budget", plan.Forced, func(s *scene, pod *corev1.Pod) {
 			pod = stopping(pod, 30)
 			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: deletedByUs})
 			s.tell(after(10), pod)
 			s.pod(after(12), pod, true, false)
 		}},
-		{"done by itself", forecast.Graceful, func(s *scene, pod *corev1.Pod) {
+		{"done by itself", plan.Graceful, func(s *scene, pod *corev1.Pod) {
 			pod = pod.DeepCopy()
 			pod.Status.Phase = corev1.PodSucceeded
 			s.tell(after(10), pod)
 		}},
-		{"still there", forecast.Left, func(s *scene, _ *corev1.Pod) {
+		{"still there", plan.Left, func(s *scene, _ *corev1.Pod) {
 			s.recorded(after(115), interruption.DeadlineReached, ended(after(115), interruption.Pods{Total: 1, Left: 1}))
 		}},
-		{"evicted by others later", forecast.Left, func(s *scene, pod *corev1.Pod) {
+		{"evicted by others later", plan.Left, func(s *scene, pod *corev1.Pod) {
 			s.recorded(after(115), interruption.Released, ended(after(115), interruption.Pods{Total: 1, Left: 1}))
 			s.tell(after(117), stopping(pod, 30))
 			s.pod(after(118), stopping(pod, 0), true, false)
 		}},
-		{"gone with its node", forecast.Left, func(s *scene, _ *corev1.Pod) { s.node(after(50), s.bare, true) }},
-		{"still ending", forecast.Truncated, func(s *scene, pod *corev1.Pod) {
+		{"gone with its node", plan.Left, func(s *scene, _ *corev1.Pod) { s.node(after(50), s.bare, true) }},
+		{"still ending", plan.Truncated, func(s *scene, pod *corev1.Pod) {
 			s.tell(after(100), stopping(pod, 30))
 			s.recorded(after(115), interruption.DeadlineReached, ended(after(115), interruption.Pods{Total: 1, Truncated: 1}))
 		}},

@@ -10,7 +10,7 @@ package observe
 import (
 	"time"
 
-	"spot-handler/drain/forecast"
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -97,7 +97,7 @@ type Pod struct {
 	Gone    *time.Time `json:"gone,omitempty"`
 	Refusal *Refusal   `json:"refusal,omitempty"`
 	// Outcome is one of those that the record counts; empty while it is open.
-	Outcome forecast.Outcome `json:"outcome,omitempty"`
+	Outcome plan.Outcome `json:"outcome,omitempty"`
 }
 
 // Step is a part of a pod's life.

@@ -7,16 +7,14 @@ import (
 	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/cmd/spot-handler/internal/trial"
 	"spot-handler/cmd/spot-handler/terminal"
-	"spot-handler/drain/forecast"
 )
 
 // Report is what the command prints.
 type Report struct {
-	forecast.Forecast
+	Forecast
 	// DryRun is what the API server says to all of it; nil if it was not asked.
-	DryRun *trial.Answers `json:"dryRun,omitempty"`
+	DryRun *Answers `json:"dryRun,omitempty"`
 }
 
 var capacityColumns = []console.Column{
@@ -24,7 +22,7 @@ var capacityColumns = []console.Column{
 }
 
 // capacity tells what is asked for in each node's place.
-func capacity(nodes []forecast.Node, width int) []string {
+func capacity(nodes []Node, width int) []string {
 	var rows [][]console.Cell
 	var others []string
 	for _, n := range nodes {
@@ -75,7 +73,7 @@ func requests(list map[string]string) string {
 var trialColumns = []console.Column{{Title: "REFUSED", Least: 16}, {Title: "OF", Least: 16}, {Title: "THE API SERVER SAYS", Least: 24}}
 
 // answers tells what the API server refused.
-func answers(a trial.Answers, width int) []string {
+func answers(a Answers, width int) []string {
 	said := fmt.Sprintf("Asked the API server %s, as %s: ", count(a.Tried, "time"), strings.Join(a.As, " and "))
 	if len(a.Refused) == 0 {
 		return []string{said + "it refuses nothing."}

@@ -7,9 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/cmd/spot-handler/internal/replacement"
 	"spot-handler/drain"
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -55,13 +53,13 @@ func (b Blow) deadline() *time.Duration {
 // Underway has the nodes be lost that are interrupted already and drained now. Each has the time that
 // its record leaves, and the replacement that the record names: one that is still to come is taken
 // for a node of the same kind.
-func Underway(in *forecast.Input, asked []*corev1.Node) {
+func Underway(in *Input, asked []*corev1.Node) {
 	for _, n := range in.Nodes {
 		rec, has, err := nodes.Record(n)
 		if !has || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() || slices.ContainsFunc(asked, func(a *corev1.Node) bool { return a.Name == n.Name }) {
 			continue
 		}
-		l := forecast.Lost{Node: n, Kind: rec.Kind, Underway: true, After: rec.Since().Sub(in.At), Capacity: drain.NoCapacity}
+		l := Lost{Node: n, Kind: rec.Kind, Underway: true, After: rec.Since().Sub(in.At), Capacity: drain.NoCapacity}
 		if rec.Deadline != nil {
 			left := rec.Deadline.Sub(rec.Since())
 			l.Deadline = &left
@@ -70,17 +68,17 @@ func Underway(in *forecast.Input, asked []*corev1.Node) {
 		case r != nil && r.State == provisioner.StateReady:
 			l.Capacity = drain.ReadyCapacity
 		case r == nil, r.State == provisioner.StateRequested, r.State == provisioner.StateLaunched:
-			l.Capacity, l.Becomes = drain.PendingCapacity, replacement.Alike(n, "")
+			l.Capacity, l.Becomes = drain.PendingCapacity, Alike(n, "")
 		}
 		in.Lost = append(in.Lost, l)
 	}
 }
 
 // Lose has the nodes be lost one after the other, by their names.
-func Lose(in *forecast.Input, lost []*corev1.Node, b Blow) {
+func Lose(in *Input, lost []*corev1.Node, b Blow) {
 	lost = slices.SortedFunc(slices.Values(lost), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i, n := range lost {
 		after := b.Over * time.Duration(i) / time.Duration(max(1, len(lost)-1))
-		in.Lost = append(in.Lost, forecast.Lost{Node: n, Kind: b.Kind, Deadline: b.deadline(), After: after, Deleted: b.Release && n.Labels["karpenter.sh/nodepool"] != ""})
+		in.Lost = append(in.Lost, Lost{Node: n, Kind: b.Kind, Deadline: b.deadline(), After: after, Deleted: b.Release && n.Labels["karpenter.sh/nodepool"] != ""})
 	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/provisioner"
 )
 
@@ -59,13 +58,13 @@ func rows[T any](of []T, row func(T) []console.Cell) [][]console.Cell {
 }
 
 // summary is the forecast in one line.
-func summary(f forecast.Forecast) string {
-	counts := map[forecast.Outcome]int{}
+func summary(f Forecast) string {
+	counts := map[Outcome]int{}
 	for _, p := range f.Pods {
 		counts[p.Outcome]++
 	}
 	var parts []string
-	for _, o := range forecast.Outcomes() {
+	for _, o := range Outcomes() {
 		if n := counts[o]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, o))
 		}
@@ -88,11 +87,11 @@ func count(n int, of string) string {
 	return fmt.Sprintf("%d %ss", n, of)
 }
 
-func assumed(a forecast.Assumptions) string {
+func assumed(a Assumptions) string {
 	var parts []string
 	for _, one := range []struct {
 		what string
-		of   forecast.Assumption
+		of   Assumption
 	}{{"boot", a.Boot}, {"ready", a.Ready}, {"stop", a.Stop}, {"detach", a.Detach}} {
 		parts = append(parts, fmt.Sprintf("%s %s (%s)", one.what, seconds(&one.of.Value), one.of.From))
 	}
@@ -103,10 +102,10 @@ func assumed(a forecast.Assumptions) string {
 }
 
 // worstFirst has first what needs a look, and then what leaves first.
-func worstFirst(pods []forecast.Pod) []forecast.Pod {
-	badness := []forecast.Outcome{forecast.Left, forecast.Forced, forecast.Truncated, forecast.Graceful, forecast.Stays}
+func worstFirst(pods []Pod) []Pod {
+	badness := []Outcome{Left, Forced, Truncated, Graceful, Stays}
 	worst := slices.Clone(pods)
-	slices.SortStableFunc(worst, func(a, b forecast.Pod) int {
+	slices.SortStableFunc(worst, func(a, b Pod) int {
 		if d := slices.Index(badness, a.Outcome) - slices.Index(badness, b.Outcome); d != 0 || a.Leaves == nil || b.Leaves == nil {
 			return d
 		}
@@ -126,7 +125,7 @@ var nodeColumns = []console.Column{
 	{Title: "REPLACEMENT", Least: 16}, {Title: "READY"},
 }
 
-func nodeRow(n forecast.Node) []console.Cell {
+func nodeRow(n Node) []console.Cell {
 	empty := console.Cell{Text: seconds(n.Empty)}
 	if n.Empty == nil && n.Deadline != nil {
 		empty = console.Cell{Text: "never", Colour: terminal.Bad}
@@ -139,7 +138,7 @@ func nodeRow(n forecast.Node) []console.Cell {
 }
 
 // replacement is where the replacement is from; the next table tells the rest.
-func replacementCell(r forecast.Replacement) console.Cell {
+func replacementCell(r Replacement) console.Cell {
 	cell := console.Cell{Text: or(strings.Join(slices.DeleteFunc([]string{r.Pool, r.InstanceType}, func(s string) bool { return s == "" }), ", "))}
 	switch {
 	case r.Ready == nil:
@@ -157,11 +156,11 @@ var podColumns = []console.Column{
 	{Title: "GONE", Drop: 3}, {Title: "OUTCOME"}, {Title: "WAITS FOR, AND WHY", Least: 24},
 }
 
-var colours = map[forecast.Outcome]terminal.Colour{
-	forecast.Graceful: terminal.Good, forecast.Truncated: terminal.Notable, forecast.Forced: terminal.Bad, forecast.Left: terminal.Bad,
+var colours = map[Outcome]terminal.Colour{
+	Graceful: terminal.Good, Truncated: terminal.Notable, Forced: terminal.Bad, Left: terminal.Bad,
 }
 
-func podRow(p forecast.Pod) []console.Cell {
+func podRow(p Pod) []console.Cell {
 	grace := p.Grace
 	return []console.Cell{
 		{Text: p.Namespace + "/" + p.Name}, {Text: p.Node}, {Text: seconds(&grace)}, {Text: by(p.EvictBy)}, {Text: seconds(p.Leaves)},
@@ -170,7 +169,7 @@ func podRow(p forecast.Pod) []console.Cell {
 }
 
 // by is the latest start; one that has passed before the notice came is of no use to anybody.
-func by(s *forecast.Seconds) string {
+func by(s *Seconds) string {
 	if s != nil && *s < 0 {
 		return "past"
 	}
@@ -178,14 +177,14 @@ func by(s *forecast.Seconds) string {
 }
 
 // why is what the pod waits for, what becomes of it, and why it is not surged.
-func why(p forecast.Pod) string {
+func why(p Pod) string {
 	var parts []string
 	for _, part := range []string{p.WaitsFor, p.Reason} {
 		if part != "" {
 			parts = append(parts, part)
 		}
 	}
-	if p.NoSurge != "" && p.Outcome != forecast.Stays {
+	if p.NoSurge != "" && p.Outcome != Stays {
 		parts = append(parts, "not surged: "+p.NoSurge)
 	}
 	if len(parts) == 0 {
@@ -199,7 +198,7 @@ var workloadColumns = []console.Column{
 	{Title: "NO PLACE"},
 }
 
-func workloadRow(w forecast.Workload) []console.Cell {
+func workloadRow(w Workload) []console.Cell {
 	colour, when := terminal.Good, none
 	if w.FewestReady < w.Ready {
 		colour, when = terminal.Notable, seconds(&w.At)
@@ -211,7 +210,7 @@ func workloadRow(w forecast.Workload) []console.Cell {
 }
 
 // unplaced is for how many successors there is no node.
-func unplaced(w forecast.Workload) console.Cell {
+func unplaced(w Workload) console.Cell {
 	if w.Unplaced == 0 {
 		return console.Cell{Text: none}
 	}
@@ -223,7 +222,7 @@ var budgetColumns = []console.Column{
 	{Title: "SHORT"}, {Title: "REFUSES"},
 }
 
-func budgetRow(b forecast.Budget) []console.Cell {
+func budgetRow(b Budget) []console.Cell {
 	when := none
 	if b.FewestHealthy < b.Healthy {
 		when = seconds(&b.At)
@@ -234,7 +233,7 @@ func budgetRow(b forecast.Budget) []console.Cell {
 	}
 }
 
-func seconds(s *forecast.Seconds) string {
+func seconds(s *Seconds) string {
 	if s == nil {
 		return none
 	}

@@ -7,19 +7,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"spot-handler/cmd/spot-handler/terminal"
-	"spot-handler/drain/forecast"
 )
 
-func ptr(s forecast.Seconds) *forecast.Seconds { return &s }
+func ptr(s Seconds) *Seconds { return &s }
 
-func lost(names ...string) Report {
+func reportOf(names ...string) Report {
 	var f Report
 	f.Settings = "the default settings, as no pod with the label app.kubernetes.io/name=spot-handler was found that drains this node"
 	for _, name := range names {
-		f.Nodes = append(f.Nodes, forecast.Node{Name: name, Kind: "spot-interruption", Deadline: ptr(120), Empty: ptr(8), Slack: ptr(112)})
-		f.Pods = append(f.Pods, forecast.Pod{
+		f.Nodes = append(f.Nodes, Node{Name: name, Kind: "spot-interruption", Deadline: ptr(120), Empty: ptr(8), Slack: ptr(112)})
+		f.Pods = append(f.Pods, Pod{
 			Namespace: "default", Name: "web-7d4b9c", Node: name, Grace: 5, EvictBy: ptr(105), Leaves: ptr(2), Gone: ptr(7),
-			Outcome: forecast.Graceful, WaitsFor: "surged: waits for its successor",
+			Outcome: Graceful, WaitsFor: "surged: waits for its successor",
 		})
 	}
 	return f
@@ -29,7 +28,7 @@ func lost(names ...string) Report {
 func TestLinesFit(t *testing.T) {
 	const name = "ip-10-0-1-2.eu-west-1.compute.internal"
 	for _, width := range []int{80, 120, 200} {
-		for _, f := range []Report{lost(name), lost(name, "another")} {
+		for _, f := range []Report{reportOf(name), reportOf(name, "another")} {
 			lines := Lines(f, width)
 			for _, line := range lines {
 				if terminal.Width(line) > width {
@@ -41,7 +40,7 @@ func TestLinesFit(t *testing.T) {
 			}
 		}
 	}
-	if text := strings.Join(Lines(lost(name), 0), "\n"); strings.Count(text, name) != 2 {
+	if text := strings.Join(Lines(reportOf(name), 0), "\n"); strings.Count(text, name) != 2 {
 		t.Errorf("not as for programs:\n%s", text)
 	}
 }
@@ -49,23 +48,23 @@ func TestLinesFit(t *testing.T) {
 // What there is no reason for leaves nothing behind, and a pod says all that is known.
 func TestReasons(t *testing.T) {
 	for _, tt := range []struct {
-		pod  forecast.Pod
+		pod  Pod
 		want string
 	}{
-		{forecast.Pod{}, "-"},
-		{forecast.Pod{WaitsFor: "its turn"}, "its turn"},
-		{forecast.Pod{WaitsFor: "its turn", Reason: "too late", NoSurge: "maxSurge 0"}, "its turn; too late; not surged: maxSurge 0"},
-		{forecast.Pod{Reason: "it tolerates that", NoSurge: "maxSurge 0", Outcome: forecast.Stays}, "it tolerates that"},
+		{Pod{}, "-"},
+		{Pod{WaitsFor: "its turn"}, "its turn"},
+		{Pod{WaitsFor: "its turn", Reason: "too late", NoSurge: "maxSurge 0"}, "its turn; too late; not surged: maxSurge 0"},
+		{Pod{Reason: "it tolerates that", NoSurge: "maxSurge 0", Outcome: Stays}, "it tolerates that"},
 	} {
 		if got := why(tt.pod); got != tt.want {
 			t.Errorf("%q, want %q", got, tt.want)
 		}
 	}
 	var of []string
-	for _, r := range []forecast.Replacement{
+	for _, r := range []Replacement{
 		{}, {Why: "named"}, {NoPlace: []string{"default/a: too large", "default/b"}}, {Why: "named", NoPlace: []string{"default/a"}},
 	} {
-		lines := capacity([]forecast.Node{{Name: "a", Replacement: &r}}, 0)
+		lines := capacity([]Node{{Name: "a", Replacement: &r}}, 0)
 		of = append(of, strings.TrimSpace(strings.TrimPrefix(lines[1], "a            -   -     0     -")))
 	}
 	want := []string{"-", "named", "no place: default/a: too large; default/b", "named; no place: default/a"}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"spot-handler/cmd/spot-handler/internal/observe"
-	"spot-handler/drain/forecast"
+	"spot-handler/cmd/spot-handler/internal/plan"
 )
 
 //go:embed page.html.tmpl
@@ -243,7 +243,7 @@ func refusals(x axis, n observe.Node, budgets []observe.Budget) []refusalView {
 	return list
 }
 
-func assumptions(a forecast.Assumptions) []assumptionView {
+func assumptions(a plan.Assumptions) []assumptionView {
 	list := []assumptionView{
 		of("A replacement boots", a.Boot), of("A pod becomes ready", a.Ready),
 		of("A pod ends, once told to", a.Stop), of("A volume is detached", a.Detach),
@@ -259,6 +259,6 @@ func assumptions(a forecast.Assumptions) []assumptionView {
 	return list
 }
 
-func of(what string, a forecast.Assumption) assumptionView {
+func of(what string, a plan.Assumption) assumptionView {
 	return assumptionView{what, fmt.Sprintf("%.1f s", a.Value), a.From}
 }

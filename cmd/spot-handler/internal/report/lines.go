@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/terminal"
-	"spot-handler/drain/forecast"
 )
 
 // none stands for what there is not.
@@ -76,7 +76,7 @@ func (s Score) workloadRows() [][]console.Cell {
 }
 
 // both is a time, and the one that was forecast.
-func both(was, forecast *forecast.Seconds) string {
+func both(was, forecast *plan.Seconds) string {
 	text := none
 	if was != nil {
 		text = fmt.Sprintf("%.1f s", *was)
@@ -112,7 +112,7 @@ func (c Counts) Parts() []Part {
 	return []Part{{"graceful", c.Graceful}, {"truncated", c.Truncated}, {"forced", c.Forced}, {"left", c.Left}, {"open", c.Open}}
 }
 
-func orNone(o forecast.Outcome) string {
+func orNone(o plan.Outcome) string {
 	if o == "" {
 		return "open"
 	}

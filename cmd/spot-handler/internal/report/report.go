@@ -9,20 +9,20 @@ import (
 	"time"
 
 	"spot-handler/cmd/spot-handler/internal/observe"
-	"spot-handler/drain/forecast"
+	"spot-handler/cmd/spot-handler/internal/plan"
 )
 
 // Report is all that is told of interruptions that are over. Programs read it as JSON.
 type Report struct {
 	// Title is what the page is called; empty is by what happened.
-	Title     string             `json:"title,omitempty"`
-	Score     Score              `json:"score"`
-	Recording observe.Recording  `json:"recording"`
-	Forecast  *forecast.Forecast `json:"forecast,omitempty"`
+	Title     string            `json:"title,omitempty"`
+	Score     Score             `json:"score"`
+	Recording observe.Recording `json:"recording"`
+	Forecast  *plan.Forecast    `json:"forecast,omitempty"`
 }
 
 // Of makes a report of a recording, and of what had been forecast, which may be nil.
-func Of(r observe.Recording, f *forecast.Forecast) Report {
+func Of(r observe.Recording, f *plan.Forecast) Report {
 	return Report{Score: score(r, f), Recording: r, Forecast: f}
 }
 
@@ -41,10 +41,10 @@ func (r *Report) Broken() []string {
 }
 
 // since is how many seconds after the first notice something was.
-func since(begin time.Time, at *time.Time) *forecast.Seconds {
+func since(begin time.Time, at *time.Time) *plan.Seconds {
 	if at == nil {
 		return nil
 	}
-	s := forecast.Seconds(at.Sub(begin).Seconds())
+	s := plan.Seconds(at.Sub(begin).Seconds())
 	return &s
 }

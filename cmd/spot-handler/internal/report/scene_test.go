@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"spot-handler/cmd/spot-handler/internal/observe"
-	"spot-handler/drain/forecast"
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/handler/interruption"
 )
 
@@ -32,7 +32,7 @@ func pod(name string, evicted, gone float64) observe.Pod {
 			{State: observe.Surging, For: "its successor", From: after(.4), To: after(evicted)},
 			{State: observe.Ending, From: after(evicted), To: after(gone)},
 		},
-		Surged: at(.4), Evicted: at(evicted), Gone: at(gone), Outcome: forecast.Graceful,
+		Surged: at(.4), Evicted: at(evicted), Gone: at(gone), Outcome: plan.Graceful,
 	}
 }
 
@@ -61,31 +61,31 @@ func one() observe.Recording {
 }
 
 // forecastOf is what was forecast of one, right but for the last pod.
-func forecastOf() *forecast.Forecast {
-	second := func(s float64) *forecast.Seconds { return value(forecast.Seconds(s)) }
-	f := &forecast.Forecast{
-		Assumptions: forecast.Assumed(),
-		Nodes: []forecast.Node{{
+func forecastOf() *plan.Forecast {
+	second := func(s float64) *plan.Seconds { return value(plan.Seconds(s)) }
+	f := &plan.Forecast{
+		Assumptions: plan.Assumed(),
+		Nodes: []plan.Node{{
 			Name: "ip-10-0-1-2.eu-west-1.compute.internal", Kind: interruption.SpotInterruption, Deadline: second(120), Ended: second(34),
-			Slack: second(86), Replacement: &forecast.Replacement{Ready: second(19)},
+			Slack: second(86), Replacement: &plan.Replacement{Ready: second(19)},
 		}},
-		Workloads: []forecast.Workload{{Namespace: "default", Name: "deployment/web", Replicas: 6, Ready: 6, FewestReady: 6}},
+		Workloads: []plan.Workload{{Namespace: "default", Name: "deployment/web", Replicas: 6, Ready: 6, FewestReady: 6}},
 	}
 	for i, gone := range []float64{28, 28, 34} {
-		f.Pods = append(f.Pods, forecast.Pod{
-			Namespace: "default", Name: fmt.Sprintf("web-7d4b9c-%d", i+1), Node: f.Nodes[0].Name, Gone: second(gone), Outcome: forecast.Graceful,
+		f.Pods = append(f.Pods, plan.Pod{
+			Namespace: "default", Name: fmt.Sprintf("web-7d4b9c-%d", i+1), Node: f.Nodes[0].Name, Gone: second(gone), Outcome: plan.Graceful,
 		})
 	}
-	f.Pods[2].Outcome, f.Pods[2].Reason = forecast.Truncated, "its grace period does not fit"
+	f.Pods[2].Outcome, f.Pods[2].Reason = plan.Truncated, "its grace period does not fit"
 	return f
 }
 
 // storm is a bad one: 20 nodes with 300 pods of 24 workloads, of which some are refused and left.
-func storm() (observe.Recording, *forecast.Forecast) {
+func storm() (observe.Recording, *plan.Forecast) {
 	random := rand.New(rand.NewPCG(1, 2))
 	r := observe.Recording{From: after(-2), To: after(150)}
-	f := &forecast.Forecast{Assumptions: forecast.Assumed()}
-	f.Assumptions.ReadyOf = map[string]forecast.Assumption{"shop/deployment/checkout-03": {Value: 22, From: "12 pods, median"}}
+	f := &plan.Forecast{Assumptions: plan.Assumed()}
+	f.Assumptions.ReadyOf = map[string]plan.Assumption{"shop/deployment/checkout-03": {Value: 22, From: "12 pods, median"}}
 	for w := range 24 {
 		workload := observe.Workload{Namespace: "shop", Name: fmt.Sprintf("deployment/checkout-%02d", w), Fewest: 12}
 		n := 12
@@ -121,15 +121,15 @@ func storm() (observe.Recording, *forecast.Forecast) {
 			gone := p.Evicted.Sub(noticed).Seconds() + 3 + 4*random.Float64()
 			p.Gone, p.Steps[2].To = at(gone), after(gone)
 			if i%7 == 3 && j < 2 {
-				p.Outcome, p.Evicted, p.Gone, p.GivenSeconds = forecast.Left, nil, nil, nil
+				p.Outcome, p.Evicted, p.Gone, p.GivenSeconds = plan.Left, nil, nil, nil
 				p.Refusal = &observe.Refusal{From: after(start + 60), Times: 14, Reason: "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget checkout-00-budget needs 10 healthy pods and has 10 currently"}
 				p.Steps = append(p.Steps[:2], observe.Step{State: observe.Refused, For: p.Refusal.Reason, From: after(start + 60), To: after(start + 120)})
 				p.Steps[1].To, gone = after(start+60), start+115
 			}
 			ended = max(ended, gone)
 			n.Pods = append(n.Pods, p)
-			s := forecast.Seconds(gone + 4*random.Float64())
-			f.Pods = append(f.Pods, forecast.Pod{Namespace: p.Namespace, Name: p.Name, Node: n.Name, Outcome: forecast.Graceful, Gone: &s})
+			s := plan.Seconds(gone + 4*random.Float64())
+			f.Pods = append(f.Pods, plan.Pod{Namespace: p.Namespace, Name: p.Name, Node: n.Name, Outcome: plan.Graceful, Gone: &s})
 		}
 		last := interruption.Drained
 		if ended == start+115 {

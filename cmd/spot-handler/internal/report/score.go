@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/cmd/spot-handler/internal/observe"
-	"spot-handler/drain/forecast"
+	"spot-handler/cmd/spot-handler/internal/plan"
 )
 
 // Score is how the interruptions went. All times are seconds since the first notice.
@@ -46,12 +46,12 @@ type NodeScore struct {
 	Name   string `json:"name"`
 	Counts `json:"pods"`
 	// Ready is when the replacement took pods, Ended when the drain ended.
-	Ready         *forecast.Seconds `json:"readySeconds,omitempty"`
-	ForecastReady *forecast.Seconds `json:"forecastReadySeconds,omitempty"`
-	Ended         *forecast.Seconds `json:"endedSeconds,omitempty"`
-	ForecastEnded *forecast.Seconds `json:"forecastEndedSeconds,omitempty"`
-	Slack         *forecast.Seconds `json:"slackSeconds,omitempty"`
-	ForecastSlack *forecast.Seconds `json:"forecastSlackSeconds,omitempty"`
+	Ready         *plan.Seconds `json:"readySeconds,omitempty"`
+	ForecastReady *plan.Seconds `json:"forecastReadySeconds,omitempty"`
+	Ended         *plan.Seconds `json:"endedSeconds,omitempty"`
+	ForecastEnded *plan.Seconds `json:"forecastEndedSeconds,omitempty"`
+	Slack         *plan.Seconds `json:"slackSeconds,omitempty"`
+	ForecastSlack *plan.Seconds `json:"forecastSlackSeconds,omitempty"`
 }
 
 // WorkloadScore is how a workload fared, and as it was forecast.
@@ -82,14 +82,14 @@ type PodPair struct {
 	Name      string `json:"name"`
 	// Forecast is empty if the pod came later; Outcome is empty if it is open, and stays if nobody moved
 	// the pod.
-	Forecast     forecast.Outcome  `json:"forecast,omitempty"`
-	Outcome      forecast.Outcome  `json:"outcome,omitempty"`
-	ForecastGone *forecast.Seconds `json:"forecastGoneSeconds,omitempty"`
-	Gone         *forecast.Seconds `json:"goneSeconds,omitempty"`
-	Reason       string            `json:"forecastReason,omitempty"`
+	Forecast     plan.Outcome  `json:"forecast,omitempty"`
+	Outcome      plan.Outcome  `json:"outcome,omitempty"`
+	ForecastGone *plan.Seconds `json:"forecastGoneSeconds,omitempty"`
+	Gone         *plan.Seconds `json:"goneSeconds,omitempty"`
+	Reason       string        `json:"forecastReason,omitempty"`
 }
 
-func score(r observe.Recording, f *forecast.Forecast) Score {
+func score(r observe.Recording, f *plan.Forecast) Score {
 	s := Score{Nodes: []NodeScore{}}
 	begin := r.Begin()
 	for _, n := range r.Nodes {
@@ -134,13 +134,13 @@ func leastSlack(nodes []observe.Node) (least *float64) {
 func countsOf(pods []observe.Pod) (c Counts) {
 	for _, p := range pods {
 		switch p.Outcome {
-		case forecast.Graceful:
+		case plan.Graceful:
 			c.Graceful++
-		case forecast.Truncated:
+		case plan.Truncated:
 			c.Truncated++
-		case forecast.Forced:
+		case plan.Forced:
 			c.Forced++
-		case forecast.Left:
+		case plan.Left:
 			c.Left++
 		default:
 			c.Open++
@@ -155,7 +155,7 @@ func (c *Counts) add(o Counts) {
 }
 
 // compare puts the forecast beside what happened.
-func (s *Score) compare(r observe.Recording, f forecast.Forecast) {
+func (s *Score) compare(r observe.Recording, f plan.Forecast) {
 	for i, n := range s.Nodes {
 		for _, was := range f.Nodes {
 			if was.Name != n.Name {
@@ -191,7 +191,7 @@ func (s *Score) compare(r observe.Recording, f forecast.Forecast) {
 }
 
 // pairs joins the pods of both by their names. A pod that nothing was seen of has stayed.
-func pairs(r observe.Recording, f forecast.Forecast) []PodPair {
+func pairs(r observe.Recording, f plan.Forecast) []PodPair {
 	type key struct {
 		node string
 		types.NamespacedName
@@ -199,7 +199,7 @@ func pairs(r observe.Recording, f forecast.Forecast) []PodPair {
 	known := map[key]*PodPair{}
 	for _, p := range f.Pods {
 		k := key{p.Node, types.NamespacedName{Namespace: p.Namespace, Name: p.Name}}
-		known[k] = &PodPair{Node: p.Node, Namespace: p.Namespace, Name: p.Name, Forecast: p.Outcome, Outcome: forecast.Stays, ForecastGone: p.Gone, Reason: p.Reason}
+		known[k] = &PodPair{Node: p.Node, Namespace: p.Namespace, Name: p.Name, Forecast: p.Outcome, Outcome: plan.Stays, ForecastGone: p.Gone, Reason: p.Reason}
 	}
 	for _, n := range r.Nodes {
 		for _, p := range n.Pods {
@@ -220,10 +220,10 @@ func pairs(r observe.Recording, f forecast.Forecast) []PodPair {
 	return list
 }
 
-func seconds(s *float64) *forecast.Seconds {
+func seconds(s *float64) *plan.Seconds {
 	if s == nil {
 		return nil
 	}
-	rounded := forecast.Seconds(math.Round(*s*10) / 10)
+	rounded := plan.Seconds(math.Round(*s*10) / 10)
 	return &rounded
 }

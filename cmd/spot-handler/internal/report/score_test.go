@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"spot-handler/cmd/spot-handler/internal/observe"
-	"spot-handler/drain/forecast"
+	"spot-handler/cmd/spot-handler/internal/plan"
 )
 
 func TestScore(t *testing.T) {
@@ -19,7 +19,7 @@ func TestScore(t *testing.T) {
 	}{
 		{"good", func(*observe.Recording) {}, "3 graceful; dip 0", 85},
 		{"bad ends", func(r *observe.Recording) {
-			for i, o := range []forecast.Outcome{forecast.Truncated, forecast.Forced, forecast.Left} {
+			for i, o := range []plan.Outcome{plan.Truncated, plan.Forced, plan.Left} {
 				r.Nodes[0].Pods[i].Outcome = o
 			}
 		}, "1 truncated, 1 forced, 1 left; dip 0", 85},
@@ -61,8 +61,8 @@ func TestScore(t *testing.T) {
 func TestScoreComparesWithForecast(t *testing.T) {
 	f := forecastOf()
 	f.Pods = append(f.Pods,
-		forecast.Pod{Namespace: "default", Name: "stays", Node: f.Nodes[0].Name, Outcome: forecast.Stays},
-		forecast.Pod{Namespace: "default", Name: "vanished", Node: f.Nodes[0].Name, Outcome: forecast.Graceful})
+		plan.Pod{Namespace: "default", Name: "stays", Node: f.Nodes[0].Name, Outcome: plan.Stays},
+		plan.Pod{Namespace: "default", Name: "vanished", Node: f.Nodes[0].Name, Outcome: plan.Graceful})
 	f.Pods = f.Pods[1:] // web-7d4b9c-1 had not been there
 	s := Of(one(), f).Score
 	if s.Forecast.Of != 4 || s.Forecast.AsForecast != 2 || s.Forecast.Later != 1 {
@@ -86,7 +86,7 @@ func TestScoreComparesWithForecast(t *testing.T) {
 
 func TestRequirements(t *testing.T) {
 	bad := one()
-	bad.Nodes[0].Pods[0].Outcome, bad.Nodes[0].Pods[1].Outcome = forecast.Left, ""
+	bad.Nodes[0].Pods[0].Outcome, bad.Nodes[0].Pods[1].Outcome = plan.Left, ""
 	bad.Workloads[0].Missing, bad.Workloads[0].UnavailableSeconds = 2, 12.5
 	for _, tt := range []struct {
 		text   string

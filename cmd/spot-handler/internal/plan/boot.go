@@ -1,4 +1,4 @@
-package replacement
+package plan
 
 import (
 	"context"
@@ -6,13 +6,11 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"spot-handler/drain/forecast"
 )
 
 // Boot is how long a replacement takes until it is Ready: as the last ones of its pools took or, if
 // these have none, as those of the lost nodes' pools did. ok is false if neither tells.
-func Boot(ctx context.Context, read func(ctx context.Context, pool string) ([]time.Duration, error), pools, own []string) (a forecast.Assumption, ok bool, err error) {
+func Boot(ctx context.Context, read func(ctx context.Context, pool string) ([]time.Duration, error), pools, own []string) (a Assumption, ok bool, err error) {
 	took, err := readAll(ctx, read, pools)
 	from := strings.Join(pools, ", ")
 	if err == nil && len(took) == 0 {
@@ -23,14 +21,14 @@ func Boot(ctx context.Context, read func(ctx context.Context, pool string) ([]ti
 		}
 	}
 	if err != nil || len(took) == 0 {
-		return forecast.Assumption{}, false, err
+		return Assumption{}, false, err
 	}
 	slices.Sort(took)
 	what := "NodeClaims"
 	if len(took) == 1 {
 		what = "NodeClaim"
 	}
-	return forecast.Assume(took[len(took)/2], fmt.Sprintf("median of %d %s of %s", len(took), what, from)), true, nil
+	return Assume(took[len(took)/2], fmt.Sprintf("median of %d %s of %s", len(took), what, from)), true, nil
 }
 
 func readAll(ctx context.Context, read func(context.Context, string) ([]time.Duration, error), pools []string) (all []time.Duration, err error) {

@@ -1,4 +1,4 @@
-package replacement
+package plan
 
 import (
 	"context"
@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"spot-handler/drain"
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
@@ -52,14 +51,14 @@ status: {conditions: [{type: Ready, status: "True"}]}
 	return u
 }
 
-func pod(name, cpu string) *corev1.Pod {
+func asking(name, cpu string) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	p.Spec.Tolerations = []corev1.Toleration{{Key: "dedicated", Operator: corev1.TolerationOpExists}}
 	p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}
 	return p
 }
 
-func lost(name string) (*corev1.Node, interruption.Record) {
+func claimedNode(name string) (*corev1.Node, interruption.Record) {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		"karpenter.sh/nodepool": "batch", "karpenter.sh/capacity-type": "spot", corev1.LabelTopologyZone: "b", corev1.LabelArchStable: "arm64",
 		"tier": "batch", "example.com/rack": "7",
@@ -89,7 +88,7 @@ func planner(t *testing.T, objects ...runtime.Object) Planner {
 
 func (p Planner) ask(t *testing.T, name string, need provisioner.Need) Planned {
 	t.Helper()
-	node, rec := lost(name)
+	node, rec := claimedNode(name)
 	planned, unread, err := p.For(t.Context(), node, rec, need)
 	if err != nil || unread != "" {
 		t.Fatal(err, unread)
@@ -100,10 +99,10 @@ func (p Planner) ask(t *testing.T, name string, need provisioner.Need) Planned {
 // What is planned is what would be asked for, with the reasons, and what has no place in it.
 func TestReplacement(t *testing.T) {
 	p := planner(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", "{}"), pool(t, "zz", "on-demand", "{}"))
-	picky := pod("picky", "1")
+	picky := asking("picky", "1")
 	picky.Spec.NodeSelector = map[string]string{"tier": "gold"}
-	got := p.ask(t, "n", provisioner.Need{Moving: []*corev1.Pod{pod("web", "1500m"), picky}, Daemons: []*corev1.Pod{pod("agent", "250m")}})
-	want := forecast.Replacement{
+	got := p.ask(t, "n", provisioner.Need{Moving: []*corev1.Pod{asking("web", "1500m"), picky}, Daemons: []*corev1.Pod{asking("agent", "250m")}})
+	want := Replacement{
 		Backend: "karpenter", State: "Requested", Name: "fallback-i-n", Pool: "fallback",
 		Why:  "it comes first by name, unlike zz; without 1 of 2 pods, which cannot run in pool fallback: default/picky needs tier=gold",
 		Pods: 1, Daemons: 1, Requests: map[string]string{"cpu": "1750m", "pods": "2"},
@@ -111,7 +110,7 @@ func TestReplacement(t *testing.T) {
 			"karpenter.sh/nodepool In fallback", "karpenter.sh/capacity-type In on-demand", "topology.kubernetes.io/zone In a,b",
 		},
 		NoPlace: []string{"default/picky: needs tier=gold"},
-		Others:  []forecast.OtherPool{{Name: "zz", Why: "it comes after fallback"}, {Name: "batch", Why: "has no on-demand instances"}},
+		Others:  []OtherPool{{Name: "zz", Why: "it comes after fallback"}, {Name: "batch", Why: "has no on-demand instances"}},
 	}
 	if diff := cmp.Diff(want, got.Replacement); diff != "" {
 		t.Errorf("replacement (-want +got):\n%s", diff)
@@ -142,7 +141,7 @@ func TestLimitsHoldAllOrSome(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := planner(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", tt.limits))
 			for i, want := range []drain.Capacity{drain.PendingCapacity, drain.PendingCapacity, drain.NoCapacity} {
-				got := p.ask(t, fmt.Sprint("n", i), provisioner.Need{Moving: []*corev1.Pod{pod(fmt.Sprint("web-", i), "2")}})
+				got := p.ask(t, fmt.Sprint("n", i), provisioner.Need{Moving: []*corev1.Pod{asking(fmt.Sprint("web-", i), "2")}})
 				if got.Capacity != want {
 					t.Errorf("node %d: %+v", i, got)
 				}
@@ -158,13 +157,13 @@ func TestBoot(t *testing.T) {
 	known := map[string][]time.Duration{"fallback": {50 * time.Second, 40 * time.Second, 90 * time.Second}, "batch": {time.Minute}}
 	for name, tt := range map[string]struct {
 		pools, own []string
-		want       forecast.Assumption
+		want       Assumption
 	}{
-		"of its pool":          {[]string{"fallback"}, []string{"batch"}, forecast.Assumption{Value: 50, From: "median of 3 NodeClaims of fallback"}},
-		"of the nodes' pool":   {[]string{"new"}, []string{"batch"}, forecast.Assumption{Value: 60, From: "median of 1 NodeClaim of batch, as new has none"}},
-		"of several":           {[]string{"fallback", "batch"}, nil, forecast.Assumption{Value: 60, From: "median of 4 NodeClaims of fallback, batch"}},
-		"nothing is asked for": {nil, []string{"batch"}, forecast.Assumption{Value: 60, From: "median of 1 NodeClaim of batch"}},
-		"nobody knows":         {[]string{"new"}, []string{"old"}, forecast.Assumption{}},
+		"of its pool":          {[]string{"fallback"}, []string{"batch"}, Assumption{Value: 50, From: "median of 3 NodeClaims of fallback"}},
+		"of the nodes' pool":   {[]string{"new"}, []string{"batch"}, Assumption{Value: 60, From: "median of 1 NodeClaim of batch, as new has none"}},
+		"of several":           {[]string{"fallback", "batch"}, nil, Assumption{Value: 60, From: "median of 4 NodeClaims of fallback, batch"}},
+		"nothing is asked for": {nil, []string{"batch"}, Assumption{Value: 60, From: "median of 1 NodeClaim of batch"}},
+		"nobody knows":         {[]string{"new"}, []string{"old"}, Assumption{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ok, err := Boot(t.Context(), func(_ context.Context, pool string) ([]time.Duration, error) { return known[pool], nil }, tt.pools, tt.own)

@@ -1,4 +1,4 @@
-package forecast
+package plan
 
 import (
 	"encoding/json"
@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 )
@@ -31,8 +32,8 @@ type scene struct {
 
 func newScene(t testing.TB) *scene {
 	s := &scene{t, Input{
-		At: at, Deployments: map[types.NamespacedName]drain.Deployment{}, Owners: map[types.UID]Owner{},
-		Surroundings: map[string]drain.Surroundings{"shop": {}}, Policy: drain.Policy{Strategy: drain.Surge, Blocked: drain.Leave, Margin: 10 * time.Second},
+		Cluster:     cluster.Cluster{At: at, Deployments: map[types.NamespacedName]drain.Deployment{}, Surroundings: map[string]drain.Surroundings{"shop": {}}},
+		Policy:      drain.Policy{Strategy: drain.Surge, Blocked: drain.Leave, Margin: 10 * time.Second},
 		Assumptions: Assumptions{Boot: Assume(40*time.Second, "test"), Ready: Assume(10*time.Second, "test"), Stop: Assume(5*time.Second, "test")},
 	}, map[string]int{}}
 	s.lose("lost", drain.NoCapacity)

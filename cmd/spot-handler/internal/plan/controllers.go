@@ -1,4 +1,4 @@
-package forecast
+package plan
 
 import (
 	"cmp"
@@ -79,7 +79,7 @@ func (w *world) settleControllers() {
 			switch {
 			case wl.deployment.Exists() && len(of[wl]) == 1:
 				c.desired = wl.deployment.Replicas()
-			case known && owner.Kind != "Job":
+			case known:
 				c.desired = owner.Replicas
 			}
 			wl.replicas += c.desired

@@ -1,10 +1,4 @@
-// Package trial asks the API server what it would say to an interruption: it sends the requests that
-// webhooks, policies, quotas and budgets surprise with, as dry runs and with the permissions of the
-// person who asks. Nothing changes.
-//
-// It holds for the moment at which it is asked. Each pod's eviction is tried by itself: a budget
-// that would let one of two pods go allows both.
-package trial
+package plan
 
 import (
 	"cmp"
@@ -49,7 +43,14 @@ type Refusal struct {
 	Objects []string `json:"objects"` // such as pods/default/web-1
 }
 
-// Trial collects answers. It is safe for concurrent use.
+// Trial asks the API server what it would say to an interruption: it sends the requests that
+// webhooks, policies, quotas and budgets surprise with, as dry runs and with the permissions of the
+// person who asks. Nothing changes.
+//
+// It holds for the moment at which it is asked. Each pod's eviction is tried by itself: a budget
+// that would let one of two pods go allows both.
+//
+// It is safe for concurrent use.
 type Trial struct {
 	mu      sync.Mutex
 	answers Answers

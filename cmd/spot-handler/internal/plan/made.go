@@ -1,4 +1,4 @@
-package replacement
+package plan
 
 import (
 	"maps"
@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	resourcehelper "k8s.io/component-helpers/resource"
 
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 )
 
@@ -43,7 +42,7 @@ func readClaim(u *unstructured.Unstructured) (c claimed, ok bool) {
 	return c, err == nil
 }
 
-func (c claimed) describe(r *forecast.Replacement) {
+func (c claimed) describe(r *Replacement) {
 	r.Requests = texts(c.Spec.Resources.Requests)
 	for _, q := range c.Spec.Requirements {
 		values := slices.Sorted(slices.Values(q.Values))
@@ -108,7 +107,7 @@ func (c claimed) choices(key string) (values []string) {
 }
 
 // describePlaceholders sums up what placeholder pods ask for.
-func describePlaceholders(r *forecast.Replacement, made []any) {
+func describePlaceholders(r *Replacement, made []any) {
 	sum, pods := corev1.ResourceList{}, 0
 	for _, object := range made {
 		if pod, ok := object.(*corev1.Pod); ok {

@@ -1,10 +1,4 @@
-// Package replacement says which replacement the daemon would ask for in a node's place: from
-// which pool and why, how large, and for which pods there is no place in it.
-//
-// It decides nothing. The daemon's own provisioner decides, over clients that take down what it
-// creates ([Notes]) instead of creating it. Nodes are asked about one after the other: what one
-// would take of a pool's limits, or of the room on other nodes, is gone for the next, as in a burst.
-package replacement
+package plan
 
 import (
 	"context"
@@ -13,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/drain"
-	"spot-handler/drain/forecast"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
@@ -39,7 +32,7 @@ type Planner struct {
 
 // Planned is what would be asked for in a node's place.
 type Planned struct {
-	Replacement forecast.Replacement
+	Replacement Replacement
 	// Capacity is what the node's pods can wait for.
 	Capacity drain.Capacity
 	// Becomes is the Node that the replacement would be, empty: as small as the NodeClaim asks for, or
@@ -59,7 +52,7 @@ func (p Planner) For(ctx context.Context, node *corev1.Node, rec interruption.Re
 	if err != nil {
 		return Planned{}, unread, fmt.Errorf("ask for the replacement of node %q: %w", node.Name, err)
 	}
-	r := forecast.Replacement{Backend: got.Backend, State: got.State, Name: got.Name, Pool: got.Pool, Why: got.Reason}
+	r := Replacement{Backend: got.Backend, State: got.State, Name: got.Name, Pool: got.Pool, Why: got.Reason}
 	switch got.State {
 	case provisioner.StateRequested, provisioner.StateLaunched:
 		planned.Capacity = drain.PendingCapacity
@@ -97,7 +90,7 @@ func (p Planner) For(ctx context.Context, node *corev1.Node, rec interruption.Re
 const assumedGroup = "its Auto Scaling group launches another instance; AWS, which is not asked here, knows whether it is in one"
 
 // weigh says why the chosen pool, and why no other.
-func weigh(r *forecast.Replacement, got interruption.Replacement, pools []karpenter.Weighed) (chosen karpenter.Weighed) {
+func weigh(r *Replacement, got interruption.Replacement, pools []karpenter.Weighed) (chosen karpenter.Weighed) {
 	for i, w := range pools {
 		switch {
 		case w.Pool == got.Pool && w.Capacity == got.Capacity && got.State == provisioner.StateRequested && w.Against == "":
@@ -120,9 +113,9 @@ func weigh(r *forecast.Replacement, got interruption.Replacement, pools []karpen
 				r.Why += "; " + remark
 			}
 		case w.Against != "":
-			r.Others = append(r.Others, forecast.OtherPool{Name: w.Pool, Why: w.Against})
+			r.Others = append(r.Others, OtherPool{Name: w.Pool, Why: w.Against})
 		default:
-			r.Others = append(r.Others, forecast.OtherPool{Name: w.Pool, Why: "it comes after " + got.Pool})
+			r.Others = append(r.Others, OtherPool{Name: w.Pool, Why: "it comes after " + got.Pool})
 		}
 	}
 	return chosen
