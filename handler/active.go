@@ -88,11 +88,11 @@ func (a *active) Collect(ch chan<- prometheus.Metric) {
 	shown := largestHomes(nodes)
 	for _, n := range nodes {
 		phases[phaseKey{n.kind, n.phase}]++
-		oldest[n.kind] = earlier(oldest[n.kind], n.begun)
+		oldest[n.kind] = interruption.Earlier(oldest[n.kind], n.begun)
 		if n.phase.Over() || n.phase == interruption.Waiting {
 			continue
 		}
-		nearest[n.kind] = earlier(nearest[n.kind], n.deadline)
+		nearest[n.kind] = interruption.Earlier(nearest[n.kind], n.deadline)
 		if !shown[n.home] {
 			n.home = home{otherHome, otherHome}
 		}

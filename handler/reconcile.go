@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -67,7 +66,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		h.nodeGone(ctx, name, k)
 		return nil, nil
 	}
-	if older(node.ResourceVersion, k.resourceVersion) {
+	if nodes.Older(node.ResourceVersion, k.resourceVersion) {
 		return nil, nil // our own last write has not come back yet; it will
 	}
 	rec, has, err := nodes.Record(node)
@@ -191,15 +190,4 @@ func lastKnown(name string, rec interruption.Record) *corev1.Node {
 	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{
 		Name: name, UID: types.UID(name), Annotations: map[string]string{interruption.Annotation: rec.String()},
 	}}
-}
-
-// older reports whether resource version a is older than b. Since Kubernetes 1.35 the API
-// promises that they can be compared; if one cannot be, a counts as new.
-// https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/5504-comparable-resource-version
-func older(a, b string) bool {
-	if b == "" {
-		return false
-	}
-	c, err := resourceversion.CompareResourceVersion(a, b)
-	return err == nil && c < 0
 }

@@ -2,14 +2,6 @@ package handler
 
 import "time"
 
-// earlier is the earlier of two times, where zero means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
-		return b
-	}
-	return a
-}
-
 // later is the later of two times.
 func later(a, b time.Time) time.Time {
 	if b.After(a) {

@@ -29,7 +29,7 @@ type visit struct {
 }
 
 // lookAgain schedules another visit at that time, if nothing happens before; zero means never.
-func (v *visit) lookAgain(at time.Time) { v.again = earlier(v.again, at) }
+func (v *visit) lookAgain(at time.Time) { v.again = interruption.Earlier(v.again, at) }
 
 func (v *visit) lookAgainIn(d time.Duration) {
 	if d > 0 {

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"spot-handler/handler/awsbody"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/asg"
@@ -22,7 +23,7 @@ import (
 	"spot-handler/queue"
 )
 
-func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+func newPoller(ctx context.Context, cfg config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
 	conf, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("load AWS configuration: %w", err)
@@ -33,7 +34,7 @@ func newPoller(ctx context.Context, cfg config, to accepter, registry prometheus
 	}), nil
 }
 
-func newConsumer(conf aws.Config, cfg config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
+func newConsumer(conf aws.Config, cfg config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
 	return queue.New(queue.Options{
 		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
 		Accepter: to, DryRun: cfg.dryRun,

@@ -7,12 +7,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"spot-handler/handler/early"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
 // newEarly is to, and keeps the notices about instances that are no Node yet.
-func newEarly(c *clients, to accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger) *early.Accepter {
+func newEarly(c *clients, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger) *early.Accepter {
 	a := early.New(early.Options{
 		Next: to, Nodes: index,
 		Launched:   func(ctx context.Context) (map[string]bool, error) { return karpenter.Launched(ctx, c.dynamic) },

@@ -11,6 +11,7 @@ import (
 	"spot-handler/handler"
 	"spot-handler/handler/condition"
 	"spot-handler/handler/dryrun"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
@@ -68,7 +69,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 		Rules:      rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: log,
 	})
-	var accept accepter = h
+	var accept interruption.Accepter = h
 	switch {
 	case cfg.dryRun:
 		accept = dryrun.New(dryrun.Options{
@@ -81,5 +82,5 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 	case p.hooks != nil:
 		accept = lifecycle.Accepter{Next: h, Hooks: p.hooks, Nodes: p.index, Rules: rules, Logger: log}
 	}
-	return tenure{accepter: accept, drain: h.Run}
+	return tenure{Accepter: accept, drain: h.Run}
 }

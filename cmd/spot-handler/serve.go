@@ -30,11 +30,6 @@ type source interface {
 	Healthy() error
 }
 
-// accepter is what sources deliver to.
-type accepter interface {
-	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
-}
-
 // serve puts the parts together, in order of dependency, and runs them until ctx ends
 // or one fails.
 func serve(ctx context.Context, cfg config, stderr io.Writer) error {
@@ -84,7 +79,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		tellers = nil // whoever drains tells
 	}
 	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, tellers, hooks, logger}.tenure)
-	var accept accepter = tenures
+	var accept interruption.Accepter = tenures
 	keepsEarly := func(context.Context) error { return nil }
 	if cfg.mode == modeQueue && !cfg.dryRun {
 		e := newEarly(clients, accept, index, registry, logger)
@@ -160,7 +155,7 @@ func readiness(index *nodes.Index, from source) func() error {
 	}
 }
 
-func newSource(ctx context.Context, cfg config, conf aws.Config, to accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+func newSource(ctx context.Context, cfg config, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
 	switch cfg.mode {
 	case modeIMDS:
 		return newPoller(ctx, cfg, to, registry, logger)

@@ -12,7 +12,7 @@ import (
 
 // tenure is what records notices, and what drains while the process leads.
 type tenure struct {
-	accepter
+	interruption.Accepter
 	drain func(ctx context.Context) error // blocks until ctx ends
 }
 

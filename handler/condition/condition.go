@@ -21,7 +21,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/util/workqueue"
 
 	"spot-handler/handler/interruption"
@@ -137,8 +136,7 @@ const maxWritten = 5000
 func (w *Writer) older(node *corev1.Node) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	c, err := resourceversion.CompareResourceVersion(node.ResourceVersion, w.written[node.Name])
-	return err == nil && c < 0
+	return nodes.Older(node.ResourceVersion, w.written[node.Name])
 }
 
 // patch is what brings the Node's condition in line with its record; changed is false if it is.

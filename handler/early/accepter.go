@@ -8,9 +8,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 // acceptTimeout bounds one attempt to record a notice. The source asks again anyway.
@@ -22,20 +22,10 @@ const sweepEvery = time.Second
 // askEvery is how often Launched is asked: the answer grows with the cluster.
 const askEvery = 10 * time.Second
 
-// Next records notices, as [spot-handler/handler.Handler] does.
-type Next interface {
-	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
-}
-
-// Nodes knows which Node a notice is about.
-type Nodes interface {
-	Find(n interruption.Notice) (*corev1.Node, bool)
-}
-
 // Options configure an Accepter.
 type Options struct {
-	Next  Next
-	Nodes Nodes
+	Next  interruption.Accepter // records notices, as [spot-handler/handler.Handler] does
+	Nodes nodes.Finder
 
 	// Launched returns the instances that are about to register as Nodes of this cluster. It is
 	// asked only when too many notices are kept, and at most every askEvery. It can be nil.

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 // cluster has instances as Nodes, and records the notices about them.
@@ -28,8 +29,8 @@ type cluster struct {
 }
 
 var (
-	_ Next  = (*cluster)(nil)
-	_ Nodes = (*cluster)(nil)
+	_ interruption.Accepter = (*cluster)(nil)
+	_ nodes.Finder          = (*cluster)(nil)
 )
 
 func (c *cluster) Find(n interruption.Notice) (*corev1.Node, bool) {

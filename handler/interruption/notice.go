@@ -1,6 +1,7 @@
 package interruption
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -71,6 +72,26 @@ type Hook struct {
 
 // Same reports whether both are the same wait of the same group.
 func (h Hook) Same(o Hook) bool { return h.Group == o.Group && h.Name == o.Name && h.Token == o.Token }
+
+// SpotNotice is how long before it interrupts a spot instance EC2 announces that.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
+const SpotNotice = 2 * time.Minute
+
+// Earlier is the earlier of two times, where zero means never.
+func Earlier(a, b time.Time) time.Time {
+	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
+		return b
+	}
+	return a
+}
+
+// Accepter takes notices over from a source. Accept returns a nil error only when the record is
+// durable, or the notice is provably not ours (the Verdict says which); then the notice is
+// settled. An error means try again. Accept is called with the same notice more than once, and
+// from many goroutines at once.
+type Accepter interface {
+	Accept(ctx context.Context, n Notice) (Verdict, error)
+}
 
 // ErrNotYet is what an error of Accept wraps if nothing is wrong but the notice can only be
 // settled later, such as the launch of an instance whose Node is not Ready. The source keeps

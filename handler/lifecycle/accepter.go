@@ -23,24 +23,14 @@ const (
 	longestHook = 2 * time.Hour
 )
 
-// Next records notices, as [spot-handler/handler.Handler] does.
-type Next interface {
-	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
-}
-
-// Nodes knows which Node a notice is about.
-type Nodes interface {
-	Find(n interruption.Notice) (*corev1.Node, bool)
-}
-
 // Accepter settles notices that come with a hook. If there is a Node, the notice is recorded
 // and its hook completed after the drain. There is no record for a hook without a Node, which
 // Accepter completes itself, nor for a launch hook, which it completes once the Node is Ready.
 // It passes everything else on.
 type Accepter struct {
-	Next  Next
+	Next  interruption.Accepter // records notices, as [spot-handler/handler.Handler] does
 	Hooks Hooks
-	Nodes Nodes
+	Nodes nodes.Finder
 	// Rules tells whether a node is ours to touch: the hooks of others are left to others.
 	Rules nodes.RulesFunc
 

@@ -79,7 +79,7 @@ func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record,
 		for i := range next.Hooks {
 			changed = t.learn(node, &next.Hooks[i], rec.Received) || changed
 			if until := next.Hooks[i].Until; until != nil && !next.Hooks[i].Done {
-				ends = earlier(ends, *until)
+				ends = interruption.Earlier(ends, *until)
 			}
 		}
 	}
@@ -105,7 +105,7 @@ func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record,
 		return true, time.Time{}, nil
 	}
 	for _, hook := range next.Hooks {
-		again = earlier(again, t.answer(ctx, node, next, hook))
+		again = interruption.Earlier(again, t.answer(ctx, node, next, hook))
 	}
 	return !unplanned || next.Deadline != nil, again, nil
 }
@@ -273,12 +273,4 @@ func (t *Tender) Wait() { t.calls.Wait() }
 func pointerTo(t time.Time) *time.Time {
 	t = t.UTC()
 	return &t
-}
-
-// earlier is the earlier of two times, where zero means never.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || (!b.IsZero() && b.Before(a)) {
-		return b
-	}
-	return a
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
-	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 const (
@@ -26,20 +26,10 @@ const (
 	maxBackoff   = 500 * time.Millisecond
 )
 
-// Next takes over the notices of managed instances, as [spot-handler/handler.Handler] does.
-type Next interface {
-	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
-}
-
 // EC2 is the subset of the EC2 API that tags are looked up with. The client should not
 // retry by itself.
 type EC2 interface {
 	DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, opts ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error)
-}
-
-// Nodes knows which Node a notice is about.
-type Nodes interface {
-	Find(n interruption.Notice) (*corev1.Node, bool)
 }
 
 // Options configure an Accepter. All are required, but for Tag.
@@ -48,9 +38,9 @@ type Options struct {
 	// there are no lookups.
 	Tag Tag
 
-	Next  Next
+	Next  interruption.Accepter // of the notices of managed instances
 	EC2   EC2
-	Nodes Nodes
+	Nodes nodes.Finder
 
 	Registerer prometheus.Registerer
 	Logger     zerolog.Logger

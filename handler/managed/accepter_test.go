@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 type fakeNext struct {
@@ -81,9 +82,9 @@ func (f fakeIndex) Find(n interruption.Notice) (*corev1.Node, bool) {
 }
 
 var (
-	_ Next  = (*fakeNext)(nil)
-	_ EC2   = (*fakeEC2)(nil)
-	_ Nodes = fakeIndex{}
+	_ interruption.Accepter = (*fakeNext)(nil)
+	_ EC2                   = (*fakeEC2)(nil)
+	_ nodes.Finder          = fakeIndex{}
 )
 
 type setup struct {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"spot-handler/handler/interruption"
 )
@@ -64,6 +65,14 @@ func Record(node *corev1.Node) (rec interruption.Record, has bool, err error) {
 		return interruption.Record{}, true, fmt.Errorf("read record: it is about instance %.64q, and the node is %s", rec.Instance, own)
 	}
 	return rec, true, nil
+}
+
+// Older reports whether resource version a is older than b, "" for none. Since Kubernetes 1.35 the
+// API promises that they can be compared; if one cannot be, a counts as new.
+// https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery/5504-comparable-resource-version
+func Older(a, b string) bool {
+	c, err := resourceversion.CompareResourceVersion(a, b)
+	return b != "" && err == nil && c < 0
 }
 
 // Ready reports whether the Node is Ready.

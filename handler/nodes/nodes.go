@@ -150,6 +150,11 @@ func (x *Index) Get(name string) (*corev1.Node, bool) {
 	return node, ok
 }
 
+// Finder knows which Node a notice is about, as an Index does.
+type Finder interface {
+	Find(n interruption.Notice) (*corev1.Node, bool)
+}
+
 // Find returns the Node that a notice is about: the one it names, else the one that is its
 // instance.
 func (x *Index) Find(n interruption.Notice) (*corev1.Node, bool) {
