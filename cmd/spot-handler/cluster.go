@@ -64,8 +64,7 @@ func newClients(cfg config) (*clients, error) {
 	if err := noticeDeadConnections(); err != nil {
 		return nil, err
 	}
-	conf.Wrap(narrow.Transport)
-	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
+	narrowed(conf)
 	transport, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -111,6 +110,12 @@ func newClients(cfg config) (*clients, error) {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	return c, nil
+}
+
+// narrowed has clients see as much of large objects as is used.
+func narrowed(conf *rest.Config) {
+	conf.Wrap(narrow.Transport)
+	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
 }
 
 // leaseDialTimeout leaves time for another attempt within renewDeadline.

@@ -85,7 +85,7 @@ func (c *caller) newAsker(cfg config, notes *plan.Notes) *asker {
 	quiet := zerolog.Nop()
 	pools := karpenter.New(karpenter.Options{
 		FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, Offerings: a.taken,
-		Dynamic: notes.Dynamic(c.dynamic), Nodes: c.nodes, Pods: c.podsIn(metav1.NamespaceAll), Logger: quiet,
+		Dynamic: notes.Dynamic(c.seen.dynamic), Nodes: c.nodes, Pods: c.podsIn(metav1.NamespaceAll), Logger: quiet,
 	})
 	backends := []provisioner.Backend{pools}
 	if cfg.mode == modeQueue {

@@ -135,7 +135,7 @@ func printing[T any](format console.Format, screen *terminal.Screen, stderr io.W
 }
 
 func (c *caller) statusReader(namespace string) status.Reader {
-	return status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.narrowed, Namespace: namespace}
+	return status.Reader{Nodes: c.nodes, Core: c.seen.core, Policy: c.seen.policy, Dynamic: c.seen.dynamic, Namespace: namespace}
 }
 
 // inForce are the settings by which the node is drained.

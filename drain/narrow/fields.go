@@ -43,7 +43,8 @@ var kinds = map[string]kind{
 		"spec":   {"replicas": nil, "paused": nil, "minReadySeconds": nil, "selector": nil, "strategy": nil},
 		"status": {"observedGeneration": nil, "replicas": nil, "updatedReplicas": nil, "conditions": {"type": nil, "status": nil, "message": nil}},
 	}), fieldBound, objectBound},
-	"apps/replicasets": {object(fields{"spec": {"selector": nil}}), fieldBound, objectBound},
+	"apps/replicasets":  {object(fields{"spec": {"replicas": nil, "selector": nil}}), fieldBound, objectBound},
+	"apps/statefulsets": {object(fields{"spec": {"replicas": nil, "selector": nil}}), fieldBound, objectBound},
 	"apps/daemonsets": {object(fields{
 		"spec": {"selector": nil, "template": {"metadata": metadata, "spec": podSpec}},
 	}), fieldBound, objectBound},

@@ -43,7 +43,7 @@ func TestNarrow(t *testing.T) {
 			`{"kind":"PersistentVolumeClaim","metadata":{"name":"a","uid":"u"},"spec":{"accessModes":["ReadWriteMany"],"volumeName":"v"},"status":{}}`},
 		{"a list", "apps/replicasets",
 			`{"kind":"ReplicaSetList","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"metadata":{"name":"a"},"spec":{"replicas":0,"template":{"env":[` + many + `1]},"selector":{"matchLabels":{"a":"b"}}}},{"spec":{"template":null}},{"metadata":{"name":"c"}}]}` + "\n",
-			`{"kind":"ReplicaSetList","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"metadata":{"name":"a"},"spec":{"selector":{"matchLabels":{"a":"b"}}}},{"spec":{}},{"metadata":{"name":"c"}}]}` + "\n"},
+			`{"kind":"ReplicaSetList","metadata":{"resourceVersion":"7","continue":"c"},"items":[{"metadata":{"name":"a"},"spec":{"replicas":0,"selector":{"matchLabels":{"a":"b"}}}},{"spec":{}},{"metadata":{"name":"c"}}]}` + "\n"},
 		{"a list without elements", "pods", `{"metadata":{}, "items": [ ] }`, `{"metadata":{},"items":[]}`},
 		{"a Node's addresses", "nodes", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.1"}],"images":[{}]}}`, `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.1"}]}}`},
 		{"whose evictions a budget has granted", "policy/poddisruptionbudgets",

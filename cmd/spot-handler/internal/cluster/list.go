@@ -50,6 +50,7 @@ var ErrLeftOut = errors.New("left out")
 type Lister struct {
 	Client    rest.Interface // of any API group
 	Namespace string         // the only one that is read; all if empty
+	Fields    string         // a field selector
 }
 
 // Meta is the metadata that most narrow types have, under the name metadata.
@@ -149,7 +150,7 @@ func (l Lister) pages(ctx context.Context, of schema.GroupVersionResource, selec
 	}
 	limit := pageSize
 	for next := ""; ; {
-		body, err := l.Client.Get().AbsPath(append(path, of.Resource)...).Param("labelSelector", selector).Param("continue", next).
+		body, err := l.Client.Get().AbsPath(append(path, of.Resource)...).Param("labelSelector", selector).Param("fieldSelector", l.Fields).Param("continue", next).
 			Param("limit", fmt.Sprint(limit)).SetHeader("Accept", mime).Stream(ctx)
 		var answer apierrors.APIStatus
 		if err != nil && !errors.As(err, &answer) && ctx.Err() == nil && limit > leastPage {

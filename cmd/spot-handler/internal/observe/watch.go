@@ -247,13 +247,23 @@ func (w *watcher) follow(of *cache.ListWatch, client any, empty runtime.Object, 
 	})
 }
 
+// longestMessage is how much is kept of an Event's text, which the API server bounds for those of
+// events.k8s.io.
+const longestMessage = 1 << 10
+
 // lean drops what nobody looks at.
 func lean(object any) (any, error) {
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)
 	}
-	if n, ok := object.(*corev1.Node); ok {
-		n.Status.Images = nil
+	switch o := object.(type) {
+	case *corev1.Node:
+		o.Status.Images = nil
+	case *corev1.Event: // which anybody can write, of any size
+		return &corev1.Event{
+			ObjectMeta:     metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion},
+			InvolvedObject: o.InvolvedObject, Reason: o.Reason, Message: o.Message[:min(len(o.Message), longestMessage)], FirstTimestamp: o.FirstTimestamp, Count: o.Count,
+		}, nil
 	}
 	return object, nil
 }

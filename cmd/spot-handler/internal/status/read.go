@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -187,11 +188,13 @@ func (r Reader) eventsOf(ctx context.Context, node *corev1.Node) ([]corev1.Event
 
 // refusals are the Events that say why evictions from the node were refused.
 func (r Reader) refusals(ctx context.Context, node *corev1.Node) ([]corev1.Event, error) {
-	list := &corev1.EventList{}
-	err := r.Core.Get().NamespaceIfScoped(r.Namespace, r.Namespace != "").Resource("events").
-		Param("fieldSelector", "reason="+notify.ReasonEvictionBlocked).Do(ctx).Into(list)
-	if err != nil {
-		return nil, fmt.Errorf("list Events of refused pods: %w", err)
-	}
-	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool { return e.Annotations[notify.AnnotationNode] != node.Name }), nil
+	list := cluster.Lister{Client: r.Core, Namespace: r.Namespace, Fields: "reason=" + notify.ReasonEvictionBlocked}
+	var refused []corev1.Event
+	err := cluster.EachOf(ctx, list, corev1.SchemeGroupVersion.WithResource("events"), "", func(e *corev1.Event) *corev1.Event {
+		if e.Annotations[notify.AnnotationNode] != node.Name {
+			return nil
+		}
+		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace}, InvolvedObject: e.InvolvedObject, Message: e.Message}
+	}, func(e *corev1.Event) { refused = append(refused, *e) })
+	return refused, err
 }
