@@ -2,6 +2,7 @@ package karpenter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"spot-handler/drain/donotdisrupt"
+	"spot-handler/drain/narrow"
 )
 
 var (
@@ -55,19 +57,32 @@ func (b *Backend) withDaemons(ctx context.Context, here []*corev1.Pod) ([]*corev
 // readDaemons reads a pod of each of the cluster's DaemonSets, as its template has it. Some will run
 // on the new node that do not run on the interrupted one, such as those for on-demand nodes only.
 func (b *Backend) readDaemons(ctx context.Context, _ string) ([]*corev1.Pod, error) {
-	// "0" is answered from the API server's watch cache.
-	list, err := b.client.Resource(daemonSetResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		return nil, asUnavailable("list DaemonSets", fmt.Errorf("list DaemonSets: %w", err))
-	}
 	var pods []*corev1.Pod
-	for i := range list.Items {
-		if pod := podOf(&list.Items[i]); pod != nil {
-			pods = append(pods, pod)
+	counted := map[string]int{} // by namespace
+	for o := (metav1.ListOptions{Limit: daemonsPerPage}); ; {
+		page, err := b.client.Resource(daemonSetResource).List(ctx, o)
+		if err != nil {
+			return nil, asUnavailable("list DaemonSets", fmt.Errorf("list DaemonSets: %w", err))
+		}
+		for i := range page.Items {
+			pod := podOf(&page.Items[i])
+			if pod != nil && counted[pod.Namespace] < daemonsOf {
+				counted[pod.Namespace]++
+				pods = append(pods, pod)
+			}
+		}
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			return pods, nil
 		}
 	}
-	return pods, nil
 }
+
+const (
+	daemonsPerPage = 50
+	// daemonsOf is how many DaemonSets of one namespace count: a tenant can make any number. How much is
+	// kept of each has a bound, see package narrow.
+	daemonsOf = 200
+)
 
 // podOf is a pod of the DaemonSet, named after it; nil if it cannot be read.
 func podOf(set *unstructured.Unstructured) *corev1.Pod {
@@ -120,10 +135,18 @@ type budget struct {
 	notReady bool // but it lets pods go that are not ready
 }
 
+// How much is read of the budgets of one namespace, and how much is kept of it, in bytes: enough for
+// a thousand.
+const budgetsRead, budgetsKept = 8 << 20, 1 << 20
+
 // readBudgets reads a namespace's budgets. Without the right to, there are none.
 func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]budget, error) {
 	// "0" is answered from the API server's watch cache.
-	list, err := b.client.Resource(budgetResource).Namespace(namespace).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	list, err := b.client.Resource(budgetResource).Namespace(namespace).List(narrow.Limit(ctx, budgetsRead, budgetsKept), metav1.ListOptions{ResourceVersion: "0"})
+	if errors.Is(err, narrow.ErrTooLong) {
+		b.log.Warn().Str("namespace", namespace).Msg("the namespace has more disruption budgets than are read: pods that they block get no replacement where Karpenter ends a node itself")
+		return nil, nil
+	}
 	if apierrors.IsForbidden(err) {
 		if b.said.First("budgets") {
 			b.log.Warn().Err(err).Msg("disruption budgets not read: pods that they block get no replacement where Karpenter ends a node itself")

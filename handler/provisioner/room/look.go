@@ -47,6 +47,22 @@ type place struct {
 	requests corev1.ResourceList
 }
 
+// eachPod calls use for every pod that the field selector selects.
+func (o Options) eachPod(ctx context.Context, selector string, use func(*corev1.Pod)) error {
+	for opts := (metav1.ListOptions{Limit: podsPerPage, FieldSelector: selector}); ; {
+		page, err := o.Pods.List(ctx, opts)
+		if err != nil {
+			return err
+		}
+		for i := range page.Items {
+			use(&page.Items[i])
+		}
+		if opts.Continue = page.Continue; opts.Continue == "" {
+			return nil
+		}
+	}
+}
+
 // read takes a look at all Nodes and pods.
 func read(ctx context.Context, o Options, promised map[types.UID]place) (*look, error) {
 	l := &look{nodes: map[string]*free{}}
@@ -63,28 +79,23 @@ func read(ctx context.Context, o Options, promised map[types.UID]place) (*look, 
 		}
 	}
 	var waiting []*corev1.Pod
-	for opts := (metav1.ListOptions{Limit: podsPerPage, FieldSelector: "status.phase!=Succeeded,status.phase!=Failed"}); ; {
-		page, err := o.Pods.List(ctx, opts)
-		if err != nil {
-			return nil, fmt.Errorf("list pods: %w", err)
-		}
-		for i := range page.Items {
-			pod := &page.Items[i]
-			if pod.Spec.NodeName == "" {
+	err := o.eachPod(ctx, "status.phase!=Succeeded,status.phase!=Failed", func(pod *corev1.Pod) {
+		if pod.Spec.NodeName == "" {
+			if len(waiting) <= maxWaiting {
 				waiting = append(waiting, pod.DeepCopy()) // not the page with it
-				continue
 			}
-			l.addPod(pod)
-			if at, ok := promised[pod.UID]; ok {
-				l.take(at)
-			}
+			return
 		}
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			break
+		l.addPod(pod)
+		if at, ok := promised[pod.UID]; ok {
+			l.take(at)
 		}
-		if len(waiting) > maxWaiting {
-			return nil, fmt.Errorf("more than %d pods wait for a node", maxWaiting)
-		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list pods: %w", err)
+	}
+	if len(waiting) > maxWaiting {
+		return nil, fmt.Errorf("more than %d pods wait for a node", maxWaiting)
 	}
 	for _, pod := range waiting {
 		if at, ok := l.best(nil, pod, nil); ok && intricate(pod) == "" {

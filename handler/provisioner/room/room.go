@@ -168,16 +168,14 @@ func (r *Room) read(ctx context.Context, what *reading, list func(context.Contex
 func (r *Room) check(ctx context.Context) error {
 	if time.Since(r.checking.ended) > waitingFor {
 		r.read(ctx, &r.checking, func(ctx context.Context) (func(), error) {
-			list, err := r.opts.Pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=", ResourceVersion: "0"})
-			if err != nil {
-				return nil, fmt.Errorf("list pods without a node: %w", err)
-			}
 			unplaced := map[types.UID]string{} // by owner
-			for i := range list.Items {
-				pod := &list.Items[i]
+			err := r.opts.eachPod(ctx, "spec.nodeName=", func(pod *corev1.Pod) {
 				if owner := metav1.GetControllerOf(pod); owner != nil && unschedulable(pod) {
 					unplaced[owner.UID] = pod.Namespace + "/" + pod.Name
 				}
+			})
+			if err != nil {
+				return nil, fmt.Errorf("list pods without a node: %w", err)
 			}
 			return func() { r.withdraw(unplaced) }, nil
 		})
