@@ -2,14 +2,11 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"spot-handler/cmd/spot-handler/internal/migrate"
 )
@@ -93,40 +90,32 @@ func TestMigrateTables(t *testing.T) {
 	}
 }
 
+// The manual has the rows that differ, as `migrate` prints them.
 func TestMigrateTableOfManual(t *testing.T) {
-	cell := func(text string) string {
+	or := func(text, otherwise string) string {
 		if text == "" {
-			return none
+			return otherwise
 		}
 		return text
 	}
-	quote := func(name string) string {
-		if name == "" {
-			return none
-		}
-		return "`" + name + "`"
-	}
+	quote := func(name string) string { return or(strings.ReplaceAll("`"+name+"`", "``", ""), none) }
+	known := map[string]bool{}
 	variables, chart := migrate.Rows()
-	var want [][]string
 	for _, s := range variables {
-		want = append(want, []string{quote(s.Variable), quote(s.Value), cell(s.Here), cell(s.Remark)})
+		known[strings.Join([]string{quote(s.Variable), quote(s.Value), or(s.Here, none), or(s.Remark, none)}, " | ")] = true
 	}
-	if diff := cmp.Diff(want, rowsBelow(t, "### Its variables")); diff != "" {
-		t.Errorf("(-table +manual):\n%s\nwant:\n%s", diff, markdown(want))
-	}
-	want = nil
 	for _, s := range chart {
-		want = append(want, []string{quote(s.Value), cell(s.Here), cell(s.Remark)})
+		known[strings.Join([]string{quote(s.Value), or(s.Here, none), or(s.Remark, none)}, " | ")] = true
 	}
-	if diff := cmp.Diff(want, rowsBelow(t, "### The other values of its chart")); diff != "" {
-		t.Errorf("(-table +manual):\n%s\nwant:\n%s", diff, markdown(want))
+	for _, heading := range []string{"### Its variables", "### The other values of its chart"} {
+		rows := rowsBelow(t, heading)
+		if len(rows) < 10 {
+			t.Errorf("%s: %d rows only", heading, len(rows))
+		}
+		for _, row := range rows {
+			if !known[strings.Join(row, " | ")] {
+				t.Errorf("%s: `migrate` has no row %q", heading, row)
+			}
+		}
 	}
-}
-
-func markdown(rows [][]string) string {
-	var b strings.Builder
-	for _, row := range rows {
-		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
-	}
-	return b.String()
 }

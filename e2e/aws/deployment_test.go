@@ -142,15 +142,11 @@ var ways = map[string]func(*testing.T, settings) deployment{
 	"terraform":      terraform,
 }
 
-// everyWay runs a test on what each template makes of the settings, and on what the
-// commands of deploy/aws.md make, which have no choices.
+// everyWay runs a test on what each template makes of the settings.
 func everyWay(t *testing.T, s settings, test func(*testing.T, deployment)) {
 	t.Helper()
 	for name, deploy := range ways {
 		t.Run(name, func(t *testing.T) { test(t, deploy(t, s)) })
-	}
-	if s == (settings{}) {
-		t.Run("by hand", func(t *testing.T) { test(t, byHand(t, s)) })
 	}
 }
 

@@ -54,3 +54,40 @@ func TestGuideListsTheActions(t *testing.T) {
 		}
 	})
 }
+
+// Everything that the guide names a choice is one of both templates, by the names and
+// with the defaults that it says, and nothing is left out.
+func TestGuideNamesEveryChoice(t *testing.T) {
+	choices := section(t, "deploy/aws.md", "## What to choose")
+	named := map[string]string{} // default by name
+	for _, row := range regexp.MustCompile(`(?m)^\| (\S+) \| (\S+) \| (\S+) \| .+ \|$`).FindAllStringSubmatch(choices, -1)[1:] {
+		for _, name := range row[1:3] {
+			named[strings.Trim(name, "`")] = strings.Trim(row[3], "`")
+		}
+	}
+	delete(named, "–")
+	check := func(name, def string) {
+		t.Helper()
+		said, ok := named[name]
+		if !ok {
+			t.Errorf("deploy/aws.md does not name %s", name)
+		}
+		if said != def && (said != "–" && !strings.Contains(said, "<") || def != "") {
+			t.Errorf("deploy/aws.md says that %s is %s without being set, the template says %q", name, said, def)
+		}
+		delete(named, name)
+	}
+	for name, p := range fields(child(readTemplate(t, parametersOf(settings{})).root, "Parameters")) {
+		def := ""
+		if n := child(p, "Default"); n != nil {
+			def = n.Value
+		}
+		check(name, def)
+	}
+	for name, def := range moduleDefaults(t) {
+		check(name, def)
+	}
+	for name := range named {
+		t.Errorf("deploy/aws.md names %s, which no template has", name)
+	}
+}

@@ -29,7 +29,7 @@ type kind struct {
 //   - deploy/cloudformation: the rule, its parameter and condition, and its ARN in the
 //     policies of both queues;
 //   - deploy/terraform: an entry of local.kinds, and its variable;
-//   - deploy/aws.md: the rows of its parameter and of its rule, and a put-rule.
+//   - deploy/aws.md: the rows of its parameter and of its rule.
 //
 // What its handling calls of AWS fails TestActionsAreWhatTheCodeCalls in the same way.
 var kinds = []kind{
