@@ -31,7 +31,7 @@ func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 func daemonOf(pod installed) audit.Daemon {
 	cfg := pod.config
 	d := audit.Daemon{
-		Namespace: pod.Namespace, Owner: pod.owner, Account: pod.Spec.ServiceAccountName, Named: pod.named,
+		Owned: audit.Owned{Namespace: pod.Namespace, Object: pod.owner}, Account: pod.Spec.ServiceAccountName, Named: pod.named,
 		Node: pod.Spec.NodeName,
 		Ready: !cfg.dryRun && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -48,7 +48,7 @@ func daemonOf(pod installed) audit.Daemon {
 	}
 	for toStart, list := range map[bool][]permission{true: permissionsOf(cfg, leases), false: wishesOf(cfg)} {
 		for _, p := range list {
-			d.Rights = append(d.Rights, audit.Right{Verb: p.verb, Group: p.group, Resource: p.resource, Namespace: p.namespace, ToStart: toStart})
+			d.Permissions = append(d.Permissions, audit.Permission{Verb: p.verb, Group: p.group, Resource: p.resource, Namespace: p.namespace, ToStart: toStart})
 		}
 	}
 	return d

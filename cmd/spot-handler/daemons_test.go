@@ -14,7 +14,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// What a pod of spot-handler does, and which rights it needs for that, follows from its arguments.
+// What a pod of spot-handler does, and which permissions it needs for that, follows from its arguments.
 func TestDaemonOfPod(t *testing.T) {
 	pod := func(args ...string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "pod", Labels: map[string]string{
@@ -25,35 +25,35 @@ func TestDaemonOfPod(t *testing.T) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		return p
 	}
-	create := audit.Right{Verb: "create", Group: "karpenter.sh", Resource: "nodeclaims"}
-	lease := audit.Right{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "ops", ToStart: true}
-	patch := audit.Right{Verb: "patch", Resource: "nodes", ToStart: true}
+	create := audit.Permission{Verb: "create", Group: "karpenter.sh", Resource: "nodeclaims"}
+	lease := audit.Permission{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "ops", ToStart: true}
+	patch := audit.Permission{Verb: "patch", Resource: "nodes", ToStart: true}
 	for name, tt := range map[string]struct {
 		pod                               *corev1.Pod
 		fleet, queue, own, drains, acting bool
-		needs, without                    []audit.Right
+		needs, without                    []audit.Permission
 	}{
-		"queue":             {pod("queue"), true, true, false, true, true, []audit.Right{create, lease, patch}, nil},
-		"without Karpenter": {pod("drain", "--provisioner=none"), true, false, false, true, true, []audit.Right{lease, patch}, []audit.Right{create}},
-		"mark only":         {pod("imds", "--drain=false"), false, false, true, false, true, []audit.Right{patch}, []audit.Right{create, lease}},
-		"its own node":      {pod("imds"), false, false, true, true, true, []audit.Right{create, patch}, []audit.Right{lease}},
-		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, false, nil, []audit.Right{create, patch}},
+		"queue":             {pod("queue"), true, true, false, true, true, []audit.Permission{create, lease, patch}, nil},
+		"without Karpenter": {pod("drain", "--provisioner=none"), true, false, false, true, true, []audit.Permission{lease, patch}, []audit.Permission{create}},
+		"mark only":         {pod("imds", "--drain=false"), false, false, true, false, true, []audit.Permission{patch}, []audit.Permission{create, lease}},
+		"its own node":      {pod("imds"), false, false, true, true, true, []audit.Permission{create, patch}, []audit.Permission{lease}},
+		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, false, nil, []audit.Permission{create, patch}},
 	} {
 		cfg, ok, err := settingsOf(tt.pod)
 		d := daemonOf(installed{Pod: tt.pod, owner: "deployment/handler", config: cfg})
 		if err != nil || !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Own != tt.own || d.Drains != tt.drains || d.Ready != tt.acting {
 			t.Errorf("%s: %v, %v, %+v", name, ok, err, d)
 		}
-		if d.Owner != "deployment/handler" || d.Release != "r" || d.Component != "queue" {
-			t.Errorf("%s: %s, %s, %s", name, d.Owner, d.Release, d.Component)
+		if d.Object != "deployment/handler" || d.Release != "r" || d.Component != "queue" {
+			t.Errorf("%s: %s, %s, %s", name, d.Object, d.Release, d.Component)
 		}
 		for _, r := range tt.needs {
-			if !slices.Contains(d.Rights, r) {
+			if !slices.Contains(d.Permissions, r) {
 				t.Errorf("%s: does not need to %s", name, r)
 			}
 		}
 		for _, r := range tt.without {
-			if slices.Contains(d.Rights, r) {
+			if slices.Contains(d.Permissions, r) {
 				t.Errorf("%s: needs to %s", name, r)
 			}
 		}

@@ -2,14 +2,26 @@
 //
 // A check is a pure function over a [Snapshot]. It stands in the ordered list of checks, its id
 // never changes its meaning, and a page of the manual explains it. A check belongs here only once
-// a story has shown that the drain goes as badly as the finding says, and well after its fix.
+// an end-to-end test has shown that the drain goes as badly as the finding says, and well after
+// its fix.
 package audit
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // Severity says how bad it will be.
@@ -55,45 +67,50 @@ var checks = []struct {
 	severity Severity
 	run      func(Snapshot) []Finding
 }{
-	{"SH101", Critical, budgetsThatNeverAllow},
+	{"SH101", Critical, eachBudget(budgetsThatNeverAllow)},
 	{"SH102", Critical, podsWithTwoBudgets},
-	{"SH103", Warning, gracesThatDoNotFit},
-	{"SH104", Warning, deploymentsWithoutSurge},
-	{"SH105", Warning, budgetsThatSelectNothing},
-	{"SH106", Warning, budgetsThatSelectByHash},
-	{"SH107", Warning, podsThatCannotBeSurged},
-	{"SH108", Warning, sleepsAsLongAsTheGrace},
-	{"SH109", Warning, blanketTolerations},
-	{"SH110", Warning, successorsTrustedAtOnce},
-	{"SH111", Warning, successorsWithoutPlace},
-	{"SH112", Warning, podsNeverToBeDisrupted},
-	{"SH113", Critical, volumesElsewhere},
+	{"SH103", Warning, eachWorkload(gracesThatDoNotFit)},
+	{"SH104", Warning, eachWorkload(deploymentsWithoutSurge)},
+	{"SH105", Warning, eachBudget(budgetsThatSelectNothing)},
+	{"SH106", Warning, eachBudget(budgetsThatSelectByHash)},
+	{"SH107", Warning, eachWorkload(podsThatCannotBeSurged)},
+	{"SH108", Warning, eachWorkload(sleepsAsLongAsTheGrace)},
+	{"SH109", Warning, eachWorkload(blanketTolerations)},
+	{"SH110", Warning, eachWorkload(replacementsTrustedAtOnce)},
+	{"SH111", Warning, eachWorkload(replacementsWithoutPlace)},
+	{"SH112", Warning, eachWorkload(podsNeverToBeDisrupted)},
+	{"SH113", Critical, eachWorkload(volumesElsewhere)},
 
-	{"SH201", Critical, poolsWithoutFallback},
-	{"SH202", Critical, fallbacksOfNoUse},
-	{"SH203", Warning, fallbacksOnSpot},
-	{"SH204", Warning, fallbacksElsewhere},
-	{"SH205", Critical, fallbacksTooSmall},
-	{"SH206", Warning, workloadsInOneOffering},
-	{"SH207", Warning, workloadsAllOnSpot},
+	{"SH201", Critical, eachPool(poolsWithoutFallback)},
+	{"SH202", Critical, eachPool(fallbacksOfNoUse)},
+	{"SH203", Warning, eachPool(fallbacksOnSpot)},
+	{"SH204", Warning, eachPool(fallbacksElsewhere)},
+	{"SH205", Critical, eachPool(fallbacksTooSmall)},
+	{"SH206", Warning, eachWorkload(workloadsInOneOffering)},
+	{"SH207", Warning, eachWorkload(workloadsAllOnSpot)},
 	{"SH208", Critical, daemonOnSpot},
 
 	{"SH301", Critical, nodesThatNobodyWatches},
-	{"SH302", Warning, karpentersOwnQueue},
-	{"SH303", Critical, anotherHandler},
-	{"SH304", Critical, rightsToStart},
-	{"SH305", Warning, rightsToAct},
-	{"SH306", Warning, withoutFlowSchemas},
-	{"SH307", Warning, withoutPolicies},
-	{"SH308", Warning, targetsThatDrainTooLong},
+	{"SH302", Warning, eachOther(karpentersOwnQueue)},
+	{"SH303", Critical, eachOther(anotherHandler)},
+	{"SH304", Critical, eachAccount(permissionsToStart)},
+	{"SH305", Warning, eachAccount(permissionsToAct)},
+	{"SH306", Warning, eachAccount(withoutFlowSchemas)},
+	{"SH307", Warning, eachAccount(withoutPolicies)},
+	{"SH308", Warning, eachTarget(targetsThatDrainTooLong)},
 }
 
-// IDs lists the ids of all checks.
-func IDs() (ids []string) {
-	for _, c := range checks {
-		ids = append(ids, c.id)
+// each is a check of one thing after the other. What it finds is about the thing.
+func each[T interface{ object() Owned }](things func(Snapshot) []T, check func(Snapshot, T) []Finding) func(Snapshot) []Finding {
+	return func(s Snapshot) (found []Finding) {
+		for _, thing := range things(s) {
+			for _, f := range check(s, thing) {
+				f.Namespace, f.Object = thing.object().Namespace, thing.object().Object
+				found = append(found, f)
+			}
+		}
+		return found
 	}
-	return ids
 }
 
 // Of runs every check. The worst come first, then those that concern the most pods.
@@ -120,4 +137,166 @@ func pods(n int) string {
 		return "1 pod"
 	}
 	return fmt.Sprintf("%d pods", n)
+}
+
+// some are the first of a list, and how many more there are.
+func some(list []string, enough int) string {
+	if more := len(list) - enough; more > 0 {
+		list = append(list[:enough:enough], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(list, ", ")
+}
+
+// asJSON is a part of a patch, of strings: that does not fail.
+func asJSON(value any) string {
+	text, _ := json.Marshal(value)
+	return string(text)
+}
+
+// Snapshot is what the checks read.
+type Snapshot struct {
+	At time.Time
+	// Nodes are all nodes.
+	Nodes []*corev1.Node
+	// Pods are those that an interruption would have to move.
+	Pods []Pod
+	// Replicas are how many pods each workload has, on any node and on none.
+	Replicas map[Owned]int
+	// Budgets are all disruption budgets.
+	Budgets []*policyv1.PodDisruptionBudget
+	// Deployments are those of the pods.
+	Deployments map[Owned]Deployment
+	// Idle are the labels that pods of workloads without any would have, by namespace.
+	Idle map[string][]labels.Set
+	// OnDemand is the label, with its value, of nodes that get no spot notice.
+	OnDemand nodes.Label
+	// Grace is the longest grace period that a spot notice leaves.
+	Grace time.Duration
+
+	// Outlooks are those of Karpenter's pools; none without it, or where it is not asked.
+	Outlooks []karpenter.Outlook
+	// MaxShare is how many percent of a workload may be on one offering.
+	MaxShare int
+
+	// Daemons are the pods of spot-handler; nil if they could not be read.
+	Daemons []Daemon
+	// Others are other programs that act on the same notices.
+	Others []Other
+	// Balanced are the targets of AWS's load balancers.
+	Balanced []Balanced
+
+	node      map[string]*corev1.Node // by name; index fills it, and those below
+	in        map[string][]*Pod       // the pods of each namespace
+	labelled  map[label][]*Pod        // the pods with each label, if there are targets of load balancers
+	workloads []workload              // each pod without one stands for itself
+	budgets   []budget
+}
+
+// Owned is a workload, or another object of a namespace, as kubectl names it.
+type Owned struct{ Namespace, Object string }
+
+func (of Owned) object() Owned { return of }
+
+// kind is what kind of object it is, such as deployment.
+func (of Owned) kind() string {
+	kind, _, _ := strings.Cut(of.Object, "/")
+	return kind
+}
+
+// kubectl is a command about the object.
+func (of Owned) kubectl(verb string, words ...string) string {
+	kind, name, _ := strings.Cut(of.Object, "/")
+	command := []string{"kubectl"}
+	if of.Namespace != "" {
+		command = append(command, "-n", of.Namespace)
+	}
+	return console.Command(slices.Concat(command, []string{verb, kind, name}, words)...)
+}
+
+// patchPods is how the pods of a workload get another template.
+func (of Owned) patchPods(patch string) string {
+	switch {
+	case of.rolls():
+		return of.kubectl("patch", "-p", `{"spec":{"template":`+patch+"}}")
+	case of.kind() == "pod":
+		return fmt.Sprintf("in the manifest of %s: %s", of.Object, patch)
+	}
+	return fmt.Sprintf("in the template of %s for its pods: %s", of.Object, patch)
+}
+
+// rolls reports whether the workload makes its pods again when their template changes.
+func (of Owned) rolls() bool { return of.kind() == "deployment" || of.kind() == "statefulset" }
+
+func (of Owned) setGrace(grace time.Duration) string {
+	return of.patchPods(fmt.Sprintf(`{"spec":{"terminationGracePeriodSeconds":%.0f}}`, grace.Seconds()))
+}
+
+// Deployment is what the checks read of a Deployment.
+type Deployment struct {
+	Replicas int
+	MinReady int // seconds
+	Refuses  string
+}
+
+// workload is one whose pods an interruption would have to move.
+type workload struct {
+	Owned
+	pods     []*Pod
+	replicas int // on any node and on none
+	// deployment is nil if it is none, or could not be read.
+	deployment *Deployment
+}
+
+func eachWorkload(check func(Snapshot, workload) []Finding) func(Snapshot) []Finding {
+	return each(func(s Snapshot) []workload { return s.workloads }, check)
+}
+
+func (s *Snapshot) index() {
+	s.node, s.in, s.labelled = map[string]*corev1.Node{}, map[string][]*Pod{}, map[label][]*Pod{}
+	for _, n := range s.Nodes {
+		s.node[n.Name] = n
+	}
+	theirs := map[Owned][]*Pod{}
+	for i := range s.Pods {
+		p := &s.Pods[i]
+		s.in[p.Namespace], theirs[p.Owner] = append(s.in[p.Namespace], p), append(theirs[p.Owner], p)
+		if len(s.Balanced) == 0 {
+			continue
+		}
+		for key, value := range p.Labels {
+			of := label{p.Namespace, key, value}
+			s.labelled[of] = append(s.labelled[of], p)
+		}
+	}
+	for of, pods := range theirs {
+		w := workload{Owned: of, pods: pods, replicas: s.Replicas[of]}
+		if d, ok := s.Deployments[of]; ok {
+			w.deployment = &d
+		}
+		s.workloads = append(s.workloads, w)
+	}
+	for _, b := range s.Budgets {
+		if selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil {
+			covers := slices.DeleteFunc(slices.Clone(s.in[b.Namespace]), func(p *Pod) bool { return !selector.Matches(labels.Set(p.Labels)) })
+			s.budgets = append(s.budgets, budget{b, selector, covers})
+		}
+	}
+}
+
+// count says how many of the pods an interruption would have to move are such.
+func (s Snapshot) count(such func(*Pod) bool) (n int) {
+	for i := range s.Pods {
+		if such(&s.Pods[i]) {
+			n++
+		}
+	}
+	return n
+}
+
+// nodeLabel is the value of the label on the pod's node.
+func (s Snapshot) nodeLabel(p *Pod, key string) string {
+	if n := s.node[p.Spec.NodeName]; n != nil {
+		return n.Labels[key]
+	}
+	return ""
 }

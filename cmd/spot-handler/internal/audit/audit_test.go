@@ -18,12 +18,11 @@ import (
 
 // of are n pods of a workload that lack nothing.
 func of(owner string, n int, change func(*Pod)) (list []Pod) {
+	kind, name, _ := strings.Cut(owner, "/")
 	for i := range n {
-		p := Pod{
-			Namespace: "shop", Name: fmt.Sprintf("%s-%d", strings.ReplaceAll(owner, "/", "-"), i), Owner: owner,
-			Labels: map[string]string{"app": owner[strings.Index(owner, "/")+1:]}, Grace: 30 * time.Second,
-			Surges: strings.HasPrefix(owner, deploymentPrefix), Blanket: -1,
-		}
+		p := Pod{Pod: &corev1.Pod{}, Owner: Owned{"shop", owner}, Surges: kind == "deployment"}
+		p.Namespace, p.Name, p.Labels = "shop", fmt.Sprintf("%s-%s-%d", kind, name, i), map[string]string{"app": name}
+		p.Spec.Containers = []corev1.Container{{ReadinessProbe: &corev1.Probe{}}}
 		change(&p)
 		list = append(list, p)
 	}
@@ -32,8 +31,20 @@ func of(owner string, n int, change func(*Pod)) (list []Pod) {
 
 func unchanged(*Pod) {}
 
-// budget is one that selects pods by their app, with the status that its controller gives it.
-func budget(name, app string, expected, desired int32) *policyv1.PodDisruptionBudget {
+func grace(seconds int64) func(*Pod) {
+	return func(p *Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
+}
+
+func sleeping(seconds int64) func(*Pod) {
+	return func(p *Pod) {
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: seconds}}}
+	}
+}
+
+func unprobed(p *Pod) { p.Spec.Containers[0].ReadinessProbe = nil }
+
+// pdb is one that selects pods by their app, with the status that its controller gives it.
+func pdb(name, app string, expected, desired int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
@@ -43,7 +54,7 @@ func budget(name, app string, expected, desired int32) *policyv1.PodDisruptionBu
 
 // byHash is a budget that covers what belongs to the hash.
 func byHash(name, app, hash string) *policyv1.PodDisruptionBudget {
-	b := budget(name, app, 2, 1)
+	b := pdb(name, app, 2, 1)
 	b.Spec.Selector.MatchLabels[hashLabel] = hash
 	return b
 }
@@ -58,53 +69,57 @@ func nodesWith(n int, labels map[string]string) []*corev1.Node {
 }
 
 func TestChecks(t *testing.T) {
-	surges := map[string]Deployment{"shop/web": {Replicas: 2}}
-	refuses := map[string]Deployment{"shop/web": {Replicas: 2, Refuses: "has maxSurge 0"}}
-	keepsApart := func(skew int) func(*Pod) {
-		return func(p *Pod) { p.Apart = &Apart{Skew: skew} }
+	surges := map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 2}}
+	refuses := map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 2, Refuses: "has maxSurge 0"}}
+	own := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
+	keepsApart := func(p *Pod) {
+		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{TopologyKey: corev1.LabelHostname, LabelSelector: own}},
+		}}
 	}
-	held := func(skew int) func(*Pod) {
-		return func(p *Pod) { p.Apart, p.Surges = &Apart{Skew: skew}, false }
+	spread := func(p *Pod) {
+		p.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{TopologyKey: corev1.LabelHostname, MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: own}}
 	}
+	held := func(p *Pod) { spread(p); p.Surges = false }
 	for name, tt := range map[string]struct {
 		s    Snapshot
 		want []string
 	}{
 		"nothing": {Snapshot{Deployments: surges}, nil},
 		"all is well": {Snapshot{
-			Deployments: surges, Pods: of("deployment/web", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("web", "web", 2, 1)},
+			Deployments: surges, Pods: of("deployment/web", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("web", "web", 2, 1)},
 		}, nil},
 		"a budget that never allows": {Snapshot{
-			Deployments: surges, Pods: of("statefulset/db", 3, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("db", "db", 3, 3)},
+			Deployments: surges, Pods: of("statefulset/db", 3, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("db", "db", 3, 3)},
 		}, []string{"SH101 poddisruptionbudget/db 3"}},
 		"the same, of a Deployment that surges": {Snapshot{
-			Deployments: surges, Pods: of("deployment/web", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("web", "web", 2, 2)},
+			Deployments: surges, Pods: of("deployment/web", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("web", "web", 2, 2)},
 		}, nil},
 		"the same, with Deployments not read": {Snapshot{
-			Pods: of("deployment/web", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("web", "web", 2, 2)},
+			Pods: of("deployment/web", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("web", "web", 2, 2)},
 		}, nil},
 		"a budget that is not counted yet": {Snapshot{
-			Deployments: surges, Pods: of("statefulset/db", 3, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("db", "db", 0, 0)},
+			Deployments: surges, Pods: of("statefulset/db", 3, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("db", "db", 0, 0)},
 		}, nil},
 		"a budget of another namespace": {Snapshot{
-			Deployments: surges, Pods: of("statefulset/db", 3, func(p *Pod) { p.Namespace = "bank" }), Budgets: []*policyv1.PodDisruptionBudget{budget("db", "db", 3, 3)},
+			Deployments: surges, Pods: of("statefulset/db", 3, func(p *Pod) { p.Namespace, p.Owner.Namespace = "bank", "bank" }), Budgets: []*policyv1.PodDisruptionBudget{pdb("db", "db", 3, 3)},
 		}, nil},
 		"two budgets": {Snapshot{
 			Deployments: surges, Pods: of("deployment/web", 2, unchanged),
-			Budgets: []*policyv1.PodDisruptionBudget{budget("a", "web", 2, 1), budget("b", "web", 2, 1), budget("c", "db", 2, 1)},
+			Budgets: []*policyv1.PodDisruptionBudget{pdb("a", "web", 2, 1), pdb("b", "web", 2, 1), pdb("c", "db", 2, 1)},
 		}, []string{"SH102 poddisruptionbudget/b 2"}},
 		"too much grace": {Snapshot{
-			Deployments: surges, Pods: of("statefulset/db", 2, func(p *Pod) { p.Grace = 101 * time.Second }),
+			Deployments: surges, Pods: of("statefulset/db", 2, grace(101)),
 		}, []string{"SH103 statefulset/db 2"}},
 		"just enough grace": {Snapshot{
-			Deployments: surges, Pods: of("statefulset/db", 2, func(p *Pod) { p.Grace = 100 * time.Second }),
+			Deployments: surges, Pods: of("statefulset/db", 2, grace(100)),
 		}, nil},
 		"a Deployment that refuses":    {Snapshot{Deployments: refuses, Pods: of("deployment/web", 2, unchanged)}, []string{"SH104 deployment/web 2"}},
-		"a budget that selects none":   {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("db", "db2", 0, 0)}}, []string{"SH105 poddisruptionbudget/db 2"}},
-		"nobody knows for whom it was": {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("old", "old", 0, 0)}}, []string{"SH105 poddisruptionbudget/old 0"}},
-		"it selects pods on demand":    {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("old", "old", 2, 1)}}, nil},
+		"a budget that selects none":   {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("db", "db2", 0, 0)}}, []string{"SH105 poddisruptionbudget/db 2"}},
+		"nobody knows for whom it was": {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("old", "old", 0, 0)}}, []string{"SH105 poddisruptionbudget/old 0"}},
+		"it selects pods on demand":    {Snapshot{Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("old", "old", 2, 1)}}, nil},
 		"it is for none at the moment": {Snapshot{
-			Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{budget("old", "old", 0, 0)},
+			Pods: of("statefulset/db", 2, unchanged), Budgets: []*policyv1.PodDisruptionBudget{pdb("old", "old", 0, 0)},
 			Idle: map[string][]labels.Set{"shop": {{"app": "old", "tier": "web"}}},
 		}, nil},
 		"a budget that selects by hash": {Snapshot{
@@ -128,40 +143,42 @@ func TestChecks(t *testing.T) {
 		"a Deployment that would not": {Snapshot{
 			Deployments: refuses, Pods: of("deployment/web", 2, func(p *Pod) { p.NoSurge, p.Surges = "Deployment web has maxSurge 0", false }),
 		}, []string{"SH104 deployment/web 2"}},
-		"a sleep as long as the grace": {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) { p.Sleep = p.Grace })}, []string{"SH108 statefulset/db 2"}},
-		"a shorter sleep":              {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) { p.Sleep = p.Grace - time.Second })}, nil},
-		"no sleep and no grace":        {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) { p.Grace = 0 })}, nil},
-		"all is tolerated":             {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) { p.Blanket = 1 })}, []string{"SH109 statefulset/db 2"}},
-		"no probe":                     {Snapshot{Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Unprobed = true })}, []string{"SH110 deployment/web 2"}},
+		"a sleep as long as the grace": {Snapshot{Pods: of("statefulset/db", 2, sleeping(30))}, []string{"SH108 statefulset/db 2"}},
+		"a shorter sleep":              {Snapshot{Pods: of("statefulset/db", 2, sleeping(29))}, nil},
+		"no sleep and no grace":        {Snapshot{Pods: of("statefulset/db", 2, grace(0))}, nil},
+		"all is tolerated": {Snapshot{Pods: of("statefulset/db", 2, func(p *Pod) {
+			p.Spec.Tolerations = []corev1.Toleration{{Key: "a"}, {Operator: corev1.TolerationOpExists}}
+		})}, []string{"SH109 statefulset/db 2"}},
+		"no probe": {Snapshot{Deployments: surges, Pods: of("deployment/web", 2, unprobed)}, []string{"SH110 deployment/web 2"}},
 		"no probe, but patience": {Snapshot{
-			Deployments: map[string]Deployment{"shop/web": {Replicas: 2, MinReady: 5}}, Pods: of("deployment/web", 2, func(p *Pod) { p.Unprobed = true }),
+			Deployments: map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 2, MinReady: 5}}, Pods: of("deployment/web", 2, unprobed),
 		}, nil},
-		"no probe of what is not surged": {Snapshot{Deployments: surges, Pods: of("statefulset/db", 2, func(p *Pod) { p.Unprobed = true })}, nil},
-		"no node for a successor": {Snapshot{
-			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, keepsApart(0)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+		"no probe of what is not surged": {Snapshot{Deployments: surges, Pods: of("statefulset/db", 2, unprobed)}, nil},
+		"no node for a replacement pod": {Snapshot{
+			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, keepsApart), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
 		}, []string{"SH111 deployment/web 2"}},
-		"a node for a successor": {Snapshot{
-			Nodes: nodesWith(3, nil), Pods: of("deployment/web", 2, keepsApart(0)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+		"a node for a replacement pod": {Snapshot{
+			Nodes: nodesWith(3, nil), Pods: of("deployment/web", 2, keepsApart), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
 		}, nil},
 		"Karpenter makes one": {Snapshot{
-			Nodes: nodesWith(2, map[string]string{"karpenter.sh/nodepool": "spot"}), Pods: of("deployment/web", 2, keepsApart(0)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+			Nodes: nodesWith(2, map[string]string{"karpenter.sh/nodepool": "spot"}), Pods: of("deployment/web", 2, keepsApart), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
 		}, nil},
 		"a strict spread, one each, surged": {Snapshot{
-			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, keepsApart(1)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, spread), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
 		}, nil},
 		"a strict spread, one each, held": {Snapshot{
-			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, held(1)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
+			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 2, held), Replicas: map[Owned]int{{"shop", "deployment/web"}: 2},
 		}, []string{"SH111 deployment/web 2"}},
 		"a strict spread, many each, surged": {Snapshot{
-			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 4, keepsApart(1)), Replicas: map[Owned]int{{"shop", "deployment/web"}: 4},
+			Nodes: nodesWith(2, nil), Pods: of("deployment/web", 4, spread), Replicas: map[Owned]int{{"shop", "deployment/web"}: 4},
 		}, []string{"SH111 deployment/web 4"}},
 		"never to be disrupted": {Snapshot{
-			Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Stays, p.Surges = donotdisrupt.Annotation, false }),
+			Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Annotations, p.Surges = map[string]string{donotdisrupt.Annotation: "true"}, false }),
 		}, []string{"SH112 deployment/web 2"}},
 		"the worst first, then the most pods": {Snapshot{
-			Deployments: map[string]Deployment{"shop/web": {Replicas: 9, Refuses: "has maxSurge 0"}},
-			Pods:        slices.Concat(of("deployment/web", 9, unchanged), of("statefulset/db", 2, func(p *Pod) { p.Grace = time.Hour })),
-			Budgets:     []*policyv1.PodDisruptionBudget{budget("db", "db", 2, 2)},
+			Deployments: map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 9, Refuses: "has maxSurge 0"}},
+			Pods:        slices.Concat(of("deployment/web", 9, unchanged), of("statefulset/db", 2, grace(3600))),
+			Budgets:     []*policyv1.PodDisruptionBudget{pdb("db", "db", 2, 2)},
 		}, []string{"SH101 poddisruptionbudget/db 2", "SH104 deployment/web 9", "SH103 statefulset/db 2"}},
 	} {
 		tt.s.Grace = 100 * time.Second
@@ -178,14 +195,14 @@ func TestChecks(t *testing.T) {
 	}
 }
 
-// A command is offered only where it mends the thing.
+// A command is offered only where it fixes the thing.
 func TestFixOfGrace(t *testing.T) {
 	for object, want := range map[string]string{
 		"statefulset/db": `kubectl -n shop patch statefulset db -p '{"spec":{"template":{"spec":{"terminationGracePeriodSeconds":100}}}}'`,
 		"job/once":       `in the template of job/once for its pods: {"spec":{"terminationGracePeriodSeconds":100}}`,
 		"pod/bare":       `in the manifest of pod/bare: {"spec":{"terminationGracePeriodSeconds":100}}`,
 	} {
-		if got := setGrace(Owned{"shop", object}, 100*time.Second); got != want {
+		if got := (Owned{"shop", object}).setGrace(100 * time.Second); got != want {
 			t.Errorf("%s: %s, want %s", object, got, want)
 		}
 	}

@@ -12,15 +12,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
 )
 
 // Balanced is what AWS Load Balancer Controller makes targets of.
 type Balanced struct {
-	Namespace string
-	Object    string // what has, or should have, the annotation
+	Owned // what has, or should have, the annotation
 	// Selector selects the pods.
 	Selector map[string]string
 	// IP: the targets are pods, and not nodes.
@@ -32,54 +30,36 @@ type Balanced struct {
 	Attributes []string
 }
 
+func eachTarget(check func(Snapshot, Balanced) []Finding) func(Snapshot) []Finding {
+	return each(func(s Snapshot) []Balanced { return s.Balanced }, check)
+}
+
 // targetsThatDrainTooLong: the load balancer lets connections to a target go on for longer than
 // the target lives.
 // https://docs.aws.amazon.com/elasticloadbalancing/latest/application/edit-target-group-attributes.html#deregistration-delay
-func targetsThatDrainTooLong(s Snapshot) (found []Finding) {
-	labelled := s.byLabel()
-	for _, b := range s.Balanced {
-		lives, n := s.Grace, 0
-		for _, p := range b.pods(labelled) {
-			if n++; b.IP {
-				lives = min(lives, p.Grace)
-			}
+func targetsThatDrainTooLong(s Snapshot, b Balanced) []Finding {
+	targets, lives := b.pods(s.labelled), s.Grace
+	what := "its targets, which are nodes, drain for %.0f s, and a notice leaves them %.0f s"
+	if b.IP {
+		what = "its targets drain for %.0f s, and its pods have %.0f s to end"
+		for _, p := range targets {
+			lives = min(lives, p.grace())
 		}
-		if n == 0 || b.Delay <= lives {
-			continue
-		}
-		what := "its targets, which are nodes, drain for %.0f s, and a notice leaves them %.0f s"
-		if b.IP {
-			what = "its targets drain for %.0f s, and its pods have %.0f s to end"
-		}
-		found = append(found, Finding{
-			Namespace: b.Namespace, Object: b.Object, Pods: n,
-			What: fmt.Sprintf(what, b.Delay.Seconds(), lives.Seconds()),
-			Why:  "requests that take that long are cut off",
-			Fix: Owned{b.Namespace, b.Object}.kubectl("annotate", "--overwrite", b.Annotation+"="+
-				strings.Join(append(slices.Clone(b.Attributes), fmt.Sprintf("%s=%.0f", delayAttribute, lives.Seconds())), ",")),
-		})
 	}
-	return found
+	if len(targets) == 0 || b.Delay <= lives {
+		return nil
+	}
+	attributes := append(slices.Clone(b.Attributes), fmt.Sprintf("%s=%.0f", delayAttribute, lives.Seconds()))
+	return []Finding{{
+		Pods: len(targets),
+		What: fmt.Sprintf(what, b.Delay.Seconds(), lives.Seconds()),
+		Why:  "requests that take that long are cut off",
+		Fix:  b.kubectl("annotate", "--overwrite", b.Annotation+"="+strings.Join(attributes, ",")),
+	}}
 }
 
-// label is one that pods of a namespace have.
+// label is one that pods of a namespace have: there can be thousands of both pods and targets.
 type label struct{ namespace, key, value string }
-
-// byLabel are the pods that have each label, as there can be thousands of both pods and targets.
-func (s Snapshot) byLabel() map[label][]*Pod {
-	all := map[label][]*Pod{}
-	if len(s.Balanced) == 0 {
-		return all
-	}
-	for i := range s.Pods {
-		p := &s.Pods[i]
-		for key, value := range p.Labels {
-			of := label{p.Namespace, key, value}
-			all[of] = append(all[of], p)
-		}
-	}
-	return all
-}
 
 // pods are those that the selector selects; one that is empty selects none.
 func (b Balanced) pods(labelled map[label][]*Pod) (list []*Pod) {
@@ -140,23 +120,21 @@ type backend struct{ Service struct{ Name string } }
 // TargetGroupBinding names are in AWS, and not known.
 func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
 	services := map[Owned]*service{}
-	network := func(resource string) schema.GroupVersionResource {
-		return schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: resource}
-	}
+	const network = "networking.k8s.io"
 	classes := map[string]bool{"alb": true}
-	return errors.Join(optional(cluster.Each(ctx, r.Lists, schema.GroupVersionResource{Version: "v1", Resource: "services"}, "", func(to *service) {
+	return errors.Join(optional(cluster.Each(ctx, r.Lists, cluster.Resource("", "v1", "services"), "", func(to *service) {
 		services[Owned{to.Namespace, to.Name}] = to
 		a, class := to.Annotations, to.Spec.LoadBalancerClass
 		if to.Spec.Type == string(corev1.ServiceTypeLoadBalancer) && (class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip") {
 			ip := a[serviceTargetType] == "ip" || a[serviceType] == "nlb-ip"
-			s.Balanced = append(s.Balanced, balancedBy(to.Namespace, "service/"+to.Name, to.Spec.Selector, ip, serviceAttributes, a[serviceAttributes]))
+			s.Balanced = append(s.Balanced, balancedBy(Owned{to.Namespace, "service/" + to.Name}, to.Spec.Selector, ip, serviceAttributes, a[serviceAttributes]))
 		}
-	})), optional(cluster.Each(ctx, r.Lists, network("ingressclasses"), "", func(class *struct {
+	})), optional(cluster.Each(ctx, r.Lists, cluster.Resource(network, "v1", "ingressclasses"), "", func(class *struct {
 		cluster.Meta `json:"metadata"`
 		Spec         struct{ Controller string }
 	}) {
 		classes[class.Name] = class.Spec.Controller == ingressController
-	})), optional(cluster.Each(ctx, r.Lists, network("ingresses"), "", func(i *ingress) {
+	})), optional(cluster.Each(ctx, r.Lists, cluster.Resource(network, "v1", "ingresses"), "", func(i *ingress) {
 		class := i.Spec.IngressClassName
 		if class == "" {
 			class = i.Annotations[legacyClass]
@@ -178,9 +156,9 @@ func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
 				object = "service/" + name
 			}
 			maps.Copy(a, to.Annotations) // the Service's override the Ingress's
-			b := balancedBy(i.Namespace, object, to.Spec.Selector, a[ingressTargetType] == "ip", ingressAttributes, a[ingressAttributes])
+			b := balancedBy(Owned{i.Namespace, object}, to.Spec.Selector, a[ingressTargetType] == "ip", ingressAttributes, a[ingressAttributes])
 			if !slices.ContainsFunc(s.Balanced, func(o Balanced) bool {
-				return o.Namespace == b.Namespace && o.Object == b.Object && o.Annotation == b.Annotation && maps.Equal(o.Selector, b.Selector)
+				return o.Owned == b.Owned && o.Annotation == b.Annotation && maps.Equal(o.Selector, b.Selector)
 			}) {
 				s.Balanced = append(s.Balanced, b)
 			}
@@ -189,8 +167,8 @@ func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
 }
 
 // balancedBy reads the attributes that the annotation gives, such as a=1,b=2.
-func balancedBy(namespace, object string, selector map[string]string, ip bool, annotation, attributes string) Balanced {
-	b := Balanced{Namespace: namespace, Object: object, Selector: selector, IP: ip, Annotation: annotation, Delay: defaultDelay}
+func balancedBy(of Owned, selector map[string]string, ip bool, annotation, attributes string) Balanced {
+	b := Balanced{Owned: of, Selector: selector, IP: ip, Annotation: annotation, Delay: defaultDelay}
 	for pair := range strings.SplitSeq(attributes, ",") {
 		key, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
 		seconds, err := strconv.Atoi(value)

@@ -40,7 +40,7 @@ func offered(counts map[string]int) (list []*corev1.Node) {
 // on puts the pods on nodes, in turn.
 func on(list []Pod, nodes ...string) []Pod {
 	for i := range list {
-		list[i].Node = nodes[i%len(nodes)]
+		list[i].Spec.NodeName = nodes[i%len(nodes)]
 	}
 	return list
 }
@@ -48,13 +48,13 @@ func on(list []Pod, nodes ...string) []Pod {
 func TestChecksOfCapacity(t *testing.T) {
 	nodes := offered(map[string]int{"m5/a": 2, "m5/b": 1})
 	batch := on(of("deployment/web", 4, unchanged), "m5-a-0", "m5-a-1", "m5-b-0")
-	outlook := func(change func(*karpenter.Outlook)) Capacity {
+	outlook := func(change func(*karpenter.Outlook)) Snapshot {
 		o := karpenter.Outlook{Pool: "batch", Named: "od", Fallbacks: []string{"od"}}
 		change(&o)
-		return Capacity{MaxShare: 100, Outlooks: []karpenter.Outlook{o}}
+		return Snapshot{MaxShare: 100, Outlooks: []karpenter.Outlook{o}}
 	}
 	daemon := func(node string) Daemon {
-		return Daemon{Namespace: "ops", Owner: "deployment/spot-handler", Node: node, Fleet: true, Queue: true, Ready: true, Nodes: labels.Everything()}
+		return Daemon{Owned: Owned{"ops", "deployment/spot-handler"}, Node: node, Fleet: true, Queue: true, Ready: true, Nodes: labels.Everything()}
 	}
 	fromChart := func(d Daemon) Daemon { d.Release, d.Component = "r", "queue"; return d }
 	safe := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "safe"}}
@@ -62,51 +62,51 @@ func TestChecksOfCapacity(t *testing.T) {
 		s    Snapshot
 		want []string // id, object, pods, fix
 	}{
-		"all is well": {Snapshot{Capacity: outlook(func(*karpenter.Outlook) {})}, nil},
-		"missing": {Snapshot{Capacity: outlook(func(o *karpenter.Outlook) { o.Missing, o.Instead, o.Fallbacks = "gone", "best", nil })},
+		"all is well": {outlook(func(*karpenter.Outlook) {}), nil},
+		"missing": {outlook(func(o *karpenter.Outlook) { o.Missing, o.Instead, o.Fallbacks = "gone", "best", nil }),
 			[]string{"SH201 nodepool/batch 4 kubectl annotate nodepool batch --overwrite spot-handler/fallback-nodepool=best"}},
-		"none suits": {Snapshot{Capacity: outlook(func(o *karpenter.Outlook) { o.Missing, o.CapacityTypes, o.Fallbacks = "none", "/x/-", nil })},
+		"none suits": {outlook(func(o *karpenter.Outlook) { o.Missing, o.CapacityTypes, o.Fallbacks = "none", "/x/-", nil }),
 			[]string{`SH201 nodepool/batch 4 kubectl patch nodepool batch --type=json -p '[{"op":"add","path":"/x/-","value":"on-demand"}]'`}},
-		"none suits, and values are not listed": {Snapshot{Capacity: outlook(func(o *karpenter.Outlook) { o.Missing, o.Fallbacks = "none", nil })},
+		"none suits, and values are not listed": {outlook(func(o *karpenter.Outlook) { o.Missing, o.Fallbacks = "none", nil }),
 			[]string{"SH201 nodepool/batch 4 in the manifest of NodePool batch: allow on-demand as karpenter.sh/capacity-type"}},
-		"of no use": {Snapshot{Capacity: outlook(func(o *karpenter.Outlook) { o.Refused, o.Instead, o.Fallbacks = "is not Ready", "best", nil })},
+		"of no use": {outlook(func(o *karpenter.Outlook) { o.Refused, o.Instead, o.Fallbacks = "is not Ready", "best", nil }),
 			[]string{"SH202 nodepool/batch 4 kubectl annotate nodepool batch --overwrite spot-handler/fallback-nodepool=best"}},
-		"of no use, without another": {Snapshot{Capacity: outlook(func(o *karpenter.Outlook) { o.Refused, o.Fallbacks = "is not Ready", nil })},
+		"of no use, without another": {outlook(func(o *karpenter.Outlook) { o.Refused, o.Fallbacks = "is not Ready", nil }),
 			[]string{"SH202 nodepool/batch 4 kubectl describe nodepool od"}},
-		"on spot": {Snapshot{Capacity: outlook(func(o *karpenter.Outlook) { o.SpotOnly, o.CapacityTypes = true, "/x/-" })},
+		"on spot": {outlook(func(o *karpenter.Outlook) { o.SpotOnly, o.CapacityTypes = true, "/x/-" }),
 			[]string{`SH203 nodepool/batch 4 kubectl patch nodepool od --type=json -p '[{"op":"add","path":"/x/-","value":"on-demand"}]'`}},
-		"in another zone": {Snapshot{Capacity: outlook(func(o *karpenter.Outlook) { o.Barred, o.ZoneValues = []string{"a", "c"}, "/z/-" })},
+		"in another zone": {outlook(func(o *karpenter.Outlook) { o.Barred, o.ZoneValues = []string{"a", "c"}, "/z/-" }),
 			[]string{`SH204 nodepool/batch 3 kubectl patch nodepool od --type=json -p '[{"op":"add","path":"/z/-","value":"a"},{"op":"add","path":"/z/-","value":"c"}]'`}},
-		"too small": {Snapshot{Capacity: outlook(func(o *karpenter.Outlook) {
+		"too small": {outlook(func(o *karpenter.Outlook) {
 			o.Largest, o.Unplaced, o.Raise = karpenter.Offering{InstanceType: "m5", Zone: "a", Nodes: 2}, 1, map[corev1.ResourceName]string{"cpu": "16"}
-		})}, []string{`SH205 nodepool/batch 3 kubectl patch nodepool od --type=merge -p '{"spec":{"limits":{"cpu":"16"}}}'`}},
-		"a large share": {Snapshot{Capacity: Capacity{MaxShare: 70}},
+		}), []string{`SH205 nodepool/batch 3 kubectl patch nodepool od --type=merge -p '{"spec":{"limits":{"cpu":"16"}}}'`}},
+		"a large share": {Snapshot{MaxShare: 70},
 			[]string{`SH206 deployment/web 3 kubectl -n shop patch deployment web -p '{"spec":{"template":{"spec":{"topologySpreadConstraints":[{"topologyKey":"topology.kubernetes.io/zone","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"web"}}}]}}}}'`}},
-		"a large share twice": {Snapshot{Capacity: Capacity{MaxShare: 10}, Pods: on(of("deployment/web", 2, unchanged), "m5-a-0", "m5-b-0")},
+		"a large share twice": {Snapshot{MaxShare: 10, Pods: on(of("deployment/web", 2, unchanged), "m5-a-0", "m5-b-0")},
 			[]string{`SH206 deployment/web 1 kubectl -n shop patch deployment web -p '{"spec":{"template":{"spec":{"topologySpreadConstraints":[{"topologyKey":"topology.kubernetes.io/zone","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"web"}}}]}}}}'`}},
-		"a share that is stated":    {Snapshot{Capacity: Capacity{MaxShare: 75}}, nil},
-		"a share of more elsewhere": {Snapshot{Capacity: Capacity{MaxShare: 50}, Replicas: map[Owned]int{{"shop", "deployment/web"}: 6}}, nil},
-		"a Job":                     {Snapshot{Capacity: Capacity{MaxShare: 50}, Pods: on(of("job/once", 2, unchanged), "m5-a-0")}, nil},
-		"all on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Pods: on(of("statefulset/db", 2, unchanged), "m5-a-0", "m5-b-0"), OnDemand: onDemand},
+		"a share that is stated":    {Snapshot{MaxShare: 75}, nil},
+		"a share of more elsewhere": {Snapshot{MaxShare: 50, Replicas: map[Owned]int{{"shop", "deployment/web"}: 6}}, nil},
+		"a Job":                     {Snapshot{MaxShare: 50, Pods: on(of("job/once", 2, unchanged), "m5-a-0")}, nil},
+		"all on spot": {Snapshot{MaxShare: 100, Pods: on(of("statefulset/db", 2, unchanged), "m5-a-0", "m5-b-0"), OnDemand: onDemand},
 			[]string{`SH207 statefulset/db 2 kubectl -n shop patch statefulset db -p '{"spec":{"template":{"spec":{"nodeSelector":{"karpenter.sh/capacity-type":"on-demand"}}}}}'`}},
-		"all but one on spot":  {Snapshot{Capacity: Capacity{MaxShare: 100}, Pods: on(of("statefulset/db", 2, unchanged), "m5-a-0", "safe")}, nil},
-		"the only one on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Pods: on(of("statefulset/db", 1, unchanged), "m5-a-0")}, nil},
-		"the daemon on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Coverage: Coverage{Daemons: []Daemon{daemon("m5-a-0"), daemon("m5-b-0")}}},
+		"all but one on spot":  {Snapshot{MaxShare: 100, Pods: on(of("statefulset/db", 2, unchanged), "m5-a-0", "safe")}, nil},
+		"the only one on spot": {Snapshot{MaxShare: 100, Pods: on(of("statefulset/db", 1, unchanged), "m5-a-0")}, nil},
+		"the daemon on spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{daemon("m5-a-0"), daemon("m5-b-0")}},
 			[]string{`SH208 deployment/spot-handler 2 kubectl -n ops patch deployment spot-handler -p '{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"karpenter.sh/capacity-type","operator":"NotIn","values":["spot"]},{"key":"eks.amazonaws.com/capacityType","operator":"NotIn","values":["SPOT"]},{"key":"node-lifecycle","operator":"NotIn","values":["spot"]}]}]}}}}}}}'`}},
-		"the chart's daemon on spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Coverage: Coverage{Daemons: []Daemon{fromChart(daemon("m5-a-0")), fromChart(daemon(""))}}},
+		"the chart's daemon on spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{fromChart(daemon("m5-a-0")), fromChart(daemon(""))}},
 			[]string{`SH208 deployment/spot-handler 1 helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot' --set controller.nodeSelector=null`}},
-		"one daemon off spot": {Snapshot{Capacity: Capacity{MaxShare: 100}, Coverage: Coverage{Daemons: []Daemon{daemon("m5-a-0"), daemon("safe")}}}, nil},
+		"one daemon off spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{daemon("m5-a-0"), daemon("safe")}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.s.Nodes, tt.s.Grace = append(slices.Clone(nodes), safe), 100*time.Second
-			tt.s.Deployments = map[string]Deployment{"shop/web": {Replicas: 4, MinReady: 5}}
+			tt.s.Deployments = map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 4, MinReady: 5}}
 			if tt.s.Pods == nil {
 				tt.s.Pods = batch
 			}
 			if tt.s.Replicas == nil {
 				tt.s.Replicas = map[Owned]int{}
 				for _, p := range tt.s.Pods {
-					tt.s.Replicas[Owned{p.Namespace, p.Owner}]++
+					tt.s.Replicas[p.Owner]++
 				}
 			}
 			var got []string
@@ -126,47 +126,47 @@ func TestChecksOfCapacity(t *testing.T) {
 func TestChecksOfCoverage(t *testing.T) {
 	nodes := offered(map[string]int{"m5/a": 2})
 	marker := func(node string) Daemon {
-		return Daemon{Namespace: "ops", Owner: "daemonset/imds", Account: "imds", Node: node, Own: true, Ready: true, Nodes: labels.Everything()}
+		return Daemon{Owned: Owned{"ops", "daemonset/imds"}, Account: "imds", Node: node, Own: true, Ready: true, Nodes: labels.Everything()}
 	}
-	drainer := Daemon{Namespace: "ops", Owner: "deployment/drain", Account: "drain", Named: true, Fleet: true, Drains: true, Ready: true, Nodes: labels.Everything()}
+	drainer := Daemon{Owned: Owned{"ops", "deployment/drain"}, Account: "drain", Named: true, Fleet: true, Drains: true, Ready: true, Nodes: labels.Everything()}
 	with := func(d Daemon, change func(*Daemon)) Daemon { change(&d); return d }
 	queue := with(drainer, func(d *Daemon) { d.Queue = true })
 	none := with(queue, func(d *Daemon) { d.Nodes = labels.Nothing() })
 	ours := []Daemon{queue}
-	evict, create := Right{Verb: "create", Resource: "pods/eviction", ToStart: true}, Right{Verb: "create", Group: "karpenter.sh", Resource: "nodeclaims"}
-	lease := Right{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "ops", ToStart: true}
+	evict, create := Permission{Verb: "create", Resource: "pods/eviction", ToStart: true}, Permission{Verb: "create", Group: "karpenter.sh", Resource: "nodeclaims"}
+	lease := Permission{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "ops", ToStart: true}
 	const roles = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":`
 	target := func(ip bool, delay time.Duration) []Balanced {
-		return []Balanced{{Namespace: "shop", Object: "service/web", Selector: map[string]string{"app": "web"}, IP: ip, Delay: delay, Annotation: "a", Attributes: []string{"x=1"}}}
+		return []Balanced{{Owned: Owned{"shop", "service/web"}, Selector: map[string]string{"app": "web"}, IP: ip, Delay: delay, Annotation: "a", Attributes: []string{"x=1"}}}
 	}
 	for name, tt := range map[string]struct {
-		c    Coverage
+		s    Snapshot
 		want []string
 	}{
-		"not known": {Coverage{}, nil},
-		"by queue":  {Coverage{Daemons: ours}, nil},
-		"by each":   {Coverage{Daemons: []Daemon{marker("m5-a-0"), marker("m5-a-1"), drainer}}, nil},
-		"nobody": {Coverage{Daemons: []Daemon{}},
+		"not known": {Snapshot{}, nil},
+		"by queue":  {Snapshot{Daemons: ours}, nil},
+		"by each":   {Snapshot{Daemons: []Daemon{marker("m5-a-0"), marker("m5-a-1"), drainer}}, nil},
+		"nobody": {Snapshot{Daemons: []Daemon{}},
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace"}},
-		"another handler": {Coverage{Daemons: []Daemon{}, Others: []Other{{Object: "daemonset/other"}}}, nil},
-		"one is left out": {Coverage{Daemons: []Daemon{marker("m5-a-1"), drainer}},
+		"another handler": {Snapshot{Daemons: []Daemon{}, Others: []Other{{Owned: Owned{"", "daemonset/other"}}}}, nil},
+		"one is left out": {Snapshot{Daemons: []Daemon{marker("m5-a-1"), drainer}},
 			[]string{`SH301 daemonset/imds 2 the spot node m5-a-0 is watched by no pod of spot-handler: kubectl -n ops patch daemonset imds --type=json -p '[{"op":"add","path":"/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/-","value":{"matchExpressions":[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]}]}}]'`}},
-		"one is left out by the chart": {Coverage{Daemons: []Daemon{with(marker("m5-a-1"), func(d *Daemon) { d.Release = "r" }), drainer}},
+		"one is left out by the chart": {Snapshot{Daemons: []Daemon{with(marker("m5-a-1"), func(d *Daemon) { d.Release = "r" }), drainer}},
 			[]string{`SH301 daemonset/imds 2 the spot node m5-a-0 is watched by no pod of spot-handler: helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot'`}},
-		"marked, and not drained": {Coverage{Daemons: []Daemon{marker("m5-a-0"), marker("m5-a-1")}},
+		"marked, and not drained": {Snapshot{Daemons: []Daemon{marker("m5-a-0"), marker("m5-a-1")}},
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler that drains: helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace"}},
-		"each drains its own": {Coverage{Daemons: []Daemon{with(marker("m5-a-0"), func(d *Daemon) { d.Drains = true }), with(marker("m5-a-1"), func(d *Daemon) { d.Drains = true })}}, nil},
-		"not selected": {Coverage{Daemons: []Daemon{none}},
+		"each drains its own": {Snapshot{Daemons: []Daemon{with(marker("m5-a-0"), func(d *Daemon) { d.Drains = true }), with(marker("m5-a-1"), func(d *Daemon) { d.Drains = true })}}, nil},
+		"not selected": {Snapshot{Daemons: []Daemon{none}},
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: on 2 it is not ready, only says what it would do, or is told to leave them alone: kubectl get pods --all-namespaces --selector app.kubernetes.io/name=spot-handler --output wide"}},
-		"Karpenter's queue": {Coverage{Daemons: ours, Others: []Other{{"kube-system", "deployment/karpenter", true, "INTERRUPTION_QUEUE"}}},
+		"Karpenter's queue": {Snapshot{Daemons: ours, Others: []Other{{Owned{"kube-system", "deployment/karpenter"}, true, "INTERRUPTION_QUEUE"}}},
 			[]string{"SH302 deployment/karpenter 0 has an interruption queue of its own: kubectl -n kube-system set env deployment/karpenter INTERRUPTION_QUEUE-"}},
-		"Karpenter's queue, by argument": {Coverage{Daemons: ours, Others: []Other{{"kube-system", "deployment/karpenter", true, ""}}},
+		"Karpenter's queue, by argument": {Snapshot{Daemons: ours, Others: []Other{{Owned{"kube-system", "deployment/karpenter"}, true, ""}}},
 			[]string{"SH302 deployment/karpenter 0 has an interruption queue of its own: in the manifest of deployment/karpenter: no --interruption-queue"}},
-		"two handlers": {Coverage{Daemons: ours, Others: []Other{{"kube-system", "daemonset/nth", false, ""}}},
+		"two handlers": {Snapshot{Daemons: ours, Others: []Other{{Owned{"kube-system", "daemonset/nth"}, false, ""}}},
 			[]string{"SH303 daemonset/nth 0 is aws-node-termination-handler, beside spot-handler: kubectl -n kube-system delete daemonset nth"}},
-		"rights of an account that nobody has named": {Coverage{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing, d.Named = []Right{evict}, false })}}, []string{
+		"permissions of an account that nobody has named": {Snapshot{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing, d.Named = []Permission{evict}, false })}}, []string{
 			"SH304 serviceaccount/drain 0 is not allowed to create pods/eviction: in the manifest of deployment/drain: an account that a ClusterRoleBinding of spot-handler names"}},
-		"rights": {Coverage{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing = []Right{evict, create, lease} })}}, []string{
+		"permissions": {Snapshot{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing = []Permission{evict, create, lease} })}}, []string{
 			`SH304 serviceaccount/drain 0 is not allowed to create pods/eviction, get leases.coordination.k8s.io: echo '{"apiVersion":"v1","items":[` +
 				roles + `"ClusterRole","metadata":{"name":"drain-may-start"},"rules":[{"apiGroups":[""],"resources":["pods/eviction"],"verbs":["create"]}]},` +
 				roles + `"ClusterRoleBinding","metadata":{"name":"drain-may-start"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"drain-may-start"},"subjects":[{"kind":"ServiceAccount","name":"drain","namespace":"ops"}]},` +
@@ -176,23 +176,22 @@ func TestChecksOfCoverage(t *testing.T) {
 				roles + `"ClusterRole","metadata":{"name":"drain-may-act"},"rules":[{"apiGroups":["karpenter.sh"],"resources":["nodeclaims"],"verbs":["create"]}]},` +
 				roles + `"ClusterRoleBinding","metadata":{"name":"drain-may-act"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"drain-may-act"},"subjects":[{"kind":"ServiceAccount","name":"drain","namespace":"ops"}]}],"kind":"List"}' | kubectl apply -f -`,
 		}},
-		"unprotected": {Coverage{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Release, d.Unlisted, d.Unheld = "r", true, true })}}, []string{
+		"unprotected": {Snapshot{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Release, d.Unlisted, d.Unheld = "r", true, true })}}, []string{
 			"SH306 serviceaccount/drain 0 no FlowSchema names it: helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set flowSchemas=true",
 			"SH307 serviceaccount/drain 0 no admission policy holds it to what it changes: helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set patchPolicies=true",
 		}},
-		"unprotected without a chart": {Coverage{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Unlisted, d.Unheld = true, true })}}, nil},
-		"targets that are pods": {Coverage{Balanced: target(true, 31*time.Second)},
+		"unprotected without a chart": {Snapshot{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Unlisted, d.Unheld = true, true })}}, nil},
+		"targets that are pods": {Snapshot{Balanced: target(true, 31*time.Second)},
 			[]string{"SH308 service/web 4 its targets drain for 31 s, and its pods have 30 s to end: kubectl -n shop annotate service web --overwrite a=x=1,deregistration_delay.timeout_seconds=30"}},
-		"targets that drain in time": {Coverage{Balanced: target(true, 30*time.Second)}, nil},
-		"targets that are nodes": {Coverage{Balanced: target(false, 300*time.Second)},
+		"targets that drain in time": {Snapshot{Balanced: target(true, 30*time.Second)}, nil},
+		"targets that are nodes": {Snapshot{Balanced: target(false, 300*time.Second)},
 			[]string{"SH308 service/web 4 its targets, which are nodes, drain for 300 s, and a notice leaves them 100 s: kubectl -n shop annotate service web --overwrite a=x=1,deregistration_delay.timeout_seconds=100"}},
-		"targets on safe nodes": {Coverage{Balanced: []Balanced{{Namespace: "shop", Object: "service/db", Selector: map[string]string{"app": "db"}, Delay: time.Hour}}}, nil},
+		"targets on safe nodes": {Snapshot{Balanced: []Balanced{{Owned: Owned{"shop", "service/db"}, Selector: map[string]string{"app": "db"}, Delay: time.Hour}}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := Snapshot{
-				Nodes: nodes, Pods: on(of("deployment/web", 4, unchanged), "m5-a-0", "m5-a-1"), Grace: 100 * time.Second,
-				Deployments: map[string]Deployment{"shop/web": {Replicas: 4, MinReady: 5}}, Capacity: Capacity{MaxShare: 100}, Coverage: tt.c,
-			}
+			s := tt.s
+			s.Nodes, s.Pods, s.Grace, s.MaxShare = nodes, on(of("deployment/web", 4, unchanged), "m5-a-0", "m5-a-1"), 100*time.Second, 100
+			s.Deployments = map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 4, MinReady: 5}}
 			var got []string
 			for _, f := range Of(s) {
 				got = append(got, fmt.Sprint(f.ID, " ", f.Object, " ", f.Pods, " ", f.What, ": ", f.Fix))
@@ -230,7 +229,7 @@ func TestDelayOfTargets(t *testing.T) {
 		"": defaultDelay, "deregistration_delay.timeout_seconds=30": 30 * time.Second, "a=b, deregistration_delay.timeout_seconds=0": 0,
 		"deregistration_delay.timeout_seconds=soon": defaultDelay, "deregistration_delay.connection_termination.enabled=true": defaultDelay,
 	} {
-		if got := balancedBy("shop", "service/web", nil, true, "a", text).Delay; got != want {
+		if got := balancedBy(Owned{"shop", "service/web"}, nil, true, "a", text).Delay; got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
@@ -240,9 +239,32 @@ func TestDelayOfTargets(t *testing.T) {
 // they are now.
 func TestCommonLabels(t *testing.T) {
 	pod := func(zone, hash string) *Pod {
-		return &Pod{Labels: map[string]string{"app": "web", "topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "eu-west-1", hashLabel: hash}}
+		return &Pod{Pod: &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web", "topology.kubernetes.io/zone": zone, "topology.kubernetes.io/region": "eu-west-1", hashLabel: hash}}}}
 	}
 	if got := commonLabels([]*Pod{pod("a", "1"), pod("a", "1")}); len(got) != 1 || got["app"] != "web" {
 		t.Errorf("%v, want the app's own", got)
+	}
+}
+
+func TestVolumesElsewhere(t *testing.T) {
+	for name, tt := range map[string]struct {
+		zone string
+		want string
+	}{
+		"no volume":                    {"", ""},
+		"a volume where there is room": {"eu-west-1b", ""},
+		"a volume where there is none": {"eu-west-1a", "[statefulset/db 2]"},
+	} {
+		s := Snapshot{Nodes: nodesWith(1, map[string]string{"karpenter.sh/nodepool": "spot"})}
+		s.Pods = of("statefulset/db", 2, func(p *Pod) { p.Spec.NodeName, p.Zone = "node-0", tt.zone })
+		s.Outlooks = []karpenter.Outlook{{Pool: "other", Fallbacks: []string{"od"}, Barred: []string{"eu-west-1a"}}, {Pool: "spot", Fallbacks: []string{"od"}, Barred: []string{"eu-west-1a"}}}
+		s.index()
+		got := ""
+		for _, f := range eachWorkload(volumesElsewhere)(s) {
+			got += fmt.Sprintf("[%s %d]", f.Object, f.Pods)
+		}
+		if got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
 	}
 }

@@ -6,27 +6,17 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
 )
 
-// Coverage is what the checks read about who acts on notices.
-type Coverage struct {
-	// Daemons are the pods of spot-handler; nil if they could not be read.
-	Daemons []Daemon
-	// Others are other programs that act on the same notices.
-	Others []Other
-	// Balanced are the targets of AWS's load balancers.
-	Balanced []Balanced
-}
-
 // Daemon is a pod of spot-handler.
 type Daemon struct {
-	Namespace string
-	Owner     string // as kubectl names it, such as deployment/spot-handler-queue
-	Account   string
+	Owned   // what has made it
+	Account string
 	// Named: an administrator or the operator has named the account. Others are not to be given
 	// anything.
 	Named bool
@@ -42,19 +32,19 @@ type Daemon struct {
 	Drains bool // it drains that too
 	// Nodes are those on which it acts.
 	Nodes labels.Selector
-	// Rights are what it needs.
-	Rights []Right
+	// Permissions are what it needs.
+	Permissions []Permission
 
-	// Missing are those of Rights that it does not have, and Unlisted says that no FlowSchema
+	// Missing are those of Permissions that it does not have, and Unlisted says that no FlowSchema
 	// names its account.
-	Missing  []Right
+	Missing  []Permission
 	Unlisted bool
 	// Unheld says that no admission policy of its release is in force.
 	Unheld bool
 }
 
-// Right is one that RBAC grants.
-type Right struct {
+// Permission is one that RBAC grants.
+type Permission struct {
 	Verb, Group, Resource, Namespace string
 	// ToStart: it does not start without.
 	ToStart bool
@@ -62,9 +52,8 @@ type Right struct {
 
 // Other is another program that acts on notices.
 type Other struct {
-	Namespace string
-	Object    string // as kubectl names it
-	Karpenter bool   // else aws-node-termination-handler
+	Owned
+	Karpenter bool // else aws-node-termination-handler
 	// Variable holds Karpenter's queue; empty if an argument does.
 	Variable string
 }
@@ -107,7 +96,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		return nil
 	}
 	f := Finding{
-		Object: "nodes", Pods: s.count(func(p Pod) bool { return unwatched[p.Node] }),
+		Object: "nodes", Pods: s.count(func(p *Pod) bool { return unwatched[p.Spec.NodeName] }),
 		What: notWatched(slices.Sorted(maps.Keys(unwatched))),
 		Why:  "nobody moves their pods before EC2 ends them",
 		Fix:  "helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace",
@@ -119,7 +108,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 	case set != nil && !fleet && !set.Drains:
 		f.What += " that drains"
 	case set != nil:
-		f.Namespace, f.Object = set.Namespace, set.Owner
+		f.Namespace, f.Object = set.Namespace, set.Object
 		var ops, sets []string
 		for _, l := range spotLabels {
 			if by[l] {
@@ -128,7 +117,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 			}
 		}
 		if f.Fix = set.upgrade(sets...); set.Release == "" {
-			f.Fix = Owned{set.Namespace, set.Owner}.kubectl("patch", "--type=json", "-p", "["+strings.Join(ops, ",")+"]")
+			f.Fix = set.kubectl("patch", "--type=json", "-p", "["+strings.Join(ops, ",")+"]")
 		}
 	}
 	return append(found, f)
@@ -152,38 +141,92 @@ func spotLabel(l [2]string) string {
 	return fmt.Sprintf("spotLabels.%s=%s", strings.ReplaceAll(l[0], ".", `\.`), l[1])
 }
 
+func eachOther(check func(Snapshot, Other) []Finding) func(Snapshot) []Finding {
+	return each(func(s Snapshot) []Other {
+		if len(s.Daemons) == 0 {
+			return nil
+		}
+		return s.Others
+	}, check)
+}
+
 // karpentersOwnQueue: Karpenter acts on the same notices, its own way.
-func karpentersOwnQueue(s Snapshot) (found []Finding) {
-	for _, o := range s.Others {
-		if !o.Karpenter || len(s.Daemons) == 0 {
+func karpentersOwnQueue(_ Snapshot, o Other) []Finding {
+	if !o.Karpenter {
+		return nil
+	}
+	fix := fmt.Sprintf("in the manifest of %s: no --interruption-queue", o.Object)
+	if o.Variable != "" {
+		fix = console.Command("kubectl", "-n", o.Namespace, "set", "env", o.Object, o.Variable+"-")
+	}
+	return []Finding{{
+		What: "has an interruption queue of its own",
+		Why:  "it deletes interrupted nodes itself, without regard to the two minutes, and buys spot again: which of both comes first is chance",
+		Fix:  fix,
+	}}
+}
+
+// anotherHandler: two handlers on one cluster drain every node twice.
+func anotherHandler(_ Snapshot, o Other) []Finding {
+	if o.Karpenter {
+		return nil
+	}
+	return []Finding{{
+		What: "is aws-node-termination-handler, beside spot-handler",
+		Why:  "it evicts all pods at once on the same notice: none waits for its replacement pod or for a replacement of the node",
+		Fix:  o.kubectl("delete"),
+	}}
+}
+
+// daemonOnSpot: who drains is drained itself.
+func daemonOnSpot(s Snapshot) (found []Finding) {
+	on := map[Owned][]Daemon{}
+	for _, d := range s.Daemons {
+		if d.Fleet && d.Node != "" {
+			on[d.Owned] = append(on[d.Owned], d)
+		}
+	}
+	for of, theirs := range on {
+		if slices.ContainsFunc(theirs, func(d Daemon) bool { return spotBy(s.node[d.Node]) == nil }) {
 			continue
 		}
-		f := Finding{
-			Namespace: o.Namespace, Object: o.Object,
-			What: "has an interruption queue of its own",
-			Why:  "it deletes interrupted nodes itself, without regard to the two minutes, and buys spot again: which of both comes first is chance",
-			Fix:  fmt.Sprintf("in the manifest of %s: no --interruption-queue", o.Object),
+		var not, sets []string
+		for _, l := range spotLabels {
+			not = append(not, fmt.Sprintf(`{"key":%q,"operator":"NotIn","values":[%q]}`, l[0], l[1]))
 		}
-		if o.Variable != "" {
-			f.Fix = console.Command("kubectl", "-n", o.Namespace, "set", "env", o.Object, o.Variable+"-")
+		for _, d := range theirs {
+			if set := spotLabel(*spotBy(s.node[d.Node])); !slices.Contains(sets, set) {
+				sets = append(sets, "--set-string", set)
+			}
+		}
+		f := Finding{
+			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
+			What: "drains all nodes, and runs on spot nodes only",
+			Why:  "it loses its own nodes in the burst in which it is needed",
+			Fix:  theirs[0].upgrade(append(sets, "--set", "controller.nodeSelector=null")...),
+		}
+		if theirs[0].Release == "" {
+			f.Fix = of.patchPods(fmt.Sprintf(`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[%s]}]}}}}}`,
+				strings.Join(not, ",")))
 		}
 		found = append(found, f)
 	}
 	return found
 }
 
-// anotherHandler: two handlers on one cluster drain every node twice.
-func anotherHandler(s Snapshot) (found []Finding) {
-	for _, o := range s.Others {
-		if o.Karpenter || len(s.Daemons) == 0 {
-			continue
-		}
-		found = append(found, Finding{
-			Namespace: o.Namespace, Object: o.Object,
-			What: "is aws-node-termination-handler, beside spot-handler",
-			Why:  "it evicts all pods at once on the same notice: none waits for its successor or for a replacement",
-			Fix:  Owned{o.Namespace, o.Object}.kubectl("delete"),
-		})
+// spotLabels are the labels that say of a Node that it is a spot instance: Karpenter's, that of
+// EKS, and that of eksctl, as in the chart's values.
+var spotLabels = [][2]string{{"karpenter.sh/capacity-type", "spot"}, {"eks.amazonaws.com/capacityType", "SPOT"}, {"node-lifecycle", "spot"}}
+
+// spotBy is the label by which the node is a spot instance; nil if no label says so.
+func spotBy(node *corev1.Node) *[2]string {
+	if node == nil {
+		return nil
 	}
-	return found
+	for i := range spotLabels {
+		if node.Labels[spotLabels[i][0]] == spotLabels[i][1] {
+			return &spotLabels[i]
+		}
+	}
+	return nil
 }

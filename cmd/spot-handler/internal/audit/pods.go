@@ -1,93 +1,176 @@
 package audit
 
 import (
-	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"spot-handler/drain"
+	"spot-handler/drain/donotdisrupt"
 )
 
-// podsNeverToBeDisrupted: what protects pods from being moved for no good reason also keeps them
-// on a node that is about to be lost.
-func podsNeverToBeDisrupted(s Snapshot) (found []Finding) {
-	for of, theirs := range s.byOwner {
-		i := slices.IndexFunc(theirs, func(p *Pod) bool { return p.Stays != "" })
-		if i < 0 {
-			continue
-		}
-		found = append(found, Finding{
-			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
-			What: fmt.Sprintf("has the annotation %s, which never lapses", theirs[i].Stays),
-			Why:  "its pods are not surged, leave as late as they can, and stay on a rebalance recommendation",
-			Fix:  patchPods(of, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, theirs[i].Stays)),
-		})
-	}
-	return found
+// Pod is one that an interruption would have to move.
+type Pod struct {
+	*corev1.Pod
+	// Owner is what has made it; the Deployment of a pod that has one.
+	Owner Owned
+	// Surges: its replacement pod is made before it leaves, as far as the cluster tells.
+	Surges bool
+	// NoSurge is why not, as the drain says it.
+	NoSurge string
+	// Zone is the zone that it cannot leave, as a volume of it is there; empty if there is none.
+	Zone string
 }
 
-// sleepsAsLongAsTheGrace: the grace period runs during preStop too, so nothing of it remains for
-// the process to end by itself.
-// https://kubernetes.io/docs/concepts/containers/container-lifecycle-hooks/#hook-handler-execution
-func sleepsAsLongAsTheGrace(s Snapshot) (found []Finding) {
-	for of, theirs := range s.byOwner {
-		i := slices.IndexFunc(theirs, func(p *Pod) bool { return p.Sleep > 0 && p.Sleep >= p.Grace })
-		if i < 0 {
-			continue
-		}
-		p := theirs[i]
-		f := Finding{
-			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
-			What: fmt.Sprintf("sleeps %.0f s in preStop, of a grace period of %.0f s", p.Sleep.Seconds(), p.Grace.Seconds()),
-			Why:  "its containers are killed as soon as they are asked to end",
-			Fix:  setGrace(of, p.Sleep+toEnd),
-		}
-		if p.Sleep+toEnd > s.Grace {
-			f.Fix = fmt.Sprintf("in the manifest of %s: a preStop sleep of %.0f s at most", of.Object, (s.Grace - toEnd).Seconds())
-		}
-		found = append(found, f)
-	}
-	return found
+// podOf is the pod of a drain's decision; zones are those of claims.
+func podOf(d drain.Decision, zones map[types.NamespacedName]string) Pod {
+	return Pod{d.Pod, ownerOf(d.Pod), d.Surge || !ready(d.Pod), d.NoSurge, zoneOf(d.Pod, zones)}
 }
 
-// toEnd is the grace period that Kubernetes gives to pods that ask for none.
-const toEnd = 30 * time.Second
-
-// blanketTolerations: the toleration of every taint is one of the cordon too.
-func blanketTolerations(s Snapshot) (found []Finding) {
-	for of, theirs := range s.byOwner {
-		i := slices.IndexFunc(theirs, func(p *Pod) bool { return p.Blanket >= 0 })
-		if i < 0 {
+// zoneOf is the zone that the pod's volumes are bound to, or empty.
+func zoneOf(pod *corev1.Pod, zones map[types.NamespacedName]string) string {
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim == nil {
 			continue
 		}
-		f := Finding{
-			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
-			What: "tolerates every taint",
-			Why:  "its successors might be put on the very node that is about to be lost, so its pods are not surged",
-			Fix:  fmt.Sprintf("in the manifest of %s: no toleration with operator Exists and without a key", of.Object),
+		if zone := zones[types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}]; zone != "" {
+			return zone
 		}
-		if kind, _, _ := strings.Cut(of.Object, "/"); templated(kind) {
-			at := fmt.Sprintf("/spec/template/spec/tolerations/%d", theirs[i].Blanket)
-			f.Fix = of.kubectl("patch", "--type=json", "-p", fmt.Sprintf(`[{"op":"test","path":"%s/operator","value":"Exists"},{"op":"remove","path":"%s"}]`, at, at))
-		}
-		found = append(found, f)
 	}
-	return found
+	return ""
 }
 
-// successorsTrustedAtOnce: a surge ends a pod when its successor is ready, which without a probe
-// it is as soon as it runs.
-func successorsTrustedAtOnce(s Snapshot) (found []Finding) {
-	for of, theirs := range s.byOwner {
-		d, ok := s.deployment(of)
-		if !ok || d.MinReady > 0 || d.Refuses != "" || !slices.ContainsFunc(theirs, func(p *Pod) bool { return p.Unprobed && p.Surges }) {
-			continue
-		}
-		found = append(found, Finding{
-			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
-			What: "has no readiness probe",
-			Why:  "its successors count as ready as soon as they run, and its pods leave before these can serve",
-			Fix:  of.kubectl("patch", "-p", `{"spec":{"minReadySeconds":10}}`),
-		})
+// ownerOf names what has made the pod, as kubectl does. Owner references and annotations hold any
+// text: where that can be the name of no object, the pod counts as one that nobody has made.
+func ownerOf(pod *corev1.Pod) Owned {
+	kind, name := "pod", pod.Name
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		kind, name = strings.ToLower(owner.Kind), owner.Name
 	}
-	return found
+	if d := drain.DeploymentOf(pod); d.Name != "" {
+		kind, name = "deployment", d.Name
+	}
+	if len(validation.IsDNS1035Label(kind)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+		kind, name = "pod", pod.Name
+	}
+	return Owned{pod.Namespace, kind + "/" + name}
+}
+
+// grace is how long it asks to have to end: a day stands for longer.
+func (p *Pod) grace() time.Duration { return min(drain.Grace(p.Pod), 24*time.Hour) }
+
+// blanket is the place of the toleration of everything in its list of tolerations; none is -1.
+func (p *Pod) blanket() int {
+	return slices.IndexFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
+		return t.Key == "" && (t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule)
+	})
+}
+
+// stays is the annotation by which it asks for good not to be disrupted, or empty.
+func (p *Pod) stays(now time.Time) string {
+	until, stays := donotdisrupt.Active(p.Pod, now)
+	switch {
+	case p.Owner.isJob(): // it ends by itself
+		return ""
+	case stays && until.IsZero():
+		return donotdisrupt.Annotation
+	case p.Annotations[drain.SafeToEvict] == "false":
+		return drain.SafeToEvict
+	}
+	return ""
+}
+
+// noSurge is why its replacement pod is not made before it leaves, where no other check says it.
+func (p *Pod) noSurge(now time.Time) string {
+	_, stays := donotdisrupt.Active(p.Pod, now)
+	asksFor := p.Annotations[drain.WhenAnnotation] != "" // its owner knows what that costs
+	if stays || asksFor || p.Surges || p.Owner.isJob() || p.blanket() >= 0 || p.stays(now) != "" {
+		return ""
+	}
+	return p.NoSurge
+}
+
+// probed: it does not count as ready as soon as its containers run.
+func (p *Pod) probed() bool {
+	return len(p.Spec.ReadinessGates) > 0 || slices.ContainsFunc(p.running(), func(c corev1.Container) bool { return c.ReadinessProbe != nil || c.StartupProbe != nil })
+}
+
+// running are the containers that run as long as the pod does.
+func (p *Pod) running() []corev1.Container {
+	return append(slices.DeleteFunc(slices.Clone(p.Spec.InitContainers), func(c corev1.Container) bool {
+		return c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways
+	}), p.Spec.Containers...)
+}
+
+// sleep is the longest sleep of its preStop hooks.
+func (p *Pod) sleep() (longest time.Duration) {
+	for _, c := range p.running() {
+		if c.Lifecycle != nil && c.Lifecycle.PreStop != nil {
+			longest = max(longest, sleepOf(c.Lifecycle.PreStop))
+		}
+	}
+	return longest
+}
+
+var sleeps = regexp.MustCompile(`\bsleep\s+(\d{1,5})s?(?:\s|;|&|$)`)
+
+// sleepOf is how long a preStop hook sleeps, by itself or by a command.
+func sleepOf(hook *corev1.LifecycleHandler) time.Duration {
+	if hook.Sleep != nil {
+		return time.Duration(hook.Sleep.Seconds) * time.Second
+	}
+	if hook.Exec == nil {
+		return 0
+	}
+	m := sleeps.FindStringSubmatch(strings.Join(hook.Exec.Command, " "))
+	if m == nil {
+		return 0
+	}
+	seconds, _ := strconv.Atoi(m[1]) // digits
+	return time.Duration(seconds) * time.Second
+}
+
+// apart reports whether something keeps the pod off the nodes of its peers. skew is how many more
+// of them than the emptiest node each can have; zero is an anti-affinity: one is on a node, and no
+// more. What tells pods apart by their hash does not keep replacement pods off surged pods, which
+// have another.
+func (p *Pod) apart() (skew int, apart bool) {
+	itself := func(selector *metav1.LabelSelector, keys []string) bool {
+		matches, err := metav1.LabelSelectorAsSelector(selector)
+		if err != nil || !matches.Matches(labels.Set(p.Labels)) {
+			return false
+		}
+		requirements, _ := matches.Requirements()
+		byHash := slices.Contains(keys, hashLabel) || slices.ContainsFunc(requirements, func(r labels.Requirement) bool { return isHash(r.Key()) })
+		return !p.Surges || !byHash
+	}
+	if a := p.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		for _, t := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			here := len(t.Namespaces) == 0 || slices.Contains(t.Namespaces, p.Namespace)
+			if here && t.TopologyKey == corev1.LabelHostname && itself(t.LabelSelector, t.MatchLabelKeys) {
+				return 0, true
+			}
+		}
+	}
+	for _, c := range p.Spec.TopologySpreadConstraints {
+		honours := c.NodeTaintsPolicy != nil && *c.NodeTaintsPolicy == corev1.NodeInclusionPolicyHonor
+		if c.TopologyKey == corev1.LabelHostname && c.WhenUnsatisfiable == corev1.DoNotSchedule && !honours && itself(c.LabelSelector, c.MatchLabelKeys) {
+			return int(c.MaxSkew), true
+		}
+	}
+	return 0, false
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }

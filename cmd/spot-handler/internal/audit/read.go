@@ -1,18 +1,29 @@
 package audit
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // Options say what is judged, and by which settings.
@@ -35,8 +46,7 @@ const arrival = 10 * time.Second
 
 // Take takes what the checks of workloads need from a cluster that was read.
 func Take(c cluster.Cluster, o Options) Snapshot {
-	s := Snapshot{Nodes: c.Nodes, Budgets: c.Budgets, Idle: c.Idle, Grace: notice - arrival - o.Margin, OnDemand: nodes.OnDemandLabels[0]}
-	s.MaxShare = o.MaxShare
+	s := Snapshot{At: c.At, MaxShare: o.MaxShare, Nodes: c.Nodes, Budgets: c.Budgets, Idle: c.Idle, Grace: notice - arrival - o.Margin, OnDemand: nodes.OnDemandLabels[0]}
 	safe := map[string]bool{}
 	for _, n := range c.Nodes {
 		label, onDemand := nodes.OnDemand(n)
@@ -54,12 +64,12 @@ func Take(c cluster.Cluster, o Options) Snapshot {
 		Shared:       c.Shared, Surroundings: c.Surroundings, Workloads: map[types.NamespacedName]drain.Workload{},
 	}
 	if c.Deployments != nil {
-		s.Deployments = map[string]Deployment{}
+		s.Deployments = map[Owned]Deployment{}
 	}
 	for name, d := range c.Deployments {
 		if w, err := d.Specified(); err == nil {
 			around.Workloads[name] = w
-			s.Deployments[name.String()] = Deployment{Replicas: d.Replicas(), MinReady: int(d.Spec.MinReadySeconds), Refuses: w.Refuses}
+			s.Deployments[Owned{name.Namespace, "deployment/" + name.Name}] = Deployment{Replicas: d.Replicas(), MinReady: int(d.Spec.MinReadySeconds), Refuses: w.Refuses}
 		}
 	}
 	s.Replicas = map[Owned]int{}
@@ -81,24 +91,212 @@ func Take(c cluster.Cluster, o Options) Snapshot {
 		around.Pods = theirs[node]
 		for _, d := range drain.Plan(c.At, around) {
 			if d.Moves() {
-				p := lean(d, c.At)
-				p.Zone = zoneOf(d.Pod, c.Zones)
-				s.Pods = append(s.Pods, p)
+				s.Pods = append(s.Pods, podOf(d, c.Zones))
 			}
 		}
 	}
 	return s
 }
 
-// zoneOf is the zone that the pod's volumes are bound to, or empty.
-func zoneOf(pod *corev1.Pod, zones map[types.NamespacedName]string) string {
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim == nil {
-			continue
-		}
-		if zone := zones[types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}]; zone != "" {
-			return zone
+// Reader reads what is about the cluster, and not about the workloads of one namespace.
+type Reader struct {
+	Lists   cluster.Lister
+	Dynamic dynamic.Interface
+	// Fallbacks are [karpenter.Options.FallbackNodePools] of whoever drains, and WithoutKarpenter
+	// says that Karpenter is not asked for replacements.
+	Fallbacks        map[string]string
+	WithoutKarpenter bool
+	// Daemons are the pods of spot-handler, as they and their settings have it.
+	Daemons func(context.Context) ([]Daemon, error)
+}
+
+// Read adds to the snapshot. What could not be read is missing, and unread says why.
+func (r Reader) Read(ctx context.Context, s *Snapshot) (unread []string) {
+	var errs []error
+	var err error
+	s.Daemons, err = r.Daemons(ctx)
+	errs = append(errs, err)
+	if !r.WithoutKarpenter {
+		s.Outlooks, err = karpenter.Outlooks(ctx, r.Dynamic, r.Fallbacks)
+		errs = append(errs, err)
+	}
+	err = errors.Join(append(errs, r.others(ctx, s), r.permissions(ctx, s), r.flowSchemas(ctx, s), r.policies(ctx, s), r.balanced(ctx, s))...)
+	if err == nil {
+		return nil
+	}
+	return strings.Split(err.Error(), "\n")
+}
+
+// optional is nil where the resource need not be there and is not.
+func optional(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// program is what is read of a Deployment or a DaemonSet.
+type program struct {
+	meta `json:"metadata"`
+	Spec struct {
+		Template struct {
+			Spec struct {
+				Containers []struct {
+					Command, Args []string
+					Env           []struct {
+						Name, Value string
+						ValueFrom   *struct{}
+					}
+				}
+			}
 		}
 	}
-	return ""
+}
+
+type meta struct {
+	cluster.Meta
+	Labels map[string]string `json:"labels,omitempty"`
+}
+
+// others finds programs by the labels that their charts and manifests give them.
+func (r Reader) others(ctx context.Context, s *Snapshot) error {
+	const handler = "aws-node-termination-handler"
+	var errs []error
+	for _, kind := range []string{"deployment", "daemonset"} {
+		err := cluster.Each(ctx, r.Lists, cluster.Resource("apps", "v1", kind+"s"), "app.kubernetes.io/name in (karpenter, "+handler+")", func(p *program) {
+			o := Other{Owned: Owned{p.Namespace, kind + "/" + p.Name}, Karpenter: p.Labels["app.kubernetes.io/name"] == "karpenter"}
+			if o.Karpenter {
+				var hasQueue bool
+				if o.Variable, hasQueue = p.interruptionQueue(); !hasQueue {
+					return
+				}
+			}
+			s.Others = append(s.Others, o)
+		})
+		errs = append(errs, optional(err))
+	}
+	return errors.Join(errs...)
+}
+
+// interruptionQueue reports whether Karpenter is given a queue, and by which variable.
+// https://karpenter.sh/docs/reference/settings/
+func (p *program) interruptionQueue() (variable string, ok bool) {
+	for _, c := range p.Spec.Template.Spec.Containers {
+		for _, v := range c.Env {
+			if v.Name == "INTERRUPTION_QUEUE" && (v.Value != "" || v.ValueFrom != nil) {
+				return v.Name, true
+			}
+		}
+		args := slices.Concat(c.Command, c.Args)
+		for i, arg := range args {
+			value, inline := strings.CutPrefix(arg, "--interruption-queue=")
+			if inline && value != "" || arg == "--interruption-queue" && i+1 < len(args) && args[i+1] != "" {
+				return "", true
+			}
+		}
+	}
+	return "", false
+}
+
+var accessReviews = cluster.Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
+
+// permissions asks the API server for each permission of each account, as RBAC need not be what
+// grants it.
+func (r Reader) permissions(ctx context.Context, s *Snapshot) error {
+	var mu sync.Mutex
+	missing := map[Owned][]Permission{}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for _, a := range s.accounts() {
+		for _, p := range a.Permissions {
+			g.Go(func() error {
+				resource, subresource, _ := strings.Cut(p.Resource, "/")
+				review := &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+					"spec": map[string]any{
+						"user":   a.user(),
+						"groups": []any{"system:serviceaccounts", "system:serviceaccounts:" + a.Namespace, "system:authenticated"},
+						"resourceAttributes": map[string]any{
+							"verb": p.Verb, "group": p.Group, "resource": resource, "subresource": subresource, "namespace": p.Namespace,
+						},
+					},
+				}}
+				answer, err := r.Dynamic.Resource(accessReviews).Create(ctx, review, metav1.CreateOptions{})
+				if err != nil {
+					return fmt.Errorf("review permissions of service account %s/%s: %w", a.Namespace, a.Account, err)
+				}
+				if allowed, _, _ := unstructured.NestedBool(answer.Object, "status", "allowed"); !allowed {
+					mu.Lock()
+					defer mu.Unlock()
+					missing[a.object()] = append(missing[a.object()], p)
+				}
+				return nil
+			})
+		}
+	}
+	err := g.Wait()
+	for _, list := range missing {
+		slices.SortFunc(list, func(a, b Permission) int { return strings.Compare(a.String()+a.Namespace, b.String()+b.Namespace) })
+	}
+	for i, d := range s.Daemons {
+		s.Daemons[i].Missing = missing[accountOf(d.Namespace, d.Account)]
+	}
+	return err
+}
+
+// flowSchemas looks for the accounts by name, whoever has made the FlowSchema.
+func (r Reader) flowSchemas(ctx context.Context, s *Snapshot) error {
+	named := map[Owned]bool{}
+	of := cluster.Resource("flowcontrol.apiserver.k8s.io", "v1", "flowschemas")
+	err := optional(cluster.Each(ctx, r.Lists, of, "", func(f *struct {
+		cluster.Meta `json:"metadata"`
+		Spec         struct {
+			Rules []struct {
+				Subjects []struct {
+					ServiceAccount struct{ Namespace, Name string }
+				}
+			}
+		}
+	}) {
+		for _, rule := range f.Spec.Rules {
+			for _, subject := range rule.Subjects {
+				named[accountOf(subject.ServiceAccount.Namespace, subject.ServiceAccount.Name)] = true
+			}
+		}
+	}))
+	for i, d := range s.Daemons {
+		s.Daemons[i].Unlisted = err == nil && !named[accountOf(d.Namespace, d.Account)]
+	}
+	return err
+}
+
+// policies looks for those that name the account in a condition and have a binding.
+func (r Reader) policies(ctx context.Context, s *Snapshot) error {
+	const group = "admissionregistration.k8s.io"
+	bound := map[string]bool{}
+	err := optional(cluster.Each(ctx, r.Lists, cluster.Resource(group, "v1", "validatingadmissionpolicybindings"), "", func(b *struct {
+		cluster.Meta `json:"metadata"`
+		Spec         struct{ PolicyName string }
+	}) {
+		bound[b.Spec.PolicyName] = true
+	}))
+	var conditions []string
+	if err == nil {
+		err = optional(cluster.Each(ctx, r.Lists, cluster.Resource(group, "v1", "validatingadmissionpolicies"), "", func(p *struct {
+			cluster.Meta `json:"metadata"`
+			Spec         struct {
+				MatchConditions []struct{ Expression string }
+			}
+		}) {
+			for _, c := range p.Spec.MatchConditions {
+				if bound[p.Name] {
+					conditions = append(conditions, c.Expression)
+				}
+			}
+		}))
+	}
+	for i, d := range s.Daemons {
+		s.Daemons[i].Unheld = err == nil && !slices.ContainsFunc(conditions, func(c string) bool { return strings.Contains(c, "'"+d.user()+"'") })
+	}
+	return err
 }

@@ -3,8 +3,12 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"spot-handler/cmd/spot-handler/terminal"
 )
@@ -38,7 +42,7 @@ func TestBaseline(t *testing.T) {
 // Hundreds of findings stay readable, on any terminal.
 func TestReportFits(t *testing.T) {
 	var r Report
-	for _, id := range IDs() {
+	for _, id := range ids() {
 		for i := range 42 {
 			r.Findings = append(r.Findings, Finding{
 				ID: id, Severity: Warning, Namespace: "a-namespace-of-a-team", Object: fmt.Sprint("deployment/of-a-long-name-", i), Pods: 2, Page: page(id),
@@ -48,8 +52,8 @@ func TestReportFits(t *testing.T) {
 	}
 	for _, width := range []int{80, 120} {
 		lines := r.Lines(width)
-		if most := len(IDs()) * 2 * (shown + 4); len(lines) > most {
-			t.Errorf("%d lines for %d checks, want at most %d", len(lines), len(IDs()), most)
+		if most := len(ids()) * 2 * (shown + 4); len(lines) > most {
+			t.Errorf("%d lines for %d checks, want at most %d", len(lines), len(ids()), most)
 		}
 		for _, line := range lines {
 			if n := terminal.Width(line); n > width {
@@ -58,9 +62,31 @@ func TestReportFits(t *testing.T) {
 		}
 	}
 	text := strings.Join(r.Lines(0), "\n")
-	for want, n := range map[string]int{"and 37 more": 2 * len(IDs()), "  74 ": len(IDs()), "it ends badly": len(IDs())} {
+	for want, n := range map[string]int{"and 37 more": 2 * len(ids()), "  74 ": len(ids()), "it ends badly": len(ids())} {
 		if got := strings.Count(text, want); got != n {
 			t.Errorf("%q is there %d times, want %d:\n%s", want, got, n, text)
 		}
+	}
+}
+
+func ids() (list []string) {
+	for _, c := range checks {
+		list = append(list, c.id)
+	}
+	return list
+}
+
+// Every finding leads to its page.
+func TestFindingsOfManual(t *testing.T) {
+	text, err := os.ReadFile("../../../../deploy/docs/findings.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var documented []string
+	for _, h := range regexp.MustCompile(`(?m)^## (SH\d+)$`).FindAllStringSubmatch(string(text), -1) {
+		documented = append(documented, h[1])
+	}
+	if diff := cmp.Diff(ids(), documented); diff != "" {
+		t.Errorf("checks (-defined +manual):\n%s", diff)
 	}
 }

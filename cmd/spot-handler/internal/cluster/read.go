@@ -112,14 +112,14 @@ type reader struct {
 	c      Cluster
 }
 
-func resource(group, version, name string) schema.GroupVersionResource {
+// Resource is a resource of an API group; that of core is empty.
+func Resource(group, version, name string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: version, Resource: name}
 }
 
-func core(name string) schema.GroupVersionResource { return resource("", "v1", name) }
+func apps(name string) schema.GroupVersionResource { return Resource("apps", "v1", name) }
 
-// Apps is a resource of the API group apps.
-func Apps(name string) schema.GroupVersionResource { return resource("apps", "v1", name) }
+func core(name string) schema.GroupVersionResource { return Resource("", "v1", name) }
 
 func (r *reader) nodes(ctx context.Context) error {
 	return EachOf(ctx, r.all, core("nodes"), "", leanNode, func(n *corev1.Node) { r.c.Nodes = append(r.c.Nodes, n) })
@@ -146,7 +146,7 @@ func (p Pods) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, 
 }
 
 func (r *reader) budgets(ctx context.Context) error {
-	return EachOf(ctx, r.Lister, resource("policy", "v1", "poddisruptionbudgets"), "", func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+	return EachOf(ctx, r.Lister, Resource("policy", "v1", "poddisruptionbudgets"), "", func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: b.Name, Namespace: b.Namespace, Generation: b.Generation}, Spec: b.Spec, Status: b.Status}
 	}, func(b *policyv1.PodDisruptionBudget) { r.c.Budgets = append(r.c.Budgets, b) })
 }
@@ -177,7 +177,7 @@ func (d *deployment) UnmarshalJSON(data []byte) error {
 
 func (r *reader) deployments(ctx context.Context) error {
 	found := map[types.NamespacedName]drain.Deployment{}
-	err := Each(ctx, r.Lister, Apps("deployments"), "", func(d *deployment) {
+	err := Each(ctx, r.Lister, apps("deployments"), "", func(d *deployment) {
 		found[types.NamespacedName{Namespace: d.Namespace, Name: d.Name}] = d.Deployment
 		r.wants(d.Namespace, d.Replicas(), d.template)
 	})
@@ -212,7 +212,7 @@ func (r *reader) wants(namespace string, replicas int, t template) {
 }
 
 func (r *reader) statefulSets(ctx context.Context) error {
-	return Each(ctx, r.Lister, Apps("statefulsets"), "", func(w *workload) {
+	return Each(ctx, r.Lister, apps("statefulsets"), "", func(w *workload) {
 		r.c.Owners[w.UID] = Owner{Replicas: w.Spec.Replicas, InOrder: w.Spec.PodManagementPolicy != "Parallel"}
 		r.wants(w.Namespace, w.Spec.Replicas, w.Spec.Template)
 	})
@@ -226,11 +226,11 @@ func (r *reader) adopters(ctx context.Context) error {
 		r.c.Surroundings[w.Namespace] = around
 	}
 	return errors.Join(
-		Each(ctx, r.Lister, Apps("replicasets"), "!pod-template-hash", func(w *workload) {
+		Each(ctx, r.Lister, apps("replicasets"), "!pod-template-hash", func(w *workload) {
 			r.c.Owners[w.UID] = Owner{Replicas: w.Spec.Replicas}
 			adopts("ReplicaSet", w)
 		}),
-		Each(ctx, r.Lister, Apps("daemonsets"), "", func(w *workload) { adopts("DaemonSet", w) }))
+		Each(ctx, r.Lister, apps("daemonsets"), "", func(w *workload) { adopts("DaemonSet", w) }))
 }
 
 func (r *reader) quotas(ctx context.Context) error {
@@ -263,7 +263,7 @@ func (r *reader) volumes(ctx context.Context) error {
 
 // attachments counts the volumes that each node has to let go of.
 func (r *reader) attachments(ctx context.Context) error {
-	return Each(ctx, r.all, resource("storage.k8s.io", "v1", "volumeattachments"), "", func(a *struct {
+	return Each(ctx, r.all, Resource("storage.k8s.io", "v1", "volumeattachments"), "", func(a *struct {
 		Meta `json:"metadata"`
 		Spec struct {
 			NodeName string `json:"nodeName"`

@@ -23,13 +23,19 @@ func TestOwnersOfPods(t *testing.T) {
 		"replicaset/web": owned("ReplicaSet", "web", nil),
 		"deployment/web": owned("ReplicaSet", "web-abc", map[string]string{"pod-template-hash": "abc"}),
 	} {
-		if p := lean(drain.Decision{Pod: pod}, time.Now()); p.Owner != want || p.Grace != 30*time.Second {
-			t.Errorf("%s with %s, want %s with 30s", p.Owner, p.Grace, want)
+		if got := ownerOf(pod); got.Object != want {
+			t.Errorf("%s, want %s", got.Object, want)
 		}
 	}
 }
 
-func TestLeanPods(t *testing.T) {
+func isApart(p Pod) bool {
+	_, apart := p.apart()
+	return apart
+}
+
+// What the checks read of a pod.
+func TestPods(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	preStop := func(h corev1.LifecycleHandler) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &h} }
@@ -65,34 +71,34 @@ func TestLeanPods(t *testing.T) {
 		ok     func(Pod) bool
 	}{
 		"as it is": {func(*corev1.Pod) {}, func(p Pod) bool {
-			return !p.Surges && p.NoSurge == "why" && p.Stays == "" && p.Blanket == -1 && p.Unprobed && p.Apart == nil && p.Sleep == 0
+			return !p.Surges && p.noSurge(now) == "why" && p.stays(now) == "" && p.blanket() == -1 && !p.probed() && !isApart(p) && p.sleep() == 0 && p.grace() == 30*time.Second
 		}},
-		"not Ready":                {func(p *corev1.Pod) { p.Status.Conditions = nil }, func(p Pod) bool { return p.Surges && p.NoSurge == "" }},
-		"sleep":                    {preStop(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}), func(p Pod) bool { return p.Sleep == 7*time.Second }},
-		"sleep command":            {command("sleep", "8"), func(p Pod) bool { return p.Sleep == 8*time.Second }},
-		"sleep in a shell":         {command("/bin/sh", "-c", "sleep 9; nginx -s quit"), func(p Pod) bool { return p.Sleep == 9*time.Second }},
-		"sleep with a unit":        {command("sleep", "9s"), func(p Pod) bool { return p.Sleep == 9*time.Second }},
-		"no sleep":                 {command("/bin/oversleep", "9"), func(p Pod) bool { return p.Sleep == 0 }},
-		"for good":                 {annotated(donotdisrupt.Annotation, "true"), func(p Pod) bool { return p.Stays == donotdisrupt.Annotation && p.NoSurge == "" }},
-		"for a while":              {annotated(donotdisrupt.Annotation, "4h"), func(p Pod) bool { return p.Stays == "" && p.NoSurge == "" }},
-		"not for the autoscaler":   {annotated(drain.SafeToEvict, "false"), func(p Pod) bool { return p.Stays == drain.SafeToEvict }},
-		"everything":               {tolerates(corev1.Toleration{Key: "a"}, everything), func(p Pod) bool { return p.Blanket == 1 && p.NoSurge == "" }},
-		"everything but NoExecute": {tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}), func(p Pod) bool { return p.Blanket == 0 }},
-		"all that evicts":          {tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}), func(p Pod) bool { return p.Blanket == -1 }},
-		"a readiness probe":        {func(p *corev1.Pod) { p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{} }, func(p Pod) bool { return !p.Unprobed }},
-		"a startup probe":          {func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = &corev1.Probe{} }, func(p Pod) bool { return !p.Unprobed }},
-		"a readiness gate":         {func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "lb"}} }, func(p Pod) bool { return !p.Unprobed }},
+		"not Ready":                {func(p *corev1.Pod) { p.Status.Conditions = nil }, func(p Pod) bool { return p.Surges && p.noSurge(now) == "" }},
+		"sleep":                    {preStop(corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 7}}), func(p Pod) bool { return p.sleep() == 7*time.Second }},
+		"sleep command":            {command("sleep", "8"), func(p Pod) bool { return p.sleep() == 8*time.Second }},
+		"sleep in a shell":         {command("/bin/sh", "-c", "sleep 9; nginx -s quit"), func(p Pod) bool { return p.sleep() == 9*time.Second }},
+		"sleep with a unit":        {command("sleep", "9s"), func(p Pod) bool { return p.sleep() == 9*time.Second }},
+		"no sleep":                 {command("/bin/oversleep", "9"), func(p Pod) bool { return p.sleep() == 0 }},
+		"for good":                 {annotated(donotdisrupt.Annotation, "true"), func(p Pod) bool { return p.stays(now) == donotdisrupt.Annotation && p.noSurge(now) == "" }},
+		"for a while":              {annotated(donotdisrupt.Annotation, "4h"), func(p Pod) bool { return p.stays(now) == "" && p.noSurge(now) == "" }},
+		"not for the autoscaler":   {annotated(drain.SafeToEvict, "false"), func(p Pod) bool { return p.stays(now) == drain.SafeToEvict }},
+		"everything":               {tolerates(corev1.Toleration{Key: "a"}, everything), func(p Pod) bool { return p.blanket() == 1 && p.noSurge(now) == "" }},
+		"everything but NoExecute": {tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}), func(p Pod) bool { return p.blanket() == 0 }},
+		"all that evicts":          {tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}), func(p Pod) bool { return p.blanket() == -1 }},
+		"a readiness probe":        {func(p *corev1.Pod) { p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{} }, func(p Pod) bool { return p.probed() }},
+		"a startup probe":          {func(p *corev1.Pod) { p.Spec.Containers[0].StartupProbe = &corev1.Probe{} }, func(p Pod) bool { return p.probed() }},
+		"a readiness gate":         {func(p *corev1.Pod) { p.Spec.ReadinessGates = []corev1.PodReadinessGate{{ConditionType: "lb"}} }, func(p Pod) bool { return p.probed() }},
 		"a probe of a sidecar": {func(p *corev1.Pod) {
 			p.Spec.InitContainers = []corev1.Container{{RestartPolicy: new(corev1.ContainerRestartPolicyAlways), ReadinessProbe: &corev1.Probe{}}}
-		}, func(p Pod) bool { return !p.Unprobed }},
-		"apart":                 {apart(corev1.LabelHostname, own), func(p Pod) bool { return p.Apart != nil && p.Apart.Skew == 0 }},
-		"apart by zone":         {apart(corev1.LabelTopologyZone, own), func(p Pod) bool { return p.Apart == nil }},
-		"apart from others":     {apart(corev1.LabelHostname, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}), func(p Pod) bool { return p.Apart == nil }},
-		"spread":                {spread(func(*corev1.TopologySpreadConstraint) {}), func(p Pod) bool { return p.Apart != nil && p.Apart.Skew == 2 }},
-		"spread where possible": {spread(func(c *corev1.TopologySpreadConstraint) { c.WhenUnsatisfiable = corev1.ScheduleAnyway }), func(p Pod) bool { return p.Apart == nil }},
+		}, func(p Pod) bool { return p.probed() }},
+		"apart":                 {apart(corev1.LabelHostname, own), func(p Pod) bool { return isApart(p) }},
+		"apart by zone":         {apart(corev1.LabelTopologyZone, own), func(p Pod) bool { return !isApart(p) }},
+		"apart from others":     {apart(corev1.LabelHostname, &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}), func(p Pod) bool { return !isApart(p) }},
+		"spread":                {spread(func(*corev1.TopologySpreadConstraint) {}), func(p Pod) bool { skew, apart := p.apart(); return apart && skew == 2 }},
+		"spread where possible": {spread(func(c *corev1.TopologySpreadConstraint) { c.WhenUnsatisfiable = corev1.ScheduleAnyway }), func(p Pod) bool { return !isApart(p) }},
 		"spread that honours taints": {spread(func(c *corev1.TopologySpreadConstraint) {
 			c.NodeTaintsPolicy = new(corev1.NodeInclusionPolicyHonor)
-		}), func(p Pod) bool { return p.Apart == nil }},
+		}), func(p Pod) bool { return !isApart(p) }},
 	} {
 		pod := &corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1", Labels: map[string]string{"app": "web"}},
@@ -100,13 +106,13 @@ func TestLeanPods(t *testing.T) {
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		}
 		tt.change(pod)
-		if got := lean(drain.Decision{Pod: pod, NoSurge: "why"}, now); !tt.ok(got) {
+		if got := podOf(drain.Decision{Pod: pod, NoSurge: "why"}, nil); !tt.ok(got) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }
 
-// Surged pods have another hash than their successors, so what tells pods apart by it keeps
+// Surged pods have another hash than their replacement pods, so what tells pods apart by it keeps
 // neither from the other.
 func TestApartByHash(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Labels: map[string]string{"app": "web", hashLabel: "abc"}}}
@@ -114,8 +120,8 @@ func TestApartByHash(t *testing.T) {
 		TopologyKey: corev1.LabelHostname, MaxSkew: 1, WhenUnsatisfiable: corev1.DoNotSchedule,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}, MatchLabelKeys: []string{hashLabel},
 	}}
-	if got := []bool{apart(pod, true) == nil, apart(pod, false) == nil}; !slices.Equal(got, []bool{true, false}) {
-		t.Errorf("%v, want surged pods to leave their successors a place, and others not", got)
+	if got := []bool{isApart(Pod{Pod: pod, Surges: true}), isApart(Pod{Pod: pod})}; !slices.Equal(got, []bool{false, true}) {
+		t.Errorf("%v, want surged pods to leave their replacement pods a place, and others not", got)
 	}
 }
 

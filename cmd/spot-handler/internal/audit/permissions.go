@@ -1,0 +1,118 @@
+package audit
+
+import (
+	"fmt"
+	"slices"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+)
+
+// account is one daemon of each service account.
+type account struct{ Daemon }
+
+func (a account) object() Owned { return accountOf(a.Namespace, a.Account) }
+
+func accountOf(namespace, name string) Owned { return Owned{namespace, "serviceaccount/" + name} }
+
+// user is what the API server calls the daemon's account.
+func (d Daemon) user() string { return "system:serviceaccount:" + d.Namespace + ":" + d.Account }
+
+func eachAccount(check func(Snapshot, account) []Finding) func(Snapshot) []Finding {
+	return each(Snapshot.accounts, check)
+}
+
+func (s Snapshot) accounts() (list []account) {
+	for _, d := range s.Daemons {
+		if a := (account{d}); !slices.ContainsFunc(list, func(o account) bool { return o.object() == a.object() }) {
+			list = append(list, a)
+		}
+	}
+	return list
+}
+
+// permissionsToStart: the program asks for these when it starts, and ends without.
+func permissionsToStart(_ Snapshot, a account) []Finding {
+	return a.lacks(true, a.Account+"-may-start", "it does not start again once it has ended")
+}
+
+// permissionsToAct: the program does without what it has no permission for.
+func permissionsToAct(_ Snapshot, a account) []Finding {
+	return a.lacks(false, a.Account+"-may-act", "it drains without: no replacements, no Events, or evictions that are cut short")
+}
+
+// lacks finds the permissions that the account does not have. A role of that name would give them.
+func (a account) lacks(toStart bool, role, why string) []Finding {
+	missing := slices.DeleteFunc(slices.Clone(a.Missing), func(p Permission) bool { return p.ToStart != toStart })
+	if len(missing) == 0 {
+		return nil
+	}
+	var what []string
+	for _, p := range missing {
+		what = append(what, p.String())
+	}
+	fix := fmt.Sprintf("in the manifest of %s: an account that a ClusterRoleBinding of spot-handler names", a.Object)
+	if a.Named {
+		fix = console.Command("echo", a.grant(role, missing)) + " | kubectl apply -f -"
+	}
+	return []Finding{{What: "is not allowed to " + some(what, 4), Why: why, Fix: fix}}
+}
+
+func (p Permission) String() string {
+	text := p.Verb + " " + p.Resource
+	if p.Group != "" {
+		text += "." + p.Group
+	}
+	return text
+}
+
+// grant is a role with the permissions, and what binds it to the account, as JSON.
+func (a account) grant(name string, permissions []Permission) string {
+	var objects []map[string]any
+	var namespaces []string
+	for _, p := range permissions {
+		if !slices.Contains(namespaces, p.Namespace) {
+			namespaces = append(namespaces, p.Namespace)
+		}
+	}
+	for _, namespace := range namespaces {
+		kind, metadata := "ClusterRole", map[string]any{"name": name}
+		if namespace != "" {
+			kind, metadata = "Role", map[string]any{"name": name, "namespace": namespace}
+		}
+		var rules []map[string]any
+		for _, p := range permissions {
+			if p.Namespace == namespace {
+				rules = append(rules, map[string]any{"apiGroups": []string{p.Group}, "resources": []string{p.Resource}, "verbs": []string{p.Verb}})
+			}
+		}
+		const api = "rbac.authorization.k8s.io"
+		objects = append(objects,
+			map[string]any{"apiVersion": api + "/v1", "kind": kind, "metadata": metadata, "rules": rules},
+			map[string]any{"apiVersion": api + "/v1", "kind": kind + "Binding", "metadata": metadata,
+				"roleRef":  map[string]any{"apiGroup": api, "kind": kind, "name": name},
+				"subjects": []map[string]any{{"kind": "ServiceAccount", "name": a.Account, "namespace": a.Namespace}}})
+	}
+	return asJSON(map[string]any{"apiVersion": "v1", "kind": "List", "items": objects})
+}
+
+// withoutFlowSchemas: the chart brings FlowSchemas, and they are not there.
+func withoutFlowSchemas(_ Snapshot, a account) []Finding {
+	if a.Release == "" || !a.Unlisted {
+		return nil
+	}
+	return []Finding{{
+		What: "no FlowSchema names it", Fix: a.upgrade("--set", "flowSchemas=true"),
+		Why: "when the API server is busy, its lease and its cordons wait behind its own evictions and lists",
+	}}
+}
+
+// withoutPolicies: the chart brings admission policies, and they are not in force.
+func withoutPolicies(_ Snapshot, a account) []Finding {
+	if a.Release == "" || !a.Unheld {
+		return nil
+	}
+	return []Finding{{
+		What: "no admission policy holds it to what it changes", Fix: a.upgrade("--set", "patchPolicies=true"),
+		Why: "whoever has its token may change all of every Node and pod",
+	}}
+}
