@@ -45,10 +45,10 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/notify":                    {"spot-handler/handler/fair", "spot-handler/handler/interruption"},
 		"spot-handler/handler/webhook":                   {"spot-handler/handler/fair", "spot-handler/handler/interruption", "spot-handler/handler/notify"},
 		"spot-handler/handler/provisioner":               {"spot-handler/handler/interruption"},
-		"spot-handler/handler/provisioner/karpenter":     {"spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/offerings", "spot-handler/handler/provisioner"},
+		"spot-handler/handler/provisioner/karpenter":     {"spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/offerings", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/asg":           {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/placeholder":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
-		"spot-handler/handler/provisioner/room":          {"spot-handler/handler/interruption"},
+		"spot-handler/handler/provisioner/room":          {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 	}
 	everybodys := []string{"spot-handler/drain/narrow"}
 	for pkg, want := range allowed {

@@ -258,14 +258,12 @@ func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask f
 			return r, "the record names its replacement", err
 		}
 		if Pending(prev.State) {
-			r := *prev
-			r.State, r.Reason = StateFailed, "provisioner "+prev.Backend+" is not here to follow it"
-			return r, "the record names its replacement", nil
+			return Failed(*prev, "provisioner "+prev.Backend+" is not here to follow it"), "the record names its replacement", nil
 		}
 		return *prev, "the record names its replacement", nil
 	}
 	if p.choice == None {
-		return unsupported(None, "replacement is switched off"), "--provisioner=none", nil
+		return Unsupported(None, "replacement is switched off"), "--provisioner=none", nil
 	}
 	list, why := p.candidates(node)
 	var against []string
@@ -291,7 +289,7 @@ func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask f
 	if len(against) == 0 {
 		against = []string{"there is no provisioner"}
 	}
-	return unsupported(None, strings.Join(against, "; ")), "none can", nil
+	return Unsupported(None, strings.Join(against, "; ")), "none can", nil
 }
 
 // candidates are the backends to ask about the node: the one that was chosen, else the one
@@ -319,6 +317,22 @@ func (p *Provisioner) backend(name string) Backend {
 	return nil
 }
 
-func unsupported(backend, reason string) interruption.Replacement {
+// Asked is the replacement that the record says was requested from the backend, or nil. One that is
+// only being looked for has no name yet.
+func Asked(rec interruption.Record, backend string) *interruption.Replacement {
+	if r := rec.Replacement; r != nil && r.Backend == backend && r.Name != "" {
+		return r
+	}
+	return nil
+}
+
+// Unsupported is the answer that a backend can do nothing for a node.
+func Unsupported(backend, reason string) interruption.Replacement {
 	return interruption.Replacement{Backend: backend, State: StateUnsupported, Reason: reason}
+}
+
+// Failed is a replacement of which nothing will come.
+func Failed(r interruption.Replacement, reason string) interruption.Replacement {
+	r.State, r.Reason = StateFailed, reason
+	return r
 }

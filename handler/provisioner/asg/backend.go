@@ -113,19 +113,11 @@ const (
 // call.
 func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := own(rec)
-	switch {
-	case prev != nil && !provisioner.Pending(prev.State):
+	if prev != nil && !provisioner.Pending(prev.State) {
 		return *prev, nil
-	case !nodes.IsInstanceID(rec.Instance):
-		return unsupported(reasonNoInstance), nil
-	case prev == nil && rec.ComesBack():
-		return unsupported(reasonComesBack), nil
-	case prev == nil && len(need.Moving) == 0:
-		return unsupported(reasonNoMoving), nil
-	case prev == nil && groupEnds(rec):
-		return unsupported(reasonEnds), nil
-	case rec.Rehearsed() && !rec.Release:
-		return unsupported(reasonRehearsal), nil
+	}
+	if reason := objection(rec, need); reason != "" {
+		return unsupported(reason), nil
 	}
 	recorded := recordedGroup(node)
 
@@ -156,17 +148,8 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	if prev := own(rec); prev != nil {
 		return *prev, nil
 	}
-	switch {
-	case !nodes.IsInstanceID(rec.Instance):
-		return unsupported(reasonNoInstance), nil
-	case rec.ComesBack():
-		return unsupported(reasonComesBack), nil
-	case len(need.Moving) == 0:
-		return unsupported(reasonNoMoving), nil
-	case groupEnds(rec):
-		return unsupported(reasonEnds), nil
-	case rec.Rehearsed() && !rec.Release:
-		return unsupported(reasonRehearsal), nil
+	if reason := objection(rec, need); reason != "" {
+		return unsupported(reason), nil
 	}
 	e := newEntry("", rec, nil)
 	members, err := b.describe(ctx, []string{rec.Instance})
@@ -180,19 +163,34 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 	return e.answer, nil
 }
 
+// objection is why nothing is asked of the node's group, or "". A replacement that was asked for is
+// followed even if nobody would ask for it now, but for one of a rehearsal.
+func objection(rec interruption.Record, need provisioner.Need) string {
+	asked := own(rec) != nil
+	switch {
+	case !nodes.IsInstanceID(rec.Instance):
+		return reasonNoInstance
+	case !asked && rec.ComesBack():
+		return reasonComesBack
+	case !asked && len(need.Moving) == 0:
+		return reasonNoMoving
+	case !asked && groupEnds(rec):
+		return reasonEnds
+	case rec.Rehearsed() && !rec.Release:
+		return reasonRehearsal
+	}
+	return ""
+}
+
 // groupEnds reports whether the instance's group is ending it. It can no longer be detached,
-// and if the group becomes smaller there should be no successor.
+// and if the group becomes smaller there should be no replacement.
 func groupEnds(rec interruption.Record) bool {
 	return rec.Kind == interruption.InstanceTerminating || len(rec.Hooks) > 0
 }
 
-// own is the replacement that this backend was asked for, as the record says, or nil. While
-// it is only being looked up there is none.
+// own is the replacement that this backend was asked for, or nil.
 func own(rec interruption.Record) *interruption.Replacement {
-	if r := rec.Replacement; r != nil && r.Backend == provisioner.ASG && r.Name != "" {
-		return r
-	}
-	return nil
+	return provisioner.Asked(rec, provisioner.ASG)
 }
 
 // recordedGroup is the group that the record on the Node names. What the handler has in
@@ -209,7 +207,7 @@ func recordedGroup(node *corev1.Node) string {
 }
 
 func unsupported(reason string) interruption.Replacement {
-	return interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateUnsupported, Reason: reason}
+	return provisioner.Unsupported(provisioner.ASG, reason)
 }
 
 // awaken has Run look at what there is to ask. The caller holds mu.

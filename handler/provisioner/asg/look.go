@@ -108,7 +108,7 @@ func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error
 		if b.denied(describeGroups) == "" {
 			err := b.describeGroups(ctx, names, func(group types.AutoScalingGroup) {
 				name := aws.ToString(group.AutoScalingGroupName)
-				found[name] = &baseline{objection: objection(group)}
+				found[name] = &baseline{objection: launchesNothing(group)}
 				if !begun[name] {
 					found[name].before = map[string]bool{}
 					for _, i := range group.Instances {
@@ -168,8 +168,8 @@ func (b *Backend) describeGroups(ctx context.Context, names []string, each func(
 	return nil
 }
 
-// objection is why the group would launch nothing for an instance that leaves it, or "".
-func objection(group types.AutoScalingGroup) string {
+// launchesNothing is why the group would launch nothing for an instance that leaves it, or "".
+func launchesNothing(group types.AutoScalingGroup) string {
 	name := aws.ToString(group.AutoScalingGroupName)
 	for _, p := range group.SuspendedProcesses {
 		if aws.ToString(p.ProcessName) == "Launch" {

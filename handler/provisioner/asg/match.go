@@ -130,7 +130,5 @@ func takesPods(node *corev1.Node) bool {
 			return false
 		}
 	}
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
+	return nodes.Ready(node)
 }

@@ -223,14 +223,11 @@ func (b *Backend) ReadyAfter(r interruption.Replacement) (time.Duration, bool) {
 	return claim.readyAfter(), true
 }
 
-// own is the replacement that the record says was requested from Karpenter, or nil.
+// own is the replacement that this backend was asked for, or nil.
 func own(rec interruption.Record) *interruption.Replacement {
-	if r := rec.Replacement; r != nil && r.Backend == provisioner.Karpenter && r.Name != "" {
-		return r
-	}
-	return nil
+	return provisioner.Asked(rec, provisioner.Karpenter)
 }
 
 func unsupported(reason string) interruption.Replacement {
-	return interruption.Replacement{Backend: provisioner.Karpenter, State: provisioner.StateUnsupported, Reason: reason}
+	return provisioner.Unsupported(provisioner.Karpenter, reason)
 }

@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	"k8s.io/klog/v2"
 
+	"spot-handler/drain"
 	"spot-handler/handler/provisioner"
 )
 
@@ -158,7 +158,7 @@ func (s *shape) requireAnyTerm(pod *corev1.Pod) (needed []requirement, reason st
 	for _, term := range terms {
 		trial := *s
 		trial.needed = slices.Clone(s.needed)
-		termReason := trial.requireTerm(term, isDaemon(pod))
+		termReason := trial.requireTerm(term, drain.IsDaemon(pod))
 		if termReason == "" {
 			return trial.needed, ""
 		}
@@ -271,11 +271,6 @@ var aliases = map[string]string{
 	corev1.LabelInstanceType:            corev1.LabelInstanceTypeStable,
 	"beta.kubernetes.io/arch":           corev1.LabelArchStable,
 	"beta.kubernetes.io/os":             corev1.LabelOSStable,
-}
-
-func isDaemon(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && owner.Kind == "DaemonSet"
 }
 
 // fit is the part of a need that a pool can take.

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/util/workqueue"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -261,7 +262,7 @@ func (k *keeper) pods(ctx context.Context, claim *nodeClaim, version string) (in
 	for i := range list.Items {
 		pod := &list.Items[i]
 		finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !finished && !isDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
+		if !finished && !drain.IsDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
 			n++
 		}
 	}

@@ -106,7 +106,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 	}
 	order, err := o.build()
 	if err != nil {
-		return failed(r, err.Error()), "", nil
+		return provisioner.Failed(r, err.Error()), "", nil
 	}
 	full, err = b.ledger.reserve(ctx, o.pool, r.Name, o.size)
 	if reason, ok := unavailable(err); ok {
@@ -162,7 +162,7 @@ func (b *Backend) notCreated(r interruption.Replacement, err error) (interruptio
 		return unsupported(reason), nil
 	}
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsRequestEntityTooLargeError(err) {
-		return failed(r, err.Error()), nil
+		return provisioner.Failed(r, err.Error()), nil
 	}
 	return r, err
 }
@@ -170,7 +170,7 @@ func (b *Backend) notCreated(r interruption.Replacement, err error) (interruptio
 // ours answers for a claim that existed before we made it, as after a crash.
 func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	if !claim.isOurs(o.instance) {
-		return failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
+		return provisioner.Failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
 	}
 	b.claims.learn(claim.slim())
 	return b.progress(ctx, r, claim)
@@ -196,7 +196,7 @@ func (b *Backend) follow(ctx context.Context, instance string, r interruption.Re
 		}
 	}
 	if claim != nil && !claim.isOurs(instance) { // the record is the word of the node's own kubelet
-		return failed(r, "NodeClaim "+r.Name+" does not replace "+instance), nil
+		return provisioner.Failed(r, "NodeClaim "+r.Name+" does not replace "+instance), nil
 	}
 	return b.progress(ctx, r, claim)
 }
@@ -219,7 +219,7 @@ func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
 func (b *Backend) progress(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	if claim == nil || !claim.DeletionTimestamp.IsZero() {
 		b.ledger.forget(r.Name)
-		return failed(r, taken(r, claim)), nil
+		return provisioner.Failed(r, taken(r, claim)), nil
 	}
 	switch state := claim.state(); {
 	case state != provisioner.StateRequested:
@@ -254,7 +254,7 @@ func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim 
 	b.ledger.forget(r.Name)
 	reason := notLaunched(claim)
 	b.events.claim(claim.Name, claim.UID, true, reasonNotLaunched, "deleted: "+reason)
-	return failed(r, reason), nil
+	return provisioner.Failed(r, reason), nil
 }
 
 // notLaunched says why a claim was given up.
@@ -274,9 +274,4 @@ func taken(r interruption.Replacement, claim *nodeClaim) string {
 		return "NodeClaim was deleted before its node was Ready"
 	}
 	return "insufficient capacity, or the node class is not ready: Karpenter deleted the NodeClaim before its launch"
-}
-
-func failed(r interruption.Replacement, reason string) interruption.Replacement {
-	r.State, r.Reason = provisioner.StateFailed, reason
-	return r
 }

@@ -73,12 +73,16 @@ type Backend struct {
 	opts     Options
 	cache    *store
 	log      zerolog.Logger
-	refuse   refusals
+	said     provisioner.Once
 	requests *semaphore.Weighted // of atOnce
 	making   *semaphore.Weighted // of nodesAtOnce
 
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
+
+	mu      sync.Mutex
+	refusal string // why the API server refused placeholders
+	until   time.Time
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
@@ -147,21 +151,13 @@ func (b *Backend) Release(ctx context.Context, _ *corev1.Node, rec interruption.
 	return nil
 }
 
-// own is the replacement that the record says was asked for by placeholders, or nil.
+// own is the replacement that this backend was asked for, or nil.
 func own(rec interruption.Record) *interruption.Replacement {
-	if r := rec.Replacement; r != nil && r.Backend == provisioner.Placeholder && r.Name != "" {
-		return r
-	}
-	return nil
+	return provisioner.Asked(rec, provisioner.Placeholder)
 }
 
 func unsupported(reason string) interruption.Replacement {
-	return interruption.Replacement{Backend: provisioner.Placeholder, State: provisioner.StateUnsupported, Reason: reason}
-}
-
-func failed(r interruption.Replacement, reason string) interruption.Replacement {
-	r.State, r.Reason = provisioner.StateFailed, reason
-	return r
+	return provisioner.Unsupported(provisioner.Placeholder, reason)
 }
 
 const (
@@ -203,7 +199,7 @@ func (b *Backend) choose(node *corev1.Node, rec interruption.Record, need provis
 	case expires.Sub(now) < leastTime:
 		return nil, unsupported("there is no time to make room")
 	}
-	if reason := b.refuse.reason(now); reason != "" {
+	if reason := b.refused(now); reason != "" {
 		return nil, unsupported(reason)
 	}
 	o := &order{node: node, instance: rec.Instance, expires: expires, terms: map[types.UID][]corev1.NodeSelectorTerm{}}

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -38,14 +39,14 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 	case r.State == provisioner.StateReady:
 		return r, nil
 	case len(stay) > 0 && expired(stay[0], time.Now()):
-		return failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", unbound(stay), len(stay))), b.removeAll(ctx, r.Name)
+		return provisioner.Failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", unbound(stay), len(stay))), b.removeAll(ctx, r.Name)
 	case len(stay)+unseen == 0 && b.cache.wasTaken(label(rec.Instance)):
 		// They had their places, and other pods came first. In a burst those are successors of
 		// other nodes' pods, and the room of their own placeholders is free.
 		r.State = provisioner.StateReady
 		return r, nil
 	case len(stay)+unseen == 0:
-		return failed(r, "no room in time: their pods have left, or the placeholders were removed"), b.removeAll(ctx, r.Name)
+		return provisioner.Failed(r, "no room in time: their pods have left, or the placeholders were removed"), b.removeAll(ctx, r.Name)
 	}
 	bound, ready := len(stay)-unbound(stay), 0
 	for _, p := range stay {
@@ -131,15 +132,7 @@ func (b *Backend) isReady(name string) bool {
 		return true
 	}
 	node, ok := b.opts.Node(name)
-	if !ok {
-		return false // it is so new that we do not know it yet
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return ok && nodes.Ready(node) // it might be so new that we do not know it yet
 }
 
 func (b *Backend) lookAgain(node string) {

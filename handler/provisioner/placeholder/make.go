@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 const fieldManager = "spot-handler"
@@ -107,17 +107,15 @@ func (b *Backend) notMade(ctx context.Context, o order, r interruption.Replaceme
 		// No permission, no PriorityClass, no namespace, a quota that is used up, or a
 		// policy: the API server says which.
 		reason := fmt.Sprintf("placeholders cannot be made in namespace %s: %s", b.opts.Namespace, cause(err))
-		if b.refuse.add(reason, time.Now()) {
-			b.log.Warn().Str("reason", reason).Msg("no placeholders")
-		}
+		b.refuse(reason)
 		if !owned {
 			return unsupported(reason), nil
 		}
 		return unsupported(reason), b.removeAll(ctx, r.Name)
 	case errors.Is(err, errNotOurs):
-		return failed(r, err.Error()), nil
+		return provisioner.Failed(r, err.Error()), nil
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
-		return failed(r, err.Error()), b.removeAll(ctx, r.Name)
+		return provisioner.Failed(r, err.Error()), b.removeAll(ctx, r.Name)
 	}
 	return r, fmt.Errorf("make placeholders of %s: %w", o.instance, err)
 }
@@ -141,7 +139,7 @@ func (b *Backend) removeAll(ctx context.Context, name string) error {
 		b.cache.forget(strings.TrimPrefix(name, nameOf("")), "")
 		return nil
 	case apierrors.IsForbidden(err):
-		if b.refuse.first(cause(err)) {
+		if b.said.First(cause(err)) {
 			b.log.Warn().Str("reason", cause(err)).Msg("placeholders not removed: they end by themselves")
 		}
 		return nil
@@ -167,45 +165,23 @@ func (b *Backend) remove(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// refusals remember why the API server refused placeholders, to spare it a burst of requests
-// that would fail the same way.
-type refusals struct {
-	mu    sync.Mutex
-	text  string
-	until time.Time
-	said  map[string]struct{}
+// refuse remembers why the API server refused placeholders, to spare it a burst of requests that
+// would fail the same way.
+func (b *Backend) refuse(reason string) {
+	b.mu.Lock()
+	b.refusal, b.until = reason, time.Now().Add(recheck)
+	b.mu.Unlock()
+	if b.said.First(reason) {
+		b.log.Warn().Str("reason", reason).Msg("no placeholders")
+	}
 }
 
-// reason is the refusal that still counts, or "".
-func (r *refusals) reason(now time.Time) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if now.Before(r.until) {
-		return r.text
+// refused is the refusal that still counts, or "".
+func (b *Backend) refused(now time.Time) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if now.Before(b.until) {
+		return b.refusal
 	}
 	return ""
-}
-
-// add remembers a refusal, and reports whether it is the first of its text.
-func (r *refusals) add(text string, now time.Time) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.text, r.until = text, now.Add(recheck)
-	return r.firstLocked(text)
-}
-
-// first reports whether the text is new.
-func (r *refusals) first(text string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.firstLocked(text)
-}
-
-func (r *refusals) firstLocked(text string) bool {
-	if r.said == nil || len(r.said) > 100 {
-		r.said = map[string]struct{}{}
-	}
-	_, again := r.said[text]
-	r.said[text] = struct{}{}
-	return !again
 }

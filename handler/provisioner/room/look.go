@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 const (
@@ -106,9 +107,7 @@ func read(ctx context.Context, o Options, promised map[types.UID]place) (*look, 
 }
 
 func (l *look) addNode(node *corev1.Node) {
-	if unavailable(node) || !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	}) {
+	if unavailable(node) || !nodes.Ready(node) {
 		return
 	}
 	slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}}
