@@ -115,13 +115,14 @@ func TestRecipeForGitLabsRunners(t *testing.T) {
 		}
 	}))
 	defer runner.Close()
-	address, _ := recipe(t, "## GitLab's runners", "", strings.NewReplacer("http://127.0.0.1:9252", runner.URL))
-	const jobs = "# HELP gitlab_runner_jobs The current number of running builds.\n# TYPE gitlab_runner_jobs gauge\n"
+	jobs := strings.Replace(example(t, "recipes.md", "## GitLab's runners", "python"), "http://127.0.0.1:9252", runner.URL, 1)
+	address, _ := recipe(t, "## GitHub's runners", "", strings.NewReplacer("import http.server, os\n", "import http.server\n"+jobs, `os.path.exists("/run/job/busy")`, "jobs()"))
+	const head = "# HELP gitlab_runner_jobs The current number of running builds.\n# TYPE gitlab_runner_jobs gauge\n"
 	const other = "gitlab_runner_jobs_total{runner=\"a1\"} 7\ngitlab_runner_concurrent 10\n"
 	for text, want := range map[string]drain.When{
 		other: drain.WhenNow,
-		jobs + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 0` + "\n" + other: drain.WhenNow,
-		jobs + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 1` + "\n" + other: drain.WhenLast,
+		head + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 0` + "\n" + other: drain.WhenNow,
+		head + `gitlab_runner_jobs{executor_stage="docker_run",runner="a1",stage="step_script",state="running"} 1` + "\n" + other: drain.WhenLast,
 	} {
 		metrics <- text
 		if when, _ := tell(t, address); when != want {
