@@ -1,9 +1,37 @@
+// Package karpenter makes replacements as NodeClaims of Karpenter, in a fallback NodePool:
+// the one that the operator has named, or the best of those that suit. For a node that is only
+// at risk it first asks for another spot instance.
+//
+// Karpenter watches over its own claims, but not over ours. So this package takes care of:
+//
+//   - the pool's limits, counting those of our claims that its status does not show yet
+//     (ledger);
+//   - a claim without an instance, which halts all of Karpenter's provisioning: it is
+//     deleted after launchTimeout, and the next pool is tried;
+//   - consolidation, which could remove an empty replacement before its pods come: the
+//     replacement is protected where that is the faster, but no longer than necessary, as
+//     Karpenter might move healthy pods onto a protected empty node (keeper);
+//   - replacements that are never used, and what a process that died has left behind
+//     (keeper).
+//
+// Everything needed to go on is on the claim and in the interruption's record. The claim's
+// name follows from pool and instance, so asking twice is asking once; its label says that
+// it is ours; its annotations say what it was made for and how long it is protected. The
+// record says which pools were tried.
+//
+// If Karpenter ends the node itself, as its own interruption queue makes it do, only those
+// pods get a replacement for which Karpenter makes none.
+//
+// The cost grows with the interrupted nodes and not with the cluster: one list at the
+// start, and then no call and no watch until the first node that Karpenter made is
+// interrupted. From then on there is one watch, of our own NodeClaims. Only if the fallback
+// pool has limits are its claims read, all of them, at most every ten seconds and while
+// replacements are requested in it.
 package karpenter
 
 import (
 	"cmp"
 	"context"
-	"maps"
 	"sync"
 	"time"
 
@@ -62,6 +90,20 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
+// Events writes Kubernetes Events. It does not block or fail.
+type Events interface {
+	About(object *corev1.ObjectReference, warning bool, reason, text string)
+}
+
+// Reasons of our Events on NodeClaims, and on NodePools.
+const (
+	reasonReplaces    = "ReplacesInterruptedNode"
+	reasonNotLaunched = "NotLaunched"
+	reasonUnused      = "ReplacementUnused"
+	reasonUnprotected = "ProtectionRemoved"
+	reasonWrongPolicy = "RebalancePolicyUnknown"
+)
+
 // Nodes is the subset of the Nodes API that the backend uses.
 type Nodes interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
@@ -75,44 +117,24 @@ type Pods interface {
 
 // Backend makes replacements with Karpenter.
 type Backend struct {
-	fallbacks map[string]string
-	spotFirst bool
-	ttl       time.Duration
-	offerings *offerings.Memory
-	client    dynamic.Interface
-	nodes     Nodes
-	pods      Pods
-	node      func(string) (*corev1.Node, bool)
-	notify    func(string)
-	events    eventWriter
-	pools     *pools
-	claims    *claimWatch
-	ledger    *ledger
-	daemons   *readCache[[]*corev1.Pod] // under the key ""
-	policies  *readCache[policy]        // by NodePool
-	keeper    *keeper
-	log       zerolog.Logger
-	said      provisioner.Once
-
-	mu       sync.Mutex
-	refusals map[string]refusal // by node: why there is no replacement
+	opts     Options
+	pools    *pools
+	daemons  *readCache[[]*corev1.Pod] // under the key ""
+	policies *readCache[policy]        // by NodePool
+	refusals *readCache[refusal]       // by node; only kept
+	claims   *claimWatch
+	ledger   *ledger
+	keeper   *keeper
+	log      zerolog.Logger
+	said     provisioner.Once
 }
 
-// refusal is the answer that there is no replacement.
+// refusal is the answer that there is no replacement. It stands for a while: a node is reconciled
+// whenever one of its pods changes, and deciding takes some calls.
 type refusal struct {
 	instance string
 	answer   interruption.Replacement
-	at       time.Time
 }
-
-const (
-	// refusedFor is how long a refusal stands. A node is reconciled whenever one of its pods
-	// changes, and deciding takes some calls.
-	refusedFor = 5 * time.Second
-
-	// maxRefusals is how many are kept before those that no longer stand are dropped.
-	maxRefusals = 1000
-)
 
 var (
 	_ provisioner.Backend    = (*Backend)(nil)
@@ -127,23 +149,15 @@ func New(opts Options) *Backend {
 	if opts.Node == nil {
 		opts.Node = func(string) (*corev1.Node, bool) { return nil, false }
 	}
+	opts.Offerings = cmp.Or(opts.Offerings, offerings.New())
 	b := &Backend{
-		fallbacks: opts.FallbackNodePools,
-		spotFirst: opts.RebalanceCapacity != Fallback,
-		ttl:       opts.TTL,
-		offerings: cmp.Or(opts.Offerings, offerings.New()),
-		client:    opts.Dynamic,
-		nodes:     opts.Nodes,
-		pods:      opts.Pods,
-		node:      opts.Node,
-		notify:    opts.Notify,
-		events:    eventWriter{opts.Events},
-		pools:     newPools(opts.Dynamic),
-		ledger:    newLedger(opts.Dynamic, opts.Registerer),
-		refusals:  map[string]refusal{},
-		log:       opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
+		opts:     opts,
+		pools:    newPools(opts.Dynamic),
+		refusals: newReadCache[refusal](refusedFor, nil),
+		ledger:   newLedger(opts.Dynamic, opts.Registerer),
+		log:      opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
-	b.daemons, b.policies = newReadCache(b.readDaemons), newReadCache(b.readPolicy)
+	b.daemons, b.policies = newReadCache(poolTTL, b.readDaemons), newReadCache(poolTTL, b.readPolicy)
 	b.keeper = newKeeper(b)
 	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b
@@ -171,12 +185,12 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := own(rec)
 	if prev == nil {
-		if r, ok := b.lastRefusal(node.Name, rec.Instance); ok {
-			return r, nil
+		if last, fresh := b.refusals.last(node.Name); fresh && last.value.instance == rec.Instance {
+			return last.value.answer, nil
 		}
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {
-			b.noteRefusal(node.Name, rec.Instance, r)
+			b.refusals.keep(node.Name, kept[refusal]{value: refusal{rec.Instance, r}, asked: time.Now()})
 		}
 		return r, err
 	}
@@ -185,23 +199,6 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 		return r, err
 	}
 	return b.next(ctx, node, rec, need, &r)
-}
-
-// lastRefusal is the answer that the node got a moment ago, if that was a refusal.
-func (b *Backend) lastRefusal(node, instance string) (interruption.Replacement, bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	last, ok := b.refusals[node]
-	return last.answer, ok && last.instance == instance && time.Since(last.at) < refusedFor
-}
-
-func (b *Backend) noteRefusal(node, instance string, r interruption.Replacement) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.refusals) >= maxRefusals {
-		maps.DeleteFunc(b.refusals, func(_ string, last refusal) bool { return time.Since(last.at) >= refusedFor })
-	}
-	b.refusals[node] = refusal{instance, r, time.Now()}
 }
 
 // Choose implements provisioner.Backend.
@@ -230,4 +227,12 @@ func own(rec interruption.Record) *interruption.Replacement {
 
 func unsupported(reason string) interruption.Replacement {
 	return provisioner.Unsupported(provisioner.Karpenter, reason)
+}
+
+// event is about a NodeClaim or a NodePool.
+func (b *Backend) event(kind string, about metav1.ObjectMeta, warning bool, reason, text string) {
+	if b.opts.Events != nil {
+		object := &corev1.ObjectReference{APIVersion: karpenterGroup + "/v1", Kind: kind, Name: about.Name, UID: about.UID}
+		b.opts.Events.About(object, warning, reason, text)
+	}
 }

@@ -41,7 +41,7 @@ func (b *Backend) readPools(ctx context.Context, lost *lostNode) ([]*nodePool, e
 	if lost.source, err = b.pools.get(ctx, lost.pool); err != nil {
 		return nil, err
 	}
-	if lost.named, lost.namedBy = fallbackFor(*lost, b.fallbacks); lost.named == "" {
+	if lost.named, lost.namedBy = fallbackFor(*lost, b.opts.FallbackNodePools); lost.named == "" {
 		return b.pools.list(ctx)
 	}
 	if !lost.spotFirst && slices.Contains(lost.tried, lost.named) {

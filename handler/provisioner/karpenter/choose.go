@@ -3,7 +3,6 @@ package karpenter
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -66,12 +65,6 @@ type Weighed struct {
 	order claimOrder
 }
 
-// Misfit is why pods cannot run in a pool.
-type Misfit struct {
-	Reason string
-	Pods   []string // namespace/name
-}
-
 // choose decides what to ask for: orders, best first, or none and a replacement that says
 // why. What was tried before is not tried again.
 func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, tried []string) ([]claimOrder, interruption.Replacement, error) {
@@ -118,8 +111,8 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 
 func (b *Backend) lose(node *corev1.Node, rec interruption.Record, need provisioner.Need) lostNode {
 	return lostNode{
-		node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], lately: b.offerings.Lost(),
-		spotFirst: b.spotFirst && rec.Kind == interruption.RebalanceRecommendation,
+		node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], lately: b.opts.Offerings.Lost(),
+		spotFirst: b.opts.RebalanceCapacity != Fallback && rec.Kind == interruption.RebalanceRecommendation,
 	}
 }
 
@@ -170,7 +163,7 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 	var against []string
 	full := ""
 	for _, o := range lost.rank(list) {
-		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity(), Named: o.namedBy, Without: o.fit.misfits(), Inherited: o.fit.inherited, order: o}
+		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity(), Named: o.namedBy, Without: o.fit.out, Inherited: o.fit.inherited, order: o}
 		switch {
 		case len(o.fit.need.Moving) == 0:
 			w.Against = "takes none of the pods"
@@ -203,15 +196,6 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 		none = unsupported(joinReasons(against))
 	}
 	return append(pools, rejected...), none, nil
-}
-
-// misfits are the pods that do not fit, by their reasons.
-func (f fit) misfits() []Misfit {
-	var all []Misfit
-	for _, reason := range slices.Sorted(maps.Keys(f.out)) {
-		all = append(all, Misfit{reason, f.out[reason]})
-	}
-	return all
 }
 
 // replacement is what the order will be once it is made.

@@ -30,7 +30,7 @@ const launchTimeout = 25 * time.Second
 type claimWatch struct {
 	client   dynamic.Interface
 	single   bool                                 // there is only one instance to ask about
-	selector string                               // complete when awake is closed
+	instance string                               // the one, when awake is closed
 	changed  func(claim *nodeClaim, state string) // with the state "" if the claim is gone
 	log      zerolog.Logger
 
@@ -46,15 +46,14 @@ type claimWatch struct {
 
 func newClaimWatch(client dynamic.Interface, single bool, changed func(*nodeClaim, string), log zerolog.Logger) *claimWatch {
 	return &claimWatch{
-		client:   client,
-		single:   single,
-		selector: unsettled,
-		changed:  changed,
-		log:      log,
-		awake:    make(chan struct{}),
-		synced:   func() bool { return false },
-		known:    map[string]*nodeClaim{},
-		timers:   map[string]*time.Timer{},
+		client:  client,
+		single:  single,
+		changed: changed,
+		log:     log,
+		awake:   make(chan struct{}),
+		synced:  func() bool { return false },
+		known:   map[string]*nodeClaim{},
+		timers:  map[string]*time.Timer{},
 	}
 }
 
@@ -66,14 +65,17 @@ func (c *claimWatch) run(ctx context.Context) {
 	case <-c.awake:
 	}
 	// Not dynamicinformer, which imports the whole clientset and costs megabytes.
-	ours := c.client.Resource(nodeClaimResource)
+	ours, selector := c.client.Resource(nodeClaimResource), unsettled
+	if c.single {
+		selector = ReplacesLabel + "=" + labelValue(c.instance) + ",!" + SettledLabel
+	}
 	listWatch := &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = c.selector
+			o.LabelSelector = selector
 			return ours.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = c.selector
+			o.LabelSelector = selector
 			return ours.Watch(ctx, o)
 		},
 	}
@@ -109,9 +111,9 @@ func (c *claimWatch) run(ctx context.Context) {
 // about.
 func (c *claimWatch) start(instance string) {
 	c.wake.Do(func() {
-		if c.single {
-			c.selector = ReplacesLabel + "=" + labelValue(instance) + ",!" + SettledLabel
-		}
+		c.mu.Lock()
+		c.instance = instance
+		c.mu.Unlock()
 		close(c.awake)
 	})
 }
@@ -124,10 +126,14 @@ func (c *claimWatch) get(name string) (*nodeClaim, bool) {
 	return c.known[name], c.synced()
 }
 
-// learn takes in a claim that a call has returned, as the watch might show it only later.
+// learn takes in a claim that a call has returned, as the watch might show it only later. Others
+// than the watch shows are of no interest.
 func (c *claimWatch) learn(claim *nodeClaim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if claim.Labels[ReplacesLabel] == "" || claim.Labels[SettledLabel] != "" || c.single && !claim.isOurs(c.instance) {
+		return
+	}
 	if old := c.known[claim.Name]; old == nil || newer(claim, old) {
 		c.set(claim)
 	}

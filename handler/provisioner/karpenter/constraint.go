@@ -26,13 +26,9 @@ func constraintOn(key string, requirements []requirement) constraint {
 		case "In":
 			c.exists = true
 			if c.in == nil {
-				c.in = slices.Clone(r.Values)
-				if c.in == nil {
-					c.in = []string{}
-				}
-			} else {
-				c.in = intersect(c.in, r.Values)
+				c.in = append([]string{}, r.Values...)
 			}
+			c.in = slices.DeleteFunc(c.in, func(v string) bool { return !slices.Contains(r.Values, v) })
 		case "NotIn":
 			c.notIn = append(c.notIn, r.Values...)
 		case "Exists":
@@ -135,24 +131,6 @@ func (c constraint) pick(preferred string) (string, bool) {
 // covers reports whether c allows every value that other allows. It says no if it cannot
 // tell.
 func (c constraint) covers(other constraint) bool {
-	if c.absent || other.in == nil {
-		return false
-	}
-	for _, v := range other.in {
-		if other.allows(v) && !c.allows(v) {
-			return false
-		}
-	}
-	return true
-}
-
-// intersect keeps of a what b holds too, in the order of a. It is never nil.
-func intersect(a, b []string) []string {
-	both := []string{}
-	for _, v := range a {
-		if slices.Contains(b, v) {
-			both = append(both, v)
-		}
-	}
-	return both
+	return !c.absent && other.in != nil &&
+		!slices.ContainsFunc(other.in, func(v string) bool { return other.allows(v) && !c.allows(v) })
 }

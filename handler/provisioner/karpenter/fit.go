@@ -39,17 +39,11 @@ func newShape(pool, source *nodePool, node *corev1.Node) *shape {
 	template := pool.Spec.Template
 	s := &shape{
 		provider:  template.Spec.NodeClassRef.Group,
-		labels:    maps.Clone(template.Metadata.Labels),
+		labels:    labelsOf(pool, node),
 		given:     template.Spec.Requirements,
 		inherited: map[string]string{},
 		zone:      node.Labels[corev1.LabelTopologyZone],
 	}
-	if s.labels == nil {
-		s.labels = map[string]string{}
-	}
-	maps.Copy(s.labels, customLabels(pool, node))
-	s.labels[nodePoolLabel] = pool.Name
-	s.labels[template.Spec.NodeClassRef.label()] = template.Spec.NodeClassRef.Name
 	if region := node.Labels[corev1.LabelTopologyRegion]; region != "" {
 		s.labels[corev1.LabelTopologyRegion] = region // one cluster, one region
 	}
@@ -276,21 +270,31 @@ var aliases = map[string]string{
 // fit is the part of a need that a pool can take.
 type fit struct {
 	need   provisioner.Need // what fits
-	out    map[string][]string
-	needed []requirement // what the node has to satisfy for it
+	out    []Misfit         // by their reasons
+	needed []requirement    // what the node has to satisfy for it
 
 	inherited map[string]string // as of its shape
 }
 
+// Misfit is why pods cannot run in a pool.
+type Misfit struct {
+	Reason string
+	Pods   []string // namespace/name
+}
+
 // fitTo sorts out which pods fit the shape, in the order of the list.
 func fitTo(s *shape, need provisioner.Need) fit {
-	f := fit{out: map[string][]string{}, inherited: s.inherited}
+	f := fit{inherited: s.inherited}
+	out := map[string][]string{}
 	for _, pod := range need.Moving {
 		if reason := s.admit(pod); reason != "" {
-			f.out[reason] = append(f.out[reason], pod.Namespace+"/"+pod.Name)
+			out[reason] = append(out[reason], pod.Namespace+"/"+pod.Name)
 			continue
 		}
 		f.need.Moving = append(f.need.Moving, pod)
+	}
+	for _, reason := range slices.Sorted(maps.Keys(out)) {
+		f.out = append(f.out, Misfit{reason, out[reason]})
 	}
 	for _, pod := range need.Daemons {
 		if _, reason := s.needsOf(pod); reason == "" {
@@ -305,25 +309,15 @@ func fitTo(s *shape, need provisioner.Need) fit {
 func (f fit) remark() string {
 	const most = 3 // of reasons, and of pods for each: it is kept on the Node
 	var parts []string
-	for _, reason := range slices.Sorted(maps.Keys(f.out)) {
-		pods := f.out[reason]
-		names := strings.Join(pods[:min(len(pods), most)], ", ")
-		if more := len(pods) - most; more > 0 {
+	for _, m := range f.out {
+		names := strings.Join(m.Pods[:min(len(m.Pods), most)], ", ")
+		if more := len(m.Pods) - most; more > 0 {
 			names += fmt.Sprintf(" and %d more", more)
 		}
-		parts = append(parts, fmt.Sprintf("%s %s", names, reason))
+		parts = append(parts, fmt.Sprintf("%s %s", names, m.Reason))
 	}
 	if more := len(parts) - most; more > 0 {
 		parts = append(parts[:most], fmt.Sprintf("%d more reasons", more))
 	}
 	return strings.Join(parts, "; ")
-}
-
-// missing is the number of pods that do not fit.
-func (f fit) missing() int {
-	n := 0
-	for _, pods := range f.out {
-		n += len(pods)
-	}
-	return n
 }

@@ -3,19 +3,14 @@ package karpenter
 import (
 	"context"
 	"fmt"
-	"strconv"
+	"math/rand/v2"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/util/workqueue"
 
-	"spot-handler/drain"
-	"spot-handler/handler/interruption"
-	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
@@ -28,14 +23,14 @@ const (
 	// that wait for it land with its first heartbeat.
 	landingCheck = 2 * time.Second
 
-	// laterCheck is when to look again if others have to act first.
+	// laterCheck is when to check again if others have to act first.
 	laterCheck = 30 * time.Second
 
 	// bootLimit is how long a launched instance can take to become Ready. Karpenter gives up
 	// on one that has not registered by then.
 	bootLimit = 15 * time.Minute
 
-	// keeperWorkers is how many claims are looked at in parallel.
+	// keeperWorkers is how many claims are checked in parallel.
 	keeperWorkers = 4
 )
 
@@ -53,7 +48,7 @@ type keeper struct {
 	queue workqueue.TypedRateLimitingInterface[string]
 
 	mu   sync.Mutex
-	over map[string]string // claims whose interrupted node we were told has been drained, with its instance
+	over map[string]string // claims whose interrupted node has been drained, with its instance
 }
 
 func newKeeper(b *Backend) *keeper {
@@ -61,20 +56,8 @@ func newKeeper(b *Backend) *keeper {
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second))}
 }
 
-// add has the claim looked at. It never blocks.
+// add has the claim checked. It never blocks.
 func (k *keeper) add(claim string) { k.queue.Add(claim) }
-
-// markDrained says that the pods of the instance that the claim replaces have moved, or will not
-// move any more. For a claim that replaces another it means nothing.
-func (k *keeper) markDrained(claim, instance string) {
-	if known, synced := k.b.claims.get(claim); known == nil && synced && !k.b.claims.single {
-		return // gone
-	}
-	k.mu.Lock()
-	k.over[claim] = instance
-	k.mu.Unlock()
-	k.add(claim)
-}
 
 func (k *keeper) run(ctx context.Context) {
 	var workers sync.WaitGroup
@@ -95,7 +78,7 @@ func (k *keeper) work(ctx context.Context) bool {
 		return false
 	}
 	defer k.queue.Done(name)
-	again, err := k.look(ctx, name)
+	again, err := k.check(ctx, name)
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -117,9 +100,9 @@ func (k *keeper) work(ctx context.Context) bool {
 	return true
 }
 
-// look takes the claim one step further, and says when to look again; zero means not before
+// check takes the claim one step further, and says when to check again; zero means not before
 // it is added again.
-func (k *keeper) look(ctx context.Context, name string) (time.Duration, error) {
+func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) {
 	claim, err := k.claim(ctx, name)
 	if err != nil {
 		return 0, err
@@ -145,10 +128,8 @@ func (k *keeper) look(ctx context.Context, name string) (time.Duration, error) {
 
 // claim is what is known of the claim, or nil if there is none.
 func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
-	if !k.b.claims.single {
-		if claim, _ := k.b.claims.get(name); claim != nil {
-			return claim, nil
-		}
+	if claim, _ := k.b.claims.get(name); claim != nil {
+		return claim, nil
 	}
 	return k.b.readClaim(ctx, name, asStored)
 }
@@ -159,7 +140,7 @@ func (k *keeper) untilDue(claim *nodeClaim) time.Duration {
 	if since.IsZero() {
 		since = claim.since("Launched").Add(bootLimit)
 	}
-	return time.Until(since.Add(k.b.ttl))
+	return time.Until(since.Add(k.b.opts.TTL))
 }
 
 // due reports whether whoever requested the claim should have dealt with it by now.
@@ -170,32 +151,28 @@ func (k *keeper) due(claim *nodeClaim) bool {
 	case claim.Annotations[ProtectedAnnotation] != "":
 		return !time.Now().Before(claim.protectedUntil())
 	}
-	return k.b.ttl > 0 && k.untilDue(claim) <= 0
+	return k.b.opts.TTL > 0 && k.untilDue(claim) <= 0
 }
 
 // settle decides about a replacement that was launched a while ago. If it is in use, or if
 // Karpenter will remove it, it is handed over; otherwise it is taken back.
 func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
 	wait := k.untilDue(claim)
-	if k.b.ttl <= 0 || wait > 0 {
-		if !k.b.claims.single || !k.isDrained(claim) {
-			if k.b.ttl <= 0 {
-				k.forget(claim.Name)
-				return 0, nil
-			}
-			return wait, nil
-		}
-		// This process ends with its node: what is clear now is not put off for others to do.
-		if pods, err := k.pods(ctx, claim, cached); err != nil || pods == 0 {
-			return max(0, wait), err
-		}
-		return 0, k.handOver(ctx, claim, settledUsed)
+	due := k.b.opts.TTL > 0 && wait <= 0
+	ends := k.b.claims.single && k.isDrained(claim) // this process with its node: others should find little to do
+	switch {
+	case due || ends:
+	case k.b.opts.TTL <= 0:
+		k.forget(claim.Name)
+		return 0, nil
+	default:
+		return wait, nil
 	}
-	switch pods, err := k.pods(ctx, claim, cached); {
-	case err != nil:
+	if used, err := k.settleIfUsed(ctx, claim, cached); used || err != nil {
 		return 0, err
-	case pods > 0:
-		return 0, k.handOver(ctx, claim, settledUsed)
+	}
+	if !due {
+		return max(0, wait), nil
 	}
 	switch over, err := k.isOver(ctx, claim); {
 	case err != nil:
@@ -213,13 +190,19 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 		}
 	}
 	// Pods might be landing at this moment, and the deletion cannot be undone.
-	switch pods, err := k.pods(ctx, claim, asStored); {
-	case err != nil:
+	if used, err := k.settleIfUsed(ctx, claim, asStored); used || err != nil {
 		return 0, err
-	case pods > 0:
-		return 0, k.handOver(ctx, claim, settledUsed)
 	}
-	return k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.ttl))
+	return k.remove(ctx, claim, false, reasonUnused, fmt.Sprintf("returned: no pod has come in %s", k.b.opts.TTL))
+}
+
+// settleIfUsed hands the claim over if pods run on its node.
+func (k *keeper) settleIfUsed(ctx context.Context, claim *nodeClaim, version string) (used bool, err error) {
+	pods, err := k.pods(ctx, claim, version)
+	if err != nil || pods == 0 {
+		return false, err
+	}
+	return true, k.handOver(ctx, claim, settledUsed)
 }
 
 // remove deletes a claim that is of no use. One that has changed meanwhile is checked again.
@@ -231,87 +214,106 @@ func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason
 		k.forget(claim.Name)
 		return 0, nil
 	case apierrors.IsConflict(err):
-		if !k.b.claims.single {
-			_, err = k.b.fresh(ctx, claim.Name)
-			return time.Second, err
-		}
-		return time.Second, nil
+		_, err = k.b.fresh(ctx, claim.Name)
+		return time.Second, err
 	case err != nil:
 		return 0, err
 	}
 	k.forget(claim.Name)
-	k.b.events.claim(claim.Name, claim.UID, warn, reason, text)
+	k.b.event("NodeClaim", claim.ObjectMeta, warn, reason, text)
 	k.b.log.Info().Str("nodeclaim", claim.Name).Str("nodepool", claim.Labels[nodePoolLabel]).
 		Str("node", claim.Annotations[NodeAnnotation]).Str("reason", text).Msg("replacement taken back")
 	return 0, nil
 }
 
-// pods counts the pods on the claim's node, except those that run on every node.
-func (k *keeper) pods(ctx context.Context, claim *nodeClaim, version string) (int, error) {
-	if claim.Status.NodeName == "" {
-		return 0, nil
+// unsettled selects those of our claims that might still need us.
+const unsettled = ReplacesLabel + ",!" + SettledLabel
+
+const (
+	// sweepRetry is the time between two attempts of the first sweep.
+	sweepRetry = 5 * time.Second
+
+	// No process leads among the daemons of single nodes, so they share the search for what
+	// others have left behind. Each looks once at some time within firstSweep, to spread the
+	// lists of a rollout to thousands of nodes, and then about every nextSweep.
+	firstSweep = 2 * time.Minute
+	nextSweep  = time.Hour
+)
+
+// sweep looks for claims that an earlier process has left behind, and has each of them
+// looked after. Without Karpenter, or without the right to ask, there are none.
+func (b *Backend) sweep(ctx context.Context) {
+	if b.claims.single {
+		b.sweepForOthers(ctx)
+		return
 	}
-	list, err := k.b.pods.List(ctx, metav1.ListOptions{
-		FieldSelector:   fields.OneTermEqualSelector("spec.nodeName", claim.Status.NodeName).String(),
-		ResourceVersion: version,
-	})
-	if err != nil {
-		return 0, fmt.Errorf("list pods on node %q: %w", claim.Status.NodeName, err)
-	}
-	n := 0
-	for i := range list.Items {
-		pod := &list.Items[i]
-		finished := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if !finished && !drain.IsDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
-			n++
+	for {
+		err := b.adopt(ctx)
+		if _, away := unavailable(err); err == nil || away {
+			return
+		}
+		b.log.Debug().Err(err).Msg("look for replacements of an earlier process")
+		if !wait(ctx, sweepRetry) {
+			return
 		}
 	}
-	return n, nil
 }
 
-// wanted is how many pods the claim was made for.
-func (c *nodeClaim) wanted() int {
-	n, err := strconv.Atoi(c.Annotations[PodsAnnotation])
-	if err != nil {
-		return 1
-	}
-	return max(1, n)
-}
-
-// isOver reports whether no more pods will come from the node that the claim replaces: it
-// has been drained, or is gone, or is another instance by now.
-func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
-	name := claim.Annotations[NodeAnnotation]
-	if k.isDrained(claim) || name == "" {
-		return true, nil
-	}
-	node, known := k.b.node(name)
-	if !known {
-		// Not from a cache: one that is behind might show the Node without its record.
-		var err error
-		node, err = k.b.nodes.Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return true, nil
-		}
+func (b *Backend) sweepForOthers(ctx context.Context) {
+	for again := wait(ctx, rand.N(firstSweep)); again; again = wait(ctx, nextSweep/2+rand.N(nextSweep)) {
+		claims, err := b.listOurs(ctx)
 		if err != nil {
-			return false, fmt.Errorf("get Node %q: %w", name, err)
+			b.log.Debug().Err(err).Msg("look for replacements of other processes")
+		}
+		for _, claim := range claims {
+			if !b.keeper.due(claim) {
+				continue // its own process comes first, and there might be a thousand of us
+			}
+			if _, err := b.keeper.check(ctx, claim.Name); err != nil {
+				b.log.Debug().Err(err).Str("nodeclaim", claim.Name).Msg("look after replacement of another process")
+			}
 		}
 	}
-	rec, has, err := nodes.Record(node)
-	// The record of a node that still waits names its replacement only once that is requested.
-	calledOff := rec.Phase == interruption.Waiting && rec.Begun == nil && time.Since(claim.CreationTimestamp.Time) > orphanGrace
-	return !has || err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || calledOff, nil
 }
 
-func (k *keeper) isDrained(claim *nodeClaim) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	instance, told := k.over[claim.Name]
-	return told && claim.isOurs(instance)
+// adopt takes in those of our claims that exist, to be looked after.
+func (b *Backend) adopt(ctx context.Context) error {
+	claims, err := b.listOurs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, claim := range claims {
+		b.claims.learn(claim.slim())
+		b.keeper.add(claim.Name)
+	}
+	if len(claims) > 0 {
+		b.claims.start("")
+	}
+	return nil
 }
 
-func (k *keeper) forget(claim string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.over, claim)
+// listOurs is a consistent read: it includes a claim that a leader made a moment ago, just
+// before it died.
+func (b *Backend) listOurs(ctx context.Context) ([]*nodeClaim, error) {
+	list, err := b.opts.Dynamic.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: unsettled})
+	if err != nil {
+		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
+	}
+	var claims []*nodeClaim
+	for i := range list.Items {
+		claims = append(claims, decodeClaim(&list.Items[i]))
+	}
+	return claims, nil
+}
+
+// wait reports whether ctx is still alive after the time.
+func wait(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
 }

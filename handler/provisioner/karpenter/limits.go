@@ -65,7 +65,7 @@ func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
 			Help: "Times that a fallback pool was not taken because its limits left no room for the replacement.",
 		}),
 	}
-	l.usages = newReadCache(l.read)
+	l.usages = newReadCache(poolTTL, l.read)
 	return l
 }
 

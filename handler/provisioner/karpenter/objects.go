@@ -229,7 +229,7 @@ const (
 
 // readClaim is the NodeClaim, or nil if there is none.
 func (b *Backend) readClaim(ctx context.Context, name, version string) (*nodeClaim, error) {
-	u, err := b.client.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: version})
+	u, err := b.opts.Dynamic.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: version})
 	if isMissing(err) {
 		return nil, nil
 	}
@@ -246,7 +246,7 @@ func (b *Backend) deleteClaim(ctx context.Context, claim *nodeClaim) error {
 	if claim.state() == provisioner.StateRequested {
 		preconditions.ResourceVersion = &claim.ResourceVersion
 	}
-	err := b.client.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
+	err := b.opts.Dynamic.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
 	if err != nil {
 		return asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
 	}

@@ -70,20 +70,11 @@ func (o claimOrder) capacity() string {
 // build makes the NodeClaim as Karpenter would make it from the pool's template. Karpenter
 // launches it like one of its own, and finds no drift in it.
 func (o claimOrder) build() (*unstructured.Unstructured, error) {
-	template := o.pool.Spec.Template
-	labels := maps.Clone(template.Metadata.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	maps.Copy(labels, customLabels(o.pool, o.node))
-	labels[nodePoolLabel] = o.pool.Name
-	labels[template.Spec.NodeClassRef.label()] = template.Spec.NodeClassRef.Name
+	labels := labelsOf(o.pool, o.node)
 	labels[ReplacesLabel] = labelValue(o.instance)
 
-	annotations := maps.Clone(template.Metadata.Annotations)
-	if annotations == nil {
-		annotations = map[string]string{}
-	}
+	annotations := map[string]string{}
+	maps.Copy(annotations, o.pool.Spec.Template.Metadata.Annotations)
 	for _, key := range []string{hashAnnotation, hashVersionAnnotation} {
 		if v, ok := o.pool.Annotations[key]; ok {
 			annotations[key] = v
@@ -187,6 +178,22 @@ func (o claimOrder) instanceTypes() []string {
 		}
 	}
 	return types
+}
+
+// labelsOf are the labels that Karpenter gives the pool's nodes.
+func labelsOf(pool *nodePool, node *corev1.Node) map[string]string {
+	labels := ownLabels(pool, node)
+	labels[nodePoolLabel] = pool.Name
+	labels[pool.Spec.Template.Spec.NodeClassRef.label()] = pool.Spec.Template.Spec.NodeClassRef.Name
+	return labels
+}
+
+// ownLabels are those of them that are the operator's own.
+func ownLabels(pool *nodePool, node *corev1.Node) map[string]string {
+	labels := map[string]string{}
+	maps.Copy(labels, pool.Spec.Template.Metadata.Labels)
+	maps.Copy(labels, customLabels(pool, node))
+	return labels
 }
 
 // customLabels are a label for each of the template's requirements on the operator's own

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -22,17 +23,24 @@ const (
 	// no more.
 	poolTTL = 10 * time.Second
 
+	// refusedFor is how long it stands that there is no replacement for a node.
+	refusedFor = 5 * time.Second
+
 	// poolTimeout bounds the read that a burst waits for together.
 	poolTimeout = 5 * time.Second
 
 	// recheck is how long we believe that Karpenter is not available to us, which only an
 	// installation or new RBAC rules change.
 	recheck = time.Minute
+
+	// maxKept is how much a cache keeps before it drops what is no longer fresh.
+	maxKept = 1000
 )
 
-// readCache keeps what was read under each key for poolTTL, however many ask. That it is not
+// readCache keeps what was read under each key for a while, however many ask. That it is not
 // available to us is kept for recheck; other errors are not kept.
 type readCache[V any] struct {
+	ttl   time.Duration
 	read  func(ctx context.Context, key string) (V, error)
 	reads singleflight.Group
 
@@ -46,8 +54,8 @@ type kept[V any] struct {
 	asked time.Time // when it was asked for
 }
 
-func newReadCache[V any](read func(ctx context.Context, key string) (V, error)) *readCache[V] {
-	return &readCache[V]{read: read, kept: map[string]kept[V]{}}
+func newReadCache[V any](ttl time.Duration, read func(ctx context.Context, key string) (V, error)) *readCache[V] {
+	return &readCache[V]{ttl: ttl, read: read, kept: map[string]kept[V]{}}
 }
 
 // get is the value, which is shared and must not be changed. The error is an unavailableError, or
@@ -80,16 +88,22 @@ func (c *readCache[V]) last(key string) (k kept[V], fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k = c.kept[key]
-	lasts := poolTTL
+	return k, c.isFresh(k)
+}
+
+func (c *readCache[V]) isFresh(k kept[V]) bool {
 	if k.away != nil {
-		lasts = recheck
+		return time.Since(k.asked) < recheck
 	}
-	return k, time.Now().Before(k.asked.Add(lasts))
+	return time.Since(k.asked) < c.ttl
 }
 
 func (c *readCache[V]) keep(key string, k kept[V]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if len(c.kept) >= maxKept {
+		maps.DeleteFunc(c.kept, func(_ string, k kept[V]) bool { return !c.isFresh(k) })
+	}
 	c.kept[key] = k
 }
 
@@ -137,7 +151,7 @@ type pools struct {
 
 func newPools(client dynamic.Interface) *pools {
 	p := &pools{client: client}
-	p.named, p.all = newReadCache(p.read), newReadCache(p.readAll)
+	p.named, p.all = newReadCache(poolTTL, p.read), newReadCache(poolTTL, p.readAll)
 	return p
 }
 
@@ -234,7 +248,7 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 	}
 	text := fmt.Sprintf("annotation %s is %q: want one of %s; --rebalance counts", RebalanceAnnotation, value, strings.Join(allowed, ", "))
 	if b.said.First(name + ": " + text) {
-		b.events.pool(p.pool, reasonWrongPolicy, text)
+		b.event("NodePool", p.pool.ObjectMeta, true, reasonWrongPolicy, text)
 		b.log.Warn().Str("nodepool", name).Str("reason", text).Msg("rebalance policy of NodePool not understood")
 	}
 	return "", nil

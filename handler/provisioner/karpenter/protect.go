@@ -4,19 +4,24 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
 )
 
 // unprotect ends a replacement's protection from consolidation as soon as the pods that it
 // was made for are there, or no more will come, or the time is over. Zero means that the
-// protection has ended; else it says when to look again.
+// protection has ended; else it says when to check again.
 //
 // Karpenter copies the annotation from the claim to its Node once, at registration. The
 // Node is cleared first, and our own mark on the claim goes last, as the next process finds
@@ -38,14 +43,14 @@ func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration
 		return laterCheck, k.annotate(ctx, claim, map[string]any{doNotDisrupt: nil}, nil)
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, doNotDisrupt)
-	_, err = k.b.nodes.Patch(ctx, claim.Status.NodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	_, err = k.b.opts.Nodes.Patch(ctx, claim.Status.NodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("patch Node %q: %w", claim.Status.NodeName, err)
 	}
 	if err := k.annotate(ctx, claim, map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil}, nil); err != nil {
 		return 0, err
 	}
-	k.b.events.claim(claim.Name, claim.UID, false, reasonUnprotected, "Karpenter may consolidate the replacement again")
+	k.b.event("NodeClaim", claim.ObjectMeta, false, reasonUnprotected, "Karpenter may consolidate the replacement again")
 	k.b.log.Debug().Str("nodeclaim", claim.Name).Msg("replacement no longer protected")
 	return 0, nil
 }
@@ -59,17 +64,17 @@ func (c *nodeClaim) protectedUntil() time.Time {
 	return until
 }
 
-// nextLanding is when to look again for pods that have not landed yet: less and less often, as
-// some leave their node only minutes later, and the end of the drain is told at once.
+// nextLanding is when to check again for pods that have not landed yet: less and less often, as
+// some leave their node only minutes later, and the end of the drain is known at once.
 func (c *nodeClaim) nextLanding(now time.Time) time.Duration {
 	if c.state() != provisioner.StateReady {
 		return laterCheck
 	}
-	ready := meta.FindStatusCondition(c.Status.Conditions, "Initialized")
-	if ready.LastTransitionTime.IsZero() {
+	ready := c.since("Initialized")
+	if ready.IsZero() {
 		return landingCheck
 	}
-	return min(max(landingCheck, now.Sub(ready.LastTransitionTime.Time)/4), laterCheck)
+	return min(max(landingCheck, now.Sub(ready)/4), laterCheck)
 }
 
 func (k *keeper) mayUnprotect(ctx context.Context, claim *nodeClaim, until time.Time) (bool, error) {
@@ -106,7 +111,7 @@ func (k *keeper) annotate(ctx context.Context, claim *nodeClaim, annotations, la
 	if err != nil {
 		return fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err)
 	}
-	u, err := k.b.client.Resource(nodeClaimResource).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
+	u, err := k.b.opts.Dynamic.Resource(nodeClaimResource).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err), apierrors.IsInvalid(err): // it is gone, or another claim by now
 		k.b.claims.forget(claim.Name)
@@ -114,8 +119,87 @@ func (k *keeper) annotate(ctx context.Context, claim *nodeClaim, annotations, la
 	case err != nil:
 		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err))
 	}
-	if now := decodeClaim(u); !k.b.claims.single && now.Labels[SettledLabel] == "" {
-		k.b.claims.learn(now.slim())
-	}
+	k.b.claims.learn(decodeClaim(u).slim())
 	return nil
+}
+
+// pods counts the pods on the claim's node, except those that run on every node.
+func (k *keeper) pods(ctx context.Context, claim *nodeClaim, version string) (int, error) {
+	if claim.Status.NodeName == "" {
+		return 0, nil
+	}
+	list, err := k.b.opts.Pods.List(ctx, metav1.ListOptions{
+		FieldSelector:   fields.OneTermEqualSelector("spec.nodeName", claim.Status.NodeName).String(),
+		ResourceVersion: version,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("list pods on node %q: %w", claim.Status.NodeName, err)
+	}
+	n := 0
+	for i := range list.Items {
+		pod := &list.Items[i]
+		if !drain.Finished(pod) && !drain.IsDaemon(pod) && pod.Annotations[corev1.MirrorPodAnnotationKey] == "" {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// wanted is how many pods the claim was made for.
+func (c *nodeClaim) wanted() int {
+	n, err := strconv.Atoi(c.Annotations[PodsAnnotation])
+	if err != nil {
+		return 1
+	}
+	return max(1, n)
+}
+
+// isOver reports whether no more pods will come from the node that the claim replaces: it
+// has been drained, or is gone, or is another instance by now.
+func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
+	name := claim.Annotations[NodeAnnotation]
+	if k.isDrained(claim) || name == "" {
+		return true, nil
+	}
+	node, known := k.b.opts.Node(name)
+	if !known {
+		// Not from a cache: one that is behind might show the Node without its record.
+		var err error
+		node, err = k.b.opts.Nodes.Get(ctx, name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("get Node %q: %w", name, err)
+		}
+	}
+	rec, has, err := nodes.Record(node)
+	// The record of a node that still waits names its replacement only once that is requested.
+	cancelled := rec.Phase == interruption.Waiting && rec.Begun == nil && time.Since(claim.CreationTimestamp.Time) > orphanGrace
+	return !has || err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || cancelled, nil
+}
+
+// markDrained says that the pods of the instance that the claim replaces have moved, or will not
+// move any more. For a claim that replaces another it means nothing.
+func (k *keeper) markDrained(claim, instance string) {
+	if known, synced := k.b.claims.get(claim); known == nil && synced {
+		return // gone
+	}
+	k.mu.Lock()
+	k.over[claim] = instance
+	k.mu.Unlock()
+	k.add(claim)
+}
+
+func (k *keeper) isDrained(claim *nodeClaim) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	instance, over := k.over[claim.Name]
+	return over && claim.isOurs(instance)
+}
+
+func (k *keeper) forget(claim string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.over, claim)
 }

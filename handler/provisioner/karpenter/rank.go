@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
 )
@@ -86,7 +84,7 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 	}
 	o.until = lost.protectedUntil(c.pool)
 	o.remark = lost.remark
-	if n := o.fit.missing(); n > 0 {
+	if n := len(lost.need.Moving) - len(o.fit.need.Moving); n > 0 {
 		if o.remark != "" {
 			o.remark += "; "
 		}
@@ -110,16 +108,6 @@ func (lost lostNode) alike(pool *nodePool) bool {
 	}
 	return maps.Equal(ownLabels(lost.source, lost.node), ownLabels(pool, lost.node)) &&
 		slices.Equal(taintsOf(lost.source), taintsOf(pool))
-}
-
-// ownLabels are the operator's own labels that a pool gives its nodes.
-func ownLabels(pool *nodePool, node *corev1.Node) map[string]string {
-	labels := maps.Clone(pool.Spec.Template.Metadata.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	maps.Copy(labels, customLabels(pool, node))
-	return labels
 }
 
 func taintsOf(pool *nodePool) []string {

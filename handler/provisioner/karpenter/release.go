@@ -66,7 +66,7 @@ func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interrupt
 		}
 		return d, nil
 	}
-	list, err := b.pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name, ResourceVersion: cached})
+	list, err := b.opts.Pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name, ResourceVersion: cached})
 	if err != nil {
 		return time.Time{}, asUnavailable("list pods", fmt.Errorf("list pods on node %q: %w", node.Name, err))
 	}
@@ -87,7 +87,7 @@ func (b *Backend) release(ctx context.Context, node *corev1.Node, name string, u
 	patch := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":%q},{"op":"test","path":"/status/providerID","value":%q},`+
 		`{"op":"add","path":"/metadata/annotations/%s","value":%q}]`,
 		uid, node.Spec.ProviderID, strings.ReplaceAll(terminationTimestamp, "/", "~1"), until.UTC().Format(time.RFC3339))
-	_, err := b.client.Resource(nodeClaimResource).Patch(ctx, name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
+	_, err := b.opts.Dynamic.Resource(nodeClaimResource).Patch(ctx, name, types.JSONPatchType, []byte(patch), metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err):
 		return nil
@@ -105,7 +105,7 @@ func (b *Backend) release(ctx context.Context, node *corev1.Node, name string, u
 	case err != nil:
 		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
 	}
-	err = b.client.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
+	err = b.opts.Dynamic.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
 		return asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
 	}

@@ -28,7 +28,7 @@ func (b *Backend) claimChanged(claim *nodeClaim, state string) {
 		b.keeper.add(claim.Name)
 	}
 	if node := claim.Annotations[NodeAnnotation]; node != "" {
-		b.notify(node)
+		b.opts.Notify(node)
 	}
 }
 
@@ -115,7 +115,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 	if err != nil || full != "" {
 		return r, full, err
 	}
-	u, err := b.client.Resource(nodeClaimResource).Create(ctx, order, metav1.CreateOptions{FieldManager: fieldManager})
+	u, err := b.opts.Dynamic.Resource(nodeClaimResource).Create(ctx, order, metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		claim, err := b.readClaim(ctx, r.Name, asStored)
 		if err != nil {
@@ -139,9 +139,10 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 		r, err = b.notCreated(r, err)
 		return r, "", err
 	}
-	b.events.claim(u.GetName(), u.GetUID(), false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
-	b.claims.learn(decodeClaim(u).slim())
-	b.keeper.add(u.GetName())
+	claim := decodeClaim(u)
+	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
+	b.claims.learn(claim.slim())
+	b.keeper.add(claim.Name)
 	return r, "", nil
 }
 
@@ -208,7 +209,7 @@ func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
 	case err != nil:
 	case claim == nil:
 		b.claims.forget(name)
-	case claim.Labels[ReplacesLabel] != "":
+	default:
 		b.claims.learn(claim.slim())
 	}
 	return claim, err
@@ -253,7 +254,7 @@ func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim 
 	b.claims.forget(r.Name)
 	b.ledger.forget(r.Name)
 	reason := notLaunched(claim)
-	b.events.claim(claim.Name, claim.UID, true, reasonNotLaunched, "deleted: "+reason)
+	b.event("NodeClaim", claim.ObjectMeta, true, reasonNotLaunched, "deleted: "+reason)
 	return provisioner.Failed(r, reason), nil
 }
 

@@ -77,7 +77,7 @@ func TestStranded(t *testing.T) {
 			if err != nil || r.State != provisioner.StateRequested || !strings.Contains(r.Reason, "only for the 6 of 10 pods that Karpenter leaves behind") {
 				t.Fatalf("Request: %+v, %v", r, err)
 			}
-			stranded, err := (&Backend{client: c.FakeDynamicClient}).stranded(t.Context(), pods)
+			stranded, err := (&Backend{opts: Options{Dynamic: c.FakeDynamicClient}}).stranded(t.Context(), pods)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -60,7 +60,7 @@ func (b *Backend) readDaemons(ctx context.Context, _ string) ([]*corev1.Pod, err
 	var pods []*corev1.Pod
 	counted := map[string]int{} // by namespace
 	for o := (metav1.ListOptions{Limit: daemonsPerPage}); ; {
-		page, err := b.client.Resource(daemonSetResource).List(ctx, o)
+		page, err := b.opts.Dynamic.Resource(daemonSetResource).List(ctx, o)
 		if err != nil {
 			return nil, asUnavailable("list DaemonSets", fmt.Errorf("list DaemonSets: %w", err))
 		}
@@ -142,7 +142,7 @@ const budgetsRead, budgetsKept = 8 << 20, 1 << 20
 // readBudgets reads a namespace's budgets. Without the right to, there are none.
 func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]budget, error) {
 	// "0" is answered from the API server's watch cache.
-	list, err := b.client.Resource(budgetResource).Namespace(namespace).List(narrow.Limit(ctx, budgetsRead, budgetsKept), metav1.ListOptions{ResourceVersion: "0"})
+	list, err := b.opts.Dynamic.Resource(budgetResource).Namespace(namespace).List(narrow.Limit(ctx, budgetsRead, budgetsKept), metav1.ListOptions{ResourceVersion: "0"})
 	if errors.Is(err, narrow.ErrTooLong) {
 		b.log.Warn().Str("namespace", namespace).Msg("the namespace has more disruption budgets than are read: pods that they block get no replacement where Karpenter ends a node itself")
 		return nil, nil
