@@ -68,7 +68,7 @@ var changes = map[string]map[string]any{
 	"no policies":        {"imds.ownNodeOnly": false, "networkPolicy.enabled": false, "flowSchemas": false, "patchPolicies": false},
 	"pod monitor":        {"podMonitor.enabled": true, "podMonitor.interval": "15s", "podMonitor.labels": map[string]any{"release": "prometheus"}},
 	"service monitor":    {"serviceMonitor.enabled": true, "serviceMonitor.labels": map[string]any{"release": "prometheus"}},
-	"alerts, dashboard":  {"prometheusRule.enabled": true, "dashboard.enabled": true, "dashboard.annotations": map[string]any{"grafana_folder": "Spot"}},
+	"alerts, dashboard":  {"prometheusRule.enabled": true, "prometheusRule.runbookUrl": "https://wiki.example.com/runbook", "dashboard.enabled": true, "dashboard.annotations": map[string]any{"grafana_folder": "Spot"}},
 	"role":               {"controller.serviceAccount.roleArn": "arn:aws:iam::111122223333:role/spot-handler"},
 	"accounts of others": {"imds.serviceAccount.create": false, "imds.serviceAccount.name": "mine", "controller.serviceAccount.create": false, "controller.serviceAccount.name": "mine-too"},
 	"no provisioner":     {"flags.provisioner": "none"},

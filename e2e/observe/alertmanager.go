@@ -11,7 +11,7 @@ import (
 )
 
 // Alertmanager is a running Alertmanager, with a pager that receives alerts of severity
-// "page", and an inbox for the rest.
+// "critical", and an inbox for the rest.
 type Alertmanager struct {
 	*process
 	receiver *httptest.Server
@@ -44,7 +44,7 @@ route:
   group_wait: 1s
   group_interval: 1s
   routes:
-    - { receiver: %[1]s, matchers: ['severity="page"'] }
+    - { receiver: %[1]s, matchers: ['severity="critical"'] }
 receivers:
   - { name: %[1]s, webhook_configs: [{ url: "%[3]s" }] }
   - { name: %[2]s, webhook_configs: [{ url: "%[3]s" }] }

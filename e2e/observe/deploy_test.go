@@ -21,6 +21,9 @@ var (
 	referenceFile = filepath.Join("..", "..", "deploy", "docs", "reference.md")
 )
 
+// runbookURL is where the alerts point to. The chart's prometheusRule.runbookUrl replaces it.
+const runbookURL = "https://github.com/spot-handler/spot-handler/blob/main/deploy/runbook.md"
+
 // Prometheus's own tool accepts the rules, and every case of theirs comes out as stated.
 func TestAlertCases(t *testing.T) {
 	tools := ForTest(t)
@@ -67,19 +70,19 @@ func TestRunbook(t *testing.T) {
 	var alerts []string
 	for _, r := range rules(t) {
 		alerts = append(alerts, r.Alert)
-		if s := r.Labels["severity"]; s != "page" && s != "ticket" {
+		if s := r.Labels["severity"]; s != "critical" && s != "warning" {
 			t.Errorf("%s: severity %q", r.Alert, s)
 		}
 		if r.Annotations["summary"] == "" {
 			t.Errorf("%s has no summary", r.Alert)
 		}
-		if want := "deploy/runbook.md#" + strings.ToLower(r.Alert); r.Annotations["runbook"] != want {
-			t.Errorf("%s: runbook %q, want %q", r.Alert, r.Annotations["runbook"], want)
+		if want := runbookURL + "#" + strings.ToLower(r.Alert); r.Annotations["runbook_url"] != want {
+			t.Errorf("%s: runbook_url %q, want %q", r.Alert, r.Annotations["runbook_url"], want)
 		}
 	}
 	text := read(t, runbookFile)
 	var sections []string
-	for _, found := range regexp.MustCompile(`(?m)^## (\S+)\n\n\*(page|ticket)[^*]*\*`).FindAllStringSubmatch(text, -1) {
+	for _, found := range regexp.MustCompile(`(?m)^## (\S+)\n\n\*(critical|warning)[^*]*\*`).FindAllStringSubmatch(text, -1) {
 		sections = append(sections, found[1])
 		i := slices.IndexFunc(rules(t), func(r Rule) bool { return r.Alert == found[1] })
 		if i >= 0 && rules(t)[i].Labels["severity"] != found[2] {

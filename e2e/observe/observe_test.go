@@ -16,8 +16,8 @@ func TestAlertReachesItsReceiver(t *testing.T) {
 	defer alertmanager.Close()
 	rules := t.TempDir() + "/rules.yaml"
 	write(t, rules, `{groups: [{name: test, rules: [
-		{alert: Broken, expr: vector(1), labels: {severity: page}, annotations: {summary: it is}},
-		{alert: Worn, expr: vector(1), labels: {severity: ticket}}]}]}`)
+		{alert: Broken, expr: vector(1), labels: {severity: critical}, annotations: {summary: it is}},
+		{alert: Worn, expr: vector(1), labels: {severity: warning}}]}]}`)
 	prometheus, err := StartPrometheus(t.Context(), tools, t.TempDir(), PrometheusOptions{Rules: rules, Alertmanager: alertmanager.URL})
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestAlertReachesItsReceiver(t *testing.T) {
 			t.Fatal("the alerts have not arrived within a minute")
 		}
 	}
-	if a := alertmanager.Received(Pager, "Broken")[0]; a.Annotations["summary"] != "it is" || a.Labels["severity"] != "page" {
+	if a := alertmanager.Received(Pager, "Broken")[0]; a.Annotations["summary"] != "it is" || a.Labels["severity"] != "critical" {
 		t.Errorf("the page says %v, %v", a.Labels, a.Annotations)
 	}
 	if got := alertmanager.Received(Pager, "Worn"); len(got) != 0 {

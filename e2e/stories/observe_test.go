@@ -94,7 +94,7 @@ func TestAMissedDeadlinePages(t *testing.T) {
 	s.waitLine(d, "deadline reached")
 
 	page := s.told(alertmanager, observe.Pager, "SpotHandlerDeadlineMissed")
-	if page.Labels["kind"] != "spot-interruption" || page.Annotations["summary"] == "" || page.Annotations["runbook"] != "deploy/runbook.md#spothandlerdeadlinemissed" {
+	if page.Labels["kind"] != "spot-interruption" || page.Annotations["summary"] == "" || !strings.HasSuffix(page.Annotations["runbook_url"], "/deploy/runbook.md#spothandlerdeadlinemissed") {
 		t.Errorf("the page says %v, %v", page.Labels, page.Annotations)
 	}
 	want := map[string]string{
