@@ -15,7 +15,7 @@ import (
 )
 
 // startReal polls the emulator with the SDK over a socket, as fast as it goes.
-func startReal(t *testing.T, s *imdsemu.Server, a Accepter) *Poller {
+func startReal(t *testing.T, s *imdsemu.Server, a interruption.Accepter) *Poller {
 	t.Helper()
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
 	p := New(Options{
@@ -176,7 +176,7 @@ func TestFaultsOverTheWire(t *testing.T) {
 			s.Interrupt("terminate", time.Now().Add(2*time.Minute))
 			p := startReal(t, s, a)
 			waitFor(t, "notice", func() bool { return len(a.notices()) == 1 })
-			if n := value(t, p.metrics.errors(tt.reason)); n < 1 {
+			if n := value(t, p.source.Errors(tt.reason)); n < 1 {
 				t.Errorf("no error of reason %s counted", tt.reason)
 			}
 		})
@@ -194,5 +194,5 @@ func TestNoService(t *testing.T) {
 	s := imdsemu.Start(imdsemu.Options{})
 	s.Close()
 	p := startReal(t, s, &fakeAccepter{})
-	waitFor(t, "error", func() bool { return value(t, p.metrics.errors(awsfault.Connection)) > 0 })
+	waitFor(t, "error", func() bool { return value(t, p.source.Errors(awsfault.Connection)) > 0 })
 }

@@ -94,7 +94,7 @@ type fakeAccepter struct {
 	got []interruption.Notice
 }
 
-var _ Accepter = (*fakeAccepter)(nil)
+var _ interruption.Accepter = (*fakeAccepter)(nil)
 
 func (f *fakeAccepter) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	f.mu.Lock()

@@ -40,7 +40,7 @@ func TestUnauthorizedTakesANewTokenAtOnce(t *testing.T) {
 		if len(asked) < polls+2 || !asked[polls].Equal(asked[polls+1]) {
 			t.Errorf("path not read again at once: %v", asked[polls:])
 		}
-		if n := value(t, p.metrics.errors(reasonUnauthorized)); n != 1 {
+		if n := value(t, p.source.Errors(reasonUnauthorized)); n != 1 {
 			t.Errorf("%v errors counted, want 1", n)
 		}
 		if n := log.count("cannot read"); n != 0 {
@@ -87,7 +87,7 @@ func TestTokenFaults(t *testing.T) {
 				p, log := start(t, w, a)
 				time.Sleep(30 * time.Second)
 				synctest.Wait()
-				if n := value(t, p.metrics.errors(tt.reason)); n < 2 {
+				if n := value(t, p.source.Errors(tt.reason)); n < 2 {
 					t.Errorf("%v errors of reason %s", n, tt.reason)
 				}
 				if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), tt.text) {

@@ -10,7 +10,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// desk is an outbox whose letters are taken by the test.
+// desk is an outbox whose notices are taken by the test.
 type desk struct {
 	*testing.T
 	*outbox
@@ -24,12 +24,12 @@ func (d desk) say(topic, word string) {
 // take delivers what waits and returns it as "topic word".
 func (d desk) take() (taken []string) {
 	for {
-		l, ok := d.first()
+		w, ok := d.first()
 		if !ok {
 			return taken
 		}
-		taken = append(taken, l.topic+" "+l.notice.Action)
-		d.settle(l)
+		taken = append(taken, w.topic+" "+w.notice.Action)
+		d.settle(w)
 	}
 }
 

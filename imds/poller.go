@@ -1,13 +1,45 @@
+// Package imds watches the EC2 instance metadata service of the node that it runs
+// on, and hands every interruption that is announced there to an Accepter.
+//
+//	path                                   kind                       read every
+//	spot/instance-action                   spot-interruption          interval (2 s)
+//	autoscaling/target-lifecycle-state     instance-terminating       2 intervals
+//	events/recommendations/rebalance       rebalance-recommendation   2 intervals
+//	events/maintenance/scheduled, history  scheduled-event            15 intervals, 30 s at most
+//
+// That is about one small request a second. Each kind can be switched off: its paths are
+// then never asked for.
+//
+// One connection is polled, one request at a time. New starts nothing, and Run can be called
+// once. The poller submits a notice until Accept returns nil, with backoff, while polling
+// goes on. Then this process does not submit the same word again before the service has said
+// something else about the same event. If there are several words on one event that could
+// not be submitted yet, only the latest is. A new process reads all of them again under the
+// same ids, as the metadata service keeps them: Accept has to be idempotent.
+//
+// A scheduled event that is completed or canceled, or is in no list any more, is submitted
+// once more, as withdrawn. So is all that the history of events holds, as a process does not
+// know what the one before it has announced. No other kind is ever taken back.
+//
+// Faults of the metadata service are counted, logged when their reason changes and retried
+// for ever; none of them ends Run. An announcement that is unknown in part, such as a code
+// that is not documented, is acted on as the worst that it could be, counted and logged once.
+//
+// A spot notice is seen within one interval (2 s) while the service answers, and within
+// maxBackoff + callTimeout (12 s) of its first answer after an outage. So backing off costs
+// at most a tenth of the two minutes that EC2 gives.
 package imds
 
 import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/feature/ec2/imds"
+	smithytime "github.com/aws/smithy-go/time"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -43,18 +75,10 @@ type Client interface {
 	GetMetadata(ctx context.Context, in *imds.GetMetadataInput, opts ...func(*imds.Options)) (*imds.GetMetadataOutput, error)
 }
 
-// Accepter takes a notice over. Accept returns a nil error only when the record is
-// durable, or the notice is provably not ours (the Verdict says which); then the
-// notice is settled. An error means try again. It is called with the same notice
-// more than once, and from several goroutines.
-type Accepter interface {
-	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
-}
-
 // Options says what a Poller works with. Client and Accepter are required.
 type Options struct {
 	Client   Client
-	Accepter Accepter
+	Accepter interruption.Accepter
 
 	// NodeName is the Node that this instance is; it is copied into every notice.
 	NodeName string
@@ -74,12 +98,11 @@ type Options struct {
 // Poller reads the metadata service of one instance.
 type Poller struct {
 	client   Client
-	accepter Accepter
+	accepter interruption.Accepter
 	nodeName string
 	interval time.Duration
 	log      zerolog.Logger
-	metrics  *metrics
-	health   health
+	source   *awsfault.Source
 	watches  []*watch // the most urgent first
 	boxes    []*outbox
 }
@@ -95,7 +118,7 @@ func New(o Options) *Poller {
 		nodeName: o.NodeName,
 		interval: o.Interval,
 		log:      o.Logger.With().Str("component", "imds").Logger(),
-		metrics:  newMetrics(o.Registerer),
+		source:   awsfault.NewSource(o.Registerer, string(interruption.IMDS), "poll instance metadata", reasons()),
 	}
 	boxes := map[interruption.Kind]*outbox{}
 	for _, s := range subjects(o.Kinds) {
@@ -133,8 +156,10 @@ func (p *Poller) Run(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		p.settleHealth()
-		if !sleep(ctx, time.Until(p.next())) {
+		if at := p.known(); !at.IsZero() {
+			p.source.Read(at)
+		}
+		if smithytime.SleepWithContext(ctx, time.Until(p.next())) != nil {
 			return nil
 		}
 	}
@@ -142,12 +167,22 @@ func (p *Poller) Run(ctx context.Context) error {
 
 // next is the earliest turn of any watch.
 func (p *Poller) next() time.Time {
-	next := p.watches[0].due
-	for _, w := range p.watches {
-		next = earlier(w.due, next)
-	}
-	return next
+	return slices.MinFunc(p.watches, func(a, b *watch) int { return a.due.Compare(b.due) }).due
 }
+
+// known is until when every path is known; zero if one never was.
+func (p *Poller) known() time.Time {
+	oldest := time.Now()
+	for _, w := range p.watches {
+		if at := w.current(); at.Before(oldest) {
+			oldest = at
+		}
+	}
+	return oldest
+}
+
+// Healthy returns nil while no path has failed for more than a minute, see [awsfault.Source].
+func (p *Poller) Healthy() error { return p.source.Healthy() }
 
 func (p *Poller) pollDue(ctx context.Context, w *watch, instance string) {
 	if ctx.Err() == nil && !w.due.After(time.Now()) {
@@ -173,7 +208,7 @@ func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
 	case err == nil:
 		w.odd = ""
 	case usable(err):
-		p.tellOdd(w, err)
+		p.logOdd(w, err)
 	default:
 		p.fail(w.path, &w.reporter, err)
 		w.retry()
@@ -185,14 +220,14 @@ func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
 	w.succeed(began, p.interval)
 }
 
-// tellOdd counts and logs an announcement that is unknown in part, once for as long as it
+// logOdd counts and logs an announcement that is unknown in part, once for as long as it
 // stands.
-func (p *Poller) tellOdd(w *watch, err error) {
+func (p *Poller) logOdd(w *watch, err error) {
 	if w.odd == err.Error() {
 		return
 	}
 	w.odd = err.Error()
-	p.metrics.errors(awsfault.Of(err)).Inc()
+	p.source.Errors(awsfault.Of(err)).Inc()
 	p.log.Error().Err(err).Str("path", w.path).Str("reason", string(awsfault.Of(err))).Msg("unknown announcement in instance metadata")
 }
 
@@ -217,7 +252,7 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 			}
 		}
 		p.fail(path, &r, err)
-		if !sleep(ctx, bounded(wait.NextBackOff())) {
+		if smithytime.SleepWithContext(ctx, bounded(wait.NextBackOff())) != nil {
 			return "", false
 		}
 	}
@@ -230,7 +265,7 @@ func (p *Poller) read(ctx context.Context, path string) (body []byte, found bool
 	if awsfault.Of(err) == reasonUnauthorized {
 		// The SDK drops its token on a 401 and leaves the second attempt to its retryer, of
 		// which there is none here. Ask again at once, with a new token.
-		p.metrics.errors(reasonUnauthorized).Inc()
+		p.source.Errors(reasonUnauthorized).Inc()
 		body, found, err = p.readOnce(ctx, path)
 	}
 	return body, found, err
@@ -259,24 +294,15 @@ func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found 
 	return body, true, nil
 }
 
-// fail counts every fault and logs the first of each run of the same reason.
+// fail notes that a path could not be read.
 func (p *Poller) fail(path string, r *awsfault.Reporter, err error) {
-	reason := awsfault.Of(err)
-	p.metrics.errors(reason).Inc()
-	p.health.failed(err)
-	if r.Changed(reason) {
-		p.log.Error().Err(err).Str("path", path).Str("reason", string(reason)).Msg("cannot read instance metadata")
-	}
+	p.source.Failed(err)
+	p.source.Fault(p.log.With().Str("path", path).Logger(), r, err, "cannot read instance metadata")
 }
 
 // newBackoff is the pause between failed readings.
 func newBackoff() *backoff.ExponentialBackOff {
-	return &backoff.ExponentialBackOff{
-		InitialInterval:     firstBackoff,
-		RandomizationFactor: backoffJitter,
-		Multiplier:          2,
-		MaxInterval:         maxBackoff,
-	}
+	return awsfault.Pauses(firstBackoff, maxBackoff, backoffJitter)
 }
 
 // bounded keeps jitter within the limit that the package promises.
@@ -284,16 +310,4 @@ func bounded(d time.Duration) time.Duration { return min(d, maxBackoff) }
 
 func jittered(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (1 + intervalJitter*(2*rand.Float64()-1)))
-}
-
-// sleep waits; it reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -112,7 +112,7 @@ func TestBackoffIsBounded(t *testing.T) {
 				if n := len(w.times(actionPath)) - before; n < 25 || n > 60 {
 					t.Errorf("%d polls in 5 minutes of outage, want 25 to 60", n)
 				}
-				if n := value(t, p.metrics.errors(want)); n < 50 {
+				if n := value(t, p.source.Errors(want)); n < 50 {
 					t.Errorf("%v errors of reason %s", n, want)
 				}
 				if n := log.count("cannot read instance metadata"); n != len(p.watches) {
@@ -181,7 +181,7 @@ func TestHostileValues(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				// What can be acted on is no fault that goes on.
-				if n := value(t, p.metrics.errors(tt.reason)); n < 1 || (n == 1) != (tt.notices == 1) {
+				if n := value(t, p.source.Errors(tt.reason)); n < 1 || (n == 1) != (tt.notices == 1) {
 					t.Errorf("%v errors of reason %s", n, tt.reason)
 				}
 				if n := log.count(unreadable) + log.count(unknown); n != 1 {

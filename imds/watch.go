@@ -1,11 +1,14 @@
 package imds
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -13,7 +16,7 @@ import (
 
 // slowest is the longest regular pause between two readings of any path: half of what
 // the health of the source allows.
-const slowest = healthyFor / 2
+const slowest = awsfault.HealthyFor / 2
 
 // A subject is one path of the metadata service on which interruptions of one kind are
 // announced.
@@ -147,3 +150,116 @@ func (w *watch) current() time.Time {
 	}
 	return time.Now()
 }
+
+const (
+	// A time further away than these is not EC2's, or our clock is wrong. Either way it is
+	// of no use. A spot instance can live long after a rebalance recommendation.
+	maxAhead         = time.Hour
+	maxSpotPast      = 24 * time.Hour
+	maxRebalancePast = 365 * 24 * time.Hour
+)
+
+// parseInstanceAction reads spot/instance-action:
+// {"action":"terminate","time":"2026-01-01T00:02:00Z"}.
+//
+// An action that EC2 does not document is reported, but counts as a termination: whatever it
+// is, it comes at that time. Moving pods for nothing costs less than losing them.
+func parseInstanceAction(body []byte, received time.Time) (announcement, error) {
+	var doc struct {
+		Action *string `json:"action"`
+		Time   *string `json:"time"`
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return announcement{}, fault(reasonMalformed, "parse instance action: %w", err)
+	}
+	if doc.Action == nil || *doc.Action == "" {
+		return announcement{}, fault(reasonMalformed, "parse instance action: no action")
+	}
+	at, err := parseTime(doc.Time, received, maxSpotPast)
+	if err != nil {
+		return announcement{}, fault(reasonMalformed, "parse instance action: time: %w", err)
+	}
+
+	a := announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
+		Action:   *doc.Action,
+		Noticed:  interruption.Earlier(at.Add(-interruption.SpotNotice), received), // an estimate: the announcement does not say
+		Received: received,
+		Deadline: at,
+	}}
+	switch *doc.Action {
+	case interruption.ActionTerminate, interruption.ActionStop:
+		return a, nil
+	case interruption.ActionHibernate: // begins at once, without the two minutes
+		a.notice.Noticed = interruption.Earlier(at, received)
+		a.notice.Deadline = received
+		return a, nil
+	default:
+		a.notice.Action = interruption.ActionTerminate
+		return a, fault(reasonUnknownAction, "parse instance action: unknown action %.64q, taken for a termination", *doc.Action)
+	}
+}
+
+// parseRebalance reads events/recommendations/rebalance:
+// {"noticeTime":"2026-01-01T00:00:00Z"}.
+func parseRebalance(body []byte, received time.Time) (announcement, error) {
+	var doc struct {
+		NoticeTime *string `json:"noticeTime"`
+	}
+	if err := json.Unmarshal(body, &doc); err != nil {
+		return announcement{}, fault(reasonMalformed, "parse rebalance recommendation: %w", err)
+	}
+	at, err := parseTime(doc.NoticeTime, received, maxRebalancePast)
+	if err != nil {
+		return announcement{}, fault(reasonMalformed, "parse rebalance recommendation: noticeTime: %w", err)
+	}
+	return announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
+		Noticed:  interruption.Earlier(at, received),
+		Received: received,
+	}}, nil
+}
+
+// stateTerminated is the state of an instance that its group is about to terminate. In all
+// other states it goes on, or serves nobody, as in a warm pool (Warmed:Terminated too).
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/retrieving-target-lifecycle-state-through-imds.html
+const stateTerminated = "Terminated"
+
+// parseLifecycleState reads autoscaling/target-lifecycle-state: one word, without times. An
+// instance is terminated once, so the announcement keeps its name for as long as the
+// instance lives.
+func parseLifecycleState(body []byte, received time.Time) (announcement, error) {
+	if strings.TrimSpace(string(body)) != stateTerminated {
+		return announcement{}, nil
+	}
+	return announcement{name: stateTerminated, notice: interruption.Notice{
+		Action: interruption.ActionTerminate, Noticed: received, Received: received,
+	}}, nil
+}
+
+func parseTime(text *string, received time.Time, past time.Duration) (time.Time, error) {
+	if text == nil {
+		return time.Time{}, fmt.Errorf("missing")
+	}
+	at, err := time.Parse(time.RFC3339, *text)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("%.64q is not an RFC 3339 time", *text)
+	}
+	if at.Before(received.Add(-past)) || at.After(received.Add(maxAhead)) {
+		return time.Time{}, fmt.Errorf("%s is implausible at %s", *text, received.UTC().Format(time.RFC3339))
+	}
+	return at.UTC(), nil
+}
+
+func parseInstanceID(body []byte, found bool) (string, error) {
+	id := strings.TrimSpace(string(body))
+	switch {
+	case !found:
+		return "", fault(reasonStatus, "read instance-id: not found")
+	case !validName(id):
+		return "", fault(reasonMalformed, "read instance-id: %.64q is not an instance id", id)
+	}
+	return id, nil
+}
+
+// validName accepts what can be a label's value, as EC2's own ids and the last segments
+// of providerIDs can.
+func validName(id string) bool { return id != "" && len(validation.IsValidLabelValue(id)) == 0 }

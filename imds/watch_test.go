@@ -2,6 +2,7 @@ package imds
 
 import (
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 
 	"spot-handler/handler/interruption"
@@ -78,9 +80,10 @@ func TestOnlyTheKindsAskedForArePolled(t *testing.T) {
 					}
 					return nil, nil
 				}
+				metrics := prometheus.NewRegistry()
 				p := New(Options{
 					Client: newClient(aws.Config{}, w), Accepter: a, NodeName: "node-1", Kinds: []interruption.Kind{only},
-					Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+					Registerer: metrics, Logger: zerolog.Nop(),
 				})
 				run(t, p)
 				time.Sleep(5 * time.Minute)
@@ -98,7 +101,12 @@ func TestOnlyTheKindsAskedForArePolled(t *testing.T) {
 				if err := p.Healthy(); err != nil {
 					t.Error(err)
 				}
-				if age := float64(time.Now().Unix()) - value(t, p.metrics.lastPoll); age > 35 {
+				families, err := metrics.Gather()
+				if err != nil {
+					t.Fatal(err)
+				}
+				i := slices.IndexFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "spot_handler_last_poll_timestamp_seconds" })
+				if age := float64(time.Now().Unix()) - families[i].GetMetric()[0].GetGauge().GetValue(); age > 35 {
 					t.Errorf("last poll %v s ago", age)
 				}
 			})

@@ -10,7 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/cenkalti/backoff/v5"
+	smithytime "github.com/aws/smithy-go/time"
 	"golang.org/x/sync/semaphore"
 
 	"spot-handler/handler/awsfault"
@@ -26,8 +26,8 @@ const (
 	maxBatchCalls = 8
 
 	// Between failed attempts, give or take half.
-	firstBatchBackoff = 100 * time.Millisecond
-	maxBatchBackoff   = 5 * time.Second
+	firstBatchPause = 100 * time.Millisecond
+	maxBatchPause   = 5 * time.Second
 )
 
 // A batchEntry is one message in a batch call.
@@ -63,19 +63,14 @@ func newBatcher(call func(context.Context, []batchEntry) []error) *batcher {
 // will, until has passed or ctx is canceled. A batch has the ctx of its first entry, so
 // every caller's must end at the same time.
 func (b *batcher) do(ctx context.Context, e batchEntry, until time.Time) {
-	wait := &backoff.ExponentialBackOff{
-		InitialInterval:     firstBatchBackoff,
-		RandomizationFactor: 0.5,
-		Multiplier:          2,
-		MaxInterval:         maxBatchBackoff,
-	}
+	wait := awsfault.Pauses(firstBatchPause, maxBatchPause, 0.5)
 	for {
 		err := b.once(ctx, e)
 		if err == nil || final(err) || ctx.Err() != nil {
 			return
 		}
 		pause := wait.NextBackOff()
-		if time.Now().Add(pause).After(until) || !sleep(ctx, pause) {
+		if time.Now().Add(pause).After(until) || smithytime.SleepWithContext(ctx, pause) != nil {
 			return
 		}
 	}
@@ -147,19 +142,16 @@ func (c *Consumer) deleteBatch(ctx context.Context, entries []batchEntry) []erro
 			Id: aws.String(strconv.Itoa(i)), ReceiptHandle: aws.String(e.handle),
 		})
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	out, err := c.client.DeleteMessageBatch(ctx, in, withoutRetries)
-	if err != nil {
-		err = classify(deletion.call, deletion.permission, c.queue, err)
-		c.fail(&c.deleting, err, deletion.failed)
-		return all(len(entries), err)
-	}
-	var done []*string
-	for _, s := range out.Successful {
-		done = append(done, s.Id)
-	}
-	return c.batchResults(&c.deleting, deletion, len(entries), done, out.Failed)
+	return c.batch(ctx, &c.deleting, deletion, len(entries), func(ctx context.Context) (done []*string, failed []types.BatchResultErrorEntry, err error) {
+		out, err := c.client.DeleteMessageBatch(ctx, in, withoutRetries)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, s := range out.Successful {
+			done = append(done, s.Id)
+		}
+		return done, out.Failed, nil
+	})
 }
 
 func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error {
@@ -169,24 +161,29 @@ func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error 
 			Id: aws.String(strconv.Itoa(i)), ReceiptHandle: aws.String(e.handle), VisibilityTimeout: int32(e.hideFor / time.Second),
 		})
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	out, err := c.client.ChangeMessageVisibilityBatch(ctx, in, withoutRetries)
-	if err != nil {
-		err = classify(visibility.call, visibility.permission, c.queue, err)
-		c.fail(&c.hiding, err, visibility.failed)
-		return all(len(entries), err)
-	}
-	var done []*string
-	for _, s := range out.Successful {
-		done = append(done, s.Id)
-	}
-	return c.batchResults(&c.hiding, visibility, len(entries), done, out.Failed)
+	return c.batch(ctx, &c.hiding, visibility, len(entries), func(ctx context.Context) (done []*string, failed []types.BatchResultErrorEntry, err error) {
+		out, err := c.client.ChangeMessageVisibilityBatch(ctx, in, withoutRetries)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, s := range out.Successful {
+			done = append(done, s.Id)
+		}
+		return done, out.Failed, nil
+	})
 }
 
-// batchResults sorts the answer to a batch call by entry. An entry about which SQS says
+// batch makes a call about n messages, and sorts its answer by message. One about which SQS says
 // nothing has failed and can be tried again.
-func (c *Consumer) batchResults(r *awsfault.Reporter, a action, n int, done []*string, failed []types.BatchResultErrorEntry) []error {
+func (c *Consumer) batch(ctx context.Context, r *awsfault.Reporter, a action, n int, call func(context.Context) (done []*string, failed []types.BatchResultErrorEntry, err error)) []error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	done, failed, err := call(ctx)
+	if err != nil {
+		err = classify(a.call, a.permission, c.queue, err)
+		c.fault(r, err, a.failed)
+		return all(n, err)
+	}
 	results := all(n, entryError(awsfault.Other, a.call, c.queue, "no result", ""))
 	for _, id := range done {
 		if i, ok := indexOf(id, n); ok {
@@ -213,11 +210,11 @@ func (c *Consumer) batchResults(r *awsfault.Reporter, a action, n int, done []*s
 			c.log.Debug().Err(err).Msg("message in work is no longer in the queue")
 		default:
 			clean = false
-			c.fail(r, err, a.failed)
+			c.fault(r, err, a.failed)
 		}
 	}
 	if clean {
-		c.recover(r, "messages can be deleted and hidden again")
+		c.recovered(r, "messages can be deleted and hidden again")
 	}
 	return results
 }

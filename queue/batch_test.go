@@ -112,7 +112,7 @@ func TestMessageThatOutlivesTheQueueIsKeptInMemory(t *testing.T) {
 				t.Error(diff)
 			}
 			for _, reason := range reasons() {
-				if n := value(t, r.metrics.errors(reason)); n != 0 {
+				if n := value(t, r.source.Errors(reason)); n != 0 {
 					t.Errorf("%s: %v errors of the source with reason %s", code, n, reason)
 				}
 			}

@@ -1,3 +1,36 @@
+// Package queue consumes the SQS queue that EventBridge feeds, and hands every
+// interruption that is announced there to an Accepter.
+//
+// It understands what EventBridge sends about an instance's end (the table formats has the
+// kinds, each with a file and samples in testdata), the lifecycle hooks that an Auto Scaling
+// group sends straight to the queue, and all of these wrapped by SNS. A message has any
+// number of notices. One that is understood and has none, such as a group's test
+// notification, is deleted.
+//
+// Receivers long-poll side by side. A receiver parses a message and leaves the rest to a
+// goroutine of the message's own, so no message holds up another. New starts nothing, and
+// Run can be called once.
+//
+// Nothing is lost: a message is deleted only after Accept has returned nil for each of its
+// notices, and stays hidden from other consumers until then. It is kept in memory alone
+// where that takes longer than the queue retains messages. Accept is tried again in memory,
+// with backoff: a message that went back to the queue for another try would come closer to
+// the dead-letter queue each time. An error that wraps interruption.ErrNotYet is no fault,
+// and Accept is tried again quietly every few seconds. With interruption.ErrNoNode the message
+// is first given back once, as another consumer may know the instance. SQS delivers at least once and in no
+// order, and a process can end between Accept and the deletion: Accept has to be idempotent.
+//
+// Messages that cannot be read are logged, counted and left for the redrive policy,
+// or deleted where the queue has none. Faults of SQS are counted, logged when their
+// reason changes and retried for ever; none of them ends Run.
+//
+// A queue is for the consumers of one cluster. There can be several of those, but what a
+// consumer of another cluster takes is lost.
+//
+// A dry run receives messages and has them accepted, and no more: it neither deletes them
+// nor changes their visibility. But SQS hides every message that it hands out for 30 s, and
+// adds one to its receive count. So a dry run beside a consumer of the same queue delays
+// that one's messages, and brings them closer to the dead-letter queue.
 package queue
 
 import (
@@ -10,6 +43,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -50,20 +84,12 @@ type Client interface {
 	GetQueueAttributes(ctx context.Context, in *sqs.GetQueueAttributesInput, opts ...func(*sqs.Options)) (*sqs.GetQueueAttributesOutput, error)
 }
 
-// Accepter takes a notice over. Accept returns a nil error only when the record is
-// durable, or the notice is provably not ours (the Verdict says which); then the
-// notice is settled. An error means try again. It is called from many goroutines at
-// once, and with the same notice more than once.
-type Accepter interface {
-	Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error)
-}
-
 // Options says what a Consumer works with. Client, QueueURL and Accepter are
 // required.
 type Options struct {
 	Client   Client
 	QueueURL string
-	Accepter Accepter
+	Accepter interruption.Accepter
 
 	// Receivers is how many receive calls are open at once, for tests; zero means 4.
 	Receivers int
@@ -79,11 +105,12 @@ type Options struct {
 type Consumer struct {
 	client    Client
 	queue     string
-	accepter  Accepter
+	accepter  interruption.Accepter
 	receivers int
 	dryRun    bool
 	log       zerolog.Logger
 	metrics   *metrics
+	source    *awsfault.Source
 
 	room     *semaphore.Weighted // of maxInFlight
 	waitRoom *semaphore.Weighted // of maxWaiting
@@ -92,13 +119,12 @@ type Consumer struct {
 	deleter  *batcher
 	hider    *batcher
 	redrive  *redrive
-	health   health
 
 	receiving, accepting, deleting, hiding awsfault.Reporter
 
-	retried    *memory // messages that were given back once, as their node was unknown
-	unreadable *memory // messages that were logged as unreadable
-	previews   *memory // in a dry run: messages whose outcome was counted
+	retried    *cache.LRUExpireCache // messages that were given back once, as their node was unknown
+	unreadable *cache.LRUExpireCache // messages that were logged as unreadable
+	previews   *cache.LRUExpireCache // in a dry run: messages whose outcome was counted
 }
 
 // New returns a consumer; Run makes it consume.
@@ -114,11 +140,12 @@ func New(o Options) *Consumer {
 		dryRun:     o.DryRun,
 		log:        o.Logger.With().Str("component", "queue").Logger(),
 		metrics:    newMetrics(o.Registerer),
+		source:     awsfault.NewSource(o.Registerer, string(interruption.Queue), "consume queue", reasons()),
 		room:       semaphore.NewWeighted(maxInFlight),
 		waitRoom:   semaphore.NewWeighted(maxWaiting),
-		retried:    newMemory(maxRemembered),
-		unreadable: newMemory(maxRemembered),
-		previews:   newMemory(maxRemembered),
+		retried:    cache.NewLRUExpireCache(maxRemembered),
+		unreadable: cache.NewLRUExpireCache(maxRemembered),
+		previews:   cache.NewLRUExpireCache(maxRemembered),
 	}
 	c.deleter = newBatcher(c.deleteBatch)
 	c.hider = newBatcher(c.hideBatch)
@@ -158,4 +185,19 @@ func (c *Consumer) Run(ctx context.Context) error {
 	c.work.Wait()
 	background.Wait()
 	return nil
+}
+
+// Healthy returns nil while a receive call, empty or not, succeeded within the last minute, see
+// [awsfault.Source].
+func (c *Consumer) Healthy() error { return c.source.Healthy() }
+
+// fault counts every fault and logs the news.
+func (c *Consumer) fault(r *awsfault.Reporter, err error, text string) {
+	c.source.Fault(c.log, r, err, text)
+}
+
+func (c *Consumer) recovered(r *awsfault.Reporter, text string) {
+	if r.Recovered() {
+		c.log.Info().Str("queue", c.queue).Msg(text)
+	}
 }

@@ -38,7 +38,7 @@ func realClient(s *sqsemu.Server) *sqs.Client {
 	})
 }
 
-func startReal(t *testing.T, s *sqsemu.Server, q *sqsemu.Queue, a Accepter) *running {
+func startReal(t *testing.T, s *sqsemu.Server, q *sqsemu.Queue, a interruption.Accepter) *running {
 	t.Helper()
 	return start(t, Options{Client: realClient(s), QueueURL: q.URL(), Accepter: a})
 }
@@ -249,7 +249,7 @@ func TestFaultsOverTheWire(t *testing.T) {
 				q.Send(spotBody("i-1", time.Now()))
 				r := startReal(t, s, q, a)
 				waitEmpty(t, q)
-				waitFor(t, "error of that reason", func() bool { return value(t, r.metrics.errors(tt.reason)) >= 1 })
+				waitFor(t, "error of that reason", func() bool { return value(t, r.source.Errors(tt.reason)) >= 1 })
 				r.stop()
 				if got := r.outcomes(t); got[outcomeAccepted] != 1 {
 					t.Errorf("outcomes %v", got)
@@ -272,7 +272,7 @@ func TestHungDeletion(t *testing.T) {
 	waitEmpty(t, q)
 	r.stop()
 	// Others may time out too where the machine is slow.
-	if n := value(t, r.metrics.errors(awsfault.Timeout)); n < 1 {
+	if n := value(t, r.source.Errors(awsfault.Timeout)); n < 1 {
 		t.Errorf("%v timeouts", n)
 	}
 }
@@ -280,7 +280,7 @@ func TestHungDeletion(t *testing.T) {
 func TestNoSuchQueue(t *testing.T) {
 	s := emulator(t)
 	r := start(t, Options{Client: realClient(s), QueueURL: s.URL + "/000000000000/none", Accepter: &fakeAccepter{}})
-	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(awsfault.NoQueue)) > 0 })
+	waitFor(t, "error", func() bool { return value(t, r.source.Errors(awsfault.NoQueue)) > 0 })
 	waitFor(t, "readiness", func() bool { return strings.Contains(r.Healthy().Error(), "does not exist") })
 }
 
@@ -289,7 +289,7 @@ func TestNoServer(t *testing.T) {
 	q := s.Queue("q")
 	s.Close()
 	r := startReal(t, s, q, &fakeAccepter{})
-	waitFor(t, "error", func() bool { return value(t, r.metrics.errors(awsfault.Connection)) > 0 })
+	waitFor(t, "error", func() bool { return value(t, r.source.Errors(awsfault.Connection)) > 0 })
 }
 
 // EventBridge sends the messages about every instance to the queue of every cluster. Each

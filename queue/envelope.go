@@ -1,38 +1,31 @@
 package queue
 
 import (
-	"encoding/json"
 	"time"
 	"unicode/utf8"
 
 	"spot-handler/handler/interruption"
 )
 
-const (
-	// maxBody is the largest message that SQS takes.
-	maxBody = 1 << 20
-
-	// maxEventID is ample for the UUIDs that EventBridge makes, and small enough for
-	// the record on the Node.
-	maxEventID = 128
-)
+// maxBody is the largest message that SQS takes.
+const maxBody = 1 << 20
 
 // An envelope is what EventBridge wraps around a message of any kind. "resources"
 // is not read: it is an array of ARNs in most kinds and a string in one, and says
 // nothing that the detail does not say better.
 type envelope struct {
-	id     string
-	kind   string // "detail-type"
-	source string
-	time   time.Time
-	detail json.RawMessage
+	id       string
+	kind     string // "detail-type"
+	time     time.Time
+	received time.Time // by us
+	detail   object
 }
 
 // A format is one detail-type that is understood. Rules of an event bus can route
 // anybody's messages: a detail-type counts only from the service that owns it.
 type format struct {
 	source string
-	parse  func(e envelope, received time.Time) ([]interruption.Notice, error)
+	parse  func(e *envelope) ([]interruption.Notice, error)
 }
 
 var formats = map[string]format{
@@ -49,96 +42,96 @@ var formats = map[string]format{
 // nothing to do about it. An error is a *rejection; beside notices it says what part of
 // the message cannot be used.
 func parse(body string, received time.Time) ([]interruption.Notice, error) {
-	fields, err := parseBody(body)
-	if err != nil {
-		return nil, err
+	o := parseBody(body)
+	if isSNS(o) {
+		o = unwrapSNS(o)
 	}
-	if isSNS(fields) {
-		if fields, err = unwrapSNS(fields); err != nil {
-			return nil, err
-		}
+	switch {
+	case o.err != nil:
+		return nil, o.err
+	case !o.has("detail-type") && isDirectLifecycle(o):
+		return parseDirectLifecycle(o, received)
 	}
-	if _, enveloped := fields["detail-type"]; !enveloped && isDirectLifecycle(fields) {
-		return parseDirectLifecycle(fields, received)
-	}
-	return parseEnvelope(fields, received)
+	return parseEnvelope(o, received)
 }
 
-func parseBody(body string) (map[string]json.RawMessage, error) {
+func parseBody(body string) (o object) {
 	if len(body) > maxBody {
-		return nil, malformed(rejectTooLarge, "%d bytes, want at most %d", len(body), maxBody)
+		o.fail(malformed(rejectTooLarge, "%d bytes, want at most %d", len(body), maxBody))
+		return o
 	}
 	if !utf8.ValidString(body) {
-		return nil, malformed(rejectJSON, "not UTF-8")
+		o.fail(malformed(rejectJSON, "not UTF-8"))
+		return o
 	}
 	fields, err := parseObject([]byte(body))
 	if err != nil {
-		return nil, malformed(rejectJSON, "%v", err)
+		o.fail(malformed(rejectJSON, "%v", err))
 	}
-	return fields, nil
+	o.fields = fields
+	return o
 }
 
-func parseEnvelope(fields map[string]json.RawMessage, received time.Time) ([]interruption.Notice, error) {
+// isSNS reports whether an SNS topic has wrapped the message: it then has a type, and
+// what was published is one of its fields, as text. A topic with raw message delivery
+// leaves the message as it is.
+// https://docs.aws.amazon.com/sns/latest/dg/sns-message-and-json-formats.html
+func isSNS(o object) bool { return o.has("Type") && o.has("Message") && o.has("TopicArn") }
+
+// unwrapSNS returns the message that was published. It unwraps once: no topic
+// subscribes to another, so nobody wraps a message twice.
+func unwrapSNS(o object) object {
+	if kind := o.text("Type"); kind != "Notification" { // such as a subscription that waits to be confirmed
+		o.fail(unsupported(rejectDetailType, "SNS message of type %.64q", kind))
+	}
+	text := o.text("Message")
+	if o.err != nil {
+		return o
+	}
+	inner := parseBody(text)
+	if isSNS(inner) {
+		inner.fail(malformed(rejectJSON, "wrapped by SNS twice"))
+	}
+	return inner
+}
+
+func parseEnvelope(o object, received time.Time) ([]interruption.Notice, error) {
 	// The kind comes first: if the message would not be used anyway, nobody cares what else
 	// is wrong with it.
-	var e envelope
-	var err error
-	if e.kind, err = textField(fields, "detail-type"); err != nil {
-		return nil, err
-	}
-	if e.source, err = textField(fields, "source"); err != nil {
-		return nil, err
-	}
+	e := envelope{kind: o.text("detail-type"), received: received}
+	source := o.text("source")
 	f, known := formats[e.kind]
 	switch {
 	case !known:
-		return nil, unsupported(rejectDetailType, "detail-type %.128q", e.kind)
-	case e.source != f.source:
-		return nil, unsupported(rejectSource, "detail-type %q from source %.128q, want %q", e.kind, e.source, f.source)
+		o.fail(unsupported(rejectDetailType, "detail-type %.128q", e.kind))
+	case source != f.source:
+		o.fail(unsupported(rejectSource, "detail-type %q from source %.128q, want %q", e.kind, source, f.source))
 	}
-
-	if e.id, err = textField(fields, "id"); err != nil {
-		return nil, err
+	e.id = o.id("id")
+	e.time = o.announced("time", received)
+	if o.err != nil {
+		return nil, o.err
 	}
-	if !validEventID(e.id) {
-		return nil, malformed(rejectField, "id %.128q", e.id)
-	}
-	if e.time, err = announcedAt(fields, "time", received); err != nil {
-		return nil, err
-	}
-	e.detail = fields["detail"]
-	return f.parse(e, received)
-}
-
-// detailFields returns the fields of the detail, which has to be an object.
-func (e envelope) detailFields() (map[string]json.RawMessage, error) {
-	if e.detail == nil {
-		return nil, malformed(rejectField, "no detail")
-	}
-	fields, err := parseObject(e.detail)
-	if err != nil {
-		return nil, malformed(rejectField, "detail: %v", err)
-	}
-	return fields, nil
-}
-
-// instanceDetail returns the fields of a detail about one instance, as EC2's own are.
-func (e envelope) instanceDetail() (detail map[string]json.RawMessage, instance string, err error) {
-	if detail, err = e.detailFields(); err != nil {
-		return nil, "", err
-	}
-	instance, err = instanceField(detail, "instance-id")
-	return detail, instance, err
+	e.detail = o.object("detail")
+	return f.parse(&e)
 }
 
 // notice has what every kind takes from the envelope.
-func (e envelope) notice(kind interruption.Kind, instance string, received time.Time) interruption.Notice {
+func (e *envelope) notice(kind interruption.Kind, instance string) interruption.Notice {
 	return interruption.Notice{
 		Kind:       kind,
 		Source:     interruption.Queue,
 		EventID:    e.id,
 		InstanceID: instance,
-		Noticed:    earlier(e.time, received), // clocks differ by a second or so
-		Received:   received,
+		Noticed:    interruption.Earlier(e.time, e.received), // clocks differ by a second or so
+		Received:   e.received,
 	}
+}
+
+// one is the only notice of a message, if its detail could be read.
+func (e *envelope) one(n interruption.Notice) ([]interruption.Notice, error) {
+	if e.detail.err != nil {
+		return nil, e.detail.err
+	}
+	return []interruption.Notice{n}, nil
 }

@@ -201,7 +201,7 @@ func wellFormed(t *testing.T, notices []interruption.Notice, received time.Time)
 		}
 		seen[n.InstanceID] = true
 
-		hasDeadline, hasHook, latest := true, false, received.Add(maxAhead+spotLead)
+		hasDeadline, hasHook, latest := true, false, received.Add(maxAhead+interruption.SpotNotice)
 		var actions []string
 		switch n.Kind {
 		case interruption.SpotInterruption:
@@ -220,7 +220,7 @@ func wellFormed(t *testing.T, notices []interruption.Notice, received time.Time)
 		if !slices.Contains(actions, n.Action) || n.Deadline.IsZero() == hasDeadline || n.Deadline.After(latest) || (n.Hook != nil) != hasHook {
 			t.Errorf("notice %+v", n)
 		}
-		if h := n.Hook; h != nil && (h.Group == "" || h.Name == "" || len(h.Group) > maxHookText || len(h.Name) > maxHookText ||
+		if h := n.Hook; h != nil && (h.Group == "" || h.Name == "" || len(h.Group) > maxName || len(h.Name) > maxName ||
 			h.Since.After(received) || h.Launching != (n.Action == "") || h.Until != nil || h.Heartbeats != 0 || h.Done) {
 			t.Errorf("hook %+v", *h)
 		}

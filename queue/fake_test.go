@@ -12,11 +12,21 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	smithytime "github.com/aws/smithy-go/time"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 
 	"spot-handler/handler/interruption"
+)
+
+// The outcomes that are verdicts.
+const (
+	outcomeAccepted  = outcome(interruption.Accepted)
+	outcomeDuplicate = outcome(interruption.Duplicate)
+	outcomeStale     = outcome(interruption.Stale)
+	outcomeIgnored   = outcome(interruption.Ignored)
+	outcomeCompleted = outcome(interruption.Completed)
 )
 
 const testQueue = "https://sqs.us-east-1.amazonaws.com/123456789012/interruptions"
@@ -73,7 +83,7 @@ func (f *fakeClient) ReceiveMessage(ctx context.Context, in *sqs.ReceiveMessageI
 		if n > 0 || wait <= 0 {
 			return &sqs.ReceiveMessageOutput{Messages: got}, nil
 		}
-		if !sleep(ctx, time.Second) {
+		if smithytime.SleepWithContext(ctx, time.Second) != nil {
 			return nil, ctx.Err()
 		}
 	}
@@ -146,7 +156,7 @@ type fakeAccepter struct {
 	got []interruption.Notice
 }
 
-var _ Accepter = (*fakeAccepter)(nil)
+var _ interruption.Accepter = (*fakeAccepter)(nil)
 
 func (f *fakeAccepter) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	f.mu.Lock()

@@ -219,11 +219,11 @@ func FuzzDetails(f *testing.F) {
 		if files[name] == "" {
 			f.Fatalf("no sample of %s", name)
 		}
-		fields, err := parseBody(testdata(f, files[name]))
-		if err != nil {
-			f.Fatal(err)
+		o := parseBody(testdata(f, files[name]))
+		if o.err != nil {
+			f.Fatal(o.err)
 		}
-		f.Add(uint8(i), string(fields["detail"]))
+		f.Add(uint8(i), string(o.fields["detail"]))
 		f.Add(uint8(i), "{}")
 	}
 	received := sent.Add(time.Second)

@@ -2,15 +2,19 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	"github.com/cenkalti/backoff/v5"
+	smithytime "github.com/aws/smithy-go/time"
+	"golang.org/x/sync/errgroup"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -35,8 +39,8 @@ const (
 	callTimeout = 5 * time.Second
 
 	// Between failed receives, give or take a quarter.
-	firstReceiveBackoff = 500 * time.Millisecond
-	maxReceiveBackoff   = 16 * time.Second
+	firstReceivePause = 500 * time.Millisecond
+	maxReceivePause   = 16 * time.Second
 
 	// maxSent is in the year 5138. RFC 3339 cannot write times far beyond that.
 	maxSent = 1e14
@@ -52,12 +56,7 @@ func withoutRetries(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }
 // receive is one receiver: it starts every message that it gets, until ctx is
 // canceled.
 func (c *Consumer) receive(ctx, acts context.Context) {
-	wait := &backoff.ExponentialBackOff{
-		InitialInterval:     firstReceiveBackoff,
-		RandomizationFactor: 0.25,
-		Multiplier:          2,
-		MaxInterval:         maxReceiveBackoff,
-	}
+	wait := awsfault.Pauses(firstReceivePause, maxReceivePause, 0.25)
 	poll := firstPoll
 	for {
 		if c.room.Acquire(ctx, batchSize) != nil {
@@ -78,20 +77,19 @@ func (c *Consumer) receive(ctx, acts context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			c.health.failed(err)
-			c.fail(&c.receiving, err, "cannot receive messages")
+			c.source.Failed(err)
+			c.fault(&c.receiving, err, "cannot receive messages")
 			pause = wait.NextBackOff()
 		default:
 			wait.Reset()
 			poll = longPoll
-			c.recover(&c.receiving, "messages can be received again")
-			c.health.succeeded(now)
-			c.metrics.lastPoll.Set(float64(now.UnixNano()) / 1e9)
+			c.recovered(&c.receiving, "messages can be received again")
+			c.source.Read(now)
 			if len(messages) == 0 {
 				pause = emptyPause - now.Sub(asked)
 			}
 		}
-		if pause > 0 && !sleep(ctx, pause) {
+		if pause > 0 && smithytime.SleepWithContext(ctx, pause) != nil {
 			return
 		}
 	}
@@ -141,14 +139,14 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 	if more := int64(len(notices) / noticesPerRoom); more > 0 {
 		if !c.room.TryAcquire(more) {
 			c.room.Release(1)
-			c.tellNoRoom(msg)
+			c.noRoom(msg)
 			return
 		}
 		msg.takes += more
 	}
 	if launching(notices) && !c.park(msg) {
 		msg.room.Release(msg.takes)
-		c.tellNoRoom(msg)
+		c.noRoom(msg)
 		return
 	}
 	c.work.Go(func() {
@@ -158,7 +156,7 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 			c.reject(acts, msg, err, preview)
 			return
 		case err != nil:
-			c.tellRejection(msg, err, preview, "cannot use part of message")
+			c.rejected(msg, err, preview, "cannot use part of message")
 		}
 		if len(notices) == 0 {
 			c.ignore(acts, msg)
@@ -181,7 +179,7 @@ func (c *Consumer) park(m *message) bool {
 	return true
 }
 
-func (c *Consumer) tellNoRoom(m *message) {
+func (c *Consumer) noRoom(m *message) {
 	c.log.Debug().Str("message_id", m.id).Int("notices", len(m.notices)).Msg("no room for message, left to the queue")
 }
 
@@ -210,14 +208,97 @@ func sentAt(m types.Message) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// sleep waits; it reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
+const (
+	// Messages in flight are checked every prolongEvery, and hidden for another
+	// hiddenFor when half of it has gone: that leaves two more attempts before
+	// another consumer would get them.
+	prolongEvery = 5 * time.Second
+	prolongAt    = hiddenFor / 2
+)
+
+// inFlight holds the messages in work, and until when each is hidden from other consumers.
+type inFlight struct {
+	mu       sync.Mutex
+	messages map[*message]struct{}
+}
+
+func newInFlight() *inFlight { return &inFlight{messages: make(map[*message]struct{})} }
+
+func (f *inFlight) add(m *message) {
+	if m.handle == "" {
+		return // SQS has given no means to hide it
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.messages[m] = struct{}{}
+}
+
+// remove lets go of m; nobody else writes hiddenUntil after it.
+func (f *inFlight) remove(m *message) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.messages, m)
+}
+
+// due returns the messages that would be visible again too soon.
+func (f *inFlight) due(now time.Time) []*message {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var due []*message
+	for m := range f.messages {
+		if m.hiddenUntil.Sub(now) <= prolongAt {
+			due = append(due, m)
+		}
+	}
+	return due
+}
+
+// hidden notes that m is hidden until t, unless its work has ended meanwhile.
+func (f *inFlight) hidden(m *message, t time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, still := f.messages[m]; still {
+		m.hiddenUntil = t
+	}
+}
+
+// keepHidden hides messages in work for longer until ctx is canceled.
+// The work itself is bounded by maxWork, and so is this.
+func (c *Consumer) keepHidden(ctx context.Context) {
+	tick := time.NewTicker(prolongEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		var calls errgroup.Group
+		calls.SetLimit(maxBatchCalls)
+		for some := range slices.Chunk(c.inFlight.due(time.Now()), batchSize) {
+			calls.Go(func() error {
+				c.prolong(ctx, some)
+				return nil
+			})
+		}
+		_ = calls.Wait() // prolong returns no error: what failed is due again
+	}
+}
+
+func (c *Consumer) prolong(ctx context.Context, messages []*message) {
+	entries := make([]batchEntry, len(messages))
+	for i, m := range messages {
+		entries[i] = batchEntry{handle: m.handle, hideFor: hiddenFor}
+	}
+	until := time.Now().Add(hiddenFor)
+	for i, err := range c.hideBatch(ctx, entries) {
+		switch {
+		case err == nil:
+			c.inFlight.hidden(messages[i], until)
+		case final(err):
+			// The delivery is not ours any more. The notice is still worth accepting; the
+			// message comes back as a duplicate, unless the queue has dropped it.
+			c.inFlight.remove(messages[i])
+		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	smithytime "github.com/aws/smithy-go/time"
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -76,7 +77,7 @@ func TestFaultsOfReceive(t *testing.T) {
 					if broken.Load() {
 						return nil, fault
 					}
-					if !sleep(ctx, 20*time.Second) {
+					if smithytime.SleepWithContext(ctx, 20*time.Second) != nil {
 						return nil, ctx.Err()
 					}
 					return &sqs.ReceiveMessageOutput{}, nil
@@ -104,7 +105,7 @@ func TestFaultsOfReceive(t *testing.T) {
 				if err := r.Healthy(); err == nil || !strings.Contains(err.Error(), testQueue) {
 					t.Errorf("healthy error %v, want one that names the queue", err)
 				}
-				if n := value(t, r.metrics.errors(want)); n < 30 {
+				if n := value(t, r.source.Errors(want)); n < 30 {
 					t.Errorf("%v errors of reason %s", n, want)
 				}
 				if n := r.log.count("cannot receive"); n != 1 {

@@ -12,6 +12,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	smithytime "github.com/aws/smithy-go/time"
 
 	"spot-handler/handler/awsfault"
 )
@@ -71,16 +72,16 @@ func (c *Consumer) watchRedrive(ctx context.Context) {
 		}
 		pause := redriveEvery
 		if err != nil {
-			c.fail(&r, err, "cannot read the queue's redrive policy, messages that cannot be used are left in the queue")
+			c.fault(&r, err, "cannot read the queue's redrive policy, messages that cannot be used are left in the queue")
 			pause = redriveRetry
 		} else {
-			c.recover(&r, "the queue's redrive policy can be read again")
+			c.recovered(&r, "the queue's redrive policy can be read again")
 			c.redrive.mu.Lock()
 			c.redrive.policy = policy
 			c.redrive.mu.Unlock()
 		}
 		c.redrive.answered()
-		if !sleep(ctx, pause) {
+		if smithytime.SleepWithContext(ctx, pause) != nil {
 			return
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,58 +42,39 @@ var healthTime = []string{"Mon, 2 Jan 2006 15:04:05 GMT", time.RFC3339}
 // The window's start is the deadline. Of the description only the word in brackets counts,
 // with which EC2 begins that of an event which is canceled or over.
 // https://docs.aws.amazon.com/health/latest/ug/aws-health-events-eventbridge-schema.html
-func parseScheduledEvent(e envelope, received time.Time) ([]interruption.Notice, error) {
-	detail, err := e.detailFields()
-	if err != nil {
-		return nil, err
+func parseScheduledEvent(e *envelope) ([]interruption.Notice, error) {
+	d := &e.detail
+	if service, category := d.text("service"), d.text("eventTypeCategory"); d.err != nil || service != healthService || category != healthCategory {
+		return nil, d.err
 	}
-	service, err := textField(detail, "service")
-	if err != nil {
-		return nil, err
-	}
-	category, err := textField(detail, "eventTypeCategory")
-	if err != nil {
-		return nil, err
-	}
-	if service != healthService || category != healthCategory {
-		return nil, nil
-	}
-
-	n := e.notice(interruption.ScheduledEvent, "", received)
-	arn, err := textField(detail, "eventArn")
-	if err != nil {
-		return nil, err
-	}
-	if n.EventID, err = healthEventID(arn); err != nil {
-		return nil, err
-	}
-	code, err := textField(detail, "eventTypeCode")
-	if err != nil {
-		return nil, err
-	}
+	n := e.notice(interruption.ScheduledEvent, "")
+	n.EventID = healthEventID(d)
+	code := d.text("eventTypeCode")
 	n.Action = healthAction(code)
-	if n.Withdrawn, err = healthOver(detail, code); err != nil {
-		return nil, err
+	n.Withdrawn = healthOver(d, code)
+	start := object{fields: d.fields}
+	n.Deadline = start.time("startTime", e.received.Add(-maxWindow), e.received.Add(maxWindow), healthTime...)
+	if !n.Withdrawn { // to take an event back its name is enough
+		d.fail(start.err)
 	}
-	// To take an event back its name is enough.
-	n.Deadline, err = timeField(detail, "startTime", received.Add(-maxWindow), received.Add(maxWindow), healthTime...)
-	if err != nil && !n.Withdrawn {
-		return nil, err
+	if d.err != nil {
+		return nil, d.err
 	}
-	return healthNotices(n, detail)
+	return healthNotices(n, d)
 }
 
 // healthEventID is the event's ARN: unlike the envelope's id it is the same in all
 // messages about the event.
-func healthEventID(arn string) (string, error) {
+func healthEventID(detail *object) string {
+	arn := detail.text("eventArn")
 	if len(arn) > maxEventARN {
 		sum := sha256.Sum256([]byte(arn))
-		return "arn-sha256:" + hex.EncodeToString(sum[:]), nil
+		return "arn-sha256:" + hex.EncodeToString(sum[:])
 	}
 	if !printable(arn) {
-		return "", malformed(rejectField, "eventArn %.128q", arn)
+		detail.fail(malformed(rejectField, "eventArn %.128q", arn))
 	}
-	return arn, nil
+	return arn
 }
 
 // healthAction sorts the types of scheduled changes, such as
@@ -116,30 +98,23 @@ var overWords = []string{"canceled", "cancelled", "completed"}
 
 // healthOver reports whether the event is over for all of its instances. Health closes an
 // event that has happened and one that was canceled alike.
-func healthOver(detail map[string]json.RawMessage, code string) (bool, error) {
-	status, err := textField(detail, "statusCode")
-	if err != nil {
-		return false, err
-	}
-	if strings.EqualFold(status, "closed") {
-		return true, nil
+func healthOver(detail *object, code string) bool {
+	if strings.EqualFold(detail.text("statusCode"), "closed") {
+		return true
 	}
 	text := strings.ToLower(strings.TrimSpace(healthDescription(detail)))
-	for _, word := range overWords {
-		if strings.HasSuffix(strings.ToLower(code), "_"+word) || strings.HasPrefix(text, "["+word+"]") {
-			return true, nil
-		}
-	}
-	return false, nil
+	return slices.ContainsFunc(overWords, func(word string) bool {
+		return strings.HasSuffix(strings.ToLower(code), "_"+word) || strings.HasPrefix(text, "["+word+"]")
+	})
 }
 
 // healthDescription is the description in its first language; empty where none can be read,
 // as nothing depends on it.
-func healthDescription(detail map[string]json.RawMessage) string {
+func healthDescription(detail *object) string {
 	var list []struct {
 		Text string `json:"latestDescription"`
 	}
-	if err := json.Unmarshal(detail["eventDescription"], &list); err != nil || len(list) == 0 {
+	if err := json.Unmarshal(detail.fields["eventDescription"], &list); err != nil || len(list) == 0 {
 		return ""
 	}
 	return list[0].Text
@@ -148,13 +123,12 @@ func healthDescription(detail map[string]json.RawMessage) string {
 // healthNotices makes a copy of the notice for each affected instance. It leaves out
 // entities that cannot be read, and returns the first one's error beside the notices of the
 // others.
-func healthNotices(n interruption.Notice, detail map[string]json.RawMessage) ([]interruption.Notice, error) {
-	raw, ok := detail["affectedEntities"]
-	if !ok {
+func healthNotices(n interruption.Notice, detail *object) ([]interruption.Notice, error) {
+	if !detail.has("affectedEntities") {
 		return nil, nil // a public event, not about anybody's instances
 	}
 	var entities []json.RawMessage
-	if err := json.Unmarshal(raw, &entities); err != nil || entities == nil {
+	if err := json.Unmarshal(detail.fields["affectedEntities"], &entities); err != nil || entities == nil {
 		return nil, malformed(rejectField, "affectedEntities is not an array")
 	}
 	if len(entities) > maxEntities {
@@ -186,14 +160,8 @@ func healthNotices(n interruption.Notice, detail map[string]json.RawMessage) ([]
 // event is over for it alone. There is no instance where the entity is something else, such
 // as a volume.
 func healthEntity(raw json.RawMessage) (instance string, over bool, err error) {
-	fields, err := parseObject(raw)
-	if err != nil {
-		return "", false, malformed(rejectField, "affectedEntities: %v", err)
-	}
-	value, err := textField(fields, "entityValue")
-	if err != nil {
-		return "", false, err
-	}
+	o := objectOf(raw, "affectedEntities")
+	value := o.text("entityValue")
 	if strings.HasPrefix(value, "arn:") {
 		_, id, found := strings.Cut(value, ":instance/")
 		if !found {
@@ -202,11 +170,10 @@ func healthEntity(raw json.RawMessage) (instance string, over bool, err error) {
 		value = id
 	}
 	if !validInstanceID(value) {
-		return "", false, malformed(rejectInstanceID, "entityValue %.64q", value)
+		o.fail(malformed(rejectInstanceID, "entityValue %.64q", value))
 	}
-	if _, has := fields["status"]; has {
-		status, err := textField(fields, "status")
-		return value, err == nil && strings.EqualFold(status, "resolved"), nil
+	if o.err != nil {
+		return "", false, o.err
 	}
-	return value, false, nil
+	return value, o.has("status") && strings.EqualFold(o.text("status"), "resolved"), nil
 }
