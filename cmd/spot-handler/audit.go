@@ -87,11 +87,11 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	read := cluster.Read(ctx, cluster.Lister{Client: c.core, Namespace: a.cluster.Namespace}, false)
+	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: a.cluster.Namespace}, false)
 	snapshot, unread := audit.Take(read, audit.Options{Margin: settings.margin, MaxShare: a.maxShare}), read.Unread
 	if a.cluster.Namespace == "" {
 		unread = append(unread, audit.Reader{
-			Lists: cluster.Lister{Client: c.core}, Dynamic: c.dynamic, Daemons: c.daemons,
+			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Daemons: c.daemons,
 			Fallbacks: settings.fallback, WithoutKarpenter: !asksKarpenter(settings),
 		}.Read(ctx, &snapshot)...)
 	}

@@ -17,8 +17,6 @@ import (
 	"spot-handler/handler/awsbody"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
-	"spot-handler/handler/nodes"
-	"spot-handler/handler/provisioner/asg"
 	"spot-handler/imds"
 	"spot-handler/queue"
 )
@@ -39,13 +37,6 @@ func newConsumer(conf aws.Config, cfg config, to interruption.Accepter, registry
 		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
 		Accepter: to, DryRun: cfg.dryRun,
 		Registerer: registry, Logger: logger,
-	})
-}
-
-// newGroups makes the backend that replaces nodes through their Auto Scaling groups.
-func newGroups(conf aws.Config, index *nodes.Index, notify func(string), registry prometheus.Registerer, logger zerolog.Logger) *asg.Backend {
-	return asg.New(asg.Options{
-		AutoScaling: autoScaling(conf), EC2: newEC2(conf), Nodes: index, Notify: notify, Registerer: registry, Logger: logger,
 	})
 }
 

@@ -10,11 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
-	"spot-handler/handler/notify"
 	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/asg"
 	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/provisioner/placeholder"
 	"spot-handler/handler/provisioner/room"
@@ -28,53 +29,64 @@ func awsConfig(ctx context.Context, cfg config) (aws.Config, error) {
 	return regionalConfig(ctx, cfg)
 }
 
-// newBackends makes what can make replacement nodes, in the order in which they are asked.
-func newBackends(cfg config, conf aws.Config, clients *clients, index *nodes.Index, events *notify.Events,
-	taken *offerings.Memory, notify func(node string), registry prometheus.Registerer, logger zerolog.Logger) []provisioner.Backend {
-	backends := []provisioner.Backend{
-		karpenter.New(karpenter.Options{
-			FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: !cfg.fleet(), Offerings: taken, TTL: cfg.replacementTTL,
-			Dynamic: clients.dynamic, Nodes: clients.nodes, Pods: clients.pods, Node: index.Get,
-			Events: events, Notify: notify, Registerer: registry, Logger: logger,
-		}),
-	}
+// backing is what backends are made over.
+type backing struct {
+	clients    *clients
+	aws        aws.Config
+	index      *nodes.Index // of Auto Scaling groups; nil if they are not to run
+	node       func(name string) (*corev1.Node, bool)
+	events     karpenter.Events // nil: none
+	taken      *offerings.Memory
+	notify     func(node string) // can be nil
+	registerer prometheus.Registerer
+	logger     zerolog.Logger
+}
+
+// newBackends makes what can make replacement nodes, in the order in which they are asked. The first
+// is pools.
+func newBackends(cfg config, b backing) (pools *karpenter.Backend, all []provisioner.Backend) {
+	pools = karpenter.New(karpenter.Options{
+		FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: cfg.nodeName != "", Offerings: b.taken, TTL: cfg.replacementTTL,
+		Dynamic: b.clients.dynamic, Nodes: b.clients.nodes, Pods: b.clients.pods, Node: b.node,
+		Events: b.events, Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
+	})
+	all = []provisioner.Backend{pools}
 	if cfg.mode == modeQueue {
-		backends = append(backends, newGroups(conf, index, notify, registry, logger))
+		all = append(all, asg.New(asg.Options{
+			AutoScaling: autoScaling(b.aws), EC2: newEC2(b.aws), Nodes: b.index, Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
+		}))
 	}
-	return append(backends, placeholder.New(placeholder.Options{
+	return pools, append(all, placeholder.New(placeholder.Options{
 		Selector: cfg.selector, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
-		SingleNode: cfg.nodeName, Node: index.Get,
-		Pods: clients.podsIn(cfg.placeholderNamespace), Templates: clients.podTemplates(cfg.placeholderNamespace),
-		Notify: notify, Registerer: registry, Logger: logger,
+		SingleNode: cfg.nodeName, Node: b.node,
+		Pods: b.clients.podsIn(cfg.placeholderNamespace), Templates: b.clients.podTemplates(cfg.placeholderNamespace),
+		Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
 	}))
 }
 
-// newRoom says whether a replacement is needed; nil if one always is.
-func newRoom(cfg config, c *clients, index *nodes.Index, notify func(node string)) provisioner.Room {
-	if cfg.replacement == replacementAlways {
-		return nil
+// newProvisioner asks the backends, in their order.
+func newProvisioner(cfg config, b backing, backends []provisioner.Backend) *provisioner.Provisioner {
+	options := provisioner.Options{Choice: cfg.provisioner, Backends: backends, Registerer: b.registerer, Logger: b.logger}
+	if cfg.replacement == replacementWhenNeeded {
+		notify := b.notify
+		if cfg.dryRun { // which asks once, and can wait
+			notify = nil
+		}
+		options.Room = room.New(room.Options{Pods: b.clients.pods, Nodes: b.clients.nodes, Node: b.node, Notify: notify})
 	}
-	if cfg.dryRun { // which asks once, and can wait
-		notify = nil
-	}
-	return room.New(room.Options{Pods: c.pods, Nodes: c.nodes, Node: index.Get, Notify: notify})
+	return provisioner.New(options)
 }
 
 // rulesOf are the operator's rules for a node: those of the flags, whether it is opted out, and
 // the rebalance policy of its NodePool. A process that only marks nodes, or that leaves Karpenter alone, has no right to
 // read that: whoever drains judges again.
-func rulesOf(cfg config, backends []provisioner.Backend) nodes.RulesFunc {
+func rulesOf(cfg config, pools *karpenter.Backend) nodes.RulesFunc {
 	rules := interruption.Rules{Rebalance: interruption.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead}
 	if cfg.provisioner == provisioner.None && rules.Rebalance == interruption.RebalanceReplace {
 		rules.Rebalance = interruption.RebalanceIgnore // there will be no replacement, and nothing happens before
 	}
-	var pools *karpenter.Backend
-	if (reconciles(cfg) || cfg.dryRun) && asksKarpenter(cfg) {
-		for _, backend := range backends {
-			if k, ok := backend.(*karpenter.Backend); ok {
-				pools = k
-			}
-		}
+	if !reconciles(cfg) && !cfg.dryRun || !asksKarpenter(cfg) {
+		pools = nil
 	}
 	var allowed []string
 	for _, p := range interruption.RebalancePolicies() {
@@ -95,4 +107,9 @@ func rulesOf(cfg config, backends []provisioner.Backend) nodes.RulesFunc {
 		own.Rebalance = cmp.Or(interruption.RebalancePolicy(policy), rules.Rebalance)
 		return own, err
 	}
+}
+
+// policyOf says how pods are moved, from the settings.
+func policyOf(cfg config) drain.Policy {
+	return drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
 }

@@ -2,10 +2,11 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
@@ -19,7 +20,9 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain/narrow"
 )
 
@@ -44,102 +47,115 @@ func init() {
 	}
 }
 
-// clients are the APIs that the program uses, over one connection.
+// clients are the APIs that the program uses, over one connection. They see as much of large objects
+// as is used.
 type clients struct {
 	core, policy rest.Interface
 	nodes        collection[*corev1.Node, *corev1.NodeList]
 	pods         collection[*corev1.Pod, *corev1.PodList] // of all namespaces
 	podsIn       func(namespace string) collection[*corev1.Pod, *corev1.PodList]
 	podTemplates func(namespace string) resource[*corev1.PodTemplate]
-	leases       func(namespace string) resource[*coordinationv1.Lease]
 	reviews      resource[*authorizationv1.SelfSubjectAccessReview]
-	dynamic      *dynamic.DynamicClient
+	dynamic      *dynamic.DynamicClient // Karpenter's objects have no protobuf form
 }
 
-func newClients(cfg config) (*clients, error) {
-	conf, err := restConfig(cfg)
-	if err != nil {
-		return nil, err
-	}
-	if err := noticeDeadConnections(); err != nil {
-		return nil, err
-	}
-	narrowed(conf)
+// connect makes no call.
+func connect(conf *rest.Config) (*clients, error) {
+	conf = rest.CopyConfig(conf)
+	conf.Wrap(narrow.Transport)
+	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
 	transport, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
-	group := func(gv schema.GroupVersion) *rest.RESTClient {
-		client, groupErr := newGroup(conf, gv, transport)
-		if groupErr != nil {
-			err = groupErr
-		}
-		return client
-	}
-	core, policy, authorization := group(corev1.SchemeGroupVersion), group(policyv1.SchemeGroupVersion), group(authorizationv1.SchemeGroupVersion)
-	// The lease has a connection of its own, on which a burst is not in its way. It is one of
-	// HTTP/1, as a request that hangs there takes its connection with it, and the next attempt
-	// has a new one.
-	alone := rest.CopyConfig(conf)
-	alone.Dial = (&net.Dialer{Timeout: leaseDialTimeout}).DialContext
-	alone.NextProtos = []string{"http/1.1"}
-	if transport, err = rest.HTTPClientFor(alone); err != nil {
-		return nil, fmt.Errorf("connect to cluster: %w", err)
-	}
-	coordination := group(coordinationv1.SchemeGroupVersion)
-	if err != nil {
+	core, errCore := newGroup(conf, corev1.SchemeGroupVersion, transport)
+	policy, errPolicy := newGroup(conf, policyv1.SchemeGroupVersion, transport)
+	authorization, errAuthorization := newGroup(conf, authorizationv1.SchemeGroupVersion, transport)
+	untyped, errDynamic := dynamic.NewForConfigAndClient(conf, transport)
+	if err := errors.Join(errCore, errPolicy, errAuthorization, errDynamic); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	podsIn := func(namespace string) collection[*corev1.Pod, *corev1.PodList] {
 		return collection[*corev1.Pod, *corev1.PodList]{newResource[corev1.Pod](core, "pods", namespace), func() *corev1.PodList { return &corev1.PodList{} }}
 	}
-	c := &clients{
+	return &clients{
 		core: core, policy: policy,
 		nodes: collection[*corev1.Node, *corev1.NodeList]{newResource[corev1.Node](core, "nodes", metav1.NamespaceNone), func() *corev1.NodeList { return &corev1.NodeList{} }},
 		pods:  podsIn(metav1.NamespaceAll), podsIn: podsIn,
 		podTemplates: func(namespace string) resource[*corev1.PodTemplate] {
 			return newResource[corev1.PodTemplate](core, "podtemplates", namespace)
 		},
-		leases: func(namespace string) resource[*coordinationv1.Lease] {
-			return newResource[coordinationv1.Lease](coordination, "leases", namespace)
-		},
 		reviews: newResource[authorizationv1.SelfSubjectAccessReview](authorization, "selfsubjectaccessreviews", metav1.NamespaceNone),
+		dynamic: untyped,
+	}, nil
+}
+
+// newLeases makes the client of the lease, with a connection of its own, on which a burst is not in
+// its way. It is one of HTTP/1, as a request that hangs there takes its connection with it, and the
+// next attempt has a new one.
+func newLeases(conf *rest.Config, namespace string) (resource[*coordinationv1.Lease], error) {
+	conf = rest.CopyConfig(conf)
+	conf.Dial = (&net.Dialer{Timeout: leaseDialTimeout}).DialContext
+	conf.NextProtos = []string{"http/1.1"}
+	transport, err := rest.HTTPClientFor(conf)
+	if err != nil {
+		return resource[*coordinationv1.Lease]{}, fmt.Errorf("connect to cluster: %w", err)
 	}
-	// Karpenter's objects have no protobuf form; the dynamic client speaks JSON.
-	if c.dynamic, err = dynamic.NewForConfig(conf); err != nil {
+	coordination, err := newGroup(conf, coordinationv1.SchemeGroupVersion, transport)
+	if err != nil {
+		return resource[*coordinationv1.Lease]{}, fmt.Errorf("connect to cluster: %w", err)
+	}
+	return newResource[coordinationv1.Lease](coordination, "leases", namespace), nil
+}
+
+// caller is the cluster as whoever runs a command may see it, by their kubeconfig.
+type caller struct {
+	*clients
+	conf *rest.Config
+	// whole shows objects as they are.
+	whole struct {
+		core    rest.Interface
+		dynamic dynamic.Interface
+	}
+
+	daemonNamespace string // as the operator named it
+}
+
+func connectCaller(cluster console.Cluster) (*caller, error) {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what client-go says to itself is no answer to a question
+	conf, err := cluster.Config("spot-handler-command/" + version)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	c, err := newCaller(conf)
+	if err == nil {
+		c.daemonNamespace = cluster.DaemonNamespace
+	}
+	return c, err
+}
+
+// newCaller makes no call.
+func newCaller(conf *rest.Config) (*caller, error) {
+	seen, err := connect(conf)
+	if err != nil {
+		return nil, err
+	}
+	c := &caller{clients: seen, conf: conf}
+	transport, err := rest.HTTPClientFor(conf)
+	if err != nil {
+		return nil, fmt.Errorf("connect to cluster: %w", err)
+	}
+	var errCore, errDynamic error
+	c.whole.core, errCore = newGroup(conf, corev1.SchemeGroupVersion, transport)
+	c.whole.dynamic, errDynamic = dynamic.NewForConfigAndClient(conf, transport)
+	if err := errors.Join(errCore, errDynamic); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
 	return c, nil
 }
 
-// narrowed has clients see as much of large objects as is used.
-func narrowed(conf *rest.Config) {
-	conf.Wrap(narrow.Transport)
-	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
-}
-
 // leaseDialTimeout leaves time for another attempt within renewDeadline.
 const leaseDialTimeout = 2 * time.Second
-
-// pings are how long a connection to the API server may be silent before it is asked whether
-// it lives, and how long the answer may take, in seconds. Until then requests wait on one
-// that has died without a word, as when the host of an API server is lost: by default for 45 s
-// of the 120.
-var pings = map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "10", "HTTP2_PING_TIMEOUT_SECONDS": "5"}
-
-// noticeDeadConnections sets pings, where the operator has not. The environment is the only
-// place in which client-go looks for them.
-func noticeDeadConnections() error {
-	for name, seconds := range pings {
-		if os.Getenv(name) != "" {
-			continue
-		}
-		if err := os.Setenv(name, seconds); err != nil {
-			return fmt.Errorf("set %s: %w", name, err)
-		}
-	}
-	return nil
-}
 
 func newGroup(conf *rest.Config, gv schema.GroupVersion, transport *http.Client) (*rest.RESTClient, error) {
 	conf = rest.CopyConfig(conf)
@@ -148,7 +164,7 @@ func newGroup(conf *rest.Config, gv schema.GroupVersion, transport *http.Client)
 		conf.APIPath = "/api"
 	}
 	conf.NegotiatedSerializer = codecs.WithoutConversion()
-	conf.ContentType = runtime.ContentTypeProtobuf
+	conf.ContentType = cmp.Or(conf.ContentType, runtime.ContentTypeProtobuf)
 	conf.AcceptContentTypes = cmp.Or(conf.AcceptContentTypes, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON)
 	return rest.RESTClientForConfigAndClient(conf, transport)
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -67,9 +68,9 @@ func (d *deadEnds) serve() {
 	}
 }
 
-// newDeadEnds returns the clients of an API server that knows one Lease, behind connections
+// newDeadEnds returns the client of the Lease of an API server that knows one Lease, behind connections
 // that can die.
-func newDeadEnds(t *testing.T) (*deadEnds, *clients) {
+func newDeadEnds(t *testing.T) (*deadEnds, resource[*coordinationv1.Lease]) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -92,21 +93,25 @@ clusters: [{name: a, cluster: {server: "https://%s", insecure-skip-tls-verify: t
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := newClients(config{kubeconfig: kubeconfig})
+	conf, err := restConfig(config{kubeconfig: kubeconfig})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d, c
+	leases, err := newLeases(conf, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d, leases
 }
 
 // A renewal that hangs, as its connection has died, leaves the next one a new connection:
 // the lease is not lost with the API server's host that it was renewed at.
 func TestLeaseRequestsLeaveADeadConnection(t *testing.T) {
-	connections, c := newDeadEnds(t)
+	connections, leases := newDeadEnds(t)
 	get := func(within time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), within)
 		defer cancel()
-		_, err := c.leases("ns").Get(ctx, leaseName, metav1.GetOptions{})
+		_, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
 		return err
 	}
 	if err := get(10 * time.Second); err != nil {
@@ -118,14 +123,5 @@ func TestLeaseRequestsLeaveADeadConnection(t *testing.T) {
 	}
 	if err := get(10 * time.Second); err != nil { // a dead one would be pinged for longer
 		t.Errorf("second attempt after the connection died: %v", err)
-	}
-}
-
-func TestDeadConnectionsAreNoticed(t *testing.T) {
-	t.Setenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS", "")
-	t.Setenv("HTTP2_PING_TIMEOUT_SECONDS", "2") // the operator's own
-	newDeadEnds(t)
-	if idle, ping := os.Getenv("HTTP2_READ_IDLE_TIMEOUT_SECONDS"), os.Getenv("HTTP2_PING_TIMEOUT_SECONDS"); idle != "10" || ping != "2" {
-		t.Errorf("asked after %q s of silence, for %q s; want 10, and the operator's 2", idle, ping)
 	}
 }

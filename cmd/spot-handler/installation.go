@@ -50,7 +50,7 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 	} else if len(validation.IsDNS1123Label(namespace)) > 0 {
 		return nil, fmt.Errorf("%w: --daemon-namespace=%q: want the name of a namespace", errUsage, namespace)
 	}
-	list, owners := cluster.Lister{Client: c.core, Namespace: namespace}, map[types.UID]string{}
+	list, owners := cluster.Lister{Client: c.whole.core, Namespace: namespace}, map[types.UID]string{}
 	for _, kind := range []string{"deployment", "daemonset", "replicaset"} { // the last are made by the first
 		of := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: kind + "s"}
 		err := cluster.Each(ctx, list, of, ourLabel, func(o *maker) {
@@ -118,7 +118,7 @@ type clusterRoleBinding struct {
 func (c *caller) installedIn(ctx context.Context) (namespace string, accounts map[string]bool, err error) {
 	bound := map[string]map[string]bool{}
 	of := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
-	err = cluster.Each(ctx, cluster.Lister{Client: c.core}, of, ourBindings, func(b *clusterRoleBinding) {
+	err = cluster.Each(ctx, cluster.Lister{Client: c.whole.core}, of, ourBindings, func(b *clusterRoleBinding) {
 		for _, s := range b.Subjects {
 			if s.Kind != "ServiceAccount" || s.Namespace == "" {
 				continue

@@ -108,7 +108,7 @@ const frame = 250 * time.Millisecond
 func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespace string, screen *terminal.Screen, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cluster := observe.Cluster{Core: c.seen.core, Policy: c.seen.policy, Dynamic: c.seen.dynamic, Namespace: namespace}
+	cluster := observe.Cluster{Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: namespace}
 	watched := make(chan error, 1)
 	go func() { watched <- cluster.Watch(ctx, observer, ready) }()
 	ticker := time.NewTicker(frame)

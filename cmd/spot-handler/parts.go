@@ -16,7 +16,6 @@ import (
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/offerings"
-	"spot-handler/handler/provisioner"
 	"spot-handler/handler/turns"
 	"spot-handler/handler/workloads"
 )
@@ -36,9 +35,8 @@ type parts struct {
 // tenure makes a new one. It makes no call.
 func (p parts) tenure(registry prometheus.Registerer) tenure {
 	cfg := p.cfg
-	policy := drain.Policy{
-		Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin, Self: ownPod(cfg),
-	}
+	policy := policyOf(cfg)
+	policy.Self = ownPod(cfg)
 	var h *handler.Handler
 	enqueue := func(node string) { h.Enqueue(node) }
 	drainer := drain.New(drain.Options{
@@ -47,11 +45,10 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 		Registerer: registry, Logger: part(p.logger, "drain"),
 	})
 	taken := offerings.New()
-	backends := newBackends(cfg, p.conf, p.clients, p.index, p.events, taken, enqueue, registry, p.logger)
-	provider := provisioner.New(provisioner.Options{
-		Choice: cfg.provisioner, Backends: backends, Room: newRoom(cfg, p.clients, p.index, enqueue), Registerer: registry, Logger: p.logger,
-	})
-	rules, log := rulesOf(cfg, backends), part(p.logger, "handler")
+	over := backing{p.clients, p.conf, p.index, p.index.Get, p.events, taken, enqueue, registry, p.logger}
+	pools, backends := newBackends(cfg, over)
+	provider := newProvisioner(cfg, over, backends)
+	rules, log := rulesOf(cfg, pools), part(p.logger, "handler")
 	h = handler.New(handler.Options{
 		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalancesAtOnce, p.index.PoolSize),
 		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{

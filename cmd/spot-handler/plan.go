@@ -9,20 +9,24 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/selection"
 	"spot-handler/cmd/spot-handler/terminal"
-	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // planCommand is what the operator has asked `plan` for.
@@ -99,14 +103,12 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 	if err != nil {
 		return err
 	}
-	l := loss{
-		Blow: plan.Blow{Kind: interruption.Kind(p.kind)}, nodes: p.nodes.Of, dryRun: p.dryRun == dryRunServer,
-		assume: func(a *plan.Assumptions) { p.assumed.take(a, flags) },
-	}
+	loss := plan.Loss{Kind: interruption.Kind(p.kind)}
 	if flags.Changed("deadline") {
-		l.Deadline = &p.deadline
+		loss.Deadline = &p.deadline
 	}
-	f, err := c.foresee(ctx, cluster.Read(ctx, cluster.Lister{Client: c.core, Namespace: p.cluster.Namespace}, true), l)
+	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.cluster.Namespace}, true)
+	f, err := c.foresee(ctx, read, p.nodes.Of, loss, p.assumed.take(flags), p.dryRun == dryRunServer)
 	if err != nil {
 		return err
 	}
@@ -137,55 +139,44 @@ func (p *planCommand) validate(args []string) error {
 	return nil
 }
 
-// loss is what a forecast is asked for.
-type loss struct {
-	plan.Blow // without the daemon's settings
-	// nodes picks those that are lost.
-	nodes func(all []*corev1.Node) ([]*corev1.Node, error)
-	// assume takes what the caller knows better in place of everything else.
-	assume func(*plan.Assumptions)
-	// dryRun has the API server asked.
-	dryRun bool
-}
-
 // errNothing says that there is nothing to make a forecast from.
 var errNothing = errors.New("nodes and pods could not be read")
 
-// foresee plays the interruption in the cluster that was read.
-func (c *caller) foresee(ctx context.Context, read cluster.Cluster, l loss) (plan.Report, error) {
-	in := plan.Input{Cluster: read, Assumptions: plan.Assumed()}
-	in.Assumptions.ReadyOf = plan.ReadyOf(in.Pods)
-	if len(in.Nodes) == 0 || in.Pods == nil {
-		return plan.Report{}, fmt.Errorf("%w: %s", errNothing, strings.Join(in.Unread, "; "))
+// foresee plays the loss of nodes in the cluster that was read. With dryRun the API server is asked
+// what it would refuse, as the person who runs the command; otherwise nothing but reads leave it.
+func (c *caller) foresee(ctx context.Context, read cluster.Cluster, nodes func([]*corev1.Node) ([]*corev1.Node, error), loss plan.Loss, assumed plan.Assumptions, dryRun bool) (plan.Forecast, error) {
+	if len(read.Nodes) == 0 || read.Pods == nil {
+		return plan.Forecast{}, fmt.Errorf("%w: %s", errNothing, strings.Join(read.Unread, "; "))
 	}
-	lost, err := l.nodes(in.Nodes)
+	lost, err := nodes(read.Nodes)
 	if err != nil {
-		return plan.Report{}, err
+		return plan.Forecast{}, err
 	}
 	cfg, from, err := c.settings(ctx, lost[0].Name)
 	if err != nil {
-		return plan.Report{}, err
+		return plan.Forecast{}, err
 	}
-	in.Settings = from
-	in.Policy = drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
-	l.ScheduledLead = cfg.scheduledLead
-	l.Release = cfg.release && cfg.provisioner != provisioner.None
-	plan.Lose(&in, lost, l.Blow)
-	plan.Underway(&in, lost)
-	asked, err := c.ask(cfg, l.dryRun)
+	requests, conf := &plan.Requests{DryRun: dryRun}, rest.CopyConfig(c.conf)
+	conf.Wrap(requests.Over)
+	conf.ContentType = runtime.ContentTypeJSON
+	dry, err := connect(conf)
 	if err != nil {
-		return plan.Report{}, err
+		return plan.Forecast{}, err
 	}
-	first := asked.replace(ctx, &in)
-	c.boot(ctx, &in)
-	l.assume(&in.Assumptions)
-	r := plan.Report{Forecast: plan.Of(in)}
-	if asked.trial != nil {
-		err = asked.try(ctx, first)
-		answers := asked.trial.Answers()
-		r.DryRun = &answers
+	marked := map[string]*corev1.Node{}
+	over := backing{clients: dry, taken: offerings.New(), logger: zerolog.Nop(), node: func(name string) (*corev1.Node, bool) {
+		node, lost := marked[name]
+		return node, lost
+	}}
+	pools, backends := newBackends(cfg, over)
+	daemon := plan.Daemon{
+		Policy: policyOf(cfg), Settings: from, Rules: rulesOf(cfg, pools), DeletesClaims: cfg.release && cfg.provisioner != provisioner.None,
+		Provisioner: newProvisioner(cfg, over, backends), Pools: pools, Core: dry.core, Requests: requests, Offerings: over.taken, Marked: marked,
+		Boots: func(ctx context.Context, pool string) ([]time.Duration, error) {
+			return karpenter.BootTimes(ctx, c.whole.dynamic, pool)
+		},
 	}
-	return r, err
+	return daemon.Foresee(ctx, read, lost, loss, assumed)
 }
 
 // Whether the API server is asked.
@@ -204,17 +195,16 @@ func (f *assumptionFlags) define(flags group) {
 	flags.DurationVar(&f.detach, "detach-time", assumed.Detach.Duration(), "how long volumes take to be detached once their pods are gone")
 }
 
-// take takes what flags say in place of everything else.
-func (*assumptionFlags) take(a *plan.Assumptions, flags *pflag.FlagSet) {
+// take is what the flags say, in place of what nobody knows.
+func (*assumptionFlags) take(flags *pflag.FlagSet) plan.Assumptions {
+	a := plan.Assumed()
 	for flag, of := range map[string]*plan.Assumption{"boot-time": &a.Boot, "ready-time": &a.Ready, "stop-time": &a.Stop, "detach-time": &a.Detach} {
 		if flags.Changed(flag) {
 			d, _ := flags.GetDuration(flag) // it is one
 			*of = plan.Assume(d, "--"+flag)
 		}
 	}
-	if flags.Changed("ready-time") {
-		a.ReadyOf = nil
-	}
+	return a
 }
 
 // completeNodes offers the nodes that are not named yet.

@@ -135,7 +135,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if err != nil {
 		return err
 	}
-	read := cluster.Read(ctx, cluster.Lister{Client: c.core}, true) // of all namespaces: the pods of all of them move
+	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core}, true) // of all namespaces: the pods of all of them move
 	if len(read.Nodes) == 0 {
 		return fmt.Errorf("%w: %s", errNothing, strings.Join(read.Unread, "; "))
 	}
@@ -162,7 +162,12 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	}
 	screen := terminal.New(live)
 	defer screen.End()
-	foreseen, err := r.foresee(ctx, c, read.Of(r.cluster.Namespace), chosen, flags)
+	loss := plan.Loss{Kind: interruption.Kind(r.kind), Over: r.over}
+	if loss.Kind != interruption.RebalanceRecommendation { // which has none
+		loss.Deadline = &r.deadline
+	}
+	all := func([]*corev1.Node) ([]*corev1.Node, error) { return chosen, nil }
+	foreseen, err := c.foresee(ctx, read.Of(r.cluster.Namespace), all, loss, r.assumed.take(flags), false)
 	if err != nil {
 		return err
 	}
@@ -176,24 +181,11 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 		return err
 	}
 	screen.End()
-	scored := r.outcome.conclude(report.Of(recording, &foreseen.Forecast), r.format, stdout, stderr)
+	scored := r.outcome.conclude(report.Of(recording, &foreseen), r.format, stdout, stderr)
 	if err != nil { // then nobody can ask for more
 		return err
 	}
 	return scored
-}
-
-// foresee is what will become of the nodes.
-func (r *rehearseCommand) foresee(ctx context.Context, c *caller, read cluster.Cluster, chosen []*corev1.Node, flags *pflag.FlagSet) (plan.Report, error) {
-	l := loss{
-		Blow:   plan.Blow{Kind: interruption.Kind(r.kind), Over: r.over},
-		nodes:  (&selection.Selection{Names: namesOf(chosen)}).Of,
-		assume: func(a *plan.Assumptions) { r.assumed.take(a, flags) },
-	}
-	if l.Kind != interruption.RebalanceRecommendation { // which has none
-		l.Deadline = &r.deadline
-	}
-	return c.foresee(ctx, read, l)
 }
 
 func namesOf(nodes []*corev1.Node) (list []string) {

@@ -36,11 +36,19 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 	logger := newLogger(stderr, cfg.logLevel, cfg.logFormat)
 	tuneMemory()
 
-	clients, err := newClients(cfg)
+	kube, err := restConfig(cfg)
 	if err != nil {
 		return err
 	}
 	leaseNamespace := leaseNamespace(cfg)
+	clients, err := connect(kube)
+	if err != nil {
+		return err
+	}
+	leases, err := newLeases(kube, leaseNamespace)
+	if err != nil {
+		return err
+	}
 	if err := checkPermissions(ctx, clients.reviews, permissionsOf(cfg, leaseNamespace)); errors.Is(err, errUsage) {
 		return err
 	} else if err != nil {
@@ -125,7 +133,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 				return nil // stopped before
 			}
 			if cfg.fleet() && cfg.leaderElect {
-				return lead(ctx, clients.leases(leaseNamespace), leaseNamespace, leader, part(logger, "leader"), tenures.Run)
+				return lead(ctx, leases, leaseNamespace, leader, part(logger, "leader"), tenures.Run)
 			}
 			if leader != nil { // a single replica leads by itself
 				leader.Set(1)

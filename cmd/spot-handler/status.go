@@ -13,7 +13,6 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/cmd/spot-handler/terminal"
-	"spot-handler/drain"
 )
 
 // statusCommand is what the operator has asked `status` for.
@@ -135,14 +134,14 @@ func printing[T any](format console.Format, screen *terminal.Screen, stderr io.W
 }
 
 func (c *caller) statusReader(namespace string) status.Reader {
-	return status.Reader{Nodes: c.nodes, Core: c.seen.core, Policy: c.seen.policy, Dynamic: c.seen.dynamic, Namespace: namespace}
+	return status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: namespace}
 }
 
 // inForce are the settings by which the node is drained.
 func (c *caller) inForce(ctx context.Context, node string) (status.InForce, error) {
 	cfg, from, err := c.settings(ctx, node)
 	return status.InForce{
-		Policy:        drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin},
+		Policy:        policyOf(cfg),
 		ScheduledLead: cfg.scheduledLead, From: from,
 	}, err
 }

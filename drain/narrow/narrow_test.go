@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -206,4 +207,13 @@ func FuzzNarrow(f *testing.F) {
 			t.Errorf("%q became %q", in, out)
 		}
 	})
+}
+
+// A connection that has died without a word is given up long before the two minutes are over.
+func TestSilentConnectionsAreAsked(t *testing.T) {
+	var t1 http.Transport
+	Transport(&t1)
+	if h2 := t1.HTTP2; h2 == nil || h2.SendPingTimeout+h2.PingTimeout != 15*time.Second {
+		t.Errorf("%+v", h2)
+	}
 }

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 )
 
 // CutKey is the member that is added to an object of which more was dropped than what nobody
@@ -49,11 +50,19 @@ func Transport(next http.RoundTripper) http.RoundTripper {
 // for each of hundreds of watches.
 const streamBuffer = 128 << 10
 
+// silence is how long a connection to the API server may be silent before it is asked whether it
+// lives, and pingTimeout how long the answer may take. Until then requests wait on one that has died
+// without a word, as when the host of an API server is lost: by default for 45 s of the 120.
+const (
+	silence     = 10 * time.Second
+	pingTimeout = 5 * time.Second
+)
+
 func bound(next http.RoundTripper) {
 	switch t := next.(type) {
 	case *http.Transport:
 		if t.HTTP2 == nil {
-			t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: streamBuffer}
+			t.HTTP2 = &http.HTTP2Config{MaxReceiveBufferPerStream: streamBuffer, SendPingTimeout: silence, PingTimeout: pingTimeout}
 		}
 	case interface{ WrappedRoundTripper() http.RoundTripper }:
 		bound(t.WrappedRoundTripper())

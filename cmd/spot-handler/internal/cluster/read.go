@@ -134,17 +134,6 @@ func (r *reader) pods(ctx context.Context) error {
 	return err
 }
 
-// Pods lists pods for those who want them with Kubernetes' own types.
-type Pods struct{ Lister }
-
-// List lists those that have not finished, whatever is asked for, in one page. An error is that some
-// are missing.
-func (p Pods) List(ctx context.Context, _ metav1.ListOptions) (*corev1.PodList, error) {
-	list := &corev1.PodList{}
-	err := EachOf(ctx, p.Lister, core("pods"), "", lean, func(p *corev1.Pod) { list.Items = append(list.Items, *p) })
-	return list, err
-}
-
 func (r *reader) budgets(ctx context.Context) error {
 	return EachOf(ctx, r.Lister, Resource("policy", "v1", "poddisruptionbudgets"), "", func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: b.Name, Namespace: b.Namespace, Generation: b.Generation}, Spec: b.Spec, Status: b.Status}

@@ -42,12 +42,14 @@ func (a Assumption) Duration() time.Duration {
 // Assumed are the assumptions for which there is neither a history nor a flag. An EC2 instance
 // takes a good half minute to become a Node; detaching an EBS volume takes seconds.
 func Assumed() Assumptions {
-	const from = "assumed"
 	return Assumptions{
-		Boot: Assume(45*time.Second, from), Ready: Assume(10*time.Second, from),
-		Stop: Assume(5*time.Second, from), Detach: Assume(6*time.Second, from),
+		Boot: Assume(45*time.Second, fromNobody), Ready: Assume(10*time.Second, fromNobody),
+		Stop: Assume(5*time.Second, fromNobody), Detach: Assume(6*time.Second, fromNobody),
 	}
 }
+
+// fromNobody is the source of Assumed.
+const fromNobody = "assumed"
 
 // startupOf is how long the pods of a workload took to become Ready; false if none is. A pod that
 // became Ready again later looks as if it had taken long: what is far from the median does not

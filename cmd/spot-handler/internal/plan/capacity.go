@@ -10,13 +10,6 @@ import (
 	"spot-handler/cmd/spot-handler/terminal"
 )
 
-// Report is what the command prints.
-type Report struct {
-	Forecast
-	// DryRun is what the API server says to all of it; nil if it was not asked.
-	DryRun *Answers `json:"dryRun,omitempty"`
-}
-
 var capacityColumns = []console.Column{
 	{Title: "IN PLACE OF", Least: 12}, {Title: "BY", Drop: 2}, {Title: "POOL", Least: 8}, {Title: "PODS"}, {Title: "ASKS FOR", Least: 16, Drop: 1}, {Title: "WHY", Least: 24},
 }

@@ -17,6 +17,8 @@ type Forecast struct {
 	Budgets   []Budget   `json:"budgets"`
 	// Unread is what could not be read, and so is not in the forecast.
 	Unread []string `json:"unread,omitempty"`
+	// DryRun is what the API server says to all of it; nil if it was not asked.
+	DryRun *Answers `json:"dryRun,omitempty"`
 }
 
 // Seconds since the first notice.

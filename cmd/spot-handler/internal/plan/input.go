@@ -40,6 +40,10 @@ type Lost struct {
 	// Deleted: when the drain ends, the node's NodeClaim is deleted, and Karpenter deletes what is left
 	// on the node, with as much of its grace period as there is until the deadline.
 	Deleted bool
-	// Becomes is the Node that the replacement will be, empty; nil if it brings no Node of its own.
+	// Becomes is the Node that the replacement will be, empty: as small as the NodeClaim asks for, or
+	// else like the one that it replaces. It is nil if it brings no Node of its own.
 	Becomes *corev1.Node
+
+	record interruption.Record
+	spared string // why spot-handler would do nothing; empty otherwise
 }

@@ -12,8 +12,9 @@ const after = 10 * time.Minute
 
 // Of is the forecast. It takes the shorter the fewer pods are on the lost nodes; nodes that are not
 // lost cost little.
-func Of(in Input) Forecast {
-	w := newWorld(in)
+func Of(in Input) Forecast { return newWorld(in).play() }
+
+func (w *world) play() Forecast {
 	w.announce()
 	w.at(w.now, podsFirst, w.schedule)
 	w.run(w.horizon())

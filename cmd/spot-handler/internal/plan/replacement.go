@@ -2,9 +2,18 @@ package plan
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	resourcehelper "k8s.io/component-helpers/resource"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -12,78 +21,51 @@ import (
 	"spot-handler/handler/provisioner/karpenter"
 )
 
-// Asker asks for a replacement, as provisioner.Provisioner does.
-type Asker interface {
-	Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
-}
-
-// Weigher says what speaks for and against each NodePool, as karpenter.Backend does; nothing for
-// a node that Karpenter has not made.
-type Weigher interface {
-	Weigh(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) ([]karpenter.Weighed, error)
-}
-
-// Planner asks for replacements of which none is made.
-type Planner struct {
-	Asker   Asker // over clients of Notes
-	Weigher Weigher
-	Notes   *Notes
-}
-
-// Planned is what would be asked for in a node's place.
-type Planned struct {
-	Replacement Replacement
-	// Capacity is what the node's pods can wait for.
-	Capacity drain.Capacity
-	// Becomes is the Node that the replacement would be, empty: as small as the NodeClaim asks for, or
-	// else like the one that it replaces. It is nil if there is none.
-	Becomes *corev1.Node
-}
-
-// For asks for a node's replacement. unread is what the Weigher could not read, and costs the
-// answer only its reasons; an error is one that the daemon would try again.
-func (p Planner) For(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (planned Planned, unread string, err error) {
-	weighed, err := p.Weigher.Weigh(ctx, node, rec, need) // before Request takes of the limits
-	if err != nil {
-		unread = fmt.Sprintf("why node %s is replaced from that pool: %v", node.Name, err)
+// request asks for the node's replacement, and notes what it would be. An error is one that the daemon
+// would try again, or what could not be read and costs the answer only its reasons.
+func (d *Daemon) request(ctx context.Context, l *Lost, need provisioner.Need) error {
+	weighed, unread := d.Pools.Weigh(ctx, l.Node, l.record, need) // before Request takes of the limits
+	if unread != nil {
+		unread = fmt.Errorf("why node %s is replaced from that pool: %w", l.Node.Name, unread)
 	}
-	got, err := p.Asker.Request(ctx, node, rec, need)
-	made := p.Notes.take()
+	got, err := d.Provisioner.Request(ctx, l.Node, l.record, need)
+	made := d.Requests.take()
 	if err != nil {
-		return Planned{}, unread, fmt.Errorf("ask for the replacement of node %q: %w", node.Name, err)
+		return errors.Join(unread, fmt.Errorf("ask for the replacement of node %q: %w", l.Node.Name, err))
 	}
-	r := Replacement{Backend: got.Backend, State: got.State, Name: got.Name, Pool: got.Pool, Why: got.Reason}
+	r := &Replacement{Backend: got.Backend, State: got.State, Name: got.Name, Pool: got.Pool, Why: got.Reason}
+	l.Replacement = r
 	switch got.State {
 	case provisioner.StateRequested, provisioner.StateLaunched:
-		planned.Capacity = drain.PendingCapacity
+		l.Capacity = drain.PendingCapacity
 	case provisioner.StateReady:
-		planned.Capacity = drain.ReadyCapacity
+		l.Capacity = drain.ReadyCapacity
 	default:
 		r.NoPlace = nowhere(need)
 	}
 	r.Pods, r.Daemons = len(need.Moving), len(need.Daemons)
 	switch {
 	case got.Backend == provisioner.Karpenter:
-		chosen := weigh(&r, got, weighed)
-		for _, object := range made {
-			if claim, ok := object.(claimed); ok {
-				claim.describe(&r)
-				planned.Becomes = claim.node(node, chosen.Inherited)
+		chosen := weigh(r, got, weighed)
+		for _, c := range made {
+			var claim claimed
+			if c.resource == "nodeclaims" && json.Unmarshal(c.object, &claim) == nil {
+				claim.describe(r)
+				l.Becomes = claim.node(l.Node, chosen.Inherited)
 			}
 		}
 		r.Pods -= len(r.NoPlace)
 	case got.State != provisioner.StateRequested:
 	case got.Backend == provisioner.Placeholder:
-		describePlaceholders(&r, made)
-		planned.Becomes = Alike(node, got.Pool)
+		describePlaceholders(r, made)
+		l.Becomes = alike(l.Node, got.Pool)
 	case got.Backend == provisioner.ASG:
-		r.Why, planned.Becomes = assumedGroup, Alike(node, "")
+		r.Why, l.Becomes = assumedGroup, alike(l.Node, "")
 	}
-	if planned.Capacity != drain.PendingCapacity {
+	if l.Capacity != drain.PendingCapacity {
 		r.Pods, r.Daemons = 0, 0
 	}
-	planned.Replacement = r
-	return planned, unread, nil
+	return unread
 }
 
 // assumedGroup stands in the place of an answer from AWS, which the commands for people never ask.
@@ -127,4 +109,134 @@ func nowhere(need provisioner.Need) (pods []string) {
 		pods = append(pods, pod.Namespace+"/"+pod.Name+": there is no replacement")
 	}
 	return pods
+}
+
+// claimed is a NodeClaim that was asked for.
+type claimed struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Requirements []struct {
+			Key      string   `json:"key"`
+			Operator string   `json:"operator"`
+			Values   []string `json:"values"`
+		} `json:"requirements"`
+		Resources struct {
+			Requests corev1.ResourceList `json:"requests"`
+		} `json:"resources"`
+		Taints []corev1.Taint `json:"taints"`
+	} `json:"spec"`
+}
+
+func (c claimed) describe(r *Replacement) {
+	r.Requests = texts(c.Spec.Resources.Requests)
+	for _, q := range c.Spec.Requirements {
+		values := slices.Sorted(slices.Values(q.Values))
+		r.Requirements = append(r.Requirements, strings.TrimSpace(q.Key+" "+q.Operator+" "+strings.Join(values, ",")))
+	}
+	if types := c.choices(corev1.LabelInstanceTypeStable); len(types) == 1 {
+		r.InstanceType = types[0]
+	}
+}
+
+// node is what the claim becomes at least: Karpenter takes an instance that has what the claim
+// asks for, and nearly always some more.
+func (c claimed) node(lost *corev1.Node, inherited map[string]string) *corev1.Node {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Labels: map[string]string{corev1.LabelHostname: c.Name}}}
+	for _, key := range []string{"karpenter.sh/registered", "karpenter.sh/initialized", corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyRegion} {
+		if value, ok := lost.Labels[key]; ok {
+			node.Labels[key] = value
+		}
+	}
+	for key, value := range inherited {
+		if !strings.Contains(key, "karpenter") && node.Labels[key] == "" {
+			node.Labels[key] = value
+		}
+	}
+	for _, q := range c.Spec.Requirements {
+		if values := c.choices(q.Key); len(values) > 0 && !slices.Contains(values, node.Labels[q.Key]) {
+			node.Labels[q.Key] = values[0]
+			if slices.Contains(values, lost.Labels[q.Key]) {
+				node.Labels[q.Key] = lost.Labels[q.Key]
+			}
+		}
+	}
+	for key, value := range c.Labels {
+		node.Labels[key] = value
+	}
+	node.Spec.Taints = c.Spec.Taints
+	node.Status.Allocatable, node.Status.Capacity = c.Spec.Resources.Requests, c.Spec.Resources.Requests
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	return node
+}
+
+// choices are the values that all requirements on a label allow by name; none if no requirement
+// names any.
+func (c claimed) choices(key string) (values []string) {
+	named := false
+	for _, q := range c.Spec.Requirements {
+		switch {
+		case q.Key != key || q.Operator != "In":
+		case !named:
+			values, named = slices.Clone(q.Values), true
+		default:
+			values = slices.DeleteFunc(values, func(v string) bool { return !slices.Contains(q.Values, v) })
+		}
+	}
+	for _, q := range c.Spec.Requirements {
+		if q.Key == key && q.Operator == "NotIn" {
+			values = slices.DeleteFunc(values, func(v string) bool { return slices.Contains(q.Values, v) })
+		}
+	}
+	slices.Sort(values)
+	return values
+}
+
+// describePlaceholders sums up what placeholder pods ask for.
+func describePlaceholders(r *Replacement, made []created) {
+	sum, pods := corev1.ResourceList{}, 0
+	for _, c := range made {
+		pod := &corev1.Pod{}
+		if c.resource != "pods" || json.Unmarshal(c.object, pod) != nil {
+			continue
+		}
+		pods++
+		for name, q := range resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}) {
+			have := sum[name]
+			have.Add(q)
+			sum[name] = have
+		}
+	}
+	if pods == 0 {
+		return
+	}
+	sum[corev1.ResourcePods] = *resource.NewQuantity(int64(pods), resource.DecimalSI)
+	r.Requests, r.Pods, r.Daemons = texts(sum), pods, 0
+	r.Why = "pods of low priority hold the room, for which the cluster's autoscaler makes nodes"
+}
+
+func texts(list corev1.ResourceList) map[string]string {
+	out := map[string]string{}
+	for name, q := range list {
+		out[string(name)] = q.String()
+	}
+	return out
+}
+
+// alike is a new node of the same kind, with the labels by which it was asked for.
+func alike(lost *corev1.Node, selector string) *corev1.Node {
+	node := lost.DeepCopy()
+	node.Name = "in-place-of-" + lost.Name
+	if node.Labels == nil {
+		node.Labels = map[string]string{}
+	}
+	node.Labels[corev1.LabelHostname] = node.Name
+	if asked, err := labels.ConvertSelectorToLabelsMap(selector); err == nil {
+		maps.Copy(node.Labels, asked)
+	}
+	node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool {
+		return t.Key == interruption.TaintKey || t.Key == corev1.TaintNodeUnschedulable
+	})
+	node.Spec.Unschedulable = false
+	return node
 }

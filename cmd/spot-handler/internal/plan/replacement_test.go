@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -14,9 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	dynamicfake "k8s.io/client-go/dynamic/fake"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
 	"spot-handler/drain"
@@ -67,38 +68,51 @@ func claimedNode(name string) (*corev1.Node, interruption.Record) {
 	return node, interruption.Record{Kind: interruption.SpotInterruption, Instance: "i-" + name, Received: time.Now(), Deadline: &end}
 }
 
-// planner is over an API server's objects, which it must not change.
-func planner(t *testing.T, objects ...runtime.Object) Planner {
+// karpenters is a daemon over an API server that has these objects of Karpenter.
+func karpenters(t *testing.T, pools ...*unstructured.Unstructured) *Daemon {
 	t.Helper()
-	client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		{Group: "karpenter.sh", Version: "v1", Resource: "nodepools"}: "NodePoolList", {Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}: "NodeClaimList",
-		{Group: "apps", Version: "v1", Resource: "daemonsets"}: "DaemonSetList",
-	}, objects...)
-	t.Cleanup(func() {
-		for _, a := range client.Actions() {
-			if a.GetVerb() != "get" && a.GetVerb() != "list" {
-				t.Errorf("%s %s", a.GetVerb(), a.GetResource().Resource)
+	list := &unstructured.UnstructuredList{Object: map[string]any{"apiVersion": "karpenter.sh/v1", "kind": "NodePoolList"}}
+	for _, pool := range pools {
+		list.Items = append(list.Items, *pool)
+	}
+	known, err := list.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests := &Requests{}
+	client, err := dynamic.NewForConfigAndClient(&rest.Config{Host: "http://server"}, &http.Client{Transport: requests.Over(roundTripper(func(r *http.Request) (*http.Response, error) {
+		body := `{"apiVersion":"v1","kind":"List","items":[]}`
+		if strings.HasSuffix(r.URL.Path, "/nodepools") {
+			body = string(known)
+		}
+		for _, pool := range pools {
+			if strings.HasSuffix(r.URL.Path, "/nodepools/"+pool.GetName()) {
+				text, _ := pool.MarshalJSON()
+				body = string(text)
 			}
 		}
-	})
-	notes := &Notes{}
-	b := karpenter.New(karpenter.Options{FallbackNodePools: map[string]string{}, Dynamic: notes.Dynamic(client), Logger: zerolog.Nop()})
-	return Planner{Asker: provisioner.New(provisioner.Options{Backends: []provisioner.Backend{b}}), Weigher: b, Notes: notes}
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+	}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := karpenter.New(karpenter.Options{FallbackNodePools: map[string]string{}, Dynamic: client, Logger: zerolog.Nop()})
+	return &Daemon{Provisioner: provisioner.New(provisioner.Options{Backends: []provisioner.Backend{b}}), Pools: b, Requests: requests}
 }
 
-func (p Planner) ask(t *testing.T, name string, need provisioner.Need) Planned {
+func (d *Daemon) ask(t *testing.T, name string, need provisioner.Need) Lost {
 	t.Helper()
 	node, rec := claimedNode(name)
-	planned, unread, err := p.For(t.Context(), node, rec, need)
-	if err != nil || unread != "" {
-		t.Fatal(err, unread)
+	l := Lost{Node: node, record: rec}
+	if err := d.request(t.Context(), &l, need); err != nil {
+		t.Fatal(err)
 	}
-	return planned
+	return l
 }
 
 // What is planned is what would be asked for, with the reasons, and what has no place in it.
 func TestReplacement(t *testing.T) {
-	p := planner(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", "{}"), pool(t, "zz", "on-demand", "{}"))
+	p := karpenters(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", "{}"), pool(t, "zz", "on-demand", "{}"))
 	picky := asking("picky", "1")
 	picky.Spec.NodeSelector = map[string]string{"tier": "gold"}
 	got := p.ask(t, "n", provisioner.Need{Moving: []*corev1.Pod{asking("web", "1500m"), picky}, Daemons: []*corev1.Pod{asking("agent", "250m")}})
@@ -112,7 +126,7 @@ func TestReplacement(t *testing.T) {
 		NoPlace: []string{"default/picky: needs tier=gold"},
 		Others:  []OtherPool{{Name: "zz", Why: "it comes after fallback"}, {Name: "batch", Why: "has no on-demand instances"}},
 	}
-	if diff := cmp.Diff(want, got.Replacement); diff != "" {
+	if diff := cmp.Diff(&want, got.Replacement); diff != "" {
 		t.Errorf("replacement (-want +got):\n%s", diff)
 	}
 	if got.Capacity != drain.PendingCapacity || got.Becomes == nil {
@@ -139,7 +153,7 @@ func TestLimitsHoldAllOrSome(t *testing.T) {
 		"nodes":      {"{nodes: 2}", "limit of NodePool fallback leaves no room (nodes: 0 used, 3 asked for, limit 2)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := planner(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", tt.limits))
+			p := karpenters(t, pool(t, "batch", "spot", "{}"), pool(t, "fallback", "on-demand", tt.limits))
 			for i, want := range []drain.Capacity{drain.PendingCapacity, drain.PendingCapacity, drain.NoCapacity} {
 				got := p.ask(t, fmt.Sprint("n", i), provisioner.Need{Moving: []*corev1.Pod{asking(fmt.Sprint("web-", i), "2")}})
 				if got.Capacity != want {
@@ -161,19 +175,28 @@ func TestBoot(t *testing.T) {
 	}{
 		"of its pool":          {[]string{"fallback"}, []string{"batch"}, Assumption{Value: 50, From: "median of 3 NodeClaims of fallback"}},
 		"of the nodes' pool":   {[]string{"new"}, []string{"batch"}, Assumption{Value: 60, From: "median of 1 NodeClaim of batch, as new has none"}},
-		"of several":           {[]string{"fallback", "batch"}, nil, Assumption{Value: 60, From: "median of 4 NodeClaims of fallback, batch"}},
-		"nothing is asked for": {nil, []string{"batch"}, Assumption{Value: 60, From: "median of 1 NodeClaim of batch"}},
+		"of several":           {[]string{"fallback", "batch"}, []string{"", ""}, Assumption{Value: 60, From: "median of 4 NodeClaims of fallback, batch"}},
+		"nothing is asked for": {nil, nil, Assumption{}},
 		"nobody knows":         {[]string{"new"}, []string{"old"}, Assumption{}},
+		"away":                 {[]string{"away"}, []string{"batch"}, Assumption{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok, err := Boot(t.Context(), func(_ context.Context, pool string) ([]time.Duration, error) { return known[pool], nil }, tt.pools, tt.own)
-			if got != tt.want || ok != (tt.want.From != "") || err != nil {
-				t.Errorf("%+v, %v, %v; want %+v", got, ok, err, tt.want)
+			d := &Daemon{Boots: func(_ context.Context, pool string) ([]time.Duration, error) {
+				if pool == "away" {
+					return nil, errors.New("away")
+				}
+				return known[pool], nil
+			}}
+			var in Input
+			var lost []*lostNode
+			for i, pool := range tt.pools {
+				node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"karpenter.sh/nodepool": tt.own[i]}}}
+				lost = append(lost, &lostNode{Lost: Lost{Node: node, Capacity: drain.PendingCapacity, Replacement: &Replacement{Backend: provisioner.Karpenter, Pool: pool}}})
+			}
+			d.boot(t.Context(), &in, lost)
+			if in.Assumptions.Boot != tt.want || (len(in.Unread) > 0) != (name == "away") {
+				t.Errorf("%+v, unread %q; want %+v", in.Assumptions.Boot, in.Unread, tt.want)
 			}
 		})
-	}
-	away := errors.New("away")
-	if _, ok, err := Boot(t.Context(), func(context.Context, string) ([]time.Duration, error) { return nil, away }, []string{"fallback"}, nil); ok || !errors.Is(err, away) {
-		t.Errorf("%v, %v, want the error", ok, err)
 	}
 }

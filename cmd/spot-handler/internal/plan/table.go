@@ -13,9 +13,9 @@ import (
 // none stands for what there is not.
 const none = "-"
 
-// Lines show the report, in so many columns of a terminal; 0 is no terminal.
-func Lines(f Report, width int) []string {
-	lines := []string{summary(f.Forecast)}
+// Lines show the forecast, in so many columns of a terminal; 0 is no terminal.
+func Lines(f Forecast, width int) []string {
+	lines := []string{summary(f)}
 	for _, part := range [][]string{
 		console.Table(nodeColumns, rows(f.Nodes, nodeRow), width),
 		capacity(f.Nodes, width),
@@ -38,7 +38,7 @@ func Lines(f Report, width int) []string {
 }
 
 // podTable does without the column of nodes where there is one, on a terminal.
-func podTable(f Report, width int) []string {
+func podTable(f Forecast, width int) []string {
 	columns, pods := podColumns, rows(worstFirst(f.Pods), podRow)
 	if width > 0 && len(f.Nodes) == 1 {
 		columns = slices.Delete(slices.Clone(columns), 1, 2)

@@ -11,8 +11,8 @@ import (
 
 func ptr(s Seconds) *Seconds { return &s }
 
-func reportOf(names ...string) Report {
-	var f Report
+func reportOf(names ...string) Forecast {
+	var f Forecast
 	f.Settings = "the default settings, as no pod with the label app.kubernetes.io/name=spot-handler was found that drains this node"
 	for _, name := range names {
 		f.Nodes = append(f.Nodes, Node{Name: name, Kind: "spot-interruption", Deadline: ptr(120), Empty: ptr(8), Slack: ptr(112)})
@@ -28,7 +28,7 @@ func reportOf(names ...string) Report {
 func TestLinesFit(t *testing.T) {
 	const name = "ip-10-0-1-2.eu-west-1.compute.internal"
 	for _, width := range []int{80, 120, 200} {
-		for _, f := range []Report{reportOf(name), reportOf(name, "another")} {
+		for _, f := range []Forecast{reportOf(name), reportOf(name, "another")} {
 			lines := Lines(f, width)
 			for _, line := range lines {
 				if terminal.Width(line) > width {

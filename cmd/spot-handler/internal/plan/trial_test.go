@@ -2,8 +2,8 @@ package plan
 
 import (
 	"errors"
+	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -17,38 +17,63 @@ import (
 // No request that changes something gets through without being a dry run.
 func TestTransports(t *testing.T) {
 	var seen []string
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	server := roundTripper(func(r *http.Request) (*http.Response, error) {
 		seen = append(seen, r.Method+" "+r.URL.RequestURI())
-	}))
-	defer server.Close()
-	ask := func(transport func(http.RoundTripper) http.RoundTripper, method, path string) error {
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+	})
+	tried, untried := &Requests{DryRun: true}, &Requests{}
+	ask := func(q *Requests, method, path string) error {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, nil)
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://server"+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		resp, err := transport(http.DefaultTransport).RoundTrip(r)
-		if err == nil {
-			err = resp.Body.Close()
-		}
+		_, err = q.Over(server).RoundTrip(r)
 		return err
 	}
-	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-		if err := ask(DryRun, method, "/x?a=1"); err != nil {
+	for _, method := range []string{http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodPost} {
+		path := map[bool]string{true: "/pods/x/eviction", false: "/x"}[method == http.MethodPost]
+		if err := ask(tried, method, path+"?a=1"); err != nil {
 			t.Error(err)
 		}
-		if err := ask(ReadOnly, method, "/x"); err == nil {
+		if err := ask(untried, method, path); err == nil {
 			t.Errorf("%s is let through", method)
 		}
 	}
-	for _, transport := range []func(http.RoundTripper) http.RoundTripper{DryRun, ReadOnly} {
-		if err := ask(transport, http.MethodGet, "/x"); err != nil {
+	for _, q := range []*Requests{tried, untried} {
+		if err := errors.Join(ask(q, http.MethodGet, "/x"), ask(q, http.MethodPost, "/pods")); err != nil {
 			t.Error(err)
 		}
+		if made := q.take(); len(made) != 1 || made[0].resource != "pods" {
+			t.Errorf("%v", made)
+		}
 	}
-	want := []string{"POST /x?a=1&dryRun=All", "PUT /x?a=1&dryRun=All", "PATCH /x?a=1&dryRun=All", "DELETE /x?a=1&dryRun=All", "GET /x", "GET /x"}
+	want := []string{"PUT /x?a=1&dryRun=All", "PATCH /x?a=1&dryRun=All", "DELETE /x?a=1&dryRun=All", "POST /pods/x/eviction?a=1&dryRun=All", "GET /x", "POST /pods?dryRun=All", "GET /x"}
 	if diff := cmp.Diff(want, seen); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+// What the API server refuses of a replacement is noted, and the provisioner sees it too.
+func TestRefusedRequest(t *testing.T) {
+	const status = `{"kind":"Status","status":"Failure","message":"nodeclaims \"a\" is forbidden: no","code":403,"details":{"kind":"nodeclaims","name":"a"}}`
+	q := &Requests{DryRun: true}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://server/nodeclaims", strings.NewReader(`{"metadata":{"name":"a"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer, err := q.Over(roundTripper(func(*http.Request) (*http.Response, error) {
+		return &http.Response{StatusCode: http.StatusForbidden, Body: io.NopCloser(strings.NewReader(status))}, nil
+	})).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(answer.Body); err != nil || string(text) != status {
+		t.Errorf("%q, %v", text, err)
+	}
+	want := &Answers{As: []string{"yourself"}, Tried: 1, Refused: []Refusal{{Verb: "request", Why: "no", Objects: []string{"nodeclaims/a"}}}}
+	if diff := cmp.Diff(want, q.result()); diff != "" || len(q.take()) > 0 {
+		t.Errorf("answers (-want +got):\n%s", diff)
 	}
 }
 
@@ -60,7 +85,7 @@ func TestAnswers(t *testing.T) {
 	}
 	budget := apierrors.NewTooManyRequests("Cannot evict pod as it would violate the pod's disruption budget.", 0)
 	budget.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: policyv1.DisruptionBudgetCause, Message: "The disruption budget web needs 2 healthy pods and has 2 currently"}}
-	var answers Trial
+	var answers Requests
 	for _, tried := range []struct {
 		verb, object string
 		err          error
@@ -72,19 +97,19 @@ func TestAnswers(t *testing.T) {
 		{"evict", "pods/default/d", nil},
 		{"evict", "pods/default/gone", apierrors.NewNotFound(pods, "gone")},
 	} {
-		if err := answers.Note(tried.verb, tried.object, tried.err); err != nil {
+		if err := answers.note(tried.verb, tried.object, tried.err); err != nil {
 			t.Error(err)
 		}
 	}
-	want := Answers{As: []string{"yourself"}, Tried: 6, Refused: []Refusal{
+	want := &Answers{As: []string{"yourself"}, Tried: 6, Refused: []Refusal{
 		{Verb: "evict", Why: `User "x" cannot create resource "pods/eviction"`, Objects: []string{"pods/default/a", "pods/default/b"}},
 		{Verb: "evict", Why: "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget web needs 2 healthy pods and has 2 currently", Budget: true, Objects: []string{"pods/default/c"}},
 		{Verb: "surge", Why: `User "x" cannot create resource "pods/eviction"`, Objects: []string{"pods/default/a"}},
 	}}
-	if diff := cmp.Diff(want, answers.Answers()); diff != "" {
+	if diff := cmp.Diff(want, answers.result()); diff != "" {
 		t.Errorf("answers (-want +got):\n%s", diff)
 	}
-	if err := answers.Note("evict", "pods/default/a", errors.New("connection refused")); err == nil || !strings.Contains(err.Error(), "connection refused") {
+	if err := answers.note("evict", "pods/default/a", errors.New("connection refused")); err == nil || !strings.Contains(err.Error(), "connection refused") {
 		t.Errorf("%v, want an error: nobody has answered", err)
 	}
 }

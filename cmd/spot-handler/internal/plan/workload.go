@@ -92,8 +92,8 @@ func WorkloadOf(p *corev1.Pod) string {
 	return ""
 }
 
-// ReadyOf are the assumptions about single workloads that follow from the conditions of their pods.
-func ReadyOf(pods []*corev1.Pod) map[string]Assumption {
+// readyOf are the assumptions about single workloads that follow from the conditions of their pods.
+func readyOf(pods []*corev1.Pod) map[string]Assumption {
 	of := map[string][]*corev1.Pod{}
 	for _, p := range pods {
 		if name := WorkloadOf(p); name != "" && !drain.Finished(p) {

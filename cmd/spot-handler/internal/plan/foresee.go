@@ -1,0 +1,233 @@
+package plan
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"spot-handler/cmd/spot-handler/internal/cluster"
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/offerings"
+	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
+)
+
+// Loss is what happens to nodes.
+type Loss struct {
+	Kind interruption.Kind
+	// Deadline is the time from the notice, or from the start of the drain where that waits for its
+	// time; nil takes what is usual for the kind.
+	Deadline *time.Duration
+	// Over is the time over which the notices are spread.
+	Over time.Duration
+}
+
+// Daemon is spot-handler as it runs in the cluster: its settings, and what it asks for replacements.
+type Daemon struct {
+	Policy   drain.Policy
+	Settings string // where they were found
+	Rules    nodes.RulesFunc
+	// DeletesClaims: it deletes the NodeClaims of nodes that Karpenter has made when their drains end.
+	DeletesClaims bool
+
+	// Provisioner and Pools are over clients of Requests, and Core is one.
+	Provisioner *provisioner.Provisioner
+	Pools       *karpenter.Backend
+	Core        rest.Interface
+	Requests    *Requests
+	Offerings   *offerings.Memory
+	// Marked are the lost nodes, by name, as they are once they carry their records. It is filled in
+	// before anything is asked for.
+	Marked map[string]*corev1.Node
+	// Boots is how long the last nodes of a pool took from their request until they were Ready.
+	Boots func(ctx context.Context, pool string) ([]time.Duration, error)
+}
+
+// Foresee plays the loss of the nodes, and of those that are interrupted already, in a cluster that
+// was read. An error says that the API server could not be asked what it would refuse.
+func (d *Daemon) Foresee(ctx context.Context, read cluster.Cluster, lost []*corev1.Node, loss Loss, assumed Assumptions) (Forecast, error) {
+	if assumed.Ready.From == fromNobody {
+		assumed.ReadyOf = readyOf(read.Pods)
+	}
+	in := Input{Cluster: read, Policy: d.Policy, Settings: d.Settings, Assumptions: assumed}
+	in.Unread = slices.Clone(read.Unread)
+	d.lose(&in, lost, loss)
+	in.loseInterrupted()
+	w := newWorld(in)
+	first := w.firstDecisions()
+	for _, l := range w.lost {
+		if !l.Underway {
+			d.replace(ctx, w, &l.Lost, first[l.Name()])
+		}
+	}
+	if assumed.Boot.From == fromNobody {
+		d.boot(ctx, &w.in, w.lost)
+	}
+	f := w.play()
+	if !d.Requests.DryRun {
+		return f, nil
+	}
+	var err error
+	for _, l := range w.lost {
+		if err == nil && !l.Underway && l.spared == "" {
+			err = d.Requests.drain(ctx, d.Core, first[l.Name()], time.Now())
+		}
+	}
+	f.DryRun = d.Requests.result()
+	return f, err
+}
+
+// lose has the nodes be lost one after the other, by their names, and judges their notices.
+func (d *Daemon) lose(in *Input, lost []*corev1.Node, loss Loss) {
+	lost = slices.SortedFunc(slices.Values(lost), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
+	for i, node := range lost {
+		l := Lost{
+			Node: node, Kind: loss.Kind, Deadline: d.deadline(node, loss),
+			After:   loss.Over * time.Duration(i) / time.Duration(max(1, len(lost)-1)),
+			Deleted: d.DeletesClaims && node.Labels["karpenter.sh/nodepool"] != "",
+		}
+		n := interruption.Notice{
+			Kind: l.Kind, Source: interruption.Queue, EventID: "plan", InstanceID: nodes.InstanceID(node),
+			Noticed: in.At, Received: in.At, Action: interruption.ActionTerminate,
+		}
+		if l.Deadline != nil {
+			n.Deadline = in.At.Add(*l.Deadline)
+		}
+		j := interruption.Judge(nodes.Case(node, n, d.Rules, in.At))
+		l.record, d.Marked[node.Name] = j.Record, node
+		if j.Verdict != interruption.Accepted {
+			l.spared = cmp.Or(j.Reason, string(j.Verdict))
+		} else {
+			marked := node.DeepCopy()
+			metav1.SetMetaDataAnnotation(&marked.ObjectMeta, interruption.Annotation, j.Record.String())
+			marked.Spec.Unschedulable = true
+			d.Marked[node.Name] = marked
+			d.Offerings.Note(node, j.Record)
+		}
+		in.Lost = append(in.Lost, l)
+	}
+}
+
+// deadline is nil if there is none.
+func (d *Daemon) deadline(node *corev1.Node, loss Loss) *time.Duration {
+	usual := time.Duration(0)
+	switch loss.Kind {
+	case interruption.RebalanceRecommendation:
+		return loss.Deadline
+	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
+		usual = interruption.SpotNotice
+	case interruption.ScheduledEvent:
+		rules, _ := d.Rules(node, false) // of a recommendation only it reads anything
+		usual = rules.ScheduledLead
+	case interruption.InstanceTerminating:
+		usual = interruption.UnknownHookTimeout
+	}
+	if loss.Deadline != nil {
+		usual = *loss.Deadline
+	}
+	return &usual
+}
+
+// loseInterrupted has the nodes be lost that are interrupted already and drained now. Each has the time
+// that its record leaves, and the replacement that the record names: one that is still to come is
+// taken for a node of the same kind.
+func (in *Input) loseInterrupted() {
+	for _, n := range in.Nodes {
+		rec, has, err := nodes.Record(n)
+		if !has || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() || slices.ContainsFunc(in.Lost, func(l Lost) bool { return l.Node.Name == n.Name }) {
+			continue
+		}
+		l := Lost{Node: n, Kind: rec.Kind, Underway: true, After: rec.Since().Sub(in.At), Capacity: drain.NoCapacity}
+		if rec.Deadline != nil {
+			left := rec.Deadline.Sub(rec.Since())
+			l.Deadline = &left
+		}
+		switch r := rec.Replacement; {
+		case r != nil && r.State == provisioner.StateReady:
+			l.Capacity = drain.ReadyCapacity
+		case r == nil, r.State == provisioner.StateRequested, r.State == provisioner.StateLaunched:
+			l.Capacity, l.Becomes = drain.PendingCapacity, alike(n, "")
+		}
+		in.Lost = append(in.Lost, l)
+	}
+}
+
+// firstDecisions are what the drain decides about the pods of each lost node, by name, when its notice
+// has come and a replacement is pending: before one is asked for, which these decisions size.
+func (w *world) firstDecisions() map[string][]drain.Decision {
+	first := map[string][]drain.Decision{}
+	for _, l := range w.lost {
+		l.capacity = drain.PendingCapacity
+		first[l.Name()] = drain.Plan(l.noticed, w.situation(l))
+	}
+	return first
+}
+
+// replace asks for the node's replacement.
+func (d *Daemon) replace(ctx context.Context, w *world, l *Lost, first []drain.Decision) {
+	if l.spared != "" {
+		l.Replacement = &Replacement{State: provisioner.StateUnsupported, Why: l.spared}
+		return
+	}
+	need := provisioner.Need{Surged: map[types.UID]bool{}}
+	for _, decision := range first {
+		switch {
+		case decision.Moves():
+			need.Moving = append(need.Moving, decision.Pod)
+			need.Surged[decision.Pod.UID] = decision.Surge
+		case drain.IsDaemon(decision.Pod):
+			need.Daemons = append(need.Daemons, decision.Pod)
+		}
+	}
+	if err := d.request(ctx, l, need); err != nil {
+		w.in.Unread = append(w.in.Unread, strings.Split(err.Error(), "\n")...)
+	}
+}
+
+// boot is how long the replacements take until they are Ready by the history of their pools or, if
+// these have none, of the lost nodes' pools.
+func (d *Daemon) boot(ctx context.Context, in *Input, lost []*lostNode) {
+	var pools, own []string
+	note := func(list *[]string, pool string) {
+		if pool != "" && !slices.Contains(*list, pool) {
+			*list = append(*list, pool)
+		}
+	}
+	for _, l := range lost {
+		if r := l.Replacement; r != nil && r.Backend == provisioner.Karpenter && l.Capacity == drain.PendingCapacity {
+			note(&pools, r.Pool)
+			note(&own, nodes.PoolOf(l.Lost.Node).Name)
+		}
+	}
+	for i, from := range [][]string{pools, own} {
+		var took []time.Duration
+		for _, pool := range from {
+			some, err := d.Boots(ctx, pool)
+			if err != nil {
+				in.Unread = append(in.Unread, fmt.Sprintf("how long nodes of pool %s take to boot: %v", pool, err))
+				return
+			}
+			took = append(took, some...)
+		}
+		if len(took) == 0 {
+			continue
+		}
+		slices.Sort(took)
+		text := fmt.Sprintf("median of %s of %s", count(len(took), "NodeClaim"), strings.Join(from, ", "))
+		if i > 0 {
+			text += ", as " + strings.Join(pools, ", ") + " has none"
+		}
+		in.Assumptions.Boot = Assume(took[len(took)/2], text)
+		return
+	}
+}

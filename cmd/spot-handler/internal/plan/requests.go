@@ -1,0 +1,228 @@
+package plan
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"spot-handler/drain"
+)
+
+// atOnce is how many requests are under way at a time.
+const atOnce = 16
+
+// Requests are those by which the daemon would change the cluster; none does. What would be created
+// is noted, and answered as if it existed now; all else is refused.
+//
+// With DryRun they are sent as dry runs, with the permissions of the person who asks, and so is what
+// moves pods: these are what webhooks, policies, quotas and budgets surprise with. The answers hold
+// for the moment at which they are asked for. Each pod's eviction is tried by itself: a budget that
+// would let one of two pods go allows both.
+//
+// It is safe for concurrent use.
+type Requests struct {
+	DryRun bool
+
+	mu      sync.Mutex
+	made    []created // since the last take
+	answers Answers
+}
+
+// created is an object that would be created, as JSON.
+type created struct {
+	resource string // such as nodeclaims
+	object   []byte
+}
+
+// Answers are what the API server said.
+type Answers struct {
+	// As says as whom requests were tried.
+	As []string `json:"as"`
+	// Tried is how many requests were tried.
+	Tried int `json:"tried"`
+	// Refused are those that were refused, the same answers together.
+	Refused []Refusal `json:"refused"`
+}
+
+// Refusal is an answer that refuses requests.
+type Refusal struct {
+	// Verb is what was tried: request, surge or evict.
+	Verb string `json:"verb"`
+	// Why is the API server's own text.
+	Why string `json:"why"`
+	// Budget: a disruption budget refuses, as it stands now.
+	Budget  bool     `json:"budget,omitempty"`
+	Objects []string `json:"objects"` // such as pods/default/web-1
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Over is the transport of clients whose requests are these; they write JSON. Whatever uses it cannot
+// change the cluster by mistake.
+// https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
+func (q *Requests) Over(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(r *http.Request) (*http.Response, error) {
+		resource := path.Base(r.URL.Path)
+		creates := r.Method == http.MethodPost && resource != "eviction"
+		switch {
+		case r.Method == http.MethodGet || r.Method == http.MethodHead:
+			return next.RoundTrip(r)
+		case !creates && !q.DryRun:
+			return nil, fmt.Errorf("%s %s: this command changes nothing", r.Method, r.URL.Path)
+		}
+		var body []byte
+		if r = r.Clone(r.Context()); r.Body != nil {
+			var err error
+			if body, err = io.ReadAll(r.Body); err != nil {
+				return nil, err
+			}
+			r.Body = io.NopCloser(bytes.NewReader(body))
+		}
+		answer := &http.Response{
+			StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {runtime.ContentTypeJSON}}, Body: io.NopCloser(bytes.NewReader(body)), Request: r,
+		}
+		if q.DryRun {
+			query := r.URL.Query()
+			query.Set("dryRun", "All")
+			r.URL.RawQuery = query.Encode()
+			var err error
+			if answer, err = next.RoundTrip(r); err != nil || !creates {
+				return answer, err
+			}
+			if err := q.noteCreation(resource, body, answer); err != nil {
+				return nil, err
+			}
+		}
+		if answer.StatusCode < http.StatusBadRequest {
+			q.mu.Lock()
+			defer q.mu.Unlock()
+			q.made = append(q.made, created{resource, body})
+		}
+		return answer, nil
+	})
+}
+
+// noteCreation notes what the API server said about an object of a replacement.
+func (q *Requests) noteCreation(resource string, object []byte, answer *http.Response) error {
+	var o struct{ Metadata metav1.ObjectMeta }
+	_ = json.Unmarshal(object, &o) // we have made it
+	var refusal error
+	if answer.StatusCode >= http.StatusBadRequest {
+		text, err := io.ReadAll(answer.Body)
+		if err = errors.Join(err, answer.Body.Close()); err != nil {
+			return err
+		}
+		answer.Body = io.NopCloser(bytes.NewReader(text))
+		status := &apierrors.StatusError{}
+		if json.Unmarshal(text, &status.ErrStatus) != nil || status.ErrStatus.Code == 0 {
+			return nil // it is no answer, which the provisioner says itself
+		}
+		refusal = status
+	}
+	return q.note("request", resource+"/"+o.Metadata.Name, refusal)
+}
+
+// take returns what was created since the last time.
+func (q *Requests) take() []created {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	made := q.made
+	q.made = nil
+	return made
+}
+
+// drain tries what moves the pods of a plan: the surges, and every eviction. The client is of the core
+// API.
+func (q *Requests) drain(ctx context.Context, client rest.Interface, plan []drain.Decision, now time.Time) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for _, d := range plan {
+		if !d.Moves() || d.Pod.DeletionTimestamp != nil {
+			continue
+		}
+		what := "pods/" + d.Pod.Namespace + "/" + d.Pod.Name
+		if d.Surge && !drain.IsSurged(d.Pod) {
+			g.Go(func() error { return q.note("surge", what, drain.TrySurge(ctx, client, d.Pod, now)) })
+		}
+		g.Go(func() error { return q.note("evict", what, drain.TryEviction(ctx, client, d)) })
+	}
+	return g.Wait()
+}
+
+// note notes what was tried on an object, and how it ended. An error that is not the API server's
+// answer is returned: then nobody knows.
+func (q *Requests) note(verb, object string, err error) error {
+	var status apierrors.APIStatus
+	if err != nil && (!errors.As(err, &status) || status.Status().Code == 0) {
+		return fmt.Errorf("try to %s %s: %w", verb, object, err)
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.answers.Tried++
+	if err == nil || apierrors.IsNotFound(err) && verb != "request" { // it has gone meanwhile
+		return nil
+	}
+	why, budget := text(status.Status())
+	i := slices.IndexFunc(q.answers.Refused, func(r Refusal) bool { return r.Verb == verb && r.Why == why })
+	if i < 0 {
+		q.answers.Refused = append(q.answers.Refused, Refusal{Verb: verb, Why: why, Budget: budget})
+		i = len(q.answers.Refused) - 1
+	}
+	q.answers.Refused[i].Objects = append(q.answers.Refused[i].Objects, object)
+	return nil
+}
+
+// text is what the API server said, without the name of the object, which differs.
+func text(s metav1.Status) (why string, budget bool) {
+	why = s.Message
+	d := s.Details
+	if d == nil {
+		return why, false
+	}
+	kind := d.Kind
+	if d.Group != "" {
+		kind += "." + d.Group
+	}
+	why = strings.TrimPrefix(why, fmt.Sprintf("%s %q is forbidden: ", kind, d.Name))
+	why = strings.TrimPrefix(why, fmt.Sprintf("%s %q is invalid: ", kind, d.Name))
+	for _, c := range d.Causes {
+		if c.Type == policyv1.DisruptionBudgetCause {
+			return strings.TrimSpace(why + " " + c.Message), true
+		}
+	}
+	return why, false
+}
+
+// result is what was said until now, what concerns the most objects first.
+func (q *Requests) result() *Answers {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	a := &Answers{As: []string{"yourself"}, Tried: q.answers.Tried, Refused: []Refusal{}}
+	for _, r := range q.answers.Refused {
+		r.Objects = slices.Sorted(slices.Values(r.Objects))
+		a.Refused = append(a.Refused, r)
+	}
+	slices.SortFunc(a.Refused, func(a, b Refusal) int {
+		return cmp.Or(cmp.Compare(len(b.Objects), len(a.Objects)), strings.Compare(a.Verb, b.Verb), strings.Compare(a.Why, b.Why))
+	})
+	return a
+}
