@@ -1,5 +1,5 @@
-{{/* The rights of the program, each with its reason. They are tested: a right that is missing
-     here fails a test, and so does one that is granted and never used. */}}
+{{/* The permissions of the program, each with its reason. A test fails if one is missing here, or
+     granted and never used. */}}
 
 {{/* Every process has these. The DaemonSet has no others. */}}
 {{- define "spot-handler.rules.mark" -}}
@@ -46,7 +46,7 @@
 
 {{/* Processes that drain. */}}
 {{- define "spot-handler.rules.drain" -}}
-# Tell people: Events on nodes and pods. A patch increments the count of a repeated Event.
+# Events on nodes and pods. A patch increments the count of a repeated Event.
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
@@ -83,8 +83,7 @@
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [list, watch]
-# Know which volume is behind a pod's claim, and whether its successor can use it at the same
-# time.
+# Find the volume of a pod's claim, and whether the replacement pod can use it at the same time.
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get]
@@ -97,11 +96,11 @@
 {{/* Processes that drain by surge. */}}
 {{- define "spot-handler.rules.surge" -}}
 # Have a Deployment's pods replaced before they are evicted: change their label
-# pod-template-hash, and change it back if the drain is called off.
+# pod-template-hash, and change it back if the interruption is cancelled.
 - apiGroups: [""]
   resources: [pods]
   verbs: [patch]
-# Know what a Deployment's maxSurge allows, and whether the successors are available (list,
+# Read what a Deployment's maxSurge allows, and whether replacement pods are available (list,
 # watch), and whether it is still there when a pod is to go back (get; also for --dry-run).
 - apiGroups: [apps]
   resources: [deployments]
@@ -115,13 +114,13 @@
 - apiGroups: [apps]
   resources: [daemonsets]
   verbs: [list]
-# Know whether there is room for a successor.
+# Check whether there is room for a replacement pod.
 - apiGroups: [""]
   resources: [resourcequotas]
   verbs: [list]
 {{- end -}}
 
-{{/* Processes that tell pods of the end of their nodes. */}}
+{{/* Processes that notify pods. */}}
 {{- define "spot-handler.rules.notices" -}}
 # Write on pods that ask for it when their node ends, and when they leave at the latest.
 - apiGroups: [""]
@@ -145,8 +144,8 @@
 - apiGroups: [apps]
   resources: [daemonsets]
   verbs: [list]
-# Request a replacement (create) and follow it (get, list, watch); take it back if it is never
-# launched or used, and hand the drained node back (delete); tell Karpenter when EC2 acts, and
+# Request a replacement (create) and follow it (get, list, watch); delete it if it is never
+# launched or used, and delete that of the drained node (delete); mark when EC2 acts, and
 # when a replacement no longer needs protection from consolidation (patch).
 - apiGroups: [karpenter.sh]
   resources: [nodeclaims]
@@ -213,7 +212,7 @@
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [clusterrolebindings]
   verbs: [list]
-# Ask which rights the program's accounts have. This answers, and changes nothing.
+# Ask which permissions the program's accounts have. This changes nothing.
 - apiGroups: [authorization.k8s.io]
   resources: [subjectaccessreviews]
   verbs: [create]

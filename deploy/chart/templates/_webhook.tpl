@@ -9,8 +9,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* The volumes of a component, and where they are mounted: its own and, in the Deployment, which
-     tells people, the webhook's Secret. */}}
+{{/* The volumes of a component, and where they are mounted: its own and, in the Deployment, the
+     webhook's Secret. */}}
 {{- define "spot-handler.volumes" -}}
 {{- $root := index . 0 -}}
 {{- if and $root.Values.webhook.secretName (has (index . 1) (list "drain" "queue")) }}

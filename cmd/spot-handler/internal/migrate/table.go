@@ -127,7 +127,7 @@ var chartSettings = []setting{
 	{value: "fullnameOverride", here: "`fullnameOverride`", harmless: "*", remark: "not taken over: while both are installed their names must differ"},
 	{value: "serviceAccount.create", here: "`COMPONENT.serviceAccount.create`", path: "COMPONENT.serviceAccount.create", fallback: "true"},
 	{value: "serviceAccount.name", here: "`COMPONENT.serviceAccount.name`", path: "COMPONENT.serviceAccount.name"},
-	{value: "serviceAccount.annotations", here: "`COMPONENT.serviceAccount.annotations`", path: "COMPONENT.serviceAccount.annotations", remark: "the role behind it needs other rights: see deploy/aws.md"},
+	{value: "serviceAccount.annotations", here: "`COMPONENT.serviceAccount.annotations`", path: "COMPONENT.serviceAccount.annotations", remark: "the role behind it needs other permissions: see deploy/aws.md"},
 	{value: "rbac.create", fallback: "true", remark: "the roles are always made"},
 	{value: "rbac.pspEnabled", fallback: "true", harmless: "*", remark: "Kubernetes no longer has PodSecurityPolicy"},
 	{value: "customLabels", remark: "`COMPONENT.podLabels` are for pods; other objects take none"},
