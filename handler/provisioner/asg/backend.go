@@ -1,3 +1,48 @@
+// Package asg replaces interrupted nodes through their Auto Scaling groups: it takes
+// the instance out of its group without making the group smaller, and the group
+// launches another.
+//
+//	                                 the record on the
+//	           group is found         Node names it        detached               a new node is Ready
+//	Requested ───────────────► Requested ───────► (detach) ────────► Launched ───────────────────► Ready
+//	   │       Name: the group                        │              Name: the group               Name: its instance
+//	   ▼                                              ▼
+//	Unsupported: no group, no permission, ...       Failed
+//
+// Of the methods of [Backend] only Release and Choose make a call while their caller waits.
+// [Backend.Run] gathers for a moment what there is to ask, and asks for many nodes at once:
+// a burst of 200 nodes of one group is some 15 calls.
+//
+// # Once, and no more
+//
+// An instance can leave a group only once: Auto Scaling refuses the second time. So no group
+// ever launches more than one replacement for a node, whatever is asked again. What a
+// restart could lose is the knowledge that it was us. So nothing is detached before the
+// record on the Node names the group. From then on an instance that is in no group, or is
+// leaving it, has been detached, whether or not the process that did so lived to record it.
+// That is also the condition for the one thing here that destroys: the instance of a node
+// with no more than a rebalance recommendation, or of a rehearsal that releases its node, is
+// terminated when it is drained and in no group. EC2 ends all others by itself.
+//
+// An instance that has left does not come back, so no other rehearsal detaches any.
+//
+// # Which replacement
+//
+// The replacements of one group are interchangeable. A Node that is Ready counts as one if
+// its instance is in the group and was not yet when the first instance was detached, if it
+// has joined since the notice, and if it replaces no other node. The node with the nearest
+// deadline gets the first. What has been given out stands in the records, so a later process
+// does not give it out again. That one does not know which instances were there before, and
+// might take for a replacement what the group launched for another reason.
+//
+// # Failures
+//
+// After throttling and failures of the service it tries again, with backoff, until the node
+// is gone. A missing permission is reported once, and tried again every minute while nodes
+// need it; those nodes are Unsupported. Where one instance makes a whole call invalid, the
+// call is split.
+//
+// All methods are safe for concurrent use.
 package asg
 
 import (
@@ -8,6 +53,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 
@@ -57,16 +103,12 @@ type Options struct {
 
 // Backend makes replacements through Auto Scaling groups.
 type Backend struct {
-	api     AutoScaling
-	ec2     Terminator
-	nodes   Nodes
-	notify  func(string)
-	metrics *metrics
+	opts    Options
+	calls   *prometheus.CounterVec
+	denials awsfault.Denials
 	log     zerolog.Logger
 	wake    chan struct{} // there is something to ask
 	full    chan struct{} // there is enough to ask for a whole call
-
-	denials awsfault.Denials
 
 	mu        sync.Mutex
 	entries   map[string]*entry    // by node
@@ -84,8 +126,8 @@ func New(opts Options) *Backend {
 		opts.Notify = func(string) {}
 	}
 	return &Backend{
-		api: opts.AutoScaling, ec2: opts.EC2, nodes: opts.Nodes, notify: opts.Notify,
-		metrics: newMetrics(opts.Registerer),
+		opts:    opts,
+		calls:   newCalls(opts.Registerer),
 		log:     opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.ASG).Logger(),
 		wake:    make(chan struct{}, 1),
 		full:    make(chan struct{}, 1),
@@ -119,7 +161,10 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	if reason := objection(rec, need); reason != "" {
 		return unsupported(reason), nil
 	}
-	recorded := recordedGroup(node)
+	recorded := "" // the group that the record names
+	if r := recordedOn(node); r != nil && provisioner.Pending(r.State) {
+		recorded = r.Pool
+	}
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -133,9 +178,9 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	case e.stage == found && recorded == e.group:
 		e.stage, e.intended = leaving, recorded
 	case e.stage == refused && !e.again.IsZero() && time.Now().After(e.again):
-		e.stage = looking
+		e.stage = unlocated
 	}
-	if e.stage == looking && recorded != "" {
+	if e.stage == unlocated && recorded != "" {
 		e.intended = recorded
 	}
 	b.awaken()
@@ -193,38 +238,25 @@ func own(rec interruption.Record) *interruption.Replacement {
 	return provisioner.Asked(rec, provisioner.ASG)
 }
 
-// recordedGroup is the group that the record on the Node names. What the handler has in
-// memory does not count.
-func recordedGroup(node *corev1.Node) string {
-	rec, has, err := nodes.Record(node)
-	if !has || err != nil {
-		return ""
-	}
-	if r := own(rec); r != nil && provisioner.Pending(r.State) {
-		return r.Pool
-	}
-	return ""
-}
-
 func unsupported(reason string) interruption.Replacement {
 	return provisioner.Unsupported(provisioner.ASG, reason)
 }
 
-// awaken has Run look at what there is to ask. The caller holds mu.
+// awaken has Run ask what there is to ask. The caller holds mu.
 func (b *Backend) awaken() {
-	look, other := 0, len(b.requests)
+	unknown, other := 0, len(b.requests)
 	for _, e := range b.entries {
 		switch e.stage {
-		case looking:
-			look++
+		case unlocated:
+			unknown++
 		case leaving:
 			other++
 		}
 	}
-	if look+other > 0 {
+	if unknown+other > 0 {
 		signal(b.wake)
 	}
-	if look >= describeLimit {
+	if unknown >= describeLimit {
 		signal(b.full)
 	}
 }
@@ -235,3 +267,49 @@ func signal(ch chan struct{}) {
 	default:
 	}
 }
+
+// The calls, as they stand in the IAM actions' names and in the metric's label.
+const (
+	describeInstances = "DescribeAutoScalingInstances"
+	describeGroups    = "DescribeAutoScalingGroups"
+	detachInstances   = "DetachInstances"
+	terminate         = "TerminateInstances"
+)
+
+func newCalls(reg prometheus.Registerer) *prometheus.CounterVec {
+	calls := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+		Name: "spot_handler_asg_calls_total",
+		Help: "Calls to Auto Scaling and EC2 for replacements, by what came of them.",
+	}, []string{"action", "result"})
+	for _, action := range []string{describeInstances, describeGroups, detachInstances, terminate} {
+		for _, r := range awsfault.Results() {
+			calls.WithLabelValues(action, r)
+		}
+	}
+	return calls
+}
+
+// callTimeout bounds one call: the service answers within a second or two.
+const callTimeout = 10 * time.Second
+
+// call makes one call within callTimeout and counts it.
+func (b *Backend) call(ctx context.Context, service, action string, do func(context.Context) error) error {
+	bounded, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := awsfault.Classify(service, action, do(bounded))
+	if ctx.Err() == nil {
+		b.calls.WithLabelValues(action, awsfault.Result(err)).Inc()
+	}
+	if reason, news := b.denials.Note(service+":"+action, err); news {
+		b.log.Warn().Err(err).Str("reason", reason).Msg("no replacement through Auto Scaling groups")
+	}
+	return err
+}
+
+// denied is the reason why an action of Auto Scaling is not worth a call now, or "".
+func (b *Backend) denied(action string) string {
+	return b.denials.Standing("autoscaling:"+action, refusedFor)
+}
+
+// invalid reports whether the service would refuse the call again.
+func invalid(err error) bool { return awsfault.Of(err) == awsfault.Refused }

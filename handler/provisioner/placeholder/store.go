@@ -24,6 +24,7 @@ import (
 type store struct {
 	indexer    cache.Indexer
 	controller cache.Controller
+	notify     func(node string)
 
 	mu      sync.Mutex
 	unseen  map[string]map[string]unseen // by instance and name
@@ -43,6 +44,7 @@ const byInstance = "instance"
 
 func newStore(client Pods, selector string, notify func(node string), logger zerolog.Logger) *store {
 	s := &store{
+		notify:  notify,
 		unseen:  map[string]map[string]unseen{},
 		deleted: map[types.UID]struct{}{},
 		taken:   map[string]time.Time{},
@@ -69,13 +71,13 @@ func newStore(client Pods, selector string, notify func(node string), logger zer
 			return nil, nil
 		}},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(obj any) { s.saw(obj, false, notify) },
+			AddFunc: func(obj any) { s.saw(obj, false) },
 			UpdateFunc: func(old, obj any) {
 				if !same(old, obj) {
-					s.saw(obj, false, notify)
+					s.saw(obj, false)
 				}
 			},
-			DeleteFunc: func(obj any) { s.saw(obj, true, notify) },
+			DeleteFunc: func(obj any) { s.saw(obj, true) },
 		},
 	})
 	s.indexer, s.controller = indexer.(cache.Indexer), controller
@@ -83,7 +85,7 @@ func newStore(client Pods, selector string, notify func(node string), logger zer
 }
 
 // run watches until ctx is done.
-func (s *store) run(ctx context.Context, notify func(node string)) {
+func (s *store) run(ctx context.Context) {
 	go func() {
 		select {
 		case <-ctx.Done():
@@ -96,14 +98,14 @@ func (s *store) run(ctx context.Context, notify func(node string)) {
 		s.waiting = nil
 		s.mu.Unlock()
 		for node := range waiting { // it might have no placeholders, and so no event
-			notify(node)
+			s.notify(node)
 		}
 	}()
 	s.controller.RunWithContext(ctx)
 }
 
 // saw takes in what the watch has shown.
-func (s *store) saw(obj any, gone bool, notify func(string)) {
+func (s *store) saw(obj any, gone bool) {
 	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = unknown.Obj
 	}
@@ -120,7 +122,7 @@ func (s *store) saw(obj any, gone bool, notify func(string)) {
 		delete(s.deleted, pod.UID)
 	}
 	s.mu.Unlock()
-	notify(pod.Annotations[nodeAnnotation])
+	s.notify(pod.Annotations[nodeAnnotation])
 }
 
 // same reports whether nothing has changed that a replacement's state depends on.
@@ -252,16 +254,14 @@ func (s *store) forgetTaken(before time.Time) {
 	maps.DeleteFunc(s.taken, func(_ string, at time.Time) bool { return at.Before(before) })
 }
 
-// counts is how many placeholders wait for a place, and how many have one.
-func (s *store) counts() (pending, bound int) {
+// count is how many placeholders have a place, or wait for one.
+func (s *store) count(bound bool) (n int) {
 	for _, obj := range s.indexer.List() {
-		if pod, ok := obj.(*corev1.Pod); ok && pod.Spec.NodeName == "" {
-			pending++
-		} else {
-			bound++
+		if pod, ok := obj.(*corev1.Pod); ok && (pod.Spec.NodeName != "") == bound {
+			n++
 		}
 	}
-	return pending, bound
+	return n
 }
 
 // lean keeps what we need to know of a placeholder.
