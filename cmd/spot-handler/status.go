@@ -74,17 +74,17 @@ func (s *statusCommand) run(ctx context.Context, stdout, stderr io.Writer) error
 		if err != nil {
 			return err
 		}
-		show := printing(s.format, screen, stderr, s.watch, status.Story.Same, func(story status.Story) ([]string, []string) {
-			return story.Lines(time.Now(), screen.Columns()), story.Unread
+		show := printing(s.format, screen, stderr, s.watch, status.Node.Same, func(node status.Node) ([]string, []string) {
+			return node.Lines(time.Now(), screen.Columns()), node.Unread
 		})
 		if s.watch {
-			return r.WatchStory(ctx, s.node, in, show)
+			return r.WatchNode(ctx, s.node, in, show)
 		}
-		story, err := r.Story(ctx, s.node, in)
+		node, err := r.Node(ctx, s.node, in)
 		if err != nil {
 			return err
 		}
-		return show(story)
+		return show(node)
 	}
 	redrawn := s.watch && screen.Live()
 	show := printing(s.format, screen, stderr, s.watch, status.List.Same, func(list status.List) ([]string, []string) {

@@ -83,21 +83,21 @@ func TestStatusCommand(t *testing.T) {
 		code        int
 		out, notice string
 	}{
-		"all":              {"", nil, exitClean, "node-1  spot-interruption  Draining  ", ""},
-		"no pods":          {"/pods$", nil, exitClean, "node-1  spot-interruption  Draining  ", "could not read: list pods on node node-1: not allowed"},
-		"no nodes":         {"/nodes", nil, exitRuntime, "", "list nodes: not allowed"},
-		"no nodes, watch":  {"/nodes", []string{"--watch"}, exitRuntime, "", "list nodes: not allowed"},
-		"story":            {"", []string{"--node=node-1"}, exitClean, "shop/web-1", ""},
-		"story, no pods":   {"/pods$", []string{"--node=node-1"}, exitClean, "event event-1", "could not read: list pods on node \"node-1\": not allowed"},
-		"story, no events": {"events$", []string{"--node=node-1"}, exitClean, "shop/web-1", "could not read: list Events of node node-1: not allowed"},
-		"unknown node":     {"", []string{"--node=node-2"}, exitRuntime, "", "read node node-2"},
-		"json":             {"", []string{"-o", "json"}, exitClean, `"kind": "spot-interruption"`, ""},
-		"json, no pods":    {"/pods$", []string{"-o", "json"}, exitClean, `"unread": [`, ""},
-		"yaml":             {"", []string{"-o", "yaml", "--node", "node-1"}, exitClean, "\n  phase: Draining\n", ""},
-		"no such format":   {"", []string{"-o", "xml"}, exitUsage, "", "want one of table, json, yaml"},
-		"no such context":  {"", []string{"--context=nowhere"}, exitUsage, "", "nowhere"},
-		"no such server":   {"", []string{"--context=elsewhere"}, exitRuntime, "", "connection refused"},
-		"argument":         {"", []string{"node-1"}, exitUsage, "", `unknown command "node-1"`},
+		"all":             {"", nil, exitClean, "node-1  spot-interruption  Draining  ", ""},
+		"no pods":         {"/pods$", nil, exitClean, "node-1  spot-interruption  Draining  ", "could not read: list pods on node node-1: not allowed"},
+		"no nodes":        {"/nodes", nil, exitRuntime, "", "list nodes: not allowed"},
+		"no nodes, watch": {"/nodes", []string{"--watch"}, exitRuntime, "", "list nodes: not allowed"},
+		"node":            {"", []string{"--node=node-1"}, exitClean, "shop/web-1", ""},
+		"node, no pods":   {"/pods$", []string{"--node=node-1"}, exitClean, "event event-1", "could not read: list pods on node \"node-1\": not allowed"},
+		"node, no events": {"events$", []string{"--node=node-1"}, exitClean, "shop/web-1", "could not read: Events of node node-1: list events: not allowed"},
+		"unknown node":    {"", []string{"--node=node-2"}, exitRuntime, "", "read node node-2"},
+		"json":            {"", []string{"-o", "json"}, exitClean, `"kind": "spot-interruption"`, ""},
+		"json, no pods":   {"/pods$", []string{"-o", "json"}, exitClean, `"unread": [`, ""},
+		"yaml":            {"", []string{"-o", "yaml", "--node", "node-1"}, exitClean, "\n  phase: Draining\n", ""},
+		"no such format":  {"", []string{"-o", "xml"}, exitUsage, "", "want one of table, json, yaml"},
+		"no such context": {"", []string{"--context=nowhere"}, exitUsage, "", "nowhere"},
+		"no such server":  {"", []string{"--context=elsewhere"}, exitRuntime, "", "connection refused"},
+		"argument":        {"", []string{"node-1"}, exitUsage, "", `unknown command "node-1"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -160,6 +160,35 @@ type Pods struct {
 	Refusal string `json:"refusal,omitempty"`
 }
 
+// Outcome is what became of some of the pods.
+type Outcome struct {
+	Name string // as programs read it
+	Pods int
+}
+
+// Outcomes are those that there are of the pods.
+func (p Pods) Outcomes() []Outcome {
+	return slices.DeleteFunc([]Outcome{
+		{"graceful", p.Graceful}, {"truncated", p.Truncated}, {"forced", p.Forced}, {"left", p.Left},
+	}, func(o Outcome) bool { return o.Pods == 0 })
+}
+
+// String says for people what became of how many.
+func (o Outcome) String() string { return fmt.Sprintf("%d %s", o.Pods, OutcomeText(o.Name)) }
+
+// OutcomeText says for people what became of a pod.
+func OutcomeText(name string) string {
+	switch name {
+	case "truncated":
+		return "grace period cut short"
+	case "forced":
+		return "force-deleted"
+	case "left":
+		return "not evicted"
+	}
+	return name
+}
+
 // Supersedes reports whether the notice is about a later life of the node than the record is:
 // the record is over, and EC2 made the announcement after the time at which it was to act. An
 // instance that is due back stays in the same life until it has come back.

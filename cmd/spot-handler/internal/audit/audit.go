@@ -131,14 +131,6 @@ func Of(s Snapshot) []Finding {
 
 func page(id string) string { return "deploy/docs/findings.md#" + strings.ToLower(id) }
 
-// pods says how many.
-func pods(n int) string {
-	if n == 1 {
-		return "1 pod"
-	}
-	return fmt.Sprintf("%d pods", n)
-}
-
 // some are the first of a list, and how many more there are.
 func some(list []string, enough int) string {
 	if more := len(list) - enough; more > 0 {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain"
 )
 
@@ -43,7 +44,7 @@ func budgetsThatNeverAllow(_ Snapshot, b budget) []Finding {
 	return []Finding{{
 		Pods: len(stuck),
 		What: fmt.Sprintf("never allows an eviction: %d of %d pods have to be healthy", b.Status.DesiredHealthy, b.Status.ExpectedPods),
-		Why:  fmt.Sprintf("%s of %s cannot be evicted, and end with their node", pods(len(stuck)), owners(stuck)),
+		Why:  fmt.Sprintf("%s of %s cannot be evicted, and end with their node", console.Count(len(stuck), "pod"), owners(stuck)),
 		Fix:  b.patch(`"minAvailable":null,"maxUnavailable":1`),
 	}}
 }
@@ -67,7 +68,7 @@ func podsWithTwoBudgets(s Snapshot) (found []Finding) {
 		_, first, _ := strings.Cut(of.first.Object, "/")
 		found = append(found, Finding{
 			Namespace: of.second.Namespace, Object: of.second.Object, Pods: len(covered),
-			What: fmt.Sprintf("covers %s that budget %s covers too", pods(len(covered)), first),
+			What: fmt.Sprintf("covers %s that budget %s covers too", console.Count(len(covered), "pod"), first),
 			Why:  fmt.Sprintf("the API server evicts no pod with two budgets: those of %s end with their node", owners(covered)),
 			Fix:  of.second.kubectl("delete"),
 		})

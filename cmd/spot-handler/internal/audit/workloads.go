@@ -13,6 +13,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
@@ -192,7 +193,7 @@ func replacementsWithoutPlace(s Snapshot, w workload) []Finding {
 	}
 	return []Finding{{
 		Pods: len(w.pods),
-		What: fmt.Sprintf("its %s %s, and there are %d that take them", pods(w.replicas), kind, nodes),
+		What: fmt.Sprintf("its %s %s, and there are %d that take them", console.Count(w.replicas, "pod"), kind, nodes),
 		Why:  "once a node is lost, replacement pods find no place until another has come or the lost Node is gone", Fix: fix,
 	}}
 }
@@ -235,7 +236,7 @@ func workloadsInOneOffering(s Snapshot, w workload) []Finding {
 	}
 	return []Finding{{
 		Pods: on[most],
-		What: fmt.Sprintf("has %d of its %s on %s in %s", on[most], pods(w.replicas), most.InstanceType, most.Zone),
+		What: fmt.Sprintf("has %d of its %s on %s in %s", on[most], console.Count(w.replicas, "pod"), most.InstanceType, most.Zone),
 		Why:  "EC2 takes the instances of a type in a zone back together, within minutes",
 		Fix: w.patchPods(fmt.Sprintf(`{"spec":{"topologySpreadConstraints":[{"topologyKey":%q,"maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":%s}}]}}`,
 			corev1.LabelTopologyZone, asJSON(commonLabels(w.pods)))),
@@ -253,7 +254,7 @@ func workloadsAllOnSpot(s Snapshot, w workload) []Finding {
 	}
 	return []Finding{{
 		Pods: len(w.pods),
-		What: fmt.Sprintf("has all of its %s on spot nodes, and they are not surged", pods(len(w.pods))),
+		What: fmt.Sprintf("has all of its %s on spot nodes, and they are not surged", console.Count(len(w.pods), "pod")),
 		Why:  "if all of these nodes are lost at once, none is ready until others have booted",
 		Fix:  w.patchPods(fmt.Sprintf(`{"spec":{"nodeSelector":{%q:%q}}}`, s.OnDemand.Key, s.OnDemand.Value)),
 	}}

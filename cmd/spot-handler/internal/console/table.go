@@ -1,11 +1,37 @@
 package console
 
 import (
+	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"spot-handler/cmd/spot-handler/terminal"
 )
+
+// None stands for what there is not.
+const None = "-"
+
+// Count says how many there are of what.
+func Count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// Duration is as people say it.
+func Duration(d time.Duration) string {
+	switch abs := d.Abs(); {
+	case abs < 10*time.Minute:
+		return fmt.Sprintf("%.0f s", d.Seconds())
+	case abs < 2*time.Hour:
+		return fmt.Sprintf("%.0f min", d.Minutes())
+	case abs < 48*time.Hour:
+		return fmt.Sprintf("%.0f h", d.Hours())
+	}
+	return fmt.Sprintf("%.0f d", d.Hours()/24)
+}
 
 // Column is a column of a table.
 type Column struct {

@@ -6,6 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
+	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
@@ -164,20 +165,12 @@ func (p *podLife) step(at time.Time) {
 	if !p.gone.IsZero() {
 		return
 	}
-	s := Step{State: Waiting, For: "its turn, or its latest safe start", From: at}
-	r := p.node.rec.Replacement
-	switch {
-	case p.pod.DeletionTimestamp != nil:
-		s.State, s.For = Ending, ""
-	case p.refusal != nil:
-		s.State, s.For = Refused, p.refusal.Reason
-	case p.pod.Labels[drain.SurgedLabel] != "":
-		s.State, s.For = Surging, "its successor"
-	case p.node.rec.Phase == interruption.Waiting:
-		s.For = "the turn or the time of its node"
-	case r == nil && p.node.rec.Phase != interruption.Draining, r != nil && provisioner.Pending(r.State):
-		s.For = "the replacement"
+	s := Step{From: at}
+	refusal := ""
+	if p.refusal != nil {
+		refusal = p.refusal.Reason
 	}
+	s.State, s.For = status.StateOf(p.node.rec, p.pod, refusal)
 	if n := len(p.steps); n > 0 && p.steps[n-1].State == s.State && p.steps[n-1].For == s.For {
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
+	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -92,9 +93,9 @@ func TestRecording(t *testing.T) {
 
 	refused := "The disruption budget web needs 3 healthy pods" // a line break is no part of a clause
 	want := []Step{
-		{Waiting, "the replacement", noticed, after(.4)}, {Surging, "its successor", after(.4), after(25.1)}, {Ending, "", after(25.1), after(28)},
-		{Waiting, "the replacement", noticed, after(20)}, {Waiting, "its turn, or its latest safe start", after(20), after(22)},
-		{Refused, refused, after(22), after(60)}, {Ending, "", after(60), after(65)},
+		{status.Waiting, "the replacement", noticed, after(.4)}, {status.Surging, "its replacement pod", after(.4), after(25.1)}, {status.Ending, "", after(25.1), after(28)},
+		{status.Waiting, "the replacement", noticed, after(20)}, {status.Waiting, "its turn, or its eviction deadline", after(20), after(22)},
+		{status.Refused, refused, after(22), after(60)}, {status.Ending, "", after(60), after(65)},
 	}
 	var steps []Step
 	for _, p := range n.Pods {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
+	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/handler/interruption"
 )
 
@@ -102,25 +103,11 @@ type Pod struct {
 
 // Step is a part of a pod's life.
 type Step struct {
-	State State     `json:"state"`
-	For   string    `json:"for,omitempty"` // what it waited for
-	From  time.Time `json:"from"`
-	To    time.Time `json:"to"`
+	State status.State `json:"state"`
+	For   string       `json:"for,omitempty"` // what it waited for
+	From  time.Time    `json:"from"`
+	To    time.Time    `json:"to"`
 }
-
-// State is what happens to a pod in a step of its life.
-type State string
-
-// The states, in the order in which a pod passes them.
-const (
-	Waiting State = "waiting" // for the replacement, or its time
-	Surging State = "surged"  // it runs until its successor is available
-	Refused State = "refused" // the API server does not let it be evicted
-	Ending  State = "ending"  // evicted, and in its grace period
-)
-
-// States lists every state.
-func States() []State { return []State{Waiting, Surging, Refused, Ending} }
 
 // Refusal says that the API server refused a pod's eviction.
 type Refusal struct {

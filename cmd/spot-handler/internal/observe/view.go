@@ -56,7 +56,7 @@ func (o *Observer) View(now time.Time, width, height int) []string {
 	return lines
 }
 
-// head is what status shows of the nodes: the whole story of one, a table of several.
+// head is what status shows of the nodes: all of one, a table of several.
 func (o *Observer) head(now time.Time, width int) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -76,7 +76,7 @@ func (o *Observer) head(now time.Time, width int) []string {
 	list := status.List{Interruptions: status.Of(now, theirs, on)}
 	switch {
 	case len(o.nodes) == 1 && len(theirs) == 1 && len(list.Interruptions) == 1:
-		return status.Story{Interruption: list.Interruptions[0], Record: &o.nodes[0].rec}.Lines(now, width)
+		return status.Node{Interruption: list.Interruptions[0], Record: &o.nodes[0].rec}.Lines(now, width)
 	case len(theirs) == 0:
 		if len(o.nodes) == 1 {
 			return []string{"The interruption of the node is over."}

@@ -10,8 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/plan"
+	"spot-handler/handler/interruption"
 )
 
 //go:embed page.html.tmpl
@@ -53,7 +55,7 @@ type tile struct{ Figure, Label, Note, Tone string }
 
 // shareOf is how much of a bar an outcome takes, in percent.
 type shareOf struct {
-	Part
+	interruption.Outcome
 	Percent string
 }
 
@@ -90,7 +92,7 @@ func (r Report) page() page {
 		for _, pair := range s.Forecast.pairs {
 			pairs[pair.Node+"/"+pair.Namespace+"/"+pair.Name] = pair
 			view := pairView{
-				PodPair: pair, Hit: pair.Forecast == "" || pair.Forecast == pair.Outcome, Was: orNone(pair.Outcome), Had: cmp.Or(string(pair.Forecast), none),
+				PodPair: pair, Hit: pair.Forecast == "" || pair.Forecast == pair.Outcome, Was: outcomeText(pair.Outcome), Had: cmp.Or(interruption.OutcomeText(string(pair.Forecast)), console.None),
 				WasGone: both(pair.Gone, nil), HadGone: both(pair.ForecastGone, nil),
 			}
 			p.Pairs = append(p.Pairs, view)
@@ -147,18 +149,7 @@ func (r Report) when() string {
 	if len(order) > 0 {
 		text += " · " + strings.Join(order, ", ")
 	}
-	return text + fmt.Sprintf(" · followed for %s", duration(r.Recording.To.Sub(begin)))
-}
-
-// duration is as people say it.
-func duration(d time.Duration) string {
-	switch {
-	case d < 10*time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	}
-	return fmt.Sprintf("%.0f h", d.Hours())
+	return text + fmt.Sprintf(" · followed for %s", console.Duration(r.Recording.To.Sub(begin)))
 }
 
 func (r Report) tiles() []tile {
@@ -177,7 +168,7 @@ func (r Report) tiles() []tile {
 	if c := s.Forecast; c != nil {
 		note := "every pod"
 		if len(c.Misses) > 0 {
-			note = count(len(c.Misses), "pod") + " did not"
+			note = console.Count(len(c.Misses), "pod") + " did not"
 		}
 		if c.Later > 0 {
 			note += fmt.Sprintf("; %d more came later", c.Later)
@@ -202,12 +193,9 @@ func tone(ok bool) string {
 	return bad
 }
 
-func (c Counts) shares(of int) []shareOf {
-	var list []shareOf
-	for _, part := range c.Parts() {
-		if part.N > 0 {
-			list = append(list, shareOf{part, fmt.Sprintf("%.3f", 100*float64(part.N)/float64(of))})
-		}
+func (c Counts) shares(of int) (list []shareOf) {
+	for _, o := range c.outcomes() {
+		list = append(list, shareOf{o, fmt.Sprintf("%.3f", 100*float64(o.Pods)/float64(of))})
 	}
 	return list
 }
@@ -218,7 +206,7 @@ func refusals(x axis, n observe.Node, budgets []observe.Budget) []refusalView {
 		if p.Refusal == nil {
 			continue
 		}
-		by := none
+		by := console.None
 		var names []string
 		for _, b := range budgets {
 			if b.Namespace == p.Namespace && strings.Contains(p.Refusal.Reason, b.Name) {

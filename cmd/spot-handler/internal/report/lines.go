@@ -1,16 +1,15 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/handler/interruption"
 )
-
-// none stands for what there is not.
-const none = "-"
 
 // Lines sum up for people, in so many columns of a terminal; 0 is no terminal.
 func (r Report) Lines(width int) []string {
@@ -26,15 +25,15 @@ func (r Report) Lines(width int) []string {
 			{Title: "WORKLOAD", Least: 16}, {Title: "FEWEST READY"}, {Title: "MISSING"}, {Title: "POD-SECONDS UNAVAILABLE"},
 		}, s.workloadRows(), width)...)
 	}
-	lines = append(lines, "", fmt.Sprintf("%s had to leave: %s.", count(s.Pods, "pod"), s.Counts))
+	lines = append(lines, "", fmt.Sprintf("%s had to leave: %s.", console.Count(s.Pods, "pod"), s.Counts))
 	if c := s.Forecast; c != nil {
-		text := fmt.Sprintf("%d of %s ended as forecast.", c.AsForecast, count(c.Of, "pod"))
+		text := fmt.Sprintf("%d of %s ended as forecast.", c.AsForecast, console.Count(c.Of, "pod"))
 		if c.Later > 0 {
 			text += fmt.Sprintf(" %d more came to the nodes later.", c.Later)
 		}
 		lines = append(lines, text)
 		for _, m := range c.Misses {
-			lines = append(lines, fmt.Sprintf("  %s/%s on %s: forecast %s, was %s", m.Namespace, m.Name, m.Node, m.Forecast, orNone(m.Outcome)))
+			lines = append(lines, fmt.Sprintf("  %s/%s on %s: forecast %s, was %s", m.Namespace, m.Name, m.Node, outcomeText(m.Forecast), outcomeText(m.Outcome)))
 		}
 	}
 	for _, v := range s.Required {
@@ -77,7 +76,7 @@ func (s Score) workloadRows() [][]console.Cell {
 
 // both is a time, and the one that was forecast.
 func both(was, forecast *plan.Seconds) string {
-	text := none
+	text := console.None
 	if was != nil {
 		text = fmt.Sprintf("%.1f s", *was)
 	}
@@ -90,38 +89,22 @@ func both(was, forecast *plan.Seconds) string {
 // String names what there is of each outcome.
 func (c Counts) String() string {
 	var parts []string
-	for _, o := range c.Parts() {
-		if o.N > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", o.N, o.Name))
-		}
+	for _, o := range c.outcomes() {
+		parts = append(parts, o.String())
 	}
-	if len(parts) == 0 {
-		return "none"
-	}
-	return strings.Join(parts, ", ")
+	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
-// Part is how many pods had an outcome.
-type Part struct {
-	Name string
-	N    int
-}
-
-// Parts are the counts in the order of the outcomes.
-func (c Counts) Parts() []Part {
-	return []Part{{"graceful", c.Graceful}, {"truncated", c.Truncated}, {"forced", c.Forced}, {"left", c.Left}, {"open", c.Open}}
-}
-
-func orNone(o plan.Outcome) string {
-	if o == "" {
-		return "open"
+// outcomes are those that there are.
+func (c Counts) outcomes() []interruption.Outcome {
+	list := interruption.Pods{Graceful: c.Graceful, Truncated: c.Truncated, Forced: c.Forced, Left: c.Left}.Outcomes()
+	if c.Open > 0 {
+		list = append(list, interruption.Outcome{Name: "open", Pods: c.Open})
 	}
-	return string(o)
+	return list
 }
 
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+// outcomeText says for people what became of a pod.
+func outcomeText(o plan.Outcome) string {
+	return interruption.OutcomeText(cmp.Or(string(o), "open"))
 }

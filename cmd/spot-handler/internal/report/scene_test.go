@@ -7,6 +7,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/plan"
+	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/handler/interruption"
 )
 
@@ -28,9 +29,9 @@ func pod(name string, evicted, gone float64) observe.Pod {
 	return observe.Pod{
 		Namespace: "default", Name: name, UID: name, Workload: "deployment/web", GraceSeconds: 30, GivenSeconds: value(int64(30)),
 		Steps: []observe.Step{
-			{State: observe.Waiting, For: "the replacement", From: noticed, To: after(.4)},
-			{State: observe.Surging, For: "its successor", From: after(.4), To: after(evicted)},
-			{State: observe.Ending, From: after(evicted), To: after(gone)},
+			{State: status.Waiting, For: "the replacement", From: noticed, To: after(.4)},
+			{State: status.Surging, For: "its replacement pod", From: after(.4), To: after(evicted)},
+			{State: status.Ending, From: after(evicted), To: after(gone)},
 		},
 		Surged: at(.4), Evicted: at(evicted), Gone: at(gone), Outcome: plan.Graceful,
 	}
@@ -123,7 +124,7 @@ func storm() (observe.Recording, *plan.Forecast) {
 			if i%7 == 3 && j < 2 {
 				p.Outcome, p.Evicted, p.Gone, p.GivenSeconds = plan.Left, nil, nil, nil
 				p.Refusal = &observe.Refusal{From: after(start + 60), Times: 14, Reason: "Cannot evict pod as it would violate the pod's disruption budget. The disruption budget checkout-00-budget needs 10 healthy pods and has 10 currently"}
-				p.Steps = append(p.Steps[:2], observe.Step{State: observe.Refused, For: p.Refusal.Reason, From: after(start + 60), To: after(start + 120)})
+				p.Steps = append(p.Steps[:2], observe.Step{State: status.Refused, For: p.Refusal.Reason, From: after(start + 60), To: after(start + 120)})
 				p.Steps[1].To, gone = after(start+60), start+115
 			}
 			ended = max(ended, gone)

@@ -22,8 +22,8 @@ func TestScore(t *testing.T) {
 			for i, o := range []plan.Outcome{plan.Truncated, plan.Forced, plan.Left} {
 				r.Nodes[0].Pods[i].Outcome = o
 			}
-		}, "1 truncated, 1 forced, 1 left; dip 0", 85},
-		{"called off", func(r *observe.Recording) {
+		}, "1 grace period cut short, 1 force-deleted, 1 not evicted; dip 0", 85},
+		{"cancelled", func(r *observe.Recording) {
 			r.Nodes[0].Pods[0].Outcome, r.Nodes[0].SlackSeconds = "", nil
 		}, "2 graceful, 1 open; dip 0", -1},
 		{"dip", func(r *observe.Recording) { r.Workloads[0].Missing = 2 }, "3 graceful; dip 2", 85},
@@ -143,7 +143,7 @@ default/deployment/web  6 of 6 (forecast 6)  0        0.0
 
 3 pods had to leave: 3 graceful.
 2 of 3 pods ended as forecast.
-  default/web-7d4b9c-3 on ip-10-0-1-2.eu-west-1.compute.internal: forecast truncated, was graceful
+  default/web-7d4b9c-3 on ip-10-0-1-2.eu-west-1.compute.internal: forecast grace period cut short, was graceful
 met:    left=0: 0 pods
 broken: misses=0: 1 pods
 Times are seconds since the first notice.`

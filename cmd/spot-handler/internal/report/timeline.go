@@ -1,11 +1,14 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
+	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/handler/interruption"
 )
 
@@ -81,11 +84,11 @@ func facts(x axis, n observe.Node, s NodeScore) []fact {
 	}
 	if r := n.Replacement; r != nil {
 		add("Replacement", strings.TrimSpace(r.Name+" "+r.State)+map[bool]string{true: ", pool " + r.Pool}[r.Pool != ""])
-		add("Replacement ready", strings.TrimPrefix(both(s.Ready, s.ForecastReady), none))
+		add("Replacement ready", strings.TrimPrefix(both(s.Ready, s.ForecastReady), console.None))
 		add("Why", r.Reason)
 	}
-	add("Drain ended", strings.TrimPrefix(both(s.Ended, s.ForecastEnded), none))
-	add("Slack", strings.TrimPrefix(both(s.Slack, s.ForecastSlack), none))
+	add("Drain ended", strings.TrimPrefix(both(s.Ended, s.ForecastEnded), console.None))
+	add("Slack", strings.TrimPrefix(both(s.Slack, s.ForecastSlack), console.None))
 	switch {
 	case n.End == observe.Gone:
 		add("Node", "gone at "+x.stamp(*n.EndAt))
@@ -165,8 +168,8 @@ func (x axis) deadline(n observe.Node) []mark {
 
 func podOf(x axis, n observe.Node, p observe.Pod, pair PodPair) podView {
 	v := podView{
-		Name: p.Namespace + "/" + p.Name, Workload: p.Workload, Grace: fmt.Sprintf("%d s", p.GraceSeconds), Gone: none,
-		Outcome: orNone(p.Outcome), Class: orNone(p.Outcome), Track: track{Grid: x.ticks(), Marks: x.deadline(n)},
+		Name: p.Namespace + "/" + p.Name, Workload: p.Workload, Grace: fmt.Sprintf("%d s", p.GraceSeconds), Gone: console.None,
+		Outcome: outcomeText(p.Outcome), Class: cmp.Or(string(p.Outcome), "open"), Track: track{Grid: x.ticks(), Marks: x.deadline(n)},
 	}
 	if p.GivenSeconds != nil {
 		v.Grace = fmt.Sprintf("%d of %d s", *p.GivenSeconds, p.GraceSeconds)
@@ -178,7 +181,7 @@ func podOf(x axis, n observe.Node, p observe.Pod, pair PodPair) podView {
 	for _, s := range p.Steps {
 		text := fmt.Sprintf("%s from %s to %s", s.State, x.stamp(s.From), x.stamp(s.To))
 		if s.For != "" {
-			text += ", " + map[bool]string{true: "", false: "for "}[s.State == observe.Refused] + s.For
+			text += ", " + map[bool]string{true: "", false: "for "}[s.State == status.Refused] + s.For
 		}
 		words = append(words, text)
 		v.Track.Bars = append(v.Track.Bars, x.bar(s.From, s.To, string(s.State), text))
@@ -191,7 +194,7 @@ func podOf(x axis, n observe.Node, p observe.Pod, pair PodPair) podView {
 		}
 	}
 	if pair.Forecast != "" && pair.Forecast != p.Outcome {
-		v.Reason = "forecast: " + string(pair.Forecast)
+		v.Reason = "forecast: " + outcomeText(pair.Forecast)
 	}
 	return v
 }

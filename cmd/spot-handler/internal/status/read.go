@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,14 +21,14 @@ import (
 	"spot-handler/handler/notify"
 )
 
-// Reader reads a cluster with the rights of whoever asks. It changes nothing.
+// Reader reads a cluster with the permissions of the caller. It changes nothing.
 type Reader struct {
 	Nodes   NodeReader
 	Core    rest.Interface // core/v1
 	Policy  rest.Interface // policy/v1
 	Dynamic dynamic.Interface
 
-	// Namespace, if it is set, is the only one whose pods a story tells of.
+	// Namespace, if it is set, is the only one of whose pods the status of a node tells.
 	Namespace string
 }
 
@@ -45,31 +46,39 @@ const (
 	mostNodes = 200
 )
 
-// List tells of all interruptions, from the Nodes as they are stored. An error says that there
-// is nothing to tell, as the Nodes could not be read.
+// List is the status of all interruptions, from the Nodes as they are stored. An error says that
+// the Nodes could not be read.
 func (r Reader) List(ctx context.Context) (List, error) {
-	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
+	all, err := r.allNodes(ctx)
 	if err != nil {
-		return List{}, fmt.Errorf("list nodes: %w", err)
+		return List{}, err
 	}
-	return r.Look(ctx, pointers(list)), nil
+	return r.listOf(ctx, all), nil
 }
 
 // Names are the nodes that have a record, and the kind of each.
 func (r Reader) Names(ctx context.Context) (map[string]string, error) {
+	all, err := r.allNodes(ctx)
+	kinds := map[string]string{}
+	for _, i := range Of(time.Now(), all, nil) {
+		kinds[i.Node] = string(i.Kind)
+	}
+	return kinds, err
+}
+
+func (r Reader) allNodes(ctx context.Context) (all []*corev1.Node, err error) {
 	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}
-	kinds := map[string]string{}
-	for _, i := range Of(time.Now(), pointers(list), nil) {
-		kinds[i.Node] = string(i.Kind)
+	for i := range list.Items {
+		all = append(all, &list.Items[i])
 	}
-	return kinds, nil
+	return all, nil
 }
 
-// Look tells of the interruptions of these Nodes, which are all that there are.
-func (r Reader) Look(ctx context.Context, all []*corev1.Node) List {
+// listOf is the status of the interruptions of these Nodes, which are all that there are.
+func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 	var mu sync.Mutex
 	var unread []string
 	pods := map[string][]*corev1.Pod{}
@@ -122,11 +131,11 @@ func (r Reader) podsOn(ctx context.Context, node, namespace string) ([]*corev1.P
 	return pods, nil
 }
 
-// Story tells all of one node. An error says that the Node could not be read.
-func (r Reader) Story(ctx context.Context, name string, in InForce) (Story, error) {
+// Node is the status of one node. An error says that the Node could not be read.
+func (r Reader) Node(ctx context.Context, name string, in InForce) (Node, error) {
 	node, err := r.Nodes.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
-		return Story{}, fmt.Errorf("read node %s: %w", name, err)
+		return Node{}, fmt.Errorf("read node %s: %w", name, err)
 	}
 	var unread []string
 	miss := func(err error) {
@@ -136,7 +145,7 @@ func (r Reader) Story(ctx context.Context, name string, in InForce) (Story, erro
 	}
 	events, err := r.eventsOf(ctx, node)
 	miss(err)
-	t := telling{now: time.Now(), node: node, in: in, events: events, namespace: r.Namespace}
+	t := sources{now: time.Now(), node: node, in: in, events: events, namespace: r.Namespace}
 	if rec, has, err := nodes.Record(node); has && err == nil && !rec.Phase.Over() {
 		t.refusals, err = r.refusals(ctx, node)
 		miss(err)
@@ -149,7 +158,7 @@ func (r Reader) Story(ctx context.Context, name string, in InForce) (Story, erro
 		}
 		t.peers = r.peers(ctx, node, rec)
 	}
-	s := t.tell()
+	s := t.status()
 	s.Unread = unread
 	return s, nil
 }
@@ -159,42 +168,104 @@ func (r Reader) peers(ctx context.Context, node *corev1.Node, rec interruption.R
 	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase != interruption.Waiting {
 		return nil
 	}
-	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
-	if err != nil {
-		return nil
-	}
-	return slices.DeleteFunc(pointers(list), func(n *corev1.Node) bool { return n.Name == node.Name })
-}
-
-func pointers(list *corev1.NodeList) []*corev1.Node {
-	all := make([]*corev1.Node, len(list.Items))
-	for i := range list.Items {
-		all[i] = &list.Items[i]
-	}
-	return all
+	all, _ := r.allNodes(ctx) // without them it is the only one
+	return slices.DeleteFunc(all, func(n *corev1.Node) bool { return n.Name == node.Name })
 }
 
 // eventsOf are the Events about a Node, oldest first.
 func (r Reader) eventsOf(ctx context.Context, node *corev1.Node) ([]corev1.Event, error) {
-	list := &corev1.EventList{}
-	err := r.Core.Get().Namespace(metav1.NamespaceDefault).Resource("events").
-		Param("fieldSelector", "involvedObject.kind=Node,involvedObject.name="+node.Name).Do(ctx).Into(list)
-	if err != nil {
-		return nil, fmt.Errorf("list Events of node %s: %w", node.Name, err)
-	}
-	slices.SortStableFunc(list.Items, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
-	return list.Items, nil
+	list := cluster.Lister{Client: r.Core, Namespace: metav1.NamespaceDefault, Fields: "involvedObject.kind=Node,involvedObject.name=" + node.Name}
+	events, err := eventsIn(ctx, list, "node "+node.Name, func(*corev1.Event) bool { return true })
+	slices.SortStableFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	return events, err
 }
 
 // refusals are the Events that say why evictions from the node were refused.
 func (r Reader) refusals(ctx context.Context, node *corev1.Node) ([]corev1.Event, error) {
 	list := cluster.Lister{Client: r.Core, Namespace: r.Namespace, Fields: "reason=" + notify.ReasonEvictionBlocked}
-	var refused []corev1.Event
-	err := cluster.EachOf(ctx, list, corev1.SchemeGroupVersion.WithResource("events"), "", func(e *corev1.Event) *corev1.Event {
-		if e.Annotations[notify.AnnotationNode] != node.Name {
+	return eventsIn(ctx, list, "refused pods", func(e *corev1.Event) bool { return e.Annotations[notify.AnnotationNode] == node.Name })
+}
+
+func eventsIn(ctx context.Context, list cluster.Lister, of string, wanted func(*corev1.Event) bool) (events []corev1.Event, err error) {
+	err = cluster.EachOf(ctx, list, corev1.SchemeGroupVersion.WithResource("events"), "", func(e *corev1.Event) *corev1.Event {
+		if !wanted(e) {
 			return nil
 		}
-		return &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace}, InvolvedObject: e.InvolvedObject, Message: e.Message}
-	}, func(e *corev1.Event) { refused = append(refused, *e) })
-	return refused, err
+		return &corev1.Event{
+			ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace}, InvolvedObject: e.InvolvedObject,
+			Type: e.Type, Reason: e.Reason, Message: e.Message, LastTimestamp: e.LastTimestamp,
+		}
+	}, func(e *corev1.Event) { events = append(events, *e) })
+	if err != nil {
+		err = fmt.Errorf("Events of %s: %w", of, err)
+	}
+	return events, err
+}
+
+const (
+	// everyList and everyNode are how often the status is worked out again. Nodes are watched; pods
+	// are read each time, from the API server's cache.
+	everyList = time.Second
+	everyNode = 2 * time.Second
+)
+
+// Watch shows all interruptions again and again, until ctx ends, which is no error.
+func (r Reader) Watch(ctx context.Context, show func(List) error) error {
+	// The watch would try forever what the caller is not allowed to do.
+	if _, err := r.Nodes.List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	index, ended := nodes.New(r.Nodes, "", zerolog.Nop()), make(chan struct{})
+	go func() { defer close(ended); _ = index.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	switch err := index.Wait(ctx); {
+	case ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	}
+	return repeat(ctx, everyList, func() error {
+		var all []*corev1.Node
+		for _, name := range index.WithRecord() {
+			if node, ok := index.Get(name); ok {
+				all = append(all, node)
+			}
+		}
+		list := r.listOf(ctx, all)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return show(list)
+	})
+}
+
+// WatchNode shows the status of a node again and again, until ctx ends, which is no error.
+func (r Reader) WatchNode(ctx context.Context, name string, in InForce, show func(Node) error) error {
+	return repeat(ctx, everyNode, func() error {
+		node, err := r.Node(ctx, name, in)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		return show(node)
+	})
+}
+
+// repeat does it now and at every tick, until it fails or ctx ends.
+func repeat(ctx context.Context, every time.Duration, do func() error) error {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		if err := do(); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
 }

@@ -3,21 +3,22 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"strings"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
 
 var columns = []console.Column{
 	{Title: "NODE", Least: 12}, {Title: "KIND", Least: 8, Drop: 4}, {Title: "PHASE"}, {Title: "TIME LEFT"}, {Title: "MOVING"},
-	{Title: "LEFT BEHIND", Drop: 1}, {Title: "REPLACEMENT", Least: 12, Drop: 3}, {Title: "SLACK", Drop: 2}, {Title: "WAITS FOR, OR RESULT", Least: 24},
+	{Title: "NOT EVICTED", Drop: 1}, {Title: "REPLACEMENT", Least: 12, Drop: 3}, {Title: "SLACK", Drop: 2}, {Title: "WAITS FOR, OR RESULT", Least: 24},
 }
-
-// none stands for what there is not.
-const none = "-"
 
 // bar is how wide the bar of the time left is, in a table that is redrawn on a terminal that is
 // wide enough.
@@ -46,12 +47,12 @@ func (i Interruption) row(withBar bool) []console.Cell {
 	}
 	cells := []console.Cell{
 		{Text: i.Node}, {Text: orNone(i.kind())}, {Text: orNone(string(i.Phase)), Colour: i.colour()}, {Text: left},
-		{Text: i.Pods.moving(i.Over)}, {Text: i.Pods.leftBehind(i.Over)},
+		{Text: i.Pods.moving(i.Over)}, {Text: i.Pods.notEvicted(i.Over)},
 		{Text: replacementText(i.Replacement)}, {Text: duration(i.SlackSeconds)},
 	}
 	last := i.WaitsFor
 	if i.Over {
-		last = cmp.Or(i.Result, none)
+		last = cmp.Or(i.Result, console.None)
 		if i.WaitsFor != "" {
 			last += "; waits for " + i.WaitsFor
 		}
@@ -80,7 +81,7 @@ func (i Interruption) bar(width int) string {
 	return terminal.Bar(time.Duration(*i.SecondsLeft*float64(time.Second)), i.Deadline.Sub(*i.Noticed), width)
 }
 
-// colour tells what needs a look.
+// colour shows what needs attention.
 func (i Interruption) colour() terminal.Colour {
 	switch {
 	case i.Kind == "", i.Phase == interruption.DeadlineReached, i.Pods.Left+i.Pods.Forced+i.Pods.Truncated > 0:
@@ -99,16 +100,16 @@ func (p Pods) moving(over bool) string {
 	case over:
 		return fmt.Sprintf("0/%d", p.Total)
 	case p.Here == nil && p.Total == 0:
-		return none
+		return console.None
 	case p.Here == nil:
 		return fmt.Sprintf("?/%d", p.Total)
 	}
 	return fmt.Sprintf("%d/%d", *p.Here, max(p.Total, *p.Here))
 }
 
-func (p Pods) leftBehind(over bool) string {
+func (p Pods) notEvicted(over bool) string {
 	if !over {
-		return none
+		return console.None
 	}
 	return fmt.Sprint(p.Left)
 }
@@ -116,28 +117,172 @@ func (p Pods) leftBehind(over bool) string {
 func replacementText(r *interruption.Replacement) string {
 	switch {
 	case r == nil:
-		return none
+		return console.None
 	case r.State == provisioner.StateFailed, r.State == provisioner.StateUnsupported:
 		return "none: " + cmp.Or(r.Reason, r.State)
 	}
 	return cmp.Or(r.Name, r.Backend) + " " + r.State
 }
 
-func orNone(text string) string { return cmp.Or(text, none) }
+func orNone(text string) string { return cmp.Or(text, console.None) }
 
 // duration is a number of seconds as people say it.
 func duration(seconds *float64) string {
 	if seconds == nil {
-		return none
+		return console.None
 	}
-	d := time.Duration(*seconds * float64(time.Second))
-	switch abs := d.Abs(); {
-	case abs < 10*time.Minute:
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	case abs < 2*time.Hour:
-		return fmt.Sprintf("%.0f min", d.Minutes())
-	case abs < 48*time.Hour:
-		return fmt.Sprintf("%.0f h", d.Hours())
+	return console.Duration(time.Duration(*seconds * float64(time.Second)))
+}
+
+// nodeBar is how wide the bar of the time left is, of a node.
+const nodeBar = 40
+
+// Lines shows the status of a node to people, in so many columns of a terminal; 0 is no terminal.
+func (s Node) Lines(now time.Time, width int) []string {
+	if s.Record == nil {
+		lines := []string{fact("node", s.Node)}
+		if s.WaitsFor != "" {
+			return append(append(lines, fact("waits for", s.WaitsFor)), s.eventLines(width)...)
+		}
+		return append(append(lines, fact("interruption", "none: no record of one stands")), s.eventLines(width)...)
 	}
-	return fmt.Sprintf("%.0f d", d.Hours()/24)
+	lines := append(s.facts(now, width), s.podLines(now, width)...)
+	return append(lines, s.eventLines(width)...)
+}
+
+func fact(name, text string) string { return fmt.Sprintf("%-14s%s", name, text) }
+
+// facts are what the record says.
+func (s Node) facts(now time.Time, width int) []string {
+	rec := s.Record
+	var lines []string
+	add := func(name, text string) {
+		if text != "" {
+			lines = append(lines, fact(name, text))
+		}
+	}
+	add("node", s.Node)
+	add("instance", rec.Instance)
+	add("pool", s.Pool)
+	for i, a := range rec.Announcements() {
+		add([]string{"interruption", "and"}[min(i, 1)], announcement(a))
+	}
+	if s.Deadline != nil {
+		text := s.Deadline.UTC().Format(time.RFC3339)
+		if s.SecondsLeft != nil {
+			text = strings.Replace(fmt.Sprintf("%s, %s left", text, s.timeLeft()), "past left", "past", 1) + "  "
+			room := nodeBar
+			if width > 0 {
+				room = min(room, width-len(fact("deadline", text))-len("[]"))
+			}
+			if room > 0 {
+				text += s.bar(room)
+			}
+		}
+		add("deadline", text)
+	}
+	phase := string(s.Phase)
+	if width > 0 {
+		phase = s.colour().Paint(phase)
+	}
+	if s.Ended != nil {
+		phase += fmt.Sprintf(", the drain ended %s", ago(now, *s.Ended))
+	}
+	add("phase", phase)
+	add("set by us", strings.Join(rec.Ours, ", "))
+	add("replacement", replacementLine(rec.Replacement))
+	for _, h := range rec.Hooks {
+		add("hook", hookLine(h))
+	}
+	switch {
+	case s.Over:
+		add("pods", fmt.Sprintf("%d had to leave: %s", s.Pods.Total, s.Result))
+	case s.Pods.Here != nil:
+		add("pods", fmt.Sprintf("%d of %d still have to leave", *s.Pods.Here, max(s.Pods.Total, *s.Pods.Here)))
+	}
+	if s.SlackSeconds != nil {
+		add("slack", duration(s.SlackSeconds))
+	}
+	add("waits for", s.WaitsFor)
+	return lines
+}
+
+func announcement(a interruption.Announcement) string {
+	text := string(a.Kind)
+	if a.Action != "" {
+		text += " (" + a.Action + ")"
+	}
+	return fmt.Sprintf("%s from %s at %s, event %s", text, a.Source, a.Noticed.UTC().Format(time.RFC3339), a.Event)
+}
+
+func replacementLine(r *interruption.Replacement) string {
+	if r == nil {
+		return console.None
+	}
+	text := fmt.Sprintf("%s, by %s", replacementText(r), cmp.Or(r.Backend, console.None))
+	if r.Pool != "" {
+		text += ", pool " + r.Pool
+	}
+	if r.Tried != "" {
+		text += ", tried in vain: " + r.Tried
+	}
+	return text
+}
+
+func hookLine(h interruption.Hook) string {
+	text := fmt.Sprintf("%s of group %s: ", h.Name, h.Group)
+	switch {
+	case h.Done:
+		return text + "completed"
+	case h.Until != nil:
+		return text + "the group waits until " + h.Until.UTC().Format(time.RFC3339)
+	}
+	return text + "the group waits"
+}
+
+// podLines are the pods that have to leave.
+func (s Node) podLines(now time.Time, width int) []string {
+	if len(s.OnNode) == 0 {
+		return nil
+	}
+	rows := make([][]console.Cell, len(s.OnNode))
+	for i, p := range s.OnNode {
+		by, why := console.None, p.WaitsFor
+		if p.By != nil {
+			by = "now"
+			if left := p.By.Sub(now); left > 0 {
+				by = "in " + console.Duration(left)
+			}
+		}
+		if p.Refusal != "" {
+			why += "; refused: " + p.Refusal
+		}
+		if p.NoSurge != "" && p.Next == drain.Later {
+			why += "; not surged: " + p.NoSurge
+		}
+		rows[i] = []console.Cell{{Text: p.Namespace + "/" + p.Name}, {Text: string(p.Next)}, {Text: by}, {Text: fmt.Sprintf("%d s", p.GraceSeconds)}, {Text: why}}
+	}
+	columns := []console.Column{{Title: "POD", Least: 20}, {Title: "NEXT"}, {Title: "AT THE LATEST"}, {Title: "GRACE"}, {Title: "WHY", Least: 24}}
+	lines := append([]string{""}, console.Table(columns, rows, width)...)
+	return append(lines, "(planned with "+s.InForce+")")
+}
+
+// eventLines are the Events about the Node.
+func (s Node) eventLines(width int) []string {
+	if len(s.Events) == 0 {
+		return nil
+	}
+	rows := make([][]console.Cell, len(s.Events))
+	for i, e := range s.Events {
+		reason := console.Cell{Text: e.Reason}
+		if e.Type == corev1.EventTypeWarning {
+			reason.Colour = terminal.Notable
+		}
+		rows[i] = []console.Cell{{Text: e.At.UTC().Format(time.RFC3339)}, reason, {Text: e.Text}}
+	}
+	return append([]string{""}, console.Table([]console.Column{{Title: "AT"}, {Title: "EVENT"}, {Title: "TEXT", Least: 24}}, rows, width)...)
+}
+
+func ago(now, at time.Time) string {
+	return console.Duration(max(0, now.Sub(at))) + " ago"
 }

@@ -18,7 +18,7 @@ func fleet() (all []*corev1.Node, pods map[string][]*corev1.Pod) {
 	}
 	total := func(n int) *interruption.Pods { return &interruption.Pods{Total: n} }
 	odd := node("other-instance", "batch", func(r *interruption.Record) { r.Instance = "i-0aaaaaaaaaaaaaaaa" })
-	off := node("called-off", "batch", as(interruption.Draining, total(2), nil))
+	off := node("cancelled", "batch", as(interruption.Draining, total(2), nil))
 	off.Annotations[interruption.CancelAnnotation] = "true"
 	quiet := node("quiet", "batch", func(*interruption.Record) {})
 	delete(quiet.Annotations, interruption.Annotation)
@@ -48,7 +48,7 @@ func fleet() (all []*corev1.Node, pods map[string][]*corev1.Pod) {
 		}),
 	}
 	pods = map[string][]*corev1.Pod{
-		"called-off":   {pod(1, running), pod(2, running)},
+		"cancelled":    {pod(1, running), pod(2, running)},
 		"just-noticed": {pod(1, running), pod(2, daemon)},
 		"booting":      {pod(1, running), pod(2, running), pod(3, daemon), pod(4, running)},
 		"no-room":      {pod(1, running), pod(2, running)},
@@ -64,15 +64,15 @@ func TestTable(t *testing.T) {
 	all, pods := fleet()
 	list := List{Interruptions: Of(*after(50), all, pods)}
 	want := `
-NODE            KIND                      PHASE            TIME LEFT  MOVING  LEFT BEHIND  REPLACEMENT                         SLACK  WAITS FOR, OR RESULT
+NODE            KIND                      PHASE            TIME LEFT  MOVING  NOT EVICTED  REPLACEMENT                         SLACK  WAITS FOR, OR RESULT
 booting         spot-interruption         Replacing        70 s       3/3     -            fallback-1 Requested                -      its replacement fallback-1 to be Ready
-called-off      spot-interruption         Draining         70 s       2/2     -            -                                   -      spot-handler to undo what it had set: called off
+cancelled       spot-interruption         Draining         70 s       2/2     -            -                                   -      spot-handler to undo what it had set: cancelled
 detaching       spot-interruption         Draining         70 s       0/1     -            fallback-1 Ready                    -      volumes to be detached
 ending          spot-interruption         Draining         70 s       1/3     -            fallback-1 Ready                    -      1 pod to end, 12 s at most
 just-noticed    spot-interruption         Noticed          70 s       1/1     -            -                                   -      the drain to begin
-no-room         spot-interruption         Draining         70 s       2/2     -            none: limits of pool fallback: cpu  -      the turn or the latest safe start of 2 pods
+no-room         spot-interruption         Draining         70 s       2/2     -            none: limits of pool fallback: cpu  -      the turn or the eviction deadline of 2 pods
 refused         spot-interruption         Draining         70 s       1/1     -            fallback-1 Ready                    -      an eviction that was refused: needs 2 healthy pods and has 2 currently
-surging         spot-interruption         Draining         70 s       3/4     -            fallback-1 Ready                    -      successors of 2 pods
+surging         spot-interruption         Draining         70 s       3/4     -            fallback-1 Ready                    -      replacement pods of 2 pods
 unread          spot-interruption         Draining         70 s       ?/5     -            -                                   -      its pods to leave
 in-days         scheduled-event           Waiting          4 d        -       -            -                                   -      its time: --scheduled-lead before its window
 first-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 0 ahead of it
@@ -80,10 +80,10 @@ has-its-turn    rebalance-recommendation  Replacing        -          -       - 
 other-instance  -                         -                -          -       -            -                                   -      nothing: its record is not acted on: read record: it is about instance "i-0aaaaaaaaaaaaaaaa", and the node is i-0123456789abcdef0
 second-in-line  rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 1 ahead of it
 third-in-line   rebalance-recommendation  Waiting          -          -       -            -                                   -      its turn in its pool: 1 under way, 2 ahead of it
-badly           spot-interruption         DeadlineReached  -          0/4     2            -                                   5 s    1 graceful, 1 truncated, 2 left: needs 2 healthy pods; waits for the node to be handed back
+badly           spot-interruption         DeadlineReached  -          0/4     2            -                                   5 s    1 graceful, 1 grace period cut short, 2 not evicted: needs 2 healthy pods; waits for the node to be terminated
 well            spot-interruption         Released         -          0/7     0            -                                   78 s   7 graceful
 hooked          spot-interruption         Released         -          0/1     0            -                                   90 s   1 graceful; waits for its lifecycle hook to be completed
-empty           spot-interruption         Drained          -          0/0     0            -                                   110 s  no pod had to leave; waits for the node to be handed back
+empty           spot-interruption         Drained          -          0/0     0            -                                   110 s  no pod had to leave; waits for the node to be terminated
 `
 	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.Join(list.Table(0, false), "\n")+"\n"); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

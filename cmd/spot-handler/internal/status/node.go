@@ -1,6 +1,7 @@
 package status
 
 import (
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,7 +12,6 @@ import (
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
-	"spot-handler/handler/provisioner"
 )
 
 // InForce are the operator's settings that a drain follows.
@@ -24,19 +24,12 @@ type InForce struct {
 
 // interruption is what the drain of a record is planned with.
 func (in InForce) interruption(rec interruption.Record, now time.Time) drain.Interruption {
-	capacity := drain.NoCapacity
-	switch r := rec.Replacement; {
-	case r == nil && rec.Phase != interruption.Draining, r != nil && provisioner.Pending(r.State):
-		capacity = drain.PendingCapacity
-	case r != nil && r.State == provisioner.StateReady:
-		capacity = drain.ReadyCapacity
-	}
 	rules := interruption.Rules{ScheduledLead: in.ScheduledLead}
-	return drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rules.DrainBy(rec, now), Capacity: capacity}
+	return drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rules.DrainBy(rec, now), Capacity: capacityOf(rec)}
 }
 
-// Story is all that can be told of one node.
-type Story struct {
+// Node is all that is known of one node.
+type Node struct {
 	Interruption
 	Record *interruption.Record `json:"record,omitempty"`
 	// InForce says by which settings the pods were judged.
@@ -56,7 +49,7 @@ type Pod struct {
 	By           *time.Time `json:"by,omitempty"`
 	GraceSeconds int64      `json:"graceSeconds"`
 	WaitsFor     string     `json:"waitsFor"`
-	NoSurge      string     `json:"noSurge,omitempty"` // why no successor is made first
+	NoSurge      string     `json:"noSurge,omitempty"` // why no replacement pod is made first
 	Refusal      string     `json:"refusal,omitempty"` // in the API server's words
 }
 
@@ -68,8 +61,8 @@ type Event struct {
 	Text   string    `json:"text"`
 }
 
-// telling is what a story is told from.
-type telling struct {
+// sources are what the status of a node is made from.
+type sources struct {
 	now       time.Time
 	node      *corev1.Node
 	peers     []*corev1.Node
@@ -81,8 +74,8 @@ type telling struct {
 	namespace string
 }
 
-func (t telling) tell() Story {
-	s := Story{Interruption: Interruption{Node: t.node.Name, Pool: nodes.PoolOf(t.node).Name}}
+func (t sources) status() Node {
+	s := Node{Interruption: Interruption{Node: t.node.Name, Pool: nodes.PoolOf(t.node).Name}}
 	for _, e := range t.events {
 		s.Events = append(s.Events, Event{e.LastTimestamp.Time, e.Type, e.Reason, e.Message})
 	}
@@ -119,7 +112,7 @@ func (t telling) tell() Story {
 }
 
 // refusal is why the pod's eviction was refused; empty if it was not.
-func (t telling) refusal(pod *corev1.Pod) string {
+func (t sources) refusal(pod *corev1.Pod) string {
 	for i := range t.refusals {
 		if notify.About(&t.refusals[i], pod) {
 			return notify.Refusal(&t.refusals[i])
@@ -128,13 +121,10 @@ func (t telling) refusal(pod *corev1.Pod) string {
 	return ""
 }
 
-func (t telling) pod(rec interruption.Record, d drain.Decision) Pod {
+func (t sources) pod(rec interruption.Record, d drain.Decision) Pod {
 	p := Pod{
 		Namespace: d.Pod.Namespace, Name: d.Pod.Name, Next: d.Action, WaitsFor: d.Reason, NoSurge: d.NoSurge,
-		GraceSeconds: corev1.DefaultTerminationGracePeriodSeconds, Refusal: t.refusal(d.Pod),
-	}
-	if g := d.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
-		p.GraceSeconds = *g
+		GraceSeconds: int64(drain.Grace(d.Pod).Seconds()), Refusal: t.refusal(d.Pod),
 	}
 	if !d.At.IsZero() {
 		p.By = &d.At
@@ -148,4 +138,10 @@ func (t telling) pod(rec interruption.Record, d drain.Decision) Pod {
 		p.WaitsFor, p.NoSurge = "not known: see what could not be read", ""
 	}
 	return p
+}
+
+// Same reports whether they differ by the time that has passed at most.
+func (s Node) Same(o Node) bool {
+	s.SecondsLeft, o.SecondsLeft = nil, nil
+	return reflect.DeepEqual(s, o)
 }

@@ -16,14 +16,14 @@ import (
 
 var inForce = InForce{Policy: drain.Policy{Strategy: drain.Hold, Margin: 10 * time.Second}, From: "the settings of pod a/b"}
 
-// told is the story of a node as people read it after 50 s.
-func told(t telling) string {
+// shown is the status of a node as people read it after 50 s.
+func shown(t sources) string {
 	t.now, t.in = *after(50), inForce
 	rec, err := interruption.ParseRecord(t.node.Annotations[interruption.Annotation])
 	if err == nil {
 		t.situation.Interruption, t.situation.Policy = t.in.interruption(rec, t.now), t.in.Policy
 	}
-	return "\n" + strings.Join(t.tell().Lines(t.now, 0), "\n") + "\n"
+	return "\n" + strings.Join(t.status().Lines(t.now, 0), "\n") + "\n"
 }
 
 // refusal is an Event in a namespace, about a pod that it names.
@@ -34,7 +34,7 @@ func refusal(in, namespace, pod, uid, text string) corev1.Event {
 	}
 }
 
-func TestStory(t *testing.T) {
+func TestNode(t *testing.T) {
 	graceful := func(p *corev1.Pod) {
 		p.Spec.TerminationGracePeriodSeconds = new(int64)
 		*p.Spec.TerminationGracePeriodSeconds = 5
@@ -44,7 +44,7 @@ func TestStory(t *testing.T) {
 		r.Ours = []string{interruption.OursCordon, interruption.OursTaint}
 		r.Hooks = []interruption.Hook{{Group: "group", Name: "hook", Until: after(300)}}
 	})
-	got := told(telling{
+	got := shown(sources{
 		node: node, surveyed: true,
 		situation: drain.Situation{Pods: []*corev1.Pod{pod(1, terminating), pod(2, running), pod(3, graceful), pod(4, daemon)}},
 		refusals: []corev1.Event{
@@ -85,7 +85,7 @@ AT                    EVENT                 TEXT
 	}
 }
 
-// Pods that wait for their latest safe start have to leave like any other, unless the node is only
+// Pods that wait for their eviction deadline have to leave like any other, unless the node is only
 // at risk.
 func TestPodsThatLeaveLast(t *testing.T) {
 	late := []*corev1.Pod{
@@ -101,20 +101,20 @@ func TestPodsThatLeaveLast(t *testing.T) {
 	}
 }
 
-// What is not known is not told as if it were.
-func TestStoryOfWhatCouldNotBeRead(t *testing.T) {
+// What is not known is not shown as if it were.
+func TestNodeThatCouldNotBeRead(t *testing.T) {
 	draining := node("node-1", "batch", as(interruption.Draining, &interruption.Pods{Total: 1}, replacement("Ready", "")))
-	got := told(telling{node: draining, situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running)}}})
+	got := shown(sources{node: draining, situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running)}}})
 	if want := "not known: see what could not be read"; !strings.Contains(got, want) {
 		t.Errorf("does not say %q:\n%s", want, got)
 	}
-	got = told(telling{node: draining})
+	got = shown(sources{node: draining})
 	if strings.Contains(got, "still have to leave") {
-		t.Errorf("tells of pods that could not be read:\n%s", got)
+		t.Errorf("shows pods that could not be read:\n%s", got)
 	}
 }
 
-func TestStoryOfOthers(t *testing.T) {
+func TestOtherNodes(t *testing.T) {
 	quiet := node("quiet", "batch", func(*interruption.Record) {})
 	delete(quiet.Annotations, interruption.Annotation)
 	odd := node("odd", "batch", func(r *interruption.Record) { r.Instance = "i-0aaaaaaaaaaaaaaaa" })
@@ -124,27 +124,27 @@ func TestStoryOfOthers(t *testing.T) {
 	waiting := node("waiting", "spot", recommended(-10, func(*interruption.Record) {}))
 	first := node("first", "spot", recommended(-20, func(*interruption.Record) {}))
 	for name, tt := range map[string]struct {
-		telling telling
+		sources sources
 		want    string
 	}{
-		"none":    {telling{node: quiet}, "\nnode          quiet\ninterruption  none: no record of one stands\n"},
-		"not its": {telling{node: odd}, "\nnode          odd\nwaits for     nothing: its record is not acted on: "},
-		"over":    {telling{node: over}, "phase         Released, the drain ended 8 s ago\nreplacement   -\npods          3 had to leave: 2 graceful, 1 forced\nslack         78 s\n"},
+		"none":    {sources{node: quiet}, "\nnode          quiet\ninterruption  none: no record of one stands\n"},
+		"not its": {sources{node: odd}, "\nnode          odd\nwaits for     nothing: its record is not acted on: "},
+		"over":    {sources{node: over}, "phase         Released, the drain ended 8 s ago\nreplacement   -\npods          3 had to leave: 2 graceful, 1 force-deleted\nslack         78 s\n"},
 		"in line": {
-			telling{node: waiting, peers: []*corev1.Node{first}, surveyed: true, situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running)}}},
+			sources{node: waiting, peers: []*corev1.Node{first}, surveyed: true, situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running)}}},
 			"waits for     its turn in its pool: 0 under way, 1 ahead of it\n\nPOD         NEXT  AT THE LATEST  GRACE  WHY\nshop/web-1  hold  -              30 s   the drain has not begun\n",
 		},
 	} {
-		if got := told(tt.telling); !strings.Contains(got, tt.want) {
+		if got := shown(tt.sources); !strings.Contains(got, tt.want) {
 			t.Errorf("%s: does not say\n%s\nbut%s", name, tt.want, got)
 		}
 	}
 }
 
-// A story tells of one namespace, where it is asked to.
-func TestStoryOfANamespace(t *testing.T) {
+// The status of a node is about one namespace, where it is asked for.
+func TestNodeOfANamespace(t *testing.T) {
 	elsewhere := pod(2, func(p *corev1.Pod) { p.Namespace = "bank" })
-	got := told(telling{
+	got := shown(sources{
 		node: node("node-1", "batch", as(interruption.Draining, nil, nil)), namespace: "bank",
 		situation: drain.Situation{Pods: []*corev1.Pod{pod(1, running), elsewhere}},
 	})

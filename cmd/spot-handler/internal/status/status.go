@@ -1,0 +1,319 @@
+// Package status says which nodes are interrupted, and how far each has come, from the records on
+// the Nodes and the pods on them.
+//
+// What it says is worked out by pure functions: Nodes and pods in, rows out. [Reader] reads them,
+// with the permissions of the caller, and says what it could not read.
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/drain"
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
+	"spot-handler/handler/turns"
+)
+
+// List is what programs read: all interruptions of a cluster.
+type List struct {
+	Interruptions []Interruption `json:"interruptions"`
+	// Unread says what could not be read, and why.
+	Unread []string `json:"unread,omitempty"`
+}
+
+// Same reports whether two lists differ by the time that has passed at most.
+func (l List) Same(o List) bool { return reflect.DeepEqual(l.still(), o.still()) }
+
+func (l List) still() List {
+	still := List{Unread: l.Unread}
+	for _, i := range l.Interruptions {
+		i.SecondsLeft = nil
+		still.Interruptions = append(still.Interruptions, i)
+	}
+	return still
+}
+
+// Interruption is how far one has come.
+type Interruption struct {
+	Node     string             `json:"node"`
+	Instance string             `json:"instance,omitempty"`
+	Pool     string             `json:"pool,omitempty"`
+	Kind     interruption.Kind  `json:"kind,omitempty"`
+	Action   string             `json:"action,omitempty"`
+	Phase    interruption.Phase `json:"phase,omitempty"`
+	Over     bool               `json:"over"`
+	// Rehearsal: an operator has made it up, and the node comes back.
+	Rehearsal bool `json:"rehearsal,omitempty"`
+
+	Noticed     *time.Time `json:"noticed,omitempty"`
+	Deadline    *time.Time `json:"deadline,omitempty"`
+	SecondsLeft *float64   `json:"secondsLeft,omitempty"` // until the deadline; none once it is over
+	Ended       *time.Time `json:"ended,omitempty"`
+
+	Pods        Pods                      `json:"pods"`
+	Replacement *interruption.Replacement `json:"replacement,omitempty"`
+	// SlackSeconds is what was left until the deadline when the drain ended.
+	SlackSeconds *float64 `json:"slackSeconds,omitempty"`
+
+	// WaitsFor is what has to happen next, in a clause; Result is how it ended.
+	WaitsFor string `json:"waitsFor,omitempty"`
+	Result   string `json:"result,omitempty"`
+}
+
+// Pods counts the pods that have to leave the node: what has become of them by the record, where
+// they are by themselves. Total is 0 until the drain has begun.
+type Pods struct {
+	interruption.Pods
+	// Here are still on the node; nil where that could not be read.
+	Here *int `json:"here,omitempty"`
+	// Terminating and Surged are some of those: already evicted, and with a replacement pod on its
+	// way.
+	Terminating int `json:"terminating,omitempty"`
+	Surged      int `json:"surged,omitempty"`
+}
+
+// State is what happens to a pod that has to leave.
+type State string
+
+// The states, in the order in which a pod passes them.
+const (
+	Waiting State = "waiting" // for the replacement, or its time
+	Surging State = "surged"  // it runs until its replacement pod is available
+	Refused State = "refused" // the API server does not let it be evicted
+	Ending  State = "ending"  // evicted, and in its grace period
+)
+
+// StateOf is the state of a pod on a node with this record, and what it waits for. refusal is why
+// its eviction was refused, or empty.
+func StateOf(rec interruption.Record, pod *corev1.Pod, refusal string) (state State, waitsFor string) {
+	switch {
+	case pod.DeletionTimestamp != nil:
+		return Ending, ""
+	case refusal != "":
+		return Refused, refusal
+	case drain.IsSurged(pod):
+		return Surging, "its replacement pod"
+	case rec.Phase == interruption.Waiting:
+		return Waiting, "the turn or the time of its node"
+	case capacityOf(rec) == drain.PendingCapacity:
+		return Waiting, "the replacement"
+	}
+	return Waiting, "its turn, or its eviction deadline"
+}
+
+// capacityOf is how far the replacement of the node has come.
+func capacityOf(rec interruption.Record) drain.Capacity {
+	switch r := rec.Replacement; {
+	case r == nil && rec.Phase != interruption.Draining, r != nil && provisioner.Pending(r.State):
+		return drain.PendingCapacity
+	case r != nil && r.State == provisioner.StateReady:
+		return drain.ReadyCapacity
+	}
+	return drain.NoCapacity
+}
+
+// known is all that is known of one interrupted node.
+type known struct {
+	now  time.Time
+	node *corev1.Node
+	rec  interruption.Record
+	line *turns.Line // of the nodes that wait for their turn or have it
+
+	here    []*corev1.Pod // those that still have to leave
+	podsToo bool          // it is known which pods are here
+	counts  Pods
+}
+
+// Of says how far each interruption has come: those under way first, by their deadlines, then
+// those that are over, the last first. A node whose pods are missing could not be read.
+func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Interruption {
+	line := turns.NewLine(turns.Concurrency{}, nil) // which gives no turns
+	for _, node := range all {
+		if rec, has, err := nodes.Record(node); has && err == nil {
+			line.Stand(node, rec)
+		}
+	}
+	list := []Interruption{}
+	for _, node := range all {
+		rec, has, err := nodes.Record(node)
+		if !has {
+			continue
+		}
+		if err != nil {
+			list = append(list, Interruption{Node: node.Name, Pool: nodes.PoolOf(node).Name, WaitsFor: "nothing: its record is not acted on: " + err.Error()})
+			continue
+		}
+		theirs, read := pods[node.Name]
+		k := known{now: now, node: node, rec: rec, line: line, podsToo: read}
+		if read {
+			k.here = Leaving(now, rec, theirs)
+		}
+		list = append(list, k.interruption())
+	}
+	slices.SortStableFunc(list, func(a, b Interruption) int {
+		switch {
+		case a.Over && b.Over:
+			return cmp.Or(interruption.CompareDeadlines(b.Ended, a.Ended), cmp.Compare(a.Node, b.Node))
+		case a.Over:
+			return 1
+		case b.Over:
+			return -1
+		}
+		return cmp.Or(interruption.CompareDeadlines(a.Deadline, b.Deadline), cmp.Compare(a.Node, b.Node))
+	})
+	return list
+}
+
+func (k known) interruption() Interruption {
+	k.counts = k.count()
+	rec := k.rec
+	i := Interruption{
+		Node: k.node.Name, Instance: rec.Instance, Pool: nodes.PoolOf(k.node).Name,
+		Kind: rec.Kind, Action: rec.Action, Phase: rec.Phase, Over: rec.Phase.Over(), Rehearsal: rec.Rehearsed(),
+		Noticed: &rec.Noticed, Deadline: rec.Deadline, Ended: rec.Ended, Pods: k.counts, Replacement: rec.Replacement,
+	}
+	switch d := rec.DeadlineTime(); {
+	case d.IsZero():
+	case i.Over && rec.Ended != nil:
+		i.SlackSeconds = seconds(d.Sub(*rec.Ended))
+	case !i.Over:
+		i.SecondsLeft = seconds(d.Sub(k.now))
+	}
+	i.WaitsFor = k.waitsFor()
+	if i.Over {
+		i.Result = result(k.counts.Pods)
+	}
+	return i
+}
+
+func (k known) count() (c Pods) {
+	if k.rec.Pods != nil {
+		c.Pods = *k.rec.Pods
+	}
+	if !k.podsToo {
+		return c
+	}
+	n := len(k.here)
+	c.Here = &n
+	for _, pod := range k.here {
+		switch state, _ := StateOf(k.rec, pod, ""); state {
+		case Ending:
+			c.Terminating++
+		case Surging:
+			c.Surged++
+		}
+	}
+	return c
+}
+
+// Leaving are those of a node's pods that have to leave it, as the drain judges.
+func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []*corev1.Pod {
+	return drain.Leaving(now, drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime()}, pods)
+}
+
+// result is what became of the pods, in a clause.
+func result(p interruption.Pods) string {
+	if p.Total == 0 {
+		return "no pod had to leave"
+	}
+	var parts []string
+	for _, o := range p.Outcomes() {
+		parts = append(parts, o.String())
+	}
+	text := strings.Join(parts, ", ")
+	if p.Refusal != "" && p.Left+p.Forced > 0 {
+		text += ": " + p.Refusal
+	}
+	return text
+}
+
+// seconds rounds to a tenth: no more of it is meant.
+func seconds(d time.Duration) *float64 {
+	s := d.Round(100 * time.Millisecond).Seconds()
+	return &s
+}
+
+// waitsFor is what an interruption waits for, in a clause; empty if it is over and done with.
+func (k known) waitsFor() string {
+	rec := k.rec
+	switch {
+	case rec.Canceled, k.node.Annotations[interruption.CancelAnnotation] == "true" && rec.Phase != interruption.Released:
+		return "spot-handler to undo what it had set: cancelled"
+	case rec.Phase == interruption.Waiting && rec.Kind == interruption.RebalanceRecommendation:
+		return k.turn()
+	case rec.Phase == interruption.Waiting:
+		return "its time: --scheduled-lead before its window"
+	case rec.Phase.Over():
+		return k.afterwards()
+	case k.podsToo && len(k.here) == 0 && rec.Phase != interruption.Noticed:
+		return "volumes to be detached"
+	case rec.Phase == interruption.Noticed && rec.Replacement == nil:
+		return "the drain to begin"
+	case rec.Phase == interruption.Draining && rec.Pods != nil && rec.Pods.Refusal != "" && (!k.podsToo || k.counts.Terminating < len(k.here)):
+		return "an eviction that was refused: " + rec.Pods.Refusal
+	case rec.Replacement != nil && provisioner.Pending(rec.Replacement.State):
+		return fmt.Sprintf("its replacement %s to be Ready", rec.Replacement.Name)
+	case !k.podsToo:
+		return "its pods to leave"
+	}
+	return k.departures()
+}
+
+// departures is what the pods on the node wait for.
+func (k known) departures() string {
+	switch c := k.counts; {
+	case c.Surged > 0:
+		return "replacement pods of " + console.Count(c.Surged, "pod")
+	case c.Terminating > 0:
+		return fmt.Sprintf("%s to end%s", console.Count(c.Terminating, "pod"), k.lastEnd())
+	case len(k.here) > 0:
+		return "the turn or the eviction deadline of " + console.Count(len(k.here), "pod")
+	}
+	return "the drain to begin"
+}
+
+// lastEnd is when the last terminating pod ends at the latest.
+func (k known) lastEnd() string {
+	var last time.Time
+	for _, pod := range k.here {
+		if at := pod.DeletionTimestamp; at != nil && at.After(last) {
+			last = at.Time
+		}
+	}
+	if left := last.Sub(k.now); left > 0 {
+		return fmt.Sprintf(", %.0f s at most", left.Seconds())
+	}
+	return ""
+}
+
+// afterwards is what a drain that is over still waits for.
+func (k known) afterwards() string {
+	hook := slices.ContainsFunc(k.rec.Hooks, func(h interruption.Hook) bool { return !h.Done })
+	switch {
+	case hook:
+		return "its lifecycle hook to be completed"
+	case k.rec.Rehearsed() && !k.rec.Release:
+		return "the node to be put back into service"
+	case k.rec.ComesBack():
+		return "its instance to come back"
+	case k.rec.Phase == interruption.Released:
+		return ""
+	}
+	return "the node to be terminated"
+}
+
+// turn says how many nodes of the pool come first.
+func (k known) turn() string {
+	begun, ahead := k.line.Ahead(k.node.Name)
+	return fmt.Sprintf("its turn in its pool: %d under way, %d ahead of it", begun, ahead)
+}
