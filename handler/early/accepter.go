@@ -1,3 +1,19 @@
+// Package early keeps notices about instances that are no Node yet, and has them recorded as
+// soon as they are. Otherwise the pods that wait for such a Node would be put on it, and would
+// have to leave at once.
+//
+//	source ─► early.Accepter ─► the next Accepter ─┬─ anything else ► settled
+//	                  ▲                            └─ Unknown ─┬─ kept: ErrNoNode, the source keeps
+//	                  │                                        │        the message and asks again
+//	                  └───── the Node appears ◄────────────────┘
+//
+// A notice is kept until its deadline, but for no longer than a Node can take to register. What
+// is kept is bounded; when it is full, those go first that matter least. Then, and only then,
+// somebody who knows machines that are about to register, such as Karpenter by its NodeClaims,
+// is asked which of the instances are ours: those stay.
+//
+// What is kept is lost when the process ends. So the source must not let go of a message whose
+// notice is kept: another process receives it again.
 package early
 
 import (
@@ -7,7 +23,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -37,14 +55,14 @@ type Options struct {
 
 // Accepter keeps what Next does not know. Its methods are safe for concurrent use.
 type Accepter struct {
-	opts    Options
-	metrics *metrics
+	opts  Options
+	total *prometheus.CounterVec
 
 	mu    sync.Mutex
 	kept  kept
 	swept time.Time
-	gone  map[string]time.Time // when instances stopped being Nodes
-	due   map[string]struct{}  // instances that have appeared since Run last looked
+	gone  *cache.LRUExpireCache // instances that stopped being Nodes
+	due   map[string]struct{}   // instances that have appeared since Run last looked
 	wake  chan struct{}
 
 	asking   sync.Mutex
@@ -52,12 +70,26 @@ type Accepter struct {
 	launched map[string]bool // as Launched last said
 }
 
+// What became of a notice that came before its Node; a label's value.
+const (
+	recorded = "recorded" // the Node appeared
+	expired  = "expired"  // it did not, in time
+	dropped  = "dropped"  // not kept, as too many others were
+)
+
 // New returns an Accepter. It makes no call and starts nothing.
 func New(o Options) *Accepter {
-	return &Accepter{
-		opts: o, metrics: newMetrics(o.Registerer), kept: kept{},
-		gone: map[string]time.Time{}, due: map[string]struct{}{}, wake: make(chan struct{}, 1),
+	a := &Accepter{
+		opts: o, kept: kept{}, gone: cache.NewLRUExpireCache(maxGone), due: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		total: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+			Name: "spot_handler_early_notices_total",
+			Help: "Notices about instances that were no Node, by what became of them.",
+		}, []string{"outcome"}),
 	}
+	for _, outcome := range []string{recorded, expired, dropped} {
+		a.notices(outcome)
+	}
+	return a
 }
 
 // Accept is as [spot-handler/handler.Handler]'s, except that a notice about an unknown instance
@@ -67,7 +99,7 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 	a.mu.Lock()
 	if now := time.Now(); now.Sub(a.swept) >= sweepEvery {
 		a.swept = now
-		a.metrics.notices(expired).Add(float64(a.kept.expire(now)))
+		a.notices(expired).Add(float64(a.kept.expire(now)))
 	}
 	w := a.kept[keyOf(n)]
 	switch {
@@ -90,11 +122,11 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 		a.settled(n, verdict, true)
 		return verdict, nil
 	}
-	if !time.Now().Before(until(n)) || a.hasGone(n.InstanceID) {
+	if _, gone := a.gone.Get(n.InstanceID); gone || !time.Now().Before(until(n)) {
 		return verdict, nil
 	}
 	if !a.keep(ctx, n) {
-		a.metrics.notices(dropped).Inc()
+		a.notices(dropped).Inc()
 		a.opts.Logger.Debug().Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).
 			Msg("too many notices wait for nodes, notice taken for another cluster's")
 		return verdict, nil
@@ -126,7 +158,7 @@ func (a *Accepter) keep(ctx context.Context, n interruption.Notice) bool {
 		if !least.lessThan(w) {
 			return false
 		}
-		delete(a.kept, keyOf(least.notice)) // its source asks again, and is told then
+		delete(a.kept, keyOf(least.notice)) // its source asks again, and gets the verdict then
 	}
 	a.kept[keyOf(n)] = w
 	return true
@@ -157,7 +189,7 @@ func noNode(n interruption.Notice) error {
 func (a *Accepter) Appeared(instance string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.gone, instance)
+	a.gone.Remove(instance)
 	if len(a.kept.of(instance)) == 0 {
 		return
 	}
@@ -175,19 +207,9 @@ func (a *Accepter) Gone(instance string) {
 	defer a.mu.Unlock()
 	for _, n := range a.kept.of(instance) {
 		delete(a.kept, keyOf(n))
-		a.metrics.notices(expired).Inc()
+		a.notices(expired).Inc()
 	}
-	if len(a.gone) >= maxGone {
-		clear(a.gone) // what comes about one of those is kept in vain, and expires
-	}
-	a.gone[instance] = time.Now()
-}
-
-func (a *Accepter) hasGone(instance string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	at, gone := a.gone[instance]
-	return gone && time.Since(at) < registers
+	a.gone.Add(instance, nil, registers) // what comes about one that has fallen out is kept in vain, and expires
 }
 
 // Run records what is kept as soon as its Node appears, until ctx ends; then it returns nil.
@@ -230,18 +252,22 @@ func (a *Accepter) record(ctx context.Context, n interruption.Notice) {
 	}
 }
 
-// settled notes what became of a notice, if it was kept. Its source is told at once, or else
-// when it asks again.
-func (a *Accepter) settled(n interruption.Notice, verdict interruption.Verdict, told bool) {
+// settled notes what became of a notice, if it was kept. Its source has the verdict, or
+// gets it when it asks again.
+func (a *Accepter) settled(n interruption.Notice, verdict interruption.Verdict, sourceHasIt bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	w := a.kept[keyOf(n)]
 	if w == nil || w.verdict != "" {
 		return
 	}
-	a.metrics.notices(recorded).Inc()
+	a.notices(recorded).Inc()
 	w.verdict = verdict
-	if told {
+	if sourceHasIt {
 		delete(a.kept, keyOf(n))
 	}
+}
+
+func (a *Accepter) notices(outcome string) prometheus.Counter {
+	return a.total.WithLabelValues(outcome)
 }

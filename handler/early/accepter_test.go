@@ -116,7 +116,7 @@ func (s *setup) counts(want map[string]float64) {
 	got := map[string]float64{}
 	for _, outcome := range []string{recorded, expired, dropped} {
 		var m dto.Metric
-		if err := s.metrics.notices(outcome).Write(&m); err != nil {
+		if err := s.notices(outcome).Write(&m); err != nil {
 			s.t.Fatal(err)
 		}
 		if n := m.GetCounter().GetValue(); n > 0 {
@@ -218,7 +218,7 @@ func TestNotKeptAfterTheNode(t *testing.T) {
 		s.want(notice(interruption.RebalanceRecommendation, "i-1", "hint"), interruption.Unknown)
 		s.want(notice(interruption.SpotInterruption, "i-1", "notice"), interruption.Unknown)
 		s.counts(map[string]float64{})
-		time.Sleep(registers)
+		time.Sleep(registers + 1)
 		s.want(notice(interruption.SpotInterruption, "i-1", "notice"), "")
 	})
 	bubble(t, "what is kept of it goes with it", func(s *setup) {
@@ -243,8 +243,8 @@ func TestNotKeptAfterTheNode(t *testing.T) {
 			s.Gone(fmt.Sprintf("i-%d", i))
 		}
 		s.want(notice(interruption.SpotInterruption, fmt.Sprintf("i-%d", maxGone), "notice"), interruption.Unknown)
-		if len(s.gone) > maxGone {
-			s.t.Errorf("%d are remembered, want %d at most", len(s.gone), maxGone)
+		if len(s.gone.Keys()) > maxGone {
+			s.t.Errorf("%d are remembered, want %d at most", len(s.gone.Keys()), maxGone)
 		}
 	})
 }

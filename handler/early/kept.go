@@ -29,11 +29,7 @@ func until(n interruption.Notice) time.Time {
 	default:
 		return time.Time{}
 	}
-	latest := n.Noticed.Add(registers)
-	if n.Deadline.IsZero() || latest.Before(n.Deadline) {
-		return latest
-	}
-	return n.Deadline
+	return interruption.Earlier(n.Noticed.Add(registers), n.Deadline)
 }
 
 // key names a notice: two announcements about one instance are kept side by side.

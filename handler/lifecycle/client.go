@@ -1,17 +1,26 @@
+// Package lifecycle answers the lifecycle hooks of Auto Scaling groups: how long a group waits,
+// that it should wait longer, and that it need not wait any more.
+//
+// Every method of [Client] makes at most one call, bounded in time, and may be called from many
+// goroutines at once. It limits how many calls run concurrently, so the service need not refuse
+// them. It does not retry: the caller knows until when that is worthwhile. Completing a hook
+// twice, or one that has timed out, is [ErrGone], which leaves nothing to do.
 package lifecycle
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -46,13 +55,13 @@ type Options struct {
 // Client answers hooks.
 type Client struct {
 	api     AutoScaling
-	metrics *metrics
+	actions *prometheus.CounterVec
 	log     zerolog.Logger
 	slots   *semaphore.Weighted // of callsAtOnce
 	denials awsfault.Denials    // by action and group
 
-	mu     sync.Mutex
-	groups map[string]*lookup // by group
+	reading singleflight.Group
+	groups  *cache.LRUExpireCache // what was read of them lately
 }
 
 const (
@@ -68,9 +77,9 @@ const (
 // New returns a Client. It makes no call.
 func New(opts Options) *Client {
 	return &Client{
-		api: opts.AutoScaling, metrics: newMetrics(opts.Registerer),
+		api: opts.AutoScaling, actions: newActions(opts.Registerer),
 		log:   opts.Logger.With().Str("component", "lifecycle").Logger(),
-		slots: semaphore.NewWeighted(callsAtOnce), groups: map[string]*lookup{},
+		slots: semaphore.NewWeighted(callsAtOnce), groups: cache.NewLRUExpireCache(maxGroups),
 	}
 }
 
@@ -130,9 +139,9 @@ func (c *Client) call(ctx context.Context, a action, group string, do func(conte
 	err := awsfault.Classify("autoscaling", a.call, do(bounded))
 	c.slots.Release(1)
 	if ctx.Err() != nil && err != nil {
-		return err // called off, which says nothing about the service
+		return err // cancelled, which says nothing about the service
 	}
-	c.metrics.actions.WithLabelValues(a.label, awsfault.Result(err)).Inc()
+	c.actions.WithLabelValues(a.label, awsfault.Result(err)).Inc()
 	reason, news := c.denials.Note(a.label+" "+group, err)
 	if news {
 		c.log.WithLevel(a.level).Err(err).Str("group", group).Str("reason", reason).Msg(a.denied)
@@ -144,4 +153,119 @@ func (c *Client) call(ctx context.Context, a action, group string, do func(conte
 		return fmt.Errorf("%w: %w", ErrGone, err)
 	}
 	return err
+}
+
+// Limits say how long a group waits at a hook.
+type Limits struct {
+	// Timeout runs from the beginning, and again from each heartbeat.
+	Timeout time.Duration
+	// Global runs from the beginning, whatever the heartbeats.
+	Global time.Duration
+}
+
+// LimitsOf are the limits of a hook that waits for timeout: AWS allows a hundred times as much
+// in total, and at most two days.
+// https://docs.aws.amazon.com/autoscaling/ec2/userguide/lifecycle-hooks.html
+func LimitsOf(timeout time.Duration) Limits {
+	return Limits{Timeout: timeout, Global: min(48*time.Hour, 100*timeout)}
+}
+
+const (
+	// knownFor is how long we take a group's hooks to be unchanged. A change to a hook only
+	// affects instances that reach it later.
+	knownFor = 10 * time.Minute
+	// deniedFor is how long we wait before reading hooks again that we are not allowed to read.
+	deniedFor = time.Minute
+	// maxGroups bounds the groups that we remember.
+	maxGroups = 1000
+)
+
+// lookup is what was read of a group's hooks.
+type lookup struct {
+	hooks map[string]Limits // by name
+	err   error
+}
+
+// Limits returns how long the group waits at the hook. One call serves all the hooks of a
+// group, and all who ask. The error wraps ErrGone if the group has no such hook.
+// https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeLifecycleHooks.html
+func (c *Client) Limits(ctx context.Context, h interruption.Hook) (limits Limits, err error) {
+	known, ok := c.groups.Get(h.Group)
+	if !ok {
+		select {
+		case read := <-c.reading.DoChan(h.Group, func() (any, error) { return c.readHooks(context.WithoutCancel(ctx), h.Group), nil }):
+			known = read.Val
+		case <-ctx.Done():
+			return Limits{}, fmt.Errorf("read lifecycle hooks of group %s: %w", h.Group, context.Cause(ctx))
+		}
+	}
+	l := known.(lookup)
+	if l.err != nil {
+		return Limits{}, fmt.Errorf("read lifecycle hooks of group %s: %w", h.Group, l.err)
+	}
+	if limits, ok = l.hooks[h.Name]; !ok {
+		return Limits{}, fmt.Errorf("read lifecycle hooks of group %s: hook %s: %w", h.Group, h.Name, ErrGone)
+	}
+	return limits, nil
+}
+
+// readHooks makes the call, which is bounded, and keeps what is worth keeping.
+func (c *Client) readHooks(ctx context.Context, group string) lookup {
+	l := lookup{hooks: map[string]Limits{}}
+	l.err = c.call(ctx, describe, group, func(ctx context.Context) error {
+		out, err := c.api.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})
+		if err != nil {
+			return err
+		}
+		for _, hook := range out.LifecycleHooks {
+			limits := LimitsOf(time.Duration(aws.ToInt32(hook.HeartbeatTimeout)) * time.Second)
+			if global := time.Duration(aws.ToInt32(hook.GlobalTimeout)) * time.Second; global > 0 {
+				limits.Global = global
+			}
+			l.hooks[aws.ToString(hook.LifecycleHookName)] = limits
+		}
+		return nil
+	})
+	switch {
+	case l.err == nil:
+		c.groups.Add(group, l, knownFor)
+	case errors.Is(l.err, ErrDenied):
+		c.groups.Add(group, l, deniedFor)
+	}
+	return l
+}
+
+// action is one of the calls: its names in IAM and in the metric, and what is logged, at which
+// level, if it is not allowed.
+type action struct {
+	call, label, denied string
+	level               zerolog.Level
+}
+
+var (
+	complete = action{"CompleteLifecycleAction", "complete",
+		"cannot complete lifecycle hooks: groups wait until the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
+	// Counted separately: an instance that does not go into service is missed at once.
+	completeLaunch = action{"CompleteLifecycleAction", "complete_launch",
+		"cannot complete launch hooks: instances do not go into service before the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
+	// Likewise: a role bound to the cluster's groups refuses those of others every day.
+	completeUnknown = action{"CompleteLifecycleAction", "complete_unknown",
+		"lifecycle hook of an instance that is no Node is left: the group is another's, or lacks the cluster's tag", zerolog.InfoLevel}
+	heartbeat = action{"RecordLifecycleActionHeartbeat", "heartbeat",
+		"cannot prolong lifecycle hooks: nodes are drained within the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
+	describe = action{"DescribeLifecycleHooks", "describe",
+		"cannot read lifecycle hooks: --hook-timeout is taken for their timeout; allow the action", zerolog.ErrorLevel}
+)
+
+func newActions(reg prometheus.Registerer) *prometheus.CounterVec {
+	actions := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+		Name: "spot_handler_lifecycle_actions_total",
+		Help: "Calls about lifecycle hooks, by what came of them. invalid: the group did not wait at the hook any more.",
+	}, []string{"action", "result"})
+	for _, a := range []action{complete, completeLaunch, completeUnknown, heartbeat, describe} {
+		for _, r := range awsfault.Results() {
+			actions.WithLabelValues(a.label, r)
+		}
+	}
+	return actions
 }

@@ -1,13 +1,30 @@
+// Package managed restricts what is acted on to instances that carry a tag.
+//
+//	source ─► managed.Accepter ─┬─ has the tag ──► the next Accepter
+//	                            └─ has it not ───► Unmanaged: nothing is done
+//
+// EventBridge cannot filter by tag, so a cluster hears of every instance of its account.
+// Instances are looked up in batches, a burst of hundreds in a few calls, and answers are
+// kept for a while. An instance that EC2 does not know has no tag.
+//
+// A lookup must not cost an interruption. If EC2 does not answer within patience, or refuses
+// to, an instance that is a Node of this cluster counts as managed: better to drain one node
+// too many than to lose the pods of one. So does an instance that is no Node, as nothing is
+// done about it, unless a lifecycle hook waits for it: such a notice is an error, and is
+// delivered again. The reason is logged when it changes.
+//
+// All methods are safe for concurrent use.
 package managed
 
 import (
 	"context"
 	"fmt"
-	"sync"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	"github.com/cenkalti/backoff/v5"
+	smithytime "github.com/aws/smithy-go/time"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
@@ -22,8 +39,8 @@ const (
 	patience = 2 * time.Second
 
 	// Between failed attempts, give or take half.
-	firstBackoff = 100 * time.Millisecond
-	maxBackoff   = 500 * time.Millisecond
+	firstPause = 100 * time.Millisecond
+	maxPause   = 500 * time.Millisecond
 )
 
 // EC2 is the subset of the EC2 API that tags are looked up with. The client should not
@@ -50,14 +67,12 @@ type Options struct {
 type Accepter struct {
 	opts    Options
 	lookups *lookups
-
-	mu      sync.Mutex
-	trouble string // why EC2 does not answer; "" while it does
+	faults  awsfault.Reporter
 }
 
 // New returns an Accepter. It makes no call.
 func New(o Options) *Accepter {
-	return &Accepter{opts: o, lookups: newLookups(o.EC2, o.Tag, newMetrics(o.Registerer))}
+	return &Accepter{opts: o, lookups: newLookups(o)}
 }
 
 // Accept settles a notice as Unmanaged, or passes it on.
@@ -88,9 +103,7 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 func (a *Accepter) lookup(ctx context.Context, id string) (bool, error) {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	wait := &backoff.ExponentialBackOff{
-		InitialInterval: firstBackoff, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: maxBackoff,
-	}
+	wait := awsfault.Pauses(firstPause, maxPause, 0.5)
 	var last error
 	for {
 		has, err := a.lookups.has(bounded, id)
@@ -103,11 +116,7 @@ func (a *Accepter) lookup(ctx context.Context, id string) (bool, error) {
 		if _, hopeless := awsfault.Hopeless(err); hopeless {
 			return false, last
 		}
-		pause := time.NewTimer(wait.NextBackOff())
-		select {
-		case <-pause.C:
-		case <-bounded.Done():
-			pause.Stop()
+		if smithytime.SleepWithContext(bounded, wait.NextBackOff()) != nil {
 			return false, last
 		}
 	}
@@ -115,12 +124,7 @@ func (a *Accepter) lookup(ctx context.Context, id string) (bool, error) {
 
 // failed logs why EC2 does not answer, once for each reason.
 func (a *Accepter) failed(err error) {
-	why := awsfault.Result(err)
-	a.mu.Lock()
-	changed := a.trouble != why
-	a.trouble = why
-	a.mu.Unlock()
-	if !changed {
+	if !a.faults.Changed(awsfault.Of(err)) {
 		return
 	}
 	e := a.opts.Logger.Error().Err(err).Str("tag", a.opts.Tag.String())
@@ -131,11 +135,54 @@ func (a *Accepter) failed(err error) {
 }
 
 func (a *Accepter) recovered() {
-	a.mu.Lock()
-	changed := a.trouble != ""
-	a.trouble = ""
-	a.mu.Unlock()
-	if changed {
+	if a.faults.Recovered() {
 		a.opts.Logger.Info().Str("tag", a.opts.Tag.String()).Msg("tags can be looked up again")
 	}
 }
+
+// Tag is what an instance has to carry. The zero Tag restricts nothing.
+type Tag struct {
+	Key string
+	// Value is compared only if Exact is set.
+	Value string
+	Exact bool
+}
+
+// The limits of tags in EC2, in characters.
+// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
+const (
+	maxKey   = 128
+	maxValue = 256
+)
+
+// ParseTag reads KEY or KEY=VALUE; an empty text is the zero Tag. KEY= asks for the empty
+// value.
+func ParseTag(text string) (Tag, error) {
+	if text == "" {
+		return Tag{}, nil
+	}
+	var t Tag
+	t.Key, t.Value, t.Exact = strings.Cut(text, "=")
+	switch {
+	case !utf8.ValidString(text):
+		return Tag{}, fmt.Errorf("%q is no text", text)
+	case t.Key == "":
+		return Tag{}, fmt.Errorf("%q has no key: want KEY or KEY=VALUE", text)
+	case strings.TrimSpace(t.Key) != t.Key || strings.TrimSpace(t.Value) != t.Value:
+		return Tag{}, fmt.Errorf("%q begins or ends with space", text)
+	case utf8.RuneCountInString(t.Key) > maxKey || utf8.RuneCountInString(t.Value) > maxValue:
+		return Tag{}, fmt.Errorf("%.20q... is longer than a tag's key (%d) or value (%d) can be", text, maxKey, maxValue)
+	}
+	return t, nil
+}
+
+// String is the text that ParseTag reads.
+func (t Tag) String() string {
+	if t.Exact {
+		return t.Key + "=" + t.Value
+	}
+	return t.Key
+}
+
+// meets reports whether an instance with this value of the tag, or without it, is managed.
+func (t Tag) meets(value string, has bool) bool { return has && (!t.Exact || value == t.Value) }

@@ -11,6 +11,9 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"spot-handler/handler/awsfault"
 )
@@ -48,23 +51,18 @@ const (
 // lookups asks EC2 about many instances at once, and remembers what it said. It has no
 // goroutine of its own: the timer of a batch's first instance makes the call.
 type lookups struct {
-	ec2     EC2
-	tag     Tag
-	metrics *metrics
+	ec2   EC2
+	tag   Tag
+	calls *prometheus.CounterVec
 
 	mu   sync.Mutex
 	open map[string]*batch // by instance: in next, or being called for
 	next *batch
 
-	young, old map[string]answer // by instance; old goes when young is half of maxAnswers
+	answers *cache.LRUExpireCache // whether an instance has the tag
 
 	refused      error
 	refusedUntil time.Time
-}
-
-type answer struct {
-	has   bool
-	until time.Time
 }
 
 type batch struct {
@@ -75,16 +73,23 @@ type batch struct {
 	done chan struct{} // closed when has or err is set
 }
 
-func newLookups(ec2 EC2, tag Tag, m *metrics) *lookups {
-	return &lookups{ec2: ec2, tag: tag, metrics: m, open: map[string]*batch{}, young: map[string]answer{}}
+func newLookups(o Options) *lookups {
+	calls := promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
+		Name: "spot_handler_tag_lookups_total",
+		Help: "Calls to EC2 for the tags of instances, by what came of them.",
+	}, []string{"result"})
+	for _, r := range awsfault.Results() {
+		calls.WithLabelValues(r)
+	}
+	return &lookups{ec2: o.EC2, tag: o.Tag, calls: calls, open: map[string]*batch{}, answers: cache.NewLRUExpireCache(maxAnswers)}
 }
 
 // has reports whether the instance carries the tag, as EC2 says or said lately.
 func (l *lookups) has(ctx context.Context, id string) (bool, error) {
 	l.mu.Lock()
-	if has, ok := l.known(id); ok {
+	if has, ok := l.answers.Get(id); ok {
 		l.mu.Unlock()
-		return has, nil
+		return has == true, nil
 	}
 	if l.refused != nil && time.Now().Before(l.refusedUntil) {
 		defer l.mu.Unlock()
@@ -131,7 +136,7 @@ func (l *lookups) run(b *batch) {
 	defer cancel()
 	values, err := l.ask(ctx, ids)
 	err = awsfault.Classify("ec2", "DescribeTags", err)
-	l.metrics.call(err)
+	l.calls.WithLabelValues(awsfault.Result(err)).Inc()
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,7 +151,11 @@ func (l *lookups) run(b *batch) {
 		if err == nil {
 			value, has := values[id]
 			b.has[id] = l.tag.meets(value, has)
-			l.keep(id, b.has[id])
+			ttl := lacksFor
+			if b.has[id] {
+				ttl = hasFor
+			}
+			l.answers.Add(id, b.has[id], ttl)
 		}
 	}
 }
@@ -176,23 +185,4 @@ func (l *lookups) ask(ctx context.Context, ids []string) (map[string]string, err
 		}
 	}
 	return values, nil
-}
-
-func (l *lookups) known(id string) (has, ok bool) {
-	a, ok := l.young[id]
-	if !ok {
-		a, ok = l.old[id]
-	}
-	return a.has, ok && time.Now().Before(a.until)
-}
-
-func (l *lookups) keep(id string, has bool) {
-	if len(l.young) >= maxAnswers/2 {
-		l.old, l.young = l.young, map[string]answer{}
-	}
-	a := answer{has: has, until: time.Now().Add(lacksFor)}
-	if has {
-		a.until = time.Now().Add(hasFor)
-	}
-	l.young[id] = a
 }

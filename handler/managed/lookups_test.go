@@ -35,7 +35,7 @@ func TestTagsAreThoseOfTheKey(t *testing.T) {
 	server.Tag(ids[0], key, "v & <w>")
 	server.Tag(ids[1], key, "")
 	server.Tag(ids[2], `like/it-is-x\x`, "v")
-	l := newLookups(client, Tag{Key: key}, nil)
+	l := newLookups(Options{EC2: client, Tag: Tag{Key: key}})
 	got, err := l.ask(t.Context(), append(ids, asgemu.NewInstanceID()))
 	if diff := cmp.Diff(map[string]string{ids[0]: "v & <w>", ids[1]: ""}, got); err != nil || diff != "" {
 		t.Errorf("%v (-want +got)\n%s", err, diff)
@@ -61,7 +61,7 @@ func (p pages) DescribeTags(_ context.Context, in *ec2.DescribeTagsInput, _ ...f
 
 func TestEveryPageIsRead(t *testing.T) {
 	p := pages{"i-1", "i-2", "i-3"}
-	got, err := newLookups(p, Tag{Key: "team"}, nil).ask(t.Context(), p)
+	got, err := newLookups(Options{EC2: p, Tag: Tag{Key: "team"}}).ask(t.Context(), p)
 	if err != nil || len(got) != len(p) {
 		t.Errorf("%v, %v", got, err)
 	}
@@ -103,12 +103,12 @@ func TestBurstIsAFewCalls(t *testing.T) {
 		if len(s.next.got) != 2*n {
 			t.Errorf("%d passed on, want %d", len(s.next.got), 2*n)
 		}
-		time.Sleep(lacksFor) // the tags may have been put on meanwhile
+		time.Sleep(lacksFor + 1) // the tags may have been put on meanwhile
 		burst()
 		if got := s.ec2.count() - 3; got != 2 {
 			t.Errorf("%d calls, want 2 for those that had no tag", got)
 		}
-		time.Sleep(hasFor)
+		time.Sleep(hasFor + 1)
 		burst()
 		if got := s.ec2.count() - 5; got != 3 {
 			t.Errorf("%d calls, want 3 for all", got)
@@ -124,7 +124,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			all.Go(func() { s.want(t, fmt.Sprintf("i-%d", i), interruption.Unmanaged) })
 		}
 		all.Wait()
-		if n := len(s.lookups.young) + len(s.lookups.old); n > maxAnswers || len(s.lookups.open) > 0 {
+		if n := len(s.lookups.answers.Keys()); n > maxAnswers || len(s.lookups.open) > 0 {
 			t.Errorf("%d answers, %d open", n, len(s.lookups.open))
 		}
 	})
