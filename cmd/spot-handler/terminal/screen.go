@@ -57,9 +57,6 @@ func New(out io.Writer) *Screen {
 	return s
 }
 
-// Plain returns a screen on out that is not live, whatever out is.
-func Plain(out io.Writer) *Screen { return &Screen{out: NewOutput(out)} }
-
 // Live reports whether lines can be redrawn.
 func (s *Screen) Live() bool { return s.size != nil }
 

@@ -1,4 +1,4 @@
-// Package report tells how interruptions went: it scores a recording, against a forecast where
+// Package report says how interruptions went: it scores a recording, against a forecast where
 // there is one, and draws both as a page that needs nothing but a browser.
 //
 // Everything here is pure: a recording and a forecast in, figures, lines and a page out. Names
@@ -6,13 +6,24 @@
 package report
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/plan"
+	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/handler/interruption"
 )
 
-// Report is all that is told of interruptions that are over. Programs read it as JSON.
+// Report is all that is known of interruptions that are over. Programs read it as JSON.
 type Report struct {
 	// Title is what the page is called; empty is by what happened.
 	Title     string            `json:"title,omitempty"`
@@ -47,4 +58,232 @@ func since(begin time.Time, at *time.Time) *plan.Seconds {
 	}
 	s := plan.Seconds(at.Sub(begin).Seconds())
 	return &s
+}
+
+// Lines sum up for people, in so many columns of a terminal; 0 is no terminal.
+func (r Report) Lines(width int) []string {
+	s := r.Score
+	if len(s.Nodes) == 0 {
+		return []string{"No interruption was seen."}
+	}
+	lines := append([]string{""}, console.Table([]console.Column{
+		{Title: "NODE", Least: 12}, {Title: "CORDONED", Drop: 1}, {Title: "REPLACEMENT READY", Drop: 2}, {Title: "DRAINED", Drop: 3}, {Title: "SLACK"}, {Title: "PODS", Least: 22},
+	}, r.nodeRows(), width)...)
+	if len(s.Workloads) > 0 {
+		lines = append(append(lines, ""), console.Table([]console.Column{
+			{Title: "WORKLOAD", Least: 16}, {Title: "FEWEST READY"}, {Title: "MISSING"}, {Title: "POD-SECONDS UNAVAILABLE"},
+		}, s.workloadRows(), width)...)
+	}
+	lines = append(lines, "", fmt.Sprintf("%s had to leave: %s.", console.Count(s.Pods, "pod"), s.Counts))
+	if c := s.Forecast; c != nil {
+		text := fmt.Sprintf("%d of %s ended as forecast.", c.AsForecast, console.Count(c.Of, "pod"))
+		if c.Later > 0 {
+			text += fmt.Sprintf(" %d more came to the nodes later.", c.Later)
+		}
+		lines = append(lines, text)
+		for _, m := range c.Misses {
+			lines = append(lines, fmt.Sprintf("  %s/%s on %s: forecast %s, was %s", m.Namespace, m.Name, m.Node, outcomeText(m.Forecast), outcomeText(m.Outcome)))
+		}
+	}
+	for _, v := range s.Required {
+		lines = append(lines, fmt.Sprintf("%s %s: %s", map[bool]string{true: "met:   ", false: "broken:"}[v.Met], v.Required, v.Got))
+	}
+	return append(lines, "Times are seconds since the first notice.")
+}
+
+func (r Report) nodeRows() [][]console.Cell {
+	begin := r.Recording.Begin()
+	var rows [][]console.Cell
+	for i, n := range r.Score.Nodes {
+		seen := r.Recording.Nodes[i]
+		colour := terminal.Good
+		if n.Truncated+n.Forced+n.Left+n.Open > 0 {
+			colour = terminal.Bad
+		}
+		rows = append(rows, []console.Cell{
+			{Text: n.Name}, {Text: both(since(begin, seen.Cordoned), nil)}, {Text: both(n.Ready, n.ForecastReady)},
+			{Text: both(n.Ended, n.ForecastEnded)}, {Text: both(n.Slack, n.ForecastSlack)}, {Text: n.Counts.String(), Colour: colour},
+		})
+	}
+	return rows
+}
+
+func (s Score) workloadRows() [][]console.Cell {
+	var rows [][]console.Cell
+	for _, w := range s.Workloads {
+		fewest := console.Cell{Text: fmt.Sprintf("%d of %d", w.Fewest, w.Desired), Colour: terminal.Good}
+		if w.Missing > 0 {
+			fewest.Colour = terminal.Bad
+		}
+		if w.ForecastFewest != nil {
+			fewest.Text += fmt.Sprintf(" (forecast %d)", *w.ForecastFewest)
+		}
+		rows = append(rows, []console.Cell{{Text: w.Namespace + "/" + w.Name}, fewest, {Text: fmt.Sprint(w.Missing)}, {Text: fmt.Sprintf("%.1f", w.UnavailableSeconds)}})
+	}
+	return rows
+}
+
+// both is a time, and the one that was forecast.
+func both(was, forecast *plan.Seconds) string {
+	text := console.None
+	if was != nil {
+		text = fmt.Sprintf("%.1f s", *was)
+	}
+	if forecast != nil {
+		text += fmt.Sprintf(" (forecast %.1f)", *forecast)
+	}
+	return text
+}
+
+// String names what there is of each outcome.
+func (c Counts) String() string {
+	var parts []string
+	for _, o := range c.outcomes() {
+		parts = append(parts, o.String())
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none")
+}
+
+// outcomes are those that there are.
+func (c Counts) outcomes() []interruption.Outcome {
+	list := interruption.Pods{Graceful: c.Graceful, Truncated: c.Truncated, Forced: c.Forced, Left: c.Left}.Outcomes()
+	if c.Open > 0 {
+		list = append(list, interruption.Outcome{Name: "open", Pods: c.Open})
+	}
+	return list
+}
+
+// outcomeText says for people what became of a pod.
+func outcomeText(o plan.Outcome) string {
+	return interruption.OutcomeText(cmp.Or(string(o), "open"))
+}
+
+// Requirements are what an interruption has to end like, as `left=0,dip=0,slack=20s` says.
+type Requirements []Requirement
+
+var _ pflag.Value = (*Requirements)(nil)
+
+// Requirement limits one figure of a score.
+type Requirement struct {
+	Name  string
+	Limit float64 // pods, pod-seconds or seconds
+}
+
+// Verdict says whether a requirement was met.
+type Verdict struct {
+	Required string `json:"required"`
+	Got      string `json:"got"`
+	Met      bool   `json:"met"`
+}
+
+// figure is something that can be required.
+type figure struct {
+	// of returns the figure; false if it is not known.
+	of    func(Score) (float64, bool)
+	least bool   // the limit is one from below
+	time  bool   // the limit is a duration
+	unit  string // of what is told
+}
+
+func pods(of func(Score) int) figure {
+	return figure{of: func(s Score) (float64, bool) { return float64(of(s)), true }, unit: "pods"}
+}
+
+var figures = map[string]figure{
+	"left":        pods(func(s Score) int { return s.Left + s.Open }),
+	"forced":      pods(func(s Score) int { return s.Forced }),
+	"truncated":   pods(func(s Score) int { return s.Truncated }),
+	"dip":         pods(func(s Score) int { return s.Dip }),
+	"unavailable": {of: func(s Score) (float64, bool) { return s.UnavailableSeconds, true }, time: true, unit: "pod-seconds"},
+	"slack": {of: func(s Score) (float64, bool) {
+		if s.SlackSeconds == nil {
+			return 0, false
+		}
+		return *s.SlackSeconds, true
+	}, least: true, time: true, unit: "s"},
+	"misses": {of: func(s Score) (float64, bool) {
+		if s.Forecast == nil {
+			return 0, false
+		}
+		return float64(len(s.Forecast.Misses)), true
+	}, unit: "pods"},
+}
+
+// Figures are the names of what can be required.
+func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
+
+// Set takes the requirements from a text such as left=0,slack=20s; it replaces earlier ones.
+func (r *Requirements) Set(text string) error {
+	*r = nil
+	for part := range strings.SplitSeq(text, ",") {
+		name, value, ok := strings.Cut(strings.TrimSpace(part), "=")
+		f, known := figures[name]
+		if !ok || !known {
+			return fmt.Errorf("%q: want NAME=LIMIT, with NAME one of %s", part, strings.Join(Figures(), ", "))
+		}
+		limit, err := f.parse(value)
+		if err != nil {
+			return fmt.Errorf("%q: %w", part, err)
+		}
+		*r = append(*r, Requirement{name, limit})
+	}
+	return nil
+}
+
+func (f figure) parse(value string) (float64, error) {
+	if !f.time {
+		n, err := strconv.ParseUint(value, 10, 31)
+		if err != nil {
+			return 0, fmt.Errorf("want a number of pods, such as 0")
+		}
+		return float64(n), nil
+	}
+	d, err := time.ParseDuration(value)
+	if err != nil || d < 0 {
+		return 0, fmt.Errorf("want a duration, such as 20s")
+	}
+	return d.Seconds(), nil
+}
+
+// String is the text that Set takes.
+func (r *Requirements) String() string {
+	parts := make([]string, len(*r))
+	for i, q := range *r {
+		parts[i] = q.String()
+	}
+	return strings.Join(parts, ",")
+}
+
+// Type is what --help calls the value.
+func (*Requirements) Type() string { return "requirements" }
+
+func (q Requirement) String() string {
+	if figures[q.Name].time {
+		return q.Name + "=" + time.Duration(q.Limit*float64(time.Second)).String()
+	}
+	return fmt.Sprintf("%s=%.0f", q.Name, q.Limit)
+}
+
+func (r Requirements) judge(s Score) []Verdict {
+	var list []Verdict
+	for _, q := range r {
+		list = append(list, q.judge(s))
+	}
+	return list
+}
+
+func (q Requirement) judge(s Score) Verdict {
+	f := figures[q.Name]
+	got, known := f.of(s)
+	v := Verdict{Required: q.String(), Got: "not known", Met: known && got <= q.Limit}
+	if f.least {
+		v.Met = known && got >= q.Limit
+	}
+	if known {
+		v.Got = strconv.FormatFloat(got, 'f', -1, 64) + " " + f.unit
+		if f.time {
+			v.Got = fmt.Sprintf("%.1f %s", got, f.unit)
+		}
+	}
+	return v
 }
