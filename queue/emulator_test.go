@@ -14,7 +14,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"spot-handler/e2e/sqsemu"
-	"spot-handler/handler/awsbody"
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
@@ -31,7 +30,7 @@ func realClient(s *sqsemu.Server) *sqs.Client {
 	return sqs.NewFromConfig(aws.Config{
 		Region:       "us-east-1",
 		BaseEndpoint: aws.String(s.URL),
-		APIOptions:   []func(*middleware.Stack) error{awsbody.Plain},
+		APIOptions:   []func(*middleware.Stack) error{awsfault.PlainBody},
 		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 			return aws.Credentials{AccessKeyID: "id", SecretAccessKey: "secret"}, nil
 		}),

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"spot-handler/handler/awsbody"
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/imds"
@@ -87,7 +87,7 @@ func regionalConfig(ctx context.Context, cfg config) (aws.Config, error) {
 	if conf.Region == "" {
 		return aws.Config{}, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.queueURL)
 	}
-	conf.APIOptions = append(conf.APIOptions, awsbody.Plain)
+	conf.APIOptions = append(conf.APIOptions, awsfault.PlainBody)
 	return conf, nil
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/aws/smithy-go/middleware"
 
 	"spot-handler/e2e/asgemu"
-	"spot-handler/handler/awsbody"
+	"spot-handler/handler/awsfault"
 )
 
 // contract is what AWS documents about Auto Scaling and EC2, or is known to answer, and what the daemon or its
@@ -117,7 +117,7 @@ func TestContract(t *testing.T) {
 
 // connect returns the real SDK's clients without retries, so that every error is seen.
 func connect(endpoint string) *service {
-	options := []func(*middleware.Stack) error{awsbody.Plain}
+	options := []func(*middleware.Stack) error{awsfault.PlainBody}
 	provider := credentials.NewStaticCredentialsProvider("test", "test", "")
 	return &service{
 		groups: autoscaling.New(autoscaling.Options{

@@ -19,7 +19,7 @@ import (
 	"github.com/aws/smithy-go/middleware"
 
 	"spot-handler/e2e/sqsemu"
-	"spot-handler/handler/awsbody"
+	"spot-handler/handler/awsfault"
 )
 
 // contract is what AWS documents about SQS and what the daemon or its tests rely on. It uses only the real SDK, so
@@ -129,7 +129,7 @@ func newClient(endpoint string) *sqs.Client {
 		Region:           "us-east-1",
 		Credentials:      credentials.NewStaticCredentialsProvider("test", "test", ""),
 		RetryMaxAttempts: 1,
-		APIOptions:       []func(*middleware.Stack) error{awsbody.Plain},
+		APIOptions:       []func(*middleware.Stack) error{awsfault.PlainBody},
 	})
 }
 

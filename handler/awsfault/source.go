@@ -105,3 +105,89 @@ func Pauses(first, longest time.Duration, jitter float64) *backoff.ExponentialBa
 		InitialInterval: first, MaxInterval: longest, Multiplier: 2, RandomizationFactor: jitter,
 	}
 }
+
+// quiet is for how long a reason is not news again when it comes and goes.
+const quiet = time.Minute
+
+// A Reporter tells news from more of the same: a fault is worth a line in the log when its
+// reason changes. The zero value is ready, and safe for concurrent use.
+type Reporter struct {
+	mu    sync.Mutex
+	last  Reason
+	said  map[Reason]time.Time
+	owing bool // a fault was news whose end was not told
+}
+
+// Changed reports whether a fault of that reason is news.
+func (r *Reporter) Changed(now Reason) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last == now {
+		return false
+	}
+	r.last = now
+	if t, ok := r.said[now]; ok && time.Since(t) < quiet {
+		return false
+	}
+	if r.said == nil {
+		r.said = make(map[Reason]time.Time)
+	}
+	r.said[now] = time.Now()
+	r.owing = true
+	return true
+}
+
+// Recovered reports whether it is news that nothing fails.
+func (r *Reporter) Recovered() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	owing := r.owing
+	r.last, r.owing = "", false
+	return owing
+}
+
+// maxDenials bounds the calls that are remembered. Beyond that all are forgotten, and
+// reported again.
+const maxDenials = 1000
+
+// Denials remembers hopeless calls: each is reported once, and need not be made for every
+// node. The zero value is ready, and safe for concurrent use.
+type Denials struct {
+	mu   sync.Mutex
+	seen map[string]denial // by call
+}
+
+type denial struct {
+	reason string
+	at     time.Time
+}
+
+// Note keeps what came of a call, which the caller names. Where it is hopeless, it returns
+// the reason, and whether that is news.
+func (d *Denials) Note(call string, err error) (reason string, news bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	reason, hopeless := Hopeless(err)
+	if !hopeless {
+		if r := Of(err); r == "" || r == Refused { // the role allows it
+			delete(d.seen, call)
+		}
+		return "", false
+	}
+	if d.seen == nil || len(d.seen) >= maxDenials {
+		d.seen = map[string]denial{}
+	}
+	_, again := d.seen[call]
+	d.seen[call] = denial{reason: reason, at: time.Now()}
+	return reason, !again
+}
+
+// Standing is the reason why a call is hopeless, if it was noted less than age ago; else "".
+func (d *Denials) Standing(call string, age time.Duration) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if s := d.seen[call]; time.Since(s.at) < age {
+		return s.reason
+	}
+	return ""
+}

@@ -17,7 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"spot-handler/e2e/asgemu"
-	"spot-handler/handler/awsbody"
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 )
@@ -41,7 +41,7 @@ func waiting(t *testing.T) *group {
 		AutoScaling: autoscaling.New(autoscaling.Options{
 			BaseEndpoint: &g.cloud.URL, Region: "eu-west-1", Retryer: aws.NopRetryer{},
 			Credentials: credentials.NewStaticCredentialsProvider("test", "test", ""),
-			APIOptions:  []func(*middleware.Stack) error{awsbody.Plain},
+			APIOptions:  []func(*middleware.Stack) error{awsfault.PlainBody},
 		}),
 		Registerer: g.registry, Logger: zerolog.New(g.log),
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
 )
@@ -32,4 +33,77 @@ type Backend interface {
 	// Run follows the backend's replacements until ctx is done, and then returns nil. Until
 	// the first is requested it only takes back what an earlier process has left behind.
 	Run(ctx context.Context) error
+}
+
+// The states of a replacement, as [interruption.Replacement] has them.
+const (
+	StateRequested   = "Requested"   // asked for
+	StateLaunched    = "Launched"    // there is an instance, and it boots
+	StateReady       = "Ready"       // pods can be scheduled to it
+	StateFailed      = "Failed"      // there will be none, see Reason
+	StateUnsupported = "Unsupported" // none was asked for, see Reason
+)
+
+// States lists every state.
+func States() []string {
+	return []string{StateRequested, StateLaunched, StateReady, StateFailed, StateUnsupported}
+}
+
+// Pending reports whether a replacement in the state is still coming, and worth waiting for.
+func Pending(state string) bool { return state == StateRequested || state == StateLaunched }
+
+// What Options.Choice can be. All but Auto and None are names of backends, which
+// [interruption.Replacement] has too.
+const (
+	Auto        = "auto"        // by what made the node
+	Karpenter   = "karpenter"   // a NodeClaim
+	ASG         = "asg"         // the node's Auto Scaling group launches another instance
+	Placeholder = "placeholder" // low-priority pods, for which any autoscaler makes room
+	None        = "none"        // no replacement: drain only
+)
+
+// Spare is the backend of an answer that names no replacement: the pods fit on nodes that are
+// there.
+const Spare = "spare"
+
+// Room says whether pods fit on nodes that are there. What it has promised to a node stands
+// until it says otherwise, or until Forget. They do not fit for a reason, or it does not know yet:
+// then the node is reconciled again when it does.
+type Room interface {
+	Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (fits bool, why string, err error)
+	Forget(node string)
+}
+
+// Need is what has to find a new home.
+type Need struct {
+	// Moving are the pods that must leave the node, including those that a disruption budget
+	// blocks and those that ask not to be disrupted. Their specs must be complete, as the
+	// replacement's size and pool follow from them.
+	Moving []*corev1.Pod
+	// Daemons are the DaemonSet pods of the interrupted node, which its replacement will run
+	// too.
+	Daemons []*corev1.Pod
+	// Surged are those of Moving whose successors are made before they leave. A pending
+	// successor itself tells every autoscaler what it needs.
+	Surged map[types.UID]bool
+}
+
+// Asked is the replacement that the record says was requested from the backend, or nil. One that is
+// only being looked for has no name yet.
+func Asked(rec interruption.Record, backend string) *interruption.Replacement {
+	if r := rec.Replacement; r != nil && r.Backend == backend && r.Name != "" {
+		return r
+	}
+	return nil
+}
+
+// Unsupported is the answer that a backend can do nothing for a node.
+func Unsupported(backend, reason string) interruption.Replacement {
+	return interruption.Replacement{Backend: backend, State: StateUnsupported, Reason: reason}
+}
+
+// Failed is a replacement of which nothing will come.
+func Failed(r interruption.Replacement, reason string) interruption.Replacement {
+	r.State, r.Reason = StateFailed, reason
+	return r
 }

@@ -1,3 +1,21 @@
+// Package provisioner asks for the capacity that replaces an interrupted node, follows it
+// until it is Ready, and hands the interrupted node back to what made it. A [Backend] makes
+// the replacement, each in a package of its own; [Provisioner] asks the one that suits the
+// node.
+//
+//	          request accepted      instance exists       node initialized
+//	(nothing) ────────────► Requested ────────► Launched ────────► Ready
+//	     │                      │                  │
+//	     │                      └────────┬─────────┘
+//	     ▼                               ▼
+//	Unsupported                        Failed
+//
+// What was asked for is kept only in the interruption's record and in the cluster: any
+// process can go on from there. [Provisioner.Request], [Provisioner.Choose] and
+// [Provisioner.Release] are idempotent, safe for concurrent use, and never wait for a
+// machine: Request says how far the replacement has come, and the backend's notify function
+// says when to ask again. Errors are transient, and callers retry them; whatever would fail
+// again is a state with a reason.
 package provisioner
 
 import (
@@ -13,66 +31,9 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
 )
-
-// The states of a replacement, as [interruption.Replacement] has them.
-const (
-	StateRequested   = "Requested"   // asked for
-	StateLaunched    = "Launched"    // there is an instance, and it boots
-	StateReady       = "Ready"       // pods can be scheduled to it
-	StateFailed      = "Failed"      // there will be none, see Reason
-	StateUnsupported = "Unsupported" // none was asked for, see Reason
-)
-
-// States lists every state.
-func States() []string {
-	return []string{StateRequested, StateLaunched, StateReady, StateFailed, StateUnsupported}
-}
-
-// Pending reports whether a replacement in the state is still coming, and worth waiting for.
-func Pending(state string) bool { return state == StateRequested || state == StateLaunched }
-
-// What Options.Choice can be. All but Auto and None are names of backends, which
-// [interruption.Replacement] has too.
-const (
-	Auto        = "auto"        // by what made the node
-	Karpenter   = "karpenter"   // a NodeClaim
-	ASG         = "asg"         // the node's Auto Scaling group launches another instance
-	Placeholder = "placeholder" // low-priority pods, for which any autoscaler makes room
-	None        = "none"        // no replacement: drain only
-)
-
-// Spare is the backend of an answer that names no replacement: the pods fit on nodes that are
-// there.
-const Spare = "spare"
-
-// Room says whether pods fit on nodes that are there. What it has promised to a node stands
-// until it says otherwise, or until Forget. They do not fit for a reason, or it does not know yet:
-// then the node is reconciled again when it does.
-type Room interface {
-	Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod) (fits bool, why string, err error)
-	Forget(node string)
-}
-
-// Choices lists what Options.Choice can be.
-func Choices() []string { return []string{Auto, Karpenter, ASG, Placeholder, None} }
-
-// Need is what has to find a new home.
-type Need struct {
-	// Moving are the pods that must leave the node, including those that a disruption budget
-	// blocks and those that ask not to be disrupted. Their specs must be complete, as the
-	// replacement's size and pool follow from them.
-	Moving []*corev1.Pod
-	// Daemons are the DaemonSet pods of the interrupted node, which its replacement will run
-	// too.
-	Daemons []*corev1.Pod
-	// Surged are those of Moving whose successors are made before they leave. A pending
-	// successor itself tells every autoscaler what it needs.
-	Surged map[types.UID]bool
-}
 
 // Options configure a Provisioner.
 type Options struct {
@@ -93,27 +54,25 @@ type Options struct {
 // Provisioner requests, follows and releases replacements, through the backend that
 // suits the node.
 type Provisioner struct {
-	choice   string
-	backends []Backend
-	room     Room // nil: nobody asks
-	metrics  *metrics
-	log      zerolog.Logger
-	said     Once
+	opts    Options
+	metrics *metrics
+	log     zerolog.Logger
+	said    Once
 
-	mu   sync.Mutex
-	told map[string]told // by node: what was last counted
+	mu       sync.Mutex
+	reported map[string]reported // by node: what was last counted
 }
 
-// told is the last state of a node's replacement that was counted. The caller's
+// reported is the last state of a node's replacement that was counted. The caller's
 // record says the same, but only once it has been written and has come back.
-type told struct {
+type reported struct {
 	instance, backend, name, state string
 	tried                          int       // pools that gave none
 	asked                          time.Time // when this process saw the first pending state; zero if it did not
 }
 
-// maxTold bounds the nodes whose last state is remembered.
-const maxTold = 5000
+// maxReported bounds the nodes whose last state is remembered.
+const maxReported = 5000
 
 // New returns a Provisioner. It makes no call and starts nothing.
 func New(opts Options) *Provisioner {
@@ -128,23 +87,21 @@ func New(opts Options) *Provisioner {
 		names = append(names, Spare)
 	}
 	return &Provisioner{
-		choice:   opts.Choice,
-		backends: opts.Backends,
-		room:     opts.Room,
+		opts:     opts,
 		metrics:  newMetrics(opts.Registerer, names),
 		log:      opts.Logger.With().Str("component", "provisioner").Logger(),
-		told:     map[string]told{},
+		reported: map[string]reported{},
 	}
 }
 
 // Run follows the replacements until ctx is done, and then returns nil. Call it once.
 func (p *Provisioner) Run(ctx context.Context) error {
-	if p.choice == None {
+	if p.opts.Choice == None {
 		<-ctx.Done()
 		return nil
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	for _, b := range p.backends {
+	for _, b := range p.opts.Backends {
 		g.Go(func() error {
 			if err := b.Run(ctx); err != nil {
 				return fmt.Errorf("run provisioner %s: %w", b.Name(), err)
@@ -175,7 +132,7 @@ func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interr
 		}
 	}
 	if !spare || !Pending(r.State) {
-		p.tell(node, rec, r, why)
+		p.report(node, rec, r, why)
 	}
 	return r, nil
 }
@@ -184,7 +141,7 @@ func (p *Provisioner) Request(ctx context.Context, node *corev1.Node, rec interr
 // known, they need one.
 func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (r interruption.Replacement, why string, ok bool) {
 	prev := rec.Replacement
-	if p.room == nil || p.choice == None || prev != nil && prev.Name != "" {
+	if p.opts.Room == nil || p.opts.Choice == None || prev != nil && prev.Name != "" {
 		return r, "", false
 	}
 	if len(need.Moving) == 0 { // all have moved, or nobody asked before
@@ -193,7 +150,7 @@ func (p *Provisioner) spare(ctx context.Context, node *corev1.Node, rec interrup
 		}
 		return *prev, "--replacement=when-needed", true
 	}
-	fits, against, err := p.room.Holds(ctx, node, need.Moving)
+	fits, against, err := p.opts.Room.Holds(ctx, node, need.Moving)
 	switch {
 	case err != nil:
 		if ctx.Err() == nil && p.said.First(err.Error()) { // else nobody waits for the answer
@@ -226,11 +183,11 @@ func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interru
 // nothing.
 func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	p.Forget(node.Name)
-	if p.choice == None {
+	if p.opts.Choice == None {
 		return nil
 	}
 	var errs []error
-	for _, b := range p.backends {
+	for _, b := range p.opts.Backends {
 		if err := b.Release(ctx, node, rec); err != nil {
 			errs = append(errs, err)
 		}
@@ -242,10 +199,10 @@ func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interr
 // promised: the next one finds another cluster.
 func (p *Provisioner) Forget(node string) {
 	p.mu.Lock()
-	delete(p.told, node)
+	delete(p.reported, node)
 	p.mu.Unlock()
-	if p.room != nil {
-		p.room.Forget(node)
+	if p.opts.Room != nil {
+		p.opts.Room.Forget(node)
 	}
 }
 
@@ -262,7 +219,7 @@ func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask f
 		}
 		return *prev, "the record names its replacement", nil
 	}
-	if p.choice == None {
+	if p.opts.Choice == None {
 		return Unsupported(None, "replacement is switched off"), "--provisioner=none", nil
 	}
 	list, why := p.candidates(node)
@@ -295,44 +252,24 @@ func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask f
 // candidates are the backends to ask about the node: the one that was chosen, else the one
 // that made the node, else all.
 func (p *Provisioner) candidates(node *corev1.Node) (list []Backend, why string) {
-	if p.choice != Auto {
-		if b := p.backend(p.choice); b != nil {
-			return []Backend{b}, "--provisioner=" + p.choice
+	if p.opts.Choice != Auto {
+		if b := p.backend(p.opts.Choice); b != nil {
+			return []Backend{b}, "--provisioner=" + p.opts.Choice
 		}
-		return nil, "--provisioner=" + p.choice
+		return nil, "--provisioner=" + p.opts.Choice
 	}
-	for _, b := range p.backends {
+	for _, b := range p.opts.Backends {
 		if b.Made(node) {
 			return []Backend{b}, "it made the node"
 		}
 	}
-	return p.backends, ""
+	return p.opts.Backends, ""
 }
 
 // backend is the one of that name, or nil.
 func (p *Provisioner) backend(name string) Backend {
-	if i := slices.IndexFunc(p.backends, func(b Backend) bool { return b.Name() == name }); i >= 0 {
-		return p.backends[i]
+	if i := slices.IndexFunc(p.opts.Backends, func(b Backend) bool { return b.Name() == name }); i >= 0 {
+		return p.opts.Backends[i]
 	}
 	return nil
-}
-
-// Asked is the replacement that the record says was requested from the backend, or nil. One that is
-// only being looked for has no name yet.
-func Asked(rec interruption.Record, backend string) *interruption.Replacement {
-	if r := rec.Replacement; r != nil && r.Backend == backend && r.Name != "" {
-		return r
-	}
-	return nil
-}
-
-// Unsupported is the answer that a backend can do nothing for a node.
-func Unsupported(backend, reason string) interruption.Replacement {
-	return interruption.Replacement{Backend: backend, State: StateUnsupported, Reason: reason}
-}
-
-// Failed is a replacement of which nothing will come.
-func Failed(r interruption.Replacement, reason string) interruption.Replacement {
-	r.State, r.Reason = StateFailed, reason
-	return r
 }

@@ -237,7 +237,7 @@ func (f *fakeRoom) Forget(string) { f.forgotten++ }
 // requested is followed, room or not.
 func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 	b, room := newBench(t, Auto), &fakeRoom{fits: true}
-	b.room = room
+	b.opts.Room = room
 	b.karpenter.answer = interruption.Replacement{State: StateRequested, Name: "claim"}
 	rec := interruption.Record{Instance: "i-1"}
 	ask := func(pods int) interruption.Replacement {
@@ -292,7 +292,7 @@ func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 	if r := ask(1); r.Backend != Karpenter {
 		t.Errorf("%+v, want a replacement where nobody can tell", r)
 	}
-	b.choice = None
+	b.opts.Choice = None
 	room.err, rec.Replacement = nil, nil
 	if r := ask(1); r.State != StateUnsupported {
 		t.Errorf("%+v, want what --provisioner=none says", r)

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/e2e/asgemu"
-	"spot-handler/handler/awsbody"
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -30,10 +30,10 @@ func emulated(t *testing.T) (*asgemu.Server, *cluster) {
 	t.Cleanup(server.Close)
 	conf := aws.Config{Region: "eu-west-1", Credentials: credentials.NewStaticCredentialsProvider("test", "test", "")}
 	k.api = autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) {
-		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsbody.Plain)
+		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsfault.PlainBody)
 	})
 	k.ec2 = ec2.NewFromConfig(conf, func(o *ec2.Options) {
-		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsbody.Plain)
+		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsfault.PlainBody)
 	})
 	t.Cleanup(k.restart())
 	return server, k

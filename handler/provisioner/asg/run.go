@@ -10,8 +10,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
-	"github.com/cenkalti/backoff/v5"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
@@ -35,10 +35,7 @@ const (
 // While no node is waited for, it is idle. It may be called once.
 func (b *Backend) Run(ctx context.Context) error {
 	defer b.hangUp()
-	again := &backoff.ExponentialBackOff{
-		InitialInterval: 200 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: longestPause,
-	}
-	again.Reset()
+	again := awsfault.Pauses(200*time.Millisecond, longestPause, 0.5)
 	timer := time.NewTimer(watch)
 	timer.Stop() // nobody is waited for yet
 	defer timer.Stop()

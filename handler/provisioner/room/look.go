@@ -37,9 +37,40 @@ type look struct {
 // free is a node and what is free on it.
 type free struct {
 	node *corev1.Node // name, labels, taints and allocatable alone
-	left corev1.ResourceList
+	left Space
 
 	processors, memory float64 // the parts of all that are left
+}
+
+// Space is what is free of each of a node's resources.
+type Space corev1.ResourceList
+
+// Take subtracts what a pod requests.
+func (s Space) Take(requests corev1.ResourceList) {
+	for name, q := range requests {
+		left := s[name]
+		left.Sub(q)
+		s[name] = left
+	}
+}
+
+// GiveBack undoes Take.
+func (s Space) GiveBack(requests corev1.ResourceList) {
+	for name, q := range requests {
+		left := s[name]
+		left.Add(q)
+		s[name] = left
+	}
+}
+
+// Holds reports whether a pod with these requests fits.
+func (s Space) Holds(requests corev1.ResourceList) bool {
+	for name, q := range requests {
+		if left := s[name]; q.Sign() > 0 && left.Cmp(q) < 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // place is where a pod was promised room, and how much.
@@ -112,7 +143,8 @@ func (l *look) addNode(node *corev1.Node) {
 	}
 	slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}}
 	slim.Spec.Taints, slim.Status.Allocatable = node.Spec.Taints, node.Status.Allocatable
-	f := &free{node: slim.DeepCopy(), left: node.Status.Allocatable.DeepCopy()}
+	f := &free{node: slim.DeepCopy(), left: Space{}}
+	f.left.GiveBack(node.Status.Allocatable)
 	f.weigh()
 	l.nodes[node.Name] = f
 }
@@ -131,27 +163,10 @@ func (l *look) addPod(pod *corev1.Pod) {
 
 // take subtracts what a pod requests from what is left on its node.
 func (l *look) take(at place) {
-	f := l.nodes[at.node]
-	if f == nil {
-		return
+	if f := l.nodes[at.node]; f != nil {
+		f.left.Take(at.requests)
+		f.weigh()
 	}
-	for name, q := range at.requests {
-		left := f.left[name]
-		left.Sub(q)
-		f.left[name] = left
-	}
-	f.weigh()
-}
-
-// giveBack undoes take.
-func (l *look) giveBack(at place) {
-	f := l.nodes[at.node]
-	for name, q := range at.requests {
-		left := f.left[name]
-		left.Add(q)
-		f.left[name] = left
-	}
-	f.weigh()
 }
 
 // placeAll places the pods of a node elsewhere, largest first, and takes that room; or it takes
@@ -167,7 +182,8 @@ func (l *look) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node str
 		at, ok := l.best(from, pod, not)
 		if !ok {
 			for _, taken := range places {
-				l.giveBack(taken)
+				l.nodes[taken.node].left.GiveBack(taken.requests)
+				l.nodes[taken.node].weigh()
 			}
 			return nil, pod.Namespace + "/" + pod.Name
 		}
@@ -185,7 +201,7 @@ func (l *look) best(from *corev1.Node, pod *corev1.Pod, not func(node string) bo
 	requests, affinity := Requests(pod), nodeaffinity.GetRequiredNodeAffinity(pod)
 	var best *free
 	for _, f := range l.nodes {
-		if best != nil && !f.roomier(best) || from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.has(requests) || !f.suits(pod, affinity, from) {
+		if best != nil && !f.roomier(best) || from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.left.Holds(requests) || !f.suits(pod, affinity, from) {
 			continue
 		}
 		best = f
@@ -202,15 +218,6 @@ func Requests(pod *corev1.Pod) corev1.ResourceList {
 	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{UseStatusResources: true})
 	requests[corev1.ResourcePods] = *resource.NewQuantity(1, resource.DecimalSI)
 	return requests
-}
-
-func (f *free) has(requests corev1.ResourceList) bool {
-	for name, q := range requests {
-		if left := f.left[name]; q.Sign() > 0 && left.Cmp(q) < 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // suits reports whether the pod may run on the node. Its volumes are where the node is that it

@@ -14,23 +14,14 @@ import (
 // take subtracts what a pod requests from what is free.
 func (n *node) take(p *pod) {
 	n.pods[p.UID] = p
-	for name, q := range room.Requests(p.Pod) {
-		left := n.free[name]
-		left.Sub(q)
-		n.free[name] = left
-	}
+	n.free.Take(room.Requests(p.Pod))
 }
 
 // release undoes take.
 func (n *node) release(p *pod) {
-	if n.pods[p.UID] == nil {
-		return
-	}
-	delete(n.pods, p.UID)
-	for name, q := range room.Requests(p.Pod) {
-		left := n.free[name]
-		left.Add(q)
-		n.free[name] = left
+	if n.pods[p.UID] != nil {
+		delete(n.pods, p.UID)
+		n.free.GiveBack(room.Requests(p.Pod))
 	}
 }
 
@@ -104,7 +95,7 @@ func (w *world) best(p *pod) *node {
 	score := 0.0
 	among, suits := w.amongOf(p), room.Suits(p.Pod)
 	for _, n := range w.nodes {
-		if n.closed && !(toleratesAll(p.Pod) && w.isLost(n)) || !has(n.free, requests) || !w.inZone(p.Pod, n) || !suits(n.Node) || !among.allow(n) {
+		if n.closed && !(toleratesAll(p.Pod) && w.isLost(n)) || !n.free.Holds(requests) || !w.inZone(p.Pod, n) || !suits(n.Node) || !among.allow(n) {
 			continue
 		}
 		if s := n.roomLeft(requests); best == nil || s > score || s == score && n.Name < best.Name {
@@ -112,15 +103,6 @@ func (w *world) best(p *pod) *node {
 		}
 	}
 	return best
-}
-
-func has(free, requests corev1.ResourceList) bool {
-	for name, q := range requests {
-		if left := free[name]; q.Sign() > 0 && left.Cmp(q) < 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // roomLeft is the part of processors and memory that is free once the pod is there, as the scheduler

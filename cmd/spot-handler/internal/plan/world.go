@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/handler/provisioner/room"
 )
 
 // world is the cluster as it is at a moment of the forecast.
@@ -43,7 +44,7 @@ type world struct {
 // node is a Node on which there is something, or can be.
 type node struct {
 	*corev1.Node
-	free   corev1.ResourceList
+	free   room.Space
 	closed bool // nothing is scheduled to it
 	pods   map[types.UID]*pod
 }
@@ -138,10 +139,8 @@ func (w *world) addNode(n *corev1.Node) *node {
 	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	})
-	added := &node{Node: n, free: n.Status.Allocatable.DeepCopy(), closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !ready, pods: map[types.UID]*pod{}}
-	if added.free == nil { // it has no room for anything
-		added.free = corev1.ResourceList{}
-	}
+	added := &node{Node: n, free: room.Space{}, closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !ready, pods: map[types.UID]*pod{}}
+	added.free.GiveBack(n.Status.Allocatable)
 	w.nodes[n.Name] = added
 	return added
 }

@@ -42,14 +42,14 @@ func TestToldIsBounded(t *testing.T) {
 	b.karpenter.answer = interruption.Replacement{State: StateRequested, Name: "r-1"}
 	rec := interruption.Record{Instance: "i-1"}
 	b.ask("node-1", &rec)
-	for i := range 2 * maxTold {
+	for i := range 2 * maxReported {
 		b.ask(fmt.Sprint("node-", i+2), &interruption.Record{Instance: fmt.Sprint("i-", i+2)})
 	}
-	if n := len(b.told); n > maxTold {
-		t.Errorf("%d nodes are remembered, want at most %d", n, maxTold)
+	if n := len(b.reported); n > maxReported {
+		t.Errorf("%d nodes are remembered, want at most %d", n, maxReported)
 	}
 	b.ask("node-1", &rec)
-	b.wantCount(Karpenter, "requested", 2*maxTold+1)
+	b.wantCount(Karpenter, "requested", 2*maxReported+1)
 }
 
 // Every pool that came to nothing counts as failed, once.

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
@@ -17,28 +19,28 @@ type ReadyTimer interface {
 	ReadyAfter(r interruption.Replacement) (time.Duration, bool)
 }
 
-// tell counts and logs each change of a replacement's state once, and logs once for each
+// report counts and logs each change of a replacement's state once, and logs once for each
 // node which backend was chosen and why.
-func (p *Provisioner) tell(node *corev1.Node, rec interruption.Record, r interruption.Replacement, why string) {
-	now := told{instance: rec.Instance, backend: r.Backend, name: r.Name, state: r.State, tried: r.Attempts()}
+func (p *Provisioner) report(node *corev1.Node, rec interruption.Record, r interruption.Replacement, why string) {
+	now := reported{instance: rec.Instance, backend: r.Backend, name: r.Name, state: r.State, tried: r.Attempts()}
 	p.mu.Lock()
-	last, known := p.told[node.Name]
+	last, known := p.reported[node.Name]
 	if known && last.instance == now.instance {
 		now.asked = last.asked
 	} else {
 		known = false
-		last = told{instance: rec.Instance}
-		if prev := rec.Replacement; prev != nil && (prev.Backend != Spare || !Pending(prev.State)) { // an earlier process has told of it
+		last = reported{instance: rec.Instance}
+		if prev := rec.Replacement; prev != nil && (prev.Backend != Spare || !Pending(prev.State)) { // an earlier process has reported it
 			last.backend, last.name, last.state, last.tried = prev.Backend, prev.Name, prev.State, prev.Attempts()
 		}
 	}
 	if now.asked.IsZero() && Pending(r.State) && last.state == "" {
 		now.asked = time.Now()
 	}
-	if len(p.told) >= maxTold { // nodes that went without a Release; the records say the same
-		clear(p.told)
+	if len(p.reported) >= maxReported { // nodes that went without a Release; the records say the same
+		clear(p.reported)
 	}
-	p.told[node.Name] = now
+	p.reported[node.Name] = now
 	p.mu.Unlock()
 
 	if n := now.tried - last.tried; n > 0 && now.backend == last.backend {
@@ -107,3 +109,34 @@ func (o *Once) First(text string) bool {
 
 // result is the state as a metric's label.
 func result(state string) string { return strings.ToLower(state) }
+
+type metrics struct {
+	replacements *prometheus.CounterVec
+	ready        *prometheus.HistogramVec
+}
+
+func newMetrics(reg prometheus.Registerer, backends []string) *metrics {
+	m := &metrics{
+		replacements: promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
+			Name: "spot_handler_replacements_total",
+			Help: "Replacements that reached a state (requested, launched, ready, failed, unsupported), by backend. A state that nobody saw is not counted.",
+		}, []string{"backend", "result"}),
+		ready: promauto.With(reg).NewHistogramVec(prometheus.HistogramOpts{
+			Name:                            "spot_handler_replacement_ready_seconds",
+			Help:                            "Time from the request of a replacement until it was Ready.",
+			Buckets:                         []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 40, 50, 60, 75, 90, 105, 120},
+			NativeHistogramBucketFactor:     1.1,
+			NativeHistogramMaxBucketNumber:  100,
+			NativeHistogramMinResetDuration: time.Hour,
+		}, []string{"backend"}),
+	}
+	for _, backend := range append([]string{None}, backends...) {
+		for _, state := range States() {
+			m.replacements.WithLabelValues(backend, result(state))
+		}
+	}
+	for _, backend := range backends {
+		m.ready.WithLabelValues(backend)
+	}
+	return m
+}
