@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -80,8 +79,11 @@ func TestMigrateTables(t *testing.T) {
 			}
 		}
 	}
-	variables, chart := migrate.Rows()
-	for _, row := range slices.Concat(variables, chart) {
+	rows, err := migrate.Rows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range rows {
 		for _, word := range strings.FieldsFunc(row.Here+" "+row.Remark, func(r rune) bool { return strings.ContainsRune(" `=,;:.)", r) }) {
 			if strings.HasPrefix(word, "--") && !known[word] {
 				t.Errorf("%s %s: there is no flag %s", row.Variable, row.Value, word)
@@ -100,12 +102,16 @@ func TestMigrateTableOfManual(t *testing.T) {
 	}
 	quote := func(name string) string { return or(strings.ReplaceAll("`"+name+"`", "``", ""), none) }
 	known := map[string]bool{}
-	variables, chart := migrate.Rows()
-	for _, s := range variables {
-		known[strings.Join([]string{quote(s.Variable), quote(s.Value), or(s.Here, none), or(s.Remark, none)}, " | ")] = true
+	settings, err := migrate.Rows()
+	if err != nil {
+		t.Fatal(err)
 	}
-	for _, s := range chart {
-		known[strings.Join([]string{quote(s.Value), or(s.Here, none), or(s.Remark, none)}, " | ")] = true
+	for _, s := range settings {
+		of := []string{quote(s.Value), or(s.Here, none), or(s.Remark, or(s.Elsewhere, none))}
+		if s.Variable != "" {
+			of = append([]string{quote(s.Variable)}, of...)
+		}
+		known[strings.Join(of, " | ")] = true
 	}
 	for _, heading := range []string{"### Its variables", "### The other values of its chart"} {
 		rows := rowsBelow(t, heading)

@@ -36,12 +36,16 @@ func TestEverySettingIsKnown(t *testing.T) {
 			theirs = append(theirs, strings.TrimSpace(line))
 		}
 	}
-	for _, s := range slices.Concat(settings, chartSettings) {
-		if s.variable != "" {
-			ours = append(ours, "variable "+s.variable)
+	rows, err := Rows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range rows {
+		if s.Variable != "" {
+			ours = append(ours, "variable "+s.Variable)
 		}
-		if s.value != "" {
-			ours = append(ours, "value "+s.value)
+		if s.Value != "" {
+			ours = append(ours, "value "+s.Value)
 		}
 	}
 	slices.Sort(theirs)
@@ -53,24 +57,31 @@ func TestEverySettingIsKnown(t *testing.T) {
 
 // A row says what there is here, or why there is nothing, and is taken over in one way.
 func TestRows(t *testing.T) {
-	for _, s := range slices.Concat(settings, chartSettings) {
-		name := s.variable + " " + s.value
-		if s.here == "" && s.remark == "" {
+	rows, err := Rows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range rows {
+		name := s.Variable + " " + s.Value
+		if s.Here == "" && s.Remark == "" {
 			t.Errorf("%s: nothing is said of it", name)
 		}
 		ways := 0
-		for _, is := range []bool{s.flag != "", s.env != "", s.path != "", s.convert != nil} {
+		for _, is := range []bool{s.Flag != "", s.Env != "", s.Path != ""} {
 			if is {
 				ways++
 			}
 		}
+		if s.Convert != "" && converters[s.Convert] == nil {
+			t.Errorf("%s: there is no converter %s", name, s.Convert)
+		}
 		if ways > 1 {
 			t.Errorf("%s is taken over in %d ways", name, ways)
 		}
-		if s.flag != "" && !strings.Contains(s.here, "--"+s.flag) {
-			t.Errorf("%s: taken over to --%s, and documented as %s", name, s.flag, s.here)
+		if s.Flag != "" && !strings.Contains(s.Here, "--"+s.Flag) {
+			t.Errorf("%s: taken over to --%s, and documented as %s", name, s.Flag, s.Here)
 		}
-		if strings.Contains(s.here+s.remark, "|") {
+		if strings.Contains(s.Here+s.Remark, "|") {
 			t.Errorf("%s: a cell of a table in Markdown cannot hold |", name)
 		}
 	}

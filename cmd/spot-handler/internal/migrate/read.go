@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -14,26 +15,39 @@ import (
 
 // given is what migrate was given.
 type given struct {
-	chart     bool              // values of a chart, not variables
-	variables map[string]string // by name
-	froms     map[string]any    // variables whose value is in the cluster
-	values    map[string]any    // by path, such as image.tag; maps that are values are whole
-	disputed  []string          // variables of which two objects say different things
+	chart   bool           // values of a chart, not variables
+	values  map[string]any // by variable, or by path in the chart, such as image.tag; maps that are values are whole
+	unknown []string       // what is in no table
 }
 
-// get is the value of a setting as text; empty if it was not given.
-func (g given) get(s setting) string {
-	if !g.chart {
-		return g.variables[s.variable]
+// valueFrom is the value of a variable that is in the cluster.
+type valueFrom struct{ source any }
+
+// name is what a setting is called where it was given.
+func (g given) name(s setting) string {
+	if g.chart && s.Value != "" || s.Variable == "" {
+		return s.Value
 	}
+	return s.Variable
+}
+
+// raw is the value of a setting; nil if it was not given.
+func (g given) raw(s setting) any {
+	if g.chart {
+		return g.values[s.Value]
+	}
+	return g.values[s.Variable]
+}
+
+// get is the same as text; empty if it was not given.
+func (g given) get(s setting) string {
 	switch value := g.raw(s).(type) {
-	case nil:
+	case nil, valueFrom:
 		return ""
-	case string:
-		return value
 	case map[string]any, []any:
-		if same(value, s.fallback) {
-			return s.fallback
+		var byDefault any
+		if s.Default != "" && yaml.Unmarshal([]byte(s.Default), &byDefault) == nil && reflect.DeepEqual(value, byDefault) {
+			return s.Default
 		}
 		text, err := json.Marshal(value)
 		if err != nil || string(text) == "{}" || string(text) == "[]" {
@@ -45,97 +59,56 @@ func (g given) get(s setting) string {
 	}
 }
 
-// raw is the value of a setting in the chart's values.
-func (g given) raw(s setting) any {
-	if s.value == "" {
-		return nil
-	}
-	return g.values[s.value]
-}
-
-// same reports whether a value is what the YAML says.
-func same(value any, text string) bool {
-	var other any
-	return text != "" && yaml.Unmarshal([]byte(text), &other) == nil && reflect.DeepEqual(value, other)
-}
-
-// nameIn is what a setting is called where it was given.
-func (s setting) nameIn(g given) string {
-	if g.chart && s.value != "" || s.variable == "" {
-		return s.value
-	}
-	return s.variable
-}
-
-// unknown are the names in what was given that are in no table. Of variables that is
-// only told of those which look like a setting: a pod has others, too.
-func (g given) unknown() []string {
-	var names []string
-	for name := range g.variables {
-		if !slices.ContainsFunc(settings, func(s setting) bool { return s.variable == name }) && settingLike.MatchString(name) {
-			names = append(names, name)
-		}
-	}
-	for path := range g.values {
-		if !slices.ContainsFunc(slices.Concat(settings, chartSettings), func(s setting) bool { return s.value == path }) {
-			names = append(names, path)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
+// settingLike are variables that look like a setting: a pod has others, too.
 var settingLike = regexp.MustCompile(`^(ENABLE|WEBHOOK|TAINT|CHECK|MANAGED|PROBES|PROMETHEUS|HEARTBEAT|SQS|USE|KUBERNETES_EVENTS|LOG|DELETE)_`)
 
 // assignment is a line of variables, as a shell, docker or systemd take it.
 var assignment = regexp.MustCompile(`^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
 
-// readGiven finds out which of the three forms the text has, and reads it.
-func readGiven(text []byte) (given, error) {
-	g := given{variables: map[string]string{}, froms: map[string]any{}, values: map[string]any{}}
-	if lines, ok := readAssignments(string(text)); ok {
-		g.variables = lines
-		return g, nil
-	}
-	var documents []any
+// read finds out which of the three forms the text has, and reads it.
+func read(text []byte, table []setting) (given, error) {
+	g := given{values: map[string]any{}}
+	variables, isLines := readAssignments(string(text))
+	var env []any // of containers
 	for document := range strings.SplitSeq("\n"+string(text), "\n---") {
 		var content any
+		if isLines {
+			break
+		}
 		if err := yaml.Unmarshal([]byte(document), &content); err != nil {
-			return given{}, fmt.Errorf("neither lines NAME=value nor YAML: %w", err)
+			return g, fmt.Errorf("neither lines NAME=value nor YAML: %w", err)
 		}
-		if content != nil {
-			documents = append(documents, content)
-		}
-	}
-	for _, document := range documents {
-		switch content := document.(type) {
-		case []any:
-			g.readEnv(content)
-		case map[string]any:
-			if content["kind"] != nil || content["spec"] != nil || content["env"] != nil {
-				g.readObject(content)
-			} else {
-				g.chart = true
-				g.flatten("", content)
-			}
+		values, isMap := content.(map[string]any)
+		list, _ := content.([]any)
+		if env = append(env, list...); isMap && values["kind"] == nil && values["spec"] == nil && values["env"] == nil {
+			g.chart = true
+			g.flatten("", values, table)
+		} else if isMap {
+			env = append(env, envOf(values)...)
 		}
 	}
-	if len(g.values) == 0 && len(g.variables) == 0 && len(g.froms) == 0 {
-		return given{}, errors.New("no settings in it: want lines NAME=value, a DaemonSet, Deployment or Pod, or values of the chart")
+	if g.chart && len(env) > 0 {
+		return g, errors.New("both an object and values of the chart in it: give one of them")
 	}
-	if len(g.disputed) > 0 { // such as a DaemonSet for one mode and a Deployment for the other
-		slices.Sort(g.disputed)
-		return given{}, fmt.Errorf("more than one value of %s: give one object at a time", strings.Join(slices.Compact(g.disputed), ", "))
+	if err := g.readEnv(env, table); err != nil {
+		return g, err
 	}
-	if g.chart && len(g.variables) > 0 {
-		return given{}, errors.New("both an object and values of the chart in it: give one of them")
+	maps.Copy(g.values, variables)
+	if len(g.values) == 0 {
+		return g, errors.New("no settings in it: want lines NAME=value, a DaemonSet, Deployment or Pod, or values of the chart")
 	}
+	for name := range g.values {
+		if !slices.ContainsFunc(table, func(s setting) bool { return g.name(s) == name }) && (g.chart || settingLike.MatchString(name)) {
+			g.unknown = append(g.unknown, name)
+		}
+	}
+	slices.Sort(g.unknown)
 	return g, nil
 }
 
 // readAssignments reads lines NAME=value. It reports false if there is any other line.
-func readAssignments(text string) (map[string]string, bool) {
-	found := map[string]string{}
+func readAssignments(text string) (map[string]any, bool) {
+	found := map[string]any{}
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
@@ -147,10 +120,8 @@ func readAssignments(text string) (map[string]string, bool) {
 		}
 		value := parts[2]
 		if n := len(value); n >= 2 && (value[0] == '\'' || value[0] == '"') && value[n-1] == value[0] {
-			if unquoted := value[1 : n-1]; value[0] == '\'' {
-				value = unquoted
-			} else {
-				value = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(unquoted)
+			if value = value[1 : n-1]; parts[2][0] == '"' {
+				value = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(value)
 			}
 		}
 		found[parts[1]] = value
@@ -158,55 +129,62 @@ func readAssignments(text string) (map[string]string, bool) {
 	return found, len(found) > 0
 }
 
-// readObject takes the variables of every container in a Kubernetes object or a list of
-// them: env is found wherever it is.
-func (g *given) readObject(object any) {
+// envOf are the variables of every container in a Kubernetes object or a list of them: env is found
+// wherever it is.
+func envOf(object any) (env []any) {
 	switch content := object.(type) {
 	case []any:
 		for _, item := range content {
-			g.readObject(item)
+			env = append(env, envOf(item)...)
 		}
 	case map[string]any:
 		for name, field := range content {
 			if list, ok := field.([]any); ok && name == "env" {
-				g.readEnv(list)
+				env = append(env, list...)
 			} else {
-				g.readObject(field)
+				env = append(env, envOf(field)...)
 			}
 		}
 	}
+	return env
 }
 
-func (g *given) readEnv(list []any) {
+// readEnv reads variables of containers. A setting of which two objects say different things is an
+// error, such as of a DaemonSet for one mode and a Deployment for the other.
+func (g *given) readEnv(list []any, table []setting) error {
+	var disputed []string
 	for _, item := range list {
 		variable, _ := item.(map[string]any)
 		name, _ := variable["name"].(string)
-		if name == "" {
-			continue
-		}
-		if from := variable["valueFrom"]; from != nil {
-			g.froms[name] = from
-		} else if value := variable["value"]; value != nil {
+		switch from, value := variable["valueFrom"], variable["value"]; {
+		case name == "":
+		case from != nil:
+			g.values[name] = valueFrom{from}
+		case value != nil:
 			text := fmt.Sprint(value)
-			if other, has := g.variables[name]; has && other != text && slices.ContainsFunc(settings, func(s setting) bool { return s.variable == name }) {
-				g.disputed = append(g.disputed, name)
+			if other, has := g.values[name].(string); has && other != text && slices.ContainsFunc(table, func(s setting) bool { return s.Variable == name }) {
+				disputed = append(disputed, name)
 			}
-			g.variables[name] = text
+			g.values[name] = text
 		}
 	}
+	if len(disputed) > 0 {
+		slices.Sort(disputed)
+		return fmt.Errorf("more than one value of %s: give one object at a time", strings.Join(slices.Compact(disputed), ", "))
+	}
+	return nil
 }
 
 // flatten lists values by path, as far down as the chart's settings go.
-func (g *given) flatten(prefix string, values map[string]any) {
+func (g *given) flatten(prefix string, values map[string]any, table []setting) {
 	for name, value := range values {
 		path := prefix + name
-		if strings.HasSuffix(name, "-SUPPLIED VALUES") || name == "COMPUTED VALUES" { // helm's first line
-			continue
-		}
 		nested, isMap := value.(map[string]any)
-		if isMap && slices.ContainsFunc(chartSettings, func(s setting) bool { return strings.HasPrefix(s.value, path+".") }) {
-			g.flatten(path+".", nested)
-		} else if value != nil {
+		switch {
+		case strings.HasSuffix(name, "-SUPPLIED VALUES") || name == "COMPUTED VALUES" || value == nil: // helm's first line
+		case isMap && slices.ContainsFunc(table, func(s setting) bool { return strings.HasPrefix(s.Value, path+".") }):
+			g.flatten(path+".", nested, table)
+		default:
 			g.values[path] = value
 		}
 	}
