@@ -12,7 +12,7 @@ import (
 // isNotWorthIt: a node that is only at risk is no reason to override what the pod's owner asks
 // for. A surged pod has been on its way since before that was asked.
 func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !p.Deadline.IsZero() || surged(pod) {
+	if !p.Deadline.IsZero() || IsSurged(pod) {
 		return "", ""
 	}
 	reason, until := pinned(pod, p.now)

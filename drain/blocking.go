@@ -9,6 +9,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+
+	"spot-handler/handler/interruption"
 )
 
 // maxBudgets is how many disruption budgets have a series of their own at the same moment.
@@ -114,10 +116,6 @@ func budgetOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) string {
 	return found
 }
 
-// spotWindow is what EC2 gives at most before it takes a spot instance.
-// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
-const spotWindow = 2 * time.Minute
-
 // overlong counts the pods that have to leave and whose grace period and margin are longer
 // than the whole time available: no drain can end them cleanly.
 func (d *Drainer) overlong() float64 {
@@ -130,7 +128,7 @@ func (d *Drainer) overlong() float64 {
 	return float64(n)
 }
 
-// overlong counts them in the session. The window is never taken as shorter than spotWindow:
+// overlong counts them in the session. The window is never taken as shorter than SpotNotice:
 // a process that started late, or heard late, is not the pod's fault.
 func (s *session) overlong(margin time.Duration) int {
 	s.mu.Lock()
@@ -138,10 +136,10 @@ func (s *session) overlong(margin time.Duration) int {
 	if s.in.Deadline.IsZero() || s.known.IsZero() {
 		return 0
 	}
-	window := max(spotWindow, s.in.Deadline.Sub(s.known))
+	window := max(interruption.SpotNotice, s.in.Deadline.Sub(s.known))
 	p, n := planner{Situation: Situation{Interruption: s.in}}, 0
 	for _, pod := range s.pods() {
-		if p.notOurs(pod) == "" && grace(pod)+margin > window {
+		if p.notOurs(pod) == "" && Grace(pod)+margin > window {
 			n++
 		}
 	}

@@ -26,9 +26,9 @@ func (s *session) changed(was, is *corev1.Pod) {
 	case was == nil || was.UID != is.UID:
 		s.drainer.opts.Notify(s.node)
 	case same(was, is):
-	case is.DeletionTimestamp == nil || surged(was) != surged(is):
+	case is.DeletionTimestamp == nil || IsSurged(was) != IsSurged(is):
 		s.drainer.opts.Notify(s.node)
-	case finished(is) && !finished(was):
+	case Finished(is) && !Finished(was):
 		s.departed()
 	default:
 		s.notifySoon()

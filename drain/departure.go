@@ -4,6 +4,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
 )
 
 // A gang that loses one pod loses its work, so its pods on draining nodes stay to the last moment
@@ -25,9 +27,7 @@ type Departure struct {
 
 // with is the departure of the pods of both.
 func (d Departure) with(other Departure) Departure {
-	if d.At.IsZero() || !other.At.IsZero() && other.At.Before(d.At) {
-		d.At = other.At
-	}
+	d.At = interruption.Earlier(d.At, other.At)
 	d.Now, d.Asked = d.Now || other.Now, d.Asked || other.Asked
 	return d
 }

@@ -1,8 +1,12 @@
 package drain
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	corev1 "k8s.io/api/core/v1"
+	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -129,4 +133,50 @@ func (d *deployment) failure() string {
 		}
 	}
 	return ""
+}
+
+// Deployment is what plans read of one.
+type Deployment struct{ *deployment }
+
+// UnmarshalJSON reads it from the API's object.
+func (d *Deployment) UnmarshalJSON(data []byte) error {
+	d.deployment = &deployment{}
+	err := json.Unmarshal(data, d.deployment)
+	d.Annotations, d.ManagedFields = nil, nil
+	return err
+}
+
+// Exists reports whether there is such a Deployment.
+func (d Deployment) Exists() bool { return d.deployment != nil }
+
+// Replicas is how many pods it asks for.
+func (d Deployment) Replicas() int { return d.replicas() }
+
+// Failing is the Deployment once its ReplicaSet cannot make pods, for the reason given; with an
+// empty one, once it can again.
+func (d Deployment) Failing(reason string) Deployment {
+	c := *d.deployment
+	c.Status.Conditions = slices.DeleteFunc(slices.Clone(c.Status.Conditions), func(c deploymentCondition) bool { return c.Type == replicaFailure })
+	if reason != "" {
+		c.Status.Conditions = append(c.Status.Conditions, deploymentCondition{Type: replicaFailure, Status: "True", Message: reason})
+	}
+	return Deployment{&c}
+}
+
+// Workload is what plans are made with, from all pods that it selects, surged ones among them,
+// and when it changes by the clock alone; zero if it does not. The zero Deployment is one that
+// does not exist.
+func (d Deployment) Workload(now time.Time, pods []*corev1.Pod) (Workload, time.Time) {
+	members := make([]*member, len(pods))
+	for i, pod := range pods {
+		members[i] = memberOf(pod)
+	}
+	return newTally().count(now, d.deployment, members)
+}
+
+// Specified is the part of a Workload that the specification alone decides: the selector, and why
+// the owner does not let pods be surged.
+func (d Deployment) Specified() (Workload, error) {
+	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	return Workload{Selector: selector, Refuses: d.forbids()}, err
 }

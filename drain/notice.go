@@ -31,7 +31,7 @@ const (
 func (p *planner) noticeOf(pod *corev1.Pod) string {
 	asks := pod.Annotations[NoticeAnnotation]
 	wishes, known := p.Namespaces[pod.Namespace]
-	gone := pod.DeletionTimestamp != nil || finished(pod) || pod.Annotations[corev1.MirrorPodAnnotationKey] != ""
+	gone := pod.DeletionTimestamp != nil || Finished(pod) || pod.Annotations[corev1.MirrorPodAnnotationKey] != ""
 	if !known || wishes.Silent || gone {
 		return ""
 	}

@@ -9,6 +9,8 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
 // Strategy says what pods wait for before they are evicted.
@@ -235,12 +237,12 @@ func Leaving(now time.Time, in Interruption, pods []*corev1.Pod) []*corev1.Pod {
 // byUrgency orders the pods of one node: the longest grace period first, and among equals
 // those with volumes, which still have to be detached afterwards.
 func byUrgency(a, b *corev1.Pod) int {
-	return cmp.Or(cmp.Compare(grace(b), grace(a)), byVolumes(a, b), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(Grace(b), Grace(a)), byVolumes(a, b), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
 func byVolumes(a, b *corev1.Pod) int {
-	switch has := hasVolumes(a); {
-	case has == hasVolumes(b):
+	switch has := HasVolumes(a); {
+	case has == HasVolumes(b):
 		return 0
 	case has:
 		return -1
@@ -283,10 +285,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 		return Decision{Pod: pod, Action: Skip, Reason: reason, Notice: p.noticeOf(pod)}
 	}
 	d := Decision{Pod: pod, Latest: latestStart(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
-	d.At = p.startOf(pod)
-	if at := p.startWithGang(pod); !at.IsZero() && at.Before(d.At) {
-		d.At = at
-	}
+	d.At = interruption.Earlier(p.startOf(pod), p.startWithGang(pod))
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
 	d.Meaningless, d.OfNamespace = p.meaningless(pod)
 	d.Notice, d.Peers = p.noticeOf(pod), p.peersOf(pod)
@@ -307,7 +306,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 // startOf is when the pod's eviction starts at the latest, for its own sake and its budget's.
 func (p *planner) startOf(pod *corev1.Pod) time.Time {
 	latest := latestStart(pod, p.Deadline, p.Policy.Margin)
-	if at, ok := p.Starts[pod.UID]; ok && at.Before(latest) && !surged(pod) {
+	if at, ok := p.Starts[pod.UID]; ok && at.Before(latest) && !IsSurged(pod) {
 		return at
 	}
 	return latest
@@ -436,7 +435,7 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 	switch {
 	case pod.Annotations[corev1.MirrorPodAnnotationKey] != "":
 		return "mirror pod"
-	case finished(pod):
+	case Finished(pod):
 		return "finished"
 	case IsDaemon(pod):
 		return "DaemonSet pod"
@@ -454,3 +453,6 @@ func IsDaemon(pod *corev1.Pod) bool {
 	owner := metav1.GetControllerOf(pod)
 	return owner != nil && owner.Kind == "DaemonSet"
 }
+
+// GivesUp reports whether a decision, once carried out, ends all surges of its pod's Deployment.
+func (d Decision) GivesUp() bool { return d.takes && d.Action == Return }

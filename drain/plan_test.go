@@ -166,7 +166,7 @@ func TestPlanProperties(t *testing.T) {
 			if d.Action == Force && (now.Before(d.Latest) || !s.Refused[d.Pod.UID]) {
 				t.Fatalf("%s deleted past its budget before its latest safe start, or without a refusal", d.Pod.Name)
 			}
-			given := grace(d.Pod)
+			given := Grace(d.Pod)
 			if d.Grace != nil {
 				given = time.Duration(*d.Grace) * time.Second
 			}
@@ -179,7 +179,7 @@ func TestPlanProperties(t *testing.T) {
 			if d.takes {
 				uses[share{d.workload, d.Action}]++
 			}
-			if (d.Action == End || d.Action == Return) && !surged(d.Pod) || d.Action == Evict && surged(d.Pod) && !due && s.Policy.Strategy != AtOnce && !d.takes {
+			if (d.Action == End || d.Action == Return) && !IsSurged(d.Pod) || d.Action == Evict && IsSurged(d.Pod) && !due && s.Policy.Strategy != AtOnce && !d.takes {
 				t.Fatalf("%s is to %s: %s", d.Pod.Name, d.Action, d.Reason)
 			}
 		}

@@ -31,8 +31,8 @@ func toleratesAll(pod *corev1.Pod, taint corev1.Taint) bool {
 	})
 }
 
-// finished reports whether the pod's containers will not run again.
-func finished(pod *corev1.Pod) bool {
+// Finished reports whether the pod's containers will not run again.
+func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
@@ -64,7 +64,7 @@ func latestStart(pod *corev1.Pod, deadline time.Time, margin time.Duration) time
 	if deadline.IsZero() {
 		return time.Time{}
 	}
-	return deadline.Add(-margin - grace(pod))
+	return deadline.Add(-margin - Grace(pod))
 }
 
 // lateBy is how late an eviction can be for its latest safe start. Timers and queues take
@@ -80,11 +80,11 @@ func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin tim
 		return nil
 	}
 	remains := deadline.Add(-margin).Sub(now)
-	if remains >= grace(pod)-min(lateBy, margin) {
+	if remains >= Grace(pod)-min(lateBy, margin) {
 		return nil
 	}
 	seconds := max(1, int64(remains/time.Second))
-	if seconds >= int64(grace(pod)/time.Second) {
+	if seconds >= int64(Grace(pod)/time.Second) {
 		return nil
 	}
 	return &seconds
@@ -94,8 +94,8 @@ func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin tim
 // time.Duration can hold, meaning forever.
 const longestGrace = 365 * 24 * time.Hour
 
-// grace is the pod's own grace period.
-func grace(pod *corev1.Pod) time.Duration {
+// Grace is how long the pod asks to have between its eviction and its end.
+func Grace(pod *corev1.Pod) time.Duration {
 	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
 	if pod.Spec.TerminationGracePeriodSeconds != nil {
 		seconds = *pod.Spec.TerminationGracePeriodSeconds
@@ -103,27 +103,28 @@ func grace(pod *corev1.Pod) time.Duration {
 	return time.Duration(min(seconds, int64(longestGrace/time.Second))) * time.Second
 }
 
-// ready reports whether the pod is Ready, and since when.
-func ready(pod *corev1.Pod) (since time.Time, ok bool) {
-	c := condition(pod, corev1.PodReady)
+// Ready reports whether the pod is Ready, and since when.
+func Ready(pod *corev1.Pod) (since time.Time, ok bool) {
+	c := Condition(pod, corev1.PodReady)
 	if c == nil || c.Status != corev1.ConditionTrue {
 		return time.Time{}, false
 	}
 	return c.LastTransitionTime.Time, true
 }
 
-// startup is how long the pod took from having a node to being Ready; false if it is not
+// Startup is how long the pod took from having a node to being Ready; false if it is not
 // Ready.
-func startup(pod *corev1.Pod) (time.Duration, bool) {
-	scheduled := condition(pod, corev1.PodScheduled)
-	since, ok := ready(pod)
+func Startup(pod *corev1.Pod) (time.Duration, bool) {
+	scheduled := Condition(pod, corev1.PodScheduled)
+	since, ok := Ready(pod)
 	if !ok || scheduled == nil {
 		return 0, false
 	}
 	return max(0, since.Sub(scheduled.LastTransitionTime.Time)), true
 }
 
-func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
+// Condition is the pod's condition of that kind, or nil.
+func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
 		if pod.Status.Conditions[i].Type == kind {
 			return &pod.Status.Conditions[i]
@@ -132,9 +133,15 @@ func condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// hasVolumes reports whether volumes have to be detached from the node after the pod has
+// Unschedulable reports whether the scheduler has found no node for the pod.
+func Unschedulable(pod *corev1.Pod) bool {
+	c := Condition(pod, corev1.PodScheduled)
+	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+}
+
+// HasVolumes reports whether volumes have to be detached from the node after the pod has
 // gone.
-func hasVolumes(pod *corev1.Pod) bool {
+func HasVolumes(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
 	})
@@ -183,7 +190,7 @@ func Lean(pod *corev1.Pod) *corev1.Pod {
 		slim.Spec.HostNetwork, slim.Status.PodIP = pod.Spec.HostNetwork, pod.Status.PodIP
 	}
 	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady} {
-		if c := condition(pod, kind); c != nil {
+		if c := Condition(pod, kind); c != nil {
 			slim.Status.Conditions = append(slim.Status.Conditions, corev1.PodCondition{
 				Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime,
 			})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -127,4 +128,32 @@ func (d *Drainer) relabel(ctx context.Context, pod *corev1.Pod, labels map[strin
 		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	return nil
+}
+
+// AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
+func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
+	note, err := noteSurge(pod, now)
+	if err != nil {
+		return nil, err
+	}
+	c := *pod
+	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
+	c.Annotations = maps.Clone(pod.Annotations)
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[SurgedAnnotation] = note
+	return &c, nil
+}
+
+// AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.
+func AsReturned(pod *corev1.Pod) *corev1.Pod {
+	note, yes := surgeNoteOf(pod), true
+	c := *pod
+	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+	c.Labels[hashLabel] = pod.Labels[SurgedLabel]
+	delete(c.Labels, SurgedLabel)
+	delete(c.Annotations, SurgedAnnotation)
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
+	return &c
 }

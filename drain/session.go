@@ -8,6 +8,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
 // session is the drain of one node: a watch of its pods, and what has become of
@@ -119,8 +121,8 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 	var due []*task
 	status := Status{View: view, Moved: true}
 	next := func(at time.Time) {
-		if at.After(now) && (status.Next.IsZero() || at.Before(status.Next)) {
-			status.Next = at
+		if at.After(now) {
+			status.Next = interruption.Earlier(status.Next, at)
 		}
 	}
 	present := make(map[types.UID]bool, len(view.Plan))
@@ -153,7 +155,7 @@ func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
 			s.begun = true
 		case t.evicted:
 		case d.waits:
-			s.begun = s.begun || in.Capacity == ReadyCapacity && surged(d.Pod)
+			s.begun = s.begun || in.Capacity == ReadyCapacity && IsSurged(d.Pod)
 			if t.task == nil {
 				t.task = s.task(t, d)
 				s.drainer.queue.park(t.task)
@@ -231,7 +233,7 @@ const detachFor = 2 * time.Minute
 // to leave; known is false as long as that cannot be told.
 func (s *session) volumes(view View) (volumes []string, known bool) {
 	d := s.drainer
-	uses := slices.ContainsFunc(view.Moving, hasVolumes)
+	uses := slices.ContainsFunc(view.Moving, HasVolumes)
 	if uses {
 		d.attached.use(s.ctx, s.node)
 	}
@@ -240,7 +242,7 @@ func (s *session) volumes(view View) (volumes []string, known bool) {
 		return nil, known
 	}
 	for _, decision := range view.Plan { // the volumes of pods that stay belong there
-		if decision.Moves() || finished(decision.Pod) {
+		if decision.Moves() || Finished(decision.Pod) {
 			continue // the kubelet calls an evicted pod finished before it is gone
 		}
 		for _, name := range claimsOf(decision.Pod) {
@@ -325,7 +327,7 @@ func (s *session) has(pods map[types.UID]bool) bool {
 // isSurged reports whether the watch has shown that the pod is surged.
 func (s *session) isSurged(pod *corev1.Pod) bool {
 	current, ok := s.watch.current(pod)
-	return ok && surged(current)
+	return ok && IsSurged(current)
 }
 
 // fix notes that a pod cannot be surged, and reports whether the same was noted of others.

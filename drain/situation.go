@@ -6,6 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
 // What is known about a node, and the plans that are made from it.
@@ -37,12 +39,12 @@ func (s *session) situation(in Interruption) Situation {
 			d.budgets.use(s.ctx, s.node, pod.Namespace)
 			sit.Budgets = append(sit.Budgets, d.budgets.list(pod.Namespace)...)
 		}
-		if name := DeploymentOf(pod); name.Name != "" && (surged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod, time.Now()) == "") {
+		if name := DeploymentOf(pod); name.Name != "" && (IsSurged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod, time.Now()) == "") {
 			d.deployments.use(s.ctx, s.node, name)
 			// A budget that is not known yet might select by what a surge changes.
 			if w, ok := d.deployments.workload(name); ok && d.budgets.synced(pod.Namespace) {
 				sit.Workloads[name] = w
-				if surged(pod) && keepsSuccessorsAway(pod) {
+				if IsSurged(pod) && keepsSuccessorsAway(pod) {
 					sit.AllReady[name] = d.allReady(name)
 				}
 			}
@@ -76,9 +78,7 @@ func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
 		if at.IsZero() {
 			return time.Time{}
 		}
-		if at.After(since) {
-			since = at
-		}
+		since = interruption.Later(since, at)
 	}
 	return since
 }

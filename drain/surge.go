@@ -40,7 +40,8 @@ const hashLabel = "pod-template-hash"
 // surgedHash is the pod-template-hash of a surged pod; no ReplicaSet has it.
 func surgedHash(hash string) string { return "surged-" + hash }
 
-func surged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
+// IsSurged reports whether the pod's surge has begun.
+func IsSurged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
 
 // Workload is what a plan knows about a Deployment.
 type Workload struct {
@@ -73,7 +74,7 @@ func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
 	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ReplicaSet" {
 		set = owner.Name
 	}
-	if surged(pod) {
+	if IsSurged(pod) {
 		set, hash = surgeNoteOf(pod).ReplicaSet, pod.Labels[SurgedLabel]
 	}
 	name, ok := strings.CutSuffix(set, "-"+hash)
@@ -83,9 +84,21 @@ func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: name}
 }
 
+// WorkloadOf is what people know the pod by: the Deployment that DeploymentOf names, or else what
+// has made it; empty if nothing has.
+func WorkloadOf(pod *corev1.Pod) (kind, name string) {
+	if of := DeploymentOf(pod); of.Name != "" {
+		return "Deployment", of.Name
+	}
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		return owner.Kind, owner.Name
+	}
+	return "", ""
+}
+
 // noSurge says why a pod's successor cannot be made before it leaves, or is empty.
 func (p *planner) noSurge(pod *corev1.Pod) string {
-	if surged(pod) {
+	if IsSurged(pod) {
 		return ""
 	}
 	if reason := noSurgeByItself(pod, p.now); reason != "" {
@@ -148,7 +161,7 @@ func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 	if toleratesAll(pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule}) {
 		return everyTaint
 	}
-	switch _, isReady := ready(pod); {
+	switch _, isReady := Ready(pod); {
 	case owner == nil:
 		return "no controller would make a successor"
 	case owner.Kind != "ReplicaSet":
@@ -213,7 +226,7 @@ func (p *planner) known(pod *corev1.Pod) bool {
 
 // isNoLongerNeeded: its owner does not ask for it any more. No budget was ever asked about that.
 func isNoLongerNeeded(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !surged(pod) {
+	if !IsSurged(pod) {
 		return "", ""
 	}
 	workload, known := p.Workloads[d.workload]
@@ -229,7 +242,7 @@ func isNoLongerNeeded(p *planner, pod *corev1.Pod, d *Decision) (Action, string)
 // isNotToBeSurged: without a successor it is better held.
 func isNotToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {
-	case !surged(pod):
+	case !IsSurged(pod):
 		return "", ""
 	case pod.Labels[hashLabel] == pod.Labels[SurgedLabel]:
 		return Return, "somebody has restored its " + hashLabel
@@ -241,7 +254,7 @@ func isNotToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) 
 
 // isSurged: its successor has to be available first.
 func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !surged(pod) {
+	if !IsSurged(pod) {
 		return "", ""
 	}
 	workload := p.Workloads[d.workload]

@@ -20,17 +20,18 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/rewatch"
+	"spot-handler/handler/interruption"
 )
 
 // settleFor is how long a Deployment's changes are collected before they are acted on: while
 // pods roll, they change many times a second, and each time all of them are counted.
 const settleFor = 20 * time.Millisecond
 
-// failsFor is how long a ReplicaSet has to fail before pods are given back to it. It tries again
+// FailsFor is how long a ReplicaSet has to fail before pods are given back to it. It tries again
 // after 5 ms, and then each time after twice as long: conflicts, as over a quota with room, are
 // over by then.
 // https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/replicaset/replica_set.go
-const failsFor = 2 * time.Second
+const FailsFor = 2 * time.Second
 
 // surgeWatch watches the Deployments whose pods are on draining nodes, each with its pods,
 // for as long as a draining node has pods of it.
@@ -201,11 +202,9 @@ func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 	case of.lacking.IsZero():
 		of.lacking = now
 		fallthrough
-	case now.Before(of.lacking.Add(failsFor)):
+	case now.Before(of.lacking.Add(FailsFor)):
 		w.Lacking = 0
-		if at := of.lacking.Add(failsFor); next.IsZero() || at.Before(next) {
-			next = at
-		}
+		next = interruption.Earlier(next, of.lacking.Add(FailsFor))
 	}
 	if w.Selector != nil {
 		w.Refuses = cmp.Or(w.Refuses, of.failed)

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
 // member is the part of a pod that its Deployment's tally needs. In a burst the pods of
@@ -26,18 +28,16 @@ type member struct {
 func memberOf(pod *corev1.Pod) *member {
 	m := &member{
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
-		leaving:    pod.DeletionTimestamp != nil || finished(pod),
-		surged:     surged(pod),
+		leaving:    pod.DeletionTimestamp != nil || Finished(pod),
+		surged:     IsSurged(pod),
 	}
 	if m.surged {
 		m.at = surgeNoteOf(pod).At
 	}
 	owner := metav1.GetControllerOf(pod)
 	m.owned = owner != nil && owner.Kind == "ReplicaSet"
-	m.since, m.ready = ready(pod)
-	if c := condition(pod, corev1.PodScheduled); c != nil {
-		m.homeless = c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
-	}
+	m.since, m.ready = Ready(pod)
+	m.homeless = Unschedulable(pod)
 	return m
 }
 
@@ -132,8 +132,8 @@ func (l *tally) census(now time.Time, d *deployment, pods []*member) (c census, 
 		case !pod.ready:
 		case !now.Before(from):
 			c.available++
-		case next.IsZero() || from.Before(next):
-			next = from
+		default:
+			next = interruption.Earlier(next, from)
 		}
 	}
 	return c, next
@@ -142,8 +142,8 @@ func (l *tally) census(now time.Time, d *deployment, pods []*member) (c census, 
 // firstSurged is when the first of those that wait was surged; zero if none waits.
 func (l *tally) firstSurged(pods []*member) (first time.Time) {
 	for _, pod := range pods {
-		if pod.surged && !pod.leaving && (first.IsZero() || pod.at.Before(first)) {
-			first = pod.at
+		if pod.surged && !pod.leaving {
+			first = interruption.Earlier(first, pod.at)
 		}
 	}
 	return first
@@ -208,3 +208,6 @@ func (l *tally) settle(pod types.UID) {
 	delete(l.evicting, pod)
 	delete(l.returning, pod)
 }
+
+// Offers reports whether the workload has for a decision what that takes of it.
+func (w Workload) Offers(d Decision) bool { return !d.takes || w.offers(d.Action) > 0 }

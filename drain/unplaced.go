@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"spot-handler/handler/interruption"
 )
 
 // A successor can fail to find a place for as long as the surged pod runs: where both must not
@@ -22,16 +24,14 @@ const placeFor = 15 * time.Second
 
 // findsNoPlace: its successor would have one if it were gone.
 func findsNoPlace(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !surged(pod) || p.Capacity != ReadyCapacity || !keepsSuccessorsAway(pod) {
+	if !IsSurged(pod) || p.Capacity != ReadyCapacity || !keepsSuccessorsAway(pod) {
 		return "", ""
 	}
 	since := p.AllReady[d.workload]
 	if since.IsZero() {
 		since = p.now // look again later
 	}
-	if at := surgeNoteOf(pod).At; at.After(since) {
-		since = at
-	}
+	since = interruption.Later(since, surgeNoteOf(pod).At)
 	if by := since.Add(placeFor); p.now.Before(by) {
 		d.Until = by
 		return "", ""

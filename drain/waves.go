@@ -10,6 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
 // A budget that lets only k pods go at a time makes those that it covers leave in waves of
@@ -69,9 +71,7 @@ func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 			continue
 		}
 		for uid, at := range planGroup(group, atOnce) {
-			if known, ok := starts[uid]; !ok || at.Before(known) {
-				starts[uid] = at
-			}
+			starts[uid] = interruption.Earlier(starts[uid], at)
 		}
 	}
 	return Waves{Starts: starts, Review: review}
@@ -95,7 +95,7 @@ func podsInWaves(now time.Time, nodes []Situation) (pods []wavePod, review time.
 			canSurge := p.Policy.Strategy == Surge && p.noSurge(pod) == ""
 			switch {
 			case pod.DeletionTimestamp != nil, p.notOurs(pod) != "":
-			case surged(pod), canSurge && p.known(pod):
+			case IsSurged(pod), canSurge && p.known(pod):
 				if turns[name] == nil {
 					turns[name] = &surgeTurns{workload: p.Workloads[name]}
 				}
@@ -109,15 +109,13 @@ func podsInWaves(now time.Time, nodes []Situation) (pods []wavePod, review time.
 	for _, of := range turns {
 		late, by := of.take(now)
 		pods = append(pods, late...)
-		if !by.IsZero() && (review.IsZero() || by.Before(review)) {
-			review = by
-		}
+		review = interruption.Earlier(review, by)
 	}
 	return pods, review
 }
 
 func (p *planner) wavePod(pod *corev1.Pod) wavePod {
-	took, _ := startup(pod)
+	took, _ := Startup(pod)
 	return wavePod{
 		uid: pod.UID, namespace: pod.Namespace, labels: labels.Set(pod.Labels),
 		latest: latestStart(pod, p.Deadline, p.Policy.Margin), startup: took,
@@ -139,13 +137,13 @@ func (t *surgeTurns) add(p *planner, pod *corev1.Pod) {
 	member := p.wavePod(pod)
 	t.all = append(t.all, member)
 	switch {
-	case !surged(pod) && !p.Deadline.IsZero():
+	case !IsSurged(pod) && !p.Deadline.IsZero():
 		t.waiting = append(t.waiting, member)
-	case !surged(pod):
+	case !IsSurged(pod):
 	case p.Capacity == PendingCapacity:
 		t.began = append(t.began, p.now)
 	default:
-		t.began = append(t.began, later(surgeNoteOf(pod).At, p.Ready))
+		t.began = append(t.began, interruption.Later(surgeNoteOf(pod).At, p.Ready))
 	}
 }
 
@@ -163,7 +161,7 @@ func (t *surgeTurns) take(now time.Time) (late []wavePod, review time.Time) {
 	free := slices.Repeat([]time.Time{now}, t.workload.Slots)
 	for _, began := range t.began {
 		if end := began.Add(took); now.Before(end.Add(placeFor)) { // else who knows what its replacement pod lacks
-			free = append(free, later(end, now))
+			free = append(free, interruption.Later(end, now))
 		}
 	}
 	slices.SortFunc(free, time.Time.Compare)
@@ -176,9 +174,7 @@ func (t *surgeTurns) take(now time.Time) (late []wavePod, review time.Time) {
 		end := free[0].Add(took)
 		at, _ := slices.BinarySearchFunc(free[1:], end, time.Time.Compare)
 		free = slices.Insert(free[1:], at, end)
-		if by := now.Add(max(minReview, pod.latest.Sub(end))); review.IsZero() || by.Before(review) {
-			review = by
-		}
+		review = interruption.Earlier(review, now.Add(max(minReview, pod.latest.Sub(end))))
 	}
 	return late, review
 }
@@ -194,10 +190,10 @@ func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
 		wave := group[max(0, end-atOnce):end]
 		at := wave[0].latest // sorted: its earliest
 		if !next.IsZero() {
-			at = earliest(at, next.Add(-period))
+			at = interruption.Earlier(at, next.Add(-period))
 		}
 		for _, member := range wave {
-			starts[member.uid] = earliest(member.latest, at)
+			starts[member.uid] = interruption.Earlier(member.latest, at)
 		}
 		next = at
 	}
@@ -205,20 +201,6 @@ func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
 }
 
 func byLatest(a, b wavePod) int { return cmp.Or(a.latest.Compare(b.latest), cmp.Compare(a.uid, b.uid)) }
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
-}
-
-func earliest(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
-}
 
 // cycle estimates the time from the eviction of one wave until the budget lets the next go:
 // the time within which so many of the group's own pods became Ready, such as three quarters.

@@ -85,6 +85,14 @@ func Earlier(a, b time.Time) time.Time {
 	return a
 }
 
+// Later is the later of two times.
+func Later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // Accepter takes notices over from a source. Accept returns a nil error only when the record is
 // durable, or the notice is provably not ours (the Verdict says which); then the notice is
 // settled. An error means try again. Accept is called with the same notice more than once, and
