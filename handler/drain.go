@@ -105,11 +105,11 @@ func (v *visit) tellPods(ctx context.Context, deadline time.Time, plan []drain.D
 // noteProgress notes that pods have left, or are leaving: those have their grace periods.
 func (k *known) noteProgress(status drain.Status) {
 	if left := status.Total - len(status.Moving); left > k.left {
-		k.left, k.moved = left, later(k.moved, time.Now())
+		k.left, k.moved = left, interruption.Later(k.moved, time.Now())
 	}
 	for _, pod := range status.Moving {
 		if pod.DeletionTimestamp != nil {
-			k.moved = later(k.moved, pod.DeletionTimestamp.Time)
+			k.moved = interruption.Later(k.moved, pod.DeletionTimestamp.Time)
 		}
 	}
 }

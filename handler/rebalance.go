@@ -170,11 +170,11 @@ func (v *visit) quietSince() time.Time {
 	at := v.rec.Received
 	for _, t := range []*time.Time{v.rec.Begun, v.rec.Ended} {
 		if t != nil {
-			at = later(at, *t)
+			at = interruption.Later(at, *t)
 		}
 	}
 	if v.rec.TurnTaken() && v.rec.Phase != interruption.Waiting && !v.rec.Phase.Over() {
-		at = later(later(at, v.known.first), v.known.moved)
+		at = interruption.Later(interruption.Later(at, v.known.first), v.known.moved)
 	}
 	return at
 }

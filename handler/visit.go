@@ -103,3 +103,11 @@ func (v *visit) tell(e *zerolog.Event) *zerolog.Event { return v.tellOf(e, v.rec
 func (v *visit) tellOf(e *zerolog.Event, rec interruption.Record) *zerolog.Event {
 	return e.Str("node", v.node.Name).EmbedObject(rec)
 }
+
+// until is the time to t, but at least a millisecond: zero means never.
+func until(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return max(time.Millisecond, time.Until(t))
+}

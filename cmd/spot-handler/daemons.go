@@ -3,11 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
-
-	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/drain"
 )
 
 // daemons are the pods of spot-handler that run in the cluster, for those who judge them. An error
@@ -30,12 +28,11 @@ func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 
 func daemonOf(pod installed) audit.Daemon {
 	cfg := pod.config
+	_, ready := drain.Ready(pod.Pod)
 	d := audit.Daemon{
 		Owned: audit.Owned{Namespace: pod.Namespace, Object: pod.owner}, Account: pod.Spec.ServiceAccountName, Named: pod.named,
-		Node: pod.Spec.NodeName,
-		Ready: !cfg.dryRun && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		}),
+		Node:  pod.Spec.NodeName,
+		Ready: !cfg.dryRun && ready,
 		Fleet: cfg.fleet(), Queue: cfg.mode == modeQueue, Own: cfg.mode == modeIMDS, Drains: reconciles(cfg),
 		Nodes: cfg.nodes,
 	}

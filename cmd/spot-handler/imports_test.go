@@ -48,9 +48,9 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/provisioner/karpenter":     {"spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/offerings", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/asg":           {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
 		"spot-handler/handler/provisioner/placeholder":   {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/provisioner"},
-		"spot-handler/handler/provisioner/room":          {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
+		"spot-handler/handler/provisioner/room":          {"spot-handler/drain", "spot-handler/drain/donotdisrupt", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 	}
-	everybodys := []string{"spot-handler/drain/narrow"}
+	everybodys := []string{"spot-handler/drain/narrow", "spot-handler/handler/interruption"}
 	for pkg, want := range allowed {
 		for _, dep := range deps(t, pkg) {
 			if strings.HasPrefix(dep, "spot-handler/") && dep != pkg && !slices.Contains(append(everybodys, want...), dep) {

@@ -11,10 +11,6 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// notice is how far ahead EC2 announces that it takes a spot instance: such a message says
-// when it was sent, and nothing else.
-const notice = 2 * time.Minute
-
 // letter is what a message says, to be sent again.
 type letter struct {
 	kind  interruption.Kind
@@ -46,8 +42,8 @@ func (s *stage) announce(step plan.Step) {
 	}
 
 	// EventBridge stamps whole seconds.
-	at := now.Add(step.Left - notice + step.Skew).Truncate(time.Second)
-	told := evidence.Announcement{Sent: now, Deadline: at.Add(notice)}
+	at := now.Add(step.Left - interruption.SpotNotice + step.Skew).Truncate(time.Second)
+	told := evidence.Announcement{Sent: now, Deadline: at.Add(interruption.SpotNotice)}
 	var l letter
 	switch step.What {
 	case plan.Interrupt, plan.Stop:

@@ -15,6 +15,7 @@ import (
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/imdsemu"
 	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
@@ -32,10 +33,6 @@ const (
 	pool         = "batch"
 	fallbackPool = "batch-fallback"
 )
-
-// notice is how far ahead EC2 announces that it takes a spot instance.
-// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
-const notice = 120 * time.Second
 
 // startTimeout limits each of the steps before the notice.
 const startTimeout = 2 * time.Minute
@@ -87,9 +84,9 @@ func play(ctx context.Context, mode string, plain bool, stdout, stderr *os.File)
 	if err := observer.waitReady(ctx); err != nil {
 		return err
 	}
-	say.step("EC2 announces that it takes a node in %.0f s:\n%11s%s", notice.Seconds(), "", node.Name)
+	say.step("EC2 announces that it takes a node in %.0f s:\n%11s%s", interruption.SpotNotice.Seconds(), "", node.Name)
 	// The notices of both sources carry whole seconds.
-	source.announce(time.Now().Truncate(time.Second).Add(notice))
+	source.announce(time.Now().Truncate(time.Second).Add(interruption.SpotNotice))
 	err = observer.wait(ctx)
 	if ctx.Err() == nil {
 		say.step("the report is in %s", observer.report)
@@ -185,7 +182,7 @@ func startSource(mode, node string) (source, error) {
 	return source{
 		mode: daemon.Options{Args: []string{mode, "--queue-url=" + queue.URL()}, SQS: server.URL},
 		announce: func(deadline time.Time) {
-			queue.Send(daemon.EventBridge(daemon.SpotInterruption, "demo", instance, deadline.Add(-notice)))
+			queue.Send(daemon.EventBridge(daemon.SpotInterruption, "demo", instance, deadline.Add(-interruption.SpotNotice)))
 		},
 		close: server.Close,
 	}, nil

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain"
 	"spot-handler/e2e/controlplane"
 )
 
@@ -137,7 +138,8 @@ func (s *story) plant(node string) []seed {
 const toServe = 5 * time.Second
 
 func serves(p *corev1.Pod) bool {
-	return controlplane.Ready(p) && time.Since(readySince(p)) > toServe
+	since, ready := drain.Ready(p)
+	return ready && p.DeletionTimestamp == nil && time.Since(since) > toServe
 }
 
 // watch follows the services while the nodes are drained. It begins when all can serve.

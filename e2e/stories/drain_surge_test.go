@@ -178,7 +178,8 @@ func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
 	after, err := s.cluster.WaitReady(s.ctx, "default", "web", replicas)
 	s.must(err)
 	for _, p := range after {
-		available = append(available, readySince(p).Add(minReady*time.Second))
+		since, _ := drain.Ready(p)
+		available = append(available, since.Add(minReady*time.Second))
 	}
 	slices.SortFunc(available, time.Time.Compare)
 	for i, at := range available {
@@ -186,15 +187,6 @@ func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
 			t.Errorf("eviction %d came %s before so many successors were available", i+1, early)
 		}
 	}
-}
-
-func readySince(pod *corev1.Pod) time.Time {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time
-		}
-	}
-	return time.Time{}
 }
 
 // The plan says which pods are not surged, and why.

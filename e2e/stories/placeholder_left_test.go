@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
@@ -171,7 +172,7 @@ func TestSuccessorsPreemptPlaceholders(t *testing.T) {
 			switch {
 			case p.Spec.NodeName != "":
 				bound++
-			case unschedulable(p):
+			case drain.Unschedulable(&p):
 				pending++
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"spot-handler/drain"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/sqsemu"
@@ -152,7 +153,7 @@ func (a *autoscaler) scale(running *sync.WaitGroup) {
 		case p.Spec.NodeName != "":
 			free[p.Spec.NodeName] -= cpu
 		case p.Status.NominatedNodeName != "":
-		case unschedulable(p):
+		case drain.Unschedulable(&p):
 			demand += cpu
 		}
 	}
@@ -188,12 +189,6 @@ func (a *autoscaler) bootNode(prefix string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.booting--
-}
-
-func unschedulable(p corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
-	})
 }
 
 // spot makes bare nodes that nobody's autoscaler claims.

@@ -94,13 +94,10 @@ func eventFor(now time.Time, in Interruption, what string, pod *corev1.Pod, evic
 
 // graceOf is the time in seconds that the pod has from its eviction to its end.
 func graceOf(d drain.Decision) int64 {
-	switch own := d.Pod.Spec.TerminationGracePeriodSeconds; {
-	case d.Grace != nil:
+	if d.Grace != nil {
 		return *d.Grace
-	case own != nil:
-		return *own
 	}
-	return corev1.DefaultTerminationGracePeriodSeconds
+	return int64(drain.Grace(d.Pod).Seconds())
 }
 
 func pointer(t time.Time) *time.Time {

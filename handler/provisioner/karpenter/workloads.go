@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"spot-handler/drain"
 	"spot-handler/drain/donotdisrupt"
 	"spot-handler/drain/narrow"
 )
@@ -185,18 +186,10 @@ func blockedFor(pod *corev1.Pod, list []budget) bool {
 			continue
 		}
 		matching++
-		blocking = blocking || b.blocking && !(b.notReady && !isReady(pod))
+		_, ready := drain.Ready(pod)
+		blocking = blocking || b.blocking && !(b.notReady && !ready)
 	}
 	return matching > 1 || blocking
-}
-
-func isReady(pod *corev1.Pod) bool {
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 func is(v *intstr.IntOrString, text string) bool {

@@ -20,13 +20,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/drain"
 )
 
 const (
@@ -186,7 +187,7 @@ func (r *Room) check(ctx context.Context) error {
 		r.read(ctx, &r.checking, func(ctx context.Context) (func(), error) {
 			unplaced := map[types.UID]string{} // by owner
 			err := r.opts.eachPod(ctx, "spec.nodeName=", func(pod *corev1.Pod) {
-				if owner := metav1.GetControllerOf(pod); owner != nil && unschedulable(pod) {
+				if owner := metav1.GetControllerOf(pod); owner != nil && drain.Unschedulable(pod) {
 					unplaced[owner.UID] = pod.Namespace + "/" + pod.Name
 				}
 			})
@@ -211,13 +212,6 @@ func (r *Room) withdraw(unplaced map[types.UID]string) {
 			}
 		}
 	}
-}
-
-// unschedulable reports whether the scheduler has looked for a place and found none.
-func unschedulable(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
-	})
 }
 
 // lookAround takes a new look, and subtracts what was promised to pods that are still where

@@ -51,13 +51,8 @@ func zoneOf(pod *corev1.Pod, zones map[types.NamespacedName]string) string {
 // ownerOf names what has made the pod, as kubectl does. Owner references and annotations hold any
 // text: where that can be the name of no object, the pod counts as one that nobody has made.
 func ownerOf(pod *corev1.Pod) Owned {
-	kind, name := "pod", pod.Name
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		kind, name = strings.ToLower(owner.Kind), owner.Name
-	}
-	if d := drain.DeploymentOf(pod); d.Name != "" {
-		kind, name = "deployment", d.Name
-	}
+	kind, name := drain.WorkloadOf(pod)
+	kind = strings.ToLower(kind)
 	if len(validation.IsDNS1035Label(kind)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		kind, name = "pod", pod.Name
 	}

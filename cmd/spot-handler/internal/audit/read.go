@@ -37,16 +37,12 @@ type Options struct {
 	AtRisk func(*corev1.Node) bool
 }
 
-// notice is what EC2 leaves after a spot interruption notice.
-// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-instance-termination-notices.html
-const notice = 2 * time.Minute
-
 // arrival is how long the notice itself and the first eviction are taken to need.
 const arrival = 10 * time.Second
 
 // Take takes what the checks of workloads need from a cluster that was read.
 func Take(c cluster.Cluster, o Options) Snapshot {
-	s := Snapshot{At: c.At, MaxShare: o.MaxShare, Nodes: c.Nodes, Budgets: c.Budgets, Idle: c.Idle, Grace: notice - arrival - o.Margin, OnDemand: nodes.OnDemandLabels[0]}
+	s := Snapshot{At: c.At, MaxShare: o.MaxShare, Nodes: c.Nodes, Budgets: c.Budgets, Idle: c.Idle, Grace: interruption.SpotNotice - arrival - o.Margin, OnDemand: nodes.OnDemandLabels[0]}
 	safe := map[string]bool{}
 	for _, n := range c.Nodes {
 		label, onDemand := nodes.OnDemand(n)
@@ -59,7 +55,7 @@ func Take(c cluster.Cluster, o Options) Snapshot {
 		}
 	}
 	around := drain.Situation{
-		Interruption: drain.Interruption{Taint: marks.Taint(interruption.Record{Kind: interruption.SpotInterruption}), Deadline: c.At.Add(notice - arrival)}, // without a deadline, some would stay
+		Interruption: drain.Interruption{Taint: marks.Taint(interruption.Record{Kind: interruption.SpotInterruption}), Deadline: c.At.Add(interruption.SpotNotice - arrival)}, // without a deadline, some would stay
 		Policy:       drain.Policy{Strategy: drain.Surge, Margin: o.Margin},
 		Shared:       c.Shared, Surroundings: c.Surroundings, Workloads: map[types.NamespacedName]drain.Workload{},
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"spot-handler/handler/interruption"
 )
 
 // Happening is something that a recording tells, in a clause.
@@ -19,7 +21,7 @@ type Happening struct {
 func (r Recording) Begin() time.Time {
 	begin := r.To
 	for _, n := range r.Nodes {
-		begin = earlier(begin, n.Noticed)
+		begin = interruption.Earlier(begin, n.Noticed)
 	}
 	return begin
 }

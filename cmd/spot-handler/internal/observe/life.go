@@ -195,7 +195,7 @@ func (p *podLife) tell(until time.Time) Pod {
 			s.To = p.steps[i+1].From
 		}
 		if i == 0 { // it waits from the notice on, whenever that was seen
-			s.From = earlier(s.From, p.node.rec.Noticed)
+			s.From = interruption.Earlier(s.From, p.node.rec.Noticed)
 		}
 		told.Steps[i] = s
 	}

@@ -3,7 +3,6 @@ package observe
 import (
 	"cmp"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -118,7 +117,7 @@ func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone, byLabels bool) {
 	defer o.mu.Unlock()
 	before := o.pods[pod.UID]
 	switch {
-	case o.gone[pod.UID], !gone && before != nil && older(pod, before): // two watches tell of the same pod
+	case o.gone[pod.UID], !gone && before != nil && nodes.Older(pod.ResourceVersion, before.ResourceVersion): // two watches tell of the same pod
 		return
 	case gone && byLabels && (o.open[pod.Spec.NodeName] != nil || o.wanted[pod.Spec.NodeName]):
 		return
@@ -142,14 +141,6 @@ func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone, byLabels bool) {
 	for _, w := range o.workloads {
 		w.count(at, pod, gone)
 	}
-}
-
-// older reports whether the API server made the first one before the other.
-// https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
-func older(pod, than *corev1.Pod) bool {
-	a, errA := strconv.ParseUint(pod.ResourceVersion, 10, 64)
-	b, errB := strconv.ParseUint(than.ResourceVersion, 10, 64)
-	return errA == nil && errB == nil && a < b
 }
 
 // live begins or goes on with the life of a pod on an interrupted node, if it has to leave.
@@ -277,7 +268,7 @@ func (o *Observer) Recording(now time.Time) Recording {
 	concerned := map[workloadRef]bool{}
 	for _, n := range o.nodes {
 		r.Nodes = append(r.Nodes, n.tell(now, o.claims))
-		begin = earlier(begin, n.rec.Noticed)
+		begin = interruption.Earlier(begin, n.rec.Noticed)
 		for _, p := range n.pods {
 			concerned[p.workload] = true
 		}
@@ -306,13 +297,6 @@ func (o *Observer) Recording(now time.Time) Recording {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return r
-}
-
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
-	}
-	return a
 }
 
 // Phase is the last phase that was seen.

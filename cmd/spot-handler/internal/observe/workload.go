@@ -5,7 +5,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -20,14 +19,11 @@ type workloadRef struct {
 
 // workloadOf is the controller that a pod belongs to, or belonged to before it was surged.
 func workloadOf(pod *corev1.Pod) workloadRef {
-	if name := drain.DeploymentOf(pod); name.Name != "" {
-		return workloadRef{"Deployment", name}
-	}
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
+	kind, name := drain.WorkloadOf(pod)
+	if name == "" {
 		return workloadRef{}
 	}
-	return workloadRef{owner.Kind, types.NamespacedName{Namespace: pod.Namespace, Name: owner.Name}}
+	return workloadRef{kind, types.NamespacedName{Namespace: pod.Namespace, Name: name}}
 }
 
 // String names it within its namespace, such as deployment/web.
@@ -108,13 +104,6 @@ func (w *workload) tell(begin, now time.Time) Workload {
 
 // isReady reports whether a pod serves: it is Ready and has not been told to end.
 func isReady(pod *corev1.Pod) bool {
-	if pod.DeletionTimestamp != nil {
-		return false
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	_, ready := drain.Ready(pod)
+	return ready && pod.DeletionTimestamp == nil
 }

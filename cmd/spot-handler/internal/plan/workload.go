@@ -7,7 +7,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
@@ -83,13 +82,11 @@ func nameOf(kind, name string) string { return strings.ToLower(kind) + "/" + nam
 
 // WorkloadOf names what made a pod, as [Pod.Workload] does; empty if nothing did.
 func WorkloadOf(p *corev1.Pod) string {
-	if of := drain.DeploymentOf(p); of.Name != "" {
-		return nameOf("Deployment", of.Name)
+	kind, name := drain.WorkloadOf(p)
+	if name == "" {
+		return ""
 	}
-	if owner := metav1.GetControllerOf(p); owner != nil {
-		return nameOf(owner.Kind, owner.Name)
-	}
-	return ""
+	return nameOf(kind, name)
 }
 
 // readyOf are the assumptions about single workloads that follow from the conditions of their pods.

@@ -10,8 +10,6 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -173,7 +171,7 @@ func (r *Rehearsal) look(ctx context.Context, p *part, index *nodes.Index, now t
 		}
 		return
 	}
-	if older(node, p.version) {
+	if nodes.Older(node.ResourceVersion, p.version) {
 		return // what was written has not come back yet
 	}
 	rec, ours := r.record(node)
@@ -203,15 +201,6 @@ func (r *Rehearsal) lookAt(ctx context.Context, p *part, rec interruption.Record
 			p.done, p.err = true, fmt.Errorf("node %s: nobody has begun to drain it within %s, so it was put back: does spot-handler run here, without --dry-run and --cordon-only?", p.node, takenUpIn)
 		}
 	}
-}
-
-// older reports whether the Node is from before that version.
-func older(node *corev1.Node, version string) bool {
-	if version == "" {
-		return false
-	}
-	c, err := resourceversion.CompareResourceVersion(node.ResourceVersion, version)
-	return err == nil && c < 0
 }
 
 func errorOf(parts []*part) error {
