@@ -12,6 +12,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
 )
 
 // acceptAttempts bounds how often Accept writes again after somebody else changed the Node at
@@ -111,6 +112,6 @@ func (h *Handler) accepted(node *corev1.Node, rec interruption.Record, n interru
 	}
 	h.metrics.noticed(n, took, rec.Phase != interruption.Waiting)
 	if rec.Event == n.EventID { // else a further word on an interruption already announced
-		h.opts.Events.Noticed(node, rec)
+		h.opts.Events.Notify(notify.Noticed(node, rec))
 	}
 }

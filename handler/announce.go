@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
 )
 
 // toldBefore is how long before this process began to reconcile its predecessor is taken to have
@@ -24,7 +25,7 @@ func (v *visit) announce(context.Context) (done bool, err error) {
 	case !byNode && !v.rec.Rehearsed(), told == v.rec.Event:
 	case told == "" && v.rec.Received.Before(v.began.Add(-toldBefore)):
 	default:
-		v.opts.Events.Noticed(v.node, v.rec)
+		v.opts.Events.Notify(notify.Noticed(v.node, v.rec))
 	}
 	return false, nil
 }

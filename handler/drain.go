@@ -161,10 +161,10 @@ func (v *visit) tellReplacement(rec interruption.Record, got interruption.Replac
 	log := v.tellOf(v.opts.Logger.Info(), rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
 	switch got.State {
 	case provisioner.StateFailed:
-		v.opts.Events.Replacement(v.node, notify.ReasonReplacementFailed, got)
+		v.opts.Events.Notify(notify.Replaced(v.node, notify.ReasonReplacementFailed, got))
 		log.Str("reason", got.Reason).Msg("replacement failed")
 	case provisioner.StateUnsupported: // the provisioner logs it, once for all nodes with the same reason
-		v.opts.Events.Replacement(v.node, notify.ReasonNoReplacement, got)
+		v.opts.Events.Notify(notify.Replaced(v.node, notify.ReasonNoReplacement, got))
 	case provisioner.StateReady:
 		if got.Backend == provisioner.Spare {
 			log.Str("reason", got.Reason).Msg("no replacement needed")
@@ -173,7 +173,7 @@ func (v *visit) tellReplacement(rec interruption.Record, got interruption.Replac
 		log.Msg("replacement ready")
 	default:
 		if another {
-			v.opts.Events.Replacement(v.node, notify.ReasonReplacementRequested, got)
+			v.opts.Events.Notify(notify.Replaced(v.node, notify.ReasonReplacementRequested, got))
 			log.Msg("replacement requested")
 		}
 	}

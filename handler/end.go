@@ -14,7 +14,6 @@ func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption
 	now := time.Now()
 	result := v.opts.Drainer.Finish(v.node.Name, in)
 	pods := countPods(result, rec)
-	pods.Refusal = interruption.Clip(result.Refusal)
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, &now
 	rec.Replacement = v.known.replacementOf(rec)
 
@@ -27,7 +26,7 @@ func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption
 		slack = d.Sub(now)
 	}
 	v.metrics.ended(rec, outcome, pods, now)
-	v.opts.Events.Ended(v.node, reason, pods, slack, result.Refusal)
+	v.opts.Events.Notify(notify.Ended(v.node, reason, pods, slack))
 	log := v.tellOf(v.opts.Logger.Info(), rec).Int("graceful", pods.Graceful).Int("truncated", pods.Truncated).
 		Int("forced", pods.Forced).Int("left", pods.Left).Float64("slack_seconds", slack.Seconds())
 	if result.Refusal != "" {
@@ -104,5 +103,7 @@ func countPods(r drain.Result, rec interruption.Record) interruption.Pods {
 }
 
 func podsOf(r drain.Result) interruption.Pods {
-	return interruption.Pods{Total: r.Total, Graceful: r.Graceful, Truncated: r.Truncated, Forced: r.Forced, Left: r.Left}
+	return interruption.Pods{
+		Total: r.Total, Graceful: r.Graceful, Truncated: r.Truncated, Forced: r.Forced, Left: r.Left, Refusal: interruption.Clip(r.Refusal),
+	}
 }

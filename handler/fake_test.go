@@ -231,22 +231,7 @@ func (f *fakeProvisioner) Forget(node string) { f.forgotten = append(f.forgotten
 // fakeEvents drops everything.
 type fakeEvents struct{}
 
-var (
-	_ Events = fakeEvents{}
-	_ Events = (*notify.Events)(nil)
-)
-
-func (fakeEvents) Noticed(*corev1.Node, interruption.Record) {}
-
-func (fakeEvents) Replacement(*corev1.Node, string, interruption.Replacement) {}
-
-func (fakeEvents) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {}
-
-func (fakeEvents) Canceled(*corev1.Node, interruption.Record) {}
-
-func (fakeEvents) Returned(*corev1.Node, interruption.Record) {}
-
-func (fakeEvents) RecordUnreadable(*corev1.Node, error) {}
+func (fakeEvents) Notify(notify.News) {}
 
 // setup is what a test sets: the handler's options, and those of what it works with.
 type setup struct {
@@ -330,22 +315,16 @@ func (noWorkloads) CalledOff(context.Context, workloads.Interruption, []*corev1.
 func (noWorkloads) Forget(string)                                                    {}
 func (noWorkloads) Wait()                                                            {}
 
-// toldEvents writes down every Event.
-type toldEvents struct {
-	fakeEvents
-	told []string
-}
+// toldEvents writes down the news of notices and ends.
+type toldEvents struct{ told []string }
 
-var _ Events = (*toldEvents)(nil)
-
-func (e *toldEvents) Noticed(_ *corev1.Node, r interruption.Record) {
-	e.told = append(e.told, "noticed "+string(r.Kind))
-}
-
-func (e *toldEvents) Ended(n *corev1.Node, reason string, p interruption.Pods, _ time.Duration, _ string) {
-	rec, _, err := nodes.Record(n)
-	if err != nil || rec.Instance != instance {
-		reason += " of nobody"
+func (e *toldEvents) Notify(n notify.News) {
+	switch {
+	case n.Stage == notify.Notice:
+		e.told = append(e.told, "noticed "+string(n.Record.Kind))
+	case n.Stage == notify.Outcome && n.Record.Instance != instance:
+		e.told = append(e.told, n.Reason+" of nobody")
+	case n.Stage == notify.Outcome && n.Reason != notify.ReasonCanceled && n.Reason != notify.ReasonInstanceReturned && n.Reason != notify.ReasonRehearsalOver:
+		e.told = append(e.told, n.Reason)
 	}
-	e.told = append(e.told, reason)
 }

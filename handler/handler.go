@@ -18,6 +18,7 @@ import (
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/workloads"
 )
@@ -64,16 +65,6 @@ type Hooks interface {
 	Wait()
 }
 
-// Events tells people about an interrupted Node. No method blocks or fails.
-type Events interface {
-	Noticed(node *corev1.Node, rec interruption.Record)
-	Replacement(node *corev1.Node, reason string, r interruption.Replacement)
-	Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string)
-	Canceled(node *corev1.Node, rec interruption.Record)
-	Returned(node *corev1.Node, rec interruption.Record)
-	RecordUnreadable(node *corev1.Node, err error)
-}
-
 // Conditions shows interruptions as conditions of their Nodes. Show never blocks or fails.
 type Conditions interface {
 	Run(ctx context.Context) error
@@ -102,7 +93,7 @@ type Options struct {
 	Provisioner Provisioner
 	Turns       Turns
 	Hooks       Hooks
-	Events      Events
+	Events      notify.Notifier
 	Conditions  Conditions
 	Workloads   Workloads
 	Offerings   Offerings

@@ -82,7 +82,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 			k.unreadable = true
 			h.opts.Drainer.Forget(name)
 			h.metrics.rejected.Inc()
-			h.opts.Events.RecordUnreadable(node, err)
+			h.opts.Events.Notify(notify.Unreadable(node, err))
 			h.opts.Logger.Error().Err(err).Str("node", name).Msg("read record")
 		}
 		return nil, nil
@@ -178,7 +178,7 @@ func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 		result := h.opts.Drainer.Finish(name, drain.Interruption{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.DeadlineTime()})
 		pods := countPods(result, k.rec)
 		h.metrics.ended(k.rec, resultFailed, pods, time.Now())
-		h.opts.Events.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, pods, 0, result.Refusal)
+		h.opts.Events.Notify(notify.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, pods, 0))
 		h.opts.Logger.Warn().Str("node", name).EmbedObject(k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
 	}
 	h.opts.Hooks.Orphaned(ctx, name, k.rec)

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/notify"
 )
 
 // state is a message about the state of the instance, made now: its deadline is its time.
@@ -90,14 +91,12 @@ func TestStatesAfterTheDrainAreQuiet(t *testing.T) {
 }
 
 // counting counts Events about notices and ends.
-type counting struct {
-	fakeEvents
-	n int
-}
+type counting struct{ n int }
 
-func (c *counting) Noticed(*corev1.Node, interruption.Record) { c.n++ }
-func (c *counting) Ended(*corev1.Node, string, interruption.Pods, time.Duration, string) {
-	c.n++
+func (c *counting) Notify(n notify.News) {
+	if n.Stage != "" {
+		c.n++
+	}
 }
 
 // What the out-of-service taint depends on: see marks.IsShutDown.

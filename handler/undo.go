@@ -11,6 +11,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
 	"spot-handler/handler/workloads"
 )
 
@@ -127,9 +128,9 @@ func (v *visit) tellUndone(node *corev1.Node, was interruption.Record, rest *int
 		log.Msg("drain called off, node as it was, next drain waits")
 	}
 	if returned(node, was) || was.Rehearsed() && was.Phase.Over() {
-		v.opts.Events.Returned(node, was)
+		v.opts.Events.Notify(notify.Returned(node, was))
 	} else {
-		v.opts.Events.Canceled(node, was)
+		v.opts.Events.Notify(notify.Canceled(node, was))
 	}
 }
 

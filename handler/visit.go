@@ -13,6 +13,7 @@ import (
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
+	"spot-handler/handler/notify"
 )
 
 // visit is one reconciliation of an interrupted Node: what the Node carries, what this process
@@ -92,7 +93,7 @@ func (v *visit) mark(ctx context.Context, rec interruption.Record) error {
 	if err != nil {
 		return fmt.Errorf("mark node: %w", err)
 	}
-	v.opts.Events.Noticed(v.node, v.rec)
+	v.opts.Events.Notify(notify.Noticed(v.node, v.rec))
 	v.tell(v.opts.Logger.Info()).Str("phase", string(v.rec.Phase)).Msg("wait is over, node cordoned")
 	return nil
 }

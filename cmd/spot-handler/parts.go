@@ -27,7 +27,7 @@ type parts struct {
 	clients *clients
 	index   *nodes.Index
 	events  *notify.Events
-	tellers handler.Events
+	notices notify.Notifier
 	hooks   lifecycle.Hooks // nil: they are not answered
 	logger  zerolog.Logger
 }
@@ -55,7 +55,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 			Hooks: p.hooks, HeartbeatUntil: cfg.heartbeatUntil,
 			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
 		}),
-		Events: p.tellers, Node: cfg.nodeName,
+		Events: p.notices, Node: cfg.nodeName,
 		Workloads: workloads.New(workloads.Options{
 			On: cfg.workloadNotices && !cfg.cordonOnly, Networks: cfg.networks, HostNetwork: len(cfg.networks) > 0, IsNode: p.index.HasAddress,
 			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Silent: drainer.Silent, Events: p.events,

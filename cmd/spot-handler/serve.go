@@ -82,11 +82,11 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 		return err
 	}
 	hooks := newHooks(cfg, conf, registry, logger)
-	tellers := notify.All{events, webhooks}
+	notices := notify.All{events, webhooks}
 	if !reconciles(cfg) {
-		tellers = nil // whoever drains tells
+		notices = nil // the process that drains notifies people
 	}
-	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, tellers, hooks, logger}.tenure)
+	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, notices, hooks, logger}.tenure)
 	var accept interruption.Accepter = tenures
 	keepsEarly := func(context.Context) error { return nil }
 	if cfg.mode == modeQueue && !cfg.dryRun {

@@ -34,12 +34,12 @@ func TestAnnotations(t *testing.T) {
 	unreadable.Annotations[interruption.Annotation] = "{"
 
 	e := NewEvents(nil, func(string) (*corev1.Node, bool) { return node, true })
-	e.Noticed(node, rec)
-	e.Replacement(node, ReasonReplacementRequested, interruption.Replacement{})
-	e.Replacement(node, ReasonNoReplacement, interruption.Replacement{})
-	e.Ended(node, ReasonDrained, interruption.Pods{}, 0, "")
-	e.Canceled(node, rec)
-	e.RecordUnreadable(unreadable, errors.New("no record"))
+	e.Notify(Noticed(node, rec))
+	e.Notify(Replaced(node, ReasonReplacementRequested, interruption.Replacement{}))
+	e.Notify(Replaced(node, ReasonNoReplacement, interruption.Replacement{}))
+	e.Notify(Ended(node, ReasonDrained, interruption.Pods{}, 0))
+	e.Notify(Canceled(node, rec))
+	e.Notify(Unreadable(unreadable, errors.New("no record")))
 	e.EvictionBlocked("node-a", &corev1.Pod{}, "")
 	e.EvictionForced("node-a", &corev1.Pod{}, "")
 	e.PodLeft("node-a", &corev1.Pod{}, "")

@@ -96,13 +96,12 @@ func newRecorder(client rest.Interface) *recorder {
 	}
 }
 
-// Event notes an Event about a Node, a pod or what a reference names. It never blocks.
-func (r *recorder) Event(object runtime.Object, kind, reason, message string) {
-	r.AnnotatedEventf(object, nil, kind, reason, "%s", message)
-}
-
-// AnnotatedEventf is Event with annotations and a text as of fmt.Sprintf.
-func (r *recorder) AnnotatedEventf(object runtime.Object, annotations map[string]string, kind, reason, format string, args ...any) {
+// record notes an Event about a Node, a pod or what a reference names. It never blocks.
+func (r *recorder) record(object runtime.Object, annotations map[string]string, warning bool, reason, message string) {
+	kind := corev1.EventTypeNormal
+	if warning {
+		kind = corev1.EventTypeWarning
+	}
 	now := metav1.Now()
 	about := referenceTo(object)
 	namespace := about.Namespace
@@ -111,7 +110,7 @@ func (r *recorder) AnnotatedEventf(object runtime.Object, annotations map[string
 	}
 	event := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: namespace, Annotations: annotations},
-		InvolvedObject: about, Type: kind, Reason: reason, Message: interruption.Clip(fmt.Sprintf(format, args...)),
+		InvolvedObject: about, Type: kind, Reason: reason, Message: interruption.Clip(message),
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: component}, ReportingController: component,
 	}
@@ -133,7 +132,7 @@ func referenceTo(object runtime.Object) corev1.ObjectReference {
 	case *corev1.Pod:
 		return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
 	}
-	return corev1.ObjectReference{} // no other is told of; the API server would refuse it
+	return corev1.ObjectReference{} // there are no Events about others; the API server would refuse it
 }
 
 // run writes what is noted until ctx ends.

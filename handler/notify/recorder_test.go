@@ -141,7 +141,7 @@ func TestEventsOfOneNamespaceDelayNoOther(t *testing.T) {
 		}
 		synctest.Wait()
 		node, rec := interrupted("node-1")
-		events.Canceled(node, rec)
+		events.Notify(Canceled(node, rec))
 		events.PodLeft("node-1", pod("shop", 0), "")
 		time.Sleep(eventQuiet) // it is a burst
 		synctest.Wait()
@@ -159,9 +159,9 @@ func TestEventsAreCounted(t *testing.T) {
 	events := startEvents(t, s)
 	node, rec := interrupted("node-1")
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}}
-	events.Canceled(node, rec)
-	events.Canceled(node, rec)
-	events.Canceled(node, rec)
+	events.Notify(Canceled(node, rec))
+	events.Notify(Canceled(node, rec))
+	events.Notify(Canceled(node, rec))
 	s.wait(t, 3)
 	events.EvictionBlocked("node-1", pod, "a budget")
 	events.EvictionBlocked("node-1", pod, "another budget")
@@ -170,7 +170,7 @@ func TestEventsAreCounted(t *testing.T) {
 	s.gone = true
 	s.mu.Unlock()
 	events.About(&corev1.ObjectReference{APIVersion: "karpenter.sh/v1", Kind: "NodeClaim", Name: "claim-1"}, true, "Unused", "text")
-	events.Canceled(node, rec)
+	events.Notify(Canceled(node, rec))
 	want := []string{
 		"POST in default: Normal InterruptionCanceled Node/node-1", "count 2", "count 3",
 		"POST in shop: Warning EvictionBlocked Pod/web-1", "POST in shop: Warning EvictionBlocked Pod/web-1",
@@ -187,7 +187,7 @@ func TestEventsWaitForTheServer(t *testing.T) {
 	s := &eventServer{hangUp: 1}
 	events := startEvents(t, s)
 	node, rec := interrupted("node-1")
-	events.Canceled(node, rec)
+	events.Notify(Canceled(node, rec))
 	s.wait(t, 1)
 }
 
@@ -196,7 +196,7 @@ func TestEventsNeverBlock(t *testing.T) {
 	events := NewEvents(nil, noNode)
 	node, rec := interrupted("node-1")
 	for range eventsWaiting + 1 {
-		events.Canceled(node, rec)
+		events.Notify(Canceled(node, rec))
 	}
 }
 

@@ -14,17 +14,18 @@ import (
 func TestMessage(t *testing.T) {
 	node, rec := interrupted("node-1")
 	rec.Replacement = &interruption.Replacement{Name: "claim-1"}
-	m := newMessage(node, rec, EventNotice, "SpotInterruption", "why")
+	news := notify.News{Node: node, Record: rec, Stage: notify.Notice, Reason: "SpotInterruption", Text: "why"}
+	m := newMessage(news)
 	if m.Text != "SpotInterruption on node-1: why" || m.AvailabilityZone != "eu-west-1a" || m.InstanceID != rec.Instance ||
 		m.Replacement.Name != "claim-1" || !m.StartTime.Equal(*rec.Deadline) || m.SecondsLeft < 100 {
 		t.Errorf("%+v", m)
 	}
 	rec.Source = interruption.Rehearsal
-	if m := newMessage(node, rec, EventNotice, "SpotInterruption", "why"); m.Text != "SpotInterruption on node-1: rehearsal: why" || m.Source != "rehearsal" {
+	if m := newMessage(notify.Noticed(node, rec)); !strings.HasPrefix(m.Text, "SpotInterruption on node-1: rehearsal: spot-interruption") || m.Source != "rehearsal" {
 		t.Errorf("%+v", m)
 	}
 	node.Annotations[interruption.Annotation] = "}{"
-	if m := newMessage(node, recordOf(node), EventOutcome, notify.ReasonDrained, "x"); m.NodeName != "node-1" || m.Kind != "" {
+	if m := newMessage(notify.Ended(node, notify.ReasonDrained, interruption.Pods{}, 0)); m.NodeName != "node-1" || m.Kind != "" {
 		t.Errorf("%+v", m)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+
+	"spot-handler/handler/notify"
 )
 
 // An answer that another attempt would not change ends the matter; the next webhook is not
@@ -29,8 +31,8 @@ func TestRefused(t *testing.T) {
 				}}
 				w, log := startSender(t, r, nil)
 				node, rec := interrupted("node-1")
-				w.Noticed(node, rec)
-				w.Canceled(node, rec)
+				w.Notify(notify.Noticed(node, rec))
+				w.Notify(notify.Canceled(node, rec))
 				synctest.Wait()
 				if w.count(resultRejected) != 1 || w.count(resultDelivered) != 1 {
 					t.Errorf("%d rejected, %d delivered, want 1 and 1", w.count(resultRejected), w.count(resultDelivered))

@@ -1,4 +1,4 @@
-// Package webhook tells a URL of notices and outcomes: one POST each, with the body that
+// Package webhook sends notices and outcomes to a URL: one POST each, with the body that
 // Slack's incoming webhooks take or one that the operator's template makes.
 //
 // Nothing here blocks or fails: a webhook that nobody takes is tried again for half an hour
@@ -20,9 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
-	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
 )
 
@@ -65,9 +63,9 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
-// Sender tells a URL of notices and of outcomes, each with one POST that is tried again
-// until it is answered. Its methods never block: what they are told waits in memory for
-// Run, and is lost with the process. They are safe for concurrent use.
+// Sender sends notices and outcomes to a URL, each with one POST that is tried again
+// until it is answered. Its methods never block: news wait in memory for Run, and are
+// lost with the process. They are safe for concurrent use.
 type Sender struct {
 	opts    Options
 	client  *http.Client
@@ -77,8 +75,6 @@ type Sender struct {
 	// Logged when they become true.
 	failing, dropping atomic.Bool
 }
-
-var _ notify.Teller = (*Sender)(nil)
 
 // parcel is a message on its way.
 type parcel struct {
@@ -105,7 +101,7 @@ func New(o Options) *Sender {
 	return w
 }
 
-// Run sends what the Sender is told until ctx ends, and then for up to flushFor what still
+// Run sends news until ctx ends, and then for up to flushFor what still
 // waits. All who use the Sender should have ended before ctx does.
 func (w *Sender) Run(ctx context.Context) error {
 	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -135,39 +131,12 @@ func (w *Sender) Run(ctx context.Context) error {
 	return nil
 }
 
-// Noticed: EC2 is about to end the node.
-func (w *Sender) Noticed(node *corev1.Node, r interruption.Record) {
-	w.tell(newMessage(node, r, EventNotice, notify.NoticeReason(r.Kind), notify.NoticeText(r)))
-}
-
-// Replacement is part of the outcome.
-func (w *Sender) Replacement(*corev1.Node, string, interruption.Replacement) {}
-
-// Ended: the drain is over.
-func (w *Sender) Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Duration, refusal string) {
-	p.Refusal = refusal
-	m := newMessage(node, recordOf(node), EventOutcome, reason, notify.EndText(p, slack))
-	m.Pods, m.SlackSeconds = p, int(slack.Seconds())
-	w.tell(m)
-}
-
-// Canceled: the interruption was called off.
-func (w *Sender) Canceled(node *corev1.Node, r interruption.Record) {
-	w.tell(newMessage(node, r, EventOutcome, notify.ReasonCanceled, notify.CanceledText(r)))
-}
-
-// Returned: the instance has come back, or its rehearsal is over.
-func (w *Sender) Returned(node *corev1.Node, r interruption.Record) {
-	w.tell(newMessage(node, r, EventOutcome, notify.ReturnedReason(r), notify.ReturnedText(r)))
-}
-
-// RecordUnreadable is neither a notice nor an outcome.
-func (w *Sender) RecordUnreadable(*corev1.Node, error) {}
-
-func (w *Sender) tell(m Message) {
-	if w.queues == nil {
+// Notify has a notice or an outcome sent.
+func (w *Sender) Notify(n notify.News) {
+	if w.queues == nil || n.Stage == "" {
 		return
 	}
+	m := newMessage(n)
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(m.NodeName)) // it never fails
 	select {

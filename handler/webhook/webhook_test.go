@@ -121,10 +121,10 @@ func TestNoticeAndOutcome(t *testing.T) {
 		r := &receiver{}
 		w, _ := startSender(t, r, nil)
 		node, rec := interrupted("node-1")
-		w.Noticed(node, rec)
-		w.Replacement(node, notify.ReasonReplacementRequested, interruption.Replacement{})
-		w.RecordUnreadable(node, errors.New("x"))
-		w.Ended(node, notify.ReasonDrained, interruption.Pods{Total: 2, Graceful: 2}, 92*time.Second, "")
+		w.Notify(notify.Noticed(node, rec))
+		w.Notify(notify.Replaced(node, notify.ReasonReplacementRequested, interruption.Replacement{}))
+		w.Notify(notify.Unreadable(node, errors.New("x")))
+		w.Notify(notify.Ended(node, notify.ReasonDrained, interruption.Pods{Total: 2, Graceful: 2}, 92*time.Second))
 		synctest.Wait()
 		want := []string{
 			"SpotInterruption on node-1: spot-interruption of i-0123456789abcdef0 from queue: deadline " + rec.Deadline.Format(time.RFC3339) + ", in 120 s; node cordoned",
@@ -165,8 +165,8 @@ func TestRetry(t *testing.T) {
 		w, log := startSender(t, r, nil)
 		start := time.Now()
 		node, rec := interrupted("node-1")
-		w.Noticed(node, rec)
-		w.Ended(node, notify.ReasonDrained, interruption.Pods{}, 0, "")
+		w.Notify(notify.Noticed(node, rec))
+		w.Notify(notify.Ended(node, notify.ReasonDrained, interruption.Pods{}, 0))
 		if took := time.Since(start); took != 0 {
 			t.Errorf("telling took %s", took)
 		}
@@ -197,10 +197,10 @@ func TestGivenUpAndDropped(t *testing.T) {
 		}}
 		w, log := startSender(t, r, nil)
 		node, rec := interrupted("node-1")
-		w.Noticed(node, rec)
+		w.Notify(notify.Noticed(node, rec))
 		synctest.Wait() // with the sender
 		for range queued + 7 {
-			w.Noticed(node, rec)
+			w.Notify(notify.Noticed(node, rec))
 		}
 		if w.count(resultDropped) != 7 {
 			t.Errorf("%d dropped, want 7", w.count(resultDropped))
@@ -235,7 +235,7 @@ func TestEndOfTheProcess(t *testing.T) {
 				}}, nil)
 				node, rec := interrupted("node-1")
 				for range 20 {
-					w.Noticed(node, rec)
+					w.Notify(notify.Noticed(node, rec))
 				}
 				ctx, stop := context.WithCancel(t.Context())
 				stop()
@@ -257,7 +257,7 @@ func TestNobodyToTell(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	w := New(Options{Registerer: registry, Logger: zerolog.Nop()})
 	node, rec := interrupted("node-1")
-	w.Noticed(node, rec)
+	w.Notify(notify.Noticed(node, rec))
 	if err := w.Run(t.Context()); err != nil {
 		t.Error(err)
 	}
