@@ -123,11 +123,15 @@ func deployment(t *testing.T, pod corev1.PodTemplateSpec) {
 	if pod.Spec.PriorityClassName != "system-cluster-critical" || pod.Spec.HostNetwork {
 		t.Errorf("priority %s, host network %t", pod.Spec.PriorityClassName, pod.Spec.HostNetwork)
 	}
-	terms := pod.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	if len(terms) != 1 || len(terms[0].MatchExpressions) != 3 || slices.ContainsFunc(terms[0].MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
+	affinity := pod.Spec.Affinity.NodeAffinity
+	terms := affinity.PreferredDuringSchedulingIgnoredDuringExecution
+	if len(terms) != 1 || len(terms[0].Preference.MatchExpressions) != 3 || slices.ContainsFunc(terms[0].Preference.MatchExpressions, func(r corev1.NodeSelectorRequirement) bool {
 		return r.Operator != corev1.NodeSelectorOpNotIn
 	}) {
 		t.Errorf("off spot nodes by %v", terms)
+	}
+	if affinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+		t.Error("the Deployment cannot run where all nodes are spot")
 	}
 	var spread []string
 	for _, c := range pod.Spec.TopologySpreadConstraints {
@@ -136,7 +140,7 @@ func deployment(t *testing.T, pod corev1.PodTemplateSpec) {
 			t.Errorf("replicas may share a host: %+v", c)
 		}
 	}
-	if want := []string{corev1.LabelHostname, corev1.LabelTopologyZone}; !slices.Equal(spread, want) {
+	if want := []string{corev1.LabelHostname, corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable}; !slices.Equal(spread, want) {
 		t.Errorf("spread over %v, want %v", spread, want)
 	}
 }

@@ -1,0 +1,194 @@
+package stories
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/e2e/chart"
+	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/sqsemu"
+	"spot-handler/handler/interruption"
+)
+
+// Where all nodes are spot, the chart's Deployment runs on them, on two offerings. EC2 takes the
+// leader's node, and then those of both replicas at once: every pod leaves in time. As soon as there
+// are other nodes, a rollout moves it there, full and in one zone as they may be.
+func TestAllNodesAreSpot(t *testing.T) {
+	s := tellApart(t, controlplane.Options{})
+	s.withAccounts = true // those of the installed chart
+	s.offerings("spot", map[string]string{"node-lifecycle": "spot"}, 16, "a/m5.xlarge", "b/c5.xlarge", "a/c5.xlarge", "b/m5.xlarge", "a/r5.xlarge", "b/r5.xlarge")
+	s.service("web", 12, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(11) })
+	server, queue := s.sqs()
+	h := s.helm()
+	values := map[string]any{
+		"flags.queueUrl": queue.URL(),
+		// As long as the program may take to stop.
+		"controller.podAnnotations": map[string]any{"e2e.spot-handler/stop-after": "10s"},
+	}
+	release := chart.Release{Values: chart.Values("queue", values)}
+	_, err := h.Install(s.ctx, s.cluster.Kubeconfig, release)
+	s.must(err)
+	replicas := s.runReplicas(server)
+
+	leader, follower := replicas.wait(s, nil)
+	one, other := s.home(leader), s.home(follower)
+	for _, label := range []string{corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable} {
+		if one.Labels[label] == other.Labels[label] {
+			t.Errorf("both replicas are on %s %s", label, one.Labels[label])
+		}
+	}
+
+	interrupt(queue, one.Name, 110*time.Second)
+	s.wantAllMoved(one.Name)
+	if code := s.waitEnd(replicas.of(leader)); code != 0 {
+		t.Errorf("the leader ended with code %d, want 0", code)
+	}
+
+	leader, follower = replicas.wait(s, []string{one.Name})
+	one, other = s.home(leader), s.home(follower)
+	interrupt(queue, one.Name, 110*time.Second)
+	interrupt(queue, other.Name, 110*time.Second)
+	s.wantAllMoved(one.Name, other.Name)
+	s.waitEmpty(queue)
+
+	others := s.offerings("other", nil, 2, "a/m5.xlarge", "a/m5.xlarge")
+	for _, n := range others {
+		s.fill(n.Name, "1500m")
+	}
+	values["controller.podLabels"] = map[string]any{"generation": "2"}
+	_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("queue", values)})
+	s.must(err)
+	s.within("a rollout to the nodes that are not spot", 3*time.Minute, func() bool {
+		on := replicas.nodes()
+		return len(on) == 2 && on[others[0].Name] && on[others[1].Name]
+	}, func() string { return fmt.Sprintf("the Deployment is on %v", replicas.nodes()) })
+}
+
+// offerings makes a node for each zone and type, such as a/m5.xlarge.
+func (s *story) offerings(prefix string, labels map[string]string, cpus int, offerings ...string) (nodes []*corev1.Node) {
+	s.Helper()
+	for _, o := range offerings {
+		all := map[string]string{corev1.LabelTopologyZone: o[:1], corev1.LabelInstanceTypeStable: o[2:]}
+		maps.Copy(all, labels)
+		made, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: prefix, Labels: all, CPUs: cpus})
+		s.must(err)
+		nodes = append(nodes, made...)
+	}
+	return nodes
+}
+
+// fill takes processors of the node.
+func (s *story) fill(node, cpu string) {
+	s.Helper()
+	s.service("fill-"+node, 1, func(d *controlplane.DeploymentSpec) {
+		d.CPU, d.NodeSelector = cpu, map[string]string{corev1.LabelHostname: node}
+	})
+}
+
+// home is the pod's node.
+func (s *story) home(pod *corev1.Pod) *corev1.Node {
+	s.Helper()
+	return s.lastSeen(pod.Spec.NodeName)
+}
+
+// wantAllMoved waits for the ends of the drains: every pod had its whole grace period.
+func (s *story) wantAllMoved(nodes ...string) {
+	s.Helper()
+	for _, node := range nodes {
+		rec := s.waitRecord(node, func(r interruption.Record) bool { return r.Phase.Over() })
+		if p := rec.Pods; rec.Phase == interruption.DeadlineReached || p == nil || p.Graceful != p.Total {
+			s.Errorf("record %s, want all pods graceful", rec)
+		}
+	}
+}
+
+// replicas runs the program for the pods of the chart's Deployment, each for as long as its pod
+// lives, as kubelets do.
+type replicas struct {
+	mu      sync.Mutex
+	pods    []*corev1.Pod // those of now
+	daemons map[types.UID]*daemon.Daemon
+}
+
+func (s *story) runReplicas(server *sqsemu.Server) *replicas {
+	r := &replicas{daemons: map[types.UID]*daemon.Daemon{}}
+	stopped := map[types.UID]bool{}
+	s.background(func(ctx context.Context) {
+		_, _ = s.cluster.WaitPods(ctx, namespace, "app.kubernetes.io/component=queue", func(pods []*corev1.Pod) bool {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.pods = slices.Clone(pods)
+			for _, p := range pods {
+				d := r.daemons[p.UID]
+				switch {
+				case p.DeletionTimestamp != nil && d != nil && !stopped[p.UID]:
+					stopped[p.UID] = true
+					go d.Stop()
+				case p.DeletionTimestamp == nil && d == nil && p.Spec.NodeName != "" && controlplane.Ready(p):
+					d, err := daemon.Start(daemon.Options{
+						Args: p.Spec.Containers[0].Args, Kubeconfig: s.kubeconfig(p.Spec.ServiceAccountName, p.Name),
+						SQS: server.URL, Env: []string{"POD_NAME=" + p.Name, "POD_NAMESPACE=" + p.Namespace}, Log: s.Output(),
+					})
+					if err != nil {
+						s.Error(err)
+						return true
+					}
+					s.Cleanup(d.Kill)
+					r.daemons[p.UID] = d
+				}
+			}
+			return false
+		})
+	})
+	return r
+}
+
+// of is the process of the pod.
+func (r *replicas) of(pod *corev1.Pod) *daemon.Daemon {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.daemons[pod.UID]
+}
+
+// nodes are those with a pod.
+func (r *replicas) nodes() map[string]bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	on := map[string]bool{}
+	for _, p := range r.pods {
+		on[p.Spec.NodeName] = true
+	}
+	return on
+}
+
+// wait waits until two replicas run, elsewhere than on the nodes that were interrupted, and one of
+// them leads.
+func (r *replicas) wait(s *story, gone []string) (leader, follower *corev1.Pod) {
+	s.Helper()
+	s.within("a leader and a follower", 3*time.Minute, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		leader, follower = nil, nil
+		for _, p := range r.pods {
+			d := r.daemons[p.UID]
+			switch {
+			case d == nil || p.DeletionTimestamp != nil || slices.Contains(gone, p.Spec.NodeName):
+			case len(d.Lines("leading")) > 0:
+				leader = p
+			case len(d.Lines("consuming queue")) > 0:
+				follower = p
+			}
+		}
+		return leader != nil && follower != nil && len(r.pods) == 2
+	}, func() string { return fmt.Sprintf("pods on %v", r.nodes()) })
+	return leader, follower
+}
