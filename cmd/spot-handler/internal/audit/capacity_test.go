@@ -95,10 +95,14 @@ func TestChecksOfCapacity(t *testing.T) {
 			[]string{`SH208 deployment/spot-handler 2 kubectl -n ops patch deployment spot-handler -p '{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"karpenter.sh/capacity-type","operator":"NotIn","values":["spot"]},{"key":"eks.amazonaws.com/capacityType","operator":"NotIn","values":["SPOT"]},{"key":"node-lifecycle","operator":"NotIn","values":["spot"]}]}]}}}}}}}'`}},
 		"the chart's daemon on spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{fromChart(daemon("m5-a-0")), fromChart(daemon(""))}},
 			[]string{`SH208 deployment/spot-handler 1 helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot' --set controller.nodeSelector=null`}},
-		"one daemon off spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{daemon("m5-a-0"), daemon("safe")}}, nil},
+		"the daemon on spot, like all nodes": {Snapshot{MaxShare: 100, Nodes: nodes, Daemons: []Daemon{daemon("m5-a-0"), daemon("m5-b-0")}}, nil},
+		"one daemon off spot":                {Snapshot{MaxShare: 100, Daemons: []Daemon{daemon("m5-a-0"), daemon("safe")}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tt.s.Nodes, tt.s.Grace = append(slices.Clone(nodes), safe), 100*time.Second
+			if tt.s.Nodes == nil {
+				tt.s.Nodes = append(slices.Clone(nodes), safe)
+			}
+			tt.s.Grace = 100 * time.Second
 			tt.s.Deployments = map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 4, MinReady: 5}}
 			if tt.s.Pods == nil {
 				tt.s.Pods = batch

@@ -178,8 +178,11 @@ func anotherHandler(_ Snapshot, o Other) []Finding {
 	}}
 }
 
-// daemonOnSpot: who drains is drained itself.
+// daemonOnSpot: who drains is drained itself, although there are other nodes to run on.
 func daemonOnSpot(s Snapshot) (found []Finding) {
+	if !slices.ContainsFunc(s.Nodes, func(n *corev1.Node) bool { return spotBy(n) == nil && !n.Spec.Unschedulable }) {
+		return nil
+	}
 	on := map[Owned][]Daemon{}
 	for _, d := range s.Daemons {
 		if d.Fleet && d.Node != "" {
