@@ -83,16 +83,16 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	settings, _, err := c.settings(ctx, "")
+	cfg, _, err := c.settings(ctx, "")
 	if err != nil {
 		return err
 	}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: a.cluster.Namespace}, false)
-	snapshot, unread := audit.Take(read, audit.Options{Margin: settings.margin, MaxShare: a.maxShare}), read.Unread
+	snapshot, unread := audit.Take(read, audit.Options{Margin: cfg.margin, MaxShare: a.maxShare}), read.Unread
 	if a.cluster.Namespace == "" {
 		unread = append(unread, audit.Reader{
 			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Daemons: c.daemons,
-			Fallbacks: settings.fallback, WithoutKarpenter: !asksKarpenter(settings),
+			Fallbacks: cfg.fallback, WithoutKarpenter: !asksKarpenter(cfg),
 		}.Read(ctx, &snapshot)...)
 	}
 	report := audit.Report{Findings: audit.Of(snapshot), Unread: unread}

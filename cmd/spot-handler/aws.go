@@ -21,7 +21,7 @@ import (
 	"spot-handler/queue"
 )
 
-func newPoller(ctx context.Context, cfg config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+func newPoller(ctx context.Context, cfg settings, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
 	conf, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("load AWS configuration: %w", err)
@@ -32,7 +32,7 @@ func newPoller(ctx context.Context, cfg config, to interruption.Accepter, regist
 	}), nil
 }
 
-func newConsumer(conf aws.Config, cfg config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
+func newConsumer(conf aws.Config, cfg settings, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
 	return queue.New(queue.Options{
 		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
 		Accepter: to, DryRun: cfg.dryRun,
@@ -41,7 +41,7 @@ func newConsumer(conf aws.Config, cfg config, to interruption.Accepter, registry
 }
 
 // newHooks answers lifecycle hooks; nil in the other modes, where they are not answered.
-func newHooks(cfg config, conf aws.Config, registry prometheus.Registerer, logger zerolog.Logger) lifecycle.Hooks {
+func newHooks(cfg settings, conf aws.Config, registry prometheus.Registerer, logger zerolog.Logger) lifecycle.Hooks {
 	if cfg.mode != modeQueue {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (c ec2Calls) TerminateInstances(ctx context.Context, in *ec2.TerminateInsta
 }
 
 // regionalConfig is the AWS configuration, with the queue's region where none is given.
-func regionalConfig(ctx context.Context, cfg config) (aws.Config, error) {
+func regionalConfig(ctx context.Context, cfg settings) (aws.Config, error) {
 	conf, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("load AWS configuration: %w", err)

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/offerings"
@@ -22,7 +21,7 @@ import (
 )
 
 // awsConfig is for the AWS APIs that queue mode calls. The other modes call none.
-func awsConfig(ctx context.Context, cfg config) (aws.Config, error) {
+func awsConfig(ctx context.Context, cfg settings) (aws.Config, error) {
 	if cfg.mode != modeQueue {
 		return aws.Config{}, nil
 	}
@@ -44,7 +43,7 @@ type backing struct {
 
 // newBackends makes what can make replacement nodes, in the order in which they are asked. The first
 // is pools.
-func newBackends(cfg config, b backing) (pools *karpenter.Backend, all []provisioner.Backend) {
+func newBackends(cfg settings, b backing) (pools *karpenter.Backend, all []provisioner.Backend) {
 	pools = karpenter.New(karpenter.Options{
 		FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: cfg.nodeName != "", Offerings: b.taken, TTL: cfg.replacementTTL,
 		Dynamic: b.clients.dynamic, Nodes: b.clients.nodes, Pods: b.clients.pods, Node: b.node,
@@ -57,7 +56,7 @@ func newBackends(cfg config, b backing) (pools *karpenter.Backend, all []provisi
 		}))
 	}
 	return pools, append(all, placeholder.New(placeholder.Options{
-		Selector: cfg.selector, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
+		Selector: cfg.fallbacks, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
 		SingleNode: cfg.nodeName, Node: b.node,
 		Pods: b.clients.podsIn(cfg.placeholderNamespace), Templates: b.clients.podTemplates(cfg.placeholderNamespace),
 		Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
@@ -65,7 +64,7 @@ func newBackends(cfg config, b backing) (pools *karpenter.Backend, all []provisi
 }
 
 // newProvisioner asks the backends, in their order.
-func newProvisioner(cfg config, b backing, backends []provisioner.Backend) *provisioner.Provisioner {
+func newProvisioner(cfg settings, b backing, backends []provisioner.Backend) *provisioner.Provisioner {
 	options := provisioner.Options{Choice: cfg.provisioner, Backends: backends, Registerer: b.registerer, Logger: b.logger}
 	if cfg.replacement == replacementWhenNeeded {
 		notify := b.notify
@@ -80,7 +79,7 @@ func newProvisioner(cfg config, b backing, backends []provisioner.Backend) *prov
 // rulesOf are the operator's rules for a node: those of the flags, whether it is opted out, and
 // the rebalance policy of its NodePool. A process that only marks nodes, or that leaves Karpenter alone, has no right to
 // read that: whoever drains judges again.
-func rulesOf(cfg config, pools *karpenter.Backend) nodes.RulesFunc {
+func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 	rules := interruption.Rules{Rebalance: interruption.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead}
 	if cfg.provisioner == provisioner.None && rules.Rebalance == interruption.RebalanceReplace {
 		rules.Rebalance = interruption.RebalanceIgnore // there will be no replacement, and nothing happens before
@@ -107,9 +106,4 @@ func rulesOf(cfg config, pools *karpenter.Backend) nodes.RulesFunc {
 		own.Rebalance = cmp.Or(interruption.RebalancePolicy(policy), rules.Rebalance)
 		return own, err
 	}
-}
-
-// policyOf says how pods are moved, from the settings.
-func policyOf(cfg config) drain.Policy {
-	return drain.Policy{Strategy: drain.Strategy(cfg.strategy), Blocked: drain.BlockedPolicy(cfg.blocked), Margin: cfg.margin}
 }

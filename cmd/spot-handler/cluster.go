@@ -170,7 +170,7 @@ func newGroup(conf *rest.Config, gv schema.GroupVersion, transport *http.Client)
 }
 
 // restConfig finds the cluster by the flag, else as a pod does.
-func restConfig(cfg config) (*rest.Config, error) {
+func restConfig(cfg settings) (*rest.Config, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: cfg.kubeconfig}
 	conf, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {

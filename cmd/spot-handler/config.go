@@ -1,25 +1,15 @@
 package main
 
 import (
-	"fmt"
-	"net"
-	"net/netip"
-	"net/url"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
-	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/managed"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
-	"spot-handler/handler/provisioner/placeholder"
-	"spot-handler/handler/turns"
 )
 
 // The modes, which are the commands.
@@ -35,7 +25,8 @@ const (
 	replacementWhenNeeded = "when-needed"
 )
 
-// config is what the operator has asked for. Fields of the other mode are zero.
+// config is what the operator has typed; settings are what that means. Fields of the other modes are
+// zero.
 type config struct {
 	mode string
 
@@ -44,18 +35,15 @@ type config struct {
 	pollInterval time.Duration
 	drain        bool
 	watching     []string
-	kinds        []interruption.Kind // parsed by validate
 	// source: queue
 	queueURL   string
 	managedTag string
-	managed    managed.Tag // parsed by validate
 	// of the whole fleet: drain, queue
 	leaderElect    bool
 	leaseNamespace string
 	podName        string
 	podNamespace   string
 
-	nodes        labels.Selector // parsed by validate
 	nodeSelector string
 
 	strategy   string
@@ -64,14 +52,12 @@ type config struct {
 	margin     time.Duration
 	rebalance  string
 
-	rebalancesAtOnce        turns.Concurrency // parsed by validate
 	maxConcurrentRebalances string
 	rebalanceTTL            time.Duration
 	rebalanceCapacity       string
 
 	workloadNotices bool
 	noticeNetworks  []string
-	networks        []netip.Prefix // parsed by validate
 
 	scheduledLead time.Duration
 
@@ -84,7 +70,6 @@ type config struct {
 
 	replacementTTL time.Duration
 
-	selector             placeholder.Selector // parsed by validate
 	fallbackSelector     string
 	placeholderNamespace string
 	placeholderImage     string
@@ -166,114 +151,6 @@ func (c *config) define() []group {
 	return slices.DeleteFunc(groups, func(g group) bool { return !g.HasFlags() })
 }
 
-// validate names everything that is wrong at once.
-func (c *config) validate() (problems []error) {
-	bad := func(flag, format string, args ...any) {
-		problems = append(problems, fmt.Errorf("--%s (%s): %s", flag, variable(flag), fmt.Sprintf(format, args...)))
-	}
-	for _, choice := range c.choices() {
-		if !slices.Contains(choice.allowed, choice.value) {
-			bad(choice.flag, "%q: want one of %s", choice.value, strings.Join(choice.allowed, ", "))
-		}
-	}
-	if at, err := turns.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
-		bad("max-concurrent-rebalances", "%v", err)
-	} else {
-		c.rebalancesAtOnce = at
-	}
-	c.networks = nil
-	for _, text := range c.noticeNetworks {
-		network, err := netip.ParsePrefix(text)
-		if err != nil {
-			bad("notice-networks", "%q: want networks such as 10.0.0.0/8", text)
-		}
-		c.networks = append(c.networks, network.Masked())
-	}
-	if c.rebalanceTTL < 0 {
-		bad("rebalance-ttl", "%s: want 0s (never) or more", c.rebalanceTTL)
-	}
-	for from, to := range c.fallback {
-		for _, pool := range []string{from, to} {
-			if len(validation.IsDNS1123Subdomain(pool)) > 0 {
-				bad("fallback-nodepool", "%q is no NodePool name: want FROM=TO, such as batch=batch-fallback", pool)
-			}
-		}
-	}
-	var err error
-	if c.selector, err = placeholder.ParseSelector(c.fallbackSelector); err != nil {
-		bad("fallback-selector", "%v", err)
-	} else if c.selector.Empty() && (c.fallbackSelector != "" || c.provisioner == provisioner.Placeholder) {
-		bad("fallback-selector", "%q selects no particular node: want a label selector, such as node-lifecycle=on-demand", c.fallbackSelector)
-	}
-	if c.nodes, err = labels.Parse(c.nodeSelector); err != nil {
-		bad("node-selector", "%v", err)
-	}
-	if len(validation.IsDNS1123Label(c.placeholderNamespace)) > 0 {
-		bad("placeholder-namespace", "%q is no namespace name", c.placeholderNamespace)
-	}
-	if c.placeholderImage == "" || strings.TrimSpace(c.placeholderImage) != c.placeholderImage {
-		bad("placeholder-image", "%q is no image", c.placeholderImage)
-	}
-	if c.margin < 0 || c.margin > 100*time.Second {
-		bad("margin", "%s: want 0s to 100s, as EC2 gives two minutes in all", c.margin)
-	}
-	if c.scheduledLead < 0 {
-		bad("scheduled-lead", "%s: want 0s or more", c.scheduledLead)
-	}
-	if c.replacementTTL != 0 && c.replacementTTL < 30*time.Second {
-		bad("replacement-ttl", "%s: want 0s (keep it) or at least 30s, as pods need some time to come", c.replacementTTL)
-	}
-	if _, _, err := net.SplitHostPort(c.httpAddr); err != nil {
-		bad("http-addr", "%q: want host:port, such as :8080", c.httpAddr)
-	}
-	c.webhook.options(bad)
-	switch c.mode {
-	case modeIMDS:
-		if c.nodeName == "" {
-			bad("node-name", "not set: give the Node's name, in a pod from the downward API (fieldRef spec.nodeName) as NODE_NAME")
-		}
-		if c.pollInterval < 500*time.Millisecond || c.pollInterval > 30*time.Second {
-			bad("poll-interval", "%s: want 500ms to 30s", c.pollInterval)
-		}
-		if c.kinds, err = kindsOf(c.watching); err != nil {
-			bad("watch", "%v", err)
-		}
-	case modeQueue:
-		if u, err := url.Parse(c.queueURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
-			bad("queue-url", "%q: want the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler", c.queueURL)
-		}
-		if c.heartbeatUntil != 0 && (c.heartbeatUntil < 30*time.Second || c.heartbeatUntil > 48*time.Hour) {
-			bad("heartbeat-until", "%s: want 0s (none), or 30s to 48h, as AWS has it", c.heartbeatUntil)
-		}
-		if c.managed, err = managed.ParseTag(c.managedTag); err != nil {
-			bad("managed-tag", "%v", err)
-		}
-	}
-	if c.leaseNamespace != "" && len(validation.IsDNS1123Label(c.leaseNamespace)) > 0 {
-		bad("lease-namespace", "%q is no namespace name", c.leaseNamespace)
-	}
-	return problems
-}
-
-// choice is a flag that takes one of some values.
-type choice struct {
-	flag, value string
-	allowed     []string
-}
-
-func (c *config) choices() []choice {
-	return []choice{
-		{"replacement", c.replacement, []string{replacementAlways, replacementWhenNeeded}},
-		{"provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None}},
-		{"drain-strategy", c.strategy, names(drain.Strategies())},
-		{"blocked-pods", c.blocked, names(drain.BlockedPolicies())},
-		{"rebalance", c.rebalance, names(interruption.RebalancePolicies())},
-		{"rebalance-capacity", c.rebalanceCapacity, karpenter.RebalanceCapacities()},
-		{"log-format", c.logFormat, []string{"", logJSON, logConsole}},
-		{"log-level", c.logLevel, logLevels},
-	}
-}
-
 func names[T ~string](values []T) []string {
 	list := make([]string, len(values))
 	for i, v := range values {
@@ -285,4 +162,19 @@ func names[T ~string](values []T) []string {
 // logLevels are the levels that --log-level takes.
 var logLevels = []string{
 	zerolog.LevelDebugValue, zerolog.LevelInfoValue, zerolog.LevelWarnValue, zerolog.LevelErrorValue,
+}
+
+// webhookConfig is what the operator has asked for about webhooks.
+type webhookConfig struct {
+	urlFile      string
+	headersFile  string
+	templateFile string
+	proxy        string
+}
+
+func (c *webhookConfig) define(g group) {
+	g.StringVar(&c.urlFile, "webhook-url-file", "", "`file` with the URL that is notified of every notice and outcome, such as a mounted Secret's, with a POST that Slack's incoming webhooks take; read again for each webhook")
+	g.StringVar(&c.headersFile, "webhook-headers-file", "", "`file` with headers for it, a line \"Name: value\" each or one JSON object; read again for each webhook (default: Content-Type: application/json)")
+	g.StringVar(&c.templateFile, "webhook-template-file", "", "`file` with a Go template of the body, with sprig's functions, such as {\"text\": {{ .Text | toJson }}} (default: what Slack takes)")
+	g.StringVar(&c.proxy, "webhook-proxy", "", "URL of a proxy for webhooks only (default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for all else)")
 }

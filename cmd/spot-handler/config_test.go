@@ -22,13 +22,16 @@ func env(vars map[string]string) func(string) string {
 }
 
 // parsed is what a mode's command makes of its arguments and variables.
-func parsed(args []string, getenv func(string) string) (cfg config, err error) {
-	cfg.mode = args[0]
-	cmd := &cobra.Command{}
+func parsed(args []string, getenv func(string) string) (meant settings, err error) {
+	cfg, cmd := config{mode: args[0]}, &cobra.Command{}
 	addGroups(cmd, cfg.define())
-	readsVariables(cmd, getenv, cfg.validate, func(*cobra.Command) error { return nil })
+	parse := func() (problems []error) {
+		meant, problems = cfg.parse()
+		return problems
+	}
+	readsVariables(cmd, getenv, parse, func(*cobra.Command) error { return nil })
 	err = cmd.RunE(cmd, args[1:])
-	return cfg, err
+	return meant, err
 }
 
 func TestParse(t *testing.T) {

@@ -56,8 +56,13 @@ func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cob
 	}
 	cmd.Long += "\n\nEvery flag can be given as a variable: --dry-run is " + variable("dry-run") + ".\nA flag overrides its variable."
 	cmd.GroupID, cmd.ValidArgsFunction = daemons, cobra.NoFileCompletions
-	readsVariables(cmd, getenv, cfg.validate, func(cmd *cobra.Command) error {
-		return serve(cmd.Context(), cfg, cmd.ErrOrStderr())
+	var meant settings
+	parse := func() (problems []error) {
+		meant, problems = cfg.parse()
+		return problems
+	}
+	readsVariables(cmd, getenv, parse, func(cmd *cobra.Command) error {
+		return serve(cmd.Context(), meant, cmd.ErrOrStderr())
 	})
 	return cmd
 }

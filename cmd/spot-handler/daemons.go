@@ -27,7 +27,7 @@ func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 }
 
 func daemonOf(pod installed) audit.Daemon {
-	cfg := pod.config
+	cfg := pod.settings
 	_, ready := drain.Ready(pod.Pod)
 	d := audit.Daemon{
 		Owned: audit.Owned{Namespace: pod.Namespace, Object: pod.owner}, Account: pod.Spec.ServiceAccountName, Named: pod.named,

@@ -40,7 +40,7 @@ func TestDaemonOfPod(t *testing.T) {
 		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, false, nil, []audit.Permission{create, patch}},
 	} {
 		cfg, ok, err := settingsOf(tt.pod)
-		d := daemonOf(installed{Pod: tt.pod, owner: "deployment/handler", config: cfg})
+		d := daemonOf(installed{Pod: tt.pod, owner: "deployment/handler", settings: cfg})
 		if err != nil || !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Own != tt.own || d.Drains != tt.drains || d.Ready != tt.acting {
 			t.Errorf("%s: %v, %v, %+v", name, ok, err, d)
 		}
@@ -59,7 +59,7 @@ func TestDaemonOfPod(t *testing.T) {
 		}
 	}
 	cfg, _, _ := settingsOf(pod("queue", "--node-selector=team=blue"))
-	if d := daemonOf(installed{Pod: pod(), config: cfg}); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
+	if d := daemonOf(installed{Pod: pod(), settings: cfg}); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
 		t.Errorf("it acts on %s", d.Nodes)
 	}
 }

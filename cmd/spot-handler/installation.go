@@ -33,8 +33,8 @@ type installed struct {
 	owner string // as kubectl names it, such as deployment/spot-handler-queue
 	// named says that an administrator, or the operator of this command, has named its account.
 	named bool
-	config
-	// wrong says why it cannot run with its settings; then config is empty.
+	settings
+	// wrong says why it cannot run with its settings; then they are empty.
 	wrong error
 }
 
@@ -76,7 +76,7 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 		if cfg, mode, err := settingsOf(pod); mode {
 			account := pod.Spec.ServiceAccountName
 			named := accounts[account] || c.daemonNamespace != "" && account != "default"
-			pods = append(pods, installed{Pod: pod, owner: owners[by.UID], named: named, config: cfg, wrong: err})
+			pods = append(pods, installed{Pod: pod, owner: owners[by.UID], named: named, settings: cfg, wrong: err})
 		}
 	})
 	return pods, err
@@ -145,10 +145,10 @@ func (c *caller) installedIn(ctx context.Context) (namespace string, accounts ma
 // settings are those by which nodes are drained, as the installation was given them: first those
 // of the pods that drain all nodes, then those of the node's own. Without any, they are the defaults.
 // from says where they were found. An error says that the operator has to choose.
-func (c *caller) settings(ctx context.Context, node string) (cfg config, from string, err error) {
+func (c *caller) settings(ctx context.Context, node string) (cfg settings, from string, err error) {
 	pods, err := c.installation(ctx)
 	if errors.Is(err, errUsage) {
-		return config{}, "", err
+		return settings{}, "", err
 	}
 	why := "no pod of spot-handler was found that drains this node"
 	if err != nil {
@@ -160,8 +160,8 @@ func (c *caller) settings(ctx context.Context, node string) (cfg config, from st
 			case !all && pod.Spec.NodeName != node:
 			case pod.wrong != nil:
 				why = pod.wrong.Error()
-			case reconciles(pod.config) && pod.fleet() == all:
-				return pod.config, "the settings of pod " + pod.Namespace + "/" + pod.Name, nil
+			case reconciles(pod.settings) && pod.fleet() == all:
+				return pod.settings, "the settings of pod " + pod.Namespace + "/" + pod.Name, nil
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func (c *caller) settings(ctx context.Context, node string) (cfg config, from st
 }
 
 // settingsOf reads the arguments and variables of a pod; mode says whether it is one of spot-handler.
-func settingsOf(pod *corev1.Pod) (cfg config, mode bool, err error) {
+func settingsOf(pod *corev1.Pod) (cfg settings, mode bool, err error) {
 	for _, container := range pod.Spec.Containers {
 		if len(container.Args) == 0 || !slices.Contains([]string{modeIMDS, modeDrain, modeQueue}, container.Args[0]) {
 			continue
@@ -180,7 +180,7 @@ func settingsOf(pod *corev1.Pod) (cfg config, mode bool, err error) {
 		}
 		return cfg, true, err
 	}
-	return config{}, false, nil
+	return settings{}, false, nil
 }
 
 // remoteFlags are those that a forecast or an audit needs. All others of a pod in the cluster are
@@ -199,7 +199,7 @@ const (
 
 // remoteConfig is what these arguments and variables of a pod say of remoteFlags, and the default of
 // all else. It opens no file, and takes nothing from this process's own environment.
-func remoteConfig(mode string, args []string, env []corev1.EnvVar) (config, error) {
+func remoteConfig(mode string, args []string, env []corev1.EnvVar) (settings, error) {
 	cfg, flags := config{mode: mode}, titled("")
 	for _, g := range cfg.define() {
 		flags.AddFlagSet(g.FlagSet)
@@ -214,7 +214,7 @@ func remoteConfig(mode string, args []string, env []corev1.EnvVar) (config, erro
 		}
 	}
 	if tooLong := func(text string) bool { return len(text) > mostBytes }; len(args) > mostArgs || slices.ContainsFunc(args, tooLong) {
-		return config{}, fmt.Errorf("more than %d arguments, or one of more than %d bytes", mostArgs, mostBytes)
+		return settings{}, fmt.Errorf("more than %d arguments, or one of more than %d bytes", mostArgs, mostBytes)
 	}
 	flags.ParseErrorsAllowlist.UnknownFlags = true // of another version
 	if err := flags.ParseAll(args, func(f *pflag.Flag, value string) error { set(f.Name, value); return nil }); err != nil {
@@ -227,12 +227,13 @@ func remoteConfig(mode string, args []string, env []corev1.EnvVar) (config, erro
 		}
 	}
 	cfg.nodeName, cfg.queueURL = "any", "https://any" // which a mode needs, and a forecast does not
-	for _, err := range cfg.validate() {
+	parsed, wrong := cfg.parse()
+	for _, err := range wrong {
 		problems = append(problems, err.Error())
 	}
-	cfg.nodeName, cfg.queueURL = "", ""
+	parsed.nodeName, parsed.queueURL = "", ""
 	if len(problems) > 0 {
-		return config{}, errors.New(interruption.Clip(strings.Join(problems, "; ")))
+		return settings{}, errors.New(interruption.Clip(strings.Join(problems, "; ")))
 	}
-	return cfg, nil
+	return parsed, nil
 }

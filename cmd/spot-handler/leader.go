@@ -45,7 +45,7 @@ func lead(ctx context.Context, client leaseClient, namespace string, leader prom
 }
 
 // leaseNamespace is the flag's, else the pod's own, else kube-system.
-func leaseNamespace(cfg config) string {
+func leaseNamespace(cfg settings) string {
 	return cmp.Or(cfg.leaseNamespace, cfg.podNamespace, accountNamespace(), "kube-system")
 }
 

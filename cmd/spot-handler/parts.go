@@ -22,7 +22,7 @@ import (
 
 // parts are what outlives a tenure.
 type parts struct {
-	cfg     config
+	cfg     settings
 	conf    aws.Config
 	clients *clients
 	index   *nodes.Index
@@ -35,7 +35,7 @@ type parts struct {
 // tenure makes a new one. It makes no call.
 func (p parts) tenure(registry prometheus.Registerer) tenure {
 	cfg := p.cfg
-	policy := policyOf(cfg)
+	policy := cfg.policy
 	policy.Self = ownPod(cfg)
 	var h *handler.Handler
 	enqueue := func(node string) { h.Enqueue(node) }
@@ -50,7 +50,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 	provider := newProvisioner(cfg, over, backends)
 	rules, log := rulesOf(cfg, pools), part(p.logger, "handler")
 	h = handler.New(handler.Options{
-		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalancesAtOnce, p.index.PoolSize),
+		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalances, p.index.PoolSize),
 		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
 			Hooks: p.hooks, HeartbeatUntil: cfg.heartbeatUntil,
 			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,

@@ -31,7 +31,7 @@ func (p permission) String() string {
 
 // permissionsOf lists what a mode cannot do without. What the provisioner needs is not among
 // them: without it a node is drained with no replacement, and that is said; see wishesOf.
-func permissionsOf(cfg config, leaseNamespace string) []permission {
+func permissionsOf(cfg settings, leaseNamespace string) []permission {
 	list := []permission{
 		{verb: "get", resource: "nodes"},
 		{verb: "list", resource: "nodes"},
@@ -81,7 +81,7 @@ func permissionsOf(cfg config, leaseNamespace string) []permission {
 }
 
 // wishesOf lists what a mode can do without, and does worse.
-func wishesOf(cfg config) (list []permission) {
+func wishesOf(cfg settings) (list []permission) {
 	if cfg.dryRun || !reconciles(cfg) {
 		return nil
 	}
@@ -105,7 +105,7 @@ func wishesOf(cfg config) (list []permission) {
 }
 
 // asksKarpenter reports whether replacements may come from Karpenter.
-func asksKarpenter(cfg config) bool {
+func asksKarpenter(cfg settings) bool {
 	return cfg.provisioner == provisioner.Auto || cfg.provisioner == provisioner.Karpenter
 }
 

@@ -170,7 +170,7 @@ func (c *caller) foresee(ctx context.Context, read cluster.Cluster, nodes func([
 	}}
 	pools, backends := newBackends(cfg, over)
 	daemon := plan.Daemon{
-		Policy: policyOf(cfg), Settings: from, Rules: rulesOf(cfg, pools), DeletesClaims: cfg.release && cfg.provisioner != provisioner.None,
+		Policy: cfg.policy, Settings: from, Rules: rulesOf(cfg, pools), DeletesClaims: cfg.release && cfg.provisioner != provisioner.None,
 		Provisioner: newProvisioner(cfg, over, backends), Pools: pools, Core: dry.core, Requests: requests, Offerings: over.taken, Marked: marked,
 		Boots: func(ctx context.Context, pool string) ([]time.Duration, error) {
 			return karpenter.BootTimes(ctx, c.whole.dynamic, pool)

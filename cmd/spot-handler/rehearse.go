@@ -143,17 +143,17 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	settings, _, err := c.settings(ctx, chosen[0].Name)
+	cfg, _, err := c.settings(ctx, chosen[0].Name)
 	if err != nil {
 		return err
 	}
 	rehearsal := rehearse.New(c.nodes, rehearse.Options{
-		Kind: interruption.Kind(r.kind), Deadline: r.deadline, Over: r.over, Release: r.release, Rules: rulesOf(settings, nil),
+		Kind: interruption.Kind(r.kind), Deadline: r.deadline, Over: r.over, Release: r.release, Rules: rulesOf(cfg, nil),
 	}, time.Now())
 	if chosen, err = r.draw(chosen, rehearsal); err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	if err := r.refuse(read, settings, chosen, rehearsal); err != nil {
+	if err := r.refuse(read, cfg, chosen, rehearsal); err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
 	live := stdout
@@ -238,7 +238,7 @@ func (r *rehearseCommand) draw(chosen []*corev1.Node, rehearsal *rehearse.Rehear
 }
 
 // refuse says all that stands against the rehearsal, at once.
-func (r *rehearseCommand) refuse(read cluster.Cluster, settings config, chosen []*corev1.Node, rehearsal *rehearse.Rehearsal) error {
+func (r *rehearseCommand) refuse(read cluster.Cluster, cfg settings, chosen []*corev1.Node, rehearsal *rehearse.Rehearsal) error {
 	var errs []error
 	on := map[string]bool{}
 	for _, node := range chosen {
@@ -256,7 +256,7 @@ func (r *rehearseCommand) refuse(read cluster.Cluster, settings config, chosen [
 	for _, what := range read.Unread {
 		errs = append(errs, fmt.Errorf("cannot tell what is critical: %s (--despite-findings does without)", what))
 	}
-	for _, f := range audit.Of(audit.Take(read, audit.Options{Margin: settings.margin, AtRisk: func(n *corev1.Node) bool { return on[n.Name] }})) {
+	for _, f := range audit.Of(audit.Take(read, audit.Options{Margin: cfg.margin, AtRisk: func(n *corev1.Node) bool { return on[n.Name] }})) {
 		if f.Severity == audit.Critical && f.Pods > 0 {
 			errs = append(errs, fmt.Errorf("%s %s %s: %s: %s (%s; --despite-findings goes on)", f.ID, f.Namespace, f.Object, f.What, f.Why, f.Page))
 		}

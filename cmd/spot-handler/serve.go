@@ -32,7 +32,7 @@ type source interface {
 
 // serve puts the parts together, in order of dependency, and runs them until ctx ends
 // or one fails.
-func serve(ctx context.Context, cfg config, stderr io.Writer) error {
+func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	logger := newLogger(stderr, cfg.logLevel, cfg.logFormat)
 	tuneMemory()
 
@@ -73,7 +73,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 
 	index := nodes.New(clients.nodes, cfg.nodeName, part(logger, "nodes"))
 	events := notify.NewEvents(clients.core, index.Get)
-	webhookOptions := cfg.webhook.options(func(string, string, ...any) {}) // validated
+	webhookOptions := cfg.webhooks
 	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
 	webhooks := webhook.New(webhookOptions)
 
@@ -150,7 +150,7 @@ func serve(ctx context.Context, cfg config, stderr io.Writer) error {
 }
 
 // reconciles reports whether this process drains, as opposed to marking Nodes only.
-func reconciles(cfg config) bool {
+func reconciles(cfg settings) bool {
 	return !cfg.dryRun && (cfg.fleet() || cfg.drain)
 }
 
@@ -163,7 +163,7 @@ func readiness(index *nodes.Index, from source) func() error {
 	}
 }
 
-func newSource(ctx context.Context, cfg config, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+func newSource(ctx context.Context, cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
 	switch cfg.mode {
 	case modeIMDS:
 		return newPoller(ctx, cfg, to, registry, logger)
@@ -175,7 +175,7 @@ func newSource(ctx context.Context, cfg config, conf aws.Config, to interruption
 }
 
 // ownPod names this process's pod; empty where it runs in none.
-func ownPod(cfg config) types.NamespacedName {
+func ownPod(cfg settings) types.NamespacedName {
 	namespace := cmp.Or(cfg.podNamespace, accountNamespace())
 	if !cfg.fleet() || namespace == "" {
 		return types.NamespacedName{}

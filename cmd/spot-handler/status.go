@@ -141,7 +141,7 @@ func (c *caller) statusReader(namespace string) status.Reader {
 func (c *caller) inForce(ctx context.Context, node string) (status.InForce, error) {
 	cfg, from, err := c.settings(ctx, node)
 	return status.InForce{
-		Policy:        policyOf(cfg),
+		Policy:        cfg.policy,
 		ScheduledLead: cfg.scheduledLead, From: from,
 	}, err
 }
