@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,26 +14,21 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// nodeLife is what is known of one interruption of a node.
+// nodeLife is one interruption of a node: what is recorded of it so far, and the pods that have to
+// leave.
 type nodeLife struct {
-	name, pool  string
-	rec         interruption.Record // the last one
-	phases      []PhaseAt
-	cordoned    time.Time
-	replacement *Replacement
-	pods        []*podLife
-	drained     time.Time
-	end         End
-	endAt       time.Time
+	Node
+	rec  interruption.Record // the last one
+	pods []*podLife
 }
 
 func (n *nodeLife) update(at time.Time, node *corev1.Node, rec interruption.Record) {
 	n.rec = rec
-	if len(n.phases) == 0 || n.phases[len(n.phases)-1].Phase != rec.Phase {
-		n.phases = append(n.phases, PhaseAt{rec.Phase, at})
+	if n.Phase() != rec.Phase {
+		n.Phases = append(n.Phases, PhaseAt{rec.Phase, at})
 	}
 	if node.Spec.Unschedulable {
-		first(&n.cordoned, at)
+		first(&n.Cordoned, at)
 	}
 	n.replace(at)
 	for _, p := range n.pods {
@@ -45,70 +41,69 @@ func (n *nodeLife) replace(at time.Time) {
 	if r == nil {
 		return
 	}
-	if n.replacement == nil || n.replacement.Name != r.Name {
-		n.replacement = &Replacement{Name: r.Name, Requested: at}
+	if n.Replacement == nil || n.Replacement.Name != r.Name {
+		n.Replacement = &Replacement{Name: r.Name, Requested: at}
 	}
-	n.replacement.Pool, n.replacement.State, n.replacement.Reason = r.Pool, r.State, r.Reason
-	if r.State == provisioner.StateReady && n.replacement.Ready == nil {
-		n.replacement.Ready = &at
+	n.Replacement.Pool, n.Replacement.State, n.Replacement.Reason = r.Pool, r.State, r.Reason
+	if r.State == provisioner.StateReady {
+		first(&n.Replacement.Ready, at)
 	}
 }
 
 // left notes that a pod has gone.
 func (n *nodeLife) left(at time.Time) {
 	for _, p := range n.pods {
-		if p.gone.IsZero() {
+		if p.Gone == nil {
 			return
 		}
 	}
-	first(&n.drained, at)
+	first(&n.Drained, at)
 }
 
-func (n *nodeLife) tell(now time.Time, launched map[string]time.Time) Node {
-	told := Node{
-		Name: n.name, Pool: n.pool, Kind: n.rec.Kind, Action: n.rec.Action, Rehearsal: n.rec.Rehearsed(), Noticed: n.rec.Noticed, Deadline: n.rec.Deadline,
-		Phases: n.phases, Cordoned: pointer(n.cordoned), End: n.end, EndAt: pointer(n.endAt), Drained: pointer(n.drained),
-	}
-	if n.replacement != nil {
-		r := *n.replacement
-		r.Launched = pointer(launched[r.Name])
-		told.Replacement = &r
+// recorded is what has been seen until now; launched is when replacements had an instance.
+func (n *nodeLife) recorded(now time.Time, launched map[string]time.Time) Node {
+	r := n.Node
+	r.Kind, r.Action, r.Rehearsal, r.Noticed, r.Deadline = n.rec.Kind, n.rec.Action, n.rec.Rehearsed(), n.rec.Noticed, n.rec.Deadline
+	if n.Replacement != nil {
+		replacement := *n.Replacement
+		if at, ok := launched[replacement.Name]; ok {
+			replacement.Launched = &at
+		}
+		r.Replacement = &replacement
 	}
 	if n.rec.Phase.Over() {
-		told.Ended, told.Counted = n.rec.Ended, n.rec.Pods
+		r.Ended, r.Counted = n.rec.Ended, n.rec.Pods
 		if n.rec.Ended != nil && n.rec.Deadline != nil {
 			s := n.rec.Deadline.Sub(*n.rec.Ended).Seconds()
-			told.SlackSeconds = &s
+			r.SlackSeconds = &s
 		}
 	}
-	until := now
-	if !n.endAt.IsZero() {
-		until = n.endAt
+	if n.EndAt != nil {
+		now = *n.EndAt
 	}
 	for _, p := range n.pods {
-		told.Pods = append(told.Pods, p.tell(until))
+		r.Pods = append(r.Pods, p.recorded(now))
 	}
-	return told
+	return r
 }
 
-// podLife is what is known of a pod that has to leave its node.
+// podLife is a pod that has to leave its node, and what is recorded of it so far.
 type podLife struct {
+	Pod
 	node     *nodeLife
 	pod      *corev1.Pod
 	workload workloadRef
-	steps    []Step
-	surged   time.Time
-	evicted  time.Time
-	gone     time.Time
-	finished bool          // its work was done
-	given    time.Duration // -1 until it is told to end
-	refusal  *Refusal
+	finished bool // its work was done
 
-	forced, leftBehind bool // as the daemon has said
+	forced, notEvicted bool // as the daemon has said
 }
 
 func newPodLife(node *nodeLife, pod *corev1.Pod) *podLife {
-	return &podLife{node: node, pod: pod, workload: workloadOf(pod), given: -1}
+	ref := workloadOf(pod)
+	return &podLife{
+		Pod:  Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Workload: ref.String(), GraceSeconds: int64(drain.Grace(pod).Seconds())},
+		node: node, pod: pod, workload: ref,
+	}
 }
 
 // deletedByUs is the reason of the DisruptionTarget condition that the drain sets on a pod that
@@ -119,18 +114,18 @@ func (p *podLife) update(at time.Time, pod *corev1.Pod, gone bool) {
 	before := p.pod
 	p.pod = pod
 	p.grace(before, gone)
-	if pod.Labels[drain.SurgedLabel] != "" {
-		first(&p.surged, at)
+	if drain.IsSurged(pod) {
+		first(&p.Surged, at)
 	}
 	if pod.DeletionTimestamp != nil {
-		first(&p.evicted, at)
+		first(&p.Evicted, at)
 	}
 	for _, c := range pod.Status.Conditions {
 		p.forced = p.forced || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == deletedByUs
 	}
-	if done := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed; gone || done {
-		p.finished = p.finished || done && p.evicted.IsZero()
-		first(&p.gone, at)
+	if done := drain.Finished(pod); gone || done {
+		p.finished = p.finished || done && p.Evicted == nil
+		first(&p.Gone, at)
 	}
 	p.step(at)
 }
@@ -139,128 +134,93 @@ func (p *podLife) update(at time.Time, pod *corev1.Pod, gone bool) {
 // deletes a pod with a grace period of zero, which does not show what it had; a pod deleted like
 // that from the start had none.
 func (p *podLife) grace(before *corev1.Pod, gone bool) {
-	var given time.Duration
+	given := int64(0)
 	if s := p.pod.DeletionGracePeriodSeconds; s != nil {
-		given = time.Duration(*s) * time.Second
+		given = *s
 	}
-	deleted, already := p.pod.DeletionTimestamp != nil, before.DeletionTimestamp != nil && p.given >= 0
+	deleted, already := p.pod.DeletionTimestamp != nil, before.DeletionTimestamp != nil && p.GivenSeconds != nil
 	if (deleted && given > 0 && !gone) || (!already && (gone || deleted)) {
-		if p.given < 0 || given < p.given {
-			p.given = given
+		if p.GivenSeconds == nil || given < *p.GivenSeconds {
+			p.GivenSeconds = &given
 		}
 	}
 }
 
 // refuse notes what the API server has said.
 func (p *podLife) refuse(at time.Time, e *corev1.Event) {
-	if p.refusal == nil {
-		p.refusal = &Refusal{From: at}
+	r := Refusal{From: at}
+	if p.Refusal != nil {
+		r = *p.Refusal
 	}
-	p.refusal.Times, p.refusal.Reason = max(p.refusal.Times, int(e.Count), 1), interruption.Clip(notify.Refusal(e))
+	r.Times, r.Reason = max(r.Times, int(e.Count), 1), interruption.Clip(notify.Refusal(e))
+	p.Refusal = &r
 	p.step(at)
 }
 
 // step goes on to the next step if the pod's state is another.
 func (p *podLife) step(at time.Time) {
-	if !p.gone.IsZero() {
+	if p.Gone != nil {
 		return
+	}
+	refusal := ""
+	if p.Refusal != nil {
+		refusal = p.Refusal.Reason
 	}
 	s := Step{From: at}
-	refusal := ""
-	if p.refusal != nil {
-		refusal = p.refusal.Reason
-	}
 	s.State, s.For = status.StateOf(p.node.rec, p.pod, refusal)
-	if n := len(p.steps); n > 0 && p.steps[n-1].State == s.State && p.steps[n-1].For == s.For {
+	if n := len(p.Steps); n > 0 && p.Steps[n-1].State == s.State && p.Steps[n-1].For == s.For {
 		return
 	}
-	p.steps = append(p.steps, s)
+	p.Steps = append(p.Steps, s)
 }
 
-func (p *podLife) tell(until time.Time) Pod {
-	told := Pod{
-		Namespace: p.pod.Namespace, Name: p.pod.Name, UID: string(p.pod.UID), Workload: p.workload.String(),
-		GraceSeconds: graceOf(p.pod), Steps: make([]Step, len(p.steps)), Refusal: p.refusal,
-		Surged: pointer(p.surged), Evicted: pointer(p.evicted), Gone: pointer(p.gone), Outcome: p.outcome(),
+// recorded is what has been seen until a moment.
+func (p *podLife) recorded(until time.Time) Pod {
+	r := p.Pod
+	r.Outcome, r.Steps = p.outcome(), slices.Clone(p.Steps)
+	if p.finished {
+		r.GivenSeconds = nil
 	}
-	if p.given >= 0 && !p.finished {
-		s := int64(p.given / time.Second)
-		told.GivenSeconds = &s
+	if p.Gone != nil {
+		until = *p.Gone
 	}
-	if !p.gone.IsZero() {
-		until = p.gone
-	}
-	for i, s := range p.steps {
-		if s.To = until; i+1 < len(p.steps) {
-			s.To = p.steps[i+1].From
+	for i := range r.Steps {
+		if r.Steps[i].To = until; i+1 < len(r.Steps) {
+			r.Steps[i].To = r.Steps[i+1].From
 		}
-		if i == 0 { // it waits from the notice on, whenever that was seen
-			s.From = interruption.Earlier(s.From, p.node.rec.Noticed)
-		}
-		told.Steps[i] = s
 	}
-	return told
+	if len(r.Steps) > 0 { // it waits from the notice on, whenever that was seen
+		r.Steps[0].From = interruption.Earlier(r.Steps[0].From, p.node.rec.Noticed)
+	}
+	return r
 }
 
 // watchesDiffer is how far two watches can be apart.
 const watchesDiffer = time.Second
 
-// outcome judges as the drain does, which counts when it ends. What Nodes, pods and Events tell
+// outcome judges as the drain does, which counts when it ends. What Nodes, pods and Events show
 // comes in any order, so the judgement is made late.
 func (p *podLife) outcome() plan.Outcome {
-	over, ended := p.node.over()
-	after := func(at time.Time) bool { return at.IsZero() || over && at.After(ended.Add(watchesDiffer)) }
+	over := p.node.over()
+	after := func(at *time.Time) bool { return at == nil || over != nil && at.After(over.Add(watchesDiffer)) }
 	switch {
 	case p.finished:
 		return plan.Graceful
-	case p.leftBehind, over && after(p.evicted) && after(p.gone), p.node.end == Gone && p.evicted.IsZero():
+	case p.notEvicted, over != nil && after(p.Evicted) && after(p.Gone), p.node.End == Gone && p.Evicted == nil:
 		return plan.Left
-	case p.gone.IsZero() && !over: // the drain goes on, or was called off
+	case p.Gone == nil && over == nil: // the drain goes on, or was cancelled
 		return ""
 	case p.forced:
 		return plan.Forced
-	case p.given < time.Duration(graceOf(p.pod))*time.Second, reached(p.node.phases, interruption.DeadlineReached) && (p.gone.IsZero() || p.gone.After(ended)):
+	case p.GivenSeconds == nil, *p.GivenSeconds < int64(drain.Grace(p.pod).Seconds()), p.node.reached(interruption.DeadlineReached) && (p.Gone == nil || p.Gone.After(*over)):
 		return plan.Truncated
 	}
 	return plan.Graceful
 }
 
-// over is when the end of the drain was seen, by the same clock as everything else.
-func (n *nodeLife) over() (over bool, at time.Time) {
-	for _, p := range n.phases {
-		if p.Phase.Over() {
-			return true, p.At
-		}
+// first keeps the earliest time of what may be seen several times.
+func first(mark **time.Time, at time.Time) {
+	if *mark == nil {
+		*mark = &at
 	}
-	return false, at
-}
-
-func reached(phases []PhaseAt, phase interruption.Phase) bool {
-	for _, p := range phases {
-		if p.Phase == phase {
-			return true
-		}
-	}
-	return false
-}
-
-func graceOf(pod *corev1.Pod) int64 {
-	if g := pod.Spec.TerminationGracePeriodSeconds; g != nil {
-		return *g
-	}
-	return corev1.DefaultTerminationGracePeriodSeconds
-}
-
-// first keeps the earliest time of what may be told several times.
-func first(mark *time.Time, at time.Time) {
-	if mark.IsZero() {
-		*mark = at
-	}
-}
-
-func pointer(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }

@@ -7,9 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/cmd/spot-handler/internal/status"
@@ -18,10 +16,10 @@ import (
 	"spot-handler/handler/notify"
 )
 
-// Observer makes a recording of what it is told. It is safe for concurrent use.
+// Observer makes a recording of what watches show it. It is safe for concurrent use.
 type Observer struct {
 	wanted map[string]bool // nodes; nil is all
-	need   func(need)      // asks to be told of more; must not block
+	need   func(need)      // asks for what else is to be watched; must not block
 
 	mu        sync.Mutex
 	from      time.Time
@@ -32,8 +30,7 @@ type Observer struct {
 	gone      map[types.UID]bool
 	lives     map[types.UID]*podLife
 	workloads map[workloadRef]*workload
-	budgets   map[types.NamespacedName]*Budget
-	covers    map[types.NamespacedName]labels.Selector
+	budgets   map[types.NamespacedName]*budget
 	claims    map[string]time.Time // when they had an instance
 	unread    []string
 }
@@ -45,8 +42,7 @@ func New(now time.Time, wanted ...string) *Observer {
 		need: func(need) {}, from: now,
 		all: map[string]*corev1.Node{}, open: map[string]*nodeLife{},
 		pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}, lives: map[types.UID]*podLife{},
-		workloads: map[workloadRef]*workload{}, claims: map[string]time.Time{},
-		budgets: map[types.NamespacedName]*Budget{}, covers: map[types.NamespacedName]labels.Selector{},
+		workloads: map[workloadRef]*workload{}, claims: map[string]time.Time{}, budgets: map[types.NamespacedName]*budget{},
 	}
 	for _, name := range wanted {
 		if o.wanted == nil {
@@ -57,7 +53,7 @@ func New(now time.Time, wanted ...string) *Observer {
 	return o
 }
 
-// begin asks for what has to be told from the start.
+// begin asks for what has to be watched from the start.
 func (o *Observer) begin() {
 	for name := range o.wanted {
 		o.need(need{podsOn: name})
@@ -82,7 +78,7 @@ func (o *Observer) node(at time.Time, node *corev1.Node, gone bool) {
 		life = nil
 	}
 	if life == nil && has && !rec.Phase.Over() && (o.wanted == nil || o.wanted[node.Name]) {
-		life = &nodeLife{name: node.Name, pool: nodes.PoolOf(node).Name}
+		life = &nodeLife{Node: Node{Name: node.Name, Pool: nodes.PoolOf(node).Name}}
 		o.nodes, o.open[node.Name] = append(o.nodes, life), life
 		o.need(need{podsOn: node.Name})
 	}
@@ -106,8 +102,8 @@ func (o *Observer) node(at time.Time, node *corev1.Node, gone bool) {
 }
 
 func (o *Observer) end(life *nodeLife, at time.Time, how End) {
-	life.end, life.endAt = how, at
-	delete(o.open, life.name)
+	life.End, life.EndAt = how, &at
+	delete(o.open, life.Name)
 }
 
 // pod takes a change of a pod. A pod that was selected by its labels, and no longer is, looks as
@@ -117,7 +113,7 @@ func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone, byLabels bool) {
 	defer o.mu.Unlock()
 	before := o.pods[pod.UID]
 	switch {
-	case o.gone[pod.UID], !gone && before != nil && nodes.Older(pod.ResourceVersion, before.ResourceVersion): // two watches tell of the same pod
+	case o.gone[pod.UID], !gone && before != nil && nodes.Older(pod.ResourceVersion, before.ResourceVersion): // two watches show the same pod
 		return
 	case gone && byLabels && (o.open[pod.Spec.NodeName] != nil || o.wanted[pod.Spec.NodeName]):
 		return
@@ -157,10 +153,10 @@ func (o *Observer) live(at time.Time, node *nodeLife, pod *corev1.Pod) {
 	l.update(at, pod, false)
 }
 
-// follow asks to be told of all pods of a pod's workload, and of its budgets.
+// follow asks for all pods of a pod's workload, and for its budgets.
 func (o *Observer) follow(pod *corev1.Pod) {
 	ref := workloadOf(pod)
-	if _, known := o.workloads[ref]; known || !ref.counted() {
+	if _, known := o.workloads[ref]; known || countedKinds[ref.Kind] == "" {
 		return
 	}
 	o.workloads[ref] = &workload{ref: ref}
@@ -168,76 +164,29 @@ func (o *Observer) follow(pod *corev1.Pod) {
 	o.need(need{budgetsOf: pod.Namespace})
 }
 
-// workload takes a change of a workload: what it selects and how many pods it asks for.
-func (o *Observer) workload(at time.Time, ref workloadRef, selector labels.Selector, desired int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	w := o.workloads[ref]
-	if w == nil {
-		return
-	}
-	if w.selector == nil || w.selector.String() != selector.String() {
-		w.selector = selector
-		o.need(need{podsOf: podSelector{ref.Namespace, selector.String()}})
-	}
-	w.desired = desired
-	if w.counting {
-		w.sample(at)
-	}
-}
-
-// counted is called when all pods of a selection are known: from now on their workload has counts.
-func (o *Observer) counted(at time.Time, of podSelector) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for _, w := range o.workloads {
-		if w.counting || w.selector == nil || w.ref.Namespace != of.namespace || w.selector.String() != of.labels {
-			continue
-		}
-		w.counting, w.ready = true, map[types.UID]bool{}
-		for _, pod := range o.pods {
-			w.note(pod, false)
-		}
-		w.sample(at)
-	}
-}
-
-// budget takes a change of a disruption budget.
-func (o *Observer) budget(_ time.Time, b *policyv1.PodDisruptionBudget, gone bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-	if gone || err != nil {
-		return
-	}
-	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
-	known := o.budgets[name]
-	if known == nil || len(o.nodes) == 0 { // what was before the notice is of no interest
-		known = &Budget{Namespace: b.Namespace, Name: b.Name, Fewest: int(b.Status.CurrentHealthy)}
-	}
-	o.budgets[name], o.covers[name] = known, selector
-	known.Needed = max(known.Needed, int(b.Status.DesiredHealthy))
-	known.Fewest = min(known.Fewest, int(b.Status.CurrentHealthy))
-}
-
 // event takes an Event of spot-handler's about a pod.
-func (o *Observer) event(at time.Time, e *corev1.Event) {
+func (o *Observer) event(at time.Time, e *corev1.Event, _ bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := o.lives[e.InvolvedObject.UID]
 	if l == nil || !notify.About(e, l.pod) {
 		return
 	}
-	if told := e.FirstTimestamp.Time; !told.IsZero() && told.Before(at) {
-		at = told
-	}
+	at = interruption.Earlier(at, e.FirstTimestamp.Time)
 	switch e.Reason {
 	case notify.ReasonEvictionBlocked:
 		l.refuse(at, e)
 	case notify.ReasonEvictionForced:
 		l.forced = true
 	case notify.ReasonPodLeft:
-		l.leftBehind = true
+		l.notEvicted = true
+	}
+}
+
+// claim takes a change of a NodeClaim. Once Karpenter has launched an instance for it, it names that.
+func (o *Observer) claim(at time.Time, claim *unstructured.Unstructured, _ bool) {
+	if id, _, _ := unstructured.NestedString(claim.Object, "status", "providerID"); id != "" {
+		o.launched(at, claim.GetName())
 	}
 }
 
@@ -264,33 +213,24 @@ func (o *Observer) Recording(now time.Time) Recording {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	r := Recording{From: o.from, To: now, Nodes: []Node{}, Unread: slices.Clone(o.unread)}
-	begin := now
 	concerned := map[workloadRef]bool{}
 	for _, n := range o.nodes {
-		r.Nodes = append(r.Nodes, n.tell(now, o.claims))
-		begin = interruption.Earlier(begin, n.rec.Noticed)
+		r.Nodes = append(r.Nodes, n.recorded(now, o.claims))
 		for _, p := range n.pods {
 			concerned[p.workload] = true
 		}
 	}
 	for ref, w := range o.workloads {
 		if concerned[ref] && w.counting {
-			r.Workloads = append(r.Workloads, w.tell(begin, now))
+			r.Workloads = append(r.Workloads, w.recorded(r.Begin(), now))
 		}
 	}
 	slices.SortFunc(r.Workloads, func(a, b Workload) int {
 		return cmp.Or(-cmp.Compare(a.Missing, b.Missing), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
-	for name, b := range o.budgets {
-		told := *b
-		for _, l := range o.lives {
-			if id := l.workload.String(); l.pod.Namespace == b.Namespace && o.covers[name].Matches(labels.Set(l.pod.Labels)) && id != "" && !slices.Contains(told.Workloads, id) {
-				told.Workloads = append(told.Workloads, id)
-			}
-		}
-		if len(told.Workloads) > 0 { // bare pods have no count
-			slices.Sort(told.Workloads)
-			r.Budgets = append(r.Budgets, told)
+	for _, b := range o.budgets {
+		if recorded := b.recorded(o.lives); len(recorded.Workloads) > 0 {
+			r.Budgets = append(r.Budgets, recorded)
 		}
 	}
 	slices.SortFunc(r.Budgets, func(a, b Budget) int {
@@ -299,10 +239,18 @@ func (o *Observer) Recording(now time.Time) Recording {
 	return r
 }
 
-// Phase is the last phase that was seen.
-func (n Node) Phase() interruption.Phase {
-	if len(n.Phases) == 0 {
-		return ""
+// Over reports whether nothing more is to be seen: every node that was wanted has come to its
+// end, and the workloads have their pods back, or have had time for it.
+func (o *Observer) Over(now time.Time) bool {
+	r := o.Recording(now)
+	seen := map[string]bool{}
+	for _, n := range r.Nodes {
+		seen[n.Name] = true
 	}
-	return n.Phases[len(n.Phases)-1].Phase
+	for name := range o.wanted {
+		if !seen[name] {
+			return false
+		}
+	}
+	return r.over()
 }

@@ -25,7 +25,7 @@ func play() *scene {
 		s.tell(after(-9), pod)
 	}
 	s.counted(after(-8), podSelector{"default", "app=web"})
-	s.budget(after(-8), budget(3, 3), false)
+	s.budget(after(-8), pdb(3, 3), false)
 
 	s.recorded(after(.1), interruption.Noticed)
 	s.recorded(after(.3), interruption.Replacing, replacement(provisioner.StateRequested))
@@ -37,8 +37,8 @@ func play() *scene {
 	s.tell(after(20), d)
 	forged := blocked(b, after(21))
 	forged.Namespace = "mine"
-	s.event(after(21), forged)
-	s.event(after(22.5), blocked(b, after(22)))
+	s.event(after(21), forged, false)
+	s.event(after(22.5), blocked(b, after(22)), false)
 	d = s.new("web-4", "fallback-node", true)
 	s.tell(after(25), d)
 	s.tell(after(25.1), stopping(surged(a), 30))
@@ -46,7 +46,7 @@ func play() *scene {
 	s.tell(after(28), stopping(surged(a), 0))
 	s.pod(after(28), stopping(surged(a), 0), true, false)
 	s.tell(after(60), stopping(b, 30))
-	s.budget(after(60), budget(3, 2), false)
+	s.budget(after(60), pdb(3, 2), false)
 	s.pod(after(64), stopping(b, 0), true, true) // no longer selected; the node's watch decides
 	s.pod(after(65), stopping(b, 0), true, false)
 	s.recorded(after(65.1), interruption.Released, replacement(provisioner.StateReady), ended(after(65), interruption.Pods{Total: 2, Graceful: 2}))
@@ -237,7 +237,7 @@ func TestView(t *testing.T) {
 	}
 	s.tell(after(-9), s.new("web-3", "other", true))
 	s.counted(after(-8), podSelector{"default", "app=web"})
-	s.budget(after(-8), budget(2, 3), false)
+	s.budget(after(-8), pdb(2, 3), false)
 	s.recorded(after(.1), interruption.Replacing, replacement(provisioner.StateRequested))
 	s.tell(after(.4), surged(s.new("web-1", "doomed", true)))
 	s.node(after(19), fallback(), false)

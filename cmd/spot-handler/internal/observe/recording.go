@@ -2,12 +2,15 @@
 // became of each node and each of its pods, and how many pods of their workloads were ready at
 // every moment.
 //
-// An [Observer] takes what watches tell, each change singly and in order, so it does not miss even
-// a moment with too few ready pods. It knows nothing but what it is told, and asks nobody.
-// [Cluster.Watch] tells it, with the rights of whoever asks; it changes nothing.
+// An [Observer] takes what watches show, each change singly and in order, so it does not miss even
+// a moment with too few ready pods. It makes no call itself: [Cluster.Watch] does, with the
+// permissions of the caller; it changes nothing.
 package observe
 
 import (
+	"cmp"
+	"fmt"
+	"slices"
 	"time"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
@@ -93,7 +96,7 @@ type Pod struct {
 	GivenSeconds *int64 `json:"givenSeconds,omitempty"` // that it was given
 
 	Steps   []Step     `json:"steps"`
-	Surged  *time.Time `json:"surged,omitempty"` // its successor was asked for
+	Surged  *time.Time `json:"surged,omitempty"` // its replacement pod was asked for
 	Evicted *time.Time `json:"evicted,omitempty"`
 	Gone    *time.Time `json:"gone,omitempty"`
 	Refusal *Refusal   `json:"refusal,omitempty"`
@@ -112,7 +115,7 @@ type Step struct {
 // Refusal says that the API server refused a pod's eviction.
 type Refusal struct {
 	From   time.Time `json:"from"`
-	Times  int       `json:"times"` // that were told of
+	Times  int       `json:"times"` // that there were Events of
 	Reason string    `json:"reason"`
 }
 
@@ -147,3 +150,153 @@ type Budget struct {
 	Needed int `json:"needed"`
 	Fewest int `json:"fewest"`
 }
+
+// Happening is something that a recording shows, in a clause.
+type Happening struct {
+	At   time.Time
+	Node string
+	What string // "node", "replacement" or the pod's namespace/name
+	Text string
+}
+
+// Begin is when the first notice was; all other times count from it.
+func (r Recording) Begin() time.Time {
+	begin := r.To
+	for _, n := range r.Nodes {
+		begin = interruption.Earlier(begin, n.Noticed)
+	}
+	return begin
+}
+
+// Happenings are what happened, in order of time.
+func (r Recording) Happenings() []Happening {
+	var list []Happening
+	for _, n := range r.Nodes {
+		list = append(list, n.happenings()...)
+	}
+	slices.SortStableFunc(list, func(a, b Happening) int { return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Node, b.Node)) })
+	return list
+}
+
+func (n Node) happenings() []Happening {
+	var list []Happening
+	add := func(at *time.Time, what, format string, args ...any) {
+		if at != nil {
+			list = append(list, Happening{*at, n.Name, what, fmt.Sprintf(format, args...)})
+		}
+	}
+	add(&n.Noticed, "node", "noticed: %s", n.Kind)
+	add(n.Cordoned, "node", "cordoned")
+	for _, p := range n.Phases {
+		add(&p.At, "node", "%s", p.Phase)
+	}
+	if r := n.Replacement; r != nil {
+		if r.Name == "" {
+			add(&r.Requested, "replacement", "none: %s", r.Reason)
+		} else {
+			add(&r.Requested, "replacement", "%s requested from pool %s", r.Name, r.Pool)
+		}
+		add(r.Launched, "replacement", "%s launched", r.Name)
+		add(r.Ready, "replacement", "%s ready for pods", r.Name)
+	}
+	for _, p := range n.Pods {
+		name := p.Namespace + "/" + p.Name
+		add(p.Surged, name, "surged: its replacement pod comes first")
+		if p.Refusal != nil {
+			add(&p.Refusal.From, name, "refused: %s", p.Refusal.Reason)
+		}
+		if p.GivenSeconds != nil {
+			add(p.Evicted, name, "evicted, with %d of %d s to end", *p.GivenSeconds, p.GraceSeconds)
+		}
+		add(p.Gone, name, "gone")
+	}
+	add(n.Drained, "node", "every pod has left%s", n.leftText())
+	switch n.End {
+	case Gone:
+		add(n.EndAt, "node", "the Node is gone")
+	case Restored:
+		add(n.EndAt, "node", "back in service: nothing stands against it")
+	}
+	return list
+}
+
+func (n Node) leftText() string {
+	if n.Deadline == nil || n.Drained == nil {
+		return ""
+	}
+	return fmt.Sprintf(", %.1f s before its deadline", n.Deadline.Sub(*n.Drained).Seconds())
+}
+
+// Line shows a happening, with its time in seconds since begin, and its node if there are several.
+func (h Happening) Line(begin time.Time, several bool) string {
+	what := h.What
+	if several {
+		what = h.Node + "  " + what
+	}
+	return fmt.Sprintf("%7.1f s  %s  %s", h.At.Sub(begin).Seconds(), what, h.Text)
+}
+
+const (
+	// settled is how long after the drain a node is watched that nobody terminates or puts back into
+	// service, and workloads that do not have their pods back.
+	settled = 30 * time.Second
+	// terminating is how long one is watched whose NodeClaim was deleted, or instance terminated:
+	// Karpenter takes some seconds, an Auto Scaling group until a hook ends.
+	terminating = 2 * time.Minute
+)
+
+func (r Recording) over() bool {
+	var last time.Time
+	for _, n := range r.Nodes {
+		ended := n.EndAt
+		if ended == nil {
+			wait := settled
+			if n.Phase() == interruption.Released {
+				wait = terminating
+			}
+			if ended = n.over(); ended == nil || r.To.Before(ended.Add(wait)) {
+				return false
+			}
+		}
+		if ended.After(last) {
+			last = *ended
+		}
+	}
+	return len(r.Nodes) > 0 && (r.recovered() || r.To.After(last.Add(settled)))
+}
+
+// over is when the end of the drain was seen, by the same clock as everything else; nil if it goes
+// on.
+func (n Node) over() *time.Time {
+	for _, p := range n.Phases {
+		if p.Phase.Over() {
+			return &p.At
+		}
+	}
+	return nil
+}
+
+func (n Node) reached(phase interruption.Phase) bool {
+	return slices.ContainsFunc(n.Phases, func(p PhaseAt) bool { return p.Phase == phase })
+}
+
+// Phase is the last phase that was seen.
+func (n Node) Phase() interruption.Phase {
+	if len(n.Phases) == 0 {
+		return ""
+	}
+	return n.Phases[len(n.Phases)-1].Phase
+}
+
+// recovered reports whether no workload misses a pod now.
+func (r Recording) recovered() bool {
+	for _, w := range r.Workloads {
+		if n := len(w.Samples); n > 0 && w.Samples[n-1].missing(w.Samples[0].Ready) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// missing is how many pods are missing that were there before.
+func (s Sample) missing(before int) int { return max(0, min(s.Desired, before)-s.Ready) }

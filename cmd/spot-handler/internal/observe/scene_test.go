@@ -116,7 +116,7 @@ func blocked(pod *corev1.Pod, at time.Time) *corev1.Event {
 	}
 }
 
-func budget(needed, healthy int32) *policyv1.PodDisruptionBudget {
+func pdb(needed, healthy int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}},

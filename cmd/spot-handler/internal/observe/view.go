@@ -63,7 +63,7 @@ func (o *Observer) head(now time.Time, width int) []string {
 	var theirs []*corev1.Node
 	on := map[string][]*corev1.Pod{}
 	for _, life := range o.nodes {
-		if node := o.all[life.name]; node != nil && life.end == "" {
+		if node := o.all[life.Name]; node != nil && life.End == "" {
 			theirs = append(theirs, node)
 			on[node.Name] = []*corev1.Pod{}
 		}
@@ -133,7 +133,7 @@ const (
 )
 
 // places are where the pods of the workloads run.
-func (o *Observer) places(n Node) []place {
+func (o *Observer) places(n Node) []*place {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	on := map[string]*place{n.Name: {role: roleInterrupted, node: n.Name}}
@@ -165,17 +165,9 @@ func (o *Observer) places(n Node) []place {
 		}
 	}
 	order := []string{roleInterrupted, roleOther, roleReplacement, roleNone}
-	return slices.SortedFunc(maps.Values(deref(on)), func(a, b place) int {
+	return slices.SortedFunc(maps.Values(on), func(a, b *place) int {
 		return cmp.Or(slices.Index(order, a.role)-slices.Index(order, b.role), cmp.Compare(a.node, b.node))
 	})
-}
-
-func deref(on map[string]*place) map[string]place {
-	list := map[string]place{}
-	for name, p := range on {
-		list[name] = *p
-	}
-	return list
 }
 
 func (o *Observer) concerns(uid types.UID, pod *corev1.Pod) bool {
@@ -201,7 +193,7 @@ func (o *Observer) instance(name string) string {
 		return nodes.InstanceID(node)
 	}
 	for _, life := range o.nodes {
-		if life.name == name {
+		if life.Name == name {
 			return life.rec.Instance
 		}
 	}
@@ -209,7 +201,7 @@ func (o *Observer) instance(name string) string {
 }
 
 // placeLines have a character for each pod: # ready, ~ starting, x stopping.
-func placeLines(places []place) []string {
+func placeLines(places []*place) []string {
 	lines := []string{"", placeLine("", "NODE", "PODS")}
 	for i, p := range places {
 		if i == shownPlaces && len(places) > shownPlaces+1 {
@@ -226,7 +218,7 @@ func placeLine(role, node, pods string) string {
 }
 
 // counts says what the characters show.
-func (p place) counts() string {
+func (p *place) counts() string {
 	var parts []string
 	for _, c := range []struct {
 		n    int
@@ -237,13 +229,4 @@ func (p place) counts() string {
 		}
 	}
 	return cmp.Or(strings.Join(parts, ", "), "none")
-}
-
-// Line shows a happening, with its time in seconds since begin, and its node if there are several.
-func (h Happening) Line(begin time.Time, several bool) string {
-	what := h.What
-	if several {
-		what = h.Node + "  " + what
-	}
-	return fmt.Sprintf("%7.1f s  %s  %s", h.At.Sub(begin).Seconds(), what, h.Text)
 }

@@ -9,12 +9,10 @@ import (
 
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
@@ -36,7 +34,7 @@ type Cluster struct {
 	Namespace string
 }
 
-// need is something that an observer asks to be told of.
+// need is something that an observer asks for: one of these.
 type need struct {
 	podsOn    string // of a node
 	podsOf    podSelector
@@ -47,12 +45,14 @@ type need struct {
 // podSelector selects pods of a namespace.
 type podSelector struct{ namespace, labels string }
 
-var (
-	claimResource = schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"}
-	workloadKinds = map[string]string{"Deployment": "deployments", "StatefulSet": "statefulsets", "ReplicaSet": "replicasets"}
-)
+// selection is what is watched of a resource.
+type selection struct{ resource, namespace, fields, labels string }
 
-// Watch tells the observer all that it needs, until ctx ends, which is no error. ready, if it is
+func (s selection) narrow(l *metav1.ListOptions) {
+	l.FieldSelector, l.LabelSelector = s.fields, s.labels
+}
+
+// Watch shows the observer all that it needs, until ctx ends, which is no error. ready, if it is
 // not nil, is called when the Nodes are known, and what there is of the wanted ones.
 func (c Cluster) Watch(ctx context.Context, o *Observer, ready func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -60,17 +60,10 @@ func (c Cluster) Watch(ctx context.Context, o *Observer, ready func()) error {
 	w := &watcher{Cluster: c, ctx: ctx, observer: o, asked: map[need]bool{}}
 	o.need = w.ask
 	o.begin()
-	w.run("nodes", c.Core, metav1.NamespaceNone, nil, &corev1.Node{}, func(at time.Time, object runtime.Object, gone bool) {
-		o.node(at, object.(*corev1.Node), gone)
-	}, nil, func(err error) { cancel(fmt.Errorf("watch nodes: %w", err)) })
-	w.run("events", c.Core, c.Namespace, func(l *metav1.ListOptions) { l.FieldSelector = "reportingComponent=spot-handler" }, &corev1.Event{},
-		func(at time.Time, object runtime.Object, _ bool) { o.event(at, object.(*corev1.Event)) }, nil, w.miss("Events about pods"))
-	w.runDynamic(claimResource, metav1.NamespaceNone, func(l *metav1.ListOptions) { l.LabelSelector = karpenter.ReplacesLabel },
-		func(at time.Time, claim *unstructured.Unstructured, _ bool) {
-			if hasInstance(claim) {
-				o.launched(at, claim.GetName())
-			}
-		}, w.miss("NodeClaims"))
+	follow(w, c.Core, selection{resource: "nodes"}, o.node, nil, func(err error) { cancel(fmt.Errorf("watch nodes: %w", err)) })
+	follow(w, c.Core, selection{resource: "events", namespace: c.Namespace, fields: "reportingComponent=spot-handler"}, o.event, nil, w.miss("Events about pods"))
+	claims := c.Dynamic.Resource(schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"})
+	w.followDynamic(claims, selection{labels: karpenter.ReplacesLabel}, o.claim, w.miss("NodeClaims"))
 	if ready != nil {
 		if w.settle(ctx) {
 			ready()
@@ -125,33 +118,24 @@ func (w *watcher) ask(n need) {
 		return
 	}
 	o := w.observer
-	pods := func(byLabels bool) func(time.Time, runtime.Object, bool) {
-		return func(at time.Time, object runtime.Object, gone bool) { o.pod(at, object.(*corev1.Pod), gone, byLabels) }
-	}
 	switch {
 	case n.podsOn != "":
-		w.run("pods", w.Core, w.Namespace, func(l *metav1.ListOptions) {
-			l.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", n.podsOn).String()
-		}, &corev1.Pod{}, pods(false), nil, w.miss("pods on nodes"))
+		on := selection{"pods", w.Namespace, fields.OneTermEqualSelector("spec.nodeName", n.podsOn).String(), ""}
+		follow(w, w.Core, on, func(at time.Time, pod *corev1.Pod, gone bool) { o.pod(at, pod, gone, false) }, nil, w.miss("pods on nodes"))
 	case n.podsOf != podSelector{}:
-		w.run("pods", w.Core, n.podsOf.namespace, func(l *metav1.ListOptions) { l.LabelSelector = n.podsOf.labels }, &corev1.Pod{}, pods(true),
+		of := selection{"pods", n.podsOf.namespace, "", n.podsOf.labels}
+		follow(w, w.Core, of, func(at time.Time, pod *corev1.Pod, gone bool) { o.pod(at, pod, gone, true) },
 			func() { o.counted(time.Now(), n.podsOf) }, w.miss("pods of namespace "+n.podsOf.namespace))
 	case n.budgetsOf != "":
-		w.run("poddisruptionbudgets", w.Policy, n.budgetsOf, nil, &policyv1.PodDisruptionBudget{}, func(at time.Time, object runtime.Object, gone bool) {
-			o.budget(at, object.(*policyv1.PodDisruptionBudget), gone)
-		}, nil, w.miss("disruption budgets of namespace "+n.budgetsOf))
+		follow(w, w.Policy, selection{resource: "poddisruptionbudgets", namespace: n.budgetsOf}, o.budget, nil, w.miss("disruption budgets of namespace "+n.budgetsOf))
 	default:
-		gvr := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: workloadKinds[n.workload.Kind]}
-		w.runDynamic(gvr, n.workload.Namespace, func(l *metav1.ListOptions) {
-			l.FieldSelector = fields.OneTermEqualSelector("metadata.name", n.workload.Name).String()
-		}, func(at time.Time, object *unstructured.Unstructured, gone bool) {
-			if selector, desired, ok := asks(object); ok {
-				if gone {
-					desired = 0
-				}
-				o.workload(at, n.workload, selector, desired)
-			}
-		}, w.miss(gvr.Resource+" of namespace "+n.workload.Namespace))
+		resource := countedKinds[n.workload.Kind]
+		of := w.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource})
+		one := selection{resource, n.workload.Namespace, fields.OneTermEqualSelector("metadata.name", n.workload.Name).String(), ""}
+		w.followDynamic(of, one, func(at time.Time, object *unstructured.Unstructured, gone bool) {
+			o.controller(at, n.workload, object, gone)
+		},
+			w.miss(resource+" of namespace "+n.workload.Namespace))
 	}
 }
 
@@ -164,33 +148,35 @@ func (w *watcher) miss(what string) func(error) {
 	}
 }
 
-func (w *watcher) run(resource string, client rest.Interface, namespace string, pick func(*metav1.ListOptions), empty runtime.Object, changed func(time.Time, runtime.Object, bool), synced func(), refused func(error)) {
-	if pick == nil {
-		pick = func(*metav1.ListOptions) {}
-	}
-	lw := cache.NewFilteredListWatchFromClient(client, resource, namespace, pick)
-	w.follow(lw, client, empty, changed, synced, refused)
+// follow has changed called with every change of what is selected, and synced, if it is not nil,
+// once all that there is was shown.
+func follow[T any, P interface {
+	*T
+	runtime.Object
+}](w *watcher, client rest.Interface, of selection, changed func(time.Time, P, bool), synced func(), refused func(error)) {
+	lists := cache.NewFilteredListWatchFromClient(client, of.resource, of.namespace, of.narrow)
+	w.run(lists, client, P(new(T)), func(at time.Time, object runtime.Object, gone bool) { changed(at, object.(P), gone) }, synced, refused)
 }
 
-func (w *watcher) runDynamic(resource schema.GroupVersionResource, namespace string, pick func(*metav1.ListOptions), changed func(time.Time, *unstructured.Unstructured, bool), refused func(error)) {
-	of := w.Dynamic.Resource(resource).Namespace(namespace)
-	w.follow(&cache.ListWatch{
+func (w *watcher) followDynamic(resource dynamic.NamespaceableResourceInterface, of selection, changed func(time.Time, *unstructured.Unstructured, bool), refused func(error)) {
+	client := resource.Namespace(of.namespace)
+	w.run(&cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, l metav1.ListOptions) (runtime.Object, error) {
-			pick(&l)
-			return of.List(ctx, l)
+			of.narrow(&l)
+			return client.List(ctx, l)
 		},
 		WatchFuncWithContext: func(ctx context.Context, l metav1.ListOptions) (watch.Interface, error) {
-			pick(&l)
-			return of.Watch(ctx, l)
+			of.narrow(&l)
+			return client.Watch(ctx, l)
 		},
 	}, w.Dynamic, &unstructured.Unstructured{}, func(at time.Time, object runtime.Object, gone bool) {
 		changed(at, object.(*unstructured.Unstructured), gone)
 	}, nil, refused)
 }
 
-// follow runs a watch, and tells of every change singly and in order. What the API server refuses
-// is told of once, and not tried again: an informer would try forever.
-func (w *watcher) follow(of *cache.ListWatch, client any, empty runtime.Object, changed func(time.Time, runtime.Object, bool), synced func(), refused func(error)) {
+// run runs a watch, and passes on every change singly and in order. What the API server refuses is
+// passed on once, and not tried again: an informer would try forever.
+func (w *watcher) run(of *cache.ListWatch, client any, empty runtime.Object, changed func(time.Time, runtime.Object, bool), synced func(), refused func(error)) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	over := make(chan struct{}) // known, or never to be known
 	end := sync.OnceFunc(func() { close(over) })
@@ -201,7 +187,7 @@ func (w *watcher) follow(of *cache.ListWatch, client any, empty runtime.Object, 
 			end()
 		}
 	}
-	tell := func(object any, gone bool) {
+	pass := func(object any, gone bool) {
 		if lost, ok := object.(cache.DeletedFinalStateUnknown); ok {
 			object = lost.Obj
 		}
@@ -225,9 +211,9 @@ func (w *watcher) follow(of *cache.ListWatch, client any, empty runtime.Object, 
 		ObjectType: empty,
 		Transform:  lean,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { tell(object, false) },
-			UpdateFunc: func(_, object any) { tell(object, false) },
-			DeleteFunc: func(object any) { tell(object, true) },
+			AddFunc:    func(object any) { pass(object, false) },
+			UpdateFunc: func(_, object any) { pass(object, false) },
+			DeleteFunc: func(object any) { pass(object, true) },
 		},
 	})
 	w.mu.Lock()
@@ -266,28 +252,4 @@ func lean(object any) (any, error) {
 		}, nil
 	}
 	return object, nil
-}
-
-// asks is what a workload selects, and how many pods it asks for.
-func asks(object *unstructured.Unstructured) (selector labels.Selector, desired int, ok bool) {
-	var w struct {
-		Spec struct {
-			Replicas *int                  `json:"replicas"`
-			Selector *metav1.LabelSelector `json:"selector"`
-		} `json:"spec"`
-	}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &w); err != nil {
-		return nil, 0, false
-	}
-	selector, err := metav1.LabelSelectorAsSelector(w.Spec.Selector)
-	if desired = 1; w.Spec.Replicas != nil {
-		desired = *w.Spec.Replicas
-	}
-	return selector, desired, err == nil
-}
-
-// hasInstance reports whether Karpenter has launched what was claimed.
-func hasInstance(claim *unstructured.Unstructured) bool {
-	id, _, _ := unstructured.NestedString(claim.Object, "status", "providerID")
-	return id != ""
 }

@@ -1,11 +1,16 @@
 package observe
 
 import (
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
@@ -34,11 +39,9 @@ func (r workloadRef) String() string {
 	return strings.ToLower(r.Kind) + "/" + r.Name
 }
 
-// counted reports whether the ready pods of such a workload are counted: it keeps as many as it
-// asks for. Jobs end, and of other kinds nobody knows what they select.
-func (r workloadRef) counted() bool {
-	return r.Kind == "Deployment" || r.Kind == "StatefulSet" || r.Kind == "ReplicaSet"
-}
+// countedKinds are the kinds, and their resources, whose ready pods are counted: they keep as many
+// as they ask for. Jobs end, and of other kinds nobody knows what they select.
+var countedKinds = map[string]string{"Deployment": "deployments", "StatefulSet": "statefulsets", "ReplicaSet": "replicasets"}
 
 // workload counts the ready pods of one.
 type workload struct {
@@ -76,34 +79,130 @@ func (w *workload) sample(at time.Time) {
 	w.samples = append(w.samples, s)
 }
 
-// tell tells of the time from the first notice on. What was missing before is nobody's fault.
-func (w *workload) tell(begin, now time.Time) Workload {
-	told := Workload{Namespace: w.ref.Namespace, Name: w.ref.String()}
+// recorded is the time from the first notice on. What was missing before is nobody's fault.
+func (w *workload) recorded(begin, now time.Time) Workload {
+	r := Workload{Namespace: w.ref.Namespace, Name: w.ref.String()}
 	for _, s := range w.samples {
-		if n := len(told.Samples); n == 1 && !s.At.After(begin) {
-			told.Samples = nil
+		if n := len(r.Samples); n == 1 && !s.At.After(begin) {
+			r.Samples = nil
 		}
-		told.Samples = append(told.Samples, s)
+		r.Samples = append(r.Samples, s)
 	}
-	if len(told.Samples) == 0 {
-		return told
+	if len(r.Samples) == 0 {
+		return r
 	}
-	told.Fewest = told.Samples[0].Ready
-	before := told.Fewest
-	for i, s := range told.Samples {
+	r.Fewest = r.Samples[0].Ready
+	before := r.Fewest
+	for i, s := range r.Samples {
 		missing := s.missing(before)
 		until := now
-		if i+1 < len(told.Samples) {
-			until = told.Samples[i+1].At
+		if i+1 < len(r.Samples) {
+			until = r.Samples[i+1].At
 		}
-		told.Fewest, told.Missing = min(told.Fewest, s.Ready), max(told.Missing, missing)
-		told.UnavailableSeconds += float64(missing) * max(0, until.Sub(s.At)).Seconds()
+		r.Fewest, r.Missing = min(r.Fewest, s.Ready), max(r.Missing, missing)
+		r.UnavailableSeconds += float64(missing) * max(0, until.Sub(s.At)).Seconds()
 	}
-	return told
+	return r
 }
 
-// isReady reports whether a pod serves: it is Ready and has not been told to end.
+// isReady reports whether a pod serves: it is Ready and not terminating.
 func isReady(pod *corev1.Pod) bool {
 	_, ready := drain.Ready(pod)
 	return ready && pod.DeletionTimestamp == nil
+}
+
+// budget is a disruption budget, and the pods that it selects.
+type budget struct {
+	Budget
+	selector labels.Selector
+}
+
+// recorded names the workloads whose pods have to leave and are covered. Bare pods have no count.
+func (b *budget) recorded(lives map[types.UID]*podLife) Budget {
+	r := b.Budget
+	for _, l := range lives {
+		covers := l.Namespace == b.Namespace && b.selector.Matches(labels.Set(l.pod.Labels))
+		if covers && l.Workload != "" && !slices.Contains(r.Workloads, l.Workload) {
+			r.Workloads = append(r.Workloads, l.Workload)
+		}
+	}
+	slices.Sort(r.Workloads)
+	return r
+}
+
+// controller takes a change of a workload.
+func (o *Observer) controller(at time.Time, ref workloadRef, object *unstructured.Unstructured, gone bool) {
+	var is struct {
+		Spec struct {
+			Replicas *int                  `json:"replicas"`
+			Selector *metav1.LabelSelector `json:"selector"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &is); err != nil {
+		return
+	}
+	selector, err := metav1.LabelSelectorAsSelector(is.Spec.Selector)
+	if err != nil {
+		return
+	}
+	desired := 1
+	if is.Spec.Replicas != nil {
+		desired = *is.Spec.Replicas
+	}
+	if gone {
+		desired = 0
+	}
+	o.workload(at, ref, selector, desired)
+}
+
+// workload takes a change of a workload: what it selects and how many pods it asks for.
+func (o *Observer) workload(at time.Time, ref workloadRef, selector labels.Selector, desired int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	w := o.workloads[ref]
+	if w == nil {
+		return
+	}
+	if w.selector == nil || w.selector.String() != selector.String() {
+		w.selector = selector
+		o.need(need{podsOf: podSelector{ref.Namespace, selector.String()}})
+	}
+	w.desired = desired
+	if w.counting {
+		w.sample(at)
+	}
+}
+
+// counted is called when all pods of a selection are known: from now on their workload has counts.
+func (o *Observer) counted(at time.Time, of podSelector) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, w := range o.workloads {
+		if w.counting || w.selector == nil || w.ref.Namespace != of.namespace || w.selector.String() != of.labels {
+			continue
+		}
+		w.counting, w.ready = true, map[types.UID]bool{}
+		for _, pod := range o.pods {
+			w.note(pod, false)
+		}
+		w.sample(at)
+	}
+}
+
+// budget takes a change of a disruption budget.
+func (o *Observer) budget(_ time.Time, b *policyv1.PodDisruptionBudget, gone bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if gone || err != nil {
+		return
+	}
+	name := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+	known := o.budgets[name]
+	if known == nil || len(o.nodes) == 0 { // what was before the notice is of no interest
+		known = &budget{Budget: Budget{Namespace: b.Namespace, Name: b.Name, Fewest: int(b.Status.CurrentHealthy)}}
+	}
+	o.budgets[name], known.selector = known, selector
+	known.Needed = max(known.Needed, int(b.Status.DesiredHealthy))
+	known.Fewest = min(known.Fewest, int(b.Status.CurrentHealthy))
 }
