@@ -116,7 +116,7 @@ func Bar(left, whole time.Duration, columns int) string {
 // Colour is how a text stands out on a terminal; the zero value is not at all.
 type Colour string
 
-// The colours, by what they tell.
+// The colours, by what they mean.
 const (
 	Good    Colour = "\x1b[32m"
 	Notable Colour = "\x1b[33m"

@@ -24,7 +24,7 @@ const (
 	upLines    = "\x1b[%dF"
 )
 
-// The size of a terminal that does not tell its own.
+// The size of a terminal that does not say its own.
 const (
 	usualColumns = 80
 	usualRows    = 24

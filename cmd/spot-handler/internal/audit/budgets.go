@@ -76,8 +76,8 @@ func podsWithTwoBudgets(s Snapshot) (found []Finding) {
 	return found
 }
 
-// budgetsThatSelectNothing: whoever wrote it believes that pods are covered, and all of them can be
-// evicted at once.
+// budgetsThatSelectNothing: its author believes that pods are covered, and all of them can be evicted
+// at once.
 func budgetsThatSelectNothing(s Snapshot, b budget) []Finding {
 	counted := b.Status.ObservedGeneration >= b.Generation
 	idle := slices.ContainsFunc(s.Idle[b.Namespace], func(l labels.Set) bool { return b.selector.Matches(l) }) // nobody wants its pods at the moment
@@ -107,20 +107,20 @@ func (s Snapshot) meant(b budget) (text string, pods int) {
 	if len(theirs) == 0 {
 		return "", 0
 	}
-	right := map[string]string{}
+	wanted := map[string]string{}
 	for key := range b.Spec.Selector.MatchLabels {
 		value, ok := theirs[0].Labels[key]
 		if !ok {
 			return "", 0
 		}
-		right[key] = value
+		wanted[key] = value
 	}
 	for _, p := range theirs {
-		if !labels.SelectorFromSet(right).Matches(labels.Set(p.Labels)) {
+		if !labels.SelectorFromSet(wanted).Matches(labels.Set(p.Labels)) {
 			return "", 0
 		}
 	}
-	return asJSON(right), len(theirs)
+	return asJSON(wanted), len(theirs)
 }
 
 // hashLabel is what a surge changes of a pod.

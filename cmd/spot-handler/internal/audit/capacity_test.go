@@ -161,7 +161,7 @@ func TestChecksOfCoverage(t *testing.T) {
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler that drains: helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace"}},
 		"each drains its own": {Snapshot{Daemons: []Daemon{with(marker("m5-a-0"), func(d *Daemon) { d.Drains = true }), with(marker("m5-a-1"), func(d *Daemon) { d.Drains = true })}}, nil},
 		"not selected": {Snapshot{Daemons: []Daemon{none}},
-			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: on 2 it is not ready, only says what it would do, or is told to leave them alone: kubectl get pods --all-namespaces --selector app.kubernetes.io/name=spot-handler --output wide"}},
+			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: on 2 it is not ready, only says what it would do, or is set to leave them alone: kubectl get pods --all-namespaces --selector app.kubernetes.io/name=spot-handler --output wide"}},
 		"Karpenter's queue": {Snapshot{Daemons: ours, Others: []Other{{Owned{"kube-system", "deployment/karpenter"}, true, "INTERRUPTION_QUEUE"}}},
 			[]string{"SH302 deployment/karpenter 0 has an interruption queue of its own: kubectl -n kube-system set env deployment/karpenter INTERRUPTION_QUEUE-"}},
 		"Karpenter's queue, by argument": {Snapshot{Daemons: ours, Others: []Other{{Owned{"kube-system", "deployment/karpenter"}, true, ""}}},

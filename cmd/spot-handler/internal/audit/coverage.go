@@ -58,7 +58,8 @@ type Other struct {
 	Variable string
 }
 
-// nodesThatNobodyWatches: nobody hears of their interruption, and their pods end with them.
+// nodesThatNobodyWatches: no pod of spot-handler is notified of their interruption, and their
+// pods end with them.
 func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 	if s.Daemons == nil || len(s.Daemons) == 0 && len(s.Others) > 0 {
 		return nil // not known, or somebody else does
@@ -103,7 +104,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 	}
 	switch {
 	case silent > 0:
-		f.What += fmt.Sprintf(": on %d it is not ready, only says what it would do, or is told to leave them alone", silent)
+		f.What += fmt.Sprintf(": on %d it is not ready, only says what it would do, or is set to leave them alone", silent)
 		f.Fix = "kubectl get pods --all-namespaces --selector app.kubernetes.io/name=spot-handler --output wide"
 	case set != nil && !fleet && !set.Drains:
 		f.What += " that drains"

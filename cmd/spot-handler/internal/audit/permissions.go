@@ -113,6 +113,6 @@ func withoutPolicies(_ Snapshot, a account) []Finding {
 	}
 	return []Finding{{
 		What: "no admission policy holds it to what it changes", Fix: a.upgrade("--set", "patchPolicies=true"),
-		Why: "whoever has its token may change all of every Node and pod",
+		Why: "anybody with its token may change all of every Node and pod",
 	}}
 }

@@ -22,7 +22,7 @@ type Pod struct {
 	*corev1.Pod
 	// Owner is what has made it; the Deployment of a pod that has one.
 	Owner Owned
-	// Surges: its replacement pod is made before it leaves, as far as the cluster tells.
+	// Surges: its replacement pod is made before it leaves, as far as the cluster shows.
 	Surges bool
 	// NoSurge is why not, as the drain says it.
 	NoSurge string
@@ -32,7 +32,8 @@ type Pod struct {
 
 // podOf is the pod of a drain's decision; zones are those of claims.
 func podOf(d drain.Decision, zones map[types.NamespacedName]string) Pod {
-	return Pod{d.Pod, ownerOf(d.Pod), d.Surge || !ready(d.Pod), d.NoSurge, zoneOf(d.Pod, zones)}
+	_, ready := drain.Ready(d.Pod)
+	return Pod{d.Pod, ownerOf(d.Pod), d.Surge || !ready, d.NoSurge, zoneOf(d.Pod, zones)}
 }
 
 // zoneOf is the zone that the pod's volumes are bound to, or empty.
@@ -135,7 +136,7 @@ func sleepOf(hook *corev1.LifecycleHandler) time.Duration {
 
 // apart reports whether something keeps the pod off the nodes of its peers. skew is how many more
 // of them than the emptiest node each can have; zero is an anti-affinity: one is on a node, and no
-// more. What tells pods apart by their hash does not keep replacement pods off surged pods, which
+// more. What distinguishes pods by their hash does not keep replacement pods off surged pods, which
 // have another.
 func (p *Pod) apart() (skew int, apart bool) {
 	itself := func(selector *metav1.LabelSelector, keys []string) bool {
@@ -162,10 +163,4 @@ func (p *Pod) apart() (skew int, apart bool) {
 		}
 	}
 	return 0, false
-}
-
-func ready(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }

@@ -28,26 +28,25 @@ func eachPool(check func(Snapshot, pool) []Finding) func(Snapshot) []Finding {
 
 // poolsWithoutFallback: nothing is asked for a replacement of this pool's nodes.
 func poolsWithoutFallback(s Snapshot, p pool) []Finding {
-	if p.Missing == "" {
-		return nil
-	}
-	fix := p.name(p.Instead)
-	if p.Instead == "" {
-		fix = allowOnDemand(p.Pool, p.CapacityTypes)
-	}
-	return []Finding{{Pods: s.countOn(p), What: "gets no replacement: " + p.Missing, Why: withoutReplacement, Fix: fix}}
+	return s.withoutReplacement(p, p.Missing, allowOnDemand(p.Pool, p.CapacityTypes))
 }
 
 // fallbacksOfNoUse: the pool that is named to replace this pool's nodes gives none.
 func fallbacksOfNoUse(s Snapshot, p pool) []Finding {
-	if p.Refused == "" {
+	return s.withoutReplacement(p, p.Refused, nodePool(p.Named).kubectl("describe"))
+}
+
+// withoutReplacement finds that a pool gets none, if there is a reason. Another fallback fixes that,
+// if there is one.
+func (s Snapshot) withoutReplacement(p pool, reason, otherwise string) []Finding {
+	if reason == "" {
 		return nil
 	}
-	fix := p.name(p.Instead)
-	if p.Instead == "" {
-		fix = nodePool(p.Named).kubectl("describe")
+	fix := otherwise
+	if p.Instead != "" { // the annotation overrides the daemon's flag
+		fix = p.object().kubectl("annotate", "--overwrite", karpenter.FallbackAnnotation+"="+p.Instead)
 	}
-	return []Finding{{Pods: s.countOn(p), What: "gets no replacement: " + p.Refused, Why: withoutReplacement, Fix: fix}}
+	return []Finding{{Pods: s.countOn(p), What: "gets no replacement: " + reason, Why: noPlace, Fix: fix}}
 }
 
 // fallbacksOnSpot: what is lost on spot is replaced on spot.
@@ -98,12 +97,12 @@ func fallbacksTooSmall(s Snapshot, p pool) []Finding {
 			return s.isOn(pod, p.Pool) && s.nodeLabel(pod, corev1.LabelInstanceTypeStable) == of.InstanceType && s.nodeLabel(pod, corev1.LabelTopologyZone) == of.Zone
 		}),
 		What: fmt.Sprintf("has %d nodes of %s in %s, of which %d get no replacement if all are lost at once: %s", of.Nodes, of.InstanceType, of.Zone, p.Unplaced, p.Full),
-		Why:  withoutReplacement,
+		Why:  noPlace,
 		Fix:  nodePool(p.Fallbacks[0]).kubectl("patch", "--type=merge", "-p", `{"spec":{"limits":`+asJSON(p.Raise)+"}}"),
 	}}
 }
 
-const withoutReplacement = "its pods have no place until Karpenter makes one, on spot again where it can"
+const noPlace = "its pods have no place until Karpenter makes one, on spot again where it can"
 
 // isOn reports whether the pod runs on a node of the pool.
 func (s Snapshot) isOn(p *Pod, pool string) bool {
@@ -113,11 +112,6 @@ func (s Snapshot) isOn(p *Pod, pool string) bool {
 // countOn is how many pods run on spot nodes of the pool.
 func (s Snapshot) countOn(p pool) int {
 	return s.count(func(pod *Pod) bool { return s.isOn(pod, p.Pool) })
-}
-
-// name makes another pool the fallback. The annotation overrides the daemon's flag.
-func (p pool) name(fallback string) string {
-	return p.object().kubectl("annotate", "--overwrite", karpenter.FallbackAnnotation+"="+fallback)
 }
 
 // allowOnDemand lets a pool have on-demand instances: then it can replace spot nodes, its own

@@ -28,7 +28,7 @@ import (
 
 // Options say what is judged, and by which settings.
 type Options struct {
-	// Margin is kept free before the deadline by whoever drains.
+	// Margin is kept free before the deadline by the daemon.
 	Margin time.Duration
 	// MaxShare is how many percent of a workload may be on one offering.
 	MaxShare int
@@ -98,7 +98,7 @@ func Take(c cluster.Cluster, o Options) Snapshot {
 type Reader struct {
 	Lists   cluster.Lister
 	Dynamic dynamic.Interface
-	// Fallbacks are [karpenter.Options.FallbackNodePools] of whoever drains, and WithoutKarpenter
+	// Fallbacks are [karpenter.Options.FallbackNodePools] of the daemon, and WithoutKarpenter
 	// says that Karpenter is not asked for replacements.
 	Fallbacks        map[string]string
 	WithoutKarpenter bool
@@ -240,7 +240,7 @@ func (r Reader) permissions(ctx context.Context, s *Snapshot) error {
 	return err
 }
 
-// flowSchemas looks for the accounts by name, whoever has made the FlowSchema.
+// flowSchemas finds the accounts by name, in any FlowSchema.
 func (r Reader) flowSchemas(ctx context.Context, s *Snapshot) error {
 	named := map[Owned]bool{}
 	of := cluster.Resource("flowcontrol.apiserver.k8s.io", "v1", "flowschemas")
@@ -266,7 +266,7 @@ func (r Reader) flowSchemas(ctx context.Context, s *Snapshot) error {
 	return err
 }
 
-// policies looks for those that name the account in a condition and have a binding.
+// policies finds those that name the account in a condition and have a binding.
 func (r Reader) policies(ctx context.Context, s *Snapshot) error {
 	const group = "admissionregistration.k8s.io"
 	bound := map[string]bool{}

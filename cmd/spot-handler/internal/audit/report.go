@@ -80,7 +80,7 @@ func (r Report) Lines(width int) (lines []string) {
 		for _, g := range groups {
 			rows = append(rows, rowsOf(g)...)
 		}
-		lines = append(console.Table(columns, rows, width), "", "Why it will hurt, and what mends it. Read the page of the manual first.")
+		lines = append(console.Table(columns, rows, width), "", "Why it will hurt, and what fixes it. Read the page of the manual first.")
 		for _, g := range groups {
 			lines = append(lines, fixesOf(g, width)...)
 		}
@@ -114,7 +114,7 @@ func rowsOf(group []Finding) (rows [][]console.Cell) {
 	return rows
 }
 
-// fixesOf tells of one check why its findings hurt, and what mends those that are shown. Commands
+// fixesOf says of one check why its findings hurt, and what fixes those that are shown. Commands
 // are not wrapped: they are for copying.
 func fixesOf(group []Finding, width int) []string {
 	lines := []string{"", group[0].ID + "  " + group[0].Page}

@@ -263,7 +263,7 @@ func workloadsAllOnSpot(s Snapshot, w workload) []Finding {
 // isJob: work of which a share can be lost is what spot is for.
 func (of Owned) isJob() bool { return of.kind() == "job" }
 
-// commonLabels are those that all the pods have, without those that tell them apart.
+// commonLabels are those that all the pods have, without those by which they differ.
 func commonLabels(list []*Pod) map[string]string {
 	common := maps.Clone(list[0].Labels)
 	for _, p := range list[1:] {

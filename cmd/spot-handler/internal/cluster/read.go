@@ -1,5 +1,5 @@
 // Package cluster reads a cluster for the commands that judge it as a whole: once, with the
-// permissions of the caller, and within bounds whoever has written the objects.
+// permissions of the caller, and within bounds, as anybody might have written the objects.
 //
 // Of each object it keeps what a drain decides by, and what the checks of audit read besides. What
 // could not be read is missing, and [Cluster.Unread] says what and why.

@@ -14,38 +14,38 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// play tells of an interruption as the watches do, to its end: of two pods one is surged, and one
+// play shows an interruption as the watches do, to its end: of two pods one is surged, and one
 // is refused and then evicted; a third one runs elsewhere.
 func play() *scene {
-	s := newScene("doomed")
-	a, b, c := s.new("web-1", "doomed", true), s.new("web-2", "doomed", true), s.new("web-3", "other", true)
-	daemon := s.new("agent", "doomed", true)
+	s := newScene("lost-1")
+	a, b, c := s.new("web-1", "lost-1", true), s.new("web-2", "lost-1", true), s.new("web-3", "other", true)
+	daemon := s.new("agent", "lost-1", true)
 	daemon.OwnerReferences[0].Kind, daemon.Labels = "DaemonSet", nil
 	for _, pod := range []*corev1.Pod{a, b, c, daemon} {
-		s.tell(after(-9), pod)
+		s.show(after(-9), pod)
 	}
 	s.counted(after(-8), podSelector{"default", "app=web"})
 	s.budget(after(-8), pdb(3, 3), false)
 
 	s.recorded(after(.1), interruption.Noticed)
 	s.recorded(after(.3), interruption.Replacing, replacement(provisioner.StateRequested))
-	s.tell(after(.4), surged(a))
+	s.show(after(.4), surged(a))
 	s.launched(after(.5), "fallback-1")
 	s.node(after(19), fallback(), false)
 	s.recorded(after(20), interruption.Draining, replacement(provisioner.StateReady))
 	d := s.new("web-4", "fallback-node", false)
-	s.tell(after(20), d)
+	s.show(after(20), d)
 	forged := blocked(b, after(21))
 	forged.Namespace = "mine"
 	s.event(after(21), forged, false)
 	s.event(after(22.5), blocked(b, after(22)), false)
 	d = s.new("web-4", "fallback-node", true)
-	s.tell(after(25), d)
-	s.tell(after(25.1), stopping(surged(a), 30))
+	s.show(after(25), d)
+	s.show(after(25.1), stopping(surged(a), 30))
 	s.pod(after(25.2), surged(a), false, true) // the other watch is behind
-	s.tell(after(28), stopping(surged(a), 0))
+	s.show(after(28), stopping(surged(a), 0))
 	s.pod(after(28), stopping(surged(a), 0), true, false)
-	s.tell(after(60), stopping(b, 30))
+	s.show(after(60), stopping(b, 30))
 	s.budget(after(60), pdb(3, 2), false)
 	s.pod(after(64), stopping(b, 0), true, true) // no longer selected; the node's watch decides
 	s.pod(after(65), stopping(b, 0), true, false)
@@ -56,7 +56,7 @@ func play() *scene {
 
 func TestRecording(t *testing.T) {
 	s := play()
-	for _, want := range []need{{podsOn: "doomed"}, {workload: webRef}, {podsOf: podSelector{"default", "app=web"}}, {budgetsOf: "default"}} {
+	for _, want := range []need{{podsOn: "lost-1"}, {workload: webRef}, {podsOf: podSelector{"default", "app=web"}}, {budgetsOf: "default"}} {
 		n := 0
 		for _, asked := range s.asked {
 			if asked == want {
@@ -127,55 +127,55 @@ func TestOutcomes(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		want plan.Outcome
-		tell func(s *scene, pod *corev1.Pod)
+		do   func(s *scene, pod *corev1.Pod)
 	}{
 		{"whole grace", plan.Graceful, func(s *scene, pod *corev1.Pod) {
-			s.tell(after(10), stopping(pod, 30))
+			s.show(after(10), stopping(pod, 30))
 			s.pod(after(12), stopping(pod, 0), true, false)
 		}},
 		{"less", plan.Truncated, func(s *scene, pod *corev1.Pod) {
-			s.tell(after(10), stopping(pod, 12))
+			s.show(after(10), stopping(pod, 12))
 			s.pod(after(12), stopping(pod, 0), true, false)
 		}},
 		{"less later", plan.Truncated, func(s *scene, pod *corev1.Pod) {
-			s.tell(after(10), stopping(pod, 30))
-			s.tell(after(12), stopping(pod, 4))
+			s.show(after(10), stopping(pod, 30))
+			s.show(after(12), stopping(pod, 4))
 			s.pod(after(16), stopping(pod, 0), true, false)
 		}},
 		{"gone without a word", plan.Truncated, func(s *scene, pod *corev1.Pod) { s.pod(after(10), pod, true, false) }},
 		{"past its budget", plan.Forced, func(s *scene, pod *corev1.Pod) {
 			pod = stopping(pod, 30)
 			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: deletedByUs})
-			s.tell(after(10), pod)
+			s.show(after(10), pod)
 			s.pod(after(12), pod, true, false)
 		}},
 		{"done by itself", plan.Graceful, func(s *scene, pod *corev1.Pod) {
 			pod = pod.DeepCopy()
 			pod.Status.Phase = corev1.PodSucceeded
-			s.tell(after(10), pod)
+			s.show(after(10), pod)
 		}},
 		{"still there", plan.Left, func(s *scene, _ *corev1.Pod) {
 			s.recorded(after(115), interruption.DeadlineReached, ended(after(115), interruption.Pods{Total: 1, Left: 1}))
 		}},
 		{"evicted by others later", plan.Left, func(s *scene, pod *corev1.Pod) {
 			s.recorded(after(115), interruption.Released, ended(after(115), interruption.Pods{Total: 1, Left: 1}))
-			s.tell(after(117), stopping(pod, 30))
+			s.show(after(117), stopping(pod, 30))
 			s.pod(after(118), stopping(pod, 0), true, false)
 		}},
 		{"gone with its node", plan.Left, func(s *scene, _ *corev1.Pod) { s.node(after(50), s.bare, true) }},
 		{"still ending", plan.Truncated, func(s *scene, pod *corev1.Pod) {
-			s.tell(after(100), stopping(pod, 30))
+			s.show(after(100), stopping(pod, 30))
 			s.recorded(after(115), interruption.DeadlineReached, ended(after(115), interruption.Pods{Total: 1, Truncated: 1}))
 		}},
-		{"on its way", "", func(s *scene, pod *corev1.Pod) { s.tell(after(10), stopping(pod, 30)) }},
-		{"called off", "", func(s *scene, _ *corev1.Pod) { s.node(after(20), s.bare, false) }},
+		{"on its way", "", func(s *scene, pod *corev1.Pod) { s.show(after(10), stopping(pod, 30)) }},
+		{"cancelled", "", func(s *scene, _ *corev1.Pod) { s.node(after(20), s.bare, false) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScene()
-			pod := s.new("web-1", "doomed", true)
+			pod := s.new("web-1", "lost-1", true)
 			s.recorded(after(.1), interruption.Draining)
-			s.tell(after(.2), pod)
-			tt.tell(s, pod)
+			s.show(after(.2), pod)
+			tt.do(s, pod)
 			if got := s.Recording(after(130)).Nodes[0].Pods[0].Outcome; got != tt.want {
 				t.Errorf("outcome %q, want %q", got, tt.want)
 			}
@@ -184,7 +184,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 func TestOver(t *testing.T) {
-	s := newScene("doomed", "another")
+	s := newScene("lost-1", "another")
 	if s.Over(after(1000)) {
 		t.Error("over before it has begun")
 	}
@@ -195,7 +195,7 @@ func TestOver(t *testing.T) {
 	if !s.Over(after(101)) {
 		t.Error("not over although the workload had its time")
 	}
-	s.tell(after(75), s.new("web-5", "fallback-node", true))
+	s.show(after(75), s.new("web-5", "fallback-node", true))
 	if !s.Over(after(76)) {
 		t.Error("not over although the node is gone and every pod is back")
 	}
@@ -210,7 +210,7 @@ func TestOver(t *testing.T) {
 	s.recorded(after(.1), interruption.Draining)
 	s.node(after(5), s.bare, false)
 	if !s.Over(after(6)) || s.Recording(after(6)).Nodes[0].End != Restored {
-		t.Error("not over although the interruption was called off")
+		t.Error("not over although the interruption was cancelled")
 	}
 }
 
@@ -221,31 +221,31 @@ func TestHappeningsWithoutReplacement(t *testing.T) {
 		r.Replacement = &interruption.Replacement{Backend: "none", State: provisioner.StateUnsupported, Reason: "none can"}
 	})
 	all := s.Recording(after(1)).Happenings()
-	if got := all[len(all)-1].Line(noticed, true); got != "    0.1 s  doomed  replacement  none: none can" {
+	if got := all[len(all)-1].Line(noticed, true); got != "    0.1 s  lost-1  replacement  none: none can" {
 		t.Errorf("%q", got)
 	}
 }
 
 // One interruption fits a terminal of 24 lines of 80 columns, the last of which is the cursor's.
 func TestView(t *testing.T) {
-	s := newScene("doomed")
+	s := newScene("lost-1")
 	if got := s.View(noticed, 80, 23); !cmp.Equal(got, []string{"No interruption yet."}) {
 		t.Errorf("%q", got)
 	}
 	for _, name := range []string{"web-1", "web-2"} {
-		s.tell(after(-9), s.new(name, "doomed", true))
+		s.show(after(-9), s.new(name, "lost-1", true))
 	}
-	s.tell(after(-9), s.new("web-3", "other", true))
+	s.show(after(-9), s.new("web-3", "other", true))
 	s.counted(after(-8), podSelector{"default", "app=web"})
 	s.budget(after(-8), pdb(2, 3), false)
 	s.recorded(after(.1), interruption.Replacing, replacement(provisioner.StateRequested))
-	s.tell(after(.4), surged(s.new("web-1", "doomed", true)))
+	s.show(after(.4), surged(s.new("web-1", "lost-1", true)))
 	s.node(after(19), fallback(), false)
 	s.recorded(after(20), interruption.Draining, replacement(provisioner.StateReady))
-	s.tell(after(21), s.new("web-4", "fallback-node", false))
-	s.tell(after(22), stopping(s.new("web-2", "doomed", true), 30))
+	s.show(after(21), s.new("web-4", "fallback-node", false))
+	s.show(after(22), stopping(s.new("web-2", "lost-1", true), 30))
 	text := strings.Join(s.View(after(26.5), 80, 23), "\n")
-	for _, want := range []string{"94 s left  [===", "Draining", "default/deployment/web  ", "2 of 3", "interrupted  doomed                         #x  1 ready, 1 stopping", "replacement  fallback-node                  ~  1 starting", "22.0 s  default/web-2  evicted, with 30 of 30 s to end"} {
+	for _, want := range []string{"94 s left  [===", "Draining", "default/deployment/web  ", "2 of 3", "interrupted  lost-1         #x  1 ready, 1 stopping", "replacement  fallback-node  ~  1 starting", "22.0 s  default/web-2  evicted, with 30 of 30 s to end"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -33,20 +33,20 @@ type scene struct {
 
 func newScene(wanted ...string) *scene {
 	s := &scene{Observer: New(after(-10), wanted...), bare: &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: "doomed", Labels: map[string]string{"karpenter.sh/nodepool": "batch"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "lost-1", Labels: map[string]string{"karpenter.sh/nodepool": "batch"}},
 		Spec:       corev1.NodeSpec{ProviderID: "aws:///eu-west-1a/i-0123456789abcdef0"},
 	}}
 	s.need = func(n need) { s.asked = append(s.asked, n) }
 	s.begin()
 	s.node(after(-10), s.bare, false)
-	s.follow(s.new("web-1", "doomed", true))
+	s.follow(s.new("web-1", "lost-1", true))
 	s.workload(after(-10), webRef, labels.SelectorFromSet(labels.Set{"app": "web"}), 3)
 	return s
 }
 
 var webRef = workloadRef{"Deployment", types.NamespacedName{Namespace: "default", Name: "web"}}
 
-// recorded tells of the node with a record in this phase.
+// recorded shows the node with a record in this phase.
 func (s *scene) recorded(at time.Time, phase interruption.Phase, change ...func(*interruption.Record)) {
 	deadline := after(120)
 	rec := interruption.Record{
@@ -88,8 +88,8 @@ func (s *scene) new(name, node string, ready bool) *corev1.Pod {
 	return pod
 }
 
-// tell tells of a pod by the watch of its node.
-func (s *scene) tell(at time.Time, pod *corev1.Pod) {
+// show shows a pod by the watch of its node.
+func (s *scene) show(at time.Time, pod *corev1.Pod) {
 	s.rev++
 	pod.ResourceVersion = fmt.Sprint(s.rev)
 	s.pod(at, pod, false, false)
@@ -112,7 +112,7 @@ func blocked(pod *corev1.Pod, at time.Time) *corev1.Event {
 	return &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: pod.Namespace},
 		InvolvedObject: corev1.ObjectReference{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}, Reason: notify.ReasonEvictionBlocked, Count: 2,
-		Message: "cannot leave interrupted node doomed yet: The disruption budget web needs 3 healthy pods\n", FirstTimestamp: metav1.Time{Time: at},
+		Message: "cannot leave interrupted node lost-1 yet: The disruption budget web needs 3 healthy pods\n", FirstTimestamp: metav1.Time{Time: at},
 	}
 }
 

@@ -39,7 +39,7 @@ func (o *Observer) View(now time.Time, width, height int) []string {
 	lines := append([]string{""}, readyLines(r, width)...)
 	head := o.head(now, width)
 	if len(r.Nodes) == 1 {
-		places := placeLines(o.places(r.Nodes[0]))
+		places := placeLines(o.places(r.Nodes[0]), width)
 		if len(head)+len(lines)+len(places)+1+leastHappenings <= height {
 			lines = append(lines, places...)
 		}
@@ -109,7 +109,7 @@ func readyLines(r Recording, width int) []string {
 
 // neededBy is how many pods of a workload its disruption budgets need.
 func (r Recording) neededBy(w Workload) string {
-	needed := "-"
+	needed := console.None
 	for _, b := range r.Budgets {
 		if b.Namespace == w.Namespace && slices.Contains(b.Workloads, w.Name) {
 			needed = fmt.Sprint(b.Needed)
@@ -201,20 +201,17 @@ func (o *Observer) instance(name string) string {
 }
 
 // placeLines have a character for each pod: # ready, ~ starting, x stopping.
-func placeLines(places []*place) []string {
-	lines := []string{"", placeLine("", "NODE", "PODS")}
+func placeLines(places []*place, width int) []string {
+	var rows [][]console.Cell
 	for i, p := range places {
 		if i == shownPlaces && len(places) > shownPlaces+1 {
-			return append(lines, fmt.Sprintf("%-13sand %d more nodes", "", len(places)-i))
+			rows = append(rows, []console.Cell{{}, {Text: fmt.Sprintf("and %d more nodes", len(places)-i)}, {}})
+			break
 		}
 		cells := strings.Repeat("#", p.ready) + strings.Repeat("~", p.starting) + strings.Repeat("x", p.stopping)
-		lines = append(lines, placeLine(p.role, p.node, cells+"  "+p.counts()))
+		rows = append(rows, []console.Cell{{Text: p.role}, {Text: p.node}, {Text: cells + "  " + p.counts()}})
 	}
-	return lines
-}
-
-func placeLine(role, node, pods string) string {
-	return strings.TrimRight(fmt.Sprintf("%-13s%-30s %s", role, terminal.Cut(node, 30), pods), " ")
+	return append([]string{""}, console.Table([]console.Column{{}, {Title: "NODE", Least: 12}, {Title: "PODS", Least: 16}}, rows, width)...)
 }
 
 // counts says what the characters show.

@@ -237,7 +237,7 @@ func (w *watcher) run(of *cache.ListWatch, client any, empty runtime.Object, cha
 // events.k8s.io.
 const longestMessage = 1 << 10
 
-// lean drops what nobody looks at.
+// lean drops what nobody reads.
 func lean(object any) (any, error) {
 	if m, ok := object.(metav1.Object); ok {
 		m.SetManagedFields(nil)

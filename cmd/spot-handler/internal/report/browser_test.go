@@ -38,14 +38,14 @@ func TestPageInBrowser(t *testing.T) {
 	case err != nil:
 		t.Skipf("the page is not looked at: %v", err)
 	}
-	rec, f := storm()
+	rec, f := massInterruption()
 	for _, tt := range []struct {
 		name   string
 		report Report
 		dark   bool
 		width  string
 	}{
-		{"storm, wide and dark", Of(rec, f), true, "1280"},
+		{"mass interruption, wide and dark", Of(rec, f), true, "1280"},
 		{"hostile, narrow and light", hostileReport(), false, "500"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -116,9 +116,9 @@ func chartOf(x axis, w observe.Workload, r observe.Recording, s Score) chart {
 	}
 	last := w.Samples[len(w.Samples)-1]
 	c.Figures = []fact{{"asks for", fmt.Sprint(last.Desired)}, {"fewest ready", fmt.Sprint(w.Fewest)}}
-	for _, told := range s.Workloads {
-		if told.Namespace == w.Namespace && told.Name == w.Name && told.ForecastFewest != nil {
-			c.Figures = append(c.Figures, fact{"forecast", fmt.Sprint(*told.ForecastFewest)})
+	for _, score := range s.Workloads {
+		if score.Namespace == w.Namespace && score.Name == w.Name && score.ForecastFewest != nil {
+			c.Figures = append(c.Figures, fact{"forecast", fmt.Sprint(*score.ForecastFewest)})
 		}
 	}
 	if p.needed > 0 {

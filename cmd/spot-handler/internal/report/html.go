@@ -234,7 +234,7 @@ func refusals(x axis, n observe.Node, budgets []observe.Budget) []refusalView {
 func assumptions(a plan.Assumptions) []assumptionView {
 	list := []assumptionView{
 		of("A replacement boots", a.Boot), of("A pod becomes ready", a.Ready),
-		of("A pod ends, once told to", a.Stop), of("A volume is detached", a.Detach),
+		of("A pod ends, once it is evicted", a.Stop), of("A volume is detached", a.Detach),
 	}
 	var names []string
 	for name := range a.ReadyOf {

@@ -59,8 +59,8 @@ func TestPageIsSafe(t *testing.T) {
 
 // Every picture says in words what it shows, and elements are closed in order.
 func TestPageIsAccessible(t *testing.T) {
-	rec, f := storm()
-	for name, r := range map[string]Report{"one": Of(one(), forecastOf()), "storm": Of(rec, f), "nothing": Of(observe.Recording{To: time.Now()}, nil)} {
+	rec, f := massInterruption()
+	for name, r := range map[string]Report{"one": Of(one(), forecastOf()), "mass interruption": Of(rec, f), "nothing": Of(observe.Recording{To: time.Now()}, nil)} {
 		text := render(t, r)
 		for svg := range strings.SplitSeq(text, "<svg ") {
 			if head, _, ok := strings.Cut(svg, "</svg>"); ok && !strings.Contains(head, `aria-hidden="true"`) &&

@@ -182,7 +182,7 @@ type figure struct {
 	of    func(Score) (float64, bool)
 	least bool   // the limit is one from below
 	time  bool   // the limit is a duration
-	unit  string // of what is told
+	unit  string // of the figure
 }
 
 func pods(of func(Score) int) figure {

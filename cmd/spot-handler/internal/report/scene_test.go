@@ -81,8 +81,8 @@ func forecastOf() *plan.Forecast {
 	return f
 }
 
-// storm is a bad one: 20 nodes with 300 pods of 24 workloads, of which some are refused and left.
-func storm() (observe.Recording, *plan.Forecast) {
+// massInterruption is a bad one: 20 nodes with 300 pods of 24 workloads, of which some are refused and left.
+func massInterruption() (observe.Recording, *plan.Forecast) {
 	random := rand.New(rand.NewPCG(1, 2))
 	r := observe.Recording{From: after(-2), To: after(150)}
 	f := &plan.Forecast{Assumptions: plan.Assumed()}

@@ -37,7 +37,7 @@ type Counts struct {
 	Truncated int `json:"truncated"`
 	Forced    int `json:"forced"`
 	Left      int `json:"left"`
-	// Open is how many have no end: the interruption was called off, or is not over.
+	// Open is how many have no end: the interruption was cancelled, or is not over.
 	Open int `json:"open,omitempty"`
 }
 
@@ -102,11 +102,11 @@ func score(r observe.Recording, f *plan.Forecast) Score {
 		s.Nodes = append(s.Nodes, node)
 	}
 	for _, w := range r.Workloads {
-		told := WorkloadScore{Namespace: w.Namespace, Name: w.Name, Fewest: w.Fewest, Missing: w.Missing, UnavailableSeconds: w.UnavailableSeconds}
+		workload := WorkloadScore{Namespace: w.Namespace, Name: w.Name, Fewest: w.Fewest, Missing: w.Missing, UnavailableSeconds: w.UnavailableSeconds}
 		for _, sample := range w.Samples {
-			told.Desired = sample.Desired
+			workload.Desired = sample.Desired
 		}
-		s.Workloads = append(s.Workloads, told)
+		s.Workloads = append(s.Workloads, workload)
 		s.Dip = max(s.Dip, w.Missing)
 		s.UnavailableSeconds += w.UnavailableSeconds
 	}

@@ -28,7 +28,7 @@ type Reader struct {
 	Policy  rest.Interface // policy/v1
 	Dynamic dynamic.Interface
 
-	// Namespace, if it is set, is the only one of whose pods the status of a node tells.
+	// Namespace, if it is set, is the only one whose pods the status of a node shows.
 	Namespace string
 }
 
@@ -163,7 +163,7 @@ func (r Reader) Node(ctx context.Context, name string, in InForce) (Node, error)
 	return s, nil
 }
 
-// peers are all other Nodes, where they matter: among them a node waits for its turn.
+// peers are all other Nodes, where they matter: a node waits for its turn behind some.
 func (r Reader) peers(ctx context.Context, node *corev1.Node, rec interruption.Record) []*corev1.Node {
 	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase != interruption.Waiting {
 		return nil
