@@ -1,3 +1,10 @@
+// Package interruption holds the words that every other package of spot-handler shares: the
+// Notice that a source delivers, the Kind of interruption it announces, and the Record kept on
+// the Node.
+//
+// Everything here is plain data. There are no clients and no configuration. Nothing blocks. All
+// functions are safe for concurrent use and return new values instead of changing their arguments;
+// none reads a clock, except to tell the log how much time is left.
 package interruption
 
 import (
@@ -6,6 +13,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/rs/zerolog"
 )
 
 // The names that spot-handler writes on a Node.
@@ -277,4 +286,12 @@ func pointer(t time.Time) *time.Time {
 	}
 	t = t.UTC()
 	return &t
+}
+
+// MarshalZerologObject adds the fields that every line of an interruption's story carries.
+func (r Record) MarshalZerologObject(e *zerolog.Event) {
+	e.Str("instance_id", r.Instance).Str("kind", string(r.Kind)).Str("source", string(r.Source))
+	if d := r.DeadlineTime(); !d.IsZero() {
+		e.Time("deadline", d).Float64("remaining_seconds", time.Until(d).Seconds())
+	}
 }

@@ -9,14 +9,10 @@
 package nodes
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
-	"regexp"
-	"slices"
-	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -42,10 +38,7 @@ type Index struct {
 	store      cache.Indexer
 	controller cache.Controller
 
-	mu       sync.RWMutex
-	onChange func(name string)
-	onAppear func(instance string)
-	onGone   func(instance string)
+	onChange, onAppear, onGone listener
 }
 
 const (
@@ -99,28 +92,26 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 }
 
 // OnChange sets the function that receives the name of every Node with a record, or with what is
-// left of one, that appeared, changed or went, and of every Node that lost its record. It runs on the watch's goroutine, so
-// it must not block. It does not hear of changes from before it was set; WithRecord has them.
-func (x *Index) OnChange(f func(name string)) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.onChange = f
-}
+// left of one, that appeared, changed or went, and of every Node that lost its record. It runs on
+// the watch's goroutine, so it must not block. It is not notified of changes from before it was set;
+// WithRecord has them.
+func (x *Index) OnChange(f func(name string)) { x.onChange.Store(&f) }
 
 // OnAppear sets the function that receives every instance that has become a Node: Find knows it
 // by then. It runs on the watch's goroutine, so it must not block.
-func (x *Index) OnAppear(f func(instance string)) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.onAppear = f
-}
+func (x *Index) OnAppear(f func(instance string)) { x.onAppear.Store(&f) }
 
 // OnGone sets the function that receives every instance that is no Node any more. It runs on the
 // watch's goroutine, so it must not block.
-func (x *Index) OnGone(f func(instance string)) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.onGone = f
+func (x *Index) OnGone(f func(instance string)) { x.onGone.Store(&f) }
+
+// listener is a function that is notified of a name or an instance once it is set.
+type listener struct{ atomic.Pointer[func(string)] }
+
+func (l *listener) notify(of string) {
+	if f := l.Load(); f != nil {
+		(*f)(of)
+	}
 }
 
 // Run watches until ctx ends.
@@ -186,6 +177,17 @@ func (x *Index) WithRecord() []string {
 	return names
 }
 
+// PoolSize is how many Nodes the pool has. It looks at every Node.
+func (x *Index) PoolSize(of Pool) int {
+	n := 0
+	for _, obj := range x.store.List() {
+		if node, ok := obj.(*corev1.Node); ok && PoolOf(node) == of {
+			n++
+		}
+	}
+	return n
+}
+
 // Joined returns the Nodes without a record that were created at or after since, but none that says
 // that it is another's instance. It looks at every Node.
 func (x *Index) Joined(since time.Time) []*corev1.Node {
@@ -196,37 +198,6 @@ func (x *Index) Joined(since time.Time) []*corev1.Node {
 		}
 	}
 	return joined
-}
-
-// InstanceID is the EC2 instance of a Node: the last path segment of its provider ID
-// (aws:///eu-west-1a/i-0123456789abcdef0) if that names one, because nobody can change it.
-// Otherwise it comes from the label, which the node's own kubelet can write, or else it is that
-// last segment.
-func InstanceID(node *corev1.Node) string {
-	segment := lastSegment(node)
-	if IsInstanceID(segment) {
-		return segment
-	}
-	return cmp.Or(node.Labels[interruption.InstanceIDLabel], segment)
-}
-
-func lastSegment(node *corev1.Node) string {
-	return node.Spec.ProviderID[strings.LastIndexByte(node.Spec.ProviderID, '/')+1:]
-}
-
-var instanceID = regexp.MustCompile(`^i-[0-9a-f]{8,17}$`)
-
-// IsInstanceID reports whether the text is the id of an EC2 instance.
-func IsInstanceID(text string) bool { return instanceID.MatchString(text) }
-
-// ReadySince is when the Node became Ready, if it is; also zero if that time is not known.
-func ReadySince(node *corev1.Node) (since time.Time, ready bool) {
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return c.LastTransitionTime.Time, true
-		}
-	}
-	return time.Time{}, false
 }
 
 func instanceKeys(obj any) ([]string, error) {
@@ -249,22 +220,14 @@ func addressKeys(obj any) (keys []string, _ error) {
 	return keys, nil
 }
 
-// addresses are the Node's IP addresses, of each type and family the first. The cloud's controller
-// can list an instance's others too, which pods have.
-func addresses(node *corev1.Node) (kept []corev1.NodeAddress) {
-	for _, a := range node.Status.Addresses {
-		ip, err := netip.ParseAddr(a.Address)
-		if err != nil || slices.ContainsFunc(kept, func(k corev1.NodeAddress) bool {
-			return k.Type == a.Type && strings.Contains(k.Address, ":") == ip.Is6()
-		}) {
-			continue
-		}
-		kept = append(kept, corev1.NodeAddress{Type: a.Type, Address: ip.String()})
+func transform(obj any) (any, error) {
+	if node, ok := obj.(*corev1.Node); ok {
+		return lean(node), nil
 	}
-	return kept
+	return obj, nil
 }
 
-// appeared tells of a Node that is new, or says only now which instance it is.
+// appeared notifies of a Node that is new, or says only now which instance it is.
 func (x *Index) appeared(obj, old any) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
@@ -274,26 +237,20 @@ func (x *Index) appeared(obj, old any) {
 		before.Labels[interruption.InstanceIDLabel] == node.Labels[interruption.InstanceIDLabel] {
 		return
 	}
-	x.mu.RLock()
-	f := x.onAppear
-	x.mu.RUnlock()
-	if id := InstanceID(node); f != nil && id != "" {
-		f(id)
+	if id := InstanceID(node); id != "" {
+		x.onAppear.notify(id)
 	}
 }
 
-// gone tells of a Node that has been deleted, unless another Node is its instance.
+// gone notifies of a Node that has been deleted, unless another Node is its instance.
 func (x *Index) gone(obj any) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return
 	}
-	x.mu.RLock()
-	f := x.onGone
-	x.mu.RUnlock()
 	id := InstanceID(node)
-	if _, other := x.Find(interruption.Notice{InstanceID: id}); f != nil && id != "" && !other {
-		f(id)
+	if _, other := x.Find(interruption.Notice{InstanceID: id}); id != "" && !other {
+		x.onGone.notify(id)
 	}
 }
 
@@ -306,68 +263,50 @@ func (x *Index) changed(obj, old any) {
 	if !concerned(node) && (before == nil || !concerned(before)) {
 		return
 	}
-	x.mu.RLock()
-	f := x.onChange
-	x.mu.RUnlock()
-	if f != nil {
-		f(node.Name)
-	}
+	x.onChange.notify(node.Name)
 }
 
-func hasRecord(node *corev1.Node) bool {
-	_, ok := node.Annotations[interruption.Annotation]
-	return ok
-}
+// pageSize bounds how many whole Nodes are in memory at a time. Each is 10 to 20 KiB, most of
+// it images and managed fields.
+const pageSize = 100
 
-// concerned reports whether the Node has a record, or still shows the condition of one.
-func concerned(node *corev1.Node) bool {
-	return hasRecord(node) || slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == interruption.ConditionType })
-}
-
-// lean drops what nobody here reads. It keeps only our own annotations, the condition Ready and ours.
-// It keeps the labels, which identify pools and zones, and the boot id, which identifies a
-// reboot.
-func lean(node *corev1.Node) *corev1.Node {
-	slim := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:              node.Name,
-			UID:               node.UID,
-			ResourceVersion:   node.ResourceVersion,
-			CreationTimestamp: node.CreationTimestamp,
-			DeletionTimestamp: node.DeletionTimestamp,
-			Labels:            node.Labels,
-			OwnerReferences:   node.OwnerReferences,
-		},
-		Spec: corev1.NodeSpec{
-			ProviderID:    node.Spec.ProviderID,
-			Unschedulable: node.Spec.Unschedulable,
-			Taints:        node.Spec.Taints,
-		},
-	}
-	slim.Status.NodeInfo.BootID = node.Status.NodeInfo.BootID
-	slim.Status.Addresses = addresses(node)
-	for key, value := range node.Annotations {
-		if strings.HasPrefix(key, "spot-handler/") {
-			if slim.Annotations == nil {
-				slim.Annotations = map[string]string{}
-			}
-			slim.Annotations[key] = value
+// List reads all Nodes page by page, and keeps of each page only what lean leaves. It serves
+// whoever looks once, and an Index where the API server does not stream the Nodes at the start
+// of a watch, as up to Kubernetes 1.31 and in 1.33 (the feature gate WatchList): in one answer
+// 5,000 Nodes are 100 MB. It does not pass on the caller's resource version: the API server
+// never pages what it answers from its cache, and what we read instead is never older.
+func List(ctx context.Context, client Client, o metav1.ListOptions) (*corev1.NodeList, error) {
+	o.Limit, o.ResourceVersion, o.ResourceVersionMatch = pageSize, "", ""
+	all := &corev1.NodeList{}
+	for {
+		page, err := client.List(ctx, o)
+		if err != nil {
+			return nil, err
 		}
-	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime})
+		for i := range page.Items {
+			all.Items = append(all.Items, *lean(&page.Items[i]))
 		}
-		if c.Type == interruption.ConditionType {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.NodeCondition{Type: c.Type, Status: c.Status, Reason: c.Reason, Message: c.Message})
+		all.ListMeta = metav1.ListMeta{ResourceVersion: page.ResourceVersion}
+		if page.Continue == "" {
+			return all, nil
 		}
+		o.Continue = page.Continue
 	}
-	return slim
 }
 
-func transform(obj any) (any, error) {
-	if node, ok := obj.(*corev1.Node); ok {
-		return lean(node), nil
+// Holds returns an error if another Node is the instance that this one says it is: then nothing
+// that this one says must be done to the instance.
+func (x *Index) Holds(node *corev1.Node) error {
+	id := InstanceID(node)
+	if !IsInstanceID(id) {
+		return nil
 	}
-	return obj, nil
+	found, err := x.store.ByIndex(byInstance, id)
+	if err != nil {
+		return nil // an index that does not exist: cannot happen
+	}
+	if other := holder(found); other != nil && other.Name != node.Name {
+		return fmt.Errorf("instance %s is node %s", id, other.Name)
+	}
+	return nil
 }
