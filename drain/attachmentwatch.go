@@ -2,9 +2,8 @@ package drain
 
 import (
 	"context"
-	"maps"
 	"slices"
-	"sync"
+	"sync/atomic"
 
 	"github.com/rs/zerolog"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,105 +18,72 @@ var attachmentResource = schema.GroupVersionResource{Group: "storage.k8s.io", Ve
 const byNode = "node"
 
 // attachmentWatch watches VolumeAttachments while a node with pods with volumes is drained:
-// a volume that is still attached to the old node holds up the pod's successor. The API
+// a volume that is still attached to the old node holds up the pod's replacement. The API
 // cannot select those of one node, so there is one watch for all.
 type attachmentWatch struct {
+	sharedWatch[allNodes, *attachments]
 	dynamic dynamic.Interface
-	notify  func(node string)
 	logger  zerolog.Logger
+}
 
-	mu         sync.Mutex
-	users      map[string]struct{} // nodes
-	stop       context.CancelFunc  // nil: not watched
-	store      cache.Indexer
-	controller cache.Controller
-	forbidden  bool
+type allNodes struct{}
+
+type attachments struct {
+	*informer
+	forbidden atomic.Bool
 }
 
 func newAttachmentWatch(opts Options) *attachmentWatch {
-	return &attachmentWatch{dynamic: opts.Dynamic, notify: opts.Notify, logger: opts.Logger, users: map[string]struct{}{}}
+	a := &attachmentWatch{dynamic: opts.Dynamic, logger: opts.Logger}
+	a.sharedWatch = newSharedWatch(opts.Notify, a.watch)
+	return a
 }
 
-// use watches on behalf of the node, until leave.
-func (a *attachmentWatch) use(ctx context.Context, node string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if ctx.Err() != nil {
-		return // the node's drain has ended
-	}
-	a.users[node] = struct{}{}
-	if a.stop != nil || a.forbidden {
-		return
-	}
-	ctx, a.stop = context.WithCancel(context.WithoutCancel(ctx))
-	tell := func(obj any) {
+func (a *attachmentWatch) watch(ctx context.Context, key allNodes) *attachments {
+	changed := func(obj any) {
 		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = gone.Obj
 		}
-		node, _ := nodeAndVolume(obj)
-		a.mu.Lock()
-		_, uses := a.users[node]
-		a.mu.Unlock()
-		if uses {
+		if node, _ := nodeAndVolume(obj); a.uses(node) {
 			a.notify(node)
 		}
 	}
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: dynamicWatch(a.dynamic, attachmentPages{a.dynamic.Resource(attachmentResource)}, func(*metav1.ListOptions) {}, a.refused, a.logger),
+	ctx, stop := context.WithCancel(ctx)
+	of := &attachments{}
+	refused := func(err error) { // nobody waits for volumes any more
+		stop()
+		if !of.forbidden.Swap(true) {
+			a.logger.Warn().Err(err).Msg("watch VolumeAttachments; drains do not wait for volumes")
+			a.notifyUsers(key)
+		}
+	}
+	of.informer = startInformer(ctx, func() { a.notifyUsers(key) }, cache.InformerOptions{
+		ListerWatcher: dynamicWatch(a.dynamic, attachmentPages{a.dynamic.Resource(attachmentResource)}, func(*metav1.ListOptions) {}, refused, a.logger),
 		ObjectType:    &unstructured.Unstructured{},
 		Transform:     asAttachment,
 		Indexers: cache.Indexers{byNode: func(obj any) ([]string, error) {
 			node, _ := nodeAndVolume(obj)
 			return []string{node}, nil
 		}},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: tell, DeleteFunc: tell},
+		Handler: cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed},
 	})
-	a.store, a.controller = store.(cache.Indexer), controller
-	go controller.RunWithContext(ctx)
-	go onSync(ctx, controller, func() {
-		for _, node := range a.using() {
-			a.notify(node)
-		}
-	})
+	return of
 }
 
-// leave ends the watch with its last user.
-func (a *attachmentWatch) leave(node string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.users, node)
-	if len(a.users) > 0 {
-		return
-	}
-	a.forbidden = false // ask again the next time
-	if a.stop != nil {
-		a.stop()
-		a.stop, a.store, a.controller = nil, nil, nil
-	}
-}
-
-// using lists the nodes on whose behalf it watches.
-func (a *attachmentWatch) using() []string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Collect(maps.Keys(a.users))
-}
+func (a *attachmentWatch) uses(node string) bool { return slices.Contains(a.usersOf(allNodes{}), node) }
 
 // of lists the PersistentVolumes that are attached to the node; known is false until the
-// watch has shown them. If we have no right to read them there are none: the pods have
-// gone, which is what counts.
+// watch has shown them. If we must not read them there are none: the pods have gone, which is what
+// counts.
 func (a *attachmentWatch) of(node string) (volumes []string, known bool) {
-	a.mu.Lock()
-	_, uses := a.users[node]
-	store, controller := a.store, a.controller
-	a.mu.Unlock()
+	w := a.get(allNodes{})
 	switch {
-	case !uses || store == nil:
+	case w == nil, !a.uses(node), w.forbidden.Load():
 		return nil, true
-	case !controller.HasSynced():
+	case !w.HasSynced():
 		return nil, false
 	}
-	found, err := store.ByIndex(byNode, node)
+	found, err := w.Store.(cache.Indexer).ByIndex(byNode, node)
 	if err != nil {
 		return nil, true // without the index there is no watch at all
 	}
@@ -127,25 +93,6 @@ func (a *attachmentWatch) of(node string) (volumes []string, known bool) {
 		}
 	}
 	return volumes, true
-}
-
-// refused ends the watch: nobody waits for volumes any more.
-func (a *attachmentWatch) refused(err error) {
-	a.mu.Lock()
-	again := a.forbidden
-	a.forbidden = true
-	if a.stop != nil {
-		a.stop()
-		a.stop, a.store, a.controller = nil, nil, nil
-	}
-	a.mu.Unlock()
-	if again {
-		return
-	}
-	a.logger.Warn().Err(err).Msg("watch VolumeAttachments; drains do not wait for volumes")
-	for _, node := range a.using() {
-		a.notify(node)
-	}
 }
 
 // attachmentPages lists VolumeAttachments page by page and keeps of each page only what asAttachment

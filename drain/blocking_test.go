@@ -94,7 +94,8 @@ func TestBlockedBy(t *testing.T) {
 	if err := store.Add(budget("web", 1)); err != nil {
 		t.Fatal(err)
 	}
-	known := &budgetWatch{watched: map[string]*namespaceBudgets{"shop": {store: store}}}
+	known := &budgetWatch{}
+	known.used = map[string]*sharedUse[*informer]{"shop": {watched: &informer{Store: store}}}
 	d := &Drainer{sessions: map[string]*session{"node-1": s}, budgets: known}
 	if diff := cmp.Diff(map[string]int{noBudget: 1, "shop/web": 1}, d.blockedBy()); diff != "" {
 		t.Errorf("refused pods (-want +got):\n%s", diff)

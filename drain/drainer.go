@@ -149,7 +149,14 @@ func waitsToBeSurged(want bool) func(*task) bool {
 
 // waves works out the waves of all draining nodes together.
 func (d *Drainer) waves() Waves {
-	budgets := slices.DeleteFunc(d.budgets.all(), func(b *policyv1.PodDisruptionBudget) bool { return waveSize(b) <= 0 })
+	var budgets []*policyv1.PodDisruptionBudget
+	for _, w := range d.budgets.all() {
+		for _, budget := range contents[*policyv1.PodDisruptionBudget](w) {
+			if waveSize(budget) > 0 {
+				budgets = append(budgets, budget)
+			}
+		}
+	}
 	if len(budgets) == 0 {
 		return Waves{}
 	}

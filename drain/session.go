@@ -235,7 +235,7 @@ func (s *session) volumes(view View) (volumes []string, known bool) {
 	d := s.drainer
 	uses := slices.ContainsFunc(view.Moving, HasVolumes)
 	if uses {
-		d.attached.use(s.ctx, s.node)
+		d.attached.use(s.ctx, s.node, allNodes{})
 	}
 	volumes, known = d.attached.of(s.node)
 	if len(volumes) == 0 {

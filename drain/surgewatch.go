@@ -3,8 +3,6 @@ package drain
 import (
 	"cmp"
 	"context"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -36,6 +34,7 @@ const FailsFor = 2 * time.Second
 // surgeWatch watches the Deployments whose pods are on draining nodes, each with its pods,
 // for as long as a draining node has pods of it.
 type surgeWatch struct {
+	sharedWatch[types.NamespacedName, *watchedDeployment]
 	dynamic  dynamic.Interface
 	pods     rest.Interface
 	openings *openings
@@ -43,18 +42,12 @@ type surgeWatch struct {
 
 	// wake lets as many waiting pods of a Deployment try again as it has something to give to.
 	wake func(name types.NamespacedName, w Workload)
-	// notify has a node planned again.
-	notify func(node string)
-
-	mu    sync.Mutex
-	known map[types.NamespacedName]*watchedDeployment
 }
 
 func newSurgeWatch(opts Options, openings *openings, wake func(types.NamespacedName, Workload)) *surgeWatch {
-	return &surgeWatch{
-		dynamic: opts.Dynamic, pods: opts.Pods, openings: openings, logger: opts.Logger,
-		wake: wake, notify: opts.Notify, known: map[types.NamespacedName]*watchedDeployment{},
-	}
+	s := &surgeWatch{dynamic: opts.Dynamic, pods: opts.Pods, openings: openings, logger: opts.Logger, wake: wake}
+	s.sharedWatch = newSharedWatch(opts.Notify, s.begin)
+	return s
 }
 
 // watchedDeployment is one Deployment.
@@ -62,9 +55,7 @@ type watchedDeployment struct {
 	watcher *surgeWatch
 	name    types.NamespacedName
 	ctx     context.Context
-	stop    context.CancelFunc
 	tally   *tally
-	users   map[string]struct{} // nodes; guarded by surgeWatch.mu
 
 	mu         sync.Mutex
 	synced     bool   // it is known whether there is a Deployment, and if so, which pods it has
@@ -73,57 +64,18 @@ type watchedDeployment struct {
 	store      cache.Store // of its pods
 	last       Workload    // what was last acted on
 	told       bool        // whether that has happened
-	lacking    time.Time   // since when successors cannot be made; zero if they can
+	lacking    time.Time   // since when replacement pods cannot be made; zero if they can
 	failed     string      // why pods have been given back; then none is surged any more
 	actAt      time.Time   // when timer runs act; zero where it does not
 	timer      *time.Timer
 }
 
-// use watches the Deployment on behalf of the node, until leave.
-func (s *surgeWatch) use(ctx context.Context, node string, name types.NamespacedName) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if ctx.Err() != nil {
-		return // the node's drain has ended
-	}
-	of, ok := s.known[name]
-	if !ok {
-		of = &watchedDeployment{watcher: s, name: name, tally: newTally(), users: map[string]struct{}{}}
-		of.ctx, of.stop = context.WithCancel(context.WithoutCancel(ctx))
-		s.known[name] = of
-		s.openings.enter(name.Namespace, func() { go of.watch() })
-	}
-	of.users[node] = struct{}{}
-}
-
-// leave ends the watches that only this node has used.
-func (s *surgeWatch) leave(node string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, of := range s.known {
-		delete(of.users, node)
-		if len(of.users) == 0 {
-			of.end()
-			delete(s.known, name)
-		}
-	}
-}
-
-// usersOf names the nodes that have pods of the Deployment.
-func (s *surgeWatch) usersOf(name types.NamespacedName) []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if of := s.known[name]; of != nil {
-		return slices.Collect(maps.Keys(of.users))
-	}
-	return nil
-}
-
-// get returns the Deployment, or nil if it is not watched.
-func (s *surgeWatch) get(name types.NamespacedName) *watchedDeployment {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.known[name]
+// begin watches a Deployment in its turn.
+func (s *surgeWatch) begin(ctx context.Context, name types.NamespacedName) *watchedDeployment {
+	of := &watchedDeployment{watcher: s, name: name, ctx: ctx, tally: newTally()}
+	context.AfterFunc(ctx, of.stopTimer)
+	s.openings.enter(name.Namespace, of.watch)
+	return of
 }
 
 // workload is what was last known of the Deployment; false until something is. What it
@@ -181,9 +133,8 @@ func (s *surgeWatch) settle(pod *corev1.Pod) {
 	}
 }
 
-// end ends its watches and its timer, which can be hours away if minReadySeconds is.
-func (of *watchedDeployment) end() {
-	of.stop()
+// stopTimer stops what can be hours away if minReadySeconds is.
+func (of *watchedDeployment) stopTimer() {
 	of.mu.Lock()
 	defer of.mu.Unlock()
 	if of.timer != nil {
@@ -223,7 +174,13 @@ func (of *watchedDeployment) pods() []*member {
 func (of *watchedDeployment) watch() {
 	deployments := of.watcher.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
 	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
-	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+	opened := sync.OnceFunc(func() { of.watcher.openings.leave(of.name.Namespace) })
+	context.AfterFunc(of.ctx, opened)
+	synced := func() {
+		opened()
+		of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
+	}
+	startInformer(of.ctx, synced, cache.InformerOptions{
 		ListerWatcher: dynamicWatch(of.watcher.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused, of.watcher.logger),
 		ObjectType:    &unstructured.Unstructured{},
 		Transform:     asDeployment,
@@ -233,10 +190,6 @@ func (of *watchedDeployment) watch() {
 			DeleteFunc: func(any) { of.update(func() { of.deployment = nil }) },
 		},
 	})
-	go controller.RunWithContext(of.ctx)
-	onSync(of.ctx, controller, func() {})
-	of.watcher.openings.leave(of.name.Namespace)
-	of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
 }
 
 // seen takes in a new state of the Deployment.
@@ -265,8 +218,7 @@ func (of *watchedDeployment) seen(obj any) {
 func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	selector := metav1.FormatLabelSelector(by)
 	changed := func() { of.update(func() {}) }
-	var controller cache.Controller
-	of.store, controller = cache.NewInformerWithOptions(cache.InformerOptions{
+	of.store = startInformer(of.ctx, func() { of.update(func() { of.synced = true }) }, cache.InformerOptions{
 		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(of.watcher.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
 			o.LabelSelector = selector
 		}), of.watcher.logger),
@@ -278,8 +230,6 @@ func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 			DeleteFunc: func(any) { changed() },
 		},
 	})
-	go controller.RunWithContext(of.ctx)
-	go onSync(of.ctx, controller, func() { of.update(func() { of.synced = true }) })
 }
 
 // refused is called when the Deployment cannot be read. Then its pods are not surged.
@@ -330,9 +280,7 @@ func (of *watchedDeployment) act() {
 	}
 	of.mu.Unlock()
 	if news {
-		for _, node := range of.watcher.usersOf(of.name) {
-			of.watcher.notify(node)
-		}
+		of.watcher.notifyUsers(of.name)
 	}
 	of.watcher.wake(of.name, w)
 }
