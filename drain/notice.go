@@ -48,7 +48,7 @@ func (p *planner) peersOf(pod *corev1.Pod) Gang {
 
 // Silent reads whether a namespace forbids that its pods be notified.
 func (d *Drainer) Silent(ctx context.Context, namespace string) (bool, error) {
-	wishes, err := d.wishes.read(ctx, types.NamespacedName{Name: namespace})
+	wishes, err := d.wishes.read(ctx, types.NamespacedName{Namespace: namespace})
 	return wishes.Silent, err
 }
 

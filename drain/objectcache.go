@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -70,7 +69,7 @@ func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, nod
 		return known.value, true
 	} else if known.asked[node] = struct{}{}; !known.pending && !fresh {
 		known.pending = true
-		l.places.enter(cmp.Or(name.Namespace, name.Name), func() { go l.fill(context.WithoutCancel(ctx), name, known) })
+		l.places.enter(name.Namespace, func() { go l.fill(context.WithoutCancel(ctx), name, known) })
 	}
 	return known.value, known.ok
 }
@@ -80,7 +79,7 @@ func (l *objectCache[T]) fill(ctx context.Context, name types.NamespacedName, in
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	value, err := l.read(ctx, name)
-	l.places.leave(cmp.Or(name.Namespace, name.Name))
+	l.places.leave(name.Namespace)
 	l.mu.Lock()
 	into.pending = false
 	if err == nil {
@@ -144,13 +143,13 @@ func Shared[Mode ~string](modes []Mode) bool {
 
 // readWishes reads what a namespace asks for its pods. One that must not be read asks nothing.
 func readWishes(client dynamic.Interface) func(context.Context, types.NamespacedName) (Wishes, error) {
-	return func(ctx context.Context, name types.NamespacedName) (Wishes, error) {
-		u, err := client.Resource(namespaceResource).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
+	return func(ctx context.Context, in types.NamespacedName) (Wishes, error) {
+		u, err := client.Resource(namespaceResource).Get(ctx, in.Namespace, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
 			return Wishes{}, nil
 		}
 		if err != nil {
-			return Wishes{}, fmt.Errorf("read namespace %q: %w", name.Name, err)
+			return Wishes{}, fmt.Errorf("read namespace %q: %w", in.Namespace, err)
 		}
 		return WishesOf(u.GetAnnotations()), nil
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -12,54 +13,87 @@ import (
 
 // What is known about a node, and the plans that are made from it.
 
-// situation gathers what a plan is made from, and starts looking up what is missing.
-func (s *session) situation(in Interruption) Situation {
-	d := s.drainer
-	sit := Situation{
-		Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Waves: d.starts.get(),
-		Workloads: map[types.NamespacedName]Workload{}, Shared: map[types.NamespacedName]bool{},
-		Namespaces: map[string]Wishes{}, Surroundings: map[string]Surroundings{},
-		AllReady: map[types.NamespacedName]time.Time{}, Gangs: d.gangs.Of(s.node),
-	}
-	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
-	p := planner{Situation: sit}
-	namespaces := map[string]bool{}
+// sources are where a plan's situation is read; false is what is not known yet, and is being looked up.
+type sources struct {
+	asks     func(namespace types.NamespacedName) (Wishes, bool)
+	budgets  func(namespace types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool)
+	around   func(namespace types.NamespacedName) (Surroundings, bool)
+	workload func(types.NamespacedName) (Workload, bool)
+	claim    func(types.NamespacedName) (claim, bool)
+	allReady func(types.NamespacedName) time.Time
+}
+
+// gather adds to a situation with its node's pods what else a plan for them is made from.
+func (sit *Situation) gather(now time.Time, from sources) {
+	sit.Workloads, sit.Shared = map[types.NamespacedName]Workload{}, map[types.NamespacedName]bool{}
+	sit.Namespaces, sit.Surroundings = map[string]Wishes{}, map[string]Surroundings{}
+	sit.AllReady = map[types.NamespacedName]time.Time{}
+	p := planner{Situation: *sit}
+	read := map[string]bool{} // the budgets of which namespaces
 	for _, pod := range sit.Pods {
+		namespace := types.NamespacedName{Namespace: pod.Namespace}
 		stays := p.notOurs(pod) != ""
-		if _, asked := sit.Namespaces[pod.Namespace]; !asked && (!stays || pod.Annotations[NoticeAnnotation] != "") {
-			if wishes, ok := d.wishes.get(s.ctx, types.NamespacedName{Name: pod.Namespace}, s.node); ok {
-				sit.Namespaces[pod.Namespace] = wishes
-			}
+		if !stays || pod.Annotations[NoticeAnnotation] != "" {
+			find(sit.Namespaces, pod.Namespace, namespace, from.asks)
 		}
 		if stays {
 			continue
 		}
-		if !namespaces[pod.Namespace] {
-			namespaces[pod.Namespace] = true
-			d.budgets.use(s.ctx, s.node, pod.Namespace)
-			sit.Budgets = append(sit.Budgets, d.budgets.list(pod.Namespace)...)
+		if !read[pod.Namespace] {
+			read[pod.Namespace] = true
+			budgets, _ := from.budgets(namespace)
+			sit.Budgets = append(sit.Budgets, budgets...)
 		}
-		if name := DeploymentOf(pod); name.Name != "" && (IsSurged(pod) || d.opts.Policy.Strategy == Surge && noSurgeByItself(pod, time.Now()) == "") {
-			d.deployments.use(s.ctx, s.node, name)
-			// A budget that is not known yet might select by what a surge changes.
-			if w, ok := d.deployments.workload(name); ok && d.budgets.synced(pod.Namespace) {
-				sit.Workloads[name] = w
-				if IsSurged(pod) && keepsSuccessorsAway(pod) {
-					sit.AllReady[name] = d.allReady(name)
-				}
-			}
-			if around, ok := d.around.get(s.ctx, types.NamespacedName{Namespace: pod.Namespace}, s.node); ok {
-				sit.Surroundings[pod.Namespace] = around
-			}
-			for _, name := range claimsOf(pod) {
-				if c, ok := d.claims.get(s.ctx, name, s.node); ok {
-					sit.Shared[name] = c.shared
-				}
+		name := DeploymentOf(pod)
+		if name.Name == "" || !IsSurged(pod) && (sit.Policy.Strategy != Surge || noSurgeByItself(pod, now) != "") {
+			continue
+		}
+		find(sit.Workloads, name, name, from.workload)
+		if _, known := sit.Workloads[name]; known && IsSurged(pod) && keepsSuccessorsAway(pod) {
+			sit.AllReady[name] = from.allReady(name)
+		}
+		find(sit.Surroundings, pod.Namespace, namespace, from.around)
+		for _, name := range claimsOf(pod) {
+			if c, ok := from.claim(name); ok {
+				sit.Shared[name] = c.shared
 			}
 		}
 	}
+}
+
+// find adds to what is known what is not there and is known by now.
+func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, look func(types.NamespacedName) (T, bool)) {
+	if _, ok := known[key]; ok {
+		return
+	}
+	if value, ok := look(name); ok {
+		known[key] = value
+	}
+}
+
+// situation gathers what a plan is made from, and starts looking up what is missing.
+func (s *session) situation(in Interruption) Situation {
+	d := s.drainer
+	sit := Situation{Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Waves: d.starts.get(), Gangs: d.gangs.Of(s.node)}
+	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
+	sit.gather(time.Now(), sources{
+		asks: cachedFor(s, d.wishes), around: cachedFor(s, d.around), claim: cachedFor(s, d.claims), allReady: d.allReady,
+		budgets: func(in types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool) {
+			d.budgets.use(s.ctx, s.node, in.Namespace)
+			return d.budgets.list(in.Namespace), true
+		},
+		workload: func(name types.NamespacedName) (Workload, bool) {
+			d.deployments.use(s.ctx, s.node, name)
+			w, ok := d.deployments.workload(name)
+			return w, ok && d.budgets.synced(name.Namespace) // a budget that is not known yet might select by what a surge changes
+		},
+	})
 	s.note(func() { s.gathered, s.gatheredAt = sit, time.Now() })
 	return sit
+}
+
+func cachedFor[T any](s *session, cache *objectCache[T]) func(types.NamespacedName) (T, bool) {
+	return func(name types.NamespacedName) (T, bool) { return cache.get(s.ctx, name, s.node) }
 }
 
 // allReady is since when the replacements of all nodes with pods of the Deployment are Ready;
