@@ -125,7 +125,7 @@ func (s *scene) drainToo(node string, left time.Duration) {
 	in := Interruption{Taint: taint, Deadline: time.Now().Add(left), Capacity: PendingCapacity}
 	go func() {
 		for {
-			s.d.Drain(s.Context(), node, in)
+			s.d.Drain(s.Context(), node, in, View{})
 			select {
 			case <-s.Context().Done():
 				return
@@ -181,9 +181,9 @@ func TestGangOnTwoNodes(t *testing.T) {
 		}
 	})
 	stage(t, holding, 4*time.Minute, ReadyCapacity, gangOnTwoNodes, func(s *scene) {
-		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity})
+		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity}, View{})
 		s.pass(time.Second)
-		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity})
+		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity}, View{})
 		s.pass(time.Second)
 		if got := s.now().Next.Sub(s.start); got != 80*time.Second {
 			t.Fatalf("leaves after %s, want the other node's latest safe start", got)

@@ -176,14 +176,14 @@ func (d *Drainer) waves() Waves {
 }
 
 // refresh brings the waves up to date, and has the nodes planned again whose pods have to
-// go earlier because of it.
-func (d *Drainer) refresh() {
+// go earlier because of it. It reports whether there are such pods.
+func (d *Drainer) refresh() bool {
 	if d.opts.Policy.Strategy == AtOnce {
-		return
+		return false
 	}
 	earlier := d.starts.refresh()
 	if len(earlier) == 0 {
-		return
+		return false
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,6 +192,7 @@ func (d *Drainer) refresh() {
 			d.opts.Notify(node)
 		}
 	}
+	return true
 }
 
 // View is what is on a node now.
@@ -201,6 +202,8 @@ type View struct {
 	Staying []*corev1.Pod      // would have to leave if the node's end were certain, see Decision.Stays
 	Daemons []*corev1.Pod      // DaemonSet pods, which stay
 	Plan    []Decision         // one for every pod of the node
+
+	of Interruption // that it was made for
 }
 
 // Look reads a node's pods and plans for them, without moving any. The first call starts
@@ -235,16 +238,20 @@ type Status struct {
 	Next time.Time
 }
 
-// Drain plans, and starts what is due. It returns at once. Call it again whenever Notify
-// says so, at Status.Next, and when the interruption changes.
-func (d *Drainer) Drain(ctx context.Context, node string, in Interruption) (Status, bool) {
+// Drain starts what is due. It plans again unless what Look has just returned is for the same
+// interruption. It returns at once. Call it again whenever Notify says so, at Status.Next, and when
+// the interruption changes.
+func (d *Drainer) Drain(ctx context.Context, node string, in Interruption, view View) (Status, bool) {
 	s := d.session(ctx, node)
 	if !s.synced() {
 		return Status{}, false
 	}
 	s.concerns(in)
-	d.refresh()
-	status, due := s.advance(time.Now(), in)
+	now := time.Now()
+	if d.refresh() || view.of != in {
+		view, _ = s.view(now, in)
+	}
+	status, due := s.advance(now, view)
 	for _, t := range due {
 		d.queue.push(t)
 	}

@@ -74,7 +74,7 @@ func (s *scene) drainFrom(after time.Duration, node string, left time.Duration, 
 				return
 			case <-time.After(wait):
 				if _, ok := s.d.Look(s.Context(), node, in); ok {
-					s.d.Drain(s.Context(), node, in)
+					s.d.Drain(s.Context(), node, in, View{})
 				}
 			}
 		}

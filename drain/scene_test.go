@@ -106,7 +106,7 @@ func (s *scene) plan() {
 	s.mu.Lock()
 	in := s.in
 	s.mu.Unlock()
-	if status, ok := s.d.Drain(s.Context(), "node-a", in); ok {
+	if status, ok := s.d.Drain(s.Context(), "node-a", in, View{}); ok {
 		s.mu.Lock()
 		s.status = status
 		s.mu.Unlock()

@@ -111,9 +111,9 @@ func (s *session) synced() bool { return s.watch.hasSynced() }
 
 func (s *session) pods() []*corev1.Pod { return s.watch.list() }
 
-// advance plans again and returns the tasks that are due and not yet under way.
-func (s *session) advance(now time.Time, in Interruption) (Status, []*task) {
-	view, _ := s.view(now, in)
+// advance takes in a plan, and returns the tasks that are due and not yet under way.
+func (s *session) advance(now time.Time, view View) (Status, []*task) {
+	in := view.of
 	volumes, known := s.volumes(view)
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -142,7 +142,7 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 	sit := s.situation(in)
 	s.decideGangs(now, sit.Departures())
 	sit.Gangs = s.drainer.gangs.Of(s.node)
-	v := View{Plan: Plan(now, sit), Surged: map[types.UID]bool{}}
+	v := View{of: in, Plan: Plan(now, sit), Surged: map[types.UID]bool{}}
 	complete := true
 	p := planner{Situation: sit}
 	for _, d := range v.Plan {

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // A pod is not surged before it is known whether its budget would lose it.
@@ -27,6 +29,24 @@ func TestNoSurgeBeforeTheBudgetsAreKnown(t *testing.T) {
 		}
 		if d := s.now().Plan[0]; !strings.Contains(d.NoSurge, "disruption budget web") {
 			s.Errorf("not surged because %q", d.NoSurge)
+		}
+	})
+}
+
+// A visit of a node that looks before it drains plans once, unless the interruption has changed.
+func TestOnePlanForLookAndDrain(t *testing.T) {
+	stage(t, holding, 120*time.Second, PendingCapacity, pods("a"), func(s *scene) {
+		in := s.in
+		pods := func() **corev1.Pod { return &s.d.sessions["node-a"].gathered.Pods[0] }
+		view, _ := s.d.Look(s.Context(), "node-a", in)
+		planned := pods()
+		status, ok := s.d.Drain(s.Context(), "node-a", in, view)
+		if !ok || len(status.Moving) != 1 || pods() != planned {
+			s.Errorf("planned again, or %+v", status)
+		}
+		in.Capacity = ReadyCapacity
+		if status, _ = s.d.Drain(s.Context(), "node-a", in, view); pods() == planned || status.Plan[0].Action != Evict {
+			s.Errorf("%s with a replacement that is ready", status.Plan[0].Action)
 		}
 	})
 }

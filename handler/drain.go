@@ -33,6 +33,9 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	k.begun = true
 	rules, _ := v.opts.Rules(v.node, false)
 	in := drain.Interruption{Taint: marks.Taint(v.rec), Since: v.rec.Since(), Deadline: rules.DrainBy(v.rec, time.Now()), Capacity: drain.PendingCapacity}
+	if k.requested {
+		in.Capacity = capacity(k, nil) // mostly it stays, so one plan does
+	}
 	end := v.rec.DrainEnd()
 	v.lookAgain(end)
 	view, ok := v.opts.Drainer.Look(ctx, v.node.Name, in)
@@ -68,7 +71,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 		}
 	}
 
-	status, ok := v.opts.Drainer.Drain(ctx, v.node.Name, in)
+	status, ok := v.opts.Drainer.Drain(ctx, v.node.Name, in, view)
 	k.noteProgress(status)
 	switch {
 	case !ok:

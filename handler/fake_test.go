@@ -191,7 +191,7 @@ func (f *fakeDrainer) Look(_ context.Context, node string, in drain.Interruption
 	return f.LookFunc(node, in)
 }
 
-func (f *fakeDrainer) Drain(_ context.Context, node string, in drain.Interruption) (drain.Status, bool) {
+func (f *fakeDrainer) Drain(_ context.Context, node string, in drain.Interruption, _ drain.View) (drain.Status, bool) {
 	return f.DrainFunc(node, in)
 }
 
