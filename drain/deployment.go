@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	corev1 "k8s.io/api/core/v1"
 	"slices"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -161,17 +159,6 @@ func (d Deployment) Failing(reason string) Deployment {
 		c.Status.Conditions = append(c.Status.Conditions, deploymentCondition{Type: replicaFailure, Status: "True", Message: reason})
 	}
 	return Deployment{&c}
-}
-
-// Workload is what plans are made with, from all pods that it selects, surged ones among them,
-// and when it changes by the clock alone; zero if it does not. The zero Deployment is one that
-// does not exist.
-func (d Deployment) Workload(now time.Time, pods []*corev1.Pod) (Workload, time.Time) {
-	members := make([]*member, len(pods))
-	for i, pod := range pods {
-		members[i] = memberOf(pod)
-	}
-	return newTally().count(now, d.deployment, members)
 }
 
 // Specified is the part of a Workload that the specification alone decides: the selector, and why

@@ -125,12 +125,12 @@ func TestSurgedPodWhoseSuccessorCannotBeMade(t *testing.T) {
 		full := object{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota"}
 		fails(full)
 		fails() // it was a conflict
-		s.pass(FailsFor)
+		s.pass(failsFor)
 		if s.labels("a")[SurgedLabel] == nil {
 			s.Error("given back, although the ReplicaSet goes on")
 		}
 		fails(full)
-		s.pass(FailsFor)
+		s.pass(failsFor)
 		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}

@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -18,18 +17,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/rewatch"
-	"spot-handler/handler/interruption"
 )
 
 // settleFor is how long a Deployment's changes are collected before they are acted on: while
 // pods roll, they change many times a second, and each time all of them are counted.
 const settleFor = 20 * time.Millisecond
-
-// FailsFor is how long a ReplicaSet has to fail before pods are given back to it. It tries again
-// after 5 ms, and then each time after twice as long: conflicts, as over a quota with room, are
-// over by then.
-// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/replicaset/replica_set.go
-const FailsFor = 2 * time.Second
 
 // surgeWatch watches the Deployments whose pods are on draining nodes, each with its pods,
 // for as long as a draining node has pods of it.
@@ -55,7 +47,7 @@ type watchedDeployment struct {
 	watcher *surgeWatch
 	name    types.NamespacedName
 	ctx     context.Context
-	tally   *tally
+	tally   *Tally
 
 	mu         sync.Mutex
 	synced     bool   // it is known whether there is a Deployment, and if so, which pods it has
@@ -64,15 +56,13 @@ type watchedDeployment struct {
 	store      cache.Store // of its pods
 	last       Workload    // what was last acted on
 	told       bool        // whether that has happened
-	lacking    time.Time   // since when replacement pods cannot be made; zero if they can
-	failed     string      // why pods have been given back; then none is surged any more
 	actAt      time.Time   // when timer runs act; zero where it does not
 	timer      *time.Timer
 }
 
 // begin watches a Deployment in its turn.
 func (s *surgeWatch) begin(ctx context.Context, name types.NamespacedName) *watchedDeployment {
-	of := &watchedDeployment{watcher: s, name: name, ctx: ctx, tally: newTally()}
+	of := &watchedDeployment{watcher: s, name: name, ctx: ctx, tally: NewTally()}
 	context.AfterFunc(ctx, of.stopTimer)
 	s.openings.enter(name.Namespace, of.watch)
 	return of
@@ -105,9 +95,6 @@ func (s *surgeWatch) reserve(pod *corev1.Pod, action Action, ahead int) bool {
 	}
 	of.mu.Lock()
 	defer of.mu.Unlock()
-	if action == SurgeNow && of.failed != "" {
-		return false
-	}
 	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), pod, action, ahead)
 }
 
@@ -118,8 +105,7 @@ func (s *surgeWatch) giveUp(name types.NamespacedName, reason string) {
 		return
 	}
 	of.update(func() {
-		if of.failed == "" {
-			of.failed = "was surged in vain: " + reason
+		if of.tally.GiveUp(reason) {
 			s.logger.Warn().Str("deployment", name.String()).Str("reason", reason).
 				Msg("surge is of no use; pods go back into their ReplicaSet and are held")
 		}
@@ -146,21 +132,7 @@ func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 	if of.unreadable != "" {
 		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
 	}
-	w, next := of.tally.count(now, of.deployment, of.pods())
-	switch {
-	case w.Lacking == 0:
-		of.lacking = time.Time{}
-	case of.lacking.IsZero():
-		of.lacking = now
-		fallthrough
-	case now.Before(of.lacking.Add(FailsFor)):
-		w.Lacking = 0
-		next = interruption.Earlier(next, of.lacking.Add(FailsFor))
-	}
-	if w.Selector != nil {
-		w.Refuses = cmp.Or(w.Refuses, of.failed)
-	}
-	return w, next
+	return of.tally.workload(now, of.deployment, of.pods())
 }
 
 func (of *watchedDeployment) pods() []*member {

@@ -85,7 +85,7 @@ func readWorkload(pods rest.Interface, objects dynamic.Interface) func(context.C
 		for i := range list.Items {
 			theirs = append(theirs, memberOf(&list.Items[i]))
 		}
-		w, _ := newTally().count(time.Now(), d, theirs)
+		w, _ := NewTally().count(time.Now(), d, theirs)
 		return w, nil
 	}
 }

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -41,17 +42,65 @@ func memberOf(pod *corev1.Pod) *member {
 	return m
 }
 
-// tally adds up a Deployment's pods, and those of our own requests that they do not show
+// Tally adds up a Deployment's pods, and those of our own requests that they do not show
 // yet. All its pods, surged or not, come from one stream, so none is counted twice while a
 // ReplicaSet catches up. Its methods are not safe for concurrent use.
-type tally struct {
+type Tally struct {
 	surging   map[types.UID]struct{} // asked for, and not seen in the stream
 	evicting  map[types.UID]struct{}
 	returning map[types.UID]struct{}
+
+	lacking time.Time // since when replacement pods cannot be made; zero if they can
+	gaveUp  string    // why no pod is surged any more
 }
 
-func newTally() *tally {
-	return &tally{surging: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}, returning: map[types.UID]struct{}{}}
+// NewTally returns one that knows of no request.
+func NewTally() *Tally {
+	return &Tally{surging: map[types.UID]struct{}{}, evicting: map[types.UID]struct{}{}, returning: map[types.UID]struct{}{}}
+}
+
+// failsFor is how long a ReplicaSet has to fail before pods are given back to it. It tries again
+// after 5 ms, and then each time after twice as long: conflicts, as over a quota with room, are
+// over by then.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/replicaset/replica_set.go
+const failsFor = 2 * time.Second
+
+// Workload is what plans are made with, from all pods that the Deployment selects, surged ones among
+// them, and when it changes by the clock alone; zero if it does not. The zero Deployment is one that
+// does not exist.
+func (l *Tally) Workload(now time.Time, d Deployment, pods []*corev1.Pod) (Workload, time.Time) {
+	members := make([]*member, len(pods))
+	for i, pod := range pods {
+		members[i] = memberOf(pod)
+	}
+	return l.workload(now, d.deployment, members)
+}
+
+func (l *Tally) workload(now time.Time, d *deployment, pods []*member) (Workload, time.Time) {
+	w, next := l.count(now, d, pods)
+	switch {
+	case w.Lacking == 0:
+		l.lacking = time.Time{}
+	case l.lacking.IsZero():
+		l.lacking = now
+		fallthrough
+	case now.Before(l.lacking.Add(failsFor)):
+		w.Lacking = 0
+		next = interruption.Earlier(next, l.lacking.Add(failsFor))
+	}
+	if w.Selector != nil {
+		w.Refuses = cmp.Or(w.Refuses, l.gaveUp)
+	}
+	return w, next
+}
+
+// GiveUp has no more pods of the Deployment surged, and reports whether that is new.
+func (l *Tally) GiveUp(reason string) bool {
+	if l.gaveUp != "" {
+		return false
+	}
+	l.gaveUp = "was surged in vain: " + reason
+	return true
 }
 
 // clockSkew is how much the API server's clock, which dates pods, can differ from ours.
@@ -59,7 +108,7 @@ const clockSkew = 10 * time.Second
 
 // count returns a Deployment's workload, and when it will change by the clock alone: when
 // a Ready pod becomes available.
-func (l *tally) count(now time.Time, d *deployment, pods []*member) (Workload, time.Time) {
+func (l *Tally) count(now time.Time, d *deployment, pods []*member) (Workload, time.Time) {
 	l.forget(pods)
 	if d == nil || !d.DeletionTimestamp.IsZero() {
 		return Workload{}, time.Time{}
@@ -97,7 +146,7 @@ type census struct {
 	waiting   int // of those, neither being evicted nor given back
 }
 
-func (l *tally) census(now time.Time, d *deployment, pods []*member) (c census, next time.Time) {
+func (l *Tally) census(now time.Time, d *deployment, pods []*member) (c census, next time.Time) {
 	first := l.firstSurged(pods)
 	for _, pod := range pods {
 		_, evicting := l.evicting[pod.UID]
@@ -140,7 +189,7 @@ func (l *tally) census(now time.Time, d *deployment, pods []*member) (c census, 
 }
 
 // firstSurged is when the first of those that wait was surged; zero if none waits.
-func (l *tally) firstSurged(pods []*member) (first time.Time) {
+func (l *Tally) firstSurged(pods []*member) (first time.Time) {
 	for _, pod := range pods {
 		if pod.surged && !pod.leaving {
 			first = interruption.Earlier(first, pod.at)
@@ -150,7 +199,7 @@ func (l *tally) firstSurged(pods []*member) (first time.Time) {
 }
 
 // forget drops the requests whose effect the pods show.
-func (l *tally) forget(pods []*member) {
+func (l *Tally) forget(pods []*member) {
 	present := make(map[types.UID]*member, len(pods))
 	for _, pod := range pods {
 		present[pod.UID] = pod
@@ -168,9 +217,9 @@ func (l *tally) forget(pods []*member) {
 
 // reserve enters what is about to be requested, if there is room for it now besides those that go
 // before it.
-func (l *tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action, ahead int) bool {
+func (l *Tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action, ahead int) bool {
 	w, _ := l.count(now, d, pods)
-	if w.offers(action) <= ahead {
+	if w.offers(action) <= ahead || action == SurgeNow && l.gaveUp != "" {
 		return false
 	}
 	switch action {
@@ -203,7 +252,7 @@ func (w Workload) offers(action Action) int {
 }
 
 // settle drops what was reserved for a pod whose request was refused.
-func (l *tally) settle(pod types.UID) {
+func (l *Tally) settle(pod types.UID) {
 	delete(l.surging, pod)
 	delete(l.evicting, pod)
 	delete(l.returning, pod)

@@ -21,7 +21,7 @@ func membersOf(pods []*corev1.Pod) (list []*member) {
 // caught up with: what is asked for counts at once, and no more when it shows.
 func TestTally(t *testing.T) {
 	d := deploymentOf(4, func(d *deployment) { *d.Spec.Strategy.RollingUpdate.MaxSurge = intstr.FromInt32(1) })
-	l := newTally()
+	l := NewTally()
 	pods := []*corev1.Pod{webPod("a"), webPod("b"), webPod("c"), webPod("d")}
 	check := func(what string, slots, spare int) {
 		t.Helper()
@@ -72,11 +72,11 @@ func TestTallyWaitsUntilAReadyPodIsAvailable(t *testing.T) {
 	d := deploymentOf(1, func(d *deployment) { d.Spec.MinReadySeconds = 30 })
 	fresh := webPod("b")
 	fresh.Status.Conditions[1].LastTransitionTime = metav1.NewTime(now.Add(-10 * time.Second))
-	w, next := newTally().count(now, d, membersOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
+	w, next := NewTally().count(now, d, membersOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 0 || !next.Equal(now.Add(20*time.Second)) {
 		t.Errorf("%d spare, next at %s; want 0, in 20 s", w.Spare, next.Sub(now))
 	}
-	w, _ = newTally().count(next, d, membersOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
+	w, _ = NewTally().count(next, d, membersOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
 	if w.Spare != 1 {
 		t.Errorf("%d spare when it is available, want 1", w.Spare)
 	}
@@ -128,7 +128,7 @@ func TestTallyOfWhatTheOwnerWants(t *testing.T) {
 		"more wanted than can be made":     {20, [][]*corev1.Pod{surged, others}, failing, 0, 4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w, _ := newTally().count(now, deploymentOf(tt.replicas, tt.change), membersOf(slices.Concat(tt.pods...)))
+			w, _ := NewTally().count(now, deploymentOf(tt.replicas, tt.change), membersOf(slices.Concat(tt.pods...)))
 			if w.Excess != tt.excess || w.Lacking != tt.lacking {
 				t.Errorf("%d in excess, %d lacking; want %d, %d", w.Excess, w.Lacking, tt.excess, tt.lacking)
 			}
@@ -142,7 +142,7 @@ func TestTallyGivesBackNoMoreThanIsLacking(t *testing.T) {
 		d.Status.Conditions = []deploymentCondition{{Type: "ReplicaFailure", Status: "True"}}
 	})
 	pods := []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod), webPod("c", createdAt(now))}
-	l := newTally()
+	l := NewTally()
 	if !l.reserve(now, d, membersOf(pods), pods[0], Return, 0) || l.reserve(now, d, membersOf(pods), pods[1], Return, 0) {
 		t.Error("want one pod to be given back")
 	}

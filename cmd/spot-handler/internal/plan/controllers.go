@@ -45,7 +45,7 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 	key := p.Namespace + "/" + name
 	of := w.workloads[key]
 	if of == nil {
-		of = &workload{namespace: p.Namespace, name: name, pods: map[types.UID]*pod{}, users: map[*lostNode]bool{}, of: drain.DeploymentOf(p.Pod)}
+		of = &workload{tally: drain.NewTally(), namespace: p.Namespace, name: name, pods: map[types.UID]*pod{}, users: map[*lostNode]bool{}, of: drain.DeploymentOf(p.Pod)}
 		of.deployment = w.in.Deployments[of.of]
 		w.workloads[key] = of
 	}

@@ -181,8 +181,7 @@ func (w *world) surge(s step, p *pod) {
 func (w *world) putBack(s step, p *pod) {
 	next := drain.AsReturned(p.Pod)
 	s.of.fixed[p.UID] = s.Reason
-	if s.GivesUp() && p.workload.gaveUp == "" {
-		p.workload.gaveUp = s.Reason
+	if s.GivesUp() && p.workload.tally.GiveUp(s.Reason) {
 	}
 	p.story.Surge, p.story.NoSurge = false, s.Reason
 	if owner := metav1.GetControllerOf(next); owner != nil {

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -59,22 +58,7 @@ func (w *world) count(of *workload) drain.Workload {
 	for _, uid := range slices.Sorted(maps.Keys(of.pods)) {
 		pods = append(pods, of.pods[uid].Pod)
 	}
-	count, next := of.deployment.Workload(w.now, pods)
-	switch {
-	case count.Lacking == 0:
-		of.lacking = time.Time{}
-	case of.lacking.IsZero():
-		of.lacking = w.now
-		fallthrough
-	case w.now.Before(of.lacking.Add(drain.FailsFor)):
-		count.Lacking = 0
-		if at := of.lacking.Add(drain.FailsFor); next.IsZero() || at.Before(next) {
-			next = at
-		}
-	}
-	if count.Selector != nil {
-		count.Refuses = cmp.Or(count.Refuses, of.gaveUp)
-	}
+	count, next := of.tally.Workload(w.now, of.deployment, pods)
 	if !next.IsZero() {
 		w.at(next, podsFirst, func() {
 			of.counted = false

@@ -22,9 +22,8 @@ type workload struct {
 	users           map[*lostNode]bool
 	count           drain.Workload
 	counted         bool
-	failing         string    // why its ReplicaSet cannot make pods
-	lacking         time.Time // since when successors cannot be made
-	gaveUp          string    // why no pod is surged any more
+	failing         string // why its ReplicaSet cannot make pods
+	tally           *drain.Tally
 
 	startup time.Duration // from having a node to Ready
 	never   bool          // its pods do not become Ready
