@@ -10,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"spot-handler/drain/donotdisrupt"
 )
 
 var inGang = labelled(GangLabel, "g")
@@ -50,7 +48,7 @@ func TestDeparture(t *testing.T) {
 		"another answers now":             {pod("a", inGang), pod("b"), func(s *Situation) { s.Answers = map[types.UID]When{"uid-b": WhenNow} }, Later, withGang, latest},
 		"one is leaving":                  {pod("a", inGang), pod("b", inGang, terminating), nil, Evict, "a pod of its gang leaves now", latest},
 		"of a Job":                        {pod("a", inGang, ownedBy("Job")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
-		"not to be disrupted":             {pod("a", inGang, annotated(donotdisrupt.Annotation, "true")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
+		"not to be disrupted":             {pod("a", inGang, annotated(DoNotDisrupt, "true")), pod("b", inGang, goNow), nil, Evict, "a pod of its gang leaves now", latest},
 		"tolerates every taint":           {pod("a", inGang, tolerating("")), pod("b", inGang, goNow), nil, Later, everyTaint, latest},
 		"itself last":                     {pod("a", inGang, last), pod("b", inGang, goNow, withGrace(60)), nil, Later, WhenAnnotation + "=last", latest},
 		"itself hold":                     {pod("a", inGang, hold), slow, nil, Evict, "replacement is ready", latest},

@@ -142,7 +142,7 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 func (d *Drainer) surge(ctx context.Context, t *task, decision Decision) answer {
 	request, cancel := bounded(ctx)
 	defer cancel()
-	if err := d.labelSurged(request, decision.Pod, time.Now()); err != nil {
+	if err := PatchSurge(request, d.opts.Pods, decision.Pod, time.Now()); err != nil {
 		d.deployments.settle(decision.Pod)
 		answer := classify(err)
 		if answer.outcome == refused { // by admission: the pod is held, like any other
@@ -202,7 +202,7 @@ func (d *Drainer) park(t *task, decision Decision) {
 func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer {
 	request, cancel := bounded(ctx)
 	defer cancel()
-	err := postEviction(request, d.opts.Pods, decision)
+	err := PostEviction(request, d.opts.Pods, decision)
 	answer := classify(err)
 	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
 	if answer.outcome == refused && granted(t.pod, d.budgets.list(t.pod.Namespace), time.Now()) {
@@ -261,11 +261,11 @@ func (d *Drainer) log(t *task) *zerolog.Logger {
 	return &log
 }
 
-// postEviction asks the API server to evict the pod with that UID and no other: a
+// PostEviction asks the API server to evict the pod with that UID and no other: a
 // StatefulSet might have made a new one of the same name. A 429 is not retried here, as
 // client-go would do for as long as Retry-After says.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
-func postEviction(ctx context.Context, client rest.Interface, d Decision) error {
+func PostEviction(ctx context.Context, client rest.Interface, d Decision) error {
 	eviction := &policyv1.Eviction{
 		ObjectMeta: metav1.ObjectMeta{Name: d.Pod.Name, Namespace: d.Pod.Namespace},
 		DeleteOptions: &metav1.DeleteOptions{

@@ -7,8 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	"spot-handler/drain/donotdisrupt"
 )
 
 // Whoever writes a pod writes what it likes into all that a plan reads of it. That moves nobody
@@ -23,7 +21,7 @@ func FuzzPodTexts(f *testing.F) {
 		yes := true
 		theirs := pod("theirs", inNamespace("tenant"), withGrace(seconds), labelled(GangLabel, gang, hashLabel, hash, SurgedLabel, hash))
 		for key, text := range map[string]string{
-			WhenAnnotation: when, BlockedAnnotation: blocked, NoticeAnnotation: notice, SurgedAnnotation: note, donotdisrupt.Annotation: stays, SafeToEvict: stays,
+			WhenAnnotation: when, BlockedAnnotation: blocked, NoticeAnnotation: notice, SurgedAnnotation: note, DoNotDisrupt: stays, SafeToEvict: stays,
 		} {
 			theirs.Annotations[key] = text
 		}

@@ -1,6 +1,15 @@
 package drain
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"spot-handler/handler/interruption"
+)
 
 // GangLabel on a pod, or on its template, names the gang that it belongs to, whatever else it
 // carries. An empty value says that it belongs to none.
@@ -68,4 +77,168 @@ func (g Gang) Selector() string {
 		return ""
 	}
 	return g.By + "=" + g.Name
+}
+
+// A gang that loses one pod loses its work, so its pods on draining nodes stay to the last moment
+// that is safe for all of them, and leave together. The others have nothing to wait for once one of
+// them leaves. What a pod asks for itself overrides its gang, and its gang overrides its namespace.
+//
+// From a node that is only at risk they leave when one of them asks to, and for nothing else: an
+// operator that removes an idle worker there has no use for the end of the others.
+
+// Departure is when those pods of a gang leave that have to.
+type Departure struct {
+	// At is when the first of them has to; zero if the nodes of all of them are only at risk.
+	At time.Time
+	// Now: one of them leaves a node that ends, or asks to leave.
+	Now bool
+	// Asked: one of them asks to. That goes for nodes that are only at risk, too.
+	Asked bool
+}
+
+// with is the departure of the pods of both.
+func (d Departure) with(other Departure) Departure {
+	d.At = interruption.Earlier(d.At, other.At)
+	d.Now, d.Asked = d.Now || other.Now, d.Asked || other.Asked
+	return d
+}
+
+// Departures are those of the gangs that the node's pods belong to, as far as these pods decide
+// them; nil if they belong to none.
+func (s Situation) Departures() map[Gang]Departure {
+	p := planner{Situation: s}
+	var found map[Gang]Departure
+	for _, pod := range s.Pods {
+		gang := GangOf(pod)
+		if gang == (Gang{}) || p.notOurs(pod) != "" {
+			continue
+		}
+		if found == nil {
+			found = map[Gang]Departure{}
+		}
+		asks := p.ownWish(pod) == WhenNow
+		found[gang] = found[gang].with(Departure{
+			At: p.startOf(pod), Asked: asks, Now: asks || pod.DeletionTimestamp != nil && !p.Deadline.IsZero(),
+		})
+	}
+	return found
+}
+
+// wishOfGang is when the pod is to leave for the sake of its gang; empty if it has none.
+func (p *planner) wishOfGang(pod *corev1.Pod) When {
+	if len(p.Gangs) == 0 {
+		return ""
+	}
+	departure, ok := p.Gangs[GangOf(pod)]
+	switch {
+	case !ok:
+		return ""
+	case departure.Asked, departure.Now && !p.Deadline.IsZero():
+		return WhenNow
+	}
+	return WhenLast
+}
+
+// asksWithGang reports whether the pod's gang is asked to leave now, by the pod itself or by another,
+// and the pod does not ask for anything else.
+func (p *planner) asksWithGang(pod *corev1.Pod) bool {
+	return p.wishOf(pod).When == WhenNow && p.Gangs[GangOf(pod)].Asked
+}
+
+// startWithGang is when the pod leaves with its gang at the latest; zero if it does not, or has no
+// deadline.
+func (p *planner) startWithGang(pod *corev1.Pod) time.Time {
+	if p.Deadline.IsZero() || !p.wishOf(pod).gang {
+		return time.Time{}
+	}
+	return p.Gangs[GangOf(pod)].At
+}
+
+// Gangs keeps the departures of the gangs that have pods on draining nodes. A gang that has begun
+// to leave goes on, even where the pod that was the reason has gone. Its methods are safe for
+// concurrent use.
+type Gangs struct {
+	mu     sync.Mutex
+	byNode map[string]map[Gang]Departure // what the pods of each node decide
+	byGang map[Gang]*leavingGang
+}
+
+type leavingGang struct {
+	nodes     map[string]struct{}
+	Departure // Now and Asked stay set: it has begun
+}
+
+// NewGangs returns a Gangs that knows of none.
+func NewGangs() *Gangs {
+	return &Gangs{byNode: map[string]map[Gang]Departure{}, byGang: map[Gang]*leavingGang{}}
+}
+
+// Report takes in what the pods of a node decide, and returns the other nodes that have to be
+// planned again because of it. With nil the node has no part any more.
+func (g *Gangs) Report(now time.Time, node string, own map[Gang]Departure) (others []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.byNode[node]
+	if len(own) == 0 {
+		delete(g.byNode, node)
+	} else {
+		g.byNode[node] = own
+	}
+	again := map[string]struct{}{}
+	for gang := range before {
+		if _, still := own[gang]; !still {
+			delete(g.byGang[gang].nodes, node)
+			g.renewLocked(now, gang, again)
+		}
+	}
+	for gang, departure := range own {
+		of := g.byGang[gang]
+		if of == nil {
+			of = &leavingGang{nodes: map[string]struct{}{}}
+			g.byGang[gang] = of
+		}
+		of.nodes[node] = struct{}{}
+		if was, known := before[gang]; !known || was != departure || !of.Now && !departure.At.IsZero() && !now.Before(of.At) {
+			g.renewLocked(now, gang, again)
+		}
+	}
+	delete(again, node)
+	return slices.Collect(maps.Keys(again))
+}
+
+// renewLocked works out a gang's departure, and adds its nodes to those to be planned again if that
+// has changed.
+func (g *Gangs) renewLocked(now time.Time, gang Gang, again map[string]struct{}) {
+	of := g.byGang[gang]
+	if len(of.nodes) == 0 {
+		delete(g.byGang, gang)
+		return
+	}
+	all := Departure{Now: of.Now, Asked: of.Asked}
+	for node := range of.nodes {
+		all = all.with(g.byNode[node][gang])
+	}
+	all.Now = all.Now || !all.At.IsZero() && !now.Before(all.At)
+	if all != of.Departure {
+		of.Departure = all
+		maps.Copy(again, of.nodes)
+	}
+}
+
+// leaves reports whether the gang's pods on the node have to leave it by a deadline.
+func (g *Gangs) leaves(node string, gang Gang) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return !g.byNode[node][gang].At.IsZero()
+}
+
+// Of are the departures of the gangs of a node that has reported, never nil.
+func (g *Gangs) Of(node string) map[Gang]Departure {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all := make(map[Gang]Departure, len(g.byNode[node]))
+	for gang := range g.byNode[node] {
+		all[gang] = g.byGang[gang].Departure
+	}
+	return all
 }

@@ -1,8 +1,17 @@
 package drain
 
 import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+
+	"spot-handler/handler/interruption"
 )
 
 type metrics struct {
@@ -38,4 +47,137 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 		m.evictions.WithLabelValues(code)
 	}
 	return m
+}
+
+// maxBudgets is how many disruption budgets have a series of their own at the same moment.
+// The rest are counted together: a cluster in which every namespace has a blocking budget
+// must not overload its monitoring.
+const maxBudgets = 100
+
+// What budget_blocked_pods calls a budget, where it is not NAMESPACE/NAME. It is one
+// label, as Prometheus gives our own namespace to the label of that name.
+const (
+	// noBudget stands for the pods that no single budget refuses: those in a terminating
+	// namespace, those with two budgets, those that admission denies, and those whose budgets
+	// have not been read yet.
+	noBudget = ""
+	// otherBudgets are those beyond maxBudgets.
+	otherBudgets = "other"
+)
+
+// blocking collects budget_blocked_pods from what is known at the scrape. A budget has a
+// series only while it refuses pods: the number of series follows the drains under way, and
+// not the cluster's history.
+type blocking struct {
+	desc  *prometheus.Desc
+	count func() map[string]int
+}
+
+func newBlocking(count func() map[string]int) *blocking {
+	return &blocking{count: count, desc: prometheus.NewDesc("spot_handler_budget_blocked_pods",
+		"Pods whose eviction is due and refused, by the disruption budget that refuses them.", []string{"budget"}, nil)}
+}
+
+func (b *blocking) Describe(ch chan<- *prometheus.Desc) { ch <- b.desc }
+
+func (b *blocking) Collect(ch chan<- prometheus.Metric) {
+	for budget, n := range mostBlocking(b.count()) {
+		ch <- prometheus.MustNewConstMetric(b.desc, prometheus.GaugeValue, float64(n), budget)
+	}
+}
+
+// mostBlocking keeps the maxBudgets budgets that refuse the most pods and adds up the rest.
+// noBudget is always among them, so there is always a series to look at.
+func mostBlocking(counts map[string]int) map[string]int {
+	kept := map[string]int{noBudget: counts[noBudget]}
+	delete(counts, noBudget)
+	budgets := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(counts[b]-counts[a], cmp.Compare(a, b))
+	})
+	for i, budget := range budgets {
+		shown := budget
+		if i >= maxBudgets {
+			shown = otherBudgets
+		}
+		kept[shown] += counts[budget]
+	}
+	return kept
+}
+
+// blockedBy counts the pods that are refused at this moment, by their budget.
+func (d *Drainer) blockedBy() map[string]int {
+	var pods []*corev1.Pod
+	counts := map[string]int{}
+	d.mu.Lock()
+	for _, s := range d.sessions {
+		ofBudgets, others := s.refusedPods()
+		pods = append(pods, ofBudgets...)
+		counts[noBudget] += others
+	}
+	d.mu.Unlock()
+	for _, pod := range pods {
+		counts[budgetOf(pod, d.budgets.list(pod.Namespace))]++
+	}
+	return counts
+}
+
+// refusedPods are the pods that budgets refuse, and how many are refused otherwise.
+func (s *session) refusedPods() (ofBudgets []*corev1.Pod, others int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.tracked {
+		switch {
+		case t.refusal == "" || t.gone || t.evicted:
+		case t.ofBudget:
+			ofBudgets = append(ofBudgets, t.pod)
+		default:
+			others++
+		}
+	}
+	return ofBudgets, others
+}
+
+// budgetOf names the one budget that covers the pod.
+func budgetOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) string {
+	found := noBudget
+	for _, budget := range budgets {
+		switch {
+		case !covers(budget, pod.Labels):
+		case found != noBudget:
+			return noBudget
+		default:
+			found = budget.Namespace + "/" + budget.Name
+		}
+	}
+	return found
+}
+
+// overlong counts the pods that have to leave and whose grace period and margin are longer
+// than the whole time available: no drain can end them cleanly.
+func (d *Drainer) overlong() float64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, s := range d.sessions {
+		n += s.overlong(d.opts.Policy.Margin)
+	}
+	return float64(n)
+}
+
+// overlong counts them in the session. The window is never taken as shorter than SpotNotice:
+// a process that started late, or heard late, is not the pod's fault.
+func (s *session) overlong(margin time.Duration) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.in.Deadline.IsZero() || s.known.IsZero() {
+		return 0
+	}
+	window := max(interruption.SpotNotice, s.in.Deadline.Sub(s.known))
+	p, n := planner{Situation: Situation{Interruption: s.in}}, 0
+	for _, pod := range s.pods() {
+		if p.notOurs(pod) == "" && Grace(pod)+margin > window {
+			n++
+		}
+	}
+	return n
 }

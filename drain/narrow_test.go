@@ -25,7 +25,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/drain/donotdisrupt"
 	"spot-handler/drain/narrow"
 )
 
@@ -75,7 +74,7 @@ func TestPodsAreReadAsTheyAre(t *testing.T) {
 		for i := range pod.Spec.Volumes {
 			pod.Spec.Volumes[i].VolumeSource = volumes[rand.Intn(len(volumes))]
 		}
-		for _, key := range []string{donotdisrupt.Annotation, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation, NoticeAnnotation, corev1.MirrorPodAnnotationKey} {
+		for _, key := range []string{DoNotDisrupt, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation, NoticeAnnotation, corev1.MirrorPodAnnotationKey} {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, "x")
 		}
 		got := narrowed(t, "/api/v1/pods", pod)

@@ -6,185 +6,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
 )
-
-// Strategy says what pods wait for before they are evicted.
-type Strategy string
-
-const (
-	// Surge has the successors of a Deployment's pods made first, as many at a time as the
-	// Deployment's maxSurge allows, and evicts the pods when these are available. All other
-	// pods are held.
-	Surge Strategy = "surge"
-	// Hold keeps a pod running until the replacement is ready or its latest safe
-	// start has come.
-	Hold Strategy = "hold"
-	// AtOnce evicts every pod as soon as the replacement has been requested.
-	AtOnce Strategy = "at-once"
-)
-
-// Strategies lists every strategy.
-func Strategies() []Strategy { return []Strategy{Surge, Hold, AtOnce} }
-
-// BlockedPolicy says what becomes of a pod whose eviction is still refused at its latest
-// safe start.
-type BlockedPolicy string
-
-const (
-	// Leave respects the disruption budget to the end: the eviction is tried again until the
-	// deadline, and then the pod dies with its node.
-	Leave BlockedPolicy = "leave"
-	// Delete deletes the pod past its budget, while its grace period still fits.
-	Delete BlockedPolicy = "delete"
-)
-
-// BlockedPolicies lists every policy.
-func BlockedPolicies() []BlockedPolicy { return []BlockedPolicy{Leave, Delete} }
-
-// Capacity is how far the node's replacement has come, as far as a drain has to know.
-type Capacity int
-
-const (
-	// NoCapacity: no replacement was or could be requested, so there is nothing to wait for.
-	NoCapacity Capacity = iota
-	// PendingCapacity: requested, and still booting.
-	PendingCapacity
-	// ReadyCapacity: it takes pods.
-	ReadyCapacity
-)
-
-// Policy is the operator's part of a plan.
-type Policy struct {
-	Strategy Strategy
-	Blocked  BlockedPolicy
-	// Margin is kept free between the planned end of the last pod and the deadline.
-	Margin time.Duration
-	// Self is the pod that this process runs in, if it runs in one. It goes last.
-	Self types.NamespacedName
-}
-
-// Interruption is the node's part of a plan.
-type Interruption struct {
-	// Taint is what the node carries; pods that tolerate it by its name stay.
-	Taint corev1.Taint
-	// Since is when the node was marked. Pods that tolerate every taint and have come later
-	// are not chased; zero chases them all.
-	Since time.Time
-	// Deadline is when the node ends. Zero means that the node is only at risk: pods leave
-	// when the replacement is ready, and not before.
-	Deadline time.Time
-	Capacity Capacity
-}
-
-// Situation is all that a plan is made from.
-type Situation struct {
-	Interruption
-	Policy Policy
-
-	// Ready is since when the replacement is Ready; zero if it is not.
-	Ready time.Time
-	// Pods are all pods of the node.
-	Pods []*corev1.Pod
-
-	// Budgets are the disruption budgets of the pods' namespaces, as far as they are known.
-	Budgets []*policyv1.PodDisruptionBudget
-	// Waves are those of the pods of all draining nodes, see PlanWaves.
-	Waves
-
-	// Workloads describes each Deployment, by the name that DeploymentOf gives. One that is
-	// missing is not known yet.
-	Workloads map[types.NamespacedName]Workload
-	// AllReady is since when the replacements of all nodes with pods of a Deployment are Ready;
-	// one that is missing waits for some.
-	AllReady map[types.NamespacedName]time.Time
-	// Shared says whether several pods can use a PersistentVolumeClaim at the same time. One
-	// that is missing is not known yet.
-	Shared map[types.NamespacedName]bool
-	// Surroundings are what of a namespace decides whether its pods can be surged. A namespace
-	// that is missing is not known yet.
-	Surroundings map[string]Surroundings
-
-	// Refused are the pods whose eviction the API server has refused.
-	Refused map[types.UID]bool
-	// Fixed are the pods that cannot be surged, as was seen when it was tried, and why.
-	Fixed map[types.UID]string
-	// Answers are what pods have answered to notices, by their UIDs.
-	Answers map[types.UID]When
-	// Namespaces are what the namespaces of the pods ask for. One that is missing is not known
-	// yet.
-	Namespaces map[string]Wishes
-	// Gangs are the departures of the pods' gangs, as their pods on all draining nodes decide them;
-	// nil: only those of this node are known.
-	Gangs map[Gang]Departure
-}
-
-// Action is what a plan says of a pod.
-type Action string
-
-const (
-	Skip     Action = "skip"   // not ours to move
-	Wait     Action = "wait"   // it is already terminating
-	Later    Action = "hold"   // later: at Decision.At, or when the plan's inputs change
-	SurgeNow Action = "surge"  // now: have its ReplicaSet make a successor
-	Evict    Action = "evict"  // now
-	Force    Action = "delete" // now, past its disruption budget
-	End      Action = "end"    // now, as its ReplicaSet would have ended it
-	Return   Action = "return" // now: give it back to its ReplicaSet
-)
-
-// Decision is the plan for one pod, with the reason for it.
-type Decision struct {
-	Pod    *corev1.Pod
-	Action Action
-	Reason string
-
-	// At is when the pod's eviction starts at the latest. It is Latest, or earlier where a
-	// disruption budget lets the pods that it covers go only in waves, or where another pod of
-	// its gang has to go. Zero means that there is no deadline.
-	At time.Time
-	// Latest is the pod's latest safe start: an eviction that starts later cannot give
-	// the pod its grace period before the deadline. Zero means that there is no deadline.
-	Latest time.Time
-	// Until is when the decision changes by the clock, besides At and Latest: the pod's own wish
-	// to stay lapses, or its successor has had its time. Zero where it does not.
-	Until time.Time
-	// Grace overrides the pod's own grace period, in seconds, where that no longer fits; nil
-	// otherwise.
-	Grace *int64
-
-	// Stays: the node is only at risk, and that is no reason for this pod to leave.
-	Stays bool
-	// Surge: the pod's successor is made before it leaves.
-	Surge bool
-	// NoSurge says why not, with the strategy Surge.
-	NoSurge string
-
-	// Meaningless is what is asked for the pod in words that mean nothing, and OfNamespace says
-	// that its namespace asks it for all of its pods. It changes nothing.
-	Meaningless string
-	OfNamespace bool
-	// Notice is what the pod's NoticeAnnotation asks for, if it is to be told; it changes nothing
-	// either.
-	Notice string
-	// Peers is the pod's gang, if the other pods of it are to be told that this one leaves; it
-	// changes nothing either.
-	Peers Gang
-
-	// workload is the Deployment of a pod that has one by its ReplicaSet's name.
-	workload types.NamespacedName
-	// waits: the pod is held for what the workload has to give, and for nothing else.
-	waits bool
-	// takes: the action needs one of what the workload has to give.
-	takes bool
-}
-
-// Moves reports whether the pod has to leave the node.
-func (d Decision) Moves() bool { return d.Action != Skip && !d.Stays }
 
 // Plan decides about every pod of a node, exactly once, earliest start first. It has no
 // side effects and reads no clock.
@@ -447,12 +272,46 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 	return ""
 }
 
-// IsDaemon reports whether a DaemonSet made the pod. Then it would be made again on the
-// same node, whatever the node's taints.
-func IsDaemon(pod *corev1.Pod) bool {
-	owner := metav1.GetControllerOf(pod)
-	return owner != nil && owner.Kind == "DaemonSet"
+// A node that is only at risk, as after a rebalance recommendation, has no deadline. Nothing is
+// done to its pods before their new home is there, and nothing that their owners would not have.
+
+// isNotWorthIt: a node that is only at risk is no reason to override what the pod's owner asks
+// for. A surged pod has been on its way since before that was asked.
+func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	if !p.Deadline.IsZero() || IsSurged(pod) {
+		return "", ""
+	}
+	reason, until := pinned(pod, p.now)
+	if p.asksWithGang(pod) { // its gang overrides that
+		reason, until = "", time.Time{}
+	}
+	if w := p.wishOf(pod); reason == "" && w.When == WhenLast {
+		reason = w.reason() // without a deadline there is no last moment
+	}
+	if reason == "" {
+		reason = p.forbidden(pod)
+	}
+	if reason == "" {
+		return "", ""
+	}
+	d.Until, d.Stays = until, true
+	return Later, "no deadline: " + reason
 }
 
-// GivesUp reports whether a decision, once carried out, ends all surges of its pod's Deployment.
-func (d Decision) GivesUp() bool { return d.takes && d.Action == Return }
+// forbidden names a budget of the pod that never lets any go, or is empty.
+func (p *planner) forbidden(pod *corev1.Pod) string {
+	for _, budget := range p.Budgets {
+		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) && budget.Status.ExpectedPods > 0 && waveSize(budget) <= 0 {
+			return "its disruption budget " + budget.Name + " never lets any go"
+		}
+	}
+	return ""
+}
+
+// isAtRiskOnly: without a deadline there is no hurry.
+func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
+	if !p.Deadline.IsZero() || p.Capacity == ReadyCapacity {
+		return "", ""
+	}
+	return Later, "no deadline: waits for a replacement"
+}

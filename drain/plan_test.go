@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"spot-handler/drain/donotdisrupt"
-
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,18 +63,18 @@ func TestPlan(t *testing.T) {
 		"grace for ever":           {pod("p", withGrace(1e10)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
 		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "latest safe start has come", nil},
 
-		"do-not-disrupt":              {pod("p", annotated(donotdisrupt.Annotation, "true")), ready, policy, Later, donotdisrupt.Annotation, nil},
+		"do-not-disrupt":              {pod("p", annotated(DoNotDisrupt, "true")), ready, policy, Later, DoNotDisrupt, nil},
 		"safe-to-evict":               {pod("p", annotated(SafeToEvict, "false")), ready, policy, Later, SafeToEvict + "=false", nil},
 		"Job":                         {pod("p", ownedBy("Job")), ready, policy, Later, "Job pod: might finish by itself", nil},
-		"do-not-disrupt, at the last": {pod("p", annotated(donotdisrupt.Annotation, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
+		"do-not-disrupt, at the last": {pod("p", annotated(DoNotDisrupt, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
 
 		"at risk, pending":                 {pod("p"), risk, policy, Later, "no deadline: waits for a replacement", nil},
 		"at risk, nothing":                 {pod("p"), riskNothing, policy, Later, "no deadline: waits for a replacement", nil},
 		"at risk, at once":                 {pod("p"), risk, atOnce, Later, "no deadline: waits for a replacement", nil},
 		"at risk, ready":                   {pod("p"), riskReady, policy, Evict, "replacement is ready", nil},
-		"do-not-disrupt for a time":        {pod("p", annotated(donotdisrupt.Annotation, "1h"), startedAt(now)), ready, policy, Later, donotdisrupt.Annotation + " for 1h", nil},
-		"do-not-disrupt, its time is over": {pod("p", annotated(donotdisrupt.Annotation, "1h"), startedAt(now.Add(-time.Hour))), ready, policy, Evict, "replacement is ready", nil},
-		"at risk, not to move":             {pod("p", annotated(donotdisrupt.Annotation, "true")), riskReady, policy, Later, "no deadline: " + donotdisrupt.Annotation, nil},
+		"do-not-disrupt for a time":        {pod("p", annotated(DoNotDisrupt, "1h"), startedAt(now)), ready, policy, Later, DoNotDisrupt + " for 1h", nil},
+		"do-not-disrupt, its time is over": {pod("p", annotated(DoNotDisrupt, "1h"), startedAt(now.Add(-time.Hour))), ready, policy, Evict, "replacement is ready", nil},
+		"at risk, not to move":             {pod("p", annotated(DoNotDisrupt, "true")), riskReady, policy, Later, "no deadline: " + DoNotDisrupt, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := Plan(now, Situation{Pods: []*corev1.Pod{tt.pod}, Interruption: tt.in, Policy: tt.policy})
@@ -235,7 +233,7 @@ func randomSituation(random *rand.Rand) Situation {
 		change := []func(*corev1.Pod){withGrace(grace), of(fmt.Sprint("app", random.IntN(3))), readyAfter(time.Duration(random.IntN(30)) * time.Second)}
 		switch random.IntN(12) {
 		case 0:
-			change = append(change, annotated(donotdisrupt.Annotation, "true"))
+			change = append(change, annotated(DoNotDisrupt, "true"))
 		case 1:
 			change = append(change, ownedBy([]string{"DaemonSet", "Job", "StatefulSet"}[random.IntN(3)]))
 		case 2, 3, 4:
@@ -372,7 +370,7 @@ func TestNoHurryWithoutADeadline(t *testing.T) {
 	for _, strategy := range Strategies() {
 		for _, capacity := range []Capacity{NoCapacity, PendingCapacity, ReadyCapacity} {
 			pods := []*corev1.Pod{
-				pod("plain"), pod("pinned", annotated(donotdisrupt.Annotation, "true")), pod("job", ownedBy("Job")), webPod("web"), webPod("surged", isSurgedPod),
+				pod("plain"), pod("pinned", annotated(DoNotDisrupt, "true")), pod("job", ownedBy("Job")), webPod("web"), webPod("surged", isSurgedPod),
 			}
 			s := surging(Workload{Slots: 1}, pods...)
 			s.Interruption = Interruption{Taint: taint, Capacity: capacity}

@@ -2,13 +2,13 @@ package drain
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
-
-	"spot-handler/drain/donotdisrupt"
 )
 
 // What a plan reads from a single pod.
@@ -36,24 +36,49 @@ func Finished(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// SafeToEvict is how owners ask Cluster Autoscaler that a pod stay; Karpenter's annotation has
-// a package of its own.
+// DoNotDisrupt asks that a pod not be disrupted: "true", or for a duration since the pod
+// started, such as "4h".
+const DoNotDisrupt = "karpenter.sh/do-not-disrupt"
+
+// DoNotDisruptActive reports whether the pod asks not to be disrupted at this moment, and until when;
+// zero is for good. Anything but "true" and a positive duration asks for nothing. A pod that
+// has not started is protected.
+//
+// The rule is Karpenter's own, IsDoNotDisruptActive in
+// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/utils/pod/scheduling.go
+func DoNotDisruptActive(pod *corev1.Pod, now time.Time) (until time.Time, active bool) {
+	value, ok := pod.Annotations[DoNotDisrupt]
+	if value == "true" {
+		return time.Time{}, true
+	}
+	duration, err := time.ParseDuration(value)
+	if !ok || err != nil || duration <= 0 {
+		return time.Time{}, false
+	}
+	if pod.Status.StartTime == nil {
+		return time.Time{}, true
+	}
+	until = pod.Status.StartTime.Add(duration)
+	return until, now.Before(until)
+}
+
+// SafeToEvict is how owners ask Cluster Autoscaler that a pod stay.
 const SafeToEvict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 
 // pinned is the reason to move a pod as late as possible, or "". until is when that lapses;
 // zero is never.
 func pinned(pod *corev1.Pod, now time.Time) (reason string, until time.Time) {
 	owner := metav1.GetControllerOf(pod)
-	until, active := donotdisrupt.Active(pod, now)
+	until, active := DoNotDisruptActive(pod, now)
 	switch {
 	case active && until.IsZero():
-		return donotdisrupt.Annotation, until
+		return DoNotDisrupt, until
 	case pod.Annotations[SafeToEvict] == "false":
 		return SafeToEvict + "=false", time.Time{}
 	case owner != nil && owner.Kind == "Job":
 		return "Job pod: might finish by itself", time.Time{}
 	case active:
-		return donotdisrupt.Annotation + " for " + pod.Annotations[donotdisrupt.Annotation], until
+		return DoNotDisrupt + " for " + pod.Annotations[DoNotDisrupt], until
 	}
 	return "", time.Time{}
 }
@@ -180,7 +205,7 @@ func Lean(pod *corev1.Pod) *corev1.Pod {
 		},
 		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
 	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, donotdisrupt.Annotation, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation,
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, DoNotDisrupt, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation,
 		NoticeAnnotation, NoticeReplacementAnnotation, DeadlineAnnotation, EvictByAnnotation} {
 		if value, ok := pod.Annotations[key]; ok {
 			slim.Annotations[key] = value
@@ -227,4 +252,54 @@ func leanVolumes(volumes []corev1.Volume) []corev1.Volume {
 func isDisk(v corev1.Volume) bool {
 	return v.AWSElasticBlockStore != nil || v.GCEPersistentDisk != nil || v.AzureDisk != nil ||
 		v.Cinder != nil || v.VsphereVolume != nil || v.ISCSI != nil || v.FC != nil || v.RBD != nil
+}
+
+// IsDaemon reports whether a DaemonSet made the pod. Then it would be made again on the
+// same node, whatever the node's taints.
+func IsDaemon(pod *corev1.Pod) bool {
+	owner := metav1.GetControllerOf(pod)
+	return owner != nil && owner.Kind == "DaemonSet"
+}
+
+// DeploymentOf names the Deployment that owns a pod through a ReplicaSet, or owned it before
+// it was surged; empty if there is none. It goes by the ReplicaSet's name, which is the
+// Deployment's and the pod-template-hash: whether that Deployment exists, and selects the
+// pod, has to be looked up.
+func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
+	set, hash := "", pod.Labels[hashLabel]
+	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ReplicaSet" {
+		set = owner.Name
+	}
+	if IsSurged(pod) {
+		set, hash = surgeNoteOf(pod).ReplicaSet, pod.Labels[SurgedLabel]
+	}
+	name, ok := strings.CutSuffix(set, "-"+hash)
+	if hash == "" || !ok || name == "" {
+		return types.NamespacedName{}
+	}
+	return types.NamespacedName{Namespace: pod.Namespace, Name: name}
+}
+
+// WorkloadOf is what people know the pod by: the Deployment that DeploymentOf names, or else what
+// has made it; empty if nothing has.
+func WorkloadOf(pod *corev1.Pod) (kind, name string) {
+	if of := DeploymentOf(pod); of.Name != "" {
+		return "Deployment", of.Name
+	}
+	if owner := metav1.GetControllerOf(pod); owner != nil {
+		return owner.Kind, owner.Name
+	}
+	return "", ""
+}
+
+// claimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic
+// ephemeral volume is the pod's own: its successor gets another.
+func claimsOf(pod *corev1.Pod) []types.NamespacedName {
+	var names []types.NamespacedName
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim != nil {
+			names = append(names, types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName})
+		}
+	}
+	return names
 }

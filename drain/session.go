@@ -2,7 +2,6 @@ package drain
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -224,36 +223,6 @@ func (s *session) tellMeaningless(d Decision) {
 	}
 }
 
-// detachFor bounds the wait for volumes where there is no deadline. An EBS volume takes
-// some seconds to detach; the attach-detach controller itself stops waiting after 6
-// minutes.
-const detachFor = 2 * time.Minute
-
-// volumes are the PersistentVolumes that are still attached for pods that have left or have
-// to leave; known is false as long as that cannot be told.
-func (s *session) volumes(view View) (volumes []string, known bool) {
-	d := s.drainer
-	uses := slices.ContainsFunc(view.Moving, HasVolumes)
-	if uses {
-		d.attached.use(s.ctx, s.node, allNodes{})
-	}
-	volumes, known = d.attached.of(s.node)
-	if len(volumes) == 0 {
-		return nil, known
-	}
-	for _, decision := range view.Plan { // the volumes of pods that stay belong there
-		if decision.Moves() || Finished(decision.Pod) {
-			continue // the kubelet calls an evicted pod finished before it is gone
-		}
-		for _, name := range claimsOf(decision.Pod) {
-			if c, ok := d.claims.get(s.ctx, name, s.node); ok {
-				volumes = slices.DeleteFunc(volumes, func(v string) bool { return v == c.volume })
-			}
-		}
-	}
-	return volumes, known
-}
-
 func (s *session) task(t *tracked, d Decision) *task {
 	return &task{session: s, pod: d.Pod, state: t, latest: d.due(), workload: d.workload}
 }
@@ -346,30 +315,4 @@ func (s *session) note(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
-}
-
-func (s *session) result() Result {
-	pods := s.pods()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.catchUpLocked(pods)
-	var r Result
-	for _, t := range s.tracked {
-		r.Total++
-		switch {
-		case !t.gone && !t.evicted:
-			r.Left++
-			r.Remaining = append(r.Remaining, Remaining{Pod: t.pod, Refusal: t.refusal})
-		case t.forced:
-			r.Forced++
-		case t.truncated, !t.gone:
-			r.Truncated++
-		default:
-			r.Graceful++
-		}
-		if t.refusal != "" && !t.gone && !t.evicted {
-			r.Refusal = t.refusal
-		}
-	}
-	return r
 }

@@ -1,206 +1,182 @@
 package drain
 
 import (
-	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"spot-handler/handler/interruption"
 )
 
-// What is known about a node, and the plans that are made from it.
+// Strategy says what pods wait for before they are evicted.
+type Strategy string
 
-// sources are where a plan's situation is read; false is what is not known yet, and is being looked up.
-type sources struct {
-	asks     func(namespace types.NamespacedName) (Wishes, bool)
-	budgets  func(namespace types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool)
-	around   func(namespace types.NamespacedName) (Surroundings, bool)
-	workload func(types.NamespacedName) (Workload, bool)
-	claim    func(types.NamespacedName) (claim, bool)
-	allReady func(types.NamespacedName) time.Time
+const (
+	// Surge has the successors of a Deployment's pods made first, as many at a time as the
+	// Deployment's maxSurge allows, and evicts the pods when these are available. All other
+	// pods are held.
+	Surge Strategy = "surge"
+	// Hold keeps a pod running until the replacement is ready or its latest safe
+	// start has come.
+	Hold Strategy = "hold"
+	// AtOnce evicts every pod as soon as the replacement has been requested.
+	AtOnce Strategy = "at-once"
+)
+
+// Strategies lists every strategy.
+func Strategies() []Strategy { return []Strategy{Surge, Hold, AtOnce} }
+
+// BlockedPolicy says what becomes of a pod whose eviction is still refused at its latest
+// safe start.
+type BlockedPolicy string
+
+const (
+	// Leave respects the disruption budget to the end: the eviction is tried again until the
+	// deadline, and then the pod dies with its node.
+	Leave BlockedPolicy = "leave"
+	// Delete deletes the pod past its budget, while its grace period still fits.
+	Delete BlockedPolicy = "delete"
+)
+
+// BlockedPolicies lists every policy.
+func BlockedPolicies() []BlockedPolicy { return []BlockedPolicy{Leave, Delete} }
+
+// Capacity is how far the node's replacement has come, as far as a drain has to know.
+type Capacity int
+
+const (
+	// NoCapacity: no replacement was or could be requested, so there is nothing to wait for.
+	NoCapacity Capacity = iota
+	// PendingCapacity: requested, and still booting.
+	PendingCapacity
+	// ReadyCapacity: it takes pods.
+	ReadyCapacity
+)
+
+// Policy is the operator's part of a plan.
+type Policy struct {
+	Strategy Strategy
+	Blocked  BlockedPolicy
+	// Margin is kept free between the planned end of the last pod and the deadline.
+	Margin time.Duration
+	// Self is the pod that this process runs in, if it runs in one. It goes last.
+	Self types.NamespacedName
 }
 
-// gather adds to a situation with its node's pods what else a plan for them is made from.
-func (sit *Situation) gather(now time.Time, from sources) {
-	sit.Workloads, sit.Shared = map[types.NamespacedName]Workload{}, map[types.NamespacedName]bool{}
-	sit.Namespaces, sit.Surroundings = map[string]Wishes{}, map[string]Surroundings{}
-	sit.AllReady = map[types.NamespacedName]time.Time{}
-	p := planner{Situation: *sit}
-	read := map[string]bool{} // the budgets of which namespaces
-	for _, pod := range sit.Pods {
-		namespace := types.NamespacedName{Namespace: pod.Namespace}
-		stays := p.notOurs(pod) != ""
-		if !stays || pod.Annotations[NoticeAnnotation] != "" {
-			find(sit.Namespaces, pod.Namespace, namespace, from.asks)
-		}
-		if stays {
-			continue
-		}
-		if !read[pod.Namespace] {
-			read[pod.Namespace] = true
-			budgets, _ := from.budgets(namespace)
-			sit.Budgets = append(sit.Budgets, budgets...)
-		}
-		name := DeploymentOf(pod)
-		if name.Name == "" || !IsSurged(pod) && (sit.Policy.Strategy != Surge || noSurgeByItself(pod, now) != "") {
-			continue
-		}
-		find(sit.Workloads, name, name, from.workload)
-		if _, known := sit.Workloads[name]; known && IsSurged(pod) && keepsSuccessorsAway(pod) {
-			sit.AllReady[name] = from.allReady(name)
-		}
-		find(sit.Surroundings, pod.Namespace, namespace, from.around)
-		for _, name := range claimsOf(pod) {
-			if c, ok := from.claim(name); ok {
-				sit.Shared[name] = c.shared
-			}
-		}
-	}
+// Interruption is the node's part of a plan.
+type Interruption struct {
+	// Taint is what the node carries; pods that tolerate it by its name stay.
+	Taint corev1.Taint
+	// Since is when the node was marked. Pods that tolerate every taint and have come later
+	// are not chased; zero chases them all.
+	Since time.Time
+	// Deadline is when the node ends. Zero means that the node is only at risk: pods leave
+	// when the replacement is ready, and not before.
+	Deadline time.Time
+	Capacity Capacity
 }
 
-// find adds to what is known what is not there and is known by now.
-func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, look func(types.NamespacedName) (T, bool)) {
-	if _, ok := known[key]; ok {
-		return
-	}
-	if value, ok := look(name); ok {
-		known[key] = value
-	}
+// Situation is all that a plan is made from.
+type Situation struct {
+	Interruption
+	Policy Policy
+
+	// Ready is since when the replacement is Ready; zero if it is not.
+	Ready time.Time
+	// Pods are all pods of the node.
+	Pods []*corev1.Pod
+
+	// Budgets are the disruption budgets of the pods' namespaces, as far as they are known.
+	Budgets []*policyv1.PodDisruptionBudget
+	// Waves are those of the pods of all draining nodes, see PlanWaves.
+	Waves
+
+	// Workloads describes each Deployment, by the name that DeploymentOf gives. One that is
+	// missing is not known yet.
+	Workloads map[types.NamespacedName]Workload
+	// AllReady is since when the replacements of all nodes with pods of a Deployment are Ready;
+	// one that is missing waits for some.
+	AllReady map[types.NamespacedName]time.Time
+	// Shared says whether several pods can use a PersistentVolumeClaim at the same time. One
+	// that is missing is not known yet.
+	Shared map[types.NamespacedName]bool
+	// Surroundings are what of a namespace decides whether its pods can be surged. A namespace
+	// that is missing is not known yet.
+	Surroundings map[string]Surroundings
+
+	// Refused are the pods whose eviction the API server has refused.
+	Refused map[types.UID]bool
+	// Fixed are the pods that cannot be surged, as was seen when it was tried, and why.
+	Fixed map[types.UID]string
+	// Answers are what pods have answered to notices, by their UIDs.
+	Answers map[types.UID]When
+	// Namespaces are what the namespaces of the pods ask for. One that is missing is not known
+	// yet.
+	Namespaces map[string]Wishes
+	// Gangs are the departures of the pods' gangs, as their pods on all draining nodes decide them;
+	// nil: only those of this node are known.
+	Gangs map[Gang]Departure
 }
 
-// situation gathers what a plan is made from, and starts looking up what is missing.
-func (s *session) situation(in Interruption) Situation {
-	d := s.drainer
-	sit := Situation{Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Waves: d.starts.get(), Gangs: d.gangs.Of(s.node)}
-	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
-	sit.gather(time.Now(), sources{
-		asks: cachedFor(s, d.wishes), around: cachedFor(s, d.around), claim: cachedFor(s, d.claims), allReady: d.allReady,
-		budgets: func(in types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool) {
-			d.budgets.use(s.ctx, s.node, in.Namespace)
-			return d.budgets.list(in.Namespace), true
-		},
-		workload: func(name types.NamespacedName) (Workload, bool) {
-			d.deployments.use(s.ctx, s.node, name)
-			w, ok := d.deployments.workload(name)
-			return w, ok && d.budgets.synced(name.Namespace) // a budget that is not known yet might select by what a surge changes
-		},
-	})
-	s.note(func() { s.gathered, s.gatheredAt = sit, time.Now() })
-	return sit
+// Action is what a plan says of a pod.
+type Action string
+
+const (
+	Skip     Action = "skip"   // not ours to move
+	Wait     Action = "wait"   // it is already terminating
+	Later    Action = "hold"   // later: at Decision.At, or when the plan's inputs change
+	SurgeNow Action = "surge"  // now: have its ReplicaSet make a successor
+	Evict    Action = "evict"  // now
+	Force    Action = "delete" // now, past its disruption budget
+	End      Action = "end"    // now, as its ReplicaSet would have ended it
+	Return   Action = "return" // now: give it back to its ReplicaSet
+)
+
+// Decision is the plan for one pod, with the reason for it.
+type Decision struct {
+	Pod    *corev1.Pod
+	Action Action
+	Reason string
+
+	// At is when the pod's eviction starts at the latest. It is Latest, or earlier where a
+	// disruption budget lets the pods that it covers go only in waves, or where another pod of
+	// its gang has to go. Zero means that there is no deadline.
+	At time.Time
+	// Latest is the pod's latest safe start: an eviction that starts later cannot give
+	// the pod its grace period before the deadline. Zero means that there is no deadline.
+	Latest time.Time
+	// Until is when the decision changes by the clock, besides At and Latest: the pod's own wish
+	// to stay lapses, or its successor has had its time. Zero where it does not.
+	Until time.Time
+	// Grace overrides the pod's own grace period, in seconds, where that no longer fits; nil
+	// otherwise.
+	Grace *int64
+
+	// Stays: the node is only at risk, and that is no reason for this pod to leave.
+	Stays bool
+	// Surge: the pod's successor is made before it leaves.
+	Surge bool
+	// NoSurge says why not, with the strategy Surge.
+	NoSurge string
+
+	// Meaningless is what is asked for the pod in words that mean nothing, and OfNamespace says
+	// that its namespace asks it for all of its pods. It changes nothing.
+	Meaningless string
+	OfNamespace bool
+	// Notice is what the pod's NoticeAnnotation asks for, if it is to be told; it changes nothing
+	// either.
+	Notice string
+	// Peers is the pod's gang, if the other pods of it are to be told that this one leaves; it
+	// changes nothing either.
+	Peers Gang
+
+	// workload is the Deployment of a pod that has one by its ReplicaSet's name.
+	workload types.NamespacedName
+	// waits: the pod is held for what the workload has to give, and for nothing else.
+	waits bool
+	// takes: the action needs one of what the workload has to give.
+	takes bool
 }
 
-func cachedFor[T any](s *session, cache *objectCache[T]) func(types.NamespacedName) (T, bool) {
-	return func(name types.NamespacedName) (T, bool) { return cache.get(s.ctx, name, s.node) }
-}
-
-// allReady is since when the replacements of all nodes with pods of the Deployment are Ready;
-// zero if some are not.
-func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
-	for _, node := range d.deployments.usersOf(name) {
-		d.mu.Lock()
-		s := d.sessions[node]
-		d.mu.Unlock()
-		if s == nil {
-			continue // its drain has ended
-		}
-		s.mu.Lock()
-		at := s.ready
-		s.mu.Unlock()
-		if at.IsZero() {
-			return time.Time{}
-		}
-		since = interruption.Later(since, at)
-	}
-	return since
-}
-
-// heard is since when the replacement is Ready, whose eviction was refused, who cannot be surged, and
-// what pods have answered.
-func (s *session) heard() (isReady time.Time, refused map[types.UID]bool, fixed map[types.UID]string, answers map[types.UID]When) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	refused, fixed = map[types.UID]bool{}, map[types.UID]string{}
-	for uid, t := range s.tracked {
-		if t.refusal != "" {
-			refused[uid] = true
-		}
-		if t.fixed != "" {
-			fixed[uid] = t.fixed
-		}
-	}
-	return s.ready, refused, fixed, maps.Clone(s.answers)
-}
-
-// lookFor is how long a first plan waits to learn enough about the pods' namespaces,
-// Deployments and budgets to say which pods are surged, and which stay.
-const lookFor = 500 * time.Millisecond
-
-func (s *session) view(now time.Time, in Interruption) (View, bool) {
-	sit := s.situation(in)
-	s.decideGangs(now, sit.Departures())
-	sit.Gangs = s.drainer.gangs.Of(s.node)
-	v := View{of: in, Plan: Plan(now, sit), Surged: map[types.UID]bool{}}
-	complete := true
-	p := planner{Situation: sit}
-	for _, d := range v.Plan {
-		switch {
-		case d.Moves():
-			v.Moving = append(v.Moving, d.Pod)
-			_, asked := sit.Namespaces[d.Pod.Namespace]
-			complete = complete && asked && s.drainer.budgets.synced(d.Pod.Namespace)
-			if d.Surge {
-				v.Surged[d.Pod.UID] = true
-				complete = complete && p.known(d.Pod)
-			}
-		case d.Stays:
-			v.Staying = append(v.Staying, d.Pod)
-		case IsDaemon(d.Pod):
-			v.Daemons = append(v.Daemons, d.Pod)
-		}
-	}
-	s.opened()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.known.IsZero() {
-		s.known = now
-		s.drainer.starts.stale()
-		if !complete {
-			time.AfterFunc(lookFor, func() { s.drainer.opts.Notify(s.node) })
-		}
-	}
-	return v, complete || now.Sub(s.known) >= lookFor
-}
-
-// gatheredFor is how old a situation can be that a single decision is made from. To gather it looks at
-// all pods of the node.
-const gatheredFor = 250 * time.Millisecond
-
-// decision is the current plan for a pod whose task has reached the head of the queue: the
-// deadline, the pod or its Deployment might have changed since it was put there, so these are
-// read again.
-func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
-	current, ok := s.watch.current(pod)
-	if !ok {
-		return Decision{}, false
-	}
-	s.mu.Lock()
-	in, sit, old := s.in, s.gathered, now.Sub(s.gatheredAt) >= gatheredFor
-	s.mu.Unlock()
-	if old {
-		return newPlanner(now, s.situation(in)).decide(current), true
-	}
-	d := s.drainer
-	sit.Interruption, sit.Waves, sit.Gangs = in, d.starts.get(), d.gangs.Of(s.node)
-	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
-	name := DeploymentOf(current)
-	if _, known := sit.Workloads[name]; known {
-		if w, ok := d.deployments.workload(name); ok {
-			sit.Workloads = maps.Clone(sit.Workloads)
-			sit.Workloads[name] = w
-		}
-	}
-	return newPlanner(now, sit).decide(current), true
-}
+// Moves reports whether the pod has to leave the node.
+func (d Decision) Moves() bool { return d.Action != Skip && !d.Stays }

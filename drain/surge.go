@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
 // A pod is surged in three steps. First its label pod-template-hash is changed: its
@@ -42,59 +43,6 @@ func surgedHash(hash string) string { return "surged-" + hash }
 
 // IsSurged reports whether the pod's surge has begun.
 func IsSurged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
-
-// Workload is what a plan knows about a Deployment.
-type Workload struct {
-	// Selector is the Deployment's; nil if there is no Deployment of that name.
-	Selector labels.Selector
-	// Refuses says why the Deployment's pods cannot be surged now, or is empty.
-	Refuses string
-	// Slots is how many more pods can be surged at this moment.
-	Slots int
-	// MinReady is how long a pod has to be Ready before it is available.
-	MinReady time.Duration
-	// Spare is how many surged pods can go while as many pods as the Deployment asks for
-	// stay available.
-	Spare int
-	// Excess is how many surged pods the ReplicaSet would have ended if it still had them, as
-	// the Deployment asks for fewer now.
-	Excess int
-	// Lacking is how many surged pods have no successor, as none can be made.
-	Lacking int
-	// Unplaced is how many surged pods have a successor that the scheduler finds no node for.
-	Unplaced int
-}
-
-// DeploymentOf names the Deployment that owns a pod through a ReplicaSet, or owned it before
-// it was surged; empty if there is none. It goes by the ReplicaSet's name, which is the
-// Deployment's and the pod-template-hash: whether that Deployment exists, and selects the
-// pod, has to be looked up.
-func DeploymentOf(pod *corev1.Pod) types.NamespacedName {
-	set, hash := "", pod.Labels[hashLabel]
-	if owner := metav1.GetControllerOf(pod); owner != nil && owner.Kind == "ReplicaSet" {
-		set = owner.Name
-	}
-	if IsSurged(pod) {
-		set, hash = surgeNoteOf(pod).ReplicaSet, pod.Labels[SurgedLabel]
-	}
-	name, ok := strings.CutSuffix(set, "-"+hash)
-	if hash == "" || !ok || name == "" {
-		return types.NamespacedName{}
-	}
-	return types.NamespacedName{Namespace: pod.Namespace, Name: name}
-}
-
-// WorkloadOf is what people know the pod by: the Deployment that DeploymentOf names, or else what
-// has made it; empty if nothing has.
-func WorkloadOf(pod *corev1.Pod) (kind, name string) {
-	if of := DeploymentOf(pod); of.Name != "" {
-		return "Deployment", of.Name
-	}
-	if owner := metav1.GetControllerOf(pod); owner != nil {
-		return owner.Kind, owner.Name
-	}
-	return "", ""
-}
 
 // noSurge says why a pod's successor cannot be made before it leaves, or is empty.
 func (p *planner) noSurge(pod *corev1.Pod) string {
@@ -198,18 +146,6 @@ func reads(of *metav1.LabelSelector, keys ...string) bool {
 	})
 }
 
-// claimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic
-// ephemeral volume is the pod's own: its successor gets another.
-func claimsOf(pod *corev1.Pod) []types.NamespacedName {
-	var names []types.NamespacedName
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim != nil {
-			names = append(names, types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName})
-		}
-	}
-	return names
-}
-
 // known reports whether everything is known that decides whether the pod can be surged.
 func (p *planner) known(pod *corev1.Pod) bool {
 	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
@@ -295,4 +231,54 @@ func (p *planner) take(d *Decision, action Action, n int) bool {
 	p.taken[of]++
 	d.takes = true
 	return true
+}
+
+// A successor can fail to find a place for as long as the surged pod runs: where both must not
+// be in one zone, the pod keeps its successor off the replacement. Then the pod is better held,
+// as it goes when the replacement is Ready. Whatever else keeps a successor from running, such
+// as a lack of room or an image that cannot be pulled, would keep it from running after an
+// eviction, too, so there the surged pod is the better one to have.
+
+// placeFor is how long successors have to find a place once all replacements are Ready. The
+// scheduler tries a pod again after 10 s at most when nodes have changed.
+// https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins (podMaxBackoffSeconds)
+const placeFor = 15 * time.Second
+
+// findsNoPlace: its successor would have one if it were gone.
+func findsNoPlace(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+	if !IsSurged(pod) || p.Capacity != ReadyCapacity || !keepsSuccessorsAway(pod) {
+		return "", ""
+	}
+	since := p.AllReady[d.workload]
+	if since.IsZero() {
+		since = p.now // look again later
+	}
+	since = interruption.Later(since, surgeNoteOf(pod).At)
+	if by := since.Add(placeFor); p.now.Before(by) {
+		d.Until = by
+		return "", ""
+	}
+	if !p.take(d, Return, p.Workloads[d.workload].Unplaced) {
+		return "", ""
+	}
+	return Return, "its successor finds no place while it runs"
+}
+
+// keepsSuccessorsAway reports whether the pod's own affinity or spread is about itself, over
+// more than single nodes: its own node takes no pods in any case.
+func keepsSuccessorsAway(pod *corev1.Pod) bool {
+	own := func(selector *metav1.LabelSelector, key string) bool {
+		matches, err := metav1.LabelSelectorAsSelector(selector)
+		return err == nil && key != corev1.LabelHostname && matches.Matches(labels.Set(pod.Labels))
+	}
+	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		for _, term := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			if (len(term.Namespaces) == 0 || slices.Contains(term.Namespaces, pod.Namespace)) && own(term.LabelSelector, term.TopologyKey) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, func(c corev1.TopologySpreadConstraint) bool {
+		return c.WhenUnsatisfiable == corev1.DoNotSchedule && own(c.LabelSelector, c.TopologyKey)
+	})
 }

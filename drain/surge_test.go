@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"spot-handler/drain/donotdisrupt"
-
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -113,7 +111,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 			reason: "Deployment web does not select it"},
 		"paused":         {pod: webPod("p"), workload: Workload{Refuses: "is paused"}, reason: "Deployment web is paused"},
 		"not Ready":      {pod: webPod("p", func(p *corev1.Pod) { p.Status.Conditions = nil }), reason: "it is not Ready, so there is nothing to keep up"},
-		"do-not-disrupt": {pod: webPod("p", annotated(donotdisrupt.Annotation, "true")), reason: donotdisrupt.Annotation},
+		"do-not-disrupt": {pod: webPod("p", annotated(DoNotDisrupt, "true")), reason: DoNotDisrupt},
 		"volume of its own": {pod: webPod("p", claim), change: func(s *Situation) { s.Shared[claimsOf(s.Pods[0])[0]] = false },
 			reason: "its volume data cannot be shared"},
 		"disk": {pod: webPod("p", volume(corev1.VolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{}})),

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -260,3 +261,28 @@ func (l *Tally) settle(pod types.UID) {
 
 // Offers reports whether the workload has for a decision what that takes of it.
 func (w Workload) Offers(d Decision) bool { return !d.takes || w.offers(d.Action) > 0 }
+
+// GivesUp reports whether a decision, once carried out, ends all surges of its pod's Deployment.
+func (d Decision) GivesUp() bool { return d.takes && d.Action == Return }
+
+// Workload is what a plan knows about a Deployment.
+type Workload struct {
+	// Selector is the Deployment's; nil if there is no Deployment of that name.
+	Selector labels.Selector
+	// Refuses says why the Deployment's pods cannot be surged now, or is empty.
+	Refuses string
+	// Slots is how many more pods can be surged at this moment.
+	Slots int
+	// MinReady is how long a pod has to be Ready before it is available.
+	MinReady time.Duration
+	// Spare is how many surged pods can go while as many pods as the Deployment asks for
+	// stay available.
+	Spare int
+	// Excess is how many surged pods the ReplicaSet would have ended if it still had them, as
+	// the Deployment asks for fewer now.
+	Excess int
+	// Lacking is how many surged pods have no successor, as none can be made.
+	Lacking int
+	// Unplaced is how many surged pods have a successor that the scheduler finds no node for.
+	Unplaced int
+}

@@ -8,13 +8,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	"spot-handler/drain/donotdisrupt"
 )
 
 func TestWhen(t *testing.T) {
 	goNow, hold, last := annotated(WhenAnnotation, "now"), annotated(WhenAnnotation, "hold"), annotated(WhenAnnotation, "last")
-	pinned, unknown := annotated(donotdisrupt.Annotation, "true"), annotated(WhenAnnotation, "soon")
+	pinned, unknown := annotated(DoNotDisrupt, "true"), annotated(WhenAnnotation, "soon")
 	const ofNamespace = " of its namespace"
 	for name, tt := range map[string]struct {
 		pod       *corev1.Pod
@@ -32,7 +30,7 @@ func TestWhen(t *testing.T) {
 		"now, no deadline, replaced":          {webPod("a", goNow), "", Surge, ReadyCapacity, true, Evict, "spot-handler/when=now"},
 		"now, past its latest start":          {webPod("a", goNow, withGrace(110)), "", Surge, PendingCapacity, false, Evict, "latest safe start has come"},
 		"now overrides do-not-disrupt":        {webPod("a", goNow, pinned), "", Surge, PendingCapacity, false, Evict, "spot-handler/when=now"},
-		"now, no deadline, do-not-disrupt":    {webPod("a", goNow, pinned), "", Surge, ReadyCapacity, true, Later, "no deadline: " + donotdisrupt.Annotation},
+		"now, no deadline, do-not-disrupt":    {webPod("a", goNow, pinned), "", Surge, ReadyCapacity, true, Later, "no deadline: " + DoNotDisrupt},
 		"now, tolerates every taint":          {pod("a", goNow, tolerating("")), "", Hold, PendingCapacity, false, Later, everyTaint},
 		"now, of a Job":                       {pod("a", goNow, ownedBy("Job")), "", Hold, PendingCapacity, false, Evict, "spot-handler/when=now"},
 		"hold is not surged":                  {webPod("a", hold), "", Surge, PendingCapacity, false, Later, "waits for the replacement"},
@@ -50,7 +48,7 @@ func TestWhen(t *testing.T) {
 		"last, no deadline, surged before":    {webPod("a", last, isSurgedPod), "", Surge, ReadyCapacity, true, Later, "surged: waits for its successor"},
 		"of the namespace":                    {webPod("a"), WhenNow, Surge, PendingCapacity, false, Evict, "spot-handler/when=now" + ofNamespace},
 		"the pod's own":                       {webPod("a", last), WhenNow, Surge, ReadyCapacity, false, Later, "spot-handler/when=last"},
-		"the pod's own do-not-disrupt":        {webPod("a", pinned), WhenNow, Surge, ReadyCapacity, false, Later, donotdisrupt.Annotation},
+		"the pod's own do-not-disrupt":        {webPod("a", pinned), WhenNow, Surge, ReadyCapacity, false, Later, DoNotDisrupt},
 		"unknown":                             {webPod("a", unknown), "", Surge, PendingCapacity, false, SurgeNow, "its successor is made first"},
 		"unknown, and one of the namespace's": {webPod("a", unknown), WhenLast, Surge, ReadyCapacity, false, Later, "spot-handler/when=last" + ofNamespace},
 		"unknown of the namespace":            {webPod("a"), "soon", Surge, PendingCapacity, false, SurgeNow, "its successor is made first"},

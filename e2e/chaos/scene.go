@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"spot-handler/drain"
-	"spot-handler/drain/donotdisrupt"
 	"spot-handler/e2e/chaos/plan"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
@@ -144,7 +143,7 @@ func services(ctx context.Context, cluster *controlplane.Cluster, round plan.Rou
 		}
 		spec.Annotations = map[string]string{}
 		if s.Stays {
-			spec.Annotations[donotdisrupt.Annotation] = "true"
+			spec.Annotations[drain.DoNotDisrupt] = "true"
 		}
 		if s.When != "" {
 			spec.Annotations[drain.WhenAnnotation] = s.When

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 
-	"spot-handler/drain/donotdisrupt"
+	"spot-handler/drain"
 	"spot-handler/handler/provisioner"
 )
 
@@ -26,7 +26,7 @@ const (
 	nodePoolLabel         = "karpenter.sh/nodepool"
 	capacityTypeLabel     = "karpenter.sh/capacity-type"
 	disruptedTaint        = "karpenter.sh/disrupted"
-	doNotDisrupt          = donotdisrupt.Annotation
+	doNotDisrupt          = drain.DoNotDisrupt
 	hashAnnotation        = "karpenter.sh/nodepool-hash"
 	hashVersionAnnotation = "karpenter.sh/nodepool-hash-version"
 	unregisteredTaint     = "karpenter.sh/unregistered"

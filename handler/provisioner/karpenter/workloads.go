@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"spot-handler/drain"
-	"spot-handler/drain/donotdisrupt"
 	"spot-handler/drain/narrow"
 )
 
@@ -110,7 +109,7 @@ func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.P
 	budgets := map[string][]budget{}
 	var stranded []*corev1.Pod
 	for _, pod := range pods {
-		if _, active := donotdisrupt.Active(pod, time.Now()); active {
+		if _, active := drain.DoNotDisruptActive(pod, time.Now()); active {
 			stranded = append(stranded, pod)
 			continue
 		}

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/drain"
-	"spot-handler/drain/donotdisrupt"
 )
 
 // Pod is one that an interruption would have to move.
@@ -72,12 +71,12 @@ func (p *Pod) blanket() int {
 
 // stays is the annotation by which it asks for good not to be disrupted, or empty.
 func (p *Pod) stays(now time.Time) string {
-	until, stays := donotdisrupt.Active(p.Pod, now)
+	until, stays := drain.DoNotDisruptActive(p.Pod, now)
 	switch {
 	case p.Owner.isJob(): // it ends by itself
 		return ""
 	case stays && until.IsZero():
-		return donotdisrupt.Annotation
+		return drain.DoNotDisrupt
 	case p.Annotations[drain.SafeToEvict] == "false":
 		return drain.SafeToEvict
 	}
@@ -86,7 +85,7 @@ func (p *Pod) stays(now time.Time) string {
 
 // noSurge is why its replacement pod is not made before it leaves, where no other check says it.
 func (p *Pod) noSurge(now time.Time) string {
-	_, stays := donotdisrupt.Active(p.Pod, now)
+	_, stays := drain.DoNotDisruptActive(p.Pod, now)
 	asksFor := p.Annotations[drain.WhenAnnotation] != "" // its owner knows what that costs
 	if stays || asksFor || p.Surges || p.Owner.isJob() || p.blanket() >= 0 || p.stays(now) != "" {
 		return ""

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/drain"
-	"spot-handler/drain/donotdisrupt"
 )
 
 func TestOwnersOfPods(t *testing.T) {
@@ -79,8 +78,8 @@ func TestPods(t *testing.T) {
 		"sleep in a shell":         {command("/bin/sh", "-c", "sleep 9; nginx -s quit"), func(p Pod) bool { return p.sleep() == 9*time.Second }},
 		"sleep with a unit":        {command("sleep", "9s"), func(p Pod) bool { return p.sleep() == 9*time.Second }},
 		"no sleep":                 {command("/bin/oversleep", "9"), func(p Pod) bool { return p.sleep() == 0 }},
-		"for good":                 {annotated(donotdisrupt.Annotation, "true"), func(p Pod) bool { return p.stays(now) == donotdisrupt.Annotation && p.noSurge(now) == "" }},
-		"for a while":              {annotated(donotdisrupt.Annotation, "4h"), func(p Pod) bool { return p.stays(now) == "" && p.noSurge(now) == "" }},
+		"for good":                 {annotated(drain.DoNotDisrupt, "true"), func(p Pod) bool { return p.stays(now) == drain.DoNotDisrupt && p.noSurge(now) == "" }},
+		"for a while":              {annotated(drain.DoNotDisrupt, "4h"), func(p Pod) bool { return p.stays(now) == "" && p.noSurge(now) == "" }},
 		"not for the autoscaler":   {annotated(drain.SafeToEvict, "false"), func(p Pod) bool { return p.stays(now) == drain.SafeToEvict }},
 		"everything":               {tolerates(corev1.Toleration{Key: "a"}, everything), func(p Pod) bool { return p.blanket() == 1 && p.noSurge(now) == "" }},
 		"everything but NoExecute": {tolerates(corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}), func(p Pod) bool { return p.blanket() == 0 }},

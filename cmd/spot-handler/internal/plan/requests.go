@@ -161,9 +161,9 @@ func (q *Requests) drain(ctx context.Context, client rest.Interface, plan []drai
 		}
 		what := "pods/" + d.Pod.Namespace + "/" + d.Pod.Name
 		if d.Surge && !drain.IsSurged(d.Pod) {
-			g.Go(func() error { return q.note("surge", what, drain.TrySurge(ctx, client, d.Pod, now)) })
+			g.Go(func() error { return q.note("surge", what, drain.PatchSurge(ctx, client, d.Pod, now)) })
 		}
-		g.Go(func() error { return q.note("evict", what, drain.TryEviction(ctx, client, d)) })
+		g.Go(func() error { return q.note("evict", what, drain.PostEviction(ctx, client, d)) })
 	}
 	return g.Wait()
 }

@@ -1,4 +1,4 @@
-package donotdisrupt
+package drain
 
 import (
 	"testing"
@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The table is what Karpenter 1.14.1's own function says; see Active.
-func TestActive(t *testing.T) {
+// The table is what Karpenter 1.14.1's own function says; see DoNotDisruptActive.
+func TestDoNotDisrupt(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	anHourAgo := metav1.NewTime(now.Add(-time.Hour))
 	for name, tt := range map[string]struct {
@@ -31,12 +31,12 @@ func TestActive(t *testing.T) {
 		"true, has not started": {"true", nil, true, time.Time{}},
 	} {
 		pod := &corev1.Pod{Status: corev1.PodStatus{StartTime: tt.started}}
-		pod.Annotations = map[string]string{Annotation: tt.value}
-		if until, active := Active(pod, now); active != tt.active || !until.Equal(tt.until) {
+		pod.Annotations = map[string]string{DoNotDisrupt: tt.value}
+		if until, active := DoNotDisruptActive(pod, now); active != tt.active || !until.Equal(tt.until) {
 			t.Errorf("%s: %v until %s, want %v until %s", name, active, until, tt.active, tt.until)
 		}
 	}
-	if _, active := Active(&corev1.Pod{}, now); active {
+	if _, active := DoNotDisruptActive(&corev1.Pod{}, now); active {
 		t.Error("a pod without the annotation is protected")
 	}
 }

@@ -4,14 +4,111 @@ import (
 	"context"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/drain/rewatch"
 )
+
+// budgetWatch watches the disruption budgets of the namespaces whose pods have to leave. They
+// say how many pods can go at a time, and wake refused ones when they allow disruptions
+// again. A namespace without such pods is not watched.
+type budgetWatch struct {
+	sharedWatch[string, *informer] // by namespace
+	client                         rest.Interface
+	wake                           func(namespace string, selector labels.Selector, n int)
+	known                          func() // is called when a namespace's budgets are known
+	logger                         zerolog.Logger
+}
+
+func newBudgetWatch(opts Options, wake func(string, labels.Selector, int), known func()) *budgetWatch {
+	b := &budgetWatch{client: opts.Budgets, wake: wake, known: known, logger: opts.Logger}
+	b.sharedWatch = newSharedWatch(opts.Notify, b.watch)
+	return b
+}
+
+// watch watches a namespace. The nodes that use it are notified when its budgets are known.
+func (b *budgetWatch) watch(ctx context.Context, namespace string) *informer {
+	changed := func(obj any) {
+		budget, ok := obj.(*policyv1.PodDisruptionBudget)
+		if !ok || budget.Status.DisruptionsAllowed <= 0 {
+			return
+		}
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil {
+			b.logger.Warn().Err(err).Str("budget", namespace+"/"+budget.Name).Msg("read disruption budget's selector")
+			return
+		}
+		b.wake(namespace, selector, int(budget.Status.DisruptionsAllowed))
+	}
+	synced := func() {
+		b.known()
+		b.notifyUsers(namespace)
+	}
+	return startInformer(ctx, synced, cache.InformerOptions{
+		ListerWatcher: rewatch.Soon(cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()), b.logger),
+		ObjectType:    &policyv1.PodDisruptionBudget{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    changed,
+			UpdateFunc: func(_, obj any) { changed(obj) },
+		},
+	})
+}
+
+// list returns the known budgets of a namespace.
+func (b *budgetWatch) list(namespace string) []*policyv1.PodDisruptionBudget {
+	w := b.get(namespace)
+	if w == nil {
+		return nil
+	}
+	return contents[*policyv1.PodDisruptionBudget](w)
+}
+
+// synced reports whether the budgets of a namespace are known.
+func (b *budgetWatch) synced(namespace string) bool {
+	w := b.get(namespace)
+	return w != nil && w.HasSynced()
+}
+
+// of returns a known budget that covers the pod, or nil.
+func (b *budgetWatch) of(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
+	for _, budget := range b.list(pod.Namespace) {
+		if covers(budget, pod.Labels) {
+			return budget
+		}
+	}
+	return nil
+}
+
+// covers reports whether the budget counts pods with the labels. Every pod is compared with every
+// budget of its namespace, so only the rare selector with expressions is compiled.
+func covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
+	of := budget.Spec.Selector
+	if of == nil {
+		return false
+	}
+	for key, value := range of.MatchLabels {
+		if has, ok := pod[key]; !ok || has != value {
+			return false
+		}
+	}
+	if len(of.MatchExpressions) == 0 {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(of)
+	return err == nil && selector.Matches(pod)
+}
 
 var attachmentResource = schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}
 
@@ -150,4 +247,34 @@ func nodeAndVolume(obj any) (node, volume string) {
 		return a.node, a.volume
 	}
 	return "", ""
+}
+
+// detachFor bounds the wait for volumes where there is no deadline. An EBS volume takes
+// some seconds to detach; the attach-detach controller itself stops waiting after 6
+// minutes.
+const detachFor = 2 * time.Minute
+
+// volumes are the PersistentVolumes that are still attached for pods that have left or have
+// to leave; known is false as long as that cannot be told.
+func (s *session) volumes(view View) (volumes []string, known bool) {
+	d := s.drainer
+	uses := slices.ContainsFunc(view.Moving, HasVolumes)
+	if uses {
+		d.attached.use(s.ctx, s.node, allNodes{})
+	}
+	volumes, known = d.attached.of(s.node)
+	if len(volumes) == 0 {
+		return nil, known
+	}
+	for _, decision := range view.Plan { // the volumes of pods that stay belong there
+		if decision.Moves() || Finished(decision.Pod) {
+			continue // the kubelet calls an evicted pod finished before it is gone
+		}
+		for _, name := range claimsOf(decision.Pod) {
+			if c, ok := d.claims.get(s.ctx, name, s.node); ok {
+				volumes = slices.DeleteFunc(volumes, func(v string) bool { return v == c.volume })
+			}
+		}
+	}
+	return volumes, known
 }

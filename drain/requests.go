@@ -1,0 +1,281 @@
+package drain
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+)
+
+// surgeNote is what the annotation of a surged pod says: enough for any process to finish
+// the surge or to undo it.
+type surgeNote struct {
+	ReplicaSet string    `json:"replicaSet"`
+	UID        types.UID `json:"uid"` // the ReplicaSet's
+	At         time.Time `json:"at"`
+}
+
+// surgeNoteOf reads the annotation; what cannot be read is zero.
+func surgeNoteOf(pod *corev1.Pod) surgeNote {
+	var r surgeNote
+	if err := json.Unmarshal([]byte(pod.Annotations[SurgedAnnotation]), &r); err != nil {
+		return surgeNote{}
+	}
+	return r
+}
+
+// PatchSurge has the pod's ReplicaSet let it go, with one patch. The UID in the patch is a
+// precondition, as it cannot be changed.
+func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now time.Time) error {
+	note, err := noteSurge(pod, now)
+	if err != nil {
+		return err
+	}
+	return relabel(ctx, client, pod, map[string]any{
+		hashLabel: surgedHash(pod.Labels[hashLabel]), SurgedLabel: pod.Labels[hashLabel],
+	}, note)
+}
+
+// noteSurge is the note of a pod that is surged now.
+func noteSurge(pod *corev1.Pod, now time.Time) (string, error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return "", fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+	}
+	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
+	if err != nil {
+		return "", fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return string(note), nil
+}
+
+// putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
+// drops the successor, or the pod itself if there are too many. If the ReplicaSet goes, the pod
+// would run on without an owner: it is ended, as the ReplicaSet's own pods are.
+func (d *Drainer) putBack(ctx context.Context, decision Decision) (ended bool, err error) {
+	pod := decision.Pod
+	stays, err := d.replicaSetStays(ctx, pod)
+	switch {
+	case err != nil:
+		return false, err
+	case stays:
+		return false, relabel(ctx, d.opts.Pods, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
+	}
+	if err := d.remove(ctx, decision); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		return false, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
+	}
+	return true, nil
+}
+
+// replicaSetStays reports whether the pods of a surged pod's ReplicaSet stay, even if they lose
+// their owner. One that exists might be about to end: the garbage collector ends it a moment
+// after its Deployment, unless that was deleted with --cascade=orphan.
+// https://kubernetes.io/docs/concepts/architecture/garbage-collection/#cascading-deletion
+func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, error) {
+	name := surgeNoteOf(pod).ReplicaSet
+	if name == "" {
+		return true, nil // somebody has removed the note: any ReplicaSet that selects the pod takes it
+	}
+	set, err := d.opts.Dynamic.Resource(replicaSetResource).Namespace(pod.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look up ReplicaSet %s/%s: %w", pod.Namespace, name, err)
+	case set.GetDeletionTimestamp() != nil:
+		return slices.Contains(set.GetFinalizers(), metav1.FinalizerOrphanDependents), nil
+	}
+	owner := metav1.GetControllerOf(set)
+	if owner == nil || owner.Kind != "Deployment" {
+		return true, nil
+	}
+	deployment, err := d.opts.Dynamic.Resource(deploymentResource).Namespace(pod.Namespace).Get(ctx, owner.Name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("look up Deployment %s/%s: %w", pod.Namespace, owner.Name, err)
+	case deployment.GetUID() != owner.UID: // another of that name
+		return false, nil
+	}
+	// A deletion in the background, and one that orphans, touch nothing before the Deployment is
+	// gone.
+	return !slices.Contains(deployment.GetFinalizers(), metav1.FinalizerDeleteDependents), nil
+}
+
+// relabel changes labels, and SurgedAnnotation, of the pod with that UID; for another the API server calls the change invalid. A pod that is gone needs no
+// labels.
+func relabel(ctx context.Context, client rest.Interface, pod *corev1.Pod, labels map[string]any, note any) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": pod.UID, "labels": labels, "annotations": map[string]any{SurgedAnnotation: note},
+	}})
+	if err != nil {
+		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	err = client.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
+		MaxRetries(0).Body(patch).Do(ctx).Error()
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
+// AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
+func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
+	note, err := noteSurge(pod, now)
+	if err != nil {
+		return nil, err
+	}
+	c := *pod
+	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
+	c.Annotations = maps.Clone(pod.Annotations)
+	if c.Annotations == nil {
+		c.Annotations = map[string]string{}
+	}
+	c.Annotations[SurgedAnnotation] = note
+	return &c, nil
+}
+
+// AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.
+func AsReturned(pod *corev1.Pod) *corev1.Pod {
+	note, yes := surgeNoteOf(pod), true
+	c := *pod
+	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+	c.Labels[hashLabel] = pod.Labels[SurgedLabel]
+	delete(c.Labels, SurgedLabel)
+	delete(c.Annotations, SurgedAnnotation)
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
+	return &c
+}
+
+// Only here are pods deleted without asking a disruption budget: because it has already
+// agreed, because the operator has said so, or because the pod's owner has no use for it.
+
+// The API server grants an eviction in one step, by charging the budget and noting
+// the pod in its status.disruptedPods, and carries it out in a second, by deleting the
+// pod. If the client is killed in between, the request ends there: the pod lives on, the
+// budget stays charged for two minutes, which is all the time there is, and every further
+// eviction is refused. What was granted is allowed, so we carry it out.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
+
+// grantedFor is how old a grant has to be: a request that is still under way carries it out
+// by itself, within milliseconds.
+const grantedFor = 2 * time.Second
+
+// granted reports whether a budget has already been charged for the pod.
+func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
+	for _, budget := range budgets {
+		// The budget knows names only: it might have been charged for a StatefulSet's earlier pod.
+		at, charged := budget.Status.DisruptedPods[pod.Name]
+		if charged && covers(budget, pod.Labels) && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
+			return true
+		}
+	}
+	return false
+}
+
+// carryOutGranted does the second step of an eviction that was granted earlier and then cut
+// short, as the API server would: the DisruptionTarget condition, by which a Job knows that
+// the failure is not its own, then the deletion. If that fails, the refusal stands.
+func (d *Drainer) carryOutGranted(ctx context.Context, t *task, decision Decision, refusal answer) answer {
+	answer := classify(d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting"))
+	if answer.outcome != accepted && answer.outcome != podGone {
+		d.log(t).Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
+		return refusal
+	}
+	d.log(t).Info().Msg("carried out an eviction that was granted and cut short")
+	return answer
+}
+
+// force deletes a pod that its disruption budget still refuses.
+func (d *Drainer) force(ctx context.Context, t *task, decision Decision) answer {
+	request, cancel := bounded(ctx)
+	defer cancel()
+	err := d.deletePod(request, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
+	answer := classify(err)
+	if answer.outcome != accepted && answer.outcome != podGone {
+		d.again(t, decision, answer, err, "delete pod past its disruption budget")
+		return answer
+	}
+	var refusal string
+	t.session.note(func() {
+		refusal = t.state.refusal
+		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
+		t.state.forced = answer.outcome == accepted
+	})
+	if answer.outcome == accepted {
+		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
+		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
+	}
+	return answer
+}
+
+// deletePod marks and deletes the pod with that UID. The eviction API sets DisruptionTarget, a
+// deletion does not, so we set it first.
+// https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+//
+// If another pod has its name by now, the API server calls the change invalid or a conflict;
+// the watch tells that the pod is gone.
+func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, message string) error {
+	pod := decision.Pod
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID},
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason,
+			Message: message, LastTransitionTime: metav1.Now(),
+		}}},
+	})
+	if err != nil {
+		return fmt.Errorf("mark pod: %w", err)
+	}
+	err = d.opts.Pods.Patch(types.StrategicMergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
+		SubResource("status").MaxRetries(0).Body(patch).Do(ctx).Error()
+	if err != nil {
+		return err
+	}
+	return d.remove(ctx, decision)
+}
+
+// end deletes a surged pod that its ReplicaSet would have ended by now.
+func (d *Drainer) end(ctx context.Context, t *task, decision Decision) answer {
+	request, cancel := bounded(ctx)
+	defer cancel()
+	err := d.remove(request, decision)
+	answer := classify(err)
+	if answer.outcome != accepted && answer.outcome != podGone {
+		d.deployments.settle(decision.Pod)
+		d.again(t, decision, answer, err, "end surged pod")
+		return answer
+	}
+	d.ended(t, decision)
+	return answer
+}
+
+// ended notes that a surged pod was ended as its ReplicaSet would have done it.
+func (d *Drainer) ended(t *task, decision Decision) {
+	t.session.note(func() {
+		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
+		t.state.truncated = decision.Grace != nil
+	})
+	d.log(t).Info().Str("reason", decision.Reason).Msg("surged pod ended, as its ReplicaSet would have")
+}
+
+// remove deletes the pod with that UID.
+func (d *Drainer) remove(ctx context.Context, decision Decision) error {
+	pod := decision.Pod
+	return d.opts.Pods.Delete().Namespace(pod.Namespace).Resource("pods").Name(pod.Name).MaxRetries(0).Body(&metav1.DeleteOptions{
+		GracePeriodSeconds: decision.Grace, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	}).Do(ctx).Error()
+}

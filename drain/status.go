@@ -1,0 +1,222 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Result says what became of the pods that had to leave a node, each counted once.
+type Result struct {
+	Total     int
+	Graceful  int // had the whole grace period that it asked for
+	Truncated int // had less, as there was not enough time
+	Forced    int // was deleted past its disruption budget
+	Left      int // was still there at the end, and had not been evicted
+
+	// Refusal is why one of the pods that were left could not be evicted, in the API server's
+	// words.
+	Refusal string
+	// Remaining are the pods that were left.
+	Remaining []Remaining
+
+	// Staying are the pods that are on the node after its drain was called off, but for those
+	// that are about to go.
+	Staying []*corev1.Pod
+}
+
+// Remaining is a pod that was left on its node.
+type Remaining struct {
+	Pod     *corev1.Pod
+	Refusal string // why, in the API server's words; empty if its eviction was never tried
+}
+
+func (s *session) result() Result {
+	pods := s.pods()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.catchUpLocked(pods)
+	var r Result
+	for _, t := range s.tracked {
+		r.Total++
+		switch {
+		case !t.gone && !t.evicted:
+			r.Left++
+			r.Remaining = append(r.Remaining, Remaining{Pod: t.pod, Refusal: t.refusal})
+		case t.forced:
+			r.Forced++
+		case t.truncated, !t.gone:
+			r.Truncated++
+		default:
+			r.Graceful++
+		}
+		if t.refusal != "" && !t.gone && !t.evicted {
+			r.Refusal = t.refusal
+		}
+	}
+	return r
+}
+
+// catchUpLocked takes in which pods are leaving or have gone since the last plan.
+func (s *session) catchUpLocked(pods []*corev1.Pod) {
+	p := planner{Situation: Situation{Interruption: s.in}}
+	for _, t := range s.tracked {
+		t.gone = true
+	}
+	for _, pod := range pods {
+		if t := s.tracked[pod.UID]; t != nil && p.notOurs(pod) == "" {
+			t.gone = false
+			if pod.DeletionTimestamp != nil {
+				t.evicted, t.refusal = true, ""
+			}
+		}
+	}
+}
+
+// View is what is on a node now.
+type View struct {
+	Moving  []*corev1.Pod      // have to leave
+	Surged  map[types.UID]bool // those of Moving whose successors are made first
+	Staying []*corev1.Pod      // would have to leave if the node's end were certain, see Decision.Stays
+	Daemons []*corev1.Pod      // DaemonSet pods, which stay
+	Plan    []Decision         // one for every pod of the node
+
+	of Interruption // that it was made for
+}
+
+// Look reads a node's pods and plans for them, without moving any. The first call starts
+// the node's watch, which lives until Forget or the end of ctx. It returns false until the
+// pods, and what has to be known of their Deployments, are known; Notify is called when
+// they are.
+func (d *Drainer) Look(ctx context.Context, node string, in Interruption) (View, bool) {
+	s := d.session(ctx, node)
+	if !s.synced() {
+		return View{}, false
+	}
+	return s.view(time.Now(), in)
+}
+
+// Status is how far a node's drain has come.
+type Status struct {
+	View
+	// Total is how many pods had to leave since the drain began.
+	Total int
+	// Begun: some pod has been evicted or is to be evicted now, or the replacement is ready
+	// for the successors of surged pods.
+	Begun bool
+	// Moved: every pod that had to leave has left, and none stays.
+	Moved bool
+	// Refusal is why a pod has been held back for seconds, in the API server's words.
+	Refusal string
+	// Volumes is how many are still attached for pods that have left.
+	Volumes int
+	// Done: they have left, and their volumes are detached.
+	Done bool
+	// Next is when the plan changes by the clock alone; zero if it does not.
+	Next time.Time
+}
+
+// Drain starts what is due. It plans again unless what Look has just returned is for the same
+// interruption. It returns at once. Call it again whenever Notify says so, at Status.Next, and when
+// the interruption changes.
+func (d *Drainer) Drain(ctx context.Context, node string, in Interruption, view View) (Status, bool) {
+	s := d.session(ctx, node)
+	if !s.synced() {
+		return Status{}, false
+	}
+	s.concerns(in)
+	now := time.Now()
+	if d.refresh() || view.of != in {
+		view, _ = s.view(now, in)
+	}
+	status, due := s.advance(now, view)
+	for _, t := range due {
+		d.queue.push(t)
+	}
+	return status, true
+}
+
+// Finish ends a node's drain and returns what became of every pod, each counted once. Pods
+// that are still on the node and have not been evicted count as left; those that are still
+// terminating past the deadline had less than their grace period. The interruption tells which
+// pods had to leave a node that only a predecessor has drained.
+func (d *Drainer) Finish(node string, in Interruption) Result {
+	d.mu.Lock()
+	s, ok := d.sessions[node]
+	d.mu.Unlock()
+	if !ok {
+		return Result{}
+	}
+	s.meet(in)
+	result := s.result()
+	d.Forget(node)
+	for _, r := range result.Remaining {
+		d.opts.Events.PodLeft(node, r.Pod, r.Refusal)
+	}
+	return result
+}
+
+// CallOff stops a node's drain and puts its surged pods back into their ReplicaSets. It
+// returns false while something is still under way: Notify says when to call again. When it
+// returns true the drain has ended, and the result says what had become of the pods; none
+// counts as left. Pods that are terminating cannot be kept.
+func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error) {
+	s := d.session(ctx, node)
+	if !s.callOff() || !s.synced() {
+		return Result{}, false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, evictTimeout) // the caller's workers are few
+	defer cancel()
+	// The watch might not have shown yet which pods were surged a moment ago.
+	if err := d.putBackAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
+		return Result{}, false, err
+	}
+	result := s.result()
+	result.Total -= result.Left
+	result.Left, result.Remaining = 0, nil
+	result.Staying = slices.DeleteFunc(s.pods(), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
+	d.Forget(node)
+	return result, true, nil
+}
+
+// Sweep puts surged pods back into their ReplicaSets where nobody drains their node, as
+// after a drain that was called off by removing the record. An empty node means all nodes.
+func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node string) bool) error {
+	return d.putBackAll(ctx, node, "0", func(pod *corev1.Pod) bool {
+		if drained(pod.Spec.NodeName) {
+			return false
+		}
+		d.opts.Logger.Warn().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).
+			Msg("pod was surged but its node is not being drained: put back into its ReplicaSet")
+		return true
+	})
+}
+
+// putBackAll puts back the surged pods that the filter picks, of one node or of all. They
+// are read at the resource version: "" is the latest, "0" costs the API server least.
+func (d *Drainer) putBackAll(ctx context.Context, node, version string, filter func(*corev1.Pod) bool) error {
+	r := d.opts.Pods.Get().Resource("pods").Param("labelSelector", SurgedLabel)
+	if version != "" {
+		r = r.Param("resourceVersion", version)
+	}
+	if node != "" {
+		r = r.Param("fieldSelector", "spec.nodeName="+node)
+	}
+	list := &corev1.PodList{}
+	if err := r.Do(ctx).Into(list); err != nil {
+		return fmt.Errorf("list surged pods: %w", err)
+	}
+	var errs []error
+	for i := range list.Items {
+		if pod := &list.Items[i]; pod.DeletionTimestamp == nil && filter(pod) {
+			_, err := d.putBack(ctx, Decision{Pod: pod})
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
