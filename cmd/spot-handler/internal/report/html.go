@@ -30,25 +30,21 @@ func (r Report) WriteHTML(w io.Writer) error { return pageTemplate.Execute(w, r.
 
 // page is what the template shows: all is worded and measured, so the template only arranges it.
 type page struct {
+	Report
 	Title, When string
 	Style       template.CSS
 	Tiles       []tile
 	Share       []shareOf // of the pods, by outcome
-	Required    []Verdict
-	Met         bool
 	Axis        []tick
 	Nodes       []nodeView
-	Several     bool
-	Compared    bool
-	Of          int // pods that were forecast
 	Charts      []chart
 	Calm        []chart // of many, those that missed no pod
 	Refusals    []refusalView
-	Pairs       []pairView
-	Misses      []pairView
 	Assumptions []assumptionView
-	Unread      []string
 }
+
+// Several reports whether there were several nodes.
+func (p page) Several() bool { return len(p.Nodes) > 1 }
 
 // tile is a figure that is seen first.
 type tile struct{ Figure, Label, Note, Tone string }
@@ -61,12 +57,19 @@ type shareOf struct {
 
 type refusalView struct{ Pod, Node, By, Reason, From, For string }
 
-type pairView struct {
-	PodPair
-	Hit              bool
-	Was, Had         string // the outcomes
-	WasGone, HadGone string
+// Hit reports whether the pod ended as forecast.
+func (p PodPair) Hit() bool { return p.Forecast == "" || p.Forecast == p.Outcome }
+
+// Was is how the pod ended.
+func (p PodPair) Was() string { return outcomeText(p.Outcome) }
+
+// Had is how it was forecast to end.
+func (p PodPair) Had() string {
+	return cmp.Or(interruption.OutcomeText(string(p.Forecast)), console.None)
 }
+
+// At shows a time of the pod's.
+func (PodPair) At(seconds *plan.Seconds) string { return both(seconds, nil) }
 
 type assumptionView struct{ What, Value, From string }
 
@@ -83,24 +86,15 @@ func (r Report) page() page {
 	s, rec := r.Score, r.Recording
 	x := axisOf(rec)
 	p := page{
-		Title: cmp.Or(r.Title, r.title()), When: r.when(), Style: template.CSS(pageStyle),
-		Tiles: r.tiles(), Share: s.Counts.shares(s.Pods), Required: s.Required, Met: len(r.Broken()) == 0,
-		Axis: x.ticks(), Several: len(rec.Nodes) > 1, Compared: r.Forecast != nil, Unread: rec.Unread,
+		Report: r, Title: cmp.Or(r.Title, r.title()), When: r.when(), Style: template.CSS(pageStyle),
+		Tiles: r.tiles(), Share: s.Counts.shares(s.Pods), Axis: x.ticks(),
 	}
 	pairs := map[string]PodPair{}
 	if s.Forecast != nil {
-		for _, pair := range s.Forecast.pairs {
+		for _, pair := range s.Forecast.Pairs {
 			pairs[pair.Node+"/"+pair.Namespace+"/"+pair.Name] = pair
-			view := pairView{
-				PodPair: pair, Hit: pair.Forecast == "" || pair.Forecast == pair.Outcome, Was: outcomeText(pair.Outcome), Had: cmp.Or(interruption.OutcomeText(string(pair.Forecast)), console.None),
-				WasGone: both(pair.Gone, nil), HadGone: both(pair.ForecastGone, nil),
-			}
-			p.Pairs = append(p.Pairs, view)
-			if !view.Hit {
-				p.Misses = append(p.Misses, view)
-			}
 		}
-		p.Of, p.Assumptions = s.Forecast.Of, assumptions(r.Forecast.Assumptions)
+		p.Assumptions = assumptions(r.Forecast.Assumptions)
 	}
 	for i, n := range rec.Nodes {
 		p.Nodes = append(p.Nodes, nodeOf(x, i, n, s.Nodes[i], pairs))

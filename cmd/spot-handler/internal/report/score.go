@@ -71,8 +71,8 @@ type Comparison struct {
 	Of         int       `json:"of"`
 	Misses     []PodPair `json:"misses,omitempty"`
 	// Later is how many pods had to leave that came to the nodes after the forecast.
-	Later int `json:"later,omitempty"`
-	pairs []PodPair
+	Later int       `json:"later,omitempty"`
+	Pairs []PodPair `json:"-"`
 }
 
 // PodPair is a pod's outcome and its forecast.
@@ -174,8 +174,8 @@ func (s *Score) compare(r observe.Recording, f plan.Forecast) {
 			}
 		}
 	}
-	c := &Comparison{pairs: pairs(r, f)}
-	for _, p := range c.pairs {
+	c := &Comparison{Pairs: pairs(r, f)}
+	for _, p := range c.Pairs {
 		switch {
 		case p.Forecast == "":
 			c.Later++
