@@ -24,7 +24,7 @@ type Backend interface {
 	// Unsupported with a reason means that this backend can do nothing for the node.
 	Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error)
 
-	// Choose says what Request would ask for, and asks for nothing.
+	// Choose says what Request would ask for as long as it has asked for nothing, and asks for nothing.
 	Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error)
 
 	// Release hands the drained node back to what made it. It is idempotent.

@@ -173,6 +173,9 @@ func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interru
 		return r, nil
 	}
 	r, _, err := p.dispatch(node, rec, func(b Backend, rec interruption.Record) (interruption.Replacement, error) {
+		if prev := Asked(rec, b.Name()); prev != nil {
+			return *prev, nil
+		}
 		return b.Choose(ctx, node, rec, need)
 	})
 	return r, err

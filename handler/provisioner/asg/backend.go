@@ -190,9 +190,6 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 // Choose says which group Request would turn to. It makes one call itself, as nothing runs
 // Run in a dry run.
 func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	if prev := own(rec); prev != nil {
-		return *prev, nil
-	}
 	if reason := objection(rec, need); reason != "" {
 		return unsupported(reason), nil
 	}

@@ -203,9 +203,6 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 
 // Choose implements provisioner.Backend.
 func (b *Backend) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	if prev := own(rec); prev != nil {
-		return *prev, nil
-	}
 	_, r, err := b.choose(ctx, node, rec, need, nil)
 	return r, err
 }

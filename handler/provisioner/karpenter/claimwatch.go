@@ -18,7 +18,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/rewatch"
-	"spot-handler/handler/provisioner"
 )
 
 // launchTimeout is how long a claim can be without an instance. Such a claim halts all of
@@ -41,7 +40,6 @@ type claimWatch struct {
 	mu     sync.Mutex
 	synced func() bool
 	known  map[string]*nodeClaim
-	timers map[string]*time.Timer // of claims that are not launched, by name
 }
 
 func newClaimWatch(client dynamic.Interface, single bool, changed func(*nodeClaim, string), log zerolog.Logger) *claimWatch {
@@ -53,7 +51,6 @@ func newClaimWatch(client dynamic.Interface, single bool, changed func(*nodeClai
 		awake:   make(chan struct{}),
 		synced:  func() bool { return false },
 		known:   map[string]*nodeClaim{},
-		timers:  map[string]*time.Timer{},
 	}
 }
 
@@ -98,13 +95,6 @@ func (c *claimWatch) run(ctx context.Context) {
 	c.mu.Unlock()
 
 	informer.RunWithContext(ctx)
-
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for name, t := range c.timers {
-		t.Stop()
-		delete(c.timers, name)
-	}
 }
 
 // start makes run begin to watch, if it has not. The instance is the one that is asked
@@ -135,7 +125,7 @@ func (c *claimWatch) learn(claim *nodeClaim) {
 		return
 	}
 	if old := c.known[claim.Name]; old == nil || newer(claim, old) {
-		c.set(claim)
+		c.known[claim.Name] = claim
 	}
 }
 
@@ -157,9 +147,8 @@ func (c *claimWatch) shown(o any, gone bool) {
 	old := c.known[claim.Name]
 	if gone {
 		delete(c.known, claim.Name)
-		c.stopTimer(claim.Name)
 	} else {
-		c.set(claim)
+		c.known[claim.Name] = claim
 	}
 	c.mu.Unlock()
 
@@ -171,32 +160,11 @@ func (c *claimWatch) shown(o any, gone bool) {
 	}
 }
 
-// set keeps the claim, and has its node looked at when it should have been launched.
-func (c *claimWatch) set(claim *nodeClaim) {
-	c.known[claim.Name] = claim
-	if claim.state() != provisioner.StateRequested || !claim.DeletionTimestamp.IsZero() {
-		c.stopTimer(claim.Name)
-		return
-	}
-	if c.timers[claim.Name] == nil {
-		wait := time.Until(claim.CreationTimestamp.Add(launchTimeout))
-		c.timers[claim.Name] = time.AfterFunc(wait, func() { c.changed(claim, provisioner.StateRequested) })
-	}
-}
-
-func (c *claimWatch) stopTimer(name string) {
-	if t := c.timers[name]; t != nil {
-		t.Stop()
-		delete(c.timers, name)
-	}
-}
-
 // forget drops a claim that a call has shown to be gone.
 func (c *claimWatch) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.known, name)
-	c.stopTimer(name)
 }
 
 // watchFailed replaces client-go's own log. That a watch ends is normal; that it is

@@ -113,8 +113,13 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 	}
 	switch {
 	case claim.state() == provisioner.StateRequested:
-		if wait := launchTimeout + orphanGrace - time.Since(claim.CreationTimestamp.Time); wait > 0 {
-			return wait, nil
+		age := time.Since(claim.CreationTimestamp.Time)
+		switch {
+		case age < launchTimeout:
+			return launchTimeout - age, nil
+		case age < launchTimeout+orphanGrace:
+			k.b.notify(claim) // its reconciliation gives the claim up
+			return launchTimeout + orphanGrace - age, nil
 		}
 		return k.remove(ctx, claim, true, reasonNotLaunched, notLaunched(claim))
 	case claim.Annotations[ProtectedAnnotation] != "":

@@ -20,13 +20,17 @@ const fieldManager = "spot-handler"
 
 // claimChanged takes a claim's new state from the watch, "" if it is gone.
 func (b *Backend) claimChanged(claim *nodeClaim, state string) {
-	switch state {
-	case "":
+	if state == "" {
 		b.ledger.forget(claim.Name)
 		b.keeper.forget(claim.Name)
-	default:
+	} else {
 		b.keeper.add(claim.Name)
 	}
+	b.notify(claim)
+}
+
+// notify has the node reconciled that the claim replaces.
+func (b *Backend) notify(claim *nodeClaim) {
 	if node := claim.Annotations[NodeAnnotation]; node != "" {
 		b.opts.Notify(node)
 	}

@@ -181,9 +181,6 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 
 // Choose implements provisioner.Backend.
 func (b *Backend) Choose(_ context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	if prev := own(rec); prev != nil {
-		return *prev, nil
-	}
 	_, r := b.choose(node, rec, need)
 	return r, nil
 }
