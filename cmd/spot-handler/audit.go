@@ -35,9 +35,9 @@ func newAudit() *cobra.Command {
 		Short: "Find what will make an interruption end badly",
 		Long: `Reads the workloads on all nodes that EC2 might take at two minutes' notice, where
 they could go, and who acts on the notice, and lists what will hurt when it does:
-what was found, why, and a command that mends it. It changes nothing.
+what was found, why, and a command that fixes it. It changes nothing.
 
-It reads the cluster as kubectl does, with your own rights, and says what it could
+It reads the cluster as kubectl does, with your own permissions, and says what it could
 not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, and
 3 says that there are findings as bad as --fail-on.`,
 		Example: `  # everything, the worst first

@@ -111,8 +111,8 @@ func (c *config) define() []group {
 		hide(leader, "leader-elect", "lease-namespace", "pod-name", "pod-namespace")
 	}
 	source.StringVar(&c.nodeSelector, "node-selector", "", "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
-	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the successors of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its latest safe start has come; at-once: pods are evicted as soon as the replacement is requested")
-	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its latest safe start: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
+	evict.StringVar(&c.strategy, "drain-strategy", string(drain.Surge), "surge: the replacement pods of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its eviction deadline has come; at-once: pods are evicted as soon as the replacement is requested")
+	evict.StringVar(&c.blocked, "blocked-pods", string(drain.Leave), "a pod that its disruption budget still refuses at its eviction deadline: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 	evict.DurationVar(&c.margin, "margin", 10*time.Second, "time kept free between the planned end of the last pod and EC2's deadline")
 	evict.StringVar(&c.rebalance, "rebalance", string(interruption.RebalanceReplace), "on a rebalance recommendation: ignore, cordon, or replace (cordon and drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool overrides it")
@@ -124,7 +124,7 @@ func (c *config) define() []group {
 		evict.DurationVar(&c.heartbeatUntil, "heartbeat-until", 0, "how long an Auto Scaling group is made to wait in all, by heartbeats, while its node is drained, such as 1h; not longer than AWS allows, nor shorter than the hook's timeout; 0 sends no heartbeats: the drain has the hook's timeout")
 	}
 
-	evict.BoolVar(&c.workloadNotices, "workload-notices", false, "tell pods with the annotation "+drain.NoticeAnnotation+" of the end of their node: with a POST to the pod's own IP, and with annotations")
+	evict.BoolVar(&c.workloadNotices, "workload-notices", false, "notify pods with the annotation "+drain.NoticeAnnotation+" of the end of their node: with a POST to the pod's own IP, and with annotations")
 	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil, "networks in which pods are notified, such as 10.0.0.0/8; may be repeated. Pods on their host's network are notified only if it names theirs (default: any but loopback, link-local and multicast addresses, and those of Services and of AWS)")
 
 	replacement.StringVar(&c.provisioner, "provisioner", provisioner.Auto, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
@@ -136,7 +136,7 @@ func (c *config) define() []group {
 	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
 	replacement.StringVar(&c.placeholderImage, "placeholder-image", "pause:3.10", "`image` of the placeholder pods; best is the pause image that the nodes have")
 	hide(replacement, "placeholder-namespace", "placeholder-image")
-	replacement.BoolVar(&c.release, "release-node", true, "hand a drained node back to what made it: with Karpenter, delete its NodeClaim; with an Auto Scaling group, terminate the detached instance after a rebalance recommendation")
+	replacement.BoolVar(&c.release, "release-node", true, "terminate a drained node: with Karpenter, delete its NodeClaim; with an Auto Scaling group, terminate the detached instance after a rebalance recommendation")
 
 	cluster.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; also $KUBECONFIG (default: the pod's service account)")
 

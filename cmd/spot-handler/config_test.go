@@ -189,7 +189,7 @@ func TestWebhookFlags(t *testing.T) {
 				}
 			}
 			if strings.Contains(out.String(), "topsecret") {
-				t.Errorf("a secret is told:\n%s", &out)
+				t.Errorf("a secret is printed:\n%s", &out)
 			}
 		})
 	}

@@ -1,7 +1,27 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/notify"
+	"spot-handler/handler/webhook"
 )
 
 // daemons is the group of the commands that run until they are stopped.
@@ -65,4 +85,195 @@ func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cob
 		return serve(cmd.Context(), meant, cmd.ErrOrStderr())
 	})
 	return cmd
+}
+
+func newDrain(getenv func(string) string) *cobra.Command {
+	return newDaemon(modeDrain, getenv, &cobra.Command{
+		Use:   "drain",
+		Short: "Drain the nodes that imds has marked; runs once per cluster, as a Deployment",
+		Long: `Drains the nodes that spot-handler imds --drain=false has marked: requests a
+replacement, and drains the node before EC2 takes it. One replica drains all nodes, so
+disruption budgets, maxSurge, limits and turns count for all of them together.
+
+It needs no queue, and calls nothing in AWS.`,
+		Example: `  # beside a DaemonSet that marks nodes: spot-handler imds --drain=false
+  spot-handler drain
+
+  # replace the nodes of the NodePool batch from the NodePool batch-fallback
+  spot-handler drain --fallback-nodepool=batch=batch-fallback`,
+	})
+}
+
+// marked is the source of a process that takes no notices: the Nodes have them already.
+type marked struct{}
+
+func (marked) Run(ctx context.Context) error {
+	<-ctx.Done()
+	return nil
+}
+
+func (marked) Healthy() error { return nil }
+
+// source delivers notices until ctx ends. Healthy gives the reason why it does not
+// get any at present.
+type source interface {
+	Run(ctx context.Context) error
+	Healthy() error
+}
+
+// serve puts the parts together, in order of dependency, and runs them until ctx ends
+// or one fails.
+func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
+	logger := newLogger(stderr, cfg.logLevel, cfg.logFormat)
+	tuneMemory()
+
+	kube, err := restConfig(cfg)
+	if err != nil {
+		return err
+	}
+	leaseNamespace := leaseNamespace(cfg)
+	clients, err := connect(kube)
+	if err != nil {
+		return err
+	}
+	leases, err := newLeases(kube, leaseNamespace)
+	if err != nil {
+		return err
+	}
+	if err := checkPermissions(ctx, clients.reviews, permissionsOf(cfg, leaseNamespace)); errors.Is(err, errUsage) {
+		return err
+	} else if err != nil {
+		// The API server is away or slow. That is no reason not to start: an
+		// interruption may be under way, and every part tries again by itself.
+		logger.Warn().Err(err).Msg("permissions not checked")
+	}
+	listener, err := net.Listen("tcp", cfg.httpAddr)
+	if err != nil {
+		return fmt.Errorf("%w: --http-addr (SPOT_HANDLER_HTTP_ADDR): %w", errUsage, err)
+	}
+	defer listener.Close()
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), buildInfo(cfg.mode),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+
+	var leader prometheus.Gauge // nil where nobody is elected
+	if cfg.fleet() && reconciles(cfg) {
+		leader = newLeader(registry)
+	}
+
+	index := nodes.New(clients.nodes, cfg.nodeName, part(logger, "nodes"))
+	events := notify.NewEvents(clients.core, index.Get)
+	webhookOptions := cfg.webhooks
+	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
+	webhooks := webhook.New(webhookOptions)
+
+	conf, err := awsConfig(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	hooks := newHooks(cfg, conf, registry, logger)
+	notices := notify.All{events, webhooks}
+	if !reconciles(cfg) {
+		notices = nil // the process that drains notifies people
+	}
+	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, notices, hooks, logger}.tenure)
+	var accept interruption.Accepter = tenures
+	keepsEarly := func(context.Context) error { return nil }
+	if cfg.mode == modeQueue && !cfg.dryRun {
+		e := newEarly(clients, accept, index, registry, logger)
+		accept, keepsEarly = e, e.Run
+	}
+	if cfg.mode == modeQueue {
+		accept = newManaged(conf, cfg, accept, index, registry, logger)
+	}
+	from, err := newSource(ctx, cfg, conf, accept, registry, logger)
+	if err != nil {
+		return err
+	}
+
+	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
+		Str("http_addr", listener.Addr().String()).Msg("starting")
+	if reconciles(cfg) && !cfg.fleet() {
+		logger.Warn().Msg("this process drains its own node, without regard to others: several nodes that are lost together can move more pods of a Deployment than its maxSurge, and are not replaced in turn; spot-handler drain does both for all nodes")
+	}
+	// The webhook ends after all who send by it.
+	var webhookEnded sync.WaitGroup
+	defer webhookEnded.Wait()
+	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSending()
+	webhookEnded.Go(func() { _ = webhooks.Run(sending) }) // its error is always nil
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return httpServer{listener: listener, registry: registry, ready: readiness(index, from)}.Run(ctx)
+	})
+	g.Go(func() error { return index.Run(ctx) })
+	g.Go(func() error { return keepsEarly(ctx) })
+	g.Go(func() error { return events.Run(ctx) })
+	g.Go(func() error {
+		// Before the Nodes are known every instance would look like somebody else's.
+		if err := index.Wait(ctx); err != nil {
+			return nil // stopped before
+		}
+		return from.Run(ctx)
+	})
+	if reconciles(cfg) {
+		g.Go(func() error {
+			if err := index.Wait(ctx); err != nil {
+				return nil // stopped before
+			}
+			if cfg.fleet() && cfg.leaderElect {
+				return lead(ctx, leases, leaseNamespace, leader, part(logger, "leader"), tenures.Run)
+			}
+			if leader != nil { // a single replica leads by itself
+				leader.Set(1)
+				defer leader.Set(0)
+			}
+			return tenures.Run(ctx)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	logger.Info().Msg("stopped")
+	return nil
+}
+
+// reconciles reports whether this process drains, as opposed to marking Nodes only.
+func reconciles(cfg settings) bool {
+	return !cfg.dryRun && (cfg.fleet() || cfg.drain)
+}
+
+func readiness(index *nodes.Index, from source) func() error {
+	return func() error {
+		if !index.Synced() {
+			return errors.New("nodes are not known yet")
+		}
+		return from.Healthy()
+	}
+}
+
+func newSource(ctx context.Context, cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+	switch cfg.mode {
+	case modeIMDS:
+		return newPoller(ctx, cfg, to, registry, logger)
+	case modeDrain:
+		return marked{}, nil
+	default:
+		return newConsumer(conf, cfg, to, registry, logger), nil
+	}
+}
+
+// ownPod names this process's pod; empty where it runs in none.
+func ownPod(cfg settings) types.NamespacedName {
+	namespace := cmp.Or(cfg.podNamespace, accountNamespace())
+	if !cfg.fleet() || namespace == "" {
+		return types.NamespacedName{}
+	}
+	name := cfg.podName
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return types.NamespacedName{Namespace: namespace, Name: name}
 }

@@ -76,7 +76,7 @@ var commonVariables = map[string]string{
 }
 
 // readsVariables has cmd take its flags from variables too, and name all that is wrong with both
-// before it does anything. Cobra would stop at the first wrong flag. validate tells what is
+// before it does anything. Cobra would stop at the first wrong flag. validate says what is
 // wrong with the values.
 func readsVariables(cmd *cobra.Command, getenv func(string) string, validate func() []error, do func(*cobra.Command) error) {
 	cmd.DisableFlagParsing = true // and so by parse

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -77,7 +82,7 @@ func (l *lease) acquire(ctx context.Context) error {
 	}
 }
 
-// hold keeps the lease while f runs, and releases it when f has ended, so that a successor does not
+// hold keeps the lease while f runs, and releases it when f has ended, so a successor does not
 // start before. It returns f's error, or errLostLease; then f's context ends for that cause.
 func (l *lease) hold(ctx context.Context, f func(context.Context) error) error {
 	defer func() {
@@ -124,7 +129,7 @@ func (l *lease) attempt(ctx context.Context, within time.Duration) (bool, error)
 	return l.try(ctx)
 }
 
-// release gives the lease up, so that a successor need not wait for its end. Nothing
+// release gives the lease up, so a successor need not wait for its end. Nothing
 // is lost if it fails.
 func (l *lease) release(ctx context.Context) {
 	current, err := l.client.Get(ctx, leaseName, metav1.GetOptions{})
@@ -224,4 +229,49 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-time.After(d):
 		return nil
 	}
+}
+
+// newLeader is the metric that says which replica drains. It is there from the start:
+// that nobody leads is shown by its sum.
+func newLeader(reg prometheus.Registerer) prometheus.Gauge {
+	leader := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "spot_handler_leader", Help: "1 while this replica is the one that drains.",
+	})
+	reg.MustRegister(leader)
+	return leader
+}
+
+// lead campaigns for the lease, runs f while it is held, and campaigns again when it is lost. It
+// releases the lease at the end.
+func lead(ctx context.Context, client leaseClient, namespace string, leader prometheus.Gauge, logger zerolog.Logger, f func(context.Context) error) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("read hostname: %w", err)
+	}
+	l := &lease{client: client, namespace: namespace, identity: host + "_" + rand.Text(), logger: logger}
+	for l.acquire(ctx) == nil { // else stopped before
+		leader.Set(1)
+		logger.Info().Str("identity", l.identity).Msg("leading")
+		err := l.hold(ctx, f)
+		leader.Set(0)
+		if !errors.Is(err, errLostLease) {
+			return err
+		}
+		logger.Warn().Err(err).Msg("leading no more, campaigning again")
+	}
+	return nil
+}
+
+// leaseNamespace is the flag's, else the pod's own, else kube-system.
+func leaseNamespace(cfg settings) string {
+	return cmp.Or(cfg.leaseNamespace, cfg.podNamespace, accountNamespace(), "kube-system")
+}
+
+// accountNamespace is the namespace of the pod's service account, "" outside of a pod.
+func accountNamespace() string {
+	b, err := os.ReadFile("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }

@@ -14,7 +14,7 @@
 //
 // imds alone drains its own node, and knows nothing of the others.
 //
-// Some commands are for people, who run them from where they run kubectl, with their own rights:
+// Some commands are for people, who run them from where they run kubectl, with their own permissions:
 //
 //	spot-handler status             shows which nodes are interrupted, and how far each has come
 //	spot-handler observe NODE...    follows interruptions to their end, and writes a report
@@ -39,7 +39,7 @@
 //
 // In all modes, a notice becomes a record, a taint and a cordon on the Node, with one
 // request; then replacement capacity is requested from the fallback pool, the pods
-// are moved within the time that EC2 leaves, and the node is handed back to what made
+// are moved within the time that EC2 leaves, and the node is terminated by what made
 // it. All state is on the Node (annotation spot-handler/interruption), so the process
 // may be killed and replaced at any moment.
 //
@@ -66,17 +66,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"spot-handler/cmd/spot-handler/internal/migrate"
 	"spot-handler/cmd/spot-handler/terminal"
 )
 
@@ -121,4 +125,104 @@ func runAs(ctx context.Context, program string, args []string, getenv func(strin
 		return exitUsage
 	}
 	return exitRuntime
+}
+
+const overview = `spot-handler gets workloads off spot instances before EC2 takes them: cordon,
+replacement capacity from the fallback pool, drain within the deadline.`
+
+// newRoot is the program's command line. Each command is a file of its own.
+func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Command {
+	root := &cobra.Command{
+		Use: "spot-handler", Short: "Get workloads off spot instances before EC2 takes them", Long: overview,
+		Example:      "  spot-handler imds --node-name=ip-10-0-1-2.ec2.internal --dry-run\n  spot-handler queue --help",
+		SilenceUsage: true, SilenceErrors: true, // run prints them
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	showVersion := root.Flags().Bool("version", false, "print the version")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !*showVersion {
+			return fmt.Errorf("%w: give a command, such as imds or queue; see spot-handler --help", errUsage)
+		}
+		return printVersion(cmd)
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			return fmt.Errorf("%w%s", err, didYouMean(cmd.Flags(), unknown.GetSpecifiedName()))
+		}
+		return err
+	})
+
+	root.AddGroup(&cobra.Group{ID: daemons, Title: "Modes:"})
+	root.AddCommand(newIMDS(getenv), newDrain(getenv), newQueue(getenv), newStatus(), newObserve(), newPlan(), newAudit(), newRehearse(), newMigrate(), newVersion())
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() { // those that cobra brings
+		cmd.Example = cmp.Or(cmd.Example, map[string]string{
+			"help": "  spot-handler help queue", "completion": "  source <(spot-handler completion bash)",
+		}[cmd.Name()])
+	}
+	return root
+}
+
+// calledAs has root speak of itself by the name that it was started by. kubectl starts the program
+// kubectl-spot_handler as `kubectl spot-handler`: it reads an underscore as a hyphen.
+// https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/#names-with-dashes-and-underscores
+func calledAs(root *cobra.Command, program string) {
+	if strings.TrimSuffix(filepath.Base(program), ".exe") != "kubectl-spot_handler" {
+		return
+	}
+	name := "kubectl " + root.Name()
+	root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: name}
+	for _, cmd := range append(root.Commands(), root) {
+		cmd.Example = strings.ReplaceAll(cmd.Example, root.Name()+" ", name+" ")
+	}
+}
+
+func newMigrate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "migrate [FILE]",
+		Short: "Print the settings for those who come from aws-node-termination-handler",
+		Long: `Reads the settings of aws-node-termination-handler 1.25 and prints those of
+spot-handler, with what has no counterpart and why. It talks to nothing.
+
+FILE, or the standard input, is one of:
+  - variables, a line NAME=value each
+  - the DaemonSet, Deployment or Pod as YAML or JSON, of which the variables are taken
+  - values of its Helm chart`,
+		Example: `  # what runs, as a command line
+  kubectl -n kube-system get daemonset,deployment -o yaml \
+    -l app.kubernetes.io/name=aws-node-termination-handler | spot-handler migrate
+
+  # the values of its chart, as those of ours
+  helm -n kube-system get values aws-node-termination-handler | spot-handler migrate > values.yaml`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	output := cmd.Flags().String("output", "", "print flags, env, or values (default: values for values, else flags)")
+	// The error is of a flag that does not exist.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(migrate.Outputs(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		converted, err := convert(cmd.InOrStdin(), args, *output)
+		if err != nil {
+			return fmt.Errorf("%w: migrate: %w", errUsage, err)
+		}
+		_, err = io.WriteString(cmd.OutOrStdout(), converted)
+		return err
+	}
+	return cmd
+}
+
+func convert(stdin io.Reader, args []string, output string) (string, error) {
+	var text []byte
+	var err error
+	if len(args) == 1 && args[0] != "-" {
+		text, err = os.ReadFile(args[0])
+	} else {
+		text, err = io.ReadAll(stdin)
+	}
+	if err != nil {
+		return "", err
+	}
+	return migrate.Convert(text, output)
 }

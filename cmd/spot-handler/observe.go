@@ -51,7 +51,7 @@ sums up, and writes a report. It changes nothing.
 Start it before the interruption, or while one is under way: it waits for the first,
 however long that takes. Ctrl-C ends it earlier, with what was seen by then.
 
-It watches the cluster with your own rights, and says what it could not watch. The
+It watches the cluster with your own permissions, and says what it could not watch. The
 exit code is 0 if the nodes could be watched, else 1; 2 is wrong use, and 3 says that
 it did not end as --require asks.`,
 		Example: `  # the next interruption of this node, with a report
@@ -113,16 +113,16 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 	go func() { watched <- cluster.Watch(ctx, observer, ready) }()
 	ticker := time.NewTicker(frame)
 	defer ticker.Stop()
-	told := map[string]bool{}
-	tell := func(now time.Time) {
+	printed := map[string]bool{}
+	show := func(now time.Time) {
 		if screen.Live() {
 			screen.Show(observer.View(now, screen.Columns(), screen.Rows()))
 			return
 		}
 		r := observer.Recording(now)
 		for _, h := range r.Happenings() {
-			if line := h.Line(r.Begin(), len(r.Nodes) > 1); !told[line] {
-				told[line] = true
+			if line := h.Line(r.Begin(), len(r.Nodes) > 1); !printed[line] {
+				printed[line] = true
 				_ = screen.Print(line)
 			}
 		}
@@ -131,13 +131,13 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 		select {
 		case err := <-watched:
 			if err == nil { // what came since the last picture
-				tell(time.Now())
+				show(time.Now())
 			}
 			return err
 		case <-ticker.C:
 		}
 		now := time.Now()
-		tell(now)
+		show(now)
 		if observer.Over(now) {
 			cancel()
 			return <-watched

@@ -30,7 +30,7 @@ func (p permission) String() string {
 }
 
 // permissionsOf lists what a mode cannot do without. What the provisioner needs is not among
-// them: without it a node is drained with no replacement, and that is said; see wishesOf.
+// them: without it a node is drained with no replacement, and that is said; see optionalPermissionsOf.
 func permissionsOf(cfg settings, leaseNamespace string) []permission {
 	list := []permission{
 		{verb: "get", resource: "nodes"},
@@ -69,7 +69,7 @@ func permissionsOf(cfg settings, leaseNamespace string) []permission {
 			permission{verb: "get", group: "apps", resource: "replicasets"},  // the same
 			permission{verb: "list", group: "apps", resource: "replicasets"}, // who might adopt them
 			permission{verb: "list", group: "apps", resource: "daemonsets"},  // the same
-			permission{verb: "list", resource: "resourcequotas"},             // whether they have room for successors
+			permission{verb: "list", resource: "resourcequotas"},             // whether they have room for replacement pods
 		)
 	}
 	if cfg.fleet() && cfg.leaderElect {
@@ -80,8 +80,8 @@ func permissionsOf(cfg settings, leaseNamespace string) []permission {
 	return list
 }
 
-// wishesOf lists what a mode can do without, and does worse.
-func wishesOf(cfg settings) (list []permission) {
+// optionalPermissionsOf lists what a mode can do without, and does worse.
+func optionalPermissionsOf(cfg settings) (list []permission) {
 	if cfg.dryRun || !reconciles(cfg) {
 		return nil
 	}

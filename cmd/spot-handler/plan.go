@@ -45,8 +45,8 @@ func newPlan() *cobra.Command {
 	p := &planCommand{}
 	cmd := &cobra.Command{
 		Use:   "plan [NODE...]",
-		Short: "Tell what would become of every pod if nodes were taken now",
-		Long: `Tells what would happen if EC2 took these nodes now: when each pod's eviction begins,
+		Short: "Forecast what would become of every pod if nodes were taken now",
+		Long: `Forecasts what would happen if EC2 took these nodes now: when each pod's eviction begins,
 what it waits for and what becomes of it, when each node is empty, and how many pods
 of each workload and disruption budget are ready meanwhile. It changes nothing.
 
@@ -59,7 +59,7 @@ With --dry-run=server it also sends the API server the evictions, the patches th
 a surge and the replacements, as dry runs with your own permissions, and shows what
 admission webhooks, quotas and budgets refuse. audit finds missing permissions.
 
-It reads the cluster as kubectl does, with your own rights, and says what it could
+It reads the cluster as kubectl does, with your own permissions, and says what it could
 not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong use.`,
 		Example: `  # one node
   spot-handler plan ip-10-0-1-2.ec2.internal

@@ -55,23 +55,23 @@ func newRehearse() *cobra.Command {
 		Use:   "rehearse NODE... | --pool=POOL | --random=N",
 		Short: "Interrupt nodes without EC2, and put them back into service",
 		Long: `Interrupts nodes as EC2 would, but for the end: spot-handler cordons them, requests
-replacements and drains them in earnest, and then each node is put back into service.
+replacements and drains them, and then each node is put back into service.
 Pods really move. A notice from EC2 for one of the nodes wins at once.
 
 It shows the plan first, and asks. It follows each pod to the end, and sets what became
 of it beside the plan. It refuses nodes whose pods have findings that audit calls
-critical, and more than 10% of all nodes at once. Ctrl-C calls the rehearsal off and
+critical, and more than 10% of all nodes at once. Ctrl-C cancels the rehearsal and
 puts everything back.
 
-It runs with your own rights: those of audit, plan and observe, and to patch nodes.
-The exit code is 0 if every node is in service again, or handed back with --release;
-1 if not, or if the rehearsal was called off; 2 for wrong use, or if it was refused
+It runs with your own permissions: those of audit, plan and observe, and to patch nodes.
+The exit code is 0 if every node is in service again, or terminated with --release;
+1 if not, or if the rehearsal was cancelled; 2 for wrong use, or if it was refused
 before anything was touched; 3 says that it did not go as --require asks.`,
 		Example: `  # one node, with a minute less than EC2 gives
   spot-handler rehearse ip-10-0-1-2.ec2.internal --deadline=60s
 
-  # a storm: five spot nodes of a pool, lost within half a minute
-  spot-handler rehearse --pool=batch --random=5 --over=30s --report=storm.html
+  # a mass interruption: five spot nodes of a pool, lost within half a minute
+  spot-handler rehearse --pool=batch --random=5 --over=30s --report=loss.html
 
   # in a pipeline that holds a staging cluster to it
   spot-handler rehearse --random=1 --yes --require=left=0,dip=0,slack=20s`,
@@ -81,9 +81,9 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	r.chosen.Define(which.FlagSet)
 	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
 	what.StringVar(&r.kind, "kind", string(interruption.SpotInterruption), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
-	what.DurationVar(&r.deadline, "deadline", 2*time.Minute, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is called off then")
+	what.DurationVar(&r.deadline, "deadline", 2*time.Minute, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is cancelled then")
 	what.DurationVar(&r.over, "over", 0, "time over which the notices of several nodes are spread")
-	what.BoolVar(&r.release, "release", false, "hand the nodes back at the end, as after an interruption: their instances end")
+	what.BoolVar(&r.release, "release", false, "terminate the nodes at the end, as after an interruption")
 	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
 	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
 	refuse.BoolVarP(&r.yes, "yes", "y", false, "do not ask; needed where there is no terminal")
@@ -199,7 +199,7 @@ func namesOf(nodes []*corev1.Node) (list []string) {
 // The recording is empty if nothing was begun.
 func (c *caller) watchRehearsal(ctx context.Context, rehearsal *rehearse.Rehearsal, chosen []*corev1.Node, namespace string, screen *terminal.Screen) (observe.Recording, error) {
 	observer := observe.New(time.Now(), namesOf(chosen)...)
-	following, stop := context.WithCancel(context.WithoutCancel(ctx)) // what is called off is watched too
+	following, stop := context.WithCancel(context.WithoutCancel(ctx)) // what is cancelled is watched too
 	defer stop()
 	watched, followed := make(chan struct{}), make(chan error, 1)
 	go func() { followed <- c.follow(following, observer, namespace, screen, func() { close(watched) }) }()
@@ -209,7 +209,7 @@ func (c *caller) watchRehearsal(ctx context.Context, rehearsal *rehearse.Rehears
 		return observe.Recording{}, err
 	case <-ctx.Done():
 		stop()
-		return observe.Recording{}, errors.Join(rehearse.ErrCalledOff, <-followed)
+		return observe.Recording{}, errors.Join(rehearse.ErrCancelled, <-followed)
 	}
 	err := rehearsal.Run(ctx, namesOf(chosen), func(text string) { _ = screen.Print(text) })
 	if err != nil {
@@ -254,7 +254,7 @@ func (r *rehearseCommand) refuse(read cluster.Cluster, cfg settings, chosen []*c
 		return errors.Join(errs...)
 	}
 	for _, what := range read.Unread {
-		errs = append(errs, fmt.Errorf("cannot tell what is critical: %s (--despite-findings does without)", what))
+		errs = append(errs, fmt.Errorf("cannot know what is critical: %s (--despite-findings does without)", what))
 	}
 	for _, f := range audit.Of(audit.Take(read, audit.Options{Margin: cfg.margin, AtRisk: func(n *corev1.Node) bool { return on[n.Name] }})) {
 		if f.Severity == audit.Critical && f.Pods > 0 {
@@ -268,7 +268,7 @@ func (r *rehearseCommand) refuse(read cluster.Cluster, cfg settings, chosen []*c
 func (r *rehearseCommand) announcement(chosen []*corev1.Node, width int) []string {
 	end := "put back into service"
 	if r.release {
-		end = "handed back: its instance ends"
+		end = "terminated"
 	}
 	over := ""
 	if r.over > 0 && len(chosen) > 1 {
@@ -276,7 +276,7 @@ func (r *rehearseCommand) announcement(chosen []*corev1.Node, width int) []strin
 	}
 	return append(
 		console.Wrap(fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.", r.kind, r.deadline, counted(len(chosen)), over, strings.Join(namesOf(chosen), ", ")), "", width),
-		console.Wrap(fmt.Sprintf("Pods move in earnest; at the end each node is %s.", end), "", width)...)
+		console.Wrap(fmt.Sprintf("Pods really move; at the end each node is %s.", end), "", width)...)
 }
 
 func counted(nodes int) string {

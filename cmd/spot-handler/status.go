@@ -32,7 +32,7 @@ func newStatus() *cobra.Command {
 leave, the replacement, and what it waits for; and those that are over, with their
 result, as long as their records stand. It changes nothing.
 
-It reads the cluster as kubectl does, with your own rights, and says what it could
+It reads the cluster as kubectl does, with your own permissions, and says what it could
 not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.`,
 		Example: `  # all interruptions, redrawn as they go
   spot-handler status --watch
@@ -46,7 +46,7 @@ not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	show, where := titled("Output"), titled("Cluster")
-	show.StringVar(&s.node, "node", "", "tell all of this `node`: its record, its pods and what each waits for, its Events")
+	show.StringVar(&s.node, "node", "", "show all of this `node`: its record, its pods and what each waits for, its Events")
 	show.BoolVarP(&s.watch, "watch", "w", false, "show it again when it changes, until Ctrl-C; on a terminal it is redrawn in place")
 	s.format.Define(show.FlagSet)
 	s.cluster.Define(where.FlagSet)

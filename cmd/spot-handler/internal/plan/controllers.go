@@ -30,7 +30,7 @@ type controller struct {
 	inOrder  bool
 	workload *workload
 	template *corev1.Pod
-	awaited  bool // it is about to look
+	awaited  bool // it is about to reconcile
 	delayed  time.Time
 }
 
@@ -90,7 +90,7 @@ func (w *world) settleControllers() {
 	}
 }
 
-// control has the controller look at its pods.
+// control has the controller reconcile its pods.
 func (w *world) control(c *controller) {
 	if c.awaited {
 		return
@@ -172,7 +172,7 @@ func (w *world) reconcileSet(c *controller) {
 // make makes a pod, if the namespace's quotas have room for it. Room that pods of the namespace
 // have left counts too.
 func (w *world) make(c *controller, name string) bool {
-	p := w.successor(c.template, name)
+	p := w.replacementPod(c.template, name)
 	credit := w.credit[p.Namespace]
 	if short := w.around[p.Namespace].Lacks(p); short != "" && credit <= 0 {
 		w.fails(c, short)
@@ -181,7 +181,7 @@ func (w *world) make(c *controller, name string) bool {
 	w.credit[p.Namespace]--
 	w.fails(c, "")
 	added := w.add(p)
-	added.heir = true
+	added.fresh = true
 	w.changed(added)
 	w.schedule()
 	return true
@@ -201,8 +201,8 @@ func (w *world) fails(c *controller, why string) {
 	}
 }
 
-// successor is a pod as its controller would make it again.
-func (w *world) successor(of *corev1.Pod, name string) *corev1.Pod {
+// replacementPod is a pod as its controller would make it again.
+func (w *world) replacementPod(of *corev1.Pod, name string) *corev1.Pod {
 	w.made++
 	if name == "" {
 		name = fmt.Sprintf("%s-forecast-%d", of.GenerateName, w.made)
@@ -220,7 +220,7 @@ func (w *world) successor(of *corev1.Pod, name string) *corev1.Pod {
 	return p
 }
 
-// delete tells a pod to end, with that many seconds if they are set and its own grace period otherwise.
+// delete has a pod end, with that many seconds if they are set and its own grace period otherwise.
 func (w *world) delete(p *pod, seconds *int64) {
 	if p.DeletionTimestamp != nil {
 		return

@@ -1,3 +1,19 @@
+// Package plan forecasts what would become of every pod if nodes were taken now.
+//
+// [Of] plays the interruption in virtual time, on a copy of the cluster that was read before.
+// Every decision about a pod of a lost node is [drain.Plan]'s: the engine asks it whenever something
+// has changed, as the drain does, and carries out what it says. All else is played: the API server
+// that refuses evictions by disruption budgets, the controllers that make replacement pods, the
+// scheduler that places them, the kubelets that start and stop pods, the replacement node that boots,
+// and the deadline, at which the rest is lost.
+//
+// [Of] is a pure function: it reads no clock and makes no call, and the same input has the same
+// forecast. What nobody can know beforehand, such as how long an instance takes to boot, is in
+// [Assumptions], each with its source.
+//
+// Which replacement is asked for in a node's place, the daemon's own provisioner decides, over
+// clients that note what it creates ([Requests]) instead of creating it. Nodes are asked about one after
+// the other: what one takes of a pool's limits, or of the room on other nodes, is gone for the next.
 package plan
 
 import (
@@ -230,4 +246,42 @@ func (d *Daemon) boot(ctx context.Context, in *Input, lost []*lostNode) {
 		in.Assumptions.Boot = Assume(took[len(took)/2], text)
 		return
 	}
+}
+
+// Input is what a forecast is made from: what was read of a cluster, and what is to happen to it.
+// Nothing of it is changed.
+type Input struct {
+	cluster.Cluster // At is also the time of the first notice
+	Lost            []Lost
+	// Policy is that of the daemon in the cluster, and Settings where it was found.
+	Policy   drain.Policy
+	Settings string
+	// Assumptions are what nobody knows.
+	Assumptions Assumptions
+}
+
+// Lost is a node that EC2 takes.
+type Lost struct {
+	Node *corev1.Node
+	Kind interruption.Kind
+	// After is when the notice arrives, after the first; it is negative of one that is Underway.
+	After time.Duration
+	// Underway: it is interrupted already. That is played, and the forecast is not about it.
+	Underway bool
+	// Deadline is the time from the notice until EC2 takes the node; nil if there is none.
+	Deadline *time.Duration
+	// Capacity is what its pods can wait for: PendingCapacity boots for Assumptions.Boot and then
+	// takes pods; ReadyCapacity is there at once, as where the pods fit on other nodes.
+	Capacity drain.Capacity
+	// Replacement is what is shown of it, without Ready, which is worked out; nil if nothing is.
+	Replacement *Replacement
+	// Deleted: when the drain ends, the node's NodeClaim is deleted, and Karpenter deletes what is left
+	// on the node, with as much of its grace period as there is until the deadline.
+	Deleted bool
+	// Becomes is the Node that the replacement will be, empty: as small as the NodeClaim asks for, or
+	// else like the one that it replaces. It is nil if it brings no Node of its own.
+	Becomes *corev1.Node
+
+	record interruption.Record
+	spared string // why spot-handler would do nothing; empty otherwise
 }

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -84,18 +85,18 @@ func (w *world) end(l *lostNode) {
 	l.over = true
 	l.report.Ended = w.offsetOf(w.now)
 	for _, p := range l.pods {
-		if p.story == nil || p.story.Outcome == Stays {
+		if p.fate == nil || p.fate.Outcome == Stays {
 			continue
 		}
 		switch {
-		case p.story.Leaves == nil && p.DeletionTimestamp == nil:
-			p.story.waits(w, "")
-			p.story.Outcome, p.story.Reason = Left, cmp.Or(l.refused[p.UID], "its eviction was never tried")
+		case p.fate.Leaves == nil && p.DeletionTimestamp == nil:
+			p.fate.waits(w, "")
+			p.fate.Outcome, p.fate.Reason = Left, cmp.Or(l.refused[p.UID], "its eviction was never tried")
 			if l.Deleted {
 				w.deletedWithNode(l, p)
 			}
-		case p.story.Outcome == Graceful:
-			p.story.Outcome, p.story.Reason = Truncated, "it had not ended when the drain did"
+		case p.fate.Outcome == Graceful:
+			p.fate.Outcome, p.fate.Reason = Truncated, "it had not ended when the drain did"
 		}
 	}
 }
@@ -104,12 +105,12 @@ func (w *world) end(l *lostNode) {
 // what is left of it, has to begin: not in the record, where it counts as left.
 // https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/node/termination/terminator/terminator.go
 func (w *world) deletedWithNode(l *lostNode, p *pod) {
-	p.story.Reason += "; Karpenter deletes it just before the node ends, with what is left of its grace period"
+	p.fate.Reason += "; Karpenter deletes it just before the node ends, with what is left of its grace period"
 	at := l.deadline.Add(-drain.Grace(p.Pod))
 	if at.Before(w.now) {
 		at = w.now
 	}
-	p.story.Leaves = w.offsetOf(at)
+	p.fate.Leaves = w.offsetOf(at)
 	w.at(at, podsFirst, func() {
 		seconds := max(1, int64(l.deadline.Sub(at)/time.Second))
 		w.delete(p, &seconds)
@@ -126,4 +127,70 @@ func (w *world) take(l *lostNode) {
 
 func (w *world) isDead(n *node) bool {
 	return slices.ContainsFunc(w.lost, func(l *lostNode) bool { return l.node == n && l.dead })
+}
+
+// fate is what becomes of a pod of a lost node.
+type fate struct {
+	Pod
+	waitsFor string
+	since    time.Time
+	longest  time.Duration
+}
+
+// noteDecision notes what is planned for a pod. Those that DaemonSets and kubelets made, and finished ones,
+// have none.
+func (w *world) noteDecision(l *lostNode, p *pod, d drain.Decision) {
+	if p.fate == nil {
+		if d.Action == drain.Skip && (drain.IsDaemon(p.Pod) || p.controller == nil && p.workload == nil && len(p.OwnerReferences) > 0) {
+			return
+		}
+		p.fate = &fate{Pod: Pod{
+			Namespace: p.Namespace, Name: p.Name, Workload: WorkloadOf(p.Pod), Node: l.Name(),
+			Grace: Seconds(drain.Grace(p.Pod).Seconds()), Surge: d.Surge, NoSurge: d.NoSurge, Outcome: Graceful,
+		}}
+		if !d.At.IsZero() {
+			p.fate.EvictBy = w.offsetOf(d.At)
+		}
+		if own, left := p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds; p.DeletionTimestamp != nil && own != nil && left != nil && *left < *own {
+			p.fate.Outcome, p.fate.Reason = Truncated, "it is ending with less than its grace period already"
+		}
+		if !p.fresh && !l.Underway { // else nobody has asked about it
+			w.fates = append(w.fates, p.fate)
+		}
+	}
+	switch {
+	case d.Action == drain.Skip, d.Stays:
+		p.fate.Outcome, p.fate.Reason = Stays, d.Reason
+	case d.Action == drain.Later:
+		p.fate.waits(w, d.Reason)
+	case d.Action == drain.Wait:
+		p.fate.waits(w, "")
+	}
+	if p.fate.Outcome == Stays && d.Moves() {
+		p.fate.Outcome, p.fate.Reason = Graceful, ""
+	}
+}
+
+// waits notes what the pod waits for from now on; "" is nothing. What it waits for longest is shown.
+func (s *fate) waits(w *world, what string) {
+	if what == s.waitsFor {
+		return
+	}
+	if took := w.now.Sub(s.since); s.waitsFor != "" && took > s.longest && took >= worthShowing {
+		s.longest, s.WaitsFor = took, s.waitsFor
+	}
+	s.waitsFor, s.since = what, w.now
+}
+
+// worthShowing is how long a pod has to wait for something to have waited for it.
+const worthShowing = 500 * time.Millisecond
+
+// leaves notes that the pod's eviction or deletion begins.
+func (s *fate) leaves(w *world, d drain.Decision) {
+	s.waits(w, "")
+	s.Leaves = w.offsetOf(w.now)
+	if d.Grace != nil {
+		s.Outcome = Truncated
+		s.Reason = fmt.Sprintf("its grace period of %d s does not fit: %d s are left", int(s.Grace), *d.Grace)
+	}
 }

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"cmp"
+	"container/heap"
 	"slices"
 	"time"
 
@@ -9,7 +11,7 @@ import (
 	"spot-handler/drain"
 )
 
-// plan has the drain look at the node again.
+// plan has the node planned again.
 func (w *world) plan(l *lostNode) {
 	if !l.begun || l.over {
 		return
@@ -36,7 +38,7 @@ func (w *world) round() {
 	for _, l := range w.lost {
 		if l.dirty && !l.over {
 			l.dirty = false
-			steps = append(steps, w.look(l)...)
+			steps = append(steps, w.planNode(l)...)
 		}
 	}
 	slices.SortFunc(steps, func(a, b step) int { return drain.InTurn(a.Decision, b.Decision) })
@@ -45,8 +47,8 @@ func (w *world) round() {
 	}
 }
 
-// look plans for one node, notes what its pods wait for, and returns what is due.
-func (w *world) look(l *lostNode) (due []step) {
+// planNode plans for one node, notes what its pods wait for, and returns what is due.
+func (w *world) planNode(l *lostNode) (due []step) {
 	moved := true
 	next := time.Time{}
 	soon := func(t time.Time) {
@@ -59,7 +61,7 @@ func (w *world) look(l *lostNode) (due []step) {
 	situation.Gangs = w.gangs.Of(l.Name())
 	for _, d := range drain.Plan(w.now, situation) {
 		p := w.pods[d.Pod.UID]
-		w.tell(l, p, d)
+		w.noteDecision(l, p, d)
 		if d.Action == drain.Skip {
 			continue
 		}
@@ -115,11 +117,11 @@ func (w *world) carryOut(s step) {
 	case drain.Return:
 		w.putBack(s, p)
 	case drain.End:
-		p.story.leaves(w, s.Decision)
+		p.fate.leaves(w, s.Decision)
 		w.delete(p, s.Grace)
 	case drain.Force:
-		p.story.leaves(w, s.Decision)
-		p.story.Outcome, p.story.Reason = Forced, s.of.refused[p.UID]
+		p.fate.leaves(w, s.Decision)
+		p.fate.Outcome, p.fate.Reason = Forced, s.of.refused[p.UID]
 		delete(s.of.refused, p.UID)
 		w.delete(p, s.Grace)
 	case drain.Evict:
@@ -133,11 +135,11 @@ func (w *world) carryOut(s step) {
 		}
 		if refusal == "" {
 			delete(s.of.refused, p.UID)
-			p.story.leaves(w, s.Decision)
+			p.fate.leaves(w, s.Decision)
 			w.delete(p, s.Grace)
 			return
 		}
-		p.story.waits(w, waitsForBudget(by))
+		p.fate.waits(w, waitsForBudget(by))
 		if _, again := s.of.refused[p.UID]; !again {
 			if by != nil {
 				by.report.Refused++
@@ -171,7 +173,7 @@ func (w *world) surge(s step, p *pod) {
 		return
 	}
 	from := p.controller
-	p.story.Surge = true
+	p.fate.Surge = true
 	p.controller = nil
 	w.show(p, next)
 	w.control(from)
@@ -181,11 +183,78 @@ func (w *world) surge(s step, p *pod) {
 func (w *world) putBack(s step, p *pod) {
 	next := drain.AsReturned(p.Pod)
 	s.of.fixed[p.UID] = s.Reason
-	if s.GivesUp() && p.workload.tally.GiveUp(s.Reason) {
+	if s.GivesUp() {
+		p.workload.tally.GiveUp(s.Reason)
 	}
-	p.story.Surge, p.story.NoSurge = false, s.Reason
+	p.fate.Surge, p.fate.NoSurge = false, s.Reason
 	if owner := metav1.GetControllerOf(next); owner != nil {
 		p.controller = w.controllers[owner.UID]
 	}
 	w.show(p, next)
+}
+
+// react is how long a control loop takes to see a change and to act on it: the disruption controller,
+// a ReplicaSet, the scheduler, the drain itself. None is slower than this when it has little to do.
+const react = 100 * time.Millisecond
+
+// What happens at the same time happens in this order.
+const (
+	podsFirst = iota
+	thenControllers
+	thenScheduler
+	thenDrain
+)
+
+// agenda is what is to happen, in the order of time.
+type agenda struct {
+	heap   agendaHeap
+	number int
+}
+
+type entry struct {
+	at     time.Time
+	class  int
+	number int
+	run    func()
+}
+
+// at puts something on the agenda, not before now. Times are rounded up to react, so that what
+// happens together is seen together.
+func (w *world) at(t time.Time, class int, run func()) {
+	if t.Before(w.now) {
+		t = w.now
+	}
+	if over := t.Sub(w.in.At) % react; over > 0 {
+		t = t.Add(react - over)
+	}
+	w.number++
+	heap.Push(&w.agenda.heap, entry{t, class, w.number, run})
+}
+
+// run plays until nothing more happens, or until the horizon.
+func (w *world) run(horizon time.Time) {
+	for len(w.agenda.heap) > 0 {
+		next := heap.Pop(&w.agenda.heap).(entry)
+		if next.at.After(horizon) {
+			break
+		}
+		w.now = next.at
+		next.run()
+	}
+}
+
+type agendaHeap []entry
+
+func (h agendaHeap) Len() int { return len(h) }
+func (h agendaHeap) Less(i, j int) bool {
+	a, b := h[i], h[j]
+	return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.class, b.class), cmp.Compare(a.number, b.number)) < 0
+}
+func (h agendaHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *agendaHeap) Push(x any)   { *h = append(*h, x.(entry)) }
+func (h *agendaHeap) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
 }

@@ -1,13 +1,18 @@
 package plan
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -86,7 +91,7 @@ func (w *world) allReady(of *workload) (since time.Time) {
 	return since
 }
 
-// renewWaves works out the latest starts of pods that share a budget.
+// renewWaves works out the eviction deadlines of pods that share a budget.
 func (w *world) renewWaves() {
 	if w.in.Policy.Strategy == drain.AtOnce || !w.startsFrom.IsZero() && w.now.Sub(w.startsFrom) < wavesFor {
 		return
@@ -120,4 +125,139 @@ func (w *world) renewWaves() {
 		}
 	}
 	w.waves = fresh
+}
+
+// budget is a disruption budget, with its status as the disruption controller keeps it.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/disruption/disruption.go
+type budget struct {
+	*policyv1.PodDisruptionBudget
+	selector labels.Selector
+	pods     map[types.UID]*pod
+	users    map[*lostNode]bool
+	failed   bool // its status cannot be worked out, for the reason that its condition gives
+
+	// free is when the next eviction under the budget is answered: each writes its status, and so
+	// does the disruption controller in between.
+	free time.Time
+
+	since  time.Time
+	report Budget
+}
+
+// perEviction is how long one eviction under a budget holds up the next.
+const perEviction = 200 * time.Millisecond
+
+func newBudget(b *policyv1.PodDisruptionBudget) *budget {
+	c := meta.FindStatusCondition(b.Status.Conditions, policyv1.DisruptionAllowedCondition)
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil { // the API server has checked it
+		selector = labels.Nothing()
+	}
+	return &budget{
+		PodDisruptionBudget: b.DeepCopy(), selector: selector, pods: map[types.UID]*pod{}, users: map[*lostNode]bool{},
+		failed: c != nil && c.Status == metav1.ConditionFalse && c.Reason == policyv1.SyncFailedReason,
+		report: Budget{Namespace: b.Namespace, Name: b.Name},
+	}
+}
+
+func (b *budget) begin(w *world) {
+	b.since = w.now
+	b.count(w)
+	b.report.Healthy, b.report.FewestHealthy, b.report.Desired = int(b.Status.CurrentHealthy), int(b.Status.CurrentHealthy), int(b.Status.DesiredHealthy)
+	for l := range b.users {
+		for uid := range l.pods {
+			if b.pods[uid] != nil {
+				b.report.Covers++
+			}
+		}
+	}
+}
+
+// update brings the status up to date, and lets refused evictions be tried again.
+func (b *budget) update(w *world) {
+	b.report.UnavailablePodSeconds += float64(max(0, b.Status.DesiredHealthy-b.Status.CurrentHealthy)) * w.now.Sub(b.since).Seconds()
+	b.since = w.now
+	b.count(w)
+	if healthy := int(b.Status.CurrentHealthy); healthy < b.report.FewestHealthy {
+		b.report.FewestHealthy, b.report.At = healthy, w.offset(w.now)
+	}
+	if b.Status.DisruptionsAllowed > 0 {
+		for l := range b.users {
+			w.plan(l)
+		}
+	}
+}
+
+func (b *budget) count(w *world) {
+	if b.failed {
+		b.Status.DisruptionsAllowed = 0
+		return
+	}
+	healthy := 0
+	for _, p := range b.pods {
+		if isReady(p.Pod) {
+			healthy++
+		}
+	}
+	expected := len(b.pods)
+	desired := 0
+	switch most, least := b.Spec.MaxUnavailable, b.Spec.MinAvailable; {
+	case most != nil:
+		expected = b.scale(w)
+		n, _ := intstr.GetScaledValueFromIntOrPercent(most, expected, true) // the API server has checked it
+		desired = max(0, expected-n)
+	case least != nil && least.Type == intstr.String:
+		expected = b.scale(w)
+		desired, _ = intstr.GetScaledValueFromIntOrPercent(least, expected, true)
+	case least != nil:
+		desired = int(least.IntVal)
+	}
+	b.Status.CurrentHealthy, b.Status.DesiredHealthy, b.Status.ExpectedPods = int32(healthy), int32(desired), int32(expected)
+	b.Status.DisruptionsAllowed = 0
+	if expected > 0 {
+		b.Status.DisruptionsAllowed = int32(max(0, healthy-desired))
+	}
+}
+
+// scale adds up what the controllers of the pods ask for. Pods without one do not count.
+func (b *budget) scale(*world) int {
+	sum := 0
+	seen := map[*workload]bool{}
+	for _, p := range b.pods {
+		if p.controller != nil && metav1.GetControllerOf(p.Pod) != nil && !seen[p.workload] {
+			seen[p.workload] = true
+			sum += p.workload.replicas
+		}
+	}
+	return sum
+}
+
+// evict is the API server's answer to an eviction: the refusal, or "".
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
+func (w *world) evict(p *pod) (refusal string, by *budget) {
+	if p.Status.Phase == corev1.PodPending || len(p.budgets) == 0 {
+		return "", nil
+	}
+	if len(p.budgets) > 1 {
+		return "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.", nil
+	}
+	b := p.budgets[0]
+	s := b.Status
+	if c := condition(p.Pod, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
+		policy := b.Spec.UnhealthyPodEvictionPolicy
+		if policy != nil && *policy == policyv1.AlwaysAllow || s.CurrentHealthy >= s.DesiredHealthy && s.DesiredHealthy > 0 {
+			return "", nil
+		}
+	}
+	if s.DisruptionsAllowed > 0 {
+		return "", nil
+	}
+	text := fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", b.Name)
+	switch {
+	case b.failed:
+		text += " because it failed sync: " + meta.FindStatusCondition(s.Conditions, policyv1.DisruptionAllowedCondition).Message
+	case s.CurrentHealthy <= s.DesiredHealthy:
+		text = fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name, s.DesiredHealthy, s.CurrentHealthy)
+	}
+	return "Cannot evict pod as it would violate the pod's disruption budget. " + text, b
 }

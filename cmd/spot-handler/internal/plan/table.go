@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -101,7 +102,7 @@ func assumed(a Assumptions) string {
 	return strings.Join(parts, ", ") + "."
 }
 
-// worstFirst has first what needs a look, and then what leaves first.
+// worstFirst has first what needs attention, and then what leaves first.
 func worstFirst(pods []Pod) []Pod {
 	badness := []Outcome{Left, Forced, Truncated, Graceful, Stays}
 	worst := slices.Clone(pods)
@@ -137,7 +138,7 @@ func nodeRow(n Node) []console.Cell {
 	return append(row, replacementCell(*n.Replacement), console.Cell{Text: seconds(n.Replacement.Ready)})
 }
 
-// replacement is where the replacement is from; the next table tells the rest.
+// replacement is where the replacement is from; the next table has the rest.
 func replacementCell(r Replacement) console.Cell {
 	cell := console.Cell{Text: or(strings.Join(slices.DeleteFunc([]string{r.Pool, r.InstanceType}, func(s string) bool { return s == "" }), ", "))}
 	switch {
@@ -168,7 +169,7 @@ func podRow(p Pod) []console.Cell {
 	}
 }
 
-// by is the latest start; one that has passed before the notice came is of no use to anybody.
+// by is the eviction deadline; one that has passed before the notice came is of no use to anybody.
 func by(s *Seconds) string {
 	if s != nil && *s < 0 {
 		return "past"
@@ -209,7 +210,7 @@ func workloadRow(w Workload) []console.Cell {
 	}
 }
 
-// unplaced is for how many successors there is no node.
+// unplaced is for how many replacement pods there is no node.
 func unplaced(w Workload) console.Cell {
 	if w.Unplaced == 0 {
 		return console.Cell{Text: none}
@@ -238,4 +239,82 @@ func seconds(s *Seconds) string {
 		return none
 	}
 	return fmt.Sprintf("%.0f s", float64(*s))
+}
+
+var capacityColumns = []console.Column{
+	{Title: "IN PLACE OF", Least: 12}, {Title: "BY", Drop: 2}, {Title: "POOL", Least: 8}, {Title: "PODS"}, {Title: "ASKS FOR", Least: 16, Drop: 1}, {Title: "WHY", Least: 24},
+}
+
+// capacity shows what is asked for in each node's place.
+func capacity(nodes []Node, width int) []string {
+	var rows [][]console.Cell
+	var others []string
+	for _, n := range nodes {
+		r := n.Replacement
+		if r == nil {
+			continue
+		}
+		why := console.Cell{Text: or(r.Why)}
+		if r.Ready == nil {
+			why.Colour = terminal.Bad
+		}
+		if len(r.NoPlace) > 0 {
+			why.Text = strings.TrimPrefix(r.Why+"; ", "; ") + "no place: " + strings.Join(r.NoPlace, "; ")
+			why.Colour = terminal.Notable
+		}
+		rows = append(rows, []console.Cell{
+			{Text: n.Name}, {Text: or(r.Backend)}, {Text: or(r.Pool)}, {Text: fmt.Sprint(r.Pods)}, {Text: or(requests(r.Requests))}, why,
+		})
+		for _, o := range r.Others {
+			if text := "Not from " + o.Name + ": " + or(o.Why); !slices.Contains(others, text) {
+				others = append(others, text)
+			}
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	return append(console.Table(capacityColumns, rows, width), others...)
+}
+
+func or(text string) string {
+	if text == "" {
+		return none
+	}
+	return text
+}
+
+func requests(list map[string]string) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if name != "pods" {
+			parts = append(parts, name+" "+list[name])
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+var trialColumns = []console.Column{{Title: "REFUSED", Least: 16}, {Title: "OF", Least: 16}, {Title: "THE API SERVER SAYS", Least: 24}}
+
+// answers shows what the API server refused.
+func answers(a Answers, width int) []string {
+	said := fmt.Sprintf("Asked the API server %s, as %s: ", count(a.Tried, "time"), strings.Join(a.As, " and "))
+	if len(a.Refused) == 0 {
+		return []string{said + "it refuses nothing."}
+	}
+	var rows [][]console.Cell
+	refused := 0
+	for _, r := range a.Refused {
+		refused += len(r.Objects)
+		colour, why := terminal.Bad, r.Why
+		if r.Budget {
+			colour, why = terminal.Notable, "now, by a disruption budget: "+why
+		}
+		of := r.Objects[0]
+		if more := len(r.Objects) - 1; more > 0 {
+			of += fmt.Sprintf(" and %d more", more)
+		}
+		rows = append(rows, []console.Cell{{Text: r.Verb, Colour: colour}, {Text: of}, {Text: why}})
+	}
+	return append([]string{said + fmt.Sprintf("it refuses %d.", refused), ""}, console.Table(trialColumns, rows, width)...)
 }

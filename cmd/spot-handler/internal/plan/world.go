@@ -23,7 +23,7 @@ type world struct {
 	nodes   map[string]*node
 	lost    []*lostNode // by name
 	pods    map[types.UID]*pod
-	stories []*story
+	fates   []*fate
 	waiting []*pod // for a node, the oldest first
 	keepers []*pod // whose anti-affinity keeps others away
 
@@ -76,8 +76,8 @@ type pod struct {
 	controller *controller
 	workload   *workload
 	budgets    []*budget
-	heir       bool // made in the forecast
-	story      *story
+	fresh      bool // made in the forecast
+	fate       *fate
 }
 
 func newWorld(in Input) *world {
@@ -205,7 +205,7 @@ func (w *world) expectOf(p *pod) {
 // starts. One that is later has some other trouble.
 const lateStart = 30 * time.Second
 
-// changed has everybody look again who watches the pod.
+// changed has everything planned again that depends on the pod.
 func (w *world) changed(p *pod) {
 	if of := p.workload; of != nil {
 		of.counted = false
@@ -255,8 +255,8 @@ func (w *world) gone(p *pod) {
 	w.keepers = slices.DeleteFunc(w.keepers, func(k *pod) bool { return k == p })
 	w.waiting = slices.DeleteFunc(w.waiting, func(k *pod) bool { return k == p })
 	w.credit[p.Namespace]++
-	if p.story != nil {
-		p.story.Gone = w.offsetOf(w.now)
+	if p.fate != nil {
+		p.fate.Gone = w.offsetOf(w.now)
 	}
 	w.changed(p)
 	if p.node != nil {

@@ -2,8 +2,8 @@
 // marked as rehearsals, and sees to it that each node is in service again at the end.
 //
 // Everything in between is the daemon's, which also ends a rehearsal by itself, whatever becomes
-// of whoever began it. What is written here is written with the rights of the caller. A record is
-// changed only while it is the one that was written here, so a notice in earnest is never undone.
+// of whoever began it. What is written here is written with the permissions of the caller. A record is
+// changed only while it is the one that was written here, so a notice from EC2 is never undone.
 package rehearse
 
 import (
@@ -32,11 +32,11 @@ type Nodes interface {
 // Options say what is rehearsed.
 type Options struct {
 	Kind interruption.Kind // one of Kinds
-	// Deadline is how long each node has from its notice. A kind that has none is called off then.
+	// Deadline is how long each node has from its notice. A kind that has none is cancelled then.
 	Deadline time.Duration
 	// Over is the time over which the notices of several nodes are spread.
 	Over time.Duration
-	// Release has the nodes handed back at the end, as after an interruption.
+	// Release has the nodes terminated at the end, as after an interruption.
 	Release bool
 	// Rules are those of the daemon.
 	Rules nodes.RulesFunc
@@ -55,7 +55,7 @@ func Kinds() []interruption.Kind {
 // an emergency, in which pods get a second.
 const LeastDeadline = 25 * time.Second
 
-// Rehearsal is one interruption, or storm of them, that is rehearsed.
+// Rehearsal is one interruption, or mass interruption, that is rehearsed.
 type Rehearsal struct {
 	nodes Nodes
 	opts  Options
@@ -124,9 +124,9 @@ func (r *Rehearsal) begin(ctx context.Context, name string) (*corev1.Node, error
 	})
 }
 
-// callOff has the daemon undo a rehearsal that is not over, as an operator has it undo an
+// cancel has the daemon undo a rehearsal that is not over, as an operator has it undo an
 // interruption.
-func (r *Rehearsal) callOff(ctx context.Context, name string) error {
+func (r *Rehearsal) cancel(ctx context.Context, name string) error {
 	_, err := r.change(ctx, name, func(node *corev1.Node) (marks.Patch, bool, error) {
 		rec, ours := r.record(node)
 		if !ours || rec.Phase == interruption.Released || node.Annotations[interruption.CancelAnnotation] == "true" {
@@ -187,4 +187,16 @@ func (r *Rehearsal) change(ctx context.Context, name string, make func(*corev1.N
 		}
 	}
 	return nil, fmt.Errorf("mark node %s: changed by others %d times in a row", name, attempts)
+}
+
+// Share is how many nodes would be interrupted at once, those that are already among them, and how
+// many of all that percentage allows: one at least.
+func Share(all, chosen []*corev1.Node, percent int) (n, most int) {
+	n = len(chosen)
+	for _, node := range all {
+		if rec, has, err := nodes.Record(node); has && (err != nil || !rec.Phase.Over()) {
+			n++
+		}
+	}
+	return n, max(1, len(all)*percent/100)
 }

@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// look is how often the nodes, which are in memory, are looked at.
-	look = 250 * time.Millisecond
+	// step is how often the nodes, which are in memory, are read.
+	step = 250 * time.Millisecond
 
 	// atOnce is how many Nodes are written at the same time.
 	atOnce = 16
 
 	// takenUpIn is how soon the daemon has to do something about a cordoned node. It takes a
-	// second, in a storm some more.
+	// second, in a mass interruption some more.
 	takenUpIn = 20 * time.Second
 
-	// calledOffIn is how long to wait until all is undone, once it is called off. An eviction that
+	// cancelledIn is how long to wait until all is undone, once it is cancelled. An eviction that
 	// is under way has to be answered first.
-	calledOffIn = time.Minute
+	cancelledIn = time.Minute
 
-	// handedBackIn is how long to wait for a node to be handed back, once its drain is over.
-	handedBackIn = 30 * time.Second
+	// terminatedIn is how long to wait for a node to be terminated, once its drain is over.
+	terminatedIn = 30 * time.Second
 )
 
-// ErrCalledOff says that a rehearsal was called off before its end.
-var ErrCalledOff = errors.New("called off")
+// ErrCancelled says that a rehearsal was cancelled before its end.
+var ErrCancelled = errors.New("cancelled")
 
 // part is one node's part in a rehearsal.
 type part struct {
@@ -49,8 +49,8 @@ type part struct {
 }
 
 // Run begins the rehearsal on each node in its turn, and returns when all nodes are in service
-// again, or handed back. If ctx ends before that, it is called off, and Run returns when
-// everything is undone. say is told what people should know meanwhile.
+// again, or terminated. If ctx ends before that, it is cancelled, and Run returns when
+// everything is undone. say gets what people should know meanwhile.
 func (r *Rehearsal) Run(ctx context.Context, names []string, say func(string)) error {
 	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	index, ended := nodes.New(r.nodes, "", zerolog.Nop()), make(chan struct{})
@@ -60,11 +60,11 @@ func (r *Rehearsal) Run(ctx context.Context, names []string, say func(string)) e
 		return err
 	}
 	parts := r.parts(names, time.Now())
-	ticker := time.NewTicker(look)
+	ticker := time.NewTicker(step)
 	defer ticker.Stop()
 	for ctx.Err() == nil {
 		r.begins(ctx, parts)
-		r.looks(ctx, parts, index)
+		r.follow(ctx, parts, index)
 		if !slices.ContainsFunc(parts, func(p *part) bool { return !p.done }) {
 			return errorOf(parts)
 		}
@@ -73,8 +73,8 @@ func (r *Rehearsal) Run(ctx context.Context, names []string, say func(string)) e
 		case <-ticker.C:
 		}
 	}
-	say("called off: each node is put back as it was")
-	undoing, stop := context.WithTimeout(watching, calledOffIn)
+	say("cancelled: each node is put back as it was")
+	undoing, stop := context.WithTimeout(watching, cancelledIn)
 	defer stop()
 	return r.undo(undoing, parts, index, ticker.C)
 }
@@ -86,19 +86,19 @@ func (r *Rehearsal) undo(ctx context.Context, parts []*part, index *nodes.Index,
 	for {
 		each(parts, func(p *part) {
 			if !p.done && !p.over {
-				p.err = r.callOff(ctx, p.node)
+				p.err = r.cancel(ctx, p.node)
 			}
 		}, func(p *part) bool { return !off[p] })
 		for _, p := range parts {
 			off[p] = p.err == nil
 		}
-		r.looks(ctx, parts, index)
+		r.follow(ctx, parts, index)
 		if !slices.ContainsFunc(parts, func(p *part) bool { return !p.done }) {
-			return errors.Join(ErrCalledOff, errorOf(parts))
+			return errors.Join(ErrCancelled, errorOf(parts))
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(ErrCalledOff, stillMarked(parts), errorOf(parts))
+			return errors.Join(ErrCancelled, stillMarked(parts), errorOf(parts))
 		case <-tick:
 		}
 	}
@@ -111,7 +111,7 @@ func stillMarked(parts []*part) error {
 			names = append(names, p.node)
 		}
 	}
-	return fmt.Errorf("spot-handler has not put back %s within %s: its log says why", strings.Join(names, ", "), calledOffIn)
+	return fmt.Errorf("spot-handler has not put back %s within %s: its log says why", strings.Join(names, ", "), cancelledIn)
 }
 
 // parts gives each node its turn: the first now, the last when the time is over.
@@ -156,13 +156,13 @@ func each(parts []*part, do func(*part), wants func(*part) bool) {
 	_ = g.Wait() // the errors are in the parts
 }
 
-// looks sees how far each part has come, and does what the daemon does not.
-func (r *Rehearsal) looks(ctx context.Context, parts []*part, index *nodes.Index) {
+// follow sees how far each part has come, and does what the daemon does not.
+func (r *Rehearsal) follow(ctx context.Context, parts []*part, index *nodes.Index) {
 	now := time.Now()
-	each(parts, func(p *part) { r.look(ctx, p, index, now) }, func(p *part) bool { return !p.done && !p.begun.IsZero() })
+	each(parts, func(p *part) { r.followPart(ctx, p, index, now) }, func(p *part) bool { return !p.done && !p.begun.IsZero() })
 }
 
-func (r *Rehearsal) look(ctx context.Context, p *part, index *nodes.Index, now time.Time) {
+func (r *Rehearsal) followPart(ctx context.Context, p *part, index *nodes.Index, now time.Time) {
 	node, there := index.Get(p.node)
 	if !there {
 		p.done = true
@@ -177,24 +177,24 @@ func (r *Rehearsal) look(ctx context.Context, p *part, index *nodes.Index, now t
 	rec, ours := r.record(node)
 	switch {
 	case ours:
-		r.lookAt(ctx, p, rec, now)
+		r.followRecord(ctx, p, rec, now)
 	case rec.Kind != "" && !rec.Rehearsed():
-		p.done, p.err = true, fmt.Errorf("node %s is interrupted in earnest: spot-handler sees to it", p.node)
+		p.done, p.err = true, fmt.Errorf("node %s is interrupted by EC2: spot-handler drains it", p.node)
 	default:
 		p.done, p.err = true, nil
 	}
 }
 
-// lookAt looks at a rehearsal that is under way.
-func (r *Rehearsal) lookAt(ctx context.Context, p *part, rec interruption.Record, now time.Time) {
+// followRecord follows a rehearsal that is under way.
+func (r *Rehearsal) followRecord(ctx context.Context, p *part, rec interruption.Record, now time.Time) {
 	p.over = rec.Phase.Over()
 	switch {
 	case rec.Phase == interruption.Released:
 		p.done = true
-	case p.over && r.opts.Release && rec.Ended != nil && now.Sub(*rec.Ended) > handedBackIn:
-		p.done, p.err = true, fmt.Errorf("node %s is drained, but was not handed back: see --release-node of spot-handler", p.node)
+	case p.over && r.opts.Release && rec.Ended != nil && now.Sub(*rec.Ended) > terminatedIn:
+		p.done, p.err = true, fmt.Errorf("node %s is drained, but was not terminated: see --release-node of spot-handler", p.node)
 	case !p.over && !r.opts.hasDeadline() && now.Sub(p.begun) > r.opts.Deadline:
-		p.err = r.callOff(ctx, p.node)
+		p.err = r.cancel(ctx, p.node)
 	case rec.Phase == interruption.Noticed && rec.Replacement == nil && now.Sub(p.begun) > takenUpIn:
 		undone, err := r.takeBack(ctx, p.node)
 		if p.err = err; undone && err == nil {

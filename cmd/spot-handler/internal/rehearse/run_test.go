@@ -214,7 +214,7 @@ func TestStormIsSpread(t *testing.T) {
 	})
 }
 
-func TestCalledOff(t *testing.T) {
+func TestCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster("a", "b")
 		defer c.watcher.Stop()
@@ -223,8 +223,8 @@ func TestCalledOff(t *testing.T) {
 		defer stop()
 		began := time.Now()
 		err := rehearsalOf(c, func(o *Options) { o.Over = 20 * time.Second }).Run(ctx, []string{"a", "b"}, nobody)
-		if !errors.Is(err, ErrCalledOff) || strings.Contains(err.Error(), "node") {
-			t.Errorf("%v, want it called off and no more to say", err)
+		if !errors.Is(err, ErrCancelled) || strings.Contains(err.Error(), "node") {
+			t.Errorf("%v, want it cancelled and no more to say", err)
 		}
 		if len(c.began) != 1 || time.Since(began) > 15*time.Second {
 			t.Errorf("%d nodes in %s", len(c.began), time.Since(began))
@@ -243,12 +243,12 @@ func TestWhatCanGoWrong(t *testing.T) {
 		marked bool
 	}{
 		"nobody takes it up": {nil, nil, 21 * time.Second, "nobody has begun", false},
-		"in earnest": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
+		"interrupted by EC2": {func(c *cluster, node *corev1.Node, rec interruption.Record) {
 			c.later(3*time.Second, node.Name, func(n *corev1.Node) {
 				rec.Source, rec.Event = interruption.Queue, "event-1"
 				write(n, rec)
 			})
-		}, nil, 4 * time.Second, "in earnest", true},
+		}, nil, 4 * time.Second, "interrupted by EC2", true},
 		"a recommendation without end": {func(c *cluster, node *corev1.Node, _ interruption.Record) {
 			if node.Annotations[interruption.CancelAnnotation] == "true" {
 				c.later(time.Second, node.Name, undone)
@@ -284,8 +284,8 @@ func TestWhatCanGoWrong(t *testing.T) {
 	}
 }
 
-// What is called off is the rehearsal, never what EC2 has announced in the meantime.
-func TestOnlyTheRehearsalIsCalledOff(t *testing.T) {
+// What is cancelled is the rehearsal, never what EC2 has announced in the meantime.
+func TestOnlyTheRehearsalIsCancelled(t *testing.T) {
 	c := newCluster("a")
 	r := rehearsalOf(c, nil)
 	node, err := r.begin(t.Context(), "a")
@@ -301,7 +301,7 @@ func TestOnlyTheRehearsalIsCalledOff(t *testing.T) {
 	if node, err = c.Patch(t.Context(), "a", patch.Type, patch.Data, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err = r.callOff(t.Context(), "a")
+	err = r.cancel(t.Context(), "a")
 	undone, undoErr := r.takeBack(t.Context(), "a")
 	if now, _ := c.Get(t.Context(), "a", metav1.GetOptions{}); err != nil || undoErr != nil || undone || now.ResourceVersion != node.ResourceVersion {
 		t.Errorf("%v, %v, undone %t: %v", err, undoErr, undone, now.Annotations)

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/klog/v2"
+
+	"spot-handler/cmd/spot-handler/terminal"
+)
+
+// The values of --log-format; without one a terminal decides.
+const (
+	logJSON    = "json"
+	logConsole = "console"
+)
+
+// newLogger makes the process's logger. Client-go's own words go through it too: its
+// warnings and errors, and with debug the rest.
+func newLogger(w io.Writer, level, format string) zerolog.Logger {
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	if format == logConsole || format == "" && terminal.NewOutput(w).IsTerminal() {
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: true, FieldsOrder: fieldsOrder}
+	}
+	parsed, err := zerolog.ParseLevel(level)
+	if err != nil {
+		parsed = zerolog.InfoLevel
+	}
+	logger := zerolog.New(w).Level(parsed).With().Timestamp().Logger()
+	client := logger.With().Str("component", "client-go").Logger()
+	if parsed > zerolog.DebugLevel {
+		client = client.Level(zerolog.WarnLevel)
+	}
+	klog.SetSlogLogger(slog.New(zerolog.NewSlogHandler(client)))
+	utilruntime.ErrorHandlers[0] = handleClientError
+	return logger
+}
+
+var logClientError = utilruntime.ErrorHandlers[0]
+
+// handleClientError logs errors of client-go, but for those of what has been stopped: a drain's
+// watches fail with its end, as planned.
+func handleClientError(ctx context.Context, err error, message string, fields ...any) {
+	if ctx.Err() == nil {
+		logClientError(ctx, err, message, fields...)
+		return
+	}
+	klog.FromContext(ctx).V(1).Info(message, append(fields, "err", err)...)
+}
+
+// fieldsOrder is the order of fields in the console format; others follow by name.
+var fieldsOrder = []string{
+	"component", "node", "instance_id", "kind", "source", "deadline", "remaining_seconds", "pod", "message_id", "reason", "attempt",
+}
+
+// part is a logger for one component of the program.
+func part(logger zerolog.Logger, name string) zerolog.Logger {
+	return logger.With().Str("component", name).Logger()
+}
+
+// tuneMemory trades a little CPU for memory: the daemon idles nearly all the time,
+// on every spot node, and its heap is a few MiB. Near the container's limit the garbage collector
+// works harder, before the kernel ends the process. GOMEMLIMIT overrides that.
+func tuneMemory() {
+	debug.SetGCPercent(50)
+	if limit := containerLimit(os.ReadFile); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(limit / 10 * 8) // the rest is for stacks of the kernel, and pages of the program's file
+	}
+}
+
+// containerLimit is the container's memory limit in bytes; zero if there is none or it cannot be read.
+// https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
+func containerLimit(read func(string) ([]byte, error)) int64 {
+	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
+		text, err := read(file)
+		if err != nil {
+			continue
+		}
+		limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err == nil && limit > 0 && limit < math.MaxInt64/2 { // version 1 writes a number for none
+			return limit
+		}
+	}
+	return 0
+}
+
+// Set by the linker: -X main.version=… -X main.commit=….
+var (
+	version = "dev"
+	commit  = "unknown"
+)
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Example: "  spot-handler version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(cmd) },
+	}
+}
+
+func printVersion(cmd *cobra.Command) error {
+	_, err := fmt.Fprintf(cmd.OutOrStdout(), "spot-handler %s (%s, %s)\n", version, commit, runtime.Version())
+	return err
+}
+
+// buildInfo is the metric that says what runs.
+func buildInfo(mode string) prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "spot_handler_build_info",
+		Help: "Always 1; the labels say what runs.",
+		ConstLabels: prometheus.Labels{
+			"version": version, "commit": commit, "go_version": runtime.Version(), "mode": mode,
+		},
+	})
+	g.Set(1)
+	return g
+}
