@@ -161,7 +161,7 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	// The replacement is rehearsed on in its turn, and handed back: it goes, and the pods are on the
 	// node that is in service again.
 	replacement := s.podsAway("web", node.Name)[0].Spec.NodeName
-	s.wantCode(s.rehearse(replacement, "--deadline=45s", "--yes", "--release", "--require=left=0"), 0, "handed back: its instance ends", "met:")
+	s.wantCode(s.rehearse(replacement, "--deadline=45s", "--yes", "--release", "--require=left=0"), 0, "each node is terminated", "met:")
 	s.waitGone(replacement)
 	if n := fewest(); n < replicas || len(s.podsOn(node.Name, "web")) != replicas {
 		t.Errorf("%d pods were ready at the fewest, and %d are on node %s; want all %d", n, len(s.podsOn(node.Name, "web")), node.Name, replicas)
@@ -208,7 +208,7 @@ func TestRehearsalGivesWay(t *testing.T) {
 	day := s.rehearse(node.Name, "--yes")
 	s.waitSurged(3)
 	s.must(day.cmd.Process.Signal(os.Interrupt))
-	s.wantCode(day, 1, "called off")
+	s.wantCode(day, 1, "cancelled")
 	s.wantUntouched(was)
 	s.wantAsBefore(node.Name, "web", pods)
 	s.eventually("return of the replacement", func() bool { return len(s.claims("batch-fallback", "")) == 0 })
@@ -216,7 +216,7 @@ func TestRehearsalGivesWay(t *testing.T) {
 	day = s.rehearse(node.Name, "--yes")
 	s.waitSurged(3)
 	deadline := interrupt(queue, node.Name, 110*time.Second)
-	s.wantCode(day, 1, "in earnest")
+	s.wantCode(day, 1, "interrupted by EC2")
 	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
 	if rec.Rehearsed() || !rec.Deadline.Equal(deadline) || rec.Pods.Graceful != 3 {
 		t.Errorf("record %s, want three pods moved by %s", rec, deadline)

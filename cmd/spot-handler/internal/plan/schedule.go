@@ -17,6 +17,7 @@ import (
 func (n *node) take(p *pod) {
 	n.pods[p.UID] = p
 	n.free.Take(room.Requests(p.Pod))
+	n.left = measured(corev1.ResourceList(n.free))
 }
 
 // release undoes take.
@@ -24,6 +25,7 @@ func (n *node) release(p *pod) {
 	if n.pods[p.UID] != nil {
 		delete(n.pods, p.UID)
 		n.free.GiveBack(room.Requests(p.Pod))
+		n.left = measured(corev1.ResourceList(n.free))
 	}
 }
 
@@ -60,7 +62,7 @@ func (w *world) place() {
 	}
 	w.waiting = still
 	for _, p := range still {
-		if c := condition(p.Pod, corev1.PodScheduled); c == nil || c.Reason != corev1.PodReasonUnschedulable {
+		if !drain.Unschedulable(p.Pod) {
 			w.show(p, with(p.Pod, corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, w.now))
 		}
 	}
@@ -95,29 +97,38 @@ func (w *world) best(p *pod) *node {
 	requests := room.Requests(p.Pod)
 	var best *node
 	score := 0.0
-	rules, suits := w.constraintsOf(p), room.Suits(p.Pod)
-	for _, n := range w.nodes {
-		if n.closed && !(toleratesAll(p.Pod) && w.isLost(n)) || !n.free.Holds(requests) || !w.inZone(p.Pod, n) || !suits(n.Node) || !rules.allow(n) {
+	rules, suits, tolerant := w.constraintsOf(p), room.Suits(p.Pod), toleratesAll(p.Pod)
+	need := measured(requests)
+	for _, n := range w.inOrder {
+		if n.closed && !(tolerant && w.isLost(n)) {
 			continue
 		}
-		if s := n.roomLeft(requests); best == nil || s > score || s == score && n.Name < best.Name {
+		s := n.roomLeft(need) // most nodes have less, which is known sooner than whether the pod may run there
+		if best != nil && (s < score || s == score && n.Name > best.Name) {
+			continue
+		}
+		if n.free.Holds(requests) && w.inZone(p.Pod, n) && suits(n.Node) && rules.allow(n) {
 			best, score = n, s
 		}
 	}
 	return best
 }
 
-// roomLeft is the part of processors and memory that is free once the pod is there, as the scheduler
-// prefers by default.
-func (n *node) roomLeft(requests corev1.ResourceList) float64 {
-	sum := 0.0
-	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
-		all, left, q := n.Status.Allocatable[name], n.free[name], requests[name]
-		if a := all.AsApproximateFloat64(); a > 0 {
-			sum += (left.AsApproximateFloat64() - q.AsApproximateFloat64()) / a
+// roomLeft is the part of processors and memory that is free once a pod is there that needs so much,
+// as the scheduler prefers by default.
+func (n *node) roomLeft(need [2]float64) (sum float64) {
+	for i, all := range n.all {
+		if all > 0 {
+			sum += (n.left[i] - need[i]) / all
 		}
 	}
 	return sum
+}
+
+// measured are the processors and the memory of a list.
+func measured(list corev1.ResourceList) [2]float64 {
+	cpu, memory := list[corev1.ResourceCPU], list[corev1.ResourceMemory]
+	return [2]float64{cpu.AsApproximateFloat64(), memory.AsApproximateFloat64()}
 }
 
 // inZone reports whether the pod's volumes can be attached to the node.

@@ -243,7 +243,7 @@ func (w *world) evict(p *pod) (refusal string, by *budget) {
 	}
 	b := p.budgets[0]
 	s := b.Status
-	if c := condition(p.Pod, corev1.PodReady); c == nil || c.Status != corev1.ConditionTrue {
+	if _, ready := drain.Ready(p.Pod); !ready {
 		policy := b.Spec.UnhealthyPodEvictionPolicy
 		if policy != nil && *policy == policyv1.AlwaysAllow || s.CurrentHealthy >= s.DesiredHealthy && s.DesiredHealthy > 0 {
 			return "", nil

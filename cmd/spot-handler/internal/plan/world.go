@@ -21,6 +21,7 @@ type world struct {
 	agenda
 
 	nodes   map[string]*node
+	inOrder []*node     // the same, for those who go through all
 	lost    []*lostNode // by name
 	pods    map[types.UID]*pod
 	fates   []*fate
@@ -44,9 +45,11 @@ type world struct {
 // node is a Node on which there is something, or can be.
 type node struct {
 	*corev1.Node
-	free   room.Space
-	closed bool // nothing is scheduled to it
-	pods   map[types.UID]*pod
+	free room.Space
+	// all and left are its processors and memory, and what is free of them, as numbers.
+	all, left [2]float64
+	closed    bool // nothing is scheduled to it
+	pods      map[types.UID]*pod
 }
 
 // lostNode is a node that EC2 takes, and its drain.
@@ -141,6 +144,12 @@ func (w *world) addNode(n *corev1.Node) *node {
 	})
 	added := &node{Node: n, free: room.Space{}, closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !ready, pods: map[types.UID]*pod{}}
 	added.free.GiveBack(n.Status.Allocatable)
+	added.all = measured(n.Status.Allocatable)
+	added.left = added.all
+	if old := w.nodes[n.Name]; old != nil {
+		w.inOrder = slices.DeleteFunc(w.inOrder, func(n *node) bool { return n == old })
+	}
+	w.inOrder = append(w.inOrder, added)
 	w.nodes[n.Name] = added
 	return added
 }
@@ -277,23 +286,15 @@ func (w *world) offsetOf(t time.Time) *Seconds {
 }
 
 func isReady(p *corev1.Pod) bool {
-	c := condition(p, corev1.PodReady)
-	return p.DeletionTimestamp == nil && c != nil && c.Status == corev1.ConditionTrue
+	_, ready := drain.Ready(p)
+	return ready && p.DeletionTimestamp == nil
 }
 
 func scheduledAt(p *corev1.Pod) time.Time {
-	if c := condition(p, corev1.PodScheduled); c != nil {
+	if c := drain.Condition(p, corev1.PodScheduled); c != nil {
 		return c.LastTransitionTime.Time
 	}
 	return p.CreationTimestamp.Time
-}
-
-func condition(p *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
-	i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind })
-	if i < 0 {
-		return nil
-	}
-	return &p.Status.Conditions[i]
 }
 
 // with is the pod with a condition changed.
