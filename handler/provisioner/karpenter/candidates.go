@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
@@ -43,6 +45,10 @@ func (b *Backend) readPools(ctx context.Context, lost *lostNode) ([]*nodePool, e
 	}
 	if lost.named, lost.namedBy = fallbackFor(*lost, b.opts.FallbackNodePools); lost.named == "" {
 		return b.pools.list(ctx)
+	}
+	if len(validation.IsDNS1123Subdomain(lost.named)) > 0 {
+		lost.named = interruption.Clip(strconv.Quote(lost.named)) // the name of no object
+		return nil, nil
 	}
 	if !lost.spotFirst && slices.Contains(lost.tried, lost.named) {
 		return nil, nil // there is no other

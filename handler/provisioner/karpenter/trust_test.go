@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,5 +74,33 @@ func FuzzClaimAnnotations(f *testing.F) {
 			t.Errorf("made for %d pods", n)
 		}
 		_ = claim.protectedUntil()
+	})
+}
+
+// Whatever a NodePool's annotations say, nodes of that pool get an answer, and one that their record can hold.
+func FuzzPoolAnnotations(f *testing.F) {
+	f.Add("fallback", "replace")
+	f.Add("a/b", "../../nodes")
+	f.Add("..", "\x1b[31m")
+	f.Add("Fallback; touch x", strings.Repeat("x", 200_000))
+	f.Add(strings.Repeat("\"", 200_000), "\xff")
+	f.Fuzz(func(t *testing.T, fallback, rebalance string) {
+		synctest.Test(t, func(t *testing.T) {
+			source := sourcePool()
+			source.SetAnnotations(map[string]string{FallbackAnnotation: fallback, RebalanceAnnotation: rebalance})
+			c, rec := newCluster(t, Options{}, source, fallbackPool(t), sourceNodeClaim()), record()
+			r := c.request(&rec)
+			if fallback == "fallback" != (r.State == provisioner.StateRequested) && fallback != "" {
+				t.Errorf("%+.300v", r)
+			}
+			r.Reason = interruption.Clip(r.Reason) // as the handler does
+			rec.Replacement = &r
+			if _, err := interruption.ParseRecord(rec.String()); err != nil {
+				t.Error(err)
+			}
+			if policy, err := c.b.RebalancePolicy(interruptedNode(), []string{"replace"}); err != nil || policy != "" && policy != "replace" {
+				t.Errorf("policy %q, %v", policy, err)
+			}
+		})
 	})
 }
