@@ -76,8 +76,8 @@ func podsWithTwoBudgets(s Snapshot) (found []Finding) {
 	return found
 }
 
-// budgetsThatSelectNothing: its author believes that pods are covered, and all of them can be evicted
-// at once.
+// budgetsThatSelectNothing: its author believes that pods are covered, and all of them can be
+// evicted at once.
 func budgetsThatSelectNothing(s Snapshot, b budget) []Finding {
 	counted := b.Status.ObservedGeneration >= b.Generation
 	idle := slices.ContainsFunc(s.Idle[b.Namespace], func(l labels.Set) bool { return b.selector.Matches(l) }) // nobody wants its pods at the moment

@@ -36,8 +36,8 @@ func fallbacksOfNoUse(s Snapshot, p pool) []Finding {
 	return s.withoutReplacement(p, p.Refused, nodePool(p.Named).kubectl("describe"))
 }
 
-// withoutReplacement finds that a pool gets none, if there is a reason. Another fallback fixes that,
-// if there is one.
+// withoutReplacement finds that a pool gets none, if there is a reason. Another fallback fixes
+// that, if there is one.
 func (s Snapshot) withoutReplacement(p pool, reason, otherwise string) []Finding {
 	if reason == "" {
 		return nil

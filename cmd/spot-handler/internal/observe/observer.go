@@ -183,7 +183,7 @@ func (o *Observer) event(at time.Time, e *corev1.Event, _ bool) {
 	}
 }
 
-// claim takes a change of a NodeClaim. Once Karpenter has launched an instance for it, it names that.
+// claim takes a change of a NodeClaim, which names its instance once Karpenter has launched it.
 func (o *Observer) claim(at time.Time, claim *unstructured.Unstructured, _ bool) {
 	if id, _, _ := unstructured.NestedString(claim.Object, "status", "providerID"); id != "" {
 		o.launched(at, claim.GetName())

@@ -81,7 +81,8 @@ func forecastOf() *plan.Forecast {
 	return f
 }
 
-// massInterruption is a bad one: 20 nodes with 300 pods of 24 workloads, of which some are refused and left.
+// massInterruption is a bad one: 20 nodes with 300 pods of 24 workloads, of which some are refused
+// and not evicted.
 func massInterruption() (observe.Recording, *plan.Forecast) {
 	random := rand.New(rand.NewPCG(1, 2))
 	r := observe.Recording{From: after(-2), To: after(150)}

@@ -122,16 +122,16 @@ func capacityOf(rec interruption.Record) drain.Capacity {
 	return drain.NoCapacity
 }
 
-// known is all that is known of one interrupted node.
-type known struct {
+// interrupted is all that is known of one interrupted node.
+type interrupted struct {
 	now  time.Time
 	node *corev1.Node
 	rec  interruption.Record
 	line *turns.Line // of the nodes that wait for their turn or have it
 
-	here    []*corev1.Pod // those that still have to leave
-	podsToo bool          // it is known which pods are here
-	counts  Pods
+	here      []*corev1.Pod // those that still have to leave
+	podsKnown bool          // whether here is known
+	counts    Pods
 }
 
 // Of says how far each interruption has come: those under way first, by their deadlines, then
@@ -154,11 +154,11 @@ func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Inte
 			continue
 		}
 		theirs, read := pods[node.Name]
-		k := known{now: now, node: node, rec: rec, line: line, podsToo: read}
+		n := interrupted{now: now, node: node, rec: rec, line: line, podsKnown: read}
 		if read {
-			k.here = Leaving(now, rec, theirs)
+			n.here = Leaving(now, rec, theirs)
 		}
-		list = append(list, k.interruption())
+		list = append(list, n.interruption())
 	}
 	slices.SortStableFunc(list, func(a, b Interruption) int {
 		switch {
@@ -174,39 +174,39 @@ func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Inte
 	return list
 }
 
-func (k known) interruption() Interruption {
-	k.counts = k.count()
-	rec := k.rec
+func (n interrupted) interruption() Interruption {
+	n.counts = n.count()
+	rec := n.rec
 	i := Interruption{
-		Node: k.node.Name, Instance: rec.Instance, Pool: nodes.PoolOf(k.node).Name,
+		Node: n.node.Name, Instance: rec.Instance, Pool: nodes.PoolOf(n.node).Name,
 		Kind: rec.Kind, Action: rec.Action, Phase: rec.Phase, Over: rec.Phase.Over(), Rehearsal: rec.Rehearsed(),
-		Noticed: &rec.Noticed, Deadline: rec.Deadline, Ended: rec.Ended, Pods: k.counts, Replacement: rec.Replacement,
+		Noticed: &rec.Noticed, Deadline: rec.Deadline, Ended: rec.Ended, Pods: n.counts, Replacement: rec.Replacement,
 	}
 	switch d := rec.DeadlineTime(); {
 	case d.IsZero():
 	case i.Over && rec.Ended != nil:
 		i.SlackSeconds = seconds(d.Sub(*rec.Ended))
 	case !i.Over:
-		i.SecondsLeft = seconds(d.Sub(k.now))
+		i.SecondsLeft = seconds(d.Sub(n.now))
 	}
-	i.WaitsFor = k.waitsFor()
+	i.WaitsFor = n.waitsFor()
 	if i.Over {
-		i.Result = result(k.counts.Pods)
+		i.Result = result(n.counts.Pods)
 	}
 	return i
 }
 
-func (k known) count() (c Pods) {
-	if k.rec.Pods != nil {
-		c.Pods = *k.rec.Pods
+func (n interrupted) count() (c Pods) {
+	if n.rec.Pods != nil {
+		c.Pods = *n.rec.Pods
 	}
-	if !k.podsToo {
+	if !n.podsKnown {
 		return c
 	}
-	n := len(k.here)
-	c.Here = &n
-	for _, pod := range k.here {
-		switch state, _ := StateOf(k.rec, pod, ""); state {
+	here := len(n.here)
+	c.Here = &here
+	for _, pod := range n.here {
+		switch state, _ := StateOf(n.rec, pod, ""); state {
 		case Ending:
 			c.Terminating++
 		case Surging:
@@ -244,76 +244,76 @@ func seconds(d time.Duration) *float64 {
 }
 
 // waitsFor is what an interruption waits for, in a clause; empty if it is over and done with.
-func (k known) waitsFor() string {
-	rec := k.rec
+func (n interrupted) waitsFor() string {
+	rec := n.rec
 	switch {
-	case rec.Canceled, k.node.Annotations[interruption.CancelAnnotation] == "true" && rec.Phase != interruption.Released:
+	case rec.Canceled, n.node.Annotations[interruption.CancelAnnotation] == "true" && rec.Phase != interruption.Released:
 		return "spot-handler to undo what it had set: cancelled"
 	case rec.Phase == interruption.Waiting && rec.Kind == interruption.RebalanceRecommendation:
-		return k.turn()
+		return n.turn()
 	case rec.Phase == interruption.Waiting:
 		return "its time: --scheduled-lead before its window"
 	case rec.Phase.Over():
-		return k.afterwards()
-	case k.podsToo && len(k.here) == 0 && rec.Phase != interruption.Noticed:
+		return n.afterwards()
+	case n.podsKnown && len(n.here) == 0 && rec.Phase != interruption.Noticed:
 		return "volumes to be detached"
 	case rec.Phase == interruption.Noticed && rec.Replacement == nil:
 		return "the drain to begin"
-	case rec.Phase == interruption.Draining && rec.Pods != nil && rec.Pods.Refusal != "" && (!k.podsToo || k.counts.Terminating < len(k.here)):
+	case rec.Phase == interruption.Draining && rec.Pods != nil && rec.Pods.Refusal != "" && (!n.podsKnown || n.counts.Terminating < len(n.here)):
 		return "an eviction that was refused: " + rec.Pods.Refusal
 	case rec.Replacement != nil && provisioner.Pending(rec.Replacement.State):
 		return fmt.Sprintf("its replacement %s to be Ready", rec.Replacement.Name)
-	case !k.podsToo:
+	case !n.podsKnown:
 		return "its pods to leave"
 	}
-	return k.departures()
+	return n.departures()
 }
 
 // departures is what the pods on the node wait for.
-func (k known) departures() string {
-	switch c := k.counts; {
+func (n interrupted) departures() string {
+	switch c := n.counts; {
 	case c.Surged > 0:
 		return "replacement pods of " + console.Count(c.Surged, "pod")
 	case c.Terminating > 0:
-		return fmt.Sprintf("%s to end%s", console.Count(c.Terminating, "pod"), k.lastEnd())
-	case len(k.here) > 0:
-		return "the turn or the eviction deadline of " + console.Count(len(k.here), "pod")
+		return fmt.Sprintf("%s to end%s", console.Count(c.Terminating, "pod"), n.lastEnd())
+	case len(n.here) > 0:
+		return "the turn or the eviction deadline of " + console.Count(len(n.here), "pod")
 	}
 	return "the drain to begin"
 }
 
 // lastEnd is when the last terminating pod ends at the latest.
-func (k known) lastEnd() string {
+func (n interrupted) lastEnd() string {
 	var last time.Time
-	for _, pod := range k.here {
+	for _, pod := range n.here {
 		if at := pod.DeletionTimestamp; at != nil && at.After(last) {
 			last = at.Time
 		}
 	}
-	if left := last.Sub(k.now); left > 0 {
+	if left := last.Sub(n.now); left > 0 {
 		return fmt.Sprintf(", %.0f s at most", left.Seconds())
 	}
 	return ""
 }
 
 // afterwards is what a drain that is over still waits for.
-func (k known) afterwards() string {
-	hook := slices.ContainsFunc(k.rec.Hooks, func(h interruption.Hook) bool { return !h.Done })
+func (n interrupted) afterwards() string {
+	hook := slices.ContainsFunc(n.rec.Hooks, func(h interruption.Hook) bool { return !h.Done })
 	switch {
 	case hook:
 		return "its lifecycle hook to be completed"
-	case k.rec.Rehearsed() && !k.rec.Release:
+	case n.rec.Rehearsed() && !n.rec.Release:
 		return "the node to be put back into service"
-	case k.rec.ComesBack():
+	case n.rec.ComesBack():
 		return "its instance to come back"
-	case k.rec.Phase == interruption.Released:
+	case n.rec.Phase == interruption.Released:
 		return ""
 	}
 	return "the node to be terminated"
 }
 
 // turn says how many nodes of the pool come first.
-func (k known) turn() string {
-	begun, ahead := k.line.Ahead(k.node.Name)
+func (n interrupted) turn() string {
+	begun, ahead := n.line.Ahead(n.node.Name)
 	return fmt.Sprintf("its turn in its pool: %d under way, %d ahead of it", begun, ahead)
 }
