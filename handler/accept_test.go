@@ -237,7 +237,7 @@ func TestAcceptGivesUpOnANodeThatNeverStandsStill(t *testing.T) {
 // However often it is announced, one interruption is one notice. A rebalance recommendation and
 // the interruption that follows it are two.
 func TestNoticeIsToldOnce(t *testing.T) {
-	events := &toldEvents{}
+	events := &shownNews{}
 	h := newTestHandler(t, newFakeNodes(testNode()), func(o *setup) { o.Events = events })
 	accept(t, h, notice(interruption.RebalanceRecommendation, func(n *interruption.Notice) { n.EventID = "event-0" }))
 	accept(t, h, notice(interruption.SpotInterruption))
@@ -246,7 +246,7 @@ func TestNoticeIsToldOnce(t *testing.T) {
 		n.Source, n.EventID, n.Deadline = interruption.IMDS, "imds-1", n.Deadline.Add(-10*time.Second)
 	}))
 	want := []string{"noticed rebalance-recommendation", "noticed spot-interruption"}
-	if diff := cmp.Diff(want, events.told); diff != "" {
+	if diff := cmp.Diff(want, events.shown); diff != "" {
 		t.Errorf("told (-want +got):\n%s", diff)
 	}
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // What a process on the node has recorded is told by the one that drains: once, and by one that
-// takes over only if its predecessor might not have.
+// takes over only if the process before it might not have.
 func TestNoticesOfMarkedNodesAreTold(t *testing.T) {
 	for name, tt := range map[string]struct {
 		source interruption.Source
@@ -26,7 +26,7 @@ func TestNoticesOfMarkedNodesAreTold(t *testing.T) {
 		"of a process that drains too": {interruption.IMDS, "node-a", -time.Second, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			events := &toldEvents{}
+			events := &shownNews{}
 			began := time.Now()
 			h := &Handler{opts: Options{Events: events, Node: tt.own}, began: began}
 			visit := &visit{
@@ -40,14 +40,14 @@ func TestNoticesOfMarkedNodesAreTold(t *testing.T) {
 					t.Fatalf("done %v, %v: want the visit to go on", done, err)
 				}
 			}
-			if len(events.told) != tt.told {
-				t.Errorf("told %q, want %d", events.told, tt.told)
+			if len(events.shown) != tt.told {
+				t.Errorf("told %q, want %d", events.shown, tt.told)
 			}
 			// The next notice is news, however late it comes.
 			visit.rec.Event = "second"
 			_, _ = visit.announce(t.Context())
-			if again := tt.source == interruption.IMDS && tt.own == ""; (len(events.told) == tt.told+1) != again {
-				t.Errorf("told %q of two notices, want the second told: %v", events.told, again)
+			if again := tt.source == interruption.IMDS && tt.own == ""; (len(events.shown) == tt.told+1) != again {
+				t.Errorf("told %q of two notices, want the second told: %v", events.shown, again)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	if v.opts.CordonOnly {
 		return true, nil
 	}
-	if k.off { // called off, and interrupted again before that was done
+	if k.off { // cancelled, and interrupted again before that was done
 		v.opts.Drainer.Forget(v.node.Name)
 		k.off, k.final = false, nil
 	}
@@ -49,10 +49,10 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 		return true, v.end(ctx, in, v.rec, interruption.DeadlineReached)
 	}
 
-	v.tellPods(ctx, in.Deadline, view.Plan)
+	v.notifyPods(ctx, in.Deadline, view.Plan)
 	next := v.rec
 	requestErr := v.replace(ctx, &next, view)
-	v.tellPods(ctx, in.Deadline, view.Plan) // of a replacement that is Ready now
+	v.notifyPods(ctx, in.Deadline, view.Plan) // of a replacement that is Ready now
 	if was := v.rec.Replacement; was != nil && next.Replacement != nil && was.Tried != next.Replacement.Tried {
 		// No pool is tried twice, whoever carries on from here.
 		if err := v.progress(ctx, next); err != nil {
@@ -60,7 +60,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 		}
 	}
 	in.Capacity = capacity(k, requestErr)
-	if next.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so a successor knows how many pods there were
+	if next.Phase == interruption.Noticed && len(view.Moving) > 0 { // before the first eviction, so the next process knows how many pods there were
 		next.Phase = interruption.Draining
 		if in.Capacity == drain.PendingCapacity || in.Deadline.IsZero() {
 			next.Phase = interruption.Replacing
@@ -96,13 +96,13 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	return true, requestErr
 }
 
-// tellPods tells those that ask, and have not been told yet.
-func (v *visit) tellPods(ctx context.Context, deadline time.Time, plan []drain.Decision) {
+// notifyPods notifies those that ask, and have not been notified yet.
+func (v *visit) notifyPods(ctx context.Context, deadline time.Time, plan []drain.Decision) {
 	in := workloads.Interruption{Node: v.node.Name, Record: v.rec, Deadline: deadline}
 	if r := v.known.replacementOf(v.rec); r != nil {
 		in.Replacement, in.Ready = r.State, r.State == provisioner.StateReady
 	}
-	v.opts.Workloads.Tell(ctx, in, plan)
+	v.opts.Workloads.Notify(ctx, in, plan)
 }
 
 // noteProgress notes that pods have left, or are leaving: those have their grace periods.
@@ -127,7 +127,7 @@ func (v *visit) advance(ctx context.Context, next interruption.Record) error {
 		return err
 	}
 	if v.rec.Phase == interruption.Draining && refusal(v.rec) == "" {
-		v.tell(v.opts.Logger.Info()).Int("pods", total(v.rec)).Msg("draining")
+		v.fields(v.opts.Logger.Info()).Int("pods", total(v.rec)).Msg("draining")
 	}
 	return nil
 }
@@ -155,13 +155,13 @@ func (v *visit) replace(ctx context.Context, next *interruption.Record, view dra
 		v.lookAgainIn(spareLook)
 	}
 	if got.State != before.State || got.Name != before.Name && got.State != provisioner.StateFailed {
-		v.tellReplacement(*next, got, got.Name != before.Name)
+		v.reportReplacement(*next, got, got.Name != before.Name)
 	}
 	return nil
 }
 
-func (v *visit) tellReplacement(rec interruption.Record, got interruption.Replacement, another bool) {
-	log := v.tellOf(v.opts.Logger.Info(), rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
+func (v *visit) reportReplacement(rec interruption.Record, got interruption.Replacement, another bool) {
+	log := v.fieldsOf(v.opts.Logger.Info(), rec).Str("backend", got.Backend).Str("replacement", got.Name).Str("pool", got.Pool)
 	switch got.State {
 	case provisioner.StateFailed:
 		v.opts.Events.Notify(notify.Replaced(v.node, notify.ReasonReplacementFailed, got))
@@ -216,4 +216,26 @@ func total(rec interruption.Record) int {
 		return 0
 	}
 	return rec.Pods.Total
+}
+
+// announcedBefore is how long before this process began to reconcile another is taken to have
+// announced what was recorded: as long as it takes until another leads. What was recorded in
+// between is announced, twice rather than never.
+const announcedBefore = 10 * time.Second
+
+// announce notifies people of a notice that somebody else has recorded: an operator who rehearses one, or
+// a process on the node itself. Such a process only marks its Node and notifies nobody, so that spot
+// nodes need no right to make Events, and no webhook's secret. One that drains its own node has
+// notified them when it accepted the notice.
+func (v *visit) announce(context.Context) (done bool, err error) {
+	announced := v.known.announced
+	v.known.announced = v.rec.Event
+	byNode := v.opts.Node == "" && v.rec.Source == interruption.IMDS
+	switch {
+	case !byNode && !v.rec.Rehearsed(), announced == v.rec.Event:
+	case announced == "" && v.rec.Received.Before(v.began.Add(-announcedBefore)):
+	default:
+		v.opts.Events.Notify(notify.Noticed(v.node, v.rec))
+	}
+	return false, nil
 }

@@ -270,7 +270,7 @@ func TestNothingToWaitForWithoutReplacement(t *testing.T) {
 	}
 }
 
-// A successor carries on from the record, and counts the pods that its predecessor moved.
+// The next process carries on from the record, and counts the pods that the process before it moved.
 func TestSuccessorCountsWhatWasMovedBefore(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		rec := interruption.NewRecord(notice(interruption.SpotInterruption))

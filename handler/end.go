@@ -2,14 +2,20 @@ package handler
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/marks"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
+	"spot-handler/handler/workloads"
 )
 
-// end closes the drain, counts its pods and hands the node back.
+// end closes the drain, counts its pods and gives the node up.
 func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption.Record, phase interruption.Phase) error {
 	now := time.Now()
 	result := v.opts.Drainer.Finish(v.node.Name, in)
@@ -27,7 +33,7 @@ func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption
 	}
 	v.metrics.ended(rec, outcome, pods, now)
 	v.opts.Events.Notify(notify.Ended(v.node, reason, pods, slack))
-	log := v.tellOf(v.opts.Logger.Info(), rec).Int("graceful", pods.Graceful).Int("truncated", pods.Truncated).
+	log := v.fieldsOf(v.opts.Logger.Info(), rec).Int("graceful", pods.Graceful).Int("truncated", pods.Truncated).
 		Int("forced", pods.Forced).Int("left", pods.Left).Float64("slack_seconds", slack.Seconds())
 	if result.Refusal != "" {
 		log = log.Str("reason", result.Refusal)
@@ -37,9 +43,9 @@ func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption
 	return v.release(ctx, rec)
 }
 
-// release hands a node that is over back to what made it, and writes its last record. The
+// release has what made a node that is over terminate it, and writes its last record. The
 // release comes first: doing it twice is harmless, leaving it out is not. A node whose instance
-// comes back is kept; the provisioner still hears of it once, to deal with the replacement.
+// comes back is kept; the provisioner is still notified once, to deal with the replacement.
 func (v *visit) release(ctx context.Context, rec interruption.Record) error {
 	written := v.rec.Phase == rec.Phase
 	var releaseErr error
@@ -64,7 +70,7 @@ func (v *visit) release(ctx context.Context, rec interruption.Record) error {
 	}
 	v.known.final = nil
 	if rec.Phase == interruption.Released {
-		v.tell(v.opts.Logger.Info()).Msg("node released")
+		v.fields(v.opts.Logger.Info()).Msg("node released")
 	}
 	return releaseErr
 }
@@ -94,7 +100,7 @@ func (v *visit) restore(ctx context.Context) (done bool, err error) {
 }
 
 // countPods adds to a drain's result the pods that left before this process saw the node: its
-// predecessor had evicted them.
+// last process had evicted them.
 func countPods(r drain.Result, rec interruption.Record) interruption.Pods {
 	pods := podsOf(r)
 	earlier := max(0, total(rec)-r.Total)
@@ -106,4 +112,181 @@ func podsOf(r drain.Result) interruption.Pods {
 	return interruption.Pods{
 		Total: r.Total, Graceful: r.Graceful, Truncated: r.Truncated, Forced: r.Forced, Left: r.Left, Refusal: interruption.Clip(r.Refusal),
 	}
+}
+
+// cancel undoes an interruption that somebody, or EC2 itself, has cancelled.
+func (v *visit) cancel(ctx context.Context) (done bool, err error) {
+	if !v.rec.Canceled && v.node.Annotations[interruption.CancelAnnotation] != "true" || v.rec.Phase == interruption.Released {
+		return false, nil
+	}
+	return true, v.undo(ctx, nil)
+}
+
+// comeBack undoes the interruption of an instance that runs again. A scheduled event whose time
+// has not come yet still stands.
+func (v *visit) comeBack(ctx context.Context) (done bool, err error) {
+	if !returned(v.node, v.rec) {
+		return false, nil
+	}
+	rules, _ := v.rules()
+	rest, stands := rules.NotYet(v.rec, time.Now())
+	if !stands {
+		return true, v.undo(ctx, nil)
+	}
+	return true, v.undo(ctx, &rest)
+}
+
+// standDown undoes a node whose time has not come after all.
+func (v *visit) standDown(ctx context.Context) (done bool, err error) {
+	if v.rec.Phase != interruption.Waiting || len(v.rec.Ours) == 0 {
+		return false, nil
+	}
+	return true, v.undo(ctx, &v.rec)
+}
+
+// recordRemoved stops the drain of a Node that somebody has taken the record off. What we had
+// set on the Node stays: whoever takes the record away takes the Node over.
+func (v *visit) recordRemoved(ctx context.Context) (done bool, err error) {
+	if !v.removed {
+		return false, nil
+	}
+	if v.rec.Phase == "" || v.rec.Phase.Over() || waitsUnmarked(v.rec) {
+		v.forget(v.node.Name)
+		return true, nil
+	}
+	return true, v.undo(ctx, nil)
+}
+
+// undo ends an interruption as if it had never been: evictions stop, surged pods go back to
+// their ReplicaSets, then everything that we set on the Node goes, and the record with it. If
+// rest is not nil it takes the record's place, and waits for its time. The Node is written
+// last, so if the process is killed in between, the next process carries on.
+func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
+	v.known.off = true
+	result, done, err := v.opts.Drainer.CallOff(ctx, v.node.Name)
+	if err != nil {
+		return fmt.Errorf("call off drain: %w", err)
+	}
+	if !done {
+		v.lookAgainIn(time.Second) // the drainer wakes us earlier
+		return nil
+	}
+	was, before := v.rec, v.node
+	underWay := !was.Phase.Over() && was.Ended == nil && v.known.final == nil && !waitsUnmarked(was)
+	if rest != nil {
+		waits := rest.Undone()
+		waits.Ours = nil
+		rest = &waits
+	}
+	if !v.removed {
+		patch, err := marks.Undo(v.node, was, rest, time.Now())
+		if err == nil {
+			err = v.write(ctx, patch)
+		}
+		if err != nil {
+			return fmt.Errorf("unmark node: %w", err)
+		}
+	}
+	v.opts.Workloads.Canceled(ctx, workloads.Interruption{Node: before.Name, Record: was}, result.Staying)
+	if underWay {
+		v.metrics.ended(was, resultCanceled, podsOf(result), time.Now())
+	}
+	v.reportUndone(before, was, rest, result)
+	v.forget(v.node.Name)
+	if !v.removed { // else the record would be seen again, and its end counted twice
+		rests := known{resourceVersion: v.node.ResourceVersion}
+		if rest != nil {
+			rests.rec, rests.first = *rest, v.known.first
+		}
+		now := v.memory.of(v.node.Name)
+		v.memory.change(func() { *now = rests })
+	}
+	return nil // the watch brings the Node's change back, and then the rest is forgotten
+}
+
+// reportUndone says why a node is as it was before, and what still stands.
+func (v *visit) reportUndone(node *corev1.Node, was interruption.Record, rest *interruption.Record, result drain.Result) {
+	stands := was
+	if rest != nil {
+		stands = *rest
+	}
+	log := v.fieldsOf(v.opts.Logger.Info(), stands).Int("pods", result.Total)
+	switch back := returned(node, was); {
+	case v.removed:
+		v.fieldsOf(v.opts.Logger.Warn(), was).Msg("record removed by somebody else, drain stopped")
+		return
+	case was.Rehearsed() && was.Phase.Over():
+		log.Msg("rehearsal over, node back in service")
+	case back && rest == nil:
+		log.Msg("instance is back, node as it was")
+	case back:
+		log.Msg("instance is back, node as it was, next drain waits")
+	case rest == nil:
+		log.Msg("interruption called off, node as it was")
+	default:
+		log.Msg("drain called off, node as it was, next drain waits")
+	}
+	if returned(node, was) || was.Rehearsed() && was.Phase.Over() {
+		v.opts.Events.Notify(notify.Returned(node, was))
+	} else {
+		v.opts.Events.Notify(notify.Canceled(node, was))
+	}
+}
+
+// waitsUnmarked reports whether there is nothing but the record: the node is not cordoned.
+func waitsUnmarked(rec interruption.Record) bool {
+	return rec.Phase == interruption.Waiting && len(rec.Ours) == 0
+}
+
+// returned reports whether the instance runs again after what it was drained for. The Node must
+// be Ready too: until then pods would come and wait.
+func returned(node *corev1.Node, rec interruption.Record) bool {
+	since, ready := nodes.ReadySince(node)
+	return ready && rec.Phase != interruption.Waiting && rec.Phase != interruption.Released &&
+		rec.Returned(node.Status.NodeInfo.BootID, since)
+}
+
+const (
+	// sweepEvery is how often we look for surged pods that nobody drains. The process that cancels a drain
+	// puts them back; this is for those that no process has seen.
+	sweepEvery = 10 * time.Minute
+	// sweepRetry is when to try again after an error.
+	sweepRetry = 10 * time.Second
+	// sweepAfter is how long after the end of a drain its node must still be there before we
+	// put its surged pods back: EC2 was supposed to end it.
+	sweepAfter = 10 * time.Minute
+)
+
+// sweep puts back surged pods whose nodes nobody drains.
+func (h *Handler) sweep(ctx context.Context) error {
+	for {
+		wait := sweepEvery
+		if err := h.opts.Drainer.Sweep(ctx, h.opts.Node, h.drained); err != nil && ctx.Err() == nil {
+			h.opts.Logger.Warn().Err(err).Msg("look for surged pods that nobody drains")
+			wait = sweepRetry
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// drained reports whether the node's pods are being moved, or the node is about to go.
+func (h *Handler) drained(name string) bool {
+	node, ok := h.opts.Index.Get(name)
+	if !ok {
+		return true // gone, or another process's
+	}
+	rec, has, err := nodes.Record(node)
+	switch {
+	case err != nil:
+		return true // somebody has to look at it first
+	case !has, waitsUnmarked(rec):
+		return false
+	case h.opts.CordonOnly: // an earlier process has surged them
+		return false
+	}
+	return !rec.Phase.Over() || rec.Ended == nil || time.Since(*rec.Ended) < sweepAfter
 }

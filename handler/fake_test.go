@@ -310,21 +310,21 @@ type noWorkloads struct{}
 
 var _ Workloads = noWorkloads{}
 
-func (noWorkloads) Tell(context.Context, workloads.Interruption, []drain.Decision)   {}
-func (noWorkloads) CalledOff(context.Context, workloads.Interruption, []*corev1.Pod) {}
+func (noWorkloads) Notify(context.Context, workloads.Interruption, []drain.Decision) {}
+func (noWorkloads) Canceled(context.Context, workloads.Interruption, []*corev1.Pod)  {}
 func (noWorkloads) Forget(string)                                                    {}
 func (noWorkloads) Wait()                                                            {}
 
-// toldEvents writes down the news of notices and ends.
-type toldEvents struct{ told []string }
+// shownNews writes down the news of notices and ends.
+type shownNews struct{ shown []string }
 
-func (e *toldEvents) Notify(n notify.News) {
+func (e *shownNews) Notify(n notify.News) {
 	switch {
 	case n.Stage == notify.Notice:
-		e.told = append(e.told, "noticed "+string(n.Record.Kind))
+		e.shown = append(e.shown, "noticed "+string(n.Record.Kind))
 	case n.Stage == notify.Outcome && n.Record.Instance != instance:
-		e.told = append(e.told, n.Reason+" of nobody")
+		e.shown = append(e.shown, n.Reason+" of nobody")
 	case n.Stage == notify.Outcome && n.Reason != notify.ReasonCanceled && n.Reason != notify.ReasonInstanceReturned && n.Reason != notify.ReasonRehearsalOver:
-		e.told = append(e.told, n.Reason)
+		e.shown = append(e.shown, n.Reason)
 	}
 }

@@ -1,3 +1,20 @@
+// Package handler takes interruption notices and sees each interrupted node through to its end.
+//
+//	Accept ─► record on the Node ─► reconcile: Replacing ─► Draining ─► Released
+//
+// [Handler.Accept] is the fast lane, called by the sources: it finds the Node in memory, judges
+// the notice ([interruption.Judge]) and writes the record, the taint and the cordon with one
+// patch. It waits for nothing else and may be called from any number of goroutines and
+// replicas: the record merges, so the same notice twice changes nothing.
+//
+// [Handler.Run] reconciles Nodes that carry a record, in one process at a time. It is
+// level-triggered: all that it has to know is on the Node or can be read from the cluster. So
+// if a process is killed, at whatever point, the next process carries on. A node that waits for
+// its replacement or for a pod occupies nothing but a timer or a watch.
+//
+// Other work has packages of its own: interruption judges, marks makes the patches, turns says
+// which recommended node comes next, lifecycle answers the hooks of Auto Scaling groups,
+// provisioner makes replacements, notify notifies people, and dryrun says what would be done.
 package handler
 
 import (
@@ -76,11 +93,11 @@ type Offerings interface {
 	Note(node *corev1.Node, rec interruption.Record)
 }
 
-// Workloads tells the pods that ask for it of the end of their node. No method fails, and none but
+// Workloads notifies the pods that ask for it of the end of their node. No method fails, and none but
 // Wait blocks.
 type Workloads interface {
-	Tell(ctx context.Context, in workloads.Interruption, plan []drain.Decision)
-	CalledOff(ctx context.Context, in workloads.Interruption, pods []*corev1.Pod)
+	Notify(ctx context.Context, in workloads.Interruption, plan []drain.Decision)
+	Canceled(ctx context.Context, in workloads.Interruption, pods []*corev1.Pod)
 	Forget(node string)
 	Wait()
 }
@@ -106,7 +123,7 @@ type Options struct {
 	// RebalanceTTL is how long a recommendation can go without progress before it is undone; zero
 	// means forever.
 	RebalanceTTL time.Duration
-	// ReleaseNode hands a drained node back to what made it.
+	// ReleaseNode has a drained node terminated by what made it.
 	ReleaseNode bool
 	// CordonOnly marks nodes, in their time and turn, and does nothing more about them.
 	CordonOnly bool
@@ -283,7 +300,7 @@ func (h *Handler) leaveLine(node string) {
 }
 
 // fillLine puts every node whose turn has come in line before the next takes its own: a new
-// process must not overlook those that its predecessor has begun with.
+// process must not overlook those that the process before it has begun with.
 func (h *Handler) fillLine() {
 	for _, name := range h.opts.Index.WithRecord() {
 		node, ok := h.opts.Index.Get(name)

@@ -66,7 +66,7 @@ func TestHeartbeatsStopWithTheDrain(t *testing.T) {
 	})
 }
 
-// The count is in the record: a successor neither doubles a heartbeat nor makes up for those
+// The count is in the record: the next process neither doubles a heartbeat nor makes up for those
 // that nobody recorded.
 func TestHeartbeatsAfterARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

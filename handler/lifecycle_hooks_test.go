@@ -363,7 +363,7 @@ func TestEndWithAHookALittleLater(t *testing.T) {
 	})
 }
 
-// Nobody drains for a hook that was called off; its group waits until it times out.
+// Nobody drains for a hook that was cancelled; its group waits until it times out.
 func TestCalledOffHookIsLeft(t *testing.T) {
 	hookStory(t, func(o *setup) {
 		o.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) { return drain.Result{}, true, nil }

@@ -22,8 +22,8 @@ type known struct {
 	replacement     interruption.Replacement
 	requested       bool      // replacement holds an answer of the provisioner
 	unreadable      bool      // already reported
-	told            string    // the event that was announced last
-	off             bool      // its drain was called off, or is about to be
+	announced       string    // the event that was announced last
+	off             bool      // its drain was cancelled, or is about to be
 	begun           bool      // this process has looked after its drain
 	first           time.Time // when its reconciliation was first due
 	retry           time.Time // when to request a replacement again after a refusal, see [visit.pass]

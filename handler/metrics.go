@@ -1,12 +1,18 @@
 package handler
 
 import (
+	"cmp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
+	"spot-handler/handler/provisioner"
 )
 
 // seconds are the classic buckets of every histogram here: from well below a second,
@@ -17,7 +23,7 @@ var seconds = []float64{0.1, 0.25, 0.5, 1, 2, 3, 5, 10, 15, 20, 30, 45, 60, 75, 
 const (
 	resultCompleted = "completed" // nothing was left to move
 	resultDeadline  = "deadline"  // the deadline came first
-	resultCanceled  = "canceled"  // called off
+	resultCanceled  = "canceled"  // cancelled
 	resultFailed    = "failed"    // the node went before its drain had ended
 )
 
@@ -136,4 +142,170 @@ func (m *metrics) left(kind string, pods interruption.Pods) {
 	m.pods.WithLabelValues(kind, outcomeTruncated).Add(float64(pods.Truncated))
 	m.pods.WithLabelValues(kind, outcomeForced).Add(float64(pods.Forced))
 	m.pods.WithLabelValues(kind, outcomeLeft).Add(float64(pods.Left))
+}
+
+// active collects what is known of the interruptions under way when it is scraped: there is no
+// count to keep right, and what is over leaves no series behind.
+type active struct {
+	byPhase, byPool, deadline, oldest *prometheus.Desc
+
+	list func() []activeNode
+}
+
+// activeNode is an interrupted node, by the labels it is counted under.
+type activeNode struct {
+	kind     string // as counted
+	phase    interruption.Phase
+	deadline time.Time
+	begun    time.Time // zero if its drain has not begun
+	home     home
+	// replacement is the state of the node's replacement in lower case, or noReplacement.
+	replacement string
+}
+
+// home is where a node is. Both fields are empty if the Node does not say.
+type home struct{ pool, zone string }
+
+// noReplacement is the state of a replacement that has not been requested.
+const noReplacement = "none"
+
+// maxHomes is how many pools and zones can have series of their own at the same time. It is
+// more than a large cluster has. Nodes of any others are counted together, so whatever names
+// pools cannot flood the monitoring.
+const maxHomes = 300
+
+// otherHome is the pool and the zone of whatever exceeds maxHomes.
+const otherHome = "other"
+
+func newActive(list func() []activeNode) *active {
+	return &active{
+		list: list,
+		byPhase: prometheus.NewDesc("spot_handler_active_interruptions",
+			"Interrupted nodes that this process sees to their end, by phase.", []string{"kind", "phase"}, nil),
+		byPool: prometheus.NewDesc("spot_handler_interrupted_nodes",
+			"Interrupted nodes that are being drained, by pool, zone and state of their replacement.",
+			[]string{"kind", "pool", "zone", "replacement"}, nil),
+		deadline: prometheus.NewDesc("spot_handler_nearest_deadline_timestamp_seconds",
+			"The earliest deadline of the drains that have not ended, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil),
+		oldest: prometheus.NewDesc("spot_handler_oldest_drain_timestamp_seconds",
+			"When the oldest drain under way began, or the request for its replacement, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil),
+	}
+}
+
+func (a *active) Describe(ch chan<- *prometheus.Desc) {
+	ch <- a.byPhase
+	ch <- a.byPool
+	ch <- a.deadline
+	ch <- a.oldest
+}
+
+func (a *active) Collect(ch chan<- prometheus.Metric) {
+	type phaseKey struct {
+		kind  string
+		phase interruption.Phase
+	}
+	type poolKey struct {
+		kind        string
+		home        home
+		replacement string
+	}
+	phases, nearest, oldest := map[phaseKey]int{}, map[string]time.Time{}, map[string]time.Time{}
+	pools := map[poolKey]int{}
+	for _, kind := range counted() { // always there, so there is a series to look at
+		pools[poolKey{kind: kind, replacement: noReplacement}] = 0
+	}
+	nodes := a.list()
+	shown := largestHomes(nodes)
+	for _, n := range nodes {
+		phases[phaseKey{n.kind, n.phase}]++
+		oldest[n.kind] = interruption.Earlier(oldest[n.kind], n.begun)
+		if n.phase.Over() || n.phase == interruption.Waiting {
+			continue
+		}
+		nearest[n.kind] = interruption.Earlier(nearest[n.kind], n.deadline)
+		if !shown[n.home] {
+			n.home = home{otherHome, otherHome}
+		}
+		pools[poolKey{n.kind, n.home, n.replacement}]++
+	}
+
+	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+	}
+	for _, kind := range counted() {
+		for _, phase := range interruption.Phases() {
+			gauge(a.byPhase, float64(phases[phaseKey{kind, phase}]), kind, string(phase))
+		}
+		gauge(a.deadline, unix(nearest[kind]), kind)
+		gauge(a.oldest, unix(oldest[kind]), kind)
+	}
+	for k, n := range pools {
+		gauge(a.byPool, float64(n), k.kind, k.home.pool, k.home.zone, k.replacement)
+	}
+}
+
+// unix is the time in seconds since 1970; 0 if there is none.
+func unix(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
+}
+
+// largestHomes are the maxHomes pools and zones with the most nodes, always including that of
+// the nodes that name none.
+func largestHomes(nodes []activeNode) map[home]bool {
+	count := map[home]int{}
+	for _, n := range nodes {
+		count[n.home]++
+	}
+	homes := make([]home, 0, len(count))
+	for h := range count {
+		if h != (home{}) {
+			homes = append(homes, h)
+		}
+	}
+	slices.SortFunc(homes, func(a, b home) int {
+		return cmp.Or(count[b]-count[a], cmp.Compare(a.pool, b.pool), cmp.Compare(a.zone, b.zone))
+	})
+	shown := map[home]bool{{}: true}
+	for _, h := range homes[:min(len(homes), maxHomes)] {
+		shown[h] = true
+	}
+	return shown
+}
+
+// active lists the interrupted nodes that this process reconciles.
+func (h *Handler) active() []activeNode {
+	var list []activeNode
+	h.memory.change(func() {
+		for name, k := range h.memory.byNode {
+			// A kind from a newer version's record has no series.
+			if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
+				continue
+			}
+			n := activeNode{kind: countedAs(k.rec), phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), begun: begun(k.rec), replacement: noReplacement}
+			if node, ok := h.opts.Index.Get(name); ok {
+				n.home = homeOf(node)
+			}
+			if r := k.replacementOf(k.rec); r != nil && slices.Contains(provisioner.States(), r.State) {
+				n.replacement = strings.ToLower(r.State)
+			}
+			list = append(list, n)
+		}
+	})
+	return list
+}
+
+// begun is when the drain of a record under way began; zero if it has not, or has ended.
+func begun(rec interruption.Record) time.Time {
+	recommended := rec.Kind == interruption.RebalanceRecommendation
+	if rec.Phase.Over() || recommended && !rec.TurnTaken() || !recommended && rec.Phase == interruption.Waiting {
+		return time.Time{}
+	}
+	return rec.Since()
+}
+
+func homeOf(node *corev1.Node) home {
+	return home{nodes.PoolOf(node).Name, node.Labels[corev1.LabelTopologyZone]}
 }

@@ -177,7 +177,7 @@ func TestUnreadableRecordLeavesTheLine(t *testing.T) {
 	})
 }
 
-// A successor that takes over in the middle of the line carries on with those that have begun,
+// The next process that takes over in the middle of the line carries on with those that have begun,
 // and begins no other, whichever node it happens to look at first.
 func TestSuccessorKeepsTheLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestSuccessorKeepsTheLine(t *testing.T) {
 }
 
 // A node that leaves the line gives its place to the next: one that is gone, one that somebody
-// has called off, and one that has received a notice. The notice does not wait in line.
+// has cancelled, and one that has received a notice. The notice does not wait in line.
 func TestNoticeGoesOutOfLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 5, nil)

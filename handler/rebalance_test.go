@@ -13,7 +13,7 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// atRisk is a story of one node whose pool has a policy of its own, and which EC2 leaves alone
+// atRisk is a course of one node whose pool has a policy of its own, and which EC2 leaves alone
 // unless a test says otherwise.
 type atRisk struct {
 	*script

@@ -154,7 +154,7 @@ func TestRecordOfAnInstanceThatAnotherNodeIs(t *testing.T) {
 // known of it.
 func TestNodeGoneIsTold(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		events := &toldEvents{}
+		events := &shownNews{}
 		h.opts.Events = events
 		accept(t, h, notice(interruption.SpotInterruption))
 		s.left = 1
@@ -164,7 +164,7 @@ func TestNodeGoneIsTold(t *testing.T) {
 		h.nodeGone(t.Context(), "node-a", h.memory.of("node-a"))
 		h.nodeGone(t.Context(), "node-a", h.memory.of("node-a")) // forgotten
 		want := []string{"noticed spot-interruption", notify.ReasonNodeGone}
-		if diff := cmp.Diff(want, events.told); diff != "" {
+		if diff := cmp.Diff(want, events.shown); diff != "" {
 			t.Errorf("told (-want +got):\n%s", diff)
 		}
 	})

@@ -39,11 +39,11 @@ func restored(t *testing.T, f *fakeNodes) {
 	}
 }
 
-// The drain is as in earnest, and its result stands for a moment. Then the node is back in
+// The drain is as for real, and its result stands for a moment. Then the node is back in
 // service, and not handed back.
 func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
-		told := &toldEvents{}
+		told := &shownNews{}
 		h.opts.Events = told
 		called(h, func() (bool, error) { return true, nil })
 		rehearse(t, f)
@@ -67,8 +67,8 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 		if counted := drains(t, h); counted["rehearsal completed"] != 1 || len(counted) != 1 {
 			t.Errorf("counted %v, want one rehearsal", counted)
 		}
-		if want := "noticed spot-interruption Drained"; len(told.told) != 2 || told.told[0]+" "+told.told[1] != want {
-			t.Errorf("told %q, want %q", told.told, want)
+		if want := "noticed spot-interruption Drained"; len(told.shown) != 2 || told.shown[0]+" "+told.shown[1] != want {
+			t.Errorf("told %q, want %q", told.shown, want)
 		}
 	})
 }

@@ -27,7 +27,7 @@ func withdrawn(n interruption.Notice) interruption.Notice {
 	return n
 }
 
-// scheduledStory is a story with a lead, and with a drain that can be called off.
+// scheduledStory is a story with a lead, and with a drain that can be cancelled.
 func scheduledStory(t *testing.T, f func(t *testing.T, s *script, nodes *fakeNodes, h *Handler)) {
 	story(t, func(t *testing.T, s *script, f0 *fakeNodes, h *Handler) {
 		h.opts.Rules = (&rules{rebalance: interruption.RebalanceReplace, lead: lead}).of

@@ -13,7 +13,7 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// called lets a story's drain be called off, as soon as done says so.
+// called lets a story's drain be cancelled, as soon as done says so.
 func called(h *Handler, done func() (bool, error)) {
 	h.opts.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) {
 		ok, err := done()
@@ -103,7 +103,7 @@ func TestCallOffUndoesWhatWeSet(t *testing.T) {
 }
 
 // A queue delivers twice, the metadata service shows it as long as the node runs, and both
-// sources announce the same thing: what was called off stays called off. What is new does not.
+// sources announce the same thing: what was cancelled stays cancelled. What is new does not.
 func TestCalledOffDoesNotBeginAgain(t *testing.T) {
 	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
 		called(h, func() (bool, error) { return true, nil })

@@ -27,7 +27,7 @@ type subject struct {
 	// every is how many intervals pass from one reading to the next, up to slowest.
 	every int
 
-	// several: the path can hold several announcements at once, told apart by their names.
+	// several: the path can hold several announcements at once, kept apart by their names.
 	// On every other path a new announcement replaces the one before.
 	several bool
 
@@ -78,7 +78,7 @@ func (s subject) notice(a announcement, instance, node string) interruption.Noti
 	return n
 }
 
-// topic tells which earlier announcement this one replaces.
+// topic says which earlier announcement this one replaces.
 func (s subject) topic(a announcement) string {
 	if s.several {
 		return a.name

@@ -92,7 +92,7 @@ func healthAction(code string) string {
 	return interruption.ActionMaintenance
 }
 
-// overWords tell that an event is over: its description begins with one of them in
+// overWords say that an event is over: its description begins with one of them in
 // brackets, or its type ends with one.
 var overWords = []string{"canceled", "cancelled", "completed"}
 

@@ -1,9 +1,9 @@
-// Package condition shows an interruption as a condition of its Node, for whoever watches Nodes
+// Package condition shows an interruption as a condition of its Node, for those who watch Nodes
 // without knowing our record: kube-state-metrics, other controllers, people.
 //
 // The condition follows the record, and nothing follows the condition. It is written after the
-// cordon, by a goroutine that no drain and no notice waits for. A Writer that is told of a Node
-// brings the condition in line with what the Node carries, so it can be told too often, and
+// cordon, by a goroutine that no drain and no notice waits for. A Writer that is shown a Node
+// brings the condition in line with what the Node carries, so it can be shown one too often, and
 // another process goes on where one has ended.
 package condition
 

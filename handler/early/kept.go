@@ -21,7 +21,7 @@ const (
 )
 
 // until is when a notice is not worth keeping any more; zero if it never is. A scheduled event
-// is days ahead and about machines that have run for long; a state tells that the instance is
+// is days ahead and about machines that have run for long; a state says that the instance is
 // going already; and a lifecycle hook is completed without a Node.
 func until(n interruption.Notice) time.Time {
 	switch n.Kind {

@@ -74,7 +74,7 @@ var judging = []func(Case) (Judgement, bool){
 	isTooLate,
 	isOfAnEarlierRun,
 	isEndedByOthers,
-	rehearsesInEarnest,
+	rehearsesUnderWay,
 	endsARehearsal,
 	meetsAnUndo,
 	isOfTheNextRun,
@@ -114,7 +114,7 @@ func isUnwanted(c Case) (Judgement, bool) {
 }
 
 // isWithdrawal: the notice takes back an earlier one. The process that drains then undoes what
-// has to be undone. The record tells it so: by Canceled if nothing else stands, by the phase
+// has to be undone. The record says so: by Canceled if nothing else stands, by the phase
 // Waiting if the time of what stands has not come yet.
 func isWithdrawal(c Case) (Judgement, bool) {
 	if !c.Notice.Withdrawn {
@@ -144,7 +144,7 @@ func isPast(c Case) (Judgement, bool) {
 
 func isTooLate(c Case) (Judgement, bool) {
 	acts := c.Notice.Deadline
-	if c.Notice.Action == ActionHibernate { // at once, however late we hear of it
+	if c.Notice.Action == ActionHibernate { // at once, however late the notice comes
 		acts = c.Notice.Noticed
 	}
 	if c.Notice.Kind == ScheduledEvent || acts.IsZero() || c.Now.Sub(acts) <= staleAfter || !c.Node.Ready {
@@ -171,9 +171,9 @@ func isEndedByOthers(c Case) (Judgement, bool) {
 	return decided(Ignored, "somebody is ending the node already")
 }
 
-// rehearsesInEarnest: there is nothing to rehearse on a node that is interrupted, or whose
+// rehearsesUnderWay: there is nothing to rehearse on a node that is interrupted, or whose
 // rehearsal is still under way.
-func rehearsesInEarnest(c Case) (Judgement, bool) {
+func rehearsesUnderWay(c Case) (Judgement, bool) {
 	if c.Notice.Source != Rehearsal || !c.Recorded {
 		return undecided()
 	}
@@ -181,7 +181,7 @@ func rehearsesInEarnest(c Case) (Judgement, bool) {
 }
 
 // endsARehearsal: EC2 has something to say about a node whose interruption is being rehearsed.
-// If the instance is sure to end, or its window near, the drain goes on in earnest, with EC2's
+// If the instance is sure to end, or its window near, the drain goes on for real, with EC2's
 // own deadline. Otherwise it is undone first: nothing that counts has begun.
 func endsARehearsal(c Case) (Judgement, bool) {
 	if !c.Recorded || !c.Record.Rehearsed() || c.Record.Phase == Released {

@@ -55,7 +55,7 @@ func (r Record) Terminated() bool {
 	return r.Kind == StateChange && r.Action == ActionTerminated
 }
 
-// Since is when we heard of the newest announcement that stands or, if the record had to wait
+// Since is when we received the newest announcement that stands or, if the record had to wait
 // for its time, when that time came. The drain begins then, not earlier.
 func (r Record) Since() time.Time {
 	since := r.Received
@@ -106,7 +106,7 @@ func (r Record) DrainEnd() time.Time {
 }
 
 // Past lists announcements that no longer stand, newest last: scheduled events, which are
-// announced again and again, and whatever somebody has called off.
+// announced again and again, and whatever somebody has cancelled.
 type Past []Announcement
 
 // maxPast bounds that list: it can hold all that one record announces. An instance has one or
@@ -116,10 +116,10 @@ const maxPast = maxAnnounced
 // PastOf is what to remember of a record that is undone.
 func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()) }
 
-// CalledOff is what to remember of a record that somebody has called off at now. None of it must
+// PastOfCanceled is what to remember of a record that somebody has cancelled at now. None of it must
 // begin again because a queue delivers twice, or because the metadata service still shows it to
 // a process that has restarted. What EC2 had announced by then under another id is part of it.
-func CalledOff(r Record, now time.Time) Past {
+func PastOfCanceled(r Record, now time.Time) Past {
 	off := r.Announcements()
 	for i := range off {
 		off[i].Off = pointer(now)
@@ -128,7 +128,7 @@ func CalledOff(r Record, now time.Time) Past {
 }
 
 // DropRecommendation is what stands without the recommendation, which is past from now on as if
-// it had been called off. stands is false if nothing else does; the record then only remembers
+// it had been cancelled. stands is false if nothing else does; the record then only remembers
 // that.
 func (r Record) DropRecommendation(now time.Time) (rest Record, stands bool) {
 	rest, gone, stands := r.Drop(func(a Announcement) bool { return a.Kind == RebalanceRecommendation })
@@ -194,7 +194,7 @@ func RebalancePolicies() []RebalancePolicy {
 }
 
 // UnknownHookTimeout is how long a group is taken to wait at a lifecycle hook whose own timeout
-// cannot be read. AWS's default is an hour; whoever sets a hook up for drains takes minutes, and
+// cannot be read. AWS's default is an hour; those who set a hook up for drains take minutes, and
 // too short a wait only ends the drain early.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_PutLifecycleHook.html
 const UnknownHookTimeout = 5 * time.Minute

@@ -20,7 +20,7 @@ type Announcement struct {
 	Off *time.Time `json:"off,omitempty"`
 }
 
-// staysOffFor is how long after a recommendation was called off similar ones count as the same:
+// staysOffFor is how long after a recommendation was cancelled similar ones count as the same:
 // the metadata service moves its noticeTime while the risk lasts.
 const staysOffFor = 10 * time.Minute
 
@@ -208,7 +208,7 @@ func (r Record) Merge(n Notice) (Record, bool) {
 }
 
 // states are those of an instance that ends, in the order in which it passes through them. The
-// last one counts, whichever we hear of first.
+// last one counts, whichever comes first.
 var states = []string{ActionStopping, ActionStopped, ActionShuttingDown, ActionTerminated}
 
 func (r Record) withHook(h *Hook) (Record, bool) {

@@ -40,7 +40,7 @@ type Notice struct {
 	// it.
 	Withdrawn bool
 
-	// Release has the node of a rehearsal handed back at its end, as after an interruption.
+	// Release has the node of a rehearsal terminated at its end, as after an interruption.
 	Release bool
 
 	// Hook is the lifecycle hook at which the instance's Auto Scaling group waits; nil if none
@@ -225,7 +225,7 @@ const (
 )
 
 // Rehearsal is the source of a notice that an operator has made up: the daemon does all that it
-// does on one in earnest, and puts the node back into service at the end. It stands in no list
+// does on a real one, and puts the node back into service at the end. It stands in no list
 // of sources, as nothing is read from it.
 const Rehearsal Source = "rehearsal"
 

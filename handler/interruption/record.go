@@ -4,7 +4,7 @@
 //
 // Everything here is plain data. There are no clients and no configuration. Nothing blocks. All
 // functions are safe for concurrent use and return new values instead of changing their arguments;
-// none reads a clock, except to tell the log how much time is left.
+// none reads a clock, except to log how much time is left.
 package interruption
 
 import (
@@ -26,12 +26,12 @@ const (
 	// tolerate it are left on the node.
 	TaintKey = "spot-handler/interrupted"
 
-	// CancelAnnotation with the value "true" on an interrupted Node calls its interruption off:
+	// CancelAnnotation with the value "true" on an interrupted Node cancels its interruption:
 	// what spot-handler has set is undone, and the record and the annotation are removed.
 	CancelAnnotation = "spot-handler/cancel"
 
 	// PastAnnotation holds, as JSON, announcements that must not be handled a second time: what
-	// CancelAnnotation has called off, and scheduled events that were canceled or completed or
+	// CancelAnnotation has cancelled, and scheduled events that were canceled or completed or
 	// from which the instance has come back.
 	PastAnnotation = "spot-handler/past-events"
 
@@ -66,7 +66,7 @@ const (
 	Draining        Phase = "Draining"        // pods are being evicted
 	Drained         Phase = "Drained"         // every pod that had to leave has left
 	DeadlineReached Phase = "DeadlineReached" // EC2's time came before the pods had left
-	Released        Phase = "Released"        // the node was handed back to what made it
+	Released        Phase = "Released"        // what made the node was asked to terminate it
 )
 
 // Phases lists every phase in its order.
@@ -112,7 +112,7 @@ type Record struct {
 	// Begun is when we acted on a record that had to wait for its time or its turn.
 	Begun *time.Time `json:"begun,omitempty"`
 
-	// Release has the node of a rehearsal handed back at its end, as after an interruption. It
+	// Release has the node of a rehearsal terminated at its end, as after an interruption. It
 	// means nothing otherwise.
 	Release bool `json:"release,omitempty"`
 
@@ -288,7 +288,7 @@ func pointer(t time.Time) *time.Time {
 	return &t
 }
 
-// MarshalZerologObject adds the fields that every line of an interruption's story carries.
+// MarshalZerologObject adds the fields that every line of an interruption carries.
 func (r Record) MarshalZerologObject(e *zerolog.Event) {
 	e.Str("instance_id", r.Instance).Str("kind", string(r.Kind)).Str("source", string(r.Source))
 	if d := r.DeadlineTime(); !d.IsZero() {

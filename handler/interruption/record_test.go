@@ -90,7 +90,7 @@ func TestHibernationIsToldTwice(t *testing.T) {
 // The annotation that keeps what is past is as open. Text that cannot be read is nothing; what can
 // be is written and read again, and stays bounded.
 func FuzzParsePast(f *testing.F) {
-	f.Add(CalledOff(NewRecord(someNotice(rand.New(rand.NewPCG(1, 2)))), time.Unix(0, 0).UTC()).String())
+	f.Add(PastOfCanceled(NewRecord(someNotice(rand.New(rand.NewPCG(1, 2)))), time.Unix(0, 0).UTC()).String())
 	f.Add(`[{"kind":"meteor"},null,{"off":"soon"}]`)
 	f.Add(`[` + strings.Repeat(`{},`, 1000) + `{}]`)
 	f.Fuzz(func(t *testing.T, text string) {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A notice in earnest takes everything over that the drain has got so far, and leaves nothing of
+// A notice for real takes everything over that the drain has got so far, and leaves nothing of
 // the rehearsal.
 func TestNoticeEndsARehearsal(t *testing.T) {
 	made := NewRecord(at(SpotInterruption, 0, event("rehearsal-1"), window(10*time.Minute), func(n *Notice) { n.Source, n.Release = Rehearsal, true }))
@@ -32,7 +32,7 @@ func TestRehearsalsAreNotPast(t *testing.T) {
 	for _, kind := range Kinds() {
 		made := NewRecord(at(kind, 0, window(time.Minute), func(n *Notice) { n.Source = Rehearsal }))
 		dropped, _ := made.DropRecommendation(t0)
-		for _, past := range []Past{PastOf(made), CalledOff(made, t0), dropped.Past} {
+		for _, past := range []Past{PastOf(made), PastOfCanceled(made, t0), dropped.Past} {
 			if len(past) > 0 {
 				t.Errorf("%s: %s is remembered", kind, past)
 			}

@@ -31,7 +31,7 @@ type Accepter struct {
 	Next  interruption.Accepter // records notices, as [spot-handler/handler.Handler] does
 	Hooks Hooks
 	Nodes nodes.Finder
-	// Rules tells whether a node is ours to touch: the hooks of others are left to others.
+	// Rules says whether a node is ours to touch: the hooks of others are left to others.
 	Rules nodes.RulesFunc
 
 	Logger zerolog.Logger
@@ -80,7 +80,7 @@ func (a Accepter) launched(ctx context.Context, n interruption.Notice, node *cor
 	case node != nil && nodes.Ready(node):
 		return a.complete(ctx, n, otherwise, until)
 	case time.Now().After(until):
-		tell(a.Logger.Warn(), name, interruption.NewRecord(n), *n.Hook).Msg("launched node is not ready, lifecycle hook left to its timeout")
+		about(a.Logger.Warn(), name, interruption.NewRecord(n), *n.Hook).Msg("launched node is not ready, lifecycle hook left to its timeout")
 		return otherwise, nil
 	}
 	return "", fmt.Errorf("wait for node of instance %s to be ready: %w", n.InstanceID, interruption.ErrNotYet)
@@ -97,7 +97,7 @@ func (a Accepter) complete(ctx context.Context, n interruption.Notice, otherwise
 	err := complete(ctx, n.InstanceID, *n.Hook)
 	switch {
 	case err == nil, errors.Is(err, ErrGone):
-		tellCompleted(a.Logger, name, interruption.NewRecord(n), *n.Hook, err)
+		logCompleted(a.Logger, name, interruption.NewRecord(n), *n.Hook, err)
 		return interruption.Completed, nil
 	case errors.Is(err, ErrDenied), time.Now().After(until):
 		return otherwise, nil

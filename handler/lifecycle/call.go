@@ -111,18 +111,18 @@ func (t *Tender) prolong(ctx context.Context, c call) {
 	case ctx.Err() != nil:
 	case err == nil:
 		c.try.beat = at
-		c.tell(t.opts.Logger.Debug()).Int("heartbeats", c.hook.Heartbeats+1).Msg("heartbeat recorded")
+		c.about(t.opts.Logger.Debug()).Int("heartbeats", c.hook.Heartbeats+1).Msg("heartbeat recorded")
 	case errors.Is(err, ErrGone):
 		c.try.gone = true
-		c.tell(t.opts.Logger.Warn()).Err(err).Msg("group waits no longer")
+		c.about(t.opts.Logger.Warn()).Err(err).Msg("group waits no longer")
 	case errors.Is(err, ErrDenied):
 		c.try.mute = true
 	default:
-		c.tell(t.opts.Logger.Warn()).Err(err).Msg("record heartbeat")
+		c.about(t.opts.Logger.Warn()).Err(err).Msg("record heartbeat")
 	}
 }
 
-// complete tells the group to stop waiting.
+// complete has the group stop waiting.
 func (t *Tender) complete(ctx context.Context, c call) {
 	err := t.opts.Hooks.Complete(ctx, c.rec.Instance, c.hook)
 	t.mu.Lock()
@@ -132,12 +132,12 @@ func (t *Tender) complete(ctx context.Context, c call) {
 	case ctx.Err() != nil && err != nil:
 	case err == nil, errors.Is(err, ErrGone):
 		c.try.gone = true
-		tellCompleted(t.opts.Logger, c.node, c.rec, c.hook, err)
+		logCompleted(t.opts.Logger, c.node, c.rec, c.hook, err)
 	case time.Now().After(t.abandoned(c.rec, c.hook)):
 		c.try.gone = true
-		c.tell(t.opts.Logger.Warn()).Err(err).Msg("lifecycle hook left to its timeout")
+		c.about(t.opts.Logger.Warn()).Err(err).Msg("lifecycle hook left to its timeout")
 	case !errors.Is(err, ErrDenied): // the client has logged that
-		c.tell(t.opts.Logger.Warn()).Err(err).Msg("complete lifecycle hook")
+		c.about(t.opts.Logger.Warn()).Err(err).Msg("complete lifecycle hook")
 	}
 }
 
@@ -179,15 +179,15 @@ func (t *try) done(err error) {
 	t.next = time.Now().Add(time.Duration((0.5 + rand.Float64()) * float64(t.pause)))
 }
 
-func (c call) tell(e *zerolog.Event) *zerolog.Event { return tell(e, c.node, c.rec, c.hook) }
+func (c call) about(e *zerolog.Event) *zerolog.Event { return about(e, c.node, c.rec, c.hook) }
 
-// tell adds the hook to the fields of an interruption's story.
-func tell(e *zerolog.Event, node string, rec interruption.Record, hook interruption.Hook) *zerolog.Event {
+// about adds the hook to the fields of an interruption.
+func about(e *zerolog.Event, node string, rec interruption.Record, hook interruption.Hook) *zerolog.Event {
 	return e.Str("node", node).EmbedObject(rec).Str("group", hook.Group).Str("hook", hook.Name)
 }
 
-func tellCompleted(log zerolog.Logger, node string, rec interruption.Record, hook interruption.Hook, err error) {
-	e := tell(log.Info(), node, rec, hook)
+func logCompleted(log zerolog.Logger, node string, rec interruption.Record, hook interruption.Hook, err error) {
+	e := about(log.Info(), node, rec, hook)
 	if err != nil {
 		e.Str("reason", err.Error()).Msg("lifecycle hook had ended already")
 		return

@@ -83,7 +83,7 @@ func New(opts Options) *Client {
 	}
 }
 
-// Complete tells the group that it need no longer wait for the instance. That goes for an
+// Complete notifies the group that it need no longer wait for the instance. That goes for an
 // instance that could not be drained too, as it ends either way.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html
 func (c *Client) Complete(ctx context.Context, instance string, h interruption.Hook) error {

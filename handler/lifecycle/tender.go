@@ -20,7 +20,7 @@ type Hooks interface {
 	Limits(ctx context.Context, h interruption.Hook) (Limits, error)
 	// Heartbeat makes it wait for the hook's timeout from now on.
 	Heartbeat(ctx context.Context, instance string, h interruption.Hook) error
-	// Complete tells it to stop waiting.
+	// Complete has it stop waiting.
 	Complete(ctx context.Context, instance string, h interruption.Hook) error
 	// CompleteUnknown is Complete for an instance that is no Node of this cluster.
 	CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error

@@ -3,7 +3,7 @@
 //	source ─► managed.Accepter ─┬─ has the tag ──► the next Accepter
 //	                            └─ has it not ───► Unmanaged: nothing is done
 //
-// EventBridge cannot filter by tag, so a cluster hears of every instance of its account.
+// EventBridge cannot filter by tag, so a cluster is notified of every instance of its account.
 // Instances are looked up in batches, a burst of hundreds in a few calls, and answers are
 // kept for a while. An instance that EC2 does not know has no tag.
 //

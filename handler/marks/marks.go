@@ -100,7 +100,7 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record,
 	annotations := map[string]any{interruption.Annotation: nil, interruption.CancelAnnotation: nil}
 	past := interruption.PastOf(rec)
 	if node.Annotations[interruption.CancelAnnotation] == "true" {
-		past = interruption.CalledOff(rec, now)
+		past = interruption.PastOfCanceled(rec, now)
 	}
 	switch {
 	case rest != nil:

@@ -71,7 +71,7 @@ func entryOf(of nodes.Pool, rec interruption.Record) (entry, bool) {
 }
 
 // Turn gives a node its turn if fewer of its pool than allowed have theirs, counting those
-// ahead of it in line; whoever leaves the line names the next. If next is not empty, that node
+// ahead of it in line; a node that leaves the line names the next. If next is not empty, that node
 // may go too.
 func (l *Line) Turn(node *corev1.Node, rec interruption.Record) (turn bool, next string) {
 	l.Stand(node, rec)

@@ -27,7 +27,7 @@ import (
 	"spot-handler/drain/narrow"
 )
 
-// network is everything that a Teller calls, in fake time: receivers, which hang if their path says
+// network is everything that a Notifier calls, in fake time: receivers, which hang if their path says
 // so, and an API server with the pods of gangs.
 type network struct {
 	mu    sync.Mutex
@@ -117,7 +117,7 @@ func (n *network) taken() []string {
 	return heard
 }
 
-func (n *network) teller(t *testing.T, change func(*Options)) *Teller {
+func (n *network) teller(t *testing.T, change func(*Options)) *Notifier {
 	o := Options{
 		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Pods: clientThrough(t, narrow.Transport(n), corev1.SchemeGroupVersion, "/api"),
 		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false },
@@ -172,7 +172,7 @@ func TestHangingPeersDelayNobody(t *testing.T) {
 				plan = append(plan, asksAndLeaves(pod, in1))
 				began[fmt.Sprint(namespace, "/", pod.Name, " ", typeNotice, " ", in1.Node)] = time.Now()
 			}
-			teller.Tell(ctx, in1, plan)
+			teller.Notify(ctx, in1, plan)
 			for j := range 10 {
 				began[fmt.Sprint("other/peer-", j, " ", typePeerNotice, " ", in1.Node)] = time.Now()
 			}
@@ -214,7 +214,7 @@ func TestHangingAnnotationsDelayNobody(t *testing.T) {
 		}
 		pod := in("other", "prompt", "node-a", "")
 		pod.Annotations[drain.NoticeAnnotation] = drain.NoticeFiles
-		teller.Tell(ctx, interrupted(deadline), append(plan, asks(pod, deadline)))
+		teller.Notify(ctx, interrupted(deadline), append(plan, asks(pod, deadline)))
 		synctest.Wait()
 		if len(n.notes) != 1 || !strings.HasPrefix(n.notes[0], "prompt ") {
 			t.Errorf("annotated %q, want the other namespace's pod at once", n.notes)
@@ -239,9 +239,9 @@ func TestReplacementReadyComesAfterTheNotice(t *testing.T) {
 		last.Pod.Annotations[drain.NoticeReplacementAnnotation] = "true"
 		plan = append(plan, last)
 		now := interrupted(deadline)
-		teller.Tell(t.Context(), now, plan)
+		teller.Notify(t.Context(), now, plan)
 		now.Ready = true
-		teller.Tell(t.Context(), now, plan)
+		teller.Notify(t.Context(), now, plan)
 		close(n.hold)
 		teller.Wait()
 		heard := slices.DeleteFunc(n.taken(), func(h string) bool { return !strings.HasPrefix(h, "shop/last ") })
@@ -264,7 +264,7 @@ func TestAnotherEventIsNews(t *testing.T) {
 			now.Record.Event = event
 			now.Deadline = now.Deadline.Add(time.Minute)
 			for range 2 {
-				teller.Tell(t.Context(), now, []drain.Decision{asksAndLeaves(pod, now)})
+				teller.Notify(t.Context(), now, []drain.Decision{asksAndLeaves(pod, now)})
 				teller.Wait()
 			}
 			want := []string{"shop/peer spot-handler.peer-notice node-a", "shop/rank spot-handler.notice node-a"}
@@ -284,11 +284,11 @@ func TestNoCancellationToFinishedPods(t *testing.T) {
 		teller := n.teller(t, nil)
 		now := interrupted(time.Now().Add(2 * time.Minute))
 		finished, runs := in("shop", "finished", "node-a", ""), in("shop", "runs", "node-a", "")
-		teller.Tell(t.Context(), now, []drain.Decision{asks(finished, now.Deadline), asks(runs, now.Deadline)})
+		teller.Notify(t.Context(), now, []drain.Decision{asks(finished, now.Deadline), asks(runs, now.Deadline)})
 		teller.Wait()
 		n.taken()
 		finished.Status.Phase = corev1.PodSucceeded
-		teller.CalledOff(t.Context(), now, []*corev1.Pod{finished, runs})
+		teller.Canceled(t.Context(), now, []*corev1.Pod{finished, runs})
 		teller.Wait()
 		if diff := cmp.Diff([]string{"shop/runs spot-handler.canceled node-a"}, n.taken()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -308,7 +308,7 @@ func TestNothingArrivesAfterTheLeaseIsLost(t *testing.T) {
 		for i := range 2 * notes {
 			plan = append(plan, asks(in("shop", fmt.Sprint("hang-", i), "node-a", "hang"), now.Deadline))
 		}
-		teller.Tell(ctx, now, plan)
+		teller.Notify(ctx, now, plan)
 		synctest.Wait()
 		cancel()
 		teller.Wait()
@@ -331,7 +331,7 @@ func TestPeerWhoseOwnNodeGoesOn(t *testing.T) {
 		now := interrupted(time.Now().Add(2 * time.Minute))
 		for _, node := range []string{"node-a", "node-b"} {
 			now.Node = node
-			teller.Tell(t.Context(), now, []drain.Decision{leaves(rank[node], now.Deadline)})
+			teller.Notify(t.Context(), now, []drain.Decision{leaves(rank[node], now.Deadline)})
 			teller.Wait()
 		}
 		want := []string{"shop/rank-c spot-handler.peer-notice node-a", "shop/rank-c spot-handler.peer-notice node-b"}
@@ -339,7 +339,7 @@ func TestPeerWhoseOwnNodeGoesOn(t *testing.T) {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		delete(ends, "node-b")
-		teller.CalledOff(t.Context(), now, []*corev1.Pod{rank["node-b"]})
+		teller.Canceled(t.Context(), now, []*corev1.Pod{rank["node-b"]})
 		teller.Wait()
 		want = []string{"shop/rank-b spot-handler.peer-notice node-a", "shop/rank-c spot-handler.peer-canceled node-b"}
 		heard := n.taken()
@@ -350,7 +350,7 @@ func TestPeerWhoseOwnNodeGoesOn(t *testing.T) {
 	})
 }
 
-// A process that has just begun to lead notifies peers of a cancellation, as its predecessor might
+// A process that has just begun to lead notifies peers of a cancellation, as the process before it might
 // have notified them of the interruption; not those of a namespace that forbids it.
 func TestCancellationAfterAChangeOfLeader(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -383,7 +383,7 @@ func TestCancellationAfterAChangeOfLeader(t *testing.T) {
 				if tt.change != nil {
 					tt.change(&now)
 				}
-				teller.CalledOff(t.Context(), now, []*corev1.Pod{rank})
+				teller.Canceled(t.Context(), now, []*corev1.Pod{rank})
 				teller.Wait()
 				if diff := cmp.Diff(tt.want, n.taken()); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
@@ -394,7 +394,7 @@ func TestCancellationAfterAChangeOfLeader(t *testing.T) {
 }
 
 // A gang with more pods, or with larger ones, than are read goes without its peers, and people are
-// told why; other gangs do not.
+// notified why; other gangs do not.
 func TestGangTooLargeToRead(t *testing.T) {
 	large := in("hostile", "large", "node-b", "")
 	large.Annotations["spot-handler/filler"] = strings.Repeat("x", 7<<10)
@@ -416,7 +416,7 @@ func TestGangTooLargeToRead(t *testing.T) {
 				told := &meaningless{}
 				teller := n.teller(t, func(o *Options) { o.Events = told })
 				now := interrupted(time.Now().Add(2 * time.Minute))
-				teller.Tell(t.Context(), now, []drain.Decision{
+				teller.Notify(t.Context(), now, []drain.Decision{
 					leaves(in("hostile", "rank", "node-a", ""), now.Deadline), leaves(in("other", "rank", "node-a", ""), now.Deadline),
 				})
 				teller.Wait()

@@ -76,7 +76,7 @@ func newPeerEvent(now time.Time, g going, peer *corev1.Pod) ([]byte, error) {
 }
 
 // eventFor is what both have in common. The id is the same whoever makes the event, so a receiver
-// can tell what it has heard before.
+// can tell what it has received before.
 func eventFor(now time.Time, in Interruption, what string, pod *corev1.Pod, evictBy time.Time) cloudEvent {
 	event := cloudEvent{
 		SpecVersion: "1.0",
@@ -134,7 +134,7 @@ func noted(pod *corev1.Pod) bool {
 
 // note writes when the pod's node ends and when its eviction begins at the latest, or removes
 // that.
-func (t *Teller) note(ctx context.Context, what string, deadline time.Time, d drain.Decision) {
+func (t *Notifier) note(ctx context.Context, what string, deadline time.Time, d drain.Decision) {
 	if what == typeCanceled {
 		deadline, d.At = time.Time{}, time.Time{}
 	}
@@ -167,7 +167,7 @@ func (t *Teller) note(ctx context.Context, what string, deadline time.Time, d dr
 	}
 }
 
-func (t *Teller) patch(ctx context.Context, pod *corev1.Pod, patch []byte) error {
+func (t *Notifier) patch(ctx context.Context, pod *corev1.Pod, patch []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
 	return t.opts.Pods.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).

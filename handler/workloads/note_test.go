@@ -52,7 +52,7 @@ func TestNotesThatFail(t *testing.T) {
 				})
 				in := interrupted(time.Now().Add(2 * time.Minute))
 				for _, pod := range []*corev1.Pod{podOf("a", drain.NoticeAnnotation, drain.NoticeFiles), podOf("b", drain.NoticeAnnotation, drain.NoticeFiles)} {
-					teller.Tell(t.Context(), in, []drain.Decision{asks(pod, in.Deadline)})
+					teller.Notify(t.Context(), in, []drain.Decision{asks(pod, in.Deadline)})
 					time.Sleep(time.Minute)
 					synctest.Wait()
 				}

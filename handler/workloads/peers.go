@@ -18,7 +18,7 @@ import (
 	"spot-handler/handler/fair"
 )
 
-// The other pods of a gang, on nodes that do not end, are told as well if they ask for notices.
+// The other pods of a gang, on nodes that do not end, are notified as well if they ask for notices.
 // They are looked up when that is news, with one request for all of them; nothing watches them.
 
 const (
@@ -46,11 +46,11 @@ type going struct {
 	by   time.Time // when the first eviction begins at the latest; zero if there is no deadline
 	pods []string
 
-	only   string // the peers on that node alone are told; empty is all
-	unsure bool   // another process might have told them, or not
+	only   string // the peers on that node alone are notified; empty is all
+	unsure bool   // another process might have notified them, or not
 }
 
-// gangsOf are those of the pods, with what might have been told of them.
+// gangsOf are those of the pods, with what they might have been notified of.
 func gangsOf(in Interruption, pods []*corev1.Pod) map[drain.Gang]going {
 	found := map[drain.Gang]going{}
 	for _, pod := range pods {
@@ -61,7 +61,7 @@ func gangsOf(in Interruption, pods []*corev1.Pod) map[drain.Gang]going {
 	return found
 }
 
-// goings are what a plan says of gangs whose other pods are to be told.
+// goings are what a plan says of gangs whose other pods are to be notified.
 func goings(in Interruption, plan []drain.Decision) map[drain.Gang]going {
 	var found map[drain.Gang]going
 	for _, d := range plan {
@@ -84,9 +84,9 @@ func goings(in Interruption, plan []drain.Decision) map[drain.Gang]going {
 	return found
 }
 
-// tellPeers has the other pods of a gang told, soon. What comes in until they have been looked up
+// notifyPeers has the other pods of a gang notified, soon. What comes in until they have been looked up
 // needs no further request.
-func (t *Teller) tellPeers(ctx context.Context, g going) {
+func (t *Notifier) notifyPeers(ctx context.Context, g going) {
 	t.mu.Lock()
 	t.toPeers[g.gang] = append(t.toPeers[g.gang], g)
 	t.mu.Unlock()
@@ -108,14 +108,14 @@ func (t *Teller) tellPeers(ctx context.Context, g going) {
 				t.opts.Events.PeersNotNotified(g.in.Node, g.gang.Namespace+"/"+g.gang.Name, err.Error())
 			}
 			for _, peer := range peers {
-				t.tellPeer(ctx, g, peer)
+				t.notifyPeer(ctx, g, peer)
 			}
 		}
 	}})
 }
 
 // read tries to read something, in several attempts unless there is too much of it.
-func (t *Teller) read(ctx context.Context, what string, read func() error) error {
+func (t *Notifier) read(ctx context.Context, what string, read func() error) error {
 	for attempt := 1; ; attempt++ {
 		err := read()
 		switch {
@@ -131,7 +131,7 @@ func (t *Teller) read(ctx context.Context, what string, read func() error) error
 }
 
 // silent reports whether the namespace forbids that its pods be notified, or cannot be read.
-func (t *Teller) silent(ctx context.Context, namespace string) (silent bool) {
+func (t *Notifier) silent(ctx context.Context, namespace string) (silent bool) {
 	err := t.read(ctx, "read namespace "+namespace, func() (err error) {
 		ctx, cancel := context.WithTimeout(ctx, listTimeout)
 		defer cancel()
@@ -142,8 +142,8 @@ func (t *Teller) silent(ctx context.Context, namespace string) (silent bool) {
 }
 
 // peers are the pods of a gang that ask for a POST and whose nodes do not end. The others of it
-// are told of the end of their own.
-func (t *Teller) peers(ctx context.Context, gang drain.Gang) (peers []*corev1.Pod, err error) {
+// are notified of the end of their own.
+func (t *Notifier) peers(ctx context.Context, gang drain.Gang) (peers []*corev1.Pod, err error) {
 	err = t.read(ctx, "list pods of gang "+gang.Namespace+"/"+gang.Name, func() error {
 		peers = nil
 		return t.each(ctx, gang, func(pod *corev1.Pod) {
@@ -163,7 +163,7 @@ func (t *Teller) peers(ctx context.Context, gang drain.Gang) (peers []*corev1.Po
 
 // each reads the pods that can be of a gang, page by page. No selector finds those of a PodGroup:
 // they are looked for among all of the namespace.
-func (t *Teller) each(ctx context.Context, gang drain.Gang, do func(*corev1.Pod)) error {
+func (t *Notifier) each(ctx context.Context, gang drain.Gang, do func(*corev1.Pod)) error {
 	next := ""
 	for range mostPages {
 		page, err := t.page(ctx, gang, next)
@@ -209,7 +209,7 @@ type page struct {
 	}
 }
 
-func (t *Teller) page(ctx context.Context, gang drain.Gang, next string) (p page, err error) {
+func (t *Notifier) page(ctx context.Context, gang drain.Gang, next string) (p page, err error) {
 	ctx, cancel := context.WithTimeout(narrow.Limit(ctx, pageRead, pageKept), listTimeout)
 	defer cancel()
 	request := t.opts.Pods.Get().Namespace(gang.Namespace).Resource("pods").MaxRetries(0).
@@ -224,17 +224,17 @@ func (t *Teller) page(ctx context.Context, gang drain.Gang, next string) (p page
 	return p, err
 }
 
-func (t *Teller) tellPeer(ctx context.Context, g going, peer *corev1.Pod) {
+func (t *Notifier) notifyPeer(ctx context.Context, g going, peer *corev1.Pod) {
 	if peer.Spec.NodeName == g.in.Node || g.only != "" && peer.Spec.NodeName != g.only {
 		return
 	}
-	// Of two nodes that end the pod hears twice.
+	// Of two nodes that end the pod is notified twice.
 	_ = t.send(ctx, t.peerPosts, g.in, g.what, peer, func(now time.Time) ([]byte, error) { return newPeerEvent(now, g, peer) }, nil)
 }
 
-// newsOfGangs are those of a node's gangs whose other pods have to be told; they are taken as told
+// newsOfGangs are those of a node's gangs whose other pods have to be notified; they are taken as notified
 // from then on.
-func (t *Teller) newsOfGangs(node string, found map[drain.Gang]going) (news []going) {
+func (t *Notifier) newsOfGangs(node string, found map[drain.Gang]going) (news []going) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	gangs := t.gangs[node]
@@ -244,7 +244,7 @@ func (t *Teller) newsOfGangs(node string, found map[drain.Gang]going) (news []go
 	}
 	for gang, g := range found {
 		was, known := gangs[gang]
-		before := told{event: was.in.Record.Event, deadline: was.in.Deadline, evictBy: was.by}
+		before := notified{event: was.in.Record.Event, deadline: was.in.Deadline, evictBy: was.by}
 		if !known || before.outdated(g.in, g.by) {
 			gangs[gang] = g
 			news = append(news, g)
@@ -254,7 +254,7 @@ func (t *Teller) newsOfGangs(node string, found map[drain.Gang]going) (news []go
 }
 
 // goingsOf are the pods of a gang that leave any node.
-func (t *Teller) goingsOf(gang drain.Gang) (all []going) {
+func (t *Notifier) goingsOf(gang drain.Gang) (all []going) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, gangs := range t.gangs {

@@ -63,7 +63,7 @@ func newResults(reg prometheus.Registerer) *prometheus.CounterVec {
 }
 
 // newClient goes where it is sent and nowhere else: through no proxy, after no redirect. It keeps
-// no connection, as a pod is told once or twice in its life.
+// no connection, as a pod is notified once or twice in its life.
 func newClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -76,9 +76,9 @@ func newClient() *http.Client {
 	}
 }
 
-// post tells one pod, and returns what it has answered, if it says when it leaves. The error is
+// post notifies one pod, and returns what it has answered, if it says when it leaves. The error is
 // for the log.
-func (t *Teller) post(ctx context.Context, target *url.URL, body []byte) (when drain.When, result string, err error) {
+func (t *Notifier) post(ctx context.Context, target *url.URL, body []byte) (when drain.When, result string, err error) {
 	for attempt := 1; ; attempt++ {
 		when, result, err = t.attempt(ctx, target, body)
 		if result != resultFailed || attempt == attempts || !wait(ctx, pause) {
@@ -97,7 +97,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (t *Teller) attempt(ctx context.Context, target *url.URL, body []byte) (drain.When, string, error) {
+func (t *Notifier) attempt(ctx context.Context, target *url.URL, body []byte) (drain.When, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), bytes.NewReader(body))
@@ -164,9 +164,9 @@ var neverPods = []netip.Prefix{
 	netip.MustParsePrefix("::/96"), netip.MustParsePrefix("::ffff:0:0:0/96"), netip.MustParsePrefix("2002::/16"),
 }
 
-// target is where the pod is told: at the IP in its status, and nowhere else. Of the annotation
+// target is where the pod is notified: at the IP in its status, and nowhere else. Of the annotation
 // only the port and the path count.
-func (t *Teller) target(pod *corev1.Pod, annotation string) (*url.URL, error) {
+func (t *Notifier) target(pod *corev1.Pod, annotation string) (*url.URL, error) {
 	if pod.Spec.HostNetwork && !t.opts.HostNetwork {
 		return nil, errors.New("the pod is on its host's network, which --notice-networks does not name")
 	}
@@ -193,10 +193,10 @@ func (t *Teller) target(pod *corev1.Pod, annotation string) (*url.URL, error) {
 	return parsed, nil
 }
 
-// allowed reports whether pods can have that address. Whoever owns a node can write what it
+// allowed reports whether pods can have that address. Those who own a node can write what they
 // likes into the status of the node's pods: we must not be made to call ourselves, or the
 // metadata service.
-func (t *Teller) allowed(addr netip.Addr) bool {
+func (t *Notifier) allowed(addr netip.Addr) bool {
 	if len(t.opts.Networks) > 0 {
 		return slices.ContainsFunc(t.opts.Networks, func(p netip.Prefix) bool { return p.Contains(addr) })
 	}
@@ -218,7 +218,7 @@ const (
 
 // ofService reports whether the address is one that Services have, and that is not named by
 // --notice-networks. Where that cannot be read it is logged, and the address is taken for a pod's.
-func (t *Teller) ofService(ctx context.Context, addr string) bool {
+func (t *Notifier) ofService(ctx context.Context, addr string) bool {
 	if len(t.opts.Networks) > 0 {
 		return false
 	}
@@ -238,7 +238,7 @@ func (t *Teller) ofService(ctx context.Context, addr string) bool {
 
 // readServices reads the ServiceCIDRs, of which a cluster has one or two.
 // https://kubernetes.io/docs/reference/networking/virtual-ips/#ip-address-objects
-func (t *Teller) readServices(ctx context.Context) (networks []netip.Prefix, err error) {
+func (t *Notifier) readServices(ctx context.Context) (networks []netip.Prefix, err error) {
 	ctx, cancel := context.WithTimeout(ctx, servicesTimeout)
 	defer cancel()
 	var list struct {

@@ -73,7 +73,7 @@ func example(t *testing.T, page, heading, language string) string {
 // tell gives a notice to a receiver as soon as it listens, and returns what that answers.
 func tell(t *testing.T, address string) (drain.When, string) {
 	t.Helper()
-	teller, _ := newTeller(t, nil)
+	teller, _ := newNotifier(t, nil)
 	body, err := newEvent(time.Now(), interrupted(time.Now().Add(2*time.Minute)), typeNotice, asks(podOf("a"), time.Now().Add(time.Minute)))
 	if err != nil {
 		t.Fatal(err)

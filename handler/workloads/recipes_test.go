@@ -18,7 +18,7 @@ import (
 	"spot-handler/drain"
 )
 
-// recipe runs the Python of a recipe, followed by more, with the stand-ins in place of what it
+// recipe runs the Python of a recipe, followed by more, with the stand-ins in place of what they
 // imports and calls. It returns the address where it listens, and what it says.
 func recipe(t *testing.T, heading, more string, local *strings.Replacer, env ...string) (address string, out <-chan string) {
 	t.Helper()
@@ -44,7 +44,7 @@ func recipe(t *testing.T, heading, more string, local *strings.Replacer, env ...
 		"PYTHONPATH="+filepath.Join(standins, "standins"), "PATH="+filepath.Join(standins, "bin")+":"+os.Getenv("PATH"))...)
 }
 
-// Ray is told to drain the receiver's own node, in the words of its command, by when the pod is evicted.
+// Ray is notified to drain the receiver's own node, in the words of its command, by when the pod is evicted.
 func TestRecipeForRay(t *testing.T) {
 	t.Parallel()
 	address, out := recipe(t, "## Ray", "", strings.NewReplacer())
@@ -60,7 +60,7 @@ func TestRecipeForRay(t *testing.T) {
 	}
 }
 
-// One rank of two is told, then the other. Each time both save at the same step, and once.
+// One rank of two is notified, then the other. Each time both save at the same step, and once.
 func TestRecipeForTorchrun(t *testing.T) {
 	t.Parallel()
 	train, err := os.ReadFile(filepath.Join("testdata", "train.py"))

@@ -29,7 +29,7 @@ import (
 	"spot-handler/drain"
 )
 
-// receivers answer by the path that a pod asks to be told at.
+// receivers answer by the path that a pod asks to be notified at.
 type receivers struct {
 	mu    sync.Mutex
 	heard map[string][]time.Time // by kind
@@ -130,7 +130,7 @@ func (a *podsAPI) RoundTrip(r *http.Request) (*http.Response, error) {
 	return reply(http.StatusOK, metav1.List{TypeMeta: metav1.TypeMeta{Kind: "List", APIVersion: "v1"}, ListMeta: metav1.ListMeta{ResourceVersion: "1"}})
 }
 
-// show changes a pod and tells who watches.
+// show changes a pod and notifies who watches.
 func (a *podsAPI) show(what, name string, change func(*corev1.Pod)) {
 	a.mu.Lock()
 	pod := a.pods[name].DeepCopy()
@@ -184,7 +184,7 @@ var kinds = []string{"prompt", "slow", "never", "nonsense", "megabyte", "goes", 
 // graceOfPod differs from pod to pod, from 5 to 54 s.
 func graceOfPod(i int) int64 { return int64(5 + i%50) }
 
-// drainCrowd drains a node of seven hundred pods, and tells them if they ask.
+// drainCrowd drains a node of seven hundred pods, and notifies them if they ask.
 func drainCrowd(t *testing.T, ask bool) (found drained) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +242,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 					}
 				}
 				before := time.Now()
-				teller.Tell(t.Context(), interrupted(deadline), view.Plan)
+				teller.Notify(t.Context(), interrupted(deadline), view.Plan)
 				if took := time.Since(before); took > 0 {
 					t.Errorf("the drain has waited %s for pods to be told", took)
 				}

@@ -1,10 +1,10 @@
-// Package workloads tells pods that ask for it of the end of their node, and hears what they
+// Package workloads notifies pods that ask for it of the end of their node, and takes what they
 // answer: with a POST to the pod itself, and with annotations that a volume of the downward API
 // shows as files.
 //
-// Nothing here blocks or fails, and no drain waits for it. A pod that is not reached is told by
+// Nothing here blocks or fails, and no drain waits for it. A pod that is not reached is notified by
 // SIGTERM, like any other. An answer moves the pod that gave it, and its gang, within what a plan
-// allows. A process that takes over tells again, with the same ids: what its predecessor had not
+// allows. A process that takes over notifies again, with the same ids: what the process before it had not
 // sent by then is dropped.
 package workloads
 
@@ -29,14 +29,14 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Options configure a Teller.
+// Options configure a Notifier.
 type Options struct {
-	// On: without it nobody is told.
+	// On: without it nobody is notified.
 	On bool
-	// Networks are where pods are told; empty is anywhere but on this machine, on its link, and at
+	// Networks are where pods are notified; empty is anywhere but on this machine, on its link, and at
 	// AWS's and the cluster's services.
 	Networks []netip.Prefix
-	// HostNetwork: pods on their host's network are told, too.
+	// HostNetwork: pods on their host's network are notified, too.
 	HostNetwork bool
 	// IsNode reports whether that is a Node's address.
 	IsNode func(netip.Addr) bool
@@ -45,7 +45,7 @@ type Options struct {
 	Pods rest.Interface
 	// Answered is called with what a pod has answered. It must not block.
 	Answered func(node string, pod types.UID, when drain.When)
-	// Leaves reports whether a gang's pods on a node have to leave it by a deadline: they are told
+	// Leaves reports whether a gang's pods on a node have to leave it by a deadline: they are notified
 	// of that, and not of their peers.
 	Leaves func(node string, gang drain.Gang) bool
 	// Silent reports whether a namespace forbids that its pods be notified.
@@ -57,7 +57,7 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
-// Events tells people what pods are not told. No method blocks.
+// Events notifies people of what pods are not notified of. No method blocks.
 type Events interface {
 	AnnotationMeaningless(node string, pod *corev1.Pod, text string, ofNamespace bool)
 	// PeersNotNotified: the other pods of a gang that leaves the node could not be read.
@@ -81,8 +81,8 @@ const (
 	longestWait = 2 * time.Minute
 )
 
-// Teller tells pods. Its methods are safe for concurrent use.
-type Teller struct {
+// Notifier notifies pods. Its methods are safe for concurrent use.
+type Notifier struct {
 	opts    Options
 	client  *http.Client
 	timeout time.Duration // of one attempt
@@ -94,42 +94,42 @@ type Teller struct {
 	services services
 
 	mu     sync.Mutex
-	byNode map[string]map[types.UID]*told
-	gangs  map[string]map[drain.Gang]going // what those on other nodes were told, by the node that ends
-	// toPeers is what they have to be told when they have been looked up.
+	byNode map[string]map[types.UID]*notified
+	gangs  map[string]map[drain.Gang]going // what those on other nodes were notified of, by the node that ends
+	// toPeers is what they have to be notified of when they have been looked up.
 	toPeers map[drain.Gang][]going
 }
 
-// told is what a pod was told last.
-type told struct {
+// notified is what a pod was last notified of.
+type notified struct {
 	event             string
 	deadline, evictBy time.Time
 	ready             bool // that the replacement is Ready
 }
 
 // outdated reports whether that is not the interruption any more, or whether there is less time.
-func (t *told) outdated(in Interruption, evictBy time.Time) bool {
+func (t *notified) outdated(in Interruption, evictBy time.Time) bool {
 	return t.event != in.Record.Event || earlier(in.Deadline, t.deadline, 0) || earlier(evictBy, t.evictBy, shift)
 }
 
-// New returns a Teller. It makes no call and starts nothing.
-func New(o Options) *Teller {
-	return &Teller{
+// New returns a Notifier. It makes no call and starts nothing.
+func New(o Options) *Notifier {
+	return &Notifier{
 		opts: o, client: newClient(), timeout: attemptTimeout, results: newResults(o.Registerer),
 		posts: fair.NewLane(posts, waitingPosts), peerPosts: fair.NewLane(peerPosts, waitingPosts),
 		notes: fair.NewLane(notes, waitingPosts), lists: fair.NewLane(lists, waitingPosts),
-		byNode: map[string]map[types.UID]*told{}, gangs: map[string]map[drain.Gang]going{}, toPeers: map[drain.Gang][]going{},
+		byNode: map[string]map[types.UID]*notified{}, gangs: map[string]map[drain.Gang]going{}, toPeers: map[drain.Gang][]going{},
 	}
 }
 
 // Wait returns when nothing is under way any more, soon after the contexts of all calls have ended.
-func (t *Teller) Wait() {
+func (t *Notifier) Wait() {
 	for _, lane := range []*fair.Lane{t.lists, t.posts, t.peerPosts, t.notes} { // lists first, as they fill another
 		lane.Wait()
 	}
 }
 
-// Interruption is what pods are told of.
+// Interruption is what pods are notified of.
 type Interruption struct {
 	Node   string
 	Record interruption.Record
@@ -141,14 +141,14 @@ type Interruption struct {
 	Ready bool
 }
 
-// shift is how much earlier a pod's latest eviction has to be than it was told, to tell it again:
+// shift is how much earlier a pod's latest eviction has to be than it was notified, to notify it again:
 // the waves of a budget shift by a second or two all the time.
 const shift = 5 * time.Second
 
-// Tell tells the pods of a plan what they have not been told yet. It may be called at any time,
+// Notify notifies the pods of a plan of what they have not been notified of yet. It may be called at any time,
 // and returns at once. What has not been sent when ctx ends is dropped: by then another process
 // might have taken it back.
-func (t *Teller) Tell(ctx context.Context, in Interruption, plan []drain.Decision) {
+func (t *Notifier) Notify(ctx context.Context, in Interruption, plan []drain.Decision) {
 	if !t.opts.On {
 		return
 	}
@@ -157,27 +157,27 @@ func (t *Teller) Tell(ctx context.Context, in Interruption, plan []drain.Decisio
 			continue
 		}
 		if what := t.news(in, d); what != "" {
-			t.tell(ctx, in, what, d)
+			t.notify(ctx, in, what, d)
 		}
 	}
 	for _, g := range t.newsOfGangs(in.Node, goings(in, plan)) {
-		t.tellPeers(ctx, g)
+		t.notifyPeers(ctx, g)
 	}
 }
 
-// news is what the pod has to be told, or empty; it is taken as told from then on.
-func (t *Teller) news(in Interruption, d drain.Decision) string {
+// news is what the pod has to be notified of, or empty; it is taken as notified from then on.
+func (t *Notifier) news(in Interruption, d drain.Decision) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	pods := t.byNode[in.Node]
 	if pods == nil {
-		pods = map[types.UID]*told{}
+		pods = map[types.UID]*notified{}
 		t.byNode[in.Node] = pods
 	}
 	was, what := pods[d.Pod.UID], ""
 	switch {
 	case was == nil:
-		was, what = &told{}, typeNotice
+		was, what = &notified{}, typeNotice
 		pods[d.Pod.UID] = was
 	case was.outdated(in, d.At):
 		what = typeNotice
@@ -186,7 +186,7 @@ func (t *Teller) news(in Interruption, d drain.Decision) string {
 	default:
 		return ""
 	}
-	*was = told{event: in.Record.Event, deadline: in.Deadline, evictBy: d.At, ready: in.Ready}
+	*was = notified{event: in.Record.Event, deadline: in.Deadline, evictBy: d.At, ready: in.Ready}
 	return what
 }
 
@@ -195,44 +195,44 @@ func earlier(a, b time.Time, by time.Duration) bool {
 	return !a.IsZero() && (b.IsZero() || b.Sub(a) > by)
 }
 
-// CalledOff tells the pods that were told, by this process or by another, that the interruption
-// was called off. Their peers on the node are told of the other nodes that end: until now they had
+// Canceled notifies the pods that were notified, by this process or by another, that the interruption
+// was cancelled. Their peers on the node are notified of the other nodes that end: until now they had
 // to leave themselves.
-func (t *Teller) CalledOff(ctx context.Context, in Interruption, pods []*corev1.Pod) {
+func (t *Notifier) Canceled(ctx context.Context, in Interruption, pods []*corev1.Pod) {
 	if !t.opts.On {
 		return
 	}
 	t.mu.Lock()
-	told, gangs := t.byNode[in.Node], t.gangs[in.Node]
+	known, gangs := t.byNode[in.Node], t.gangs[in.Node]
 	if gangs == nil && in.Record.Deadline != nil && in.Record.Phase != interruption.Waiting {
-		gangs = gangsOf(in, pods) // whoever led before might have told them
+		gangs = gangsOf(in, pods) // whoever led before might have notified them
 	}
 	t.mu.Unlock()
 	t.Forget(in.Node)
 	for _, pod := range pods {
-		_, here := told[pod.UID]
+		_, here := known[pod.UID]
 		if pod.DeletionTimestamp == nil && !drain.Finished(pod) && (here || noted(pod)) {
-			t.tell(ctx, in, typeCanceled, drain.Decision{Pod: pod, Notice: pod.Annotations[drain.NoticeAnnotation]})
+			t.notify(ctx, in, typeCanceled, drain.Decision{Pod: pod, Notice: pod.Annotations[drain.NoticeAnnotation]})
 		}
 	}
 	for gang, g := range gangs {
-		t.tellPeers(ctx, going{in: in, what: typePeerCanceled, gang: gang, unsure: g.unsure})
+		t.notifyPeers(ctx, going{in: in, what: typePeerCanceled, gang: gang, unsure: g.unsure})
 		for _, other := range t.goingsOf(gang) {
 			other.only = in.Node
-			t.tellPeers(ctx, other)
+			t.notifyPeers(ctx, other)
 		}
 	}
 }
 
 // Forget drops what is known of a node's pods.
-func (t *Teller) Forget(node string) {
+func (t *Notifier) Forget(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.byNode, node)
 	delete(t.gangs, node)
 }
 
-func (t *Teller) tell(ctx context.Context, in Interruption, what string, d drain.Decision) {
+func (t *Notifier) notify(ctx context.Context, in Interruption, what string, d drain.Decision) {
 	t.notes.Do(ctx, fair.Task{
 		Tenant: d.Pod.Namespace, Who: d.Pod.UID, About: in.Node,
 		Run: func() { t.note(ctx, what, in.Deadline, d) },
@@ -250,10 +250,10 @@ func (t *Teller) tell(ctx context.Context, in Interruption, what string, d drain
 	}
 }
 
-// send has a pod told soon, if it has an address where it can be. Of what waits for the pod about a
+// send has a pod notified soon, if it has an address where it can be. Of what waits for the pod about a
 // node, a cancellation takes the place of all, and any other that of its own type. answered is
 // called with an answer that says when the pod leaves; nil if nobody wants to know.
-func (t *Teller) send(ctx context.Context, lane *fair.Lane, in Interruption, what string, pod *corev1.Pod, event func(now time.Time) ([]byte, error), answered func(drain.When)) error {
+func (t *Notifier) send(ctx context.Context, lane *fair.Lane, in Interruption, what string, pod *corev1.Pod, event func(now time.Time) ([]byte, error), answered func(drain.When)) error {
 	target, err := t.target(pod, pod.Annotations[drain.NoticeAnnotation])
 	if err != nil {
 		t.results.WithLabelValues(resultInvalid).Inc()
@@ -294,6 +294,6 @@ func (t *Teller) send(ctx context.Context, lane *fair.Lane, in Interruption, wha
 	return nil
 }
 
-func (t *Teller) log(in Interruption, pod *corev1.Pod) *zerolog.Event {
+func (t *Notifier) log(in Interruption, pod *corev1.Pod) *zerolog.Event {
 	return t.opts.Logger.Debug().Str("node", in.Node).Str("pod", pod.Namespace+"/"+pod.Name)
 }

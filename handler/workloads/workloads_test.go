@@ -82,7 +82,7 @@ func (m *meaningless) AnnotationMeaningless(_ string, _ *corev1.Pod, text string
 	m.told = append(m.told, text)
 }
 
-func newTeller(t *testing.T, change func(*Options)) (*Teller, *api) {
+func newNotifier(t *testing.T, change func(*Options)) (*Notifier, *api) {
 	t.Helper()
 	a := &api{}
 	o := Options{
@@ -172,7 +172,7 @@ func TestAnswers(t *testing.T) {
 				tt.handler(w, r)
 			}))
 			defer server.Close()
-			teller, _ := newTeller(t, nil)
+			teller, _ := newNotifier(t, nil)
 			teller.timeout = 300 * time.Millisecond
 			target, err := url.Parse(server.URL)
 			if err != nil {
@@ -195,7 +195,7 @@ func TestNoProxy(t *testing.T) {
 	}
 }
 
-// A pod is told at the IP in its status, and no annotation leads anywhere else.
+// A pod is notified at the IP in its status, and no annotation leads anywhere else.
 func TestTarget(t *testing.T) {
 	for _, tt := range []struct {
 		annotation, ip string
@@ -249,7 +249,7 @@ func TestTarget(t *testing.T) {
 	} {
 		pod := podOf("a")
 		pod.Status.PodIP = tt.ip
-		teller, _ := newTeller(t, func(o *Options) {
+		teller, _ := newNotifier(t, func(o *Options) {
 			o.Networks, o.IsNode = nil, func(addr netip.Addr) bool { return addr == netip.MustParseAddr("10.9.9.9") }
 			if tt.change != nil {
 				tt.change(o, pod)
@@ -286,7 +286,7 @@ func TestAddressesOfServices(t *testing.T) {
 		}
 		pod := in("shop", "a", "node-a", "")
 		pod.Status.PodIP = "10.0.0.1"
-		teller.Tell(t.Context(), interrupted(time.Now().Add(time.Minute)), []drain.Decision{asks(pod, time.Now())})
+		teller.Notify(t.Context(), interrupted(time.Now().Add(time.Minute)), []drain.Decision{asks(pod, time.Now())})
 		teller.Wait()
 		if heard := n.taken(); len(heard) > 0 {
 			t.Errorf("a Service has got %q", heard)
@@ -294,12 +294,12 @@ func TestAddressesOfServices(t *testing.T) {
 	})
 }
 
-// A pod is told once, and again only when its time gets shorter, or, if it asks, when its new
+// A pod is notified once, and again only when its time gets shorter, or, if it asks, when its new
 // home is ready.
 func TestNews(t *testing.T) {
 	deadline := noon.Add(2 * time.Minute)
 	at := deadline.Add(-40 * time.Second)
-	teller, _ := newTeller(t, nil)
+	teller, _ := newNotifier(t, nil)
 	a, b := podOf("a", drain.NoticeAnnotation, "80"), podOf("b", drain.NoticeAnnotation, "80", drain.NoticeReplacementAnnotation, "true")
 	in := interrupted(time.Time{})
 	for i, step := range []struct {
@@ -384,8 +384,8 @@ func TestManualNamesWhatArrives(t *testing.T) {
 	}
 }
 
-// A pod is told, answers, carries the annotations, and is told when it was all for nothing; a pod
-// that did not ask, or that is gone, is not. A new process that has told nobody goes by the
+// A pod is notified, answers, carries the annotations, and is notified when it was all for nothing; a pod
+// that did not ask, or that is gone, is not. A new process that has notified nobody goes by the
 // annotations.
 func TestTellAndCallOff(t *testing.T) {
 	var mu sync.Mutex
@@ -403,7 +403,7 @@ func TestTellAndCallOff(t *testing.T) {
 	t.Cleanup(server.Close)
 	port := server.URL[strings.LastIndexByte(server.URL, ':')+1:]
 	answers := make(chan string, 10)
-	teller, api := newTeller(t, func(o *Options) {
+	teller, api := newNotifier(t, func(o *Options) {
 		o.Answered = func(node string, pod types.UID, when drain.When) {
 			answers <- node + " " + string(pod) + " " + string(when)
 		}
@@ -415,7 +415,7 @@ func TestTellAndCallOff(t *testing.T) {
 	wrong := podOf("wrong", drain.NoticeAnnotation, "http")
 	plan := []drain.Decision{asks(a, deadline.Add(-40*time.Second)), asks(files, time.Time{}), asks(silent, noon), asks(wrong, noon)}
 	for range 3 {
-		teller.Tell(t.Context(), in, plan)
+		teller.Notify(t.Context(), in, plan)
 	}
 	if got, want := <-answers, "node-a uid-a last"; got != want {
 		t.Errorf("answer %q, want %q", got, want)
@@ -433,9 +433,9 @@ func TestTellAndCallOff(t *testing.T) {
 		t.Errorf("people are told %q", told)
 	}
 
-	another, apiOfAnother := newTeller(t, nil) // has told nobody
+	another, apiOfAnother := newNotifier(t, nil) // has notified nobody
 	a.Annotations[drain.DeadlineAnnotation] = "2026-01-01T12:02:00Z"
-	another.CalledOff(t.Context(), in, []*corev1.Pod{a, files, silent})
+	another.Canceled(t.Context(), in, []*corev1.Pod{a, files, silent})
 	eventually(t, "removal of annotations", func() bool { return len(apiOfAnother.taken()) == 1 })
 	if want := `/api/v1/namespaces/shop/pods/a {"metadata":{"annotations":{"spot-handler/deadline":null,"spot-handler/evict-by":null},"uid":"uid-a"}}`; apiOfAnother.taken()[0] != want {
 		t.Errorf("patch %s, want %s", apiOfAnother.taken()[0], want)
