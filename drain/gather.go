@@ -148,24 +148,13 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 	sit := s.situation(in)
 	s.decideGangs(now, sit.Departures())
 	sit.Gangs = s.drainer.gangs.Of(s.node)
-	v := View{of: in, Plan: Plan(now, sit), Surged: map[types.UID]bool{}}
+	v := ViewOf(Plan(now, sit))
+	v.of = in
 	complete := true
 	p := planner{Situation: sit}
-	for _, d := range v.Plan {
-		switch {
-		case d.Moves():
-			v.Moving = append(v.Moving, d.Pod)
-			_, asked := sit.Namespaces[d.Pod.Namespace]
-			complete = complete && asked && s.drainer.budgets.synced(d.Pod.Namespace)
-			if d.Surge {
-				v.Surged[d.Pod.UID] = true
-				complete = complete && p.known(d.Pod)
-			}
-		case d.Stays:
-			v.Staying = append(v.Staying, d.Pod)
-		case IsDaemon(d.Pod):
-			v.Daemons = append(v.Daemons, d.Pod)
-		}
+	for _, pod := range v.Moving {
+		_, asked := sit.Namespaces[pod.Namespace]
+		complete = complete && asked && s.drainer.budgets.synced(pod.Namespace) && (!v.Surged[pod.UID] || p.known(pod))
 	}
 	s.opened()
 	s.mu.Lock()

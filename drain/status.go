@@ -89,6 +89,25 @@ type View struct {
 	of Interruption // that it was made for
 }
 
+// ViewOf is a plan, by what becomes of the pods.
+func ViewOf(plan []Decision) View {
+	v := View{Plan: plan, Surged: map[types.UID]bool{}}
+	for _, d := range plan {
+		switch {
+		case d.Moves():
+			v.Moving = append(v.Moving, d.Pod)
+			if d.Surge {
+				v.Surged[d.Pod.UID] = true
+			}
+		case d.Stays:
+			v.Staying = append(v.Staying, d.Pod)
+		case IsDaemon(d.Pod):
+			v.Daemons = append(v.Daemons, d.Pod)
+		}
+	}
+	return v
+}
+
 // Look reads a node's pods and plans for them, without moving any. The first call starts
 // the node's watch, which lives until Forget or the end of ctx. It returns false until the
 // pods, and what has to be known of their Deployments, are known; Notify is called when

@@ -12,7 +12,6 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -151,16 +150,8 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 
 // plan logs the replacement and the decision about every pod.
 func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, situation drain.Situation) error {
-	need := provisioner.Need{Surged: map[types.UID]bool{}}
-	for _, decision := range drain.Plan(time.Now(), situation) {
-		switch {
-		case decision.Moves():
-			need.Moving = append(need.Moving, decision.Pod)
-			need.Surged[decision.Pod.UID] = decision.Surge
-		case drain.IsDaemon(decision.Pod):
-			need.Daemons = append(need.Daemons, decision.Pod)
-		}
-	}
+	view := drain.ViewOf(drain.Plan(time.Now(), situation))
+	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
 	replacement, err := a.opts.Chooser.Choose(ctx, node, rec, need)
 	if err != nil {
 		return fmt.Errorf("choose replacement: %w", err)

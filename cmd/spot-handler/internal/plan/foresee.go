@@ -26,7 +26,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
@@ -195,16 +194,8 @@ func (d *Daemon) replace(ctx context.Context, w *world, l *Lost, first []drain.D
 		l.Replacement = &Replacement{State: provisioner.StateUnsupported, Why: l.spared}
 		return
 	}
-	need := provisioner.Need{Surged: map[types.UID]bool{}}
-	for _, decision := range first {
-		switch {
-		case decision.Moves():
-			need.Moving = append(need.Moving, decision.Pod)
-			need.Surged[decision.Pod.UID] = decision.Surge
-		case drain.IsDaemon(decision.Pod):
-			need.Daemons = append(need.Daemons, decision.Pod)
-		}
-	}
+	view := drain.ViewOf(first)
+	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
 	if err := d.request(ctx, l, need); err != nil {
 		w.in.Unread = append(w.in.Unread, strings.Split(err.Error(), "\n")...)
 	}
