@@ -108,7 +108,7 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 		loss.Deadline = &p.deadline
 	}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.cluster.Namespace}, true)
-	f, err := c.foresee(ctx, read, p.nodes.Of, loss, p.assumed.take(flags), p.dryRun == dryRunServer)
+	f, err := c.forecast(ctx, read, p.nodes.Of, loss, p.assumed.take(flags), p.dryRun == dryRunServer)
 	if err != nil {
 		return err
 	}
@@ -142,9 +142,9 @@ func (p *planCommand) validate(args []string) error {
 // errNothing says that there is nothing to make a forecast from.
 var errNothing = errors.New("nodes and pods could not be read")
 
-// foresee plays the loss of nodes in the cluster that was read. With dryRun the API server is asked
+// forecast plays the loss of nodes in the cluster that was read. With dryRun the API server is asked
 // what it would refuse, as the person who runs the command; otherwise nothing but reads leave it.
-func (c *caller) foresee(ctx context.Context, read cluster.Cluster, nodes func([]*corev1.Node) ([]*corev1.Node, error), loss plan.Loss, assumed plan.Assumptions, dryRun bool) (plan.Forecast, error) {
+func (c *caller) forecast(ctx context.Context, read cluster.Cluster, nodes func([]*corev1.Node) ([]*corev1.Node, error), loss plan.Loss, assumed plan.Assumptions, dryRun bool) (plan.Forecast, error) {
 	if len(read.Nodes) == 0 || read.Pods == nil {
 		return plan.Forecast{}, fmt.Errorf("%w: %s", errNothing, strings.Join(read.Unread, "; "))
 	}
@@ -176,7 +176,7 @@ func (c *caller) foresee(ctx context.Context, read cluster.Cluster, nodes func([
 			return karpenter.BootTimes(ctx, c.whole.dynamic, pool)
 		},
 	}
-	return daemon.Foresee(ctx, read, lost, loss, assumed)
+	return daemon.Forecast(ctx, read, lost, loss, assumed)
 }
 
 // Whether the API server is asked.

@@ -167,12 +167,12 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 		loss.Deadline = &r.deadline
 	}
 	all := func([]*corev1.Node) ([]*corev1.Node, error) { return chosen, nil }
-	foreseen, err := c.foresee(ctx, read.Of(r.cluster.Namespace), all, loss, r.assumed.take(flags), false)
+	forecast, err := c.forecast(ctx, read.Of(r.cluster.Namespace), all, loss, r.assumed.take(flags), false)
 	if err != nil {
 		return err
 	}
 	width := screen.Columns()
-	_ = screen.Print(slices.Concat(plan.Lines(foreseen, width), []string{""}, r.announcement(chosen, width))...)
+	_ = screen.Print(slices.Concat(plan.Lines(forecast, width), []string{""}, r.announcement(chosen, width))...)
 	if err := r.confirm(ctx, stdin, screen); err != nil {
 		return err
 	}
@@ -181,7 +181,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 		return err
 	}
 	screen.End()
-	scored := r.outcome.conclude(report.Of(recording, &foreseen), r.format, stdout, stderr)
+	scored := r.outcome.conclude(report.Of(recording, &forecast), r.format, stdout, stderr)
 	if err != nil { // then nobody can ask for more
 		return err
 	}

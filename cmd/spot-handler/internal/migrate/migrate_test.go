@@ -140,7 +140,7 @@ func TestConvertDefaults(t *testing.T) {
 		t.Errorf("rebalance recommendations are not ignored:\n%s", imds)
 	}
 	if strings.Contains(imds, "TAG") || strings.Contains(imds, "enableASG") {
-		t.Errorf("what has no effect is told:\n%s", imds)
+		t.Errorf("what has no effect is named:\n%s", imds)
 	}
 	off := migrated(t, "ENABLE_SPOT_INTERRUPTION_DRAINING=false\nENABLE_SCHEDULED_EVENT_DRAINING=false\n")
 	if want := "--watch=rebalance \\\n"; !strings.Contains(off, want) {

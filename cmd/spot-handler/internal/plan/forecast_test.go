@@ -27,7 +27,7 @@ func TestPods(t *testing.T) {
 			"web-0 graceful 10..15 surge: surged: waits for its successor",
 			"web-1 graceful 21..26 surge: waits for its turn: maxSurge of Deployment web is in use",
 		}},
-		"without room for successors they leave at the latest": {func(s *scene) {
+		"without room for replacement pods they leave at the latest": {func(s *scene) {
 			s.Nodes = s.Nodes[:1]
 			s.deployment("web", "lost", 1)
 		}, []string{"web-0 graceful 80..85 surge: surged: waits for its successor"}},
@@ -163,11 +163,11 @@ func TestDips(t *testing.T) {
 		t.Errorf("budget: %+v", b)
 	}
 	if w := f.Workloads; w[0].Unplaced != 0 || w[1].Unplaced != 0 {
-		t.Errorf("successors without a node where there is room: %+v", w)
+		t.Errorf("replacement pods without a node where there is room: %+v", w)
 	}
 	s.Nodes = s.Nodes[:1]
 	if w := Of(s.Input).Workloads; w[0].Unplaced != 2 || w[1].Unplaced != 1 {
-		t.Errorf("want no node for a successor of each pod: %+v", w)
+		t.Errorf("want no node for a replacement pod of each pod: %+v", w)
 	}
 	if n := f.Nodes[0]; n.Empty == nil || *n.Empty < 25 || *n.Empty > 27 || n.Slack == nil || *n.Slack != *n.Deadline-*n.Ended {
 		t.Errorf("node: %+v", n)
@@ -196,8 +196,8 @@ func TestAtRisk(t *testing.T) {
 	}
 }
 
-// Notices of a storm arrive one after the other.
-func TestStorm(t *testing.T) {
+// Notices of a mass interruption arrive one after the other.
+func TestMassInterruption(t *testing.T) {
 	s := newScene(t)
 	s.lose("lost-2", drain.NoCapacity).After = 30 * time.Second
 	s.pods("", "bare", "lost-2", 1)

@@ -77,7 +77,7 @@ func TestRefusedRequest(t *testing.T) {
 	}
 }
 
-// The same answer about many objects is told once, in the API server's words.
+// The same answer about many objects is given once, in the API server's words.
 func TestAnswers(t *testing.T) {
 	pods := schema.GroupResource{Resource: "pods"}
 	denied := func(name string) error {

@@ -192,7 +192,7 @@ func (c *cluster) wantUnmarked(t *testing.T) {
 
 func nobody(string) {}
 
-func TestStormIsSpread(t *testing.T) {
+func TestMassInterruptionIsSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster("a", "b", "c", "d")
 		defer c.watcher.Stop()
