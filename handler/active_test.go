@@ -123,7 +123,7 @@ func TestActiveReadsWhatIsKnown(t *testing.T) {
 		t.Errorf("after a restart, from the record (-want +got):\n%s", diff)
 	}
 	k := h.memory.of(node.Name)
-	k.requested, k.replacement = true, interruption.Replacement{State: provisioner.StateReady}
+	k.replacement = &interruption.Replacement{State: provisioner.StateReady}
 	want[0].replacement = "ready"
 	if diff := cmp.Diff(want, h.active(), compare); diff != "" {
 		t.Errorf("what the provisioner said last is newer than the record (-want +got):\n%s", diff)

@@ -33,7 +33,7 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 	k.begun = true
 	rules, _ := v.opts.Rules(v.node, false)
 	in := drain.Interruption{Taint: marks.Taint(v.rec), Since: v.rec.Since(), Deadline: rules.DrainBy(v.rec, time.Now()), Capacity: drain.PendingCapacity}
-	if k.requested {
+	if k.replacement != nil {
 		in.Capacity = capacity(k, nil) // mostly it stays, so one plan does
 	}
 	end := v.rec.DrainEnd()
@@ -149,7 +149,7 @@ func (v *visit) replace(ctx context.Context, next *interruption.Record, view dra
 		return fmt.Errorf("request replacement: %w", err)
 	}
 	got.Reason = interruption.Clip(got.Reason)
-	v.memory.change(func() { v.known.replacement, v.known.requested = got, true })
+	v.memory.change(func() { v.known.replacement = &got })
 	next.Replacement = &got
 	if got.Backend == provisioner.Spare && len(view.Moving) > 0 {
 		v.lookAgainIn(spareLook)
@@ -196,9 +196,9 @@ func replacementMoved(recorded, now *interruption.Replacement) bool {
 // it too is worth waiting for, as long as pods can wait.
 func capacity(k *known, requestErr error) drain.Capacity {
 	switch {
-	case requestErr != nil, k.requested && provisioner.Pending(k.replacement.State):
+	case requestErr != nil, k.replacement != nil && provisioner.Pending(k.replacement.State):
 		return drain.PendingCapacity
-	case k.requested && k.replacement.State == provisioner.StateReady:
+	case k.replacement != nil && k.replacement.State == provisioner.StateReady:
 		return drain.ReadyCapacity
 	}
 	return drain.NoCapacity

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/drain"
@@ -265,10 +266,8 @@ func (h *Handler) sweep(ctx context.Context) error {
 			h.opts.Logger.Warn().Err(err).Msg("look for surged pods that nobody drains")
 			wait = sweepRetry
 		}
-		select {
-		case <-ctx.Done():
+		if smithytime.SleepWithContext(ctx, wait) != nil {
 			return nil
-		case <-time.After(wait):
 		}
 	}
 }

@@ -229,7 +229,7 @@ func (v *visit) pass(ctx context.Context, none interruption.Replacement) error {
 	// Without its name it is decided again.
 	none = interruption.Replacement{Backend: none.Backend, State: none.State, Reason: none.Reason}
 	v.memory.change(func() {
-		v.known.replacement, v.known.requested, v.known.retry = none, true, time.Now().Add(rebalanceLook)
+		v.known.replacement, v.known.retry = &none, time.Now().Add(rebalanceLook)
 	})
 	v.lookAgain(v.known.retry)
 	if was := v.rec.Replacement; was != nil && *was == none {

@@ -122,7 +122,7 @@ func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()
 func PastOfCanceled(r Record, now time.Time) Past {
 	off := r.Announcements()
 	for i := range off {
-		off[i].Off = pointer(now)
+		off[i].Off = Optional(now)
 	}
 	return Past(r.Past).And(off)
 }
@@ -133,7 +133,7 @@ func PastOfCanceled(r Record, now time.Time) Past {
 func (r Record) DropRecommendation(now time.Time) (rest Record, stands bool) {
 	rest, gone, stands := r.Drop(func(a Announcement) bool { return a.Kind == RebalanceRecommendation })
 	for i := range gone {
-		gone[i].Off = pointer(now)
+		gone[i].Off = Optional(now)
 	}
 	rest.Past = Past(rest.Past).And(gone)
 	return rest, stands

@@ -39,7 +39,7 @@ const sameDeadline = 2 * time.Second
 func announcementOf(n Notice) Announcement {
 	return Announcement{
 		Kind: n.Kind, Event: n.EventID, Source: n.Source, Action: n.Action,
-		Noticed: n.Noticed.UTC(), Received: n.Received.UTC(), Deadline: pointer(n.Deadline),
+		Noticed: n.Noticed.UTC(), Received: n.Received.UTC(), Deadline: Optional(n.Deadline),
 	}
 }
 
@@ -188,10 +188,10 @@ func (r Record) Merge(n Notice) (Record, bool) {
 		if a.reschedules(n) {
 			changed = n.Noticed.After(a.Noticed)
 			if changed {
-				a.Deadline, a.Noticed = pointer(n.Deadline), n.Noticed.UTC()
+				a.Deadline, a.Noticed = Optional(n.Deadline), n.Noticed.UTC()
 			}
 		} else if !n.Deadline.IsZero() && (a.Deadline == nil || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
-			a.Deadline = pointer(n.Deadline)
+			a.Deadline = Optional(n.Deadline)
 			changed = true
 		}
 		if a.Kind == StateChange && slices.Index(states, n.Action) > slices.Index(states, a.Action) {
@@ -256,6 +256,6 @@ func (r Record) Tighten(kind Kind, d time.Time) Record {
 	if i < 0 || list[i].Deadline != nil && !d.Before(*list[i].Deadline) {
 		return r
 	}
-	list[i].Deadline = pointer(d)
+	list[i].Deadline = Optional(d)
 	return r.with(list)
 }

@@ -280,7 +280,8 @@ func (r Record) String() string {
 	return string(b)
 }
 
-func pointer(t time.Time) *time.Time {
+// Optional is a time as a record has it: nil if there is none.
+func Optional(t time.Time) *time.Time {
 	if t.IsZero() {
 		return nil
 	}

@@ -127,7 +127,7 @@ func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time)
 		return true
 	}
 	if !try.beat.IsZero() && (hook.Beat == nil || hook.Beat.Before(try.beat)) {
-		hook.Beat, hook.Heartbeats = pointerTo(try.beat), hook.Heartbeats+1
+		hook.Beat, hook.Heartbeats = interruption.Optional(try.beat), hook.Heartbeats+1
 		changed = true
 	}
 	if try.limits.Timeout == 0 {
@@ -135,7 +135,7 @@ func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time)
 	}
 	until := t.waitsUntil(*hook, try)
 	if hook.Until == nil || until.Before(*hook.Until) {
-		hook.Until = pointerTo(until)
+		hook.Until = interruption.Optional(until)
 		changed = true
 	}
 	return changed
@@ -269,8 +269,3 @@ func (t *Tender) Forget(node string) {
 
 // Wait returns when no call is under way any more. Nobody must be calling any other method by then.
 func (t *Tender) Wait() { t.calls.Wait() }
-
-func pointerTo(t time.Time) *time.Time {
-	t = t.UTC()
-	return &t
-}

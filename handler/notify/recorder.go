@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -168,10 +169,8 @@ func (l *line) yield(ctx context.Context, noted time.Time) bool {
 		if wait <= 0 {
 			return true
 		}
-		select {
-		case <-ctx.Done():
+		if smithytime.SleepWithContext(ctx, wait) != nil {
 			return false
-		case <-time.After(wait):
 		}
 	}
 }

@@ -117,7 +117,7 @@ func (n *network) taken() []string {
 	return heard
 }
 
-func (n *network) teller(t *testing.T, change func(*Options)) *Notifier {
+func (n *network) notifier(t *testing.T, change func(*Options)) *Notifier {
 	o := Options{
 		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Pods: clientThrough(t, narrow.Transport(n), corev1.SchemeGroupVersion, "/api"),
 		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false },
@@ -126,9 +126,9 @@ func (n *network) teller(t *testing.T, change func(*Options)) *Notifier {
 	if change != nil {
 		change(&o)
 	}
-	teller := New(o)
-	teller.client = &http.Client{Transport: n}
-	return teller
+	notifier := New(o)
+	notifier.client = &http.Client{Transport: n}
+	return notifier
 }
 
 // in is a pod of a namespace that asks for a POST to that path.
@@ -157,7 +157,7 @@ func TestHangingPeersDelayNobody(t *testing.T) {
 		for i := range 10 {
 			n.pods = append(n.pods, in("other", fmt.Sprint("peer-", i), "healthy", ""))
 		}
-		teller := n.teller(t, nil)
+		notifier := n.notifier(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		began := map[string]time.Time{}
 		for i := range 20 {
@@ -172,7 +172,7 @@ func TestHangingPeersDelayNobody(t *testing.T) {
 				plan = append(plan, asksAndLeaves(pod, in1))
 				began[fmt.Sprint(namespace, "/", pod.Name, " ", typeNotice, " ", in1.Node)] = time.Now()
 			}
-			teller.Notify(ctx, in1, plan)
+			notifier.Notify(ctx, in1, plan)
 			for j := range 10 {
 				began[fmt.Sprint("other/peer-", j, " ", typePeerNotice, " ", in1.Node)] = time.Now()
 			}
@@ -191,7 +191,7 @@ func TestHangingPeersDelayNobody(t *testing.T) {
 		n.mu.Unlock()
 		cancel() // as if the lease were lost
 		before := time.Now()
-		teller.Wait()
+		notifier.Wait()
 		if took := time.Since(before); took > 0 {
 			t.Errorf("what was under way went on for %s", took)
 		}
@@ -203,7 +203,7 @@ func TestHangingPeersDelayNobody(t *testing.T) {
 func TestHangingAnnotationsDelayNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{at: map[string]time.Time{}}
-		teller := n.teller(t, nil)
+		notifier := n.notifier(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		deadline := time.Now().Add(2 * time.Minute)
 		var plan []drain.Decision
@@ -214,13 +214,13 @@ func TestHangingAnnotationsDelayNobody(t *testing.T) {
 		}
 		pod := in("other", "prompt", "node-a", "")
 		pod.Annotations[drain.NoticeAnnotation] = drain.NoticeFiles
-		teller.Notify(ctx, interrupted(deadline), append(plan, asks(pod, deadline)))
+		notifier.Notify(ctx, interrupted(deadline), append(plan, asks(pod, deadline)))
 		synctest.Wait()
 		if len(n.notes) != 1 || !strings.HasPrefix(n.notes[0], "prompt ") {
 			t.Errorf("annotated %q, want the other namespace's pod at once", n.notes)
 		}
 		cancel()
-		teller.Wait()
+		notifier.Wait()
 	})
 }
 
@@ -229,7 +229,7 @@ func TestHangingAnnotationsDelayNobody(t *testing.T) {
 func TestReplacementReadyComesAfterTheNotice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{at: map[string]time.Time{}, hold: make(chan struct{})}
-		teller := n.teller(t, nil)
+		notifier := n.notifier(t, nil)
 		deadline := time.Now().Add(2 * time.Minute)
 		var plan []drain.Decision
 		for i := range posts {
@@ -239,11 +239,11 @@ func TestReplacementReadyComesAfterTheNotice(t *testing.T) {
 		last.Pod.Annotations[drain.NoticeReplacementAnnotation] = "true"
 		plan = append(plan, last)
 		now := interrupted(deadline)
-		teller.Notify(t.Context(), now, plan)
+		notifier.Notify(t.Context(), now, plan)
 		now.Ready = true
-		teller.Notify(t.Context(), now, plan)
+		notifier.Notify(t.Context(), now, plan)
 		close(n.hold)
-		teller.Wait()
+		notifier.Wait()
 		heard := slices.DeleteFunc(n.taken(), func(h string) bool { return !strings.HasPrefix(h, "shop/last ") })
 		want := []string{"shop/last spot-handler.notice node-a", "shop/last spot-handler.replacement-ready node-a"}
 		if diff := cmp.Diff(want, heard); diff != "" {
@@ -257,15 +257,15 @@ func TestReplacementReadyComesAfterTheNotice(t *testing.T) {
 func TestAnotherEventIsNews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{at: map[string]time.Time{}, pods: []*corev1.Pod{in("shop", "peer", "healthy", "")}}
-		teller := n.teller(t, nil)
+		notifier := n.notifier(t, nil)
 		pod := in("shop", "rank", "node-a", "")
 		now := interrupted(time.Now().Add(time.Minute))
 		for i, event := range []string{"rehearsal-1", "event-1", "event-2"} {
 			now.Record.Event = event
 			now.Deadline = now.Deadline.Add(time.Minute)
 			for range 2 {
-				teller.Notify(t.Context(), now, []drain.Decision{asksAndLeaves(pod, now)})
-				teller.Wait()
+				notifier.Notify(t.Context(), now, []drain.Decision{asksAndLeaves(pod, now)})
+				notifier.Wait()
 			}
 			want := []string{"shop/peer spot-handler.peer-notice node-a", "shop/rank spot-handler.notice node-a"}
 			heard := n.taken()
@@ -281,15 +281,15 @@ func TestAnotherEventIsNews(t *testing.T) {
 func TestNoCancellationToFinishedPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{at: map[string]time.Time{}}
-		teller := n.teller(t, nil)
+		notifier := n.notifier(t, nil)
 		now := interrupted(time.Now().Add(2 * time.Minute))
 		finished, runs := in("shop", "finished", "node-a", ""), in("shop", "runs", "node-a", "")
-		teller.Notify(t.Context(), now, []drain.Decision{asks(finished, now.Deadline), asks(runs, now.Deadline)})
-		teller.Wait()
+		notifier.Notify(t.Context(), now, []drain.Decision{asks(finished, now.Deadline), asks(runs, now.Deadline)})
+		notifier.Wait()
 		n.taken()
 		finished.Status.Phase = corev1.PodSucceeded
-		teller.Canceled(t.Context(), now, []*corev1.Pod{finished, runs})
-		teller.Wait()
+		notifier.Canceled(t.Context(), now, []*corev1.Pod{finished, runs})
+		notifier.Wait()
 		if diff := cmp.Diff([]string{"shop/runs spot-handler.canceled node-a"}, n.taken()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
@@ -301,17 +301,17 @@ func TestNoCancellationToFinishedPods(t *testing.T) {
 func TestNothingArrivesAfterTheLeaseIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{at: map[string]time.Time{}, hold: make(chan struct{})}
-		teller := n.teller(t, nil)
+		notifier := n.notifier(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		now := interrupted(time.Now().Add(2 * time.Minute))
 		var plan []drain.Decision
 		for i := range 2 * notes {
 			plan = append(plan, asks(in("shop", fmt.Sprint("hang-", i), "node-a", "hang"), now.Deadline))
 		}
-		teller.Notify(ctx, now, plan)
+		notifier.Notify(ctx, now, plan)
 		synctest.Wait()
 		cancel()
-		teller.Wait()
+		notifier.Wait()
 		close(n.hold)
 		time.Sleep(time.Hour)
 		if len(n.heard)+len(n.notes) > 0 {
@@ -327,20 +327,20 @@ func TestPeerWhoseOwnNodeGoesOn(t *testing.T) {
 		rank := map[string]*corev1.Pod{"node-a": in("shop", "rank-a", "node-a", ""), "node-b": in("shop", "rank-b", "node-b", ""), "node-c": in("shop", "rank-c", "node-c", "")}
 		n := &network{at: map[string]time.Time{}, pods: []*corev1.Pod{rank["node-a"], rank["node-b"], rank["node-c"]}}
 		ends := map[string]bool{"node-a": true, "node-b": true}
-		teller := n.teller(t, func(o *Options) { o.Leaves = func(node string, _ drain.Gang) bool { return ends[node] } })
+		notifier := n.notifier(t, func(o *Options) { o.Leaves = func(node string, _ drain.Gang) bool { return ends[node] } })
 		now := interrupted(time.Now().Add(2 * time.Minute))
 		for _, node := range []string{"node-a", "node-b"} {
 			now.Node = node
-			teller.Notify(t.Context(), now, []drain.Decision{leaves(rank[node], now.Deadline)})
-			teller.Wait()
+			notifier.Notify(t.Context(), now, []drain.Decision{leaves(rank[node], now.Deadline)})
+			notifier.Wait()
 		}
 		want := []string{"shop/rank-c spot-handler.peer-notice node-a", "shop/rank-c spot-handler.peer-notice node-b"}
 		if diff := cmp.Diff(want, n.taken()); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
 		delete(ends, "node-b")
-		teller.Canceled(t.Context(), now, []*corev1.Pod{rank["node-b"]})
-		teller.Wait()
+		notifier.Canceled(t.Context(), now, []*corev1.Pod{rank["node-b"]})
+		notifier.Wait()
 		want = []string{"shop/rank-b spot-handler.peer-notice node-a", "shop/rank-c spot-handler.peer-canceled node-b"}
 		heard := n.taken()
 		slices.Sort(heard)
@@ -370,7 +370,7 @@ func TestCancellationAfterAChangeOfLeader(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rank := in("shop", "rank", "node-a", "")
 				n := &network{at: map[string]time.Time{}, pods: []*corev1.Pod{rank, in("shop", "peer", "node-b", "")}}
-				teller := n.teller(t, func(o *Options) {
+				notifier := n.notifier(t, func(o *Options) {
 					o.Silent = func(_ context.Context, namespace string) (bool, error) {
 						if tt.failures--; tt.failures >= 0 {
 							return false, errors.New("API server is away")
@@ -383,8 +383,8 @@ func TestCancellationAfterAChangeOfLeader(t *testing.T) {
 				if tt.change != nil {
 					tt.change(&now)
 				}
-				teller.Canceled(t.Context(), now, []*corev1.Pod{rank})
-				teller.Wait()
+				notifier.Canceled(t.Context(), now, []*corev1.Pod{rank})
+				notifier.Wait()
 				if diff := cmp.Diff(tt.want, n.taken()); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
@@ -414,12 +414,12 @@ func TestGangTooLargeToRead(t *testing.T) {
 					n.endless = "hostile"
 				}
 				told := &meaningless{}
-				teller := n.teller(t, func(o *Options) { o.Events = told })
+				notifier := n.notifier(t, func(o *Options) { o.Events = told })
 				now := interrupted(time.Now().Add(2 * time.Minute))
-				teller.Notify(t.Context(), now, []drain.Decision{
+				notifier.Notify(t.Context(), now, []drain.Decision{
 					leaves(in("hostile", "rank", "node-a", ""), now.Deadline), leaves(in("other", "rank", "node-a", ""), now.Deadline),
 				})
-				teller.Wait()
+				notifier.Wait()
 				if diff := cmp.Diff([]string{"other/peer spot-handler.peer-notice node-a"}, n.taken()); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}

@@ -8,11 +8,13 @@ import (
 	"net/url"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/handler/interruption"
 )
 
 // The types of our CloudEvents.
@@ -86,7 +88,7 @@ func eventFor(now time.Time, in Interruption, what string, pod *corev1.Pod, evic
 		DataContentType: "application/json",
 		Data: eventData{
 			Kind: string(in.Record.Kind), Action: in.Record.Action, Node: in.Node, Replacement: cmp.Or(in.Replacement, noReplacement),
-			Rehearsal: in.Record.Rehearsed(), Deadline: pointer(in.Deadline), EvictBy: pointer(evictBy),
+			Rehearsal: in.Record.Rehearsed(), Deadline: interruption.Optional(in.Deadline), EvictBy: interruption.Optional(evictBy),
 		},
 	}
 	if what == typeCanceled || what == typePeerCanceled {
@@ -101,14 +103,6 @@ func graceOf(d drain.Decision) int64 {
 		return *d.Grace
 	}
 	return int64(drain.Grace(d.Pod).Seconds())
-}
-
-func pointer(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
 }
 
 func unix(t time.Time) int64 {
@@ -160,7 +154,7 @@ func (t *Notifier) note(ctx context.Context, what string, deadline time.Time, d 
 				t.opts.Logger.Warn().Err(err).Msg("annotations of workloads are not written")
 			}
 			return
-		case attempt == noteAttempts || !wait(ctx, time.Duration(attempt)*time.Second):
+		case attempt == noteAttempts || smithytime.SleepWithContext(ctx, time.Duration(attempt)*time.Second) != nil:
 			t.opts.Logger.Debug().Err(err).Str("pod", d.Pod.Namespace+"/"+d.Pod.Name).Msg("annotate workload")
 			return
 		}

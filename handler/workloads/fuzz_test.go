@@ -43,11 +43,11 @@ func FuzzTarget(f *testing.F) {
 	} {
 		f.Add(s[0], s[1])
 	}
-	teller := New(Options{IsNode: func(netip.Addr) bool { return false }, Logger: zerolog.Nop(), Registerer: prometheus.NewRegistry()})
+	notifier := New(Options{IsNode: func(netip.Addr) bool { return false }, Logger: zerolog.Nop(), Registerer: prometheus.NewRegistry()})
 	f.Fuzz(func(t *testing.T, ip, annotation string) {
 		pod := podOf("a")
 		pod.Status.PodIP = ip
-		target, err := teller.target(pod, annotation)
+		target, err := notifier.target(pod, annotation)
 		if err != nil {
 			if strings.ContainsFunc(err.Error(), isControl) {
 				t.Errorf("the error %q has control characters", err)

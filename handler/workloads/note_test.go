@@ -46,13 +46,13 @@ func TestNotesThatFail(t *testing.T) {
 					return &http.Response{StatusCode: code, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("")), Request: r}, nil
 				}), corev1.SchemeGroupVersion, "/api")
 				var log bytes.Buffer
-				teller := New(Options{
+				notifier := New(Options{
 					On: !tt.off, Pods: client, Events: &meaningless{},
 					Registerer: prometheus.NewRegistry(), Logger: zerolog.New(&log).Level(zerolog.WarnLevel),
 				})
 				in := interrupted(time.Now().Add(2 * time.Minute))
 				for _, pod := range []*corev1.Pod{podOf("a", drain.NoticeAnnotation, drain.NoticeFiles), podOf("b", drain.NoticeAnnotation, drain.NoticeFiles)} {
-					teller.Notify(t.Context(), in, []drain.Decision{asks(pod, in.Deadline)})
+					notifier.Notify(t.Context(), in, []drain.Decision{asks(pod, in.Deadline)})
 					time.Sleep(time.Minute)
 					synctest.Wait()
 				}

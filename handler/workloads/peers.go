@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -124,7 +125,7 @@ func (t *Notifier) read(ctx context.Context, what string, read func() error) err
 		case attempt == listAttempts, errors.Is(err, narrow.ErrTooLong), errors.Is(err, errTooManyPods):
 			t.opts.Logger.Warn().Err(err).Str("reason", what).Msg("workloads are not told")
 			return err
-		case !wait(ctx, time.Duration(attempt)*time.Second):
+		case smithytime.SleepWithContext(ctx, time.Duration(attempt)*time.Second) != nil:
 			return err
 		}
 	}

@@ -79,7 +79,7 @@ func TestPeersAreTold(t *testing.T) {
 	}
 	var listed []string
 	failures := 1
-	teller, _ := newNotifier(t, func(o *Options) {
+	notifier, _ := newNotifier(t, func(o *Options) {
 		o.Leaves = func(node string, gang drain.Gang) bool {
 			return gang.Name == "g" && (node == "node-a" || node == "node-d")
 		}
@@ -122,19 +122,19 @@ func TestPeersAreTold(t *testing.T) {
 	closed.Peers = drain.Gang{}
 	plan := []drain.Decision{leaves(all[0], at.Add(time.Second)), leaves(all[1], at), stays, closed}
 	for range 3 {
-		teller.Notify(t.Context(), in, plan)
+		notifier.Notify(t.Context(), in, plan)
 	}
 	told(2, "shop/rank-2 spot-handler.peer-notice node-a [rank-0 rank-1]", "shop/rank-3 spot-handler.peer-notice node-a [rank-0 rank-1]")
 	in.Deadline = deadline.Add(-10 * time.Second)
-	teller.Notify(t.Context(), in, plan[:1])
+	notifier.Notify(t.Context(), in, plan[:1])
 	told(1, "shop/rank-2 spot-handler.peer-notice node-a [rank-0]", "shop/rank-3 spot-handler.peer-notice node-a [rank-0]")
-	teller.Canceled(t.Context(), in, nil)
+	notifier.Canceled(t.Context(), in, nil)
 	told(1, "shop/rank-2 spot-handler.peer-canceled node-a []", "shop/rank-3 spot-handler.peer-canceled node-a []")
-	teller.Canceled(t.Context(), in, nil)
-	teller.Notify(t.Context(), in, []drain.Decision{stays, closed})
+	notifier.Canceled(t.Context(), in, nil)
+	notifier.Notify(t.Context(), in, []drain.Decision{stays, closed})
 	other := in
 	other.Node = "node-d"
-	teller.Notify(t.Context(), other, []drain.Decision{leaves(all[4], at)})
+	notifier.Notify(t.Context(), other, []drain.Decision{leaves(all[4], at)})
 	told(1, "shop/rank-2 spot-handler.peer-notice node-d [doomed]", "shop/rank-3 spot-handler.peer-notice node-d [doomed]")
 }
 
@@ -146,7 +146,7 @@ func TestPeersInPodGroup(t *testing.T) {
 		return p
 	}
 	var listed []string
-	teller, _ := newNotifier(t, func(o *Options) {
+	notifier, _ := newNotifier(t, func(o *Options) {
 		o.Leaves = func(node string, _ drain.Gang) bool { return node == "node-a" }
 		o.Pods = clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			listed = append(listed, r.URL.String())
@@ -162,7 +162,7 @@ func TestPeersInPodGroup(t *testing.T) {
 		}))
 	})
 	var names []string
-	peers, err := teller.peers(t.Context(), drain.GangOf(grouped("rank-0", "node-a", "p")))
+	peers, err := notifier.peers(t.Context(), drain.GangOf(grouped("rank-0", "node-a", "p")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestManyNodesOfOneGang(t *testing.T) {
 	var mu sync.Mutex
 	requests := 0
 	hold := make(chan struct{})
-	teller, _ := newNotifier(t, func(o *Options) {
+	notifier, _ := newNotifier(t, func(o *Options) {
 		o.Pods = clientOf(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			<-hold
 			mu.Lock()
@@ -196,10 +196,10 @@ func TestManyNodesOfOneGang(t *testing.T) {
 	for i := range 100 {
 		in := interrupted(noon)
 		in.Node = fmt.Sprint("node-", i)
-		teller.Notify(t.Context(), in, []drain.Decision{leaves(memberOf(fmt.Sprint("rank-", i), in.Node), noon)})
+		notifier.Notify(t.Context(), in, []drain.Decision{leaves(memberOf(fmt.Sprint("rank-", i), in.Node), noon)})
 	}
 	close(hold)
-	teller.Wait()
+	notifier.Wait()
 	if requests < 1 || requests > 2 {
 		t.Errorf("%d requests for the news of 100 nodes, want one, and one for those that came meanwhile", requests)
 	}

@@ -17,6 +17,7 @@ import (
 	"sync"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	corev1 "k8s.io/api/core/v1"
@@ -81,19 +82,9 @@ func newClient() *http.Client {
 func (t *Notifier) post(ctx context.Context, target *url.URL, body []byte) (when drain.When, result string, err error) {
 	for attempt := 1; ; attempt++ {
 		when, result, err = t.attempt(ctx, target, body)
-		if result != resultFailed || attempt == attempts || !wait(ctx, pause) {
+		if result != resultFailed || attempt == attempts || smithytime.SleepWithContext(ctx, pause) != nil {
 			return when, result, err
 		}
-	}
-}
-
-// wait reports whether ctx goes on for that long.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 

@@ -73,13 +73,13 @@ func example(t *testing.T, page, heading, language string) string {
 // tell gives a notice to a receiver as soon as it listens, and returns what that answers.
 func tell(t *testing.T, address string) (drain.When, string) {
 	t.Helper()
-	teller, _ := newNotifier(t, nil)
+	notifier, _ := newNotifier(t, nil)
 	body, err := newEvent(time.Now(), interrupted(time.Now().Add(2*time.Minute)), typeNotice, asks(podOf("a"), time.Now().Add(time.Minute)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		when, result, err := teller.attempt(t.Context(), &url.URL{Scheme: "http", Host: address, Path: "/"}, body)
+		when, result, err := notifier.attempt(t.Context(), &url.URL{Scheme: "http", Host: address, Path: "/"}, body)
 		if result == resultFailed && time.Now().Before(deadline) {
 			continue
 		}

@@ -225,12 +225,12 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 		done := make(chan struct{})
 		go func() { defer close(done); _ = drainer.Run(t.Context()) }()
 		all := &receivers{heard: map[string][]time.Time{}}
-		teller := New(Options{
+		notifier := New(Options{
 			On: true, Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Pods: pods, Answered: drainer.Answer, Events: forgiving{},
 			IsNode:     func(netip.Addr) bool { return false },
 			Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 		})
-		teller.client = &http.Client{Transport: all}
+		notifier.client = &http.Client{Transport: all}
 
 		in := drain.Interruption{Taint: corev1.Taint{Key: "x"}, Deadline: deadline, Capacity: drain.PendingCapacity}
 		for ended := false; !ended; {
@@ -242,7 +242,7 @@ func drainCrowd(t *testing.T, ask bool) (found drained) {
 					}
 				}
 				before := time.Now()
-				teller.Notify(t.Context(), interrupted(deadline), view.Plan)
+				notifier.Notify(t.Context(), interrupted(deadline), view.Plan)
 				if took := time.Since(before); took > 0 {
 					t.Errorf("the drain has waited %s for pods to be told", took)
 				}

@@ -172,13 +172,13 @@ func TestAnswers(t *testing.T) {
 				tt.handler(w, r)
 			}))
 			defer server.Close()
-			teller, _ := newNotifier(t, nil)
-			teller.timeout = 300 * time.Millisecond
+			notifier, _ := newNotifier(t, nil)
+			notifier.timeout = 300 * time.Millisecond
 			target, err := url.Parse(server.URL)
 			if err != nil {
 				t.Fatal(err)
 			}
-			when, result, _ := teller.post(t.Context(), target, []byte("{}"))
+			when, result, _ := notifier.post(t.Context(), target, []byte("{}"))
 			mu.Lock()
 			defer mu.Unlock()
 			if when != tt.when || result != tt.result || attempts != tt.attempts {
@@ -249,13 +249,13 @@ func TestTarget(t *testing.T) {
 	} {
 		pod := podOf("a")
 		pod.Status.PodIP = tt.ip
-		teller, _ := newNotifier(t, func(o *Options) {
+		notifier, _ := newNotifier(t, func(o *Options) {
 			o.Networks, o.IsNode = nil, func(addr netip.Addr) bool { return addr == netip.MustParseAddr("10.9.9.9") }
 			if tt.change != nil {
 				tt.change(o, pod)
 			}
 		})
-		got, err := teller.target(pod, tt.annotation)
+		got, err := notifier.target(pod, tt.annotation)
 		if text := fmt.Sprint(got); err == nil && text != tt.want || err != nil && tt.want != "" {
 			t.Errorf("%s at %s: %s, %v, want %q", tt.annotation, tt.ip, text, err, tt.want)
 		}
@@ -267,12 +267,12 @@ func TestTarget(t *testing.T) {
 func TestAddressesOfServices(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &network{at: map[string]time.Time{}, services: []string{"10.0.0.0/16", "fd00:1::/112"}, failures: 1}
-		teller := n.teller(t, func(o *Options) { o.Networks = nil })
+		notifier := n.notifier(t, func(o *Options) { o.Networks = nil })
 		for _, tt := range []struct {
 			ip   string
 			want bool
 		}{{"10.0.0.1", false}, {"10.0.0.1", true}, {"10.1.0.1", false}, {"fd00:1::1", true}, {"fd00:2::1", false}} {
-			if got := teller.ofService(t.Context(), tt.ip); got != tt.want {
+			if got := notifier.ofService(t.Context(), tt.ip); got != tt.want {
 				t.Errorf("%s of a Service: %t, want %t", tt.ip, got, tt.want)
 			}
 			time.Sleep(servicesRetry + 1)
@@ -280,14 +280,14 @@ func TestAddressesOfServices(t *testing.T) {
 		if n.lists != 2 {
 			t.Errorf("%d requests, want one that fails and one that is kept", n.lists)
 		}
-		named := n.teller(t, func(o *Options) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} })
+		named := n.notifier(t, func(o *Options) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} })
 		if named.ofService(t.Context(), "10.0.0.1") {
 			t.Error("a network that is named is refused")
 		}
 		pod := in("shop", "a", "node-a", "")
 		pod.Status.PodIP = "10.0.0.1"
-		teller.Notify(t.Context(), interrupted(time.Now().Add(time.Minute)), []drain.Decision{asks(pod, time.Now())})
-		teller.Wait()
+		notifier.Notify(t.Context(), interrupted(time.Now().Add(time.Minute)), []drain.Decision{asks(pod, time.Now())})
+		notifier.Wait()
 		if heard := n.taken(); len(heard) > 0 {
 			t.Errorf("a Service has got %q", heard)
 		}
@@ -299,7 +299,7 @@ func TestAddressesOfServices(t *testing.T) {
 func TestNews(t *testing.T) {
 	deadline := noon.Add(2 * time.Minute)
 	at := deadline.Add(-40 * time.Second)
-	teller, _ := newNotifier(t, nil)
+	notifier, _ := newNotifier(t, nil)
 	a, b := podOf("a", drain.NoticeAnnotation, "80"), podOf("b", drain.NoticeAnnotation, "80", drain.NoticeReplacementAnnotation, "true")
 	in := interrupted(time.Time{})
 	for i, step := range []struct {
@@ -318,10 +318,10 @@ func TestNews(t *testing.T) {
 		{func() { in.Deadline = deadline.Add(-time.Second) }, at, typeNotice, typeNotice},
 	} {
 		step.change()
-		if got := teller.news(in, asks(a, step.at)); got != step.a {
+		if got := notifier.news(in, asks(a, step.at)); got != step.a {
 			t.Errorf("step %d: a is told %q, want %q", i, got, step.a)
 		}
-		if got := teller.news(in, asks(b, step.at)); got != step.b {
+		if got := notifier.news(in, asks(b, step.at)); got != step.b {
 			t.Errorf("step %d: b is told %q, want %q", i, got, step.b)
 		}
 	}
@@ -403,7 +403,7 @@ func TestTellAndCallOff(t *testing.T) {
 	t.Cleanup(server.Close)
 	port := server.URL[strings.LastIndexByte(server.URL, ':')+1:]
 	answers := make(chan string, 10)
-	teller, api := newNotifier(t, func(o *Options) {
+	notifier, api := newNotifier(t, func(o *Options) {
 		o.Answered = func(node string, pod types.UID, when drain.When) {
 			answers <- node + " " + string(pod) + " " + string(when)
 		}
@@ -415,7 +415,7 @@ func TestTellAndCallOff(t *testing.T) {
 	wrong := podOf("wrong", drain.NoticeAnnotation, "http")
 	plan := []drain.Decision{asks(a, deadline.Add(-40*time.Second)), asks(files, time.Time{}), asks(silent, noon), asks(wrong, noon)}
 	for range 3 {
-		teller.Notify(t.Context(), in, plan)
+		notifier.Notify(t.Context(), in, plan)
 	}
 	if got, want := <-answers, "node-a uid-a last"; got != want {
 		t.Errorf("answer %q, want %q", got, want)
@@ -429,7 +429,7 @@ func TestTellAndCallOff(t *testing.T) {
 	if diff := cmp.Diff(wantPatches, api.taken()); diff != "" {
 		t.Errorf("patches (-want +got):\n%s", diff)
 	}
-	if told := teller.opts.Events.(*meaningless).told; len(told) != 1 || !strings.Contains(told[0], `"http", want PORT or PORT/PATH`) {
+	if told := notifier.opts.Events.(*meaningless).told; len(told) != 1 || !strings.Contains(told[0], `"http", want PORT or PORT/PATH`) {
 		t.Errorf("people are told %q", told)
 	}
 
