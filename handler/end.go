@@ -55,11 +55,11 @@ func (v *visit) release(ctx context.Context, rec interruption.Record) error {
 		v.lookAgain(rec.Ended.Add(shownFor))
 	case rec.ComesBack() && written:
 	case rec.ComesBack():
-		if err := v.opts.Provisioner.Release(ctx, v.node, rec); err != nil {
+		if err := v.opts.Provisioner.Terminate(ctx, v.node, rec); err != nil {
 			return err
 		}
 	case v.opts.ReleaseNode:
-		if releaseErr = v.opts.Provisioner.Release(ctx, v.node, rec); releaseErr == nil {
+		if releaseErr = v.opts.Provisioner.Terminate(ctx, v.node, rec); releaseErr == nil {
 			rec.Phase = interruption.Released
 		}
 	}

@@ -222,7 +222,7 @@ func (f *fakeProvisioner) Request(_ context.Context, _ *corev1.Node, rec interru
 	return f.RequestFunc(rec)
 }
 
-func (f *fakeProvisioner) Release(_ context.Context, _ *corev1.Node, rec interruption.Record) error {
+func (f *fakeProvisioner) Terminate(_ context.Context, _ *corev1.Node, rec interruption.Record) error {
 	return f.ReleaseFunc(rec)
 }
 

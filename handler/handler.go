@@ -57,11 +57,11 @@ type Drainer interface {
 	Forget(node string)
 }
 
-// Provisioner makes and takes back capacity. No method waits for a machine.
+// Provisioner makes and ends capacity. No method waits for a machine.
 type Provisioner interface {
 	Run(ctx context.Context) error
 	Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
-	Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error
+	Terminate(ctx context.Context, node *corev1.Node, rec interruption.Record) error
 	Forget(node string)
 }
 

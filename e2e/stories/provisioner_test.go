@@ -218,7 +218,7 @@ func TestReplacementByKarpenter(t *testing.T) {
 	forged.Name, forged.Spec.ProviderID = "another", "kwok://another"
 	var old *unstructured.Unstructured
 	for _, other := range []*corev1.Node{stale, forged} {
-		s.must(r.Release(s.ctx, other, rec))
+		s.must(r.Terminate(s.ctx, other, rec))
 		old = s.claim(node.OwnerReferences[0].Name)
 		if old.GetDeletionTimestamp() != nil || old.GetAnnotations()["karpenter.sh/nodeclaim-termination-timestamp"] != "" {
 			t.Errorf("the claim was touched, for node %s, whose claim has the UID %s: %v", other.Name, other.OwnerReferences[0].UID, old.Object["metadata"])
@@ -230,8 +230,8 @@ func TestReplacementByKarpenter(t *testing.T) {
 	})
 	s.must(err)
 	defer watch.Stop()
-	s.must(r.Release(s.ctx, node, rec))
-	s.must(r.Release(s.ctx, node, rec)) // deleting, or gone
+	s.must(r.Terminate(s.ctx, node, rec))
+	s.must(r.Terminate(s.ctx, node, rec)) // deleting, or gone
 	for event := range watch.ResultChan() {
 		seen, ok := event.Object.(*unstructured.Unstructured)
 		if !ok || seen.GetDeletionTimestamp() == nil {
@@ -243,7 +243,7 @@ func TestReplacementByKarpenter(t *testing.T) {
 		break
 	}
 	s.waitGone(node.Name)
-	s.must(r.Release(s.ctx, node, rec)) // gone
+	s.must(r.Terminate(s.ctx, node, rec)) // gone
 }
 
 // What cannot be launched is no replacement: Karpenter deletes some of it at once,
@@ -335,6 +335,6 @@ func TestReplacementWithoutKarpenter(t *testing.T) {
 		if got := r.ask(node, &rec); got.State != provisioner.StateUnsupported || got.Reason != tt.reason {
 			t.Errorf("replacement %+v, want Unsupported: %s", got, tt.reason)
 		}
-		s.must(r.Release(s.ctx, node, rec))
+		s.must(r.Terminate(s.ctx, node, rec))
 	}
 }

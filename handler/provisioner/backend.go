@@ -27,11 +27,12 @@ type Backend interface {
 	// Choose says what Request would ask for as long as it has asked for nothing, and asks for nothing.
 	Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need Need) (interruption.Replacement, error)
 
-	// Release hands the drained node back to what made it. It is idempotent.
-	Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error
+	// Terminate ends the drained node if that is the backend's to do: its NodeClaim is deleted, or its
+	// instance terminated. What the backend has made for its pods alone is removed. It is idempotent.
+	Terminate(ctx context.Context, node *corev1.Node, rec interruption.Record) error
 
 	// Run follows the backend's replacements until ctx is done, and then returns nil. Until
-	// the first is requested it only takes back what an earlier process has left behind.
+	// the first is requested it only removes what an earlier process has left behind.
 	Run(ctx context.Context) error
 }
 
@@ -83,8 +84,8 @@ type Need struct {
 	// Daemons are the DaemonSet pods of the interrupted node, which its replacement will run
 	// too.
 	Daemons []*corev1.Pod
-	// Surged are those of Moving whose successors are made before they leave. A pending
-	// successor itself tells every autoscaler what it needs.
+	// Surged are those of Moving whose replacement pods are made before they leave. A pending
+	// replacement pod itself tells every autoscaler what it needs.
 	Surged map[types.UID]bool
 }
 

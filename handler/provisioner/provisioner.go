@@ -1,5 +1,5 @@
 // Package provisioner asks for the capacity that replaces an interrupted node, follows it
-// until it is Ready, and hands the interrupted node back to what made it. A [Backend] makes
+// until it is Ready, and ends the interrupted node through what made it. A [Backend] makes
 // the replacement, each in a package of its own; [Provisioner] asks the one that suits the
 // node.
 //
@@ -12,7 +12,7 @@
 //
 // What was asked for is kept only in the interruption's record and in the cluster: any
 // process can go on from there. [Provisioner.Request], [Provisioner.Choose] and
-// [Provisioner.Release] are idempotent, safe for concurrent use, and never wait for a
+// [Provisioner.Terminate] are idempotent, safe for concurrent use, and never wait for a
 // machine: Request says how far the replacement has come, and the backend's notify function
 // says when to ask again. Errors are transient, and callers retry them; whatever would fail
 // again is a state with a reason.
@@ -51,8 +51,8 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
-// Provisioner requests, follows and releases replacements, through the backend that
-// suits the node.
+// Provisioner requests and follows replacements, and ends the nodes that they replace, through
+// the backend that suits the node.
 type Provisioner struct {
 	opts    Options
 	metrics *metrics
@@ -181,17 +181,17 @@ func (p *Provisioner) Choose(ctx context.Context, node *corev1.Node, rec interru
 	return r, err
 }
 
-// Release hands the node back to what made it. Every backend is asked, as each knows what is
-// its own: one might have made the node, and another the replacement. With None it does
-// nothing.
-func (p *Provisioner) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+// Terminate ends the drained node: what made it deletes or terminates it. Every backend is asked,
+// as each knows what is its own: one might have made the node, and another the replacement. With
+// None it does nothing.
+func (p *Provisioner) Terminate(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	p.Forget(node.Name)
 	if p.opts.Choice == None {
 		return nil
 	}
 	var errs []error
 	for _, b := range p.opts.Backends {
-		if err := b.Release(ctx, node, rec); err != nil {
+		if err := b.Terminate(ctx, node, rec); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -33,7 +33,7 @@ func (f *fakeBackend) Made(*corev1.Node) bool { return f.made }
 
 func (f *fakeBackend) Run(context.Context) error { return nil }
 
-func (f *fakeBackend) Release(context.Context, *corev1.Node, interruption.Record) error {
+func (f *fakeBackend) Terminate(context.Context, *corev1.Node, interruption.Record) error {
 	f.released++
 	return f.err
 }
@@ -205,14 +205,14 @@ func TestDispatch(t *testing.T) {
 func TestReleaseAsksEveryBackend(t *testing.T) {
 	b := newBench(t, Karpenter)
 	b.asg.err = errors.New("throttled")
-	if err := b.Release(t.Context(), node("node-1"), interruption.Record{}); !errors.Is(err, b.asg.err) {
+	if err := b.Terminate(t.Context(), node("node-1"), interruption.Record{}); !errors.Is(err, b.asg.err) {
 		t.Errorf("error %v, want %v", err, b.asg.err)
 	}
 	if b.karpenter.released+b.asg.released+b.placeholder.released != 3 {
 		t.Error("not every backend was asked")
 	}
 	off := newBench(t, None)
-	if err := off.Release(t.Context(), node("node-1"), interruption.Record{}); err != nil || off.karpenter.released != 0 {
+	if err := off.Terminate(t.Context(), node("node-1"), interruption.Record{}); err != nil || off.karpenter.released != 0 {
 		t.Errorf("Release with none: %v", err)
 	}
 }
@@ -266,7 +266,7 @@ func TestNoReplacementWhereThereIsRoom(t *testing.T) {
 	if r := ask(2); r.Backend != Karpenter {
 		t.Errorf("%+v, want what was requested", r)
 	}
-	if err := b.Release(t.Context(), node("a"), rec); err != nil || room.forgotten != 1 {
+	if err := b.Terminate(t.Context(), node("a"), rec); err != nil || room.forgotten != 1 {
 		t.Errorf("%v, forgotten %d times", err, room.forgotten)
 	}
 

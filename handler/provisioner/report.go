@@ -37,7 +37,7 @@ func (p *Provisioner) report(node *corev1.Node, rec interruption.Record, r inter
 	if now.asked.IsZero() && Pending(r.State) && last.state == "" {
 		now.asked = time.Now()
 	}
-	if len(p.reported) >= maxReported { // nodes that went without a Release; the records say the same
+	if len(p.reported) >= maxReported { // nodes that went without being terminated; the records say the same
 		clear(p.reported)
 	}
 	p.reported[node.Name] = now

@@ -9,7 +9,7 @@
 //	   ▼                                              ▼
 //	Unsupported: no group, no permission, ...       Failed
 //
-// Of the methods of [Backend] only Release and Choose make a call while their caller waits.
+// Of the methods of [Backend] only Terminate and Choose make a call while their caller waits.
 // [Backend.Run] gathers for a moment what there is to ask, and asks for many nodes at once:
 // a burst of 200 nodes of one group is some 15 calls.
 //
@@ -21,7 +21,7 @@
 // record on the Node names the group. From then on an instance that is in no group, or is
 // leaving it, has been detached, whether or not the process that did so lived to record it.
 // That is also the condition for the one thing here that destroys: the instance of a node
-// with no more than a rebalance recommendation, or of a rehearsal that releases its node, is
+// with no more than a rebalance recommendation, or of a rehearsal that terminates its node, is
 // terminated when it is drained and in no group. EC2 ends all others by itself.
 //
 // An instance that has left does not come back, so no other rehearsal detaches any.

@@ -139,7 +139,7 @@ func TestEmulatedTermination(t *testing.T) {
 		answer := k.answer("node-" + id(i))
 		rec.Replacement = &answer
 		node, _ := k.Get("node-" + id(i))
-		return k.backend.Release(t.Context(), node, rec)
+		return k.backend.Terminate(t.Context(), node, rec)
 	}
 	server.Fail(asgemu.Fault{Effect: asgemu.Throttled, Times: 1, Action: "TerminateInstances"})
 	if err := release(0); err == nil || !strings.Contains(err.Error(), "RequestLimitExceeded") {

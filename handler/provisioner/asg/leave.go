@@ -105,9 +105,9 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 		d.change(list, leaving, func(e *entry) { e.stage = unlocated })
 		return err
 	}
-	still, lookErr := d.still(ctx, list)
-	if lookErr != nil {
-		return lookErr
+	still, stillErr := d.still(ctx, list)
+	if stillErr != nil {
+		return stillErr
 	}
 	switch {
 	case len(still) == 0:
@@ -166,17 +166,17 @@ type termination struct {
 
 var errStopped = errors.New("terminate instance: this process is stopping")
 
-// releasePatience is how long Release waits. Its calls take about a second. Where they take
+// terminatePatience is how long Terminate waits. Its calls take about a second. Where they take
 // longer, as while a burst is detached or AWS throttles, whoever waits holds a worker that
 // interrupted nodes need.
-const releasePatience = 2 * time.Second
+const terminatePatience = 2 * time.Second
 
-// Release terminates the node's instance where nobody else would: it is drained, and we
+// Terminate terminates the node's instance where nobody else would: it is drained, and we
 // detached it for a recommendation that EC2 need not act on, a retirement that might only
-// stop it, or a rehearsal that was to release it. It waits for the calls that this takes, which it shares with other nodes'
-// releases, but no longer than releasePatience. Then it withdraws, as the interruption might
-// be called off before Release is called again.
-func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+// stop it, or a rehearsal that was to terminate it. It waits for the calls that this takes, which
+// it shares with other nodes, but no longer than terminatePatience. Then it withdraws, as the
+// interruption might be cancelled before Terminate is called again.
+func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	b.mu.Lock()
 	if e := b.entries[node.Name]; e != nil && e.instance == rec.Instance {
 		delete(b.entries, node.Name)
@@ -189,7 +189,7 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 	b.requests = append(b.requests, t)
 	b.awaken()
 	b.mu.Unlock()
-	timer := time.NewTimer(releasePatience)
+	timer := time.NewTimer(terminatePatience)
 	defer timer.Stop()
 	select {
 	case err := <-t.done:
@@ -201,7 +201,7 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.requests = slices.DeleteFunc(b.requests, func(other *termination) bool { return other == t })
-	return fmt.Errorf("terminate instance %s: no answer in %s", rec.Instance, releasePatience)
+	return fmt.Errorf("terminate instance %s: no answer in %s", rec.Instance, terminatePatience)
 }
 
 // terminates reports whether the instance is ours to end, as far as the record says: it

@@ -40,7 +40,7 @@ const (
 	settledEmpty = "empty" // no pods, and Karpenter's consolidation will remove it
 )
 
-// keeper looks after each of our claims until it no longer needs us: it takes back what is
+// keeper looks after each of our claims until it no longer needs us: it deletes what is
 // never launched or never used, and ends the protection from consolidation. It goes by what
 // is on the claim, so any process can go on from there.
 type keeper struct {
@@ -239,14 +239,14 @@ const (
 	sweepRetry = 5 * time.Second
 
 	// No process leads among the daemons of single nodes, so they share the search for what
-	// others have left behind. Each looks once at some time within firstSweep, to spread the
+	// others have left behind. Each lists once at some time within firstSweep, to spread the
 	// lists of a rollout to thousands of nodes, and then about every nextSweep.
 	firstSweep = 2 * time.Minute
 	nextSweep  = time.Hour
 )
 
 // sweep looks for claims that an earlier process has left behind, and has each of them
-// looked after. Without Karpenter, or without the right to ask, there are none.
+// looked after. Without Karpenter, or without the permission to ask, there are none.
 func (b *Backend) sweep(ctx context.Context) {
 	if b.claims.single {
 		b.sweepForOthers(ctx)

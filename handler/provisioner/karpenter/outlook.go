@@ -19,7 +19,7 @@ import (
 )
 
 // Outlook is what awaits the spot nodes of a NodePool when EC2 takes them: what a [Backend]
-// would do, judged before it has to. Of what their pods need only the zone is looked at.
+// would do, judged before it has to. Of what their pods need only the zone counts.
 type Outlook struct {
 	Pool  string
 	Zones map[string]int // its spot nodes in each

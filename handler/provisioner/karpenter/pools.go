@@ -232,7 +232,7 @@ type policy struct {
 // allowed, or nothing. Another value counts as nothing, and is complained about once. The
 // NodePool is read at most every 10 s, however many ask. If it cannot be read, its last
 // known value counts; without one there is a transient error. If Karpenter is not installed,
-// or we have no right to ask, there are no policies.
+// or we have no permission to ask, there are no policies.
 func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, error) {
 	name := node.Labels[nodePoolLabel]
 	if name == "" {

@@ -41,7 +41,7 @@ func TestProtectionEnds(t *testing.T) {
 	})
 	bubble(t, "with the drain", func(t *testing.T) {
 		c, rec := keeping(t, Options{TTL: time.Hour})
-		if err := c.p.Release(t.Context(), interruptedNode(), *rec); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), *rec); err != nil {
 			t.Fatal(err)
 		}
 		c.wantProtected(false)

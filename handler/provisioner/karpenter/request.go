@@ -160,7 +160,7 @@ func unknownOutcome(err error) bool {
 	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
 }
 
-// notCreated tells what would fail again from what might not.
+// notCreated separates what would fail again from what might not.
 func (b *Backend) notCreated(r interruption.Replacement, err error) (interruption.Replacement, error) {
 	err = b.pools.note(asUnavailable("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err)))
 	if reason, ok := unavailable(err); ok {
@@ -239,7 +239,7 @@ func (b *Backend) progress(ctx context.Context, r interruption.Replacement, clai
 }
 
 // giveUp deletes a claim that was not launched in time, and only the version that it has
-// looked at: the next might be launched.
+// read: the next might be launched.
 func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
 	err := b.deleteClaim(ctx, claim)
 	if apierrors.IsConflict(err) {

@@ -51,11 +51,11 @@ func TestReplacementFromNoticeToRelease(t *testing.T) {
 		wantState(t, c.request(&rec), provisioner.StateReady, "")
 		c.wantCalls()
 
-		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), rec); err != nil {
 			t.Fatal(err)
 		}
 		c.wantCalls("patch nodeclaims", "delete nodeclaims")
-		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), rec); err != nil {
 			t.Errorf("second Release: %v", err)
 		}
 

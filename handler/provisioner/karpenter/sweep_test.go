@@ -13,7 +13,7 @@ func TestSingleNodeLooksAfterOthers(t *testing.T) {
 	bubble(t, "its own", func(t *testing.T) {
 		c, rec := keeping(t, Options{SingleNode: true, TTL: time.Hour}, lasting)
 		c.nodes.land(pod())
-		if err := c.p.Release(t.Context(), interruptedNode(), *rec); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), *rec); err != nil {
 			t.Fatal(err)
 		}
 		if got := c.now().GetLabels()[SettledLabel]; got != settledUsed {

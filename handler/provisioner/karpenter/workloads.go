@@ -28,7 +28,7 @@ var (
 
 // withDaemons are the pods of the DaemonSets that can run on a new node: those of the
 // interrupted node as they are, and one of each DaemonSet that has none there. If we have no
-// right to read DaemonSets, which is said once, they are the interrupted node's only.
+// permission to read DaemonSets, which is said once, they are the interrupted node's only.
 func (b *Backend) withDaemons(ctx context.Context, here []*corev1.Pod) ([]*corev1.Pod, error) {
 	all, err := b.daemons.get(ctx, "")
 	_, away := unavailable(err)
@@ -139,7 +139,7 @@ type budget struct {
 // a thousand.
 const budgetsRead, budgetsKept = 8 << 20, 1 << 20
 
-// readBudgets reads a namespace's budgets. Without the right to, there are none.
+// readBudgets reads a namespace's budgets. Without the permission to, there are none.
 func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]budget, error) {
 	// "0" is answered from the API server's watch cache.
 	list, err := b.opts.Dynamic.Resource(budgetResource).Namespace(namespace).List(narrow.Limit(ctx, budgetsRead, budgetsKept), metav1.ListOptions{ResourceVersion: "0"})

@@ -4,25 +4,25 @@
 //	node interrupted      a pod leaves its node      drain over
 //	       │                      │                      │
 //	       ▼                      ▼                      ▼
-//	  PodTemplate ──owns──► its placeholder          PodTemplate deleted,
-//	  owned by the Node     deleted: its successor   and with it what is left
-//	                        has the room
+//	  PodTemplate ──owns──► its placeholder is       PodTemplate deleted,
+//	  owned by the Node     deleted: the room is     and with it what is left
+//	                        its replacement pod's
 //
 // It works with Cluster Autoscaler and with whatever else makes nodes for pending pods,
-// without talking to it. Each pod that must leave, and whose successor is not made before
+// without talking to it. Each pod that must leave, and whose replacement pod is not made before
 // it leaves, has one placeholder: with its requests, as the scheduler counts them, with its
 // node selector, required node affinity and tolerations, and with a required affinity to
-// the fallback nodes on top. Where the placeholder fits, the successor fits. Pods without a
-// successor have no placeholder.
+// the fallback nodes on top. Where the placeholder fits, the replacement pod fits. Pods without a
+// replacement pod have no placeholder.
 //
 // # Who has the room
 //
-// A placeholder goes when its pod's successor comes: when the pod begins to terminate, if a
-// ReplicaSet makes the successor at that moment, else when the pod is gone. So at any time
-// either the placeholder or the successor asks for the room, and an autoscaler counts it
+// A placeholder goes when its pod's replacement pod comes: when the pod begins to terminate, if a
+// ReplicaSet makes the replacement pod at that moment, else when the pod is gone. So at any time
+// either the placeholder or the replacement pod asks for the room, and an autoscaler counts it
 // once. Between the two, only a pod that could have preempted the placeholder anyway can
-// take the room, or one of even lower priority, which the successor preempts. If the
-// successor comes first, the scheduler preempts a placeholder for it; placeholders have no
+// take the room, or one of even lower priority, which the replacement pod preempts. If the
+// replacement pod comes first, the scheduler preempts a placeholder for it; placeholders have no
 // grace period, so it does not have to wait. An autoscaler does not remove an emptied node
 // within minutes.
 //
@@ -30,7 +30,7 @@
 // from instance and pod, so there are never more than were asked for at the start, even
 // after redelivery, a restart or a change of the leader. (The exception is one that was lost
 // in the seconds between the end of a process that had not yet recorded what it had made,
-// and the start of the next.) In a burst, a successor might preempt the placeholder of
+// and the start of the next.) In a burst, a replacement pod might preempt the placeholder of
 // another node's pod while its own is being removed. Together they still ask for the same
 // room; making the lost one again would ask for more while the other one lasts.
 //
@@ -84,7 +84,7 @@ type Templates interface {
 // Options configure a Backend.
 type Options struct {
 	// Selector selects the fallback nodes. The zero value switches the backend off: then it
-	// only makes calls to release what the record says is ours.
+	// only makes calls to remove what the record says is ours.
 	Selector Selector
 
 	// Namespace is where the placeholders are. It is for error texts: the clients know it.
@@ -160,7 +160,7 @@ func (b *Backend) Made(*corev1.Node) bool { return false }
 // Requested until the scheduler has found a place for one, Launched until all have, or have
 // had, a place on a Ready Node. While the placeholders of many nodes are being made it
 // answers Requested without a Name, and notifies when to call it again. It also removes
-// placeholders when their pods' successors come: call it whenever a pod of the node changes,
+// placeholders when their pods' replacement pods come: call it whenever a pod of the node changes,
 // even when the replacement is Ready.
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	if prev := own(rec); prev != nil {
@@ -171,7 +171,7 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 		return r, nil
 	}
 	if !b.making.TryAcquire(1) {
-		b.lookAgain(node.Name)
+		b.notifySoon(node.Name)
 		r.Name = "" // nothing has been asked for yet
 		return r, nil
 	}
@@ -185,8 +185,8 @@ func (b *Backend) Choose(_ context.Context, node *corev1.Node, rec interruption.
 	return r, nil
 }
 
-// Release removes the node's remaining placeholders. It does not touch the node itself.
-func (b *Backend) Release(ctx context.Context, _ *corev1.Node, rec interruption.Record) error {
+// Terminate removes the node's remaining placeholders. It does not touch the node itself.
+func (b *Backend) Terminate(ctx context.Context, _ *corev1.Node, rec interruption.Record) error {
 	if prev := own(rec); prev != nil {
 		return b.removeAll(ctx, prev.Name)
 	}
@@ -271,11 +271,11 @@ func (b *Backend) homes(node *corev1.Node, pod *corev1.Pod, need provisioner.Nee
 	case pod.Labels[Label] != "":
 		return nil, "placeholders of other nodes are not replaced"
 	case need.Surged[pod.UID]:
-		return nil, "surged pods' successors ask for themselves"
+		return nil, "surged pods' replacement pods ask for themselves"
 	case pod.DeletionTimestamp != nil:
-		return nil, "successors of pods that are leaving ask for themselves"
+		return nil, "replacement pods of pods that are leaving ask for themselves"
 	case metav1.GetControllerOf(pod) == nil:
-		return nil, "pods without a controller have no successor"
+		return nil, "pods without a controller have no replacement pod"
 	}
 	terms := b.opts.Selector.terms(pod, zoneOf(node, pod))
 	if len(terms) == 0 {

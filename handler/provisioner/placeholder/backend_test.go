@@ -50,7 +50,7 @@ func TestFromNoticeToRelease(t *testing.T) {
 		c.want(c.request(&rec, need(a, b, s)), provisioner.StateReady, "")
 		c.held("a", "b", "s")
 
-		// The successor of a ReplicaSet's pod comes when that begins to leave, that of a
+		// The replacement pod of a ReplicaSet's pod comes when that begins to leave, that of a
 		// StatefulSet's when it is gone.
 		c.want(c.request(&rec, need(leaving(a), b, leaving(s))), provisioner.StateReady, "")
 		c.held("b", "s")
@@ -63,7 +63,7 @@ func TestFromNoticeToRelease(t *testing.T) {
 		c.templates(0) // and with it the remaining placeholders
 
 		for range 2 {
-			if err := c.b.Release(t.Context(), testNode("node-1"), rec); err != nil {
+			if err := c.b.Terminate(t.Context(), testNode("node-1"), rec); err != nil {
 				t.Errorf("Release: %v", err)
 			}
 		}
@@ -82,8 +82,8 @@ func TestPodsWithoutAPlaceholder(t *testing.T) {
 
 		r := c.request(&rec, n)
 		c.want(r, provisioner.StateUnsupported, "no pod needs a placeholder; placeholders of other nodes are not replaced; "+
-			"pods that cannot run on nodes of --fallback-selector find no room there; pods without a controller have no successor; "+
-			"successors of pods that are leaving ask for themselves; surged pods' successors ask for themselves")
+			"pods that cannot run on nodes of --fallback-selector find no room there; pods without a controller have no replacement pod; "+
+			"replacement pods of pods that are leaving ask for themselves; surged pods' replacement pods ask for themselves")
 		if calls := c.calls(); len(calls) != 0 {
 			t.Errorf("calls %v, want none", calls)
 		}
@@ -91,7 +91,7 @@ func TestPodsWithoutAPlaceholder(t *testing.T) {
 		c.want(c.request(&rec, n), provisioner.StateRequested, "")
 		c.held("a")
 
-		// What is surged only later has its successor then.
+		// What is surged only later has its replacement pod then.
 		n.Surged[types.UID("uid-of-a")] = true
 		c.want(c.request(&rec, n), provisioner.StateFailed, "no room in time")
 	})

@@ -99,7 +99,7 @@ func (b *Backend) make(ctx context.Context, o order, owner *corev1.PodTemplate, 
 	return nil
 }
 
-// notMade tells what would fail again from what might not. In the first case it removes what
+// notMade separates what would fail again from what might not. In the first case it removes what
 // was made.
 func (b *Backend) notMade(ctx context.Context, o order, r interruption.Replacement, owned bool, err error) (interruption.Replacement, error) {
 	switch {

@@ -102,7 +102,7 @@ func (b *Backend) template(o order) *corev1.PodTemplate {
 	return t
 }
 
-// placeholder is the pod that holds room for a pod's successor.
+// placeholder is the pod that holds room for a pod's replacement pod.
 func (b *Backend) placeholder(o order, owner *corev1.PodTemplate, pod *corev1.Pod) *corev1.Pod {
 	ref := metav1.OwnerReference{APIVersion: "v1", Kind: "PodTemplate", Name: owner.Name, UID: owner.UID}
 	p := &corev1.Pod{ObjectMeta: o.meta(podName(o.instance, pod.UID), ref)}
@@ -305,7 +305,7 @@ func (s Selector) only(key string, values []string) bool {
 	})
 }
 
-// zoneOf is the zone that the pod's successor is bound to by its volumes, or "". Only the
+// zoneOf is the zone that the pod's replacement pod is bound to by its volumes, or "". Only the
 // PersistentVolume says whether it can be attached elsewhere, so any claim counts as bound to
 // the zone in which the pod runs.
 func zoneOf(node *corev1.Node, pod *corev1.Pod) string {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// sweepEvery is how often we look for placeholders that are no longer needed although
-	// neither Request nor Release was called, as when an operator removed the record.
+	// sweepEvery is how often we search for placeholders that are no longer needed although
+	// neither Request nor Terminate was called, as when an operator removed the record.
 	sweepEvery = 10 * time.Second
 
 	// showWithin is how soon the watch should show a placeholder that was made.
@@ -30,12 +30,12 @@ const (
 	// become of it.
 	overTime = 30 * time.Second
 
-	// retryList is the pause after the first look has failed.
+	// retryList is the pause after the first list has failed.
 	retryList = 5 * time.Second
 )
 
 // Run removes what an earlier process has left behind, and follows the placeholders until ctx
-// is done; then it returns nil. If there are none it is idle, after one look, until the first
+// is done; then it returns nil. If there are none it is idle, after one list, until the first
 // is requested. The Nodes have to be known when it is called. Call it once.
 func (b *Backend) Run(ctx context.Context) error {
 	if b.opts.Selector.Empty() {
@@ -162,11 +162,11 @@ func (b *Backend) checkOverdue(ctx context.Context, now time.Time) {
 	}
 }
 
-// again is when to look once more at what no watch of ours shows: a Node that is not Ready
+// again is when to check once more what no watch of ours shows: a Node that is not Ready
 // yet, or a deletion that failed.
 const again = 500 * time.Millisecond
 
-// follow removes the placeholders whose pods' successors come, and says how far the others
+// follow removes the placeholders whose pods' replacement pods come, and says how far the others
 // have come. It makes none: what is gone is gone.
 func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, r interruption.Replacement) (interruption.Replacement, error) {
 	if r.State == provisioner.StateFailed {
@@ -188,7 +188,7 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 	case len(stay) > 0 && expired(stay[0], time.Now()):
 		return provisioner.Failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", unbound(stay), len(stay))), b.removeAll(ctx, r.Name)
 	case len(stay)+unseen == 0 && b.cache.wasTaken(label(rec.Instance)):
-		// They had their places, and other pods came first. In a burst those are successors of
+		// They had their places, and other pods came first. In a burst those are replacement pods of
 		// other nodes' pods, and the room of their own placeholders is free.
 		r.State = provisioner.StateReady
 		return r, nil
@@ -208,7 +208,7 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 		r.State = provisioner.StateLaunched
 	}
 	if ready < bound {
-		b.lookAgain(node.Name)
+		b.notifySoon(node.Name)
 	}
 	return r, nil
 }
@@ -230,8 +230,8 @@ func part(pods []*corev1.Pod, need provisioner.Need) (stay, leave []*corev1.Pod)
 	return stay, leave
 }
 
-// succeeded reports whether the pod is leaving and its successor does not wait until it is
-// gone: a ReplicaSet makes the successor at once, a StatefulSet afterwards.
+// succeeded reports whether the pod is leaving and its replacement pod does not wait until it is
+// gone: a ReplicaSet makes the replacement pod at once, a StatefulSet afterwards.
 func succeeded(pod *corev1.Pod) bool {
 	if pod.DeletionTimestamp == nil {
 		return false
@@ -264,7 +264,7 @@ func (b *Backend) removeEach(ctx context.Context, pods []*corev1.Pod) {
 		g.Go(func() error {
 			if err := b.remove(ctx, p); err != nil && ctx.Err() == nil {
 				b.log.Debug().Err(err).Msg("placeholder not removed yet")
-				b.lookAgain(p.Annotations[nodeAnnotation])
+				b.notifySoon(p.Annotations[nodeAnnotation])
 			}
 			return nil
 		})
@@ -282,6 +282,6 @@ func (b *Backend) isReady(name string) bool {
 	return ok && nodes.Ready(node) // it might be so new that we do not know it yet
 }
 
-func (b *Backend) lookAgain(node string) {
+func (b *Backend) notifySoon(node string) {
 	time.AfterFunc(again, func() { b.opts.Notify(node) })
 }

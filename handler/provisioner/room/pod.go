@@ -53,7 +53,7 @@ func claims(pod *corev1.Pod) bool {
 }
 
 // antiTerm is whom a pod that is there keeps away, be it from its node, its zone or further: we
-// do not look at how far.
+// do not ask how far.
 type antiTerm struct {
 	namespaces []string // nil: all
 	selector   labels.Selector

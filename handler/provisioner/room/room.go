@@ -1,17 +1,17 @@
 // Package room says whether the pods that must leave a node fit on nodes that are there, so
 // that no replacement has to be made for them.
 //
-// It answers as the scheduler would, as far as one look can: by resources, taints, node
+// It answers as the scheduler would, as far as one reading can: by resources, taints, node
 // selectors and required node affinity, the zone of volumes, and the anti-affinity of pods that
 // are there. A pod whose place depends on other pods counts as one that does not fit. Pods that
 // wait for a place come first, and each placed pod goes to the node with the most room, as with
 // the scheduler's own default.
 //
-// A look reads all Nodes and all pods, page by page, and keeps only sums: its cost grows with
+// Taking a snapshot reads all Nodes and all pods, page by page, and keeps only sums: its cost grows with
 // the cluster. So it is shared by a burst, and what one interrupted node was promised is no
 // room for the next. There is none before somebody asks.
 //
-// It is a forecast: other pods may come first, and a node with room may go. So whoever was
+// It is a forecast: other pods may come first, and a node with room may go. So the node that was
 // promised room asks again, which costs one read of the pods that have no node. If a pod that
 // was promised room is among those, the promise is withdrawn, and a replacement can be made.
 package room
@@ -31,16 +31,16 @@ import (
 )
 
 const (
-	// freshFor is how long a look counts. A burst's nodes are asked about within seconds.
+	// freshFor is how long a snapshot counts. A burst's nodes are asked about within seconds.
 	freshFor = 2 * time.Second
 
 	// waitingFor is how long the list of pods without a node counts.
 	waitingFor = time.Second
 
-	// lookTimeout bounds a look. Until it ends the pods that can wait do, and the others leave.
-	lookTimeout = 10 * time.Second
+	// readTimeout bounds a read. Until it ends the pods that can wait do, and the others leave.
+	readTimeout = 10 * time.Second
 
-	// failedFor is how long a look that failed is not taken again: where one hangs the next would.
+	// failedFor is how long a read that failed is not repeated: where one hangs the next would.
 	failedFor = 10 * time.Second
 )
 
@@ -58,7 +58,7 @@ type Nodes interface {
 type Options struct {
 	Pods  Pods
 	Nodes Nodes
-	// Node is a Node as last seen, if it is known: it may be in danger since the look.
+	// Node is a Node as last seen, if it is known: it may be in danger since the snapshot.
 	Node func(name string) (*corev1.Node, bool)
 	// Notify is called with each node that was not answered, when it can be. It must not block.
 	// If it is nil, Holds waits instead.
@@ -70,8 +70,8 @@ type Room struct {
 	opts Options
 
 	mu       sync.Mutex
-	look     *look // nil if there is none that counts
-	looking  reading
+	snapshot *snapshot // nil if there is none that counts
+	taking   reading
 	checking reading
 	promises map[string]*promise
 }
@@ -88,7 +88,7 @@ type reading struct {
 // promise is the room that a node's pods were promised.
 type promise struct {
 	places    map[types.UID]place // by pod
-	owners    map[types.UID]bool  // whose pods these are: their successors have the same
+	owners    map[types.UID]bool  // whose pods these are: their replacement pods have the same
 	withdrawn string              // why; "" while it stands
 }
 
@@ -114,18 +114,18 @@ func (r *Room) Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod)
 			return false, pod.Namespace + "/" + pod.Name + " " + why, nil
 		}
 	}
-	if r.look == nil && (r.looking.err == nil || time.Since(r.looking.ended) >= failedFor) {
-		r.lookAround(ctx)
+	if r.snapshot == nil && (r.taking.err == nil || time.Since(r.taking.ended) >= failedFor) {
+		r.takeSnapshot(ctx)
 	}
 	switch {
-	case r.look != nil:
-	case r.looking.goesOn != nil:
-		r.looking.asked = append(r.looking.asked, node.Name)
+	case r.snapshot != nil:
+	case r.taking.goesOn != nil:
+		r.taking.asked = append(r.taking.asked, node.Name)
 		return false, "", nil
 	default:
-		return false, "", r.looking.err
+		return false, "", r.taking.err
 	}
-	places, unplaced := r.look.placeAll(node, pods, r.endangered)
+	places, unplaced := r.snapshot.placeAll(node, pods, r.endangered)
 	if unplaced != "" {
 		return false, "no room for " + unplaced, nil
 	}
@@ -156,7 +156,7 @@ func (r *Room) read(ctx context.Context, what *reading, list func(context.Contex
 		if r.opts.Notify != nil {
 			ctx = context.WithoutCancel(ctx)
 		}
-		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+		ctx, cancel := context.WithTimeout(ctx, readTimeout)
 		go func() {
 			defer cancel()
 			keep, err := list(ctx)
@@ -214,18 +214,18 @@ func (r *Room) withdraw(unplaced map[types.UID]string) {
 	}
 }
 
-// lookAround takes a new look, and subtracts what was promised to pods that are still where
+// takeSnapshot reads a new snapshot, and subtracts what was promised to pods that are still where
 // they were. It is dropped as soon as it no longer counts: of 5,000 nodes it is some megabytes.
-func (r *Room) lookAround(ctx context.Context) {
-	r.read(ctx, &r.looking, func(ctx context.Context) (func(), error) {
+func (r *Room) takeSnapshot(ctx context.Context) {
+	r.read(ctx, &r.taking, func(ctx context.Context) (func(), error) {
 		l, err := read(ctx, r.opts, r.promised())
 		return func() {
-			r.look = l
+			r.snapshot = l
 			time.AfterFunc(freshFor, func() {
 				r.mu.Lock()
 				defer r.mu.Unlock()
-				if r.look == l {
-					r.look = nil
+				if r.snapshot == l {
+					r.snapshot = nil
 				}
 			})
 		}, err
@@ -238,7 +238,7 @@ func (r *Room) promised() map[types.UID]place {
 	defer r.mu.Unlock()
 	promised := map[types.UID]place{}
 	for name, p := range r.promises {
-		if node, ok := r.opts.Node(name); !ok || !unavailable(node) { // gone, or called off
+		if node, ok := r.opts.Node(name); !ok || !unavailable(node) { // gone, or cancelled
 			delete(r.promises, name)
 			continue
 		}
@@ -249,7 +249,7 @@ func (r *Room) promised() map[types.UID]place {
 	return promised
 }
 
-// endangered reports whether a node has been marked since the look.
+// endangered reports whether a node has been marked since the snapshot.
 func (r *Room) endangered(name string) bool {
 	node, ok := r.opts.Node(name)
 	return ok && unavailable(node)

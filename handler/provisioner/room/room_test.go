@@ -185,7 +185,7 @@ func TestAsTheSchedulerWould(t *testing.T) {
 	}
 }
 
-// A burst shares a look and what there is; the next look knows what was promised.
+// A burst shares a snapshot and what there is; the next snapshot knows what was promised.
 func TestNothingIsPromisedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{nodes: []corev1.Node{aNode("n"), aNode("m")}}
@@ -204,13 +204,13 @@ func TestNothingIsPromisedTwice(t *testing.T) {
 			return fits
 		}
 		if !ask(0) || !ask(1) || len(c.lists) != 1 {
-			t.Errorf("want room for two, and one look: %d", len(c.lists))
+			t.Errorf("want room for two, and one snapshot: %d", len(c.lists))
 		}
 		time.Sleep(freshFor + time.Second)
 		if !ask(2) || !ask(3) || ask(4) || len(c.lists) != 2 {
-			t.Errorf("want room for two more and no fifth, by a second look: %d", len(c.lists))
+			t.Errorf("want room for two more and no fifth, by a second snapshot: %d", len(c.lists))
 		}
-		c.pods = c.pods[1:] // the first has moved, and its successor is not there
+		c.pods = c.pods[1:] // the first has moved, and its replacement pod is not there
 		r.Forget("gone-0")
 		time.Sleep(freshFor + time.Second)
 		r.Forget("gone-4")
@@ -227,7 +227,7 @@ func TestNothingIsPromisedTwice(t *testing.T) {
 	})
 }
 
-// A node that is interrupted after the look has no room.
+// A node that is interrupted after the snapshot has no room.
 func TestNoRoomWhereDangerIs(t *testing.T) {
 	c := &cluster{nodes: []corev1.Node{aNode("n"), *doomed("gone"), *doomed("gone-too")}, pods: []corev1.Pod{aPod("1", "gone", "1"), aPod("2", "gone-too", "1")}}
 	r := room(c)
@@ -248,7 +248,7 @@ func TestNoRoomWhereThePodsAre(t *testing.T) {
 	}
 }
 
-// A promise stands until one of the pods, or its successor, finds no place.
+// A promise stands until one of the pods, or its replacement pod, finds no place.
 func TestPromiseIsWithdrawn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &cluster{nodes: []corev1.Node{aNode("n"), *doomed("gone")}, pods: []corev1.Pod{aPod("1", "gone", "1")}}
@@ -264,16 +264,16 @@ func TestPromiseIsWithdrawn(t *testing.T) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 		}
 		want("")
-		c.pods = append(c.pods, aPod("successor", "", "1"), aPod("other", "", "1", refused, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" }))
+		c.pods = append(c.pods, aPod("replacement", "", "1"), aPod("other", "", "1", refused, func(p *corev1.Pod) { p.OwnerReferences[0].UID = "other" }))
 		want("")
 		time.Sleep(2 * waitingFor)
 		want("") // the scheduler has not looked, and of another it says nothing
 		refused(&c.pods[1])
 		time.Sleep(2 * waitingFor)
-		want("default/successor finds no place")
+		want("default/replacement finds no place")
 		c.pods = c.pods[:1]
 		time.Sleep(2 * waitingFor)
-		want("default/successor finds no place")
+		want("default/replacement finds no place")
 		r.Forget("gone")
 		want("")
 		for _, o := range c.lists[1:] {
@@ -349,10 +349,10 @@ func TestNobodyWaitsForALook(t *testing.T) {
 		for i := range burst - 1 {
 			unknown(i + 1)
 		}
-		time.Sleep(lookTimeout)
+		time.Sleep(readTimeout)
 		synctest.Wait()
 		if lists := len(c.lists); lists != 3 {
-			t.Errorf("%d lists of pods, want the first, one check, and one look", lists)
+			t.Errorf("%d lists of pods, want the first, one check, and one snapshot", lists)
 		}
 		for i := range burst {
 			if _, _, err := ask(i); !errors.Is(err, context.DeadlineExceeded) || i > 0 && notified[fmt.Sprint("gone-", i)] != 1 {
@@ -364,7 +364,7 @@ func TestNobodyWaitsForALook(t *testing.T) {
 		unknown(1)
 		synctest.Wait()
 		if fits, _, err := ask(1); !fits || err != nil {
-			t.Errorf("fits %v, %v, want a new look after a while", fits, err)
+			t.Errorf("fits %v, %v, want a new snapshot after a while", fits, err)
 		}
 	})
 }

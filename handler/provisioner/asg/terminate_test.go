@@ -68,7 +68,7 @@ func TestOnlyWhatWeDetachedForARebalanceIsTerminated(t *testing.T) {
 				k := start(t, newCloud())
 				n, rec := k.node(id(1)), drained(id(1))
 				c.change(k, n, &rec)
-				if err := k.backend.Release(t.Context(), n, rec); err != nil {
+				if err := k.backend.Terminate(t.Context(), n, rec); err != nil {
 					t.Error(err)
 				}
 				if got := slices.Contains(k.terminated, id(1)); got != c.want {
@@ -86,7 +86,7 @@ func (k *cluster) release(n int) (failed int) {
 	for i := range n {
 		node := k.node(id(i))
 		wg.Go(func() {
-			if err := k.backend.Release(k.t.Context(), node, drained(id(i))); err != nil {
+			if err := k.backend.Terminate(k.t.Context(), node, drained(id(i))); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failed++
@@ -169,14 +169,14 @@ func TestReleaseHoldsNoWorkerForLong(t *testing.T) {
 		}
 		time.Sleep(time.Second) // the first 20 are being detached
 		node, rec, began := k.node(id(1)), drained(id(1)), time.Now()
-		if err := k.backend.Release(t.Context(), node, rec); err == nil || time.Since(began) > 3*time.Second {
+		if err := k.backend.Terminate(t.Context(), node, rec); err == nil || time.Since(began) > 3*time.Second {
 			t.Errorf("Release: %v after %s, want it to give up soon", err, time.Since(began))
 		}
 		time.Sleep(time.Minute)
 		if len(k.terminated) != 0 {
 			t.Fatalf("%v terminated: nobody waits for that any more, and the interruption may have been called off", k.terminated)
 		}
-		if err := k.backend.Release(t.Context(), node, rec); err != nil || !slices.Contains(k.terminated, id(1)) {
+		if err := k.backend.Terminate(t.Context(), node, rec); err != nil || !slices.Contains(k.terminated, id(1)) {
 			t.Errorf("Release, called again: %v, %v terminated", err, k.terminated)
 		}
 	})
@@ -190,7 +190,7 @@ func TestReleaseEndsWithTheProcess(t *testing.T) {
 		stop()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := k.backend.Release(ctx, k.node(id(1)), drained(id(1))); err == nil || len(k.terminated) != 0 {
+		if err := k.backend.Terminate(ctx, k.node(id(1)), drained(id(1))); err == nil || len(k.terminated) != 0 {
 			t.Errorf("error %v, terminated %v", err, k.terminated)
 		}
 	})

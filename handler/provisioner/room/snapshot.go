@@ -28,8 +28,8 @@ const (
 	maxWaiting = 500
 )
 
-// look is what was free at a time, less what was promised since.
-type look struct {
+// snapshot is what was free at a time, less what was promised since.
+type snapshot struct {
 	nodes map[string]*free
 	keeps []antiTerm // of pods that are there: whom they keep away
 }
@@ -95,9 +95,9 @@ func (o Options) eachPod(ctx context.Context, selector string, use func(*corev1.
 	}
 }
 
-// read takes a look at all Nodes and pods.
-func read(ctx context.Context, o Options, promised map[types.UID]place) (*look, error) {
-	l := &look{nodes: map[string]*free{}}
+// read reads all Nodes and pods.
+func read(ctx context.Context, o Options, promised map[types.UID]place) (*snapshot, error) {
+	l := &snapshot{nodes: map[string]*free{}}
 	for opts := (metav1.ListOptions{Limit: nodesPerPage}); ; {
 		page, err := o.Nodes.List(ctx, opts)
 		if err != nil {
@@ -137,7 +137,7 @@ func read(ctx context.Context, o Options, promised map[types.UID]place) (*look, 
 	return l, nil
 }
 
-func (l *look) addNode(node *corev1.Node) {
+func (l *snapshot) addNode(node *corev1.Node) {
 	if unavailable(node) || !nodes.Ready(node) {
 		return
 	}
@@ -156,13 +156,13 @@ func unavailable(node *corev1.Node) bool {
 	return interrupted || node.Spec.Unschedulable || node.DeletionTimestamp != nil
 }
 
-func (l *look) addPod(pod *corev1.Pod) {
+func (l *snapshot) addPod(pod *corev1.Pod) {
 	l.keeps = append(l.keeps, antiTermsOf(pod)...)
 	l.take(place{pod.Spec.NodeName, Requests(pod)})
 }
 
 // take subtracts what a pod requests from what is left on its node.
-func (l *look) take(at place) {
+func (l *snapshot) take(at place) {
 	if f := l.nodes[at.node]; f != nil {
 		f.left.Take(at.requests)
 		f.weigh()
@@ -171,7 +171,7 @@ func (l *look) take(at place) {
 
 // placeAll places the pods of a node elsewhere, largest first, and takes that room; or it takes
 // none, and names the pod that has no place.
-func (l *look) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node string) bool) (places map[types.UID]place, unplaced string) {
+func (l *snapshot) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node string) bool) (places map[types.UID]place, unplaced string) {
 	places = map[types.UID]place{}
 	bySize := slices.Clone(pods)
 	slices.SortStableFunc(bySize, func(a, b *corev1.Pod) int {
@@ -194,7 +194,7 @@ func (l *look) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node str
 }
 
 // best is the place for the pod where the most is left.
-func (l *look) best(from *corev1.Node, pod *corev1.Pod, not func(node string) bool) (place, bool) {
+func (l *snapshot) best(from *corev1.Node, pod *corev1.Pod, not func(node string) bool) (place, bool) {
 	if slices.ContainsFunc(l.keeps, func(t antiTerm) bool { return t.matches(pod) }) {
 		return place{}, false
 	}
@@ -261,7 +261,7 @@ func (f *free) part(name corev1.ResourceName) float64 {
 }
 
 // roomier reports whether a larger part of f is left than of other: of processors, then of
-// memory; by name if they are alike, so that two looks at the same find the same.
+// memory; by name if they are alike, so that two snapshots of the same say the same.
 func (f *free) roomier(other *free) bool {
 	switch {
 	case f.processors != other.processors:

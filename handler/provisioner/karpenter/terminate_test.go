@@ -35,7 +35,7 @@ func TestRelease(t *testing.T) {
 
 	bubble(t, "deadline", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
-		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), rec); err != nil {
 			t.Fatal(err)
 		}
 		want := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":"source-uid"},{"op":"test","path":"/status/providerID","value":%q},`+
@@ -55,7 +55,7 @@ func TestRelease(t *testing.T) {
 	bubble(t, "the instance comes back", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
 		rec.Action = interruption.ActionStop
-		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), rec); err != nil {
 			t.Fatal(err)
 		}
 		c.wantCalls()
@@ -64,7 +64,7 @@ func TestRelease(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
 		rec.Deadline = &time.Time{}
 		*rec.Deadline = time.Now().Add(-time.Minute)
-		if err := c.p.Release(t.Context(), interruptedNode(), rec); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), rec); err != nil {
 			t.Fatal(err)
 		}
 		if now := time.Now().UTC().Format(time.RFC3339); !strings.Contains(timestamp(t, c), now) {
@@ -79,7 +79,7 @@ func TestRelease(t *testing.T) {
 			c, rec := newCluster(t, Options{}), record()
 			c.nodes.pods = append(c.nodes.pods, *stays)
 			rec.Kind, rec.Deadline = interruption.RebalanceRecommendation, nil
-			if err := c.p.Release(t.Context(), node, rec); err != nil {
+			if err := c.p.Terminate(t.Context(), node, rec); err != nil {
 				t.Fatal(err)
 			}
 			want := time.Now().Add(min(time.Duration(grace)*time.Second, longestPatience) + endsLate).UTC().Format(time.RFC3339)
@@ -93,7 +93,7 @@ func TestRelease(t *testing.T) {
 		other.SetUID("other")
 		c := newCluster(t, Options{}, other)
 		refuse(c, "patch", apierrors.NewInvalid(schema.GroupKind{Group: karpenterGroup, Kind: "NodeClaim"}, "spot-abcde", nil))
-		if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), record()); err != nil {
 			t.Error(err)
 		}
 		c.wantCalls("patch nodeclaims", "get nodeclaims")
@@ -104,7 +104,7 @@ func TestRelease(t *testing.T) {
 		set("aws:///eu-west-1b/i-0fedcba9876543210", "status", "providerID")(other)
 		c := newCluster(t, Options{}, other)
 		refuse(c, "patch", apierrors.NewInvalid(schema.GroupKind{Group: karpenterGroup, Kind: "NodeClaim"}, "spot-abcde", nil))
-		if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), record()); err != nil {
 			t.Error(err)
 		}
 		c.wantCalls("patch nodeclaims", "get nodeclaims")
@@ -114,7 +114,7 @@ func TestRelease(t *testing.T) {
 		c, node := newCluster(t, Options{}), interruptedNode()
 		node.OwnerReferences = nil
 		node.Spec.Taints = []corev1.Taint{{Key: "karpenter.sh/unregistered", Effect: corev1.TaintEffectNoExecute}}
-		if err := c.p.Release(t.Context(), node, record()); err == nil {
+		if err := c.p.Terminate(t.Context(), node, record()); err == nil {
 			t.Error("no error, want one that has the caller try again")
 		}
 		c.wantCalls()
@@ -122,7 +122,7 @@ func TestRelease(t *testing.T) {
 	bubble(t, "lost race", func(t *testing.T) {
 		c := newCluster(t, Options{})
 		refuse(c, "patch", conflict)
-		if err := c.p.Release(t.Context(), interruptedNode(), record()); err == nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), record()); err == nil {
 			t.Error("no error, want one that has the caller try again")
 		}
 		c.wantCalls("patch nodeclaims", "get nodeclaims")
@@ -131,7 +131,7 @@ func TestRelease(t *testing.T) {
 		c := newCluster(t, Options{})
 		refuse(c, "patch", apierrors.NewForbidden(nodeClaimResource.GroupResource(), "spot-abcde", nil))
 		for range 3 {
-			if err := c.p.Release(t.Context(), interruptedNode(), record()); err != nil {
+			if err := c.p.Terminate(t.Context(), interruptedNode(), record()); err != nil {
 				t.Error(err)
 			}
 		}
@@ -142,14 +142,14 @@ func TestRelease(t *testing.T) {
 	bubble(t, "transient", func(t *testing.T) {
 		c := newCluster(t, Options{})
 		refuse(c, "delete", apierrors.NewServiceUnavailable("starting"))
-		if err := c.p.Release(t.Context(), interruptedNode(), record()); err == nil {
+		if err := c.p.Terminate(t.Context(), interruptedNode(), record()); err == nil {
 			t.Error("no error, want a transient one")
 		}
 	})
 	bubble(t, "not Karpenter's", func(t *testing.T) {
 		c, node := newCluster(t, Options{}), interruptedNode()
 		node.OwnerReferences = nil
-		if err := c.p.Release(t.Context(), node, record()); err != nil {
+		if err := c.p.Terminate(t.Context(), node, record()); err != nil {
 			t.Error(err)
 		}
 		c.wantCalls()

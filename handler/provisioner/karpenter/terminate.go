@@ -14,14 +14,12 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// Release hands the node back to Karpenter, which ends it without another look at its pods:
-// the NodeClaim is deleted, and marked with the time at which Karpenter's patience with the
-// node's pods ends: the record's deadline, or now if that has passed. If there is none, as after a
-// rebalance recommendation, the pods that stay, such as those of DaemonSets, have their own grace
-// periods. A node that Karpenter did not make is not
-// touched, nor one whose instance comes back. It is idempotent: what is gone or being deleted
-// counts as released.
-func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
+// Terminate deletes the node's NodeClaim, and marks it with the time at which Karpenter's patience
+// with the node's pods ends: the record's deadline, or now if that has passed. If there is none, as
+// after a rebalance recommendation, the pods that stay, such as those of DaemonSets, have their own
+// grace periods. A node that Karpenter did not make is not touched, nor one whose instance comes
+// back. It is idempotent: what is gone or being deleted counts as terminated.
+func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	if r := own(rec); r != nil {
 		b.keeper.markDrained(r.Name, rec.Instance)
 	}
@@ -30,17 +28,17 @@ func (b *Backend) Release(ctx context.Context, node *corev1.Node, rec interrupti
 	case rec.ComesBack():
 		return nil
 	case !ok && isUnregistered(node): // Karpenter names the owner in a moment
-		return fmt.Errorf("release node %q: Karpenter has not registered it yet", node.Name)
+		return fmt.Errorf("terminate node %q: Karpenter has not registered it yet", node.Name)
 	case !ok:
 		return nil
 	}
 	until, err := b.patience(ctx, node, rec)
 	if err == nil {
-		err = b.release(ctx, node, name, uid, until)
+		err = b.terminate(ctx, node, name, uid, until)
 	}
 	if reason, ok := unavailable(err); ok {
 		if b.said.First(reason) {
-			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("node not released")
+			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", reason).Msg("NodeClaim of the node not deleted")
 		}
 		return nil
 	}
@@ -79,10 +77,10 @@ func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interrupt
 	return now.Add(longest + endsLate), nil
 }
 
-// release marks the NodeClaim and deletes it. A kubelet that makes its own Node can name any
+// terminate marks the NodeClaim and deletes it. A kubelet that makes its own Node can name any
 // owner, so the patch tests which instance the claim says it is, and changes nothing if that is
 // another.
-func (b *Backend) release(ctx context.Context, node *corev1.Node, name string, uid types.UID, until time.Time) error {
+func (b *Backend) terminate(ctx context.Context, node *corev1.Node, name string, uid types.UID, until time.Time) error {
 	// There are annotations to add to: Karpenter notes on each claim what it was made from.
 	patch := fmt.Sprintf(`[{"op":"test","path":"/metadata/uid","value":%q},{"op":"test","path":"/status/providerID","value":%q},`+
 		`{"op":"add","path":"/metadata/annotations/%s","value":%q}]`,
@@ -98,7 +96,7 @@ func (b *Backend) release(ctx context.Context, node *corev1.Node, name string, u
 		case getErr == nil && (now == nil || now.UID != uid):
 			return nil
 		case getErr == nil && now.Status.ProviderID != node.Spec.ProviderID:
-			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", "it is "+now.Status.ProviderID).Msg("node not released")
+			b.log.Warn().Str("node", node.Name).Str("nodeclaim", name).Str("reason", "it is "+now.Status.ProviderID).Msg("NodeClaim of the node not deleted")
 			return nil
 		}
 		return fmt.Errorf("patch NodeClaim %q: %w", name, err)
