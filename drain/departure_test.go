@@ -52,7 +52,7 @@ func TestDeparture(t *testing.T) {
 		"tolerates every taint":           {pod("a", inGang, tolerating("")), pod("b", inGang, goNow), nil, Later, everyTaint, latest},
 		"itself last":                     {pod("a", inGang, last), pod("b", inGang, goNow, withGrace(60)), nil, Later, WhenAnnotation + "=last", latest},
 		"itself hold":                     {pod("a", inGang, hold), slow, nil, Evict, "replacement is ready", latest},
-		"its namespace now":               {pod("a", inGang), slow, func(s *Situation) { s.Namespaces = map[string]Wishes{"shop": {When: WhenNow}} }, Later, withGang, 50 * time.Second},
+		"its namespace now":               {pod("a", inGang), slow, func(s *Situation) { s.Namespaces = map[string]Preferences{"shop": {When: WhenNow}} }, Later, withGang, 50 * time.Second},
 		"at once":                         {pod("a", inGang), slow, func(s *Situation) { s.Policy.Strategy = AtOnce }, Later, withGang, 50 * time.Second},
 		"on another node, urgent":         {pod("a", inGang), pod("b"), alsoElsewhere(Departure{At: now.Add(time.Minute)}), Later, withGang, time.Minute},
 		"on another node, later":          {pod("a", inGang), pod("b"), alsoElsewhere(Departure{At: now.Add(2 * time.Minute)}), Later, withGang, latest},
@@ -85,7 +85,7 @@ func TestDeparture(t *testing.T) {
 				t.Errorf("at the latest after %s, want %s", d.At.Sub(now), tt.at)
 			}
 			if d.At.After(d.Latest) {
-				t.Errorf("at %s, past its latest safe start", d.At)
+				t.Errorf("at %s, past its eviction deadline", d.At)
 			}
 		})
 	}
@@ -159,15 +159,15 @@ func (s *scene) evictedPods() string {
 }
 
 // The node that goes first decides for the pods of the gang on the other; if its interruption is
-// called off, it does not.
+// cancelled, it does not.
 func TestGangOnTwoNodes(t *testing.T) {
 	stage(t, holding, 4*time.Minute, ReadyCapacity, gangOnTwoNodes, func(s *scene) {
 		if got := s.now().Next.Sub(s.start); got != 200*time.Second {
-			t.Fatalf("leaves after %s, want its own latest safe start", got)
+			t.Fatalf("leaves after %s, want its own eviction deadline", got)
 		}
 		s.drainToo("node-b", 2*time.Minute) // one second after the start
 		if got := s.now().Next.Sub(s.start); got != 81*time.Second {
-			t.Fatalf("leaves after %s, want the other node's latest safe start", got)
+			t.Fatalf("leaves after %s, want the other node's eviction deadline", got)
 		}
 		s.until(81*time.Second - time.Millisecond)
 		if got := s.evictedPods(); got != "" {
@@ -184,19 +184,19 @@ func TestGangOnTwoNodes(t *testing.T) {
 		s.d.Drain(s.Context(), "node-b", Interruption{Taint: taint, Deadline: s.start.Add(2 * time.Minute), Capacity: PendingCapacity}, View{})
 		s.pass(time.Second)
 		if got := s.now().Next.Sub(s.start); got != 80*time.Second {
-			t.Fatalf("leaves after %s, want the other node's latest safe start", got)
+			t.Fatalf("leaves after %s, want the other node's eviction deadline", got)
 		}
 		for node, want := range map[string]bool{"node-a": true, "node-b": true, "node-c": false} {
 			if got := s.d.Leaves(node, Gang{"shop", GangLabel, "g"}); got != want {
 				t.Errorf("the gang leaves %s: %t", node, got)
 			}
 		}
-		if _, done, err := s.d.CallOff(s.Context(), "node-b"); err != nil || !done {
+		if _, done, err := s.d.Cancel(s.Context(), "node-b"); err != nil || !done {
 			t.Fatal(done, err)
 		}
 		s.pass(time.Second)
 		if got := s.now().Next.Sub(s.start); got != 200*time.Second {
-			t.Errorf("leaves after %s, want its own latest safe start again", got)
+			t.Errorf("leaves after %s, want its own eviction deadline again", got)
 		}
 	})
 }

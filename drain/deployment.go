@@ -83,7 +83,7 @@ func (d *deployment) replicas() int {
 }
 
 // maxSurge is how many pods the Deployment may have above its replicas while it rolls:
-// its owner's consent to as many successors at a time. A percentage is rounded up.
+// its owner's consent to as many replacement pods at a time. A percentage is rounded up.
 // https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#max-surge
 func (d *deployment) maxSurge() int {
 	if d.Spec.Strategy.Type != "RollingUpdate" || d.Spec.Strategy.RollingUpdate == nil || d.Spec.Strategy.RollingUpdate.MaxSurge == nil {

@@ -90,11 +90,11 @@ type Drainer struct {
 	attached    *attachmentWatch
 	starts      *waveStarts
 	claims      *objectCache[claim]
-	wishes      *objectCache[Wishes]       // of a namespace
+	preferences *objectCache[Preferences]  // of a namespace
 	around      *objectCache[Surroundings] // of a namespace
 	gangs       *Gangs
 
-	openings *openings
+	limiter *limiter
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -107,12 +107,12 @@ func New(opts Options) *Drainer {
 		opts.Workers = 32
 	}
 	d := &Drainer{
-		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), openings: newOpenings(),
+		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), limiter: newLimiter(),
 		attached: newAttachmentWatch(opts), gangs: NewGangs(), sessions: map[string]*session{},
 	}
-	lookups := newOpenings() // and what is watched of namespaces: the nodes' own pods wait for none of it
+	lookups := newLimiter() // and what is watched of namespaces: the nodes' own pods wait for none of it
 	d.claims = newObjectCache(lookups, opts.Notify, readClaim(opts.Dynamic))
-	d.wishes = newObjectCache(lookups, opts.Notify, readWishes(opts.Dynamic))
+	d.preferences = newObjectCache(lookups, opts.Notify, readPreferences(opts.Dynamic))
 	d.around = newObjectCache(lookups, opts.Notify, readSurroundings(opts.Dynamic))
 	d.lanes, d.shares = newLanes(d.queue.push), newShares(opts.Workers, d.queue.push)
 	d.starts = &waveStarts{work: d.waves}

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A held pod is evicted at its latest safe start to the moment, with all its grace.
+// A held pod is evicted at its eviction deadline to the moment, with all its grace.
 func TestHeldUntilTheLatestStart(t *testing.T) {
 	stage(t, holding, 120*time.Second, PendingCapacity, pods("a"), func(s *scene) {
 		s.until(80*time.Second - time.Millisecond)
@@ -78,12 +78,12 @@ func TestFinishedByAnother(t *testing.T) {
 			p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &metav1.Time{Time: time.Now()}, &own
 		}))
 	}, func(s *scene) {
-		successor := s.drainer(holding, func(string) {})
-		defer successor.Forget("node-a")
-		successor.Look(s.Context(), "node-a", s.in)
+		next := s.drainer(holding, func(string) {})
+		defer next.Forget("node-a")
+		next.Look(s.Context(), "node-a", s.in)
 		s.pass(time.Second)
 		want := Result{Total: 2, Truncated: 1, Left: 1}
-		r := successor.Finish("node-a", s.in)
+		r := next.Finish("node-a", s.in)
 		if len(r.Remaining) != 1 || r.Remaining[0].Pod.Name != "waits" {
 			s.Errorf("remaining %v, want the pod that waits", r.Remaining)
 		}
@@ -101,20 +101,20 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 		}
 		s.until(50 * time.Second)
 		if n := s.api.count("POST", "/eviction"); n != 0 {
-			s.Fatal("evicted without a successor")
+			s.Fatal("evicted without a replacement pod")
 		}
-		successor := webPod("b", readyNow, createdAt(time.Now()))
-		successor.APIVersion, successor.Kind, successor.Spec.NodeName = "v1", "Pod", "node-b"
-		s.api.put("/api/v1/namespaces/shop/pods/b", successor)
+		replacement := webPod("b", readyNow, createdAt(time.Now()))
+		replacement.APIVersion, replacement.Kind, replacement.Spec.NodeName = "v1", "Pod", "node-b"
+		s.api.put("/api/v1/namespaces/shop/pods/b", replacement)
 		s.pass(settleFor)
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
-			s.Fatalf("%d evictions when the successor is Ready, want 1", n)
+			s.Fatalf("%d evictions when the replacement pod is Ready, want 1", n)
 		}
 	})
 	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
 		s.until(80 * time.Second)
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
-			s.Errorf("%d evictions at the latest start, want 1: no successor came", n)
+			s.Errorf("%d evictions at the latest start, want 1: no replacement pod came", n)
 		}
 	})
 	stage(t, policy, 120*time.Second, PendingCapacity, surgeScene(0), func(s *scene) {
@@ -127,7 +127,7 @@ func TestSurgeFromLabelToEviction(t *testing.T) {
 // Called off: surged pods go back, and nothing is evicted any more.
 func TestCallOff(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {
-		r, done, err := s.d.CallOff(s.Context(), "node-a")
+		r, done, err := s.d.Cancel(s.Context(), "node-a")
 		if err != nil || !done || r.Total != 0 {
 			s.Fatalf("result %+v, done %v, %v", r, done, err)
 		}
@@ -159,7 +159,7 @@ func TestSweep(t *testing.T) {
 	})
 }
 
-// A drain is called off in the moment in which a pod has been surged, and the watch has
+// A drain is cancelled in the moment in which a pod has been surged, and the watch has
 // not shown it.
 func TestCallOffOfWhatTheWatchHasNotShown(t *testing.T) {
 	stage(t, surgePolicy, 0, PendingCapacity, surgeScene(1), func(s *scene) {
@@ -171,7 +171,7 @@ func TestCallOffOfWhatTheWatchHasNotShown(t *testing.T) {
 		if s.labels("a")[SurgedLabel] == nil {
 			s.Fatal("not surged")
 		}
-		if _, done, err := s.d.CallOff(s.Context(), "node-a"); err != nil || !done {
+		if _, done, err := s.d.Cancel(s.Context(), "node-a"); err != nil || !done {
 			s.Fatalf("done %v, %v", done, err)
 		}
 		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
@@ -193,7 +193,7 @@ func TestCallOffHoldsNobodyUp(t *testing.T) {
 		}
 	}, func(s *scene) {
 		start := time.Now()
-		if _, done, err := s.d.CallOff(s.Context(), "node-a"); done || err == nil || time.Since(start) > evictTimeout {
+		if _, done, err := s.d.Cancel(s.Context(), "node-a"); done || err == nil || time.Since(start) > evictTimeout {
 			s.Errorf("done %v, %v after %s, want an error within %s", done, err, time.Since(start), evictTimeout)
 		}
 	})

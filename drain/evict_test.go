@@ -97,7 +97,7 @@ func TestRetryAfter(t *testing.T) {
 	})
 }
 
-// A busy API server is asked again when the pod's latest safe start has come, whatever it
+// A busy API server is asked again when the pod's eviction deadline has come, whatever it
 // says.
 func TestRetryAfterEndsAtTheLatestStart(t *testing.T) {
 	stage(t, holding, 60*time.Second, ReadyCapacity, func(f *fakeAPI) {
@@ -162,8 +162,8 @@ func TestBlockedIsToldOnce(t *testing.T) {
 	})
 }
 
-// The answer to a surge comes after the pod's latest safe start: the pod does not go on
-// waiting for its successor.
+// The answer to a surge comes after the pod's eviction deadline: the pod does not go on
+// waiting for its replacement pod.
 func TestSurgedOverTheLatestStart(t *testing.T) {
 	const latest, moment = 80 * time.Second, 100 * time.Millisecond
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, func(f *fakeAPI) {

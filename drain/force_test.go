@@ -30,12 +30,12 @@ func TestNoPodIsDeletedBeforeItsNamespaceIsAsked(t *testing.T) {
 	}, func(s *scene) {
 		s.until(115 * time.Second)
 		if n := s.api.count("DELETE", "/pods/a"); n != 0 {
-			s.Error("deleted past its budget, against its namespace's wish")
+			s.Error("deleted past its budget, against its namespace's preference")
 		}
 	})
 }
 
-// An eviction is under way when the pod's latest safe start comes, and is refused a moment
+// An eviction is under way when the pod's eviction deadline comes, and is refused a moment
 // later: the pod is deleted then, and not when its next attempt would have been.
 func TestRefusedOverTheLatestStart(t *testing.T) {
 	const latest, moment = 80 * time.Second, 100 * time.Millisecond

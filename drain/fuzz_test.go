@@ -10,7 +10,7 @@ import (
 )
 
 // Whoever writes a pod writes what it likes into all that a plan reads of it. That moves nobody
-// else's pod, and has the pod itself leave no later than at its latest safe start. What is kept of
+// else's pod, and has the pod itself leave no later than at its eviction deadline. What is kept of
 // the pod in memory says the same, and its note is read again as it was written.
 func FuzzPodTexts(f *testing.F) {
 	f.Add("0", "", "0", "0", "0", "", "0", "0", int64(-92))
@@ -43,7 +43,7 @@ func FuzzPodTexts(f *testing.F) {
 			}
 		}
 		if end := other.Latest; !end.IsZero() && other.At.After(end) {
-			t.Errorf("it starts at %s, and its latest safe start is %s", other.At, end)
+			t.Errorf("it starts at %s, and its eviction deadline is %s", other.At, end)
 		}
 		at := now.Add(2*time.Minute - time.Second)
 		for _, d := range Plan(at, beside) {

@@ -116,7 +116,7 @@ func (s Situation) Departures() map[Gang]Departure {
 		if found == nil {
 			found = map[Gang]Departure{}
 		}
-		asks := p.ownWish(pod) == WhenNow
+		asks := p.ownPreference(pod) == WhenNow
 		found[gang] = found[gang].with(Departure{
 			At: p.startOf(pod), Asked: asks, Now: asks || pod.DeletionTimestamp != nil && !p.Deadline.IsZero(),
 		})
@@ -124,8 +124,8 @@ func (s Situation) Departures() map[Gang]Departure {
 	return found
 }
 
-// wishOfGang is when the pod is to leave for the sake of its gang; empty if it has none.
-func (p *planner) wishOfGang(pod *corev1.Pod) When {
+// preferenceOfGang is when the pod is to leave for the sake of its gang; empty if it has none.
+func (p *planner) preferenceOfGang(pod *corev1.Pod) When {
 	if len(p.Gangs) == 0 {
 		return ""
 	}
@@ -142,13 +142,13 @@ func (p *planner) wishOfGang(pod *corev1.Pod) When {
 // asksWithGang reports whether the pod's gang is asked to leave now, by the pod itself or by another,
 // and the pod does not ask for anything else.
 func (p *planner) asksWithGang(pod *corev1.Pod) bool {
-	return p.wishOf(pod).When == WhenNow && p.Gangs[GangOf(pod)].Asked
+	return p.preferenceOf(pod).When == WhenNow && p.Gangs[GangOf(pod)].Asked
 }
 
 // startWithGang is when the pod leaves with its gang at the latest; zero if it does not, or has no
 // deadline.
 func (p *planner) startWithGang(pod *corev1.Pod) time.Time {
-	if p.Deadline.IsZero() || !p.wishOf(pod).gang {
+	if p.Deadline.IsZero() || !p.preferenceOf(pod).gang {
 		return time.Time{}
 	}
 	return p.Gangs[GangOf(pod)].At

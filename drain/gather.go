@@ -21,7 +21,7 @@ import (
 
 // sources are where a plan's situation is read; false is what is not known yet, and is being looked up.
 type sources struct {
-	asks     func(namespace types.NamespacedName) (Wishes, bool)
+	asks     func(namespace types.NamespacedName) (Preferences, bool)
 	budgets  func(namespace types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool)
 	around   func(namespace types.NamespacedName) (Surroundings, bool)
 	workload func(types.NamespacedName) (Workload, bool)
@@ -32,7 +32,7 @@ type sources struct {
 // gather adds to a situation with its node's pods what else a plan for them is made from.
 func (sit *Situation) gather(now time.Time, from sources) {
 	sit.Workloads, sit.Shared = map[types.NamespacedName]Workload{}, map[types.NamespacedName]bool{}
-	sit.Namespaces, sit.Surroundings = map[string]Wishes{}, map[string]Surroundings{}
+	sit.Namespaces, sit.Surroundings = map[string]Preferences{}, map[string]Surroundings{}
 	sit.AllReady = map[types.NamespacedName]time.Time{}
 	p := planner{Situation: *sit}
 	read := map[string]bool{} // the budgets of which namespaces
@@ -55,7 +55,7 @@ func (sit *Situation) gather(now time.Time, from sources) {
 			continue
 		}
 		find(sit.Workloads, name, name, from.workload)
-		if _, known := sit.Workloads[name]; known && IsSurged(pod) && keepsSuccessorsAway(pod) {
+		if _, known := sit.Workloads[name]; known && IsSurged(pod) && keepsOthersAway(pod) {
 			sit.AllReady[name] = from.allReady(name)
 		}
 		find(sit.Surroundings, pod.Namespace, namespace, from.around)
@@ -68,11 +68,11 @@ func (sit *Situation) gather(now time.Time, from sources) {
 }
 
 // find adds to what is known what is not there and is known by now.
-func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, look func(types.NamespacedName) (T, bool)) {
+func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, read func(types.NamespacedName) (T, bool)) {
 	if _, ok := known[key]; ok {
 		return
 	}
-	if value, ok := look(name); ok {
+	if value, ok := read(name); ok {
 		known[key] = value
 	}
 }
@@ -81,9 +81,9 @@ func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, 
 func (s *session) situation(in Interruption) Situation {
 	d := s.drainer
 	sit := Situation{Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Waves: d.starts.get(), Gangs: d.gangs.Of(s.node)}
-	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
+	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.noted()
 	sit.gather(time.Now(), sources{
-		asks: cachedFor(s, d.wishes), around: cachedFor(s, d.around), claim: cachedFor(s, d.claims), allReady: d.allReady,
+		asks: cachedFor(s, d.preferences), around: cachedFor(s, d.around), claim: cachedFor(s, d.claims), allReady: d.allReady,
 		budgets: func(in types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool) {
 			d.budgets.use(s.ctx, s.node, in.Namespace)
 			return d.budgets.list(in.Namespace), true
@@ -123,9 +123,9 @@ func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
 	return since
 }
 
-// heard is since when the replacement is Ready, whose eviction was refused, who cannot be surged, and
+// noted is since when the replacement is Ready, whose eviction was refused, who cannot be surged, and
 // what pods have answered.
-func (s *session) heard() (isReady time.Time, refused map[types.UID]bool, fixed map[types.UID]string, answers map[types.UID]When) {
+func (s *session) noted() (isReady time.Time, refused map[types.UID]bool, fixed map[types.UID]string, answers map[types.UID]When) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	refused, fixed = map[types.UID]bool{}, map[types.UID]string{}
@@ -189,7 +189,7 @@ func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
 	}
 	d := s.drainer
 	sit.Interruption, sit.Waves, sit.Gangs = in, d.starts.get(), d.gangs.Of(s.node)
-	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.heard()
+	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.noted()
 	name := DeploymentOf(current)
 	if _, known := sit.Workloads[name]; known {
 		if w, ok := d.deployments.workload(name); ok {
@@ -214,7 +214,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 		sit.Pods = append(sit.Pods, &list.Items[i])
 	}
 	sit.gather(time.Now(), sources{
-		asks: atOnce(ctx, &err, readWishes(objects)), around: atOnce(ctx, &err, readSurroundings(objects)), claim: atOnce(ctx, &err, readClaim(objects)),
+		asks: atOnce(ctx, &err, readPreferences(objects)), around: atOnce(ctx, &err, readSurroundings(objects)), claim: atOnce(ctx, &err, readClaim(objects)),
 		budgets: atOnce(ctx, &err, readBudgets(budgets)), workload: atOnce(ctx, &err, readWorkload(pods, objects)),
 		allReady: func(types.NamespacedName) time.Time { return time.Time{} },
 	})

@@ -12,10 +12,10 @@ import (
 // as the API server has it, or whose namespace forbids it or is not known yet.
 func TestNotice(t *testing.T) {
 	asks := annotated(NoticeAnnotation, "8080/bye")
-	known := map[string]Wishes{"shop": {}}
+	known := map[string]Preferences{"shop": {}}
 	for name, tt := range map[string]struct {
 		pod        *corev1.Pod
-		namespaces map[string]Wishes
+		namespaces map[string]Preferences
 		want       string
 	}{
 		"asks":               {pod("a", asks), known, "8080/bye"},
@@ -25,9 +25,9 @@ func TestNotice(t *testing.T) {
 		"mirror pod":         {pod("a", asks, annotated(corev1.MirrorPodAnnotationKey, "x")), known, ""},
 		"finished":           {pod("a", asks, func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }), known, ""},
 		"terminating":        {pod("a", asks, func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }), known, ""},
-		"shut out":           {pod("a", asks), map[string]Wishes{"shop": {Silent: true}}, ""},
+		"shut out":           {pod("a", asks), map[string]Preferences{"shop": {Silent: true}}, ""},
 		"not known yet":      {pod("a", asks), nil, ""},
-		"another's shut out": {pod("a", asks), map[string]Wishes{"shop": {}, "bank": {Silent: true}}, "8080/bye"},
+		"another's shut out": {pod("a", asks), map[string]Preferences{"shop": {}, "bank": {Silent: true}}, "8080/bye"},
 	} {
 		s := Situation{Interruption: Interruption{Taint: taint}, Policy: policy, Pods: []*corev1.Pod{tt.pod}, Namespaces: tt.namespaces}
 		if got := Plan(now, s)[0].Notice; got != tt.want {
@@ -36,7 +36,7 @@ func TestNotice(t *testing.T) {
 	}
 }
 
-// A pod's answer overrides its annotation, and moves it and no other. A drain that is called off
+// A pod's answer overrides its annotation, and moves it and no other. A drain that is cancelled
 // says which pods stay.
 func TestAnswer(t *testing.T) {
 	stage(t, holding, 2*time.Minute, PendingCapacity, func(f *fakeAPI) {
@@ -56,7 +56,7 @@ func TestAnswer(t *testing.T) {
 		}
 		s.api.gone("a")
 		s.pass(time.Second)
-		result, done, err := s.d.CallOff(s.Context(), "node-a")
+		result, done, err := s.d.Cancel(s.Context(), "node-a")
 		if err != nil || !done || len(result.Staying) != 1 || result.Staying[0].Name != "b" {
 			t.Errorf("%+v, %t, %v: want the other to stay", result, done, err)
 		}

@@ -35,7 +35,7 @@ const (
 // many pods ask.
 type objectCache[T any] struct {
 	read   func(ctx context.Context, name types.NamespacedName) (T, error)
-	places *openings
+	places *limiter
 	notify func(node string)
 
 	mu    sync.Mutex
@@ -50,7 +50,7 @@ type cachedObject[T any] struct {
 	asked   map[string]struct{} // by which nodes, since it was last read
 }
 
-func newObjectCache[T any](places *openings, notify func(string), read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
+func newObjectCache[T any](places *limiter, notify func(string), read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
 	return &objectCache[T]{read: read, places: places, notify: notify, known: map[types.NamespacedName]*cachedObject[T]{}}
 }
 
@@ -94,14 +94,14 @@ func (l *objectCache[T]) fill(ctx context.Context, name types.NamespacedName, in
 	}
 	l.mu.Unlock()
 	if err != nil {
-		time.AfterFunc(lookupRetry, func() { l.tell(into) })
+		time.AfterFunc(lookupRetry, func() { l.notifyAsked(into) })
 		return
 	}
-	l.tell(into)
+	l.notifyAsked(into)
 }
 
-// tell notifies the nodes that have asked.
-func (l *objectCache[T]) tell(of *cachedObject[T]) {
+// notifyAsked notifies the nodes that have asked.
+func (l *objectCache[T]) notifyAsked(of *cachedObject[T]) {
 	l.mu.Lock()
 	asked := of.asked
 	of.asked = map[string]struct{}{}
@@ -141,38 +141,38 @@ func Shared[Mode ~string](modes []Mode) bool {
 	return slices.Contains(modes, Mode(corev1.ReadWriteMany)) || slices.Contains(modes, Mode(corev1.ReadOnlyMany))
 }
 
-// readWishes reads what a namespace asks for its pods. One that must not be read asks nothing.
-func readWishes(client dynamic.Interface) func(context.Context, types.NamespacedName) (Wishes, error) {
-	return func(ctx context.Context, in types.NamespacedName) (Wishes, error) {
+// readPreferences reads what a namespace asks for its pods. One that must not be read asks nothing.
+func readPreferences(client dynamic.Interface) func(context.Context, types.NamespacedName) (Preferences, error) {
+	return func(ctx context.Context, in types.NamespacedName) (Preferences, error) {
 		u, err := client.Resource(namespaceResource).Get(ctx, in.Namespace, metav1.GetOptions{ResourceVersion: "0"})
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return Wishes{}, nil
+			return Preferences{}, nil
 		}
 		if err != nil {
-			return Wishes{}, fmt.Errorf("read namespace %q: %w", in.Namespace, err)
+			return Preferences{}, fmt.Errorf("read namespace %q: %w", in.Namespace, err)
 		}
-		return WishesOf(u.GetAnnotations()), nil
+		return PreferencesOf(u.GetAnnotations()), nil
 	}
 }
 
-// WishesOf are what a namespace asks for with its annotations.
-func WishesOf(said map[string]string) Wishes {
-	return Wishes{When: When(said[WhenAnnotation]), Blocked: BlockedPolicy(said[BlockedAnnotation]), Silent: said[NoticeAnnotation] == NoticeOff}
+// PreferencesOf are what a namespace asks for with its annotations.
+func PreferencesOf(said map[string]string) Preferences {
+	return Preferences{When: When(said[WhenAnnotation]), Blocked: BlockedPolicy(said[BlockedAnnotation]), Silent: said[NoticeAnnotation] == NoticeOff}
 }
 
 // How many watches and look-ups are begun at the same moment: each has the API server read a node's
 // pods, or a namespace's objects, and a thousand at once would hold up everything else. Of one
 // namespace they are fewer, as its objects can be so many and so large that all of them take long.
 const (
-	openingsAtOnce    = 32
-	openingsOfOneName = 16
+	startsAtOnce         = 32
+	startsOfOneNamespace = 16
 )
 
-// openings lets requests begin a few at a time. Namespaces take turns, so one with a thousand
+// limiter lets requests begin a few at a time. Namespaces take turns, so one with a thousand
 // of them delays nobody else's; the requests of one, and those of none, begin in the order in which
 // they come. Those that wait are functions in a line, as thousands of goroutines would take tens of
 // megabytes.
-type openings struct {
+type limiter struct {
 	mu    sync.Mutex
 	free  int
 	inUse map[string]int      // by namespace; empty: of none
@@ -180,59 +180,59 @@ type openings struct {
 	turns []string            // of the lines
 }
 
-func newOpenings() *openings {
-	return &openings{free: openingsAtOnce, inUse: map[string]int{}, lines: map[string][]func(){}}
+func newLimiter() *limiter {
+	return &limiter{free: startsAtOnce, inUse: map[string]int{}, lines: map[string][]func(){}}
 }
 
 // enter calls open when there is a place: now, or later from within leave, so open must not block.
 // The place has to be given back with leave.
-func (o *openings) enter(namespace string, open func()) {
-	o.mu.Lock()
-	if !o.hasPlace(namespace) {
-		if len(o.lines[namespace]) == 0 {
-			o.turns = append(o.turns, namespace)
+func (l *limiter) enter(namespace string, open func()) {
+	l.mu.Lock()
+	if !l.hasPlace(namespace) {
+		if len(l.lines[namespace]) == 0 {
+			l.turns = append(l.turns, namespace)
 		}
-		o.lines[namespace] = append(o.lines[namespace], open)
-		o.mu.Unlock()
+		l.lines[namespace] = append(l.lines[namespace], open)
+		l.mu.Unlock()
 		return
 	}
-	o.takePlace(namespace)
-	o.mu.Unlock()
+	l.takePlace(namespace)
+	l.mu.Unlock()
 	open()
 }
 
 // leave gives a place back.
-func (o *openings) leave(namespace string) {
-	o.mu.Lock()
-	o.free++
-	if o.inUse[namespace]--; o.inUse[namespace] == 0 {
-		delete(o.inUse, namespace)
+func (l *limiter) leave(namespace string) {
+	l.mu.Lock()
+	l.free++
+	if l.inUse[namespace]--; l.inUse[namespace] == 0 {
+		delete(l.inUse, namespace)
 	}
-	turn := slices.IndexFunc(o.turns, o.hasPlace)
+	turn := slices.IndexFunc(l.turns, l.hasPlace)
 	if turn < 0 {
-		o.mu.Unlock()
+		l.mu.Unlock()
 		return
 	}
-	next := o.turns[turn]
-	o.turns = slices.Delete(o.turns, turn, turn+1)
-	line := o.lines[next]
+	next := l.turns[turn]
+	l.turns = slices.Delete(l.turns, turn, turn+1)
+	line := l.lines[next]
 	open := line[0]
 	line[0] = nil // it keeps a session alive
-	if o.lines[next] = line[1:]; len(line) > 1 {
-		o.turns = append(o.turns, next)
+	if l.lines[next] = line[1:]; len(line) > 1 {
+		l.turns = append(l.turns, next)
 	} else {
-		delete(o.lines, next)
+		delete(l.lines, next)
 	}
-	o.takePlace(next)
-	o.mu.Unlock()
+	l.takePlace(next)
+	l.mu.Unlock()
 	open()
 }
 
-func (o *openings) hasPlace(namespace string) bool {
-	return o.free > 0 && (namespace == "" || o.inUse[namespace] < openingsOfOneName)
+func (l *limiter) hasPlace(namespace string) bool {
+	return l.free > 0 && (namespace == "" || l.inUse[namespace] < startsOfOneNamespace)
 }
 
-func (o *openings) takePlace(namespace string) {
-	o.free--
-	o.inUse[namespace]++
+func (l *limiter) takePlace(namespace string) {
+	l.free--
+	l.inUse[namespace]++
 }

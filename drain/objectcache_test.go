@@ -33,7 +33,7 @@ func TestLookUpAgain(t *testing.T) {
 		ask := func(node string) (string, bool) {
 			return cache.get(t.Context(), types.NamespacedName{Name: "shop"}, node)
 		}
-		cache = newObjectCache(newOpenings(), func(node string) {
+		cache = newObjectCache(newLimiter(), func(node string) {
 			mu.Lock()
 			notified[node]++
 			mu.Unlock()
@@ -68,7 +68,7 @@ func TestLookUpsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		underWay, most := 0, 0
-		cache := newObjectCache(newOpenings(), func(string) {}, func(_ context.Context, name types.NamespacedName) (string, error) {
+		cache := newObjectCache(newLimiter(), func(string) {}, func(_ context.Context, name types.NamespacedName) (string, error) {
 			mu.Lock()
 			underWay++
 			most = max(most, underWay)
@@ -94,7 +94,7 @@ func TestLookUpsTakeTurns(t *testing.T) {
 			t.Error("the last of the others waits for the crowd")
 		}
 		time.Sleep(200 * time.Second)
-		if _, ok := cache.get(t.Context(), types.NamespacedName{Namespace: "crowd", Name: "999"}, "node"); !ok || most > openingsAtOnce {
+		if _, ok := cache.get(t.Context(), types.NamespacedName{Namespace: "crowd", Name: "999"}, "node"); !ok || most > startsAtOnce {
 			t.Errorf("%d look-ups at once; the last of the crowd is known: %t", most, ok)
 		}
 	})

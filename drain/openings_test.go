@@ -18,7 +18,7 @@ import (
 // Of many nodes at once, the next is watched when one has its plan or its drain has ended, or
 // after a moment.
 func TestOpenings(t *testing.T) {
-	const nodes = 10 * openingsAtOnce
+	const nodes = 10 * startsAtOnce
 	synctest.Test(t, func(t *testing.T) {
 		api := newFakeAPI()
 		var mu sync.Mutex
@@ -49,17 +49,17 @@ func TestOpenings(t *testing.T) {
 		for i := range nodes {
 			d.session(t.Context(), fmt.Sprint("node-", i)) // not Look, which might be late enough to plan
 		}
-		wantKnown("at first", openingsAtOnce)
+		wantKnown("at first", startsAtOnce)
 		for _, node := range slices.Clone(known[:10]) {
 			d.Look(t.Context(), node, in)
 			d.Look(t.Context(), node, in) // a further plan makes no further place
 		}
-		wantKnown("with 10 plans", openingsAtOnce+10)
+		wantKnown("with 10 plans", startsAtOnce+10)
 		d.Forget(known[10])
-		wantKnown("with a drain that has ended", openingsAtOnce+11)
+		wantKnown("with a drain that has ended", startsAtOnce+11)
 		time.Sleep(planWithin)
-		wantKnown("after a moment", 2*openingsAtOnce+11)
-		time.Sleep(nodes / openingsAtOnce * planWithin)
+		wantKnown("after a moment", 2*startsAtOnce+11)
+		time.Sleep(nodes / startsAtOnce * planWithin)
 		wantKnown("in the end", nodes)
 	})
 }

@@ -109,7 +109,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	if reason := p.notOurs(pod); reason != "" {
 		return Decision{Pod: pod, Action: Skip, Reason: reason, Notice: p.noticeOf(pod)}
 	}
-	d := Decision{Pod: pod, Latest: latestStart(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
+	d := Decision{Pod: pod, Latest: evictionDeadline(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
 	d.At = interruption.Earlier(p.startOf(pod), p.startWithGang(pod))
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
 	d.Meaningless, d.OfNamespace = p.meaningless(pod)
@@ -130,7 +130,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 
 // startOf is when the pod's eviction starts at the latest, for its own sake and its budget's.
 func (p *planner) startOf(pod *corev1.Pod) time.Time {
-	latest := latestStart(pod, p.Deadline, p.Policy.Margin)
+	latest := evictionDeadline(pod, p.Deadline, p.Policy.Margin)
 	if at, ok := p.Starts[pod.UID]; ok && at.Before(latest) && !IsSurged(pod) {
 		return at
 	}
@@ -151,7 +151,7 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 	isAtRiskOnly,
 	isPinned,
 	toleratesEverything,
-	leavesAsWished,
+	leavesAsPreferred,
 	isSurged,
 	isToBeSurged,
 	isHeld,
@@ -171,9 +171,9 @@ func isPastLatest(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	case d.Latest.IsZero() || p.now.Before(d.Latest):
 		return "", ""
 	case p.Refused[pod.UID] && p.blocked(pod) == Delete:
-		return Force, "latest safe start has come, and the eviction is still refused"
+		return Force, "eviction deadline has come, and the eviction is still refused"
 	}
-	return Evict, "latest safe start has come"
+	return Evict, "eviction deadline has come"
 }
 
 // isDue: its gang leaves, or the pods under one budget leave in waves, and it is this pod's turn.
@@ -199,7 +199,7 @@ func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string)
 // disruption.
 func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	reason, until := pinned(pod, p.now)
-	if reason == "" || p.Deadline.IsZero() || p.wishOf(pod).own {
+	if reason == "" || p.Deadline.IsZero() || p.preferenceOf(pod).own {
 		return "", ""
 	}
 	d.Until = until
@@ -218,7 +218,7 @@ func toleratesEverything(p *planner, pod *corev1.Pod, _ *Decision) (Action, stri
 const everyTaint = "tolerates every taint, and might be put back on this node"
 
 func isHeld(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	waits := p.Policy.Strategy != AtOnce || p.wishOf(pod).When == WhenHold
+	waits := p.Policy.Strategy != AtOnce || p.preferenceOf(pod).When == WhenHold
 	if !waits || p.Capacity != PendingCapacity {
 		return "", ""
 	}
@@ -285,7 +285,7 @@ func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	if p.asksWithGang(pod) { // its gang overrides that
 		reason, until = "", time.Time{}
 	}
-	if w := p.wishOf(pod); reason == "" && w.When == WhenLast {
+	if w := p.preferenceOf(pod); reason == "" && w.When == WhenLast {
 		reason = w.reason() // without a deadline there is no last moment
 	}
 	if reason == "" {

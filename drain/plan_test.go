@@ -42,7 +42,7 @@ func TestPlan(t *testing.T) {
 		"failed":        {pod("p", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), inTwoMinutes, policy, Skip, "finished", nil},
 		"tolerates us":  {pod("p", tolerating("spot-handler/interrupted")), inTwoMinutes, policy, Skip, "tolerates spot-handler/interrupted", nil},
 		"tolerates all": {pod("p", tolerating("")), inTwoMinutes, policy, Later, everyTaint, nil},
-		"tolerates all, at its latest safe start": {pod("p", tolerating(""), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
+		"tolerates all, at its eviction deadline": {pod("p", tolerating(""), withGrace(110)), ready, policy, Evict, "eviction deadline has come", nil},
 		"tolerates all, came back":                {pod("p", tolerating(""), createdAt(now)), marked, policy, Skip, "tolerates every taint, and has come since the node was marked", nil},
 		"tolerates all, was there":                {pod("p", tolerating(""), createdAt(now.Add(-time.Hour))), marked, policy, Later, everyTaint, nil},
 		"came since":                              {pod("p", createdAt(now)), marked, policy, Later, "waits for the replacement", nil},
@@ -54,19 +54,19 @@ func TestPlan(t *testing.T) {
 		"replacement ready":        {pod("p"), ready, policy, Evict, "replacement is ready", nil},
 		"no replacement":           {pod("p"), nothing, policy, Evict, "nothing to wait for", nil},
 		"at once":                  {pod("p"), inTwoMinutes, atOnce, Evict, "nothing to wait for", nil},
-		"latest start now":         {pod("p", withGrace(110)), inTwoMinutes, policy, Evict, "latest safe start has come", nil},
+		"latest start now":         {pod("p", withGrace(110)), inTwoMinutes, policy, Evict, "eviction deadline has come", nil},
 		"latest start in a second": {pod("p", withGrace(109)), inTwoMinutes, policy, Later, "waits for the replacement", nil},
-		"a moment late":            {pod("p", withGrace(111)), inTwoMinutes, policy, Evict, "latest safe start has come", nil},
-		"late":                     {pod("p", withGrace(113)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
-		"grace does not fit":       {pod("p", withGrace(300)), soon, policy, Evict, "latest safe start has come", seconds(20)},
-		"grace never below 1":      {pod("p"), passed, policy, Evict, "latest safe start has come", seconds(1)},
-		"grace for ever":           {pod("p", withGrace(1e10)), inTwoMinutes, policy, Evict, "latest safe start has come", seconds(110)},
-		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "latest safe start has come", nil},
+		"a moment late":            {pod("p", withGrace(111)), inTwoMinutes, policy, Evict, "eviction deadline has come", nil},
+		"late":                     {pod("p", withGrace(113)), inTwoMinutes, policy, Evict, "eviction deadline has come", seconds(110)},
+		"grace does not fit":       {pod("p", withGrace(300)), soon, policy, Evict, "eviction deadline has come", seconds(20)},
+		"grace never below 1":      {pod("p"), passed, policy, Evict, "eviction deadline has come", seconds(1)},
+		"grace for ever":           {pod("p", withGrace(1e10)), inTwoMinutes, policy, Evict, "eviction deadline has come", seconds(110)},
+		"grace of its own below 1": {pod("p", withGrace(0)), passed, policy, Evict, "eviction deadline has come", nil},
 
 		"do-not-disrupt":              {pod("p", annotated(DoNotDisrupt, "true")), ready, policy, Later, DoNotDisrupt, nil},
 		"safe-to-evict":               {pod("p", annotated(SafeToEvict, "false")), ready, policy, Later, SafeToEvict + "=false", nil},
 		"Job":                         {pod("p", ownedBy("Job")), ready, policy, Later, "Job pod: might finish by itself", nil},
-		"do-not-disrupt, at the last": {pod("p", annotated(DoNotDisrupt, "true"), withGrace(110)), ready, policy, Evict, "latest safe start has come", nil},
+		"do-not-disrupt, at the last": {pod("p", annotated(DoNotDisrupt, "true"), withGrace(110)), ready, policy, Evict, "eviction deadline has come", nil},
 
 		"at risk, pending":                 {pod("p"), risk, policy, Later, "no deadline: waits for a replacement", nil},
 		"at risk, nothing":                 {pod("p"), riskNothing, policy, Later, "no deadline: waits for a replacement", nil},
@@ -99,8 +99,8 @@ func deref(p *int64) any {
 	return *p
 }
 
-// For any situation: each pod has exactly one decision; none is held past its latest safe
-// start, nor past its wave's; a pod's grace fits before the deadline or is clamped; no more
+// For any situation: each pod has exactly one decision; none is held past its eviction
+// deadline, nor past its wave's; a pod's grace fits before the deadline or is clamped; no more
 // pods are surged or let go than their Deployment has room for; and a tighter deadline
 // never makes a start later, nor has fewer pods go in waves where turns to be surged decide
 // which of them do.
@@ -155,14 +155,14 @@ func TestPlanProperties(t *testing.T) {
 				continue
 			}
 			if d.At.After(d.Latest) {
-				t.Fatalf("%s starts at %s, later than its latest safe start %s", d.Pod.Name, d.At, d.Latest)
+				t.Fatalf("%s starts at %s, later than its eviction deadline %s", d.Pod.Name, d.At, d.Latest)
 			}
 			due := !now.Before(d.At)
 			if due && (d.Action == Later || d.Action == SurgeNow || d.Action == Return && d.takes) {
 				t.Fatalf("%s: %s past its start %s", d.Pod.Name, d.Action, d.At)
 			}
 			if d.Action == Force && (now.Before(d.Latest) || !s.Refused[d.Pod.UID]) {
-				t.Fatalf("%s deleted past its budget before its latest safe start, or without a refusal", d.Pod.Name)
+				t.Fatalf("%s deleted past its budget before its eviction deadline, or without a refusal", d.Pod.Name)
 			}
 			given := Grace(d.Pod)
 			if d.Grace != nil {
@@ -198,7 +198,7 @@ func TestPlanProperties(t *testing.T) {
 		}
 	}
 	if clamped < 100 || waves < 100 || succeeded < 100 {
-		t.Errorf("%d graces clamped, %d waves, %d successors available: the situations show nothing of them", clamped, waves, succeeded)
+		t.Errorf("%d graces clamped, %d waves, %d replacement pods available: the situations show nothing of them", clamped, waves, succeeded)
 	}
 }
 
@@ -210,7 +210,7 @@ func randomSituation(random *rand.Rand) Situation {
 			Margin: time.Duration(random.IntN(30)) * time.Second,
 		},
 		Workloads: map[types.NamespacedName]Workload{}, Refused: map[types.UID]bool{},
-		Namespaces: map[string]Wishes{"shop": {}}, Surroundings: map[string]Surroundings{"shop": {}},
+		Namespaces: map[string]Preferences{"shop": {}}, Surroundings: map[string]Surroundings{"shop": {}},
 	}
 	for i := range 3 {
 		app := fmt.Sprint("app", i)
@@ -289,7 +289,7 @@ func TestBlockedPods(t *testing.T) {
 			s := surging(Workload{}, p)
 			s.Policy.Strategy, s.Policy.Blocked = Hold, tt.flag
 			s.Refused = map[types.UID]bool{p.UID: true}
-			s.Namespaces = map[string]Wishes{"shop": {Blocked: tt.namespace}}
+			s.Namespaces = map[string]Preferences{"shop": {Blocked: tt.namespace}}
 			if d := Plan(now, s)[0]; d.Action != Later {
 				t.Errorf("before its latest start: %s, want hold", d.Action)
 			}
@@ -308,7 +308,7 @@ func TestBlockedPods(t *testing.T) {
 	}
 }
 
-// On a mere recommendation a pod stays whose budget never lets any go, although its successor
+// On a mere recommendation a pod stays whose budget never lets any go, although its replacement pod
 // would make the room; when the end is certain, it moves that way.
 func TestBudgetThatNeverLetsAnyGo(t *testing.T) {
 	never, always := budget("web", 0), budget("web", 3)
@@ -363,7 +363,7 @@ func TestPodThatStaysNeedsNoNewHome(t *testing.T) {
 }
 
 // A node that is only at risk has no deadline, and nothing is done to its pods before the
-// replacement is Ready, nor ever past a budget or against their owner's wish: however long
+// replacement is Ready, nor ever past a budget or against their owner's preference: however long
 // it takes, with every strategy.
 func TestNoHurryWithoutADeadline(t *testing.T) {
 	years := now.Add(10 * 365 * 24 * time.Hour)

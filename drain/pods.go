@@ -83,16 +83,16 @@ func pinned(pod *corev1.Pod, now time.Time) (reason string, until time.Time) {
 	return "", time.Time{}
 }
 
-// latestStart is when the pod's eviction has to start at the latest, to give it its whole
+// evictionDeadline is when the pod's eviction has to start at the latest, to give it its whole
 // grace period before the deadline less the margin.
-func latestStart(pod *corev1.Pod, deadline time.Time, margin time.Duration) time.Time {
+func evictionDeadline(pod *corev1.Pod, deadline time.Time, margin time.Duration) time.Time {
 	if deadline.IsZero() {
 		return time.Time{}
 	}
 	return deadline.Add(-margin - Grace(pod))
 }
 
-// lateBy is how late an eviction can be for its latest safe start. Timers and queues take
+// lateBy is how late an eviction can be for its eviction deadline. Timers and queues take
 // their time, and grace periods are whole seconds: a millisecond would cost one.
 const lateBy = 2 * time.Second
 
@@ -293,7 +293,7 @@ func WorkloadOf(pod *corev1.Pod) (kind, name string) {
 }
 
 // claimsOf names a pod's PersistentVolumeClaims, which other pods could use too. A generic
-// ephemeral volume is the pod's own: its successor gets another.
+// ephemeral volume is the pod's own: its replacement pod gets another.
 func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	var names []types.NamespacedName
 	for _, v := range pod.Spec.Volumes {

@@ -40,7 +40,7 @@ func (t *task) waitKey() types.NamespacedName {
 	return types.NamespacedName{Namespace: t.pod.Namespace}
 }
 
-// queue orders the evictions of all nodes by their latest safe start. Tasks that wait for
+// queue orders the evictions of all nodes by their eviction deadline. Tasks that wait for
 // their next attempt are timers beside it. A wake looks under one key only: in a burst
 // thousands wait, and the pods of its Deployments change all the time.
 type queue struct {

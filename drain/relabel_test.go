@@ -50,7 +50,7 @@ func TestSurgedPodFollowsItsReplicaSet(t *testing.T) {
 					s.Fatal("not surged")
 				}
 				tt.happens(s.api)
-				if _, done, err := s.d.CallOff(s.Context(), "node-a"); err != nil || !done {
+				if _, done, err := s.d.Cancel(s.Context(), "node-a"); err != nil || !done {
 					s.Fatalf("done %v, %v", done, err)
 				}
 				ended, back := s.api.count("DELETE", "/pods/a") == 1, s.labels("a")[hashLabel] == "abc12" && s.labels("a")[SurgedLabel] == nil
@@ -111,7 +111,7 @@ func TestSurgedPodThatSomebodyPutsBack(t *testing.T) {
 	})
 }
 
-// A quota forbids the successor: the pod goes back and is held, and is not surged again when
+// A quota forbids the replacement pod: the pod goes back and is held, and is not surged again when
 // the ReplicaSet, which has all its pods, says no more of it.
 func TestSurgedPodWhoseSuccessorCannotBeMade(t *testing.T) {
 	const deployment = "/apis/apps/v1/namespaces/shop/deployments/web"
@@ -144,7 +144,7 @@ func TestSurgedPodWhoseSuccessorCannotBeMade(t *testing.T) {
 		}
 		s.until(80 * time.Second)
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
-			s.Errorf("%d evictions at the latest safe start, want 1", n)
+			s.Errorf("%d evictions at the eviction deadline, want 1", n)
 		}
 	})
 }

@@ -59,7 +59,7 @@ func noteSurge(pod *corev1.Pod, now time.Time) (string, error) {
 }
 
 // putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
-// drops the successor, or the pod itself if there are too many. If the ReplicaSet goes, the pod
+// drops the replacement pod, or the pod itself if there are too many. If the ReplicaSet goes, the pod
 // would run on without an owner: it is ended, as the ReplicaSet's own pods are.
 func (d *Drainer) putBack(ctx context.Context, decision Decision) (ended bool, err error) {
 	pod := decision.Pod

@@ -17,7 +17,7 @@ type session struct {
 	drainer *Drainer
 	node    string
 	watch   *podWatch
-	opened  func() // gives the place among the openings back
+	opened  func() // gives its place with the limiter back
 	stop    context.CancelFunc
 	ctx     context.Context // ends with stop
 	began   time.Time
@@ -29,10 +29,10 @@ type session struct {
 	emptied time.Time          // when the last pod had gone
 	known   time.Time          // when its pods were first known
 	ready   time.Time          // since when the replacement is Ready; zero if it is not
-	off     bool               // called off: nothing more is begun
+	off     bool               // cancelled: nothing more is begun
 	working int                // how many tasks are under way
 	soon    bool               // Notify is about to be called for the node
-	told    map[string]bool    // of whom it was told that they ask for something meaningless
+	said    map[string]bool    // of whom, that they ask for something meaningless
 	answers map[types.UID]When // of pods to notices
 
 	gathered   Situation // the last, which is not changed any more
@@ -61,8 +61,8 @@ func cutShort(pod *corev1.Pod) bool {
 	return own != nil && left != nil && *left < *own
 }
 
-// planWithin is how long a watch that has shown the node's pods keeps its place among the
-// openings for want of a plan.
+// planWithin is how long a watch that has shown the node's pods keeps its place with the
+// limiter for want of a plan.
 const planWithin = time.Second
 
 // startSession opens the watch of a node's pods, in its turn. It ends with ctx or stop.
@@ -71,15 +71,15 @@ const planWithin = time.Second
 // that plan, so the watches of such nodes do not pile up.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s := &session{
-		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, told: map[string]bool{}, answers: map[types.UID]When{},
-		opened: sync.OnceFunc(func() { d.openings.leave("") }),
+		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, said: map[string]bool{}, answers: map[types.UID]When{},
+		opened: sync.OnceFunc(func() { d.limiter.leave("") }),
 	}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	s.watch = newPodWatch(s.changed, func() {
 		time.AfterFunc(planWithin, s.opened)
 		d.opts.Notify(node)
 	})
-	d.openings.enter("", func() {
+	d.limiter.enter("", func() {
 		if s.ctx.Err() != nil { // it has ended before its turn
 			s.opened()
 			return
@@ -133,7 +133,7 @@ func (s *session) advance(now time.Time, view View) (Status, []*task) {
 		if !d.Moves() {
 			continue
 		}
-		s.tellMeaningless(d)
+		s.reportMeaningless(d)
 		present[d.Pod.UID] = true
 		status.Moved = false
 		t := s.trackLocked(d.Pod)
@@ -211,14 +211,14 @@ func (s *session) meet(in Interruption) {
 	}
 }
 
-// tellMeaningless tells once for each pod, or for its namespace.
-func (s *session) tellMeaningless(d Decision) {
+// reportMeaningless does so once for each pod, or for its namespace.
+func (s *session) reportMeaningless(d Decision) {
 	who := string(d.Pod.UID)
 	if d.OfNamespace {
 		who = d.Pod.Namespace
 	}
-	if d.Meaningless != "" && !s.told[who] {
-		s.told[who] = true
+	if d.Meaningless != "" && !s.said[who] {
+		s.said[who] = true
 		s.drainer.opts.Events.AnnotationMeaningless(s.node, d.Pod, d.Meaningless, d.OfNamespace)
 	}
 }
@@ -227,7 +227,7 @@ func (s *session) task(t *tracked, d Decision) *task {
 	return &task{session: s, pod: d.Pod, state: t, latest: d.due(), workload: d.workload}
 }
 
-// enter begins a task's step, unless the drain has ended or was called off.
+// enter begins a task's step, unless the drain has ended or was cancelled.
 func (s *session) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -250,8 +250,8 @@ func (s *session) leave() {
 	}
 }
 
-// callOff lets no further step begin, and reports whether none is under way.
-func (s *session) callOff() bool {
+// cancel lets no further step begin, and reports whether none is under way.
+func (s *session) cancel() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.off = true

@@ -53,7 +53,7 @@ func TestNothingIsKeptOfADrainThatHasEnded(t *testing.T) {
 	})
 }
 
-// The drain has begun when successors have a node to go to, and not when they are only made:
+// The drain has begun when replacement pods have a node to go to, and not when they are only made:
 // one write of the record says both.
 func TestBegun(t *testing.T) {
 	stage(t, surgePolicy, 120*time.Second, PendingCapacity, surgeScene(1), func(s *scene) {

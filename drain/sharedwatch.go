@@ -142,7 +142,7 @@ func contents[T any](store cache.Store) []T {
 // it, refused is called: an informer would only try again, forever, and whatever waits for it
 // would wait as long.
 func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick func(*metav1.ListOptions), refused func(error), logger zerolog.Logger) cache.ListerWatcher {
-	tell := func(err error) {
+	check := func(err error) {
 		if apierrors.IsForbidden(err) {
 			refused(err)
 		}
@@ -151,7 +151,7 @@ func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick f
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			pick(&o)
 			list, err := of.List(ctx, o)
-			tell(err)
+			check(err)
 			if err != nil {
 				return nil, err
 			}
@@ -160,7 +160,7 @@ func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick f
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			pick(&o)
 			w, err := of.Watch(ctx, o)
-			tell(err)
+			check(err)
 			return w, err
 		},
 	}, logger), client)

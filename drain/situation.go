@@ -12,12 +12,12 @@ import (
 type Strategy string
 
 const (
-	// Surge has the successors of a Deployment's pods made first, as many at a time as the
+	// Surge has the replacement pods of a Deployment's pods made first, as many at a time as the
 	// Deployment's maxSurge allows, and evicts the pods when these are available. All other
 	// pods are held.
 	Surge Strategy = "surge"
-	// Hold keeps a pod running until the replacement is ready or its latest safe
-	// start has come.
+	// Hold keeps a pod running until the replacement is ready or its eviction
+	// deadline has come.
 	Hold Strategy = "hold"
 	// AtOnce evicts every pod as soon as the replacement has been requested.
 	AtOnce Strategy = "at-once"
@@ -27,7 +27,7 @@ const (
 func Strategies() []Strategy { return []Strategy{Surge, Hold, AtOnce} }
 
 // BlockedPolicy says what becomes of a pod whose eviction is still refused at its latest
-// safe start.
+// eviction deadline.
 type BlockedPolicy string
 
 const (
@@ -112,7 +112,7 @@ type Situation struct {
 	Answers map[types.UID]When
 	// Namespaces are what the namespaces of the pods ask for. One that is missing is not known
 	// yet.
-	Namespaces map[string]Wishes
+	Namespaces map[string]Preferences
 	// Gangs are the departures of the pods' gangs, as their pods on all draining nodes decide them;
 	// nil: only those of this node are known.
 	Gangs map[Gang]Departure
@@ -125,7 +125,7 @@ const (
 	Skip     Action = "skip"   // not ours to move
 	Wait     Action = "wait"   // it is already terminating
 	Later    Action = "hold"   // later: at Decision.At, or when the plan's inputs change
-	SurgeNow Action = "surge"  // now: have its ReplicaSet make a successor
+	SurgeNow Action = "surge"  // now: have its ReplicaSet make a replacement pod
 	Evict    Action = "evict"  // now
 	Force    Action = "delete" // now, past its disruption budget
 	End      Action = "end"    // now, as its ReplicaSet would have ended it
@@ -142,11 +142,11 @@ type Decision struct {
 	// disruption budget lets the pods that it covers go only in waves, or where another pod of
 	// its gang has to go. Zero means that there is no deadline.
 	At time.Time
-	// Latest is the pod's latest safe start: an eviction that starts later cannot give
+	// Latest is the pod's eviction deadline: an eviction that starts later cannot give
 	// the pod its grace period before the deadline. Zero means that there is no deadline.
 	Latest time.Time
-	// Until is when the decision changes by the clock, besides At and Latest: the pod's own wish
-	// to stay lapses, or its successor has had its time. Zero where it does not.
+	// Until is when the decision changes by the clock, besides At and Latest: the pod's own preference
+	// to stay lapses, or its replacement pod has had its time. Zero where it does not.
 	Until time.Time
 	// Grace overrides the pod's own grace period, in seconds, where that no longer fits; nil
 	// otherwise.
@@ -154,7 +154,7 @@ type Decision struct {
 
 	// Stays: the node is only at risk, and that is no reason for this pod to leave.
 	Stays bool
-	// Surge: the pod's successor is made before it leaves.
+	// Surge: the pod's replacement pod is made before it leaves.
 	Surge bool
 	// NoSurge says why not, with the strategy Surge.
 	NoSurge string
@@ -163,10 +163,10 @@ type Decision struct {
 	// that its namespace asks it for all of its pods. It changes nothing.
 	Meaningless string
 	OfNamespace bool
-	// Notice is what the pod's NoticeAnnotation asks for, if it is to be told; it changes nothing
+	// Notice is what the pod's NoticeAnnotation asks for, if it is to be notified; it changes nothing
 	// either.
 	Notice string
-	// Peers is the pod's gang, if the other pods of it are to be told that this one leaves; it
+	// Peers is the pod's gang, if the other pods of it are to be notified that this one leaves; it
 	// changes nothing either.
 	Peers Gang
 

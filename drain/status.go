@@ -25,7 +25,7 @@ type Result struct {
 	// Remaining are the pods that were left.
 	Remaining []Remaining
 
-	// Staying are the pods that are on the node after its drain was called off, but for those
+	// Staying are the pods that are on the node after its drain was cancelled, but for those
 	// that are about to go.
 	Staying []*corev1.Pod
 }
@@ -81,7 +81,7 @@ func (s *session) catchUpLocked(pods []*corev1.Pod) {
 // View is what is on a node now.
 type View struct {
 	Moving  []*corev1.Pod      // have to leave
-	Surged  map[types.UID]bool // those of Moving whose successors are made first
+	Surged  map[types.UID]bool // those of Moving whose replacement pods are made first
 	Staying []*corev1.Pod      // would have to leave if the node's end were certain, see Decision.Stays
 	Daemons []*corev1.Pod      // DaemonSet pods, which stay
 	Plan    []Decision         // one for every pod of the node
@@ -126,7 +126,7 @@ type Status struct {
 	// Total is how many pods had to leave since the drain began.
 	Total int
 	// Begun: some pod has been evicted or is to be evicted now, or the replacement is ready
-	// for the successors of surged pods.
+	// for the replacement pods of surged pods.
 	Begun bool
 	// Moved: every pod that had to leave has left, and none stays.
 	Moved bool
@@ -180,13 +180,13 @@ func (d *Drainer) Finish(node string, in Interruption) Result {
 	return result
 }
 
-// CallOff stops a node's drain and puts its surged pods back into their ReplicaSets. It
+// Cancel stops a node's drain and puts its surged pods back into their ReplicaSets. It
 // returns false while something is still under way: Notify says when to call again. When it
 // returns true the drain has ended, and the result says what had become of the pods; none
 // counts as left. Pods that are terminating cannot be kept.
-func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error) {
+func (d *Drainer) Cancel(ctx context.Context, node string) (Result, bool, error) {
 	s := d.session(ctx, node)
-	if !s.callOff() || !s.synced() {
+	if !s.cancel() || !s.synced() {
 		return Result{}, false, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, evictTimeout) // the caller's workers are few
@@ -204,7 +204,7 @@ func (d *Drainer) CallOff(ctx context.Context, node string) (Result, bool, error
 }
 
 // Sweep puts surged pods back into their ReplicaSets where nobody drains their node, as
-// after a drain that was called off by removing the record. An empty node means all nodes.
+// after a drain that was cancelled by removing the record. An empty node means all nodes.
 func (d *Drainer) Sweep(ctx context.Context, node string, drained func(node string) bool) error {
 	return d.putBackAll(ctx, node, "0", func(pod *corev1.Pod) bool {
 		if drained(pod.Spec.NodeName) {

@@ -16,10 +16,10 @@ import (
 )
 
 // A pod is surged in three steps. First its label pod-template-hash is changed: its
-// ReplicaSet lets it go and makes a successor, while Services and disruption budgets select
-// by other labels and count it as before. Then the successor becomes available. Then the
+// ReplicaSet lets it go and makes a replacement pod, while Services and disruption budgets select
+// by other labels and count it as before. Then the replacement pod becomes available. Then the
 // pod is evicted. Until then, putting the label back undoes everything: the ReplicaSet takes
-// the pod back and drops the successor.
+// the pod back and drops the replacement pod.
 
 // SurgedLabel is the label of a pod that its ReplicaSet has been made to let go; its value
 // is the pod's own pod-template-hash.
@@ -44,7 +44,7 @@ func surgedHash(hash string) string { return "surged-" + hash }
 // IsSurged reports whether the pod's surge has begun.
 func IsSurged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
 
-// noSurge says why a pod's successor cannot be made before it leaves, or is empty.
+// noSurge says why a pod's replacement pod cannot be made before it leaves, or is empty.
 func (p *planner) noSurge(pod *corev1.Pod) string {
 	if IsSurged(pod) {
 		return ""
@@ -52,7 +52,7 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 	if reason := noSurgeByItself(pod, p.now); reason != "" {
 		return reason
 	}
-	if w := p.wishOf(pod); w.When != "" {
+	if w := p.preferenceOf(pod); w.When != "" {
 		return w.reason()
 	}
 	if p.isSelf(pod) {
@@ -94,7 +94,7 @@ func (p *planner) noSurge(pod *corev1.Pod) string {
 	}
 	for _, q := range around.quotas {
 		if short := q.lacks(pod); short != "" {
-			return "ResourceQuota " + q.name + " has no room for a successor: " + short
+			return "ResourceQuota " + q.name + " has no room for a replacement pod: " + short
 		}
 	}
 	return ""
@@ -111,7 +111,7 @@ func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 	}
 	switch _, isReady := Ready(pod); {
 	case owner == nil:
-		return "no controller would make a successor"
+		return "no controller would make a replacement pod"
 	case owner.Kind != "ReplicaSet":
 		return "its controller is a " + owner.Kind
 	case pod.Labels[hashLabel] == "" || DeploymentOf(pod).Name == "":
@@ -175,7 +175,7 @@ func isNoLongerNeeded(p *planner, pod *corev1.Pod, d *Decision) (Action, string)
 	return "", ""
 }
 
-// isNotToBeSurged: without a successor it is better held.
+// isNotToBeSurged: without a replacement pod it is better held.
 func isNotToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	switch {
 	case !IsSurged(pod):
@@ -188,7 +188,7 @@ func isNotToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) 
 	return "", ""
 }
 
-// isSurged: its successor has to be available first.
+// isSurged: its replacement pod has to be available first.
 func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	if !IsSurged(pod) {
 		return "", ""
@@ -196,15 +196,15 @@ func isSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	workload := p.Workloads[d.workload]
 	switch {
 	case p.take(d, Evict, workload.Spare):
-		return Evict, "its successor is available"
+		return Evict, "its replacement pod is available"
 	case p.Policy.Strategy == AtOnce:
 		return "", ""
 	}
 	d.waits = true
 	if workload.Refuses != "" {
-		return Later, fmt.Sprintf("surged: waits for its successor; Deployment %s %s", d.workload.Name, workload.Refuses)
+		return Later, fmt.Sprintf("surged: waits for its replacement pod; Deployment %s %s", d.workload.Name, workload.Refuses)
 	}
-	return Later, "surged: waits for its successor"
+	return Later, "surged: waits for its replacement pod"
 }
 
 // isToBeSurged: the owner's maxSurge bounds how many are surged at a time.
@@ -218,7 +218,7 @@ func isToBeSurged(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 		d.waits, d.Until = true, p.Review
 		return Later, "waits for its turn: maxSurge of Deployment " + d.workload.Name + " is in use"
 	}
-	return SurgeNow, "its successor is made first"
+	return SurgeNow, "its replacement pod is made first"
 }
 
 // take has the decision use one of the n that its Deployment has to give for the action, or
@@ -233,20 +233,20 @@ func (p *planner) take(d *Decision, action Action, n int) bool {
 	return true
 }
 
-// A successor can fail to find a place for as long as the surged pod runs: where both must not
-// be in one zone, the pod keeps its successor off the replacement. Then the pod is better held,
-// as it goes when the replacement is Ready. Whatever else keeps a successor from running, such
+// A replacement pod can fail to find a place for as long as the surged pod runs: where both must not
+// be in one zone, the pod keeps its replacement pod off the replacement. Then the pod is better held,
+// as it goes when the replacement is Ready. Whatever else keeps a replacement pod from running, such
 // as a lack of room or an image that cannot be pulled, would keep it from running after an
 // eviction, too, so there the surged pod is the better one to have.
 
-// placeFor is how long successors have to find a place once all replacements are Ready. The
+// placeFor is how long replacement pods have to find a place once all replacements are Ready. The
 // scheduler tries a pod again after 10 s at most when nodes have changed.
 // https://kubernetes.io/docs/reference/scheduling/config/#scheduling-plugins (podMaxBackoffSeconds)
 const placeFor = 15 * time.Second
 
-// findsNoPlace: its successor would have one if it were gone.
+// findsNoPlace: its replacement pod would have one if it were gone.
 func findsNoPlace(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !IsSurged(pod) || p.Capacity != ReadyCapacity || !keepsSuccessorsAway(pod) {
+	if !IsSurged(pod) || p.Capacity != ReadyCapacity || !keepsOthersAway(pod) {
 		return "", ""
 	}
 	since := p.AllReady[d.workload]
@@ -261,12 +261,12 @@ func findsNoPlace(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	if !p.take(d, Return, p.Workloads[d.workload].Unplaced) {
 		return "", ""
 	}
-	return Return, "its successor finds no place while it runs"
+	return Return, "its replacement pod finds no place while it runs"
 }
 
-// keepsSuccessorsAway reports whether the pod's own affinity or spread is about itself, over
+// keepsOthersAway reports whether the pod's own affinity or spread is about itself, over
 // more than single nodes: its own node takes no pods in any case.
-func keepsSuccessorsAway(pod *corev1.Pod) bool {
+func keepsOthersAway(pod *corev1.Pod) bool {
 	own := func(selector *metav1.LabelSelector, key string) bool {
 		matches, err := metav1.LabelSelectorAsSelector(selector)
 		return err == nil && key != corev1.LabelHostname && matches.Matches(labels.Set(pod.Labels))

@@ -27,7 +27,7 @@ func TestSurgeEvictsWhatHasASuccessor(t *testing.T) {
 	}
 }
 
-// A successor that never becomes available does not keep the pod past its latest start.
+// A replacement pod that never becomes available does not keep the pod past its latest start.
 func TestSurgeEndsAtTheLatestStart(t *testing.T) {
 	s := surging(Workload{}, webPod("a", isSurgedPod, withGrace(30)))
 	for at, want := range map[time.Duration]Action{79 * time.Second: Later, 80 * time.Second: Evict} {
@@ -48,19 +48,19 @@ func TestSurgedPodsFollowTheirOwner(t *testing.T) {
 		left     time.Duration // until the deadline; zero is none
 		want     string
 	}{
-		"Deployment gone":                   {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, left: time.Minute, want: "a return"},
-		"Deployment gone, at risk only":     {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, want: "a return"},
-		"Deployment gone, late":             {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, left: time.Second, want: "a return"},
-		"Deployment gone, another's pod":    {pods: []*corev1.Pod{webPod("a")}, gone: true, left: time.Minute, want: "a hold"},
-		"fewer wanted":                      {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Excess: 1}, want: "a end, b hold"},
-		"fewer wanted, late":                {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Excess: 1}, left: time.Second, want: "a end, b evict"},
-		"hash restored":                     {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored), webPod("b", isSurgedPod)}, left: time.Minute, want: "a return, b hold"},
-		"hash restored, at risk only":       {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored)}, want: "a return"},
-		"hash restored, late":               {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored)}, left: time.Second, want: "a evict"},
-		"no successors":                     {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Lacking: 1}, left: time.Minute, want: "a return, b hold"},
-		"no successors, at risk only":       {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, workload: Workload{Lacking: 1}, want: "a return"},
-		"no successors, late":               {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, workload: Workload{Lacking: 1}, left: time.Second, want: "a evict"},
-		"one with a successor, one without": {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Lacking: 1, Spare: 1}, left: time.Minute, want: "a return, b evict"},
+		"Deployment gone":                         {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, left: time.Minute, want: "a return"},
+		"Deployment gone, at risk only":           {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, want: "a return"},
+		"Deployment gone, late":                   {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, gone: true, left: time.Second, want: "a return"},
+		"Deployment gone, another's pod":          {pods: []*corev1.Pod{webPod("a")}, gone: true, left: time.Minute, want: "a hold"},
+		"fewer wanted":                            {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Excess: 1}, want: "a end, b hold"},
+		"fewer wanted, late":                      {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Excess: 1}, left: time.Second, want: "a end, b evict"},
+		"hash restored":                           {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored), webPod("b", isSurgedPod)}, left: time.Minute, want: "a return, b hold"},
+		"hash restored, at risk only":             {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored)}, want: "a return"},
+		"hash restored, late":                     {pods: []*corev1.Pod{webPod("a", isSurgedPod, restored)}, left: time.Second, want: "a evict"},
+		"no replacement pods":                     {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Lacking: 1}, left: time.Minute, want: "a return, b hold"},
+		"no replacement pods, at risk only":       {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, workload: Workload{Lacking: 1}, want: "a return"},
+		"no replacement pods, late":               {pods: []*corev1.Pod{webPod("a", isSurgedPod)}, workload: Workload{Lacking: 1}, left: time.Second, want: "a evict"},
+		"one with a replacement pod, one without": {pods: []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod)}, workload: Workload{Lacking: 1, Spare: 1}, left: time.Minute, want: "a return, b evict"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := surging(tt.workload, tt.pods...)
@@ -102,7 +102,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 		reason   string
 	}{
 		"StatefulSet":     {pod: webPod("p", ownedBy("StatefulSet")), reason: "its controller is a StatefulSet"},
-		"no controller":   {pod: webPod("p", func(p *corev1.Pod) { p.OwnerReferences = nil }), reason: "no controller would make a successor"},
+		"no controller":   {pod: webPod("p", func(p *corev1.Pod) { p.OwnerReferences = nil }), reason: "no controller would make a replacement pod"},
 		"bare ReplicaSet": {pod: webPod("p", func(p *corev1.Pod) { delete(p.Labels, hashLabel) }), reason: "its ReplicaSet belongs to no Deployment"},
 		"other name":      {pod: webPod("p", func(p *corev1.Pod) { p.OwnerReferences[0].Name = "web" }), reason: "its ReplicaSet belongs to no Deployment"},
 		"no Deployment": {pod: webPod("p"), change: func(s *Situation) { s.Workloads[web] = Workload{} },
@@ -130,7 +130,7 @@ func TestWhoIsNotSurged(t *testing.T) {
 		}, reason: "DaemonSet web would adopt it"},
 		"quota": {pod: webPod("p"), change: func(s *Situation) {
 			s.Surroundings["shop"] = Surroundings{quotas: []quota{{"small", corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}}}}
-		}, reason: "ResourceQuota small has no room for a successor: pods"},
+		}, reason: "ResourceQuota small has no room for a replacement pod: pods"},
 		"own pod": {pod: webPod("p"), change: func(s *Situation) { s.Policy.Self = types.NamespacedName{Namespace: "shop", Name: "p"} },
 			reason: "spot-handler's own pod"},
 	} {

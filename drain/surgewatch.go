@@ -27,17 +27,17 @@ const settleFor = 20 * time.Millisecond
 // for as long as a draining node has pods of it.
 type surgeWatch struct {
 	sharedWatch[types.NamespacedName, *watchedDeployment]
-	dynamic  dynamic.Interface
-	pods     rest.Interface
-	openings *openings
-	logger   zerolog.Logger
+	dynamic dynamic.Interface
+	pods    rest.Interface
+	limiter *limiter
+	logger  zerolog.Logger
 
 	// wake lets as many waiting pods of a Deployment try again as it has something to give to.
 	wake func(name types.NamespacedName, w Workload)
 }
 
-func newSurgeWatch(opts Options, openings *openings, wake func(types.NamespacedName, Workload)) *surgeWatch {
-	s := &surgeWatch{dynamic: opts.Dynamic, pods: opts.Pods, openings: openings, logger: opts.Logger, wake: wake}
+func newSurgeWatch(opts Options, limiter *limiter, wake func(types.NamespacedName, Workload)) *surgeWatch {
+	s := &surgeWatch{dynamic: opts.Dynamic, pods: opts.Pods, limiter: limiter, logger: opts.Logger, wake: wake}
 	s.sharedWatch = newSharedWatch(opts.Notify, s.begin)
 	return s
 }
@@ -55,7 +55,7 @@ type watchedDeployment struct {
 	deployment *deployment
 	store      cache.Store // of its pods
 	last       Workload    // what was last acted on
-	told       bool        // whether that has happened
+	acted      bool        // whether that has happened
 	actAt      time.Time   // when timer runs act; zero where it does not
 	timer      *time.Timer
 }
@@ -64,7 +64,7 @@ type watchedDeployment struct {
 func (s *surgeWatch) begin(ctx context.Context, name types.NamespacedName) *watchedDeployment {
 	of := &watchedDeployment{watcher: s, name: name, ctx: ctx, tally: NewTally()}
 	context.AfterFunc(ctx, of.stopTimer)
-	s.openings.enter(name.Namespace, of.watch)
+	s.limiter.enter(name.Namespace, of.watch)
 	return of
 }
 
@@ -77,7 +77,7 @@ func (s *surgeWatch) workload(name types.NamespacedName) (Workload, bool) {
 	}
 	of.mu.Lock()
 	defer of.mu.Unlock()
-	return of.last, of.told
+	return of.last, of.acted
 }
 
 // look acts again on what is known of the Deployment.
@@ -146,7 +146,7 @@ func (of *watchedDeployment) pods() []*member {
 func (of *watchedDeployment) watch() {
 	deployments := of.watcher.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
 	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
-	opened := sync.OnceFunc(func() { of.watcher.openings.leave(of.name.Namespace) })
+	opened := sync.OnceFunc(func() { of.watcher.limiter.leave(of.name.Namespace) })
 	context.AfterFunc(of.ctx, opened)
 	synced := func() {
 		opened()
@@ -244,9 +244,9 @@ func (of *watchedDeployment) act() {
 	}
 	now := time.Now()
 	w, next := of.countLocked(now)
-	news := !of.told || (w.Selector == nil) != (of.last.Selector == nil) || w.Refuses != of.last.Refuses ||
+	news := !of.acted || (w.Selector == nil) != (of.last.Selector == nil) || w.Refuses != of.last.Refuses ||
 		w.Excess > of.last.Excess || w.Lacking > of.last.Lacking
-	of.told, of.last = true, w
+	of.acted, of.last = true, w
 	if !next.IsZero() {
 		of.actIn(max(time.Millisecond, next.Sub(now)))
 	}

@@ -127,7 +127,7 @@ func (l *Tally) count(now time.Time, d *deployment, pods []*member) (Workload, t
 		Spare:    max(0, c.available+c.extra-d.replicas()),
 	}
 	// Without any surge the ReplicaSet would have those that wait and those that were there
-	// before. What is owned since then are successors.
+	// before. What is owned since then are replacement pods.
 	w.Excess = max(0, c.waiting-d.replicas(), min(c.waiting, c.waiting+c.before-d.replicas(), w.Spare))
 	if d.failure() != "" {
 		w.Lacking = max(0, min(c.waiting, d.replicas()-c.owned))
@@ -281,8 +281,8 @@ type Workload struct {
 	// Excess is how many surged pods the ReplicaSet would have ended if it still had them, as
 	// the Deployment asks for fewer now.
 	Excess int
-	// Lacking is how many surged pods have no successor, as none can be made.
+	// Lacking is how many surged pods have no replacement pod, as none can be made.
 	Lacking int
-	// Unplaced is how many surged pods have a successor that the scheduler finds no node for.
+	// Unplaced is how many surged pods have a replacement pod that the scheduler finds no node for.
 	Unplaced int
 }

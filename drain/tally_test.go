@@ -39,14 +39,14 @@ func TestTally(t *testing.T) {
 	}
 	pods[0] = webPod("a", isSurgedPod)
 	check("surged", 0, 0)
-	successor := webPod("e", createdAt(now), func(p *corev1.Pod) { p.Status.Conditions = nil })
-	pods = append(pods, successor)
-	check("successor made", 0, 0)
+	replacement := webPod("e", createdAt(now), func(p *corev1.Pod) { p.Status.Conditions = nil })
+	pods = append(pods, replacement)
+	check("replacement pod made", 0, 0)
 	if l.reserve(now, d, membersOf(pods), pods[0], Evict, 0) {
-		t.Fatal("a evicted before its successor is available")
+		t.Fatal("a evicted before its replacement pod is available")
 	}
 	pods[4] = webPod("e", createdAt(now))
-	check("successor ready", 0, 1)
+	check("replacement pod ready", 0, 1)
 	if !l.reserve(now, d, membersOf(pods), pods[0], Evict, 0) {
 		t.Fatal("a is not evicted")
 	}
@@ -98,7 +98,7 @@ func TestTallyOfWhatTheOwnerWants(t *testing.T) {
 		return list
 	}
 	surged, others := group(4, old, surgedNow), group(2, old)
-	successors := func(ready, pending int) []*corev1.Pod {
+	made := func(ready, pending int) []*corev1.Pod {
 		return append(group(ready, createdAt(now)), group(pending, createdAt(now), unready)...)
 	}
 	failing := func(d *deployment) {
@@ -110,21 +110,21 @@ func TestTallyOfWhatTheOwnerWants(t *testing.T) {
 		change          func(*deployment)
 		excess, lacking int
 	}{
-		"as before":                        {6, [][]*corev1.Pod{surged, others, successors(0, 4)}, nil, 0, 0},
-		"successors Ready":                 {6, [][]*corev1.Pod{surged, others, successors(4, 0)}, nil, 0, 0},
-		"to zero":                          {0, [][]*corev1.Pod{surged, others, successors(0, 4)}, nil, 4, 0},
+		"as before":                        {6, [][]*corev1.Pod{surged, others, made(0, 4)}, nil, 0, 0},
+		"replacement pods Ready":           {6, [][]*corev1.Pod{surged, others, made(4, 0)}, nil, 0, 0},
+		"to zero":                          {0, [][]*corev1.Pod{surged, others, made(0, 4)}, nil, 4, 0},
 		"to zero, unready":                 {0, [][]*corev1.Pod{group(4, old, surgedNow, unready), others}, nil, 4, 0},
-		"by one, nothing followed":         {5, [][]*corev1.Pod{surged, others, successors(0, 4)}, nil, 1, 0},
-		"by one, ReplicaSet has followed":  {5, [][]*corev1.Pod{surged, others, successors(0, 3)}, nil, 1, 0},
-		"by one, and one has gone":         {5, [][]*corev1.Pod{surged[1:], others, successors(0, 3)}, nil, 0, 0},
-		"by one, without successors":       {5, [][]*corev1.Pod{surged, others}, nil, 1, 0},
+		"by one, nothing followed":         {5, [][]*corev1.Pod{surged, others, made(0, 4)}, nil, 1, 0},
+		"by one, ReplicaSet has followed":  {5, [][]*corev1.Pod{surged, others, made(0, 3)}, nil, 1, 0},
+		"by one, and one has gone":         {5, [][]*corev1.Pod{surged[1:], others, made(0, 3)}, nil, 0, 0},
+		"by one, without replacement pods": {5, [][]*corev1.Pod{surged, others}, nil, 1, 0},
 		"to two":                           {2, [][]*corev1.Pod{surged, others}, nil, 4, 0},
-		"by one, others Ready since":       {3, [][]*corev1.Pod{surged, successors(2, 1)}, nil, 1, 0},
+		"by one, others Ready since":       {3, [][]*corev1.Pod{surged, made(2, 1)}, nil, 1, 0},
 		"by one, others unready":           {5, [][]*corev1.Pod{surged, group(2, old, unready)}, nil, 0, 0},
-		"up":                               {8, [][]*corev1.Pod{surged, others, successors(0, 4)}, nil, 0, 0},
-		"no successor can be made":         {6, [][]*corev1.Pod{surged, others}, failing, 0, 4},
-		"one can be made":                  {6, [][]*corev1.Pod{surged, others, successors(0, 1)}, failing, 0, 3},
-		"all are made, and failed earlier": {6, [][]*corev1.Pod{surged, others, successors(0, 4)}, failing, 0, 0},
+		"up":                               {8, [][]*corev1.Pod{surged, others, made(0, 4)}, nil, 0, 0},
+		"no replacement pod can be made":   {6, [][]*corev1.Pod{surged, others}, failing, 0, 4},
+		"one can be made":                  {6, [][]*corev1.Pod{surged, others, made(0, 1)}, failing, 0, 3},
+		"all are made, and failed earlier": {6, [][]*corev1.Pod{surged, others, made(0, 4)}, failing, 0, 0},
 		"more wanted than can be made":     {20, [][]*corev1.Pod{surged, others}, failing, 0, 4},
 	} {
 		t.Run(name, func(t *testing.T) {

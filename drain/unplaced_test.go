@@ -27,7 +27,7 @@ func spreadBy(key string, otherwise corev1.UnsatisfiableConstraintAction) func(*
 	}
 }
 
-// A pod goes back only where its own presence keeps its successor away, and only when that has
+// A pod goes back only where its own presence keeps its replacement pod away, and only when that has
 // had its time with all replacements Ready.
 func TestSuccessorThatFindsNoPlace(t *testing.T) {
 	const zone = corev1.LabelTopologyZone
@@ -67,7 +67,7 @@ func TestSuccessorThatFindsNoPlace(t *testing.T) {
 	}
 }
 
-// The replacement is Ready, and the scheduler finds no place for the successor: the pod goes back,
+// The replacement is Ready, and the scheduler finds no place for the replacement pod: the pod goes back,
 // and leaves as any other.
 func TestSurgedPodThatKeepsItsSuccessorAway(t *testing.T) {
 	stage(t, surgePolicy, 0, ReadyCapacity, func(f *fakeAPI) {
@@ -77,21 +77,21 @@ func TestSurgedPodThatKeepsItsSuccessorAway(t *testing.T) {
 		if s.labels("a")[SurgedLabel] == nil {
 			s.Fatal("not surged")
 		}
-		successor := webPod("b", createdAt(time.Now()), func(p *corev1.Pod) {
+		replacement := webPod("b", createdAt(time.Now()), func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
 		})
-		successor.APIVersion, successor.Kind = "v1", "Pod"
-		s.api.put("/api/v1/namespaces/shop/pods/b", successor)
+		replacement.APIVersion, replacement.Kind = "v1", "Pod"
+		s.api.put("/api/v1/namespaces/shop/pods/b", replacement)
 		s.pass(placeFor - 2*time.Second)
 		if n := s.api.count("POST", "/a/eviction"); n != 0 || s.labels("a")[SurgedLabel] == nil {
-			s.Errorf("%d evictions, labels %v; want the successor to have its time", n, s.labels("a"))
+			s.Errorf("%d evictions, labels %v; want the replacement pod to have its time", n, s.labels("a"))
 		}
 		s.pass(5 * time.Second)
 		if got := s.labels("a"); got[SurgedLabel] != nil || got[hashLabel] != "abc12" {
 			s.Errorf("labels %v, want the pod as it was", got)
 		}
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
-			s.Errorf("%d evictions, want 1: its successor takes its place", n)
+			s.Errorf("%d evictions, want 1: its replacement pod takes its place", n)
 		}
 	})
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // A budget that lets only k pods go at a time makes those that it covers leave in waves of
-// k: the next can go when the successors of the last are Ready. For the last wave to have
+// k: the next can go when the replacement pods of the last are Ready. For the last wave to have
 // its whole grace period, the first has to start (waves - 1) cycles earlier.
 
 // wavePod is what the waves need to know about a pod of a draining node.
@@ -24,13 +24,13 @@ type wavePod struct {
 	uid       types.UID
 	namespace string
 	labels    labels.Set
-	latest    time.Time     // its latest safe start
+	latest    time.Time     // its eviction deadline
 	startup   time.Duration // from having a node to Ready; zero if it is not known
 }
 
 const (
 	// settle is added to the time that the pods last took to become Ready: the budget is
-	// charged, the successor made and scheduled, and the budget brought up to date.
+	// charged, the replacement pod made and scheduled, and the budget brought up to date.
 	settle = 2 * time.Second
 	// unknownCycle is used where no pod of a group has ever been Ready.
 	unknownCycle = 10 * time.Second
@@ -119,7 +119,7 @@ func (p *planner) wavePod(pod *corev1.Pod) wavePod {
 	took, _ := Startup(pod)
 	return wavePod{
 		uid: pod.UID, namespace: pod.Namespace, labels: labels.Set(pod.Labels),
-		latest: latestStart(pod, p.Deadline, p.Policy.Margin), startup: took,
+		latest: evictionDeadline(pod, p.Deadline, p.Policy.Margin), startup: took,
 	}
 }
 

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// When says when a pod is to leave. Whatever it says, the pod leaves at its latest safe start,
+// When says when a pod is to leave. Whatever it says, the pod leaves at its eviction deadline,
 // and never past its disruption budget.
 type When string
 
 const (
 	WhenNow  When = "now"  // at once, as soon as the replacement has been requested
 	WhenHold When = "hold" // when the replacement is ready
-	WhenLast When = "last" // at the latest safe start
+	WhenLast When = "last" // at the eviction deadline
 )
 
 // Whens lists every When.
@@ -27,23 +27,23 @@ func Whens() []When { return []When{WhenNow, WhenHold, WhenLast} }
 // overrides its namespace's.
 const WhenAnnotation = "spot-handler/when"
 
-// Wishes are what a namespace asks for its pods; empty is nothing. The texts are somebody
+// Preferences are what a namespace asks for its pods; empty is nothing. The texts are somebody
 // else's: one that means nothing counts as empty.
-type Wishes struct {
+type Preferences struct {
 	When    When
 	Blocked BlockedPolicy
-	Silent  bool // none of them is to be told anything, see NoticeOff
+	Silent  bool // none of them is notified of anything, see NoticeOff
 }
 
-// wish is when a pod is to leave; the zero value is whenever the strategy says.
-type wish struct {
+// preference is when a pod is to leave; the zero value is whenever the strategy says.
+type preference struct {
 	When
 	own  bool // said of this very pod or of its gang, and not of its namespace
 	gang bool // said of its gang
 }
 
-// reason says who wishes what; an answer reads like the annotation that it stands for.
-func (w wish) reason() string {
+// reason says who preferences what; an answer reads like the annotation that it stands for.
+func (w preference) reason() string {
 	switch {
 	case w.gang && w.When == WhenNow:
 		return "a pod of its gang leaves now"
@@ -57,22 +57,22 @@ func (w wish) reason() string {
 
 const withGang = "leaves with its gang"
 
-// wishOf is what is said nearest to the pod: of itself, of its gang, of its namespace.
-func (p *planner) wishOf(pod *corev1.Pod) wish {
-	if own := p.ownWish(pod); own != "" {
-		return wish{When: own, own: true}
+// preferenceOf is what is said nearest to the pod: of itself, of its gang, of its namespace.
+func (p *planner) preferenceOf(pod *corev1.Pod) preference {
+	if own := p.ownPreference(pod); own != "" {
+		return preference{When: own, own: true}
 	}
-	if theirs := p.wishOfGang(pod); theirs != "" {
-		return wish{When: theirs, own: true, gang: true}
+	if theirs := p.preferenceOfGang(pod); theirs != "" {
+		return preference{When: theirs, own: true, gang: true}
 	}
 	if theirs := p.Namespaces[pod.Namespace].When; slices.Contains(Whens(), theirs) {
-		return wish{When: theirs}
+		return preference{When: theirs}
 	}
-	return wish{}
+	return preference{}
 }
 
-// ownWish is what the pod has answered, or else its annotation; empty if it says nothing.
-func (p *planner) ownWish(pod *corev1.Pod) When {
+// ownPreference is what the pod has answered, or else its annotation; empty if it says nothing.
+func (p *planner) ownPreference(pod *corev1.Pod) When {
 	for _, w := range []When{p.Answers[pod.UID], When(pod.Annotations[WhenAnnotation])} {
 		if slices.Contains(Whens(), w) {
 			return w
@@ -81,10 +81,10 @@ func (p *planner) ownWish(pod *corev1.Pod) When {
 	return ""
 }
 
-// leavesAsWished: the pod has its own idea of when. One that is to be held is held like any
+// leavesAsPreferred: the pod has its own idea of when. One that is to be held is held like any
 // other that is not surged. One that was surged before it said so keeps its place in line.
-func leavesAsWished(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	switch w := p.wishOf(pod); {
+func leavesAsPreferred(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+	switch w := p.preferenceOf(pod); {
 	case w.When == WhenNow:
 		return Evict, w.reason()
 	case w.When == WhenLast && !p.Deadline.IsZero():
@@ -94,10 +94,10 @@ func leavesAsWished(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 }
 
 // isOfUnknownNamespace: until it is known what the namespace asks for, the pod might have to stay to
-// its latest safe start.
+// its eviction deadline.
 func isOfUnknownNamespace(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 	_, known := p.Namespaces[pod.Namespace]
-	if known || p.Namespaces == nil || p.Deadline.IsZero() || p.wishOf(pod).own {
+	if known || p.Namespaces == nil || p.Deadline.IsZero() || p.preferenceOf(pod).own {
 		return "", ""
 	}
 	return Later, "what its namespace asks for is being looked up"
@@ -124,8 +124,8 @@ func unknown[T ~string](key string, value T, known []T) string {
 	return fmt.Sprintf("%s=%.40q, want one of %q", key, value, known)
 }
 
-// What a pod asks to hear about its node's end. Who tells it is no business of a drain: a plan
-// only says who asks.
+// How a pod asks to be notified of its node's end. A plan only says which pods ask; a drain notifies
+// none of them.
 const (
 	// NoticeAnnotation on a pod asks for a notice: PORT or PORT/PATH of a server in the pod, or
 	// NoticeFiles. On a namespace, NoticeOff shuts out all of its pods.
@@ -143,21 +143,21 @@ const (
 	EvictByAnnotation  = "spot-handler/evict-by"
 )
 
-// noticeOf is what the pod asks for, or empty. Nobody is told before it is known whether the
+// noticeOf is what the pod asks for, or empty. Nobody is notified before it is known whether the
 // namespace forbids it.
 func (p *planner) noticeOf(pod *corev1.Pod) string {
 	asks := pod.Annotations[NoticeAnnotation]
-	wishes, known := p.Namespaces[pod.Namespace]
+	preferences, known := p.Namespaces[pod.Namespace]
 	gone := pod.DeletionTimestamp != nil || Finished(pod) || pod.Annotations[corev1.MirrorPodAnnotationKey] != ""
-	if !known || wishes.Silent || gone {
+	if !known || preferences.Silent || gone {
 		return ""
 	}
 	return asks
 }
 
-// peersOf is the pod's gang, if its namespace lets its pods be told.
+// peersOf is the pod's gang, if its namespace lets its pods be notified.
 func (p *planner) peersOf(pod *corev1.Pod) Gang {
-	if wishes, known := p.Namespaces[pod.Namespace]; len(p.Gangs) == 0 || !known || wishes.Silent {
+	if preferences, known := p.Namespaces[pod.Namespace]; len(p.Gangs) == 0 || !known || preferences.Silent {
 		return Gang{}
 	}
 	return GangOf(pod)
@@ -165,8 +165,8 @@ func (p *planner) peersOf(pod *corev1.Pod) Gang {
 
 // Silent reads whether a namespace forbids that its pods be notified.
 func (d *Drainer) Silent(ctx context.Context, namespace string) (bool, error) {
-	wishes, err := d.wishes.read(ctx, types.NamespacedName{Namespace: namespace})
-	return wishes.Silent, err
+	preferences, err := d.preferences.read(ctx, types.NamespacedName{Namespace: namespace})
+	return preferences.Silent, err
 }
 
 // Leaves reports whether the gang's pods on the node have to leave it by a deadline.

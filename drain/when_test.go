@@ -28,7 +28,7 @@ func TestWhen(t *testing.T) {
 		"now, surged before":                  {webPod("a", goNow, isSurgedPod), "", Surge, PendingCapacity, false, Evict, "spot-handler/when=now"},
 		"now, no deadline":                    {webPod("a", goNow), "", Surge, PendingCapacity, true, Later, "no deadline: waits for a replacement"},
 		"now, no deadline, replaced":          {webPod("a", goNow), "", Surge, ReadyCapacity, true, Evict, "spot-handler/when=now"},
-		"now, past its latest start":          {webPod("a", goNow, withGrace(110)), "", Surge, PendingCapacity, false, Evict, "latest safe start has come"},
+		"now, past its latest start":          {webPod("a", goNow, withGrace(110)), "", Surge, PendingCapacity, false, Evict, "eviction deadline has come"},
 		"now overrides do-not-disrupt":        {webPod("a", goNow, pinned), "", Surge, PendingCapacity, false, Evict, "spot-handler/when=now"},
 		"now, no deadline, do-not-disrupt":    {webPod("a", goNow, pinned), "", Surge, ReadyCapacity, true, Later, "no deadline: " + DoNotDisrupt},
 		"now, tolerates every taint":          {pod("a", goNow, tolerating("")), "", Hold, PendingCapacity, false, Later, everyTaint},
@@ -37,26 +37,26 @@ func TestWhen(t *testing.T) {
 		"hold, replaced":                      {webPod("a", hold), "", Surge, ReadyCapacity, false, Evict, "replacement is ready"},
 		"hold, at once":                       {pod("a", hold), "", AtOnce, PendingCapacity, false, Later, "waits for the replacement"},
 		"hold, at once, no replacement":       {pod("a", hold), "", AtOnce, NoCapacity, false, Evict, "nothing to wait for"},
-		"hold, at its latest start":           {webPod("a", hold, withGrace(110)), "", Surge, PendingCapacity, false, Evict, "latest safe start has come"},
-		"hold, surged before":                 {webPod("a", hold, isSurgedPod), "", Surge, ReadyCapacity, false, Later, "surged: waits for its successor"},
+		"hold, at its latest start":           {webPod("a", hold, withGrace(110)), "", Surge, PendingCapacity, false, Evict, "eviction deadline has come"},
+		"hold, surged before":                 {webPod("a", hold, isSurgedPod), "", Surge, ReadyCapacity, false, Later, "surged: waits for its replacement pod"},
 		"hold overrides do-not-disrupt":       {pod("a", hold, pinned), "", Hold, ReadyCapacity, false, Evict, "replacement is ready"},
 		"last":                                {webPod("a", last), "", Surge, ReadyCapacity, false, Later, "spot-handler/when=last"},
 		"last, at once":                       {pod("a", last), "", AtOnce, NoCapacity, false, Later, "spot-handler/when=last"},
 		"last, surged before":                 {webPod("a", last, isSurgedPod), "", Surge, ReadyCapacity, false, Later, "spot-handler/when=last"},
-		"last, at its latest start":           {webPod("a", last, withGrace(110)), "", Surge, ReadyCapacity, false, Evict, "latest safe start has come"},
+		"last, at its latest start":           {webPod("a", last, withGrace(110)), "", Surge, ReadyCapacity, false, Evict, "eviction deadline has come"},
 		"last, no deadline":                   {webPod("a", last), "", Surge, ReadyCapacity, true, Later, "no deadline: spot-handler/when=last"},
-		"last, no deadline, surged before":    {webPod("a", last, isSurgedPod), "", Surge, ReadyCapacity, true, Later, "surged: waits for its successor"},
+		"last, no deadline, surged before":    {webPod("a", last, isSurgedPod), "", Surge, ReadyCapacity, true, Later, "surged: waits for its replacement pod"},
 		"of the namespace":                    {webPod("a"), WhenNow, Surge, PendingCapacity, false, Evict, "spot-handler/when=now" + ofNamespace},
 		"the pod's own":                       {webPod("a", last), WhenNow, Surge, ReadyCapacity, false, Later, "spot-handler/when=last"},
 		"the pod's own do-not-disrupt":        {webPod("a", pinned), WhenNow, Surge, ReadyCapacity, false, Later, DoNotDisrupt},
-		"unknown":                             {webPod("a", unknown), "", Surge, PendingCapacity, false, SurgeNow, "its successor is made first"},
+		"unknown":                             {webPod("a", unknown), "", Surge, PendingCapacity, false, SurgeNow, "its replacement pod is made first"},
 		"unknown, and one of the namespace's": {webPod("a", unknown), WhenLast, Surge, ReadyCapacity, false, Later, "spot-handler/when=last" + ofNamespace},
-		"unknown of the namespace":            {webPod("a"), "soon", Surge, PendingCapacity, false, SurgeNow, "its successor is made first"},
+		"unknown of the namespace":            {webPod("a"), "soon", Surge, PendingCapacity, false, SurgeNow, "its replacement pod is made first"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := surging(Workload{Slots: 1}, tt.pod)
 			s.Policy.Strategy, s.Capacity = tt.strategy, tt.capacity
-			s.Namespaces = map[string]Wishes{"shop": {When: tt.namespace}}
+			s.Namespaces = map[string]Preferences{"shop": {When: tt.namespace}}
 			if tt.risk {
 				s.Deadline = time.Time{}
 			}
@@ -68,9 +68,9 @@ func TestWhen(t *testing.T) {
 	}
 }
 
-// Whatever a pod wishes, and however often it is refused, no budget is passed before its latest safe
-// start has come, and by then it is, if that is asked for.
-func TestWishesPassNoBudget(t *testing.T) {
+// Whatever a pod preferences, and however often it is refused, no budget is passed before its eviction
+// deadline has come, and by then it is, if that is asked for.
+func TestPreferencesPassNoBudget(t *testing.T) {
 	for _, when := range Whens() {
 		stage(t, deleting, 2*time.Minute, PendingCapacity, func(f *fakeAPI) {
 			f.pod(pod("a", withGrace(30), annotated(WhenAnnotation, string(when))))
@@ -89,7 +89,7 @@ func TestWishesPassNoBudget(t *testing.T) {
 	}
 }
 
-// The wave of a budget comes before the pod's own wish to be last.
+// The wave of a budget comes before the pod's own preference to be last.
 func TestLastGoesWithItsWave(t *testing.T) {
 	a := webPod("a", annotated(WhenAnnotation, "last"))
 	s := surging(Workload{}, a)

@@ -164,7 +164,7 @@ func (v *visit) recordRemoved(ctx context.Context) (done bool, err error) {
 // last, so if the process is killed in between, the next process carries on.
 func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 	v.known.off = true
-	result, done, err := v.opts.Drainer.CallOff(ctx, v.node.Name)
+	result, done, err := v.opts.Drainer.Cancel(ctx, v.node.Name)
 	if err != nil {
 		return fmt.Errorf("call off drain: %w", err)
 	}

@@ -201,7 +201,7 @@ func (f *fakeDrainer) Finish(node string, _ drain.Interruption) drain.Result {
 
 func (f *fakeDrainer) Forget(string) {}
 
-func (f *fakeDrainer) CallOff(_ context.Context, node string) (drain.Result, bool, error) {
+func (f *fakeDrainer) Cancel(_ context.Context, node string) (drain.Result, bool, error) {
 	return f.CallOffFunc(node)
 }
 

@@ -41,13 +41,13 @@ func Soon(of *cache.ListWatch, logger zerolog.Logger) *cache.ListWatch {
 }
 
 func ask[T any](ctx context.Context, logger zerolog.Logger, request func() (T, error)) (T, error) {
-	for wait, told := first, false; ; wait = min(2*wait, Longest) {
+	for wait, logged := first, false; ; wait = min(2*wait, Longest) {
 		answer, err := request()
 		if err == nil || !away(err) {
 			return answer, err
 		}
-		if wait == Longest && !told {
-			told = true
+		if wait == Longest && !logged {
+			logged = true
 			logger.Warn().Err(err).Msg("watch the cluster; will try again")
 		}
 		select {

@@ -135,7 +135,7 @@ func surge(maxSurge int, more func(*controlplane.DeploymentSpec)) func(*controlp
 // Two nodes go at once and a service has half of its pods on each. It allows a surge
 // of two, asks that pods be ready for some seconds before they count, and has a budget
 // that lets none go. At most two are surged over both nodes, none is evicted before
-// its successor is available, and no eviction is ever refused.
+// its replacement pod is available, and no eviction is ever refused.
 func TestSurgeKeepsToMaxSurgeOverAllNodes(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
 	const replicas, allowed, minReady = 6, 2, 3

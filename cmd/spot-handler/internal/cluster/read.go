@@ -46,7 +46,7 @@ type Cluster struct {
 	// Attached is how many volumes each node has to let go of.
 	Attached map[string]int
 	// Namespaces are what namespaces ask for their pods.
-	Namespaces map[string]drain.Wishes
+	Namespaces map[string]drain.Preferences
 	// Unread is what could not be read.
 	Unread []string
 	// Idle are the labels that pods of Deployments and StatefulSets without any would have, by
@@ -76,7 +76,7 @@ func Read(ctx context.Context, l Lister, forecasts bool) Cluster {
 	r := &reader{Lister: l, all: Lister{Client: l.Client}, c: Cluster{
 		At: time.Now(), Owners: map[types.UID]Owner{},
 		Surroundings: map[string]drain.Surroundings{}, Shared: map[types.NamespacedName]bool{}, Zones: map[types.NamespacedName]string{},
-		Attached: map[string]int{}, Namespaces: map[string]drain.Wishes{}, Idle: map[string][]labels.Set{},
+		Attached: map[string]int{}, Namespaces: map[string]drain.Preferences{}, Idle: map[string][]labels.Set{},
 	}}
 	var mu sync.Mutex
 	var lists errgroup.Group
@@ -144,7 +144,7 @@ func (r *reader) namespaces(ctx context.Context) error {
 	return Each(ctx, r.all, core("namespaces"), "", func(n *struct {
 		Annotated `json:"metadata"`
 	}) {
-		r.c.Namespaces[n.Name] = drain.WishesOf(n.Annotations)
+		r.c.Namespaces[n.Name] = drain.PreferencesOf(n.Annotations)
 	})
 }
 

@@ -24,13 +24,13 @@ func TestPods(t *testing.T) {
 		"a Deployment is surged, one by one": {func(s *scene) {
 			s.deployment("web", "lost", 2)
 		}, []string{
-			"web-0 graceful 10..15 surge: surged: waits for its successor",
+			"web-0 graceful 10..15 surge: surged: waits for its replacement pod",
 			"web-1 graceful 21..26 surge: waits for its turn: maxSurge of Deployment web is in use",
 		}},
 		"without room for replacement pods they leave at the latest": {func(s *scene) {
 			s.Nodes = s.Nodes[:1]
 			s.deployment("web", "lost", 1)
-		}, []string{"web-0 graceful 80..85 surge: surged: waits for its successor"}},
+		}, []string{"web-0 graceful 80..85 surge: surged: waits for its replacement pod"}},
 		"the replacement is waited for": {func(s *scene) {
 			s.Nodes, s.Lost = nil, nil
 			s.lose("lost", drain.PendingCapacity)
@@ -38,7 +38,7 @@ func TestPods(t *testing.T) {
 			s.pods("StatefulSet", "db", "lost", 1)
 		}, []string{
 			"db-0 graceful 40..45 : waits for the replacement",
-			"web-0 graceful 50..55 surge: surged: waits for its successor",
+			"web-0 graceful 50..55 surge: surged: waits for its replacement pod",
 		}},
 		"a budget lets go one after the other": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 3)

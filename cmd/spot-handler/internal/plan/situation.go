@@ -30,7 +30,7 @@ func (w *world) situation(l *lostNode) drain.Situation {
 		},
 		Policy: w.in.Policy, Waves: w.waves, Ready: l.ready, Shared: w.in.Shared, Surroundings: map[string]drain.Surroundings{},
 		Workloads: map[types.NamespacedName]drain.Workload{}, AllReady: map[types.NamespacedName]time.Time{},
-		Refused: map[types.UID]bool{}, Fixed: l.fixed, Namespaces: map[string]drain.Wishes{},
+		Refused: map[types.UID]bool{}, Fixed: l.fixed, Namespaces: map[string]drain.Preferences{},
 	}
 	namespaces := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(l.pods)) {

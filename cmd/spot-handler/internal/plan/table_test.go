@@ -18,7 +18,7 @@ func reportOf(names ...string) Forecast {
 		f.Nodes = append(f.Nodes, Node{Name: name, Kind: "spot-interruption", Deadline: ptr(120), Empty: ptr(8), Slack: ptr(112)})
 		f.Pods = append(f.Pods, Pod{
 			Namespace: "default", Name: "web-7d4b9c", Node: name, Grace: 5, EvictBy: ptr(105), Leaves: ptr(2), Gone: ptr(7),
-			Outcome: Graceful, WaitsFor: "surged: waits for its successor",
+			Outcome: Graceful, WaitsFor: "surged: waits for its replacement pod",
 		})
 	}
 	return f
