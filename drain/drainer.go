@@ -66,13 +66,13 @@ type Options struct {
 
 	Events Events
 
-	// Workers is how many requests are under way at once, not counting those that have
-	// waited seconds for an answer; zero means 32.
-	Workers int
-
 	Registerer prometheus.Registerer
 	Logger     zerolog.Logger
 }
+
+// requestsAtOnce is how many requests are under way at once, not counting those that have waited
+// seconds for an answer.
+const requestsAtOnce = 32
 
 // Drainer drains nodes. Its methods are safe for concurrent use and none waits for
 // a pod.
@@ -103,18 +103,15 @@ type Drainer struct {
 
 // New returns a Drainer. It makes no call and starts nothing.
 func New(opts Options) *Drainer {
-	if opts.Workers == 0 {
-		opts.Workers = 32
-	}
 	d := &Drainer{
-		opts: opts, queue: newQueue(), pace: newPace(opts.Workers), limiter: newLimiter(),
+		opts: opts, queue: newQueue(), pace: newPace(requestsAtOnce), limiter: newLimiter(),
 		attached: newAttachmentWatch(opts), gangs: NewGangs(), sessions: map[string]*session{},
 	}
 	lookups := newLimiter() // and what is watched of namespaces: the nodes' own pods wait for none of it
 	d.claims = newObjectCache(lookups, opts.Notify, readClaim(opts.Dynamic))
 	d.preferences = newObjectCache(lookups, opts.Notify, readPreferences(opts.Dynamic))
 	d.around = newObjectCache(lookups, opts.Notify, readSurroundings(opts.Dynamic))
-	d.lanes, d.shares = newLanes(d.queue.push), newShares(opts.Workers, d.queue.push)
+	d.lanes, d.shares = newLanes(d.queue.push), newShares(requestsAtOnce, d.queue.push)
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
 	d.deployments = newSurgeWatch(opts, lookups, d.deploymentAllows)

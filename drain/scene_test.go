@@ -96,10 +96,12 @@ func stage(t *testing.T, policy Policy, in time.Duration, capacity Capacity, pre
 // drainer is one of a process.
 func (s *scene) drainer(policy Policy, notify func(string)) *Drainer {
 	s.Helper()
-	return New(Options{
+	d := New(Options{
 		Pods: s.api.client(s.T, corev1.SchemeGroupVersion), Budgets: s.api.client(s.T, policyv1.SchemeGroupVersion), Dynamic: s.api.dynamic(s.T),
-		Policy: policy, Notify: notify, Events: s.events, Workers: 4, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		Policy: policy, Notify: notify, Events: s.events, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	})
+	d.pace, d.shares = newPace(4), newShares(4, d.queue.push)
+	return d
 }
 
 func (s *scene) plan() {
