@@ -213,10 +213,7 @@ func (d *Drainer) evict(ctx context.Context, t *task, decision Decision) answer 
 	}
 	switch answer.outcome {
 	case accepted, podGone:
-		t.session.note(func() {
-			t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-			t.state.truncated = answer.outcome == accepted && decision.Grace != nil
-		})
+		t.session.sentAway(t.state, answer.outcome == accepted && decision.Grace != nil, false)
 	case refused:
 		t.attempt++
 		var first, blocked bool // first: its plan now also depends on its latest start; blocked: people are told

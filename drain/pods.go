@@ -303,3 +303,9 @@ func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 	}
 	return names
 }
+
+// CutShort reports whether a pod is terminating with less grace than it asks for.
+func CutShort(pod *corev1.Pod) bool {
+	own, left := pod.Spec.TerminationGracePeriodSeconds, pod.DeletionGracePeriodSeconds
+	return own != nil && left != nil && *left < *own
+}

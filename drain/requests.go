@@ -209,12 +209,7 @@ func (d *Drainer) force(ctx context.Context, t *task, decision Decision) answer 
 		d.again(t, decision, answer, err, "delete pod past its disruption budget")
 		return answer
 	}
-	var refusal string
-	t.session.note(func() {
-		refusal = t.state.refusal
-		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-		t.state.forced = answer.outcome == accepted
-	})
+	refusal := t.session.sentAway(t.state, false, answer.outcome == accepted)
 	if answer.outcome == accepted {
 		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
 		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
@@ -265,10 +260,7 @@ func (d *Drainer) end(ctx context.Context, t *task, decision Decision) answer {
 
 // ended notes that a surged pod was ended as its ReplicaSet would have done it.
 func (d *Drainer) ended(t *task, decision Decision) {
-	t.session.note(func() {
-		t.state.task, t.state.evicted, t.state.refusal = nil, true, ""
-		t.state.truncated = decision.Grace != nil
-	})
+	t.session.sentAway(t.state, decision.Grace != nil, false)
 	d.log(t).Info().Str("reason", decision.Reason).Msg("surged pod ended, as its ReplicaSet would have")
 }
 

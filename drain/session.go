@@ -54,13 +54,6 @@ type tracked struct {
 	gone      bool
 }
 
-// cutShort reports whether a pod was terminating with less grace than it asks for when it was
-// first seen: whoever led before has evicted it late.
-func cutShort(pod *corev1.Pod) bool {
-	own, left := pod.Spec.TerminationGracePeriodSeconds, pod.DeletionGracePeriodSeconds
-	return own != nil && left != nil && *left < *own
-}
-
 // planWithin is how long a watch that has shown the node's pods keeps its place with the
 // limiter for want of a plan.
 const planWithin = time.Second
@@ -193,7 +186,7 @@ func (s *session) advance(now time.Time, view View) (Status, []*task) {
 func (s *session) trackLocked(pod *corev1.Pod) *tracked {
 	t := s.tracked[pod.UID]
 	if t == nil {
-		t = &tracked{truncated: cutShort(pod)}
+		t = &tracked{truncated: CutShort(pod)} // an earlier leader has evicted it late
 		s.tracked[pod.UID] = t
 	}
 	t.pod = pod
@@ -308,6 +301,16 @@ func (s *session) fix(pod *tracked, reason string) (others bool) {
 	}
 	pod.task, pod.fixed = nil, reason
 	return others
+}
+
+// sentAway notes that a pod is gone or on its way, and returns why that was refused before.
+func (s *session) sentAway(t *tracked, truncated, forced bool) (refusal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	refusal = t.refusal
+	t.task, t.evicted, t.refusal = nil, true, ""
+	t.truncated, t.forced = t.truncated || truncated, forced
+	return refusal
 }
 
 // note changes what is known of a pod.

@@ -151,7 +151,7 @@ func (w *world) noteDecision(l *lostNode, p *pod, d drain.Decision) {
 		if !d.At.IsZero() {
 			p.fate.EvictBy = w.offsetOf(d.At)
 		}
-		if own, left := p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds; p.DeletionTimestamp != nil && own != nil && left != nil && *left < *own {
+		if p.DeletionTimestamp != nil && drain.CutShort(p.Pod) {
 			p.fate.Outcome, p.fate.Reason = Truncated, "it is ending with less than its grace period already"
 		}
 		if !p.fresh && !l.Underway { // else nobody has asked about it
