@@ -1,10 +1,8 @@
 package hostile
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,50 +10,11 @@ import (
 	"strings"
 	"time"
 	"unicode"
-
-	"spot-handler/e2e/daemon"
 )
 
-// outcome is how a command has ended.
-type outcome struct {
-	args     []string
-	code     int
-	peak     int // MiB
-	took     time.Duration
-	out, err []byte
-}
-
-// command runs one of those for people, with an operator's kubeconfig.
-func command(ctx context.Context, kubeconfig string, args ...string) (outcome, error) {
-	path, err := daemon.Build()
-	if err != nil {
-		return outcome{}, err
-	}
-	o := outcome{args: args}
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	began := time.Now()
-	if err := daemon.StartTied(cmd); err != nil {
-		return o, err
-	}
-	ended := make(chan struct{})
-	peak := make(chan int, 1)
-	go func() { peak <- peakOf(cmd.Process.Pid, ended) }()
-	err = cmd.Wait()
-	close(ended)
-	o.peak, o.took, o.code = <-peak, time.Since(began), cmd.ProcessState.ExitCode()
-	o.out, o.err = out.Bytes(), errs.Bytes()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return o, err
-	}
-	return o, nil
-}
-
 // controls are the control characters in what a command has printed, with what is around the first.
-func (o outcome) controls() string {
-	for _, text := range []string{string(o.out), string(o.err)} {
+func (o Outcome) controls() string {
+	for _, text := range []string{string(o.Out), string(o.Err)} {
 		i := strings.IndexFunc(text, func(r rune) bool {
 			return unicode.IsControl(r) && r != '\n' && r != '\t' || r == '\u2028' || r == '\u202e'
 		})
@@ -70,7 +29,7 @@ func (o outcome) controls() string {
 var programs = []string{"kubectl", "helm", "aws", "echo", "spot-handler"}
 
 // commands are what the output offers to be run.
-func (o outcome) commands() (found []string) {
+func (o Outcome) commands() (found []string) {
 	seen := map[string]bool{}
 	add := func(text string) {
 		for _, program := range programs {
@@ -81,11 +40,11 @@ func (o outcome) commands() (found []string) {
 		}
 	}
 	var decoded any
-	if json.Unmarshal(o.out, &decoded) == nil {
+	if json.Unmarshal(o.Out, &decoded) == nil {
 		walk(decoded, add)
 		return found
 	}
-	for line := range strings.Lines(string(o.out)) {
+	for line := range strings.Lines(string(o.Out)) {
 		add(line)
 	}
 	return found

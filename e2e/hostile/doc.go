@@ -1,10 +1,17 @@
 // Package hostile has a tenant with the built-in edit role in one namespace write the largest,
 // oddest and most numerous objects that the API server takes, of every kind that the daemon or a
-// command reads, while 50 nodes are drained. Another tenant's service has to lose no ready pod,
-// no process may grow past its bound, and no command prints a control character, a hostile name
-// that a shell would run, or a grant for an account that nobody named.
+// command reads, while 50 nodes are drained. Another tenant's service has to lose no ready pod, and
+// has to be off its nodes and notified in time; no process may grow past its bound; and no command
+// prints a control character, a hostile name that a shell would run, or a grant for an account that
+// nobody named.
 //
 //	make hostile SEED=7 MINUTES=30
 //
 // A round is one control plane. Its mode, and what the tenant writes, are drawn from the seed.
+//
+// What the tenant does to the control plane itself is not what is tested, and is kept within what that
+// bears, as quotas and admission policies do in a cluster: three budgets with 300,000 values in their
+// selectors take all of kube-controller-manager, which then updates no budget of the cluster for a
+// minute, and most of the API server, which reads them for each eviction in their namespace. A round
+// in which that still happens fails, and says so.
 package hostile

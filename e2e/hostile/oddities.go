@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 
@@ -10,14 +11,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// large is how many bytes of an object the API server still takes: etcd's limit is 1.5 MiB for the
+// largest is how many bytes of an object the API server still takes: etcd's limit is 1.5 MiB for the
 // whole request, and there is the rest of the object.
-const large = 1_300_000
+const largest = 1_300_000
+
+// mostSelected is how many labels or values a selector has. With 300,000 in one disruption budget
+// the control plane itself stands still: for each change of a pod in the namespace
+// kube-controller-manager checks them all, one after the other, and no budget of the cluster is
+// updated meanwhile; and for each eviction there the API server does.
+const mostSelected = 100
 
 // dice draw what the tenant writes.
 type dice struct {
 	*rand.Rand
 	canary string // the file that a hostile name has made where a shell has run it
+	size   int    // of a large object
+	plain  bool
 }
 
 func pick[T any](d dice, from ...T) T { return from[d.IntN(len(from))] }
@@ -82,9 +91,14 @@ func (d dice) gangLabels() map[string]string {
 	return all
 }
 
-// swell makes a pod template as large as the API server takes it, in one of many ways.
+// swell makes a pod or its template large, in one of many ways.
 func (d dice) swell(meta *metav1.ObjectMeta, spec *corev1.PodSpec, size int) {
 	c := &spec.Containers[0]
+	if d.plain {
+		d.label(meta, keptBytes)
+		c.Env = []corev1.EnvVar{{Name: "A", Value: strings.Repeat("\x1b", size/sixfold)}}
+		return
+	}
 	switch d.IntN(9) {
 	case 0: // many tiny entries cost much more decoded than encoded
 		for range size / 7 {
@@ -95,12 +109,7 @@ func (d dice) swell(meta *metav1.ObjectMeta, spec *corev1.PodSpec, size int) {
 	case 2:
 		c.Args = []string{strings.Repeat("\x1b[31m", size/6)}
 	case 3: // labels count twice: the API server notes who set each
-		if meta.Labels == nil {
-			meta.Labels = map[string]string{}
-		}
-		for i := range size / 40 {
-			meta.Labels[fmt.Sprintf("l%06d", i)] = ""
-		}
+		d.label(meta, size)
 	case 4:
 		for range size / 20 {
 			spec.Tolerations = append(spec.Tolerations, corev1.Toleration{Operator: corev1.TolerationOpExists})
@@ -127,23 +136,57 @@ func (d dice) swell(meta *metav1.ObjectMeta, spec *corev1.PodSpec, size int) {
 	if meta.Annotations == nil {
 		meta.Annotations = map[string]string{}
 	}
-	if d.IntN(3) == 0 && size < large {
+	if d.IntN(3) == 0 && size < d.size {
 		meta.Annotations["large"] = strings.Repeat("x", 200_000)
 	}
 }
 
-// selector is one of a million names, or of a thousand labels.
+// keptBytes is about as much as spot-handler keeps of one object of a tenant.
+const keptBytes = 16 << 10
+
+// sixfold is how much longer an escape character is in JSON, which is what is read, than where the control
+// plane stores it.
+const sixfold = 6
+
+// fill makes an object large by its metadata.
+func (d dice) fill(meta *metav1.ObjectMeta, size int) {
+	if !d.plain {
+		d.label(meta, size)
+		return
+	}
+	d.label(meta, keptBytes)
+	maps.DeleteFunc(meta.Annotations, func(_, value string) bool { return len(value) > 1000 }) // there is a bound for all of them
+	meta.Annotations["large"] = strings.Repeat("\x1b", size/sixfold)
+}
+
+// label adds labels, of which there can be any number.
+func (d dice) label(meta *metav1.ObjectMeta, size int) {
+	if meta.Labels == nil {
+		meta.Labels = map[string]string{}
+	}
+	length := pick(d, 6, 62)
+	for i := range size / (3*length + 22) {
+		meta.Labels[fmt.Sprintf("l%0*d", length, i)] = strings.Repeat("x", length)
+	}
+}
+
+// selector is one of many values, or of many labels.
 func (d dice) selector() *metav1.LabelSelector {
+	n := mostSelected
+	if d.plain {
+		n = 5
+	}
 	if d.IntN(2) == 0 {
 		many := map[string]string{}
-		for i := range large / 40 {
-			many[fmt.Sprintf("l%06d", i)] = "x"
+		for i := range n {
+			many[fmt.Sprintf("l%062d", i)] = strings.Repeat("x", 63)
 		}
 		return &metav1.LabelSelector{MatchLabels: many}
 	}
-	values := make([]string, large/4)
+	values := make([]string, n)
 	for i := range values {
-		values[i] = fmt.Sprint(i % 90)
+		values[i] = fmt.Sprintf("%063d", i)
 	}
+	values[0] = fmt.Sprint(d.IntN(90))
 	return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "hostile", Operator: pick(d, metav1.LabelSelectorOpIn, metav1.LabelSelectorOpNotIn), Values: values}}}
 }

@@ -6,41 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 )
-
-// mib is what a process has had in RAM at most, VmHWM, in MiB; 0 if it has ended.
-func mib(pid int) (peak int) {
-	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for line := range strings.Lines(string(status)) {
-		if name, value, _ := strings.Cut(line, ":"); name == "VmHWM" {
-			_, _ = fmt.Sscanf(value, "%d kB", &peak)
-		}
-	}
-	return peak >> 10
-}
-
-// ruinous is when a process is killed, for the sake of the machine, in MiB.
-const ruinous = 3 << 10
-
-// peakOf watches a process until it ends, and returns what it has taken at most.
-func peakOf(pid int, ended <-chan struct{}) (peak int) {
-	for {
-		peak = max(peak, mib(pid))
-		if peak > ruinous {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
-		}
-		select {
-		case <-ended:
-			return peak
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
 
 // siege holds connections to a daemon: most ask for its metrics, and read the answer a byte at a
 // time; the rest never ask. Whoever is thrown out comes again.

@@ -14,8 +14,10 @@ import (
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,162 +27,258 @@ import (
 	"spot-handler/e2e/controlplane"
 )
 
-// tenantNamespace is where the tenant has the built-in role edit.
-const tenantNamespace = "tenant"
+// Tenant has the built-in role edit in one namespace, and writes what the API server takes: the
+// largest and oddest objects of every kind that the daemon or a command reads. Its fields are set
+// before it writes; its methods are safe for concurrent use.
+type Tenant struct {
+	Namespace string
+	Nodes     []string     // that are interrupted; its pods are on them
+	Canary    string       // the file that a hostile name has made where a shell has run it
+	Hanging   string       // port of receivers that never answer
+	Victims   []corev1.Pod // of others, about which it writes Events
 
-// tenant writes what the API server takes. Its methods are safe for concurrent use.
-type tenant struct {
-	client   kubernetes.Interface // with the rights of the tenant
+	// Plain has large objects be one long text of escape characters, beside as much in small pieces
+	// as is kept of an object, and pods stay as long as they can. The API server takes a second for each
+	// of the others, and much memory.
+	Plain bool
+
+	client   kubernetes.Interface // with the tenant's permissions
 	operator kubernetes.Interface // for what the role does not let it write
 	seed     uint64
-	canary   string
-	hanging  string   // port of receivers that never answer
-	nodes    []string // that are interrupted
-	victims  []corev1.Pod
 
 	mu      sync.Mutex
 	written map[string]int
 	refused map[string]string
 }
 
-func newTenant(ctx context.Context, cluster *controlplane.Cluster, seed uint64) (*tenant, error) {
-	if err := cluster.CreateNamespace(ctx, tenantNamespace); err != nil {
+// NewTenant gives the namespace, which it creates, to a tenant.
+func NewTenant(ctx context.Context, cluster *controlplane.Cluster, namespace string, seed uint64) (*Tenant, error) {
+	if err := cluster.CreateNamespace(ctx, namespace); err != nil {
 		return nil, err
 	}
-	_, err := cluster.Client.RbacV1().RoleBindings(tenantNamespace).Create(ctx, &rbacv1.RoleBinding{
+	_, err := cluster.Client.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "tenant"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "edit"},
-		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: "default", Namespace: tenantNamespace}},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Name: "default", Namespace: namespace}},
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("make somebody a tenant: %w", err)
 	}
-	config, err := cluster.ServiceAccountConfig(ctx, tenantNamespace, "default", "")
+	config, err := cluster.ServiceAccountConfig(ctx, namespace, "default", "")
 	if err != nil {
 		return nil, err
 	}
-	config.WarningHandler = rest.NoWarnings{}
+	config.WarningHandler = rest.NoWarnings{} // a hundred thousand for some of the objects
 	config.ContentType, config.QPS = "application/vnd.kubernetes.protobuf", -1
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
 	}
-	return &tenant{client: client, operator: cluster.Client, seed: seed, written: map[string]int{}, refused: map[string]string{}}, nil
+	return &Tenant{Namespace: namespace, client: client, operator: cluster.Client, seed: seed, written: map[string]int{}, refused: map[string]string{}}, nil
 }
 
-// kinds are what the tenant writes, large or odd, each with a name of its own.
-func (t *tenant) kinds() map[string]func(ctx context.Context, d dice, name string) error {
-	no, never := int32(0), true
-	created := metav1.CreateOptions{}
-	apps, batch, core := t.client.AppsV1(), t.client.BatchV1(), t.client.CoreV1()
-	labels := map[string]string{"hostile": "0"}
-	template := func(d dice) corev1.PodTemplateSpec {
-		p := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(labels), Annotations: d.annotations()}}
-		p.Spec.Containers = []corev1.Container{{Name: "app", Image: "fake"}}
-		d.swell(&p.ObjectMeta, &p.Spec, large)
-		return p
-	}
-	meta := func(d dice, name string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Name: name, Labels: maps.Clone(labels), Annotations: d.annotations(), OwnerReferences: d.owners(d.IntN(3))}
-	}
-	selector := &metav1.LabelSelector{MatchLabels: labels}
-	return map[string]func(ctx context.Context, d dice, name string) error{
-		"ReplicaSet": func(ctx context.Context, d dice, name string) error {
-			_, err := apps.ReplicaSets(tenantNamespace).Create(ctx, &appsv1.ReplicaSet{ObjectMeta: meta(d, name), Spec: appsv1.ReplicaSetSpec{Replicas: &no, Selector: selector, Template: template(d)}}, created)
-			return err
-		},
-		"Deployment": func(ctx context.Context, d dice, name string) error {
-			_, err := apps.Deployments(tenantNamespace).Create(ctx, &appsv1.Deployment{ObjectMeta: meta(d, name), Spec: appsv1.DeploymentSpec{Replicas: &no, Paused: d.IntN(2) == 0, Selector: selector, Template: template(d)}}, created)
-			return err
-		},
-		"StatefulSet": func(ctx context.Context, d dice, name string) error {
-			_, err := apps.StatefulSets(tenantNamespace).Create(ctx, &appsv1.StatefulSet{ObjectMeta: meta(d, name), Spec: appsv1.StatefulSetSpec{Replicas: &no, ServiceName: "none", Selector: selector, Template: template(d)}}, created)
-			return err
-		},
-		"DaemonSet": func(ctx context.Context, d dice, name string) error {
-			p := template(d)
-			p.Spec.NodeSelector = map[string]string{"no-such-node": "x"}
-			_, err := apps.DaemonSets(tenantNamespace).Create(ctx, &appsv1.DaemonSet{ObjectMeta: meta(d, name), Spec: appsv1.DaemonSetSpec{Selector: selector, Template: p}}, created)
-			return err
-		},
-		"Job": func(ctx context.Context, d dice, name string) error {
-			p := template(d)
-			p.Spec.RestartPolicy = corev1.RestartPolicyNever
-			_, err := batch.Jobs(tenantNamespace).Create(ctx, &batchv1.Job{ObjectMeta: meta(d, name), Spec: batchv1.JobSpec{Suspend: &never, Template: p}}, created)
-			return err
-		},
-		"PodDisruptionBudget": func(ctx context.Context, d dice, name string) error {
-			_, err := t.client.PolicyV1().PodDisruptionBudgets(tenantNamespace).Create(ctx, &policyv1.PodDisruptionBudget{ObjectMeta: meta(d, name), Spec: policyv1.PodDisruptionBudgetSpec{Selector: d.selector()}}, created)
-			return err
-		},
-		"Pod": func(ctx context.Context, d dice, name string) error {
-			return t.pod(ctx, d, name, large)
-		},
-		"small Pod": func(ctx context.Context, d dice, name string) error {
-			return t.pod(ctx, d, name, 0)
-		},
-		"decoy": func(ctx context.Context, d dice, name string) error { return t.decoy(ctx, d, name) },
-		"PersistentVolumeClaim": func(ctx context.Context, d dice, name string) error {
-			claim := &corev1.PersistentVolumeClaim{ObjectMeta: meta(d, name)}
-			d.swell(&claim.ObjectMeta, &corev1.PodSpec{Containers: make([]corev1.Container, 1)}, large/4)
-			claim.Annotations["large"] = strings.Repeat("x", 60_000)
-			claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{pick(d, corev1.ReadWriteOnce, corev1.ReadWriteMany)}
-			claim.Spec.VolumeName = pick(d, "", "no-such-volume")
-			claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(pick(d, "1", "9E", "1m"))}
-			_, err := core.PersistentVolumeClaims(tenantNamespace).Create(ctx, claim, created)
-			return err
-		},
-		"ConfigMap": func(ctx context.Context, d dice, name string) error {
-			_, err := core.ConfigMaps(tenantNamespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: meta(d, name), Data: map[string]string{"a": strings.Repeat(pick(d, "\x1b[31m", "x\r\n", "\x00"), 20_000), "b": strings.Repeat("x", 700_000)}}, created)
-			return err
-		},
-		"HorizontalPodAutoscaler": func(ctx context.Context, d dice, name string) error {
-			_, err := t.client.AutoscalingV2().HorizontalPodAutoscalers(tenantNamespace).Create(ctx, &autoscalingv2.HorizontalPodAutoscaler{
-				ObjectMeta: meta(d, name), Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 1, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}},
-			}, created)
-			return err
-		},
-		"Event": func(ctx context.Context, d dice, name string) error {
-			about := corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: tenantNamespace, Name: d.odd(), UID: types.UID(d.odd())}
-			if len(t.victims) > 0 && d.IntN(2) == 0 {
-				p := t.victims[d.IntN(len(t.victims))]
-				about.Name, about.UID = p.Name, p.UID
+// writer writes one object with the name.
+type writer func(t *Tenant, ctx context.Context, d dice, name string) error
+
+// large are kinds of which each object is about as large as the API server takes it.
+var large = map[string]writer{
+	"ReplicaSet": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		set := &appsv1.ReplicaSet{ObjectMeta: d.meta(name), Spec: appsv1.ReplicaSetSpec{Replicas: new(int32), Selector: ours, Template: d.template()}}
+		_, err := t.client.AppsV1().ReplicaSets(t.Namespace).Create(ctx, set, metav1.CreateOptions{})
+		return err
+	},
+	"Deployment": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		one, template := int32(1), d.template()
+		template.Labels["app"] = name
+		template.Spec.Affinity, template.Spec.NodeSelector = nil, map[string]string{corev1.LabelHostname: t.Nodes[d.IntN(len(t.Nodes))]}
+		deployment := &appsv1.Deployment{ObjectMeta: d.meta(name), Spec: appsv1.DeploymentSpec{
+			Replicas: &one, Paused: d.plain || d.IntN(2) == 0, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, Template: template,
+		}}
+		d.hold(&deployment.Spec.Template.ObjectMeta)
+		_, err := t.client.AppsV1().Deployments(t.Namespace).Create(ctx, deployment, metav1.CreateOptions{})
+		return err
+	},
+	"StatefulSet": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		set := &appsv1.StatefulSet{ObjectMeta: d.meta(name), Spec: appsv1.StatefulSetSpec{Replicas: new(int32), ServiceName: "none", Selector: ours, Template: d.template()}}
+		_, err := t.client.AppsV1().StatefulSets(t.Namespace).Create(ctx, set, metav1.CreateOptions{})
+		return err
+	},
+	"DaemonSet": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		set := &appsv1.DaemonSet{ObjectMeta: d.meta(name), Spec: appsv1.DaemonSetSpec{Selector: ours, Template: d.template()}}
+		set.Spec.Template.Spec.NodeSelector = map[string]string{"no-such-node": "x"}
+		_, err := t.client.AppsV1().DaemonSets(t.Namespace).Create(ctx, set, metav1.CreateOptions{})
+		return err
+	},
+	"Pod": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		return t.pod(ctx, d, name, d.size, t.Nodes...)
+	},
+	"PodDisruptionBudget": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: d.meta(name), Spec: policyv1.PodDisruptionBudgetSpec{Selector: d.selector()}}
+		d.fill(&budget.ObjectMeta, d.size*8/10)
+		_, err := t.client.PolicyV1().PodDisruptionBudgets(t.Namespace).Create(ctx, budget, metav1.CreateOptions{})
+		return err
+	},
+	"PersistentVolumeClaim": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		claim := &corev1.PersistentVolumeClaim{ObjectMeta: d.meta(name)}
+		d.fill(&claim.ObjectMeta, d.size)
+		claim.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{pick(d, corev1.ReadWriteOnce, corev1.ReadWriteMany)}
+		claim.Spec.VolumeName = pick(d, "", "no-such-volume")
+		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(pick(d, "1", "9E", "1m"))}
+		_, err := t.client.CoreV1().PersistentVolumeClaims(t.Namespace).Create(ctx, claim, metav1.CreateOptions{})
+		return err
+	},
+	"Service": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		class, none := "service.k8s.aws/nlb", false
+		service := &corev1.Service{ObjectMeta: d.meta(name), Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, LoadBalancerClass: &class, AllocateLoadBalancerNodePorts: &none, Ports: []corev1.ServicePort{{Name: "p", Port: 1}},
+		}}
+		service.Annotations["service.beta.kubernetes.io/aws-load-balancer-target-group-attributes"] = "deregistration_delay.timeout_seconds=" + pick(d, "3600", "-1", d.odd())
+		if d.plain || d.IntN(2) == 0 {
+			d.fill(&service.ObjectMeta, d.size)
+		} else {
+			service.Spec.Selector = ours.MatchLabels
+			for i := range d.size / 90 {
+				service.Spec.Ports = append(service.Spec.Ports, corev1.ServicePort{Name: fmt.Sprint("p", i), Port: int32(2 + i)})
 			}
-			now := metav1.Now()
-			_, err := core.Events(tenantNamespace).Create(ctx, &corev1.Event{
-				ObjectMeta: metav1.ObjectMeta{Name: name}, InvolvedObject: about, Type: "Warning", Reason: d.odd(), Message: d.odd() + strings.Repeat("x", pick(d, 1, 1000, large)),
-				Source: corev1.EventSource{Component: d.odd(), Host: d.odd()}, FirstTimestamp: now, LastTimestamp: now, Count: 1 << 30,
-			}, created)
-			return err
-		},
-		"ResourceQuota": func(ctx context.Context, d dice, name string) error { // which edit only reads
-			hard := corev1.ResourceList{}
-			for i := range large / 400 {
-				hard[corev1.ResourceName(fmt.Sprintf("count/r%05d.hostile.example.com", i))] = resource.MustParse("1")
-			}
-			_, err := t.operator.CoreV1().ResourceQuotas(tenantNamespace).Create(ctx, &corev1.ResourceQuota{ObjectMeta: meta(d, name), Spec: corev1.ResourceQuotaSpec{Hard: hard}}, created)
-			return err
-		},
-	}
+		}
+		_, err := t.client.CoreV1().Services(t.Namespace).Create(ctx, service, metav1.CreateOptions{})
+		return err
+	},
+	"Ingress": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		class := "alb"
+		ingress := &networkingv1.Ingress{ObjectMeta: d.meta(name), Spec: networkingv1.IngressSpec{IngressClassName: &class}}
+		prefix := networkingv1.PathTypePrefix
+		if d.plain {
+			d.fill(&ingress.ObjectMeta, d.size*9/10)
+			d.size /= 10
+		}
+		for i := range d.size / 190 {
+			ingress.Spec.Rules = append(ingress.Spec.Rules, networkingv1.IngressRule{Host: fmt.Sprintf("h%d.example.com", i), IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{
+				Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{
+					Name: fmt.Sprint("service-", d.IntN(1000)), Port: networkingv1.ServiceBackendPort{Number: 1},
+				}}}},
+			}}})
+		}
+		_, err := t.client.NetworkingV1().Ingresses(t.Namespace).Create(ctx, ingress, metav1.CreateOptions{})
+		return err
+	},
+	"Event": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		return t.event(ctx, d, name, d.size*8/10)
+	},
+	"ResourceQuota": func(t *Tenant, ctx context.Context, d dice, name string) error { // which edit only reads
+		quota := &corev1.ResourceQuota{ObjectMeta: d.meta(name), Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{}}}
+		for i := range mostSelected {
+			quota.Spec.Hard[corev1.ResourceName(fmt.Sprintf("count/r%05d.hostile.example.com", i))] = resource.MustParse("1")
+		}
+		d.fill(&quota.ObjectMeta, d.size*8/10)
+		_, err := t.operator.CoreV1().ResourceQuotas(t.Namespace).Create(ctx, quota, metav1.CreateOptions{})
+		return err
+	},
 }
 
-// pod is one on a node that is interrupted, or on none; with receivers that hang, and peers.
-func (t *tenant) pod(ctx context.Context, d dice, name string, size int) error {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: d.gangLabels(), Annotations: d.annotations(), OwnerReferences: d.owners(d.IntN(3))}}
-	p.Labels["hostile"] = fmt.Sprint(d.IntN(90))
-	p.Annotations["e2e.spot-handler/ip"] = "127.0.0.1"
-	p.Annotations["spot-handler/notice"] = pick(d, t.hanging, t.hanging+"/never", d.odd())
+// small are kinds of which the number matters, or what is in them.
+var small = map[string]writer{
+	"small Pod": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		return t.pod(ctx, d, name, 0, t.Nodes...)
+	},
+	"small Event": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		return t.event(ctx, d, name, pick(d, 1, 1000))
+	},
+	"decoy": func(t *Tenant, ctx context.Context, d dice, name string) error { return t.decoy(ctx, d, name) },
+	"Job": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		never, template := true, d.template()
+		template.Spec.RestartPolicy = corev1.RestartPolicyNever
+		_, err := t.client.BatchV1().Jobs(t.Namespace).Create(ctx, &batchv1.Job{ObjectMeta: d.meta(name), Spec: batchv1.JobSpec{Suspend: &never, Template: template}}, metav1.CreateOptions{})
+		return err
+	},
+	"small Deployment": func(t *Tenant, ctx context.Context, d dice, name string) error { // whose pod is surged
+		d.size, d.plain = 0, true
+		one, template := int32(1), d.template()
+		template.Annotations, template.Labels["app"] = nil, name
+		template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: t.Nodes[d.IntN(len(t.Nodes))]}
+		_, err := t.client.AppsV1().Deployments(t.Namespace).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.DeploymentSpec{
+			Replicas: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, Template: template,
+		}}, metav1.CreateOptions{})
+		return err
+	},
+	"ConfigMap": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		text := map[string]string{"a": strings.Repeat(pick(d, "\x1b[31m", "x\r\n", "\x00"), 20_000), "b": strings.Repeat("x", 700_000)}
+		_, err := t.client.CoreV1().ConfigMaps(t.Namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: d.meta(name), Data: text}, metav1.CreateOptions{})
+		return err
+	},
+	"HorizontalPodAutoscaler": func(t *Tenant, ctx context.Context, d dice, name string) error {
+		_, err := t.client.AutoscalingV2().HorizontalPodAutoscalers(t.Namespace).Create(ctx, &autoscalingv2.HorizontalPodAutoscaler{
+			ObjectMeta: d.meta(name), Spec: autoscalingv2.HorizontalPodAutoscalerSpec{MaxReplicas: 1, ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "none"}},
+		}, metav1.CreateOptions{})
+		return err
+	},
+}
+
+// Large are the kinds of objects that the daemon or a command reads, and that can be large.
+func Large() []string { return slices.Sorted(maps.Keys(large)) }
+
+var ours = &metav1.LabelSelector{MatchLabels: map[string]string{"hostile": "0"}}
+
+func (d dice) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: maps.Clone(ours.MatchLabels), Annotations: d.annotations(), OwnerReferences: d.owners(d.IntN(3))}
+}
+
+func (d dice) template() corev1.PodTemplateSpec {
+	p := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(ours.MatchLabels), Annotations: d.annotations()}}
 	p.Spec.Containers = []corev1.Container{{Name: "app", Image: "fake"}}
-	p.Spec.NodeName = t.nodes[d.IntN(len(t.nodes))]
-	if size > 0 {
-		d.swell(&p.ObjectMeta, &p.Spec, size/2) // kwok writes its status beside it
+	d.swell(&p.ObjectMeta, &p.Spec, d.size)
+	return p
+}
+
+func (d dice) text(size int) string {
+	if d.plain {
+		return strings.Repeat("\x1b", size/sixfold)
 	}
-	_, err := t.client.CoreV1().Pods(tenantNamespace).Create(ctx, p, metav1.CreateOptions{})
+	return strings.Repeat("x", size)
+}
+
+// event is about one of the tenant's pods, or of somebody else's, and says that it is ours.
+func (t *Tenant) event(ctx context.Context, d dice, name string, size int) error {
+	about := corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: t.Namespace, Name: d.odd(), UID: types.UID(d.odd())}
+	if len(t.Victims) > 0 && d.IntN(2) == 0 {
+		p := t.Victims[d.IntN(len(t.Victims))]
+		about.Name, about.UID = p.Name, p.UID
+	}
+	now := metav1.Now()
+	_, err := t.client.CoreV1().Events(t.Namespace).Create(ctx, &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: name, Annotations: map[string]string{"spot-handler/node": pick(d, t.Nodes...)}},
+		InvolvedObject: about, Type: "Warning", Reason: pick(d, "EvictionBlocked", "PodLeft", d.odd()), Message: d.odd() + d.text(size),
+		ReportingController: "spot-handler", ReportingInstance: "x", Source: corev1.EventSource{Component: d.odd(), Host: d.odd()},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1 << 30,
+	}, metav1.CreateOptions{})
 	return err
 }
 
+// pod is one on a node that is interrupted, or on none; with receivers that hang, and peers.
+func (t *Tenant) pod(ctx context.Context, d dice, name string, size int, nodes ...string) error {
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: d.gangLabels(), Annotations: d.annotations(), OwnerReferences: d.owners(d.IntN(3))}}
+	p.Labels["hostile"] = fmt.Sprint(d.IntN(90))
+	p.Annotations["e2e.spot-handler/ip"] = "127.0.0.1"
+	p.Annotations["spot-handler/notice"] = pick(d, t.Hanging, t.Hanging+"/never", d.odd())
+	p.Spec.Containers = []corev1.Container{{Name: "app", Image: "fake"}}
+	p.Spec.NodeName = pick(d, nodes...)
+	if size > 0 {
+		d.swell(&p.ObjectMeta, &p.Spec, size/2) // kwok writes its status beside it
+	}
+	d.hold(&p.ObjectMeta)
+	_, err := t.client.CoreV1().Pods(t.Namespace).Create(ctx, p, metav1.CreateOptions{})
+	return err
+}
+
+// hold has a plain pod stay as long as it can.
+func (d dice) hold(of *metav1.ObjectMeta) {
+	if d.plain {
+		of.Annotations["spot-handler/when"] = "last"
+	}
+}
+
 // decoy is a pod that says it is spot-handler.
-func (t *tenant) decoy(ctx context.Context, d dice, name string) error {
+func (t *Tenant) decoy(ctx context.Context, d dice, name string) error {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: d.annotations(), Labels: map[string]string{
 		"app.kubernetes.io/name": "spot-handler", "app.kubernetes.io/instance": "spot-handler", "app.kubernetes.io/component": pick(d, "queue", "imds", "drain"),
 		"helm.sh/chart": "spot-handler-1.0.0",
@@ -190,40 +288,47 @@ func (t *tenant) decoy(ctx context.Context, d dice, name string) error {
 		"--webhook-url=http://127.0.0.1:1/" + d.odd(), "--webhook-template=" + d.odd(), "--webhook-headers-file=" + pick(d, "/dev/zero", "/dev/stdin", d.odd()),
 		"--fallback-nodepool=a=" + d.odd(), "--margin=" + pick(d, "1h", "-1s", d.odd()), "--node-selector=" + d.odd(),
 	}}}
-	p.Spec.NodeName = pick(d, "", t.nodes[d.IntN(len(t.nodes))])
-	_, err := t.client.CoreV1().Pods(tenantNamespace).Create(ctx, p, metav1.CreateOptions{})
+	p.Spec.NodeName = pick(d, "", t.Nodes[d.IntN(len(t.Nodes))])
+	_, err := t.client.CoreV1().Pods(t.Namespace).Create(ctx, p, metav1.CreateOptions{})
 	return err
 }
 
-// write writes one object of the kind. What the API server refuses is part of what is tried.
-func (t *tenant) write(ctx context.Context, kind string, number int) {
-	d := dice{rand.New(rand.NewPCG(t.seed, uint64(number))), t.canary}
+// write writes one object of the kind, smaller if it is too large. What the API server refuses is
+// part of what is tried.
+func (t *Tenant) write(ctx context.Context, kind string, number int) {
+	put := large[kind]
+	if put == nil {
+		put = small[kind]
+	}
 	name := fmt.Sprintf("%s-%d", strings.ToLower(strings.ReplaceAll(kind, " ", "-")), number)
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	err := t.kinds()[kind](ctx, d, name)
+	var err error
+	for size := largest; size > largest/2; size = size * 9 / 10 {
+		err = put(t, ctx, dice{rand.New(rand.NewPCG(t.seed, uint64(number))), t.Canary, size, t.Plain}, name)
+		if err == nil || !apierrors.IsRequestEntityTooLargeError(err) && !strings.Contains(err.Error(), "too large") {
+			break
+		}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err != nil {
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		text := err.Error()
 		t.refused[kind] = text[:min(len(text), 300)]
 		return
 	}
-	t.written[kind]++
+	if err == nil {
+		t.written[kind]++
+	}
 }
 
-// fill writes as many of each kind, several at a time.
-func (t *tenant) fill(ctx context.Context, each map[string]int) {
+// Fill writes as many of each kind, several at a time.
+func (t *Tenant) Fill(ctx context.Context, each map[string]int) {
 	var wg sync.WaitGroup
-	slots, number := make(chan struct{}, 4), 0
-	for _, kind := range slices.Sorted(maps.Keys(t.kinds())) {
-		n, ok := each[kind]
-		if !ok {
-			n = each[""]
-		}
-		for range n {
-			number++
-			this := number
+	slots := make(chan struct{}, 4)
+	for i, kind := range slices.Concat(Large(), slices.Sorted(maps.Keys(small))) {
+		for j := range each[kind] {
+			this := 1000*i + j
 			slots <- struct{}{}
 			wg.Go(func() {
 				defer func() { <-slots }()
@@ -234,9 +339,9 @@ func (t *tenant) fill(ctx context.Context, each map[string]int) {
 	wg.Wait()
 }
 
-// goOn writes more, of any kind, one after the other, until ctx ends.
-func (t *tenant) goOn(ctx context.Context, every time.Duration) {
-	kinds := slices.Sorted(maps.Keys(t.kinds()))
+// GoOn writes more, of any kind, one after the other, until ctx ends.
+func (t *Tenant) GoOn(ctx context.Context, every time.Duration) {
+	kinds := slices.Concat(Large(), slices.Sorted(maps.Keys(small)))
 	d := rand.New(rand.NewPCG(t.seed, 1<<62))
 	for number := 1_000_000; ctx.Err() == nil; number++ {
 		t.write(ctx, kinds[d.IntN(len(kinds))], number)
@@ -247,7 +352,14 @@ func (t *tenant) goOn(ctx context.Context, every time.Duration) {
 	}
 }
 
-func (t *tenant) String() string {
+// Written is how many objects of each kind the API server has taken.
+func (t *Tenant) Written() map[string]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.written)
+}
+
+func (t *Tenant) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return fmt.Sprintf("the tenant wrote %v; refused, the last of each kind: %q", t.written, t.refused)

@@ -86,7 +86,8 @@ func (p plan) etcd() command {
 		"--listen-peer-urls=" + peer,
 		"--initial-advertise-peer-urls=" + peer,
 		"--initial-cluster=default=" + peer,
-		"--unsafe-no-fsync", // nothing outlives the process anyway
+		"--unsafe-no-fsync",                // nothing outlives the process anyway
+		"--quota-backend-bytes=8589934592", // the most that etcd advises; some tests write large objects
 		"--log-level=warn",
 	}}
 }
