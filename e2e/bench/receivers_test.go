@@ -83,7 +83,7 @@ func measureReceivers(b *testing.B, hostile bool) time.Duration {
 		GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
 	}})
 	must(b, err)
-	teller := workloads.New(workloads.Options{
+	notifier := workloads.New(workloads.Options{
 		On: true, Networks: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Pods: client, Events: noEvents{},
 		Answered: func(string, types.UID, drain.When) {}, Leaves: func(string, drain.Gang) bool { return false },
 		IsNode: func(netip.Addr) bool { return false }, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
@@ -102,7 +102,7 @@ func measureReceivers(b *testing.B, hostile bool) time.Duration {
 			plan = append(plan, drain.Decision{Pod: pod, Action: drain.Later, At: in.Deadline, Notice: pod.Annotations[drain.NoticeAnnotation]})
 			began["shop/"+pod.Name] = time.Now()
 		}
-		teller.Tell(b.Context(), in, plan)
+		notifier.Notify(b.Context(), in, plan)
 		pause(b, b.Context(), 250*time.Millisecond)
 	}
 	var late []time.Duration
