@@ -174,7 +174,7 @@ func TestReleaseHoldsNoWorkerForLong(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if len(k.terminated) != 0 {
-			t.Fatalf("%v terminated: nobody waits for that any more, and the interruption may have been called off", k.terminated)
+			t.Fatalf("%v terminated: nobody waits for that any more, and the interruption may have been cancelled", k.terminated)
 		}
 		if err := k.backend.Terminate(t.Context(), node, rec); err != nil || !slices.Contains(k.terminated, id(1)) {
 			t.Errorf("Release, called again: %v, %v terminated", err, k.terminated)

@@ -90,6 +90,15 @@ type Options struct {
 	Logger     zerolog.Logger
 }
 
+// What Options.RebalanceCapacity can be.
+const (
+	SpotFirst = "spot-first" // another spot instance, else as on a notice
+	Fallback  = "fallback"   // as on a notice
+)
+
+// RebalanceCapacities lists what Options.RebalanceCapacity can be.
+func RebalanceCapacities() []string { return []string{SpotFirst, Fallback} }
+
 // Events writes Kubernetes Events. It does not block or fail.
 type Events interface {
 	About(object *corev1.ObjectReference, warning bool, reason, text string)

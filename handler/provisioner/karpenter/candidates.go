@@ -16,19 +16,6 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// What replaces a node by another spot instance: if it is only recommended for rebalance, as there is
-// time for that, and if every recommendation were answered on demand a fleet would drift off spot;
-// or if the operator has named a pool that has no other.
-
-// What Options.RebalanceCapacity can be.
-const (
-	SpotFirst = "spot-first" // another spot instance, else as on a notice
-	Fallback  = "fallback"   // as on a notice
-)
-
-// RebalanceCapacities lists what Options.RebalanceCapacity can be.
-func RebalanceCapacities() []string { return []string{SpotFirst, Fallback} }
-
 // candidate is a NodePool that may give the replacement.
 type candidate struct {
 	pool    *nodePool
@@ -133,7 +120,8 @@ func failedIn(pool, reason string) interruption.Replacement {
 
 // spotCandidates are those of the pools that may give another spot instance. On a recommendation
 // these are the node's own and the one that the operator has named as its fallback or, if none is
-// named, every one that qualifies. Otherwise it is the named one if that has nothing but spot
+// named, every one that qualifies: there is time for that, and if every recommendation were answered
+// on demand a fleet would drift off spot. Otherwise it is the named one if that has nothing but spot
 // instances: it is asked for others than were lost lately, and only then for any.
 func (lost lostNode) spotCandidates(pools []*nodePool) (list []candidate) {
 	switch {

@@ -65,6 +65,12 @@ type Weighed struct {
 	order claimOrder
 }
 
+// Misfit is why pods cannot run in a pool.
+type Misfit struct {
+	Reason string
+	Pods   []string // namespace/name
+}
+
 // choose decides what to ask for: orders, best first, or none and a replacement that says
 // why. What was tried before is not tried again.
 func (b *Backend) choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need, tried []string) ([]claimOrder, interruption.Replacement, error) {

@@ -276,12 +276,6 @@ type fit struct {
 	inherited map[string]string // as of its shape
 }
 
-// Misfit is why pods cannot run in a pool.
-type Misfit struct {
-	Reason string
-	Pods   []string // namespace/name
-}
-
 // fitTo sorts out which pods fit the shape, in the order of the list.
 func fitTo(s *shape, need provisioner.Need) fit {
 	f := fit{inherited: s.inherited}

@@ -218,7 +218,7 @@ func TestNothingIsPromisedTwice(t *testing.T) {
 		if err != nil || !fits {
 			t.Errorf("no room where one has left: %v", err)
 		}
-		c.nodes[3].Spec.Unschedulable = false // called off: its pods stay
+		c.nodes[3].Spec.Unschedulable = false // cancelled: its pods stay
 		time.Sleep(freshFor + time.Second)
 		c.nodes = append(c.nodes, *doomed("gone-5"))
 		if _, _, err := r.Holds(t.Context(), &c.nodes[7], nil); err != nil || r.promises["gone-1"] != nil {
