@@ -43,7 +43,7 @@ func Command(ctx context.Context, kubeconfig string, args ...string) (Outcome, e
 	}
 	ended := make(chan struct{})
 	peak := make(chan int, 1)
-	go func() { peak <- peakOf(cmd.Process.Pid, ended) }()
+	go func() { peak <- peakOf(cmd.Process.Pid, 20*time.Millisecond, ended) }()
 	err = cmd.Wait()
 	close(ended)
 	o.Peak, o.Took, o.Code = <-peak, time.Since(began), cmd.ProcessState.ExitCode()
@@ -69,7 +69,7 @@ func mib(pid int) (peak int) {
 const ruinous = 3 << 10
 
 // peakOf watches a process until it ends, and returns what it has taken at most.
-func peakOf(pid int, ended <-chan struct{}) (peak int) {
+func peakOf(pid int, every time.Duration, ended <-chan struct{}) (peak int) {
 	for {
 		peak = max(peak, mib(pid))
 		if peak > ruinous {
@@ -78,7 +78,7 @@ func peakOf(pid int, ended <-chan struct{}) (peak int) {
 		select {
 		case <-ended:
 			return peak
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(every):
 		}
 	}
 }

@@ -10,8 +10,10 @@
 // A round is one control plane. Its mode, and what the tenant writes, are drawn from the seed.
 //
 // What the tenant does to the control plane itself is not what is tested, and is kept within what that
-// bears, as quotas and admission policies do in a cluster: three budgets with 300,000 values in their
-// selectors take all of kube-controller-manager, which then updates no budget of the cluster for a
-// minute, and most of the API server, which reads them for each eviction in their namespace. A round
-// in which that still happens fails, and says so.
+// bears on two processors, as quotas and admission policies do in a cluster. Three budgets with 300,000
+// values in their selectors take all of kube-controller-manager, which then updates no budget of the
+// cluster for a minute, and 60% of the API server, which reads all budgets of a namespace for each
+// eviction there. So selectors have at most 100 values, and the budgets of a round 130 KB. A round in
+// which kube-controller-manager still takes 10 s to see a change of somebody else's budget fails, and
+// says so.
 package hostile

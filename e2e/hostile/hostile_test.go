@@ -127,7 +127,7 @@ func play(t *testing.T, seed uint64) {
 	queue := server.Queue("spot-handler")
 	instances := r.daemonsOn(ctx, nodes, server, queue, args, env)
 	for name, one := range r.daemons {
-		background.Go(func() { r.peak(name, peakOf(one.Pid(), one.Done())) })
+		background.Go(func() { r.peak(name, peakOf(one.Pid(), 250*time.Millisecond, one.Done())) })
 		background.Go(func() { siege(meanwhile, one.URL, map[bool]int{true: 20, false: 250}[name[0] == 'i']) })
 		background.Go(func() {
 			if missed := probe(meanwhile, one.URL); missed >= 3 {
@@ -135,7 +135,7 @@ func play(t *testing.T, seed uint64) {
 			}
 		})
 	}
-	background.Go(func() { r.tenant.GoOn(meanwhile, 500*time.Millisecond) })
+	background.Go(func() { r.tenant.GoOn(meanwhile, 2*time.Second) })
 	fewest := r.watchReady(meanwhile, &background)
 	lag := r.watchBudgets(meanwhile, &background)
 	asked, enough := context.WithCancel(meanwhile)
@@ -160,7 +160,7 @@ func play(t *testing.T, seed uint64) {
 	people.Wait()
 	r.migrate(ctx, path, d)
 	// One more round of commands sees what is left behind.
-	r.commands(ctx, path, nodes)
+	r.commands(ctx, path, nodes, 0)
 	if n := fewest(); n < len(pods) {
 		r.Errorf("ready: %d of %d", n, len(pods))
 	}
@@ -349,16 +349,19 @@ func (r *round) watchReady(ctx context.Context, background *sync.WaitGroup) (few
 	least := lost
 	background.Go(func() {
 		_, _ = r.cluster.WaitPods(ctx, shop, "", func(pods []*corev1.Pod) bool {
-			n := 0
+			n, others := 0, ""
 			for _, p := range pods {
 				if controlplane.Ready(p) {
 					n++
+				} else {
+					others += fmt.Sprintf("\n%s on %q: surged %t, deleted %v", p.Name, p.Spec.NodeName, p.Labels[drain.SurgedLabel] != "", p.DeletionTimestamp)
 				}
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if len(pods) > 0 { // before the list is complete
-				least = min(least, n)
+			if len(pods) > 0 && n < least { // before the list is complete
+				least = n
+				r.Logf("%s: %d of the shop's pods are ready, and not:%s", time.Now().Format(time.TimeOnly), n, others)
 			}
 			return false
 		})
@@ -486,11 +489,11 @@ func (r *round) judgeNotices(sent time.Time, pods []corev1.Pod) {
 // people run commands, one after the other, until ctx ends.
 func (r *round) people(ctx context.Context, path string, nodes []*corev1.Node) {
 	for ctx.Err() == nil {
-		r.commands(ctx, path, nodes)
+		r.commands(ctx, path, nodes, 2*time.Second)
 	}
 }
 
-func (r *round) commands(ctx context.Context, path string, nodes []*corev1.Node) {
+func (r *round) commands(ctx context.Context, path string, nodes []*corev1.Node, pause time.Duration) {
 	for _, args := range [][]string{
 		{"status"}, {"audit"}, {"plan", nodes[0].Name}, {"status", "--node=" + nodes[1].Name}, {"plan", "-o", "json", nodes[2].Name}, {"audit", "-o", "json"},
 		{"status", "-o", "json"},
@@ -500,6 +503,10 @@ func (r *round) commands(ctx context.Context, path string, nodes []*corev1.Node)
 			return
 		}
 		r.judge(o, err, path)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
 }
 

@@ -114,7 +114,11 @@ var large = map[string]writer{
 	},
 	"PodDisruptionBudget": func(t *Tenant, ctx context.Context, d dice, name string) error {
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: d.meta(name), Spec: policyv1.PodDisruptionBudgetSpec{Selector: d.selector()}}
-		d.fill(&budget.ObjectMeta, d.size*8/10)
+		if d.plain {
+			d.fill(&budget.ObjectMeta, d.size)
+		} else { // the API server reads it for each eviction in the namespace
+			d.label(&budget.ObjectMeta, d.size/10)
+		}
 		_, err := t.client.PolicyV1().PodDisruptionBudgets(t.Namespace).Create(ctx, budget, metav1.CreateOptions{})
 		return err
 	},
