@@ -197,7 +197,7 @@ func eventsIn(ctx context.Context, list cluster.Lister, of string, wanted func(*
 		}
 	}, func(e *corev1.Event) { events = append(events, *e) })
 	if err != nil {
-		err = fmt.Errorf("Events of %s: %w", of, err)
+		err = fmt.Errorf("the Events of %s: %w", of, err)
 	}
 	return events, err
 }
