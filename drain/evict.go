@@ -158,8 +158,8 @@ func (d *Drainer) surge(ctx context.Context, t *task, decision Decision) answer 
 		return answer
 	}
 	t.surged = true
-	d.log(t).Debug().Msg("pod surged: its successor is made")
-	d.park(t, decision) // until the successor is available
+	d.log(t).Debug().Msg("pod surged: its replacement pod is made")
+	d.park(t, decision) // until the replacement pod is available
 	return answer{}
 }
 
@@ -243,7 +243,7 @@ func (d *Drainer) again(t *task, decision Decision, answer answer, err error, wh
 }
 
 // retry puts a task back until the API server wants to be asked again, or until its pod's
-// latest safe start: a busy server says up to 32 s. If that came while the request was under
+// eviction deadline: a busy server says up to 32 s. If that came while the request was under
 // way the task is tried at once, as its decision might be another one now.
 func (d *Drainer) retry(t *task, decision Decision, answer answer) {
 	wait := max(answer.retryAfter, retryIn(t.attempt))

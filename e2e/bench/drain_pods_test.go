@@ -38,7 +38,7 @@ func newCrowd(b *testing.B, ctx context.Context, cluster *controlplane.Cluster, 
 	return crowd{made, pods}
 }
 
-// evictionsAtOnce is how many evictions the daemon has under way at once: Workers in
+// evictionsAtOnce is how many evictions the daemon has under way at once: requestsAtOnce in
 // package drain.
 const evictionsAtOnce = 32
 
