@@ -85,14 +85,17 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 		}
 	}
 
-	// A third replica waits for a third host.
+	// A third replica finds only a spot node free: no two share a host.
 	_, err = helms[len(helms)-1].Install(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("queue", map[string]any{"controller.replicas": 3})})
 	s.must(err)
 	_, err = s.cluster.WaitPods(s.ctx, namespace, "app.kubernetes.io/name=spot-handler", func(pods []*corev1.Pod) bool {
-		settled, hosts := 0, []string{}
+		settled, hosts, onSpot := 0, map[string]bool{}, 0
 		for _, p := range pods {
-			if p.Spec.NodeName != "" {
-				hosts = append(hosts, p.Spec.NodeName)
+			if p.Spec.NodeName != "" && !hosts[p.Spec.NodeName] {
+				hosts[p.Spec.NodeName] = true
+				if slices.ContainsFunc(spot, func(n *corev1.Node) bool { return n.Name == p.Spec.NodeName }) {
+					onSpot++
+				}
 			}
 			for _, c := range p.Status.Conditions {
 				if c.Type == corev1.PodScheduled {
@@ -100,8 +103,8 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 				}
 			}
 		}
-		if settled == 3 && len(hosts) != 2 {
-			t.Errorf("three replicas are on %v, want one on each of two hosts and one that waits", hosts)
+		if settled == 3 && (len(hosts) != 3 || onSpot != 1) {
+			t.Errorf("three replicas are on %v, want one on each of two hosts and one on a spot node", hosts)
 		}
 		return settled == 3
 	})
