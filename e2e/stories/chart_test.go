@@ -178,7 +178,9 @@ func TestChartSeesInterruptionsThrough(t *testing.T) {
 	server, queue := s.sqs()
 	h := s.helm()
 
-	release := chart.Release{Values: chart.Values("imds", nil)}
+	// All nodes are spot so far: Karpenter makes another for the Deployment.
+	offSpot := map[string]any{"karpenter.sh/capacity-type": controlplane.OnDemand}
+	release := chart.Release{Values: chart.Values("imds", map[string]any{"controller.nodeSelector": offSpot})}
 	_, err := h.Install(s.ctx, s.cluster.Kubeconfig, release)
 	s.must(err)
 	marker, drainer := s.podInstalled("imds", first), s.podInstalled("drain", nil)
@@ -186,7 +188,7 @@ func TestChartSeesInterruptionsThrough(t *testing.T) {
 	pair := []*daemon.Daemon{s.launch(marker, daemon.Options{IMDS: metadata.URL}), s.launch(drainer, daemon.Options{})}
 	s.seeThrough(first, pair, func() { metadata.Interrupt("terminate", time.Now().Add(120*time.Second)) })
 
-	release.Values = chart.Values("both", map[string]any{"flags.queueUrl": queue.URL(), "flags.drainStrategy": "hold"})
+	release.Values = chart.Values("both", map[string]any{"controller.nodeSelector": offSpot, "flags.queueUrl": queue.URL(), "flags.drainStrategy": "hold"})
 	_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, release)
 	s.must(err)
 	metadata = s.imds(second)
