@@ -91,9 +91,16 @@ func (b buildah) builder() string {
 	return name
 }
 
-// volumes are what the build stage shares with this machine.
-func volumes(t *testing.T) []string {
+// volumes are what the build stage shares with this machine. The Dockerfile downloads all that
+// go.mod names, which is more than a build needs and a machine may have: this does so first.
+func volumes(t *testing.T, checkout string) []string {
 	t.Helper()
+	download := exec.CommandContext(t.Context(), "go", "mod", "download")
+	download.Dir = checkout
+	download.Env = append(os.Environ(), "GOWORK=off", "PWD="+checkout)
+	if out, err := download.CombinedOutput(); err != nil {
+		t.Fatalf("download the modules that the image is built from: %v\n%s", err, out)
+	}
 	return []string{
 		"--volume=" + goEnv(t, "GOROOT") + ":/usr/local/go:ro",
 		"--volume=" + filepath.Join(goEnv(t, "GOMODCACHE"), "cache", "download") + ":/modules:ro",

@@ -3,6 +3,7 @@
 //
 // Nothing is pulled. The base of the build stage, a build argument of the Dockerfile, is
 // made from this machine: its shell, its CA certificates, and its Go toolchain and module
-// cache, which are mounted. Where there is no buildah, or it is not allowed to do its work, the test
-// says so and does not run; CI installs it.
+// cache, which are mounted; what the cache lacks is downloaded first. Where there is no
+// buildah, or it is not allowed to do its work, the test says so and does not run; CI
+// installs it.
 package image

@@ -36,13 +36,13 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base := b.builder()
+	base, shared := b.builder(), volumes(t, checkout)
 	for arch, machine := range map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64} {
 		name := "localhost/spot-handler:" + arch
 		b.do(append([]string{
 			"build", "--isolation=chroot", "--pull=never", "--platform=linux/" + arch, "--build-arg=BUILDPLATFORM=" + ownPlatform(),
 			"--build-arg=BUILDER=" + base, "--build-arg=VERSION=" + version, "--build-arg=COMMIT=" + commit, "--tag=" + name,
-		}, append(volumes(t), checkout)...)...)
+		}, append(slices.Clone(shared), checkout)...)...)
 		image := b.unpack(name)
 		t.Logf("%s: %.1f MB", arch, float64(image.size)/1e6)
 
