@@ -19,11 +19,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
-	"golang.org/x/sync/singleflight"
-	"k8s.io/apimachinery/pkg/util/cache"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/readcache"
 )
 
 // AutoScaling is the subset of the Auto Scaling API that answers hooks. The client should not
@@ -60,8 +59,7 @@ type Client struct {
 	slots   *semaphore.Weighted // of callsAtOnce
 	denials awsfault.Denials    // by action and group
 
-	reading singleflight.Group
-	groups  *cache.LRUExpireCache // what was read of them lately
+	groups readcache.Cache[map[string]Limits] // of their hooks, by name
 }
 
 const (
@@ -76,11 +74,13 @@ const (
 
 // New returns a Client. It makes no call.
 func New(opts Options) *Client {
-	return &Client{
+	c := &Client{
 		api: opts.AutoScaling, actions: newActions(opts.Registerer),
 		log:   opts.Logger.With().Str("component", "lifecycle").Logger(),
-		slots: semaphore.NewWeighted(callsAtOnce), groups: cache.NewLRUExpireCache(maxGroups),
+		slots: semaphore.NewWeighted(callsAtOnce),
 	}
+	c.groups.Read, c.groups.Lifetime = c.readHooks, lifetime
+	return c
 }
 
 // Complete notifies the group that it need no longer wait for the instance. That goes for an
@@ -176,43 +176,38 @@ const (
 	knownFor = 10 * time.Minute
 	// deniedFor is how long we wait before reading hooks again that we are not allowed to read.
 	deniedFor = time.Minute
-	// maxGroups bounds the groups that we remember.
-	maxGroups = 1000
 )
 
-// lookup is what was read of a group's hooks.
-type lookup struct {
-	hooks map[string]Limits // by name
-	err   error
+// lifetime is how long the answer counts that came with this error.
+func lifetime(err error) time.Duration {
+	switch {
+	case err == nil:
+		return knownFor
+	case errors.Is(err, ErrDenied):
+		return deniedFor
+	}
+	return 0
 }
 
 // Limits returns how long the group waits at the hook. One call serves all the hooks of a
 // group, and all who ask. The error wraps ErrGone if the group has no such hook.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_DescribeLifecycleHooks.html
-func (c *Client) Limits(ctx context.Context, h interruption.Hook) (limits Limits, err error) {
-	known, ok := c.groups.Get(h.Group)
+func (c *Client) Limits(ctx context.Context, h interruption.Hook) (Limits, error) {
+	hooks, err := c.groups.Get(ctx, h.Group)
+	if err != nil {
+		return Limits{}, fmt.Errorf("read lifecycle hooks of group %s: %w", h.Group, err)
+	}
+	limits, ok := hooks[h.Name]
 	if !ok {
-		select {
-		case read := <-c.reading.DoChan(h.Group, func() (any, error) { return c.readHooks(context.WithoutCancel(ctx), h.Group), nil }):
-			known = read.Val
-		case <-ctx.Done():
-			return Limits{}, fmt.Errorf("read lifecycle hooks of group %s: %w", h.Group, context.Cause(ctx))
-		}
-	}
-	l := known.(lookup)
-	if l.err != nil {
-		return Limits{}, fmt.Errorf("read lifecycle hooks of group %s: %w", h.Group, l.err)
-	}
-	if limits, ok = l.hooks[h.Name]; !ok {
 		return Limits{}, fmt.Errorf("read lifecycle hooks of group %s: hook %s: %w", h.Group, h.Name, ErrGone)
 	}
 	return limits, nil
 }
 
-// readHooks makes the call, which is bounded, and keeps what is worth keeping.
-func (c *Client) readHooks(ctx context.Context, group string) lookup {
-	l := lookup{hooks: map[string]Limits{}}
-	l.err = c.call(ctx, describe, group, func(ctx context.Context) error {
+// readHooks makes the call, which is bounded.
+func (c *Client) readHooks(ctx context.Context, group string) (map[string]Limits, error) {
+	hooks := map[string]Limits{}
+	err := c.call(ctx, describe, group, func(ctx context.Context) error {
 		out, err := c.api.DescribeLifecycleHooks(ctx, &autoscaling.DescribeLifecycleHooksInput{AutoScalingGroupName: &group})
 		if err != nil {
 			return err
@@ -222,17 +217,11 @@ func (c *Client) readHooks(ctx context.Context, group string) lookup {
 			if global := time.Duration(aws.ToInt32(hook.GlobalTimeout)) * time.Second; global > 0 {
 				limits.Global = global
 			}
-			l.hooks[aws.ToString(hook.LifecycleHookName)] = limits
+			hooks[aws.ToString(hook.LifecycleHookName)] = limits
 		}
 		return nil
 	})
-	switch {
-	case l.err == nil:
-		c.groups.Add(group, l, knownFor)
-	case errors.Is(l.err, ErrDenied):
-		c.groups.Add(group, l, deniedFor)
-	}
-	return l
+	return hooks, err
 }
 
 // action is one of the calls: its names in IAM and in the metric, and what is logged, at which

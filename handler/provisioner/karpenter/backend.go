@@ -45,6 +45,7 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/readcache"
 )
 
 // Options configure a Backend.
@@ -128,9 +129,9 @@ type Pods interface {
 type Backend struct {
 	opts     Options
 	pools    *pools
-	daemons  *readCache[[]*corev1.Pod] // under the key ""
-	policies *readCache[policy]        // by NodePool
-	refusals *readCache[refusal]       // by node; only kept
+	daemons  *readcache.Cache[[]*corev1.Pod] // under the key ""
+	policies *readcache.Cache[policy]        // by NodePool
+	refusals *readcache.Cache[refusal]       // by node; only kept
 	claims   *claimWatch
 	ledger   *ledger
 	keeper   *keeper
@@ -194,12 +195,12 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := own(rec)
 	if prev == nil {
-		if last, fresh := b.refusals.last(node.Name); fresh && last.value.instance == rec.Instance {
-			return last.value.answer, nil
+		if last, fresh := b.refusals.Last(node.Name); fresh && last.Value.instance == rec.Instance {
+			return last.Value.answer, nil
 		}
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {
-			b.refusals.keep(node.Name, kept[refusal]{value: refusal{rec.Instance, r}, asked: time.Now()})
+			b.refusals.Put(node.Name, readcache.Answer[refusal]{Value: refusal{rec.Instance, r}, Asked: time.Now()})
 		}
 		return r, err
 	}

@@ -18,6 +18,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/readcache"
 )
 
 // maxUnlisted is how long an order counts that no list shows. By then every list shows a
@@ -34,7 +35,7 @@ const maxUnlisted = time.Minute
 // to.
 type ledger struct {
 	client dynamic.Interface
-	usages *readCache[*usage] // by NodePool
+	usages *readcache.Cache[*usage] // by NodePool
 
 	mu       sync.Mutex
 	unlisted map[string]*unlistedClaim // by NodeClaim
@@ -85,7 +86,7 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 	if len(pool.Spec.Limits) == 0 {
 		return "", nil
 	}
-	u, err := l.usages.get(ctx, pool.Name)
+	u, err := l.usages.Get(ctx, pool.Name)
 	if err != nil {
 		return "", err
 	}

@@ -4,17 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/dynamic"
+
+	"spot-handler/handler/readcache"
 )
 
 const (
@@ -32,79 +32,27 @@ const (
 	// recheck is how long we believe that Karpenter is not available to us, which only an
 	// installation or new RBAC rules change.
 	recheck = time.Minute
-
-	// maxKept is how much a cache keeps before it drops what is no longer fresh.
-	maxKept = 1000
 )
 
-// readCache keeps what was read under each key for a while, however many ask. That it is not
-// available to us is kept for recheck; other errors are not kept.
-type readCache[V any] struct {
-	ttl   time.Duration
-	read  func(ctx context.Context, key string) (V, error)
-	reads singleflight.Group
-
-	mu   sync.Mutex
-	kept map[string]kept[V]
-}
-
-type kept[V any] struct {
-	value V
-	away  error     // an unavailableError, or nil
-	asked time.Time // when it was asked for
-}
-
-func newReadCache[V any](ttl time.Duration, read func(ctx context.Context, key string) (V, error)) *readCache[V] {
-	return &readCache[V]{ttl: ttl, read: read, kept: map[string]kept[V]{}}
-}
-
-// get is the value, which is shared and must not be changed. The error is an unavailableError, or
-// transient.
-func (c *readCache[V]) get(ctx context.Context, key string) (V, error) {
-	if k, fresh := c.last(key); fresh {
-		return k.value, k.away
+// newReadCache keeps what is read for ttl. That it is not available to us is kept for recheck;
+// other errors are not kept.
+func newReadCache[V any](ttl time.Duration, read func(ctx context.Context, key string) (V, error)) *readcache.Cache[V] {
+	return &readcache.Cache[V]{
+		Read: func(ctx context.Context, key string) (V, error) {
+			ctx, cancel := context.WithTimeout(ctx, poolTimeout)
+			defer cancel()
+			return read(ctx, key)
+		},
+		Lifetime: func(err error) time.Duration {
+			if err == nil {
+				return ttl
+			}
+			if _, away := unavailable(err); away {
+				return recheck
+			}
+			return 0
+		},
 	}
-	// The read is shared: if the first caller gives up, the others must not fail.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolTimeout)
-	defer cancel()
-	v, err, _ := c.reads.Do(key, func() (any, error) {
-		// An earlier flight might have landed just before this one began.
-		if k, fresh := c.last(key); fresh {
-			return k.value, k.away
-		}
-		asked := time.Now()
-		value, err := c.read(ctx, key)
-		if _, away := unavailable(err); away || err == nil {
-			c.keep(key, kept[V]{value, err, asked})
-		}
-		return value, err
-	})
-	value, _ := v.(V)
-	return value, err
-}
-
-// last is what was read last, and whether that still counts.
-func (c *readCache[V]) last(key string) (k kept[V], fresh bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k = c.kept[key]
-	return k, c.isFresh(k)
-}
-
-func (c *readCache[V]) isFresh(k kept[V]) bool {
-	if k.away != nil {
-		return time.Since(k.asked) < recheck
-	}
-	return time.Since(k.asked) < c.ttl
-}
-
-func (c *readCache[V]) keep(key string, k kept[V]) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.kept) >= maxKept {
-		maps.DeleteFunc(c.kept, func(_ string, k kept[V]) bool { return !c.isFresh(k) })
-	}
-	c.kept[key] = k
 }
 
 // unavailableError says that Karpenter's API is not available to us: it is not installed, or
@@ -141,8 +89,8 @@ func isMissing(err error) bool {
 // pools reads NodePools.
 type pools struct {
 	client dynamic.Interface
-	named  *readCache[*nodePool]   // nil for a pool that does not exist
-	all    *readCache[[]*nodePool] // under the key ""
+	named  *readcache.Cache[*nodePool]   // nil for a pool that does not exist
+	all    *readcache.Cache[[]*nodePool] // under the key ""
 
 	mu    sync.Mutex
 	away  error // why nothing can be done for any node
@@ -160,7 +108,7 @@ func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
 	if err := p.standing(); err != nil {
 		return nil, err
 	}
-	return p.named.get(ctx, name)
+	return p.named.Get(ctx, name)
 }
 
 // list is every NodePool, by name. If we may not list them, named pools are read anyway.
@@ -168,7 +116,7 @@ func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
 	if err := p.standing(); err != nil {
 		return nil, err
 	}
-	return p.all.get(ctx, "")
+	return p.all.Get(ctx, "")
 }
 
 func (p *pools) read(ctx context.Context, name string) (*nodePool, error) {
@@ -192,7 +140,7 @@ func (p *pools) readAll(ctx context.Context, _ string) ([]*nodePool, error) {
 	all := make([]*nodePool, len(list.Items))
 	for i := range list.Items {
 		all[i] = decodePool(&list.Items[i])
-		p.named.keep(all[i].Name, kept[*nodePool]{value: all[i], asked: asked})
+		p.named.Put(all[i].Name, readcache.Answer[*nodePool]{Value: all[i], Asked: asked})
 	}
 	slices.SortFunc(all, func(a, b *nodePool) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
@@ -238,7 +186,7 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 	if name == "" {
 		return "", nil
 	}
-	p, _ := b.policies.get(context.Background(), name) // an error is kept with it
+	p, _ := b.policies.Get(context.Background(), name) // an error is kept with it
 	if p.pool == nil {
 		return "", p.err
 	}
@@ -262,8 +210,8 @@ func (b *Backend) readPolicy(ctx context.Context, name string) (policy, error) {
 	if _, away := unavailable(err); away {
 		return policy{}, nil
 	}
-	if last, _ := b.policies.last(name); !last.asked.IsZero() && last.value.err == nil {
-		return last.value, nil
+	if last, _ := b.policies.Last(name); !last.Asked.IsZero() && last.Value.err == nil {
+		return last.Value, nil
 	}
 	return policy{err: fmt.Errorf("read NodePool %q: %w", name, err)}, nil
 }

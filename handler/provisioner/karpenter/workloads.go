@@ -30,7 +30,7 @@ var (
 // interrupted node as they are, and one of each DaemonSet that has none there. If we have no
 // permission to read DaemonSets, which is said once, they are the interrupted node's only.
 func (b *Backend) withDaemons(ctx context.Context, here []*corev1.Pod) ([]*corev1.Pod, error) {
-	all, err := b.daemons.get(ctx, "")
+	all, err := b.daemons.Get(ctx, "")
 	_, away := unavailable(err)
 	if err != nil && !away {
 		return nil, err
