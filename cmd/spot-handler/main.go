@@ -199,7 +199,7 @@ FILE, or the standard input, is one of:
   helm -n kube-system get values aws-node-termination-handler | spot-handler migrate > values.yaml`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	output := cmd.Flags().String("output", "", "print flags, env, or values (default: values for values, else flags)")
+	output := cmd.Flags().String("output", "", "print flags or values (default: values for values, else flags)")
 	// The error is of a flag that does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(migrate.Outputs(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -8,7 +8,8 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
-	"path"
+	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"spot-handler/cmd/spot-handler/internal/console"
+	"spot-handler/handler/interruption"
 )
 
 //go:embed settings.yaml
@@ -23,11 +25,10 @@ var settings []byte
 
 // setting is a row of settings.yaml, which says what its fields mean.
 type setting struct {
-	Variable, Value, Default, ChartDefault string
-	Here, Remark, Elsewhere                string
-	Flag, Env, Path, Mode, Convert         string
-	Harmless, ByDefault                    string
-	Always                                 bool
+	Variable, Older, Value, Default, ChartDefault string
+	Here, Remark, Elsewhere                       string
+	To, Mode, Convert, Harmless, ByDefault        string
+	Always                                        bool
 }
 
 // Rows are all settings, as the documentation lists them.
@@ -39,13 +40,12 @@ func Rows() (rows []setting, err error) {
 // The forms in which settings are printed.
 const (
 	outputFlags  = "flags"  // a command line
-	outputEnv    = "env"    // variables
 	outputValues = "values" // of our chart
 )
 
-// Outputs are the forms in which settings are printed: as a command line, as variables, or as
-// values of our chart.
-func Outputs() []string { return []string{outputFlags, outputEnv, outputValues} }
+// Outputs are the forms in which settings are printed: as a command line, or as values of our
+// chart.
+func Outputs() []string { return []string{outputFlags, outputValues} }
 
 // The modes of spot-handler.
 const (
@@ -83,10 +83,10 @@ func Convert(text []byte, output string) (string, error) {
 	for _, name := range m.given.unknown {
 		m.lose(name, "is no setting of aws-node-termination-handler 1.25")
 	}
-	if output == "" && given.chart {
-		output = outputValues
+	if output == outputValues || output == "" && given.chart {
+		return m.chartValues()
 	}
-	return m.print(output)
+	return m.commandLine()
 }
 
 // migration is one run of migrate: what was given, and what came of it.
@@ -95,20 +95,26 @@ type migration struct {
 	table []setting
 	mode  string
 
-	flags  []pair         // ours, in the order of the table
-	env    []pair         // variables of others that stay variables
-	from   []any          // of a container's env: variables whose value is in the cluster
-	values map[string]any // of our chart, besides flags and variables, by path
-	minds  []pair         // what is different, by the setting's name
-	losses []pair         // what there is not, by the setting's name
+	values map[string]any // of our chart, by path
+	env    []any          // of a container: what others than us read, or what is in the cluster
+	minds  []string       // what is different
+	losses []string       // what there is not
 }
 
-// pair is a name and a text.
-type pair struct{ name, text string }
+func (m *migration) mind(name, text string) { m.minds = append(m.minds, name+": "+text) }
+func (m *migration) lose(name, text string) { m.losses = append(m.losses, name+": "+text) }
 
-func (m *migration) flag(name, value string) { m.flags = append(m.flags, pair{name, value}) }
-func (m *migration) mind(name, text string)  { m.minds = append(m.minds, pair{name, text}) }
-func (m *migration) lose(name, text string)  { m.losses = append(m.losses, pair{name, text}) }
+// put sets what a setting goes to.
+func (m *migration) put(to string, value any) {
+	switch name, isEnv := strings.CutPrefix(to, "env."); {
+	case isEnv:
+		m.env = append(m.env, map[string]any{"name": name, "value": value})
+	case value == "true" || value == "false":
+		m.values[to] = value == "true"
+	default:
+		m.values[strings.Replace(to, "COMPONENT", component[m.mode], 1)] = value
+	}
+}
 
 // fallback is what holds where the setting is not given.
 func (m *migration) fallback(s setting) string {
@@ -126,33 +132,31 @@ func (m *migration) take(s setting) {
 	}
 	name, value := m.name(s), m.get(s)
 	isGiven := value != "" && value != m.fallback(s)
+	isEnv := strings.HasPrefix(s.To, "env.")
 	switch {
 	case s.Convert != "":
 		if isGiven || s.Always {
 			converters[s.Convert](m, s, cmp.Or(value, m.fallback(s)))
 		}
-	case s.Flag == "" && s.Env == "" && s.Path == "":
+	case s.To == "":
 		m.miss(s, name, value)
 	case !isGiven:
 	case s.Mode != "" && s.Mode != m.mode:
 		if s.Elsewhere != "" {
 			m.lose(name, s.Elsewhere)
 		}
-	case s.Env != "":
-		m.env = append(m.env, pair{s.Env, value})
+	case isEnv || strings.HasPrefix(s.To, "flags."):
+		m.put(s.To, value)
 	default:
-		if s.Flag != "" {
-			m.flag(s.Flag, value)
-		} else {
-			m.values[strings.Replace(s.Path, "COMPONENT", component[m.mode], 1)] = m.raw(s)
-		}
-		if s.Remark != "" {
-			m.mind(name, s.Remark)
-		}
+		m.put(s.To, m.raw(s))
+	}
+	if isGiven && s.To != "" && !isEnv && s.Remark != "" && (s.Mode == "" || s.Mode == m.mode) {
+		m.mind(name, s.Remark)
 	}
 }
 
-// miss says what there is not here, where it is asked for: by a value, or by its default.
+// miss says what is different, or not there at all, where it is asked for: by a value, or by its
+// default.
 func (m *migration) miss(s setting, name, value string) {
 	fallback := m.fallback(s)
 	asked := cmp.Or(value, fallback)
@@ -165,23 +169,28 @@ func (m *migration) miss(s setting, name, value string) {
 	if value == "" {
 		asked += " (its default)"
 	}
-	m.lose(name+"="+asked, s.Remark)
+	if s.Here != "" {
+		m.mind(name+"="+asked, s.Remark)
+	} else {
+		m.lose(name+"="+asked, s.Remark)
+	}
 }
 
 // takeFrom takes over a variable whose value is not known here.
 func (m *migration) takeFrom(s setting, from valueFrom) {
 	source, _ := from.source.(map[string]any)
 	secret, _ := source["secretKeyRef"].(map[string]any)
+	env, isEnv := strings.CutPrefix(s.To, "env.")
+	flag, isFlag := strings.CutPrefix(s.To, "flags.")
 	switch {
-	case s.Variable == "WEBHOOK_URL":
-		if secret["name"] == nil || secret["key"] == nil {
-			m.lose(s.Variable, "its value is not in the file: put it into a Secret, and name that in webhook.secretName")
-			return
-		}
-		m.values["webhook.secretName"], m.values["webhook.urlKey"] = secret["name"], secret["key"]
-	case s.Env != "" && source["fieldRef"] != nil: // the downward API: our manifests and our chart do the same where it is needed
-	case s.Env != "" || s.Flag != "" && (s.Convert == "" || s.Convert == "webhookProxy"):
-		m.from = append(m.from, map[string]any{"name": cmp.Or(s.Env, variable(s.Flag)), "valueFrom": from.source})
+	case s.Variable == "WEBHOOK_URL" && secret["name"] != nil && secret["key"] != nil:
+		m.values["webhook.secretName"], m.values[s.To] = secret["name"], secret["key"]
+	case isEnv && source["fieldRef"] != nil: // the downward API: our manifests and our chart do the same where it is needed
+	case isEnv:
+		m.env = append(m.env, map[string]any{"name": env, "valueFrom": from.source})
+	case isFlag:
+		name := "SPOT_HANDLER_" + strings.ToUpper(strings.ReplaceAll(kebab(flag), "-", "_"))
+		m.env = append(m.env, map[string]any{"name": name, "valueFrom": from.source})
 	default:
 		m.lose(s.Variable, "its value is not in the file; "+s.Remark)
 	}
@@ -197,106 +206,153 @@ func (m *migration) lookup(variable string) string {
 	return ""
 }
 
-func (m *migration) isOn(variable string) bool { return isTrue(m.lookup(variable)) }
-
-// isTrue reads a switch as aws-node-termination-handler does.
-func isTrue(text string) bool {
-	on, err := strconv.ParseBool(text)
+// isOn reads a switch as aws-node-termination-handler does.
+func (m *migration) isOn(variable string) bool {
+	on, err := strconv.ParseBool(m.lookup(variable))
 	return err == nil && on
 }
 
-// variable is the name under which spot-handler takes a flag from the environment.
-func variable(flag string) string {
-	return "SPOT_HANDLER_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// print is what came of it in one of the three forms, with all remarks as comments: the whole
-// can be used as it is.
-func (m *migration) print(output string) (string, error) {
-	var b strings.Builder
-	commented := func(title string, content any) error {
-		text, err := yaml.Marshal(content)
-		fmt.Fprintf(&b, "\n# %s\n", title)
-		for line := range strings.Lines(string(text)) {
-			b.WriteString("#   " + line)
+// converters take over the settings that name one, with their value or default.
+var converters = map[string]func(m *migration, s setting, value string){
+	// Two switches in one, of which the default is not ours. In queue mode it drains whatever they
+	// say.
+	"rebalance": func(m *migration, s setting, _ string) {
+		policy := interruption.RebalanceIgnore
+		switch drains := m.mode == modeQueue || m.isOn("ENABLE_REBALANCE_DRAINING"); {
+		case drains && !m.isOn("CORDON_ONLY"):
+			policy = interruption.RebalanceReplace
+			m.mind(m.name(s), s.Remark)
+		case drains || m.isOn("ENABLE_REBALANCE_MONITORING"):
+			policy = interruption.RebalanceCordon
 		}
-		return err
-	}
-	section := func(title, separator string, list []pair) {
-		if len(list) > 0 {
-			fmt.Fprintf(&b, "\n# %s\n", title)
-		}
-		for _, p := range list {
-			fmt.Fprintf(&b, "#   %s%s%s\n", p.name, separator, strings.ReplaceAll(p.text, "\n", " "))
-		}
-	}
-	var err error
-	switch output {
-	case outputValues:
-		var text []byte
-		text, err = yaml.Marshal(m.chartValues())
-		b.Write(text)
-	case outputEnv:
-		fmt.Fprintf(&b, "# of: spot-handler %s\n", m.mode)
-		for _, f := range m.flags {
-			fmt.Fprintf(&b, "%s=%s\n", variable(f.name), console.Command(f.text))
-		}
-		for _, v := range m.env {
-			fmt.Fprintf(&b, "%s=%s\n", v.name, console.Command(v.text))
-		}
-	default:
-		fmt.Fprintf(&b, "spot-handler %s", m.mode)
-		for _, f := range m.flags {
-			fmt.Fprintf(&b, " \\\n  --%s=%s", f.name, console.Command(f.text))
-		}
-		b.WriteString("\n")
-		section("Variables beside the flags:", "=", m.env)
-	}
-	if output != outputValues && len(m.from) > 0 {
-		err = commented("Of the container, as their values are in the cluster:", map[string]any{"env": m.from})
-	}
-	if output != outputValues && len(m.values) > 0 {
-		err = cmp.Or(err, commented("Of the chart:", nest(m.values)))
-	}
-	section("Different:", ": ", m.minds)
-	section("No counterpart:", ": ", m.losses)
-	return b.String(), err
-}
-
-// chartValues are the values of our chart: flags by their names in camel case, those of
-// the mode alone below the mode.
-func (m *migration) chartValues() map[string]any {
-	own := component[m.mode]
-	m.values["mode"] = m.mode
-	for _, f := range m.flags {
-		port, err := strconv.Atoi(strings.TrimPrefix(f.text, ":"))
-		switch {
-		case strings.HasPrefix(f.text, webhookDir): // the chart has a Secret, and makes the flag of its keys
-			if m.values["webhook.secretName"] == nil {
-				m.values["webhook.secretName"], m.values["webhook.urlKey"] = "spot-handler-webhook", ""
+		m.put("flags.rebalance", string(policy))
+	},
+	// The switches of imds mode if one is off: here all are on. Rebalance recommendations are left to
+	// --rebalance.
+	"watch": func(m *migration, _ setting, _ string) {
+		on := []string{"rebalance"}
+		for _, kind := range [][2]string{
+			{"spot", "ENABLE_SPOT_INTERRUPTION_DRAINING"}, {"lifecycle", "ENABLE_ASG_LIFECYCLE_DRAINING"}, {"scheduled-events", "ENABLE_SCHEDULED_EVENT_DRAINING"},
+		} {
+			if m.isOn(kind[1]) {
+				on = append(on, kind[0])
 			}
-			m.values["webhook."+path.Base(f.text)+"Key"] = path.Base(f.text)
-		case f.name == "http-addr" && err == nil: // the chart has a port, and makes the flag of it
-			m.values[own+".port"] = port
-		case f.name == "http-addr":
-			m.values[own+".port"] = f.text
-		case f.name == "watch":
-			m.values["flags.watch"] = strings.Split(f.text, ",")
-		case f.text == "true" || f.text == "false":
-			m.values["flags."+camel(f.name)] = isTrue(f.text)
+		}
+		if m.mode == modeIMDS && len(on) < 4 {
+			m.put("flags.watch", on)
+		}
+	},
+	// Heartbeats are on where nothing says for how long: there it is as long as AWS allows.
+	"heartbeats": func(m *migration, _ setting, value string) {
+		interval, _ := strconv.Atoi(value)
+		until, _ := strconv.Atoi(m.lookup("HEARTBEAT_UNTIL"))
+		if until <= 0 {
+			until = 172800
+		}
+		if interval > 0 && m.mode == modeQueue {
+			m.put("flags.heartbeatUntil", fmt.Sprintf("%ds", until))
+		}
+	},
+	// The tag where somebody has asked for it. Its default is to ask for one, which here would only
+	// cost calls to EC2: messages about others are none of a Node.
+	"managedTag": func(m *migration, s setting, _ string) {
+		tag := m.lookup("MANAGED_TAG")
+		asked := slices.ContainsFunc(m.table, func(o setting) bool {
+			return (o.Variable == s.Variable || o.Variable == "MANAGED_TAG") && m.get(o) != ""
+		})
+		switch {
+		case m.mode != modeQueue || !m.isOn(s.Variable):
+		case asked:
+			m.put("flags.managedTag", tag)
 		default:
-			m.values["flags."+camel(f.name)] = f.text
+			m.mind(m.name(s)+"=true (its default)", s.Remark+". To look at it still: `--managed-tag="+tag+"`")
+		}
+	},
+	// The port of metrics where it serves them, else that of the probes.
+	"httpPort": func(m *migration, s setting, value string) {
+		if m.isOn("ENABLE_PROMETHEUS_SERVER") != (s.Variable == "PROMETHEUS_SERVER_PORT") {
+			return
+		}
+		if port, err := strconv.Atoi(value); err == nil {
+			m.put("COMPONENT.port", port)
+		} else {
+			m.lose(m.name(s), "is no port")
+		}
+	},
+	"logLevel": func(m *migration, _ setting, value string) { m.put("flags.logLevel", strings.ToLower(value)) },
+	"webhookProxy": func(m *migration, s setting, value string) {
+		m.put(s.To, strings.Replace(value, "tcp://", "http://", 1))
+	},
+	// A value goes into a key of the webhook's Secret.
+	"webhookKey": func(m *migration, s setting, _ string) {
+		key := strings.TrimSuffix(strings.TrimPrefix(s.To, "webhook."), "Key")
+		if m.values["webhook.secretName"] == nil {
+			m.put("webhook.secretName", "spot-handler-webhook")
+		}
+		m.put(s.To, key)
+		m.mind(m.name(s), "put the value, as it is, into the key "+key+" of the Secret; without the chart, name its file with --webhook-"+key+"-file")
+	},
+	// The Secret's name; its key is fixed.
+	"webhookSecret": func(m *migration, s setting, name string) {
+		m.put(s.To, name)
+		m.put("webhook.urlKey", "webhookurl")
+	},
+}
+
+// chartValues prints the values of our chart, with all remarks as comments.
+func (m *migration) chartValues() (string, error) {
+	m.values["mode"] = m.mode
+	if len(m.env) > 0 {
+		own := component[m.mode] + ".env"
+		extra, _ := m.values[own].([]any)
+		m.values[own] = append(m.env, extra...)
+	}
+	text, err := yaml.Marshal(nest(m.values))
+	return string(text) + m.remarks(), err
+}
+
+// commandLine prints a command line, with all else and all remarks as comments.
+func (m *migration) commandLine() (string, error) {
+	text := "spot-handler " + m.mode
+	rest := map[string]any{}
+	for _, path := range slices.Sorted(maps.Keys(m.values)) {
+		value := m.values[path]
+		if list, is := value.([]string); is {
+			value = strings.Join(list, ",")
+		}
+		if flag, is := strings.CutPrefix(path, "flags."); is {
+			text += fmt.Sprintf(" \\\n  --%s=%s", kebab(flag), console.Command(fmt.Sprint(value)))
+		} else if path == component[m.mode]+".port" {
+			text += fmt.Sprintf(" \\\n  --http-addr=:%d", value)
+		} else {
+			rest[path] = value
 		}
 	}
-	var env []any
-	for _, v := range m.env {
-		env = append(env, map[string]any{"name": v.name, "value": v.text})
+	text += "\n"
+	if len(m.env) > 0 {
+		rest[component[m.mode]+".env"] = m.env
 	}
-	if env = append(env, m.from...); len(env) > 0 {
-		extra, _ := m.values[own+".env"].([]any)
-		m.values[own+".env"] = append(env, extra...)
+	if len(rest) == 0 {
+		return text + m.remarks(), nil
 	}
-	return nest(m.values)
+	values, err := yaml.Marshal(nest(rest))
+	return text + section("Of the chart, or of the container:", slices.Collect(strings.Lines(string(values)))) + m.remarks(), err
+}
+
+func (m *migration) remarks() string {
+	return section("Different:", m.minds) + section("No counterpart:", m.losses)
+}
+
+// section is a comment with a title, if there are lines.
+func section(title string, lines []string) string {
+	if len(lines) == 0 {
+		return ""
+	}
+	text := "\n# " + title + "\n"
+	for _, line := range lines {
+		text += "#   " + strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\n", " ") + "\n"
+	}
+	return text
 }
 
 // nest makes maps of paths.
@@ -318,11 +374,9 @@ func nest(paths map[string]any) map[string]any {
 	return root
 }
 
-// camel is a flag's name as the chart writes it.
-func camel(flag string) string {
-	parts := strings.Split(flag, "-")
-	for i := 1; i < len(parts); i++ {
-		parts[i] = strings.ToUpper(parts[i][:1]) + parts[i][1:]
-	}
-	return strings.Join(parts, "")
+var capital = regexp.MustCompile(`[A-Z]`)
+
+// kebab is a flag as the command line writes it, where the chart writes camel case.
+func kebab(flag string) string {
+	return strings.ToLower(capital.ReplaceAllString(flag, "-$0"))
 }

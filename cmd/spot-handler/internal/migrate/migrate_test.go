@@ -66,20 +66,11 @@ func TestRows(t *testing.T) {
 		if s.Here == "" && s.Remark == "" {
 			t.Errorf("%s: nothing is said of it", name)
 		}
-		ways := 0
-		for _, is := range []bool{s.Flag != "", s.Env != "", s.Path != ""} {
-			if is {
-				ways++
-			}
-		}
 		if s.Convert != "" && converters[s.Convert] == nil {
 			t.Errorf("%s: there is no converter %s", name, s.Convert)
 		}
-		if ways > 1 {
-			t.Errorf("%s is taken over in %d ways", name, ways)
-		}
-		if s.Flag != "" && !strings.Contains(s.Here, "--"+s.Flag) {
-			t.Errorf("%s: taken over to --%s, and documented as %s", name, s.Flag, s.Here)
+		if flag, is := strings.CutPrefix(s.To, "flags."); is && !strings.Contains(s.Here, "--"+kebab(flag)) {
+			t.Errorf("%s: taken over to --%s, and documented as %s", name, kebab(flag), s.Here)
 		}
 		if strings.Contains(s.Here+s.Remark, "|") {
 			t.Errorf("%s: a cell of a table in Markdown cannot hold |", name)
@@ -87,7 +78,7 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// What is in testdata gives what stands beside it: .flags, .env, .values.
+// What is in testdata gives what stands beside it: .flags, .values.
 func TestConvert(t *testing.T) {
 	inputs, err := filepath.Glob(filepath.Join("testdata", "*.in"))
 	if err != nil || len(inputs) == 0 {
@@ -117,12 +108,7 @@ func TestConvert(t *testing.T) {
 				if diff := cmp.Diff(string(want), got); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
-				switch output {
-				case outputEnv:
-					if variables, ok := readAssignments(got); !ok {
-						t.Errorf("not only variables and comments: %v", variables)
-					}
-				case outputValues:
+				if output == outputValues {
 					var values map[string]any
 					if err := yaml.Unmarshal([]byte(got), &values); err != nil || values["mode"] == nil {
 						t.Errorf("values %v, %v", values, err)
@@ -136,14 +122,14 @@ func TestConvert(t *testing.T) {
 // The defaults of the two are not the same: what nobody has set has to be said, too.
 func TestConvertDefaults(t *testing.T) {
 	imds := migrated(t, "NODE_NAME=a\n")
-	if !strings.HasPrefix(imds, "spot-handler imds \\\n  --watch=spot,rebalance,scheduled-events \\\n  --rebalance=ignore") {
+	if !strings.HasPrefix(imds, "spot-handler imds \\\n  --rebalance=ignore \\\n  --watch=rebalance,spot,scheduled-events\n") {
 		t.Errorf("rebalance recommendations are not ignored:\n%s", imds)
 	}
 	if strings.Contains(imds, "TAG") || strings.Contains(imds, "enableASG") {
 		t.Errorf("what has no effect is named:\n%s", imds)
 	}
 	off := migrated(t, "ENABLE_SPOT_INTERRUPTION_DRAINING=false\nENABLE_SCHEDULED_EVENT_DRAINING=false\n")
-	if want := "--watch=rebalance \\\n"; !strings.Contains(off, want) {
+	if want := "--watch=rebalance\n"; !strings.Contains(off, want) {
 		t.Errorf("no %q in:\n%s", want, off)
 	}
 	for _, mode := range []string{"NODE_NAME=a\n", "ENABLE_SQS_TERMINATION_DRAINING=true\n"} {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -67,35 +66,20 @@ var assignment = regexp.MustCompile(`^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*
 
 // read finds out which of the three forms the text has, and reads it.
 func read(text []byte, table []setting) (given, error) {
-	g := given{values: map[string]any{}}
 	variables, isLines := readAssignments(string(text))
-	var env []any // of containers
-	for document := range strings.SplitSeq("\n"+string(text), "\n---") {
-		var content any
-		if isLines {
-			break
-		}
-		if err := yaml.Unmarshal([]byte(document), &content); err != nil {
-			return g, fmt.Errorf("neither lines NAME=value nor YAML: %w", err)
-		}
-		values, isMap := content.(map[string]any)
-		list, _ := content.([]any)
-		if env = append(env, list...); isMap && values["kind"] == nil && values["spec"] == nil && values["env"] == nil {
-			g.chart = true
-			g.flatten("", values, table)
-		} else if isMap {
-			env = append(env, envOf(values)...)
+	g := given{values: variables}
+	if !isLines {
+		if err := g.readYAML(string(text), table); err != nil {
+			return g, err
 		}
 	}
-	if g.chart && len(env) > 0 {
-		return g, errors.New("both an object and values of the chart in it: give one of them")
-	}
-	if err := g.readEnv(env, table); err != nil {
-		return g, err
-	}
-	maps.Copy(g.values, variables)
 	if len(g.values) == 0 {
 		return g, errors.New("no settings in it: want lines NAME=value, a DaemonSet, Deployment or Pod, or values of the chart")
+	}
+	for _, s := range table {
+		if older, is := g.values[s.Older].(string); is && g.values[s.Variable] == nil {
+			g.values[s.Variable] = older
+		}
 	}
 	for name := range g.values {
 		if !slices.ContainsFunc(table, func(s setting) bool { return g.name(s) == name }) && (g.chart || settingLike.MatchString(name)) {
@@ -104,6 +88,28 @@ func read(text []byte, table []setting) (given, error) {
 	}
 	slices.Sort(g.unknown)
 	return g, nil
+}
+
+// readYAML reads objects, or values of the chart.
+func (g *given) readYAML(text string, table []setting) error {
+	var env []any // of containers
+	for document := range strings.SplitSeq("\n"+text, "\n---") {
+		var content any
+		if err := yaml.Unmarshal([]byte(document), &content); err != nil {
+			return fmt.Errorf("neither lines NAME=value nor YAML: %w", err)
+		}
+		values, _ := content.(map[string]any)
+		if values["kind"] != nil {
+			env = append(env, envOf(values)...)
+		} else if values != nil {
+			g.chart = true
+			g.flatten("", values, table)
+		}
+	}
+	if g.chart && len(env) > 0 {
+		return errors.New("both an object and values of the chart in it: give one of them")
+	}
+	return g.readEnv(env, table)
 }
 
 // readAssignments reads lines NAME=value. It reports false if there is any other line.
@@ -116,7 +122,7 @@ func readAssignments(text string) (map[string]any, bool) {
 		}
 		parts := assignment.FindStringSubmatch(line)
 		if parts == nil {
-			return nil, false
+			return map[string]any{}, false
 		}
 		value := parts[2]
 		if n := len(value); n >= 2 && (value[0] == '\'' || value[0] == '"') && value[n-1] == value[0] {
@@ -152,7 +158,6 @@ func envOf(object any) (env []any) {
 // readEnv reads variables of containers. A setting of which two objects say different things is an
 // error, such as of a DaemonSet for one mode and a Deployment for the other.
 func (g *given) readEnv(list []any, table []setting) error {
-	var disputed []string
 	for _, item := range list {
 		variable, _ := item.(map[string]any)
 		name, _ := variable["name"].(string)
@@ -163,14 +168,10 @@ func (g *given) readEnv(list []any, table []setting) error {
 		case value != nil:
 			text := fmt.Sprint(value)
 			if other, has := g.values[name].(string); has && other != text && slices.ContainsFunc(table, func(s setting) bool { return s.Variable == name }) {
-				disputed = append(disputed, name)
+				return fmt.Errorf("more than one value of %s: give one object at a time", name)
 			}
 			g.values[name] = text
 		}
-	}
-	if len(disputed) > 0 {
-		slices.Sort(disputed)
-		return fmt.Errorf("more than one value of %s: give one object at a time", strings.Join(slices.Compact(disputed), ", "))
 	}
 	return nil
 }
