@@ -2,11 +2,13 @@ package stories
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -33,8 +35,13 @@ func TestAuditOfTheInstallation(t *testing.T) {
 	s.pools(time.Second)
 	node := s.node("batch")
 	s.service("web", 3, func(d *controlplane.DeploymentSpec) { quick(d); d.Pool = "" })
-	s.bare("off", 2, 4)
-	other, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: "spot", CPUs: 4, Labels: map[string]string{"node-lifecycle": "spot"}})
+	// The scheduler scores a node without these two labels below any that has them.
+	labels := map[string]string{corev1.LabelTopologyZone: "test-zone-a", corev1.LabelInstanceTypeStable: "m-4"}
+	_, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 2, Prefix: "off", CPUs: 4, Labels: labels})
+	s.must(err)
+	labels = maps.Clone(labels)
+	labels["node-lifecycle"] = "spot"
+	other, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: 1, Prefix: "spot", CPUs: 4, Labels: labels})
 	s.must(err)
 	h := s.helm()
 	_, err = h.Install(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("imds", map[string]any{
@@ -96,6 +103,13 @@ func TestAuditOfTheInstallation(t *testing.T) {
 		_, err = h.Run(s.ctx, s.cluster.Kubeconfig, args[1:]...)
 		s.must(err)
 	}
+	var dep *appsv1.Deployment
+	s.within("the Deployment's pods as the chart now has them", 2*time.Minute, func() bool {
+		dep, err = s.cluster.Client.AppsV1().Deployments(namespace).Get(s.ctx, "spot-handler-drain", metav1.GetOptions{})
+		s.must(err)
+		n := *dep.Spec.Replicas
+		return dep.Status.ObservedGeneration == dep.Generation && dep.Status.UpdatedReplicas == n && dep.Status.AvailableReplicas == n && dep.Status.Replicas == n
+	}, func() string { return fmt.Sprintf("%+v", dep.Status) })
 	s.within("an audit that finds nothing", 2*time.Minute, func() bool {
 		found, _ = s.auditOf(ofCoverage...)
 		return len(found) == 0
