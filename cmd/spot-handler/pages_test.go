@@ -153,12 +153,15 @@ func prose(text string) string {
 	return b.String()
 }
 
-// headings are the anchors of a document, as GitHub makes them.
+// headings are the anchors of a document, as GitHub makes them, and those of rows of tables.
 func headings(text string) map[string]bool {
 	anchors := map[string]bool{}
 	for _, h := range regexp.MustCompile(`(?m)^#+ (.+)$`).FindAllStringSubmatch(prose(text), -1) {
 		anchor := regexp.MustCompile(`[^\p{L}\p{N} _-]`).ReplaceAllString(strings.ToLower(h[1]), "")
 		anchors[strings.ReplaceAll(anchor, " ", "-")] = true
+	}
+	for _, row := range regexp.MustCompile(`(?m)^\| <a id="([a-z0-9]+)"></a>`).FindAllStringSubmatch(text, -1) {
+		anchors[row[1]] = true
 	}
 	return anchors
 }

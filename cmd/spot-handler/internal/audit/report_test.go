@@ -83,8 +83,11 @@ func TestFindingsOfManual(t *testing.T) {
 		t.Fatal(err)
 	}
 	var documented []string
-	for _, h := range regexp.MustCompile(`(?m)^## (SH\d+)$`).FindAllStringSubmatch(string(text), -1) {
-		documented = append(documented, h[1])
+	for _, h := range regexp.MustCompile(`(?m)^\| <a id="(sh\d+)"></a>(SH\d+) \| .+ \| .+ \|$`).FindAllStringSubmatch(string(text), -1) {
+		if h[1] != strings.ToLower(h[2]) {
+			t.Errorf("the anchor of %s is %s", h[2], h[1])
+		}
+		documented = append(documented, h[2])
 	}
 	if diff := cmp.Diff(ids(), documented); diff != "" {
 		t.Errorf("checks (-defined +manual):\n%s", diff)
