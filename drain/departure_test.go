@@ -77,7 +77,7 @@ func TestDeparture(t *testing.T) {
 			if tt.change != nil {
 				tt.change(&s)
 			}
-			d := newPlanner(now, s).decide(tt.pod)
+			d := decided(s, tt.pod)
 			if d.Action != tt.action || d.Reason != tt.reason {
 				t.Errorf("%s (%s), want %s (%s)", d.Action, d.Reason, tt.action, tt.reason)
 			}
@@ -113,7 +113,7 @@ func alsoElsewhere(departure Departure) func(*Situation) {
 // A pod of a gang is not surged: one new pod is no use to the others.
 func TestGangIsNotSurged(t *testing.T) {
 	s := surging(Workload{Slots: 1}, webPod("a", inGang))
-	if d := newPlanner(now, s).decide(s.Pods[0]); d.Action != Later || d.NoSurge != withGang {
+	if d := decided(s, s.Pods[0]); d.Action != Later || d.NoSurge != withGang {
 		t.Errorf("%s, not surged as %q", d.Action, d.NoSurge)
 	}
 }

@@ -30,6 +30,12 @@ func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
+// decided is what the plan says of the pod.
+func decided(s Situation, pod *corev1.Pod) Decision {
+	plan := Plan(now, s)
+	return plan[slices.IndexFunc(plan, func(d Decision) bool { return d.Pod == pod })]
+}
+
 func withGrace(seconds int64) func(*corev1.Pod) {
 	return func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = &seconds }
 }

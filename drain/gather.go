@@ -173,31 +173,35 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 // all pods of the node.
 const gatheredFor = 250 * time.Millisecond
 
-// decision is the current plan for a pod whose task has reached the head of the queue: the
+// decision is the current plan for the pod of a task that has reached the head of the queue: the
 // deadline, the pod or its Deployment might have changed since it was put there, so these are
 // read again.
-func (s *session) decision(now time.Time, pod *corev1.Pod) (Decision, bool) {
-	current, ok := s.watch.current(pod)
+func (s *session) decision(t *task) Decision {
+	now := time.Now()
+	current, ok := s.watch.current(t.pod)
 	if !ok {
-		return Decision{}, false
+		return Decision{Pod: t.pod, Action: Skip, Reason: "gone, or another pod has its name"}
 	}
 	s.mu.Lock()
 	in, sit, old := s.in, s.gathered, now.Sub(s.gatheredAt) >= gatheredFor
 	s.mu.Unlock()
 	if old {
-		return newPlanner(now, s.situation(in)).decide(current), true
-	}
-	d := s.drainer
-	sit.Interruption, sit.Waves, sit.Gangs = in, d.starts.get(), d.gangs.Of(s.node)
-	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.noted()
-	name := DeploymentOf(current)
-	if _, known := sit.Workloads[name]; known {
-		if w, ok := d.deployments.workload(name); ok {
-			sit.Workloads = maps.Clone(sit.Workloads)
-			sit.Workloads[name] = w
+		sit = s.situation(in)
+	} else {
+		d := s.drainer
+		sit.Interruption, sit.Waves, sit.Gangs = in, d.starts.get(), d.gangs.Of(s.node)
+		sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.noted()
+		name := DeploymentOf(current)
+		if _, known := sit.Workloads[name]; known {
+			if w, ok := d.deployments.workload(name); ok {
+				sit.Workloads = maps.Clone(sit.Workloads)
+				sit.Workloads[name] = w
+			}
 		}
 	}
-	return newPlanner(now, sit).decide(current), true
+	decision := newPlanner(now, sit).decide(current)
+	t.asked, t.latest = now, decision.due()
+	return decision
 }
 
 // Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
@@ -221,6 +225,7 @@ func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.I
 	if err != nil {
 		return sit, err
 	}
+	sit.Gangs = sit.Departures()
 	sit.Waves = PlanWaves(time.Now(), []Situation{sit}, sit.Budgets)
 	return sit, nil
 }

@@ -54,6 +54,52 @@ func (l *lanes) enter(in lane, t *task, gather func() time.Duration) (leave func
 	return l.turn(in)
 }
 
+// The nodes that are lost together are planned one by one. Where not all of their pods can go, those
+// that are due first go first, so they have to be known.
+const (
+	together = 300 * time.Millisecond // from the first to the last of such nodes
+	planned  = time.Second            // until a node's first plan is carried out, at most
+	sameTime = 100 * time.Millisecond // until all plans are carried out that are due at one time
+)
+
+// enterLane takes the lane that the decision needs, if any, and returns what gives it back; nil if
+// the task waits for it, see lanes.enter.
+func (d *Drainer) enterLane(t *task, decision Decision) (leave func()) {
+	asked := t.asked
+	gathering := func() time.Duration { return min(d.gathering(), planned-time.Since(asked)) }
+	if decision.Action == SurgeNow {
+		return d.lanes.enter(lane{deployment: decision.workload}, t, gathering)
+	}
+	budget := d.budgets.of(t.pod)
+	if decision.Action != Evict || budget == nil {
+		return func() {}
+	}
+	return d.lanes.enter(lane{budget: budget.UID}, t, func() time.Duration {
+		if t.attempt > 0 || budget.Status.DisruptionsAllowed >= budget.Status.ExpectedPods { // it was woken in its turn, or all can go
+			return 0
+		}
+		return max(sameTime-time.Since(asked), gathering())
+	})
+}
+
+// gathering is how long to wait for nodes whose drain has just begun and that have not been planned;
+// zero or less if there is none.
+func (d *Drainer) gathering() (wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(d.newest) >= planned {
+		return 0
+	}
+	for _, s := range d.sessions {
+		began := time.Since(s.began)
+		if _, ok := s.interruption(); !ok && began < planned {
+			return sameTime
+		}
+		wait = max(wait, together-began)
+	}
+	return wait
+}
+
 // open begins the turns once nobody else is to come.
 func (l *lanes) open(in lane, wait time.Duration, gather func() time.Duration) {
 	time.AfterFunc(wait, func() {

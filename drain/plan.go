@@ -14,6 +14,9 @@ import (
 // Plan decides about every pod of a node, exactly once, earliest start first. It has no
 // side effects and reads no clock.
 func Plan(now time.Time, s Situation) []Decision {
+	if s.Gangs == nil {
+		s.Gangs = s.Departures()
+	}
 	p := newPlanner(now, s)
 	plan := make([]Decision, 0, len(s.Pods))
 	for _, pod := range p.inOrder() {
@@ -53,12 +56,6 @@ func inTurn(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int {
 	return cmp.Or(byVolumes(a, b), cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), byUrgency(a, b))
 }
 
-// Leaving are those of a node's pods that have to leave it, which no policy changes.
-func Leaving(now time.Time, in Interruption, pods []*corev1.Pod) []*corev1.Pod {
-	p := newPlanner(now, Situation{Interruption: in, Pods: pods})
-	return slices.DeleteFunc(p.inOrder(), func(pod *corev1.Pod) bool { return !p.decide(pod).Moves() })
-}
-
 // byUrgency orders the pods of one node: the longest grace period first, and among equals
 // those with volumes, which still have to be detached afterwards.
 func byUrgency(a, b *corev1.Pod) int {
@@ -79,8 +76,6 @@ func byVolumes(a, b *corev1.Pod) int {
 type planner struct {
 	now time.Time
 	Situation
-	others bool // pods besides our own still have to leave
-
 	taken map[share]int // how much of what each Deployment has to give this plan uses
 }
 
@@ -91,12 +86,12 @@ type share struct {
 }
 
 func newPlanner(now time.Time, s Situation) *planner {
-	p := &planner{now: now, Situation: s, taken: map[share]int{}}
-	if s.Gangs == nil {
-		p.Gangs = s.Departures()
-	}
-	p.others = slices.ContainsFunc(s.Pods, func(pod *corev1.Pod) bool { return p.notOurs(pod) == "" && !p.isSelf(pod) })
-	return p
+	return &planner{now: now, Situation: s, taken: map[share]int{}}
+}
+
+// others reports whether pods besides our own still have to leave.
+func (p *planner) others() bool {
+	return slices.ContainsFunc(p.Pods, func(pod *corev1.Pod) bool { return p.notOurs(pod) == "" && !p.isSelf(pod) })
 }
 
 // inOrder are the pods in the order of their decisions: what a Deployment has to give goes
@@ -189,7 +184,7 @@ func isDue(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 
 // isSelfAndNotLast: once this process's own pod goes, somebody else has to take over.
 func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	if !p.isSelf(pod) || !p.others {
+	if !p.isSelf(pod) || !p.others() {
 		return "", ""
 	}
 	return Later, "spot-handler's own pod: goes last"

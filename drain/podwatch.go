@@ -185,7 +185,7 @@ func (s *session) departed() {
 	s.mu.Lock()
 	in := s.in
 	s.mu.Unlock()
-	if newPlanner(time.Time{}, Situation{Interruption: in, Policy: s.drainer.opts.Policy, Pods: s.pods()}).others {
+	if p := (planner{Situation: Situation{Interruption: in, Policy: s.drainer.opts.Policy, Pods: s.pods()}}); p.others() {
 		s.notifySoon()
 		return
 	}

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"container/heap"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -226,6 +227,50 @@ func (q *queue) close() {
 	}
 	q.heap = nil
 	q.ready.Broadcast()
+}
+
+// reserve asks for what the decision takes of its Deployment, if that has enough for the more
+// urgent pods that wait for the same.
+func (d *Drainer) reserve(t *task, decision Decision) bool {
+	if !decision.takes {
+		return true
+	}
+	ahead := 0
+	if decision.Action == SurgeNow || decision.Action == Evict {
+		ahead = d.queue.ahead(t, waitsToBeSurged(decision.Action == SurgeNow))
+	}
+	return d.deployments.reserve(decision, ahead)
+}
+
+// park has a task wait for its Deployment. It would miss what happened there since its
+// decision, or that its time has come, so both are looked at once more.
+func (d *Drainer) park(t *task, decision Decision) {
+	d.queue.park(t)
+	if !decision.At.IsZero() && !time.Now().Before(decision.At) {
+		d.queue.unpark(t)
+		return
+	}
+	d.deployments.look(decision.workload)
+}
+
+// retry puts a task back until the API server wants to be asked again, or until its pod's
+// eviction deadline: a busy server says up to 32 s. If that came while the request was under
+// way the task is tried at once, as its decision might be another one now.
+func (d *Drainer) retry(t *task, decision Decision, answer answer) {
+	wait := max(answer.retryAfter, retryIn(t.attempt))
+	if t.asked.Before(decision.Latest) {
+		wait = min(wait, max(0, time.Until(decision.Latest)))
+	}
+	d.queue.after(t, wait)
+}
+
+// retryIn is when a refused eviction is tried again if nothing wakes it earlier: from half a
+// second up to five, with jitter to keep the pods of one budget apart. The watch of the
+// budget makes retries prompt; this makes them certain.
+func retryIn(attempt int) time.Duration {
+	const first, longest = 500 * time.Millisecond, 5 * time.Second
+	d := min(first<<min(attempt-1, 10), longest)
+	return d/2 + rand.N(d/2)
 }
 
 // taskHeap has the most urgent first, see InTurn.

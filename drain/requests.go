@@ -16,6 +16,57 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// evictTimeout bounds one eviction request. The API server answers in milliseconds. An
+// admission webhook can take up to 30 s, a quarter of all the time there is: it is better to
+// ask again.
+const evictTimeout = 10 * time.Second
+
+// request makes the request that the decision asks for, and says what it has done: a pod that was to
+// be given back can have been ended instead. A request is not cut short when the process stops: the
+// API server could have charged the budget without having deleted the pod.
+func (d *Drainer) request(ctx context.Context, decision Decision) (did Action, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), evictTimeout)
+	defer cancel()
+	switch decision.Action {
+	case SurgeNow:
+		return SurgeNow, PatchSurge(ctx, d.opts.Pods, decision.Pod, time.Now())
+	case Return:
+		return d.putBack(ctx, decision)
+	case Force: // its disruption budget still refuses it
+		return Force, d.deletePod(ctx, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
+	case End: // its ReplicaSet would have ended it by now
+		return End, d.remove(ctx, decision)
+	}
+	return Evict, d.evict(ctx, decision)
+}
+
+// evict asks for the pod's eviction, or carries out one that was granted.
+func (d *Drainer) evict(ctx context.Context, decision Decision) error {
+	err := PostEviction(ctx, d.opts.Pods, decision)
+	answer := classify(err)
+	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
+	if pod := decision.Pod; answer.outcome == refused && granted(pod, d.budgets.list(pod.Namespace), time.Now()) {
+		return d.carryOutGranted(ctx, decision, err)
+	}
+	return err
+}
+
+// PostEviction asks the API server to evict the pod with that UID and no other: a
+// StatefulSet might have made a new one of the same name. A 429 is not retried here, as
+// client-go would do for as long as Retry-After says.
+// https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/
+func PostEviction(ctx context.Context, client rest.Interface, d Decision) error {
+	eviction := &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: d.Pod.Name, Namespace: d.Pod.Namespace},
+		DeleteOptions: &metav1.DeleteOptions{
+			GracePeriodSeconds: d.Grace,
+			Preconditions:      metav1.NewUIDPreconditions(string(d.Pod.UID)),
+		},
+	}
+	return client.Post().Namespace(d.Pod.Namespace).Resource("pods").Name(d.Pod.Name).SubResource("eviction").
+		MaxRetries(0).Body(eviction).Do(ctx).Error()
+}
+
 // surgeNote is what the annotation of a surged pod says: enough for any process to finish
 // the surge or to undo it.
 type surgeNote struct {
@@ -61,19 +112,19 @@ func noteSurge(pod *corev1.Pod, now time.Time) (string, error) {
 // putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
 // drops the replacement pod, or the pod itself if there are too many. If the ReplicaSet goes, the pod
 // would run on without an owner: it is ended, as the ReplicaSet's own pods are.
-func (d *Drainer) putBack(ctx context.Context, decision Decision) (ended bool, err error) {
+func (d *Drainer) putBack(ctx context.Context, decision Decision) (did Action, err error) {
 	pod := decision.Pod
 	stays, err := d.replicaSetStays(ctx, pod)
 	switch {
 	case err != nil:
-		return false, err
+		return Return, err
 	case stays:
-		return false, relabel(ctx, d.opts.Pods, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
+		return Return, relabel(ctx, d.opts.Pods, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
 	}
 	if err := d.remove(ctx, decision); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return false, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
+		return Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
 	}
-	return true, nil
+	return End, nil
 }
 
 // replicaSetStays reports whether the pods of a surged pod's ReplicaSet stay, even if they lose
@@ -189,32 +240,16 @@ func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.
 // carryOutGranted does the second step of an eviction that was granted earlier and then cut
 // short, as the API server would: the DisruptionTarget condition, by which a Job knows that
 // the failure is not its own, then the deletion. If that fails, the refusal stands.
-func (d *Drainer) carryOutGranted(ctx context.Context, t *task, decision Decision, refusal answer) answer {
-	answer := classify(d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting"))
-	if answer.outcome != accepted && answer.outcome != podGone {
-		d.log(t).Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
+func (d *Drainer) carryOutGranted(ctx context.Context, decision Decision, refusal error) error {
+	pod := decision.Pod
+	log := d.opts.Logger.With().Str("node", pod.Spec.NodeName).Str("pod", pod.Namespace+"/"+pod.Name).Logger()
+	err := d.deletePod(ctx, decision, "EvictionByEvictionAPI", "Eviction API: evicting")
+	if answer := classify(err); !answer.settled() {
+		log.Warn().Str("reason", answer.reason).Msg("carry out granted eviction")
 		return refusal
 	}
-	d.log(t).Info().Msg("carried out an eviction that was granted and cut short")
-	return answer
-}
-
-// force deletes a pod that its disruption budget still refuses.
-func (d *Drainer) force(ctx context.Context, t *task, decision Decision) answer {
-	request, cancel := bounded(ctx)
-	defer cancel()
-	err := d.deletePod(request, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
-	answer := classify(err)
-	if answer.outcome != accepted && answer.outcome != podGone {
-		d.again(t, decision, answer, err, "delete pod past its disruption budget")
-		return answer
-	}
-	refusal := t.session.sentAway(t.state, false, answer.outcome == accepted)
-	if answer.outcome == accepted {
-		d.log(t).Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
-		d.opts.Events.EvictionForced(t.session.node, t.pod, refusal)
-	}
-	return answer
+	log.Info().Msg("carried out an eviction that was granted and cut short")
+	return err
 }
 
 // deletePod marks and deletes the pod with that UID. The eviction API sets DisruptionTarget, a
@@ -241,27 +276,6 @@ func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, mess
 		return err
 	}
 	return d.remove(ctx, decision)
-}
-
-// end deletes a surged pod that its ReplicaSet would have ended by now.
-func (d *Drainer) end(ctx context.Context, t *task, decision Decision) answer {
-	request, cancel := bounded(ctx)
-	defer cancel()
-	err := d.remove(request, decision)
-	answer := classify(err)
-	if answer.outcome != accepted && answer.outcome != podGone {
-		d.deployments.settle(decision.Pod)
-		d.again(t, decision, answer, err, "end surged pod")
-		return answer
-	}
-	d.ended(t, decision)
-	return answer
-}
-
-// ended notes that a surged pod was ended as its ReplicaSet would have done it.
-func (d *Drainer) ended(t *task, decision Decision) {
-	t.session.sentAway(t.state, decision.Grace != nil, false)
-	d.log(t).Info().Str("reason", decision.Reason).Msg("surged pod ended, as its ReplicaSet would have")
 }
 
 // remove deletes the pod with that UID.

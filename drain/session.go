@@ -193,17 +193,6 @@ func (s *session) trackLocked(pod *corev1.Pod) *tracked {
 	return t
 }
 
-// meet takes in the pods that have to leave and that no plan was made for.
-func (s *session) meet(in Interruption) {
-	view, _ := s.view(time.Now(), in)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.in = in
-	for _, pod := range view.Moving {
-		s.trackLocked(pod)
-	}
-}
-
 // reportMeaningless does so once for each pod, or for its namespace.
 func (s *session) reportMeaningless(d Decision) {
 	who := string(d.Pod.UID)
@@ -299,8 +288,18 @@ func (s *session) fix(pod *tracked, reason string) (others bool) {
 	for _, t := range s.tracked {
 		others = others || t.fixed != ""
 	}
-	pod.task, pod.fixed = nil, reason
+	pod.fixed = reason
 	return others
+}
+
+// refused notes that a pod's eviction was refused, for seconds if it is blocked. Both reports are
+// about what is new: that any eviction was refused, of which its plan now depends on, and the latter.
+func (s *session) refused(t *tracked, answer answer, isBlocked bool) (first, blocked bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first, blocked = t.refusal == "", isBlocked && !t.blocked
+	t.refusal, t.ofBudget, t.blocked = answer.reason, answer.ofBudget, isBlocked
+	return first, blocked
 }
 
 // sentAway notes that a pod is gone or on its way, and returns why that was refused before.

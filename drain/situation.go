@@ -132,6 +132,9 @@ const (
 	Return   Action = "return" // now: give it back to its ReplicaSet
 )
 
+// requests reports whether the action is something to ask of the API server now.
+func (a Action) requests() bool { return a != Skip && a != Wait && a != Later }
+
 // Decision is the plan for one pod, with the reason for it.
 type Decision struct {
 	Pod    *corev1.Pod

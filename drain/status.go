@@ -62,6 +62,17 @@ func (s *session) result() Result {
 	return r
 }
 
+// meet takes in the pods that have to leave and that no plan was made for.
+func (s *session) meet(in Interruption) {
+	view, _ := s.view(time.Now(), in)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.in = in
+	for _, pod := range view.Moving {
+		s.trackLocked(pod)
+	}
+}
+
 // catchUpLocked takes in which pods are leaving or have gone since the last plan.
 func (s *session) catchUpLocked(pods []*corev1.Pod) {
 	p := planner{Situation: Situation{Interruption: s.in}}

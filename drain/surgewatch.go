@@ -87,15 +87,15 @@ func (s *surgeWatch) look(name types.NamespacedName) {
 	}
 }
 
-// reserve asks for one of what the Deployment has to give; see tally.reserve.
-func (s *surgeWatch) reserve(pod *corev1.Pod, action Action, ahead int) bool {
-	of := s.get(DeploymentOf(pod))
+// reserve asks for what the decision takes of its Deployment; see tally.reserve.
+func (s *surgeWatch) reserve(d Decision, ahead int) bool {
+	of := s.get(d.workload)
 	if of == nil {
 		return false
 	}
 	of.mu.Lock()
 	defer of.mu.Unlock()
-	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), pod, action, ahead)
+	return of.synced && of.unreadable == "" && of.tally.reserve(time.Now(), of.deployment, of.pods(), d.Pod, d.Action, ahead)
 }
 
 // giveUp has no more pods of the Deployment surged, for as long as it is watched.
@@ -113,9 +113,9 @@ func (s *surgeWatch) giveUp(name types.NamespacedName, reason string) {
 }
 
 // settle gives back what was reserved.
-func (s *surgeWatch) settle(pod *corev1.Pod) {
-	if of := s.get(DeploymentOf(pod)); of != nil {
-		of.update(func() { of.tally.settle(pod.UID) })
+func (s *surgeWatch) settle(d Decision) {
+	if of := s.get(d.workload); of != nil {
+		of.update(func() { of.tally.settle(d.Pod.UID) })
 	}
 }
 

@@ -60,7 +60,7 @@ func TestWhen(t *testing.T) {
 			if tt.risk {
 				s.Deadline = time.Time{}
 			}
-			d := newPlanner(now, s).decide(tt.pod)
+			d := decided(s, tt.pod)
 			if d.Action != tt.action || d.Reason != tt.reason {
 				t.Errorf("%s (%s), want %s (%s)", d.Action, d.Reason, tt.action, tt.reason)
 			}
@@ -94,7 +94,7 @@ func TestLastGoesWithItsWave(t *testing.T) {
 	a := webPod("a", annotated(WhenAnnotation, "last"))
 	s := surging(Workload{}, a)
 	s.Starts = map[types.UID]time.Time{a.UID: now}
-	if d := newPlanner(now, s).decide(a); d.Action != Evict {
+	if d := decided(s, a); d.Action != Evict {
 		t.Errorf("%s (%s)", d.Action, d.Reason)
 	}
 }

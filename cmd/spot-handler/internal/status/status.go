@@ -218,7 +218,8 @@ func (n interrupted) count() (c Pods) {
 
 // Leaving are those of a node's pods that have to leave it, as the drain judges.
 func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []*corev1.Pod {
-	return drain.Leaving(now, drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime()}, pods)
+	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime()}
+	return drain.ViewOf(drain.Plan(now, drain.Situation{Interruption: in, Pods: pods})).Moving
 }
 
 // result is what became of the pods, in a clause.
