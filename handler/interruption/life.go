@@ -50,6 +50,28 @@ func (r Record) Returned(boot string, ready time.Time) bool {
 		slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.sleeps() && ready.After(a.Noticed.Add(asleep)) })
 }
 
+// Supersedes reports whether the notice is about a later life of the node than the record is:
+// the record is over, and EC2 made the announcement after the time at which it was to act. An
+// instance that is due back stays in the same life until it has come back.
+func (n Notice) Supersedes(r Record) bool {
+	return r.Phase.Over() && n.after(r) && !(r.ComesBack() && r.Boot != "")
+}
+
+// OfNextRun reports whether the notice is about a run that the instance began after what the
+// record is about. [Record.Returned] decides that from boot and ready.
+func (n Notice) OfNextRun(r Record, boot string, ready time.Time) bool {
+	return n.after(r) && r.Returned(boot, ready)
+}
+
+// after reports whether EC2 made the announcement after the time at which it was to act. A
+// state of the instance is EC2 acting, so it does not count. Nor does an announcement that the
+// record already holds: for some, nobody knows when they were made, and a new process takes
+// them for new.
+func (n Notice) after(r Record) bool {
+	return n.Kind != StateChange && r.Deadline != nil && n.Noticed.After(*r.Deadline) &&
+		!slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.Event == n.EventID })
+}
+
 // Terminated reports whether EC2 has said that the instance is gone for good.
 func (r Record) Terminated() bool {
 	return r.Kind == StateChange && r.Action == ActionTerminated

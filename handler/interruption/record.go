@@ -10,6 +10,8 @@ package interruption
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -122,6 +124,8 @@ type Record struct {
 	// Ours lists what we set on the Node ourselves and may therefore undo. A record that waits
 	// but has any goes back to waiting: they are undone first.
 	Ours []string `json:"ours,omitempty"`
+
+	unknown map[string]json.RawMessage // fields that only a newer version knows
 }
 
 // What Record.Ours can hold.
@@ -198,28 +202,6 @@ func OutcomeText(name string) string {
 	return name
 }
 
-// Supersedes reports whether the notice is about a later life of the node than the record is:
-// the record is over, and EC2 made the announcement after the time at which it was to act. An
-// instance that is due back stays in the same life until it has come back.
-func (n Notice) Supersedes(r Record) bool {
-	return r.Phase.Over() && n.after(r) && !(r.ComesBack() && r.Boot != "")
-}
-
-// OfNextRun reports whether the notice is about a run that the instance began after what the
-// record is about. [Record.Returned] decides that from boot and ready.
-func (n Notice) OfNextRun(r Record, boot string, ready time.Time) bool {
-	return n.after(r) && r.Returned(boot, ready)
-}
-
-// after reports whether EC2 made the announcement after the time at which it was to act. A
-// state of the instance is EC2 acting, so it does not count. Nor does an announcement that the
-// record already holds: for some, nobody knows when they were made, and a new process takes
-// them for new.
-func (n Notice) after(r Record) bool {
-	return n.Kind != StateChange && r.Deadline != nil && n.Noticed.After(*r.Deadline) &&
-		!slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.Event == n.EventID })
-}
-
 // Rehearsed reports whether the record was made up by an operator, and not by EC2.
 func (r Record) Rehearsed() bool { return r.Source == Rehearsal }
 
@@ -269,6 +251,36 @@ func ParseRecord(text string) (Record, error) {
 		return Record{}, fmt.Errorf("parse record: %d bytes when written again, want at most %d", n, maxRecord)
 	}
 	return r, nil
+}
+
+type knownFields Record // without the methods
+
+// UnmarshalJSON also keeps the fields that only a newer version knows.
+func (r *Record) UnmarshalJSON(text []byte) error {
+	if err := json.Unmarshal(text, (*knownFields)(r)); err != nil {
+		return err
+	}
+	r.unknown = nil
+	if err := json.Unmarshal(text, &r.unknown); err != nil {
+		return err
+	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[Record]()) {
+		known, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		maps.DeleteFunc(r.unknown, func(name string, _ json.RawMessage) bool {
+			return strings.EqualFold(name, known) // as encoding/json compares them
+		})
+	}
+	return nil
+}
+
+// MarshalJSON also writes those fields.
+func (r Record) MarshalJSON() ([]byte, error) {
+	known, err := json.Marshal(knownFields(r))
+	if err != nil || len(r.unknown) == 0 {
+		return known, err
+	}
+	unknown, err := json.Marshal(r.unknown)
+	return slices.Concat(known[:len(known)-1], []byte(","), unknown[1:]), err
 }
 
 // String is the annotation's text.

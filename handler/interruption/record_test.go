@@ -21,6 +21,25 @@ func TestRecordRoundTrip(t *testing.T) {
 	}
 }
 
+// A newer version may have written the record, and may read it again after a rollback. What it alone
+// knows lasts as long as the interruption.
+func TestUnknownFieldsSurvive(t *testing.T) {
+	n := Notice{Kind: RebalanceRecommendation, Source: IMDS, EventID: "e", InstanceID: "i-1", Noticed: t0, Received: t0}
+	text := NewRecord(n).String()
+	read, err := ParseRecord(strings.TrimSuffix(text, "}") + `,"later":{"a":[1]},"PHASE":"Draining"}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Kind, n.EventID, n.Deadline = SpotInterruption, "f", t0.Add(2*time.Minute)
+	rec, changed := read.Merge(n)
+	if got := rec.Undone().String(); !changed || !strings.HasSuffix(got, `,"later":{"a":[1]}}`) || strings.Contains(got, "PHASE") {
+		t.Errorf("%s became %s", read, got)
+	}
+	if got := NewRecord(n).String(); strings.Contains(got, "later") {
+		t.Errorf("the next interruption has %s", got)
+	}
+}
+
 func TestParseRecordRefuses(t *testing.T) {
 	for name, text := range map[string]string{
 		"nothing": "", "no object": "[]", "no JSON": "}{", "no kind": `{"phase":"Noticed"}`, "other kind": `{"kind":"meteor","phase":"Noticed"}`,
@@ -38,6 +57,7 @@ func TestParseRecordRefuses(t *testing.T) {
 func FuzzParseRecord(f *testing.F) {
 	f.Add(NewRecord(someNotice(rand.New(rand.NewPCG(1, 2)))).String())
 	f.Add(`{"kind":"spot-interruption","phase":"Draining","pods":{"total":-1},"ours":[null]}`)
+	f.Add(`{"kind":"spot-interruption","phase":"Noticed","later":null,"Later":[{}],"":1,"\u212aind":"x","pha\u017fe":2}`)
 	f.Add(`{"kind":"spot-interruption","phase":"Noticed","past":[` + strings.Repeat(`{},`, 1000) + `{}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		rec, err := ParseRecord(text)
