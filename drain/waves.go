@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 	"time"
@@ -21,11 +20,9 @@ import (
 
 // wavePod is what the waves need to know about a pod of a draining node.
 type wavePod struct {
-	uid       types.UID
-	namespace string
-	labels    labels.Set
-	latest    time.Time     // its eviction deadline
-	startup   time.Duration // from having a node to Ready; zero if it is not known
+	*corev1.Pod
+	latest  time.Time     // its eviction deadline
+	startup time.Duration // from having a node to Ready; zero if it is not known
 }
 
 const (
@@ -53,7 +50,7 @@ func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 	pods, review := podsInWaves(now, nodes)
 	byNamespace := map[string][]wavePod{}
 	for _, pod := range pods {
-		byNamespace[pod.namespace] = append(byNamespace[pod.namespace], pod)
+		byNamespace[pod.Namespace] = append(byNamespace[pod.Namespace], pod)
 	}
 	starts := map[types.UID]time.Time{}
 	for _, budget := range budgets {
@@ -64,7 +61,7 @@ func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 		}
 		var group []wavePod
 		for _, pod := range byNamespace[budget.Namespace] {
-			if selector.Matches(pod.labels) {
+			if selector.Matches(labels.Set(pod.Labels)) {
 				group = append(group, pod)
 			}
 		}
@@ -117,10 +114,7 @@ func podsInWaves(now time.Time, nodes []Situation) (pods []wavePod, review time.
 
 func (p *planner) wavePod(pod *corev1.Pod) wavePod {
 	took, _ := Startup(pod)
-	return wavePod{
-		uid: pod.UID, namespace: pod.Namespace, labels: labels.Set(pod.Labels),
-		latest: evictionDeadline(pod, p.Deadline, p.Policy.Margin), startup: took,
-	}
+	return wavePod{Pod: pod, latest: evictionDeadline(pod, p.Deadline, p.Policy.Margin), startup: took}
 }
 
 // surgeTurns are the turns of a Deployment's pods: maxSurge of them are surged at the same time, over
@@ -194,14 +188,16 @@ func planGroup(group []wavePod, atOnce int) map[types.UID]time.Time {
 			at = interruption.Earlier(at, next.Add(-period))
 		}
 		for _, member := range wave {
-			starts[member.uid] = interruption.Earlier(member.latest, at)
+			starts[member.UID] = interruption.Earlier(member.latest, at)
 		}
 		next = at
 	}
 	return starts
 }
 
-func byLatest(a, b wavePod) int { return cmp.Or(a.latest.Compare(b.latest), cmp.Compare(a.uid, b.uid)) }
+// byLatest has the order in which they would be evicted without waves: evictions begin before the waves
+// are known.
+func byLatest(a, b wavePod) int { return inTurn(a.latest, a.Pod, b.latest, b.Pod) }
 
 // cycle estimates the time from the eviction of one wave until the budget lets the next go:
 // the time within which so many of the group's own pods became Ready, such as three quarters.

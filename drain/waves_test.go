@@ -2,10 +2,12 @@ package drain
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // Seven pods under a budget of one, each 20 s to become Ready: the first goes six cycles
@@ -36,6 +38,32 @@ func TestWaves(t *testing.T) {
 	s.Budgets[0].Status.DesiredHealthy = 10 // lets none go: waves are of no use
 	if got := PlanWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 0 {
 		t.Errorf("waves under a budget that lets none go: %v", got)
+	}
+}
+
+// Which pods of a budget go first does not change when the waves are known, whatever their UIDs are.
+func TestWavesKeepTheOrder(t *testing.T) {
+	s := surging(Workload{})
+	s.Policy.Strategy = Hold
+	s.Budgets = []*policyv1.PodDisruptionBudget{budget("web", 2)}
+	for i := range 6 {
+		p := pod(fmt.Sprint("p", i), of("web"), readyAfter(8*time.Second))
+		p.UID = types.UID(fmt.Sprint("uid-", 9-i))
+		s.Pods = append(s.Pods, p)
+	}
+	order := func() (names []string) {
+		for _, d := range slices.SortedFunc(slices.Values(Plan(now, s)), InTurn) {
+			names = append(names, d.Pod.Name)
+		}
+		return names
+	}
+	before := order()
+	s.Waves = PlanWaves(now, []Situation{s}, s.Budgets)
+	if len(s.Starts) != len(s.Pods) {
+		t.Fatalf("%d of %d pods are in waves", len(s.Starts), len(s.Pods))
+	}
+	if after := order(); !slices.Equal(before, after) {
+		t.Errorf("the order is %v, and %v with waves", before, after)
 	}
 }
 
