@@ -291,12 +291,12 @@ func (n Node) Phase() interruption.Phase {
 // recovered reports whether no workload misses a pod now.
 func (r Recording) recovered() bool {
 	for _, w := range r.Workloads {
-		if n := len(w.Samples); n > 0 && w.Samples[n-1].missing(w.Samples[0].Ready) > 0 {
+		if n := len(w.Samples); n > 0 && w.Samples[n-1].Missing(w.Samples[0].Ready) > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-// missing is how many pods are missing that were there before.
-func (s Sample) missing(before int) int { return max(0, min(s.Desired, before)-s.Ready) }
+// Missing is how many pods are missing that were there before.
+func (s Sample) Missing(before int) int { return max(0, min(s.Desired, before)-s.Ready) }

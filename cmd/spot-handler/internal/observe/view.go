@@ -80,10 +80,10 @@ func readyLines(r Recording, width int) []string {
 		}
 		last := w.Samples[len(w.Samples)-1]
 		ready := console.Cell{Text: fmt.Sprintf("%d of %d", last.Ready, last.Desired), Colour: terminal.Good}
-		if last.missing(w.Samples[0].Ready) > 0 {
+		if last.Missing(w.Samples[0].Ready) > 0 {
 			ready.Colour = terminal.Bad
 		}
-		rows = append(rows, []console.Cell{{Text: w.Namespace + "/" + w.Name}, ready, {Text: fmt.Sprint(w.Fewest)}, {Text: r.neededBy(w)}})
+		rows = append(rows, []console.Cell{{Text: w.Namespace + "/" + w.Name}, ready, {Text: fmt.Sprint(w.Fewest)}, {Text: r.NeededBy(w)}})
 	}
 	lines := console.Table([]console.Column{{Title: "WORKLOAD", Least: 20}, {Title: "READY"}, {Title: "FEWEST"}, {Title: "BUDGET NEEDS"}}, rows, width)
 	if more := len(r.Workloads) - shownWorkloads; more > 0 {
@@ -92,8 +92,8 @@ func readyLines(r Recording, width int) []string {
 	return lines
 }
 
-// neededBy is how many pods of a workload its disruption budgets need.
-func (r Recording) neededBy(w Workload) string {
+// NeededBy is how many pods of a workload its disruption budgets need.
+func (r Recording) NeededBy(w Workload) string {
 	needed := console.None
 	for _, b := range r.Budgets {
 		if b.Namespace == w.Namespace && slices.Contains(b.Workloads, w.Name) {

@@ -94,7 +94,7 @@ func (w *workload) recorded(begin, now time.Time) Workload {
 	r.Fewest = r.Samples[0].Ready
 	before := r.Fewest
 	for i, s := range r.Samples {
-		missing := s.missing(before)
+		missing := s.Missing(before)
 		until := now
 		if i+1 < len(r.Samples) {
 			until = r.Samples[i+1].At

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"spot-handler/cmd/spot-handler/internal/observe"
 )
 
@@ -126,22 +128,23 @@ func TestAxis(t *testing.T) {
 	}
 }
 
-// The lines of a chart hold between the samples, and what is missing is an area.
-func TestChart(t *testing.T) {
+// A bar holds until the next sample, is as high as its share of the pods, and shows what is missing.
+func TestReadyPods(t *testing.T) {
 	r := one()
 	r.To = after(100)
-	r.Nodes[0].Deadline = at(100)
-	r.Workloads[0].Samples = []observe.Sample{{At: noticed, Ready: 4, Desired: 4}, {At: after(50), Ready: 2, Desired: 4}}
-	r.Workloads[0].Fewest, r.Workloads[0].Missing = 2, 2
-	r.Budgets = nil
-	c := chartOf(axis{begin: noticed, whole: 100 * time.Second}, r.Workloads[0], r, Score{})
-	if want := "M30.00 10.00H191.00V86.00H352.00"; c.Ready != want {
-		t.Errorf("ready %s, want %s", c.Ready, want)
+	w := observe.Workload{
+		Namespace: "default", Name: "deployment/web", Fewest: 2, Missing: 2,
+		Samples: []observe.Sample{{At: noticed, Ready: 4, Desired: 4}, {At: after(50), Ready: 2, Desired: 4}},
 	}
-	if want := "M191.00 10.00H352.00V86.00H191.00Z"; c.Missed != want {
-		t.Errorf("missed %s, want %s", c.Missed, want)
+	v := axis{begin: noticed, whole: 100 * time.Second}.workload(r, w, WorkloadScore{})
+	want := []bar{
+		{"0.00", "2.00", "500.00", "22.00", "ready", "4 of 4 ready from 0.0 s"},
+		{"500.00", "13.00", "500.00", "11.00", "missed", "2 of 4 ready from 50.0 s"},
 	}
-	if want := "4 of 4 pods were ready at first, 2 at the fewest, 2 at the end."; c.Description != want {
-		t.Errorf("%s, want %s", c.Description, want)
+	if diff := cmp.Diff(want, v.Track.Bars); diff != "" {
+		t.Errorf("bars (-want +got):\n%s", diff)
+	}
+	if want := "4 of 4 pods were ready at first, 2 at the fewest, 2 at the end."; v.Track.Text != want || v.Needed != "5" {
+		t.Errorf("%s, %s needed; want %s, and 5", v.Track.Text, v.Needed, want)
 	}
 }

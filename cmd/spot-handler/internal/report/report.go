@@ -25,8 +25,6 @@ import (
 
 // Report is all that is known of interruptions that are over. Programs read it as JSON.
 type Report struct {
-	// Title is what the page is called; empty is by what happened.
-	Title     string            `json:"title,omitempty"`
 	Score     Score             `json:"score"`
 	Recording observe.Recording `json:"recording"`
 	Forecast  *plan.Forecast    `json:"forecast,omitempty"`
@@ -137,20 +135,15 @@ func both(was, forecast *plan.Seconds) string {
 
 // String names what there is of each outcome.
 func (c Counts) String() string {
-	var parts []string
-	for _, o := range c.outcomes() {
-		parts = append(parts, o.String())
-	}
-	return cmp.Or(strings.Join(parts, ", "), "none")
-}
-
-// outcomes are those that there are.
-func (c Counts) outcomes() []interruption.Outcome {
 	list := interruption.Pods{Graceful: c.Graceful, Truncated: c.Truncated, Forced: c.Forced, Left: c.Left}.Outcomes()
 	if c.Open > 0 {
 		list = append(list, interruption.Outcome{Name: "open", Pods: c.Open})
 	}
-	return list
+	var parts []string
+	for _, o := range list {
+		parts = append(parts, o.String())
+	}
+	return cmp.Or(strings.Join(parts, ", "), "none")
 }
 
 // outcomeText says for people what became of a pod.

@@ -1,16 +1,82 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/handler/interruption"
 )
+
+// axis is the time that all tracks share, from the first notice on.
+type axis struct {
+	begin time.Time
+	whole time.Duration
+}
+
+// axisOf takes in everything that was seen, and the deadlines unless they are so late that the
+// rest would be too small to see.
+func axisOf(r observe.Recording) axis {
+	a := axis{begin: r.Begin(), whole: max(10*time.Second, r.To.Sub(r.Begin()))}
+	for _, n := range r.Nodes {
+		if n.Deadline == nil {
+			continue
+		}
+		if d := n.Deadline.Sub(a.begin); d < 4*a.whole || d < 3*time.Minute {
+			a.whole = max(a.whole, d+d/40)
+		}
+	}
+	return a
+}
+
+// trackWidth and trackHeight are the units of a track, which is stretched to the width of the page.
+const trackWidth, trackHeight = 1000, 24
+
+// at is where a time is, in units of a track.
+func (x axis) at(t time.Time) float64 {
+	return min(trackWidth, max(0, trackWidth*float64(t.Sub(x.begin))/float64(x.whole)))
+}
+
+// stamp is a time in seconds since the first notice.
+func (x axis) stamp(t time.Time) string { return fmt.Sprintf("%.1f s", t.Sub(x.begin).Seconds()) }
+
+// tick is a labelled time.
+type tick struct {
+	X, Text string
+	Last    bool // so close to the end that its label stands before it
+}
+
+var tickSteps = []time.Duration{
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 20 * time.Second, 30 * time.Second, time.Minute,
+	2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 20 * time.Minute, 30 * time.Minute, time.Hour, 2 * time.Hour, 6 * time.Hour,
+}
+
+// mostTicks fit side by side on a narrow page.
+const mostTicks = 5
+
+func (x axis) ticks() (list []tick) {
+	step := tickSteps[len(tickSteps)-1]
+	for _, s := range tickSteps {
+		if x.whole/s <= mostTicks {
+			step = s
+			break
+		}
+	}
+	for at := time.Duration(0); at <= x.whole; at += step {
+		text := fmt.Sprintf("%.0f s", at.Seconds())
+		if step >= time.Minute {
+			text = fmt.Sprintf("%.0f min", at.Minutes())
+		}
+		list = append(list, tick{number(x.at(x.begin.Add(at))), text, at > x.whole*97/100})
+	}
+	return list
+}
+
+func number(x float64) string { return fmt.Sprintf("%.2f", x) }
 
 // track is a strip of time.
 type track struct {
@@ -20,83 +86,79 @@ type track struct {
 	Grid  []tick
 }
 
-// bar is a time from X on, of the kind of its class.
-type bar struct {
-	X, Width, Class, Text string
-	Low                   bool // below the others
-}
+// bar is a time, of the kind of its class.
+type bar struct{ X, Y, Width, Height, Class, Text string }
 
 // mark is a moment.
 type mark struct{ X, Class, Text string }
 
-// nodeView is a node and its pods.
-type nodeView struct {
-	ID, Name, Pool string
-	Facts          []fact
-	Track          track
-	Open           bool // its pods are shown without being asked for
-	Counts         string
-	Clean          bool
-	Slack          string
-	Pods           []podView
+// band is where in a track bars are, from above.
+type band struct{ y, height float64 }
+
+var (
+	middle = band{5, 12}
+	below  = band{18, 4}
+)
+
+func (t *track) bar(x axis, in band, from, until time.Time, class, text string) {
+	const least = 1.5 // units: what is shorter would not be seen
+	a, b := x.at(from), x.at(until)
+	t.Bars = append(t.Bars, bar{number(min(a, trackWidth-least)), number(in.y), number(max(least, b-a)), number(in.height), class, text})
 }
 
-type fact struct{ Name, Text string }
-
-type podView struct {
-	Name, Workload  string
-	Track           track
-	Grace, Gone     string
-	Outcome, Reason string
-	Class           string
+func (t *track) mark(x axis, at time.Time, class, text string) {
+	if !at.Before(x.begin) && at.Sub(x.begin) <= x.whole {
+		t.Marks = append(t.Marks, mark{number(x.at(at)), class, text + " at " + x.stamp(at)})
+	}
 }
 
 // openNodes is how many nodes have their pods shown; of more, only those that went badly.
 const openNodes = 2
 
-func nodeOf(x axis, i int, n observe.Node, s NodeScore, pairs map[string]PodPair) nodeView {
-	v := nodeView{
-		ID: fmt.Sprintf("node-%d", i+1), Name: n.Name, Pool: n.Pool, Track: x.nodeTrack(n),
-		Counts: s.Counts.String(), Clean: s.Graceful == len(n.Pods), Slack: both(s.Slack, nil), Facts: facts(x, n, s),
-	}
-	v.Open = i < openNodes || !v.Clean
-	for _, p := range n.Pods {
-		pair := pairs[n.Name+"/"+p.Namespace+"/"+p.Name]
-		v.Pods = append(v.Pods, podOf(x, n, p, pair))
-	}
-	return v
+// nodeView is a node and its pods.
+type nodeView struct {
+	Name  string
+	Score NodeScore
+	Facts []fact
+	Track track
+	Open  bool // its pods are shown without being asked for
+	Clean bool
+	Pods  []podView
 }
 
-func facts(x axis, n observe.Node, s NodeScore) []fact {
-	var list []fact
+type fact struct{ Name, Text string }
+
+func (x axis) node(n observe.Node, s NodeScore) nodeView {
+	return nodeView{Name: n.Name, Score: s, Facts: x.facts(n, s), Track: x.nodeTrack(n), Clean: s.Graceful == len(n.Pods)}
+}
+
+func (x axis) facts(n observe.Node, s NodeScore) (list []fact) {
 	add := func(name, text string) {
 		if text != "" {
 			list = append(list, fact{name, text})
 		}
 	}
+	moment := func(name, text string, at *time.Time) {
+		if at != nil {
+			add(name, text+x.stamp(*at))
+		}
+	}
 	add("Pool", n.Pool)
 	add("Kind", strings.TrimSuffix(fmt.Sprintf("%s (%s)", n.Kind, n.Action), " ()"))
-	if n.Deadline != nil {
-		add("Deadline", x.stamp(*n.Deadline))
-	}
-	if n.Cordoned != nil {
-		add("Cordoned", x.stamp(*n.Cordoned))
-	}
+	moment("Deadline", "", n.Deadline)
+	moment("Cordoned", "", n.Cordoned)
 	if r := n.Replacement; r != nil {
-		add("Replacement", strings.TrimSpace(r.Name+" "+r.State)+map[bool]string{true: ", pool " + r.Pool}[r.Pool != ""])
+		add("Replacement", strings.TrimSuffix(fmt.Sprintf("%s %s, pool %s", r.Name, r.State, r.Pool), ", pool "))
 		add("Replacement ready", strings.TrimPrefix(both(s.Ready, s.ForecastReady), console.None))
 		add("Why", r.Reason)
 	}
 	add("Drain ended", strings.TrimPrefix(both(s.Ended, s.ForecastEnded), console.None))
 	add("Slack", strings.TrimPrefix(both(s.Slack, s.ForecastSlack), console.None))
-	switch {
-	case n.End == observe.Gone:
-		add("Node", "gone at "+x.stamp(*n.EndAt))
-	case n.End == observe.Restored:
-		add("Node", "back in service at "+x.stamp(*n.EndAt))
-	}
-	if c := n.Counted; c != nil && (Counts{c.Graceful, c.Truncated, c.Forced, c.Left, 0}) != countsOf(n.Pods) {
-		add("By the record", Counts{c.Graceful, c.Truncated, c.Forced, c.Left, 0}.String()+": not what was seen here")
+	moment("Node", map[observe.End]string{observe.Gone: "gone at ", observe.Restored: "back in service at "}[n.End], n.EndAt)
+	if c := n.Counted; c != nil {
+		if counted := (Counts{c.Graceful, c.Truncated, c.Forced, c.Left, 0}); counted != s.Counts {
+			add("By the record", counted.String()+": not what was seen here")
+		}
 	}
 	return list
 }
@@ -115,25 +177,25 @@ func (x axis) nodeTrack(n observe.Node) track {
 			until = n.Phases[i+1].At
 		}
 		from := p.At
-		if i == 0 && n.Noticed.Before(from) {
-			from = n.Noticed
+		if i == 0 {
+			from = interruption.Earlier(from, n.Noticed)
 		}
 		text := fmt.Sprintf("%s from %s", p.Phase, x.stamp(from))
 		words = append(words, text)
 		if until.After(from) {
-			t.Bars = append(t.Bars, x.bar(from, until, "phase-"+phaseClass(p.Phase), text))
+			t.bar(x, middle, from, until, "phase-"+phaseClass(p.Phase), text)
 		}
 	}
 	if r := n.Replacement; r != nil && r.Name != "" {
 		until := end
 		if r.Ready != nil {
 			until = *r.Ready
-			t.Bars = append(t.Bars, x.bar(*r.Ready, end, "ready", "replacement ready from "+x.stamp(*r.Ready)))
-			words = append(words, "replacement ready from "+x.stamp(*r.Ready))
+			words = append(words, "replacement ready from "+x.stamp(until))
+			t.bar(x, below, until, end, "ready", words[len(words)-1])
 		}
-		t.Bars = append(t.Bars, x.bar(r.Requested, until, "boots", "replacement requested at "+x.stamp(r.Requested)))
+		t.bar(x, below, r.Requested, until, "boots", "replacement requested at "+x.stamp(r.Requested))
 	}
-	t.Marks = x.deadline(n)
+	t.deadline(x, n)
 	t.Text = strings.Join(words, "; ")
 	return t
 }
@@ -153,29 +215,32 @@ func phaseClass(p interruption.Phase) string {
 	return "drained"
 }
 
-func (x axis) bar(from, until time.Time, class, text string) bar {
-	const least = 1.5 // units: what is shorter would not be seen
-	a, b := x.at(from), x.at(until)
-	return bar{number(min(a, trackWidth-least)), number(max(least, b-a)), class, text, class == "boots" || class == "ready"}
+func (t *track) deadline(x axis, n observe.Node) {
+	if n.Deadline != nil {
+		t.mark(x, *n.Deadline, "deadline", "deadline")
+	}
 }
 
-func (x axis) deadline(n observe.Node) []mark {
-	if n.Deadline == nil || !x.shows(*n.Deadline) {
-		return nil
-	}
-	return []mark{{x.x(*n.Deadline), "deadline", "deadline at " + x.stamp(*n.Deadline)}}
+// podView is a pod that had to leave, and how it was forecast to end if that is not how it did.
+type podView struct {
+	observe.Pod
+	Node  string
+	Track track
+	From  string // when its eviction was refused
+	Left  string // when it was gone
+	Had   plan.Outcome
 }
 
-func podOf(x axis, n observe.Node, p observe.Pod, pair PodPair) podView {
-	v := podView{
-		Name: p.Namespace + "/" + p.Name, Workload: p.Workload, Grace: fmt.Sprintf("%d s", p.GraceSeconds), Gone: console.None,
-		Outcome: outcomeText(p.Outcome), Class: cmp.Or(string(p.Outcome), "open"), Track: track{Grid: x.ticks(), Marks: x.deadline(n)},
-	}
-	if p.GivenSeconds != nil {
-		v.Grace = fmt.Sprintf("%d of %d s", *p.GivenSeconds, p.GraceSeconds)
+func (x axis) pod(n observe.Node, p observe.Pod, forecast PodPair) podView {
+	v := podView{Pod: p, Node: n.Name, Track: track{Grid: x.ticks()}, Left: console.None}
+	if forecast.Forecast != p.Outcome {
+		v.Had = forecast.Forecast
 	}
 	if p.Gone != nil {
-		v.Gone = x.stamp(*p.Gone)
+		v.Left = x.stamp(*p.Gone)
+	}
+	if p.Refusal != nil {
+		v.From = x.stamp(p.Refusal.From)
 	}
 	var words []string
 	for _, s := range p.Steps {
@@ -184,17 +249,41 @@ func podOf(x axis, n observe.Node, p observe.Pod, pair PodPair) podView {
 			text += ", " + map[bool]string{true: "", false: "for "}[s.State == status.Refused] + s.For
 		}
 		words = append(words, text)
-		v.Track.Bars = append(v.Track.Bars, x.bar(s.From, s.To, string(s.State), text))
+		v.Track.bar(x, middle, s.From, s.To, string(s.State), text)
 	}
 	v.Track.Text = strings.Join(words, "; ")
-	if f := pair.ForecastGone; f != nil {
-		at := x.begin.Add(time.Duration(float64(*f) * float64(time.Second)))
-		if x.shows(at) {
-			v.Track.Marks = append(v.Track.Marks, mark{x.x(at), "forecast", "forecast: gone at " + x.stamp(at)})
-		}
-	}
-	if pair.Forecast != "" && pair.Forecast != p.Outcome {
-		v.Reason = "forecast: " + outcomeText(pair.Forecast)
+	v.Track.deadline(x, n)
+	if gone := forecast.ForecastGone; gone != nil {
+		v.Track.mark(x, x.begin.Add(time.Duration(float64(*gone)*float64(time.Second))), "forecast", "forecast: gone")
 	}
 	return v
+}
+
+// workloadView is a workload, and its ready pods over time.
+type workloadView struct {
+	WorkloadScore
+	Needed string // by its budgets
+	Track  track
+}
+
+// workload draws a bar for each number of ready pods, as high as their share of all.
+func (x axis) workload(r observe.Recording, w observe.Workload, s WorkloadScore) workloadView {
+	first, last, most := w.Samples[0], w.Samples[len(w.Samples)-1], 1
+	for _, sample := range w.Samples {
+		most = max(most, sample.Ready, sample.Desired)
+	}
+	t := track{Grid: x.ticks(), Text: fmt.Sprintf("%d of %d pods were ready at first, %d at the fewest, %d at the end.", first.Ready, first.Desired, w.Fewest, last.Ready)}
+	for i, sample := range w.Samples {
+		until := r.To
+		if i+1 < len(w.Samples) {
+			until = w.Samples[i+1].At
+		}
+		class := "ready"
+		if sample.Missing(first.Ready) > 0 {
+			class = "missed"
+		}
+		height := (trackHeight - 2) * float64(sample.Ready) / float64(most)
+		t.bar(x, band{trackHeight - height, height}, sample.At, until, class, fmt.Sprintf("%d of %d ready from %s", sample.Ready, sample.Desired, x.stamp(sample.At)))
+	}
+	return workloadView{s, r.NeededBy(w), t}
 }

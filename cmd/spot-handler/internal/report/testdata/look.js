@@ -51,7 +51,6 @@
     }
   }
   document.querySelectorAll('.axis').forEach(a => apart([...a.children]));
-  document.querySelectorAll('figure svg').forEach(c => apart([...c.querySelectorAll('text')]));
 
   const meta = document.createElement('meta');
   meta.name = 'seen';
