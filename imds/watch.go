@@ -55,15 +55,6 @@ func subjects(kinds []interruption.Kind) []subject {
 	return slices.DeleteFunc(all, func(s subject) bool { return !slices.Contains(kinds, s.kind) })
 }
 
-// Kinds lists the kinds that the metadata service announces, the most urgent first.
-func Kinds() []interruption.Kind {
-	var kinds []interruption.Kind
-	for _, s := range subjects(nil) {
-		kinds = append(kinds, s.kind)
-	}
-	return slices.Compact(kinds)
-}
-
 // period is the regular time from one reading to the next.
 func (s subject) period(interval time.Duration) time.Duration {
 	return max(interval, min(time.Duration(s.every)*interval, slowest))

@@ -65,7 +65,7 @@ func TestEveryKindIsSubmittedOnce(t *testing.T) {
 
 // What is switched off is not asked for, and does not count for the health.
 func TestOnlyTheKindsAskedForArePolled(t *testing.T) {
-	for _, only := range Kinds() {
+	for _, only := range kinds() {
 		t.Run(string(only), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, a := newWire(), &fakeAccepter{}
@@ -115,12 +115,21 @@ func TestOnlyTheKindsAskedForArePolled(t *testing.T) {
 }
 
 func TestKinds(t *testing.T) {
-	if len(Kinds()) != len(paths) || Kinds()[0] != interruption.SpotInterruption {
-		t.Errorf("kinds %v, want the %d with paths, spot interruptions first", Kinds(), len(paths))
+	if len(kinds()) != len(paths) || kinds()[0] != interruption.SpotInterruption {
+		t.Errorf("kinds %v, want the %d with paths, spot interruptions first", kinds(), len(paths))
 	}
 	for _, s := range subjects(nil) {
 		if p := s.period(30 * time.Second); p != 30*time.Second {
 			t.Errorf("%s: read every %v at the longest interval", s.path, p)
 		}
 	}
+}
+
+// kinds lists the kinds that the metadata service announces, the most urgent first.
+func kinds() []interruption.Kind {
+	var all []interruption.Kind
+	for _, s := range subjects(nil) {
+		all = append(all, s.kind)
+	}
+	return slices.Compact(all)
 }

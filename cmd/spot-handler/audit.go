@@ -88,7 +88,7 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 		return err
 	}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: a.cluster.Namespace}, false)
-	snapshot, unread := audit.Take(read, audit.Options{Margin: cfg.margin, MaxShare: a.maxShare}), read.Unread
+	snapshot, unread := audit.Take(read, audit.Options{Margin: cfg.policy.Margin, MaxShare: a.maxShare}), read.Unread
 	if a.cluster.Namespace == "" {
 		unread = append(unread, audit.Reader{
 			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Daemons: c.daemons,

@@ -91,7 +91,7 @@ func newProvisioner(cfg settings, b backing, backends []provisioner.Backend) *pr
 // the rebalance policy of its NodePool. A process that only marks nodes, or that leaves Karpenter alone, has no right to
 // read that: whoever drains judges again.
 func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
-	rules := interruption.Rules{Rebalance: interruption.RebalancePolicy(cfg.rebalance), ScheduledLead: cfg.scheduledLead}
+	rules := interruption.Rules{Rebalance: cfg.rebalance, ScheduledLead: cfg.scheduledLead}
 	if cfg.provisioner == provisioner.None && rules.Rebalance == interruption.RebalanceReplace {
 		rules.Rebalance = interruption.RebalanceIgnore // there will be no replacement, and nothing happens before
 	}

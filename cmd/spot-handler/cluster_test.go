@@ -93,7 +93,7 @@ clusters: [{name: a, cluster: {server: "https://%s", insecure-skip-tls-verify: t
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	conf, err := restConfig(settings{config: config{kubeconfig: kubeconfig}})
+	conf, err := restConfig(settings{kubeconfig: kubeconfig})
 	if err != nil {
 		t.Fatal(err)
 	}

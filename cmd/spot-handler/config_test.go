@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/managed"
 )
@@ -23,13 +24,10 @@ func env(vars map[string]string) func(string) string {
 
 // parsed is what a mode's command makes of its arguments and variables.
 func parsed(args []string, getenv func(string) string) (meant settings, err error) {
-	cfg, cmd := config{mode: args[0]}, &cobra.Command{}
-	addGroups(cmd, cfg.define())
-	parse := func() (problems []error) {
-		meant, problems = cfg.parse()
-		return problems
-	}
-	readsVariables(cmd, getenv, parse, func(*cobra.Command) error { return nil })
+	cmd := &cobra.Command{}
+	meant.mode = args[0]
+	addGroups(cmd, meant.define())
+	readsVariables(cmd, getenv, meant.check, func(*cobra.Command) error { return nil })
 	err = cmd.RunE(cmd, args[1:])
 	return meant, err
 }
@@ -41,7 +39,7 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.mode != modeQueue || cfg.margin != 7*time.Second || cfg.scheduledLead != 9*time.Minute || cfg.leaderElect || cfg.kubeconfig != "/k" {
+	if cfg.mode != modeQueue || cfg.policy.Margin != 7*time.Second || cfg.scheduledLead != 9*time.Minute || cfg.leaderElect || cfg.kubeconfig != "/k" {
 		t.Errorf("got %+v", cfg)
 	}
 	if cfg.fallback["batch"] != "batch-fallback" || cfg.fallback["web"] != "web-od" {
@@ -53,7 +51,7 @@ func TestParse(t *testing.T) {
 	if cfg.managed != (managed.Tag{Key: "team", Value: "blue", Exact: true}) {
 		t.Errorf("managed tag %+v", cfg.managed)
 	}
-	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.strategy != "surge" || cfg.blocked != "leave" || !cfg.release {
+	if cfg.rebalance != "replace" || cfg.cordonOnly || cfg.policy.Strategy != drain.Surge || cfg.policy.Blocked != drain.Leave || !cfg.release {
 		t.Errorf("defaults: %+v", cfg)
 	}
 }

@@ -66,7 +66,7 @@ func TestFlagsOfManual(t *testing.T) {
 			}
 		}
 		defined := map[string]string{}
-		cfg := config{mode: mode}
+		cfg := settings{mode: mode}
 		for _, g := range cfg.define() {
 			for name, flag := range flagsOf(g) {
 				defined["`--"+name+"`"] = flag

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -21,6 +22,58 @@ func titled(title string) group {
 	g := group{title, pflag.NewFlagSet(title, pflag.ContinueOnError)}
 	g.SortFlags = false
 	return g
+}
+
+// checked is the value of a flag, which check has found right.
+type checked struct {
+	pflag.Value
+	check   func() error
+	allowed []string // that the shell offers
+}
+
+// Set takes what was typed.
+func (v checked) Set(text string) error {
+	if err := v.Value.Set(text); err != nil {
+		return err
+	}
+	return v.check()
+}
+
+// oneOf declares a flag that takes one of some values.
+func oneOf(g group, to *string, name, standard string, allowed []string, usage string) {
+	g.StringVar(to, name, standard, usage)
+	g.Lookup(name).Value = checked{g.Lookup(name).Value, func() error {
+		if !slices.Contains(allowed, *to) {
+			return fmt.Errorf("%q: want one of %s", *to, strings.Join(allowed, ", "))
+		}
+		return nil
+	}, allowed}
+}
+
+func names[T ~string](values []T) []string {
+	list := make([]string, len(values))
+	for i, v := range values {
+		list[i] = string(v)
+	}
+	return list
+}
+
+// bounds are those of a time, in words too.
+type bounds struct {
+	least, most time.Duration
+	orZero      bool
+	want        string
+}
+
+// within declares a flag that takes a time within bounds.
+func within(g group, to *time.Duration, name string, standard time.Duration, in bounds, usage string) {
+	g.DurationVar(to, name, standard, usage)
+	g.Lookup(name).Value = checked{g.Lookup(name).Value, func() error {
+		if (*to < in.least || *to > in.most) && (*to != 0 || !in.orZero) {
+			return fmt.Errorf("%s: want %s", *to, in.want)
+		}
+		return nil
+	}, nil}
 }
 
 // hide leaves flags out of --help that a pod's surroundings decide: the downward API, or the chart.
@@ -98,7 +151,7 @@ func parse(flags *pflag.FlagSet, args []string, getenv func(string) string) (pro
 	problems = unknownFlags(flags, args)
 	flags.ParseErrorsAllowlist.UnknownFlags = true
 	err := flags.ParseAll(args, func(f *pflag.Flag, value string) error {
-		if err := flags.Set(f.Name, value); err != nil {
+		if err := set(flags, f.Name, value); err != nil {
 			problems = append(problems, err)
 		}
 		return nil
@@ -120,8 +173,8 @@ func parse(flags *pflag.FlagSet, args []string, getenv func(string) string) (pro
 		if value == "" || f.Changed || f.Name == "help" {
 			return
 		}
-		if err := flags.Set(f.Name, value); err != nil {
-			problems = append(problems, fmt.Errorf("%s: %w", variable(f.Name), err))
+		if err := set(flags, f.Name, value); err != nil {
+			problems = append(problems, err)
 		}
 	})
 	for _, name := range slices.Sorted(maps.Keys(replaced)) {
@@ -130,6 +183,20 @@ func parse(flags *pflag.FlagSet, args []string, getenv func(string) string) (pro
 		}
 	}
 	return problems, false
+}
+
+// set sets a flag.
+func set(flags *pflag.FlagSet, name, value string) error {
+	err := flags.Set(name, value)
+	if invalid := errors.Unwrap(err); invalid != nil {
+		return wrong(name, invalid)
+	}
+	return err
+}
+
+// wrong says which flag's value is wrong.
+func wrong(flag string, err error) error {
+	return fmt.Errorf("--%s (%s): %w", flag, variable(flag), err)
 }
 
 // unknownFlags names the arguments that look like flags and are none.

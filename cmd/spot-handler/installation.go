@@ -202,16 +202,16 @@ const (
 // remoteConfig is what these arguments and variables of a pod say of remoteFlags, and the default of
 // all else. It opens no file, and takes nothing from this process's own environment.
 func remoteConfig(mode string, args []string, env []corev1.EnvVar) (settings, error) {
-	cfg, flags := config{mode: mode}, titled("")
+	cfg, flags := settings{mode: mode}, titled("")
 	for _, g := range cfg.define() {
 		flags.AddFlagSet(g.FlagSet)
 	}
 	var problems []string
-	set := func(name, value string) {
+	take := func(name, value string) {
 		if !slices.Contains(remoteFlags, name) || flags.Lookup(name) == nil {
 			return
 		}
-		if err := flags.Set(name, value); err != nil {
+		if err := set(flags.FlagSet, name, value); err != nil {
 			problems = append(problems, err.Error())
 		}
 	}
@@ -219,25 +219,24 @@ func remoteConfig(mode string, args []string, env []corev1.EnvVar) (settings, er
 		return settings{}, fmt.Errorf("more than %d arguments, or one of more than %d bytes", mostArgs, mostBytes)
 	}
 	flags.ParseErrorsAllowlist.UnknownFlags = true // of another version
-	if err := flags.ParseAll(args, func(f *pflag.Flag, value string) error { set(f.Name, value); return nil }); err != nil {
+	if err := flags.ParseAll(args, func(f *pflag.Flag, value string) error { take(f.Name, value); return nil }); err != nil {
 		problems = append(problems, err.Error())
 	}
 	for _, v := range env {
 		i := slices.IndexFunc(remoteFlags, func(name string) bool { return variable(name) == v.Name })
 		if i >= 0 && v.Value != "" && len(v.Value) <= mostBytes && !flags.Changed(remoteFlags[i]) {
-			set(remoteFlags[i], v.Value)
+			take(remoteFlags[i], v.Value)
 		}
 	}
 	cfg.nodeName, cfg.queueURL = "any", "https://any" // which a mode needs, and a forecast does not
-	parsed, wrong := cfg.parse()
-	for _, err := range wrong {
+	for _, err := range cfg.check() {
 		problems = append(problems, err.Error())
 	}
-	parsed.nodeName, parsed.queueURL = "", ""
+	cfg.nodeName, cfg.queueURL = "", ""
 	if len(problems) > 0 {
 		return settings{}, errors.New(interruption.Clip(strings.Join(problems, "; ")))
 	}
-	return parsed, nil
+	return cfg, nil
 }
 
 // daemons are the pods of spot-handler that run in the cluster, for those who judge them. An error

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain"
+	"spot-handler/handler/webhook"
 )
 
 // Of the pods that drain, what a forecast needs is read as they read it themselves, and nothing else.
@@ -26,19 +27,19 @@ func TestRemoteConfig(t *testing.T) {
 		"--queue-url", "https://example.com/q", "--margin=7s", "--dry-run", "--of-another-version=x", "--node-selector", "team=blue",
 		"--webhook-url-file=/dev/zero", "--webhook-template={{range until 2000000000}}x{{end}}", "--kubeconfig=/dev/zero",
 	}, vars)
-	if err != nil || cfg.margin != 7*time.Second || cfg.strategy != string(drain.Hold) || cfg.blocked != string(drain.Leave) || !cfg.dryRun {
+	if err != nil || cfg.policy.Margin != 7*time.Second || cfg.policy.Strategy != drain.Hold || cfg.policy.Blocked != drain.Leave || !cfg.dryRun {
 		t.Errorf("%v, %+v", err, cfg)
 	}
-	if cfg.webhook != (webhookConfig{}) || cfg.kubeconfig != "" || cfg.queueURL != "" || !cfg.nodes.Matches(labels.Set{"team": "blue"}) || cfg.nodes.Empty() {
+	if cfg.webhooks.Endpoint != (webhook.Endpoint{}) || cfg.webhookTemplate != "" || cfg.kubeconfig != "" || cfg.queueURL != "" || !cfg.nodes.Matches(labels.Set{"team": "blue"}) || cfg.nodes.Empty() {
 		t.Errorf("%+v", cfg)
 	}
 	for _, mode := range []string{modeIMDS, modeDrain, modeQueue} {
-		if cfg, err := remoteConfig(mode, nil, nil); err != nil || cfg.margin != 10*time.Second {
+		if cfg, err := remoteConfig(mode, nil, nil); err != nil || cfg.policy.Margin != 10*time.Second {
 			t.Errorf("%s by default: %v, %+v", mode, err, cfg)
 		}
 	}
 	for want, args := range map[string][]string{
-		"invalid argument":     {"--margin=soon"},
+		"invalid duration":     {"--margin=soon"},
 		"want 0s to 100s":      {"--margin=1h"},
 		"is no namespace name": {"--lease-namespace=x'; touch owned; '"},
 		"flag needs an arg":    {"--margin"},
@@ -70,7 +71,7 @@ func FuzzRemoteConfig(f *testing.F) {
 			return
 		}
 		cfg, err := remoteConfig(mode, strings.Split(args, "\x00"), []corev1.EnvVar{{Name: name, Value: value}})
-		if cfg.webhook != (webhookConfig{}) || cfg.kubeconfig != "" || cfg.logLevel != "" && cfg.logLevel != "info" {
+		if cfg.webhooks.Endpoint != (webhook.Endpoint{}) || cfg.webhookTemplate != "" || cfg.kubeconfig != "" || cfg.logLevel != "" && cfg.logLevel != "info" {
 			t.Errorf("%+v", cfg)
 		}
 		if err == nil && (cfg.nodes == nil || cfg.mode != mode) {

@@ -72,7 +72,7 @@ func TestMigrateCommand(t *testing.T) {
 func TestMigrateTables(t *testing.T) {
 	known := map[string]bool{}
 	for _, mode := range []string{modeIMDS, modeQueue} {
-		cfg := config{mode: mode}
+		cfg := settings{mode: mode}
 		for _, g := range cfg.define() {
 			for name := range flagsOf(g) {
 				known["--"+name] = true

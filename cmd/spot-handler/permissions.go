@@ -40,7 +40,7 @@ func permissionsOf(cfg settings, leaseNamespace string) []permission {
 	if cfg.dryRun {
 		list = append(list, permission{verb: "list", resource: "pods"},
 			permission{verb: "list", group: "policy", resource: "poddisruptionbudgets"})
-		if cfg.strategy == string(drain.Surge) {
+		if cfg.policy.Strategy == drain.Surge {
 			list = append(list, permission{verb: "get", group: "apps", resource: "deployments"},
 				permission{verb: "list", group: "apps", resource: "replicasets"},
 				permission{verb: "list", group: "apps", resource: "daemonsets"},
@@ -60,7 +60,7 @@ func permissionsOf(cfg settings, leaseNamespace string) []permission {
 			permission{verb: "watch", group: "policy", resource: "poddisruptionbudgets"},
 		)
 	}
-	if reconciles(cfg) && cfg.strategy == string(drain.Surge) {
+	if reconciles(cfg) && cfg.policy.Strategy == drain.Surge {
 		list = append(list,
 			permission{verb: "patch", resource: "pods"}, // to surge them
 			permission{verb: "list", group: "apps", resource: "deployments"},

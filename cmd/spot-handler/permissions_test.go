@@ -26,7 +26,7 @@ func TestMissingPermissionsAreNamedAtOnce(t *testing.T) {
 	client := fakeReviews(func(_ context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
 		return a.Verb != "patch" && a.Subresource != "eviction", nil
 	})
-	err := checkPermissions(t.Context(), client, permissionsOf(settings{config: config{mode: modeQueue, leaderElect: true}}, "ns"))
+	err := checkPermissions(t.Context(), client, permissionsOf(settings{mode: modeQueue, leaderElect: true}, "ns"))
 	if !errors.Is(err, errUsage) {
 		t.Fatalf("error %v, want wrong use", err)
 	}
@@ -50,7 +50,7 @@ func TestPermissionsOfAnAPIServerThatHangs(t *testing.T) {
 			}
 		})
 		start := time.Now()
-		err := checkPermissions(t.Context(), client, permissionsOf(settings{config: config{mode: modeIMDS, drain: true}}, ""))
+		err := checkPermissions(t.Context(), client, permissionsOf(settings{mode: modeIMDS, drain: true}, ""))
 		if err == nil || errors.Is(err, errUsage) {
 			t.Errorf("error %v, want one that does not end the process", err)
 		}

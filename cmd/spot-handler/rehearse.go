@@ -256,7 +256,7 @@ func (r *rehearseCommand) refuse(read cluster.Cluster, cfg settings, chosen []*c
 	for _, what := range read.Unread {
 		errs = append(errs, fmt.Errorf("cannot know what is critical: %s (--despite-findings does without)", what))
 	}
-	for _, f := range audit.Of(audit.Take(read, audit.Options{Margin: cfg.margin, AtRisk: func(n *corev1.Node) bool { return on[n.Name] }})) {
+	for _, f := range audit.Of(audit.Take(read, audit.Options{Margin: cfg.policy.Margin, AtRisk: func(n *corev1.Node) bool { return on[n.Name] }})) {
 		if f.Severity == audit.Critical && f.Pods > 0 {
 			errs = append(errs, fmt.Errorf("%s %s %s: %s: %s (%s; --despite-findings goes on)", f.ID, f.Namespace, f.Object, f.What, f.Why, f.Page))
 		}

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
@@ -11,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -22,67 +22,167 @@ import (
 	"spot-handler/handler/provisioner/placeholder"
 	"spot-handler/handler/turns"
 	"spot-handler/handler/webhook"
-	"spot-handler/imds"
 )
 
-// settings are what the operator means.
+// The modes, which are the commands.
+const (
+	modeIMDS  = "imds"
+	modeDrain = "drain"
+	modeQueue = "queue"
+)
+
+// When a replacement is requested.
+const (
+	replacementAlways     = "always"
+	replacementWhenNeeded = "when-needed"
+)
+
+// settings are what the operator means. Fields of the other modes are zero.
 type settings struct {
-	config
+	mode string
+
+	// source: imds
+	nodeName     string
+	pollInterval time.Duration
+	drain        bool
+	watching     []string
+	kinds        []interruption.Kind // of watching
+	// source: queue
+	queueURL   string
+	managedTag string
+	managed    managed.Tag // of managedTag
+	// of the whole fleet: drain, queue
+	leaderElect    bool
+	leaseNamespace string
+	podName        string
+	podNamespace   string
+
+	nodeSelector string
+	nodes        labels.Selector // of nodeSelector
+
 	policy     drain.Policy
-	nodes      labels.Selector
-	kinds      []interruption.Kind // imds
-	managed    managed.Tag         // queue
-	rebalances turns.Concurrency
-	networks   []netip.Prefix
-	fallbacks  placeholder.Selector
-	webhooks   webhook.Options
+	cordonOnly bool
+	rebalance  interruption.RebalancePolicy
+
+	maxConcurrentRebalances string
+	rebalances              turns.Concurrency // of maxConcurrentRebalances
+	rebalanceTTL            time.Duration
+	rebalanceCapacity       string
+
+	workloadNotices bool
+	noticeNetworks  []string
+	networks        []netip.Prefix // of noticeNetworks
+
+	scheduledLead time.Duration
+
+	heartbeatUntil time.Duration // queue
+
+	provisioner string
+	replacement string
+	fallback    map[string]string
+	release     bool
+
+	replacementTTL time.Duration
+
+	fallbackSelector     string
+	fallbacks            placeholder.Selector // of fallbackSelector
+	placeholderNamespace string
+	placeholderImage     string
+
+	kubeconfig string
+
+	webhooks                      webhook.Options
+	webhookTemplate, webhookProxy string
+
+	dryRun    bool
+	httpAddr  string
+	logLevel  string
+	logFormat string
 }
 
-// parse reads what was typed, and the files that it names, once. It names everything that is wrong.
-func (c config) parse() (s settings, problems []error) {
-	s = settings{config: c, policy: drain.Policy{Strategy: drain.Strategy(c.strategy), Blocked: drain.BlockedPolicy(c.blocked), Margin: c.margin}}
-	bad := func(flag, format string, args ...any) {
-		problems = append(problems, fmt.Errorf("--%s (%s): %s", flag, variable(flag), fmt.Sprintf(format, args...)))
-	}
-	for _, choice := range c.choices() {
-		if !slices.Contains(choice.allowed, choice.value) {
-			bad(choice.flag, "%q: want one of %s", choice.value, strings.Join(choice.allowed, ", "))
-		}
-	}
+// fleet reports whether the process cares for all nodes, and not for its own alone.
+func (c *settings) fleet() bool { return c.mode != modeIMDS }
+
+// define declares the flags of c.mode, in the order in which --help shows them.
+func (c *settings) define() []group {
 	const ever = time.Duration(1<<63 - 1)
-	for _, of := range []struct {
-		flag        string
-		value       time.Duration
-		least, most time.Duration
-		orZero      bool
-		want        string
-	}{
-		{"margin", c.margin, 0, 100 * time.Second, true, "0s to 100s, as EC2 gives two minutes in all"},
-		{"rebalance-ttl", c.rebalanceTTL, 0, ever, true, "0s (never) or more"},
-		{"scheduled-lead", c.scheduledLead, 0, ever, true, "0s or more"},
-		{"replacement-ttl", c.replacementTTL, 30 * time.Second, ever, true, "0s (keep it) or at least 30s, as pods need some time to come"},
-		{"heartbeat-until", c.heartbeatUntil, 30 * time.Second, 48 * time.Hour, true, "0s (none), or 30s to 48h, as AWS has it"},
-		{"poll-interval", c.pollInterval, 500 * time.Millisecond, 30 * time.Second, c.mode != modeIMDS, "500ms to 30s"},
-	} {
-		if (of.value < of.least || of.value > of.most) && (of.value != 0 || !of.orZero) {
-			bad(of.flag, "%s: want %s", of.value, of.want)
-		}
+	source, leader, evict, replacement := titled("Source of notices"), titled("Leader"), titled("Drain"), titled("Replacement")
+	cluster, webhooks, operation := titled("Cluster"), titled("Webhook"), titled("Operation")
+
+	switch c.mode {
+	case modeIMDS:
+		source.StringVar(&c.nodeName, "node-name", "", "the Node that this process runs on; also $NODE_NAME (required)")
+		within(source, &c.pollInterval, "poll-interval", 2*time.Second, bounds{500 * time.Millisecond, 30 * time.Second, false, "500ms to 30s"}, "time between two polls for a spot notice; AWS advises 5s or less. The rest is polled every second time, scheduled events every 15th")
+		hide(source, "poll-interval")
+		source.BoolVar(&c.drain, "drain", true, "drain the node too; with --drain=false it is only marked, and spot-handler drain or queue drains it")
+		source.StringSliceVar(&c.watching, "watch", watchable(), "what is polled; --rebalance says what is done on a recommendation")
+	case modeQueue:
+		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
+		source.StringVar(&c.managedTag, "managed-tag", "", "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
 	}
-	for flag, namespace := range map[string]string{"placeholder-namespace": c.placeholderNamespace, "lease-namespace": c.leaseNamespace} {
-		if len(validation.IsDNS1123Label(namespace)) > 0 && (flag != "lease-namespace" || namespace != "") {
-			bad(flag, "%q is no namespace name", namespace)
-		}
+	if c.fleet() {
+		leader.BoolVar(&c.leaderElect, "leader-elect", true, "drain in one replica only; turn off only with a single replica")
+		leader.StringVar(&c.leaseNamespace, "lease-namespace", "", "namespace of the Lease called "+leaseName+" (default: the pod's own, else kube-system)")
+		leader.StringVar(&c.podName, "pod-name", "", "this process's own pod, which is moved last; also $POD_NAME (default: the host name, in a pod)")
+		leader.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
+		hide(leader, "leader-elect", "lease-namespace", "pod-name", "pod-namespace")
 	}
-	var err error
-	if s.rebalances, err = turns.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
-		bad("max-concurrent-rebalances", "%v", err)
+	source.StringVar(&c.nodeSelector, "node-selector", "", "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
+	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(drain.Surge), names(drain.Strategies()), "surge: the replacement pods of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its eviction deadline has come; at-once: pods are evicted as soon as the replacement is requested")
+	oneOf(evict, (*string)(&c.policy.Blocked), "blocked-pods", string(drain.Leave), names(drain.BlockedPolicies()), "a pod that its disruption budget still refuses at its eviction deadline: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
+	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
+	within(evict, &c.policy.Margin, "margin", 10*time.Second, bounds{0, 100 * time.Second, true, "0s to 100s, as EC2 gives two minutes in all"}, "time kept free between the planned end of the last pod and EC2's deadline")
+	oneOf(evict, (*string)(&c.rebalance), "rebalance", string(interruption.RebalanceReplace), names(interruption.RebalancePolicies()), "on a rebalance recommendation: ignore, cordon, or replace (cordon and drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool overrides it")
+	evict.StringVar(&c.maxConcurrentRebalances, "max-concurrent-rebalances", "10%", "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down and 1 at the least; the others wait in line, and take pods until it is their turn")
+	within(evict, &c.rebalanceTTL, "rebalance-ttl", time.Hour, bounds{0, ever, true, "0s (never) or more"}, "how long a rebalance recommendation can go without progress, which is a pod that leaves, before the node is put back as it was; 0 never does")
+
+	within(evict, &c.scheduledLead, "scheduled-lead", 30*time.Minute, bounds{0, ever, true, "0s or more"}, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
+	if c.mode == modeQueue {
+		within(evict, &c.heartbeatUntil, "heartbeat-until", 0, bounds{30 * time.Second, 48 * time.Hour, true, "0s (none), or 30s to 48h, as AWS has it"}, "how long an Auto Scaling group is made to wait in all, by heartbeats, while its node is drained, such as 1h; not longer than AWS allows, nor shorter than the hook's timeout; 0 sends no heartbeats: the drain has the hook's timeout")
+	}
+
+	evict.BoolVar(&c.workloadNotices, "workload-notices", false, "notify pods with the annotation "+drain.NoticeAnnotation+" of the end of their node: with a POST to the pod's own IP, and with annotations")
+	evict.StringSliceVar(&c.noticeNetworks, "notice-networks", nil, "networks in which pods are notified, such as 10.0.0.0/8; may be repeated. Pods on their host's network are notified only if it names theirs (default: any but loopback, link-local and multicast addresses, and those of Services and of AWS)")
+
+	oneOf(replacement, &c.provisioner, "provisioner", provisioner.Auto, []string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None}, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
+	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each node)")
+	oneOf(replacement, &c.replacement, "replacement", replacementAlways, []string{replacementAlways, replacementWhenNeeded}, "when a replacement is requested: always, or when-needed, which is when the pods do not fit on nodes that are there")
+	oneOf(replacement, &c.rebalanceCapacity, "rebalance-capacity", karpenter.SpotFirst, karpenter.RebalanceCapacities(), "what replaces a node that Karpenter made, on a rebalance recommendation: spot-first (another spot instance, of another type or in another zone than the one at risk, else as on a notice) or fallback (as on a notice)")
+	within(replacement, &c.replacementTTL, "replacement-ttl", 10*time.Minute, bounds{30 * time.Second, ever, true, "0s (keep it) or at least 30s, as pods need some time to come"}, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
+	replacement.StringVar(&c.fallbackSelector, "fallback-selector", "", "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
+	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
+	replacement.StringVar(&c.placeholderImage, "placeholder-image", "pause:3.10", "`image` of the placeholder pods; best is the pause image that the nodes have")
+	hide(replacement, "placeholder-namespace", "placeholder-image")
+	replacement.BoolVar(&c.release, "release-node", true, "terminate a drained node: with Karpenter, delete its NodeClaim; with an Auto Scaling group, terminate the detached instance after a rebalance recommendation")
+
+	cluster.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the cluster; also $KUBECONFIG (default: the pod's service account)")
+
+	webhooks.StringVar(&c.webhooks.Endpoint.URLFile, "webhook-url-file", "", "`file` with the URL that is notified of every notice and outcome, such as a mounted Secret's, with a POST that Slack's incoming webhooks take; read again for each webhook")
+	webhooks.StringVar(&c.webhooks.Endpoint.HeadersFile, "webhook-headers-file", "", "`file` with headers for it, a line \"Name: value\" each or one JSON object; read again for each webhook (default: Content-Type: application/json)")
+	webhooks.StringVar(&c.webhookTemplate, "webhook-template-file", "", "`file` with a Go template of the body, with sprig's functions, such as {\"text\": {{ .Text | toJson }}} (default: what Slack takes)")
+	webhooks.StringVar(&c.webhookProxy, "webhook-proxy", "", "URL of a proxy for webhooks only (default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for all else)")
+
+	operation.BoolVar(&c.dryRun, "dry-run", false, "change nothing, neither in the cluster nor in the queue, and log what would be done")
+	operation.StringVar(&c.httpAddr, "http-addr", ":8080", "address of /metrics, /healthz and /readyz")
+	oneOf(operation, &c.logLevel, "log-level", zerolog.LevelInfoValue, []string{zerolog.LevelDebugValue, zerolog.LevelInfoValue, zerolog.LevelWarnValue, zerolog.LevelErrorValue}, "debug, info, warn or error")
+	oneOf(operation, &c.logFormat, "log-format", "", []string{"", logJSON, logConsole}, "json, or console for people (default: console in a terminal)")
+	hide(operation, "log-format")
+	groups := []group{source, leader, evict, replacement, cluster, webhooks, operation}
+	return slices.DeleteFunc(groups, func(g group) bool { return !g.HasFlags() })
+}
+
+// check reads what has to be seen together, and the files that are named, once. It names everything
+// that is wrong.
+func (c *settings) check() (problems []error) {
+	bad := func(flag, format string, args ...any) {
+		problems = append(problems, wrong(flag, fmt.Errorf(format, args...)))
 	}
 	for _, text := range c.noticeNetworks {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
 			bad("notice-networks", "%q: want networks such as 10.0.0.0/8", text)
 		}
-		s.networks = append(s.networks, network.Masked())
+		c.networks = append(c.networks, network.Masked())
 	}
 	for from, to := range c.fallback {
 		for _, pool := range []string{from, to} {
@@ -91,13 +191,10 @@ func (c config) parse() (s settings, problems []error) {
 			}
 		}
 	}
-	if s.fallbacks, err = placeholder.ParseSelector(c.fallbackSelector); err != nil {
-		bad("fallback-selector", "%v", err)
-	} else if s.fallbacks.Empty() && (c.fallbackSelector != "" || c.provisioner == provisioner.Placeholder) {
-		bad("fallback-selector", "%q selects no particular node: want a label selector, such as node-lifecycle=on-demand", c.fallbackSelector)
-	}
-	if s.nodes, err = labels.Parse(c.nodeSelector); err != nil {
-		bad("node-selector", "%v", err)
+	for flag, namespace := range map[string]string{"placeholder-namespace": c.placeholderNamespace, "lease-namespace": c.leaseNamespace} {
+		if len(validation.IsDNS1123Label(namespace)) > 0 && (flag != "lease-namespace" || namespace != "") {
+			bad(flag, "%q is no namespace name", namespace)
+		}
 	}
 	if c.placeholderImage == "" || strings.TrimSpace(c.placeholderImage) != c.placeholderImage {
 		bad("placeholder-image", "%q is no image", c.placeholderImage)
@@ -105,124 +202,104 @@ func (c config) parse() (s settings, problems []error) {
 	if _, _, err := net.SplitHostPort(c.httpAddr); err != nil {
 		bad("http-addr", "%q: want host:port, such as :8080", c.httpAddr)
 	}
-	s.webhooks = c.webhook.parse(bad)
+	var err error
+	if c.rebalances, err = turns.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
+		bad("max-concurrent-rebalances", "%w", err)
+	}
+	if c.nodes, err = labels.Parse(c.nodeSelector); err != nil {
+		bad("node-selector", "%w", err)
+	}
+	if c.fallbacks, err = placeholder.ParseSelector(c.fallbackSelector); err != nil {
+		bad("fallback-selector", "%w", err)
+	} else if c.fallbacks.Empty() && (c.fallbackSelector != "" || c.provisioner == provisioner.Placeholder) {
+		bad("fallback-selector", "%q selects no particular node: want a label selector, such as node-lifecycle=on-demand", c.fallbackSelector)
+	}
+	c.checkWebhooks(bad)
 	switch c.mode {
 	case modeIMDS:
 		if c.nodeName == "" {
 			bad("node-name", "not set: give the Node's name, in a pod from the downward API (fieldRef spec.nodeName) as NODE_NAME")
 		}
-		if s.kinds, err = kindsOf(c.watching); err != nil {
-			bad("watch", "%v", err)
+		if c.kinds, err = kindsOf(c.watching); err != nil {
+			bad("watch", "%w", err)
 		}
 	case modeQueue:
 		if u, err := url.Parse(c.queueURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 			bad("queue-url", "%q: want the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler", c.queueURL)
 		}
-		if s.managed, err = managed.ParseTag(c.managedTag); err != nil {
-			bad("managed-tag", "%v", err)
+		if c.managed, err = managed.ParseTag(c.managedTag); err != nil {
+			bad("managed-tag", "%w", err)
 		}
 	}
-	return s, problems
+	return problems
 }
 
-// choice is a flag that takes one of some values.
-type choice struct {
-	flag, value string
-	allowed     []string
-}
-
-func (c *config) choices() []choice {
-	return []choice{
-		{"replacement", c.replacement, []string{replacementAlways, replacementWhenNeeded}},
-		{"provisioner", c.provisioner, []string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None}},
-		{"drain-strategy", c.strategy, names(drain.Strategies())},
-		{"blocked-pods", c.blocked, names(drain.BlockedPolicies())},
-		{"rebalance", c.rebalance, names(interruption.RebalancePolicies())},
-		{"rebalance-capacity", c.rebalanceCapacity, karpenter.RebalanceCapacities()},
-		{"log-format", c.logFormat, []string{"", logJSON, logConsole}},
-		{"log-level", c.logLevel, logLevels},
+// checkWebhooks calls bad for what cannot be used.
+func (c *settings) checkWebhooks(bad func(flag, format string, args ...any)) {
+	file := c.webhooks.Endpoint
+	if _, _, err := (webhook.Endpoint{URLFile: file.URLFile}).Read(); err != nil {
+		bad("webhook-url-file", "%w", err)
 	}
-}
-
-// parse reads all that is named, and calls bad for what cannot be used.
-func (c webhookConfig) parse(bad func(flag, format string, args ...any)) webhook.Options {
-	var o webhook.Options
-	var err error
-	header := http.Header{}
-	if c.urlFile != "" {
-		file := webhook.Endpoint{URLFile: c.urlFile}
-		if _, _, err = file.Read(); err != nil {
-			bad("webhook-url-file", "%v", err)
-		}
-		o.Endpoint.URLFile = c.urlFile
+	_, header, err := webhook.Endpoint{HeadersFile: file.HeadersFile}.Read()
+	if err != nil {
+		bad("webhook-headers-file", "%w", err)
 	}
-	if c.headersFile != "" {
-		file := webhook.Endpoint{HeadersFile: c.headersFile}
-		if _, header, err = file.Read(); err != nil {
-			bad("webhook-headers-file", "%v", err)
-		}
-		o.Endpoint.HeadersFile = c.headersFile
-	}
-	if c.proxy != "" {
-		if o.Proxy, err = webhook.ParseProxy(c.proxy); err != nil {
-			bad("webhook-proxy", "%v", err)
+	if c.webhookProxy != "" {
+		if c.webhooks.Proxy, err = webhook.ParseProxy(c.webhookProxy); err != nil {
+			bad("webhook-proxy", "%w", err)
 		}
 	}
-	if c.templateFile != "" {
-		text, err := os.ReadFile(c.templateFile)
+	if c.webhookTemplate != "" {
+		text, err := os.ReadFile(c.webhookTemplate)
 		if err == nil {
-			o.Template, err = webhook.ParseTemplate(string(text), header)
+			c.webhooks.Template, err = webhook.ParseTemplate(string(text), header)
 		}
 		if err != nil {
-			bad("webhook-template-file", "%v", err)
+			bad("webhook-template-file", "%w", err)
 		}
 	}
-	if c.urlFile == "" {
-		for _, given := range []struct{ flag, value string }{
-			{"webhook-headers-file", c.headersFile}, {"webhook-template-file", c.templateFile}, {"webhook-proxy", c.proxy},
-		} {
-			if given.value != "" {
-				bad(given.flag, "of no use without --webhook-url-file")
-			}
+	for flag, given := range map[string]bool{
+		"webhook-headers-file": file.HeadersFile != "", "webhook-template-file": c.webhookTemplate != "", "webhook-proxy": c.webhookProxy != "",
+	} {
+		if given && file.URLFile == "" {
+			bad(flag, "of no use without --webhook-url-file")
 		}
 	}
-	return o
 }
 
-// watched are the values of --watch.
-var watched = map[string]interruption.Kind{
-	"spot":             interruption.SpotInterruption,
-	"lifecycle":        interruption.InstanceTerminating,
-	"rebalance":        interruption.RebalanceRecommendation,
-	"scheduled-events": interruption.ScheduledEvent,
+// watched are the values of --watch, the most urgent first.
+var watched = []struct {
+	name string
+	kind interruption.Kind
+}{
+	{"spot", interruption.SpotInterruption},
+	{"lifecycle", interruption.InstanceTerminating},
+	{"rebalance", interruption.RebalanceRecommendation},
+	{"scheduled-events", interruption.ScheduledEvent},
 }
 
-// watchable are the names of watched, in the order of [imds.Kinds].
 func watchable() (names []string) {
-	for _, kind := range imds.Kinds() {
-		for name, k := range watched {
-			if k == kind {
-				names = append(names, name)
-			}
-		}
+	for _, w := range watched {
+		names = append(names, w.name)
 	}
 	return names
 }
 
-// kindsOf are the kinds of these values, in the order of [imds.Kinds].
+// kindsOf are the kinds of these values.
 func kindsOf(names []string) (kinds []interruption.Kind, err error) {
-	for _, name := range names {
-		if _, ok := watched[name]; !ok {
-			return nil, fmt.Errorf("%q: want some of %s", name, strings.Join(watchable(), ", "))
+	for _, w := range watched {
+		if slices.Contains(names, w.name) {
+			kinds = append(kinds, w.kind)
 		}
 	}
-	for _, name := range watchable() {
-		if slices.Contains(names, name) {
-			kinds = append(kinds, watched[name])
+	all := strings.Join(watchable(), ", ")
+	for _, name := range names {
+		if !slices.Contains(watchable(), name) {
+			return nil, fmt.Errorf("%q: want some of %s", name, all)
 		}
 	}
 	if len(kinds) == 0 {
-		return nil, fmt.Errorf("empty, so nothing is polled: want some of %s", strings.Join(watchable(), ", "))
+		return nil, fmt.Errorf("empty, so nothing is polled: want some of %s", all)
 	}
 	return kinds, nil
 }
