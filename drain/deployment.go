@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -149,17 +148,6 @@ func (d Deployment) Exists() bool { return d.deployment != nil }
 
 // Replicas is how many pods it asks for.
 func (d Deployment) Replicas() int { return d.replicas() }
-
-// Failing is the Deployment once its ReplicaSet cannot make pods, for the reason given; with an
-// empty one, once it can again.
-func (d Deployment) Failing(reason string) Deployment {
-	c := *d.deployment
-	c.Status.Conditions = slices.DeleteFunc(slices.Clone(c.Status.Conditions), func(c deploymentCondition) bool { return c.Type == replicaFailure })
-	if reason != "" {
-		c.Status.Conditions = append(c.Status.Conditions, deploymentCondition{Type: replicaFailure, Status: "True", Message: reason})
-	}
-	return Deployment{&c}
-}
 
 // Specified is the part of a Workload that the specification alone decides: the selector, and why
 // the owner does not let pods be surged.

@@ -204,7 +204,7 @@ func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 // toleratesEverything: a pod that may be put back on this very node is evicted once, and as
 // late as is safe, so it does not come back only to be ended with the node.
 func toleratesEverything(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	if p.Deadline.IsZero() || !toleratesAll(pod, p.Taint) {
+	if p.Deadline.IsZero() || !ToleratesAll(pod, p.Taint) {
 		return "", ""
 	}
 	return Later, everyTaint
@@ -261,7 +261,7 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 		return "DaemonSet pod"
 	case tolerates(pod, p.Taint):
 		return "tolerates " + p.Taint.Key
-	case !p.Since.IsZero() && pod.CreationTimestamp.After(p.Since) && toleratesAll(pod, p.Taint):
+	case !p.Since.IsZero() && pod.CreationTimestamp.After(p.Since) && ToleratesAll(pod, p.Taint):
 		return "tolerates every taint, and has come since the node was marked"
 	}
 	return ""

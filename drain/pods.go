@@ -21,11 +21,11 @@ func tolerates(pod *corev1.Pod, taint corev1.Taint) bool {
 	})
 }
 
-// toleratesAll reports whether the pod tolerates every taint, ours among them, as some
+// ToleratesAll reports whether the pod tolerates every taint, ours among them, as some
 // operators and many charts have it. That says nothing of interruptions. It also tolerates
 // the cordon: evicted, it might be put back on the same node.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/#concepts
-func toleratesAll(pod *corev1.Pod, taint corev1.Taint) bool {
+func ToleratesAll(pod *corev1.Pod, taint corev1.Taint) bool {
 	return slices.ContainsFunc(pod.Spec.Tolerations, func(t corev1.Toleration) bool {
 		return t.Key == "" && t.ToleratesTaint(klog.Logger{}, &taint, false)
 	})

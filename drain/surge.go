@@ -106,7 +106,7 @@ func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 	if reason, _ := pinned(pod, now); reason != "" {
 		return reason
 	}
-	if toleratesAll(pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule}) {
+	if ToleratesAll(pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule}) {
 		return everyTaint
 	}
 	switch _, isReady := Ready(pod); {

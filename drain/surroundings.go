@@ -164,13 +164,3 @@ func (q quota) lacks(pod *corev1.Pod) string {
 	slices.Sort(short)
 	return strings.Join(short, ", ")
 }
-
-// Lacks says which quota has no room for one more such pod, or is empty.
-func (s Surroundings) Lacks(pod *corev1.Pod) string {
-	for _, q := range s.quotas {
-		if short := q.lacks(pod); short != "" {
-			return fmt.Sprintf("ResourceQuota %s has no room: %s", q.name, short)
-		}
-	}
-	return ""
-}

@@ -16,7 +16,7 @@ func TestPlanCommand(t *testing.T) {
 		code      int
 		out, err  string
 	}{
-		"a node":             {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "1 node lost: 1 pod, 1 truncated", "list volumeattachments"},
+		"a node":             {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "1 node lost: 1 pod, 1 grace period cut short", "list volumeattachments"},
 		"what was assumed":   {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "stop 3 s (--stop-time)", ""},
 		"no nodes":           {"/nodes", []string{"plan", "node-1"}, 1, "", "list nodes: not allowed"},
 		"no such node":       {"", []string{"plan", "node-2"}, 1, "", "no such node: node-2"},

@@ -34,9 +34,7 @@ func isTied(pod *corev1.Pod) bool {
 	}) {
 		return true
 	}
-	a := pod.Spec.Affinity
-	return a != nil && (a.PodAffinity != nil && len(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0 ||
-		a.PodAntiAffinity != nil && len(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution) > 0)
+	return len(NearTerms(pod))+len(AntiTerms(pod)) > 0
 }
 
 func hasHostPort(pod *corev1.Pod) bool {
@@ -52,20 +50,31 @@ func claims(pod *corev1.Pod) bool {
 	})
 }
 
-// antiTerm is whom a pod that is there keeps away, be it from its node, its zone or further: we
-// do not ask how far.
-type antiTerm struct {
+// Term is which pods a pod has to be near, or keeps away.
+type Term struct {
+	Key        string   // of the label in which their nodes are alike
 	namespaces []string // nil: all
 	selector   labels.Selector
 }
 
-func antiTermsOf(pod *corev1.Pod) []antiTerm {
-	a := pod.Spec.Affinity
-	if a == nil || a.PodAntiAffinity == nil {
-		return nil
+// AntiTerms are whom a pod keeps away.
+func AntiTerms(pod *corev1.Pod) []Term {
+	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
+		return termsOf(pod, a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
 	}
-	var terms []antiTerm
-	for _, t := range a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+	return nil
+}
+
+// NearTerms are whom a pod has to be near.
+func NearTerms(pod *corev1.Pod) []Term {
+	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
+		return termsOf(pod, a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution)
+	}
+	return nil
+}
+
+func termsOf(pod *corev1.Pod, required []corev1.PodAffinityTerm) (terms []Term) {
+	for _, t := range required {
 		selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
 		if err != nil {
 			continue // the API server takes none such
@@ -77,11 +86,12 @@ func antiTermsOf(pod *corev1.Pod) []antiTerm {
 		if t.NamespaceSelector != nil {
 			namespaces = nil
 		}
-		terms = append(terms, antiTerm{namespaces, selector})
+		terms = append(terms, Term{t.TopologyKey, namespaces, selector})
 	}
 	return terms
 }
 
-func (t antiTerm) matches(pod *corev1.Pod) bool {
+// Matches reports whether the term is about the pod.
+func (t Term) Matches(pod *corev1.Pod) bool {
 	return (t.namespaces == nil || slices.Contains(t.namespaces, pod.Namespace)) && t.selector.Matches(labels.Set(pod.Labels))
 }

@@ -31,7 +31,7 @@ const (
 // snapshot is what was free at a time, less what was promised since.
 type snapshot struct {
 	nodes map[string]*free
-	keeps []antiTerm // of pods that are there: whom they keep away
+	keeps []Term // of pods that are there: whom they keep away, be it from their node, their zone or further
 }
 
 // free is a node and what is free on it.
@@ -157,7 +157,7 @@ func unavailable(node *corev1.Node) bool {
 }
 
 func (l *snapshot) addPod(pod *corev1.Pod) {
-	l.keeps = append(l.keeps, antiTermsOf(pod)...)
+	l.keeps = append(l.keeps, AntiTerms(pod)...)
 	l.take(place{pod.Spec.NodeName, Requests(pod)})
 }
 
@@ -195,7 +195,7 @@ func (l *snapshot) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node
 
 // best is the place for the pod where the most is left.
 func (l *snapshot) best(from *corev1.Node, pod *corev1.Pod, not func(node string) bool) (place, bool) {
-	if slices.ContainsFunc(l.keeps, func(t antiTerm) bool { return t.matches(pod) }) {
+	if slices.ContainsFunc(l.keeps, func(t Term) bool { return t.Matches(pod) }) {
 		return place{}, false
 	}
 	requests, affinity := Requests(pod), nodeaffinity.GetRequiredNodeAffinity(pod)

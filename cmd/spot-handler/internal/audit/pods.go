@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/drain"
@@ -27,25 +26,6 @@ type Pod struct {
 	NoSurge string
 	// Zone is the zone that it cannot leave, as a volume of it is there; empty if there is none.
 	Zone string
-}
-
-// podOf is the pod of a drain's decision; zones are those of claims.
-func podOf(d drain.Decision, zones map[types.NamespacedName]string) Pod {
-	_, ready := drain.Ready(d.Pod)
-	return Pod{d.Pod, ownerOf(d.Pod), d.Surge || !ready, d.NoSurge, zoneOf(d.Pod, zones)}
-}
-
-// zoneOf is the zone that the pod's volumes are bound to, or empty.
-func zoneOf(pod *corev1.Pod, zones map[types.NamespacedName]string) string {
-	for _, v := range pod.Spec.Volumes {
-		if v.PersistentVolumeClaim == nil {
-			continue
-		}
-		if zone := zones[types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}]; zone != "" {
-			return zone
-		}
-	}
-	return ""
 }
 
 // ownerOf names what has made the pod, as kubectl does. Owner references and annotations hold any

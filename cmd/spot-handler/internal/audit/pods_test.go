@@ -105,7 +105,8 @@ func TestPods(t *testing.T) {
 			Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
 		}
 		tt.change(pod)
-		if got := podOf(drain.Decision{Pod: pod, NoSurge: "why"}, nil); !tt.ok(got) {
+		_, ready := drain.Ready(pod)
+		if got := (Pod{Pod: pod, Owner: ownerOf(pod), Surges: !ready, NoSurge: "why"}); !tt.ok(got) {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

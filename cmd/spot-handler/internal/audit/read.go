@@ -87,7 +87,8 @@ func Take(c cluster.Cluster, o Options) Snapshot {
 		around.Pods = theirs[node]
 		for _, d := range drain.Plan(c.At, around) {
 			if d.Moves() {
-				s.Pods = append(s.Pods, podOf(d, c.Zones))
+				_, ready := drain.Ready(d.Pod)
+				s.Pods = append(s.Pods, Pod{d.Pod, ownerOf(d.Pod), d.Surge || !ready, d.NoSurge, c.ZoneOf(d.Pod)})
 			}
 		}
 	}

@@ -9,12 +9,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
-	"k8s.io/klog/v2"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/provisioner/karpenter"
+	"spot-handler/handler/provisioner/room"
 )
 
 // gracesThatDoNotFit: a pod asks for more time to end than a spot notice leaves in all.
@@ -200,10 +198,9 @@ func replacementsWithoutPlace(s Snapshot, w workload) []Finding {
 
 // homes counts the nodes, up to so many, that take a pod, and says whether Karpenter makes more.
 func (s Snapshot) homes(p *Pod, enough int) (n int, more bool) {
-	affinity := nodeaffinity.GetRequiredNodeAffinity(p.Pod)
+	suits := room.Suits(p.Pod)
 	for _, node := range s.Nodes {
-		_, kept := corev1helpers.FindMatchingUntoleratedTaint(klog.Logger{}, node.Spec.Taints, p.Spec.Tolerations, keepsAway, false)
-		if fits, err := affinity.Match(node); err != nil || !fits || kept || node.Spec.Unschedulable {
+		if node.Spec.Unschedulable || !suits(node) {
 			continue
 		}
 		n, more = n+1, more || node.Labels["karpenter.sh/nodepool"] != ""
@@ -213,8 +210,6 @@ func (s Snapshot) homes(p *Pod, enough int) (n int, more bool) {
 	}
 	return n, more
 }
-
-func keepsAway(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
 
 // workloadsInOneOffering: EC2 takes the instances of a type in a zone back together, and most of
 // the workload with them.

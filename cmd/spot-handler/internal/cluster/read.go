@@ -70,6 +70,19 @@ func (c Cluster) Of(namespace string) Cluster {
 	return c
 }
 
+// ZoneOf is the zone that the pod's volumes are bound to, or empty.
+func (c Cluster) ZoneOf(pod *corev1.Pod) string {
+	for _, v := range pod.Spec.Volumes {
+		if v.PersistentVolumeClaim == nil {
+			continue
+		}
+		if zone := c.Zones[types.NamespacedName{Namespace: pod.Namespace, Name: v.PersistentVolumeClaim.ClaimName}]; zone != "" {
+			return zone
+		}
+	}
+	return ""
+}
+
 // Read reads a cluster, or the nodes and one namespace of it. What only a forecast needs is left
 // alone unless there is to be one: not everybody may list it.
 func Read(ctx context.Context, l Lister, forecasts bool) Cluster {

@@ -48,6 +48,8 @@ func aNode(name, cpu string) *corev1.Node {
 	return n
 }
 
+func forecastOf(in Input) Forecast { return newWorld(in).play() }
+
 // lose has a node taken. One whose replacement boots gets a Node of the same size.
 func (s *scene) lose(name string, capacity drain.Capacity) *Lost {
 	deadline := 2 * time.Minute

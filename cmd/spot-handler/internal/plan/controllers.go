@@ -125,9 +125,7 @@ func (w *world) reconcile(c *controller) {
 		c.delayed = time.Time{}
 	}
 	for range c.desired - len(active) {
-		if !w.make(c, "") {
-			return
-		}
+		w.make(c, "")
 	}
 	slices.SortFunc(active, leastWorth)
 	for _, p := range active[:max(0, len(active)-c.desired)] {
@@ -160,8 +158,8 @@ func (w *world) reconcileSet(c *controller) {
 	for i := range c.desired {
 		name := fmt.Sprintf("%s-%d", c.name, i)
 		p := there[name]
-		if p == nil && !w.make(c, name) {
-			return
+		if p == nil {
+			w.make(c, name)
 		}
 		if c.inOrder && (p == nil || p.DeletionTimestamp != nil || !isReady(p.Pod)) {
 			return
@@ -169,36 +167,12 @@ func (w *world) reconcileSet(c *controller) {
 	}
 }
 
-// make makes a pod, if the namespace's quotas have room for it. Room that pods of the namespace
-// have left counts too.
-func (w *world) make(c *controller, name string) bool {
-	p := w.replacementPod(c.template, name)
-	credit := w.credit[p.Namespace]
-	if short := w.around[p.Namespace].Lacks(p); short != "" && credit <= 0 {
-		w.fails(c, short)
-		return false
-	}
-	w.credit[p.Namespace]--
-	w.fails(c, "")
-	added := w.add(p)
+// make makes a pod. No quota refuses it: the drain surges no pod where one would.
+func (w *world) make(c *controller, name string) {
+	added := w.add(w.replacementPod(c.template, name))
 	added.fresh = true
 	w.changed(added)
 	w.schedule()
-	return true
-}
-
-// fails notes in the Deployment that its ReplicaSet cannot make pods.
-func (w *world) fails(c *controller, why string) {
-	of := c.workload
-	if !of.deployment.Exists() || why == of.failing {
-		return
-	}
-	of.failing = why
-	of.deployment = of.deployment.Failing(why)
-	of.counted = false
-	for l := range of.users {
-		w.plan(l)
-	}
 }
 
 // replacementPod is a pod as its controller would make it again.

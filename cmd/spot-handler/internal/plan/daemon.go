@@ -1,14 +1,13 @@
 // Package plan forecasts what would become of every pod if nodes were taken now.
 //
-// [Of] plays the interruption in virtual time, on a copy of the cluster that was read before.
+// [Daemon.Forecast] plays the interruption in virtual time, on a copy of the cluster that was read before.
 // Every decision about a pod of a lost node is [drain.Plan]'s: the engine asks it whenever something
 // has changed, as the drain does, and carries out what it says. All else is played: the API server
 // that refuses evictions by disruption budgets, the controllers that make replacement pods, the
 // scheduler that places them, the kubelets that start and stop pods, the replacement node that boots,
 // and the deadline, at which the rest is lost.
 //
-// [Of] is a pure function: it reads no clock and makes no call, and the same input has the same
-// forecast. What nobody can know beforehand, such as how long an instance takes to boot, is in
+// What is played reads no clock and makes no call, and the same input has the same forecast. What nobody can know beforehand, such as how long an instance takes to boot, is in
 // [Assumptions], each with its source.
 //
 // Which replacement is asked for in a node's place, the daemon's own provisioner decides, over
@@ -29,6 +28,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -230,7 +230,7 @@ func (d *Daemon) boot(ctx context.Context, in *Input, lost []*lostNode) {
 			continue
 		}
 		slices.Sort(took)
-		text := fmt.Sprintf("median of %s of %s", count(len(took), "NodeClaim"), strings.Join(from, ", "))
+		text := fmt.Sprintf("median of %s of %s", console.Count(len(took), "NodeClaim"), strings.Join(from, ", "))
 		if i > 0 {
 			text += ", as " + strings.Join(pools, ", ") + " has none"
 		}

@@ -156,27 +156,17 @@ type Budget struct {
 // after is how long the world is watched once the last node is gone: until lost pods are replaced.
 const after = 10 * time.Minute
 
-// Of is the forecast. It takes the shorter the fewer pods are on the lost nodes; nodes that are not
-// lost cost little.
-func Of(in Input) Forecast { return newWorld(in).play() }
-
+// play makes the forecast. It takes the shorter the fewer pods are on the lost nodes; nodes that are
+// not lost cost little.
 func (w *world) play() Forecast {
-	w.announce()
-	w.at(w.now, podsFirst, w.schedule)
-	w.run(w.horizon())
-	return w.result()
-}
-
-func (w *world) horizon() time.Time {
 	last := w.in.At
 	for _, l := range w.lost {
-		for _, t := range []time.Time{l.noticed, l.deadline} {
-			if t.After(last) {
-				last = t
-			}
-		}
+		last = slices.MaxFunc([]time.Time{last, l.noticed, l.deadline}, time.Time.Compare)
 	}
-	return last.Add(after)
+	w.announce()
+	w.at(w.now, podsFirst, w.schedule)
+	w.run(last.Add(after))
+	return w.result()
 }
 
 func (w *world) result() Forecast {

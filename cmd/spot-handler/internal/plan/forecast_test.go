@@ -99,7 +99,7 @@ func TestPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newScene(t)
 			tt.of(s)
-			f := Of(s.Input)
+			f := forecastOf(s.Input)
 			var got []string
 			for _, p := range f.Pods {
 				got = append(got, say(p))
@@ -114,7 +114,7 @@ func TestPods(t *testing.T) {
 					t.Errorf("got  %q\nwant %q", got[i], tt.want[i])
 				}
 			}
-			if again := Of(s.Input); !reflect.DeepEqual(f, again) {
+			if again := forecastOf(s.Input); !reflect.DeepEqual(f, again) {
 				t.Errorf("the same input has another forecast:\n%+v\n%+v", f, again)
 			}
 		})
@@ -149,7 +149,7 @@ func TestDips(t *testing.T) {
 	s.pods("StatefulSet", "db", "lost", 1)
 	s.pods("StatefulSet", "db", "other", 1)
 	s.budget("db", "db", 1)
-	f := Of(s.Input)
+	f := forecastOf(s.Input)
 	if len(f.Workloads) != 2 || len(f.Budgets) != 1 || len(f.Nodes) != 1 {
 		t.Fatalf("%+v", f)
 	}
@@ -166,7 +166,7 @@ func TestDips(t *testing.T) {
 		t.Errorf("replacement pods without a node where there is room: %+v", w)
 	}
 	s.Nodes = s.Nodes[:1]
-	if w := Of(s.Input).Workloads; w[0].Unplaced != 2 || w[1].Unplaced != 1 {
+	if w := forecastOf(s.Input).Workloads; w[0].Unplaced != 2 || w[1].Unplaced != 1 {
 		t.Errorf("want no node for a replacement pod of each pod: %+v", w)
 	}
 	if n := f.Nodes[0]; n.Empty == nil || *n.Empty < 25 || *n.Empty > 27 || n.Slack == nil || *n.Slack != *n.Deadline-*n.Ended {
@@ -184,7 +184,7 @@ func TestAtRisk(t *testing.T) {
 	lost.Kind, lost.Deadline = interruption.RebalanceRecommendation, nil
 	s.pods("StatefulSet", "db", "lost", 1)
 	s.pods("Job", "batch", "lost", 1)
-	f := Of(s.Input)
+	f := forecastOf(s.Input)
 	if got := say(f.Pods[0]); got != "batch-0 stays -..- :; no deadline: Job pod: might finish by itself" {
 		t.Error(got)
 	}
@@ -201,7 +201,7 @@ func TestMassInterruption(t *testing.T) {
 	s := newScene(t)
 	s.lose("lost-2", drain.NoCapacity).After = 30 * time.Second
 	s.pods("", "bare", "lost-2", 1)
-	f := Of(s.Input)
+	f := forecastOf(s.Input)
 	if got := say(f.Pods[0]); got != "bare-0 graceful 30..35 :" {
 		t.Error(got)
 	}
@@ -238,7 +238,7 @@ func TestUnderway(t *testing.T) {
 		if !known {
 			s.Lost = s.Lost[:1]
 		}
-		f := Of(s.Input)
+		f := forecastOf(s.Input)
 		if len(f.Nodes) != 1 || len(f.Pods) != 7 || known != slices.Equal(f.Underway, []string{"draining-1", "draining-2"}) {
 			t.Fatalf("%d nodes, %d pods, under way %q", len(f.Nodes), len(f.Pods), f.Underway)
 		}

@@ -10,15 +10,14 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	resourcehelper "k8s.io/component-helpers/resource"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
+	"spot-handler/handler/provisioner/room"
 )
 
 // request asks for the node's replacement, and notes what it would be. An error is one that the daemon
@@ -194,25 +193,18 @@ func (c claimed) choices(key string) (values []string) {
 
 // describePlaceholders sums up what placeholder pods ask for.
 func describePlaceholders(r *Replacement, made []created) {
-	sum, pods := corev1.ResourceList{}, 0
+	sum, pods := room.Space{}, 0
 	for _, c := range made {
 		pod := &corev1.Pod{}
-		if c.resource != "pods" || json.Unmarshal(c.object, pod) != nil {
-			continue
-		}
-		pods++
-		for name, q := range resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}) {
-			have := sum[name]
-			have.Add(q)
-			sum[name] = have
+		if c.resource == "pods" && json.Unmarshal(c.object, pod) == nil {
+			sum.GiveBack(room.Requests(pod))
+			pods++
 		}
 	}
-	if pods == 0 {
-		return
+	if pods > 0 {
+		r.Requests, r.Pods, r.Daemons = texts(corev1.ResourceList(sum)), pods, 0
+		r.Why = "pods of low priority hold the room, for which the cluster's autoscaler makes nodes"
 	}
-	sum[corev1.ResourcePods] = *resource.NewQuantity(int64(pods), resource.DecimalSI)
-	r.Requests, r.Pods, r.Daemons = texts(sum), pods, 0
-	r.Why = "pods of low priority hold the room, for which the cluster's autoscaler makes nodes"
 }
 
 func texts(list corev1.ResourceList) map[string]string {

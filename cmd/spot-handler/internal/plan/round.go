@@ -2,7 +2,6 @@ package plan
 
 import (
 	"cmp"
-	"container/heap"
 	"slices"
 	"time"
 
@@ -205,10 +204,10 @@ const (
 	thenDrain
 )
 
-// agenda is what is to happen, in the order of time.
+// agenda is what is to happen, the last first: most of what is added happens soon.
 type agenda struct {
-	heap   agendaHeap
-	number int
+	entries []entry
+	number  int
 }
 
 type entry struct {
@@ -216,6 +215,10 @@ type entry struct {
 	class  int
 	number int
 	run    func()
+}
+
+func lastFirst(a, b entry) int {
+	return cmp.Or(b.at.Compare(a.at), cmp.Compare(b.class, a.class), cmp.Compare(b.number, a.number))
 }
 
 // at puts something on the agenda, not before now. Times are rounded up to react, so that what
@@ -228,33 +231,21 @@ func (w *world) at(t time.Time, class int, run func()) {
 		t = t.Add(react - over)
 	}
 	w.number++
-	heap.Push(&w.agenda.heap, entry{t, class, w.number, run})
+	e := entry{t, class, w.number, run}
+	i, _ := slices.BinarySearchFunc(w.entries, e, lastFirst)
+	w.entries = slices.Insert(w.entries, i, e)
 }
 
 // run plays until nothing more happens, or until the horizon.
 func (w *world) run(horizon time.Time) {
-	for len(w.agenda.heap) > 0 {
-		next := heap.Pop(&w.agenda.heap).(entry)
+	for len(w.entries) > 0 {
+		last := len(w.entries) - 1
+		next := w.entries[last]
+		w.entries = w.entries[:last]
 		if next.at.After(horizon) {
 			break
 		}
 		w.now = next.at
 		next.run()
 	}
-}
-
-type agendaHeap []entry
-
-func (h agendaHeap) Len() int { return len(h) }
-func (h agendaHeap) Less(i, j int) bool {
-	a, b := h[i], h[j]
-	return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.class, b.class), cmp.Compare(a.number, b.number)) < 0
-}
-func (h agendaHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
-func (h *agendaHeap) Push(x any)   { *h = append(*h, x.(entry)) }
-func (h *agendaHeap) Pop() any {
-	old := *h
-	last := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return last
 }

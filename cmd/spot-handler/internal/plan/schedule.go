@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 
 	"spot-handler/drain"
 	"spot-handler/handler/provisioner/room"
@@ -44,7 +44,9 @@ func (w *world) schedule() {
 // place gives a node to every waiting pod that has a place, the most important and the oldest
 // first.
 func (w *world) place() {
-	slices.SortStableFunc(w.waiting, func(a, b *pod) int { return cmp.Compare(priority(b), priority(a)) })
+	slices.SortStableFunc(w.waiting, func(a, b *pod) int {
+		return cmp.Compare(corev1helpers.PodPriority(b.Pod), corev1helpers.PodPriority(a.Pod))
+	})
 	var still []*pod
 	full := map[*controller]bool{} // for whose pods there is no place: each pod that gets one leaves less
 	for _, p := range w.waiting {
@@ -66,13 +68,6 @@ func (w *world) place() {
 			w.show(p, with(p.Pod, corev1.PodScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable, w.now))
 		}
 	}
-}
-
-func priority(p *pod) int32 {
-	if p.Spec.Priority == nil {
-		return 0
-	}
-	return *p.Spec.Priority
 }
 
 // bind starts the pod on the node. Volumes that another node has have to be detached there first.
@@ -97,8 +92,8 @@ func (w *world) best(p *pod) *node {
 	requests := room.Requests(p.Pod)
 	var best *node
 	score := 0.0
-	rules, suits, tolerant := w.constraintsOf(p), room.Suits(p.Pod), toleratesAll(p.Pod)
-	need := measured(requests)
+	rules, suits, tolerant := w.constraintsOf(p), room.Suits(p.Pod), drain.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
+	need, zone := measured(requests), w.in.ZoneOf(p.Pod)
 	for _, n := range w.inOrder {
 		if n.closed && !(tolerant && w.isLost(n)) {
 			continue
@@ -107,7 +102,7 @@ func (w *world) best(p *pod) *node {
 		if best != nil && (s < score || s == score && n.Name > best.Name) {
 			continue
 		}
-		if n.free.Holds(requests) && w.inZone(p.Pod, n) && suits(n.Node) && rules.allow(n) {
+		if n.free.Holds(requests) && (zone == "" || zone == n.Labels[corev1.LabelTopologyZone]) && suits(n.Node) && rules.allow(n) {
 			best, score = n, s
 		}
 	}
@@ -131,26 +126,8 @@ func measured(list corev1.ResourceList) [2]float64 {
 	return [2]float64{cpu.AsApproximateFloat64(), memory.AsApproximateFloat64()}
 }
 
-// inZone reports whether the pod's volumes can be attached to the node.
-func (w *world) inZone(p *corev1.Pod, n *node) bool {
-	return !slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
-		if v.PersistentVolumeClaim == nil {
-			return false
-		}
-		zone := w.in.Zones[types.NamespacedName{Namespace: p.Namespace, Name: v.PersistentVolumeClaim.ClaimName}]
-		return zone != "" && zone != n.Labels[corev1.LabelTopologyZone]
-	})
-}
-
 func (w *world) isLost(n *node) bool {
 	return slices.ContainsFunc(w.lost, func(l *lostNode) bool { return l.node == n && !l.dead })
-}
-
-// toleratesAll reports whether the pod tolerates every taint that keeps pods off nodes.
-func toleratesAll(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool {
-		return t.Key == "" && t.Operator == corev1.TolerationOpExists && (t.Effect == "" || t.Effect == corev1.TaintEffectNoSchedule)
-	})
 }
 
 // constraints are where other pods let a pod run: by its own required affinity, anti-affinity and spread,
@@ -189,32 +166,30 @@ func (w *world) constraintsOf(p *pod) constraints {
 		if k.node == nil {
 			continue
 		}
-		for _, t := range antiTerms(k.Pod) {
-			if matches(t, k.Pod, p.Pod) {
-				a.close(t.TopologyKey, k.node)
+		for _, t := range k.keepsAway {
+			if t.Matches(p.Pod) {
+				a.close(t.Key, k.node)
 			}
 		}
 	}
-	for _, t := range antiTerms(p.Pod) {
+	for _, t := range p.keepsAway {
 		for _, other := range w.pods {
-			if other.node != nil && matches(t, p.Pod, other.Pod) {
-				a.close(t.TopologyKey, other.node)
+			if other.node != nil && t.Matches(other.Pod) {
+				a.close(t.Key, other.node)
 			}
 		}
 	}
-	if f := p.Spec.Affinity; f != nil && f.PodAffinity != nil {
-		for _, t := range f.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
-			in := map[string]bool{}
-			for _, other := range w.pods {
-				if other.node != nil && other.DeletionTimestamp == nil && matches(t, p.Pod, other.Pod) {
-					in[other.node.Labels[t.TopologyKey]] = true
-				}
+	for _, t := range room.NearTerms(p.Pod) {
+		in := map[string]bool{}
+		for _, other := range w.pods {
+			if other.node != nil && other.DeletionTimestamp == nil && t.Matches(other.Pod) {
+				in[other.node.Labels[t.Key]] = true
 			}
-			if len(in) == 0 && matches(t, p.Pod, p.Pod) {
-				continue // the first of its kind
-			}
-			a.openKey, a.open = append(a.openKey, t.TopologyKey), append(a.open, in)
 		}
+		if len(in) == 0 && t.Matches(p.Pod) {
+			continue // the first of its kind
+		}
+		a.openKey, a.open = append(a.openKey, t.Key), append(a.open, in)
 	}
 	for _, c := range p.Spec.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
@@ -286,23 +261,4 @@ func countsForSpread(n *node, suits func(*corev1.Node) bool, c corev1.TopologySp
 	bare := *n.Node
 	bare.Spec.Taints = nil
 	return suits(&bare)
-}
-
-func keepsAway(p *corev1.Pod) bool { return len(antiTerms(p)) > 0 }
-
-func antiTerms(p *corev1.Pod) []corev1.PodAffinityTerm {
-	if p.Spec.Affinity == nil || p.Spec.Affinity.PodAntiAffinity == nil {
-		return nil
-	}
-	return p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
-}
-
-// matches reports whether the term of one pod is about another.
-func matches(t corev1.PodAffinityTerm, of, other *corev1.Pod) bool {
-	if len(t.Namespaces) == 0 && t.NamespaceSelector == nil && of.Namespace != other.Namespace ||
-		len(t.Namespaces) > 0 && !slices.Contains(t.Namespaces, other.Namespace) {
-		return false
-	}
-	selector, err := metav1.LabelSelectorAsSelector(t.LabelSelector)
-	return err == nil && selector.Matches(labels.Set(other.Labels))
 }

@@ -38,7 +38,7 @@ func (w *world) situation(l *lostNode) drain.Situation {
 		s.Pods = append(s.Pods, p.Pod)
 		if !namespaces[p.Namespace] {
 			namespaces[p.Namespace] = true
-			s.Surroundings[p.Namespace], s.Namespaces[p.Namespace] = w.around[p.Namespace], w.in.Namespaces[p.Namespace]
+			s.Surroundings[p.Namespace], s.Namespaces[p.Namespace] = w.in.Surroundings[p.Namespace], w.in.Namespaces[p.Namespace]
 			for _, b := range w.budgets[p.Namespace] {
 				s.Budgets = append(s.Budgets, b.PodDisruptionBudget)
 			}
@@ -162,7 +162,7 @@ func newBudget(b *policyv1.PodDisruptionBudget) *budget {
 
 func (b *budget) begin(w *world) {
 	b.since = w.now
-	b.count(w)
+	b.count()
 	b.report.Healthy, b.report.FewestHealthy, b.report.Desired = int(b.Status.CurrentHealthy), int(b.Status.CurrentHealthy), int(b.Status.DesiredHealthy)
 	for l := range b.users {
 		for uid := range l.pods {
@@ -177,7 +177,7 @@ func (b *budget) begin(w *world) {
 func (b *budget) update(w *world) {
 	b.report.UnavailablePodSeconds += float64(max(0, b.Status.DesiredHealthy-b.Status.CurrentHealthy)) * w.now.Sub(b.since).Seconds()
 	b.since = w.now
-	b.count(w)
+	b.count()
 	if healthy := int(b.Status.CurrentHealthy); healthy < b.report.FewestHealthy {
 		b.report.FewestHealthy, b.report.At = healthy, w.offset(w.now)
 	}
@@ -188,7 +188,7 @@ func (b *budget) update(w *world) {
 	}
 }
 
-func (b *budget) count(w *world) {
+func (b *budget) count() {
 	if b.failed {
 		b.Status.DisruptionsAllowed = 0
 		return
@@ -203,11 +203,11 @@ func (b *budget) count(w *world) {
 	desired := 0
 	switch most, least := b.Spec.MaxUnavailable, b.Spec.MinAvailable; {
 	case most != nil:
-		expected = b.scale(w)
+		expected = b.scale()
 		n, _ := intstr.GetScaledValueFromIntOrPercent(most, expected, true) // the API server has checked it
 		desired = max(0, expected-n)
 	case least != nil && least.Type == intstr.String:
-		expected = b.scale(w)
+		expected = b.scale()
 		desired, _ = intstr.GetScaledValueFromIntOrPercent(least, expected, true)
 	case least != nil:
 		desired = int(least.IntVal)
@@ -220,7 +220,7 @@ func (b *budget) count(w *world) {
 }
 
 // scale adds up what the controllers of the pods ask for. Pods without one do not count.
-func (b *budget) scale(*world) int {
+func (b *budget) scale() int {
 	sum := 0
 	seen := map[*workload]bool{}
 	for _, p := range b.pods {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,11 +9,9 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
-
-// none stands for what there is not.
-const none = "-"
 
 // Lines show the forecast, in so many columns of a terminal; 0 is no terminal.
 func Lines(f Forecast, width int) []string {
@@ -64,28 +63,17 @@ func summary(f Forecast) string {
 	for _, p := range f.Pods {
 		counts[p.Outcome]++
 	}
-	var parts []string
+	text := fmt.Sprintf("%s lost: %s", console.Count(len(f.Nodes), "node"), console.Count(len(f.Pods), "pod"))
 	for _, o := range Outcomes() {
 		if n := counts[o]; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, o))
+			text += ", " + interruption.Outcome{Name: string(o), Pods: n}.String()
 		}
 	}
 	dip := 0.0
 	for _, w := range f.Workloads {
 		dip += w.UnavailablePodSeconds
 	}
-	text := fmt.Sprintf("%s lost: %s", count(len(f.Nodes), "node"), count(len(f.Pods), "pod"))
-	if len(parts) > 0 {
-		text += ", " + strings.Join(parts, ", ")
-	}
 	return text + fmt.Sprintf("; %.0f unavailable pod-seconds.", dip)
-}
-
-func count(n int, of string) string {
-	if n == 1 {
-		return "1 " + of
-	}
-	return fmt.Sprintf("%d %ss", n, of)
 }
 
 func assumed(a Assumptions) string {
@@ -97,7 +85,7 @@ func assumed(a Assumptions) string {
 		parts = append(parts, fmt.Sprintf("%s %s (%s)", one.what, seconds(&one.of.Value), one.of.From))
 	}
 	if n := len(a.ReadyOf); n > 0 {
-		parts = append(parts, fmt.Sprintf("ready of %s by their own history", count(n, "workload")))
+		parts = append(parts, fmt.Sprintf("ready of %s by their own history", console.Count(n, "workload")))
 	}
 	return strings.Join(parts, ", ") + "."
 }
@@ -110,13 +98,7 @@ func worstFirst(pods []Pod) []Pod {
 		if d := slices.Index(badness, a.Outcome) - slices.Index(badness, b.Outcome); d != 0 || a.Leaves == nil || b.Leaves == nil {
 			return d
 		}
-		switch {
-		case *a.Leaves < *b.Leaves:
-			return -1
-		case *a.Leaves > *b.Leaves:
-			return 1
-		}
-		return 0
+		return cmp.Compare(*a.Leaves, *b.Leaves)
 	})
 	return worst
 }
@@ -133,14 +115,14 @@ func nodeRow(n Node) []console.Cell {
 	}
 	row := []console.Cell{{Text: n.Name}, {Text: string(n.Kind)}, {Text: seconds(n.Deadline)}, empty, {Text: seconds(n.Slack)}}
 	if n.Replacement == nil {
-		return append(row, console.Cell{Text: none}, console.Cell{Text: none})
+		return append(row, console.Cell{Text: console.None}, console.Cell{Text: console.None})
 	}
 	return append(row, replacementCell(*n.Replacement), console.Cell{Text: seconds(n.Replacement.Ready)})
 }
 
 // replacement is where the replacement is from; the next table has the rest.
 func replacementCell(r Replacement) console.Cell {
-	cell := console.Cell{Text: or(strings.Join(slices.DeleteFunc([]string{r.Pool, r.InstanceType}, func(s string) bool { return s == "" }), ", "))}
+	cell := console.Cell{Text: or(joined(", ", r.Pool, r.InstanceType))}
 	switch {
 	case r.Ready == nil:
 		cell = console.Cell{Text: "none", Colour: terminal.Bad}
@@ -162,10 +144,9 @@ var colours = map[Outcome]terminal.Colour{
 }
 
 func podRow(p Pod) []console.Cell {
-	grace := p.Grace
 	return []console.Cell{
-		{Text: p.Namespace + "/" + p.Name}, {Text: p.Node}, {Text: seconds(&grace)}, {Text: by(p.EvictBy)}, {Text: seconds(p.Leaves)},
-		{Text: seconds(p.Gone)}, {Text: string(p.Outcome), Colour: colours[p.Outcome]}, {Text: why(p)},
+		{Text: p.Namespace + "/" + p.Name}, {Text: p.Node}, {Text: seconds(&p.Grace)}, {Text: by(p.EvictBy)}, {Text: seconds(p.Leaves)},
+		{Text: seconds(p.Gone)}, {Text: interruption.OutcomeText(string(p.Outcome)), Colour: colours[p.Outcome]}, {Text: why(p)},
 	}
 }
 
@@ -179,19 +160,11 @@ func by(s *Seconds) string {
 
 // why is what the pod waits for, what becomes of it, and why it is not surged.
 func why(p Pod) string {
-	var parts []string
-	for _, part := range []string{p.WaitsFor, p.Reason} {
-		if part != "" {
-			parts = append(parts, part)
-		}
-	}
+	parts := []string{p.WaitsFor, p.Reason, ""}
 	if p.NoSurge != "" && p.Outcome != Stays {
-		parts = append(parts, "not surged: "+p.NoSurge)
+		parts[2] = "not surged: " + p.NoSurge
 	}
-	if len(parts) == 0 {
-		return none
-	}
-	return strings.Join(parts, "; ")
+	return or(joined("; ", parts...))
 }
 
 var workloadColumns = []console.Column{
@@ -200,22 +173,17 @@ var workloadColumns = []console.Column{
 }
 
 func workloadRow(w Workload) []console.Cell {
-	colour, when := terminal.Good, none
+	colour, when, unplaced := terminal.Good, console.None, console.Cell{Text: console.None}
 	if w.FewestReady < w.Ready {
 		colour, when = terminal.Notable, seconds(&w.At)
 	}
+	if w.Unplaced > 0 {
+		unplaced = console.Cell{Text: console.Count(w.Unplaced, "pod"), Colour: terminal.Bad}
+	}
 	return []console.Cell{
 		{Text: w.Namespace + "/" + w.Name}, {Text: fmt.Sprint(w.Replicas)}, {Text: fmt.Sprint(w.Ready)},
-		{Text: fmt.Sprint(w.FewestReady), Colour: colour}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", w.UnavailablePodSeconds)}, unplaced(w),
+		{Text: fmt.Sprint(w.FewestReady), Colour: colour}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", w.UnavailablePodSeconds)}, unplaced,
 	}
-}
-
-// unplaced is for how many replacement pods there is no node.
-func unplaced(w Workload) console.Cell {
-	if w.Unplaced == 0 {
-		return console.Cell{Text: none}
-	}
-	return console.Cell{Text: count(w.Unplaced, "pod"), Colour: terminal.Bad}
 }
 
 var budgetColumns = []console.Column{
@@ -224,19 +192,19 @@ var budgetColumns = []console.Column{
 }
 
 func budgetRow(b Budget) []console.Cell {
-	when := none
+	when := console.None
 	if b.FewestHealthy < b.Healthy {
 		when = seconds(&b.At)
 	}
 	return []console.Cell{
 		{Text: b.Namespace + "/" + b.Name}, {Text: fmt.Sprint(b.Covers)}, {Text: fmt.Sprint(b.Desired)}, {Text: fmt.Sprint(b.Healthy)},
-		{Text: fmt.Sprint(b.FewestHealthy)}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", b.UnavailablePodSeconds)}, {Text: count(b.Refused, "pod")},
+		{Text: fmt.Sprint(b.FewestHealthy)}, {Text: when}, {Text: fmt.Sprintf("%.0f pod-s", b.UnavailablePodSeconds)}, {Text: console.Count(b.Refused, "pod")},
 	}
 }
 
 func seconds(s *Seconds) string {
 	if s == nil {
-		return none
+		return console.None
 	}
 	return fmt.Sprintf("%.0f s", float64(*s))
 }
@@ -259,8 +227,7 @@ func capacity(nodes []Node, width int) []string {
 			why.Colour = terminal.Bad
 		}
 		if len(r.NoPlace) > 0 {
-			why.Text = strings.TrimPrefix(r.Why+"; ", "; ") + "no place: " + strings.Join(r.NoPlace, "; ")
-			why.Colour = terminal.Notable
+			why = console.Cell{Text: joined("; ", r.Why, "no place: "+strings.Join(r.NoPlace, "; ")), Colour: terminal.Notable}
 		}
 		rows = append(rows, []console.Cell{
 			{Text: n.Name}, {Text: or(r.Backend)}, {Text: or(r.Pool)}, {Text: fmt.Sprint(r.Pods)}, {Text: or(requests(r.Requests))}, why,
@@ -271,18 +238,15 @@ func capacity(nodes []Node, width int) []string {
 			}
 		}
 	}
-	if len(rows) == 0 {
-		return nil
-	}
 	return append(console.Table(capacityColumns, rows, width), others...)
 }
 
-func or(text string) string {
-	if text == "" {
-		return none
-	}
-	return text
+// joined leaves out what is empty.
+func joined(separator string, parts ...string) string {
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), separator)
 }
+
+func or(text string) string { return cmp.Or(text, console.None) }
 
 func requests(list map[string]string) string {
 	var parts []string
@@ -298,7 +262,7 @@ var trialColumns = []console.Column{{Title: "REFUSED", Least: 16}, {Title: "OF",
 
 // answers shows what the API server refused.
 func answers(a Answers, width int) []string {
-	said := fmt.Sprintf("Asked the API server %s, as %s: ", count(a.Tried, "time"), strings.Join(a.As, " and "))
+	said := fmt.Sprintf("Asked the API server %s, as %s: ", console.Count(a.Tried, "time"), strings.Join(a.As, " and "))
 	if len(a.Refused) == 0 {
 		return []string{said + "it refuses nothing."}
 	}

@@ -38,7 +38,7 @@ func (f fleet) forecast(t *testing.T) Forecast {
 		p.Status.Conditions[1].LastTransitionTime.Time = p.Status.Conditions[0].LastTransitionTime.Add(f.ready)
 	}
 	s.budget("web", "web", f.budget)
-	return Of(s.Input)
+	return forecastOf(s.Input)
 }
 
 // enough reports whether the slots of maxSurge are enough for the pods of the lost nodes to have

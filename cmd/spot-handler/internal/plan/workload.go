@@ -22,7 +22,6 @@ type workload struct {
 	users           map[*lostNode]bool
 	count           drain.Workload
 	counted         bool
-	failing         string // why its ReplicaSet cannot make pods
 	tally           *drain.Tally
 
 	startup time.Duration // from having a node to Ready

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/room"
 )
 
@@ -26,20 +27,18 @@ type world struct {
 	pods    map[types.UID]*pod
 	fates   []*fate
 	waiting []*pod // for a node, the oldest first
-	keepers []*pod // whose anti-affinity keeps others away
+	keepers []*pod // that keep others away
 
 	controllers map[types.UID]*controller
 	workloads   map[string]*workload
 	budgets     map[string][]*budget // by namespace
-	around      map[string]drain.Surroundings
 	gangs       *drain.Gangs
 
 	waves      drain.Waves
-	startsFrom time.Time      // when they were worked out
-	draining   bool           // a round of the drain is on the agenda
-	scheduling bool           // so is one of the scheduler
-	made       int            // pods
-	credit     map[string]int // by namespace: pods that have gone, less those that were made
+	startsFrom time.Time // when they were worked out
+	draining   bool      // a round of the drain is on the agenda
+	scheduling bool      // so is one of the scheduler
+	made       int       // pods
 }
 
 // node is a Node on which there is something, or can be.
@@ -79,15 +78,15 @@ type pod struct {
 	controller *controller
 	workload   *workload
 	budgets    []*budget
-	fresh      bool // made in the forecast
+	keepsAway  []room.Term // by its anti-affinity
+	fresh      bool        // made in the forecast
 	fate       *fate
 }
 
 func newWorld(in Input) *world {
 	w := &world{
 		in: in, now: in.At, nodes: map[string]*node{}, pods: map[types.UID]*pod{}, controllers: map[types.UID]*controller{},
-		workloads: map[string]*workload{}, budgets: map[string][]*budget{}, around: in.Surroundings,
-		gangs: drain.NewGangs(), credit: map[string]int{},
+		workloads: map[string]*workload{}, budgets: map[string][]*budget{}, gangs: drain.NewGangs(),
 	}
 	for _, n := range in.Nodes {
 		w.addNode(n)
@@ -139,10 +138,7 @@ func (w *world) uses(l *lostNode, p *pod) {
 }
 
 func (w *world) addNode(n *corev1.Node) *node {
-	ready := slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-	added := &node{Node: n, free: room.Space{}, closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !ready, pods: map[types.UID]*pod{}}
+	added := &node{Node: n, free: room.Space{}, closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !nodes.Ready(n), pods: map[types.UID]*pod{}}
 	added.free.GiveBack(n.Status.Allocatable)
 	added.all = measured(n.Status.Allocatable)
 	added.left = added.all
@@ -166,7 +162,7 @@ func newLostNode(at time.Time, n *node, lost Lost) *lostNode {
 
 // add puts a pod into the world, as it was read or as its controller has just made it.
 func (w *world) add(p *corev1.Pod) *pod {
-	added := &pod{Pod: p, node: w.nodes[p.Spec.NodeName]}
+	added := &pod{Pod: p, node: w.nodes[p.Spec.NodeName], keepsAway: room.AntiTerms(p)}
 	w.pods[p.UID] = added
 	added.controller, added.workload = w.makerOf(added)
 	if added.workload != nil {
@@ -178,7 +174,7 @@ func (w *world) add(p *corev1.Pod) *pod {
 			b.pods[p.UID] = added
 		}
 	}
-	if keepsAway(p) {
+	if len(added.keepsAway) > 0 {
 		w.keepers = append(w.keepers, added)
 	}
 	switch {
@@ -263,7 +259,6 @@ func (w *world) gone(p *pod) {
 	}
 	w.keepers = slices.DeleteFunc(w.keepers, func(k *pod) bool { return k == p })
 	w.waiting = slices.DeleteFunc(w.waiting, func(k *pod) bool { return k == p })
-	w.credit[p.Namespace]++
 	if p.fate != nil {
 		p.fate.Gone = w.offsetOf(w.now)
 	}
