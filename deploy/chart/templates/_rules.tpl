@@ -197,7 +197,7 @@
   resources: [services]
   verbs: [list]
 - apiGroups: [networking.k8s.io]
-  resources: [ingresses, ingressclasses]
+  resources: [ingresses]
   verbs: [list]
 - apiGroups: [karpenter.sh]
   resources: [nodepools, nodeclaims]

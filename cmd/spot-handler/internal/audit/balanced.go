@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -23,11 +24,8 @@ type Balanced struct {
 	Selector map[string]string
 	// IP: the targets are pods, and not nodes.
 	IP bool
-	// Delay is how long a target drains.
-	Delay time.Duration
-	// Annotation says so, and Attributes are the others that it has.
-	Annotation string
-	Attributes []string
+	// Annotation says how targets drain, with Attributes such as a=1,b=2.
+	Annotation, Attributes string
 }
 
 func eachTarget(check func(Snapshot, Balanced) []Finding) func(Snapshot) []Finding {
@@ -46,16 +44,31 @@ func targetsThatDrainTooLong(s Snapshot, b Balanced) []Finding {
 			lives = min(lives, p.grace())
 		}
 	}
-	if len(targets) == 0 || b.Delay <= lives {
+	delay, others := b.delay()
+	if len(targets) == 0 || delay <= lives {
 		return nil
 	}
-	attributes := append(slices.Clone(b.Attributes), fmt.Sprintf("%s=%.0f", delayAttribute, lives.Seconds()))
+	attributes := append(others, fmt.Sprintf("%s=%.0f", delayAttribute, lives.Seconds()))
 	return []Finding{{
 		Pods: len(targets),
-		What: fmt.Sprintf(what, b.Delay.Seconds(), lives.Seconds()),
+		What: fmt.Sprintf(what, delay.Seconds(), lives.Seconds()),
 		Why:  "requests that take that long are cut off",
 		Fix:  b.kubectl("annotate", "--overwrite", b.Annotation+"="+strings.Join(attributes, ",")),
 	}}
+}
+
+// delay is how long a target drains, and the other attributes.
+func (b Balanced) delay() (delay time.Duration, others []string) {
+	delay = 300 * time.Second // AWS's default
+	for pair := range strings.SplitSeq(b.Attributes, ",") {
+		key, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
+		if key != delayAttribute && key != "" {
+			others = append(others, key+"="+value)
+		} else if seconds, err := strconv.Atoi(value); err == nil {
+			delay = time.Duration(seconds) * time.Second
+		}
+	}
+	return delay, others
 }
 
 // label is one that pods of a namespace have: there can be thousands of both pods and targets.
@@ -83,12 +96,11 @@ const (
 	serviceTargetType = "service.beta.kubernetes.io/aws-load-balancer-nlb-target-type"
 	serviceType       = "service.beta.kubernetes.io/aws-load-balancer-type"
 	serviceClass      = "service.k8s.aws/nlb"
-	ingressAttributes = "alb.ingress.kubernetes.io/target-group-attributes"
-	ingressTargetType = "alb.ingress.kubernetes.io/target-type"
-	ingressController = "ingress.k8s.aws/alb"
+	ingressPrefix     = "alb.ingress.kubernetes.io/"
+	ingressAttributes = ingressPrefix + "target-group-attributes"
+	ingressTargetType = ingressPrefix + "target-type"
+	ingressClass      = "alb" // that its chart makes
 	legacyClass       = "kubernetes.io/ingress.class"
-
-	defaultDelay = 300 * time.Second // AWS's
 )
 
 // service is what is kept of a Service.
@@ -116,84 +128,57 @@ type ingress struct {
 
 type backend struct{ Service struct{ Name string } }
 
+// isALB reports whether the controller makes a load balancer of it: by its class, or by any
+// annotation for the controller where the class has another name.
+func (i *ingress) isALB() bool {
+	for key := range i.Annotations {
+		if strings.HasPrefix(key, ingressPrefix) {
+			return true
+		}
+	}
+	return cmp.Or(i.Spec.IngressClassName, i.Annotations[legacyClass]) == ingressClass
+}
+
 // balanced reads what the controller makes target groups of. Attributes of those that only a
 // TargetGroupBinding names are in AWS, and not known.
 func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
 	services := map[Owned]*service{}
-	const network = "networking.k8s.io"
-	classes := map[string]bool{"alb": true}
 	return errors.Join(optional(cluster.Each(ctx, r.Lists, cluster.Resource("", "v1", "services"), "", func(to *service) {
 		services[Owned{to.Namespace, to.Name}] = to
 		a, class := to.Annotations, to.Spec.LoadBalancerClass
 		if to.Spec.Type == string(corev1.ServiceTypeLoadBalancer) && (class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip") {
 			ip := a[serviceTargetType] == "ip" || a[serviceType] == "nlb-ip"
-			s.Balanced = append(s.Balanced, balancedBy(Owned{to.Namespace, "service/" + to.Name}, to.Spec.Selector, ip, serviceAttributes, a[serviceAttributes]))
+			s.Balanced = append(s.Balanced, Balanced{Owned{to.Namespace, "service/" + to.Name}, to.Spec.Selector, ip, serviceAttributes, a[serviceAttributes]})
 		}
-	})), optional(cluster.Each(ctx, r.Lists, cluster.Resource(network, "v1", "ingressclasses"), "", func(class *struct {
-		cluster.Meta `json:"metadata"`
-		Spec         struct{ Controller string }
-	}) {
-		classes[class.Name] = class.Spec.Controller == ingressController
-	})), optional(cluster.Each(ctx, r.Lists, cluster.Resource(network, "v1", "ingresses"), "", func(i *ingress) {
-		class := i.Spec.IngressClassName
-		if class == "" {
-			class = i.Annotations[legacyClass]
-		}
-		if !classes[class] {
+	})), optional(cluster.Each(ctx, r.Lists, cluster.Resource("networking.k8s.io", "v1", "ingresses"), "", func(i *ingress) {
+		if !i.isALB() {
 			return
 		}
-		for _, name := range i.backends() {
-			to, ok := services[Owned{i.Namespace, name}]
-			if !ok {
-				continue
+		backends := []backend{i.Spec.DefaultBackend}
+		for _, rule := range i.Spec.Rules {
+			for _, path := range rule.HTTP.Paths {
+				backends = append(backends, path.Backend)
 			}
-			a := maps.Clone(i.Annotations)
-			if a == nil {
-				a = map[string]string{}
-			}
-			object := "ingress/" + i.Name
-			if to.Annotations[ingressAttributes] != "" {
-				object = "service/" + name
-			}
-			maps.Copy(a, to.Annotations) // the Service's override the Ingress's
-			b := balancedBy(Owned{i.Namespace, object}, to.Spec.Selector, a[ingressTargetType] == "ip", ingressAttributes, a[ingressAttributes])
-			if !slices.ContainsFunc(s.Balanced, func(o Balanced) bool {
-				return o.Owned == b.Owned && o.Annotation == b.Annotation && maps.Equal(o.Selector, b.Selector)
-			}) {
-				s.Balanced = append(s.Balanced, b)
+		}
+		for _, b := range backends {
+			if to := services[Owned{i.Namespace, b.Service.Name}]; to != nil {
+				s.balance(i, to)
 			}
 		}
 	})))
 }
 
-// balancedBy reads the attributes that the annotation gives, such as a=1,b=2.
-func balancedBy(of Owned, selector map[string]string, ip bool, annotation, attributes string) Balanced {
-	b := Balanced{Owned: of, Selector: selector, IP: ip, Annotation: annotation, Delay: defaultDelay}
-	for pair := range strings.SplitSeq(attributes, ",") {
-		key, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
-		seconds, err := strconv.Atoi(value)
-		switch {
-		case key == delayAttribute && err == nil:
-			b.Delay = time.Duration(seconds) * time.Second
-		case key != "" && key != delayAttribute:
-			b.Attributes = append(b.Attributes, key+"="+value)
-		}
+// balance adds the targets that an Ingress makes of a Service, whose annotations override the
+// Ingress's, unless these are known already.
+func (s *Snapshot) balance(i *ingress, to *service) {
+	b := Balanced{Owned{i.Namespace, "ingress/" + i.Name}, to.Spec.Selector, false, ingressAttributes, i.Annotations[ingressAttributes]}
+	b.IP = cmp.Or(to.Annotations[ingressTargetType], i.Annotations[ingressTargetType]) == "ip"
+	if own := to.Annotations[ingressAttributes]; own != "" {
+		b.Object, b.Attributes = "service/"+to.Name, own
 	}
-	return b
-}
-
-// backends names the Services that an Ingress leads to.
-func (i *ingress) backends() (names []string) {
-	all := []backend{i.Spec.DefaultBackend}
-	for _, rule := range i.Spec.Rules {
-		for _, path := range rule.HTTP.Paths {
-			all = append(all, path.Backend)
-		}
+	if !slices.ContainsFunc(s.Balanced, func(o Balanced) bool {
+		return o.Owned == b.Owned && o.Annotation == b.Annotation && maps.Equal(o.Selector, b.Selector)
+	}) {
+		s.Balanced = append(s.Balanced, b)
 	}
-	for _, b := range all {
-		if name := b.Service.Name; name != "" && !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	return names
 }

@@ -141,7 +141,7 @@ func TestChecksOfCoverage(t *testing.T) {
 	lease := Permission{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "ops", ToStart: true}
 	const roles = `{"apiVersion":"rbac.authorization.k8s.io/v1","kind":`
 	target := func(ip bool, delay time.Duration) []Balanced {
-		return []Balanced{{Owned: Owned{"shop", "service/web"}, Selector: map[string]string{"app": "web"}, IP: ip, Delay: delay, Annotation: "a", Attributes: []string{"x=1"}}}
+		return []Balanced{{Owned: Owned{"shop", "service/web"}, Selector: map[string]string{"app": "web"}, IP: ip, Annotation: "a", Attributes: fmt.Sprintf("x=1,%s=%.0f", delayAttribute, delay.Seconds())}}
 	}
 	for name, tt := range map[string]struct {
 		s    Snapshot
@@ -190,7 +190,7 @@ func TestChecksOfCoverage(t *testing.T) {
 		"targets that drain in time": {Snapshot{Balanced: target(true, 30*time.Second)}, nil},
 		"targets that are nodes": {Snapshot{Balanced: target(false, 300*time.Second)},
 			[]string{"SH308 service/web 4 its targets, which are nodes, drain for 300 s, and a notice leaves them 100 s: kubectl -n shop annotate service web --overwrite a=x=1,deregistration_delay.timeout_seconds=100"}},
-		"targets on safe nodes": {Snapshot{Balanced: []Balanced{{Owned: Owned{"shop", "service/db"}, Selector: map[string]string{"app": "db"}, Delay: time.Hour}}}, nil},
+		"targets on safe nodes": {Snapshot{Balanced: []Balanced{{Owned: Owned{"shop", "service/db"}, Selector: map[string]string{"app": "db"}}}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := tt.s
@@ -230,10 +230,10 @@ func TestInterruptionQueue(t *testing.T) {
 
 func TestDelayOfTargets(t *testing.T) {
 	for text, want := range map[string]time.Duration{
-		"": defaultDelay, "deregistration_delay.timeout_seconds=30": 30 * time.Second, "a=b, deregistration_delay.timeout_seconds=0": 0,
-		"deregistration_delay.timeout_seconds=soon": defaultDelay, "deregistration_delay.connection_termination.enabled=true": defaultDelay,
+		"": 300 * time.Second, "deregistration_delay.timeout_seconds=30": 30 * time.Second, "a=b, deregistration_delay.timeout_seconds=0": 0,
+		"deregistration_delay.timeout_seconds=soon": 300 * time.Second, "deregistration_delay.connection_termination.enabled=true": 300 * time.Second,
 	} {
-		if got := balancedBy(Owned{"shop", "service/web"}, nil, true, "a", text).Delay; got != want {
+		if got, _ := (Balanced{Attributes: text}).delay(); got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
 	}
