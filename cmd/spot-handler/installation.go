@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -265,19 +266,10 @@ func daemonOf(pod installed) audit.Daemon {
 		Node:  pod.Spec.NodeName,
 		Ready: !cfg.dryRun && ready,
 		Fleet: cfg.fleet(), Queue: cfg.mode == modeQueue, Own: cfg.mode == modeIMDS, Drains: reconciles(cfg),
-		Nodes: cfg.nodes,
+		Nodes: cfg.nodes, Permissions: permissionsOf(cfg, cmp.Or(cfg.leaseNamespace, pod.Namespace)),
 	}
 	if pod.Labels["helm.sh/chart"] != "" {
 		d.Release, d.Component = pod.Labels["app.kubernetes.io/instance"], pod.Labels["app.kubernetes.io/component"]
-	}
-	leases := cfg.leaseNamespace
-	if leases == "" {
-		leases = pod.Namespace
-	}
-	for toStart, list := range map[bool][]permission{true: permissionsOf(cfg, leases), false: optionalPermissionsOf(cfg)} {
-		for _, p := range list {
-			d.Permissions = append(d.Permissions, audit.Permission{Verb: p.verb, Group: p.group, Resource: p.resource, Namespace: p.namespace, ToStart: toStart})
-		}
 	}
 	return d
 }

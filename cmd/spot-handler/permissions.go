@@ -11,85 +11,55 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"spot-handler/cmd/spot-handler/internal/audit"
 	"spot-handler/drain"
 	"spot-handler/handler/provisioner"
 )
 
-// permission is something that the process has to be allowed to do.
-type permission struct{ verb, group, resource, namespace string }
-
-func (p permission) String() string {
-	where, resource := "", p.resource
-	if p.group != "" {
-		resource += "." + p.group
-	}
-	if p.namespace != "" {
-		where = " in namespace " + p.namespace
-	}
-	return p.verb + " " + resource + where
-}
-
-// permissionsOf lists what a mode cannot do without. What the provisioner needs is not among
-// them: without it a node is drained with no replacement, and that is said; see optionalPermissionsOf.
-func permissionsOf(cfg settings, leaseNamespace string) []permission {
-	list := []permission{
-		{verb: "get", resource: "nodes"},
-		{verb: "list", resource: "nodes"},
-		{verb: "watch", resource: "nodes"},
-	}
-	if cfg.dryRun {
-		list = append(list, permission{verb: "list", resource: "pods"},
-			permission{verb: "list", group: "policy", resource: "poddisruptionbudgets"})
-		if cfg.policy.Strategy == drain.Surge {
-			list = append(list, permission{verb: "get", group: "apps", resource: "deployments"},
-				permission{verb: "list", group: "apps", resource: "replicasets"},
-				permission{verb: "list", group: "apps", resource: "daemonsets"},
-				permission{verb: "list", resource: "resourcequotas"})
-		}
-		return list
-	}
-	list = append(list, permission{verb: "patch", resource: "nodes"})
-	if reconciles(cfg) {
-		list = append(list,
-			permission{verb: "list", resource: "pods"},
-			permission{verb: "watch", resource: "pods"},
-			permission{verb: "create", resource: "pods/eviction"},
-			permission{verb: "patch", resource: "pods/status"}, // to carry out a granted eviction
-			permission{verb: "delete", resource: "pods"},       // the same
-			permission{verb: "list", group: "policy", resource: "poddisruptionbudgets"},
-			permission{verb: "watch", group: "policy", resource: "poddisruptionbudgets"},
-		)
-	}
-	if reconciles(cfg) && cfg.policy.Strategy == drain.Surge {
-		list = append(list,
-			permission{verb: "patch", resource: "pods"}, // to surge them
-			permission{verb: "list", group: "apps", resource: "deployments"},
-			permission{verb: "watch", group: "apps", resource: "deployments"},
-			permission{verb: "get", group: "apps", resource: "deployments"},  // whether to put them back
-			permission{verb: "get", group: "apps", resource: "replicasets"},  // the same
-			permission{verb: "list", group: "apps", resource: "replicasets"}, // who might adopt them
-			permission{verb: "list", group: "apps", resource: "daemonsets"},  // the same
-			permission{verb: "list", resource: "resourcequotas"},             // whether they have room for replacement pods
-		)
-	}
-	if cfg.fleet() && cfg.leaderElect {
-		for _, verb := range []string{"get", "create", "update"} {
-			list = append(list, permission{verb: verb, group: "coordination.k8s.io", resource: "leases", namespace: leaseNamespace})
-		}
-	}
-	return list
-}
-
-// optionalPermissionsOf lists what a mode can do without, and does worse.
-func optionalPermissionsOf(cfg settings) (list []permission) {
-	if cfg.dryRun || !reconciles(cfg) {
-		return nil
-	}
+// permissionsOf lists what a mode needs, and first what it cannot do without. What the provisioner
+// needs is not part of that: without it a node is drained with no replacement, and that is said.
+func permissionsOf(cfg settings, leaseNamespace string) (list []audit.Permission) {
+	toStart, namespace := true, ""
 	add := func(group, resource string, verbs ...string) {
 		for _, verb := range verbs {
-			list = append(list, permission{verb: verb, group: group, resource: resource})
+			list = append(list, audit.Permission{Verb: verb, Group: group, Resource: resource, Namespace: namespace, ToStart: toStart})
 		}
 	}
+	surges := cfg.policy.Strategy == drain.Surge
+	add("", "nodes", "get", "list", "watch")
+	if cfg.dryRun || reconciles(cfg) {
+		add("", "pods", "list")
+		add("policy", "poddisruptionbudgets", "list")
+		if surges {
+			add("apps", "deployments", "get")  // whether to put surged pods back
+			add("apps", "replicasets", "list") // who might adopt them
+			add("apps", "daemonsets", "list")  // the same
+			add("", "resourcequotas", "list")  // whether they have room for replacement pods
+		}
+	}
+	if cfg.dryRun {
+		return list
+	}
+	add("", "nodes", "patch")
+	if reconciles(cfg) {
+		add("", "pods", "watch", "delete")
+		add("", "pods/eviction", "create")
+		add("", "pods/status", "patch") // to carry out a granted eviction, as delete is
+		add("policy", "poddisruptionbudgets", "watch")
+		if surges {
+			add("", "pods", "patch")
+			add("apps", "deployments", "list", "watch")
+			add("apps", "replicasets", "get") // whether to put surged pods back
+		}
+	}
+	if cfg.fleet() && cfg.leaderElect {
+		namespace = leaseNamespace
+		add("coordination.k8s.io", "leases", "get", "create", "update")
+	}
+	if !reconciles(cfg) {
+		return list
+	}
+	toStart, namespace = false, ""
 	add("", "events", "create", "patch")
 	add("", "namespaces", "get")
 	add("", "persistentvolumeclaims", "get")
@@ -118,20 +88,23 @@ type reviewClient interface {
 // they are answered nothing works, not even the liveness probe.
 const permissionTimeout = 5 * time.Second
 
-// checkPermissions asks the API server about each and returns all that are missing,
-// as an error that wraps errUsage. Another error means that it could not be asked.
-func checkPermissions(ctx context.Context, client reviewClient, list []permission) error {
+// checkPermissions asks the API server about each that is needed to start, and returns all that are
+// missing, as an error that wraps errUsage. Another error means that it could not be asked.
+func checkPermissions(ctx context.Context, client reviewClient, list []audit.Permission) error {
 	ctx, cancel := context.WithTimeout(ctx, permissionTimeout)
 	defer cancel()
 	missing := make([]error, len(list))
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
 	for i, p := range list {
+		if !p.ToStart {
+			continue
+		}
 		g.Go(func() error {
-			resource, subresource, _ := strings.Cut(p.resource, "/")
+			resource, subresource, _ := strings.Cut(p.Resource, "/")
 			review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
 				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: p.verb, Group: p.group, Resource: resource, Subresource: subresource, Namespace: p.namespace,
+					Verb: p.Verb, Group: p.Group, Resource: resource, Subresource: subresource, Namespace: p.Namespace,
 				}},
 			}, metav1.CreateOptions{})
 			if err != nil {

@@ -171,7 +171,7 @@ func TestChecksOfCoverage(t *testing.T) {
 		"permissions of an account that nobody has named": {Snapshot{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing, d.Named = []Permission{evict}, false })}}, []string{
 			"SH304 serviceaccount/drain 0 is not allowed to create pods/eviction: in the manifest of deployment/drain: an account that a ClusterRoleBinding of spot-handler names"}},
 		"permissions": {Snapshot{Daemons: []Daemon{with(queue, func(d *Daemon) { d.Missing = []Permission{evict, create, lease} })}}, []string{
-			`SH304 serviceaccount/drain 0 is not allowed to create pods/eviction, get leases.coordination.k8s.io: echo '{"apiVersion":"v1","items":[` +
+			`SH304 serviceaccount/drain 0 is not allowed to create pods/eviction, get leases.coordination.k8s.io in namespace ops: echo '{"apiVersion":"v1","items":[` +
 				roles + `"ClusterRole","metadata":{"name":"drain-may-start"},"rules":[{"apiGroups":[""],"resources":["pods/eviction"],"verbs":["create"]}]},` +
 				roles + `"ClusterRoleBinding","metadata":{"name":"drain-may-start"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"drain-may-start"},"subjects":[{"kind":"ServiceAccount","name":"drain","namespace":"ops"}]},` +
 				roles + `"Role","metadata":{"name":"drain-may-start","namespace":"ops"},"rules":[{"apiGroups":["coordination.k8s.io"],"resources":["leases"],"verbs":["get"]}]},` +

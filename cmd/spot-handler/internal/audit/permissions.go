@@ -62,6 +62,9 @@ func (p Permission) String() string {
 	if p.Group != "" {
 		text += "." + p.Group
 	}
+	if p.Namespace != "" {
+		text += " in namespace " + p.Namespace
+	}
 	return text
 }
 

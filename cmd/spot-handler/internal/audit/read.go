@@ -233,7 +233,7 @@ func (r Reader) permissions(ctx context.Context, s *Snapshot) error {
 	}
 	err := g.Wait()
 	for _, list := range missing {
-		slices.SortFunc(list, func(a, b Permission) int { return strings.Compare(a.String()+a.Namespace, b.String()+b.Namespace) })
+		slices.SortFunc(list, func(a, b Permission) int { return strings.Compare(a.String(), b.String()) })
 	}
 	for i, d := range s.Daemons {
 		s.Daemons[i].Missing = missing[accountOf(d.Namespace, d.Account)]
