@@ -6,15 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
 	"spot-handler/cmd/spot-handler/internal/cluster"
-	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/cmd/spot-handler/terminal"
 )
 
 // errFindings is what ends a command that was asked to fail because of what it found.
@@ -22,8 +19,7 @@ var errFindings = errors.New("there are findings as bad as --fail-on, or worse")
 
 // auditCommand is what the operator has asked `audit` for.
 type auditCommand struct {
-	cluster          console.Cluster
-	format           console.Format
+	asked
 	failOn, baseline string
 	maxShare         int
 }
@@ -46,19 +42,13 @@ not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, a
   # in a pipeline: accept what is known, and fail on what is new
   spot-handler audit -o json > known.json
   spot-handler audit --baseline=known.json --fail-on=warning`,
-		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.NoArgs,
 	}
-	show, where := titled("Output"), titled("Cluster")
-	show.StringVar(&a.failOn, "fail-on", "", "exit with 3 if there is a finding of this `severity` or worse: critical or warning (default: never)")
+	show := titled("Output")
+	oneOf(show, &a.failOn, "fail-on", "", audit.Severities(), "exit with 3 if there is a finding of this `severity` or worse: critical or warning (default: never)")
 	show.StringVar(&a.baseline, "baseline", "", "accept what this `file` lists, printed by audit -o json before")
 	show.IntVar(&a.maxShare, "max-share", 50, "how many `percent` of a workload's pods may be on instances of one type in one zone, which EC2 takes back together")
-	a.format.Define(show.FlagSet)
-	a.cluster.Define(where.FlagSet)
-	a.cluster.DefineDaemon(where.FlagSet)
-	addGroups(cmd, []group{show, where})
-	complete(cmd, &a.cluster, map[string]cobra.CompletionFunc{
-		"fail-on": cobra.FixedCompletions(audit.Severities(), cobra.ShellCompDirectiveNoFileComp),
-	})
+	a.define(cmd, show)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
@@ -66,9 +56,6 @@ not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, a
 }
 
 func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error {
-	if a.failOn != "" && !slices.Contains(audit.Severities(), a.failOn) {
-		return fmt.Errorf("%w: --fail-on=%s: want one of %s", errUsage, a.failOn, strings.Join(audit.Severities(), ", "))
-	}
 	if a.maxShare < 1 || a.maxShare > 100 {
 		return fmt.Errorf("%w: --max-share=%d: want 1 to 100", errUsage, a.maxShare)
 	}
@@ -101,12 +88,7 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 			return fmt.Errorf("%w: --baseline: %w", errUsage, err)
 		}
 	}
-	screen := terminal.New(stdout)
-	if a.format == console.TableFormat {
-		err = screen.Print(report.Lines(screen.Columns())...)
-	} else {
-		err = a.format.Write(screen, report)
-	}
+	err = a.print(stdout, report, report.Lines)
 	switch {
 	case err != nil:
 		return err

@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -71,12 +70,6 @@ AWS_ENDPOINT_URL_SQS and so on.`,
 func newDaemon(mode string, getenv func(string) string, cmd *cobra.Command) *cobra.Command {
 	cfg := settings{mode: mode}
 	addGroups(cmd, cfg.define())
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		if v, ok := f.Value.(checked); ok && v.allowed != nil {
-			// The error is of a flag that does not exist, or that has its choices already.
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(v.allowed, cobra.ShellCompDirectiveNoFileComp))
-		}
-	})
 	cmd.Long += "\n\nEvery flag can be given as a variable: --dry-run is " + variable("dry-run") + ".\nA flag overrides its variable."
 	cmd.GroupID, cmd.ValidArgsFunction = daemons, cobra.NoFileCompletions
 	readsVariables(cmd, getenv, cfg.check, func(cmd *cobra.Command) error {

@@ -58,6 +58,9 @@ func names[T ~string](values []T) []string {
 	return list
 }
 
+// ever is longer than any time.
+const ever = time.Duration(1<<63 - 1)
+
 // bounds are those of a time, in words too.
 type bounds struct {
 	least, most time.Duration
@@ -107,6 +110,12 @@ func addGroups(cmd *cobra.Command, groups []group) {
 	cmd.Flags().SortFlags = false
 	for _, g := range groups {
 		cmd.Flags().AddFlagSet(g.FlagSet)
+		g.VisitAll(func(f *pflag.Flag) {
+			if v, ok := f.Value.(checked); ok && v.allowed != nil {
+				// The error is of a flag that does not exist, or that has its values already.
+				_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(v.allowed, cobra.ShellCompDirectiveNoFileComp))
+			}
+		})
 	}
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
 		out := cmd.OutOrStderr()

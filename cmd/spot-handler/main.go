@@ -151,6 +151,10 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 		if errors.As(err, &unknown) {
 			return fmt.Errorf("%w%s", err, didYouMean(cmd.Flags(), unknown.GetSpecifiedName()))
 		}
+		var invalid *pflag.InvalidValueError
+		if errors.As(err, &invalid) {
+			return fmt.Errorf("--%s: %w", invalid.GetFlag().Name, invalid.Unwrap())
+		}
 		return err
 	})
 

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/report"
 	"spot-handler/cmd/spot-handler/terminal"
@@ -22,8 +21,7 @@ var errRequired = errors.New("not as --require asks")
 
 // observeCommand is what the operator has asked `observe` for.
 type observeCommand struct {
-	cluster console.Cluster
-	format  console.Format
+	asked
 	all     bool
 	outcome outcomeFlags
 }
@@ -59,17 +57,11 @@ it did not end as --require asks.`,
 
   # all that are under way; fail if a pod was left, or a workload lost a ready pod
   spot-handler observe --all --require=left=0,dip=0`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	what, show, where := titled("What"), titled("Output"), titled("Cluster")
+	what, show := titled("What"), titled("Output")
 	what.BoolVar(&o.all, "all", false, "follow all nodes that are interrupted")
 	o.outcome.define(show)
-	o.format.Define(show.FlagSet)
-	o.cluster.Define(where.FlagSet)
-	addGroups(cmd, []group{what, show, where})
-	complete(cmd, &o.cluster, map[string]cobra.CompletionFunc{
-		"require": cobra.NoFileCompletions,
-	})
+	o.define(cmd, show, what)
 	cmd.RunE = func(cmd *cobra.Command, nodes []string) error {
 		if o.all == (len(nodes) > 0) {
 			return fmt.Errorf("%w: give the names of nodes, or --all", errUsage)
@@ -85,18 +77,14 @@ func (o *observeCommand) run(ctx context.Context, nodes []string, stdout, stderr
 		return err
 	}
 	observer := observe.New(time.Now(), nodes...)
-	live := stdout
-	if o.format != console.TableFormat {
-		live = stderr
-	}
-	screen := terminal.New(live)
+	screen := o.live(stdout, stderr)
 	defer screen.End()
 	watching := func() { fmt.Fprintln(stderr, "watching; Ctrl-C ends it") }
 	if err := c.follow(ctx, observer, o.cluster.Namespace, screen, watching); err != nil {
 		return err
 	}
 	screen.End()
-	return o.outcome.conclude(report.Of(observer.Recording(time.Now()), nil), o.format, stdout, stderr)
+	return o.outcome.conclude(report.Of(observer.Recording(time.Now()), nil), &o.asked, stdout, stderr)
 }
 
 // frame is the time between two pictures.
@@ -146,12 +134,9 @@ func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespa
 }
 
 // conclude prints the outcome, writes the report, and judges.
-func (f outcomeFlags) conclude(r report.Report, format console.Format, stdout, stderr io.Writer) error {
+func (f outcomeFlags) conclude(r report.Report, a *asked, stdout, stderr io.Writer) error {
 	r.Require(f.require)
-	screen := terminal.New(stdout)
-	if format == console.TableFormat {
-		_ = screen.Print(r.Lines(screen.Columns())...)
-	} else if err := format.Write(screen, r); err != nil {
+	if err := a.print(stdout, r, r.Lines); err != nil {
 		return err
 	}
 	for _, line := range r.Recording.Unread {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -13,17 +12,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
-	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/selection"
-	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/nodes"
 	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
@@ -31,8 +26,7 @@ import (
 
 // planCommand is what the operator has asked `plan` for.
 type planCommand struct {
-	cluster  console.Cluster
-	format   console.Format
+	asked
 	nodes    selection.Selection
 	kind     string
 	deadline time.Duration
@@ -73,22 +67,15 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
   # pods that would not end gracefully
   spot-handler plan --pool=batch -o json | jq -r '.pods[] |
     select(.outcome != "graceful") | "\(.namespace)/\(.name) \(.outcome): \(.reason)"'`,
-		ValidArgsFunction: completeNodes(&p.cluster),
+		ValidArgsFunction: p.completeNodes(anyNode),
 	}
-	which, what, assume, show, where := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output"), titled("Cluster")
+	which, what, assume, show := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output")
 	p.nodes.Define(which.FlagSet)
-	what.StringVar(&p.kind, "kind", string(interruption.SpotInterruption), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
-	what.DurationVar(&p.deadline, "deadline", 0, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
-	what.StringVar(&p.dryRun, "dry-run", "none", "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
+	oneOf(what, &p.kind, "kind", string(interruption.SpotInterruption), names(interruption.Kinds()), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
+	within(what, &p.deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
+	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer}, "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
 	p.assumed.define(assume)
-	p.format.Define(show.FlagSet)
-	p.cluster.Define(where.FlagSet)
-	p.cluster.DefineDaemon(where.FlagSet)
-	addGroups(cmd, []group{which, what, assume, show, where})
-	complete(cmd, &p.cluster, map[string]cobra.CompletionFunc{
-		"dry-run": cobra.FixedCompletions(dryRuns, cobra.ShellCompDirectiveNoFileComp),
-		"kind":    cobra.FixedCompletions(names(interruption.Kinds()), cobra.ShellCompDirectiveNoFileComp),
-	})
+	p.define(cmd, show, which, what, assume)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return p.run(cmd.Context(), args, cmd.Flags(), cmd.OutOrStdout())
 	}
@@ -96,8 +83,8 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 }
 
 func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagSet, stdout io.Writer) error {
-	if err := p.validate(args); err != nil {
-		return err
+	if err := p.nodes.Take(args); err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
 	}
 	c, err := connectCaller(p.cluster)
 	if err != nil {
@@ -112,31 +99,11 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 	if err != nil {
 		return err
 	}
-	screen := terminal.New(stdout)
-	if p.format == console.TableFormat {
-		err = screen.Print(plan.Lines(f, screen.Columns())...)
-	} else {
-		err = p.format.Write(screen, f)
-	}
+	err = p.print(stdout, f, func(columns int) []string { return plan.Lines(f, columns) })
 	if err == nil && len(f.Unread) > 0 {
 		err = fmt.Errorf("could not read everything: %s", strings.Join(f.Unread, "; "))
 	}
 	return err
-}
-
-func (p *planCommand) validate(args []string) error {
-	switch {
-	case !slices.Contains(interruption.Kinds(), interruption.Kind(p.kind)):
-		return fmt.Errorf("%w: --kind=%s: want one of %s", errUsage, p.kind, strings.Join(names(interruption.Kinds()), ", "))
-	case !slices.Contains(dryRuns, p.dryRun):
-		return fmt.Errorf("%w: --dry-run=%s: want one of %s", errUsage, p.dryRun, strings.Join(dryRuns, ", "))
-	case min(p.deadline, p.assumed.boot, p.assumed.ready, p.assumed.stop, p.assumed.detach) < 0:
-		return fmt.Errorf("%w: times must not be negative", errUsage)
-	}
-	if err := p.nodes.Take(args); err != nil {
-		return fmt.Errorf("%w: %w", errUsage, err)
-	}
-	return nil
 }
 
 // errNothing says that there is nothing to make a forecast from.
@@ -179,20 +146,21 @@ func (c *caller) forecast(ctx context.Context, read cluster.Cluster, nodes func(
 	return daemon.Forecast(ctx, read, lost, loss, assumed)
 }
 
-// Whether the API server is asked.
+// dryRunServer has the API server asked.
 const dryRunServer = "server"
 
-var dryRuns = []string{"none", dryRunServer}
+// anyTime is not in the past.
+var anyTime = bounds{0, ever, true, "0s or more"}
 
 // assumptionFlags are those of commands that forecast.
 type assumptionFlags struct{ boot, ready, stop, detach time.Duration }
 
 func (f *assumptionFlags) define(flags group) {
 	assumed := plan.Assumed()
-	flags.DurationVar(&f.boot, "boot-time", assumed.Boot.Duration(), "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
-	flags.DurationVar(&f.ready, "ready-time", assumed.Ready.Duration(), "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
-	flags.DurationVar(&f.stop, "stop-time", assumed.Stop.Duration(), "how long a pod takes to end, but not longer than its grace period")
-	flags.DurationVar(&f.detach, "detach-time", assumed.Detach.Duration(), "how long volumes take to be detached once their pods are gone")
+	within(flags, &f.boot, "boot-time", assumed.Boot.Duration(), anyTime, "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
+	within(flags, &f.ready, "ready-time", assumed.Ready.Duration(), anyTime, "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
+	within(flags, &f.stop, "stop-time", assumed.Stop.Duration(), anyTime, "how long a pod takes to end, but not longer than its grace period")
+	within(flags, &f.detach, "detach-time", assumed.Detach.Duration(), anyTime, "how long volumes take to be detached once their pods are gone")
 }
 
 // take is what the flags say, in place of what nobody knows.
@@ -205,27 +173,4 @@ func (*assumptionFlags) take(flags *pflag.FlagSet) plan.Assumptions {
 		}
 	}
 	return a
-}
-
-// completeNodes offers the nodes that are not named yet.
-func completeNodes(of *console.Cluster) cobra.CompletionFunc {
-	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
-		defer cancel()
-		c, err := connectCaller(*of)
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		list, err := nodes.List(ctx, c.nodes, metav1.ListOptions{})
-		if err != nil {
-			return nil, cobra.ShellCompDirectiveError
-		}
-		var offered []cobra.Completion
-		for i := range list.Items {
-			if n := &list.Items[i]; strings.HasPrefix(n.Name, typed) && !slices.Contains(args, n.Name) {
-				offered = append(offered, cobra.CompletionWithDesc(n.Name, nodes.PoolOf(n).Name))
-			}
-		}
-		return offered, cobra.ShellCompDirectiveNoFileComp
-	}
 }

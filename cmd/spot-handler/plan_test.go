@@ -22,10 +22,10 @@ func TestPlanCommand(t *testing.T) {
 		"no such node":       {"", []string{"plan", "node-2"}, 1, "", "no such node: node-2"},
 		"none of a kind":     {"", []string{"plan", "--zone=b"}, 1, "", "no node is selected"},
 		"nothing asked for":  {"", []string{"plan"}, 2, "", "no nodes: name some"},
-		"no such kind":       {"", []string{"plan", "node-1", "--kind=flood"}, 2, "", "--kind=flood: want one of"},
+		"no such kind":       {"", []string{"plan", "node-1", "--kind=flood"}, 2, "", "--kind: \"flood\": want one of"},
 		"no such selector":   {"", []string{"plan", "-l", "in ("}, 2, "", "--selector"},
-		"no such dry run":    {"", []string{"plan", "node-1", "--dry-run=client"}, 2, "", "--dry-run=client: want one of none, server"},
-		"a time in the past": {"", []string{"plan", "node-1", "--deadline=-1s"}, 2, "", "must not be negative"},
+		"no such dry run":    {"", []string{"plan", "node-1", "--dry-run=client"}, 2, "", "--dry-run: \"client\": want one of none, server"},
+		"a time in the past": {"", []string{"plan", "node-1", "--deadline=-1s"}, 2, "", "--deadline: -1s: want 0s or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("KUBECONFIG", readOnly(t, tt.forbidden))

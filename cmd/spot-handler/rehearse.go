@@ -32,7 +32,7 @@ import (
 
 // rehearseCommand is what the operator has asked `rehearse` for.
 type rehearseCommand struct {
-	cluster  console.Cluster
+	asked
 	chosen   selection.Selection
 	random   int
 	kind     string
@@ -45,7 +45,6 @@ type rehearseCommand struct {
 	yes             bool
 
 	assumed assumptionFlags
-	format  console.Format
 	outcome outcomeFlags
 }
 
@@ -75,28 +74,21 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 
   # in a pipeline that holds a staging cluster to it
   spot-handler rehearse --random=1 --yes --require=left=0,dip=0,slack=20s`,
-		ValidArgsFunction: completeNodes(&r.cluster),
+		ValidArgsFunction: r.completeNodes(anyNode),
 	}
-	which, what, refuse, assume, show, where := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Assumptions"), titled("Output"), titled("Cluster")
+	which, what, refuse, assume, show := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Assumptions"), titled("Output")
 	r.chosen.Define(which.FlagSet)
 	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
-	what.StringVar(&r.kind, "kind", string(interruption.SpotInterruption), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
-	what.DurationVar(&r.deadline, "deadline", 2*time.Minute, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is cancelled then")
-	what.DurationVar(&r.over, "over", 0, "time over which the notices of several nodes are spread")
+	oneOf(what, &r.kind, "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
+	within(what, &r.deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " at least: with less, pods get no grace"}, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is cancelled then")
+	within(what, &r.over, "over", 0, anyTime, "time over which the notices of several nodes are spread")
 	what.BoolVar(&r.release, "release", false, "terminate the nodes at the end, as after an interruption")
 	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
 	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
 	refuse.BoolVarP(&r.yes, "yes", "y", false, "do not ask; needed where there is no terminal")
 	r.assumed.define(assume)
 	r.outcome.define(show)
-	r.format.Define(show.FlagSet)
-	r.cluster.Define(where.FlagSet)
-	r.cluster.DefineDaemon(where.FlagSet)
-	addGroups(cmd, []group{which, what, refuse, assume, show, where})
-	complete(cmd, &r.cluster, map[string]cobra.CompletionFunc{
-		"kind":    cobra.FixedCompletions(names(rehearse.Kinds()), cobra.ShellCompDirectiveNoFileComp),
-		"require": cobra.NoFileCompletions,
-	})
+	r.define(cmd, show, which, what, refuse, assume)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		r.chosen.Any = r.random > 0
 		if err := errors.Join(r.chosen.Take(args), r.validate()); err != nil {
@@ -109,15 +101,6 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 
 func (r *rehearseCommand) validate() error {
 	var errs []error
-	if !slices.Contains(rehearse.Kinds(), interruption.Kind(r.kind)) {
-		errs = append(errs, fmt.Errorf("--kind=%s: want one of %s", r.kind, strings.Join(names(rehearse.Kinds()), ", ")))
-	}
-	if r.deadline < rehearse.LeastDeadline {
-		errs = append(errs, fmt.Errorf("--deadline=%s: want %s at least: with less, pods get no grace", r.deadline, rehearse.LeastDeadline))
-	}
-	if r.over < 0 {
-		errs = append(errs, fmt.Errorf("--over=%s: want 0s or more", r.over))
-	}
 	if r.random < 0 || r.random > 0 && len(r.chosen.Names) > 0 {
 		errs = append(errs, fmt.Errorf("--random=%d: want a number of nodes, and none by name", r.random))
 	}
@@ -156,11 +139,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if err := r.refuse(read, cfg, chosen, rehearsal); err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	live := stdout
-	if r.format != console.TableFormat {
-		live = stderr
-	}
-	screen := terminal.New(live)
+	screen := r.live(stdout, stderr)
 	defer screen.End()
 	loss := plan.Loss{Kind: interruption.Kind(r.kind), Over: r.over}
 	if loss.Kind != interruption.RebalanceRecommendation { // which has none
@@ -181,7 +160,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 		return err
 	}
 	screen.End()
-	scored := r.outcome.conclude(report.Of(recording, &forecast), r.format, stdout, stderr)
+	scored := r.outcome.conclude(report.Of(recording, &forecast), &r.asked, stdout, stderr)
 	if err != nil { // then nobody can ask for more
 		return err
 	}
@@ -275,15 +254,8 @@ func (r *rehearseCommand) announcement(chosen []*corev1.Node, width int) []strin
 		over = fmt.Sprintf(", begun over %s", r.over)
 	}
 	return append(
-		console.Wrap(fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.", r.kind, r.deadline, counted(len(chosen)), over, strings.Join(namesOf(chosen), ", ")), "", width),
+		console.Wrap(fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.", r.kind, r.deadline, console.Count(len(chosen), "node"), over, strings.Join(namesOf(chosen), ", ")), "", width),
 		console.Wrap(fmt.Sprintf("Pods really move; at the end each node is %s.", end), "", width)...)
-}
-
-func counted(nodes int) string {
-	if nodes == 1 {
-		return "one node"
-	}
-	return fmt.Sprintf("%d nodes", nodes)
 }
 
 // confirm asks whether to go on.

@@ -105,7 +105,6 @@ func (c *settings) fleet() bool { return c.mode != modeIMDS }
 
 // define declares the flags of c.mode, in the order in which --help shows them.
 func (c *settings) define() []group {
-	const ever = time.Duration(1<<63 - 1)
 	source, leader, evict, replacement := titled("Source of notices"), titled("Leader"), titled("Drain"), titled("Replacement")
 	cluster, webhooks, operation := titled("Cluster"), titled("Webhook"), titled("Operation")
 

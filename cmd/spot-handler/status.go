@@ -3,24 +3,23 @@ package main
 import (
 	"context"
 	"io"
-	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/handler/nodes"
 )
 
 // statusCommand is what the operator has asked `status` for.
 type statusCommand struct {
-	cluster console.Cluster
-	format  console.Format
-	node    string
-	watch   bool
+	asked
+	node  string
+	watch bool
 }
 
 func newStatus() *cobra.Command {
@@ -43,18 +42,16 @@ not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.
   # nodes whose pods did not all end gracefully
   spot-handler status -o json | jq -r '.interruptions[] |
     select(.over and .pods.graceful != .pods.total) | .node'`,
-		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
+		Args: cobra.NoArgs,
 	}
-	show, where := titled("Output"), titled("Cluster")
+	show := titled("Output")
 	show.StringVar(&s.node, "node", "", "show all of this `node`: its record, its pods and what each waits for, its Events")
 	show.BoolVarP(&s.watch, "watch", "w", false, "show it again when it changes, until Ctrl-C; on a terminal it is redrawn in place")
-	s.format.Define(show.FlagSet)
-	s.cluster.Define(where.FlagSet)
-	s.cluster.DefineDaemon(where.FlagSet)
-	addGroups(cmd, []group{show, where})
-	complete(cmd, &s.cluster, map[string]cobra.CompletionFunc{
-		"node": s.completeNode,
-	})
+	s.define(cmd, show)
+	_ = cmd.RegisterFlagCompletionFunc("node", s.completeNodes(func(n *corev1.Node) (string, bool) {
+		rec, has, _ := nodes.Record(n)
+		return string(rec.Kind), has
+	})) // the error is of a flag that does not exist
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return s.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
@@ -144,49 +141,4 @@ func (c *caller) inForce(ctx context.Context, node string) (status.InForce, erro
 		Policy:        cfg.policy,
 		ScheduledLead: cfg.scheduledLead, From: from,
 	}, err
-}
-
-// completeIn is how long the shell waits for names from the cluster.
-const completeIn = 3 * time.Second
-
-// completeNode offers the nodes that have a record.
-func (s *statusCommand) completeNode(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
-	defer cancel()
-	c, err := connectCaller(s.cluster)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	names, err := c.statusReader("").Names(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveError
-	}
-	var offered []cobra.Completion
-	for name, kind := range names {
-		if strings.HasPrefix(name, typed) {
-			offered = append(offered, cobra.CompletionWithDesc(name, kind))
-		}
-	}
-	return offered, cobra.ShellCompDirectiveNoFileComp
-}
-
-// complete registers what completes the flags of a command that reads a cluster: those that all
-// such commands have, and its own.
-func complete(cmd *cobra.Command, cluster *console.Cluster, own map[string]cobra.CompletionFunc) {
-	all := map[string]cobra.CompletionFunc{
-		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
-		"context":   completeContext(cluster),
-		"namespace": cobra.NoFileCompletions, "daemon-namespace": cobra.NoFileCompletions,
-	}
-	maps.Copy(all, own)
-	for flag, complete := range all {
-		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that does not exist
-	}
-}
-
-// completeContext offers the contexts of the kubeconfig.
-func completeContext(cluster *console.Cluster) cobra.CompletionFunc {
-	return func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return cluster.Contexts(), cobra.ShellCompDirectiveNoFileComp
-	}
 }

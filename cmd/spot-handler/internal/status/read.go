@@ -56,16 +56,6 @@ func (r Reader) List(ctx context.Context) (List, error) {
 	return r.listOf(ctx, all), nil
 }
 
-// Names are the nodes that have a record, and the kind of each.
-func (r Reader) Names(ctx context.Context) (map[string]string, error) {
-	all, err := r.allNodes(ctx)
-	kinds := map[string]string{}
-	for _, i := range Of(time.Now(), all, nil) {
-		kinds[i.Node] = string(i.Kind)
-	}
-	return kinds, err
-}
-
 func (r Reader) allNodes(ctx context.Context) (all []*corev1.Node, err error) {
 	list, err := nodes.List(ctx, r.Nodes, metav1.ListOptions{})
 	if err != nil {
