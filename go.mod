@@ -2,32 +2,34 @@ module spot-handler
 
 go 1.26.0
 
+// A direct dependency needs a reason, which stands beside it. Heavy modules that only tests need have
+// modules of their own below e2e.
 require (
-	github.com/Masterminds/sprig/v3 v3.3.0
-	github.com/aws/aws-sdk-go-v2 v1.47.6
-	github.com/aws/aws-sdk-go-v2/config v1.33.14
-	github.com/aws/aws-sdk-go-v2/credentials v1.20.14
-	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.20.6
-	github.com/aws/aws-sdk-go-v2/service/autoscaling v1.79.3
-	github.com/aws/aws-sdk-go-v2/service/ec2 v1.344.0
-	github.com/aws/aws-sdk-go-v2/service/sqs v1.52.9
-	github.com/aws/smithy-go v1.28.8
-	github.com/cenkalti/backoff/v5 v5.0.3
-	github.com/google/go-cmp v0.7.0
-	github.com/prometheus/client_golang v1.25.0
-	github.com/prometheus/client_model v0.6.3
-	github.com/rs/zerolog v1.35.1
-	github.com/spf13/cobra v1.10.2
-	github.com/spf13/pflag v1.0.10
-	golang.org/x/sync v0.24.0
-	golang.org/x/term v0.46.0
-	gopkg.in/evanphx/json-patch.v4 v4.13.0
-	k8s.io/api v0.36.3
-	k8s.io/apimachinery v0.36.3
-	k8s.io/client-go v0.36.3
-	k8s.io/component-helpers v0.36.3
-	k8s.io/klog/v2 v2.140.0
-	sigs.k8s.io/yaml v1.6.0
+	github.com/Masterminds/sprig/v3 v3.3.0 // the functions of webhooks' templates
+	github.com/aws/aws-sdk-go-v2 v1.47.6 // AWS's own client
+	github.com/aws/aws-sdk-go-v2/config v1.33.14 // AWS's own client
+	github.com/aws/aws-sdk-go-v2/credentials v1.20.14 // tests only
+	github.com/aws/aws-sdk-go-v2/feature/ec2/imds v1.20.6 // AWS's own client
+	github.com/aws/aws-sdk-go-v2/service/autoscaling v1.79.3 // AWS's own client
+	github.com/aws/aws-sdk-go-v2/service/ec2 v1.344.0 // AWS's own client
+	github.com/aws/aws-sdk-go-v2/service/sqs v1.52.9 // AWS's own client
+	github.com/aws/smithy-go v1.28.8 // the SDK's error types, and how bodies of its requests are sent
+	github.com/cenkalti/backoff/v5 v5.0.3 // exponential backoff with jitter
+	github.com/google/go-cmp v0.7.0 // tests only: differences
+	github.com/prometheus/client_golang v1.25.0 // metrics
+	github.com/prometheus/client_model v0.6.3 // tests only: reading metrics
+	github.com/rs/zerolog v1.35.1 // the log
+	github.com/spf13/cobra v1.10.2 // commands, help and completion as Kubernetes users know them
+	github.com/spf13/pflag v1.0.10 // their flags
+	golang.org/x/sync v0.24.0 // errgroup, semaphore, singleflight
+	golang.org/x/term v0.46.0 // whether there is a terminal, and its width
+	gopkg.in/evanphx/json-patch.v4 v4.13.0 // tests only: patches of a fake API server
+	k8s.io/api v0.36.3 // types of Kubernetes' objects
+	k8s.io/apimachinery v0.36.3 // types of Kubernetes' objects
+	k8s.io/client-go v0.36.3 // requests, watches, work queues; not its clientsets nor its recorder of Events, which cost 10 MiB of memory, and keep 1 MB of OpenAPI schemas in the program
+	k8s.io/component-helpers v0.36.3 // what a pod requests, as the scheduler counts it
+	k8s.io/klog/v2 v2.140.0 // client-go's log, redirected to ours
+	sigs.k8s.io/yaml v1.6.0 // what migrate is given, and -o yaml; in tests, the chart and what it renders
 )
 
 require (
