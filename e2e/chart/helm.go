@@ -87,13 +87,17 @@ func (h Helm) Run(ctx context.Context, kubeconfig string, args ...string) (strin
 type Release struct {
 	Name, Namespace string         // spot-handler by default, both
 	Values          map[string]any // over those of the chart
+	Chart           string         // directory; deploy/chart of the checkout by default
 }
 
 // args are those of template, install and upgrade, with the values in a file of dir.
 func (r Release) args(dir string) ([]string, error) {
-	chart, err := Dir()
-	if err != nil {
-		return nil, err
+	chart := r.Chart
+	if chart == "" {
+		var err error
+		if chart, err = Dir(); err != nil {
+			return nil, err
+		}
 	}
 	text, err := json.Marshal(r.Values)
 	if err != nil {

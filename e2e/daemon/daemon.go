@@ -70,6 +70,9 @@ type Options struct {
 	Args       []string
 	Kubeconfig string
 
+	// Binary is another version's; empty means that of this checkout.
+	Binary string
+
 	// IMDS and SQS are the URLs of the emulators; empty if the mode has no use for one.
 	IMDS, SQS string
 
@@ -107,9 +110,12 @@ func (l Line) Message() string { s, _ := l["message"].(string); return s }
 
 // Start starts a daemon. It does not wait until it is ready.
 func Start(o Options) (*Daemon, error) {
-	path, err := Build()
-	if err != nil {
-		return nil, err
+	path := o.Binary
+	if path == "" {
+		var err error
+		if path, err = Build(); err != nil {
+			return nil, err
+		}
 	}
 	address, err := loopback.Address()
 	if err != nil {

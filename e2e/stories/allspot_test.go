@@ -49,7 +49,7 @@ func TestAllNodesAreSpot(t *testing.T) {
 
 	interrupt(queue, one.Name, 110*time.Second)
 	s.wantAllMoved(one.Name)
-	if code := s.waitEnd(replicas.of(leader)); code != 0 {
+	if code := s.waitEnd(replicas.daemon(leader)); code != 0 {
 		t.Errorf("the leader ended with code %d, want 0", code)
 	}
 
@@ -111,7 +111,7 @@ func (s *story) wantAllMoved(nodes ...string) {
 	}
 }
 
-// replicas runs the program for the pods of the chart's Deployment, each for as long as its pod
+// replicas runs the program for pods that the chart has installed, each for as long as its pod
 // lives, as kubelets do.
 type replicas struct {
 	mu      sync.Mutex
@@ -119,31 +119,43 @@ type replicas struct {
 	daemons map[types.UID]*daemon.Daemon
 }
 
+// runReplicas runs those of the Deployment.
 func (s *story) runReplicas(server *sqsemu.Server) *replicas {
+	return s.runPods("app.kubernetes.io/component=queue", func(*corev1.Pod) daemon.Options { return daemon.Options{SQS: server.URL} })
+}
+
+// runPods runs those that the selector selects. Its options need not repeat what the pod says.
+func (s *story) runPods(selector string, options func(*corev1.Pod) daemon.Options) *replicas {
 	r := &replicas{daemons: map[types.UID]*daemon.Daemon{}}
 	stopped := map[types.UID]bool{}
 	s.background(func(ctx context.Context) {
-		_, _ = s.cluster.WaitPods(ctx, namespace, "app.kubernetes.io/component=queue", func(pods []*corev1.Pod) bool {
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // more than the default of WaitPods
+		defer cancel()
+		_, _ = s.cluster.WaitPods(ctx, namespace, selector, func(pods []*corev1.Pod) bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.pods = slices.Clone(pods)
+			living := map[types.UID]bool{}
 			for _, p := range pods {
-				d := r.daemons[p.UID]
-				switch {
-				case p.DeletionTimestamp != nil && d != nil && !stopped[p.UID]:
-					stopped[p.UID] = true
+				living[p.UID] = p.DeletionTimestamp == nil
+				if !living[p.UID] || r.daemons[p.UID] != nil || p.Spec.NodeName == "" || !controlplane.Ready(p) {
+					continue
+				}
+				o := options(p)
+				o.Args, o.Kubeconfig, o.Log = p.Spec.Containers[0].Args, s.kubeconfig(p.Spec.ServiceAccountName, p.Name), s.Output()
+				o.Env = []string{"POD_NAME=" + p.Name, "POD_NAMESPACE=" + p.Namespace, "NODE_NAME=" + p.Spec.NodeName}
+				d, err := daemon.Start(o)
+				if err != nil {
+					s.Error(err)
+					return true
+				}
+				s.Cleanup(d.Kill)
+				r.daemons[p.UID] = d
+			}
+			for uid, d := range r.daemons {
+				if !living[uid] && !stopped[uid] {
+					stopped[uid] = true
 					go d.Stop()
-				case p.DeletionTimestamp == nil && d == nil && p.Spec.NodeName != "" && controlplane.Ready(p):
-					d, err := daemon.Start(daemon.Options{
-						Args: p.Spec.Containers[0].Args, Kubeconfig: s.kubeconfig(p.Spec.ServiceAccountName, p.Name),
-						SQS: server.URL, Env: []string{"POD_NAME=" + p.Name, "POD_NAMESPACE=" + p.Namespace}, Log: s.Output(),
-					})
-					if err != nil {
-						s.Error(err)
-						return true
-					}
-					s.Cleanup(d.Kill)
-					r.daemons[p.UID] = d
 				}
 			}
 			return false
@@ -152,8 +164,8 @@ func (s *story) runReplicas(server *sqsemu.Server) *replicas {
 	return r
 }
 
-// of is the process of the pod.
-func (r *replicas) of(pod *corev1.Pod) *daemon.Daemon {
+// daemon is the process of the pod.
+func (r *replicas) daemon(pod *corev1.Pod) *daemon.Daemon {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.daemons[pod.UID]

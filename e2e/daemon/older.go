@@ -1,0 +1,86 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"spot-handler/e2e/internal/assets"
+)
+
+// firstOlder stands in for the last release as long as there is none: it is from before upgrades were tested.
+const firstOlder = "f43d609ae6b10ec37e82ef8fa75dccc4cf55165d"
+
+// Older is a version from the repository's history, for tests of what two versions do beside each other.
+type Older struct {
+	Version string
+	Chart   string // directory
+	Binary  string
+}
+
+// BuildOlder builds the last release before this commit, once per machine. It needs git, and the history.
+func BuildOlder() (Older, error) {
+	checkout, err := assets.Checkout()
+	if err != nil {
+		return Older{}, err
+	}
+	git := func(env []string, args ...string) (string, error) {
+		cmd := exec.Command("git", args...)
+		cmd.Dir, cmd.Env = checkout, append(os.Environ(), env...)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			return "", fmt.Errorf("git %s: %w\n%s", args[0], err, out)
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	// Without a tag that is an error.
+	version, _ := git(nil, "describe", "--tags", "--abbrev=0", "--match=v*", "HEAD^")
+	version = cmp.Or(version, firstOlder)
+	if _, err := git(nil, "merge-base", "--is-ancestor", version, "HEAD"); err != nil {
+		return Older{}, fmt.Errorf("the history of this clone lacks the version to upgrade from; git fetch --unshallow --tags gets it: %w", err)
+	}
+	commit, err := git(nil, "rev-parse", version+"^{commit}")
+	if err != nil {
+		return Older{}, err
+	}
+	root, err := assets.CacheRoot()
+	if err != nil {
+		return Older{}, err
+	}
+	dir := filepath.Join(root, "older-"+commit[:12])
+	older := Older{Version: "v0.0.0-" + commit[:12], Chart: filepath.Join(dir, "deploy", "chart"), Binary: filepath.Join(dir, "bin", "spot-handler")}
+	if _, err := os.Stat(dir); err == nil {
+		return older, nil
+	}
+
+	// Built next to its final place and then moved there: nobody takes an interrupted build for a good one.
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return Older{}, fmt.Errorf("make the cache directory: %w", err)
+	}
+	work, err := os.MkdirTemp(root, ".older-")
+	if err != nil {
+		return Older{}, fmt.Errorf("make a build directory: %w", err)
+	}
+	defer os.RemoveAll(work)
+	index := []string{"GIT_INDEX_FILE=" + filepath.Join(work, ".index")}
+	if _, err := git(index, "read-tree", commit); err != nil {
+		return Older{}, err
+	}
+	if _, err := git(index, "checkout-index", "--all", "--prefix="+work+"/"); err != nil {
+		return Older{}, err
+	}
+	build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -X main.version="+older.Version, "-o", filepath.Join("bin", "spot-handler"), "./cmd/spot-handler")
+	build.Dir, build.Env = work, append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off", "PWD="+work)
+	if out, err := build.CombinedOutput(); err != nil {
+		return Older{}, fmt.Errorf("build version %s: %w\n%s", version, err, out)
+	}
+	if err := os.Rename(work, dir); err != nil {
+		if _, statErr := os.Stat(dir); statErr != nil {
+			return Older{}, fmt.Errorf("put version %s into the cache: %w", version, err)
+		}
+	}
+	return older, nil
+}
