@@ -46,7 +46,8 @@ func TestRelease(t *testing.T) {
 	}
 
 	binary, archive := "spot-handler-"+version+"-"+platform, "spot-handler-9.8.7-rc.1.tgz"
-	want := []string{"SHA256SUMS", "notes.md", archive, binary}
+	plugin := "kubectl-spot_handler-" + version + "-" + platform + ".tar.gz"
+	want := []string{"SHA256SUMS", "notes.md", archive, binary, plugin, manifest}
 	slices.Sort(want)
 	var got []string
 	entries, err := os.ReadDir(dist)
@@ -61,7 +62,7 @@ func TestRelease(t *testing.T) {
 	}
 
 	var sums strings.Builder
-	for _, name := range []string{archive, binary} {
+	for _, name := range []string{plugin, archive, binary, manifest} {
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(read(t, filepath.Join(dist, name))), name)
 	}
 	if got := string(read(t, filepath.Join(dist, "SHA256SUMS"))); got != sums.String() {
@@ -72,6 +73,8 @@ func TestRelease(t *testing.T) {
 	if err != nil || !strings.HasPrefix(string(said), "spot-handler "+version+" (") {
 		t.Errorf("--version says %q: %v", said, err)
 	}
+
+	checkPlugin(t, dist, version, plugin)
 
 	// The image that the chart names by default is that of the same release.
 	helms, err := chart.Helms(t.Context(), t.Output())
@@ -88,6 +91,54 @@ func TestRelease(t *testing.T) {
 	}
 	if notes := string(read(t, filepath.Join(dist, "notes.md"))); !strings.HasPrefix(notes, "## "+version+"\n") {
 		t.Errorf("the notes are %q", notes)
+	}
+}
+
+// manifest is krew's.
+const manifest = "spot-handler.yaml"
+
+// checkPlugin installs from the manifest as krew does, and has kubectl's name find the program and
+// its completion.
+// https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/
+func checkPlugin(t *testing.T, dist, version, archive string) {
+	t.Helper()
+	var m struct {
+		APIVersion, Kind string
+		Metadata         struct{ Name string }
+		Spec             struct {
+			Version, Homepage, ShortDescription, Description string
+
+			Platforms []struct {
+				Selector         struct{ MatchLabels map[string]string }
+				URI, SHA256, Bin string
+			}
+		}
+	}
+	if err := yaml.UnmarshalStrict(read(t, filepath.Join(dist, manifest)), &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.APIVersion != "krew.googlecontainertools.github.com/v1alpha2" || m.Kind != "Plugin" || m.Metadata.Name != "spot-handler" ||
+		m.Spec.Version != version || m.Spec.ShortDescription == "" || len(m.Spec.ShortDescription) > 50 || len(m.Spec.Platforms) != 1 {
+		t.Fatalf("the manifest is %+v", m)
+	}
+	p := m.Spec.Platforms[0]
+	if got := p.Selector.MatchLabels; got["os"] != runtime.GOOS || got["arch"] != runtime.GOARCH || p.URI != m.Spec.Homepage+"/releases/download/"+version+"/"+archive ||
+		p.SHA256 != fmt.Sprintf("%x", sha256.Sum256(read(t, filepath.Join(dist, archive)))) {
+		t.Errorf("the platform is %+v", p)
+	}
+	dir := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", filepath.Join(dist, archive), "-C", dir).CombinedOutput(); err != nil {
+		t.Fatalf("unpack %s: %v\n%s", archive, err, out)
+	}
+	for want, args := range map[string][]string{
+		"kubectl spot-handler status": {p.Bin, "status", "--help"},
+		"observe\t":                   {"kubectl_complete-spot_handler", "ob"},
+	} {
+		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, args[0]), args[1:]...)
+		cmd.Env = append(os.Environ(), "PATH="+dir+string(os.PathListSeparator)+os.Getenv("PATH"))
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), want) {
+			t.Errorf("%q says %q, want %q: %v", args, out, want, err)
+		}
 	}
 }
 
