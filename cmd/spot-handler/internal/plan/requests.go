@@ -198,12 +198,11 @@ func text(s metav1.Status) (why string, budget bool) {
 	if d == nil {
 		return why, false
 	}
-	kind := d.Kind
-	if d.Group != "" {
-		kind += "." + d.Group
+	for _, verdict := range []string{"forbidden", "invalid"} {
+		if _, rest, found := strings.Cut(why, fmt.Sprintf(" %q is %s: ", d.Name, verdict)); found {
+			why = rest
+		}
 	}
-	why = strings.TrimPrefix(why, fmt.Sprintf("%s %q is forbidden: ", kind, d.Name))
-	why = strings.TrimPrefix(why, fmt.Sprintf("%s %q is invalid: ", kind, d.Name))
 	for _, c := range d.Causes {
 		if c.Type == policyv1.DisruptionBudgetCause {
 			return strings.TrimSpace(why + " " + c.Message), true

@@ -39,13 +39,14 @@ var ErrCancelled = errors.New("cancelled")
 
 // part is one node's part in a rehearsal.
 type part struct {
-	node    string
-	at      time.Time // when its notice is due
-	begun   time.Time
-	version string // of the Node, once the record was written
-	over    bool   // its drain has ended
-	done    bool
-	err     error
+	node      string
+	at        time.Time // when its notice is due
+	begun     time.Time
+	version   string // of the Node, once the record was written
+	cancelled bool
+	over      bool // its drain has ended
+	done      bool
+	err       error
 }
 
 // Run begins the rehearsal on each node in its turn, and returns when all nodes are in service
@@ -62,46 +63,40 @@ func (r *Rehearsal) Run(ctx context.Context, names []string, say func(string)) e
 	parts := r.parts(names, time.Now())
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
-	for ctx.Err() == nil {
-		r.begins(ctx, parts)
-		r.follow(ctx, parts, index)
-		if !slices.ContainsFunc(parts, func(p *part) bool { return !p.done }) {
-			return errorOf(parts)
+	// until acts again and again, and reports whether all parts were done before ctx ended.
+	until := func(ctx context.Context, act func(context.Context, []*part)) bool {
+		for ctx.Err() == nil {
+			act(ctx, parts)
+			r.follow(ctx, parts, index)
+			if !slices.ContainsFunc(parts, func(p *part) bool { return !p.done }) {
+				return true
+			}
+			select {
+			case <-ctx.Done():
+			case <-ticker.C:
+			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-ticker.C:
-		}
+		return false
+	}
+	if until(ctx, r.begins) {
+		return errorOf(parts)
 	}
 	say("cancelled: each node is put back as it was")
 	undoing, stop := context.WithTimeout(watching, cancelledIn)
 	defer stop()
-	return r.undo(undoing, parts, index, ticker.C)
+	parts = slices.DeleteFunc(parts, func(p *part) bool { return p.begun.IsZero() })
+	if !until(undoing, r.cancels) {
+		return errors.Join(ErrCancelled, stillMarked(parts), errorOf(parts))
+	}
+	return errors.Join(ErrCancelled, errorOf(parts))
 }
 
-// undo calls off what has begun, and returns when that is done, or ctx ends.
-func (r *Rehearsal) undo(ctx context.Context, parts []*part, index *nodes.Index, tick <-chan time.Time) error {
-	parts = slices.DeleteFunc(parts, func(p *part) bool { return p.begun.IsZero() })
-	off := map[*part]bool{}
-	for {
-		each(parts, func(p *part) {
-			if !p.done && !p.over {
-				p.err = r.cancel(ctx, p.node)
-			}
-		}, func(p *part) bool { return !off[p] })
-		for _, p := range parts {
-			off[p] = p.err == nil
-		}
-		r.follow(ctx, parts, index)
-		if !slices.ContainsFunc(parts, func(p *part) bool { return !p.done }) {
-			return errors.Join(ErrCancelled, errorOf(parts))
-		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(ErrCancelled, stillMarked(parts), errorOf(parts))
-		case <-tick:
-		}
-	}
+// cancels cancels what has begun and is not over.
+func (r *Rehearsal) cancels(ctx context.Context, parts []*part) {
+	each(parts, func(p *part) {
+		p.err = r.cancel(ctx, p.node)
+		p.cancelled = p.err == nil
+	}, func(p *part) bool { return !p.done && !p.over && !p.cancelled })
 }
 
 func stillMarked(parts []*part) error {
