@@ -125,10 +125,6 @@ func (w *world) take(l *lostNode) {
 	}
 }
 
-func (w *world) isDead(n *node) bool {
-	return slices.ContainsFunc(w.lost, func(l *lostNode) bool { return l.node == n && l.dead })
-}
-
 // fate is what becomes of a pod of a lost node.
 type fate struct {
 	Pod

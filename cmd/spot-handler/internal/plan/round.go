@@ -138,11 +138,16 @@ func (w *world) carryOut(s step) {
 			w.delete(p, s.Grace)
 			return
 		}
-		p.fate.waits(w, waitsForBudget(by))
-		if _, again := s.of.refused[p.UID]; !again {
-			if by != nil {
+		_, again := s.of.refused[p.UID]
+		waitsFor := "two disruption budgets cover it"
+		if by != nil {
+			waitsFor = "disruption budget " + by.Name
+			if !again {
 				by.report.Refused++
 			}
+		}
+		p.fate.waits(w, waitsFor)
+		if !again {
 			w.plan(s.of)
 		}
 		s.of.refused[p.UID] = refusal
@@ -155,13 +160,6 @@ func (p *pod) lane() *budget {
 		return nil
 	}
 	return p.budgets[0]
-}
-
-func waitsForBudget(by *budget) string {
-	if by == nil {
-		return "two disruption budgets cover it"
-	}
-	return "disruption budget " + by.Name
 }
 
 // surge has the pod's ReplicaSet let it go.

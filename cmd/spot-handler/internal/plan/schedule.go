@@ -95,7 +95,7 @@ func (w *world) best(p *pod) *node {
 	rules, suits, tolerant := w.constraintsOf(p), room.Suits(p.Pod), drain.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
 	need, zone := measured(requests), w.in.ZoneOf(p.Pod)
 	for _, n := range w.inOrder {
-		if n.closed && !(tolerant && w.isLost(n)) {
+		if n.closed && !(tolerant && n.lost != nil && !n.lost.dead) {
 			continue
 		}
 		s := n.roomLeft(need) // most nodes have less, which is known sooner than whether the pod may run there
@@ -124,10 +124,6 @@ func (n *node) roomLeft(need [2]float64) (sum float64) {
 func measured(list corev1.ResourceList) [2]float64 {
 	cpu, memory := list[corev1.ResourceCPU], list[corev1.ResourceMemory]
 	return [2]float64{cpu.AsApproximateFloat64(), memory.AsApproximateFloat64()}
-}
-
-func (w *world) isLost(n *node) bool {
-	return slices.ContainsFunc(w.lost, func(l *lostNode) bool { return l.node == n && !l.dead })
 }
 
 // constraints are where other pods let a pod run: by its own required affinity, anti-affinity and spread,
@@ -223,7 +219,7 @@ func (w *world) evenly(p *pod, c corev1.TopologySpreadConstraint) map[string]boo
 	counts, suits := map[string]int{}, room.Suits(p.Pod)
 	for _, n := range w.nodes {
 		value, ok := n.Labels[c.TopologyKey]
-		if !ok || w.isDead(n) || !countsForSpread(n, suits, c) {
+		if !ok || n.lost != nil && n.lost.dead || !countsForSpread(n, suits, c) {
 			continue
 		}
 		counts[value] += 0

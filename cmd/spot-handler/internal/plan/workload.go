@@ -75,16 +75,13 @@ func (of *workload) account(w *world) {
 	}
 }
 
-// nameOf is a workload's name, such as deployment/web.
-func nameOf(kind, name string) string { return strings.ToLower(kind) + "/" + name }
-
 // WorkloadOf names what made a pod, as [Pod.Workload] does; empty if nothing did.
 func WorkloadOf(p *corev1.Pod) string {
 	kind, name := drain.WorkloadOf(p)
 	if name == "" {
 		return ""
 	}
-	return nameOf(kind, name)
+	return strings.ToLower(kind) + "/" + name
 }
 
 // readyOf are the assumptions about single workloads that follow from the conditions of their pods.

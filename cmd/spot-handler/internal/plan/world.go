@@ -49,6 +49,7 @@ type node struct {
 	all, left [2]float64
 	closed    bool // nothing is scheduled to it
 	pods      map[types.UID]*pod
+	lost      *lostNode // nil unless it is
 }
 
 // lostNode is a node that EC2 takes, and its drain.
@@ -152,6 +153,7 @@ func (w *world) addNode(n *corev1.Node) *node {
 
 func newLostNode(at time.Time, n *node, lost Lost) *lostNode {
 	l := &lostNode{node: n, Lost: lost, noticed: at.Add(lost.After), refused: map[types.UID]string{}, fixed: map[types.UID]string{}}
+	n.lost = l
 	l.report = Node{Name: n.Name, Kind: lost.Kind, Notice: Seconds(lost.After.Seconds())}
 	if lost.Deadline != nil {
 		l.deadline = l.noticed.Add(*lost.Deadline)
@@ -225,10 +227,8 @@ func (w *world) changed(p *pod) {
 	for _, b := range p.budgets {
 		b.update(w)
 	}
-	for _, l := range w.lost {
-		if l.node == p.node {
-			w.plan(l)
-		}
+	if p.node != nil && p.node.lost != nil {
+		w.plan(p.node.lost)
 	}
 }
 
