@@ -105,10 +105,8 @@ func (c constraint) pick(preferred string) (string, bool) {
 		return "", false
 	}
 	if c.in != nil {
-		for _, v := range slices.Sorted(slices.Values(c.in)) {
-			if c.allows(v) {
-				return v, true
-			}
+		if named := c.named(); len(named) > 0 {
+			return named[0], true
 		}
 		return "", false
 	}
@@ -126,6 +124,16 @@ func (c constraint) pick(preferred string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// named are the values that it names and allows; none if it names none.
+func (c constraint) named() (values []string) {
+	for _, v := range slices.Sorted(slices.Values(c.in)) {
+		if c.allows(v) {
+			values = append(values, v)
+		}
+	}
+	return values
 }
 
 // covers reports whether c allows every value that other allows. It says no if it cannot

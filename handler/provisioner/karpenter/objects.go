@@ -131,6 +131,23 @@ type nodeClaim struct {
 	} `json:"status"`
 }
 
+// Claim is a NodeClaim that was asked for.
+type Claim struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	Spec struct {
+		Requirements []requirement `json:"requirements"`
+		Resources    struct {
+			Requests corev1.ResourceList `json:"requests"`
+		} `json:"resources"`
+		Taints []corev1.Taint `json:"taints"`
+	} `json:"spec"`
+}
+
+// Choices are the values that all requirements on a label allow by name; none if no requirement
+// names any.
+func (c Claim) Choices(key string) []string { return constraintOn(key, c.Spec.Requirements).named() }
+
 type nodeClassRef struct {
 	Group string `json:"group"`
 	Kind  string `json:"kind"`

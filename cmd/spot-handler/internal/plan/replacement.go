@@ -47,10 +47,10 @@ func (d *Daemon) request(ctx context.Context, l *Lost, need provisioner.Need) er
 	case got.Backend == provisioner.Karpenter:
 		chosen := weigh(r, got, weighed)
 		for _, c := range made {
-			var claim claimed
+			var claim karpenter.Claim
 			if c.resource == "nodeclaims" && json.Unmarshal(c.object, &claim) == nil {
-				claim.describe(r)
-				l.Becomes = claim.node(l.Node, chosen.Inherited)
+				describe(r, claim)
+				l.Becomes = becomes(claim, l.Node, chosen.Inherited)
 			}
 		}
 		r.Pods -= len(r.NoPlace)
@@ -110,37 +110,21 @@ func nowhere(need provisioner.Need) (pods []string) {
 	return pods
 }
 
-// claimed is a NodeClaim that was asked for.
-type claimed struct {
-	metav1.ObjectMeta `json:"metadata"`
-
-	Spec struct {
-		Requirements []struct {
-			Key      string   `json:"key"`
-			Operator string   `json:"operator"`
-			Values   []string `json:"values"`
-		} `json:"requirements"`
-		Resources struct {
-			Requests corev1.ResourceList `json:"requests"`
-		} `json:"resources"`
-		Taints []corev1.Taint `json:"taints"`
-	} `json:"spec"`
-}
-
-func (c claimed) describe(r *Replacement) {
+// describe says what the claim asks for.
+func describe(r *Replacement, c karpenter.Claim) {
 	r.Requests = texts(c.Spec.Resources.Requests)
 	for _, q := range c.Spec.Requirements {
 		values := slices.Sorted(slices.Values(q.Values))
 		r.Requirements = append(r.Requirements, strings.TrimSpace(q.Key+" "+q.Operator+" "+strings.Join(values, ",")))
 	}
-	if types := c.choices(corev1.LabelInstanceTypeStable); len(types) == 1 {
+	if types := c.Choices(corev1.LabelInstanceTypeStable); len(types) == 1 {
 		r.InstanceType = types[0]
 	}
 }
 
-// node is what the claim becomes at least: Karpenter takes an instance that has what the claim
+// becomes is the node that the claim becomes at least: Karpenter takes an instance that has what the claim
 // asks for, and nearly always some more.
-func (c claimed) node(lost *corev1.Node, inherited map[string]string) *corev1.Node {
+func becomes(c karpenter.Claim, lost *corev1.Node, inherited map[string]string) *corev1.Node {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Labels: map[string]string{corev1.LabelHostname: c.Name}}}
 	for _, key := range []string{"karpenter.sh/registered", "karpenter.sh/initialized", corev1.LabelArchStable, corev1.LabelOSStable, corev1.LabelTopologyRegion} {
 		if value, ok := lost.Labels[key]; ok {
@@ -153,7 +137,7 @@ func (c claimed) node(lost *corev1.Node, inherited map[string]string) *corev1.No
 		}
 	}
 	for _, q := range c.Spec.Requirements {
-		if values := c.choices(q.Key); len(values) > 0 && !slices.Contains(values, node.Labels[q.Key]) {
+		if values := c.Choices(q.Key); len(values) > 0 && !slices.Contains(values, node.Labels[q.Key]) {
 			node.Labels[q.Key] = values[0]
 			if slices.Contains(values, lost.Labels[q.Key]) {
 				node.Labels[q.Key] = lost.Labels[q.Key]
@@ -167,28 +151,6 @@ func (c claimed) node(lost *corev1.Node, inherited map[string]string) *corev1.No
 	node.Status.Allocatable, node.Status.Capacity = c.Spec.Resources.Requests, c.Spec.Resources.Requests
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	return node
-}
-
-// choices are the values that all requirements on a label allow by name; none if no requirement
-// names any.
-func (c claimed) choices(key string) (values []string) {
-	named := false
-	for _, q := range c.Spec.Requirements {
-		switch {
-		case q.Key != key || q.Operator != "In":
-		case !named:
-			values, named = slices.Clone(q.Values), true
-		default:
-			values = slices.DeleteFunc(values, func(v string) bool { return !slices.Contains(q.Values, v) })
-		}
-	}
-	for _, q := range c.Spec.Requirements {
-		if q.Key == key && q.Operator == "NotIn" {
-			values = slices.DeleteFunc(values, func(v string) bool { return slices.Contains(q.Values, v) })
-		}
-	}
-	slices.Sort(values)
-	return values
 }
 
 // describePlaceholders sums up what placeholder pods ask for.
