@@ -67,38 +67,57 @@ var checks = []struct {
 	severity Severity
 	run      func(Snapshot) []Finding
 }{
-	{"SH101", Critical, eachBudget(budgetsThatNeverAllow)},
+	{"SH101", Critical, each(budgets, budgetsThatNeverAllow)},
 	{"SH102", Critical, podsWithTwoBudgets},
-	{"SH103", Warning, eachWorkload(gracesThatDoNotFit)},
-	{"SH104", Warning, eachWorkload(deploymentsWithoutSurge)},
-	{"SH105", Warning, eachBudget(budgetsThatSelectNothing)},
-	{"SH106", Warning, eachBudget(budgetsThatSelectByHash)},
-	{"SH107", Warning, eachWorkload(podsThatCannotBeSurged)},
-	{"SH108", Warning, eachWorkload(sleepsAsLongAsTheGrace)},
-	{"SH109", Warning, eachWorkload(blanketTolerations)},
-	{"SH110", Warning, eachWorkload(replacementsTrustedAtOnce)},
-	{"SH111", Warning, eachWorkload(replacementsWithoutPlace)},
-	{"SH112", Warning, eachWorkload(podsNeverToBeDisrupted)},
-	{"SH113", Critical, eachWorkload(volumesElsewhere)},
+	{"SH103", Warning, each(workloads, gracesThatDoNotFit)},
+	{"SH104", Warning, each(workloads, deploymentsWithoutSurge)},
+	{"SH105", Warning, each(budgets, budgetsThatSelectNothing)},
+	{"SH106", Warning, each(budgets, budgetsThatSelectByHash)},
+	{"SH107", Warning, each(workloads, podsThatCannotBeSurged)},
+	{"SH108", Warning, each(workloads, sleepsAsLongAsTheGrace)},
+	{"SH109", Warning, each(workloads, blanketTolerations)},
+	{"SH110", Warning, each(workloads, replacementsTrustedAtOnce)},
+	{"SH111", Warning, each(workloads, replacementsWithoutPlace)},
+	{"SH112", Warning, each(workloads, podsNeverToBeDisrupted)},
+	{"SH113", Critical, each(workloads, volumesElsewhere)},
 
-	{"SH201", Critical, eachPool(poolsWithoutFallback)},
-	{"SH202", Critical, eachPool(fallbacksOfNoUse)},
-	{"SH203", Warning, eachPool(fallbacksOnSpot)},
-	{"SH204", Warning, eachPool(fallbacksElsewhere)},
-	{"SH205", Critical, eachPool(fallbacksTooSmall)},
-	{"SH206", Warning, eachWorkload(workloadsInOneOffering)},
-	{"SH207", Warning, eachWorkload(workloadsAllOnSpot)},
+	{"SH201", Critical, each(pools, poolsWithoutFallback)},
+	{"SH202", Critical, each(pools, fallbacksOfNoUse)},
+	{"SH203", Warning, each(pools, fallbacksOnSpot)},
+	{"SH204", Warning, each(pools, fallbacksElsewhere)},
+	{"SH205", Critical, each(pools, fallbacksTooSmall)},
+	{"SH206", Warning, each(workloads, workloadsInOneOffering)},
+	{"SH207", Warning, each(workloads, workloadsAllOnSpot)},
 	{"SH208", Critical, daemonOnSpot},
 
 	{"SH301", Critical, nodesThatNobodyWatches},
-	{"SH302", Warning, eachOther(karpentersOwnQueue)},
-	{"SH303", Critical, eachOther(anotherHandler)},
-	{"SH304", Critical, eachAccount(permissionsToStart)},
-	{"SH305", Warning, eachAccount(permissionsToAct)},
-	{"SH306", Warning, eachAccount(withoutFlowSchemas)},
-	{"SH307", Warning, eachAccount(withoutPolicies)},
-	{"SH308", Warning, eachTarget(targetsThatDrainTooLong)},
+	{"SH302", Warning, each(others, karpentersOwnQueue)},
+	{"SH303", Critical, each(others, anotherHandler)},
+	{"SH304", Critical, each(Snapshot.accounts, permissionsToStart)},
+	{"SH305", Warning, each(Snapshot.accounts, permissionsToAct)},
+	{"SH306", Warning, each(Snapshot.accounts, withoutFlowSchemas)},
+	{"SH307", Warning, each(Snapshot.accounts, withoutPolicies)},
+	{"SH308", Warning, each(targets, targetsThatDrainTooLong)},
 }
+
+// What is checked one after the other.
+var (
+	workloads = func(s Snapshot) []workload { return s.workloads }
+	budgets   = func(s Snapshot) []budget { return s.budgets }
+	targets   = func(s Snapshot) []Balanced { return s.Balanced }
+	pools     = func(s Snapshot) (list []pool) {
+		for _, o := range s.Outlooks {
+			list = append(list, pool{o})
+		}
+		return list
+	}
+	others = func(s Snapshot) []Other {
+		if len(s.Daemons) == 0 {
+			return nil
+		}
+		return s.Others
+	}
+)
 
 // each is a check of one thing after the other. What it finds is about the thing.
 func each[T interface{ object() Owned }](things func(Snapshot) []T, check func(Snapshot, T) []Finding) func(Snapshot) []Finding {
@@ -237,10 +256,6 @@ type workload struct {
 	replicas int // on any node and on none
 	// deployment is nil if it is none, or could not be read.
 	deployment *Deployment
-}
-
-func eachWorkload(check func(Snapshot, workload) []Finding) func(Snapshot) []Finding {
-	return each(func(s Snapshot) []workload { return s.workloads }, check)
 }
 
 func (s *Snapshot) index() {

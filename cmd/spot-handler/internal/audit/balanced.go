@@ -28,10 +28,6 @@ type Balanced struct {
 	Annotation, Attributes string
 }
 
-func eachTarget(check func(Snapshot, Balanced) []Finding) func(Snapshot) []Finding {
-	return each(func(s Snapshot) []Balanced { return s.Balanced }, check)
-}
-
 // targetsThatDrainTooLong: the load balancer lets connections to a target go on for longer than
 // the target lives.
 // https://docs.aws.amazon.com/elasticloadbalancing/latest/application/edit-target-group-attributes.html#deregistration-delay

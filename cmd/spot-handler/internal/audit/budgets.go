@@ -27,10 +27,6 @@ func (b budget) patch(spec string) string {
 	return b.object().kubectl("patch", "--type=merge", "-p", `{"spec":{`+spec+"}}")
 }
 
-func eachBudget(check func(Snapshot, budget) []Finding) func(Snapshot) []Finding {
-	return each(func(s Snapshot) []budget { return s.budgets }, check)
-}
-
 // budgetsThatNeverAllow: as many pods as there are have to be healthy, so the API server refuses
 // every eviction. Only pods whose replacement pods are made first get away.
 func budgetsThatNeverAllow(_ Snapshot, b budget) []Finding {

@@ -264,7 +264,7 @@ func TestVolumesElsewhere(t *testing.T) {
 		s.Outlooks = []karpenter.Outlook{{Pool: "other", Fallbacks: []string{"od"}, Barred: []string{"eu-west-1a"}}, {Pool: "spot", Fallbacks: []string{"od"}, Barred: []string{"eu-west-1a"}}}
 		s.index()
 		got := ""
-		for _, f := range eachWorkload(volumesElsewhere)(s) {
+		for _, f := range each(workloads, volumesElsewhere)(s) {
 			got += fmt.Sprintf("[%s %d]", f.Object, f.Pods)
 		}
 		if got != tt.want {

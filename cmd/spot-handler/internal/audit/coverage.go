@@ -142,15 +142,6 @@ func spotLabel(l [2]string) string {
 	return fmt.Sprintf("spotLabels.%s=%s", strings.ReplaceAll(l[0], ".", `\.`), l[1])
 }
 
-func eachOther(check func(Snapshot, Other) []Finding) func(Snapshot) []Finding {
-	return each(func(s Snapshot) []Other {
-		if len(s.Daemons) == 0 {
-			return nil
-		}
-		return s.Others
-	}, check)
-}
-
 // karpentersOwnQueue: Karpenter acts on the same notices, its own way.
 func karpentersOwnQueue(_ Snapshot, o Other) []Finding {
 	if !o.Karpenter {

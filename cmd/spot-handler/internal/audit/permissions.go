@@ -17,10 +17,6 @@ func accountOf(namespace, name string) Owned { return Owned{namespace, "servicea
 // user is what the API server calls the daemon's account.
 func (d Daemon) user() string { return "system:serviceaccount:" + d.Namespace + ":" + d.Account }
 
-func eachAccount(check func(Snapshot, account) []Finding) func(Snapshot) []Finding {
-	return each(Snapshot.accounts, check)
-}
-
 func (s Snapshot) accounts() (list []account) {
 	for _, d := range s.Daemons {
 		if a := (account{d}); !slices.ContainsFunc(list, func(o account) bool { return o.object() == a.object() }) {

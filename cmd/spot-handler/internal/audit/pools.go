@@ -17,15 +17,6 @@ func (p pool) object() Owned { return nodePool(p.Pool) }
 
 func nodePool(name string) Owned { return Owned{"", "nodepool/" + name} }
 
-func eachPool(check func(Snapshot, pool) []Finding) func(Snapshot) []Finding {
-	return each(func(s Snapshot) (list []pool) {
-		for _, o := range s.Outlooks {
-			list = append(list, pool{o})
-		}
-		return list
-	}, check)
-}
-
 // poolsWithoutFallback: nothing is asked for a replacement of this pool's nodes.
 func poolsWithoutFallback(s Snapshot, p pool) []Finding {
 	return s.withoutReplacement(p, p.Missing, allowOnDemand(p.Pool, p.CapacityTypes))
