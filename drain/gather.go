@@ -274,7 +274,7 @@ func readWorkload(pods rest.Interface, objects dynamic.Interface) func(context.C
 		}
 		var theirs []*member
 		for i := range list.Items {
-			theirs = append(theirs, memberOf(&list.Items[i]))
+			theirs = append(theirs, MemberOf(&list.Items[i]))
 		}
 		w, _ := NewTally().count(time.Now(), d, theirs)
 		return w, nil

@@ -260,7 +260,7 @@ func (of *watchedDeployment) act() {
 // asMember keeps of a pod what its Deployment's tally needs.
 func asMember(obj any) (any, error) {
 	if pod, ok := obj.(*corev1.Pod); ok {
-		return memberOf(pod), nil
+		return MemberOf(pod), nil
 	}
 	return obj, nil
 }

@@ -27,7 +27,11 @@ type member struct {
 	homeless bool      // the scheduler finds no node for it
 }
 
-func memberOf(pod *corev1.Pod) *member {
+// Member is a member. Its fields are the drain's own.
+type Member = member
+
+// MemberOf reads a pod.
+func MemberOf(pod *corev1.Pod) *Member {
 	m := &member{
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
 		leaving:    pod.DeletionTimestamp != nil || Finished(pod),
@@ -69,12 +73,8 @@ const failsFor = 2 * time.Second
 // Workload is what plans are made with, from all pods that the Deployment selects, surged ones among
 // them, and when it changes by the clock alone; zero if it does not. The zero Deployment is one that
 // does not exist.
-func (l *Tally) Workload(now time.Time, d Deployment, pods []*corev1.Pod) (Workload, time.Time) {
-	members := make([]*member, len(pods))
-	for i, pod := range pods {
-		members[i] = memberOf(pod)
-	}
-	return l.workload(now, d.deployment, members)
+func (l *Tally) Workload(now time.Time, d Deployment, pods []*Member) (Workload, time.Time) {
+	return l.workload(now, d.deployment, pods)
 }
 
 func (l *Tally) workload(now time.Time, d *deployment, pods []*member) (Workload, time.Time) {

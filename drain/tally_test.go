@@ -12,7 +12,7 @@ import (
 
 func membersOf(pods []*corev1.Pod) (list []*member) {
 	for _, p := range pods {
-		list = append(list, memberOf(p))
+		list = append(list, MemberOf(p))
 	}
 	return list
 }

@@ -59,9 +59,12 @@ func (w *world) count(of *workload) drain.Workload {
 	if of.counted {
 		return of.count
 	}
-	var pods []*corev1.Pod
-	for _, uid := range slices.Sorted(maps.Keys(of.pods)) {
-		pods = append(pods, of.pods[uid].Pod)
+	var pods []*drain.Member
+	for _, p := range of.pods {
+		if p.member == nil {
+			p.member = drain.MemberOf(p.Pod)
+		}
+		pods = append(pods, p.member)
 	}
 	count, next := of.tally.Workload(w.now, of.deployment, pods)
 	if !next.IsZero() {

@@ -75,6 +75,7 @@ type lostNode struct {
 // pod is one pod. What Pod shows is what the API would: it is replaced, never changed in place.
 type pod struct {
 	*corev1.Pod
+	member     *drain.Member // of its Deployment, by what Pod shows; nil until it is asked for
 	node       *node
 	controller *controller
 	workload   *workload
@@ -234,7 +235,7 @@ func (w *world) changed(p *pod) {
 
 // show replaces what the API shows of a pod.
 func (w *world) show(p *pod, next *corev1.Pod) {
-	p.Pod = next
+	p.Pod, p.member = next, nil
 	w.changed(p)
 }
 
