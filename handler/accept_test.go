@@ -148,10 +148,10 @@ func TestAcceptVerdicts(t *testing.T) {
 		"unreadable":      {testNode(func(n *corev1.Node) { n.Annotations = map[string]string{interruption.Annotation: "{"} }), notice(interruption.SpotInterruption), "", interruption.Accepted, interruption.Noticed},
 		"hours old":       {testNode(), notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = old }), "", interruption.Stale, ""},
 		"hours old, dead": {testNode(func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionUnknown }), notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.Deadline = old }), "", interruption.Accepted, interruption.Noticed},
-		"the next life": {testNode(recorded(func(r *interruption.Record) { r.Phase, r.Deadline = interruption.Released, &old })),
+		"the next life": {testNode(recorded(func(r *interruption.Record) { r.Phase, r.Deadline = interruption.Released, old })),
 			notice(interruption.SpotInterruption, func(n *interruption.Notice) { n.EventID = "event-2" }), "", interruption.Accepted, interruption.Noticed},
 		"upgrade of a drained one": {testNode(recorded(func(r *interruption.Record) {
-			r.Kind, r.Deadline, r.Phase = interruption.RebalanceRecommendation, nil, interruption.Drained
+			r.Kind, r.Deadline, r.Phase = interruption.RebalanceRecommendation, time.Time{}, interruption.Drained
 		})), notice(interruption.SpotInterruption), "", interruption.Accepted, interruption.Noticed},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -111,7 +111,7 @@ func TestActiveReadsWhatIsKnown(t *testing.T) {
 	f := newFakeNodes(node)
 	h := newTestHandler(t, f, nil)
 	deadline, received := time.Unix(3_000_000, 0), time.Unix(2_900_000, 0)
-	rec := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Replacing, Deadline: &deadline, Received: received,
+	rec := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Replacing, Deadline: deadline, Received: received,
 		Replacement: &interruption.Replacement{State: provisioner.StateRequested}}
 	h.memory.of(node.Name).rec = rec
 	h.memory.of("gone").rec = interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Released}

@@ -147,7 +147,7 @@ func TestPhasesOfAnInterruption(t *testing.T) {
 			t.Fatal(err)
 		}
 		rec := wantPhase(t, f, interruption.Released)
-		if *rec.Pods != (interruption.Pods{Total: 3, Graceful: 3}) || s.released != 1 || rec.Ended == nil {
+		if *rec.Pods != (interruption.Pods{Total: 3, Graceful: 3}) || s.released != 1 || rec.Ended.IsZero() {
 			t.Errorf("record %s, released %d times", rec, s.released)
 		}
 		if f.patches != 4 {

@@ -21,7 +21,7 @@ func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption
 	now := time.Now()
 	result := v.opts.Drainer.Finish(v.node.Name, in)
 	pods := countPods(result, rec)
-	rec.Phase, rec.Pods, rec.Ended = phase, &pods, &now
+	rec.Phase, rec.Pods, rec.Ended = phase, &pods, now.UTC()
 	rec.Replacement = v.known.replacementOf(rec)
 
 	outcome, reason, message := resultCompleted, notify.ReasonDrained, "drained"
@@ -29,8 +29,8 @@ func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption
 		outcome, reason, message = resultDeadline, notify.ReasonDeadlineReached, "deadline reached"
 	}
 	var slack time.Duration
-	if d := rec.DeadlineTime(); !d.IsZero() {
-		slack = d.Sub(now)
+	if !rec.Deadline.IsZero() {
+		slack = rec.Deadline.Sub(now)
 	}
 	v.metrics.ended(rec, outcome, pods, now)
 	v.opts.Events.Notify(notify.Ended(v.node, reason, pods, slack))
@@ -88,14 +88,14 @@ func (v *visit) restore(ctx context.Context) (done bool, err error) {
 	}
 	at := v.rec.DrainEnd()
 	switch {
-	case v.rec.Ended != nil:
+	case !v.rec.Ended.IsZero():
 		at = v.rec.Ended.Add(shownFor)
 	case !v.opts.CordonOnly, at.IsZero():
 		return false, nil
 	}
 	if time.Now().Before(at) {
 		v.lookAgain(at)
-		return v.rec.Ended != nil, nil
+		return !v.rec.Ended.IsZero(), nil
 	}
 	return true, v.undo(ctx, nil)
 }
@@ -173,7 +173,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 		return nil
 	}
 	was, before := v.rec, v.node
-	underWay := !was.Phase.Over() && was.Ended == nil && v.known.final == nil && !waitsUnmarked(was)
+	underWay := !was.Phase.Over() && was.Ended.IsZero() && v.known.final == nil && !waitsUnmarked(was)
 	if rest != nil {
 		waits := rest.Undone()
 		waits.Ours = nil
@@ -287,5 +287,5 @@ func (h *Handler) drained(name string) bool {
 	case h.opts.CordonOnly: // an earlier process has surged them
 		return false
 	}
-	return !rec.Phase.Over() || rec.Ended == nil || time.Since(*rec.Ended) < sweepAfter
+	return !rec.Phase.Over() || rec.Ended.IsZero() || time.Since(rec.Ended) < sweepAfter
 }

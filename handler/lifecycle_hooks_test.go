@@ -136,7 +136,7 @@ func TestHookIsCompletedAfterTheDrain(t *testing.T) {
 		accept(t, h, n)
 		after(time.Second)
 		rec := wantPhase(t, f, interruption.Draining)
-		if want := n.Noticed.Add(2 * time.Minute); rec.Deadline == nil || !rec.Deadline.Equal(want) || !s.in.Deadline.Equal(want) {
+		if want := n.Noticed.Add(2 * time.Minute); !rec.Deadline.Equal(want) || !s.in.Deadline.Equal(want) {
 			t.Fatalf("deadline %v, of the drain %s, want the hook's %s", rec.Deadline, s.in.Deadline, want)
 		}
 		if v := accept(t, h, n); v != interruption.Duplicate || len(hooks.seen().completed) != 0 {

@@ -131,7 +131,7 @@ func (m *metrics) ended(r interruption.Record, result string, pods interruption.
 	m.drains.WithLabelValues(kind, result).Inc()
 	m.left(kind, pods)
 	m.duration.WithLabelValues(kind).Observe(at.Sub(r.Since()).Seconds())
-	if d := r.DeadlineTime(); result == resultCompleted && !d.IsZero() {
+	if d := r.Deadline; result == resultCompleted && !d.IsZero() {
 		m.slack.WithLabelValues(kind).Observe(d.Sub(at).Seconds())
 	}
 }
@@ -284,7 +284,7 @@ func (h *Handler) active() []activeNode {
 			if k.rec.Phase == "" || k.rec.Phase == interruption.Released || !slices.Contains(interruption.Kinds(), k.rec.Kind) {
 				continue
 			}
-			n := activeNode{kind: countedAs(k.rec), phase: k.rec.Phase, deadline: k.rec.DeadlineTime(), begun: begun(k.rec), replacement: noReplacement}
+			n := activeNode{kind: countedAs(k.rec), phase: k.rec.Phase, deadline: k.rec.Deadline, begun: begun(k.rec), replacement: noReplacement}
 			if node, ok := h.opts.Index.Get(name); ok {
 				n.home = homeOf(node)
 			}

@@ -169,12 +169,7 @@ func (v *visit) lapseAt() time.Time {
 // quietSince is when a recommendation has last made progress. What happened before this process
 // had its first look at a drain is not known, and counts as progress.
 func (v *visit) quietSince() time.Time {
-	at := v.rec.Received
-	for _, t := range []*time.Time{v.rec.Begun, v.rec.Ended} {
-		if t != nil {
-			at = interruption.Later(at, *t)
-		}
-	}
+	at := interruption.Later(interruption.Later(v.rec.Received, v.rec.Begun), v.rec.Ended)
 	if v.rec.TurnTaken() && v.rec.Phase != interruption.Waiting && !v.rec.Phase.Over() {
 		at = interruption.Later(interruption.Later(at, v.known.first), v.known.moved)
 	}
@@ -212,9 +207,8 @@ func (v *visit) secure(ctx context.Context) error {
 	case got.Name == "": // not requested yet
 		return nil
 	}
-	if next.Begun == nil {
-		now := time.Now().UTC()
-		next.Begun = &now
+	if next.Begun.IsZero() {
+		next.Begun = time.Now().UTC()
 	} else if !replacementMoved(v.rec.Replacement, next.Replacement) {
 		return nil
 	}

@@ -128,7 +128,7 @@ func TestUnknownPolicyIsJudgedLater(t *testing.T) {
 				s.unmarked(t)
 				return
 			}
-			if rec := wantPhase(t, s.nodes, phase); (rec.Begun != nil) != (policy == interruption.RebalanceReplace) {
+			if rec := wantPhase(t, s.nodes, phase); rec.Begun.IsZero() == (policy == interruption.RebalanceReplace) {
 				t.Errorf("%s: begun %v", policy, rec.Begun)
 			}
 		})
@@ -291,7 +291,7 @@ func TestScheduledEventBesideARecommendation(t *testing.T) {
 		time.Sleep(time.Hour)
 		s.steps(t, 1)
 		rec := wantPhase(t, s.nodes, interruption.Waiting)
-		if node, _ := s.nodes.raw(t); node.Spec.Unschedulable || rec.Kind != interruption.ScheduledEvent || rec.Deadline == nil || len(rec.Ours) > 0 {
+		if node, _ := s.nodes.raw(t); node.Spec.Unschedulable || rec.Kind != interruption.ScheduledEvent || rec.Deadline.IsZero() || len(rec.Ours) > 0 {
 			t.Fatalf("record %s, cordon %v; want the event alone", rec, node.Spec.Unschedulable)
 		}
 		time.Sleep(time.Until(window) - 30*time.Minute)

@@ -94,7 +94,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		if k.rec.Event != "" && k.rec.Event != rec.Event { // the room of then may be taken by now
 			h.opts.Provisioner.Forget(name)
 		}
-		if k.rec.Ended != nil && rec.Ended == nil { // the next interruption: the last one's replacement does not belong to it
+		if !k.rec.Ended.IsZero() && rec.Ended.IsZero() { // the next interruption: the last one's replacement does not belong to it
 			*k = known{resourceVersion: k.resourceVersion, off: k.off}
 			h.opts.Hooks.Forget(name)
 			h.opts.Workloads.Forget(name)
@@ -168,8 +168,7 @@ func (v *visit) wait(ctx context.Context) (done bool, err error) {
 
 // begin marks a node whose time or turn has come, with that record.
 func (v *visit) begin(ctx context.Context, rec interruption.Record) error {
-	now := time.Now().UTC()
-	rec.Begun = &now
+	rec.Begun = time.Now().UTC()
 	return v.mark(ctx, rec)
 }
 
@@ -177,7 +176,7 @@ func (v *visit) begin(ctx context.Context, rec interruption.Record) error {
 // was only cordoned, has missed nothing.
 func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	if k.begun && !k.rec.Phase.Over() {
-		result := h.opts.Drainer.Finish(name, drain.Interruption{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.DeadlineTime()})
+		result := h.opts.Drainer.Finish(name, drain.Interruption{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.Deadline})
 		pods := countPods(result, k.rec)
 		h.metrics.ended(k.rec, resultFailed, pods, time.Now())
 		h.opts.Events.Notify(notify.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, pods, 0))

@@ -54,7 +54,7 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 		if again := steps(t, f, h); again <= 0 || again > shownFor {
 			t.Fatalf("again in %s, want within %s", again, shownFor)
 		}
-		if rec := wantPhase(t, f, interruption.Drained); rec.Pods.Graceful != 3 || rec.Ended == nil {
+		if rec := wantPhase(t, f, interruption.Drained); rec.Pods.Graceful != 3 || rec.Ended.IsZero() {
 			t.Fatalf("record %s, want the result", rec)
 		}
 		wantMarks(t, f, true)
@@ -101,7 +101,7 @@ func TestRehearsalAlwaysEnds(t *testing.T) {
 func (f *fakeNodes) deadline(t *testing.T) time.Time {
 	t.Helper()
 	_, rec := f.now(t)
-	return rec.DeadlineTime()
+	return rec.Deadline
 }
 
 func TestRehearsalReleases(t *testing.T) {

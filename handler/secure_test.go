@@ -19,7 +19,7 @@ func TestNodeIsMarkedWhenItsReplacementIsReady(t *testing.T) {
 		for _, s.state = range []string{provisioner.StateRequested, provisioner.StateLaunched, provisioner.StateLaunched} {
 			s.steps(t, 1)
 			rec := wantPhase(t, s.nodes, interruption.Waiting)
-			if node, _ := s.nodes.raw(t); node.Spec.Unschedulable || len(node.Spec.Taints) > 0 || rec.Begun == nil || rec.Replacement.Name != "claim" {
+			if node, _ := s.nodes.raw(t); node.Spec.Unschedulable || len(node.Spec.Taints) > 0 || rec.Begun.IsZero() || rec.Replacement.Name != "claim" {
 				t.Fatalf("cordon %v, record %s; want it in service, and a replacement under way", node.Spec.Unschedulable, rec)
 			}
 		}
@@ -30,7 +30,7 @@ func TestNodeIsMarkedWhenItsReplacementIsReady(t *testing.T) {
 		s.state = provisioner.StateReady
 		s.steps(t, 1)
 		rec := wantPhase(t, s.nodes, interruption.Noticed)
-		if node, _ := s.nodes.raw(t); !node.Spec.Unschedulable || rec.Replacement.State != provisioner.StateReady || time.Since(*rec.Begun) > 0 {
+		if node, _ := s.nodes.raw(t); !node.Spec.Unschedulable || rec.Replacement.State != provisioner.StateReady || time.Since(rec.Begun) > 0 {
 			t.Fatalf("cordon %v, record %s; want it marked now", node.Spec.Unschedulable, rec)
 		}
 	})

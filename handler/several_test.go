@@ -22,7 +22,7 @@ func converged(t *testing.T, f *fakeNodes) string {
 	var stands, hooks []string
 	for _, a := range rec.Announcements() {
 		at := "never"
-		if a.Deadline != nil {
+		if !a.Deadline.IsZero() {
 			at = a.Deadline.Sub(epoch(t)).String()
 		}
 		stands = append(stands, fmt.Sprint(a.Kind, " ", a.Action, " ", at))
@@ -32,7 +32,7 @@ func converged(t *testing.T, f *fakeNodes) string {
 	}
 	slices.Sort(hooks)
 	ours := slices.Sorted(slices.Values(rec.Ours))
-	return fmt.Sprintln(rec.Kind, rec.Action, rec.DeadlineTime().Sub(epoch(t)), rec.Phase, rec.Canceled, rec.ComesBack(), rec.Terminated(),
+	return fmt.Sprintln(rec.Kind, rec.Action, rec.Deadline.Sub(epoch(t)), rec.Phase, rec.Canceled, rec.ComesBack(), rec.Terminated(),
 		stands, hooks, ours, node.Spec.Unschedulable)
 }
 

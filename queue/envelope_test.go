@@ -221,7 +221,7 @@ func wellFormed(t *testing.T, notices []interruption.Notice, received time.Time)
 			t.Errorf("notice %+v", n)
 		}
 		if h := n.Hook; h != nil && (h.Group == "" || h.Name == "" || len(h.Group) > maxName || len(h.Name) > maxName ||
-			h.Since.After(received) || h.Launching != (n.Action == "") || h.Until != nil || h.Heartbeats != 0 || h.Done) {
+			h.Since.After(received) || h.Launching != (n.Action == "") || !h.Until.IsZero() || h.Heartbeats != 0 || h.Done) {
 			t.Errorf("hook %+v", *h)
 		}
 	}

@@ -157,7 +157,7 @@ func (s *stage) node(ctx context.Context, n *corev1.Node) (what []string, err er
 	if recorded {
 		what = append(what, fmt.Sprintf("node %s has the record %s", n.Name, text))
 		r, err := interruption.ParseRecord(text)
-		if err == nil && comesBack && r.Phase.Over() && r.Boot != "" && r.Boot == n.Status.NodeInfo.BootID && time.Now().After(r.DeadlineTime()) {
+		if err == nil && comesBack && r.Phase.Over() && r.Boot != "" && r.Boot == n.Status.NodeInfo.BootID && time.Now().After(r.Deadline) {
 			if i := slices.Index(s.nodes, n.Name); i >= 0 && i < len(s.metadata) {
 				s.metadata[i].Clear()
 			}

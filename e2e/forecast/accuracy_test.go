@@ -161,7 +161,7 @@ func play(t *testing.T, with settings, seed uint64, n int, a *account) {
 		for _, node := range r.lost {
 			if _, err := cluster.WaitNode(ctx, node.Name, func(n *corev1.Node) bool {
 				rec, err := interruption.ParseRecord(n.Annotations[interruption.Annotation])
-				return err == nil && rec.Ended != nil
+				return err == nil && !rec.Ended.IsZero()
 			}); err != nil {
 				t.Fatal(err)
 			}

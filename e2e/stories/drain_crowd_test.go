@@ -97,8 +97,8 @@ func (s *story) wantAllGraceful(want map[string]int) (last time.Time) {
 		if rec.Pods == nil || rec.Pods.Graceful != n || rec.Pods.Total != n {
 			s.Errorf("record of %s: %s, want all %d pods graceful", node, rec, n)
 		}
-		if rec.Ended != nil && rec.Ended.After(last) {
-			last = *rec.Ended
+		if rec.Ended.After(last) {
+			last = rec.Ended
 		}
 	}
 	return last

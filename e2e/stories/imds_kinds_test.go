@@ -88,7 +88,7 @@ func TestScheduledEventIsCanceledInTheMetadata(t *testing.T) {
 		NotBefore: window, NotAfter: window.Add(time.Hour), State: "active",
 	})
 	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Drained })
-	if rec.Kind != interruption.ScheduledEvent || rec.Action != interruption.ActionReboot || !rec.DeadlineTime().Equal(window) || rec.Pods.Graceful != 2 {
+	if rec.Kind != interruption.ScheduledEvent || rec.Action != interruption.ActionReboot || !rec.Deadline.Equal(window) || rec.Pods.Graceful != 2 {
 		t.Errorf("record %s, want a reboot at %s, 2 pods graceful", rec, window)
 	}
 	if n := s.lastSeen(node.Name); !n.Spec.Unschedulable || !hasTaint(n, interruption.TaintKey) {

@@ -128,7 +128,7 @@ func TestKilledTheNextCompletesTheHook(t *testing.T) {
 	}
 	first := run()
 	s.cloud.Shrink(instance)
-	s.waitRecord(node, func(r interruption.Record) bool { return r.Phase == interruption.Draining && r.Deadline != nil })
+	s.waitRecord(node, func(r interruption.Record) bool { return r.Phase == interruption.Draining && !r.Deadline.IsZero() })
 	first.Kill()
 
 	s.openSpare()
@@ -161,7 +161,7 @@ func TestHooksWithoutANodeAreCompleted(t *testing.T) {
 
 	s.cloud.Shrink(stranger)
 	s.cloud.Shrink(controlplane.InstanceID(node))
-	s.waitRecord(node, func(r interruption.Record) bool { return r.Pods != nil && r.Deadline != nil })
+	s.waitRecord(node, func(r interruption.Record) bool { return r.Pods != nil && !r.Deadline.IsZero() })
 	s.must(s.cluster.Client.CoreV1().Nodes().Delete(s.ctx, node, metav1.DeleteOptions{}))
 	for _, id := range []string{stranger, controlplane.InstanceID(node)} {
 		s.eventually("the instance ends", func() bool { i, _ := s.cloud.Instance(id); return i.State == asgemu.Terminated })

@@ -44,7 +44,7 @@ func TestAHealthMessageOfThreeInstancesDrainsThree(t *testing.T) {
 			t.Errorf("the message was deleted before node %s had its record", node.Name)
 			continue
 		}
-		if rec.Kind != interruption.ScheduledEvent || rec.Event != h.ARN || rec.Action != interruption.ActionRetirement || !rec.DeadlineTime().Equal(start) {
+		if rec.Kind != interruption.ScheduledEvent || rec.Event != h.ARN || rec.Action != interruption.ActionRetirement || !rec.Deadline.Equal(start) {
 			t.Errorf("record of %s: %s", node.Name, rec)
 		}
 	}

@@ -86,14 +86,14 @@ func TestNoticeUpgradesRebalance(t *testing.T) {
 
 	queue.Send(daemon.EventBridge(daemon.Rebalance, "event-1", instance, time.Now()))
 	before := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Draining })
-	if before.Kind != interruption.RebalanceRecommendation || before.Deadline != nil {
+	if before.Kind != interruption.RebalanceRecommendation || !before.Deadline.IsZero() {
 		t.Fatalf("record %s, want a rebalance recommendation without a deadline", before)
 	}
 
 	at := time.Now().Truncate(time.Second)
 	queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-2", instance, at))
 	after := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Kind == interruption.SpotInterruption })
-	if want := at.Add(2 * time.Minute); after.Deadline == nil || !after.Deadline.Equal(want) {
+	if want := at.Add(2 * time.Minute); !after.Deadline.Equal(want) {
 		t.Errorf("deadline %v, want %s", after.Deadline, want)
 	}
 	if after.Event != "event-2" || after.Replacement == nil || after.Replacement.Name != before.Replacement.Name {

@@ -91,7 +91,7 @@ func TestScheduledEventIsDrainedBeforeItsWindow(t *testing.T) {
 	id := queue.Send(healthEvent("e-1", "PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", "upcoming", start, node.Name))
 	s.eventually("deletion of the message", func() bool { return queue.Deleted(id) })
 	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return true })
-	if rec.Phase != interruption.Waiting || rec.Kind != interruption.ScheduledEvent || !rec.DeadlineTime().Equal(start) {
+	if rec.Phase != interruption.Waiting || rec.Kind != interruption.ScheduledEvent || !rec.Deadline.Equal(start) {
 		t.Errorf("record %s, want one that waits for %s", rec, start)
 	}
 	s.waitLine(first, "drain waits")

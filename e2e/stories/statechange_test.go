@@ -163,7 +163,7 @@ func TestSeveralKindsAreOneInterruption(t *testing.T) {
 		s.eventually("deletion of the message", func() bool { return queue.Deleted(id) })
 	}
 	rec := s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Phase == interruption.Released })
-	if rec.Kind != interruption.SpotInterruption || !rec.DeadlineTime().Equal(at.Add(100*time.Second)) || rec.Event != "event-2" {
+	if rec.Kind != interruption.SpotInterruption || !rec.Deadline.Equal(at.Add(100*time.Second)) || rec.Event != "event-2" {
 		t.Errorf("record %s, want the notice with the reservation's deadline", rec)
 	}
 	s.wantEachOnce(pods)

@@ -173,7 +173,7 @@ func patch(node *corev1.Node, now time.Time) (data []byte, changed bool) {
 
 // message says what ends the node, and when.
 func message(r interruption.Record) string {
-	if d := r.DeadlineTime(); !d.IsZero() {
+	if d := r.Deadline; !d.IsZero() {
 		return fmt.Sprintf("%s, deadline %s", r.Kind, d.UTC().Format(time.RFC3339))
 	}
 	return fmt.Sprintf("%s, no deadline", r.Kind)

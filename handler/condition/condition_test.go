@@ -14,7 +14,7 @@ import (
 func TestPatch(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	deadline := now.Add(2 * time.Minute)
-	spot := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Noticed, Deadline: &deadline}
+	spot := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Noticed, Deadline: deadline}
 	drained, waiting, risk := spot, spot, interruption.Record{Kind: interruption.RebalanceRecommendation, Phase: interruption.Draining}
 	drained.Phase, waiting.Phase = interruption.Drained, interruption.Waiting
 	shows := func(reason, message string) *corev1.NodeCondition {

@@ -112,8 +112,8 @@ func (a *Accepter) judge(node *corev1.Node, n interruption.Notice) interruption.
 
 // explain logs what would happen to a node, in the order in which it would happen.
 func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruption.Notice, rec interruption.Record) error {
-	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime(), Capacity: drain.PendingCapacity}
-	if rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil { // a real run would ask for it
+	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.Deadline, Capacity: drain.PendingCapacity}
+	if rec.Kind == interruption.InstanceTerminating && rec.Deadline.IsZero() { // a real run would ask for it
 		in.Deadline = rec.Received.Add(interruption.UnknownHookTimeout)
 	}
 	situation, err := a.opts.Survey(ctx, node.Name, in)

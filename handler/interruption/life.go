@@ -68,7 +68,7 @@ func (n Notice) OfNextRun(r Record, boot string, ready time.Time) bool {
 // record already holds: for some, nobody knows when they were made, and a new process takes
 // them for new.
 func (n Notice) after(r Record) bool {
-	return n.Kind != StateChange && r.Deadline != nil && n.Noticed.After(*r.Deadline) &&
+	return n.Kind != StateChange && !r.Deadline.IsZero() && n.Noticed.After(r.Deadline) &&
 		!slices.ContainsFunc(r.Announcements(), func(a Announcement) bool { return a.Event == n.EventID })
 }
 
@@ -82,24 +82,19 @@ func (r Record) Terminated() bool {
 func (r Record) Since() time.Time {
 	since := r.Received
 	for _, a := range r.Announced {
-		if a.Received.After(since) {
-			since = a.Received
-		}
+		since = Later(since, a.Received)
 	}
-	if r.Begun != nil && r.Begun.After(since) {
-		since = *r.Begun
-	}
-	return since
+	return Later(since, r.Begun)
 }
 
 // TurnTaken reports whether a node that was recommended for rebalance has had its turn come.
 func (r Record) TurnTaken() bool {
-	return r.Begun != nil || r.Phase == Replacing || r.Phase == Draining
+	return !r.Begun.IsZero() || r.Phase == Replacing || r.Phase == Draining
 }
 
 // Undone is the record as if nothing had been done yet, except for what is set on the Node.
 func (r Record) Undone() Record {
-	r.Replacement, r.Pods, r.Ended, r.Begun, r.Boot = nil, nil, nil, nil, ""
+	r.Replacement, r.Pods, r.Ended, r.Begun, r.Boot = nil, nil, time.Time{}, time.Time{}, ""
 	return r
 }
 
@@ -117,14 +112,10 @@ const (
 
 // DrainEnd is when the drain ends at the latest; zero means never.
 func (r Record) DrainEnd() time.Time {
-	if r.Deadline == nil {
+	if r.Deadline.IsZero() {
 		return time.Time{}
 	}
-	end, least := r.Deadline.Add(-lastCall), r.Since().Add(emergency)
-	if end.Before(least) {
-		return least
-	}
-	return end
+	return Later(r.Deadline.Add(-lastCall), r.Since().Add(emergency))
 }
 
 // Past lists announcements that no longer stand, newest last: scheduled events, which are
@@ -144,7 +135,7 @@ func PastOf(r Record) Past { return Past(r.Past).withScheduled(r.Announcements()
 func PastOfCanceled(r Record, now time.Time) Past {
 	off := r.Announcements()
 	for i := range off {
-		off[i].Off = Optional(now)
+		off[i].Off = now.UTC()
 	}
 	return Past(r.Past).And(off)
 }
@@ -155,7 +146,7 @@ func PastOfCanceled(r Record, now time.Time) Past {
 func (r Record) DropRecommendation(now time.Time) (rest Record, stands bool) {
 	rest, gone, stands := r.Drop(func(a Announcement) bool { return a.Kind == RebalanceRecommendation })
 	for i := range gone {
-		gone[i].Off = Optional(now)
+		gone[i].Off = now.UTC()
 	}
 	rest.Past = Past(rest.Past).And(gone)
 	return rest, stands
@@ -258,7 +249,7 @@ func (r Rules) Start(rec Record) (start time.Time) {
 }
 
 func (r Rules) startOf(a Announcement) time.Time {
-	if a.Deadline == nil {
+	if a.Deadline.IsZero() {
 		return a.Received
 	}
 	return a.Deadline.Add(-r.ScheduledLead)
@@ -276,7 +267,7 @@ func (r Rules) DrainBy(rec Record, now time.Time) time.Time {
 	if rec.Kind == RebalanceRecommendation && !r.Due(rec, now) {
 		return time.Time{}
 	}
-	return rec.DeadlineTime()
+	return rec.Deadline
 }
 
 // NotYet is what still stands in a record whose instance has come back: the scheduled events

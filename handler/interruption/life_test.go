@@ -17,7 +17,7 @@ func TestDrainEnd(t *testing.T) {
 	} {
 		rec := Record{Received: now}
 		if !tt.deadline.IsZero() {
-			rec.Deadline = &tt.deadline
+			rec.Deadline = tt.deadline
 		}
 		if got := rec.DrainEnd(); !got.Equal(tt.want) {
 			t.Errorf("%s: %s, want %s", name, got, tt.want)

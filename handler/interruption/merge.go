@@ -8,16 +8,16 @@ import (
 
 // Announcement is one thing that EC2 has said about an instance and that still stands.
 type Announcement struct {
-	Kind     Kind       `json:"kind"`
-	Event    string     `json:"event"`
-	Source   Source     `json:"source"`
-	Action   string     `json:"action,omitempty"`
-	Noticed  time.Time  `json:"noticed"`
-	Received time.Time  `json:"received"`
-	Deadline *time.Time `json:"deadline,omitempty"`
+	Kind     Kind      `json:"kind"`
+	Event    string    `json:"event"`
+	Source   Source    `json:"source"`
+	Action   string    `json:"action,omitempty"`
+	Noticed  time.Time `json:"noticed"`
+	Received time.Time `json:"received"`
+	Deadline time.Time `json:"deadline,omitzero"`
 
-	// Off is when somebody called it off; nil where nobody has.
-	Off *time.Time `json:"off,omitempty"`
+	// Off is when somebody cancelled it; zero if nobody has.
+	Off time.Time `json:"off,omitzero"`
 }
 
 // staysOffFor is how long after a recommendation was cancelled similar ones count as the same:
@@ -39,7 +39,7 @@ const sameDeadline = 2 * time.Second
 func announcementOf(n Notice) Announcement {
 	return Announcement{
 		Kind: n.Kind, Event: n.EventID, Source: n.Source, Action: n.Action,
-		Noticed: n.Noticed.UTC(), Received: n.Received.UTC(), Deadline: Optional(n.Deadline),
+		Noticed: n.Noticed.UTC(), Received: n.Received.UTC(), Deadline: n.Deadline.UTC(),
 	}
 }
 
@@ -74,11 +74,9 @@ func (r Record) with(list []Announcement) Record {
 	list = list[:min(len(list), maxAnnounced)]
 	top := list[0]
 	r.Kind, r.Event, r.Source, r.Action = top.Kind, top.Event, top.Source, top.Action
-	r.Noticed, r.Received, r.Deadline = top.Noticed, top.Received, nil
+	r.Noticed, r.Received, r.Deadline = top.Noticed, top.Received, time.Time{}
 	for _, a := range list {
-		if CompareDeadlines(a.Deadline, r.Deadline) < 0 {
-			r.Deadline = a.Deadline
-		}
+		r.Deadline = Earlier(r.Deadline, a.Deadline)
 	}
 	r.Announced = nil
 	if len(list) > 1 {
@@ -109,17 +107,15 @@ func (a Announcement) covers(b Announcement) bool {
 	return !a.comesBack() || b.Kind == RebalanceRecommendation || b.Kind != ScheduledEvent && b.comesBack()
 }
 
-// CompareDeadlines orders two times, as cmp.Compare does; nil is the latest.
-func CompareDeadlines(a, b *time.Time) int {
+// CompareDeadlines orders two times, as cmp.Compare does; zero is the latest.
+func CompareDeadlines(a, b time.Time) int {
 	switch {
-	case a == nil && b == nil:
-		return 0
-	case a == nil:
+	case a.IsZero() == b.IsZero():
+		return a.Compare(b)
+	case a.IsZero():
 		return 1
-	case b == nil:
-		return -1
 	}
-	return a.Compare(*b)
+	return -1
 }
 
 // same reports whether the notice is about what a has announced. An instance has one
@@ -132,7 +128,7 @@ func (a Announcement) same(n Notice) bool {
 	if a.Kind != ScheduledEvent || a.Event == n.EventID {
 		return true
 	}
-	return a.Source != n.Source && a.Deadline != nil && !n.Deadline.IsZero() && a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
+	return a.Source != n.Source && !a.Deadline.IsZero() && !n.Deadline.IsZero() && a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
 }
 
 // repeats reports whether the notice is the same announcement again rather than the next one of
@@ -144,15 +140,15 @@ func (a Announcement) repeats(n Notice) bool {
 		return false
 	case a.Kind == ScheduledEvent:
 		return a.same(n)
-	case a.Off != nil && a.Kind == n.Kind && !n.Noticed.After(*a.Off):
+	case !a.Off.IsZero() && a.Kind == n.Kind && !n.Noticed.After(a.Off):
 		return true // EC2 had said it by then, under whatever id
-	case a.Off != nil && a.Kind == n.Kind && n.Kind == RebalanceRecommendation && n.Received.Before(a.Off.Add(staysOffFor)):
+	case !a.Off.IsZero() && a.Kind == n.Kind && n.Kind == RebalanceRecommendation && n.Received.Before(a.Off.Add(staysOffFor)):
 		return true
 	case a.Kind != n.Kind:
 		return n.Kind == RebalanceRecommendation && a.covers(announcementOf(n)) && !n.Noticed.After(a.Received)
 	case a.Source == n.Source:
 		return a.Event == n.EventID
-	case a.Deadline != nil && !n.Deadline.IsZero():
+	case !a.Deadline.IsZero() && !n.Deadline.IsZero():
 		return a.Deadline.Sub(n.Deadline).Abs() <= sameDeadline
 	}
 	return a.Noticed.Sub(n.Noticed).Abs() <= sameDeadline
@@ -161,8 +157,8 @@ func (a Announcement) repeats(n Notice) bool {
 // reschedules reports whether the notice gives a known event another time: EC2 or the
 // instance's owner can postpone its window. The latest word then counts.
 func (a Announcement) reschedules(n Notice) bool {
-	return a.Kind == ScheduledEvent && a.Event == n.EventID && a.Source == n.Source && a.Deadline != nil && !n.Deadline.IsZero() &&
-		!n.Noticed.Equal(a.Noticed) && n.Deadline.Sub(*a.Deadline).Abs() > sameDeadline
+	return a.Kind == ScheduledEvent && a.Event == n.EventID && a.Source == n.Source && !a.Deadline.IsZero() && !n.Deadline.IsZero() &&
+		!n.Noticed.Equal(a.Noticed) && n.Deadline.Sub(a.Deadline).Abs() > sameDeadline
 }
 
 // Merge adds a further notice about the same instance. The strongest kind wins and brings its
@@ -188,10 +184,10 @@ func (r Record) Merge(n Notice) (Record, bool) {
 		if a.reschedules(n) {
 			changed = n.Noticed.After(a.Noticed)
 			if changed {
-				a.Deadline, a.Noticed = Optional(n.Deadline), n.Noticed.UTC()
+				a.Deadline, a.Noticed = n.Deadline.UTC(), n.Noticed.UTC()
 			}
-		} else if !n.Deadline.IsZero() && (a.Deadline == nil || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
-			a.Deadline = Optional(n.Deadline)
+		} else if !n.Deadline.IsZero() && (a.Deadline.IsZero() || n.Deadline.Before(a.Deadline.Add(-sameDeadline))) {
+			a.Deadline = n.Deadline.UTC()
 			changed = true
 		}
 		if a.Kind == StateChange && slices.Index(states, n.Action) > slices.Index(states, a.Action) {
@@ -253,9 +249,9 @@ func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announce
 func (r Record) Tighten(kind Kind, d time.Time) Record {
 	list := r.Announcements()
 	i := slices.IndexFunc(list, func(a Announcement) bool { return a.Kind == kind })
-	if i < 0 || list[i].Deadline != nil && !d.Before(*list[i].Deadline) {
+	if i < 0 || !list[i].Deadline.IsZero() && !d.Before(list[i].Deadline) {
 		return r
 	}
-	list[i].Deadline = Optional(d)
+	list[i].Deadline = d.UTC()
 	return r.with(list)
 }

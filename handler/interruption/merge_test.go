@@ -31,7 +31,7 @@ func TestMergeProperties(t *testing.T) {
 			if rec.Kind.Stronger(merged.Kind) || n.Kind.Stronger(merged.Kind) {
 				t.Fatalf("%s and %s merged to %s", rec.Kind, n.Kind, merged.Kind)
 			}
-			if rec.Deadline != nil && (merged.Deadline == nil || merged.Deadline.After(*rec.Deadline)) {
+			if !rec.Deadline.IsZero() && (merged.Deadline.IsZero() || merged.Deadline.After(rec.Deadline)) {
 				t.Fatalf("deadline %v became %v", rec.Deadline, merged.Deadline)
 			}
 			if !n.Deadline.IsZero() && merged.Deadline.After(n.Deadline.Add(sameDeadline)) {
@@ -118,7 +118,7 @@ func TestTighten(t *testing.T) {
 		"no such announcement":     {NewRecord(spot), time.Minute, 2 * time.Minute},
 	} {
 		got := tt.rec.Tighten(InstanceTerminating, now.Add(tt.d))
-		if got.Deadline == nil || !got.Deadline.Equal(now.Add(tt.want)) {
+		if !got.Deadline.Equal(now.Add(tt.want)) {
 			t.Errorf("%s: deadline %v, want %s", name, got.Deadline, tt.want)
 		}
 		if !slices.ContainsFunc(tt.rec.Announcements(), func(a Announcement) bool { return a.Event == ending.EventID }) {

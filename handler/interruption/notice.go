@@ -64,10 +64,10 @@ type Hook struct {
 	Launching bool `json:"-"`
 
 	// What we have done about it.
-	Until      *time.Time `json:"until,omitempty"`      // when the group stops waiting, heartbeats included; nil until we have asked
-	Heartbeats int        `json:"heartbeats,omitempty"` // recorded
-	Beat       *time.Time `json:"beat,omitempty"`       // when the last heartbeat was recorded
-	Done       bool       `json:"done,omitempty"`       // completed, or gone by itself
+	Until      time.Time `json:"until,omitzero"`       // when the group stops waiting, heartbeats included; zero until we have asked
+	Heartbeats int       `json:"heartbeats,omitempty"` // recorded
+	Beat       time.Time `json:"beat,omitzero"`        // when the last heartbeat was recorded
+	Done       bool      `json:"done,omitempty"`       // completed, or gone by itself
 }
 
 // Same reports whether both are the same wait of the same group.

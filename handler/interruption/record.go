@@ -88,14 +88,14 @@ type Record struct {
 	Source   Source `json:"source"`
 	Action   string `json:"action,omitempty"`
 
-	Noticed  time.Time  `json:"noticed"`
-	Received time.Time  `json:"received"`
-	Deadline *time.Time `json:"deadline,omitempty"`
+	Noticed  time.Time `json:"noticed"`
+	Received time.Time `json:"received"`
+	Deadline time.Time `json:"deadline,omitzero"` // zero: there is none
 
 	Phase       Phase        `json:"phase"`
 	Replacement *Replacement `json:"replacement,omitempty"`
 	Pods        *Pods        `json:"pods,omitempty"`
-	Ended       *time.Time   `json:"ended,omitempty"` // when Drained or DeadlineReached
+	Ended       time.Time    `json:"ended,omitzero"` // when Drained or DeadlineReached
 
 	// Announced are all announcements that stand, if there are several. The fields above are
 	// then those of the strongest kind, except Deadline, which is the earliest of all.
@@ -112,7 +112,7 @@ type Record struct {
 	Boot string `json:"boot,omitempty"`
 
 	// Begun is when we acted on a record that had to wait for its time or its turn.
-	Begun *time.Time `json:"begun,omitempty"`
+	Begun time.Time `json:"begun,omitzero"`
 
 	// Release has the node of a rehearsal terminated at its end, as after an interruption. It
 	// means nothing otherwise.
@@ -205,14 +205,6 @@ func OutcomeText(name string) string {
 // Rehearsed reports whether the record was made up by an operator, and not by EC2.
 func (r Record) Rehearsed() bool { return r.Source == Rehearsal }
 
-// DeadlineTime is the deadline; zero if there is none.
-func (r Record) DeadlineTime() time.Time {
-	if r.Deadline == nil {
-		return time.Time{}
-	}
-	return *r.Deadline
-}
-
 // maxRecord bounds, in bytes, what we read back from a Node. Our own records are below 1 KiB,
 // and below half of maxRecord even when as full as they can be. The rest could have been
 // written by anybody who may annotate a Node.
@@ -292,19 +284,10 @@ func (r Record) String() string {
 	return string(b)
 }
 
-// Optional is a time as a record has it: nil if there is none.
-func Optional(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
-}
-
 // MarshalZerologObject adds the fields that every line of an interruption carries.
 func (r Record) MarshalZerologObject(e *zerolog.Event) {
 	e.Str("instance_id", r.Instance).Str("kind", string(r.Kind)).Str("source", string(r.Source))
-	if d := r.DeadlineTime(); !d.IsZero() {
+	if d := r.Deadline; !d.IsZero() {
 		e.Time("deadline", d).Float64("remaining_seconds", time.Until(d).Seconds())
 	}
 }

@@ -143,14 +143,8 @@ func (t *Tender) complete(ctx context.Context, c call) {
 
 // abandoned is when a hook that could not be completed has certainly timed out.
 func (t *Tender) abandoned(rec interruption.Record, hook interruption.Hook) time.Time {
-	since := hook.Since
-	if since.Before(rec.Received) {
-		since = rec.Received
-	}
-	until := since.Add(interruption.UnknownHookTimeout)
-	if hook.Until != nil && hook.Until.After(until) {
-		until = *hook.Until
-	}
+	since := interruption.Later(hook.Since, rec.Received)
+	until := interruption.Later(since.Add(interruption.UnknownHookTimeout), hook.Until)
 	return until.Add(completeFor)
 }
 

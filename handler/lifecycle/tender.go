@@ -78,13 +78,13 @@ func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record,
 	if t.opts.Hooks != nil {
 		for i := range next.Hooks {
 			changed = t.learn(node, &next.Hooks[i], rec.Received) || changed
-			if until := next.Hooks[i].Until; until != nil && !next.Hooks[i].Done {
-				ends = interruption.Earlier(ends, *until)
+			if !next.Hooks[i].Done {
+				ends = interruption.Earlier(ends, next.Hooks[i].Until)
 			}
 		}
 	}
 	open := t.opts.Hooks != nil && slices.ContainsFunc(next.Hooks, func(h interruption.Hook) bool { return !h.Done })
-	unplanned := rec.Kind == interruption.InstanceTerminating && rec.Deadline == nil && !rec.Phase.Over()
+	unplanned := rec.Kind == interruption.InstanceTerminating && rec.Deadline.IsZero() && !rec.Phase.Over()
 	if unplanned && !open {
 		if news := rec.Received.Add(hookNews); t.opts.Hooks != nil && time.Now().Before(news) {
 			return false, news, nil
@@ -94,7 +94,7 @@ func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record,
 	if !ends.IsZero() {
 		next = next.Tighten(interruption.InstanceTerminating, ends)
 	}
-	if changed || !next.DeadlineTime().Equal(rec.DeadlineTime()) {
+	if changed || !next.Deadline.Equal(rec.Deadline) {
 		if err := write(next); err != nil {
 			return false, time.Time{}, err
 		}
@@ -107,7 +107,7 @@ func (t *Tender) Tend(ctx context.Context, node string, rec interruption.Record,
 	for _, hook := range next.Hooks {
 		again = interruption.Earlier(again, t.answer(ctx, node, next, hook))
 	}
-	return !unplanned || next.Deadline != nil, again, nil
+	return !unplanned || !next.Deadline.IsZero(), again, nil
 }
 
 // learn writes into a hook what the calls about it have returned, and reports whether any of it
@@ -126,16 +126,16 @@ func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time)
 		hook.Done = true
 		return true
 	}
-	if !try.beat.IsZero() && (hook.Beat == nil || hook.Beat.Before(try.beat)) {
-		hook.Beat, hook.Heartbeats = interruption.Optional(try.beat), hook.Heartbeats+1
+	if hook.Beat.Before(try.beat) {
+		hook.Beat, hook.Heartbeats = try.beat.UTC(), hook.Heartbeats+1
 		changed = true
 	}
 	if try.limits.Timeout == 0 {
 		return changed
 	}
 	until := t.waitsUntil(*hook, try)
-	if hook.Until == nil || until.Before(*hook.Until) {
-		hook.Until = interruption.Optional(until)
+	if hook.Until.IsZero() || until.Before(hook.Until) {
+		hook.Until = until.UTC()
 		changed = true
 	}
 	return changed
@@ -147,11 +147,7 @@ func (t *Tender) waitsUntil(hook interruption.Hook, try *try) time.Time {
 	case t.opts.HeartbeatUntil == 0:
 		return hook.Since.Add(try.limits.Timeout)
 	case try.mute: // counting the heartbeats so far
-		last := hook.Since
-		if hook.Beat != nil {
-			last = *hook.Beat
-		}
-		return last.Add(try.limits.Timeout)
+		return interruption.Later(hook.Since, hook.Beat).Add(try.limits.Timeout)
 	}
 	return hook.Since.Add(max(try.limits.Timeout, min(try.limits.Global, t.opts.HeartbeatUntil)))
 }
@@ -179,19 +175,17 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 	switch {
 	case over:
 		due = t.complete
-	case try.limits.Timeout == 0 && (hook.Until == nil || t.opts.HeartbeatUntil > 0):
+	case try.limits.Timeout == 0 && (hook.Until.IsZero() || t.opts.HeartbeatUntil > 0):
 		due = t.readLimits
 	case t.opts.HeartbeatUntil == 0 || try.mute:
 		return time.Time{}
 	default:
 		beat := nextBeat(hook, try.limits.Timeout/2)
-		if end := rec.DrainEnd(); !end.IsZero() && !beat.Before(end) || hook.Until != nil && !beat.Before(*hook.Until) {
+		if end := rec.DrainEnd(); !end.IsZero() && !beat.Before(end) || !hook.Until.IsZero() && !beat.Before(hook.Until) {
 			return time.Time{} // the drain will have ended
 		}
 		due = t.prolong
-		if at.Before(beat) {
-			at = beat
-		}
+		at = interruption.Later(at, beat)
 	}
 	if time.Now().Before(at) {
 		return at
@@ -208,10 +202,7 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 // Heartbeats that nobody was there to record are not made up for: one prolongs the wait as much
 // as many.
 func nextBeat(hook interruption.Hook, interval time.Duration) time.Time {
-	passed := 0
-	if hook.Beat != nil {
-		passed = max(0, int(hook.Beat.Sub(hook.Since)/interval))
-	}
+	passed := max(0, int(hook.Beat.Sub(hook.Since)/interval)) // none without a heartbeat
 	return hook.Since.Add(time.Duration(passed+1) * interval)
 }
 

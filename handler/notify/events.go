@@ -144,7 +144,7 @@ func aboutNode(node *corev1.Node, rec interruption.Record) map[string]string {
 	set(AnnotationAction, rec.Action)
 	set(AnnotationEventID, rec.Event)
 	set(AnnotationInstanceID, rec.Instance)
-	if d := rec.DeadlineTime(); !d.IsZero() {
+	if d := rec.Deadline; !d.IsZero() {
 		set(AnnotationDeadline, d.UTC().Format(time.RFC3339))
 	}
 	return about

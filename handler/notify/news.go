@@ -98,7 +98,7 @@ func NoticeReason(k interruption.Kind) string {
 // Noticed: EC2 is about to end the node.
 func Noticed(node *corev1.Node, r interruption.Record) News {
 	when := "no deadline"
-	if d := r.DeadlineTime(); !d.IsZero() {
+	if d := r.Deadline; !d.IsZero() {
 		when = fmt.Sprintf("deadline %s, in %.0f s", d.Format(time.RFC3339), time.Until(d).Seconds())
 	}
 	done := "node cordoned"

@@ -67,7 +67,7 @@ func newMessage(n notify.News) Message {
 		Noticed: r.Noticed, Received: r.Received, StartTime: r.Noticed,
 		Pods: n.Pods, SlackSeconds: int(n.Slack.Seconds()),
 	}
-	if d := r.DeadlineTime(); !d.IsZero() {
+	if d := r.Deadline; !d.IsZero() {
 		m.Deadline, m.StartTime = &d, d
 		m.SecondsLeft = max(0, int(time.Until(d).Seconds()))
 	}

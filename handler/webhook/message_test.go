@@ -17,7 +17,7 @@ func TestMessage(t *testing.T) {
 	news := notify.News{Node: node, Record: rec, Stage: notify.Notice, Reason: "SpotInterruption", Text: "why"}
 	m := newMessage(news)
 	if m.Text != "SpotInterruption on node-1: why" || m.AvailabilityZone != "eu-west-1a" || m.InstanceID != rec.Instance ||
-		m.Replacement.Name != "claim-1" || !m.StartTime.Equal(*rec.Deadline) || m.SecondsLeft < 100 {
+		m.Replacement.Name != "claim-1" || !m.StartTime.Equal(rec.Deadline) || m.SecondsLeft < 100 {
 		t.Errorf("%+v", m)
 	}
 	rec.Source = interruption.Rehearsal

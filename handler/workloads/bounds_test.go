@@ -363,7 +363,7 @@ func TestCancellationAfterAChangeOfLeader(t *testing.T) {
 		"read again":        {failures: 2, want: []string{"shop/peer spot-handler.peer-canceled node-a"}},
 		"silent":            {silent: true},
 		"not known":         {failures: listAttempts},
-		"no deadline":       {change: func(i *Interruption) { i.Record.Deadline = nil }},
+		"no deadline":       {change: func(i *Interruption) { i.Record.Deadline = time.Time{} }},
 		"had not begun yet": {change: func(i *Interruption) { i.Record.Phase = "Waiting" }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -379,7 +379,7 @@ func TestCancellationAfterAChangeOfLeader(t *testing.T) {
 					}
 				})
 				now := interrupted(time.Time{})
-				now.Record.Deadline = new(time.Now().Add(time.Minute))
+				now.Record.Deadline = time.Now().Add(time.Minute)
 				if tt.change != nil {
 					tt.change(&now)
 				}

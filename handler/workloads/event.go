@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
-	"spot-handler/handler/interruption"
 )
 
 // The types of our CloudEvents.
@@ -48,9 +47,9 @@ type eventData struct {
 	// Rehearsal: an operator has made it up, and the node comes back.
 	Rehearsal bool `json:"rehearsal,omitempty"`
 
-	Deadline *time.Time `json:"deadline,omitempty"` // when the node ends
-	EvictBy  *time.Time `json:"evictBy,omitempty"`  // when the pod's eviction begins at the latest
-	Grace    *int64     `json:"gracePeriodSeconds,omitempty"`
+	Deadline time.Time `json:"deadline,omitzero"` // when the node ends
+	EvictBy  time.Time `json:"evictBy,omitzero"`  // when the pod's eviction begins at the latest
+	Grace    *int64    `json:"gracePeriodSeconds,omitempty"`
 
 	Replacement string `json:"replacement"`
 
@@ -88,11 +87,11 @@ func eventFor(now time.Time, in Interruption, what string, pod *corev1.Pod, evic
 		DataContentType: "application/json",
 		Data: eventData{
 			Kind: string(in.Record.Kind), Action: in.Record.Action, Node: in.Node, Replacement: cmp.Or(in.Replacement, noReplacement),
-			Rehearsal: in.Record.Rehearsed(), Deadline: interruption.Optional(in.Deadline), EvictBy: interruption.Optional(evictBy),
+			Rehearsal: in.Record.Rehearsed(), Deadline: in.Deadline.UTC(), EvictBy: evictBy.UTC(),
 		},
 	}
 	if what == typeCanceled || what == typePeerCanceled {
-		event.Data.Deadline, event.Data.EvictBy = nil, nil
+		event.Data.Deadline, event.Data.EvictBy = time.Time{}, time.Time{}
 	}
 	return event
 }

@@ -204,7 +204,7 @@ func (t *Notifier) Canceled(ctx context.Context, in Interruption, pods []*corev1
 	}
 	t.mu.Lock()
 	known, gangs := t.byNode[in.Node], t.gangs[in.Node]
-	if gangs == nil && in.Record.Deadline != nil && in.Record.Phase != interruption.Waiting {
+	if gangs == nil && !in.Record.Deadline.IsZero() && in.Record.Phase != interruption.Waiting {
 		gangs = gangsOf(in, pods) // whoever led before might have notified them
 	}
 	t.mu.Unlock()

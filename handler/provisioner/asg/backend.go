@@ -173,7 +173,7 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 		e = newEntry(node.Name, rec, prev)
 		b.entries[node.Name] = e
 	}
-	e.deadline = rec.DeadlineTime()
+	e.deadline = rec.Deadline
 	switch {
 	case e.stage == found && recorded == e.group:
 		e.stage, e.intended = leaving, recorded

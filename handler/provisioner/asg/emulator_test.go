@@ -132,7 +132,7 @@ func TestEmulatedPermissions(t *testing.T) {
 
 func TestEmulatedTermination(t *testing.T) {
 	server, k := emulated(t)
-	k.interruptGroup(server, 2, func(r *interruption.Record) { r.Kind, r.Deadline = interruption.RebalanceRecommendation, nil })
+	k.interruptGroup(server, 2, func(r *interruption.Record) { r.Kind, r.Deadline = interruption.RebalanceRecommendation, time.Time{} })
 	k.eventually(2, provisioner.StateReady)
 	release := func(i int) error {
 		rec := drained(id(i))

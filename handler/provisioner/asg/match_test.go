@@ -29,8 +29,8 @@ func TestReplacementsAreGivenOutOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := start(t, newCloud())
 		k.put("workers", "InService", id(1), id(2), id(3))
-		late := func(r *interruption.Record) { d := time.Now().Add(time.Hour); r.Deadline = &d }
-		never := func(r *interruption.Record) { r.Kind, r.Deadline = interruption.RebalanceRecommendation, nil }
+		late := func(r *interruption.Record) { r.Deadline = time.Now().Add(time.Hour) }
+		never := func(r *interruption.Record) { r.Kind, r.Deadline = interruption.RebalanceRecommendation, time.Time{} }
 		nodes := []*corev1.Node{k.node(id(1)), k.node(id(2)), k.node(id(3))}
 		time.Sleep(time.Minute)
 		k.interrupt(nodes[0], never)
@@ -128,7 +128,7 @@ func TestRestartGivesNothingOutAgain(t *testing.T) {
 		stop := k.restart()
 		k.put("workers", "InService", id(1), id(2))
 		k.interrupt(k.node(id(1)), nil)
-		k.interrupt(k.node(id(2)), func(r *interruption.Record) { d := time.Now().Add(time.Hour); r.Deadline = &d })
+		k.interrupt(k.node(id(2)), func(r *interruption.Record) { r.Deadline = time.Now().Add(time.Hour) })
 		time.Sleep(settled)
 		k.join("workers", id(10))
 		k.want(id(1), provisioner.StateReady, id(10))
@@ -164,7 +164,7 @@ func TestRestartKnowsThatTheGroupIsAtWork(t *testing.T) {
 		k.put("workers", "Pending", id(10))
 
 		k.restart()
-		k.interrupt(two, func(r *interruption.Record) { d := time.Now().Add(time.Hour); r.Deadline = &d })
+		k.interrupt(two, func(r *interruption.Record) { r.Deadline = time.Now().Add(time.Hour) })
 		time.Sleep(settled)
 		k.ask("node-" + id(1))
 		time.Sleep(settled)

@@ -211,7 +211,7 @@ type entry struct {
 
 // newEntry is how a process begins with a node: prev is what the record names.
 func newEntry(node string, rec interruption.Record, prev *interruption.Replacement) *entry {
-	e := &entry{node: node, instance: rec.Instance, received: rec.Received, deadline: rec.DeadlineTime(), asked: time.Now()}
+	e := &entry{node: node, instance: rec.Instance, received: rec.Received, deadline: rec.Deadline, asked: time.Now()}
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, State: provisioner.StateRequested}
 	if prev != nil {
 		e.answer, e.group, e.inherited = *prev, prev.Pool, true

@@ -19,7 +19,7 @@ import (
 func nodeAtRisk() (*corev1.Node, interruption.Record) {
 	node, rec := interruptedNode(), record()
 	node.Labels[corev1.LabelInstanceTypeStable] = "m5.large"
-	rec.Kind, rec.Deadline = interruption.RebalanceRecommendation, nil
+	rec.Kind, rec.Deadline = interruption.RebalanceRecommendation, time.Time{}
 	return node, rec
 }
 

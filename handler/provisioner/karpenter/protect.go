@@ -175,7 +175,7 @@ func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
 	}
 	rec, has, err := nodes.Record(node)
 	// The record of a node that still waits names its replacement only once that is requested.
-	cancelled := rec.Phase == interruption.Waiting && rec.Begun == nil && time.Since(claim.CreationTimestamp.Time) > orphanGrace
+	cancelled := rec.Phase == interruption.Waiting && rec.Begun.IsZero() && time.Since(claim.CreationTimestamp.Time) > orphanGrace
 	return !has || err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || cancelled, nil
 }
 

@@ -133,7 +133,7 @@ const rebalanceWindow = 5 * time.Minute
 // and not at all if Karpenter would not be faster than that. While an empty node is
 // protected, Karpenter might move other nodes' healthy pods onto it.
 func (lost lostNode) protectedUntil(pool *nodePool) time.Time {
-	end := lost.rec.DeadlineTime()
+	end := lost.rec.Deadline
 	if end.IsZero() {
 		end = time.Now().Add(rebalanceWindow)
 	}

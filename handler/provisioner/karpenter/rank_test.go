@@ -86,10 +86,10 @@ func TestProtectedUntil(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rec := record()
-			rec.Deadline = nil
+			rec.Deadline = time.Time{}
 			if tt.deadline > 0 {
 				end := time.Now().Add(tt.deadline)
-				rec.Deadline = &end
+				rec.Deadline = end
 			}
 			got := lostNode{rec: rec}.protectedUntil(pool(t, set(tt.after, "spec", "disruption", "consolidateAfter")))
 			if got.IsZero() == tt.want {
@@ -111,7 +111,7 @@ func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 			node, rec := interruptedNode(), record()
 			node.Labels[nodePoolLabel], rec.Instance, rec.Kind = pool, instance, kind
 			if kind == interruption.RebalanceRecommendation {
-				rec.Deadline = nil
+				rec.Deadline = time.Time{}
 			}
 			node.Labels[corev1.LabelInstanceTypeStable] = "m5.large"
 			c.taken.Note(node, rec)

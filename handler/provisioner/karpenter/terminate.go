@@ -58,7 +58,7 @@ const (
 // https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/node/termination/terminator/terminator.go
 func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interruption.Record) (time.Time, error) {
 	now := time.Now()
-	if d := rec.DeadlineTime(); !d.IsZero() {
+	if d := rec.Deadline; !d.IsZero() {
 		if d.Before(now) {
 			return now, nil
 		}

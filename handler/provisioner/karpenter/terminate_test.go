@@ -62,8 +62,7 @@ func TestRelease(t *testing.T) {
 	})
 	bubble(t, "deadline past", func(t *testing.T) {
 		c, rec := newCluster(t, Options{}), record()
-		rec.Deadline = &time.Time{}
-		*rec.Deadline = time.Now().Add(-time.Minute)
+		rec.Deadline = time.Now().Add(-time.Minute)
 		if err := c.p.Terminate(t.Context(), interruptedNode(), rec); err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +77,7 @@ func TestRelease(t *testing.T) {
 				Spec: corev1.PodSpec{NodeName: node.Name, TerminationGracePeriodSeconds: &grace}}
 			c, rec := newCluster(t, Options{}), record()
 			c.nodes.pods = append(c.nodes.pods, *stays)
-			rec.Kind, rec.Deadline = interruption.RebalanceRecommendation, nil
+			rec.Kind, rec.Deadline = interruption.RebalanceRecommendation, time.Time{}
 			if err := c.p.Terminate(t.Context(), node, rec); err != nil {
 				t.Fatal(err)
 			}

@@ -82,7 +82,7 @@ func TestWeigh(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			node, rec, n := interruptedNode(), record(), provisioner.Need{Moving: tt.moving}
 			if tt.kind != "" {
-				rec.Kind, rec.Deadline = tt.kind, nil
+				rec.Kind, rec.Deadline = tt.kind, time.Time{}
 				node.Labels[corev1.LabelInstanceTypeStable], node.Labels[corev1.LabelTopologyZone] = "m7i.large", "a"
 			}
 			if n.Moving == nil {

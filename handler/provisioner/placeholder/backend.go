@@ -214,7 +214,7 @@ const (
 
 // expiry is when the placeholders of the interruption end.
 func expiry(rec interruption.Record, now time.Time) time.Time {
-	if d := rec.DeadlineTime(); !d.IsZero() && d.Before(now.Add(patience)) {
+	if d := rec.Deadline; !d.IsZero() && d.Before(now.Add(patience)) {
 		return d
 	}
 	return now.Add(patience)

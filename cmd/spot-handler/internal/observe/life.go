@@ -63,7 +63,11 @@ func (n *nodeLife) left(at time.Time) {
 // recorded is what has been seen until now; launched is when replacements had an instance.
 func (n *nodeLife) recorded(now time.Time, launched map[string]time.Time) Node {
 	r := n.Node
-	r.Kind, r.Action, r.Rehearsal, r.Noticed, r.Deadline = n.rec.Kind, n.rec.Action, n.rec.Rehearsed(), n.rec.Noticed, n.rec.Deadline
+	r.Kind, r.Action, r.Rehearsal, r.Noticed = n.rec.Kind, n.rec.Action, n.rec.Rehearsed(), n.rec.Noticed
+	deadline, ended := n.rec.Deadline, n.rec.Ended
+	if !deadline.IsZero() {
+		r.Deadline = &deadline
+	}
 	if n.Replacement != nil {
 		replacement := *n.Replacement
 		if at, ok := launched[replacement.Name]; ok {
@@ -71,10 +75,10 @@ func (n *nodeLife) recorded(now time.Time, launched map[string]time.Time) Node {
 		}
 		r.Replacement = &replacement
 	}
-	if n.rec.Phase.Over() {
-		r.Ended, r.Counted = n.rec.Ended, n.rec.Pods
-		if n.rec.Ended != nil && n.rec.Deadline != nil {
-			s := n.rec.Deadline.Sub(*n.rec.Ended).Seconds()
+	if n.rec.Phase.Over() && !ended.IsZero() {
+		r.Ended, r.Counted = &ended, n.rec.Pods
+		if !deadline.IsZero() {
+			s := deadline.Sub(ended).Seconds()
 			r.SlackSeconds = &s
 		}
 	}

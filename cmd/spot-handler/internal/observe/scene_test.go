@@ -50,7 +50,7 @@ var webRef = workloadRef{"Deployment", types.NamespacedName{Namespace: "default"
 func (s *scene) recorded(at time.Time, phase interruption.Phase, change ...func(*interruption.Record)) {
 	deadline := after(120)
 	rec := interruption.Record{
-		Kind: interruption.SpotInterruption, Event: "e", Instance: "i-0123456789abcdef0", Noticed: noticed, Received: noticed, Deadline: &deadline, Phase: phase,
+		Kind: interruption.SpotInterruption, Event: "e", Instance: "i-0123456789abcdef0", Noticed: noticed, Received: noticed, Deadline: deadline, Phase: phase,
 	}
 	for _, c := range change {
 		c(&rec)
@@ -68,7 +68,7 @@ func replacement(state string) func(*interruption.Record) {
 }
 
 func ended(at time.Time, pods interruption.Pods) func(*interruption.Record) {
-	return func(r *interruption.Record) { r.Ended, r.Pods = &at, &pods }
+	return func(r *interruption.Record) { r.Ended, r.Pods = at, &pods }
 }
 
 // new is a pod of web.

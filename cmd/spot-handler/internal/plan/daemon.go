@@ -163,7 +163,7 @@ func (in *Input) loseInterrupted() {
 			continue
 		}
 		l := Lost{Node: n, Kind: rec.Kind, Underway: true, After: rec.Since().Sub(in.At), Capacity: drain.NoCapacity}
-		if rec.Deadline != nil {
+		if !rec.Deadline.IsZero() {
 			left := rec.Deadline.Sub(rec.Since())
 			l.Deadline = &left
 		}

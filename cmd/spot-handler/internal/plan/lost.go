@@ -19,7 +19,7 @@ const beginsAfter = 500 * time.Millisecond
 
 // drainEnd is when the drain ends at the latest.
 func drainEnd(noticed, deadline time.Time) time.Time {
-	return interruption.Record{Received: noticed, Deadline: &deadline}.DrainEnd()
+	return interruption.Record{Received: noticed, Deadline: deadline}.DrainEnd()
 }
 
 // announce puts the course of every lost node on the agenda.

@@ -65,7 +65,7 @@ func claimedNode(name string) (*corev1.Node, interruption.Record) {
 		"tier": "batch", "example.com/rack": "7",
 	}}}
 	end := time.Now().Add(2 * time.Minute)
-	return node, interruption.Record{Kind: interruption.SpotInterruption, Instance: "i-" + name, Received: time.Now(), Deadline: &end}
+	return node, interruption.Record{Kind: interruption.SpotInterruption, Instance: "i-" + name, Received: time.Now(), Deadline: end}
 }
 
 // karpenters is a daemon over an API server that has these objects of Karpenter.

@@ -186,7 +186,7 @@ func (r *Rehearsal) followRecord(ctx context.Context, p *part, rec interruption.
 	switch {
 	case rec.Phase == interruption.Released:
 		p.done = true
-	case p.over && r.opts.Release && rec.Ended != nil && now.Sub(*rec.Ended) > terminatedIn:
+	case p.over && r.opts.Release && !rec.Ended.IsZero() && now.Sub(rec.Ended) > terminatedIn:
 		p.done, p.err = true, fmt.Errorf("node %s is drained, but was not terminated: see --release-node of spot-handler", p.node)
 	case !p.over && !r.opts.hasDeadline() && now.Sub(p.begun) > r.opts.Deadline:
 		p.err = r.cancel(ctx, p.node)

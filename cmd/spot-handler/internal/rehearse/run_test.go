@@ -137,7 +137,7 @@ func write(n *corev1.Node, rec interruption.Record) {
 // ended is the record once its drain is over.
 func ended(rec interruption.Record, phase interruption.Phase) interruption.Record {
 	now := time.Now()
-	rec.Phase, rec.Ended = phase, &now
+	rec.Phase, rec.Ended = phase, now
 	return rec
 }
 

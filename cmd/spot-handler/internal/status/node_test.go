@@ -18,7 +18,7 @@ var inForce = InForce{Policy: drain.Policy{Strategy: drain.Hold, Margin: 10 * ti
 
 // shown is the status of a node as people read it after 50 s.
 func shown(t sources) string {
-	t.now, t.in = *after(50), inForce
+	t.now, t.in = after(50), inForce
 	rec, err := interruption.ParseRecord(t.node.Annotations[interruption.Annotation])
 	if err == nil {
 		t.situation.Interruption, t.situation.Policy = t.in.interruption(rec, t.now), t.in.Policy
@@ -54,7 +54,7 @@ func TestNode(t *testing.T) {
 		},
 		events: []corev1.Event{
 			{LastTimestamp: metav1.Time{Time: noon}, Type: corev1.EventTypeWarning, Reason: "SpotInterruption", Message: "the notice"},
-			{LastTimestamp: metav1.Time{Time: *after(1)}, Type: corev1.EventTypeNormal, Reason: "ReplacementRequested", Message: "requested fallback-1"},
+			{LastTimestamp: metav1.Time{Time: after(1)}, Type: corev1.EventTypeNormal, Reason: "ReplacementRequested", Message: "requested fallback-1"},
 		},
 	})
 	want := `

@@ -14,10 +14,7 @@ import (
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func after(seconds int) *time.Time {
-	at := noon.Add(time.Duration(seconds) * time.Second)
-	return &at
-}
+func after(seconds int) time.Time { return noon.Add(time.Duration(seconds) * time.Second) }
 
 const instance = "i-0123456789abcdef0"
 
@@ -25,7 +22,7 @@ const instance = "i-0123456789abcdef0"
 func node(name, pool string, change func(*interruption.Record)) *corev1.Node {
 	rec := interruption.NewRecord(interruption.Notice{
 		Kind: interruption.SpotInterruption, Source: interruption.Queue, EventID: "event-" + name, InstanceID: instance,
-		Action: interruption.ActionTerminate, Noticed: noon, Received: noon, Deadline: *after(120),
+		Action: interruption.ActionTerminate, Noticed: noon, Received: noon, Deadline: after(120),
 	})
 	change(&rec)
 	return &corev1.Node{
@@ -40,8 +37,8 @@ func node(name, pool string, change func(*interruption.Record)) *corev1.Node {
 // recommended makes a record one of a rebalance recommendation.
 func recommended(received int, change func(*interruption.Record)) func(*interruption.Record) {
 	return func(r *interruption.Record) {
-		r.Kind, r.Action, r.Deadline, r.Phase = interruption.RebalanceRecommendation, "", nil, interruption.Waiting
-		r.Noticed, r.Received = *after(received), *after(received)
+		r.Kind, r.Action, r.Deadline, r.Phase = interruption.RebalanceRecommendation, "", time.Time{}, interruption.Waiting
+		r.Noticed, r.Received = after(received), after(received)
 		change(r)
 	}
 }
@@ -70,7 +67,7 @@ func pod(i int, change func(*corev1.Pod)) *corev1.Pod {
 
 func running(*corev1.Pod) {}
 
-func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: *after(62)} }
+func terminating(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: after(62)} }
 
 func surged(p *corev1.Pod) { p.Labels = map[string]string{drain.SurgedLabel: "abc"} }
 

@@ -55,10 +55,10 @@ type Interruption struct {
 	// Rehearsal: an operator has made it up, and the node comes back.
 	Rehearsal bool `json:"rehearsal,omitempty"`
 
-	Noticed     *time.Time `json:"noticed,omitempty"`
-	Deadline    *time.Time `json:"deadline,omitempty"`
-	SecondsLeft *float64   `json:"secondsLeft,omitempty"` // until the deadline; none once it is over
-	Ended       *time.Time `json:"ended,omitempty"`
+	Noticed     time.Time `json:"noticed,omitzero"`
+	Deadline    time.Time `json:"deadline,omitzero"`
+	SecondsLeft *float64  `json:"secondsLeft,omitempty"` // until the deadline; none once it is over
+	Ended       time.Time `json:"ended,omitzero"`
 
 	Pods        Pods                      `json:"pods"`
 	Replacement *interruption.Replacement `json:"replacement,omitempty"`
@@ -180,12 +180,12 @@ func (n interrupted) interruption() Interruption {
 	i := Interruption{
 		Node: n.node.Name, Instance: rec.Instance, Pool: nodes.PoolOf(n.node).Name,
 		Kind: rec.Kind, Action: rec.Action, Phase: rec.Phase, Over: rec.Phase.Over(), Rehearsal: rec.Rehearsed(),
-		Noticed: &rec.Noticed, Deadline: rec.Deadline, Ended: rec.Ended, Pods: n.counts, Replacement: rec.Replacement,
+		Noticed: rec.Noticed, Deadline: rec.Deadline, Ended: rec.Ended, Pods: n.counts, Replacement: rec.Replacement,
 	}
-	switch d := rec.DeadlineTime(); {
+	switch d := rec.Deadline; {
 	case d.IsZero():
-	case i.Over && rec.Ended != nil:
-		i.SlackSeconds = seconds(d.Sub(*rec.Ended))
+	case i.Over && !rec.Ended.IsZero():
+		i.SlackSeconds = seconds(d.Sub(rec.Ended))
 	case !i.Over:
 		i.SecondsLeft = seconds(d.Sub(n.now))
 	}
@@ -218,7 +218,7 @@ func (n interrupted) count() (c Pods) {
 
 // Leaving are those of a node's pods that have to leave it, as the drain judges.
 func Leaving(now time.Time, rec interruption.Record, pods []*corev1.Pod) []*corev1.Pod {
-	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.DeadlineTime()}
+	in := drain.Interruption{Taint: marks.Taint(rec), Since: rec.Since(), Deadline: rec.Deadline}
 	return drain.ViewOf(drain.Plan(now, drain.Situation{Interruption: in, Pods: pods})).Moving
 }
 

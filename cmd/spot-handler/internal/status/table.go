@@ -78,7 +78,7 @@ func (i Interruption) timeLeft() string {
 
 // bar is the time left, of all that there was when EC2 made the announcement.
 func (i Interruption) bar(width int) string {
-	return terminal.Bar(time.Duration(*i.SecondsLeft*float64(time.Second)), i.Deadline.Sub(*i.Noticed), width)
+	return terminal.Bar(time.Duration(*i.SecondsLeft*float64(time.Second)), i.Deadline.Sub(i.Noticed), width)
 }
 
 // colour shows what needs attention.
@@ -167,7 +167,7 @@ func (s Node) facts(now time.Time, width int) []string {
 	for i, a := range rec.Announcements() {
 		add([]string{"interruption", "and"}[min(i, 1)], announcement(a))
 	}
-	if s.Deadline != nil {
+	if !s.Deadline.IsZero() {
 		text := s.Deadline.UTC().Format(time.RFC3339)
 		if s.SecondsLeft != nil {
 			text = strings.Replace(fmt.Sprintf("%s, %s left", text, s.timeLeft()), "past left", "past", 1) + "  "
@@ -185,8 +185,8 @@ func (s Node) facts(now time.Time, width int) []string {
 	if width > 0 {
 		phase = s.colour().Paint(phase)
 	}
-	if s.Ended != nil {
-		phase += fmt.Sprintf(", the drain ended %s", ago(now, *s.Ended))
+	if !s.Ended.IsZero() {
+		phase += fmt.Sprintf(", the drain ended %s", ago(now, s.Ended))
 	}
 	add("phase", phase)
 	add("set by us", strings.Join(rec.Ours, ", "))
@@ -234,7 +234,7 @@ func hookLine(h interruption.Hook) string {
 	switch {
 	case h.Done:
 		return text + "completed"
-	case h.Until != nil:
+	case !h.Until.IsZero():
 		return text + "the group waits until " + h.Until.UTC().Format(time.RFC3339)
 	}
 	return text + "the group waits"

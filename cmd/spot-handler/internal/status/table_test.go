@@ -62,7 +62,7 @@ func fleet() (all []*corev1.Node, pods map[string][]*corev1.Pod) {
 
 func TestTable(t *testing.T) {
 	all, pods := fleet()
-	list := List{Interruptions: Of(*after(50), all, pods)}
+	list := List{Interruptions: Of(after(50), all, pods)}
 	want := `
 NODE            KIND                      PHASE            TIME LEFT  MOVING  NOT EVICTED  REPLACEMENT                         SLACK  WAITS FOR, OR RESULT
 booting         spot-interruption         Replacing        70 s       3/3     -            fallback-1 Requested                -      its replacement fallback-1 to be Ready
@@ -93,7 +93,7 @@ empty           spot-interruption         Drained          -          0/0     0 
 // On a terminal the table fits, is coloured, and has a bar where it is redrawn.
 func TestTableOnATerminal(t *testing.T) {
 	all, pods := fleet()
-	list := List{Interruptions: Of(*after(50), all, pods)}
+	list := List{Interruptions: Of(after(50), all, pods)}
 	for _, width := range []int{80, 100, 120, 160, 240} {
 		coloured := false
 		for _, line := range list.Table(width, true) {
@@ -129,7 +129,7 @@ func TestNothingIsInterrupted(t *testing.T) {
 // A list is shown again when anything but the time has changed.
 func TestSame(t *testing.T) {
 	all, pods := fleet()
-	list := func(at int) List { return List{Interruptions: Of(*after(at), all, pods)} }
+	list := func(at int) List { return List{Interruptions: Of(after(at), all, pods)} }
 	delete(pods, "ending") // its clause counts seconds
 	if !list(50).Same(list(51)) {
 		t.Error("a second later the list is another")
