@@ -33,6 +33,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"spot-handler/drain"
+	"spot-handler/handler/fair"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
@@ -82,12 +83,6 @@ type Hooks interface {
 	Wait()
 }
 
-// Conditions shows interruptions as conditions of their Nodes. Show never blocks or fails.
-type Conditions interface {
-	Run(ctx context.Context) error
-	Show(node *corev1.Node)
-}
-
 // Offerings remembers which capacity EC2 takes. Note never blocks.
 type Offerings interface {
 	Note(node *corev1.Node, rec interruption.Record)
@@ -111,7 +106,6 @@ type Options struct {
 	Turns       Turns
 	Hooks       Hooks
 	Events      notify.Notifier
-	Conditions  Conditions
 	Workloads   Workloads
 	Offerings   Offerings
 
@@ -147,6 +141,9 @@ type Handler struct {
 	aside   []string // nodes that wait until no notice is being written
 
 	memory memory
+
+	conditions *fair.Lane  // what writes the Nodes' conditions
+	refused    atomic.Bool // that they must not be written was logged
 }
 
 // New returns a Handler. It makes no call and starts nothing.
@@ -156,8 +153,9 @@ func New(opts Options) *Handler {
 		metrics: newMetrics(opts.Registerer),
 		queue: workqueue.NewTypedRateLimitingQueue(
 			workqueue.NewTypedItemExponentialFailureRateLimiter[string](50*time.Millisecond, 5*time.Second)),
-		writing: semaphore.NewWeighted(acceptsAtOnce),
-		memory:  memory{byNode: map[string]*known{}},
+		writing:    semaphore.NewWeighted(acceptsAtOnce),
+		memory:     memory{byNode: map[string]*known{}},
+		conditions: fair.NewLane(conditionPlaces, conditionsWaiting),
 	}
 	opts.Registerer.MustRegister(newActive(h.active))
 	return h
@@ -185,7 +183,6 @@ func (h *Handler) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return h.opts.Drainer.Run(ctx) })
 	g.Go(func() error { return h.opts.Provisioner.Run(ctx) })
-	g.Go(func() error { return h.opts.Conditions.Run(ctx) })
 	// Not earlier: a replica that never leads would collect the names of all the nodes that are
 	// ever interrupted.
 	h.opts.Index.OnChange(h.Enqueue)
@@ -206,6 +203,7 @@ func (h *Handler) Run(ctx context.Context) error {
 		h.queue.ShutDown()
 		return nil
 	})
+	defer h.conditions.Wait()
 	defer h.opts.Hooks.Wait()
 	defer h.opts.Workloads.Wait() // whoever leads next might take back what is under way
 	return g.Wait()

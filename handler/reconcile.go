@@ -107,12 +107,6 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 	return &visit{Handler: h, node: node, rec: rec, known: k}, nil
 }
 
-// show has the Node's condition say what its record says.
-func (v *visit) show(context.Context) (done bool, err error) {
-	v.opts.Conditions.Show(v.node)
-	return false, nil
-}
-
 // shutDown marks a Node out of service as soon as its machine is known to be gone, and takes
 // that back from one that is Ready after all.
 func (v *visit) shutDown(ctx context.Context) (done bool, err error) {

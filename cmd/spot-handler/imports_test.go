@@ -37,7 +37,6 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/offerings":                 {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/early":                     {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/workloads":                 {"spot-handler/drain", "spot-handler/drain/narrow", "spot-handler/drain/rewatch", "spot-handler/handler/fair", "spot-handler/handler/interruption"},
-		"spot-handler/handler/condition":                 {"spot-handler/drain/rewatch", "spot-handler/handler/fair", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/notify"},
 		"spot-handler/handler/marks":                     {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/turns":                     {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/nodes":                     {"spot-handler/drain/rewatch", "spot-handler/handler/interruption"},

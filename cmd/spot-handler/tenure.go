@@ -11,7 +11,6 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler"
-	"spot-handler/handler/condition"
 	"spot-handler/handler/dryrun"
 	"spot-handler/handler/early"
 	"spot-handler/handler/interruption"
@@ -127,9 +126,8 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Silent: drainer.Silent, Events: p.events,
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
-		Offerings:  taken,
-		Conditions: condition.New(condition.Options{Nodes: p.clients.nodes, Index: p.index, Logger: log}),
-		Rules:      rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
+		Offerings: taken,
+		Rules:     rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: log,
 	})
 	var accept interruption.Accepter = h

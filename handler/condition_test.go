@@ -1,4 +1,4 @@
-package condition
+package handler
 
 import (
 	"testing"
@@ -11,7 +11,7 @@ import (
 )
 
 // A condition is written when it is not what the record says, and not otherwise.
-func TestPatch(t *testing.T) {
+func TestConditionPatch(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	deadline := now.Add(2 * time.Minute)
 	spot := interruption.Record{Kind: interruption.SpotInterruption, Phase: interruption.Noticed, Deadline: deadline}
@@ -50,11 +50,11 @@ func TestPatch(t *testing.T) {
 			if tt.shown != nil {
 				node.Status.Conditions = append(node.Status.Conditions, *tt.shown)
 			}
-			if data, changed := patch(node, now); changed != (tt.want != "") || string(data) != tt.want {
+			if data, changed := conditionPatch(node, now); changed != (tt.want != "") || string(data) != tt.want {
 				t.Errorf("%t %s\nwant %s", changed, data, tt.want)
 			}
 			node.Annotations[interruption.Annotation] = "}{"
-			if data, changed := patch(node, now); changed {
+			if data, changed := conditionPatch(node, now); changed {
 				t.Errorf("an unreadable record changes it: %s", data)
 			}
 		})

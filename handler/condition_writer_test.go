@@ -1,4 +1,4 @@
-package condition
+package handler
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,6 +41,10 @@ func (o *one) Watch(context.Context, metav1.ListOptions) (watch.Interface, error
 // IsWatchListSemanticsUnSupported tells client-go not to ask for a stream.
 func (o *one) IsWatchListSemanticsUnSupported() bool { return true }
 
+func (o *one) Get(context.Context, string, metav1.GetOptions) (*corev1.Node, error) {
+	return o.node, nil
+}
+
 func (o *one) Patch(_ context.Context, _ string, _ types.PatchType, _ []byte, _ metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
 	if len(sub) != 1 || sub[0] != "status" {
 		return nil, errors.New("not the status")
@@ -53,7 +58,7 @@ func (o *one) Patch(_ context.Context, _ string, _ types.PatchType, _ []byte, _ 
 
 // A condition is written once, however often its Node is shown, and whoever shows it does not wait.
 // It is tried again where that can help; that it must not be written is said once.
-func TestWriter(t *testing.T) {
+func TestConditionIsWritten(t *testing.T) {
 	resource := schema.GroupResource{Resource: "nodes"}
 	busy := apierrors.NewInternalError(errors.New("busy"))
 	forbidden := apierrors.NewForbidden(resource, "node-a", errors.New("no right"))
@@ -81,11 +86,14 @@ func TestWriter(t *testing.T) {
 					t.Fatal(err)
 				}
 				var log bytes.Buffer
-				w := New(Options{Nodes: cluster, Index: index, Logger: zerolog.New(&log).Level(zerolog.WarnLevel)})
-				go func() { _ = w.Run(t.Context()) }()
+				h := New(Options{Nodes: cluster, Index: index, Registerer: prometheus.NewRegistry(), Logger: zerolog.New(&log).Level(zerolog.WarnLevel)})
+				defer h.queue.ShutDown()
+				v := &visit{Handler: h, node: cluster.node, rec: rec, known: h.memory.of("node-a")}
 				for i := range 4 {
 					began := time.Now()
-					w.Show(cluster.node)
+					if done, err := v.show(t.Context()); done || err != nil {
+						t.Errorf("done %v, %v", done, err)
+					}
 					if took := time.Since(began); took > 0 {
 						t.Errorf("whoever shows a Node has waited %s", took)
 					}
