@@ -27,14 +27,18 @@ func recipe(t *testing.T, heading, more string, local *strings.Replacer, env ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := example(t, "recipes.md", heading, "python")
-	if !strings.Contains(text, `("", 8080)`) {
-		t.Fatalf("the recipe %q does not listen on port 8080", heading)
+	receiver := example(t, "workloads.md", "## Receivers", "python")
+	if !strings.Contains(receiver, `("", 8080)`) {
+		t.Fatal("the receiver does not listen on port 8080")
 	}
-	text = strings.Replace(text, `("", 8080)`, `("127.0.0.1", `+port+`)`, 1)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "recipe.py"), []byte(local.Replace(text)+more), 0o600); err != nil {
-		t.Fatal(err)
+	for name, text := range map[string]string{
+		"receiver.py": strings.Replace(receiver, `("", 8080)`, `("127.0.0.1", `+port+`)`, 1),
+		"recipe.py":   local.Replace(example(t, "recipes.md", heading, "python")) + more,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	standins, err := filepath.Abs("testdata")
 	if err != nil {
@@ -116,7 +120,7 @@ func TestRecipeForGitLabsRunners(t *testing.T) {
 	}))
 	defer runner.Close()
 	jobs := strings.Replace(example(t, "recipes.md", "## GitLab's runners", "python"), "http://127.0.0.1:9252", runner.URL, 1)
-	address, _ := recipe(t, "## GitHub's runners", "", strings.NewReplacer("import http.server, os\n", "import http.server\n"+jobs, `os.path.exists("/run/job/busy")`, "jobs()"))
+	address, _ := recipe(t, "## GitHub's runners", "", strings.NewReplacer("import os\n", jobs, `os.path.exists("/run/job/busy")`, "jobs()"))
 	const head = "# HELP gitlab_runner_jobs The current number of running builds.\n# TYPE gitlab_runner_jobs gauge\n"
 	const other = "gitlab_runner_jobs_total{runner=\"a1\"} 7\ngitlab_runner_concurrent 10\n"
 	for text, want := range map[string]drain.When{
