@@ -20,7 +20,7 @@ import (
 const (
 	hostileObjects = 200
 	hostileFew     = 20 // with -short
-	hostileOdd     = 3  // of those of each kind that are large in many small pieces
+	hostileOdd     = 1  // of those of each kind that are large in many small pieces
 	hostileNodes   = 4
 	hostileGoal    = 256.0
 	hostileIMDS    = 64.0

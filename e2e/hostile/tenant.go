@@ -83,28 +83,34 @@ type writer func(t *Tenant, ctx context.Context, d dice, name string) error
 // large are kinds of which each object is about as large as the API server takes it.
 var large = map[string]writer{
 	"ReplicaSet": func(t *Tenant, ctx context.Context, d dice, name string) error {
-		set := &appsv1.ReplicaSet{ObjectMeta: d.meta(name), Spec: appsv1.ReplicaSetSpec{Replicas: new(int32), Selector: ours, Template: d.template()}}
+		set := &appsv1.ReplicaSet{ObjectMeta: d.meta(name), Spec: appsv1.ReplicaSetSpec{Replicas: new(int32), Selector: ours, Template: d.template(nil)}}
 		_, err := t.client.AppsV1().ReplicaSets(t.Namespace).Create(ctx, set, metav1.CreateOptions{})
 		return err
 	},
 	"Deployment": func(t *Tenant, ctx context.Context, d dice, name string) error {
-		one, template := int32(1), d.template()
+		one, meta := int32(1), d.meta(name)
+		template := d.template(&meta)
 		template.Labels["app"] = name
 		template.Spec.Affinity, template.Spec.NodeSelector = nil, map[string]string{corev1.LabelHostname: t.Nodes[d.IntN(len(t.Nodes))]}
-		deployment := &appsv1.Deployment{ObjectMeta: d.meta(name), Spec: appsv1.DeploymentSpec{
-			Replicas: &one, Paused: d.plain || d.IntN(2) == 0, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, Template: template,
+		deployment := &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{
+			Replicas: &one, Paused: !d.plain && d.IntN(2) == 0, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, Template: template,
 		}}
 		d.hold(&deployment.Spec.Template.ObjectMeta)
+		if d.plain { // its pod is not surged either
+			deployment.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
+		}
 		_, err := t.client.AppsV1().Deployments(t.Namespace).Create(ctx, deployment, metav1.CreateOptions{})
 		return err
 	},
 	"StatefulSet": func(t *Tenant, ctx context.Context, d dice, name string) error {
-		set := &appsv1.StatefulSet{ObjectMeta: d.meta(name), Spec: appsv1.StatefulSetSpec{Replicas: new(int32), ServiceName: "none", Selector: ours, Template: d.template()}}
+		set := &appsv1.StatefulSet{ObjectMeta: d.meta(name), Spec: appsv1.StatefulSetSpec{Replicas: new(int32), ServiceName: "none", Selector: ours}}
+		set.Spec.Template = d.template(&set.ObjectMeta)
 		_, err := t.client.AppsV1().StatefulSets(t.Namespace).Create(ctx, set, metav1.CreateOptions{})
 		return err
 	},
 	"DaemonSet": func(t *Tenant, ctx context.Context, d dice, name string) error {
-		set := &appsv1.DaemonSet{ObjectMeta: d.meta(name), Spec: appsv1.DaemonSetSpec{Selector: ours, Template: d.template()}}
+		set := &appsv1.DaemonSet{ObjectMeta: d.meta(name), Spec: appsv1.DaemonSetSpec{Selector: ours}}
+		set.Spec.Template = d.template(&set.ObjectMeta)
 		set.Spec.Template.Spec.NodeSelector = map[string]string{"no-such-node": "x"}
 		_, err := t.client.AppsV1().DaemonSets(t.Namespace).Create(ctx, set, metav1.CreateOptions{})
 		return err
@@ -190,14 +196,14 @@ var small = map[string]writer{
 	},
 	"decoy": func(t *Tenant, ctx context.Context, d dice, name string) error { return t.decoy(ctx, d, name) },
 	"Job": func(t *Tenant, ctx context.Context, d dice, name string) error {
-		never, template := true, d.template()
+		never, template := true, d.template(nil)
 		template.Spec.RestartPolicy = corev1.RestartPolicyNever
 		_, err := t.client.BatchV1().Jobs(t.Namespace).Create(ctx, &batchv1.Job{ObjectMeta: d.meta(name), Spec: batchv1.JobSpec{Suspend: &never, Template: template}}, metav1.CreateOptions{})
 		return err
 	},
 	"small Deployment": func(t *Tenant, ctx context.Context, d dice, name string) error { // whose pod is surged
 		d.size, d.plain = 0, true
-		one, template := int32(1), d.template()
+		one, template := int32(1), d.template(nil)
 		template.Annotations, template.Labels["app"] = nil, name
 		template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: t.Nodes[d.IntN(len(t.Nodes))]}
 		_, err := t.client.AppsV1().Deployments(t.Namespace).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: appsv1.DeploymentSpec{
@@ -227,9 +233,15 @@ func (d dice) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: maps.Clone(ours.MatchLabels), Annotations: d.annotations(), OwnerReferences: d.owners(d.IntN(3))}
 }
 
-func (d dice) template() corev1.PodTemplateSpec {
+// template is large. Of a plain object the metadata can be instead, as kube-controller-manager writes
+// templates as JSON whenever it looks at them, as at all DaemonSets when a node changes.
+func (d dice) template(instead *metav1.ObjectMeta) corev1.PodTemplateSpec {
 	p := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(ours.MatchLabels), Annotations: d.annotations()}}
 	p.Spec.Containers = []corev1.Container{{Name: "app", Image: "fake"}}
+	if d.plain && instead != nil {
+		d.fill(instead, d.size)
+		d.size = 0
+	}
 	d.swell(&p.ObjectMeta, &p.Spec, d.size)
 	return p
 }
