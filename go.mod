@@ -23,6 +23,7 @@ require (
 	github.com/spf13/pflag v1.0.10 // their flags
 	golang.org/x/sync v0.24.0 // errgroup, semaphore, singleflight
 	golang.org/x/term v0.46.0 // whether there is a terminal, and its width
+	golang.org/x/time v0.14.0 // rates: how fast large answers are read
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // tests only: patches of a fake API server
 	k8s.io/api v0.36.3 // types of Kubernetes' objects
 	k8s.io/apimachinery v0.36.3 // types of Kubernetes' objects
@@ -83,7 +84,6 @@ require (
 	golang.org/x/oauth2 v0.37.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
-	golang.org/x/time v0.14.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect

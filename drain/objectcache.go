@@ -161,15 +161,12 @@ func PreferencesOf(said map[string]string) Preferences {
 }
 
 // How many watches and look-ups are begun at the same moment: each has the API server read a node's
-// pods, or a namespace's objects, and a thousand at once would hold up everything else. Of one
-// namespace they are fewer, as its objects can be so many and so large that all of them take long.
-const (
-	startsAtOnce         = 32
-	startsOfOneNamespace = 16
-)
+// pods, or a namespace's objects, and a thousand at once would hold up everything else.
+const startsAtOnce = 32
 
-// limiter lets requests begin a few at a time. Namespaces take turns, so one with a thousand
-// of them delays nobody else's; the requests of one, and those of none, begin in the order in which
+// limiter lets requests begin a few at a time. Namespaces take turns, and each can take as many places as
+// it leaves free, so some whose objects are so many and so large that all of them take long, or one with a
+// thousand requests, delay nobody else's; the requests of one, and those of none, begin in the order in which
 // they come. Those that wait are functions in a line, as thousands of goroutines would take tens of
 // megabytes.
 type limiter struct {
@@ -208,15 +205,22 @@ func (l *limiter) leave(namespace string) {
 	if l.inUse[namespace]--; l.inUse[namespace] == 0 {
 		delete(l.inUse, namespace)
 	}
-	turn := slices.IndexFunc(l.turns, l.hasPlace)
-	if turn < 0 {
-		l.mu.Unlock()
-		return
+	var opens []func()
+	for turn := slices.IndexFunc(l.turns, l.hasPlace); turn >= 0; turn = slices.IndexFunc(l.turns, l.hasPlace) {
+		opens = append(opens, l.nextOf(turn))
 	}
+	l.mu.Unlock()
+	for _, open := range opens {
+		open()
+	}
+}
+
+// nextOf gives a place to the first that waits in the line whose turn it is.
+func (l *limiter) nextOf(turn int) (open func()) {
 	next := l.turns[turn]
 	l.turns = slices.Delete(l.turns, turn, turn+1)
 	line := l.lines[next]
-	open := line[0]
+	open = line[0]
 	line[0] = nil // it keeps a session alive
 	if l.lines[next] = line[1:]; len(line) > 1 {
 		l.turns = append(l.turns, next)
@@ -224,12 +228,11 @@ func (l *limiter) leave(namespace string) {
 		delete(l.lines, next)
 	}
 	l.takePlace(next)
-	l.mu.Unlock()
-	open()
+	return open
 }
 
 func (l *limiter) hasPlace(namespace string) bool {
-	return l.free > 0 && (namespace == "" || l.inUse[namespace] < startsOfOneNamespace)
+	return l.free > 0 && (namespace == "" || l.inUse[namespace] < l.free)
 }
 
 func (l *limiter) takePlace(namespace string) {

@@ -100,6 +100,27 @@ func TestLookUpsTakeTurns(t *testing.T) {
 	})
 }
 
+// Look-ups of several namespaces that all take long leave places for those of others.
+func TestSlowLookUpsLeavePlaces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cache := newObjectCache(newLimiter(), func(string) {}, func(ctx context.Context, name types.NamespacedName) (string, error) {
+			if name.Namespace != "other" {
+				<-ctx.Done()
+			}
+			return name.Name, ctx.Err()
+		})
+		for i := range 1000 {
+			cache.get(t.Context(), types.NamespacedName{Namespace: fmt.Sprint("slow-", i%5), Name: fmt.Sprint(i)}, "node")
+		}
+		cache.get(t.Context(), types.NamespacedName{Namespace: "other", Name: "a"}, "node")
+		synctest.Wait()
+		if _, ok := cache.get(t.Context(), types.NamespacedName{Namespace: "other", Name: "a"}, "node"); !ok {
+			t.Error("it waits for those that are slow")
+		}
+		time.Sleep(time.Hour) // all have ended
+	})
+}
+
 // However late it is known what a namespace asks for, none of its pods is evicted early before.
 func TestNamespaceIsKnownBeforeEviction(t *testing.T) {
 	for _, late := range []time.Duration{400 * time.Millisecond, 600 * time.Millisecond, 30 * time.Second} {

@@ -60,8 +60,8 @@ const planWithin = time.Second
 
 // startSession opens the watch of a node's pods, in its turn. It ends with ctx or stop.
 //
-// The watch keeps its place until there is a first plan. A node without pods ends its watch with
-// that plan, so the watches of such nodes do not pile up.
+// The watch keeps its place until there is a first plan, or until others have been patient. A node
+// without pods ends its watch with that plan, so the watches of such nodes do not pile up.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
 	s := &session{
 		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, said: map[string]bool{}, answers: map[types.UID]When{},
@@ -78,6 +78,7 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 			return
 		}
 		context.AfterFunc(s.ctx, s.opened)
+		time.AfterFunc(patience, s.opened)
 		go s.watch.run(s.ctx, d.opts.Pods, node, d.opts.Logger)
 	})
 	return s

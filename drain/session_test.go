@@ -2,7 +2,9 @@ package drain
 
 import (
 	"errors"
+	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -25,6 +27,29 @@ func TestOutage(t *testing.T) {
 		s.until(outage + 2*rewatch.Longest)
 		if n := s.api.count("POST", "/a/eviction"); n != 1 {
 			s.Errorf("%d evictions %s after the API server is back, want 1", n, 2*rewatch.Longest)
+		}
+	})
+}
+
+// Nodes whose pods take long to list, as a tenant's are so large, hold up the drains of other nodes for
+// seconds at most.
+func TestSlowNodes(t *testing.T) {
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		f.hold = func(r *http.Request) error {
+			if !strings.Contains(r.URL.RawQuery, "slow") {
+				return nil
+			}
+			<-r.Context().Done()
+			return r.Context().Err()
+		}
+	}, func(s *scene) {
+		for i := range 2 * startsAtOnce {
+			s.d.session(s.Context(), fmt.Sprint("slow-", i))
+		}
+		other := s.d.session(s.Context(), "other")
+		s.pass(2*patience + time.Second)
+		if !other.synced() {
+			s.Error("it still waits for those that are slow")
 		}
 	})
 }

@@ -10,8 +10,10 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -215,5 +217,61 @@ func TestSilentConnectionsAreAsked(t *testing.T) {
 	Transport(&t1)
 	if h2 := t1.HTTP2; h2 == nil || h2.SendPingTimeout+h2.PingTimeout != 15*time.Second {
 		t.Errorf("%+v", h2)
+	}
+}
+
+// What is large is read slowly, if nothing else bounds it, and nothing else is.
+func TestLargeObjectsAreReadSlowly(t *testing.T) {
+	list := func(objects, size int) string {
+		one := `{"metadata":{"name":"a","managedFields":"` + strings.Repeat("x", size) + `"}},`
+		return `{"items":[` + strings.Repeat(one, objects) + `{}]}`
+	}
+	const ofNode, ofNamespace = "/api/v1/pods?fieldSelector=spec.nodeName%3Da", "/apis/apps/v1/namespaces/a/deployments"
+	for _, c := range []struct {
+		name, method, path, answer string
+		limit                      int64
+		from, to                   time.Duration
+	}{
+		{"large ones of a namespace", http.MethodGet, ofNamespace, list(20, 1<<20), 0, 4 * time.Second, 6 * time.Second},
+		{"large ones of a node", http.MethodGet, ofNode, list(20, 1<<20), 0, time.Second, 1500 * time.Millisecond},
+		{"very many of a node", http.MethodGet, ofNode, list(200, 1<<20), 0, slowFor / 2, slowFor/2 + 100*time.Millisecond},
+		{"many of a namespace", http.MethodGet, ofNamespace, list(2000, 10<<10), 0, 0, 0},
+		{"many of a node", http.MethodGet, ofNode, list(2000, 10<<10), 0, 0, 0},
+		{"with a limit", http.MethodGet, ofNamespace, list(20, 1<<20), 32 << 20, 0, 0},
+		{"one that is changed", http.MethodPatch, ofNamespace + "/a", list(0, 1<<20), 0, 0, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client := Transport(answers(func(*http.Request) (*http.Response, error) {
+					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(c.answer))}, nil
+				}))
+				ctx := t.Context()
+				if c.limit > 0 {
+					ctx = Limit(ctx, c.limit, c.limit)
+				}
+				began := time.Now()
+				var both sync.WaitGroup
+				for range 2 { // at the same time, half as fast each
+					both.Go(func() {
+						request, err := http.NewRequestWithContext(ctx, c.method, "https://example.com"+c.path, nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						answer, err := client.RoundTrip(request)
+						if err == nil {
+							_, err = io.Copy(io.Discard, answer.Body)
+						}
+						if err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				both.Wait()
+				if took := time.Since(began); took < 2*c.from || took > 2*c.to {
+					t.Errorf("took %s", took)
+				}
+			})
+		})
 	}
 }

@@ -27,6 +27,9 @@ type reader struct {
 
 	field, object int // what is left of the kind's bounds
 	cut           bool
+
+	size int         // how much of the object has arrived
+	slow func(n int) // waits before more than n further bytes of a large one are read; nil: never
 }
 
 // level is an array or an object that is kept, at least in part.
@@ -59,7 +62,9 @@ func (r *reader) Close() error { return r.body.Close() }
 
 // chunks are for what is dropped. What is kept is read into the caller's own memory: a watch waits
 // most of the time, and there are thousands.
-var chunks = sync.Pool{New: func() any { return new([32 << 10]byte) }}
+var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
+
+const chunkSize = 32 << 10
 
 func (r *reader) Read(p []byte) (int, error) {
 	for len(r.out) == 0 && len(p) > 0 {
@@ -67,7 +72,7 @@ func (r *reader) Read(p []byte) (int, error) {
 		case r.err != nil:
 			return 0, r.err
 		case r.drops:
-			chunk := chunks.Get().(*[32 << 10]byte)
+			chunk := chunks.Get().(*[chunkSize]byte)
 			r.fill(chunk[:])
 			chunks.Put(chunk)
 		default:
@@ -84,6 +89,9 @@ func (r *reader) Read(p []byte) (int, error) {
 func (r *reader) fill(chunk []byte) {
 	n, err := r.body.Read(chunk)
 	r.err = err
+	if r.size += n; r.size > ample && r.slow != nil {
+		r.slow(n)
+	}
 	if r.left.read -= int64(n); r.left.read < 0 {
 		r.err = ErrTooLong
 		return
@@ -252,7 +260,7 @@ func (r *reader) open(array bool) {
 	}
 	r.stack = append(r.stack, level{array: array, of: r.next, depth: depth})
 	if depth == 0 {
-		r.field, r.object, r.cut = r.kind.field, r.kind.object, false
+		r.field, r.object, r.cut, r.size = r.kind.field, r.kind.object, false, 0
 	}
 	r.at = member
 	if array {

@@ -68,7 +68,13 @@ func measureHostile(b *testing.B) {
 	step("written")
 	h.calm()
 	step("calm")
+	theirs := h.hostile
+	h.hostile = nil
+	stay := h.queue()
+	h.hostile = theirs
+	step("queue with, their nodes stay")
 	h.report("queue", hostileGoal, queue, h.queue())
+	report(row{what: "the same, none of their nodes interrupted: others drained", unit: "s", values: []float64{stay.seconds}, limit: []float64{queue.seconds}})
 	step("queue with")
 	h.report("drain", hostileGoal, drain, h.drain())
 	step("drain with")

@@ -158,8 +158,13 @@ func (d dice) fill(meta *metav1.ObjectMeta, size int) {
 		return
 	}
 	d.label(meta, keptBytes)
-	maps.DeleteFunc(meta.Annotations, func(_, value string) bool { return len(value) > 1000 }) // there is a bound for all of them
+	dropLong(meta) // there is a bound for all of them
 	meta.Annotations["large"] = strings.Repeat("\x1b", size/sixfold)
+}
+
+// dropLong drops the longest of what dice.annotations has drawn.
+func dropLong(meta *metav1.ObjectMeta) {
+	maps.DeleteFunc(meta.Annotations, func(_, value string) bool { return len(value) > 1000 })
 }
 
 // label adds labels, of which there can be any number.

@@ -286,9 +286,11 @@ func (t *Tenant) pod(ctx context.Context, d dice, name string, size int, nodes .
 	return err
 }
 
-// hold has a plain pod stay as long as it can.
+// hold has a plain pod stay as long as it can, which is not read where annotations are longer than what is
+// read of them.
 func (d dice) hold(of *metav1.ObjectMeta) {
 	if d.plain {
+		dropLong(of)
 		of.Annotations["spot-handler/when"] = "last"
 	}
 }
