@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
 
 	"spot-handler/cmd/spot-handler/internal/console"
@@ -62,19 +63,19 @@ type clients struct {
 	dynamic      *dynamic.DynamicClient // Karpenter's objects have no protobuf form
 }
 
-// connect makes no call.
-func connect(conf *rest.Config) (*clients, error) {
+// connect makes no call. Answers are read by narrow.Transport or narrow.Slowly.
+func connect(conf *rest.Config, by transport.WrapperFunc) (*clients, error) {
 	conf = rest.CopyConfig(conf)
-	conf.Wrap(narrow.Transport)
+	conf.Wrap(by)
 	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
-	transport, err := rest.HTTPClientFor(conf)
+	client, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
-	core, errCore := newGroup(conf, corev1.SchemeGroupVersion, transport)
-	policy, errPolicy := newGroup(conf, policyv1.SchemeGroupVersion, transport)
-	authorization, errAuthorization := newGroup(conf, authorizationv1.SchemeGroupVersion, transport)
-	untyped, errDynamic := dynamic.NewForConfigAndClient(conf, transport)
+	core, errCore := newGroup(conf, corev1.SchemeGroupVersion, client)
+	policy, errPolicy := newGroup(conf, policyv1.SchemeGroupVersion, client)
+	authorization, errAuthorization := newGroup(conf, authorizationv1.SchemeGroupVersion, client)
+	untyped, errDynamic := dynamic.NewForConfigAndClient(conf, client)
 	if err := errors.Join(errCore, errPolicy, errAuthorization, errDynamic); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
@@ -139,7 +140,7 @@ func connectCaller(cluster console.Cluster) (*caller, error) {
 
 // newCaller makes no call.
 func newCaller(conf *rest.Config) (*caller, error) {
-	seen, err := connect(conf)
+	seen, err := connect(conf, narrow.Transport)
 	if err != nil {
 		return nil, err
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/narrow"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
@@ -123,7 +124,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 		return err
 	}
 	leaseNamespace := leaseNamespace(cfg)
-	clients, err := connect(kube)
+	clients, err := connect(kube, narrow.Slowly)
 	if err != nil {
 		return err
 	}

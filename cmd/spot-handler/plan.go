@@ -18,6 +18,7 @@ import (
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/selection"
+	"spot-handler/drain/narrow"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
@@ -126,7 +127,7 @@ func (c *caller) forecast(ctx context.Context, read cluster.Cluster, nodes func(
 	requests, conf := &plan.Requests{DryRun: dryRun}, rest.CopyConfig(c.conf)
 	conf.Wrap(requests.Over)
 	conf.ContentType = runtime.ContentTypeJSON
-	dry, err := connect(conf)
+	dry, err := connect(conf, narrow.Transport)
 	if err != nil {
 		return plan.Forecast{}, err
 	}

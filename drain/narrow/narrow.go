@@ -12,8 +12,8 @@
 // costs it time but little memory, and no read of etcd. Pages, which it reads from etcd or from a
 // copy of the cache, cost it more. What bounds its time, and ours, is [Limit].
 //
-// What is in an answer without such a bound beyond what objects usually have is read slowly, so the API
-// server, which writes no faster, has its processors for what else it is asked: at full speed, two
+// The daemon reads slowly what is in an answer without such a bound beyond what objects usually have, so the
+// API server, which writes no faster, has its processors for what else it is asked: at full speed, two
 // hundred objects of 1.3 MB of each kind in one namespace made everybody's drains five times as long.
 //
 // It reads JSON only: clients have to ask for that. All of it is safe for concurrent use.
@@ -48,6 +48,12 @@ func Limit(ctx context.Context, read, kept int64) context.Context {
 
 // Transport narrows the answers of next.
 func Transport(next http.RoundTripper) http.RoundTripper {
+	bound(next)
+	return transport{next: next}
+}
+
+// Slowly is a Transport for where nobody waits for large objects.
+func Slowly(next http.RoundTripper) http.RoundTripper {
 	bound(next)
 	return transport{next: next, ofNamespaces: newThrottle(rateOfNamespaces), ofCluster: newThrottle(rateOfCluster)}
 }
@@ -90,7 +96,7 @@ func bound(next http.RoundTripper) {
 
 type transport struct {
 	next                    http.RoundTripper
-	ofNamespaces, ofCluster *rate.Limiter
+	ofNamespaces, ofCluster *rate.Limiter // nil: at full speed
 }
 
 // WrappedRoundTripper is what client-go asks, by this name, to reach the connections.
@@ -111,7 +117,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		switch {
 		case limited:
 			body.left = most
-		case r.Method != http.MethodGet: // of what we change there is one object
+		case t.ofCluster == nil, r.Method != http.MethodGet: // of what we change there is one object
 		case strings.Contains(r.URL.Path, "/namespaces/"):
 			body.slow = func(n int) { wait(r.Context(), t.ofNamespaces, n) }
 		default:

@@ -242,7 +242,7 @@ func TestLargeObjectsAreReadSlowly(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				client := Transport(answers(func(*http.Request) (*http.Response, error) {
+				client := Slowly(answers(func(*http.Request) (*http.Response, error) {
 					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(c.answer))}, nil
 				}))
 				ctx := t.Context()
