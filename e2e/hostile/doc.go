@@ -14,6 +14,7 @@
 // values in their selectors take all of kube-controller-manager, which then updates no budget of the
 // cluster for a minute, and 60% of the API server, which reads all budgets of a namespace for each
 // eviction there. So selectors have at most 100 values, and the budgets of a round 130 KB. A round in
-// which kube-controller-manager still takes 10 s to see a change of somebody else's budget fails, and
-// says so.
+// which kube-controller-manager still takes 10 s to see a change of somebody else's budget, and five
+// times as long as before the daemons started, fails, and says so. What has failed is repeated in the
+// last lines of the output.
 package hostile

@@ -44,10 +44,21 @@ const (
 	lost  = 50 // nodes that are interrupted
 	spare = 12 // that take their pods
 	shop  = "shop"
-	left  = 70 * time.Second // from the notice to the deadline
 
 	namespace       = "spot-handler" // of the installation
 	tenantNamespace = "tenant"
+)
+
+// From the notice to the deadline there are leastLeft, which the shop's pods use half of where the tenant's
+// objects take the control plane 20 s to write. Where they take longer, it is more; a queue's notice comes
+// two minutes before.
+const leastLeft, mostLeft = 70 * time.Second, 115 * time.Second
+
+// A budget is updated, and the shop's pods are notified, within these, or within as many times what
+// kube-controller-manager takes to update a budget in the same round, as the machine can be busy.
+const (
+	updated, updatedTimes   = 10 * time.Second, 5 // before the daemons start
+	notified, notifiedTimes = 5 * time.Second, 3  // at any time
 )
 
 // Bounds, in MiB.
@@ -78,12 +89,32 @@ type round struct {
 	daemons map[string]*daemon.Daemon // by mode and node
 	peaks   map[string]int            // MiB, by mode or command
 	heard   map[string]time.Time      // first notices to the shop's pods
+	broken  []string
+}
+
+// Errorf says which check has failed, here and at the end of all output, which is long and often cut.
+func (r *round) Errorf(format string, args ...any) {
+	r.Helper()
+	r.T.Errorf(format, args...)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = append(r.broken, fmt.Sprintf("%.600s", fmt.Sprintf(format, args...)))
 }
 
 func (r *round) must(err error) {
 	r.Helper()
 	if err != nil {
-		r.Fatal(err)
+		r.Errorf("%v", err)
+		r.FailNow()
+	}
+}
+
+// conclude repeats which checks have failed.
+func (r *round) conclude() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, text := range r.broken {
+		r.Logf("seed %d, mode %s: FAILED: %s", r.seed, r.mode, text)
 	}
 }
 
@@ -93,6 +124,7 @@ func play(t *testing.T, seed uint64) {
 	began := time.Now()
 	d := rand.New(rand.NewPCG(seed, 1<<61))
 	r := &round{T: t, seed: seed, mode: []string{"both", "imds"}[d.IntN(2)], daemons: map[string]*daemon.Daemon{}, peaks: map[string]int{}, heard: map[string]time.Time{}}
+	t.Cleanup(r.conclude) // the last of all
 	// Nodes are not given up while the control plane is as busy as the tenant can make it.
 	r.cluster = controlplane.ForTest(t, controlplane.Options{Heartbeat: 40 * time.Second})
 	nodes, pods := r.shop(ctx)
@@ -113,15 +145,19 @@ func play(t *testing.T, seed uint64) {
 	for _, kind := range Large() {
 		each[kind] = *size
 	}
-	r.tenant.Fill(ctx, each)
-	r.must(r.tenant.pod(ctx, dice{rand.New(rand.NewPCG(seed, 1<<60)), r.tenant.Canary, largest, false}, "rehearsed", 0, r.rehearsed))
-	t.Logf("%.0fs: %s", time.Since(began).Seconds(), r.tenant)
-
-	// The daemons come last, as after a restart.
 	var background sync.WaitGroup
 	meanwhile, stop := context.WithCancel(ctx)
 	defer background.Wait()
 	defer stop()
+	lag := r.watchBudgets(meanwhile, &background)
+	filling := time.Now()
+	r.tenant.Fill(ctx, each)
+	left := min(max(leastLeft, time.Since(filling)*7/2), mostLeft)
+	before := lag()
+	r.must(r.tenant.pod(ctx, dice{rand.New(rand.NewPCG(seed, 1<<60)), r.tenant.Canary, largest, false}, "rehearsed", 0, r.rehearsed))
+	t.Logf("%.0fs: %s", time.Since(began).Seconds(), r.tenant)
+
+	// The daemons come last, as after a restart.
 	server := sqsemu.Start(sqsemu.Options{})
 	defer server.Close()
 	queue := server.Queue("spot-handler")
@@ -137,7 +173,6 @@ func play(t *testing.T, seed uint64) {
 	}
 	background.Go(func() { r.tenant.GoOn(meanwhile, 2*time.Second) })
 	fewest := r.watchReady(meanwhile, &background)
-	lag := r.watchBudgets(meanwhile, &background)
 	asked, enough := context.WithCancel(meanwhile)
 	var people sync.WaitGroup
 	people.Go(func() { r.people(asked, path, nodes) })
@@ -164,23 +199,21 @@ func play(t *testing.T, seed uint64) {
 	if n := fewest(); n < len(pods) {
 		r.Errorf("ready: %d of %d", n, len(pods))
 	}
-	t.Logf("kube-controller-manager has updated a budget within %.1fs", lag().Seconds())
-	if lag() > 10*time.Second {
-		t.Errorf("kube-controller-manager has taken %s to update a budget: what else is broken is for want of the control plane", lag())
+	t.Logf("kube-controller-manager has updated a budget within %.1fs, %.1fs while the tenant first wrote", lag().Seconds(), before.Seconds())
+	if took := lag(); took > max(updated, updatedTimes*before) {
+		r.Errorf("control plane: kube-controller-manager has taken %s to update a budget, %s while the tenant first wrote: what else is broken is for want of the control plane", took, before)
 	}
-	r.judgeNotices(now, pods)
+	r.judgeNotices(now, pods, max(notified, notifiedTimes*lag()))
 	stop()
 	for name, one := range r.daemons {
 		select {
 		case <-one.Done():
-			t.Errorf("%s ended with code %d: %v", name, one.ExitCode(), one.Lines("")[max(0, len(one.Lines(""))-3):])
+			r.Errorf("daemons: %s ended with code %d: %v", name, one.ExitCode(), one.Lines("")[max(0, len(one.Lines(""))-3):])
 		default:
 			one.Kill()
 		}
 	}
 	background.Wait()
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for _, what := range slices.Sorted(maps.Keys(r.peaks)) {
 		if bound := bounds[what]; r.peaks[what] > bound {
 			r.Errorf("memory: %s took %d MiB, want at most %d", what, r.peaks[what], bound)
@@ -323,7 +356,7 @@ func (r *round) daemonsOn(ctx context.Context, nodes []*corev1.Node, server *sqs
 	for _, n := range nodes[:marking] {
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return p.Spec.NodeName == n.Name })
 		if i < 0 {
-			r.Fatalf("no pod of the DaemonSet is on node %s", n.Name)
+			r.must(fmt.Errorf("no pod of the DaemonSet is on node %s", n.Name))
 		}
 		metadata := imdsemu.Start(imdsemu.Options{InstanceID: controlplane.InstanceID(n.Name)})
 		r.Cleanup(metadata.Close)
@@ -455,7 +488,7 @@ func (r *round) waitOff(ctx context.Context, deadline time.Time) time.Time {
 }
 
 // judgeNotices: the tenant's receivers delay nobody else's.
-func (r *round) judgeNotices(sent time.Time, pods []corev1.Pod) {
+func (r *round) judgeNotices(sent time.Time, pods []corev1.Pod, within time.Duration) {
 	recorded := map[string]time.Time{}
 	nodes, err := r.cluster.Client.CoreV1().Nodes().List(r.Context(), metav1.ListOptions{})
 	r.must(err)
@@ -467,9 +500,10 @@ func (r *round) judgeNotices(sent time.Time, pods []corev1.Pod) {
 	var slowest time.Duration
 	silent := 0
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	all := maps.Clone(r.heard)
+	r.mu.Unlock()
 	for _, p := range pods {
-		heard, ok := r.heard[p.Namespace+"/"+p.Name]
+		heard, ok := all[p.Namespace+"/"+p.Name]
 		if !ok {
 			silent++
 			continue
@@ -481,8 +515,8 @@ func (r *round) judgeNotices(sent time.Time, pods []corev1.Pod) {
 		slowest = max(slowest, heard.Sub(from))
 	}
 	r.Logf("the shop's pods were notified within %.1fs of the record; %d of %d were not", slowest.Seconds(), silent, len(pods))
-	if silent > 0 || slowest > 5*time.Second {
-		r.Errorf("notices: %d of %d pods of the shop were not notified, the last after %s", silent, len(pods), slowest)
+	if silent > 0 || slowest > within {
+		r.Errorf("notices: %d of %d pods of the shop were not notified, the last after %s, want %s", silent, len(pods), slowest, within)
 	}
 }
 
@@ -556,7 +590,7 @@ func (r *round) migrate(ctx context.Context, path string, d *rand.Rand) {
 func (r *round) check(err error) {
 	r.Helper()
 	if err != nil {
-		r.Error(err)
+		r.Errorf("%v", err)
 	}
 }
 

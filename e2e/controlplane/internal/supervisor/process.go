@@ -15,6 +15,9 @@ import (
 // message and its first frames.
 const tailLines = 25
 
+// longestLine is how much is shown of a line: some hold whole objects.
+const longestLine = 300
+
 // command is how to start a component.
 type command struct {
 	name string
@@ -99,5 +102,9 @@ func Tail(path string, lines int) string {
 		return "\t" + err.Error()
 	}
 	all := strings.Split(string(bytes.TrimSpace(content)), "\n")
-	return "\t" + strings.Join(all[max(0, len(all)-lines):], "\n\t")
+	all = all[max(0, len(all)-lines):]
+	for i, line := range all {
+		all[i] = fmt.Sprintf("\t%.*s", longestLine, line)
+	}
+	return strings.Join(all, "\n")
 }
