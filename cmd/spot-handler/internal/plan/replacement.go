@@ -40,7 +40,9 @@ func (d *Daemon) request(ctx context.Context, l *Lost, need provisioner.Need) er
 	case provisioner.StateReady:
 		l.Capacity = drain.ReadyCapacity
 	default:
-		r.NoPlace = nowhere(need)
+		for _, pod := range need.Moving {
+			r.NoPlace = append(r.NoPlace, pod.Namespace+"/"+pod.Name+": there is no replacement")
+		}
 	}
 	r.Pods, r.Daemons = len(need.Moving), len(need.Daemons)
 	switch {
@@ -100,14 +102,6 @@ func weigh(r *Replacement, got interruption.Replacement, pools []karpenter.Weigh
 		}
 	}
 	return chosen
-}
-
-// nowhere names all pods.
-func nowhere(need provisioner.Need) (pods []string) {
-	for _, pod := range need.Moving {
-		pods = append(pods, pod.Namespace+"/"+pod.Name+": there is no replacement")
-	}
-	return pods
 }
 
 // describe says what the claim asks for.

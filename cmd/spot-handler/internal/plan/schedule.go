@@ -92,7 +92,7 @@ func (w *world) best(p *pod) *node {
 	requests := room.Requests(p.Pod)
 	var best *node
 	score := 0.0
-	rules, suits, tolerant := w.constraintsOf(p), room.Suits(p.Pod), drain.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
+	rules, suits, tolerant := w.rulesOf(p), room.Suits(p.Pod), drain.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
 	need, zone := measured(requests), w.in.ZoneOf(p.Pod)
 	for _, n := range w.inOrder {
 		if n.closed && !(tolerant && n.lost != nil && !n.lost.dead) {
@@ -102,7 +102,7 @@ func (w *world) best(p *pod) *node {
 		if best != nil && (s < score || s == score && n.Name > best.Name) {
 			continue
 		}
-		if n.free.Holds(requests) && (zone == "" || zone == n.Labels[corev1.LabelTopologyZone]) && suits(n.Node) && rules.allow(n) {
+		if n.free.Holds(requests) && (zone == "" || zone == n.Labels[corev1.LabelTopologyZone]) && suits(n.Node) && !slices.ContainsFunc(rules, func(r rule) bool { return !r(n) }) {
 			best, score = n, s
 		}
 	}
@@ -126,79 +126,63 @@ func measured(list corev1.ResourceList) [2]float64 {
 	return [2]float64{cpu.AsApproximateFloat64(), memory.AsApproximateFloat64()}
 }
 
-// constraints are where other pods let a pod run: by its own required affinity, anti-affinity and spread,
-// and by the anti-affinity of those that are there.
-type constraints struct {
-	never   bool
-	closed  []domain          // domains that are out
-	open    []map[string]bool // for each term, the values of its key that are in; see openKeys
-	openKey []string
-}
+// rule is where other pods let a pod run.
+type rule func(*node) bool
 
-type domain struct{ key, value string }
-
-// allow reports whether the pod may run on the node.
-func (a constraints) allow(n *node) bool {
-	if a.never {
-		return false
-	}
-	for _, d := range a.closed {
-		if value, ok := n.Labels[d.key]; ok && value == d.value {
-			return false
-		}
-	}
-	for i, key := range a.openKey {
+// outside allows all that is not in the node's domain.
+func outside(key string, of *node) rule {
+	closed, has := of.Labels[key]
+	return func(n *node) bool {
 		value, ok := n.Labels[key]
-		if !ok || !a.open[i][value] {
-			return false
-		}
+		return !has || !ok || value != closed
 	}
-	return true
 }
 
-func (w *world) constraintsOf(p *pod) constraints {
-	var a constraints
+// inside allows the domains that are open.
+func inside(key string, open map[string]bool) rule {
+	return func(n *node) bool {
+		value, ok := n.Labels[key]
+		return ok && open[value]
+	}
+}
+
+// rulesOf are those for a pod: by its own required affinity, anti-affinity and spread, and by the
+// anti-affinity of those that are there.
+func (w *world) rulesOf(p *pod) (rules []rule) {
 	for _, k := range w.keepers {
 		if k.node == nil {
 			continue
 		}
 		for _, t := range k.keepsAway {
 			if t.Matches(p.Pod) {
-				a.close(t.Key, k.node)
+				rules = append(rules, outside(t.Key, k.node))
 			}
 		}
 	}
 	for _, t := range p.keepsAway {
 		for _, other := range w.pods {
 			if other.node != nil && t.Matches(other.Pod) {
-				a.close(t.Key, other.node)
+				rules = append(rules, outside(t.Key, other.node))
 			}
 		}
 	}
 	for _, t := range room.NearTerms(p.Pod) {
-		in := map[string]bool{}
+		open := map[string]bool{}
 		for _, other := range w.pods {
 			if other.node != nil && other.DeletionTimestamp == nil && t.Matches(other.Pod) {
-				in[other.node.Labels[t.Key]] = true
+				open[other.node.Labels[t.Key]] = true
 			}
 		}
-		if len(in) == 0 && t.Matches(p.Pod) {
-			continue // the first of its kind
+		if len(open) > 0 || !t.Matches(p.Pod) { // else it is the first of its kind
+			rules = append(rules, inside(t.Key, open))
 		}
-		a.openKey, a.open = append(a.openKey, t.Key), append(a.open, in)
 	}
 	for _, c := range p.Spec.TopologySpreadConstraints {
 		if c.WhenUnsatisfiable == corev1.DoNotSchedule {
-			a.openKey, a.open = append(a.openKey, c.TopologyKey), append(a.open, w.evenly(p, c))
+			rules = append(rules, inside(c.TopologyKey, w.evenly(p, c)))
 		}
 	}
-	return a
-}
-
-func (a *constraints) close(key string, n *node) {
-	if value, ok := n.Labels[key]; ok {
-		a.closed = append(a.closed, domain{key, value})
-	}
+	return rules
 }
 
 // evenly are the domains in which one more pod keeps the spread. Nodes that are cordoned or tainted
