@@ -44,8 +44,8 @@ func TestDaemonOfPod(t *testing.T) {
 		if err != nil || !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Own != tt.own || d.Drains != tt.drains || d.Ready != tt.acting {
 			t.Errorf("%s: %v, %v, %+v", name, ok, err, d)
 		}
-		if d.Object != "deployment/handler" || d.Release != "r" || d.Component != "queue" {
-			t.Errorf("%s: %s, %s, %s", name, d.Object, d.Release, d.Component)
+		if d.Object != "deployment/handler" || d.Release != "r" {
+			t.Errorf("%s: %s, %s", name, d.Object, d.Release)
 		}
 		for _, r := range tt.needs {
 			if !slices.Contains(d.Permissions, r) {

@@ -269,7 +269,7 @@ func daemonOf(pod installed) audit.Daemon {
 		Nodes: cfg.nodes, Permissions: permissionsOf(cfg, cmp.Or(cfg.leaseNamespace, pod.Namespace)),
 	}
 	if pod.Labels["helm.sh/chart"] != "" {
-		d.Release, d.Component = pod.Labels["app.kubernetes.io/instance"], pod.Labels["app.kubernetes.io/component"]
+		d.Release = pod.Labels["app.kubernetes.io/instance"]
 	}
 	return d
 }

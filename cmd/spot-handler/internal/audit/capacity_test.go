@@ -56,7 +56,7 @@ func TestChecksOfCapacity(t *testing.T) {
 	daemon := func(node string) Daemon {
 		return Daemon{Owned: Owned{"ops", "deployment/spot-handler"}, Node: node, Fleet: true, Queue: true, Ready: true, Nodes: labels.Everything()}
 	}
-	fromChart := func(d Daemon) Daemon { d.Release, d.Component = "r", "queue"; return d }
+	fromChart := func(d Daemon) Daemon { d.Release = "r"; return d }
 	safe := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "safe"}}
 	for name, tt := range map[string]struct {
 		s    Snapshot
@@ -92,7 +92,7 @@ func TestChecksOfCapacity(t *testing.T) {
 		"all but one on spot":  {Snapshot{MaxShare: 100, Pods: on(of("statefulset/db", 2, unchanged), "m5-a-0", "safe")}, nil},
 		"the only one on spot": {Snapshot{MaxShare: 100, Pods: on(of("statefulset/db", 1, unchanged), "m5-a-0")}, nil},
 		"the daemon on spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{daemon("m5-a-0"), daemon("m5-b-0")}},
-			[]string{`SH208 deployment/spot-handler 2 kubectl -n ops patch deployment spot-handler -p '{"spec":{"template":{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"karpenter.sh/capacity-type","operator":"NotIn","values":["spot"]},{"key":"eks.amazonaws.com/capacityType","operator":"NotIn","values":["SPOT"]},{"key":"node-lifecycle","operator":"NotIn","values":["spot"]}]}]}}}}}}}'`}},
+			[]string{"SH208 deployment/spot-handler 2 in the manifest of deployment/spot-handler: node affinity to nodes that are not spot"}},
 		"the chart's daemon on spot": {Snapshot{MaxShare: 100, Daemons: []Daemon{fromChart(daemon("m5-a-0")), fromChart(daemon(""))}},
 			[]string{`SH208 deployment/spot-handler 1 helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot' --set controller.nodeSelector=null`}},
 		"the daemon on spot, like all nodes": {Snapshot{MaxShare: 100, Nodes: nodes, Daemons: []Daemon{daemon("m5-a-0"), daemon("m5-b-0")}}, nil},
@@ -154,7 +154,7 @@ func TestChecksOfCoverage(t *testing.T) {
 			[]string{"SH301 nodes 4 2 spot nodes, such as m5-a-0, are watched by no pod of spot-handler: helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace"}},
 		"another handler": {Snapshot{Daemons: []Daemon{}, Others: []Other{{Owned: Owned{"", "daemonset/other"}}}}, nil},
 		"one is left out": {Snapshot{Daemons: []Daemon{marker("m5-a-1"), drainer}},
-			[]string{`SH301 daemonset/imds 2 the spot node m5-a-0 is watched by no pod of spot-handler: kubectl -n ops patch daemonset imds --type=json -p '[{"op":"add","path":"/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/-","value":{"matchExpressions":[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]}]}}]'`}},
+			[]string{"SH301 daemonset/imds 2 the spot node m5-a-0 is watched by no pod of spot-handler: in the manifest of daemonset/imds: node affinity to these nodes too"}},
 		"one is left out by the chart": {Snapshot{Daemons: []Daemon{with(marker("m5-a-1"), func(d *Daemon) { d.Release = "r" }), drainer}},
 			[]string{`SH301 daemonset/imds 2 the spot node m5-a-0 is watched by no pod of spot-handler: helm upgrade r deploy/chart --namespace ops --reset-then-reuse-values --set-string 'spotLabels.karpenter\.sh/capacity-type=spot'`}},
 		"marked, and not drained": {Snapshot{Daemons: []Daemon{marker("m5-a-0"), marker("m5-a-1")}},

@@ -19,10 +19,9 @@ type Daemon struct {
 	Account string
 	// Named: an administrator or the operator has named the account. Others are not to be given
 	// anything.
-	Named bool
-	// Release and Component are what the chart has installed it as; empty without.
-	Release, Component string
-	Node               string
+	Named   bool
+	Release string // of the chart; empty without
+	Node    string
 	// Ready: it runs, and not only to say what it would do.
 	Ready bool
 
@@ -110,16 +109,13 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		f.What += " that drains"
 	case set != nil:
 		f.Namespace, f.Object = set.Namespace, set.Object
-		var ops, sets []string
+		var sets []string
 		for _, l := range spotLabels {
 			if by[l] {
 				sets = append(sets, "--set-string", spotLabel(l))
-				ops = append(ops, fmt.Sprintf(`{"op":"add","path":"/spec/template/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/-","value":{"matchExpressions":[{"key":%q,"operator":"In","values":[%q]}]}}`, l[0], l[1]))
 			}
 		}
-		if f.Fix = set.upgrade(sets...); set.Release == "" {
-			f.Fix = set.kubectl("patch", "--type=json", "-p", "["+strings.Join(ops, ",")+"]")
-		}
+		f.Fix = set.fix("node affinity to these nodes too", sets...)
 	}
 	return append(found, f)
 }
@@ -135,6 +131,14 @@ func notWatched(nodes []string) string {
 // its next upgrade would meet a conflict.
 func (d Daemon) upgrade(sets ...string) string {
 	return console.Command(append([]string{"helm", "upgrade", d.Release, "deploy/chart", "--namespace", d.Namespace, "--reset-then-reuse-values"}, sets...)...)
+}
+
+// fix is how the chart's values change; without the chart, what the manifest has to have.
+func (d Daemon) fix(otherwise string, sets ...string) string {
+	if d.Release == "" {
+		return fmt.Sprintf("in the manifest of %s: %s", d.Object, otherwise)
+	}
+	return d.upgrade(sets...)
 }
 
 // spotLabel is the chart's value that adds a label to those by which it knows spot nodes.
@@ -185,26 +189,18 @@ func daemonOnSpot(s Snapshot) (found []Finding) {
 		if slices.ContainsFunc(theirs, func(d Daemon) bool { return spotBy(s.node[d.Node]) == nil }) {
 			continue
 		}
-		var not, sets []string
-		for _, l := range spotLabels {
-			not = append(not, fmt.Sprintf(`{"key":%q,"operator":"NotIn","values":[%q]}`, l[0], l[1]))
-		}
+		var sets []string
 		for _, d := range theirs {
 			if set := spotLabel(*spotBy(s.node[d.Node])); !slices.Contains(sets, set) {
 				sets = append(sets, "--set-string", set)
 			}
 		}
-		f := Finding{
+		found = append(found, Finding{
 			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
 			What: "drains all nodes, and runs on spot nodes only",
 			Why:  "it loses its own nodes in the burst in which it is needed",
-			Fix:  theirs[0].upgrade(append(sets, "--set", "controller.nodeSelector=null")...),
-		}
-		if theirs[0].Release == "" {
-			f.Fix = of.patchPods(fmt.Sprintf(`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[%s]}]}}}}}`,
-				strings.Join(not, ",")))
-		}
-		found = append(found, f)
+			Fix:  theirs[0].fix("node affinity to nodes that are not spot", append(sets, "--set", "controller.nodeSelector=null")...),
+		})
 	}
 	return found
 }

@@ -227,7 +227,7 @@ func (b *budget) scale() int {
 	sum := 0
 	seen := map[*workload]bool{}
 	for _, p := range b.pods {
-		if p.controller != nil && metav1.GetControllerOf(p.Pod) != nil && !seen[p.workload] {
+		if p.controller != nil && !seen[p.workload] {
 			seen[p.workload] = true
 			sum += p.workload.replicas
 		}
