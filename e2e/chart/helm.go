@@ -30,6 +30,9 @@ type Helm struct {
 	path string
 }
 
+// Path is that of the program.
+func (h Helm) Path() string { return h.path }
+
 // Helms returns each version, and builds those that are not in the cache, which takes
 // minutes; it says so on progress.
 func Helms(ctx context.Context, progress io.Writer) ([]Helm, error) {
