@@ -30,6 +30,9 @@ import (
 // has put on a record stays there.
 func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	older, err := daemon.BuildOlder()
+	if err != nil && os.Getenv("SPOT_HANDLER_E2E_HISTORY") == "none" { // as .ci/run has found and said
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
