@@ -82,11 +82,10 @@ func (h *Handler) record(ctx context.Context, node *corev1.Node, n interruption.
 	if err != nil {
 		return "", err
 	}
-	patched, err := h.opts.Nodes.Patch(ctx, node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
-	if err != nil {
+	if err := h.opts.Nodes.Mark(ctx, node.Name, patch.Type, patch.Data); err != nil {
 		return "", err
 	}
-	h.accepted(patched, *patch.Record, n)
+	h.accepted(node, *patch.Record, n)
 	return interruption.Accepted, nil
 }
 

@@ -45,6 +45,10 @@ func (o *one) Get(context.Context, string, metav1.GetOptions) (*corev1.Node, err
 	return o.node, nil
 }
 
+func (o *one) Mark(context.Context, string, types.PatchType, []byte) error {
+	return errors.New("not the status")
+}
+
 func (o *one) Patch(_ context.Context, _ string, _ types.PatchType, _ []byte, _ metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
 	if len(sub) != 1 || sub[0] != "status" {
 		return nil, errors.New("not the status")

@@ -124,6 +124,11 @@ func (f *fakeNodes) Get(_ context.Context, name string, _ metav1.GetOptions) (*c
 	return n.DeepCopy(), nil
 }
 
+func (f *fakeNodes) Mark(ctx context.Context, name string, kind types.PatchType, data []byte) error {
+	_, err := f.Patch(ctx, name, kind, data, metav1.PatchOptions{})
+	return err
+}
+
 func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, data []byte, _ metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
 	if len(sub) > 0 { // a condition, which nothing here depends on
 		return f.Get(context.Background(), name, metav1.GetOptions{})

@@ -45,6 +45,8 @@ import (
 type Nodes interface {
 	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.Node, error)
 	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.Node, error)
+	// Mark is Patch for those who do not need the Node that it makes.
+	Mark(ctx context.Context, name string, pt types.PatchType, data []byte) error
 }
 
 // Drainer moves the pods off a node. No method waits for a pod.

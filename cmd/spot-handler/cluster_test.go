@@ -9,12 +9,16 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 )
 
 // deadEnds stands before a server, and can let the connections that there are die without
@@ -123,5 +127,39 @@ func TestLeaseRequestsLeaveADeadConnection(t *testing.T) {
 	}
 	if err := get(10 * time.Second); err != nil { // a dead one would be pinged for longer
 		t.Errorf("second attempt after the connection died: %v", err)
+	}
+}
+
+// A mark asks for nothing but metadata, as JSON alone is bounded while it arrives, and needs no more
+// of the answer than whether the Node was written.
+func TestMarkReadsNoObject(t *testing.T) {
+	status, answer := http.StatusOK, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"node"}}`
+	var asked *http.Request
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked = r
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = fmt.Fprint(w, answer)
+	}))
+	defer server.Close()
+	c, err := connect(&rest.Config{Host: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := func() error {
+		return c.nodes.Mark(t.Context(), "node", types.MergePatchType, []byte(`{"spec":{"unschedulable":true}}`))
+	}
+	if err := mark(); err != nil {
+		t.Fatal(err)
+	}
+	if asked.Method != http.MethodPatch || asked.URL.Path != "/api/v1/nodes/node" || asked.Header.Get("Content-Type") != string(types.MergePatchType) {
+		t.Errorf("asked %s %s of type %q", asked.Method, asked.URL, asked.Header.Get("Content-Type"))
+	}
+	if got := asked.Header.Values("Accept"); !slices.Equal(got, []string{metadataOnly}) {
+		t.Errorf("accepts %q, want %q", got, metadataOnly)
+	}
+	status, answer = http.StatusConflict, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Conflict","code":409}`
+	if err := mark(); !apierrors.IsConflict(err) {
+		t.Errorf("a conflict is %v", err)
 	}
 }
