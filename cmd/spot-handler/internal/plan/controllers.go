@@ -15,10 +15,13 @@ import (
 	"spot-handler/drain"
 )
 
-// jobDelay is how long a Job waits before it replaces a pod that has failed, and one that was
-// evicted counts as failed.
-// https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-backoff-failure-policy
-const jobDelay = 10 * time.Second
+// jobDelay is how long a Job waits before it replaces a pod that has failed. One that is evicted has
+// failed at once. The delay doubles with each that fails, up to longestJobDelay.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/job/backoff_utils.go
+const (
+	jobDelay        = 10 * time.Second
+	longestJobDelay = 10 * time.Minute
+)
 
 // controller is what makes pods: a ReplicaSet, a StatefulSet, a Job, or one of another kind, which is
 // taken for one that replaces its pods at once.
@@ -31,7 +34,18 @@ type controller struct {
 	workload *workload
 	template *corev1.Pod
 	awaited  bool // it is about to reconcile
-	delayed  time.Time
+
+	// Of a Job: its delay, until when it makes no pod, and when it is to be reconciled then.
+	delay         time.Duration
+	delayed, wake time.Time
+}
+
+// podFailed has a Job wait before it replaces a pod.
+func (c *controller) podFailed(now time.Time) {
+	if c != nil && c.kind == "Job" {
+		c.delay = min(max(jobDelay, 2*c.delay), longestJobDelay)
+		c.delayed = now.Add(c.delay)
+	}
 }
 
 // makerOf finds, or makes, what has made the pod. Pods of DaemonSets and kubelets come and go with
@@ -114,15 +128,12 @@ func (w *world) reconcile(c *controller) {
 			active = append(active, p)
 		}
 	}
-	if c.kind == "Job" && len(active) < c.desired {
-		if c.delayed.IsZero() {
-			c.delayed = w.now.Add(jobDelay)
+	if w.now.Before(c.delayed) {
+		if !c.wake.Equal(c.delayed) {
+			c.wake = c.delayed
 			w.at(c.delayed, thenControllers, func() { w.reconcile(c) })
 		}
-		if w.now.Before(c.delayed) {
-			return
-		}
-		c.delayed = time.Time{}
+		return
 	}
 	for range c.desired - len(active) {
 		w.make(c, "")
@@ -203,6 +214,7 @@ func (w *world) delete(p *pod, seconds *int64) {
 		w.gone(p)
 		return
 	}
+	p.controller.podFailed(w.now)
 	grace := drain.Grace(p.Pod)
 	if seconds != nil {
 		grace = time.Duration(*seconds) * time.Second

@@ -72,6 +72,14 @@ func TestPods(t *testing.T) {
 		"a Job runs as long as it can": {func(s *scene) {
 			s.pods("Job", "batch", "lost", 1)
 		}, []string{"batch-0 graceful 80..85 : Job pod: might finish by itself"}},
+		"a Job waits longer for each pod that fails": {func(s *scene) {
+			s.pods("Job", "batch", "lost", 3, graceOf(600))
+			s.budget("batch", "batch", 1)
+		}, []string{
+			"batch-0 truncated 0..5 :; its grace period of 600 s does not fit: 109 s are left",
+			"batch-1 truncated 20..25 : disruption budget batch; its grace period of 600 s does not fit",
+			"batch-2 truncated 50..55 : disruption budget batch; its grace period of 600 s does not fit",
+		}},
 		"a gang leaves together, when the first of it has to": {func(s *scene) {
 			sooner := time.Minute
 			s.lose("first", drain.NoCapacity).Deadline = &sooner

@@ -252,6 +252,9 @@ func (w *world) gone(p *pod) {
 		return
 	}
 	delete(w.pods, p.UID)
+	if p.DeletionTimestamp == nil {
+		p.controller.podFailed(w.now)
+	}
 	if p.workload != nil {
 		delete(p.workload.pods, p.UID)
 	}
