@@ -122,6 +122,9 @@ type forecastPod struct {
 	Outcome outcome
 }
 
+// seenLate is how much later than the drain we can see a pod end.
+const seenLate = 2 * time.Second
+
 // outcomeBy is what became of the pod until its node's drain ended, as the drain counts it. One that
 // has drained the node has seen every pod end, and sooner than we have on a busy machine.
 func (one *life) outcomeBy(end time.Time, drained bool) outcome {
@@ -133,11 +136,11 @@ func (one *life) outcomeBy(end time.Time, drained bool) outcome {
 	}
 	own, had := one.first.Spec.TerminationGracePeriodSeconds, one.grace
 	switch {
-	case one.deleted.IsZero() || one.deleted.After(end):
+	case one.deleted.IsZero() || one.deleted.After(end) && !(drained && one.deleted.Before(end.Add(seenLate))):
 		return left
 	case reason == "DeletionBySpotHandler":
 		return forced
-	case own != nil && had != nil && *had < *own, !drained && (one.gone.IsZero() || one.gone.After(end.Add(2*time.Second))):
+	case own != nil && had != nil && *had < *own, !drained && (one.gone.IsZero() || one.gone.After(end.Add(seenLate))):
 		return truncated
 	}
 	return graceful
@@ -152,7 +155,7 @@ type miss struct {
 }
 
 func (m miss) String() string {
-	text := fmt.Sprintf("%s/%s (%s): forecast %s %s..%s (%s; %s; not surged: %s)", m.Namespace, m.Name, m.Workload, m.Outcome, say(m.Leaves), say(m.Gone), m.WaitsFor, m.Reason, m.NoSurge)
+	text := fmt.Sprintf("%s/%s (%s) on %s: forecast %s %s..%s (%s; %s; not surged: %s)", m.Namespace, m.Name, m.Workload, m.Node, m.Outcome, say(m.Leaves), say(m.Gone), m.WaitsFor, m.Reason, m.NoSurge)
 	if m.life == nil {
 		return text + "; it was never seen"
 	}
