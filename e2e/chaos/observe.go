@@ -130,6 +130,9 @@ func (o *observer) claim(claim *unstructured.Unstructured, gone bool) {
 	if gone {
 		c.Gone = time.Now()
 	}
+	if id, _, _ := unstructured.NestedString(claim.Object, "status", "providerID"); id != "" {
+		c.Launched = true
+	}
 	o.claims[claim.GetUID()] = c
 }
 

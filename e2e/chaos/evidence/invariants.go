@@ -142,8 +142,9 @@ func replacements(r Round) (broken []string) {
 			broken = append(broken, fmt.Sprintf("%s replaces %s, of which nothing was announced", claims[0].Name, instance))
 			continue
 		}
-		if n := len(r.Losses[i].Announced); len(claims) > n {
-			broken = append(broken, fmt.Sprintf("%d replacements of %s for %d announcements", len(claims), r.Losses[i].Node, n))
+		n, announced := len(slices.DeleteFunc(slices.Clone(claims), Claim.GivenUp)), len(r.Losses[i].Announced)
+		if n > announced {
+			broken = append(broken, fmt.Sprintf("%d replacements of %s for %d announcements", n, r.Losses[i].Node, announced))
 		}
 		for _, a := range claims {
 			for _, b := range claims {

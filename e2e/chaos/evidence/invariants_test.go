@@ -272,9 +272,13 @@ func TestInvariants(t *testing.T) {
 			r.Claims = append(r.Claims, Claim{Name: "d", Replaces: "i", Made: at(20)})
 		}, "c and d replace node at the same time"},
 		"more replacements than announcements": {func(r *Round) {
-			r.Claims[0].Going = at(15)
+			r.Claims[0].Going, r.Claims[0].Launched = at(15), true
 			r.Claims = append(r.Claims, Claim{Name: "d", Replaces: "i", Made: at(20)})
 		}, "2 replacements of node for 1 announcements"},
+		"another pool, as the first has no capacity": {func(r *Round) {
+			r.Claims[0].Going = at(15)
+			r.Claims = append(r.Claims, Claim{Name: "d", Replaces: "i", Made: at(20)})
+		}, ""},
 		"replacement of nobody": {func(r *Round) { r.Claims[0].Replaces = "other" }, "c replaces other, of which nothing was announced"},
 
 		"too many requests": {func(r *Round) {

@@ -130,7 +130,11 @@ type Claim struct {
 	Name, Replaces string
 	Made           time.Time
 	Going, Gone    time.Time // zero: not yet
+	Launched       bool      // it has had an instance
 }
+
+// GivenUp: it went without ever having an instance, and another pool can be tried.
+func (c Claim) GivenUp() bool { return !c.Launched && !c.Going.IsZero() }
 
 // Span is a time in which nobody can be asked to be in time: that of a fault, or one in which
 // the machine did not let this process run either.
