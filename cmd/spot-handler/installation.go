@@ -191,7 +191,7 @@ func settingsOf(pod *corev1.Pod) (cfg settings, mode bool, err error) {
 var remoteFlags = []string{
 	"blocked-pods", "cordon-only", "drain", "drain-strategy", "dry-run", "fallback-nodepool", "fallback-selector",
 	"leader-elect", "lease-namespace", "margin", "node-selector", "placeholder-image", "placeholder-namespace", "provisioner",
-	"rebalance", "rebalance-capacity", "replacement", "scheduled-lead",
+	"rebalance", "rebalance-capacity", "release-node", "replacement", "scheduled-lead",
 }
 
 // The most that is read of a pod's arguments and variables.

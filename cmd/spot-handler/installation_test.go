@@ -24,10 +24,10 @@ func TestRemoteConfig(t *testing.T) {
 	t.Setenv("SPOT_HANDLER_MARGIN", "99s") // of this process, which nobody asks for
 	vars := []corev1.EnvVar{{Name: "SPOT_HANDLER_DRAIN_STRATEGY", Value: "hold"}, {Name: "SPOT_HANDLER_MARGIN", Value: "1s"}, {Name: "SPOT_HANDLER_WEBHOOK_URL_FILE", Value: "/dev/zero"}}
 	cfg, err := remoteConfig(modeQueue, []string{
-		"--queue-url", "https://example.com/q", "--margin=7s", "--dry-run", "--of-another-version=x", "--node-selector", "team=blue",
+		"--queue-url", "https://example.com/q", "--margin=7s", "--dry-run", "--release-node=false", "--of-another-version=x", "--node-selector", "team=blue",
 		"--webhook-url-file=/dev/zero", "--webhook-template={{range until 2000000000}}x{{end}}", "--kubeconfig=/dev/zero",
 	}, vars)
-	if err != nil || cfg.policy.Margin != 7*time.Second || cfg.policy.Strategy != drain.Hold || cfg.policy.Blocked != drain.Leave || !cfg.dryRun {
+	if err != nil || cfg.policy.Margin != 7*time.Second || cfg.policy.Strategy != drain.Hold || cfg.policy.Blocked != drain.Leave || !cfg.dryRun || cfg.release {
 		t.Errorf("%v, %+v", err, cfg)
 	}
 	if cfg.webhooks.Endpoint != (webhook.Endpoint{}) || cfg.webhookTemplate != "" || cfg.kubeconfig != "" || cfg.queueURL != "" || !cfg.nodes.Matches(labels.Set{"team": "blue"}) || cfg.nodes.Empty() {
