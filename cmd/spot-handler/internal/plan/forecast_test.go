@@ -61,6 +61,11 @@ func TestPods(t *testing.T) {
 			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"))
 			s.budget("db", "db", 0)
 		}, []string{"db-0 forced 80..85 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		"and one that is due when the drain ends": {func(s *scene) {
+			s.Policy.Margin = 5 * time.Second
+			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"), graceOf(0))
+			s.budget("db", "db", 0)
+		}, []string{"db-0 forced 115..115 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
 		"two budgets": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 1)
 			s.budget("db", "db", 1)

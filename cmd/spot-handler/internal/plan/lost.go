@@ -22,13 +22,17 @@ func drainEnd(noticed, deadline time.Time) time.Time {
 	return interruption.Record{Received: noticed, Deadline: deadline}.DrainEnd()
 }
 
+// lastRound is how long what is due when the drain ends takes to be planned and carried out, which still
+// counts.
+const lastRound = 2 * react
+
 // announce puts the course of every lost node on the agenda.
 func (w *world) announce() {
 	for _, l := range w.lost {
 		w.at(l.noticed, podsFirst, func() { l.closed = true })
 		w.at(l.noticed.Add(beginsAfter), podsFirst, func() { w.begin(l) })
 		if !l.deadline.IsZero() {
-			w.at(l.end, thenDrain, func() { w.end(l) })
+			w.at(l.end.Add(lastRound), thenDrain, func() { w.end(l) })
 			w.at(l.deadline, thenDrain, func() { w.take(l) })
 		}
 	}
@@ -107,8 +111,8 @@ func (w *world) end(l *lostNode) {
 func (w *world) deletedWithNode(l *lostNode, p *pod) {
 	p.fate.Reason += "; Karpenter deletes it just before the node ends, with what is left of its grace period"
 	at := l.deadline.Add(-drain.Grace(p.Pod))
-	if at.Before(w.now) {
-		at = w.now
+	if at.Before(l.end) {
+		at = l.end
 	}
 	p.fate.Leaves = w.offsetOf(at)
 	w.at(at, podsFirst, func() {
