@@ -242,6 +242,7 @@ func (a *account) compare(t *testing.T, cluster *controlplane.Cluster, f forecas
 		}
 		a.leave++
 		if one == nil || one.deleted.IsZero() {
+			ends[p.Node].pods = append(ends[p.Node].pods, m.String())
 			continue
 		}
 		left := one.deleted.Sub(m.since).Seconds()

@@ -66,6 +66,14 @@ func TestPods(t *testing.T) {
 			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"), graceOf(0))
 			s.budget("db", "db", 0)
 		}, []string{"db-0 forced 115..115 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		"a pod that starts late needs as long again": {func(s *scene) {
+			s.pods("StatefulSet", "db", "other", 1, func(p *corev1.Pod) {
+				p.Status.Conditions = p.Status.Conditions[:1]
+				p.Status.Conditions[0].LastTransitionTime.Time = at.Add(-20 * time.Second)
+			})
+			s.pods("StatefulSet", "db", "lost", 1)
+			s.budget("db", "db", 1)
+		}, []string{"db-1 graceful 10..15 : disruption budget db"}},
 		"two budgets": {func(s *scene) {
 			s.pods("StatefulSet", "db", "lost", 1)
 			s.budget("db", "db", 1)

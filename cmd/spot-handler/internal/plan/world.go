@@ -201,9 +201,10 @@ func (w *world) expectOf(p *pod) {
 		w.at(p.DeletionTimestamp.Add(min(own, w.in.Assumptions.Stop.Duration())-own), podsFirst, func() { w.gone(p) })
 	case !isReady(p.Pod):
 		w.at(w.now, podsFirst, func() { // once the workload's startup is known
-			scheduled := scheduledAt(p.Pod)
-			if by := scheduled.Add(p.startup(w)); !p.workload.neverReady() && w.now.Sub(by) < lateStart {
-				w.at(by, podsFirst, func() { w.becomesReady(p) })
+			by := scheduledAt(p.Pod).Add(p.startup(w))
+			late := max(0, w.now.Sub(by))
+			if !p.workload.neverReady() && late < lateStart { // it is taken to need as long again as it is late
+				w.at(by.Add(2*late), podsFirst, func() { w.becomesReady(p) })
 			}
 		})
 	}
