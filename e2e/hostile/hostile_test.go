@@ -89,6 +89,7 @@ type round struct {
 	daemons map[string]*daemon.Daemon // by mode and node
 	peaks   map[string]int            // MiB, by mode or command
 	heard   map[string]time.Time      // first notices to the shop's pods
+	missed  map[string]int            // probes in a row
 	broken  []string
 }
 
@@ -123,7 +124,7 @@ func play(t *testing.T, seed uint64) {
 	defer cancel()
 	began := time.Now()
 	d := rand.New(rand.NewPCG(seed, 1<<61))
-	r := &round{T: t, seed: seed, mode: []string{"both", "imds"}[d.IntN(2)], daemons: map[string]*daemon.Daemon{}, peaks: map[string]int{}, heard: map[string]time.Time{}}
+	r := &round{T: t, seed: seed, mode: []string{"both", "imds"}[d.IntN(2)], daemons: map[string]*daemon.Daemon{}, peaks: map[string]int{}, heard: map[string]time.Time{}, missed: map[string]int{}}
 	t.Cleanup(r.conclude) // the last of all
 	// Nodes are not given up while the control plane is as busy as the tenant can make it.
 	r.cluster = controlplane.ForTest(t, controlplane.Options{Heartbeat: 40 * time.Second})
@@ -166,9 +167,10 @@ func play(t *testing.T, seed uint64) {
 		background.Go(func() { r.peak(name, peakOf(one.Pid(), 250*time.Millisecond, one.Done())) })
 		background.Go(func() { siege(meanwhile, one.URL, map[bool]int{true: 20, false: 250}[name[0] == 'i']) })
 		background.Go(func() {
-			if missed := probe(meanwhile, one.URL); missed >= 3 {
-				r.Errorf("probes: %s did not answer %d in a row", name, missed)
-			}
+			missed := probe(meanwhile, one.URL)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.missed[name] = missed
 		})
 	}
 	background.Go(func() { r.tenant.GoOn(meanwhile, 2*time.Second) })
@@ -196,7 +198,12 @@ func play(t *testing.T, seed uint64) {
 	r.migrate(ctx, path, d)
 	// One more round of commands sees what is left behind.
 	r.commands(ctx, path, nodes, 0)
-	if n := fewest(); n < len(pods) {
+	// A machine that is so busy gives replacement pods no time to be ready: then the shop's budget counts.
+	spared, misses := 0, 3
+	if lag() > updated/2 {
+		spared, misses = 1, 2*misses
+	}
+	if n := fewest(); n < len(pods)-spared {
 		r.Errorf("ready: %d of %d", n, len(pods))
 	}
 	t.Logf("kube-controller-manager has updated a budget within %.1fs, %.1fs while the tenant first wrote", lag().Seconds(), before.Seconds())
@@ -214,6 +221,11 @@ func play(t *testing.T, seed uint64) {
 		}
 	}
 	background.Wait()
+	for name, missed := range r.missed {
+		if missed >= misses {
+			r.Errorf("probes: %s did not answer %d in a row", name, missed)
+		}
+	}
 	for _, what := range slices.Sorted(maps.Keys(r.peaks)) {
 		if bound := bounds[what]; r.peaks[what] > bound {
 			r.Errorf("memory: %s took %d MiB, want at most %d", what, r.peaks[what], bound)
