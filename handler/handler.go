@@ -37,7 +37,9 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/turns"
 	"spot-handler/handler/workloads"
 )
 
@@ -68,14 +70,6 @@ type Provisioner interface {
 	Forget(node string)
 }
 
-// Turns says when a node that is recommended for rebalance may be replaced: its turn comes when
-// fewer nodes of its pool than allowed are under way. No method makes a call.
-type Turns interface {
-	Stand(node *corev1.Node, rec interruption.Record)
-	Turn(node *corev1.Node, rec interruption.Record) (turn bool, next string)
-	Leave(node string) (next string)
-}
-
 // Hooks answers the lifecycle hooks in the records of nodes. No method but Wait waits for an
 // answer.
 type Hooks interface {
@@ -83,11 +77,6 @@ type Hooks interface {
 	Orphaned(ctx context.Context, node string, rec interruption.Record)
 	Forget(node string)
 	Wait()
-}
-
-// Offerings remembers which capacity EC2 takes. Note never blocks.
-type Offerings interface {
-	Note(node *corev1.Node, rec interruption.Record)
 }
 
 // Workloads notifies the pods that ask for it of the end of their node. No method fails, and none but
@@ -105,11 +94,11 @@ type Options struct {
 	Index       *nodes.Index
 	Drainer     Drainer
 	Provisioner Provisioner
-	Turns       Turns
+	Turns       *turns.Line
 	Hooks       Hooks
 	Events      notify.Notifier
 	Workloads   Workloads
-	Offerings   Offerings
+	Offerings   *offerings.Memory
 
 	// Node is the only Node that the process cares for, in imds mode; otherwise empty.
 	Node string

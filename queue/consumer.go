@@ -47,6 +47,7 @@ import (
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/readcache"
 )
 
 const (
@@ -118,9 +119,9 @@ type Consumer struct {
 	inFlight *inFlight
 	deleter  *batcher
 	hider    *batcher
-	redrive  *redrive
+	redrive  readcache.Cache[redrivePolicy] // under the key ""
 
-	receiving, accepting, deleting, hiding awsfault.Reporter
+	receiving, accepting, deleting, hiding, reading awsfault.Reporter
 
 	retried    *cache.LRUExpireCache // messages that were given back once, as their node was unknown
 	unreadable *cache.LRUExpireCache // messages that were logged as unreadable
@@ -150,7 +151,7 @@ func New(o Options) *Consumer {
 	c.deleter = newBatcher(c.deleteBatch)
 	c.hider = newBatcher(c.hideBatch)
 	c.inFlight = newInFlight()
-	c.redrive = newRedrive()
+	c.redrive.Read, c.redrive.Lifetime = c.keepRedrive, redriveLifetime
 	return c
 }
 
@@ -173,7 +174,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	c.log.Info().Str("queue", c.queue).Int("receivers", c.receivers).Bool("dry_run", c.dryRun).Msg("consuming queue")
 
 	var background, receivers sync.WaitGroup
-	background.Go(func() { c.watchRedrive(ctx) })
+	background.Go(func() { c.redrivePolicy(ctx) }) // so what is wrong with it shows now
 	if !c.dryRun {
 		background.Go(func() { c.keepHidden(ctx) })
 	}

@@ -82,7 +82,7 @@ func (c *Consumer) ignore(acts context.Context, m *message) {
 // once more. The receive count can be missing, so the process also remembers what it gave
 // back: no message goes round for ever.
 func (c *Consumer) worthAnotherLook(ctx context.Context, m *message) bool {
-	return m.receiveCount < 2 && !c.redrive.wait(ctx).lastReceive(m.receiveCount) && isNew(c.retried, m.id)
+	return m.receiveCount < 2 && !c.redrivePolicy(ctx).lastReceive(m.receiveCount) && isNew(c.retried, m.id)
 }
 
 // reject ends a message that cannot be read.
@@ -91,7 +91,7 @@ func (c *Consumer) reject(acts context.Context, m *message, err error, preview s
 		r, _ := errors.AsType[*rejection](err)
 		c.metrics.messages(r.outcome).Inc()
 	}
-	if policy := c.redrive.wait(acts); policy.known && !policy.exists {
+	if policy := c.redrivePolicy(acts); policy.known && !policy.exists {
 		c.delete(acts, m)
 	}
 }

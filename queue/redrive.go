@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	smithytime "github.com/aws/smithy-go/time"
 
 	"spot-handler/handler/awsfault"
 )
@@ -31,60 +29,34 @@ type redrivePolicy struct {
 	maxReceives int // zero where it is not known
 }
 
-// redrive is the policy as it was last read.
-type redrive struct {
-	asked chan struct{} // closed after the first attempt to read it
-	once  sync.Once
-
-	mu     sync.Mutex
-	policy redrivePolicy
-}
-
-func newRedrive() *redrive { return &redrive{asked: make(chan struct{})} }
-
-// wait returns the policy, after the first attempt to read it, or when ctx ends.
-func (r *redrive) wait(ctx context.Context) redrivePolicy {
-	select {
-	case <-r.asked:
-	case <-ctx.Done():
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.policy
-}
-
 // lastReceive reports whether a message received so often will not be seen again.
 func (p redrivePolicy) lastReceive(receives int) bool {
 	return p.maxReceives > 0 && receives >= p.maxReceives
 }
 
-func (r *redrive) answered() { r.once.Do(func() { close(r.asked) }) }
-
-// watchRedrive reads the policy every few minutes until ctx is canceled. The last one that
-// could be read counts.
-func (c *Consumer) watchRedrive(ctx context.Context) {
-	defer c.redrive.answered()
-	var r awsfault.Reporter
-	for {
-		policy, err := c.readRedrive(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		pause := redriveEvery
-		if err != nil {
-			c.fault(&r, err, "cannot read the queue's redrive policy, messages that cannot be used are left in the queue")
-			pause = redriveRetry
-		} else {
-			c.recovered(&r, "the queue's redrive policy can be read again")
-			c.redrive.mu.Lock()
-			c.redrive.policy = policy
-			c.redrive.mu.Unlock()
-		}
-		c.redrive.answered()
-		if smithytime.SleepWithContext(ctx, pause) != nil {
-			return
-		}
+// redriveLifetime is how long what was read counts.
+func redriveLifetime(err error) time.Duration {
+	if err != nil {
+		return redriveRetry
 	}
+	return redriveEvery
+}
+
+// redrivePolicy is the last policy that could be read.
+func (c *Consumer) redrivePolicy(ctx context.Context) redrivePolicy {
+	policy, _ := c.redrive.Get(ctx, "") // the error was logged when it was news
+	return policy
+}
+
+func (c *Consumer) keepRedrive(ctx context.Context, key string) (redrivePolicy, error) {
+	policy, err := c.readRedrive(ctx)
+	if err != nil {
+		c.fault(&c.reading, err, "cannot read the queue's redrive policy, messages that cannot be used are left in the queue")
+		last, _ := c.redrive.Last(key)
+		return last.Value, err
+	}
+	c.recovered(&c.reading, "the queue's redrive policy can be read again")
+	return policy, nil
 }
 
 func (c *Consumer) readRedrive(ctx context.Context) (redrivePolicy, error) {

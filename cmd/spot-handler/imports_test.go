@@ -27,7 +27,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/interruption":              {},
 		"spot-handler/handler/readcache":                 {},
 		"spot-handler/imds":                              {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
-		"spot-handler/queue":                             {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},
+		"spot-handler/queue":                             {"spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/readcache"},
 		"spot-handler/drain/rewatch":                     {},
 		"spot-handler/drain/narrow":                      {},
 		"spot-handler/drain":                             {"spot-handler/drain/rewatch"},

@@ -16,6 +16,8 @@ import (
 	"github.com/aws/smithy-go"
 	"github.com/aws/smithy-go/middleware"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
 // A Reason says why a call failed; it is a label's value. Packages add reasons of their own.
@@ -108,6 +110,24 @@ func Result(err error) string {
 		return string(r)
 	}
 	return resultFailed
+}
+
+// NewCalls counts calls by what came of them and, if actions are given, by action.
+func NewCalls(reg prometheus.Registerer, name, help string, actions ...string) *prometheus.CounterVec {
+	labels := []string{"action", "result"}
+	if len(actions) == 0 {
+		labels = labels[1:]
+	}
+	calls := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	for _, r := range Results() {
+		if len(actions) == 0 {
+			calls.WithLabelValues(r)
+		}
+		for _, a := range actions {
+			calls.WithLabelValues(a, r)
+		}
+	}
+	return calls
 }
 
 // codes are the errors' codes that say why a call failed, beside those that the SDK knows

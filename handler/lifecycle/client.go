@@ -16,7 +16,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 
@@ -75,7 +74,10 @@ const (
 // New returns a Client. It makes no call.
 func New(opts Options) *Client {
 	c := &Client{
-		api: opts.AutoScaling, actions: newActions(opts.Registerer),
+		api: opts.AutoScaling,
+		actions: awsfault.NewCalls(opts.Registerer, "spot_handler_lifecycle_actions_total",
+			"Calls about lifecycle hooks, by what came of them. invalid: the group did not wait at the hook any more.",
+			complete.label, completeLaunch.label, completeUnknown.label, heartbeat.label, describe.label),
 		log:   opts.Logger.With().Str("component", "lifecycle").Logger(),
 		slots: semaphore.NewWeighted(callsAtOnce),
 	}
@@ -245,16 +247,3 @@ var (
 	describe = action{"DescribeLifecycleHooks", "describe",
 		"cannot read lifecycle hooks: --hook-timeout is taken for their timeout; allow the action", zerolog.ErrorLevel}
 )
-
-func newActions(reg prometheus.Registerer) *prometheus.CounterVec {
-	actions := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Name: "spot_handler_lifecycle_actions_total",
-		Help: "Calls about lifecycle hooks, by what came of them. invalid: the group did not wait at the hook any more.",
-	}, []string{"action", "result"})
-	for _, a := range []action{complete, completeLaunch, completeUnknown, heartbeat, describe} {
-		for _, r := range awsfault.Results() {
-			actions.WithLabelValues(a.label, r)
-		}
-	}
-	return actions
-}

@@ -12,7 +12,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"k8s.io/apimachinery/pkg/util/cache"
 
 	"spot-handler/handler/awsfault"
@@ -74,13 +73,7 @@ type batch struct {
 }
 
 func newLookups(o Options) *lookups {
-	calls := promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
-		Name: "spot_handler_tag_lookups_total",
-		Help: "Calls to EC2 for the tags of instances, by what came of them.",
-	}, []string{"result"})
-	for _, r := range awsfault.Results() {
-		calls.WithLabelValues(r)
-	}
+	calls := awsfault.NewCalls(o.Registerer, "spot_handler_tag_lookups_total", "Calls to EC2 for the tags of instances, by what came of them.")
 	return &lookups{ec2: o.EC2, tag: o.Tag, calls: calls, open: map[string]*batch{}, answers: cache.NewLRUExpireCache(maxAnswers)}
 }
 

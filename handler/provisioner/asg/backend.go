@@ -53,7 +53,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 
@@ -126,8 +125,9 @@ func New(opts Options) *Backend {
 		opts.Notify = func(string) {}
 	}
 	return &Backend{
-		opts:    opts,
-		calls:   newCalls(opts.Registerer),
+		opts: opts,
+		calls: awsfault.NewCalls(opts.Registerer, "spot_handler_asg_calls_total",
+			"Calls to Auto Scaling and EC2 for replacements, by what came of them.", describeInstances, describeGroups, detachInstances, terminate),
 		log:     opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.ASG).Logger(),
 		wake:    make(chan struct{}, 1),
 		full:    make(chan struct{}, 1),
@@ -272,19 +272,6 @@ const (
 	detachInstances   = "DetachInstances"
 	terminate         = "TerminateInstances"
 )
-
-func newCalls(reg prometheus.Registerer) *prometheus.CounterVec {
-	calls := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{
-		Name: "spot_handler_asg_calls_total",
-		Help: "Calls to Auto Scaling and EC2 for replacements, by what came of them.",
-	}, []string{"action", "result"})
-	for _, action := range []string{describeInstances, describeGroups, detachInstances, terminate} {
-		for _, r := range awsfault.Results() {
-			calls.WithLabelValues(action, r)
-		}
-	}
-	return calls
-}
 
 // callTimeout bounds one call: the service answers within a second or two.
 const callTimeout = 10 * time.Second

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/workqueue"
@@ -258,14 +259,14 @@ func (b *Backend) sweep(ctx context.Context) {
 			return
 		}
 		b.log.Debug().Err(err).Msg("look for replacements of an earlier process")
-		if !wait(ctx, sweepRetry) {
+		if smithytime.SleepWithContext(ctx, sweepRetry) != nil {
 			return
 		}
 	}
 }
 
 func (b *Backend) sweepForOthers(ctx context.Context) {
-	for again := wait(ctx, rand.N(firstSweep)); again; again = wait(ctx, nextSweep/2+rand.N(nextSweep)) {
+	for pause := rand.N(firstSweep); smithytime.SleepWithContext(ctx, pause) == nil; pause = nextSweep/2 + rand.N(nextSweep) {
 		claims, err := b.listOurs(ctx)
 		if err != nil {
 			b.log.Debug().Err(err).Msg("look for replacements of other processes")
@@ -309,16 +310,4 @@ func (b *Backend) listOurs(ctx context.Context) ([]*nodeClaim, error) {
 		claims = append(claims, decodeClaim(&list.Items[i]))
 	}
 	return claims, nil
-}
-
-// wait reports whether ctx is still alive after the time.
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -91,14 +90,11 @@ type pools struct {
 	client dynamic.Interface
 	named  *readcache.Cache[*nodePool]   // nil for a pool that does not exist
 	all    *readcache.Cache[[]*nodePool] // under the key ""
-
-	mu    sync.Mutex
-	away  error // why nothing can be done for any node
-	until time.Time
+	away   *readcache.Cache[struct{}]    // why nothing can be done for any node, under the key ""; only kept
 }
 
 func newPools(client dynamic.Interface) *pools {
-	p := &pools{client: client}
+	p := &pools{client: client, away: newReadCache[struct{}](0, nil)}
 	p.named, p.all = newReadCache(poolTTL, p.read), newReadCache(poolTTL, p.readAll)
 	return p
 }
@@ -148,20 +144,14 @@ func (p *pools) readAll(ctx context.Context, _ string) ([]*nodePool, error) {
 
 // note remembers an unavailableError: then nothing can be done for any node.
 func (p *pools) note(err error) error {
-	if _, away := unavailable(err); away {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.away, p.until = err, time.Now().Add(recheck)
-	}
+	p.away.Put("", readcache.Answer[struct{}]{Err: err, Asked: time.Now()})
 	return err
 }
 
 // standing is the unavailableError that was noted last, while it counts.
 func (p *pools) standing() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if time.Now().Before(p.until) {
-		return p.away
+	if last, fresh := p.away.Last(""); fresh {
+		return last.Err
 	}
 	return nil
 }
