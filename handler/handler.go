@@ -35,6 +35,7 @@ import (
 	"spot-handler/drain"
 	"spot-handler/handler/fair"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
 	"spot-handler/handler/offerings"
@@ -70,15 +71,6 @@ type Provisioner interface {
 	Forget(node string)
 }
 
-// Hooks answers the lifecycle hooks in the records of nodes. No method but Wait waits for an
-// answer.
-type Hooks interface {
-	Tend(ctx context.Context, node string, rec interruption.Record, write func(interruption.Record) error) (ready bool, again time.Time, err error)
-	Orphaned(ctx context.Context, node string, rec interruption.Record)
-	Forget(node string)
-	Wait()
-}
-
 // Workloads notifies the pods that ask for it of the end of their node. No method fails, and none but
 // Wait blocks.
 type Workloads interface {
@@ -95,7 +87,7 @@ type Options struct {
 	Drainer     Drainer
 	Provisioner Provisioner
 	Turns       *turns.Line
-	Hooks       Hooks
+	Hooks       *lifecycle.Tender
 	Events      notify.Notifier
 	Workloads   Workloads
 	Offerings   *offerings.Memory
