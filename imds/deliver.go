@@ -70,7 +70,7 @@ func (p *Poller) deliver(ctx context.Context, box *outbox) {
 func (p *Poller) accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	return p.accepter.Accept(ctx, n)
+	return p.opts.Accepter.Accept(ctx, n)
 }
 
 const (

@@ -97,14 +97,11 @@ type Options struct {
 
 // Poller reads the metadata service of one instance.
 type Poller struct {
-	client   Client
-	accepter interruption.Accepter
-	nodeName string
-	interval time.Duration
-	log      zerolog.Logger
-	source   *awsfault.Source
-	watches  []*watch // the most urgent first
-	boxes    []*outbox
+	opts    Options
+	log     zerolog.Logger
+	source  *awsfault.Source
+	watches []*watch // the most urgent first
+	boxes   []*outbox
 }
 
 // New returns a poller; Run makes it poll.
@@ -113,12 +110,9 @@ func New(o Options) *Poller {
 		o.Interval = defaultInterval
 	}
 	p := &Poller{
-		client:   o.Client,
-		accepter: o.Accepter,
-		nodeName: o.NodeName,
-		interval: o.Interval,
-		log:      o.Logger.With().Str("component", "imds").Logger(),
-		source:   awsfault.NewSource(o.Registerer, string(interruption.IMDS), "poll instance metadata", reasons()),
+		opts:   o,
+		log:    o.Logger.With().Str("component", "imds").Logger(),
+		source: awsfault.NewSource(o.Registerer, string(interruption.IMDS), "poll instance metadata", reasons()),
 	}
 	boxes := map[interruption.Kind]*outbox{}
 	for _, s := range subjects(o.Kinds) {
@@ -138,8 +132,8 @@ func (p *Poller) Run(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
-	p.log = p.log.With().Str("instance_id", instance).Str("node", p.nodeName).Logger()
-	p.log.Info().Float64("interval_seconds", p.interval.Seconds()).Msg("polling instance metadata")
+	p.log = p.log.With().Str("instance_id", instance).Str("node", p.opts.NodeName).Logger()
+	p.log.Info().Float64("interval_seconds", p.opts.Interval.Seconds()).Msg("polling instance metadata")
 
 	var deliveries sync.WaitGroup
 	defer deliveries.Wait()
@@ -202,7 +196,7 @@ func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
 		said, err = w.parse(reading{body, found, time.Now()})
 	}
 	for _, a := range said {
-		w.box.post(w.topic(a), a.word, w.notice(a, instance, p.nodeName))
+		w.box.post(w.topic(a), a.word, w.notice(a, instance, p.opts.NodeName))
 	}
 	switch {
 	case err == nil:
@@ -217,7 +211,7 @@ func (p *Poller) poll(ctx context.Context, w *watch, instance string) {
 	if w.reporter.Recovered() {
 		p.log.Info().Str("path", w.path).Msg("instance metadata is readable again")
 	}
-	w.succeed(began, p.interval)
+	w.succeed(began, p.opts.Interval)
 }
 
 // logOdd counts and logs an announcement that is unknown in part, once for as long as it
@@ -276,7 +270,7 @@ func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found 
 	defer cancel()
 	ctx, last := watchExchanges(ctx)
 
-	out, err := p.client.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
+	out, err := p.opts.Client.GetMetadata(ctx, &imds.GetMetadataInput{Path: path})
 	if err != nil {
 		if notFound(err) {
 			return nil, false, nil

@@ -136,14 +136,14 @@ var (
 )
 
 func (c *Consumer) deleteBatch(ctx context.Context, entries []batchEntry) []error {
-	in := &sqs.DeleteMessageBatchInput{QueueUrl: aws.String(c.queue)}
+	in := &sqs.DeleteMessageBatchInput{QueueUrl: aws.String(c.opts.QueueURL)}
 	for i, e := range entries {
 		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{
 			Id: aws.String(strconv.Itoa(i)), ReceiptHandle: aws.String(e.handle),
 		})
 	}
 	return c.batch(ctx, &c.deleting, deletion, len(entries), func(ctx context.Context) (done []*string, failed []types.BatchResultErrorEntry, err error) {
-		out, err := c.client.DeleteMessageBatch(ctx, in, withoutRetries)
+		out, err := c.opts.Client.DeleteMessageBatch(ctx, in, withoutRetries)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -155,14 +155,14 @@ func (c *Consumer) deleteBatch(ctx context.Context, entries []batchEntry) []erro
 }
 
 func (c *Consumer) hideBatch(ctx context.Context, entries []batchEntry) []error {
-	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: aws.String(c.queue)}
+	in := &sqs.ChangeMessageVisibilityBatchInput{QueueUrl: aws.String(c.opts.QueueURL)}
 	for i, e := range entries {
 		in.Entries = append(in.Entries, types.ChangeMessageVisibilityBatchRequestEntry{
 			Id: aws.String(strconv.Itoa(i)), ReceiptHandle: aws.String(e.handle), VisibilityTimeout: int32(e.hideFor / time.Second),
 		})
 	}
 	return c.batch(ctx, &c.hiding, visibility, len(entries), func(ctx context.Context) (done []*string, failed []types.BatchResultErrorEntry, err error) {
-		out, err := c.client.ChangeMessageVisibilityBatch(ctx, in, withoutRetries)
+		out, err := c.opts.Client.ChangeMessageVisibilityBatch(ctx, in, withoutRetries)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -180,11 +180,11 @@ func (c *Consumer) batch(ctx context.Context, r *awsfault.Reporter, a action, n 
 	defer cancel()
 	done, failed, err := call(ctx)
 	if err != nil {
-		err = classify(a.call, a.permission, c.queue, err)
+		err = classify(a.call, a.permission, c.opts.QueueURL, err)
 		c.fault(r, err, a.failed)
 		return all(n, err)
 	}
-	results := all(n, entryError(awsfault.Other, a.call, c.queue, "no result", ""))
+	results := all(n, entryError(awsfault.Other, a.call, c.opts.QueueURL, "no result", ""))
 	for _, id := range done {
 		if i, ok := indexOf(id, n); ok {
 			results[i] = nil
@@ -199,7 +199,7 @@ func (c *Consumer) batch(ctx context.Context, r *awsfault.Reporter, a action, n 
 			case f.SenderFault:
 				reason = reasonEntry
 			}
-			results[i] = entryError(reason, a.call, c.queue, aws.ToString(f.Code), aws.ToString(f.Message))
+			results[i] = entryError(reason, a.call, c.opts.QueueURL, aws.ToString(f.Code), aws.ToString(f.Message))
 		}
 	}
 	clean := true

@@ -104,14 +104,10 @@ type Options struct {
 
 // Consumer reads one queue.
 type Consumer struct {
-	client    Client
-	queue     string
-	accepter  interruption.Accepter
-	receivers int
-	dryRun    bool
-	log       zerolog.Logger
-	metrics   *metrics
-	source    *awsfault.Source
+	opts    Options
+	log     zerolog.Logger
+	metrics *metrics
+	source  *awsfault.Source
 
 	room     *semaphore.Weighted // of maxInFlight
 	waitRoom *semaphore.Weighted // of maxWaiting
@@ -134,11 +130,7 @@ func New(o Options) *Consumer {
 		o.Receivers = defaultReceivers
 	}
 	c := &Consumer{
-		client:     o.Client,
-		queue:      o.QueueURL,
-		accepter:   o.Accepter,
-		receivers:  o.Receivers,
-		dryRun:     o.DryRun,
+		opts:       o,
 		log:        o.Logger.With().Str("component", "queue").Logger(),
 		metrics:    newMetrics(o.Registerer),
 		source:     awsfault.NewSource(o.Registerer, string(interruption.Queue), "consume queue", reasons()),
@@ -171,14 +163,14 @@ func (c *Consumer) Run(ctx context.Context) error {
 	})
 	defer cutOff()
 
-	c.log.Info().Str("queue", c.queue).Int("receivers", c.receivers).Bool("dry_run", c.dryRun).Msg("consuming queue")
+	c.log.Info().Str("queue", c.opts.QueueURL).Int("receivers", c.opts.Receivers).Bool("dry_run", c.opts.DryRun).Msg("consuming queue")
 
 	var background, receivers sync.WaitGroup
 	background.Go(func() { c.redrivePolicy(ctx) }) // so what is wrong with it shows now
-	if !c.dryRun {
+	if !c.opts.DryRun {
 		background.Go(func() { c.keepHidden(ctx) })
 	}
-	for range c.receivers {
+	for range c.opts.Receivers {
 		receivers.Go(func() { c.receive(ctx, acts) })
 	}
 
@@ -199,6 +191,6 @@ func (c *Consumer) fault(r *awsfault.Reporter, err error, text string) {
 
 func (c *Consumer) recovered(r *awsfault.Reporter, text string) {
 	if r.Recovered() {
-		c.log.Info().Str("queue", c.queue).Msg(text)
+		c.log.Info().Str("queue", c.opts.QueueURL).Msg(text)
 	}
 }

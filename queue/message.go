@@ -47,7 +47,7 @@ type message struct {
 //	        ├─ too late for another attempt ──► left to the queue
 //	        └─ ctx canceled ──────────────────► given back to the queue at once
 func (c *Consumer) handle(ctx, acts context.Context, m *message) {
-	if _, seen := c.previews.Get(m.id); seen && c.dryRun {
+	if _, seen := c.previews.Get(m.id); seen && c.opts.DryRun {
 		return
 	}
 	c.inFlight.add(m)
@@ -61,7 +61,7 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 		c.hide(acts, m, lookAgain)
 	case errors.Is(err, errNoRoom):
 		c.noRoom(m)
-	case errors.Is(err, interruption.ErrNotYet) && c.dryRun:
+	case errors.Is(err, interruption.ErrNotYet) && c.opts.DryRun:
 		// It comes back, and is tried again.
 	case err != nil:
 		c.log.Error().Err(err).Str("message_id", m.id).Msg("gave up on message, left to the queue")
@@ -111,7 +111,7 @@ func (c *Consumer) rejected(m *message, err error, preview, text string) bool {
 // delete removes a message from the queue. One that cannot be deleted before it is visible
 // again comes back as a duplicate.
 func (c *Consumer) delete(acts context.Context, m *message) {
-	if c.dryRun || m.handle == "" {
+	if c.opts.DryRun || m.handle == "" {
 		return
 	}
 	c.deleter.do(acts, batchEntry{handle: m.handle}, m.hiddenUntil)
@@ -120,7 +120,7 @@ func (c *Consumer) delete(acts context.Context, m *message) {
 // hide makes a message visible to all again after d. If that fails, it becomes visible by
 // itself a little later.
 func (c *Consumer) hide(acts context.Context, m *message, d time.Duration) {
-	if c.dryRun || m.handle == "" {
+	if c.opts.DryRun || m.handle == "" {
 		return
 	}
 	c.hider.do(acts, batchEntry{handle: m.handle, hideFor: d}, m.hiddenUntil)
@@ -129,7 +129,7 @@ func (c *Consumer) hide(acts context.Context, m *message, d time.Duration) {
 // count notes the end of a message. A dry run sees the same message again and
 // again, and counts its end once.
 func (c *Consumer) count(m *message, o outcome) {
-	if c.dryRun && o != outcomeFailed && !isNew(c.previews, m.id) {
+	if c.opts.DryRun && o != outcomeFailed && !isNew(c.previews, m.id) {
 		return
 	}
 	c.metrics.messages(o).Inc()
@@ -277,12 +277,12 @@ func (c *Consumer) acceptAll(ctx context.Context, notices []interruption.Notice)
 func (c *Consumer) accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	return c.accepter.Accept(ctx, n)
+	return c.opts.Accepter.Accept(ctx, n)
 }
 
 // giveUpAt is when the last of the pending notices is not worth another attempt.
 func (c *Consumer) giveUpAt(m *message, pending []interruption.Notice) time.Time {
-	if c.dryRun {
+	if c.opts.DryRun {
 		return m.received.Add(hiddenFor) // it comes back then, as nobody keeps it hidden
 	}
 	limit := m.received.Add(maxWork)

@@ -98,8 +98,8 @@ func (c *Consumer) receive(ctx, acts context.Context) {
 func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]types.Message, error) {
 	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
 	defer cancel()
-	out, err := c.client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
-		QueueUrl:            aws.String(c.queue),
+	out, err := c.opts.Client.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+		QueueUrl:            aws.String(c.opts.QueueURL),
 		MaxNumberOfMessages: batchSize,
 		WaitTimeSeconds:     int32(poll / time.Second),
 		VisibilityTimeout:   int32(hiddenFor / time.Second),
@@ -109,7 +109,7 @@ func (c *Consumer) receiveBatch(ctx context.Context, poll time.Duration) ([]type
 		},
 	}, withoutRetries)
 	if err != nil {
-		return nil, classify("receive from", "sqs:ReceiveMessage", c.queue, err)
+		return nil, classify("receive from", "sqs:ReceiveMessage", c.opts.QueueURL, err)
 	}
 	if len(out.Messages) > batchSize { // there is no room for more; the rest comes again
 		return out.Messages[:batchSize], nil

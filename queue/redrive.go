@@ -62,12 +62,12 @@ func (c *Consumer) keepRedrive(ctx context.Context, key string) (redrivePolicy, 
 func (c *Consumer) readRedrive(ctx context.Context) (redrivePolicy, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	out, err := c.client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
-		QueueUrl:       aws.String(c.queue),
+	out, err := c.opts.Client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl:       aws.String(c.opts.QueueURL),
 		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameRedrivePolicy},
 	}, withoutRetries)
 	if err != nil {
-		return redrivePolicy{}, classify("get attributes of", "sqs:GetQueueAttributes", c.queue, err)
+		return redrivePolicy{}, classify("get attributes of", "sqs:GetQueueAttributes", c.opts.QueueURL, err)
 	}
 	return parseRedrive(out.Attributes[string(types.QueueAttributeNameRedrivePolicy)])
 }
