@@ -142,7 +142,7 @@ func TestMarkReadsNoObject(t *testing.T) {
 		_, _ = fmt.Fprint(w, answer)
 	}))
 	defer server.Close()
-	c, err := connect(&rest.Config{Host: server.URL})
+	c, err := connect(&rest.Config{Host: server.URL}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
