@@ -31,14 +31,6 @@ import (
 	"spot-handler/queue"
 )
 
-// awsConfig is for the AWS APIs that queue mode calls. The other modes call none.
-func awsConfig(ctx context.Context, cfg settings) (aws.Config, error) {
-	if cfg.mode != modeQueue {
-		return aws.Config{}, nil
-	}
-	return regionalConfig(ctx, cfg)
-}
-
 // backing is what backends are made over.
 type backing struct {
 	clients    *clients
@@ -119,23 +111,26 @@ func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 	}
 }
 
-func newPoller(ctx context.Context, cfg settings, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
-	conf, err := awsconfig.LoadDefaultConfig(ctx)
+// newSource takes the notices of the mode, and passes them on.
+func newSource(ctx context.Context, cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+	switch cfg.mode {
+	case modeDrain:
+		return marked{}, nil
+	case modeQueue:
+		return queue.New(queue.Options{
+			Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
+			Accepter: to, DryRun: cfg.dryRun,
+			Registerer: registry, Logger: logger,
+		}), nil
+	}
+	own, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("load AWS configuration: %w", err)
 	}
 	return imds.New(imds.Options{
-		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: cfg.pollInterval,
+		Client: imds.NewClient(own), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: cfg.pollInterval,
 		Registerer: registry, Logger: logger,
 	}), nil
-}
-
-func newConsumer(conf aws.Config, cfg settings, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
-	return queue.New(queue.Options{
-		Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
-		Accepter: to, DryRun: cfg.dryRun,
-		Registerer: registry, Logger: logger,
-	})
 }
 
 // newHooks answers lifecycle hooks; nil in the other modes, where they are not answered.
@@ -173,8 +168,12 @@ func (c ec2Calls) TerminateInstances(ctx context.Context, in *ec2.TerminateInsta
 	return c.terminate(ctx, in, opts...)
 }
 
-// regionalConfig is the AWS configuration, with the queue's region where none is given.
+// regionalConfig is for the AWS APIs that queue mode calls: the AWS configuration, with the queue's
+// region where none is given. The other modes call none.
 func regionalConfig(ctx context.Context, cfg settings) (aws.Config, error) {
+	if cfg.mode != modeQueue {
+		return aws.Config{}, nil
+	}
 	conf, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("load AWS configuration: %w", err)

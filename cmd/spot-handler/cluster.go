@@ -51,8 +51,7 @@ func init() {
 	}
 }
 
-// clients are the APIs that the program uses, over one connection. They see as much of large objects
-// as is used.
+// clients are the APIs that the program uses, over one connection.
 type clients struct {
 	core, policy rest.Interface
 	nodes        collection[*corev1.Node, *corev1.NodeList]
@@ -63,11 +62,17 @@ type clients struct {
 	dynamic      *dynamic.DynamicClient // Karpenter's objects have no protobuf form
 }
 
-// connect makes no call. Answers are read by narrow.Transport or narrow.Slowly.
+// connect makes clients that see as much of large objects as is used, read by narrow.Transport or
+// narrow.Slowly. It makes no call.
 func connect(conf *rest.Config, by transport.WrapperFunc) (*clients, error) {
 	conf = rest.CopyConfig(conf)
 	conf.Wrap(by)
 	conf.AcceptContentTypes = runtime.ContentTypeJSON // it reads no other
+	return connectWhole(conf)
+}
+
+// connectWhole makes clients that see objects as they are. It makes no call.
+func connectWhole(conf *rest.Config) (*clients, error) {
 	client, err := rest.HTTPClientFor(conf)
 	if err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
@@ -115,12 +120,8 @@ func newLeases(conf *rest.Config, namespace string) (resource[*coordinationv1.Le
 // caller is the cluster as whoever runs a command may see it, by their kubeconfig.
 type caller struct {
 	*clients
-	conf *rest.Config
-	// whole shows objects as they are.
-	whole struct {
-		core    rest.Interface
-		dynamic dynamic.Interface
-	}
+	whole *clients // which see objects as they are
+	conf  *rest.Config
 
 	daemonNamespace string // as the operator named it
 }
@@ -140,22 +141,9 @@ func connectCaller(cluster console.Cluster) (*caller, error) {
 
 // newCaller makes no call.
 func newCaller(conf *rest.Config) (*caller, error) {
-	seen, err := connect(conf, narrow.Transport)
-	if err != nil {
-		return nil, err
-	}
-	c := &caller{clients: seen, conf: conf}
-	transport, err := rest.HTTPClientFor(conf)
-	if err != nil {
-		return nil, fmt.Errorf("connect to cluster: %w", err)
-	}
-	var errCore, errDynamic error
-	c.whole.core, errCore = newGroup(conf, corev1.SchemeGroupVersion, transport)
-	c.whole.dynamic, errDynamic = dynamic.NewForConfigAndClient(conf, transport)
-	if err := errors.Join(errCore, errDynamic); err != nil {
-		return nil, fmt.Errorf("connect to cluster: %w", err)
-	}
-	return c, nil
+	seen, errSeen := connect(conf, narrow.Transport)
+	whole, errWhole := connectWhole(conf)
+	return &caller{clients: seen, whole: whole, conf: conf}, errors.Join(errSeen, errWhole)
 }
 
 // leaseDialTimeout leaves time for another attempt within renewDeadline.

@@ -10,10 +10,8 @@ import (
 	"os"
 	"sync"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/types"
@@ -160,7 +158,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
 	webhooks := webhook.New(webhookOptions)
 
-	conf, err := awsConfig(ctx, cfg)
+	conf, err := regionalConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -196,9 +194,15 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	defer stopSending()
 	webhookEnded.Go(func() { _ = webhooks.Run(sending) }) // its error is always nil
 
+	ready := func() error {
+		if !index.Synced() {
+			return errors.New("nodes are not known yet")
+		}
+		return from.Healthy()
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return httpServer{listener: listener, registry: registry, ready: readiness(index, from)}.Run(ctx)
+		return httpServer{listener: listener, registry: registry, ready: ready}.Run(ctx)
 	})
 	g.Go(func() error { return index.Run(ctx) })
 	g.Go(func() error { return keepsEarly(ctx) })
@@ -235,26 +239,6 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 // reconciles reports whether this process drains, as opposed to marking Nodes only.
 func reconciles(cfg settings) bool {
 	return !cfg.dryRun && (cfg.fleet() || cfg.drain)
-}
-
-func readiness(index *nodes.Index, from source) func() error {
-	return func() error {
-		if !index.Synced() {
-			return errors.New("nodes are not known yet")
-		}
-		return from.Healthy()
-	}
-}
-
-func newSource(ctx context.Context, cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
-	switch cfg.mode {
-	case modeIMDS:
-		return newPoller(ctx, cfg, to, registry, logger)
-	case modeDrain:
-		return marked{}, nil
-	default:
-		return newConsumer(conf, cfg, to, registry, logger), nil
-	}
 }
 
 // ownPod names this process's pod; empty where it runs in none.
