@@ -83,9 +83,8 @@ func (s *statusCommand) run(ctx context.Context, stdout, stderr io.Writer) error
 		}
 		return show(node)
 	}
-	redrawn := s.watch && screen.Live()
 	show := printing(s.format, screen, stderr, s.watch, status.List.Same, func(list status.List) ([]string, []string) {
-		return list.Table(screen.Columns(), redrawn), list.Unread
+		return list.Table(screen.Columns()), list.Unread
 	})
 	if s.watch {
 		return r.Watch(ctx, show)

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -102,15 +101,6 @@ func oneLine(text string) string {
 		}
 		return r
 	}, text)
-}
-
-// Bar shows how much of the whole is left, in so many columns and two brackets.
-func Bar(left, whole time.Duration, columns int) string {
-	full := 0
-	if whole > 0 {
-		full = min(columns, int(time.Duration(columns)*max(0, left)/whole))
-	}
-	return "[" + strings.Repeat("=", full) + strings.Repeat(" ", columns-full) + "]"
 }
 
 // Colour is how a text stands out on a terminal; the zero value is not at all.

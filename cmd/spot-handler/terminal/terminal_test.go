@@ -4,22 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 )
-
-func TestBar(t *testing.T) {
-	const whole = 2 * time.Minute
-	for left, want := range map[time.Duration]string{
-		whole: "[====]", 2 * whole: "[====]", whole / 2: "[==  ]", 31 * time.Second: "[=   ]", time.Second: "[    ]", -time.Second: "[    ]",
-	} {
-		if got := Bar(left, whole, 4); got != want {
-			t.Errorf("%s left of %s: %s, want %s", left, whole, got, want)
-		}
-	}
-	if got := Bar(time.Second, 0, 4); got != "[    ]" {
-		t.Errorf("of nothing: %s", got)
-	}
-}
 
 func TestCut(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{

@@ -245,7 +245,7 @@ func TestView(t *testing.T) {
 	s.show(after(21), s.new("web-4", "fallback-node", false))
 	s.show(after(22), stopping(s.new("web-2", "lost-1", true), 30))
 	text := strings.Join(s.View(after(26.5), 80, 23), "\n")
-	for _, want := range []string{"94 s left  [===", "Draining", "default/deployment/web  ", "2 of 3", "22.0 s  default/web-2  evicted, with 30 of 30 s to end"} {
+	for _, want := range []string{"94 s left", "Draining", "default/deployment/web  ", "2 of 3", "22.0 s  default/web-2  evicted, with 30 of 30 s to end"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -68,7 +68,7 @@ func (o *Observer) head(now time.Time, width int) []string {
 		}
 		return []string{fmt.Sprintf("The interruptions of all %d nodes are over.", len(o.nodes))}
 	}
-	return list.Table(width, true)
+	return list.Table(width)
 }
 
 // readyLines are the ready pods of the workloads.

@@ -36,7 +36,11 @@ func Of(r observe.Recording, f *plan.Forecast) Report {
 }
 
 // Require notes what was required, and whether it was so.
-func (r *Report) Require(of Requirements) { r.Score.Required = of.judge(r.Score) }
+func (r *Report) Require(of Requirements) {
+	for _, q := range of {
+		r.Score.Required = append(r.Score.Required, q.judge(r.Score))
+	}
+}
 
 // Broken are the requirements that were not met, each in a clause.
 func (r *Report) Broken() []string {
@@ -169,48 +173,41 @@ type Verdict struct {
 	Met      bool   `json:"met"`
 }
 
-// figure is something that can be required.
+// figure is something of a score that can be required.
 type figure struct {
-	// of returns the figure; false if it is not known.
-	of    func(Score) (float64, bool)
+	got   float64
+	known bool
 	least bool   // the limit is one from below
 	time  bool   // the limit is a duration
-	unit  string // of the figure
+	unit  string // of got
 }
 
-func pods(of func(Score) int) figure {
-	return figure{of: func(s Score) (float64, bool) { return float64(of(s)), true }, unit: "pods"}
-}
-
-var figures = map[string]figure{
-	"left":        pods(func(s Score) int { return s.Left + s.Open }),
-	"forced":      pods(func(s Score) int { return s.Forced }),
-	"truncated":   pods(func(s Score) int { return s.Truncated }),
-	"dip":         pods(func(s Score) int { return s.Dip }),
-	"unavailable": {of: func(s Score) (float64, bool) { return s.UnavailableSeconds, true }, time: true, unit: "pod-seconds"},
-	"slack": {of: func(s Score) (float64, bool) {
-		if s.SlackSeconds == nil {
-			return 0, false
-		}
-		return *s.SlackSeconds, true
-	}, least: true, time: true, unit: "s"},
-	"misses": {of: func(s Score) (float64, bool) {
-		if s.Forecast == nil {
-			return 0, false
-		}
-		return float64(len(s.Forecast.Misses)), true
-	}, unit: "pods"},
+func (s Score) figures() map[string]figure {
+	pods := func(n int) figure { return figure{got: float64(n), known: true, unit: "pods"} }
+	all := map[string]figure{
+		"left": pods(s.Left + s.Open), "forced": pods(s.Forced), "truncated": pods(s.Truncated), "dip": pods(s.Dip),
+		"unavailable": {got: s.UnavailableSeconds, known: true, time: true, unit: "pod-seconds"},
+		"slack":       {least: true, time: true, unit: "s"},
+		"misses":      {unit: "pods"},
+	}
+	if s.SlackSeconds != nil {
+		all["slack"] = figure{got: *s.SlackSeconds, known: true, least: true, time: true, unit: "s"}
+	}
+	if s.Forecast != nil {
+		all["misses"] = pods(len(s.Forecast.Misses))
+	}
+	return all
 }
 
 // Figures are the names of what can be required.
-func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
+func Figures() []string { return slices.Sorted(maps.Keys(Score{}.figures())) }
 
 // Set takes the requirements from a text such as left=0,slack=20s; it replaces earlier ones.
 func (r *Requirements) Set(text string) error {
 	*r = nil
 	for part := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(strings.TrimSpace(part), "=")
-		f, known := figures[name]
+		f, known := Score{}.figures()[name]
 		if !ok || !known {
 			return fmt.Errorf("%q: want NAME=LIMIT, with NAME one of %s", part, strings.Join(Figures(), ", "))
 		}
@@ -251,31 +248,22 @@ func (r *Requirements) String() string {
 func (*Requirements) Type() string { return "requirements" }
 
 func (q Requirement) String() string {
-	if figures[q.Name].time {
+	if (Score{}).figures()[q.Name].time {
 		return q.Name + "=" + time.Duration(q.Limit*float64(time.Second)).String()
 	}
 	return fmt.Sprintf("%s=%.0f", q.Name, q.Limit)
 }
 
-func (r Requirements) judge(s Score) []Verdict {
-	var list []Verdict
-	for _, q := range r {
-		list = append(list, q.judge(s))
-	}
-	return list
-}
-
 func (q Requirement) judge(s Score) Verdict {
-	f := figures[q.Name]
-	got, known := f.of(s)
-	v := Verdict{Required: q.String(), Got: "not known", Met: known && got <= q.Limit}
+	f := s.figures()[q.Name]
+	v := Verdict{Required: q.String(), Got: "not known", Met: f.known && f.got <= q.Limit}
 	if f.least {
-		v.Met = known && got >= q.Limit
+		v.Met = f.known && f.got >= q.Limit
 	}
-	if known {
-		v.Got = strconv.FormatFloat(got, 'f', -1, 64) + " " + f.unit
+	if f.known {
+		v.Got = strconv.FormatFloat(f.got, 'f', -1, 64) + " " + f.unit
 		if f.time {
-			v.Got = fmt.Sprintf("%.1f %s", got, f.unit)
+			v.Got = fmt.Sprintf("%.1f %s", f.got, f.unit)
 		}
 	}
 	return v

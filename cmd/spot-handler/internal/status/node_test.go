@@ -62,7 +62,7 @@ node          node-1
 instance      i-0123456789abcdef0
 pool          batch
 interruption  spot-interruption (terminate) from queue at 2026-03-01T12:00:00Z, event event-node-1
-deadline      2026-03-01T12:02:00Z, 70 s left  [=======================                 ]
+deadline      2026-03-01T12:02:00Z, 70 s left
 phase         Draining
 set by us     cordon, taint
 replacement   fallback-1 Requested, by karpenter, pool fallback

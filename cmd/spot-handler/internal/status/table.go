@@ -20,33 +20,21 @@ var columns = []console.Column{
 	{Title: "NOT EVICTED", Drop: 1}, {Title: "REPLACEMENT", Least: 12, Drop: 3}, {Title: "SLACK", Drop: 2}, {Title: "WAITS FOR, OR RESULT", Least: 24},
 }
 
-// bar is how wide the bar of the time left is, in a table that is redrawn on a terminal that is
-// wide enough.
-const (
-	bar        = 10
-	wideEnough = 110
-)
-
-// Table shows the list, in so many columns of a terminal; 0 is no terminal. A table that is
-// redrawn has a bar of the time left.
-func (l List) Table(width int, redrawn bool) []string {
+// Table shows the list, in so many columns of a terminal; 0 is no terminal.
+func (l List) Table(width int) []string {
 	if len(l.Interruptions) == 0 {
 		return []string{"No node is interrupted, and no record of an interruption stands."}
 	}
 	rows := make([][]console.Cell, len(l.Interruptions))
 	for i, one := range l.Interruptions {
-		rows[i] = one.row(redrawn && width >= wideEnough)
+		rows[i] = one.row()
 	}
 	return console.Table(columns, rows, width)
 }
 
-func (i Interruption) row(withBar bool) []console.Cell {
-	left := i.timeLeft()
-	if withBar && i.SecondsLeft != nil {
-		left += " " + i.bar(bar)
-	}
+func (i Interruption) row() []console.Cell {
 	cells := []console.Cell{
-		{Text: i.Node}, {Text: orNone(i.kind())}, {Text: orNone(string(i.Phase)), Colour: i.colour()}, {Text: left},
+		{Text: i.Node}, {Text: orNone(i.kind())}, {Text: orNone(string(i.Phase)), Colour: i.colour()}, {Text: i.timeLeft()},
 		{Text: i.Pods.moving(i.Over)}, {Text: i.Pods.notEvicted(i.Over)},
 		{Text: replacementText(i.Replacement)}, {Text: duration(i.SlackSeconds)},
 	}
@@ -74,11 +62,6 @@ func (i Interruption) timeLeft() string {
 		return "past"
 	}
 	return duration(i.SecondsLeft)
-}
-
-// bar is the time left, of all that there was when EC2 made the announcement.
-func (i Interruption) bar(width int) string {
-	return terminal.Bar(time.Duration(*i.SecondsLeft*float64(time.Second)), i.Deadline.Sub(i.Noticed), width)
 }
 
 // colour shows what needs attention.
@@ -134,9 +117,6 @@ func duration(seconds *float64) string {
 	return console.Duration(time.Duration(*seconds * float64(time.Second)))
 }
 
-// nodeBar is how wide the bar of the time left is, of a node.
-const nodeBar = 40
-
 // Lines shows the status of a node to people, in so many columns of a terminal; 0 is no terminal.
 func (s Node) Lines(now time.Time, width int) []string {
 	if s.Record == nil {
@@ -170,14 +150,7 @@ func (s Node) facts(now time.Time, width int) []string {
 	if !s.Deadline.IsZero() {
 		text := s.Deadline.UTC().Format(time.RFC3339)
 		if s.SecondsLeft != nil {
-			text = strings.Replace(fmt.Sprintf("%s, %s left", text, s.timeLeft()), "past left", "past", 1) + "  "
-			room := nodeBar
-			if width > 0 {
-				room = min(room, width-len(fact("deadline", text))-len("[]"))
-			}
-			if room > 0 {
-				text += s.bar(room)
-			}
+			text += ", " + strings.Replace(s.timeLeft()+" left", "past left", "past", 1)
 		}
 		add("deadline", text)
 	}

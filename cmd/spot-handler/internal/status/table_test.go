@@ -85,18 +85,18 @@ well            spot-interruption         Released         -          0/7     0 
 hooked          spot-interruption         Released         -          0/1     0            -                                   90 s   1 graceful; waits for its lifecycle hook to be completed
 empty           spot-interruption         Drained          -          0/0     0            -                                   110 s  no pod had to leave; waits for the node to be terminated
 `
-	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.Join(list.Table(0, false), "\n")+"\n"); diff != "" {
+	if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.Join(list.Table(0), "\n")+"\n"); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
-// On a terminal the table fits, is coloured, and has a bar where it is redrawn.
+// On a terminal the table fits, and is coloured.
 func TestTableOnATerminal(t *testing.T) {
 	all, pods := fleet()
 	list := List{Interruptions: Of(after(50), all, pods)}
 	for _, width := range []int{80, 100, 120, 160, 240} {
 		coloured := false
-		for _, line := range list.Table(width, true) {
+		for _, line := range list.Table(width) {
 			coloured = coloured || strings.Contains(line, "\x1b[3")
 			if n := terminal.Width(line); n > width {
 				t.Errorf("%d columns of %d: %s", n, width, line)
@@ -106,10 +106,7 @@ func TestTableOnATerminal(t *testing.T) {
 			t.Error("without colours")
 		}
 	}
-	if first := list.Table(240, true)[1]; !strings.Contains(first, "70 s [=====     ]") {
-		t.Errorf("no bar of the time left, of which 70 of 120 s remain: %s", first)
-	}
-	for _, line := range list.Table(0, false) {
+	for _, line := range list.Table(0) {
 		if strings.ContainsRune(line, 0x1b) {
 			t.Errorf("coloured, though no terminal: %q", line)
 		}
@@ -118,7 +115,7 @@ func TestTableOnATerminal(t *testing.T) {
 
 func TestNothingIsInterrupted(t *testing.T) {
 	list := List{Interruptions: Of(noon, nil, nil)}
-	if got := list.Table(0, false); len(got) != 1 || !strings.HasPrefix(got[0], "No node is interrupted") {
+	if got := list.Table(0); len(got) != 1 || !strings.HasPrefix(got[0], "No node is interrupted") {
 		t.Errorf("%q", got)
 	}
 	if list.Interruptions == nil {
