@@ -32,8 +32,6 @@ type planCommand struct {
 	kind     string
 	deadline time.Duration
 	dryRun   string
-
-	assumed assumptionFlags
 }
 
 func newPlan() *cobra.Command {
@@ -75,7 +73,7 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	oneOf(what, &p.kind, "kind", string(interruption.SpotInterruption), names(interruption.Kinds()), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
 	within(what, &p.deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
 	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer}, "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
-	p.assumed.define(assume)
+	defineAssumptions(assume)
 	p.define(cmd, show, which, what, assume)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return p.run(cmd.Context(), args, cmd.Flags(), cmd.OutOrStdout())
@@ -96,7 +94,7 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 		loss.Deadline = &p.deadline
 	}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.cluster.Namespace}, true)
-	f, err := c.forecast(ctx, read, p.nodes.Of, loss, p.assumed.take(flags), p.dryRun == dryRunServer)
+	f, err := c.forecast(ctx, read, p.nodes.Of, loss, assumptions(flags), p.dryRun == dryRunServer)
 	if err != nil {
 		return err
 	}
@@ -153,19 +151,20 @@ const dryRunServer = "server"
 // anyTime is not in the past.
 var anyTime = bounds{0, ever, true, "0s or more"}
 
-// assumptionFlags are those of commands that forecast.
-type assumptionFlags struct{ boot, ready, stop, detach time.Duration }
-
-func (f *assumptionFlags) define(flags group) {
+// defineAssumptions declares the flags of commands that forecast.
+func defineAssumptions(flags group) {
 	assumed := plan.Assumed()
-	within(flags, &f.boot, "boot-time", assumed.Boot.Duration(), anyTime, "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
-	within(flags, &f.ready, "ready-time", assumed.Ready.Duration(), anyTime, "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
-	within(flags, &f.stop, "stop-time", assumed.Stop.Duration(), anyTime, "how long a pod takes to end, but not longer than its grace period")
-	within(flags, &f.detach, "detach-time", assumed.Detach.Duration(), anyTime, "how long volumes take to be detached once their pods are gone")
+	of := func(name string, standard plan.Assumption, usage string) {
+		within(flags, new(time.Duration), name, standard.Duration(), anyTime, usage)
+	}
+	of("boot-time", assumed.Boot, "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
+	of("ready-time", assumed.Ready, "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
+	of("stop-time", assumed.Stop, "how long a pod takes to end, but not longer than its grace period")
+	of("detach-time", assumed.Detach, "how long volumes take to be detached once their pods are gone")
 }
 
-// take is what the flags say, in place of what nobody knows.
-func (*assumptionFlags) take(flags *pflag.FlagSet) plan.Assumptions {
+// assumptions are what these flags say, in place of what nobody knows.
+func assumptions(flags *pflag.FlagSet) plan.Assumptions {
 	a := plan.Assumed()
 	for flag, of := range map[string]*plan.Assumption{"boot-time": &a.Boot, "ready-time": &a.Ready, "stop-time": &a.Stop, "detach-time": &a.Detach} {
 		if flags.Changed(flag) {

@@ -44,7 +44,6 @@ type rehearseCommand struct {
 	despiteFindings bool
 	yes             bool
 
-	assumed assumptionFlags
 	outcome outcomeFlags
 }
 
@@ -86,7 +85,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
 	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
 	refuse.BoolVarP(&r.yes, "yes", "y", false, "do not ask; needed where there is no terminal")
-	r.assumed.define(assume)
+	defineAssumptions(assume)
 	r.outcome.define(show)
 	r.define(cmd, show, which, what, refuse, assume)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -146,7 +145,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 		loss.Deadline = &r.deadline
 	}
 	all := func([]*corev1.Node) ([]*corev1.Node, error) { return chosen, nil }
-	forecast, err := c.forecast(ctx, read.Of(r.cluster.Namespace), all, loss, r.assumed.take(flags), false)
+	forecast, err := c.forecast(ctx, read.Of(r.cluster.Namespace), all, loss, assumptions(flags), false)
 	if err != nil {
 		return err
 	}

@@ -185,17 +185,11 @@ func (o *Observer) event(at time.Time, e *corev1.Event, _ bool) {
 
 // claim takes a change of a NodeClaim, which names its instance once Karpenter has launched it.
 func (o *Observer) claim(at time.Time, claim *unstructured.Unstructured, _ bool) {
-	if id, _, _ := unstructured.NestedString(claim.Object, "status", "providerID"); id != "" {
-		o.launched(at, claim.GetName())
-	}
-}
-
-// launched takes that a replacement has an instance.
-func (o *Observer) launched(at time.Time, claim string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, known := o.claims[claim]; !known {
-		o.claims[claim] = at
+	id, _, _ := unstructured.NestedString(claim.Object, "status", "providerID")
+	if _, known := o.claims[claim.GetName()]; !known && id != "" {
+		o.claims[claim.GetName()] = at
 	}
 }
 

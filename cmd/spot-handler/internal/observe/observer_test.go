@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/status"
@@ -30,7 +31,9 @@ func play() *scene {
 	s.recorded(after(.1), interruption.Noticed)
 	s.recorded(after(.3), interruption.Replacing, replacement(provisioner.StateRequested))
 	s.show(after(.4), surged(a))
-	s.launched(after(.5), "fallback-1")
+	s.claim(after(.5), &unstructured.Unstructured{Object: map[string]any{
+		"metadata": map[string]any{"name": "fallback-1"}, "status": map[string]any{"providerID": "aws:///eu-west-1a/i-0fedcba9876543210"},
+	}}, false)
 	s.node(after(19), fallback(), false)
 	s.recorded(after(20), interruption.Draining, replacement(provisioner.StateReady))
 	d := s.new("web-4", "fallback-node", false)

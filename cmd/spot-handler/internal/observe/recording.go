@@ -210,7 +210,11 @@ func (n Node) happenings() []Happening {
 		}
 		add(p.Gone, name, "gone")
 	}
-	add(n.Drained, "node", "every pod has left%s", n.leftText())
+	left := ""
+	if n.Deadline != nil && n.Drained != nil {
+		left = fmt.Sprintf(", %.1f s before its deadline", n.Deadline.Sub(*n.Drained).Seconds())
+	}
+	add(n.Drained, "node", "every pod has left%s", left)
 	switch n.End {
 	case Gone:
 		add(n.EndAt, "node", "the Node is gone")
@@ -218,13 +222,6 @@ func (n Node) happenings() []Happening {
 		add(n.EndAt, "node", "back in service: nothing stands against it")
 	}
 	return list
-}
-
-func (n Node) leftText() string {
-	if n.Deadline == nil || n.Drained == nil {
-		return ""
-	}
-	return fmt.Sprintf(", %.1f s before its deadline", n.Deadline.Sub(*n.Drained).Seconds())
 }
 
 // Line shows a happening, with its time in seconds since begin, and its node if there are several.

@@ -92,15 +92,16 @@ type PodPair struct {
 func score(r observe.Recording, f *plan.Forecast) Score {
 	s := Score{Nodes: []NodeScore{}}
 	begin := r.Begin()
+	var pods []observe.Pod
 	for _, n := range r.Nodes {
 		node := NodeScore{Name: n.Name, Counts: countsOf(n.Pods), Ended: since(begin, n.Ended), Slack: seconds(n.SlackSeconds)}
 		if n.Replacement != nil {
 			node.Ready = since(begin, n.Replacement.Ready)
 		}
-		s.Pods += len(n.Pods)
-		s.Counts.add(node.Counts)
+		pods = append(pods, n.Pods...)
 		s.Nodes = append(s.Nodes, node)
 	}
+	s.Pods, s.Counts = len(pods), countsOf(pods)
 	for _, w := range r.Workloads {
 		workload := WorkloadScore{Namespace: w.Namespace, Name: w.Name, Fewest: w.Fewest, Missing: w.Missing, UnavailableSeconds: w.UnavailableSeconds}
 		for _, sample := range w.Samples {
@@ -147,11 +148,6 @@ func countsOf(pods []observe.Pod) (c Counts) {
 		}
 	}
 	return c
-}
-
-func (c *Counts) add(o Counts) {
-	c.Graceful, c.Truncated, c.Forced = c.Graceful+o.Graceful, c.Truncated+o.Truncated, c.Forced+o.Forced
-	c.Left, c.Open = c.Left+o.Left, c.Open+o.Open
 }
 
 // compare puts the forecast beside what happened.
