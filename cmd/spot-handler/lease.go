@@ -82,7 +82,7 @@ func (l *lease) acquire(ctx context.Context) error {
 	}
 }
 
-// hold keeps the lease while f runs, and releases it when f has ended, so a successor does not
+// hold keeps the lease while f runs, and releases it when f has ended, so the next leader does not
 // start before. It returns f's error, or errLostLease; then f's context ends for that cause.
 func (l *lease) hold(ctx context.Context, f func(context.Context) error) error {
 	defer func() {
@@ -129,7 +129,7 @@ func (l *lease) attempt(ctx context.Context, within time.Duration) (bool, error)
 	return l.try(ctx)
 }
 
-// release gives the lease up, so a successor need not wait for its end. Nothing
+// release gives the lease up, so the next leader need not wait for its end. Nothing
 // is lost if it fails.
 func (l *lease) release(ctx context.Context) {
 	current, err := l.client.Get(ctx, leaseName, metav1.GetOptions{})

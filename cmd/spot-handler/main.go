@@ -18,6 +18,7 @@
 //
 //	spot-handler status             shows which nodes are interrupted, and how far each has come
 //	spot-handler observe NODE...    follows interruptions to their end, and writes a report
+//	spot-handler plan NODE...       forecasts what would become of every pod if nodes were taken now
 //	spot-handler audit              finds what will make an interruption end badly
 //	spot-handler rehearse           interrupts nodes without EC2, and puts them back into service
 //
@@ -62,7 +63,8 @@
 // # Exit codes
 //
 // 0 after a clean stop, on SIGTERM or SIGINT, and after --help; 1 when it cannot go on;
-// 2 for wrong flags or missing permissions, all named at once, before anything is touched.
+// 2 for wrong flags or missing permissions, all named at once, before anything is touched;
+// 3 for what audit --fail-on or --require was to find.
 package main
 
 import (

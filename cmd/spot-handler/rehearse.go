@@ -132,10 +132,10 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	rehearsal := rehearse.New(c.nodes, rehearse.Options{
 		Kind: interruption.Kind(r.kind), Deadline: r.deadline, Over: r.over, Release: r.release, Rules: rulesOf(cfg, nil),
 	}, time.Now())
-	if chosen, err = r.draw(chosen, rehearsal); err != nil {
-		return fmt.Errorf("%w: %w", errRefused, err)
+	if chosen, err = r.draw(chosen, rehearsal); err == nil {
+		err = r.refuse(read, cfg, chosen, rehearsal)
 	}
-	if err := r.refuse(read, cfg, chosen, rehearsal); err != nil {
+	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
 	screen := r.live(stdout, stderr)

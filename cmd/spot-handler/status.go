@@ -63,14 +63,15 @@ func (s *statusCommand) run(ctx context.Context, stdout, stderr io.Writer) error
 	if err != nil {
 		return err
 	}
-	r := c.statusReader(s.cluster.Namespace)
+	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.cluster.Namespace}
 	screen := terminal.New(stdout)
 	defer screen.End()
 	if s.node != "" {
-		in, err := c.inForce(ctx, s.node)
+		cfg, from, err := c.settings(ctx, s.node)
 		if err != nil {
 			return err
 		}
+		in := status.InForce{Policy: cfg.policy, ScheduledLead: cfg.scheduledLead, From: from}
 		show := printing(s.format, screen, stderr, s.watch, status.Node.Same, func(node status.Node) ([]string, []string) {
 			return node.Lines(time.Now(), screen.Columns()), node.Unread
 		})
@@ -127,17 +128,4 @@ func printing[T any](format console.Format, screen *terminal.Screen, stderr io.W
 		}
 		return nil
 	}
-}
-
-func (c *caller) statusReader(namespace string) status.Reader {
-	return status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: namespace}
-}
-
-// inForce are the settings by which the node is drained.
-func (c *caller) inForce(ctx context.Context, node string) (status.InForce, error) {
-	cfg, from, err := c.settings(ctx, node)
-	return status.InForce{
-		Policy:        cfg.policy,
-		ScheduledLead: cfg.scheduledLead, From: from,
-	}, err
 }

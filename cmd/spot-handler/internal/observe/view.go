@@ -63,10 +63,7 @@ func (o *Observer) head(now time.Time, width int) []string {
 	case len(o.nodes) == 1 && len(theirs) == 1 && len(list.Interruptions) == 1:
 		return status.Node{Interruption: list.Interruptions[0], Record: &o.nodes[0].rec}.Lines(now, width)
 	case len(theirs) == 0:
-		if len(o.nodes) == 1 {
-			return []string{"The interruption of the node is over."}
-		}
-		return []string{fmt.Sprintf("The interruptions of all %d nodes are over.", len(o.nodes))}
+		return []string{"Over: " + console.Count(len(o.nodes), "interruption") + "."}
 	}
 	return list.Table(width)
 }

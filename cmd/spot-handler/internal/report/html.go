@@ -6,6 +6,7 @@ import (
 	"html/template"
 	"io"
 	"slices"
+	"time"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
@@ -20,6 +21,7 @@ var pageStyle string
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"outcome": outcomeText,
+	"both":    both,
 	"seconds": func(s *plan.Seconds) string { return both(s, nil) },
 }).Parse(pageText))
 
@@ -32,7 +34,6 @@ type page struct {
 	Report
 	Title, When string
 	Style       template.CSS
-	Tiles       []tile
 	Axis        []tick
 	Nodes       []nodeView
 	Workloads   []workloadView
@@ -42,18 +43,21 @@ type page struct {
 // Several reports whether there were several nodes.
 func (p page) Several() bool { return len(p.Nodes) > 1 }
 
-// tile is a figure that is seen first.
-type tile struct {
-	Figure, Label, Note string
-	Good                bool
-}
+// At is a time in seconds since the first notice.
+func (p page) At(t *time.Time) string { return both(since(p.Recording.Begin(), t), nil) }
+
+// Slack is the least of all nodes.
+func (p page) Slack() string { return both(seconds(p.Score.SlackSeconds), nil) }
+
+// InTime reports whether the last drain ended before its deadline, and every pod had left.
+func (p page) InTime() bool { return *p.Score.SlackSeconds > 0 && p.Score.Left == 0 }
 
 func (r Report) page() page {
 	s, rec := r.Score, r.Recording
 	x := axisOf(rec)
 	begin := rec.Begin()
 	p := page{
-		Report: r, Title: r.title(), Style: template.CSS(pageStyle), Tiles: r.tiles(), Axis: x.ticks(),
+		Report: r, Title: r.title(), Style: template.CSS(pageStyle), Axis: x.ticks(),
 		When: fmt.Sprintf("%s · followed for %s", begin.UTC().Format("2 January 2006, 15:04:05 UTC"), console.Duration(rec.To.Sub(begin))),
 	}
 	forecast := map[string]PodPair{}
@@ -93,20 +97,4 @@ func (r Report) title() string {
 		return what + " of " + nodes[0].Name
 	}
 	return fmt.Sprintf("%s of %d nodes", what, len(nodes))
-}
-
-func (r Report) tiles() []tile {
-	s := r.Score
-	list := []tile{{fmt.Sprintf("%d of %d", s.Graceful, s.Pods), "pods ended gracefully", s.Counts.String(), s.Graceful == s.Pods}}
-	if s.SlackSeconds != nil {
-		list = append(list, tile{fmt.Sprintf("%.0f s", *s.SlackSeconds), "slack", "left until the deadline when the last drain ended", *s.SlackSeconds > 0 && s.Left == 0})
-	}
-	if len(s.Workloads) > 0 {
-		note := fmt.Sprintf("%.1f pod-seconds unavailable in all", s.UnavailableSeconds)
-		list = append(list, tile{fmt.Sprint(s.Dip), "ready pods missed at most", note, s.Dip == 0})
-	}
-	if c := s.Forecast; c != nil {
-		list = append(list, tile{fmt.Sprintf("%d of %d", c.AsForecast, c.Of), "pods ended as forecast", fmt.Sprintf("%d more came later", c.Later), len(c.Misses) == 0})
-	}
-	return list
 }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/status"
@@ -117,50 +116,25 @@ const openNodes = 2
 
 // nodeView is a node and its pods.
 type nodeView struct {
-	Name  string
+	observe.Node
 	Score NodeScore
-	Facts []fact
 	Track track
 	Open  bool // its pods are shown without being asked for
 	Clean bool
 	Pods  []podView
 }
 
-type fact struct{ Name, Text string }
-
 func (x axis) node(n observe.Node, s NodeScore) nodeView {
-	return nodeView{Name: n.Name, Score: s, Facts: x.facts(n, s), Track: x.nodeTrack(n), Clean: s.Graceful == len(n.Pods)}
+	return nodeView{Node: n, Score: s, Track: x.nodeTrack(n), Clean: s.Graceful == len(n.Pods)}
 }
 
-func (x axis) facts(n observe.Node, s NodeScore) (list []fact) {
-	add := func(name, text string) {
-		if text != "" {
-			list = append(list, fact{name, text})
-		}
+// Recounted is what the record counts, if that is not what was seen.
+func (v nodeView) Recounted() string {
+	c := v.Counted
+	if c == nil || v.Score.Counts == (Counts{c.Graceful, c.Truncated, c.Forced, c.Left, 0}) {
+		return ""
 	}
-	moment := func(name, text string, at *time.Time) {
-		if at != nil {
-			add(name, text+x.stamp(*at))
-		}
-	}
-	add("Pool", n.Pool)
-	add("Kind", strings.TrimSuffix(fmt.Sprintf("%s (%s)", n.Kind, n.Action), " ()"))
-	moment("Deadline", "", n.Deadline)
-	moment("Cordoned", "", n.Cordoned)
-	if r := n.Replacement; r != nil {
-		add("Replacement", strings.TrimSuffix(fmt.Sprintf("%s %s, pool %s", r.Name, r.State, r.Pool), ", pool "))
-		add("Replacement ready", strings.TrimPrefix(both(s.Ready, s.ForecastReady), console.None))
-		add("Why", r.Reason)
-	}
-	add("Drain ended", strings.TrimPrefix(both(s.Ended, s.ForecastEnded), console.None))
-	add("Slack", strings.TrimPrefix(both(s.Slack, s.ForecastSlack), console.None))
-	moment("Node", map[observe.End]string{observe.Gone: "gone at ", observe.Restored: "back in service at "}[n.End], n.EndAt)
-	if c := n.Counted; c != nil {
-		if counted := (Counts{c.Graceful, c.Truncated, c.Forced, c.Left, 0}); counted != s.Counts {
-			add("By the record", counted.String()+": not what was seen here")
-		}
-	}
-	return list
+	return Counts{c.Graceful, c.Truncated, c.Forced, c.Left, 0}.String()
 }
 
 // nodeTrack shows the phases and, below them, the replacement.
@@ -226,21 +200,13 @@ type podView struct {
 	observe.Pod
 	Node  string
 	Track track
-	From  string // when its eviction was refused
-	Left  string // when it was gone
 	Had   plan.Outcome
 }
 
 func (x axis) pod(n observe.Node, p observe.Pod, forecast PodPair) podView {
-	v := podView{Pod: p, Node: n.Name, Track: track{Grid: x.ticks()}, Left: console.None}
+	v := podView{Pod: p, Node: n.Name, Track: track{Grid: x.ticks()}}
 	if forecast.Forecast != p.Outcome {
 		v.Had = forecast.Forecast
-	}
-	if p.Gone != nil {
-		v.Left = x.stamp(*p.Gone)
-	}
-	if p.Refusal != nil {
-		v.From = x.stamp(p.Refusal.From)
 	}
 	var words []string
 	for _, s := range p.Steps {

@@ -251,7 +251,8 @@ func (n interrupted) waitsFor() string {
 	case rec.Canceled, n.node.Annotations[interruption.CancelAnnotation] == "true" && rec.Phase != interruption.Released:
 		return "spot-handler to undo what it had set: cancelled"
 	case rec.Phase == interruption.Waiting && rec.Kind == interruption.RebalanceRecommendation:
-		return n.turn()
+		begun, ahead := n.line.Ahead(n.node.Name)
+		return fmt.Sprintf("its turn in its pool: %d under way, %d ahead of it", begun, ahead)
 	case rec.Phase == interruption.Waiting:
 		return "its time: --scheduled-lead before its window"
 	case rec.Phase.Over():
@@ -311,10 +312,4 @@ func (n interrupted) afterwards() string {
 		return ""
 	}
 	return "the node to be terminated"
-}
-
-// turn says how many nodes of the pool come first.
-func (n interrupted) turn() string {
-	begun, ahead := n.line.Ahead(n.node.Name)
-	return fmt.Sprintf("its turn in its pool: %d under way, %d ahead of it", begun, ahead)
 }

@@ -159,7 +159,7 @@ func (s Node) facts(now time.Time, width int) []string {
 		phase = s.colour().Paint(phase)
 	}
 	if !s.Ended.IsZero() {
-		phase += fmt.Sprintf(", the drain ended %s", ago(now, s.Ended))
+		phase += fmt.Sprintf(", the drain ended %s ago", console.Duration(max(0, now.Sub(s.Ended))))
 	}
 	add("phase", phase)
 	add("set by us", strings.Join(rec.Ours, ", "))
@@ -254,8 +254,4 @@ func (s Node) eventLines(width int) []string {
 		rows[i] = []console.Cell{{Text: e.At.UTC().Format(time.RFC3339)}, reason, {Text: e.Text}}
 	}
 	return append([]string{""}, console.Table([]console.Column{{Title: "AT"}, {Title: "EVENT"}, {Title: "TEXT", Least: 24}}, rows, width)...)
-}
-
-func ago(now, at time.Time) string {
-	return console.Duration(max(0, now.Sub(at))) + " ago"
 }
