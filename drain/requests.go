@@ -21,6 +21,10 @@ import (
 // ask again.
 const evictTimeout = 10 * time.Second
 
+// ReasonForced is the reason of the DisruptionTarget condition of a pod that is deleted past its
+// budget.
+const ReasonForced = "DeletionBySpotHandler"
+
 // request makes the request that the decision asks for, and says what it has done: a pod that was to
 // be given back can have been ended instead. A request is not cut short when the process stops: the
 // API server could have charged the budget without having deleted the pod.
@@ -33,7 +37,7 @@ func (d *Drainer) request(ctx context.Context, decision Decision) (did Action, e
 	case Return:
 		return d.putBack(ctx, decision)
 	case Force: // its disruption budget still refuses it
-		return Force, d.deletePod(ctx, decision, "DeletionBySpotHandler", "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
+		return Force, d.deletePod(ctx, decision, ReasonForced, "spot-handler: its node is about to end, and its disruption budget refuses the eviction")
 	case End: // its ReplicaSet would have ended it by now
 		return End, d.remove(ctx, decision)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -143,23 +144,17 @@ func (f outcomeFlags) conclude(r report.Report, a *asked, stdout, stderr io.Writ
 		_ = terminal.New(stderr).Print("could not watch: " + line)
 	}
 	if f.report != "" {
-		if err := writeReport(f.report, r); err != nil {
-			return err
+		var page bytes.Buffer
+		err := r.WriteHTML(terminal.NewOutput(&page))
+		if err == nil {
+			err = os.WriteFile(f.report, page.Bytes(), 0o666)
+		}
+		if err != nil {
+			return fmt.Errorf("write report: %w", err)
 		}
 	}
 	if broken := r.Broken(); len(broken) > 0 {
 		return fmt.Errorf("%w: %s", errRequired, strings.Join(broken, "; "))
-	}
-	return nil
-}
-
-func writeReport(path string, r report.Report) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("write report: %w", err)
-	}
-	if err := errors.Join(r.WriteHTML(terminal.NewOutput(file)), file.Close()); err != nil {
-		return fmt.Errorf("write report: %w", err)
 	}
 	return nil
 }

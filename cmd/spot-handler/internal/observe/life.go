@@ -110,10 +110,6 @@ func newPodLife(node *nodeLife, pod *corev1.Pod) *podLife {
 	}
 }
 
-// deletedByUs is the reason of the DisruptionTarget condition that the drain sets on a pod that
-// it deletes past a budget.
-const deletedByUs = "DeletionBySpotHandler"
-
 func (p *podLife) update(at time.Time, pod *corev1.Pod, gone bool) {
 	before := p.pod
 	p.pod = pod
@@ -125,7 +121,7 @@ func (p *podLife) update(at time.Time, pod *corev1.Pod, gone bool) {
 		first(&p.Evicted, at)
 	}
 	for _, c := range pod.Status.Conditions {
-		p.forced = p.forced || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == deletedByUs
+		p.forced = p.forced || c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == drain.ReasonForced
 	}
 	if done := drain.Finished(pod); gone || done {
 		p.finished = p.finished || done && p.Evicted == nil

@@ -11,6 +11,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/status"
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
 )
@@ -148,7 +149,7 @@ func TestOutcomes(t *testing.T) {
 		{"gone without a word", plan.Truncated, func(s *scene, pod *corev1.Pod) { s.pod(after(10), pod, true, false) }},
 		{"past its budget", plan.Forced, func(s *scene, pod *corev1.Pod) {
 			pod = stopping(pod, 30)
-			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: deletedByUs})
+			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: drain.ReasonForced})
 			s.show(after(10), pod)
 			s.pod(after(12), pod, true, false)
 		}},
