@@ -167,7 +167,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	if !reconciles(cfg) {
 		notices = nil // the process that drains notifies people
 	}
-	tenures := newTenures(registry, parts{cfg, conf, clients, index, events, notices, hooks, logger}.tenure)
+	tenures := newTenures(parts{cfg, conf, clients, index, events, notices, hooks, logger}.tenure)
 	var accept interruption.Accepter = tenures
 	keepsEarly := func(context.Context) error { return nil }
 	if cfg.mode == modeQueue && !cfg.dryRun {
@@ -202,7 +202,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return httpServer{listener: listener, registry: registry, ready: ready}.Run(ctx)
+		return httpServer{listener: listener, metrics: prometheus.Gatherers{registry, tenures}, ready: ready}.Run(ctx)
 	})
 	g.Go(func() error { return index.Run(ctx) })
 	g.Go(func() error { return keepsEarly(ctx) })

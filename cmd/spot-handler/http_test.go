@@ -35,7 +35,7 @@ func serveHTTP(t *testing.T, s httpServer) (url string, stop func() error) {
 // not help, and would drop what is kept in memory.
 func TestHealth(t *testing.T) {
 	for name, ready := range map[string]error{"ready": nil, "not ready": errors.New("SQS is away")} {
-		url, stop := serveHTTP(t, httpServer{registry: prometheus.NewRegistry(), ready: func() error { return ready }})
+		url, stop := serveHTTP(t, httpServer{metrics: prometheus.NewRegistry(), ready: func() error { return ready }})
 		want := map[string]int{"/healthz": http.StatusOK, "/readyz": http.StatusOK, "/metrics": http.StatusOK}
 		if ready != nil {
 			want["/readyz"] = http.StatusServiceUnavailable
@@ -73,7 +73,7 @@ func TestScrapeInProgressIsAnswered(t *testing.T) {
 	slow := slowCollector{asked: make(chan struct{}), answer: make(chan struct{})}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(slow)
-	url, stop := serveHTTP(t, httpServer{registry: registry, ready: func() error { return nil }})
+	url, stop := serveHTTP(t, httpServer{metrics: registry, ready: func() error { return nil }})
 	body := make(chan string, 1)
 	go func() {
 		resp, err := http.Get(url + "/metrics")
@@ -146,7 +146,7 @@ func TestHeldConnectionsLeaveRoomForProbes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- httpServer{listener: counting, registry: registry, ready: func() error { return nil }}.Run(ctx)
+		ended <- httpServer{listener: counting, metrics: registry, ready: func() error { return nil }}.Run(ctx)
 	}()
 	defer func() {
 		cancel()
@@ -205,7 +205,7 @@ func TestHeldConnectionsLeaveRoomForProbes(t *testing.T) {
 // A header without an end, and a request that comes in drops, are given up.
 func TestLongAndSlowRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	url, stop := serveHTTP(t, httpServer{registry: prometheus.NewRegistry(), ready: func() error { return nil }})
+	url, stop := serveHTTP(t, httpServer{metrics: prometheus.NewRegistry(), ready: func() error { return nil }})
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/healthz", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
 
 	"spot-handler/drain"
@@ -27,28 +28,25 @@ import (
 // tenure is what records notices, and what drains while the process leads.
 type tenure struct {
 	interruption.Accepter
-	drain func(ctx context.Context) error // blocks until ctx ends
+	drain   func(ctx context.Context) error // blocks until ctx ends
+	metrics *prometheus.Registry
 }
 
 // tenures begins a new tenure when the lease has been lost. Nothing that a leader knew outlives
 // its tenure: the next one goes by what stands in the cluster, as another replica's does.
 type tenures struct {
-	make     func(prometheus.Registerer) tenure
-	registry prometheus.Registerer
-
+	make    func(*prometheus.Registry) tenure
 	current atomic.Pointer[tenure]
-	shown   *shown // metrics of current
 }
 
-func newTenures(registry prometheus.Registerer, make func(prometheus.Registerer) tenure) *tenures {
-	t := &tenures{make: make, registry: registry}
+func newTenures(make func(*prometheus.Registry) tenure) *tenures {
+	t := &tenures{make: make}
 	t.begin()
 	return t
 }
 
 func (t *tenures) begin() {
-	t.shown = &shown{Registerer: t.registry}
-	next := t.make(t.shown)
+	next := t.make(prometheus.NewRegistry())
 	t.current.Store(&next)
 }
 
@@ -57,32 +55,17 @@ func (t *tenures) Accept(ctx context.Context, n interruption.Notice) (interrupti
 	return t.current.Load().Accept(ctx, n)
 }
 
+// Gather collects the metrics of the tenure. It is safe for concurrent use.
+func (t *tenures) Gather() ([]*dto.MetricFamily, error) { return t.current.Load().metrics.Gather() }
+
 // Run drains until ctx ends. If it ends because the lease is lost, the next tenure begins, with
 // metrics that count from zero, as after a restart.
 func (t *tenures) Run(ctx context.Context) error {
 	err := t.current.Load().drain(ctx)
 	if errors.Is(context.Cause(ctx), errLostLease) {
-		t.shown.withdraw()
 		t.begin()
 	}
 	return err
-}
-
-// shown registers metrics, and can take them all back.
-type shown struct {
-	prometheus.Registerer
-	metrics []prometheus.Collector
-}
-
-func (s *shown) MustRegister(metrics ...prometheus.Collector) {
-	s.Registerer.MustRegister(metrics...)
-	s.metrics = append(s.metrics, metrics...)
-}
-
-func (s *shown) withdraw() {
-	for _, m := range s.metrics {
-		s.Unregister(m)
-	}
 }
 
 // parts are what outlives a tenure.
@@ -98,7 +81,7 @@ type parts struct {
 }
 
 // tenure makes a new one. It makes no call.
-func (p parts) tenure(registry prometheus.Registerer) tenure {
+func (p parts) tenure(registry *prometheus.Registry) tenure {
 	cfg := p.cfg
 	policy := cfg.policy
 	policy.Self = ownPod(cfg)
@@ -143,7 +126,7 @@ func (p parts) tenure(registry prometheus.Registerer) tenure {
 	case p.hooks != nil:
 		accept = lifecycle.Accepter{Next: h, Hooks: p.hooks, Nodes: p.index, Rules: rules, Logger: log}
 	}
-	return tenure{Accepter: accept, drain: h.Run}
+	return tenure{accept, h.Run, registry}
 }
 
 // newEarly is to, and keeps the notices about instances that are no Node yet.

@@ -20,13 +20,12 @@ func (c counting) Accept(context.Context, interruption.Notice) (interruption.Ver
 // A lost lease begins a tenure that knows nothing of the last, also in its metrics. A process that
 // stops keeps its last ones until it has ended.
 func TestTenures(t *testing.T) {
-	registry := prometheus.NewRegistry()
 	made := 0
-	tenures := newTenures(registry, func(reg prometheus.Registerer) tenure {
+	tenures := newTenures(func(reg *prometheus.Registry) tenure {
 		made++
 		counter := prometheus.NewCounter(prometheus.CounterOpts{Name: "accepted"})
 		reg.MustRegister(counter)
-		return tenure{counting{counter}, func(ctx context.Context) error { <-ctx.Done(); return nil }}
+		return tenure{counting{counter}, func(ctx context.Context) error { <-ctx.Done(); return nil }, reg}
 	})
 	accept := func(n int) {
 		for range n {
@@ -35,14 +34,14 @@ func TestTenures(t *testing.T) {
 			}
 		}
 	}
-	want := func(tenures int, accepted float64) {
+	want := func(tenure int, accepted float64) {
 		t.Helper()
-		families, err := registry.Gather()
+		families, err := tenures.Gather()
 		if err != nil || len(families) != 1 {
 			t.Fatalf("%d metrics, want one: %v", len(families), err)
 		}
-		if got := families[0].GetMetric()[0].GetCounter().GetValue(); made != tenures || got != accepted {
-			t.Errorf("in tenure %d %v were accepted, want tenure %d and %v", made, got, tenures, accepted)
+		if got := families[0].GetMetric()[0].GetCounter().GetValue(); made != tenure || got != accepted {
+			t.Errorf("in tenure %d %v were accepted, want tenure %d and %v", made, got, tenure, accepted)
 		}
 	}
 	end := func(cause error) {
