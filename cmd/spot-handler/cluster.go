@@ -250,17 +250,10 @@ func (r resource[T]) Delete(ctx context.Context, name string, opts metav1.Delete
 // Watch follows the objects that opts select.
 func (r resource[T]) Watch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	opts.Watch = true
-	return r.of(r.client.Get(), &opts).Timeout(serverTimeout(opts)).Watch(ctx)
+	return r.of(r.client.Get(), &opts).Watch(ctx)
 }
 
 // List reads the objects that opts select.
 func (c collection[T, L]) List(ctx context.Context, opts metav1.ListOptions) (L, error) {
-	return into(ctx, c.of(c.client.Get(), &opts).Timeout(serverTimeout(opts)), c.emptyList())
-}
-
-func serverTimeout(opts metav1.ListOptions) time.Duration {
-	if opts.TimeoutSeconds == nil {
-		return 0
-	}
-	return time.Duration(*opts.TimeoutSeconds) * time.Second
+	return into(ctx, c.of(c.client.Get(), &opts), c.emptyList())
 }
