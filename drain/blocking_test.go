@@ -86,7 +86,7 @@ func TestBlockedBy(t *testing.T) {
 	s := &session{tracked: map[types.UID]*tracked{
 		"waiting": {pod: web, refusal: "the budget", ofBudget: true},
 		"denied":  {pod: web, refusal: "a webhook"},
-		"going":   {pod: web, refusal: "the budget", ofBudget: true, evicted: true},
+		"going":   {pod: web, refusal: "the budget", ofBudget: true, sent: evicted},
 		"free":    {pod: web},
 		"left":    {pod: web, refusal: "the budget", ofBudget: true, gone: true},
 	}}

@@ -233,15 +233,3 @@ func (d *Drainer) session(ctx context.Context, node string) *session {
 	}
 	return s
 }
-
-// blockedPods counts the pods whose eviction is refused at this moment.
-func (d *Drainer) blockedPods() float64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n := 0
-	for _, s := range d.sessions {
-		ofBudgets, others := s.refusedPods()
-		n += len(ofBudgets) + others
-	}
-	return float64(n)
-}

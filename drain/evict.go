@@ -91,12 +91,19 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, err error) (bus
 		log.Debug().Str("reason", decision.Reason).Msg("surged pod given back to its ReplicaSet")
 		d.queue.park(t) // until the node's watch shows it
 	case answer.settled():
-		forced := did == Force && answer.outcome == accepted
-		refusal := s.sentAway(t.state, answer.outcome == accepted && decision.Grace != nil, forced)
+		by := evicted
+		switch {
+		case answer.outcome == podGone:
+		case did == Force:
+			by = forceDeleted
+		case decision.Grace != nil:
+			by = cutShort
+		}
+		refusal := s.sentAway(t.state, by)
 		if did == End {
 			log.Info().Str("reason", decision.Reason).Msg("surged pod ended, as its ReplicaSet would have")
 		}
-		if forced {
+		if by == forceDeleted {
 			log.Warn().Str("reason", refusal).Msg("pod deleted past its disruption budget")
 			d.opts.Events.EvictionForced(s.node, t.pod, refusal)
 		}

@@ -106,35 +106,35 @@ func mostBlocking(counts map[string]int) map[string]int {
 
 // blockedBy counts the pods that are refused at this moment, by their budget.
 func (d *Drainer) blockedBy() map[string]int {
-	var pods []*corev1.Pod
+	var ofBudgets []*corev1.Pod
 	counts := map[string]int{}
 	d.mu.Lock()
 	for _, s := range d.sessions {
-		ofBudgets, others := s.refusedPods()
-		pods = append(pods, ofBudgets...)
-		counts[noBudget] += others
+		s.note(func() {
+			for _, t := range s.tracked {
+				switch {
+				case t.refusal == "" || !t.stays():
+				case t.ofBudget:
+					ofBudgets = append(ofBudgets, t.pod)
+				default:
+					counts[noBudget]++
+				}
+			}
+		})
 	}
 	d.mu.Unlock()
-	for _, pod := range pods {
+	for _, pod := range ofBudgets {
 		counts[budgetOf(pod, d.budgets.list(pod.Namespace))]++
 	}
 	return counts
 }
 
-// refusedPods are the pods that budgets refuse, and how many are refused otherwise.
-func (s *session) refusedPods() (ofBudgets []*corev1.Pod, others int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, t := range s.tracked {
-		switch {
-		case t.refusal == "" || t.gone || t.evicted:
-		case t.ofBudget:
-			ofBudgets = append(ofBudgets, t.pod)
-		default:
-			others++
-		}
+// blockedPods is their number.
+func (d *Drainer) blockedPods() (n float64) {
+	for _, pods := range d.blockedBy() {
+		n += float64(pods)
 	}
-	return ofBudgets, others
+	return n
 }
 
 // budgetOf names the one budget that covers the pod.

@@ -45,7 +45,7 @@ func (w *podWatch) run(ctx context.Context, client rest.Interface, node string, 
 	lw := cache.NewFilteredListWatchFromClient(client, "pods", metav1.NamespaceAll, func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", node).String()
 	})
-	cache.NewReflectorWithOptions(listedFirst{rewatch.Soon(lw, logger)}, &corev1.Pod{}, w, cache.ReflectorOptions{}).RunWithContext(ctx)
+	cache.NewReflectorWithOptions(listedFirst{rewatch.Soon(lw, nil, logger)}, &corev1.Pod{}, w, cache.ReflectorOptions{}).RunWithContext(ctx)
 }
 
 // listedFirst has a reflector list before it watches. The API server finds the pods of one node by

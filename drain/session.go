@@ -39,21 +39,6 @@ type session struct {
 	gatheredAt time.Time
 }
 
-// tracked is one pod that has to leave, from when it was first seen.
-type tracked struct {
-	pod       *corev1.Pod
-	task      *task // while its eviction is in the queue, waits beside it or is under way
-	evicted   bool  // the API server has accepted the eviction, or said that the pod is gone
-	truncated bool  // it was evicted with less grace than it asks for
-	forcing   bool  // the time has come to delete it past its disruption budget
-	forced    bool  // that was done
-	refusal   string
-	ofBudget  bool   // by a disruption budget
-	blocked   bool   // refused for seconds
-	fixed     string // why it cannot be surged
-	gone      bool
-}
-
 // planWithin is how long a watch that has shown the node's pods keeps its place with the
 // limiter for want of a plan.
 const planWithin = time.Second
@@ -144,9 +129,9 @@ func (s *session) advance(now time.Time, view View) (Status, []*task) {
 		}
 		switch {
 		case d.Action == Wait:
-			t.evicted, t.refusal = true, ""
+			t.sendLocked(evicted)
 			s.begun = true
-		case t.evicted:
+		case t.sent != notSent:
 		case d.waits:
 			s.begun = s.begun || in.Capacity == ReadyCapacity && IsSurged(d.Pod)
 			if t.task == nil {
@@ -187,7 +172,10 @@ func (s *session) advance(now time.Time, view View) (Status, []*task) {
 func (s *session) trackLocked(pod *corev1.Pod) *tracked {
 	t := s.tracked[pod.UID]
 	if t == nil {
-		t = &tracked{truncated: CutShort(pod)} // an earlier leader has evicted it late
+		t = &tracked{}
+		if CutShort(pod) { // an earlier leader has evicted it late
+			t.sent = cutShort
+		}
 		s.tracked[pod.UID] = t
 	}
 	t.pod = pod
@@ -304,12 +292,12 @@ func (s *session) refused(t *tracked, answer answer, isBlocked bool) (first, blo
 }
 
 // sentAway notes that a pod is gone or on its way, and returns why that was refused before.
-func (s *session) sentAway(t *tracked, truncated, forced bool) (refusal string) {
+func (s *session) sentAway(t *tracked, by exit) (refusal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	refusal = t.refusal
-	t.task, t.evicted, t.refusal = nil, true, ""
-	t.truncated, t.forced = t.truncated || truncated, forced
+	t.task = nil
+	t.sendLocked(by)
 	return refusal
 }
 

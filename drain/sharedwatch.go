@@ -9,8 +9,6 @@ import (
 	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
@@ -142,26 +140,9 @@ func contents[T any](store cache.Store) []T {
 // it, refused is called: an informer would only try again, forever, and whatever waits for it
 // would wait as long.
 func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick func(*metav1.ListOptions), refused func(error), logger zerolog.Logger) cache.ListerWatcher {
-	check := func(err error) {
+	return cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(rewatch.Of(of, pick), func(err error) {
 		if apierrors.IsForbidden(err) {
 			refused(err)
 		}
-	}
-	return cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			pick(&o)
-			list, err := of.List(ctx, o)
-			check(err)
-			if err != nil {
-				return nil, err
-			}
-			return list, nil
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			pick(&o)
-			w, err := of.Watch(ctx, o)
-			check(err)
-			return w, err
-		},
 	}, logger), client)
 }

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,36 @@ type Remaining struct {
 	Refusal string // why, in the API server's words; empty if its eviction was never tried
 }
 
+// tracked is one pod that has to leave, from when it was first seen.
+type tracked struct {
+	pod     *corev1.Pod
+	task    *task // while its eviction is in the queue, waits beside it or is under way
+	sent    exit
+	gone    bool
+	fixed   string // why it cannot be surged
+	forcing bool   // the time has come to delete it past its disruption budget
+
+	refusal  string // of its eviction; empty once it was sent away
+	ofBudget bool   // by a disruption budget
+	blocked  bool   // refused for seconds
+}
+
+// exit is how a pod was sent away: what comes later overrides what comes before.
+type exit int
+
+const (
+	notSent      exit = iota
+	evicted           // the API server has accepted the eviction, or said that the pod is gone
+	cutShort          // with less grace than it asks for
+	forceDeleted      // past its disruption budget
+)
+
+// stays reports whether the pod is there and was not sent away.
+func (t *tracked) stays() bool { return !t.gone && t.sent == notSent }
+
+// sendLocked notes that the pod was sent away.
+func (t *tracked) sendLocked(by exit) { t.sent, t.refusal = max(t.sent, by), "" }
+
 func (s *session) result() Result {
 	pods := s.pods()
 	s.mu.Lock()
@@ -45,18 +76,16 @@ func (s *session) result() Result {
 	for _, t := range s.tracked {
 		r.Total++
 		switch {
-		case !t.gone && !t.evicted:
+		case t.stays():
 			r.Left++
 			r.Remaining = append(r.Remaining, Remaining{Pod: t.pod, Refusal: t.refusal})
-		case t.forced:
+			r.Refusal = cmp.Or(t.refusal, r.Refusal)
+		case t.sent == forceDeleted:
 			r.Forced++
-		case t.truncated, !t.gone:
+		case t.sent == cutShort, !t.gone:
 			r.Truncated++
 		default:
 			r.Graceful++
-		}
-		if t.refusal != "" && !t.gone && !t.evicted {
-			r.Refusal = t.refusal
 		}
 	}
 	return r
@@ -83,7 +112,7 @@ func (s *session) catchUpLocked(pods []*corev1.Pod) {
 		if t := s.tracked[pod.UID]; t != nil && p.notOurs(pod) == "" {
 			t.gone = false
 			if pod.DeletionTimestamp != nil {
-				t.evicted, t.refusal = true, ""
+				t.sendLocked(evicted)
 			}
 		}
 	}

@@ -193,7 +193,7 @@ func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	of.store = startInformer(of.ctx, func() { of.update(func() { of.synced = true }) }, cache.InformerOptions{
 		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(of.watcher.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
 			o.LabelSelector = selector
-		}), of.watcher.logger),
+		}), nil, of.watcher.logger),
 		ObjectType: &corev1.Pod{},
 		Transform:  asMember,
 		Handler: cache.ResourceEventHandlerFuncs{

@@ -57,7 +57,7 @@ func (b *budgetWatch) watch(ctx context.Context, namespace string) *informer {
 		b.notifyUsers(namespace)
 	}
 	return startInformer(ctx, synced, cache.InformerOptions{
-		ListerWatcher: rewatch.Soon(cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()), b.logger),
+		ListerWatcher: rewatch.Soon(cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()), nil, b.logger),
 		ObjectType:    &policyv1.PodDisruptionBudget{},
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    changed,

@@ -26,16 +26,43 @@ const (
 	Longest = 2 * time.Second
 )
 
-// Soon repeats an informer's requests that have no answer, after Longest at the most, and
-// says so once if that takes long. What the API server does answer goes to the informer. It
-// is as safe for concurrent use as what it is given.
-func Soon(of *cache.ListWatch, logger zerolog.Logger) *cache.ListWatch {
+// Client reads one kind of object; its lists are of the type L.
+type Client[L runtime.Object] interface {
+	List(ctx context.Context, o metav1.ListOptions) (L, error)
+	Watch(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
+}
+
+// Of lists and watches with a client what pick selects.
+func Of[L runtime.Object](client Client[L], pick func(*metav1.ListOptions)) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return ask(ctx, logger, func() (runtime.Object, error) { return of.ListWithContext(ctx, o) })
+			pick(&o)
+			return client.List(ctx, o)
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return ask(ctx, logger, func() (watch.Interface, error) { return of.WatchWithContext(ctx, o) })
+			pick(&o)
+			return client.Watch(ctx, o)
+		},
+	}
+}
+
+// Soon repeats an informer's requests that have no answer, after Longest at the most, and
+// says so once if that takes long. What the API server does answer goes to the informer, and to
+// answered, if that is not nil. It is as safe for concurrent use as what it is given.
+func Soon(of *cache.ListWatch, answered func(error), logger zerolog.Logger) *cache.ListWatch {
+	if answered == nil {
+		answered = func(error) {}
+	}
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			list, err := ask(ctx, logger, func() (runtime.Object, error) { return of.ListWithContext(ctx, o) })
+			answered(err)
+			return list, err
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			stream, err := ask(ctx, logger, func() (watch.Interface, error) { return of.WatchWithContext(ctx, o) })
+			answered(err)
+			return stream, err
 		},
 	}
 }

@@ -50,7 +50,7 @@ func TestOutage(t *testing.T) {
 				return &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}, refused()
 			},
 			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return stream, refused() },
-		}, zerolog.Nop())}
+		}, nil, zerolog.Nop())}
 		store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
 			ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw.ListWatch, lw), ObjectType: &corev1.Node{}, Handler: cache.ResourceEventHandlerFuncs{},
 		})

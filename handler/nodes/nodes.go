@@ -19,7 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
@@ -50,22 +49,13 @@ const (
 // pod has no business with the others.
 func New(client Client, only string, logger zerolog.Logger) *Index {
 	x := &Index{}
-	narrow := func(o metav1.ListOptions) metav1.ListOptions {
+	list := rewatch.Of(paged{client}, func(o *metav1.ListOptions) {
 		if only != "" {
 			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", only).String()
 		}
-		return o
-	}
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			return List(ctx, client, narrow(o))
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			return client.Watch(ctx, narrow(o))
-		},
-	}
+	})
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(lw, logger), client),
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(list, nil, logger), client),
 		ObjectType:    &corev1.Node{},
 		Transform:     transform,
 		Indexers:      cache.Indexers{byInstance: instanceKeys, byAddress: addressKeys},
@@ -292,6 +282,13 @@ func List(ctx context.Context, client Client, o metav1.ListOptions) (*corev1.Nod
 		}
 		o.Continue = page.Continue
 	}
+}
+
+// paged is a client whose List is ours.
+type paged struct{ Client }
+
+func (p paged) List(ctx context.Context, o metav1.ListOptions) (*corev1.NodeList, error) {
+	return List(ctx, p.Client, o)
 }
 
 // Holds returns an error if another Node is the instance that this one says it is: then nothing

@@ -11,9 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
@@ -66,17 +64,8 @@ func (c *claimWatch) run(ctx context.Context) {
 	if c.single {
 		selector = ReplacesLabel + "=" + labelValue(c.instance) + ",!" + SettledLabel
 	}
-	listWatch := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selector
-			return ours.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = selector
-			return ours.Watch(ctx, o)
-		},
-	}
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(listWatch, c.log), c.client),
+	list := rewatch.Of(ours, func(o *metav1.ListOptions) { o.LabelSelector = selector })
+	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(list, nil, c.log), c.client),
 		&unstructured.Unstructured{}, 0, cache.Indexers{})
 	// These fail only on an informer that is already running.
 	_ = informer.SetTransform(slim)

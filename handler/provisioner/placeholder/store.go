@@ -11,9 +11,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/rewatch"
@@ -50,18 +48,9 @@ func newStore(client Pods, selector string, notify func(node string), logger zer
 		taken:   map[string]time.Time{},
 		waiting: map[string]struct{}{},
 	}
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			o.LabelSelector = selector
-			return client.List(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			o.LabelSelector = selector
-			return client.Watch(ctx, o)
-		},
-	}
+	list := rewatch.Of(client, func(o *metav1.ListOptions) { o.LabelSelector = selector })
 	indexer, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(lw, logger), client),
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(list, nil, logger), client),
 		ObjectType:    &corev1.Pod{},
 		Transform:     lean,
 		Indexers: cache.Indexers{byInstance: func(obj any) ([]string, error) {

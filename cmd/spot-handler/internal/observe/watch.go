@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -159,17 +158,7 @@ func follow[T any, P interface {
 }
 
 func (w *watcher) followDynamic(resource dynamic.NamespaceableResourceInterface, of selection, changed func(time.Time, *unstructured.Unstructured, bool), refused func(error)) {
-	client := resource.Namespace(of.namespace)
-	w.run(&cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, l metav1.ListOptions) (runtime.Object, error) {
-			of.narrow(&l)
-			return client.List(ctx, l)
-		},
-		WatchFuncWithContext: func(ctx context.Context, l metav1.ListOptions) (watch.Interface, error) {
-			of.narrow(&l)
-			return client.Watch(ctx, l)
-		},
-	}, w.Dynamic, &unstructured.Unstructured{}, func(at time.Time, object runtime.Object, gone bool) {
+	w.run(rewatch.Of(resource.Namespace(of.namespace), of.narrow), w.Dynamic, &unstructured.Unstructured{}, func(at time.Time, object runtime.Object, gone bool) {
 		changed(at, object.(*unstructured.Unstructured), gone)
 	}, nil, refused)
 }
@@ -196,20 +185,9 @@ func (w *watcher) run(of *cache.ListWatch, client any, empty runtime.Object, cha
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(&cache.ListWatch{
-			ListWithContextFunc: func(ctx context.Context, l metav1.ListOptions) (runtime.Object, error) {
-				list, err := of.ListWithContext(ctx, l)
-				answer(err)
-				return list, err
-			},
-			WatchFuncWithContext: func(ctx context.Context, l metav1.ListOptions) (watch.Interface, error) {
-				stream, err := of.WatchWithContext(ctx, l)
-				answer(err)
-				return stream, err
-			},
-		}, zerolog.Nop()), client),
-		ObjectType: empty,
-		Transform:  lean,
+		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(of, answer, zerolog.Nop()), client),
+		ObjectType:    empty,
+		Transform:     lean,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(object any) { pass(object, false) },
 			UpdateFunc: func(_, object any) { pass(object, false) },
