@@ -33,6 +33,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+
+	"spot-handler/drain/fair"
 )
 
 // Events tells people about single pods. No method blocks or fails.
@@ -94,7 +96,7 @@ type Drainer struct {
 	around      *objectCache[Surroundings] // of a namespace
 	gangs       *Gangs
 
-	limiter *limiter
+	openings *fair.Lane // of the nodes' watches
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -104,13 +106,13 @@ type Drainer struct {
 // New returns a Drainer. It makes no call and starts nothing.
 func New(opts Options) *Drainer {
 	d := &Drainer{
-		opts: opts, queue: newQueue(), pace: newPace(requestsAtOnce), limiter: newLimiter(),
+		opts: opts, queue: newQueue(), pace: newPace(requestsAtOnce), openings: fair.NewLane(startsAtOnce, allCanWait),
 		attached: newAttachmentWatch(opts), gangs: NewGangs(), sessions: map[string]*session{},
 	}
-	lookups := newLimiter() // and what is watched of namespaces: the nodes' own pods wait for none of it
-	d.claims = newObjectCache(lookups, opts.Notify, readClaim(opts.Dynamic))
-	d.preferences = newObjectCache(lookups, opts.Notify, readPreferences(opts.Dynamic))
-	d.around = newObjectCache(lookups, opts.Notify, readSurroundings(opts.Dynamic))
+	lookups := fair.NewLane(lookupsAtOnce, allCanWait) // and what is watched of namespaces: the nodes' own pods wait for none of it
+	d.claims = newObjectCache("claim", lookups, opts.Notify, readClaim(opts.Dynamic))
+	d.preferences = newObjectCache("preferences", lookups, opts.Notify, readPreferences(opts.Dynamic))
+	d.around = newObjectCache("surroundings", lookups, opts.Notify, readSurroundings(opts.Dynamic))
 	d.lanes, d.shares = newLanes(d.queue.push), newShares(requestsAtOnce, d.queue.push)
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)

@@ -14,6 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+
+	"spot-handler/drain/fair"
 )
 
 var (
@@ -34,8 +36,9 @@ const (
 // objectCache reads single objects that few plans need, each only once in a while, however
 // many pods ask.
 type objectCache[T any] struct {
+	kind   string
 	read   func(ctx context.Context, name types.NamespacedName) (T, error)
-	places *limiter
+	places *fair.Lane
 	notify func(node string)
 
 	mu    sync.Mutex
@@ -50,8 +53,8 @@ type cachedObject[T any] struct {
 	asked   map[string]struct{} // by which nodes, since it was last read
 }
 
-func newObjectCache[T any](places *limiter, notify func(string), read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
-	return &objectCache[T]{read: read, places: places, notify: notify, known: map[types.NamespacedName]*cachedObject[T]{}}
+func newObjectCache[T any](kind string, places *fair.Lane, notify func(string), read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
+	return &objectCache[T]{kind: kind, read: read, places: places, notify: notify, known: map[types.NamespacedName]*cachedObject[T]{}}
 }
 
 // get is the answer, or false while it is being read. It does not block: the node is notified when
@@ -69,7 +72,8 @@ func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, nod
 		return known.value, true
 	} else if known.asked[node] = struct{}{}; !known.pending && !fresh {
 		known.pending = true
-		l.places.enter(name.Namespace, func() { go l.fill(context.WithoutCancel(ctx), name, known) })
+		ctx = context.WithoutCancel(ctx)
+		l.places.Do(ctx, fair.Task{Tenant: name.Namespace, Who: types.UID(l.kind + "/" + name.Name), Run: func() { l.fill(ctx, name, known) }})
 	}
 	return known.value, known.ok
 }
@@ -79,7 +83,6 @@ func (l *objectCache[T]) fill(ctx context.Context, name types.NamespacedName, in
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	value, err := l.read(ctx, name)
-	l.places.leave(name.Namespace)
 	l.mu.Lock()
 	into.pending = false
 	if err == nil {
@@ -161,81 +164,11 @@ func PreferencesOf(said map[string]string) Preferences {
 }
 
 // How many watches and look-ups are begun at the same moment: each has the API server read a node's
-// pods, or a namespace's objects, and a thousand at once would hold up everything else.
-const startsAtOnce = 32
-
-// limiter lets requests begin a few at a time. Namespaces take turns, and each can take as many places as
-// it leaves free, so some whose objects are so many and so large that all of them take long, or one with a
-// thousand requests, delay nobody else's; the requests of one, and those of none, begin in the order in which
-// they come. Those that wait are functions in a line, as thousands of goroutines would take tens of
-// megabytes.
-type limiter struct {
-	mu    sync.Mutex
-	free  int
-	inUse map[string]int      // by namespace; empty: of none
-	lines map[string][]func() // those that wait
-	turns []string            // of the lines
-}
-
-func newLimiter() *limiter {
-	return &limiter{free: startsAtOnce, inUse: map[string]int{}, lines: map[string][]func(){}}
-}
-
-// enter calls open when there is a place: now, or later from within leave, so open must not block.
-// The place has to be given back with leave.
-func (l *limiter) enter(namespace string, open func()) {
-	l.mu.Lock()
-	if !l.hasPlace(namespace) {
-		if len(l.lines[namespace]) == 0 {
-			l.turns = append(l.turns, namespace)
-		}
-		l.lines[namespace] = append(l.lines[namespace], open)
-		l.mu.Unlock()
-		return
-	}
-	l.takePlace(namespace)
-	l.mu.Unlock()
-	open()
-}
-
-// leave gives a place back.
-func (l *limiter) leave(namespace string) {
-	l.mu.Lock()
-	l.free++
-	if l.inUse[namespace]--; l.inUse[namespace] == 0 {
-		delete(l.inUse, namespace)
-	}
-	var opens []func()
-	for turn := slices.IndexFunc(l.turns, l.hasPlace); turn >= 0; turn = slices.IndexFunc(l.turns, l.hasPlace) {
-		opens = append(opens, l.nextOf(turn))
-	}
-	l.mu.Unlock()
-	for _, open := range opens {
-		open()
-	}
-}
-
-// nextOf gives a place to the first that waits in the line whose turn it is.
-func (l *limiter) nextOf(turn int) (open func()) {
-	next := l.turns[turn]
-	l.turns = slices.Delete(l.turns, turn, turn+1)
-	line := l.lines[next]
-	open = line[0]
-	line[0] = nil // it keeps a session alive
-	if l.lines[next] = line[1:]; len(line) > 1 {
-		l.turns = append(l.turns, next)
-	} else {
-		delete(l.lines, next)
-	}
-	l.takePlace(next)
-	return open
-}
-
-func (l *limiter) hasPlace(namespace string) bool {
-	return l.free > 0 && (namespace == "" || l.inUse[namespace] < l.free)
-}
-
-func (l *limiter) takePlace(namespace string) {
-	l.free--
-	l.inUse[namespace]++
-}
+// pods, or a namespace's objects, and a thousand at once would hold up everything else. Of one
+// namespace they are fewer, as its objects can be so many and so large that all of them take long: it
+// can have a third, see [fair.Lane]. As many as there are wait for their turn.
+const (
+	startsAtOnce  = 32
+	lookupsAtOnce = 48
+	allCanWait    = 1 << 30
+)

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
+	"spot-handler/drain/fair"
 	"spot-handler/drain/narrow"
 )
 
@@ -33,7 +34,7 @@ func TestLookUpAgain(t *testing.T) {
 		ask := func(node string) (string, bool) {
 			return cache.get(t.Context(), types.NamespacedName{Name: "shop"}, node)
 		}
-		cache = newObjectCache(newLimiter(), func(node string) {
+		cache = newObjectCache("", fair.NewLane(lookupsAtOnce, allCanWait), func(node string) {
 			mu.Lock()
 			notified[node]++
 			mu.Unlock()
@@ -68,7 +69,7 @@ func TestLookUpsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		underWay, most := 0, 0
-		cache := newObjectCache(newLimiter(), func(string) {}, func(_ context.Context, name types.NamespacedName) (string, error) {
+		cache := newObjectCache("", fair.NewLane(lookupsAtOnce, allCanWait), func(string) {}, func(_ context.Context, name types.NamespacedName) (string, error) {
 			mu.Lock()
 			underWay++
 			most = max(most, underWay)
@@ -94,7 +95,7 @@ func TestLookUpsTakeTurns(t *testing.T) {
 			t.Error("the last of the others waits for the crowd")
 		}
 		time.Sleep(200 * time.Second)
-		if _, ok := cache.get(t.Context(), types.NamespacedName{Namespace: "crowd", Name: "999"}, "node"); !ok || most > startsAtOnce {
+		if _, ok := cache.get(t.Context(), types.NamespacedName{Namespace: "crowd", Name: "999"}, "node"); !ok || most > lookupsAtOnce {
 			t.Errorf("%d look-ups at once; the last of the crowd is known: %t", most, ok)
 		}
 	})
@@ -103,7 +104,7 @@ func TestLookUpsTakeTurns(t *testing.T) {
 // Look-ups of several namespaces that all take long leave places for those of others.
 func TestSlowLookUpsLeavePlaces(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cache := newObjectCache(newLimiter(), func(string) {}, func(ctx context.Context, name types.NamespacedName) (string, error) {
+		cache := newObjectCache("", fair.NewLane(lookupsAtOnce, allCanWait), func(string) {}, func(ctx context.Context, name types.NamespacedName) (string, error) {
 			if name.Namespace != "other" {
 				<-ctx.Done()
 			}

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/fair"
 	"spot-handler/handler/interruption"
 )
 
@@ -17,7 +18,7 @@ type session struct {
 	drainer *Drainer
 	node    string
 	watch   *podWatch
-	opened  func() // gives its place with the limiter back
+	opened  func() // gives its place among those that open back
 	stop    context.CancelFunc
 	ctx     context.Context // ends with stop
 	began   time.Time
@@ -39,8 +40,7 @@ type session struct {
 	gatheredAt time.Time
 }
 
-// planWithin is how long a watch that has shown the node's pods keeps its place with the
-// limiter for want of a plan.
+// planWithin is how long a watch that has shown the node's pods keeps its place for want of a plan.
 const planWithin = time.Second
 
 // startSession opens the watch of a node's pods, in its turn. It ends with ctx or stop.
@@ -48,24 +48,24 @@ const planWithin = time.Second
 // The watch keeps its place until there is a first plan, or until others have been patient. A node
 // without pods ends its watch with that plan, so the watches of such nodes do not pile up.
 func startSession(ctx context.Context, d *Drainer, node string) *session {
+	opened := make(chan struct{})
 	s := &session{
 		drainer: d, node: node, began: time.Now(), tracked: map[types.UID]*tracked{}, said: map[string]bool{}, answers: map[types.UID]When{},
-		opened: sync.OnceFunc(func() { d.limiter.leave("") }),
+		opened: sync.OnceFunc(func() { close(opened) }),
 	}
 	s.ctx, s.stop = context.WithCancel(ctx)
 	s.watch = newPodWatch(s.changed, func() {
 		time.AfterFunc(planWithin, s.opened)
 		d.opts.Notify(node)
 	})
-	d.limiter.enter("", func() {
-		if s.ctx.Err() != nil { // it has ended before its turn
-			s.opened()
-			return
-		}
-		context.AfterFunc(s.ctx, s.opened)
-		time.AfterFunc(patience, s.opened)
+	d.openings.Do(s.ctx, fair.Task{Tenant: node, Run: func() {
 		go s.watch.run(s.ctx, d.opts.Pods, node, d.opts.Logger)
-	})
+		select {
+		case <-opened:
+		case <-time.After(patience):
+		case <-s.ctx.Done():
+		}
+	}})
 	return s
 }
 

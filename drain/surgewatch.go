@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"spot-handler/drain/fair"
 	"spot-handler/drain/rewatch"
 )
 
@@ -29,15 +30,15 @@ type surgeWatch struct {
 	sharedWatch[types.NamespacedName, *watchedDeployment]
 	dynamic dynamic.Interface
 	pods    rest.Interface
-	limiter *limiter
+	lookups *fair.Lane
 	logger  zerolog.Logger
 
 	// wake lets as many waiting pods of a Deployment try again as it has something to give to.
 	wake func(name types.NamespacedName, w Workload)
 }
 
-func newSurgeWatch(opts Options, limiter *limiter, wake func(types.NamespacedName, Workload)) *surgeWatch {
-	s := &surgeWatch{dynamic: opts.Dynamic, pods: opts.Pods, limiter: limiter, logger: opts.Logger, wake: wake}
+func newSurgeWatch(opts Options, lookups *fair.Lane, wake func(types.NamespacedName, Workload)) *surgeWatch {
+	s := &surgeWatch{dynamic: opts.Dynamic, pods: opts.Pods, lookups: lookups, logger: opts.Logger, wake: wake}
 	s.sharedWatch = newSharedWatch(opts.Notify, s.begin)
 	return s
 }
@@ -64,7 +65,7 @@ type watchedDeployment struct {
 func (s *surgeWatch) begin(ctx context.Context, name types.NamespacedName) *watchedDeployment {
 	of := &watchedDeployment{watcher: s, name: name, ctx: ctx, tally: NewTally()}
 	context.AfterFunc(ctx, of.stopTimer)
-	s.limiter.enter(name.Namespace, of.watch)
+	s.lookups.Do(ctx, fair.Task{Tenant: name.Namespace, Who: types.UID("deployment/" + name.Name), Run: of.watch})
 	return of
 }
 
@@ -142,14 +143,14 @@ func (of *watchedDeployment) pods() []*member {
 	return contents[*member](of.store)
 }
 
-// watch follows the Deployment, and its pods as soon as its selector is known.
+// watch follows the Deployment, and its pods as soon as its selector is known. It returns when it is
+// known whether there is one.
 func (of *watchedDeployment) watch() {
 	deployments := of.watcher.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
 	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
-	opened := sync.OnceFunc(func() { of.watcher.limiter.leave(of.name.Namespace) })
-	context.AfterFunc(of.ctx, opened)
+	opened := make(chan struct{})
 	synced := func() {
-		opened()
+		close(opened)
 		of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
 	}
 	startInformer(of.ctx, synced, cache.InformerOptions{
@@ -162,6 +163,10 @@ func (of *watchedDeployment) watch() {
 			DeleteFunc: func(any) { of.update(func() { of.deployment = nil }) },
 		},
 	})
+	select {
+	case <-opened:
+	case <-of.ctx.Done():
+	}
 }
 
 // seen takes in a new state of the Deployment.

@@ -33,7 +33,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"spot-handler/drain"
-	"spot-handler/handler/fair"
+	"spot-handler/drain/fair"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/nodes"

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"spot-handler/handler/fair"
+	"spot-handler/drain/fair"
 	"spot-handler/handler/interruption"
 )
 

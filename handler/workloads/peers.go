@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/drain/fair"
 	"spot-handler/drain/narrow"
-	"spot-handler/handler/fair"
 )
 
 // The other pods of a gang, on nodes that do not end, are notified as well if they ask for notices.

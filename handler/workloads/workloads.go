@@ -25,7 +25,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain"
-	"spot-handler/handler/fair"
+	"spot-handler/drain/fair"
 	"spot-handler/handler/interruption"
 )
 
