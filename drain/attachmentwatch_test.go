@@ -1,10 +1,7 @@
 package drain
 
 import (
-	"context"
-	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,9 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 )
 
 // Volumes that were attached for pods which have left are waited for, also in the moment
@@ -84,44 +79,5 @@ func TestVolumesThatAreNotKnownYet(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// pagedList answers lists in pages.
-type pagedList struct {
-	dynamic.ResourceInterface
-	items int
-}
-
-func (p pagedList) List(_ context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	from, _ := strconv.Atoi(o.Continue)
-	page := &unstructured.UnstructuredList{}
-	page.SetResourceVersion("7")
-	for i := from; i < min(p.items, from+int(o.Limit)); i++ {
-		page.Items = append(page.Items, unstructured.Unstructured{Object: object{
-			"metadata": object{"name": fmt.Sprint("va-", i), "annotations": object{"somebody/else": "x"}},
-			"spec":     object{"nodeName": "node-a"}, "status": object{"attached": true},
-		}})
-	}
-	if next := from + int(o.Limit); next < p.items {
-		page.SetContinue(strconv.Itoa(next))
-	}
-	return page, nil
-}
-
-// All pages are read, and of each attachment only what is needed is kept.
-func TestAttachmentsAreListedInPages(t *testing.T) {
-	all, err := attachmentPages{pagedList{items: 2*attachmentPage + 1}}.List(t.Context(), metav1.ListOptions{ResourceVersion: "0"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(all.Items) != 2*attachmentPage+1 || all.GetResourceVersion() != "7" || all.GetContinue() != "" {
-		t.Errorf("%d attachments at %q, go on at %q", len(all.Items), all.GetResourceVersion(), all.GetContinue())
-	}
-	for _, item := range all.Items {
-		kept, err := asAttachment(&item)
-		if node, _ := nodeAndVolume(kept); err != nil || node != "node-a" || item.GetAnnotations() != nil || item.Object["status"] != nil {
-			t.Fatalf("keeps %v", item.Object)
-		}
 	}
 }

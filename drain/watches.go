@@ -155,7 +155,7 @@ func (a *attachmentWatch) watch(ctx context.Context, key allNodes) *attachments 
 		}
 	}
 	of.informer = startInformer(ctx, func() { a.notifyUsers(key) }, cache.InformerOptions{
-		ListerWatcher: dynamicWatch(a.dynamic, attachmentPages{a.dynamic.Resource(attachmentResource)}, func(*metav1.ListOptions) {}, refused, a.logger),
+		ListerWatcher: dynamicWatch(a.dynamic, a.dynamic.Resource(attachmentResource), func(*metav1.ListOptions) {}, refused, a.logger),
 		ObjectType:    &unstructured.Unstructured{},
 		Transform:     asAttachment,
 		Indexers: cache.Indexers{byNode: func(obj any) ([]string, error) {
@@ -190,36 +190,6 @@ func (a *attachmentWatch) of(node string) (volumes []string, known bool) {
 		}
 	}
 	return volumes, true
-}
-
-// attachmentPages lists VolumeAttachments page by page and keeps of each page only what asAttachment
-// reads. It serves API servers that do not stream them at the start of a watch: in one answer 10,000
-// take 80 MB.
-type attachmentPages struct{ dynamic.ResourceInterface }
-
-const attachmentPage = 250
-
-// List does not pass on the caller's resource version: the API server never pages what it answers
-// from its cache, and what we read instead is never older.
-func (p attachmentPages) List(ctx context.Context, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
-	o.Limit, o.ResourceVersion, o.ResourceVersionMatch = attachmentPage, "", ""
-	all := &unstructured.UnstructuredList{}
-	for {
-		page, err := p.ResourceInterface.List(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		for _, item := range page.Items {
-			all.Items = append(all.Items, unstructured.Unstructured{Object: map[string]any{
-				"metadata": map[string]any{"name": item.GetName(), "uid": string(item.GetUID()), "resourceVersion": item.GetResourceVersion()},
-				"spec":     item.Object["spec"],
-			}})
-		}
-		all.SetResourceVersion(page.GetResourceVersion())
-		if o.Continue = page.GetContinue(); o.Continue == "" {
-			return all, nil
-		}
-	}
 }
 
 // attachment is what is kept of each of the cluster's VolumeAttachments.

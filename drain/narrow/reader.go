@@ -15,11 +15,11 @@ type reader struct {
 	out  []byte // kept, and not read yet
 
 	at    state
-	stack []level
-	key   []byte // of a member, with its quotes
-	next  fields // of the value that comes
-	slash bool   // after a backslash, in a text
-	hex   int    // digits to come of an escaped character
+	stack []level // the last is what the next byte is in; the first is the stream
+	key   []byte  // of a member, with its quotes
+	next  fields  // of the value that comes
+	slash bool    // after a backslash, in a text
+	hex   int     // digits to come of an escaped character
 
 	drops bool // the value is dropped
 	text  bool // within a text of it
@@ -55,7 +55,7 @@ const (
 const longestKey = 1 << 10
 
 func newReader(body io.ReadCloser, of kind) *reader {
-	return &reader{body: body, kind: of, left: limit{passes, passes}, next: of.root, field: of.field, object: of.object}
+	return &reader{body: body, kind: of, left: limit{passes, passes}, next: of.root, field: of.field, object: of.object, stack: []level{{}}}
 }
 
 func (r *reader) Close() error { return r.body.Close() }
@@ -149,7 +149,7 @@ func (r *reader) take(c byte) {
 			r.enterMember()
 		}
 	case inText:
-		if r.hex == 0 && !r.slash && c != '"' && r.exhausted(r.depthOfTop()) {
+		if r.hex == 0 && !r.slash && c != '"' && r.exhausted(r.top().depth) {
 			r.cut = true
 			r.drops, r.text, r.at = true, true, after
 			r.slash = c == '\\'
@@ -194,15 +194,16 @@ func (r *reader) ends(c byte) bool {
 func (r *reader) pass(c byte) {
 	switch c {
 	case '\n', '\r', '\t', ' ', ':':
-		if c == '\n' && len(r.stack) == 0 { // ends an event of a watch
+		if len(r.stack) > 1 {
+			return
+		}
+		if c == '\n' { // ends an event of a watch
 			r.emit(c)
 		}
-		if len(r.stack) == 0 {
-			r.at, r.next = value, r.kind.root
-		}
+		r.at, r.next = value, r.kind.root
 	case ',':
 		r.at = member
-		if top := r.top(); top != nil && top.array {
+		if top := r.top(); top.array {
 			r.at, r.next = value, top.of
 		}
 	case '}', ']':
@@ -223,23 +224,11 @@ func (r *reader) pass(c byte) {
 	}
 }
 
-func (r *reader) depthOfTop() int {
-	if top := r.top(); top != nil {
-		return top.depth
-	}
-	return 0
-}
-
-func (r *reader) top() *level {
-	if len(r.stack) == 0 {
-		return nil
-	}
-	return &r.stack[len(r.stack)-1]
-}
+func (r *reader) top() *level { return &r.stack[len(r.stack)-1] }
 
 // begin writes the first byte of a value that is kept.
 func (r *reader) begin(c byte) {
-	if top := r.top(); top != nil && top.array {
+	if top := r.top(); top.array {
 		if top.n > 0 {
 			r.emit(',')
 		}
@@ -251,10 +240,10 @@ func (r *reader) begin(c byte) {
 func (r *reader) open(array bool) {
 	depth := 0
 	switch top := r.top(); {
-	case top == nil:
-	case len(r.stack) == 1 && !top.array && string(r.key) == `"items"`:
+	case len(r.stack) == 1:
+	case len(r.stack) == 2 && !top.array && string(r.key) == `"items"`:
 		depth = -1 // a list's elements are objects
-	case len(r.stack) == 1 && !top.array && string(r.key) == `"object"`:
+	case len(r.stack) == 2 && !top.array && string(r.key) == `"object"`:
 	default:
 		depth = top.depth + 1
 	}
@@ -269,7 +258,7 @@ func (r *reader) open(array bool) {
 }
 
 func (r *reader) close(c byte) {
-	if top := r.top(); top != nil {
+	if top := r.top(); len(r.stack) > 1 {
 		if top.depth == 0 && r.cut {
 			if top.n > 0 {
 				r.emit(',')
@@ -286,10 +275,10 @@ func (r *reader) close(c byte) {
 // enterMember decides whether a member is kept.
 func (r *reader) enterMember() {
 	r.at = after // where it is not
-	top := r.top()
-	if top == nil {
+	if len(r.stack) == 1 {
 		return
 	}
+	top := r.top()
 	of, kept := top.of.of(r.key[1 : len(r.key)-1])
 	if kept && top.depth == 1 {
 		r.field = r.kind.field
@@ -317,7 +306,7 @@ func (r *reader) enterElement(c byte) {
 	if r.at != value || c <= ' ' || c == ']' {
 		return
 	}
-	if top := r.top(); top != nil && top.array && r.exhausted(top.depth) {
+	if top := r.top(); top.array && r.exhausted(top.depth) {
 		r.at, r.drops, r.cut = after, true, true
 	}
 }
