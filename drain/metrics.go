@@ -42,7 +42,15 @@ func newMetrics(reg prometheus.Registerer, d *Drainer) *metrics {
 		Name: "spot_handler_overlong_grace_pods",
 		Help: "Pods that have to leave an interrupted node and whose grace period is longer than the whole time available.",
 	}, d.overlong)
-	reg.MustRegister(newBlocking(d.blockedBy))
+	refused := prometheus.NewDesc("spot_handler_budget_blocked_pods",
+		"Pods whose eviction is due and refused, by the disruption budget that refuses them.", []string{"budget"}, nil)
+	// A budget has a series only while it refuses pods: the number of series follows the drains
+	// under way, and not the cluster's history.
+	reg.MustRegister(prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) {
+		for budget, n := range mostBlocking(d.blockedBy()) {
+			ch <- prometheus.MustNewConstMetric(refused, prometheus.GaugeValue, float64(n), budget)
+		}
+	}))
 	for _, code := range append(evictionCodes, codeError, codeOther) {
 		m.evictions.WithLabelValues(code)
 	}
@@ -64,27 +72,6 @@ const (
 	// otherBudgets are those beyond maxBudgets.
 	otherBudgets = "other"
 )
-
-// blocking collects budget_blocked_pods from what is known at the scrape. A budget has a
-// series only while it refuses pods: the number of series follows the drains under way, and
-// not the cluster's history.
-type blocking struct {
-	desc  *prometheus.Desc
-	count func() map[string]int
-}
-
-func newBlocking(count func() map[string]int) *blocking {
-	return &blocking{count: count, desc: prometheus.NewDesc("spot_handler_budget_blocked_pods",
-		"Pods whose eviction is due and refused, by the disruption budget that refuses them.", []string{"budget"}, nil)}
-}
-
-func (b *blocking) Describe(ch chan<- *prometheus.Desc) { ch <- b.desc }
-
-func (b *blocking) Collect(ch chan<- prometheus.Metric) {
-	for budget, n := range mostBlocking(b.count()) {
-		ch <- prometheus.MustNewConstMetric(b.desc, prometheus.GaugeValue, float64(n), budget)
-	}
-}
 
 // mostBlocking keeps the maxBudgets budgets that refuse the most pods and adds up the rest.
 // noBudget is always among them, so there is always a series to look at.
