@@ -96,7 +96,7 @@ type Drainer struct {
 	around      *objectCache[Surroundings] // of a namespace
 	gangs       *Gangs
 
-	openings *fair.Lane // of the nodes' watches
+	nodeWatches *fair.Lane // of the nodes' watches
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -106,7 +106,7 @@ type Drainer struct {
 // New returns a Drainer. It makes no call and starts nothing.
 func New(opts Options) *Drainer {
 	d := &Drainer{
-		opts: opts, queue: newQueue(), pace: newPace(requestsAtOnce), openings: fair.NewLane(startsAtOnce, allCanWait),
+		opts: opts, queue: newQueue(), pace: newPace(requestsAtOnce), nodeWatches: fair.NewLane(startsAtOnce, allCanWait),
 		attached: newAttachmentWatch(opts), gangs: NewGangs(), sessions: map[string]*session{},
 	}
 	lookups := fair.NewLane(lookupsAtOnce, allCanWait) // and what is watched of namespaces: the nodes' own pods wait for none of it

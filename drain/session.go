@@ -58,7 +58,7 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		time.AfterFunc(planWithin, s.opened)
 		d.opts.Notify(node)
 	})
-	d.openings.Do(s.ctx, fair.Task{Tenant: node, Run: func() {
+	d.nodeWatches.Do(s.ctx, fair.Task{Tenant: node, Run: func() {
 		go s.watch.run(s.ctx, d.opts.Pods, node, d.opts.Logger)
 		select {
 		case <-opened:
