@@ -80,8 +80,8 @@ func find[K comparable, T any](known map[K]T, key K, name types.NamespacedName, 
 // situation gathers what a plan is made from, and starts looking up what is missing.
 func (s *session) situation(in Interruption) Situation {
 	d := s.drainer
-	sit := Situation{Interruption: in, Policy: d.opts.Policy, Pods: s.pods(), Waves: d.starts.get(), Gangs: d.gangs.Of(s.node)}
-	sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.noted()
+	sit := Situation{Policy: d.opts.Policy, Pods: s.pods()}
+	s.renew(&sit, in)
 	sit.gather(time.Now(), sources{
 		asks: cachedFor(s, d.preferences), around: cachedFor(s, d.around), claim: cachedFor(s, d.claims), allReady: d.allReady,
 		budgets: func(in types.NamespacedName) ([]*policyv1.PodDisruptionBudget, bool) {
@@ -123,21 +123,21 @@ func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
 	return since
 }
 
-// noted is since when the replacement is Ready, whose eviction was refused, who cannot be surged, and
-// what pods have answered.
-func (s *session) noted() (isReady time.Time, refused map[types.UID]bool, fixed map[types.UID]string, answers map[types.UID]When) {
+// renew brings up to date what of a situation this process knows by itself.
+func (s *session) renew(sit *Situation, in Interruption) {
+	sit.Interruption, sit.Waves, sit.Gangs = in, s.drainer.starts.get(), s.drainer.gangs.Of(s.node)
+	sit.Refused, sit.Fixed = map[types.UID]bool{}, map[types.UID]string{}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	refused, fixed = map[types.UID]bool{}, map[types.UID]string{}
+	sit.Ready, sit.Answers = s.ready, maps.Clone(s.answers)
 	for uid, t := range s.tracked {
 		if t.refusal != "" {
-			refused[uid] = true
+			sit.Refused[uid] = true
 		}
 		if t.fixed != "" {
-			fixed[uid] = t.fixed
+			sit.Fixed[uid] = t.fixed
 		}
 	}
-	return s.ready, refused, fixed, maps.Clone(s.answers)
 }
 
 // lookFor is how long a first plan waits to learn enough about the pods' namespaces,
@@ -188,12 +188,10 @@ func (s *session) decision(t *task) Decision {
 	if old {
 		sit = s.situation(in)
 	} else {
-		d := s.drainer
-		sit.Interruption, sit.Waves, sit.Gangs = in, d.starts.get(), d.gangs.Of(s.node)
-		sit.Ready, sit.Refused, sit.Fixed, sit.Answers = s.noted()
+		s.renew(&sit, in)
 		name := DeploymentOf(current)
 		if _, known := sit.Workloads[name]; known {
-			if w, ok := d.deployments.workload(name); ok {
+			if w, ok := s.drainer.deployments.workload(name); ok {
 				sit.Workloads = maps.Clone(sit.Workloads)
 				sit.Workloads[name] = w
 			}
