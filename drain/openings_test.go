@@ -36,6 +36,8 @@ func TestOpenings(t *testing.T) {
 		wantKnown := func(when string, want int) {
 			t.Helper()
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			if len(known) != want {
 				t.Errorf("%s: the pods of %d nodes are known, want %d", when, len(known), want)
 			}
