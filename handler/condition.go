@@ -24,8 +24,8 @@ import (
 // record, and nothing follows the condition. It is written after the cordon, and no drain and no
 // notice waits for it.
 const (
-	// conditionPlaces have two conditions written at once: few, as evictions matter more. A Lane
-	// gives one tenant no more than that of them.
+	// Of conditionPlaces a Lane gives one tenant two: few conditions are written at once, as
+	// evictions matter more.
 	conditionPlaces = 4
 	// conditionsWaiting is more Nodes than are interrupted at a time. One that finds no room is
 	// shown at its next visit.
