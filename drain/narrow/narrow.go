@@ -187,6 +187,9 @@ const (
 	trustedField, trustedBound = 32 << 10, 64 << 10
 )
 
+// longestKey is more than the API server allows for any.
+const longestKey = 1 << 10
+
 // kinds are the resources whose objects are narrowed, by group and plural: all that the daemon
 // reads and that may be large. Those that are not listed pass as they are, among them NodePools,
 // whose templates are copied, and leases, which are written back.

@@ -51,9 +51,6 @@ const (
 	after  // a value
 )
 
-// longestKey is more than the API server allows for any.
-const longestKey = 1 << 10
-
 func newReader(body io.ReadCloser, of kind) *reader {
 	return &reader{body: body, kind: of, left: limit{passes, passes}, next: of.root, field: of.field, object: of.object, stack: []level{{}}}
 }
