@@ -187,6 +187,9 @@ const (
 	trustedField, trustedBound = 32 << 10, 64 << 10
 )
 
+// chunkSize is how much is read at a time of what is dropped.
+const chunkSize = 32 << 10
+
 // longestKey is more than the API server allows for any.
 const longestKey = 1 << 10
 

@@ -61,8 +61,6 @@ func (r *reader) Close() error { return r.body.Close() }
 // most of the time, and there are thousands.
 var chunks = sync.Pool{New: func() any { return new([chunkSize]byte) }}
 
-const chunkSize = 32 << 10
-
 func (r *reader) Read(p []byte) (int, error) {
 	for len(r.out) == 0 && len(p) > 0 {
 		switch {
