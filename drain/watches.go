@@ -3,6 +3,7 @@ package drain
 import (
 	"context"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,11 @@ type budgetWatch struct {
 	logger                         zerolog.Logger
 }
 
+// budgetBytes is how much is kept of the budgets of one namespace, in the API's binary encoding:
+// thousands of ordinary ones. Of the others only the names are kept: the API server enforces them
+// all the same, but nobody's turn is planned by them.
+const budgetBytes = 1 << 20
+
 func newBudgetWatch(opts Options, wake func(string, labels.Selector, int), known func()) *budgetWatch {
 	b := &budgetWatch{client: opts.Budgets, wake: wake, known: known, logger: opts.Logger}
 	b.sharedWatch = newSharedWatch(opts.Notify, b.watch)
@@ -52,6 +58,7 @@ func (b *budgetWatch) watch(ctx context.Context, namespace string) *informer {
 		}
 		b.wake(namespace, selector, int(budget.Status.DisruptionsAllowed))
 	}
+	sizes := boundedSizes{most: budgetBytes, of: map[string]int{}}
 	synced := func() {
 		b.known()
 		b.notifyUsers(namespace)
@@ -62,8 +69,44 @@ func (b *budgetWatch) watch(ctx context.Context, namespace string) *informer {
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    changed,
 			UpdateFunc: func(_, obj any) { changed(obj) },
+			DeleteFunc: func(obj any) {
+				if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
+					sizes.set(key, 0)
+				}
+			},
+		},
+		Transform: func(obj any) (any, error) {
+			if budget, ok := obj.(*policyv1.PodDisruptionBudget); ok && !sizes.set(namespace+"/"+budget.Name, budget.Size()) {
+				obj = &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
+					Namespace: namespace, Name: budget.Name, UID: budget.UID, ResourceVersion: budget.ResourceVersion,
+				}}
+			}
+			return obj, nil
 		},
 	})
+}
+
+// boundedSizes adds up the sizes of objects that are kept. It may be used concurrently.
+type boundedSizes struct {
+	most int
+
+	mu  sync.Mutex
+	of  map[string]int // by key
+	sum int
+}
+
+// set says how large an object is now, 0 if it is gone, and reports whether it can be kept.
+func (s *boundedSizes) set(key string, size int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sum -= s.of[key]
+	delete(s.of, key)
+	if size == 0 || s.sum+size > s.most {
+		return false
+	}
+	s.of[key] = size
+	s.sum += size
+	return true
 }
 
 // list returns the known budgets of a namespace.
