@@ -124,6 +124,7 @@ func (l *Tally) count(now time.Time, d *deployment, pods []*member) (Workload, t
 		Refuses:  d.refuses(),
 		MinReady: time.Duration(d.Spec.MinReadySeconds) * time.Second,
 		Slots:    max(0, d.maxSurge()-c.surged-len(l.surging)),
+		Surging:  len(l.surging),
 		Spare:    max(0, c.available+c.extra-d.replicas()),
 	}
 	// Without any surge the ReplicaSet would have those that wait and those that were there
@@ -273,6 +274,8 @@ type Workload struct {
 	Refuses string
 	// Slots is how many more pods can be surged at this moment.
 	Slots int
+	// Surging is how many pods have been asked to be surged and do not show it yet.
+	Surging int
 	// MinReady is how long a pod has to be Ready before it is available.
 	MinReady time.Duration
 	// Spare is how many surged pods can go while as many pods as the Deployment asks for

@@ -153,7 +153,8 @@ const minReview = time.Second
 // of it end later and later. A pod that can still have its turn is not given up before that.
 func (t *surgeTurns) take(now time.Time) (late []wavePod, review time.Time) {
 	took := cycle(t.all, 1, 2) + t.workload.MinReady // some sooner, some later, and a pod waits for any of them
-	free := slices.Repeat([]time.Time{now}, t.workload.Slots)
+	// Pods that do not show yet that they are surged are among those that wait, and have a turn.
+	free := slices.Repeat([]time.Time{now}, t.workload.Slots+t.workload.Surging)
 	for _, began := range t.began {
 		if end := began.Add(took); now.Before(end.Add(placeFor)) { // else who knows what its replacement pod lacks
 			free = append(free, interruption.Later(end, now))

@@ -41,6 +41,24 @@ func TestWaves(t *testing.T) {
 	}
 }
 
+// Pods that are being surged hold their turns before the watches show it: none of them, and none that
+// follows, is taken for one whose turn comes too late.
+func TestTurnsUnderWay(t *testing.T) {
+	s := surging(Workload{Surging: 2})
+	s.Budgets = []*policyv1.PodDisruptionBudget{budget("web", 1)}
+	s.Deadline = now.Add(2 * time.Minute)
+	for i := range 4 {
+		s.Pods = append(s.Pods, webPod(fmt.Sprint("p", i), readyAfter(2*time.Second)))
+	}
+	if got := PlanWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 0 {
+		t.Errorf("waves of pods with turns: %v", got)
+	}
+	s.Workloads[web] = Workload{Selector: s.Workloads[web].Selector}
+	if got := PlanWaves(now, []Situation{s}, s.Budgets).Starts; len(got) != 4 {
+		t.Errorf("waves of %d pods without any turn, want 4", len(got))
+	}
+}
+
 // Which pods of a budget go first does not change when the waves are known, whatever their UIDs are.
 func TestWavesKeepTheOrder(t *testing.T) {
 	s := surging(Workload{})
