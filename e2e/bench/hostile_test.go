@@ -200,13 +200,14 @@ func (h *siege) drain() relief {
 	h.Helper()
 	nodes := h.peaceful()
 	m := h.start(nil, "drain")
-	return h.interrupt(m, nodes, func(all []*corev1.Node) {
-		var marks *member
-		if len(h.hostile) > 0 {
-			marks, all = h.start(all[0], "imds", "--drain=false"), all[1:]
+	var marks *member // runs before, as it would on any node
+	if len(h.hostile) > 0 {
+		marks = h.start(h.hostile[0], "imds", "--drain=false")
+	}
+	r := h.interrupt(m, nodes, func(all []*corev1.Node) {
+		if marks != nil {
 			marks.metadata.Interrupt("terminate", time.Now().Add(noticeTime))
-			waitLine(h.B, h.ctx, marks.Daemon, "interruption accepted")
-			_, h.marks = marks.resident.look()
+			all = all[1:]
 		}
 		for i, n := range all {
 			var err error
@@ -216,6 +217,11 @@ func (h *siege) drain() relief {
 		_, err := rawCordon(h.ctx, h.client, all, sameConcurrency, interruption.IMDS)
 		must(h.B, err)
 	})
+	if marks != nil {
+		waitLine(h.B, h.ctx, marks.Daemon, "interruption accepted")
+		_, h.marks = marks.resident.look()
+	}
+	return r
 }
 
 // interrupt interrupts the hostile nodes, and then the others, and returns when all drains have
