@@ -33,6 +33,17 @@ func TestHeldUntilTheLatestStart(t *testing.T) {
 	})
 }
 
+// The drain ends after the eviction deadline of a pod without a grace period, not at it: the pod
+// would be left on its node.
+func TestHeldWithoutAGracePeriod(t *testing.T) {
+	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) { f.pod(pod("a", withGrace(0))) }, func(s *scene) {
+		s.until(115*time.Second - evictionTakes)
+		if n := s.api.count("POST", "/eviction"); n != 1 {
+			s.Errorf("%d evictions a second before the end, want 1", n)
+		}
+	})
+}
+
 // A terminating pod is only waited for, and evicted once.
 func TestEvictedOnce(t *testing.T) {
 	stage(t, holding, 120*time.Second, ReadyCapacity, pods("a"), func(s *scene) {

@@ -83,13 +83,17 @@ func pinned(pod *corev1.Pod, now time.Time) (reason string, until time.Time) {
 	return "", time.Time{}
 }
 
+// evictionTakes is what is left of a drain for the eviction of a pod without a grace period. At the
+// moment of its end there would be no time to request it.
+const evictionTakes = time.Second
+
 // evictionDeadline is when the pod's eviction has to start at the latest, to give it its whole
 // grace period before the deadline less the margin.
 func evictionDeadline(pod *corev1.Pod, deadline time.Time, margin time.Duration) time.Time {
 	if deadline.IsZero() {
 		return time.Time{}
 	}
-	return deadline.Add(-margin - Grace(pod))
+	return deadline.Add(-margin - max(evictionTakes, Grace(pod)))
 }
 
 // lateBy is how late an eviction can be for its eviction deadline. Timers and queues take

@@ -61,11 +61,11 @@ func TestPods(t *testing.T) {
 			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"))
 			s.budget("db", "db", 0)
 		}, []string{"db-0 forced 80..85 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
-		"and one that is due when the drain ends": {func(s *scene) {
+		"and one without a grace period, a second before the drain ends": {func(s *scene) {
 			s.Policy.Margin = 5 * time.Second
 			s.pods("StatefulSet", "db", "lost", 1, annotated(drain.BlockedAnnotation, "delete"), graceOf(0))
 			s.budget("db", "db", 0)
-		}, []string{"db-0 forced 115..115 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
+		}, []string{"db-0 forced 114..114 : disruption budget db; The disruption budget db needs 1 healthy pods and has 1 currently"}},
 		"a pod that starts late needs as long again": {func(s *scene) {
 			s.pods("StatefulSet", "db", "other", 1, func(p *corev1.Pod) {
 				p.Status.Conditions = p.Status.Conditions[:1]
