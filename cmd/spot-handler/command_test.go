@@ -21,23 +21,23 @@ func TestExitCodes(t *testing.T) {
 		code int
 		out  string
 	}{
-		"help":                  {[]string{"--help"}, exitClean, "Usage:"},
-		"help command":          {[]string{"help", "queue"}, exitClean, "--queue-url"},
-		"mode help":             {[]string{"queue", "--help"}, exitClean, "--queue-url"},
-		"help, though wrong":    {[]string{"queue", "--bogus", "-h"}, exitClean, "--queue-url"},
-		"version flag":          {[]string{"--version"}, exitClean, "spot-handler dev ("},
-		"version":               {[]string{"version"}, exitClean, "spot-handler dev ("},
-		"completion":            {[]string{"completion", "bash"}, exitClean, "__start_spot-handler"},
-		"nothing":               {nil, exitUsage, "give a command"},
-		"unknown command":       {[]string{"evict"}, exitUsage, `unknown command "evict"`},
-		"mistyped command":      {[]string{"qeue", "--margin=5s"}, exitUsage, "Did you mean this?\n\tqueue"},
-		"flag of no command":    {[]string{"--queue-url=a"}, exitUsage, "unknown flag: --queue-url"},
-		"wrong use":             {[]string{"imds", "--bogus"}, exitUsage, "unknown flag: --bogus"},
-		"mistyped flag":         {[]string{"queue", "--marign=5s"}, exitUsage, "unknown flag: --marign; did you mean --margin?"},
-		"mistyped migrate flag": {[]string{"migrate", "--ouput=env"}, exitUsage, "unknown flag: --ouput; did you mean --output?"},
-		"migrate of no file":    {[]string{"migrate", "/does/not/exist"}, exitUsage, "no such file"},
-		"too many arguments":    {[]string{"version", "1"}, exitUsage, `unknown command "1" for "spot-handler version"`},
-		"no cluster":            {[]string{"imds", "--node-name=a", "--kubeconfig=/does/not/exist"}, exitUsage, "--kubeconfig"},
+		"help":                 {[]string{"--help"}, exitClean, "Usage:"},
+		"help command":         {[]string{"help", "queue"}, exitClean, "--queue-url"},
+		"mode help":            {[]string{"queue", "--help"}, exitClean, "--queue-url"},
+		"help, though wrong":   {[]string{"queue", "--bogus", "-h"}, exitClean, "--queue-url"},
+		"version flag":         {[]string{"--version"}, exitClean, "spot-handler dev ("},
+		"version":              {[]string{"version"}, exitClean, "spot-handler dev ("},
+		"completion":           {[]string{"completion", "bash"}, exitClean, "__start_spot-handler"},
+		"nothing":              {nil, exitUsage, "give a command"},
+		"unknown command":      {[]string{"evict"}, exitUsage, `unknown command "evict"`},
+		"mistyped command":     {[]string{"qeue", "--margin=5s"}, exitUsage, "Did you mean this?\n\tqueue"},
+		"flag of no command":   {[]string{"--queue-url=a"}, exitUsage, "unknown flag: --queue-url"},
+		"wrong use":            {[]string{"imds", "--bogus"}, exitUsage, "unknown flag: --bogus"},
+		"mistyped flag":        {[]string{"queue", "--marign=5s"}, exitUsage, "unknown flag: --marign; did you mean --margin?"},
+		"mistyped status flag": {[]string{"status", "--ouput=json"}, exitUsage, "unknown flag: --ouput; did you mean --output?"},
+		"migrate of no file":   {[]string{"migrate", "/does/not/exist"}, exitUsage, "no such file"},
+		"too many arguments":   {[]string{"version", "1"}, exitUsage, `unknown command "1" for "spot-handler version"`},
+		"no cluster":           {[]string{"imds", "--node-name=a", "--kubeconfig=/does/not/exist"}, exitUsage, "--kubeconfig"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -61,7 +61,7 @@ func TestCompletion(t *testing.T) {
 		"flag":    {[]string{"queue", "--margin=5s", "--queue-u"}, "--queue-url\t"},
 		"value":   {[]string{"queue", "--rebalance", ""}, "cordon\n"},
 		"wrong":   {[]string{"imds", "--bogus=1", "--log-format="}, ":0\n"}, // nothing, and no error
-		"output":  {[]string{"migrate", "--output=v"}, "values\n"},
+		"output":  {[]string{"plan", "--output=y"}, "yaml\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out, errs bytes.Buffer

@@ -27,7 +27,7 @@
 //
 // The rest run once and talk to nothing:
 //
-//	spot-handler migrate [FILE]     prints the settings for those who come from
+//	spot-handler migrate [FILE]     prints the chart's values for those who come from
 //	                                aws-node-termination-handler
 //	spot-handler version            prints what this is
 //	spot-handler completion SHELL   prints a script for bash, zsh, fish or PowerShell
@@ -191,25 +191,21 @@ func newMigrate() *cobra.Command {
 		Use:   "migrate [FILE]",
 		Short: "Print the settings for those who come from aws-node-termination-handler",
 		Long: `Reads the settings of aws-node-termination-handler 1.25 and prints those of
-spot-handler, with what has no counterpart and why. It talks to nothing.
+spot-handler's chart, with what has no counterpart and why. It talks to nothing.
 
 FILE, or the standard input, is one of:
-  - variables, a line NAME=value each
   - the DaemonSet, Deployment or Pod as YAML or JSON, of which the variables are taken
   - values of its Helm chart`,
-		Example: `  # what runs, as a command line
+		Example: `  # what runs
   kubectl -n kube-system get daemonset,deployment -o yaml \
-    -l app.kubernetes.io/name=aws-node-termination-handler | spot-handler migrate
+    -l app.kubernetes.io/name=aws-node-termination-handler | spot-handler migrate > values.yaml
 
-  # the values of its chart, as those of ours
+  # the values of its chart
   helm -n kube-system get values aws-node-termination-handler | spot-handler migrate > values.yaml`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	output := cmd.Flags().String("output", "", "print flags or values (default: values for values, else flags)")
-	// The error is of a flag that does not exist.
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(migrate.Outputs(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		converted, err := convert(cmd.InOrStdin(), args, *output)
+		converted, err := convert(cmd.InOrStdin(), args)
 		if err != nil {
 			return fmt.Errorf("%w: migrate: %w", errUsage, err)
 		}
@@ -219,7 +215,7 @@ FILE, or the standard input, is one of:
 	return cmd
 }
 
-func convert(stdin io.Reader, args []string, output string) (string, error) {
+func convert(stdin io.Reader, args []string) (string, error) {
 	var text []byte
 	var err error
 	if len(args) == 1 && args[0] != "-" {
@@ -230,5 +226,5 @@ func convert(stdin io.Reader, args []string, output string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return migrate.Convert(text, output)
+	return migrate.Convert(text)
 }

@@ -33,7 +33,7 @@ func TestManPages(t *testing.T) {
 		"spot-handler-queue.1":   {`\fB--queue-url\fP`, "SPOT_HANDLER_DRY_RUN", ".SH EXAMPLE"},
 		"spot-handler-status.1":  {`\fB--watch\fP`, ".SH EXAMPLE"},
 		"spot-handler-audit.1":   {`\fB--fail-on\fP`, ".SH EXAMPLE"},
-		"spot-handler-migrate.1": {`\fB--output\fP`, ".SH EXAMPLE"},
+		"spot-handler-migrate.1": {"values.yaml", ".SH EXAMPLE"},
 	} {
 		text, err := os.ReadFile(filepath.Join(dir, page))
 		if err != nil {

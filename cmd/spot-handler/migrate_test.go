@@ -2,10 +2,15 @@ package main
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"sigs.k8s.io/yaml"
 
 	"spot-handler/cmd/spot-handler/internal/migrate"
 )
@@ -20,26 +25,30 @@ func migrated(text string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// The flags that are printed are such as the program takes, but for files that are not there.
+// The flags among the values are such as the program takes.
 func TestMigratedFlagsAreTheProgramsOwn(t *testing.T) {
 	inputs, err := filepath.Glob(filepath.Join("internal", "migrate", "testdata", "*.in"))
 	if err != nil || len(inputs) == 0 {
 		t.Fatal(inputs, err)
 	}
 	for _, input := range inputs {
-		text, err := migrated("", "--output=flags", input)
-		if err != nil {
+		text, err := migrated("", input)
+		var values struct {
+			Mode  string
+			Flags map[string]any
+		}
+		if err = errors.Join(err, yaml.Unmarshal([]byte(text), &values)); err != nil {
 			t.Fatal(err)
 		}
-		command, _, _ := strings.Cut(text, "\n\n")
-		var kept []string
-		for _, arg := range strings.Fields(strings.ReplaceAll(command, " \\\n", "\n"))[1:] {
-			if strings.HasPrefix(arg, "--webhook-") || !strings.HasPrefix(arg, "--") && len(kept) > 0 {
-				continue // files that are not there, and templates with spaces
+		kept := []string{values.Mode, "--kubeconfig=x"}
+		for name, value := range values.Flags {
+			text := strings.Join(strings.Fields(strings.Trim(fmt.Sprint(value), "[]")), ",")
+			flag := strings.ToLower(regexp.MustCompile(`[A-Z]`).ReplaceAllString(name, "-$0"))
+			if flag != "webhook-proxy" { // which is of no use without a file that is not there
+				kept = append(kept, "--"+flag+"="+text)
 			}
-			kept = append(kept, arg)
 		}
-		if _, err := parsed(append(kept, "--kubeconfig=x"), env(map[string]string{
+		if _, err := parsed(kept, env(map[string]string{
 			"NODE_NAME": "a", "SPOT_HANDLER_QUEUE_URL": "https://sqs.eu-west-1.amazonaws.com/1/q",
 		})); err != nil {
 			t.Errorf("%s: %q: %v", input, kept, err)
@@ -50,17 +59,16 @@ func TestMigratedFlagsAreTheProgramsOwn(t *testing.T) {
 // From the standard input, from a file, and what is wrong use of it.
 func TestMigrateCommand(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "settings")
-	if err := os.WriteFile(file, []byte("DRY_RUN=true\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("dryRun: true\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{nil, {"-"}, {file}, {"--output", "flags", file}} {
-		if out, err := migrated("DRY_RUN=true\n", args...); err != nil || !strings.Contains(out, "--dry-run=true") {
+	for _, args := range [][]string{nil, {"-"}, {file}} {
+		if out, err := migrated("dryRun: true\n", args...); err != nil || !strings.Contains(out, "dryRun: true") {
 			t.Errorf("%q: %q, %v", args, out, err)
 		}
 	}
 	for says, args := range map[string][]string{
-		"no such file": {"/does/not/exist"}, "at most 1 arg": {"a", "b"}, "--output": {"--output=json"},
-		"unknown flag: --out; did you mean --output?": {"--out"}, "no settings": nil,
+		"no such file": {"/does/not/exist"}, "at most 1 arg": {"a", "b"}, "unknown flag: --output": {"--output=json"}, "no settings": nil,
 	} {
 		if _, err := migrated("", args...); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%q: error %v, want one that says %q", args, err, says)

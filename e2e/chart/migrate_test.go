@@ -16,7 +16,7 @@ func TestMigratedValuesAreTaken(t *testing.T) {
 		t.Fatal(inputs, err)
 	}
 	for _, input := range inputs {
-		out, err := exec.Command(build(t), "migrate", "--output=values", input).Output()
+		out, err := exec.Command(build(t), "migrate", input).Output()
 		if err != nil {
 			t.Fatalf("%s: %v", input, err)
 		}

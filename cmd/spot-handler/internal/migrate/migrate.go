@@ -8,44 +8,38 @@ import (
 	"cmp"
 	_ "embed"
 	"fmt"
-	"maps"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
 
-	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
 )
 
 //go:embed settings.yaml
 var settings []byte
 
-// setting is a row of settings.yaml, which says what its fields mean.
+// setting is a row of settings.yaml, which says what its fields mean, and what was given of it.
 type setting struct {
 	Variable, Older, Value, Default, ChartDefault string
 	Here, Remark, Elsewhere                       string
-	To, Mode, Convert, Harmless, ByDefault        string
+	To, As, Mode, Convert, Harmless, ByDefault    string
 	Always                                        bool
+
+	name  string // where it was given, or would be
+	given any    // nil: it was not
+	text  string // the same as text; empty if it is not known here
 }
 
+// value is what was given, or what holds without.
+func (s *setting) value() string { return cmp.Or(s.text, s.Default) }
+
 // Rows are all settings, as the documentation lists them.
-func Rows() (rows []setting, err error) {
+func Rows() (rows []*setting, err error) {
 	err = yaml.UnmarshalStrict(settings, &rows)
 	return rows, err
 }
-
-// The forms in which settings are printed.
-const (
-	outputFlags  = "flags"  // a command line
-	outputValues = "values" // of our chart
-)
-
-// Outputs are the forms in which settings are printed: as a command line, or as values of our
-// chart.
-func Outputs() []string { return []string{outputFlags, outputValues} }
 
 // The modes of spot-handler.
 const (
@@ -56,46 +50,45 @@ const (
 // component is the block of our chart's values for the pods that take the mode's notices.
 var component = map[string]string{modeIMDS: "imds", modeQueue: "controller"}
 
-// Convert reads settings, in any of the forms that its command's help lists, and returns ours in
-// the form of output. An empty output is values for values, and flags for all else.
-func Convert(text []byte, output string) (string, error) {
-	if output != "" && !slices.Contains(Outputs(), output) {
-		return "", fmt.Errorf("--output: %q: want one of %s", output, strings.Join(Outputs(), ", "))
-	}
-	table, err := Rows()
+// Convert reads settings, in one of the forms that its command's help lists, and returns values of
+// our chart, with all remarks as comments.
+func Convert(text []byte) (string, error) {
+	rows, err := Rows()
 	if err != nil {
 		return "", fmt.Errorf("read the table of settings: %w", err)
 	}
-	given, err := read(text, table)
-	if err != nil {
+	m := &migration{settings: map[string]*setting{}, mode: modeIMDS, values: map[string]any{}}
+	if err := m.read(string(text), rows); err != nil {
 		return "", err
 	}
-	m := &migration{given: given, table: table, mode: modeIMDS, values: map[string]any{}}
 	if m.isOn("ENABLE_SQS_TERMINATION_DRAINING") {
 		m.mode = modeQueue
 	}
-	for _, s := range table {
+	for _, s := range rows {
 		m.take(s)
 	}
-	if m.mode == modeQueue && m.given.values["QUEUE_URL"] == nil && m.lookup("QUEUE_URL") == "" {
-		m.mind("QUEUE_URL", "not given: --queue-url has to be")
+	if url := m.settings["QUEUE_URL"]; m.mode == modeQueue && (url.given == nil || url.given == "") {
+		m.mind(url.name, "not given: flags.queueUrl has to be")
 	}
-	for _, name := range m.given.unknown {
-		m.lose(name, "is no setting of aws-node-termination-handler 1.25")
+	if webhook, has, _ := unstructured.NestedMap(m.values, "webhook"); has && webhook["secretName"] == nil {
+		m.put("webhook.secretName", "spot-handler-webhook")
 	}
-	if output == outputValues || output == "" && given.chart {
-		return m.chartValues()
+	if len(m.env) > 0 {
+		extra, _, _ := unstructured.NestedSlice(m.values, component[m.mode], "env")
+		m.put("COMPONENT.env", append(m.env, extra...))
 	}
-	return m.commandLine()
+	m.put("mode", m.mode)
+	values, err := yaml.Marshal(m.values)
+	return string(values) + section("Different:", m.minds) + section("No counterpart:", m.losses), err
 }
 
 // migration is one run of migrate: what was given, and what came of it.
 type migration struct {
-	given
-	table []setting
-	mode  string
+	settings map[string]*setting // by variable, and by the value of its chart
+	chart    bool                // values of a chart were given, not variables
+	mode     string
 
-	values map[string]any // of our chart, by path
+	values map[string]any // of our chart
 	env    []any          // of a container: what others than us read, or what is in the cluster
 	minds  []string       // what is different
 	losses []string       // what there is not
@@ -106,122 +99,96 @@ func (m *migration) lose(name, text string) { m.losses = append(m.losses, name+"
 
 // put sets what a setting goes to.
 func (m *migration) put(to string, value any) {
-	switch name, isEnv := strings.CutPrefix(to, "env."); {
-	case isEnv:
-		m.env = append(m.env, map[string]any{"name": name, "value": value})
-	case value == "true" || value == "false":
-		m.values[to] = value == "true"
-	default:
-		m.values[strings.Replace(to, "COMPONENT", component[m.mode], 1)] = value
+	if name, isEnv := strings.CutPrefix(to, "env."); isEnv {
+		m.env = append(m.env, map[string]any{"name": name, "value": fmt.Sprint(value)})
+		return
 	}
-}
-
-// fallback is what holds where the setting is not given.
-func (m *migration) fallback(s setting) string {
-	if m.chart {
-		return cmp.Or(s.ChartDefault, s.Default)
+	if value == "true" || value == "false" {
+		value = value == "true"
 	}
-	return s.Default
+	path := strings.Split(strings.Replace(to, "COMPONENT", component[m.mode], 1), ".")
+	_ = unstructured.SetNestedField(m.values, value, path...) // no path of the table is within another's value
 }
 
 // take takes a setting over.
-func (m *migration) take(s setting) {
-	if from, ok := m.given.values[s.Variable].(valueFrom); ok {
+func (m *migration) take(s *setting) {
+	if from, ok := s.given.(valueFrom); ok {
 		m.takeFrom(s, from)
 		return
 	}
-	name, value := m.name(s), m.get(s)
-	isGiven := value != "" && value != m.fallback(s)
-	isEnv := strings.HasPrefix(s.To, "env.")
+	changed, here := s.text != "" && s.text != s.Default, s.Mode == "" || s.Mode == m.mode
 	switch {
 	case s.Convert != "":
-		if isGiven || s.Always {
-			converters[s.Convert](m, s, cmp.Or(value, m.fallback(s)))
+		if changed || s.Always {
+			converters[s.Convert](m, s)
 		}
 	case s.To == "":
-		m.miss(s, name, value)
-	case !isGiven:
-	case s.Mode != "" && s.Mode != m.mode:
-		if s.Elsewhere != "" {
-			m.lose(name, s.Elsewhere)
-		}
-	case isEnv || strings.HasPrefix(s.To, "flags."):
-		m.put(s.To, value)
-	default:
-		m.put(s.To, m.raw(s))
+		m.miss(s)
+	case changed && here && s.As != "":
+		m.put(s.To, s.As)
+	case changed && here:
+		m.put(s.To, s.given)
+	case changed && s.Elsewhere != "":
+		m.lose(s.name, s.Elsewhere)
 	}
-	if isGiven && s.To != "" && !isEnv && s.Remark != "" && (s.Mode == "" || s.Mode == m.mode) {
-		m.mind(name, s.Remark)
+	if changed && here && s.To != "" && s.Remark != "" {
+		m.mind(s.name, s.Remark)
 	}
 }
 
 // miss says what is different, or not there at all, where it is asked for: by a value, or by its
 // default.
-func (m *migration) miss(s setting, name, value string) {
-	fallback := m.fallback(s)
-	asked := cmp.Or(value, fallback)
-	if s.Harmless == "*" || asked == cmp.Or(s.Harmless, fallback) || asked == fallback && s.ByDefault != m.mode {
+func (m *migration) miss(s *setting) {
+	asked := s.value()
+	if s.Harmless == "*" || asked == cmp.Or(s.Harmless, s.Default) || asked == s.Default && s.ByDefault != m.mode {
 		return // asked for nothing, or without effect in this mode
 	}
-	if asked = strings.Join(strings.Fields(asked), " "); len(asked) > 60 {
-		asked = asked[:60] + "..."
-	}
-	if value == "" {
+	asked = interruption.Clip(asked)
+	if s.text == "" {
 		asked += " (its default)"
 	}
 	if s.Here != "" {
-		m.mind(name+"="+asked, s.Remark)
+		m.mind(s.name+"="+asked, s.Remark)
 	} else {
-		m.lose(name+"="+asked, s.Remark)
+		m.lose(s.name+"="+asked, s.Remark)
 	}
 }
 
 // takeFrom takes over a variable whose value is not known here.
-func (m *migration) takeFrom(s setting, from valueFrom) {
-	source, _ := from.source.(map[string]any)
-	secret, _ := source["secretKeyRef"].(map[string]any)
-	env, isEnv := strings.CutPrefix(s.To, "env.")
-	flag, isFlag := strings.CutPrefix(s.To, "flags.")
+func (m *migration) takeFrom(s *setting, from valueFrom) {
+	secret, _ := from["secretKeyRef"].(map[string]any)
+	name, isEnv := strings.CutPrefix(s.To, "env.")
+	if strings.HasPrefix(s.To, "flags.") {
+		name, isEnv = "SPOT_HANDLER_"+s.Variable, true // all of these have the same name here
+	}
 	switch {
 	case s.Variable == "WEBHOOK_URL" && secret["name"] != nil && secret["key"] != nil:
-		m.values["webhook.secretName"], m.values[s.To] = secret["name"], secret["key"]
-	case isEnv && source["fieldRef"] != nil: // the downward API: our manifests and our chart do the same where it is needed
+		m.put("webhook.secretName", secret["name"])
+		m.put(s.To, secret["key"])
+	case isEnv && from["fieldRef"] != nil: // the downward API: our manifests and our chart do the same where it is needed
 	case isEnv:
-		m.env = append(m.env, map[string]any{"name": env, "valueFrom": from.source})
-	case isFlag:
-		name := "SPOT_HANDLER_" + strings.ToUpper(strings.ReplaceAll(kebab(flag), "-", "_"))
-		m.env = append(m.env, map[string]any{"name": name, "valueFrom": from.source})
+		m.env = append(m.env, map[string]any{"name": name, "valueFrom": map[string]any(from)})
 	default:
 		m.lose(s.Variable, "its value is not in the file; "+s.Remark)
 	}
 }
 
-// lookup is the value of the setting with the variable, or its default.
-func (m *migration) lookup(variable string) string {
-	for _, s := range m.table {
-		if s.Variable == variable {
-			return cmp.Or(m.get(s), m.fallback(s))
-		}
-	}
-	return ""
-}
-
 // isOn reads a switch as aws-node-termination-handler does.
 func (m *migration) isOn(variable string) bool {
-	on, err := strconv.ParseBool(m.lookup(variable))
+	on, err := strconv.ParseBool(m.settings[variable].value())
 	return err == nil && on
 }
 
-// converters take over the settings that name one, with their value or default.
-var converters = map[string]func(m *migration, s setting, value string){
+// converters take over the settings that name one.
+var converters = map[string]func(m *migration, s *setting){
 	// Two switches in one, of which the default is not ours. In queue mode it drains whatever they
 	// say.
-	"rebalance": func(m *migration, s setting, _ string) {
+	"rebalance": func(m *migration, s *setting) {
 		policy := interruption.RebalanceIgnore
 		switch drains := m.mode == modeQueue || m.isOn("ENABLE_REBALANCE_DRAINING"); {
 		case drains && !m.isOn("CORDON_ONLY"):
 			policy = interruption.RebalanceReplace
-			m.mind(m.name(s), s.Remark)
+			m.mind(s.name, s.Remark)
 		case drains || m.isOn("ENABLE_REBALANCE_MONITORING"):
 			policy = interruption.RebalanceCordon
 		}
@@ -229,8 +196,8 @@ var converters = map[string]func(m *migration, s setting, value string){
 	},
 	// The switches of imds mode if one is off: here all are on. Rebalance recommendations are left to
 	// --rebalance.
-	"watch": func(m *migration, _ setting, _ string) {
-		on := []string{"rebalance"}
+	"watch": func(m *migration, _ *setting) {
+		on := []any{"rebalance"}
 		for _, kind := range [][2]string{
 			{"spot", "ENABLE_SPOT_INTERRUPTION_DRAINING"}, {"lifecycle", "ENABLE_ASG_LIFECYCLE_DRAINING"}, {"scheduled-events", "ENABLE_SCHEDULED_EVENT_DRAINING"},
 		} {
@@ -243,9 +210,9 @@ var converters = map[string]func(m *migration, s setting, value string){
 		}
 	},
 	// Heartbeats are on where nothing says for how long: there it is as long as AWS allows.
-	"heartbeats": func(m *migration, _ setting, value string) {
-		interval, _ := strconv.Atoi(value)
-		until, _ := strconv.Atoi(m.lookup("HEARTBEAT_UNTIL"))
+	"heartbeats": func(m *migration, s *setting) {
+		interval, _ := strconv.Atoi(s.value())
+		until, _ := strconv.Atoi(m.settings["HEARTBEAT_UNTIL"].value())
 		if until <= 0 {
 			until = 172800
 		}
@@ -255,92 +222,34 @@ var converters = map[string]func(m *migration, s setting, value string){
 	},
 	// The tag where somebody has asked for it. Its default is to ask for one, which here would only
 	// cost calls to EC2: messages about others are none of a Node.
-	"managedTag": func(m *migration, s setting, _ string) {
-		tag := m.lookup("MANAGED_TAG")
-		asked := slices.ContainsFunc(m.table, func(o setting) bool {
-			return (o.Variable == s.Variable || o.Variable == "MANAGED_TAG") && m.get(o) != ""
-		})
+	"managedTag": func(m *migration, s *setting) {
+		tag := m.settings["MANAGED_TAG"]
 		switch {
 		case m.mode != modeQueue || !m.isOn(s.Variable):
-		case asked:
-			m.put("flags.managedTag", tag)
+		case s.text != "" || tag.text != "":
+			m.put("flags.managedTag", tag.value())
 		default:
-			m.mind(m.name(s)+"=true (its default)", s.Remark+". To look at it still: `--managed-tag="+tag+"`")
+			m.mind(s.name+"=true (its default)", s.Remark+". To look at it still: `flags.managedTag: "+tag.value()+"`")
 		}
 	},
 	// The port of metrics where it serves them, else that of the probes.
-	"httpPort": func(m *migration, s setting, value string) {
+	"httpPort": func(m *migration, s *setting) {
 		if m.isOn("ENABLE_PROMETHEUS_SERVER") != (s.Variable == "PROMETHEUS_SERVER_PORT") {
 			return
 		}
-		if port, err := strconv.Atoi(value); err == nil {
+		if port, err := strconv.ParseInt(s.value(), 10, 32); err == nil {
 			m.put("COMPONENT.port", port)
 		} else {
-			m.lose(m.name(s), "is no port")
+			m.lose(s.name, "is no port")
 		}
 	},
-	"logLevel": func(m *migration, _ setting, value string) { m.put("flags.logLevel", strings.ToLower(value)) },
-	"webhookProxy": func(m *migration, s setting, value string) {
-		m.put(s.To, strings.Replace(value, "tcp://", "http://", 1))
-	},
-	// A value goes into a key of the webhook's Secret.
-	"webhookKey": func(m *migration, s setting, _ string) {
-		key := strings.TrimSuffix(strings.TrimPrefix(s.To, "webhook."), "Key")
-		if m.values["webhook.secretName"] == nil {
-			m.put("webhook.secretName", "spot-handler-webhook")
-		}
-		m.put(s.To, key)
-		m.mind(m.name(s), "put the value, as it is, into the key "+key+" of the Secret; without the chart, name its file with --webhook-"+key+"-file")
-	},
+	"logLevel":     func(m *migration, s *setting) { m.put(s.To, strings.ToLower(s.value())) },
+	"webhookProxy": func(m *migration, s *setting) { m.put(s.To, strings.Replace(s.value(), "tcp://", "http://", 1)) },
 	// The Secret's name; its key is fixed.
-	"webhookSecret": func(m *migration, s setting, name string) {
-		m.put(s.To, name)
+	"webhookSecret": func(m *migration, s *setting) {
+		m.put(s.To, s.value())
 		m.put("webhook.urlKey", "webhookurl")
 	},
-}
-
-// chartValues prints the values of our chart, with all remarks as comments.
-func (m *migration) chartValues() (string, error) {
-	m.values["mode"] = m.mode
-	if len(m.env) > 0 {
-		own := component[m.mode] + ".env"
-		extra, _ := m.values[own].([]any)
-		m.values[own] = append(m.env, extra...)
-	}
-	text, err := yaml.Marshal(nest(m.values))
-	return string(text) + m.remarks(), err
-}
-
-// commandLine prints a command line, with all else and all remarks as comments.
-func (m *migration) commandLine() (string, error) {
-	text := "spot-handler " + m.mode
-	rest := map[string]any{}
-	for _, path := range slices.Sorted(maps.Keys(m.values)) {
-		value := m.values[path]
-		if list, is := value.([]string); is {
-			value = strings.Join(list, ",")
-		}
-		if flag, is := strings.CutPrefix(path, "flags."); is {
-			text += fmt.Sprintf(" \\\n  --%s=%s", kebab(flag), console.Command(fmt.Sprint(value)))
-		} else if path == component[m.mode]+".port" {
-			text += fmt.Sprintf(" \\\n  --http-addr=:%d", value)
-		} else {
-			rest[path] = value
-		}
-	}
-	text += "\n"
-	if len(m.env) > 0 {
-		rest[component[m.mode]+".env"] = m.env
-	}
-	if len(rest) == 0 {
-		return text + m.remarks(), nil
-	}
-	values, err := yaml.Marshal(nest(rest))
-	return text + section("Of the chart, or of the container:", slices.Collect(strings.Lines(string(values)))) + m.remarks(), err
-}
-
-func (m *migration) remarks() string {
-	return section("Different:", m.minds) + section("No counterpart:", m.losses)
 }
 
 // section is a comment with a title, if there are lines.
@@ -353,30 +262,4 @@ func section(title string, lines []string) string {
 		text += "#   " + strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\n", " ") + "\n"
 	}
 	return text
-}
-
-// nest makes maps of paths.
-func nest(paths map[string]any) map[string]any {
-	root := map[string]any{}
-	for path, value := range paths {
-		parts := strings.Split(path, ".")
-		at := root
-		for _, part := range parts[:len(parts)-1] {
-			next, ok := at[part].(map[string]any)
-			if !ok {
-				next = map[string]any{}
-				at[part] = next
-			}
-			at = next
-		}
-		at[parts[len(parts)-1]] = value
-	}
-	return root
-}
-
-var capital = regexp.MustCompile(`[A-Z]`)
-
-// kebab is a flag as the command line writes it, where the chart writes camel case.
-func kebab(flag string) string {
-	return strings.ToLower(capital.ReplaceAllString(flag, "-$0"))
 }

@@ -2,8 +2,10 @@ package migrate
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,10 +16,18 @@ import (
 
 var update = flag.Bool("update", false, "write the outputs in testdata again")
 
-// migrated converts a text to flags, or to values if it is values.
+// migrated converts values of the chart, or lines NAME=value, which are the variables of a pod.
 func migrated(t *testing.T, text string) string {
 	t.Helper()
-	out, err := Convert([]byte(text), "")
+	if !strings.Contains(text, ": ") {
+		var env []string
+		for line := range strings.Lines(text) {
+			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+			env = append(env, fmt.Sprintf("{name: %s, value: %q}", name, value))
+		}
+		text = "kind: Pod\nspec: {containers: [{env: [" + strings.Join(env, ", ") + "]}]}\n"
+	}
+	out, err := Convert([]byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +79,14 @@ func TestRows(t *testing.T) {
 		if s.Convert != "" && converters[s.Convert] == nil {
 			t.Errorf("%s: there is no converter %s", name, s.Convert)
 		}
-		if flag, is := strings.CutPrefix(s.To, "flags."); is && !strings.Contains(s.Here, "--"+kebab(flag)) {
-			t.Errorf("%s: taken over to --%s, and documented as %s", name, kebab(flag), s.Here)
+		if value, is := strings.CutPrefix(s.To, "flags."); is {
+			flag := "--" + strings.ToLower(capital.ReplaceAllString(value, "-$0"))
+			if !strings.Contains(s.Here, flag) {
+				t.Errorf("%s: taken over to %s, and documented as %s", name, flag, s.Here)
+			}
+			if own := strings.ReplaceAll(strings.ToUpper(flag[2:]), "-", "_"); s.Convert == "" && own != s.Variable {
+				t.Errorf("%s: the variable is SPOT_HANDLER_%s here", name, own)
+			}
 		}
 		if strings.Contains(s.Here+s.Remark, "|") {
 			t.Errorf("%s: a cell of a table in Markdown cannot hold |", name)
@@ -78,62 +94,60 @@ func TestRows(t *testing.T) {
 	}
 }
 
-// What is in testdata gives what stands beside it: .flags, .values.
+var capital = regexp.MustCompile(`[A-Z]`)
+
+// What is in testdata gives what stands beside it.
 func TestConvert(t *testing.T) {
 	inputs, err := filepath.Glob(filepath.Join("testdata", "*.in"))
 	if err != nil || len(inputs) == 0 {
 		t.Fatal(inputs, err)
 	}
 	for _, input := range inputs {
-		for _, output := range Outputs() {
-			name := strings.TrimSuffix(input, "in") + output
-			t.Run(filepath.Base(name), func(t *testing.T) {
-				text, err := os.ReadFile(input)
-				if err != nil {
+		name := strings.TrimSuffix(input, "in") + "values"
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			text, err := os.ReadFile(input)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := Convert(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if *update {
+				if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
 					t.Fatal(err)
 				}
-				got, err := Convert(text, output)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if *update {
-					if err := os.WriteFile(name, []byte(got), 0o600); err != nil {
-						t.Fatal(err)
-					}
-				}
-				want, err := os.ReadFile(name)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if diff := cmp.Diff(string(want), got); diff != "" {
-					t.Errorf("(-want +got):\n%s", diff)
-				}
-				if output == outputValues {
-					var values map[string]any
-					if err := yaml.Unmarshal([]byte(got), &values); err != nil || values["mode"] == nil {
-						t.Errorf("values %v, %v", values, err)
-					}
-				}
-			})
-		}
+			}
+			want, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+			var values map[string]any
+			if err := yaml.Unmarshal([]byte(got), &values); err != nil || values["mode"] == nil {
+				t.Errorf("values %v, %v", values, err)
+			}
+		})
 	}
 }
 
 // The defaults of the two are not the same: what nobody has set has to be said, too.
 func TestConvertDefaults(t *testing.T) {
 	imds := migrated(t, "NODE_NAME=a\n")
-	if !strings.HasPrefix(imds, "spot-handler imds \\\n  --rebalance=ignore \\\n  --watch=rebalance,spot,scheduled-events\n") {
+	if !strings.HasPrefix(imds, "flags:\n  rebalance: ignore\n  watch:\n  - rebalance\n  - spot\n  - scheduled-events\n") {
 		t.Errorf("rebalance recommendations are not ignored:\n%s", imds)
 	}
 	if strings.Contains(imds, "TAG") || strings.Contains(imds, "enableASG") {
 		t.Errorf("what has no effect is named:\n%s", imds)
 	}
 	off := migrated(t, "ENABLE_SPOT_INTERRUPTION_DRAINING=false\nENABLE_SCHEDULED_EVENT_DRAINING=false\n")
-	if want := "--watch=rebalance\n"; !strings.Contains(off, want) {
+	if want := "watch:\n  - rebalance\nmode:"; !strings.Contains(off, want) {
 		t.Errorf("no %q in:\n%s", want, off)
 	}
 	for _, mode := range []string{"NODE_NAME=a\n", "ENABLE_SQS_TERMINATION_DRAINING=true\n"} {
-		if cordon := migrated(t, mode+"CORDON_ONLY=true\n"); !strings.Contains(cordon, "--cordon-only=true") || strings.Contains(cordon, "--drain=false") {
+		if cordon := migrated(t, mode+"CORDON_ONLY=true\n"); !strings.Contains(cordon, "cordonOnly: true") || strings.Contains(cordon, "drain:") {
 			t.Errorf("not cordoned only:\n%s", cordon)
 		}
 	}
@@ -142,21 +156,21 @@ func TestConvertDefaults(t *testing.T) {
 		t.Errorf("not the chart's own default of lifecycle hooks, which is on:\n%s", chart)
 	}
 	queue := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nHEARTBEAT_INTERVAL=60\n")
-	for _, want := range []string{"spot-handler queue", "--rebalance=replace", "--heartbeat-until=172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "--queue-url has to be"} {
+	for _, want := range []string{"mode: queue", "rebalance: replace", "heartbeatUntil: 172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "flags.queueUrl has to be"} {
 		if !strings.Contains(queue, want) {
 			t.Errorf("no %q in:\n%s", want, queue)
 		}
 	}
 	older := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\n")
-	if !strings.Contains(older, "--managed-tag=theirs") {
+	if !strings.Contains(older, "managedTag: theirs") {
 		t.Errorf("the tag is not taken over from its older name:\n%s", older)
 	}
 	both := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_ASG_TAG=theirs\nMANAGED_TAG=mine\n")
-	if !strings.Contains(both, "--managed-tag=mine") {
+	if !strings.Contains(both, "managedTag: mine") {
 		t.Errorf("the older name overrides the other:\n%s", both)
 	}
 	off = migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nMANAGED_TAG=mine\nCHECK_ASG_TAG_BEFORE_DRAINING=false\n")
-	if strings.Contains(off, "managed-tag=") {
+	if strings.Contains(off, "managedTag:") {
 		t.Errorf("the tag is taken over though nobody looks at it:\n%s", off)
 	}
 	tagged := migrated(t, "enableSqsTerminationDraining: true\nmanagedTag: mine\n")
@@ -167,20 +181,19 @@ func TestConvertDefaults(t *testing.T) {
 
 func TestConvertRefuses(t *testing.T) {
 	for name, tt := range map[string]struct {
-		text   string
-		output string
-		says   string
+		text string
+		says string
 	}{
-		"nothing": {"", "", "no settings"},
-		"prose":   {"this is: no: YAML", "", "neither"},
-		"scalar":  {"hello", "", "no settings"},
-		"output":  {"NODE_NAME=a", "json", "--output"},
+		"nothing": {"", "no settings"},
+		"prose":   {"this is: no: YAML", "want YAML"},
+		"scalar":  {"hello", "no settings"},
+		"others":  {"kind: Pod\nspec: {containers: [{env: [{name: HOME, value: /root}]}]}\n", "no settings"},
 		"two objects": {"kind: DaemonSet\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"false\"}, {name: WORKERS, value: \"1\"}]}\n---\n" +
-			"kind: Deployment\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"true\"}, {name: WORKERS, value: \"1\"}]}\n", "",
+			"kind: Deployment\nspec: {env: [{name: ENABLE_SQS_TERMINATION_DRAINING, value: \"true\"}, {name: WORKERS, value: \"1\"}]}\n",
 			"more than one value of ENABLE_SQS_TERMINATION_DRAINING: "},
-		"two of both": {"logLevel: debug\n---\nkind: Pod\nspec: {containers: [{env: [{name: DRY_RUN, value: \"true\"}]}]}\n", "", "one of them"},
+		"two of both": {"logLevel: debug\n---\nkind: Pod\nspec: {containers: [{env: [{name: DRY_RUN, value: \"true\"}]}]}\n", "one of them"},
 	} {
-		if _, err := Convert([]byte(tt.text), tt.output); err == nil || !strings.Contains(err.Error(), tt.says) {
+		if _, err := Convert([]byte(tt.text)); err == nil || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%s: error %v, want one that says %q", name, err, tt.says)
 		}
 	}
@@ -188,12 +201,9 @@ func TestConvertRefuses(t *testing.T) {
 
 // Anything may be piped in.
 func FuzzConvert(f *testing.F) {
-	f.Add("ENABLE_REBALANCE_DRAINING=x\nWEBHOOK_TEMPLATE={{")
 	f.Add("kind: List\nitems: [{spec: {env: [{name: 1}, {name: QUEUE_URL, valueFrom: 3}]}}]")
 	f.Add("image: 3\nserviceAccount: []\nupdateStrategy: x\nprometheusServerPort: {}\nenablePrometheusServer: true")
 	f.Fuzz(func(t *testing.T, text string) {
-		for _, output := range Outputs() {
-			_, _ = Convert([]byte(text), output)
-		}
+		_, _ = Convert([]byte(text))
 	})
 }

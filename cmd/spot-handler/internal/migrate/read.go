@@ -1,6 +1,7 @@
 package migrate
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,181 +13,124 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// given is what migrate was given.
-type given struct {
-	chart   bool           // values of a chart, not variables
-	values  map[string]any // by variable, or by path in the chart, such as image.tag; maps that are values are whole
-	unknown []string       // what is in no table
-}
-
-// valueFrom is the value of a variable that is in the cluster.
-type valueFrom struct{ source any }
-
-// name is what a setting is called where it was given.
-func (g given) name(s setting) string {
-	if g.chart && s.Value != "" || s.Variable == "" {
-		return s.Value
-	}
-	return s.Variable
-}
-
-// raw is the value of a setting; nil if it was not given.
-func (g given) raw(s setting) any {
-	if g.chart {
-		return g.values[s.Value]
-	}
-	return g.values[s.Variable]
-}
-
-// get is the same as text; empty if it was not given.
-func (g given) get(s setting) string {
-	switch value := g.raw(s).(type) {
-	case nil, valueFrom:
-		return ""
-	case map[string]any, []any:
-		var byDefault any
-		if s.Default != "" && yaml.Unmarshal([]byte(s.Default), &byDefault) == nil && reflect.DeepEqual(value, byDefault) {
-			return s.Default
-		}
-		text, err := json.Marshal(value)
-		if err != nil || string(text) == "{}" || string(text) == "[]" {
-			return ""
-		}
-		return string(text)
-	default:
-		return fmt.Sprint(value)
-	}
-}
+// valueFrom is where the cluster has the value of a variable.
+type valueFrom map[string]any
 
 // settingLike are variables that look like a setting: a pod has others, too.
 var settingLike = regexp.MustCompile(`^(ENABLE|WEBHOOK|TAINT|CHECK|MANAGED|PROBES|PROMETHEUS|HEARTBEAT|SQS|USE|KUBERNETES_EVENTS|LOG|DELETE)_`)
 
-// assignment is a line of variables, as a shell, docker or systemd take it.
-var assignment = regexp.MustCompile(`^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$`)
-
-// read finds out which of the three forms the text has, and reads it.
-func read(text []byte, table []setting) (given, error) {
-	variables, isLines := readAssignments(string(text))
-	g := given{values: variables}
-	if !isLines {
-		if err := g.readYAML(string(text), table); err != nil {
-			return g, err
+// read finds out which of both forms the text has, and what it gives of each setting.
+func (m *migration) read(text string, rows []*setting) error {
+	for _, s := range rows {
+		m.settings[s.Variable], m.settings[s.Value] = s, s
+	}
+	delete(m.settings, "")
+	if err := m.readYAML(text); err != nil {
+		return err
+	}
+	for _, s := range rows {
+		s.name = cmp.Or(s.Variable, s.Value)
+		if m.chart {
+			s.name, s.Default = cmp.Or(s.Value, s.Variable), cmp.Or(s.ChartDefault, s.Default)
+		} else if s.given == nil && s.Older != "" {
+			s.given = m.settings[s.Older].given
 		}
+		s.text = asText(s.given)
 	}
-	if len(g.values) == 0 {
-		return g, errors.New("no settings in it: want lines NAME=value, a DaemonSet, Deployment or Pod, or values of the chart")
+	if len(m.losses) == 0 && !slices.ContainsFunc(rows, func(s *setting) bool { return s.given != nil }) {
+		return errors.New("no settings in it: want a DaemonSet, Deployment or Pod, or values of the chart")
 	}
-	for _, s := range table {
-		if older, is := g.values[s.Older].(string); is && g.values[s.Variable] == nil {
-			g.values[s.Variable] = older
-		}
-	}
-	for name := range g.values {
-		if !slices.ContainsFunc(table, func(s setting) bool { return g.name(s) == name }) && (g.chart || settingLike.MatchString(name)) {
-			g.unknown = append(g.unknown, name)
-		}
-	}
-	slices.Sort(g.unknown)
-	return g, nil
+	slices.Sort(m.losses)
+	return nil
 }
 
-// readYAML reads objects, or values of the chart.
-func (g *given) readYAML(text string, table []setting) error {
-	var env []any // of containers
-	for document := range strings.SplitSeq("\n"+text, "\n---") {
-		var content any
-		if err := yaml.Unmarshal([]byte(document), &content); err != nil {
-			return fmt.Errorf("neither lines NAME=value nor YAML: %w", err)
-		}
-		values, _ := content.(map[string]any)
-		if values["kind"] != nil {
-			env = append(env, envOf(values)...)
-		} else if values != nil {
-			g.chart = true
-			g.flatten("", values, table)
-		}
-	}
-	if g.chart && len(env) > 0 {
-		return errors.New("both an object and values of the chart in it: give one of them")
-	}
-	return g.readEnv(env, table)
-}
-
-// readAssignments reads lines NAME=value. It reports false if there is any other line.
-func readAssignments(text string) (map[string]any, bool) {
-	found := map[string]any{}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		parts := assignment.FindStringSubmatch(line)
-		if parts == nil {
-			return map[string]any{}, false
-		}
-		value := parts[2]
-		if n := len(value); n >= 2 && (value[0] == '\'' || value[0] == '"') && value[n-1] == value[0] {
-			if value = value[1 : n-1]; parts[2][0] == '"' {
-				value = strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(value)
-			}
-		}
-		found[parts[1]] = value
-	}
-	return found, len(found) > 0
-}
-
-// envOf are the variables of every container in a Kubernetes object or a list of them: env is found
-// wherever it is.
-func envOf(object any) (env []any) {
-	switch content := object.(type) {
-	case []any:
-		for _, item := range content {
-			env = append(env, envOf(item)...)
-		}
-	case map[string]any:
-		for name, field := range content {
-			if list, ok := field.([]any); ok && name == "env" {
-				env = append(env, list...)
-			} else {
-				env = append(env, envOf(field)...)
-			}
-		}
-	}
-	return env
-}
-
-// readEnv reads variables of containers. A setting of which two objects say different things is an
-// error, such as of a DaemonSet for one mode and a Deployment for the other.
-func (g *given) readEnv(list []any, table []setting) error {
-	for _, item := range list {
-		variable, _ := item.(map[string]any)
-		name, _ := variable["name"].(string)
-		switch from, value := variable["valueFrom"], variable["value"]; {
-		case name == "":
-		case from != nil:
-			g.values[name] = valueFrom{from}
-		case value != nil:
-			text := fmt.Sprint(value)
-			if other, has := g.values[name].(string); has && other != text && slices.ContainsFunc(table, func(s setting) bool { return s.Variable == name }) {
-				return fmt.Errorf("more than one value of %s: give one object at a time", name)
-			}
-			g.values[name] = text
-		}
+// give notes what is given of a setting, or that there is no such setting. Two objects can say
+// different things of one, such as a DaemonSet for one mode and a Deployment for the other.
+func (m *migration) give(name string, value any) error {
+	switch s := m.settings[name]; {
+	case s == nil && (m.chart || settingLike.MatchString(name)):
+		m.lose(name, "is no setting of aws-node-termination-handler 1.25")
+	case s == nil:
+	case s.given != nil && !reflect.DeepEqual(s.given, value):
+		return fmt.Errorf("more than one value of %s: give one object at a time", name)
+	default:
+		s.given = value
 	}
 	return nil
 }
 
-// flatten lists values by path, as far down as the chart's settings go.
-func (g *given) flatten(prefix string, values map[string]any, table []setting) {
+// asText is JSON of a map or a list, and empty where there is nothing, or nothing is known.
+func asText(given any) string {
+	switch given.(type) {
+	case nil, valueFrom:
+		return ""
+	case map[string]any, []any:
+		text, err := json.Marshal(given)
+		if err != nil || len(text) == len("{}") {
+			return ""
+		}
+		return string(text)
+	}
+	return fmt.Sprint(given)
+}
+
+// readYAML reads objects, or values of the chart.
+func (m *migration) readYAML(text string) (err error) {
+	objects := false
+	for document := range strings.SplitSeq("\n"+text, "\n---") {
+		var content any
+		if err := yaml.Unmarshal([]byte(document), &content); err != nil {
+			return fmt.Errorf("want YAML or JSON: %w", err)
+		}
+		if values, is := content.(map[string]any); is && values["kind"] == nil {
+			m.chart = true
+			err = errors.Join(err, m.readValues("", values))
+		} else if is {
+			objects = true
+			err = errors.Join(err, m.readEnv(values))
+		}
+	}
+	if m.chart && objects {
+		err = errors.New("both an object and values of the chart in it: give one of them")
+	}
+	return err
+}
+
+// readEnv reads the variables of every container in an object or a list of them: what has a name and
+// a value is one, wherever it stands.
+func (m *migration) readEnv(object any) (err error) {
+	switch content := object.(type) {
+	case []any:
+		for _, item := range content {
+			err = errors.Join(err, m.readEnv(item))
+		}
+	case map[string]any:
+		name, _ := content["name"].(string)
+		if from, is := content["valueFrom"].(map[string]any); is {
+			return m.give(name, valueFrom(from))
+		}
+		if value := content["value"]; name != "" && value != nil {
+			return m.give(name, fmt.Sprint(value))
+		}
+		for _, field := range content {
+			err = errors.Join(err, m.readEnv(field))
+		}
+	}
+	return err
+}
+
+// readValues reads values by their path, as far down as the chart's settings go.
+func (m *migration) readValues(prefix string, values map[string]any) (err error) {
 	for name, value := range values {
 		path := prefix + name
 		nested, isMap := value.(map[string]any)
 		switch {
-		case strings.HasSuffix(name, "-SUPPLIED VALUES") || name == "COMPUTED VALUES" || value == nil: // helm's first line
-		case isMap && slices.ContainsFunc(table, func(s setting) bool { return strings.HasPrefix(s.Value, path+".") }):
-			g.flatten(path+".", nested, table)
+		case value == nil: // as helm's first line
+		case isMap && m.settings[path] == nil:
+			err = errors.Join(err, m.readValues(path+".", nested))
 		default:
-			g.values[path] = value
+			err = errors.Join(err, m.give(path, value))
 		}
 	}
+	return err
 }
