@@ -88,7 +88,7 @@ func TestStatusCommand(t *testing.T) {
 		"no nodes":        {"/nodes", nil, exitRuntime, "", "list nodes: not allowed"},
 		"no nodes, watch": {"/nodes", []string{"--watch"}, exitRuntime, "", "list nodes: not allowed"},
 		"node":            {"", []string{"--node=node-1"}, exitClean, "shop/web-1", ""},
-		"node, no pods":   {"/pods$", []string{"--node=node-1"}, exitClean, "event event-1", "could not read: list pods on node \"node-1\": not allowed"},
+		"node, no pods":   {"/pods$", []string{"--node=node-1"}, exitClean, "event: event-1", "could not read: list pods on node \"node-1\": not allowed"},
 		"node, no events": {"events$", []string{"--node=node-1"}, exitClean, "shop/web-1", "could not read: the Events of node node-1: list events: not allowed"},
 		"unknown node":    {"", []string{"--node=node-2"}, exitRuntime, "", "read node node-2"},
 		"json":            {"", []string{"-o", "json"}, exitClean, `"kind": "spot-interruption"`, ""},

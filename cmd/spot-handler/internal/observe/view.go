@@ -41,7 +41,7 @@ func (o *Observer) View(now time.Time, width, height int) []string {
 	return lines
 }
 
-// head is what status shows of the nodes: all of one, a table of several.
+// head is what status shows of the nodes.
 func (o *Observer) head(now time.Time, width int) []string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -58,14 +58,10 @@ func (o *Observer) head(now time.Time, width int) []string {
 			on[pod.Spec.NodeName] = append(list, pod)
 		}
 	}
-	list := status.List{Interruptions: status.Of(now, theirs, on)}
-	switch {
-	case len(o.nodes) == 1 && len(theirs) == 1 && len(list.Interruptions) == 1:
-		return status.Node{Interruption: list.Interruptions[0], Record: &o.nodes[0].rec}.Lines(now, width)
-	case len(theirs) == 0:
+	if len(theirs) == 0 {
 		return []string{"Over: " + console.Count(len(o.nodes), "interruption") + "."}
 	}
-	return list.Table(width)
+	return status.List{Interruptions: status.Of(now, theirs, on)}.Table(width)
 }
 
 // readyLines are the ready pods of the workloads.

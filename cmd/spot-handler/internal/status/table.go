@@ -3,6 +3,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -119,98 +120,23 @@ func duration(seconds *float64) string {
 
 // Lines shows the status of a node to people, in so many columns of a terminal; 0 is no terminal.
 func (s Node) Lines(now time.Time, width int) []string {
+	if s.Record == nil && s.WaitsFor == "" {
+		return append([]string{"No record of an interruption stands on node " + s.Node + "."}, s.eventLines(width)...)
+	}
+	row := List{Interruptions: []Interruption{s.Interruption}}.Table(width)
+	return slices.Concat(row, s.podLines(now, width), s.eventLines(width), s.recordLines())
+}
+
+// recordLines are the record as it stands on the Node.
+func (s Node) recordLines() []string {
 	if s.Record == nil {
-		lines := []string{fact("node", s.Node)}
-		if s.WaitsFor != "" {
-			return append(append(lines, fact("waits for", s.WaitsFor)), s.eventLines(width)...)
-		}
-		return append(append(lines, fact("interruption", "none: no record of one stands")), s.eventLines(width)...)
+		return nil
 	}
-	lines := append(s.facts(now, width), s.podLines(now, width)...)
-	return append(lines, s.eventLines(width)...)
-}
-
-func fact(name, text string) string { return fmt.Sprintf("%-14s%s", name, text) }
-
-// facts are what the record says.
-func (s Node) facts(now time.Time, width int) []string {
-	rec := s.Record
-	var lines []string
-	add := func(name, text string) {
-		if text != "" {
-			lines = append(lines, fact(name, text))
-		}
+	var text strings.Builder
+	if err := console.YAML.Write(&text, s.Record); err != nil {
+		return nil // it was read from JSON
 	}
-	add("node", s.Node)
-	add("instance", rec.Instance)
-	add("pool", s.Pool)
-	for i, a := range rec.Announcements() {
-		add([]string{"interruption", "and"}[min(i, 1)], announcement(a))
-	}
-	if !s.Deadline.IsZero() {
-		text := s.Deadline.UTC().Format(time.RFC3339)
-		if s.SecondsLeft != nil {
-			text += ", " + strings.Replace(s.timeLeft()+" left", "past left", "past", 1)
-		}
-		add("deadline", text)
-	}
-	phase := string(s.Phase)
-	if width > 0 {
-		phase = s.colour().Paint(phase)
-	}
-	if !s.Ended.IsZero() {
-		phase += fmt.Sprintf(", the drain ended %s ago", console.Duration(max(0, now.Sub(s.Ended))))
-	}
-	add("phase", phase)
-	add("set by us", strings.Join(rec.Ours, ", "))
-	add("replacement", replacementLine(rec.Replacement))
-	for _, h := range rec.Hooks {
-		add("hook", hookLine(h))
-	}
-	switch {
-	case s.Over:
-		add("pods", fmt.Sprintf("%d had to leave: %s", s.Pods.Total, s.Result))
-	case s.Pods.Here != nil:
-		add("pods", fmt.Sprintf("%d of %d still have to leave", *s.Pods.Here, max(s.Pods.Total, *s.Pods.Here)))
-	}
-	if s.SlackSeconds != nil {
-		add("slack", duration(s.SlackSeconds))
-	}
-	add("waits for", s.WaitsFor)
-	return lines
-}
-
-func announcement(a interruption.Announcement) string {
-	text := string(a.Kind)
-	if a.Action != "" {
-		text += " (" + a.Action + ")"
-	}
-	return fmt.Sprintf("%s from %s at %s, event %s", text, a.Source, a.Noticed.UTC().Format(time.RFC3339), a.Event)
-}
-
-func replacementLine(r *interruption.Replacement) string {
-	if r == nil {
-		return console.None
-	}
-	text := fmt.Sprintf("%s, by %s", replacementText(r), cmp.Or(r.Backend, console.None))
-	if r.Pool != "" {
-		text += ", pool " + r.Pool
-	}
-	if r.Tried != "" {
-		text += ", tried in vain: " + r.Tried
-	}
-	return text
-}
-
-func hookLine(h interruption.Hook) string {
-	text := fmt.Sprintf("%s of group %s: ", h.Name, h.Group)
-	switch {
-	case h.Done:
-		return text + "completed"
-	case !h.Until.IsZero():
-		return text + "the group waits until " + h.Until.UTC().Format(time.RFC3339)
-	}
-	return text + "the group waits"
+	return append([]string{""}, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 }
 
 // podLines are the pods that have to leave.
