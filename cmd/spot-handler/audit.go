@@ -78,7 +78,7 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 	snapshot, unread := audit.Take(read, audit.Options{Margin: cfg.policy.Margin, MaxShare: a.maxShare}), read.Unread
 	if a.cluster.Namespace == "" {
 		unread = append(unread, audit.Reader{
-			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Daemons: c.daemons,
+			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Reviews: c.whole.reviews, Daemons: c.daemons,
 			Fallbacks: cfg.fallback, WithoutKarpenter: !asksKarpenter(cfg),
 		}.Read(ctx, &snapshot)...)
 	}

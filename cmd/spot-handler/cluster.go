@@ -58,7 +58,8 @@ type clients struct {
 	pods         collection[*corev1.Pod, *corev1.PodList] // of all namespaces
 	podsIn       func(namespace string) collection[*corev1.Pod, *corev1.PodList]
 	podTemplates func(namespace string) resource[*corev1.PodTemplate]
-	reviews      resource[*authorizationv1.SelfSubjectAccessReview]
+	ownReviews   resource[*authorizationv1.SelfSubjectAccessReview]
+	reviews      resource[*authorizationv1.SubjectAccessReview]
 	dynamic      *dynamic.DynamicClient // Karpenter's objects have no protobuf form
 }
 
@@ -94,8 +95,9 @@ func connectWhole(conf *rest.Config) (*clients, error) {
 		podTemplates: func(namespace string) resource[*corev1.PodTemplate] {
 			return newResource[corev1.PodTemplate](core, "podtemplates", namespace)
 		},
-		reviews: newResource[authorizationv1.SelfSubjectAccessReview](authorization, "selfsubjectaccessreviews", metav1.NamespaceNone),
-		dynamic: untyped,
+		ownReviews: newResource[authorizationv1.SelfSubjectAccessReview](authorization, "selfsubjectaccessreviews", metav1.NamespaceNone),
+		reviews:    newResource[authorizationv1.SubjectAccessReview](authorization, "subjectaccessreviews", metav1.NamespaceNone),
+		dynamic:    untyped,
 	}, nil
 }
 

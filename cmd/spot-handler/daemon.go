@@ -130,7 +130,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := checkPermissions(ctx, clients.reviews, permissionsOf(cfg, leaseNamespace)); errors.Is(err, errUsage) {
+	if err := checkPermissions(ctx, clients.own, permissionsOf(cfg, leaseNamespace)); errors.Is(err, errUsage) {
 		return err
 	} else if err != nil {
 		// The API server is away or slow. That is no reason not to start: an

@@ -4,10 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -79,48 +78,28 @@ func asksKarpenter(cfg settings) bool {
 	return cfg.provisioner == provisioner.Auto || cfg.provisioner == provisioner.Karpenter
 }
 
-// reviewClient is the subset of the API that permissions are checked with.
-type reviewClient interface {
-	Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error)
-}
-
 // permissionTimeout is for all of the questions together, which take milliseconds: before
 // they are answered nothing works, not even the liveness probe.
 const permissionTimeout = 5 * time.Second
 
-// checkPermissions asks the API server about each that is needed to start, and returns all that are
-// missing, as an error that wraps errUsage. Another error means that it could not be asked.
-func checkPermissions(ctx context.Context, client reviewClient, list []audit.Permission) error {
+// checkPermissions asks about each that is needed to start, and returns all that are missing, as an
+// error that wraps errUsage. Another error means that the API server could not be asked.
+func checkPermissions(ctx context.Context, ask audit.Ask, list []audit.Permission) error {
 	ctx, cancel := context.WithTimeout(ctx, permissionTimeout)
 	defer cancel()
-	missing := make([]error, len(list))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(4)
-	for i, p := range list {
-		if !p.ToStart {
-			continue
-		}
-		g.Go(func() error {
-			resource, subresource, _ := strings.Cut(p.Resource, "/")
-			review, err := client.Create(ctx, &authorizationv1.SelfSubjectAccessReview{
-				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
-					Verb: p.Verb, Group: p.Group, Resource: resource, Subresource: subresource, Namespace: p.Namespace,
-				}},
-			}, metav1.CreateOptions{})
-			if err != nil {
-				return fmt.Errorf("check permission to %s: %w", p, err)
-			}
-			if !review.Status.Allowed {
-				missing[i] = fmt.Errorf("not allowed to %s: add it to the role of the service account", p)
-			}
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
+	missing, err := audit.Missing(ctx, slices.DeleteFunc(list, func(p audit.Permission) bool { return !p.ToStart }), ask)
+	if err != nil || len(missing) == 0 {
 		return err
 	}
-	if err := errors.Join(missing...); err != nil {
-		return fmt.Errorf("%w: missing permissions:\n%w", errUsage, err)
+	var errs []error
+	for _, p := range missing {
+		errs = append(errs, fmt.Errorf("not allowed to %s: add it to the role of the service account", p))
 	}
-	return nil
+	return fmt.Errorf("%w: missing permissions:\n%w", errUsage, errors.Join(errs...))
+}
+
+// own asks about the permissions of this process.
+func (c *clients) own(ctx context.Context, to *authorizationv1.ResourceAttributes) (allowed bool, err error) {
+	review, err := c.ownReviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: to}}, metav1.CreateOptions{})
+	return err == nil && review.Status.Allowed, err
 }

@@ -9,24 +9,13 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-type fakeReviews func(context.Context, *authorizationv1.ResourceAttributes) (bool, error)
-
-var _ reviewClient = fakeReviews(nil)
-
-func (f fakeReviews) Create(ctx context.Context, review *authorizationv1.SelfSubjectAccessReview, _ metav1.CreateOptions) (*authorizationv1.SelfSubjectAccessReview, error) {
-	allowed, err := f(ctx, review.Spec.ResourceAttributes)
-	review.Status.Allowed = allowed
-	return review, err
-}
-
 func TestMissingPermissionsAreNamedAtOnce(t *testing.T) {
-	client := fakeReviews(func(_ context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
+	ask := func(_ context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
 		return a.Verb != "patch" && a.Subresource != "eviction", nil
-	})
-	err := checkPermissions(t.Context(), client, permissionsOf(settings{mode: modeQueue, leaderElect: true}, "ns"))
+	}
+	err := checkPermissions(t.Context(), ask, permissionsOf(settings{mode: modeQueue, leaderElect: true}, "ns"))
 	if !errors.Is(err, errUsage) {
 		t.Fatalf("error %v, want wrong use", err)
 	}
@@ -41,16 +30,16 @@ func TestMissingPermissionsAreNamedAtOnce(t *testing.T) {
 // from starting: the kubelet would kill it, again and again, as it is not alive before.
 func TestPermissionsOfAnAPIServerThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := fakeReviews(func(ctx context.Context, _ *authorizationv1.ResourceAttributes) (bool, error) {
+		ask := func(ctx context.Context, _ *authorizationv1.ResourceAttributes) (bool, error) {
 			select {
 			case <-ctx.Done():
 				return false, ctx.Err()
 			case <-time.After(time.Hour):
 				return true, nil
 			}
-		})
+		}
 		start := time.Now()
-		err := checkPermissions(t.Context(), client, permissionsOf(settings{mode: modeIMDS, drain: true}, ""))
+		err := checkPermissions(t.Context(), ask, permissionsOf(settings{mode: modeIMDS, drain: true}, ""))
 		if err == nil || errors.Is(err, errUsage) {
 			t.Errorf("error %v, want one that does not end the process", err)
 		}

@@ -1,8 +1,13 @@
 package audit
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 )
@@ -62,6 +67,37 @@ func (p Permission) String() string {
 		text += " in namespace " + p.Namespace
 	}
 	return text
+}
+
+// Ask says whether somebody is allowed to do something.
+type Ask func(ctx context.Context, to *authorizationv1.ResourceAttributes) (allowed bool, err error)
+
+// Missing asks for each permission, and returns those that are not granted.
+func Missing(ctx context.Context, list []Permission, ask Ask) (missing []Permission, err error) {
+	granted := make([]bool, len(list))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for i, p := range list {
+		g.Go(func() (err error) {
+			resource, subresource, _ := strings.Cut(p.Resource, "/")
+			granted[i], err = ask(ctx, &authorizationv1.ResourceAttributes{
+				Verb: p.Verb, Group: p.Group, Resource: resource, Subresource: subresource, Namespace: p.Namespace,
+			})
+			if err != nil {
+				return fmt.Errorf("check permission to %s: %w", p, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	for i, p := range list {
+		if !granted[i] {
+			missing = append(missing, p)
+		}
+	}
+	return missing, nil
 }
 
 // grant is a role with the permissions, and what binds it to the account, as JSON.

@@ -7,14 +7,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 
@@ -103,6 +101,9 @@ type Reader struct {
 	// says that Karpenter is not asked for replacements.
 	Fallbacks        map[string]string
 	WithoutKarpenter bool
+	Reviews          interface {
+		Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
+	}
 	// Daemons are the pods of spot-handler, as they and their settings have it.
 	Daemons func(context.Context) ([]Daemon, error)
 }
@@ -195,50 +196,27 @@ func (p *program) interruptionQueue() (variable string, ok bool) {
 	return "", false
 }
 
-var accessReviews = cluster.Resource("authorization.k8s.io", "v1", "subjectaccessreviews")
-
 // permissions asks the API server for each permission of each account, as RBAC need not be what
 // grants it.
 func (r Reader) permissions(ctx context.Context, s *Snapshot) error {
-	var mu sync.Mutex
 	missing := map[Owned][]Permission{}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(8)
 	for _, a := range s.accounts() {
-		for _, p := range a.Permissions {
-			g.Go(func() error {
-				resource, subresource, _ := strings.Cut(p.Resource, "/")
-				review := &unstructured.Unstructured{Object: map[string]any{
-					"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-					"spec": map[string]any{
-						"user":   a.user(),
-						"groups": []any{"system:serviceaccounts", "system:serviceaccounts:" + a.Namespace, "system:authenticated"},
-						"resourceAttributes": map[string]any{
-							"verb": p.Verb, "group": p.Group, "resource": resource, "subresource": subresource, "namespace": p.Namespace,
-						},
-					},
-				}}
-				answer, err := r.Dynamic.Resource(accessReviews).Create(ctx, review, metav1.CreateOptions{})
-				if err != nil {
-					return fmt.Errorf("review permissions of service account %s/%s: %w", a.Namespace, a.Account, err)
-				}
-				if allowed, _, _ := unstructured.NestedBool(answer.Object, "status", "allowed"); !allowed {
-					mu.Lock()
-					defer mu.Unlock()
-					missing[a.object()] = append(missing[a.object()], p)
-				}
-				return nil
-			})
+		groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + a.Namespace, "system:authenticated"}
+		list, err := Missing(ctx, a.Permissions, func(ctx context.Context, to *authorizationv1.ResourceAttributes) (bool, error) {
+			review, err := r.Reviews.Create(ctx, &authorizationv1.SubjectAccessReview{
+				Spec: authorizationv1.SubjectAccessReviewSpec{User: a.user(), Groups: groups, ResourceAttributes: to},
+			}, metav1.CreateOptions{})
+			return err == nil && review.Status.Allowed, err
+		})
+		if err != nil {
+			return fmt.Errorf("review permissions of service account %s/%s: %w", a.Namespace, a.Account, err)
 		}
-	}
-	err := g.Wait()
-	for _, list := range missing {
-		slices.SortFunc(list, func(a, b Permission) int { return strings.Compare(a.String(), b.String()) })
+		missing[a.object()] = list
 	}
 	for i, d := range s.Daemons {
 		s.Daemons[i].Missing = missing[accountOf(d.Namespace, d.Account)]
 	}
-	return err
+	return nil
 }
 
 // flowSchemas finds the accounts by name, in any FlowSchema.
