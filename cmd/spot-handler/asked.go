@@ -2,14 +2,18 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
@@ -26,7 +30,8 @@ type asked struct {
 // cluster.
 func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
 	where := titled("Cluster")
-	a.format.Define(output.FlagSet)
+	oneOf(output, (*string)(&a.format), "output", string(console.TableFormat), console.Formats(), "print a `format`: table for people; json or yaml for programs, with the same fields from version to version")
+	output.Lookup("output").Shorthand = "o"
 	a.cluster.Define(where.FlagSet)
 	if cmd.Name() != "observe" { // which all others ask for its settings
 		a.cluster.DefineDaemon(where.FlagSet)
@@ -36,7 +41,6 @@ func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	for flag, complete := range map[string]cobra.CompletionFunc{
-		"output":    cobra.FixedCompletions(console.Formats(), cobra.ShellCompDirectiveNoFileComp),
 		"namespace": cobra.NoFileCompletions, "daemon-namespace": cobra.NoFileCompletions, "require": cobra.NoFileCompletions,
 		"context": func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 			return a.cluster.Contexts(), cobra.ShellCompDirectiveNoFileComp
@@ -93,3 +97,70 @@ func (a *asked) completeNodes(say func(*corev1.Node) (text string, ok bool)) cob
 
 // anyNode says the pool of every node.
 func anyNode(node *corev1.Node) (pool string, ok bool) { return nodes.PoolOf(node).Name, true }
+
+// selection says which nodes a command is about: those that are named, or those that flags describe.
+// All that is set has to hold.
+type selection struct {
+	names                          []string
+	pool, instanceType, zone, text string
+
+	// any selects all nodes where nothing is asked for, which is an error otherwise.
+	any bool
+
+	selector labels.Selector // of text
+}
+
+// define declares the flags. The names are a command's arguments.
+func (s *selection) define(flags *pflag.FlagSet) {
+	flags.StringVar(&s.pool, "pool", "", "nodes of this `pool`: of Karpenter, EKS or eksctl")
+	flags.StringVar(&s.instanceType, "instance-type", "", "nodes of this instance `type`")
+	flags.StringVar(&s.zone, "zone", "", "nodes in this `zone`")
+	flags.StringVarP(&s.text, "selector", "l", "", "nodes that this label `selector` selects, such as team=blue")
+}
+
+// take takes a command's arguments for names of nodes, and checks what was asked for.
+func (s *selection) take(args []string) error {
+	s.names = args
+	described := s.pool != "" || s.instanceType != "" || s.zone != "" || s.text != ""
+	switch {
+	case len(args) > 0 && described:
+		return errors.New("name nodes, or describe them by --pool, --instance-type, --zone and --selector, but not both")
+	case len(args) == 0 && !described && !s.any:
+		return errors.New("no nodes: name some, or describe them by --pool, --instance-type, --zone or --selector")
+	}
+	var err error
+	if s.selector, err = labels.Parse(s.text); err != nil {
+		return fmt.Errorf("--selector: %w", err)
+	}
+	return nil
+}
+
+// of returns the nodes that are selected, by name. It is an error if one that was named is not
+// there, or none is selected.
+func (s *selection) of(all []*corev1.Node) ([]*corev1.Node, error) {
+	var found []*corev1.Node
+	missing := slices.Clone(s.names)
+	for _, node := range all {
+		if s.matches(node) {
+			found = append(found, node)
+			missing = slices.DeleteFunc(missing, func(name string) bool { return name == node.Name })
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		return nil, fmt.Errorf("no such node: %s", strings.Join(missing, ", "))
+	case len(found) == 0:
+		return nil, errors.New("no node is selected")
+	}
+	slices.SortFunc(found, func(a, b *corev1.Node) int { return strings.Compare(a.Name, b.Name) })
+	return found, nil
+}
+
+func (s *selection) matches(node *corev1.Node) bool {
+	if len(s.names) > 0 {
+		return slices.Contains(s.names, node.Name)
+	}
+	is := func(want, value string) bool { return want == "" || want == value }
+	return is(s.pool, nodes.PoolOf(node).Name) && is(s.instanceType, node.Labels[corev1.LabelInstanceTypeStable]) &&
+		is(s.zone, node.Labels[corev1.LabelTopologyZone]) && (s.selector == nil || s.selector.Matches(labels.Set(node.Labels)))
+}

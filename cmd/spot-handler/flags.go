@@ -79,6 +79,18 @@ func within(g group, to *time.Duration, name string, standard time.Duration, in 
 	}, nil}
 }
 
+// meaning declares a flag whose text means a value. The standard may mean none.
+func meaning[T any](g group, to *T, name, standard string, parse func(string) (T, error), usage string) {
+	text := g.String(name, standard, usage)
+	*to, _ = parse(standard)
+	g.Lookup(name).Value = checked{g.Lookup(name).Value, func() (err error) {
+		if *to, err = parse(*text); *text == standard {
+			return nil
+		}
+		return err
+	}, nil}
+}
+
 // hide leaves flags out of --help that a pod's surroundings decide: the downward API, or the chart.
 func hide(g group, names ...string) {
 	for _, name := range names {

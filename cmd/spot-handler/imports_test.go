@@ -12,8 +12,7 @@ import (
 // cluster.go says.
 func TestImportsPointDown(t *testing.T) {
 	allowed := map[string][]string{
-		"spot-handler/cmd/spot-handler/internal/rehearse":  {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes"},
-		"spot-handler/cmd/spot-handler/internal/selection": {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
+		"spot-handler/cmd/spot-handler/internal/rehearse": {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes"},
 
 		"spot-handler/cmd/spot-handler/terminal":         {},
 		"spot-handler/cmd/spot-handler/internal/console": {"spot-handler/cmd/spot-handler/terminal"},
@@ -23,7 +22,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/cmd/spot-handler/internal/observe": {"spot-handler/cmd/spot-handler/internal/cluster", "spot-handler/cmd/spot-handler/internal/console", "spot-handler/cmd/spot-handler/internal/plan", "spot-handler/cmd/spot-handler/internal/status", "spot-handler/cmd/spot-handler/terminal", "spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes", "spot-handler/handler/notify", "spot-handler/handler/offerings", "spot-handler/handler/provisioner", "spot-handler/handler/provisioner/karpenter", "spot-handler/handler/provisioner/placeholder", "spot-handler/handler/provisioner/room", "spot-handler/handler/turns", "spot-handler/handler/readcache"},
 		"spot-handler/cmd/spot-handler/internal/report":  {"spot-handler/cmd/spot-handler/internal/cluster", "spot-handler/cmd/spot-handler/internal/console", "spot-handler/cmd/spot-handler/internal/observe", "spot-handler/cmd/spot-handler/internal/plan", "spot-handler/cmd/spot-handler/internal/status", "spot-handler/cmd/spot-handler/terminal", "spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes", "spot-handler/handler/notify", "spot-handler/handler/offerings", "spot-handler/handler/provisioner", "spot-handler/handler/provisioner/karpenter", "spot-handler/handler/provisioner/placeholder", "spot-handler/handler/provisioner/room", "spot-handler/handler/turns", "spot-handler/handler/readcache"},
 		"spot-handler/cmd/spot-handler/internal/plan":    {"spot-handler/cmd/spot-handler/internal/cluster", "spot-handler/cmd/spot-handler/internal/console", "spot-handler/cmd/spot-handler/terminal", "spot-handler/drain", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/marks", "spot-handler/handler/nodes", "spot-handler/handler/offerings", "spot-handler/handler/provisioner", "spot-handler/handler/provisioner/karpenter", "spot-handler/handler/provisioner/placeholder", "spot-handler/handler/provisioner/room", "spot-handler/handler/readcache"},
-		"spot-handler/cmd/spot-handler/internal/migrate": {"spot-handler/cmd/spot-handler/internal/console", "spot-handler/cmd/spot-handler/terminal", "spot-handler/handler/interruption"},
+		"spot-handler/cmd/spot-handler/internal/migrate": {"spot-handler/handler/interruption"},
 		"spot-handler/handler/interruption":              {},
 		"spot-handler/handler/readcache":                 {},
 		"spot-handler/imds":                              {"spot-handler/handler/awsfault", "spot-handler/handler/interruption"},

@@ -56,16 +56,15 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 	list, owners := cluster.Lister{Client: c.whole.core, Namespace: namespace}, map[types.UID]string{}
 	for _, kind := range []string{"deployment", "daemonset", "replicaset"} { // the last are made by the first
 		of := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: kind + "s"}
-		err := cluster.Each(ctx, list, of, ourLabel, func(o *maker) {
-			owner := kind + "/" + o.Metadata.Name
+		err := cluster.Each(ctx, list, of, ourLabel, func(o *metav1.PartialObjectMetadata) {
+			owner := kind + "/" + o.Name
 			if kind == "replicaset" {
-				i := slices.IndexFunc(o.Metadata.OwnerReferences, func(r metav1.OwnerReference) bool { return r.Controller != nil && *r.Controller })
-				if i < 0 || owners[o.Metadata.OwnerReferences[i].UID] == "" {
-					return
+				owner = ""
+				if by := metav1.GetControllerOf(o); by != nil {
+					owner = owners[by.UID]
 				}
-				owner = owners[o.Metadata.OwnerReferences[i].UID]
 			}
-			owners[o.Metadata.UID] = owner
+			owners[o.UID] = owner
 		})
 		if err != nil {
 			return nil, err
@@ -84,17 +83,6 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 	})
 	return pods, err
 }
-
-// maker is what may have made a pod.
-type maker struct {
-	Metadata struct {
-		cluster.Meta
-		OwnerReferences []metav1.OwnerReference `json:"ownerReferences"`
-	} `json:"metadata"`
-}
-
-// GetNamespace is the object's namespace.
-func (m *maker) GetNamespace() string { return m.Metadata.Namespace }
 
 // slimDaemon keeps of a pod what daemonOf and settingsOf read.
 func slimDaemon(pod *corev1.Pod) *corev1.Pod {

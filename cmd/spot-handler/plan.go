@@ -17,7 +17,6 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/cmd/spot-handler/internal/plan"
-	"spot-handler/cmd/spot-handler/internal/selection"
 	"spot-handler/drain/narrow"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
@@ -28,7 +27,7 @@ import (
 // planCommand is what the operator has asked `plan` for.
 type planCommand struct {
 	asked
-	nodes    selection.Selection
+	nodes    selection
 	kind     string
 	deadline time.Duration
 	dryRun   string
@@ -69,7 +68,7 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 		ValidArgsFunction: p.completeNodes(anyNode),
 	}
 	which, what, assume, show := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output")
-	p.nodes.Define(which.FlagSet)
+	p.nodes.define(which.FlagSet)
 	oneOf(what, &p.kind, "kind", string(interruption.SpotInterruption), names(interruption.Kinds()), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
 	within(what, &p.deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
 	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer}, "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
@@ -82,7 +81,7 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 }
 
 func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagSet, stdout io.Writer) error {
-	if err := p.nodes.Take(args); err != nil {
+	if err := p.nodes.take(args); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
 	c, err := connectCaller(p.cluster)
@@ -94,7 +93,7 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 		loss.Deadline = &p.deadline
 	}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.cluster.Namespace}, true)
-	f, err := c.forecast(ctx, read, p.nodes.Of, loss, assumptions(flags), p.dryRun == dryRunServer)
+	f, err := c.forecast(ctx, read, p.nodes.of, loss, assumptions(flags), p.dryRun == dryRunServer)
 	if err != nil {
 		return err
 	}

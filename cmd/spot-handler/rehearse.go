@@ -24,7 +24,6 @@ import (
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/rehearse"
 	"spot-handler/cmd/spot-handler/internal/report"
-	"spot-handler/cmd/spot-handler/internal/selection"
 	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -33,7 +32,7 @@ import (
 // rehearseCommand is what the operator has asked `rehearse` for.
 type rehearseCommand struct {
 	asked
-	chosen   selection.Selection
+	chosen   selection
 	random   int
 	kind     string
 	deadline time.Duration
@@ -76,7 +75,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 		ValidArgsFunction: r.completeNodes(anyNode),
 	}
 	which, what, refuse, assume, show := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Assumptions"), titled("Output")
-	r.chosen.Define(which.FlagSet)
+	r.chosen.define(which.FlagSet)
 	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
 	oneOf(what, &r.kind, "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
 	within(what, &r.deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " at least: with less, pods get no grace"}, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is cancelled then")
@@ -89,8 +88,8 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	r.outcome.define(show)
 	r.define(cmd, show, which, what, refuse, assume)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		r.chosen.Any = r.random > 0
-		if err := errors.Join(r.chosen.Take(args), r.validate()); err != nil {
+		r.chosen.any = r.random > 0
+		if err := errors.Join(r.chosen.take(args), r.validate()); err != nil {
 			return fmt.Errorf("%w: %w", errUsage, err)
 		}
 		return r.run(cmd.Context(), cmd.Flags(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -100,7 +99,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 
 func (r *rehearseCommand) validate() error {
 	var errs []error
-	if r.random < 0 || r.random > 0 && len(r.chosen.Names) > 0 {
+	if r.random < 0 || r.random > 0 && len(r.chosen.names) > 0 {
 		errs = append(errs, fmt.Errorf("--random=%d: want a number of nodes, and none by name", r.random))
 	}
 	if r.maxShare < 0 || r.maxShare > 100 {
@@ -121,7 +120,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 	if len(read.Nodes) == 0 {
 		return fmt.Errorf("%w: %s", errNothing, strings.Join(read.Unread, "; "))
 	}
-	chosen, err := r.chosen.Of(read.Nodes)
+	chosen, err := r.chosen.of(read.Nodes)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}

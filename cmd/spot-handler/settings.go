@@ -48,26 +48,23 @@ type settings struct {
 	watching     []string
 	kinds        []interruption.Kind // of watching
 	// source: queue
-	queueURL   string
-	managedTag string
-	managed    managed.Tag // of managedTag
+	queueURL string
+	managed  managed.Tag
 	// of the whole fleet: drain, queue
 	leaderElect    bool
 	leaseNamespace string
 	podName        string
 	podNamespace   string
 
-	nodeSelector string
-	nodes        labels.Selector // of nodeSelector
+	nodes labels.Selector
 
 	policy     drain.Policy
 	cordonOnly bool
 	rebalance  interruption.RebalancePolicy
 
-	maxConcurrentRebalances string
-	rebalances              turns.Concurrency // of maxConcurrentRebalances
-	rebalanceTTL            time.Duration
-	rebalanceCapacity       string
+	rebalances        turns.Concurrency
+	rebalanceTTL      time.Duration
+	rebalanceCapacity string
 
 	workloadNotices bool
 	noticeNetworks  []string
@@ -91,8 +88,8 @@ type settings struct {
 
 	kubeconfig string
 
-	webhooks                      webhook.Options
-	webhookTemplate, webhookProxy string
+	webhooks        webhook.Options
+	webhookTemplate string
 
 	dryRun    bool
 	httpAddr  string
@@ -117,7 +114,7 @@ func (c *settings) define() []group {
 		source.StringSliceVar(&c.watching, "watch", watchable(), "what is polled; --rebalance says what is done on a recommendation")
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
-		source.StringVar(&c.managedTag, "managed-tag", "", "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
+		meaning(source, &c.managed, "managed-tag", "", managed.ParseTag, "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
 	}
 	if c.fleet() {
 		leader.BoolVar(&c.leaderElect, "leader-elect", true, "drain in one replica only; turn off only with a single replica")
@@ -126,13 +123,13 @@ func (c *settings) define() []group {
 		leader.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
 		hide(leader, "leader-elect", "lease-namespace", "pod-name", "pod-namespace")
 	}
-	source.StringVar(&c.nodeSelector, "node-selector", "", "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
+	meaning(source, &c.nodes, "node-selector", "", func(text string) (labels.Selector, error) { return labels.Parse(text) }, "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
 	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(drain.Surge), names(drain.Strategies()), "surge: the replacement pods of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its eviction deadline has come; at-once: pods are evicted as soon as the replacement is requested")
 	oneOf(evict, (*string)(&c.policy.Blocked), "blocked-pods", string(drain.Leave), names(drain.BlockedPolicies()), "a pod that its disruption budget still refuses at its eviction deadline: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
 	within(evict, &c.policy.Margin, "margin", 10*time.Second, bounds{0, 100 * time.Second, true, "0s to 100s, as EC2 gives two minutes in all"}, "time kept free between the planned end of the last pod and EC2's deadline")
 	oneOf(evict, (*string)(&c.rebalance), "rebalance", string(interruption.RebalanceReplace), names(interruption.RebalancePolicies()), "on a rebalance recommendation: ignore, cordon, or replace (cordon and drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool overrides it")
-	evict.StringVar(&c.maxConcurrentRebalances, "max-concurrent-rebalances", "10%", "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down and 1 at the least; the others wait in line, and take pods until it is their turn")
+	meaning(evict, &c.rebalances, "max-concurrent-rebalances", "10%", turns.ParseConcurrency, "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down and 1 at the least; the others wait in line, and take pods until it is their turn")
 	within(evict, &c.rebalanceTTL, "rebalance-ttl", time.Hour, bounds{0, ever, true, "0s (never) or more"}, "how long a rebalance recommendation can go without progress, which is a pod that leaves, before the node is put back as it was; 0 never does")
 
 	within(evict, &c.scheduledLead, "scheduled-lead", 30*time.Minute, bounds{0, ever, true, "0s or more"}, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
@@ -159,7 +156,7 @@ func (c *settings) define() []group {
 	webhooks.StringVar(&c.webhooks.Endpoint.URLFile, "webhook-url-file", "", "`file` with the URL that is notified of every notice and outcome, such as a mounted Secret's, with a POST that Slack's incoming webhooks take; read again for each webhook")
 	webhooks.StringVar(&c.webhooks.Endpoint.HeadersFile, "webhook-headers-file", "", "`file` with headers for it, a line \"Name: value\" each or one JSON object; read again for each webhook (default: Content-Type: application/json)")
 	webhooks.StringVar(&c.webhookTemplate, "webhook-template-file", "", "`file` with a Go template of the body, with sprig's functions, such as {\"text\": {{ .Text | toJson }}} (default: what Slack takes)")
-	webhooks.StringVar(&c.webhookProxy, "webhook-proxy", "", "URL of a proxy for webhooks only (default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for all else)")
+	meaning(webhooks, &c.webhooks.Proxy, "webhook-proxy", "", webhook.ParseProxy, "URL of a proxy for webhooks only (default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for all else)")
 
 	operation.BoolVar(&c.dryRun, "dry-run", false, "change nothing, neither in the cluster nor in the queue, and log what would be done")
 	operation.StringVar(&c.httpAddr, "http-addr", ":8080", "address of /metrics, /healthz and /readyz")
@@ -202,12 +199,6 @@ func (c *settings) check() (problems []error) {
 		bad("http-addr", "%q: want host:port, such as :8080", c.httpAddr)
 	}
 	var err error
-	if c.rebalances, err = turns.ParseConcurrency(c.maxConcurrentRebalances); err != nil {
-		bad("max-concurrent-rebalances", "%w", err)
-	}
-	if c.nodes, err = labels.Parse(c.nodeSelector); err != nil {
-		bad("node-selector", "%w", err)
-	}
 	if c.fallbacks, err = placeholder.ParseSelector(c.fallbackSelector); err != nil {
 		bad("fallback-selector", "%w", err)
 	} else if c.fallbacks.Empty() && (c.fallbackSelector != "" || c.provisioner == provisioner.Placeholder) {
@@ -226,9 +217,6 @@ func (c *settings) check() (problems []error) {
 		if u, err := url.Parse(c.queueURL); err != nil || u.Host == "" || (u.Scheme != "https" && u.Scheme != "http") {
 			bad("queue-url", "%q: want the queue's URL, such as https://sqs.eu-west-1.amazonaws.com/123456789012/spot-handler", c.queueURL)
 		}
-		if c.managed, err = managed.ParseTag(c.managedTag); err != nil {
-			bad("managed-tag", "%w", err)
-		}
 	}
 	return problems
 }
@@ -243,11 +231,6 @@ func (c *settings) checkWebhooks(bad func(flag, format string, args ...any)) {
 	if err != nil {
 		bad("webhook-headers-file", "%w", err)
 	}
-	if c.webhookProxy != "" {
-		if c.webhooks.Proxy, err = webhook.ParseProxy(c.webhookProxy); err != nil {
-			bad("webhook-proxy", "%w", err)
-		}
-	}
 	if c.webhookTemplate != "" {
 		text, err := os.ReadFile(c.webhookTemplate)
 		if err == nil {
@@ -258,7 +241,7 @@ func (c *settings) checkWebhooks(bad func(flag, format string, args ...any)) {
 		}
 	}
 	for flag, given := range map[string]bool{
-		"webhook-headers-file": file.HeadersFile != "", "webhook-template-file": c.webhookTemplate != "", "webhook-proxy": c.webhookProxy != "",
+		"webhook-headers-file": file.HeadersFile != "", "webhook-template-file": c.webhookTemplate != "", "webhook-proxy": c.webhooks.Proxy != nil,
 	} {
 		if given && file.URLFile == "" {
 			bad(flag, "of no use without --webhook-url-file")

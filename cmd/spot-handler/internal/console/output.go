@@ -36,38 +36,16 @@ const (
 // Formats lists the names of all formats.
 func Formats() []string { return []string{string(TableFormat), string(JSON), string(YAML)} }
 
-var _ pflag.Value = (*Format)(nil)
-
-// Set takes the name of a format.
-func (f *Format) Set(name string) error {
-	if !slices.Contains(Formats(), name) {
-		return fmt.Errorf("want one of %s", strings.Join(Formats(), ", "))
-	}
-	*f = Format(name)
-	return nil
-}
-
-func (f *Format) String() string { return string(*f) }
-
-// Type is what --help calls the value.
-func (*Format) Type() string { return "format" }
-
-// Define declares the flag.
-func (f *Format) Define(flags *pflag.FlagSet) {
-	*f = TableFormat
-	flags.VarP(f, "output", "o", "table for people; json or yaml for programs, with the same fields from version to version")
-}
-
 // Write prints a value as JSON or YAML.
-func (f *Format) Write(w io.Writer, value any) error {
+func (f Format) Write(w io.Writer, value any) error {
 	text, err := json.MarshalIndent(value, "", "  ")
 	text = escaped(text)
-	if err == nil && *f == YAML {
+	if err == nil && f == YAML {
 		text, err = yaml.JSONToYAML(text)
 		text = []byte("---\n" + strings.TrimSuffix(string(text), "\n"))
 	}
 	if err != nil {
-		return fmt.Errorf("print as %s: %w", *f, err)
+		return fmt.Errorf("print as %s: %w", f, err)
 	}
 	_, err = fmt.Fprintf(w, "%s\n", text)
 	return err

@@ -162,8 +162,9 @@ var _ pflag.Value = (*Requirements)(nil)
 
 // Requirement limits one figure of a score.
 type Requirement struct {
-	Name  string
-	Limit float64 // pods, pod-seconds or seconds
+	figure
+	text  string
+	limit float64 // in its unit
 }
 
 // Verdict says whether a requirement was met.
@@ -175,39 +176,40 @@ type Verdict struct {
 
 // figure is something of a score that can be required.
 type figure struct {
-	got   float64
-	known bool
-	least bool   // the limit is one from below
-	time  bool   // the limit is a duration
-	unit  string // of got
+	of    func(Score) *float64 // nil if it is not known
+	least bool                 // the limit is one from below
+	unit  string
 }
 
-func (s Score) figures() map[string]figure {
-	pods := func(n int) figure { return figure{got: float64(n), known: true, unit: "pods"} }
-	all := map[string]figure{
-		"left": pods(s.Left + s.Open), "forced": pods(s.Forced), "truncated": pods(s.Truncated), "dip": pods(s.Dip),
-		"unavailable": {got: s.UnavailableSeconds, known: true, time: true, unit: "pod-seconds"},
-		"slack":       {least: true, time: true, unit: "s"},
-		"misses":      {unit: "pods"},
-	}
-	if s.SlackSeconds != nil {
-		all["slack"] = figure{got: *s.SlackSeconds, known: true, least: true, time: true, unit: "s"}
-	}
-	if s.Forecast != nil {
-		all["misses"] = pods(len(s.Forecast.Misses))
-	}
-	return all
+var figures = map[string]figure{
+	"left":        pods(func(s Score) int { return s.Left + s.Open }),
+	"forced":      pods(func(s Score) int { return s.Forced }),
+	"truncated":   pods(func(s Score) int { return s.Truncated }),
+	"dip":         pods(func(s Score) int { return s.Dip }),
+	"unavailable": {of: func(s Score) *float64 { return &s.UnavailableSeconds }, unit: "pod-seconds"},
+	"slack":       {of: func(s Score) *float64 { return s.SlackSeconds }, least: true, unit: "s"},
+	"misses": {of: func(s Score) *float64 {
+		if s.Forecast == nil {
+			return nil
+		}
+		n := float64(len(s.Forecast.Misses))
+		return &n
+	}, unit: "pods"},
+}
+
+func pods(count func(Score) int) figure {
+	return figure{of: func(s Score) *float64 { n := float64(count(s)); return &n }, unit: "pods"}
 }
 
 // Figures are the names of what can be required.
-func Figures() []string { return slices.Sorted(maps.Keys(Score{}.figures())) }
+func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
 
 // Set takes the requirements from a text such as left=0,slack=20s; it replaces earlier ones.
 func (r *Requirements) Set(text string) error {
 	*r = nil
 	for part := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(strings.TrimSpace(part), "=")
-		f, known := Score{}.figures()[name]
+		f, known := figures[name]
 		if !ok || !known {
 			return fmt.Errorf("%q: want NAME=LIMIT, with NAME one of %s", part, strings.Join(Figures(), ", "))
 		}
@@ -215,13 +217,13 @@ func (r *Requirements) Set(text string) error {
 		if err != nil {
 			return fmt.Errorf("%q: %w", part, err)
 		}
-		*r = append(*r, Requirement{name, limit})
+		*r = append(*r, Requirement{f, strings.TrimSpace(part), limit})
 	}
 	return nil
 }
 
 func (f figure) parse(value string) (float64, error) {
-	if !f.time {
+	if f.unit == "pods" {
 		n, err := strconv.ParseUint(value, 10, 31)
 		if err != nil {
 			return 0, fmt.Errorf("want a number of pods, such as 0")
@@ -239,7 +241,7 @@ func (f figure) parse(value string) (float64, error) {
 func (r *Requirements) String() string {
 	parts := make([]string, len(*r))
 	for i, q := range *r {
-		parts[i] = q.String()
+		parts[i] = q.text
 	}
 	return strings.Join(parts, ",")
 }
@@ -247,24 +249,17 @@ func (r *Requirements) String() string {
 // Type is what --help calls the value.
 func (*Requirements) Type() string { return "requirements" }
 
-func (q Requirement) String() string {
-	if (Score{}).figures()[q.Name].time {
-		return q.Name + "=" + time.Duration(q.Limit*float64(time.Second)).String()
-	}
-	return fmt.Sprintf("%s=%.0f", q.Name, q.Limit)
-}
-
 func (q Requirement) judge(s Score) Verdict {
-	f := s.figures()[q.Name]
-	v := Verdict{Required: q.String(), Got: "not known", Met: f.known && f.got <= q.Limit}
-	if f.least {
-		v.Met = f.known && f.got >= q.Limit
+	got := q.of(s)
+	if got == nil {
+		return Verdict{Required: q.text, Got: "not known"}
 	}
-	if f.known {
-		v.Got = strconv.FormatFloat(f.got, 'f', -1, 64) + " " + f.unit
-		if f.time {
-			v.Got = fmt.Sprintf("%.1f %s", f.got, f.unit)
-		}
+	v := Verdict{Required: q.text, Got: fmt.Sprintf("%.1f %s", *got, q.unit), Met: *got <= q.limit}
+	if q.least {
+		v.Met = *got >= q.limit
+	}
+	if q.unit == "pods" {
+		v.Got = fmt.Sprintf("%.0f pods", *got)
 	}
 	return v
 }

@@ -1,4 +1,4 @@
-package selection
+package main
 
 import (
 	"strings"
@@ -33,16 +33,16 @@ func TestSelection(t *testing.T) {
 		"both":              {[]string{"a", "--pool=batch"}, "not both"},
 		"no selector":       {[]string{"-l", "in in in"}, "--selector"},
 	} {
-		var s Selection
+		var s selection
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
-		s.Define(flags)
+		s.define(flags)
 		if err := flags.Parse(tt.args); err != nil {
 			t.Fatal(err)
 		}
-		err := s.Take(flags.Args())
+		err := s.take(flags.Args())
 		var found []*corev1.Node
 		if err == nil {
-			found, err = s.Of(all)
+			found, err = s.of(all)
 		}
 		var names []string
 		for _, n := range found {
