@@ -126,6 +126,14 @@ func checkPlugin(t *testing.T, dist, version, archive string) {
 		p.SHA256 != fmt.Sprintf("%x", sha256.Sum256(read(t, filepath.Join(dist, archive)))) {
 		t.Errorf("the platform is %+v", p)
 	}
+	for page, command := range map[string]string{
+		"README.md":               "git clone " + m.Spec.Homepage + " ",
+		"deploy/docs/commands.md": "kubectl krew install --manifest-url=" + m.Spec.Homepage + "/releases/download/v0.1.0/" + manifest + "\n",
+	} {
+		if !strings.Contains(string(read(t, filepath.Join(checkout(t), page))), command) {
+			t.Errorf("%s does not say %q", page, command)
+		}
+	}
 	dir := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), "tar", "-xzf", filepath.Join(dist, archive), "-C", dir).CombinedOutput(); err != nil {
 		t.Fatalf("unpack %s: %v\n%s", archive, err, out)
