@@ -15,6 +15,7 @@ import (
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/imdsemu"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
 )
@@ -39,25 +40,7 @@ func TestAllNodesAreSpot(t *testing.T) {
 	s.must(err)
 	replicas := s.runReplicas(server)
 
-	leader, follower := replicas.wait(s, nil)
-	one, other := s.home(leader), s.home(follower)
-	for _, label := range []string{corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable} {
-		if one.Labels[label] == other.Labels[label] {
-			t.Errorf("both replicas are on %s %s", label, one.Labels[label])
-		}
-	}
-
-	interrupt(queue, one.Name, 110*time.Second)
-	s.wantAllMoved(one.Name)
-	if code := s.waitEnd(replicas.daemon(leader)); code != 0 {
-		t.Errorf("the leader ended with code %d, want 0", code)
-	}
-
-	leader, follower = replicas.wait(s, []string{one.Name})
-	one, other = s.home(leader), s.home(follower)
-	interrupt(queue, one.Name, 110*time.Second)
-	interrupt(queue, other.Name, 110*time.Second)
-	s.wantAllMoved(one.Name, other.Name)
+	s.leadersGo(replicas, func(node string) { interrupt(queue, node, 110*time.Second) })
 	s.waitEmpty(queue)
 
 	others := s.offerings("other", nil, 2, "a/m5.xlarge", "a/m5.xlarge")
@@ -71,6 +54,51 @@ func TestAllNodesAreSpot(t *testing.T) {
 		on := replicas.nodes()
 		return len(on) == 2 && on[others[0].Name] && on[others[1].Name]
 	}, func() string { return fmt.Sprintf("the Deployment is on %v", replicas.nodes()) })
+}
+
+// In mode imds the DaemonSet marks, and the Deployment drains: that is on the spot nodes too, and
+// sees its own nodes' interruptions through in the same way.
+func TestAllNodesAreSpotInModeIMDS(t *testing.T) {
+	s := tell(t, controlplane.Options{})
+	s.withAccounts = true // those of the installed chart
+	metadata := map[string]*imdsemu.Server{}
+	for _, n := range s.offerings("spot", map[string]string{"node-lifecycle": "spot"}, 16, "a/m5.xlarge", "b/c5.xlarge", "a/c5.xlarge", "b/m5.xlarge", "a/r5.xlarge") {
+		metadata[n.Name] = s.imds(n)
+	}
+	s.service("web", 10, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(9) })
+	_, err := s.helm().Install(s.ctx, s.cluster.Kubeconfig, chart.Release{Values: chart.Values("imds", map[string]any{
+		"controller.podAnnotations": map[string]any{"e2e.spot-handler/stop-after": "10s"},
+	})})
+	s.must(err)
+	s.runPods("app.kubernetes.io/component=imds", func(p *corev1.Pod) daemon.Options {
+		return daemon.Options{IMDS: metadata[p.Spec.NodeName].URL}
+	})
+	replicas := s.runPods("app.kubernetes.io/component=drain", func(*corev1.Pod) daemon.Options { return daemon.Options{} })
+	s.leadersGo(replicas, func(node string) { metadata[node].Interrupt("terminate", time.Now().Add(110*time.Second)) })
+}
+
+// leadersGo has EC2 take the node of the leader, and then those of both replicas at once. The
+// replicas are on different offerings, every pod leaves in time, and another leads.
+func (s *story) leadersGo(replicas *replicas, interrupt func(node string)) {
+	s.Helper()
+	leader, follower := replicas.wait(s, nil)
+	one, other := s.home(leader), s.home(follower)
+	for _, label := range []string{corev1.LabelTopologyZone, corev1.LabelInstanceTypeStable} {
+		if one.Labels[label] == other.Labels[label] {
+			s.Errorf("both replicas are on %s %s", label, one.Labels[label])
+		}
+	}
+	interrupt(one.Name)
+	s.wantAllMoved(one.Name)
+	if code := s.waitEnd(replicas.daemon(leader)); code != 0 {
+		s.Errorf("the leader ended with code %d, want 0", code)
+	}
+
+	leader, follower = replicas.wait(s, []string{one.Name})
+	one, other = s.home(leader), s.home(follower)
+	interrupt(one.Name)
+	interrupt(other.Name)
+	s.wantAllMoved(one.Name, other.Name)
 }
 
 // offerings makes a node for each zone and type, such as a/m5.xlarge.
@@ -196,11 +224,14 @@ func (r *replicas) wait(s *story, gone []string) (leader, follower *corev1.Pod) 
 			case d == nil || p.DeletionTimestamp != nil || slices.Contains(gone, p.Spec.NodeName):
 			case len(d.Lines("leading")) > 0:
 				leader = p
-			case len(d.Lines("consuming queue")) > 0:
+			case len(d.Lines("starting")) > 0:
 				follower = p
 			}
 		}
 		return leader != nil && follower != nil && len(r.pods) == 2
 	}, func() string { return fmt.Sprintf("pods on %v", r.nodes()) })
+	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
+	defer cancel()
+	s.must(r.daemon(follower).WaitReady(ctx))
 	return leader, follower
 }

@@ -48,6 +48,12 @@ func hooked(t *testing.T, times int, hooks ...asgemu.Hook) (s *scaled, node stri
 		s.cloud.PutHook("workers", h)
 	}
 	server, queue = s.sqs()
+	s.sendHooks(queue, times)
+	return s, node, server, queue
+}
+
+// sendHooks has every hook reach the queue so many times.
+func (s *scaled) sendHooks(queue *sqsemu.Queue, times int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.hooks = func(w asgemu.Wait) {
@@ -55,7 +61,6 @@ func hooked(t *testing.T, times int, hooks ...asgemu.Hook) (s *scaled, node stri
 			queue.Send(hookMessage(w))
 		}
 	}
-	return s, node, server, queue
 }
 
 // openSpare lets the pods of the group onto the node beside it.

@@ -1,6 +1,7 @@
 package stories
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -20,6 +21,7 @@ import (
 
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
+	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
 )
 
@@ -29,17 +31,13 @@ import (
 // has come since mentions spot-handler, in any resource that the API server serves.
 func TestUninstallLeavesNothing(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
-	s.withAccounts = true // those of the installed chart
-	team := func(name string) map[string]string { return map[string]string{"team": name} }
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "batch", CPUs: 4, Labels: team("batch"), Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"}},
 		controlplane.PoolSpec{Name: "batch-fallback", CPUs: 4, Labels: team("batch"), Capacity: []string{controlplane.OnDemand}, Boot: 5 * time.Second},
 		controlplane.PoolSpec{Name: "slow", CPUs: 4, Labels: team("slow"), Annotations: map[string]string{"spot-handler/fallback-nodepool": "slow-fallback"}},
 		controlplane.PoolSpec{Name: "slow-fallback", CPUs: 4, Labels: team("slow"), Capacity: []string{controlplane.OnDemand}, Boot: 10 * time.Minute}))
 	replaced, surging := s.node("batch"), s.node("slow")
-	bare := team("bare")
-	maps.Copy(bare, map[string]string{lifecycle: "spot"})
-	waiting := s.bareWith("bare", controlplane.BareNodes{Count: 1, CPUs: 4, Labels: bare})[0]
+	waiting := s.teamNode("bare", "spot")
 	for _, name := range []string{"batch", "slow", "bare"} {
 		s.service(name, 2, surge(map[string]int{"slow": 1}[name], func(d *controlplane.DeploymentSpec) {
 			d.CPU, d.NodeSelector = "1500m", team(name)
@@ -51,14 +49,7 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	s.bare("other", 2, 4) // for the Deployment
 	before := s.everything()
 
-	server, queue := s.sqs()
-	h := s.helm()
-	release := chart.Release{Values: chart.Values("queue", map[string]any{
-		"flags.queueUrl": queue.URL(), "flags.fallbackSelector": onDemand, "controller.podAnnotations": map[string]any{"e2e.spot-handler/stop-after": "5s"},
-	})}
-	_, err := h.Install(s.ctx, s.cluster.Kubeconfig, release)
-	s.must(err)
-	s.runReplicas(server)
+	h, queue := s.installed()
 	for _, n := range []*corev1.Node{replaced, surging, waiting} {
 		interrupt(queue, n.Name, 5*time.Minute) // so that nothing is cut short on a slow machine
 	}
@@ -67,7 +58,7 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	s.eventually("placeholders", func() bool { return len(s.placeholders()) == 2 })
 	s.waitEmpty(queue)
 
-	s.runManual(h, "supported.md", "## Uninstall")
+	s.runManual(h, "supported.md", "## Uninstall", "")
 
 	for _, n := range []*corev1.Node{surging, waiting} {
 		if node := s.lastSeen(n.Name); node == nil || node.Spec.Unschedulable || hasTaint(node, interruption.TaintKey) {
@@ -76,15 +67,92 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	}
 	s.wantPods("default", "slow", 2)
 	s.wantPods("default", "bare", 2)
+	s.wantNothingLeft(before)
+}
+
+// As the manual says, it leaves out the command that cancels the interruptions, and waits for their
+// end. One node is replaced by Karpenter; for the pods of the other, placeholder pods keep room on
+// a node that joins, and EC2 terminates it when it is drained. Every pod has all its grace, and
+// nothing is left either.
+func TestUninstallAfterTheDrains(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true})
+	s.must(s.cluster.CreatePools(s.ctx,
+		controlplane.PoolSpec{Name: "batch", CPUs: 4, Labels: team("batch"), Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"}},
+		controlplane.PoolSpec{Name: "batch-fallback", CPUs: 4, Labels: team("batch"), Capacity: []string{controlplane.OnDemand}, Boot: 10 * time.Second}))
+	nodes := []*corev1.Node{s.node("batch"), s.teamNode("bare", "spot")}
+	for name, maxSurge := range map[string]int{"batch": 1, "bare": 0} {
+		s.service(name, 2, surge(maxSurge, func(d *controlplane.DeploymentSpec) {
+			d.CPU, d.NodeSelector, d.MaxUnavailable = "1500m", team(name), budget(1-maxSurge)
+		}))
+	}
+	s.bare("other", 2, 4) // for the Deployment
+	before := s.everything()
+	records := s.watchRecords(nodes)
+
+	h, queue := s.installed()
+	for _, n := range nodes {
+		interrupt(queue, n.Name, 5*time.Minute) // so that nothing is cut short on a slow machine
+	}
+	s.waitSurged(1)
+	s.eventually("placeholders", func() bool { return len(s.placeholders()) == 2 })
+	s.waitEmpty(queue)
+	s.teamNode("bare", "on-demand")
+	s.background(func(ctx context.Context) {
+		_, err := s.cluster.WaitNode(ctx, nodes[1].Name, func(n *corev1.Node) bool { rec, _ := record(n); return rec.Phase == interruption.Released })
+		if err == nil {
+			err = s.cluster.Client.CoreV1().Nodes().Delete(ctx, nodes[1].Name, metav1.DeleteOptions{})
+		}
+		if err != nil && ctx.Err() == nil {
+			t.Error(err)
+		}
+	})
+
+	s.runManual(h, "supported.md", "## Uninstall", "kubectl annotate nodes --all --overwrite spot-handler/cancel=true\n")
+
+	for i, name := range []string{"batch", "bare"} {
+		records.wantAllGraceful(s, nodes[i].Name, 2)
+		s.waitGone(nodes[i].Name)
+		s.wantPods("default", name, 2)
+	}
+	s.wantNothingLeft(before)
+}
+
+// installed installs the chart in mode queue, and runs its Deployment.
+func (s *story) installed() (chart.Helm, *sqsemu.Queue) {
+	s.Helper()
+	s.withAccounts = true // those of the installed chart
+	server, queue := s.sqs()
+	h := s.helm()
+	release := chart.Release{Values: chart.Values("queue", map[string]any{
+		"flags.queueUrl": queue.URL(), "flags.fallbackSelector": onDemand, "controller.podAnnotations": map[string]any{"e2e.spot-handler/stop-after": "5s"},
+	})}
+	_, err := h.Install(s.ctx, s.cluster.Kubeconfig, release)
+	s.must(err)
+	s.runReplicas(server)
+	return h, queue
+}
+
+func team(name string) map[string]string { return map[string]string{"team": name} }
+
+// teamNode makes a node for the team's pods that nothing provisions.
+func (s *story) teamNode(name, capacity string) *corev1.Node {
+	s.Helper()
+	return s.bareWith(name, controlplane.BareNodes{CPUs: 4, Labels: map[string]string{"team": name, lifecycle: capacity}})[0]
+}
+
+// wantNothingLeft compares all objects with those of before: what was there is as it was, and what
+// has come does not mention spot-handler.
+func (s *story) wantNothingLeft(before map[types.UID]object) {
+	s.Helper()
 	after := s.everything()
 	for id, was := range before {
 		if now, there := after[id]; there && now.text != was.text {
-			t.Errorf("%s was\n%s\nand is\n%s", was.name, was.text, now.text)
+			s.Errorf("%s was\n%s\nand is\n%s", was.name, was.text, now.text)
 		}
 	}
 	for id, now := range after {
 		if _, old := before[id]; !old && strings.Contains(strings.ReplaceAll(now.text, "e2e.spot-handler/", ""), "spot-handler") {
-			t.Errorf("%s has come with spot-handler:\n%s", now.name, now.text)
+			s.Errorf("%s has come with spot-handler:\n%s", now.name, now.text)
 		}
 	}
 }
@@ -135,22 +203,23 @@ func summary(o unstructured.Unstructured) string {
 		o.GetNamespace(), o.GetName(), o.GetLabels(), annotations, o.GetFinalizers(), taints, cordoned, conditions)
 }
 
-// runManual runs the commands of a section of the manual, in their order, on the test's cluster.
-func (s *story) runManual(h chart.Helm, page, section string) {
+// runManual runs the commands of a section of the manual, in their order, on the test's cluster,
+// but for the one that is left out.
+func (s *story) runManual(h chart.Helm, page, section, leftOut string) {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "docs", page))
 	s.must(err)
 	_, rest, found := strings.Cut(string(text), "\n"+section+"\n")
 	rest, _, _ = strings.Cut(rest, "\n## ")
 	blocks := strings.Split(rest, "```")
-	if !found || len(blocks) < 3 {
-		s.Fatalf("%s has no commands in %q", page, section)
+	if !found || len(blocks) < 3 || !strings.Contains(rest, leftOut) {
+		s.Fatalf("%s has no commands in %q, or not %q", page, section, leftOut)
 	}
 	bin := s.TempDir()
 	s.must(os.Symlink(s.cluster.Kubectl, filepath.Join(bin, "kubectl")))
 	s.must(os.Symlink(h.Path(), filepath.Join(bin, "helm")))
 	for i, block := range blocks {
-		commands, isShell := strings.CutPrefix(block, "sh\n")
+		commands, isShell := strings.CutPrefix(strings.Replace(block, leftOut, "", 1), "sh\n")
 		if i%2 == 0 || !isShell {
 			continue
 		}

@@ -1,13 +1,12 @@
 package stories
 
 import (
-	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain"
+	"spot-handler/e2e/asgemu"
 	"spot-handler/e2e/chart"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
@@ -27,7 +28,9 @@ import (
 // replacements are on their way. First the DaemonSet is replaced, with the Deployment of the other
 // version beside it, then the Deployment, then both. Every notice is seen through, every pod is
 // evicted once and with all its grace, each node is replaced once, and what a still later version
-// has put on a record stays there.
+// has put on a record stays there. Of two Auto Scaling groups, each shrinks before a change of the
+// Deployment, and its hook is completed once, after the change. A gang whose nodes are interrupted
+// before and between two changes leaves after both, when one of its pods says now.
 func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	older, err := daemon.BuildOlder()
 	if err != nil && os.Getenv("SPOT_HANDLER_E2E_HISTORY") == "none" { // as .ci/run has found and said
@@ -36,7 +39,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := tell(t, controlplane.Options{Karpenter: true, Audit: true}).scale(time.Second, false)
 	s.withAccounts = true         // those of the installed chart
 	const boot = 20 * time.Second // about as long as a change of version takes
 	team := map[string]string{"team": "batch"}
@@ -46,7 +49,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	const count = 4
 	nodes, err := s.cluster.CreateNodes(s.ctx, "batch", count)
 	s.must(err)
-	s.bare("other", 3, 4) // for the Deployment
+	room := s.bare("other", 3, 4)[0] // for the Deployment, and for what leaves the groups
 	// The nodes are full: what leaves one has to wait for its replacement.
 	web := s.service("web", 2*count, surge(2, func(d *controlplane.DeploymentSpec) {
 		d.CPU, d.NodeSelector, d.BudgetMinAvailable = "1500m", team, budget(2*count)
@@ -54,15 +57,29 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	held := s.service("held", count, func(d *controlplane.DeploymentSpec) {
 		d.CPU, d.NodeSelector, d.MaxSurge, d.MaxUnavailable = "800m", team, never, budget(1)
 	})
-	seen := s.watchSurge("default", "web")
+	var ranks []*corev1.Pod
+	for i, n := range nodes {
+		ranks = append(ranks, s.rank(n, fmt.Sprint("gang-", i/2)))
+	}
 	server, queue := s.sqs()
+	s.sendHooks(queue, 2)
+	groups := []string{"first", "second"}
+	var members []*corev1.Pod // the pod of each
+	for _, name := range groups {
+		members = append(members, s.member(name))
+	}
+	seen := s.watchSurge("default", "web")
 	metadata := map[string]*imdsemu.Server{}
-	for _, n := range nodes {
+	spot := slices.Clone(nodes)
+	for _, p := range members {
+		spot = append(spot, s.home(p))
+	}
+	for _, n := range spot {
 		metadata[n.Name] = s.imds(n)
 	}
-	records := s.watchRecords(nodes)
+	records := s.watchRecords(spot)
 	pods := s.runPods("app.kubernetes.io/name=spot-handler", func(p *corev1.Pod) daemon.Options {
-		o := daemon.Options{SQS: server.URL}
+		o := daemon.Options{SQS: server.URL, Groups: s.cloud.URL}
 		if m := metadata[p.Spec.NodeName]; m != nil {
 			o.IMDS = m.URL
 		}
@@ -88,20 +105,50 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 				on[p.Spec.NodeName] = true
 			}
 			return component == "queue" && len(on) == 2 ||
-				component == "imds" && !slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return !on[n.Name] && !records.leaves(n.Name) })
+				component == "imds" && !slices.ContainsFunc(spot, func(n *corev1.Node) bool { return !on[n.Name] && !records.leaves(n.Name) })
 		})
 	}
+	ends := map[string]time.Time{} // of the nodes that are interrupted
 	// interrupted waits until the pods of the node could leave, but for the replacement, which is on its way.
 	interrupted := func(node *corev1.Node, bySQS bool) {
 		t.Helper()
 		const left = 5 * time.Minute // so that nothing is cut short on a slow machine
-		deadline := time.Now().Add(left)
+		ends[node.Name] = time.Now().Add(left).Truncate(time.Second)
 		if bySQS {
-			deadline = interrupt(queue, node.Name, left)
+			ends[node.Name] = interrupt(queue, node.Name, left)
 		}
-		metadata[node.Name].Interrupt("terminate", deadline)
+		metadata[node.Name].Interrupt("terminate", ends[node.Name])
 		s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Replacement != nil && r.Replacement.Name != "" })
-		s.eventually("surged pods", func() bool { return len(s.surgedPods()) > 0 })
+		s.waitSurgedOf("web")
+	}
+	// shrinks begins the drain of a group's node, whose pod has no room elsewhere until proceeds.
+	shrinks := func(group int) {
+		t.Helper()
+		node := members[group].Spec.NodeName
+		s.cloud.Shrink(controlplane.InstanceID(node))
+		metadata[node].SetTargetLifecycleState("Terminated")
+		s.waitRecord(node, func(r interruption.Record) bool { return len(r.Hooks) == 1 })
+		s.waitSurgedOf(groups[group])
+	}
+	proceeds := func(group int) { s.kubectl("", "label", "node", room.Name, "group="+groups[group], "--overwrite") }
+	ended := func(group int) {
+		t.Helper()
+		s.eventually("end of the instance", func() bool {
+			i, _ := s.cloud.Instance(controlplane.InstanceID(members[group].Spec.NodeName))
+			return i.State == asgemu.Terminated
+		})
+	}
+	from := map[types.UID]time.Time{} // when the pods of gangs may leave
+	saysNow := func(gang ...*corev1.Pod) {
+		at := time.Now()
+		for _, p := range gang { // on a slow machine they can be due before
+			const margin, grace = 10 * time.Second, 30 * time.Second
+			at = slices.MinFunc([]time.Time{at, ends[p.Spec.NodeName].Add(-margin - grace)}, time.Time.Compare)
+		}
+		for _, p := range gang {
+			from[p.UID] = at
+		}
+		s.kubectl("", "annotate", "pod", gang[0].Name, "--namespace="+gang[0].Namespace, drain.WhenAnnotation+"="+string(drain.WhenNow))
 	}
 	release := func(version, controller, flags, dir string) chart.Release {
 		stops := map[string]any{"e2e.spot-handler/stop-after": "5s"} // as long as the programs may take
@@ -126,6 +173,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	s.must(err)
 	rolled("imds", older.Version)
 	rolled("queue", older.Version)
+	shrinks(0)
 	interrupted(nodes[0], true)
 
 	patch("deployment/spot-handler-queue", `{"spec":{"paused":true}}`)
@@ -135,11 +183,16 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	interrupted(nodes[1], false)
 	patch("deployment/spot-handler-queue", `{"spec":{"paused":false}}`)
 	rolled("queue", "now")
+	proceeds(0)
+	shrinks(1)
+	ended(0)
 
 	patch("daemonset/spot-handler-imds", `{"spec":{"updateStrategy":{"type":"OnDelete"}}}`)
 	_, err = h.Run(s.ctx, s.cluster.Kubeconfig, "rollback", "spot-handler", "--namespace="+namespace)
 	s.must(err)
 	rolled("queue", older.Version)
+	proceeds(1)
+	saysNow(ranks[:2]...)
 	interrupted(nodes[2], true)
 	patch("daemonset/spot-handler-imds", `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`)
 	rolled("imds", older.Version)
@@ -150,14 +203,21 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	rolled("queue", "now")
 	const later = `,"later":{"a":1}}`
 	s.eventually("a field of a later version", func() bool { return s.replaceRecord(nodes[3].Name, later) })
+	saysNow(ranks[2:]...)
 	rolled("imds", "now")
 
 	s.waitEmpty(queue)
+	for i, p := range members {
+		ended(i)
+		records.wantAllGraceful(s.story, p.Spec.NodeName, 1)
+		s.wantContinued(controlplane.InstanceID(p.Spec.NodeName), 1)
+		s.wantPods("default", groups[i], 1)
+	}
+	if n := s.cloud.Requests("CompleteLifecycleAction"); n != len(groups) {
+		t.Errorf("%d calls complete the hooks, want one for each of %d", n, len(groups))
+	}
 	for _, n := range nodes {
-		rec := records.waitReleased(s, n.Name)
-		if rec.Pods == nil || rec.Pods.Total != 3 || rec.Pods.Graceful != 3 {
-			t.Errorf("record %s, want 3 pods graceful", rec)
-		}
+		records.wantAllGraceful(s.story, n.Name, 4)
 		if made := s.claims("batch-fallback", controlplane.InstanceID(n.Name)); len(made) != 1 {
 			t.Errorf("node %s is replaced by %v, want one", n.Name, made)
 		}
@@ -165,13 +225,48 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	if text := records.text(nodes[3].Name); !strings.HasSuffix(text, later) {
 		t.Errorf("record %s, want it to end in %s", text, later)
 	}
-	s.wantEachOnce(uids(append(web, held...)))
+	s.wantEachOnce(uids(slices.Concat(web, held, ranks, members)))
+	for _, r := range s.evicted() {
+		if at := from[types.UID(r.RequestObject.DeleteOptions.Preconditions.UID)]; r.RequestReceivedTimestamp.Before(at) {
+			t.Errorf("pod %s was evicted %s before its gang said now", r.ObjectRef.Name, at.Sub(r.RequestReceivedTimestamp))
+		}
+	}
 	s.wantNoneSurged()
 	s.wantPods("default", "web", 2*count)
 	s.wantPods("default", "held", count)
 	if _, ready := seen.worst(); ready < 2*count {
 		t.Errorf("only %d pods of the service that allows a surge were ready at some moment, want never less than %d", ready, 2*count)
 	}
+}
+
+// rank puts a pod of the gang on the node, without a controller.
+func (s *story) rank(node *corev1.Node, gang string) *corev1.Pod {
+	s.Helper()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: gang + "-" + node.Name, Labels: map[string]string{drain.GangLabel: gang}},
+		Spec:       corev1.PodSpec{NodeName: node.Name, Containers: []corev1.Container{{Name: "app", Image: "fake"}}},
+	}
+	pod, err := s.cluster.Client.CoreV1().Pods("default").Create(s.ctx, pod, metav1.CreateOptions{})
+	s.must(err)
+	return pod
+}
+
+// member makes an Auto Scaling group of one spot node, which waits at a hook when it ends, and a pod on it.
+func (s *scaled) member(group string) *corev1.Pod {
+	s.Helper()
+	selector := map[string]string{"group": group}
+	node := s.bareWith(group, controlplane.BareNodes{Labels: map[string]string{"group": group, lifecycle: "spot"}})[0]
+	s.cloud.CreateGroup(group, controlplane.InstanceID(node.Name))
+	s.cloud.PutHook(group, terminateHook("drain", 10*time.Minute))
+	return s.service(group, 1, surge(1, func(d *controlplane.DeploymentSpec) { d.NodeSelector = selector }))[0]
+}
+
+// waitSurgedOf waits until a pod of the service is surged.
+func (s *story) waitSurgedOf(service string) {
+	s.Helper()
+	s.eventually("surged pod of "+service, func() bool {
+		return slices.ContainsFunc(s.surgedPods(), func(p corev1.Pod) bool { return p.Labels["app"] == service })
+	})
 }
 
 // isOf reports whether the pod is of the version.
@@ -184,56 +279,6 @@ func (r *replicas) of(component string) []*corev1.Pod {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(r.pods), func(p *corev1.Pod) bool { return p.Labels["app.kubernetes.io/component"] != component })
-}
-
-// lastRecords are those that nodes had last, also when they are gone.
-type lastRecords struct {
-	mu      sync.Mutex
-	texts   map[string]string
-	leaving map[string]bool
-}
-
-// watchRecords follows nodes until the test ends.
-func (s *story) watchRecords(nodes []*corev1.Node) *lastRecords {
-	l := &lastRecords{texts: map[string]string{}, leaving: map[string]bool{}}
-	for _, n := range nodes {
-		s.background(func(ctx context.Context) {
-			ctx, cancel := context.WithTimeout(ctx, 10*time.Minute) // more than the default of WaitNode
-			defer cancel()
-			_, _ = s.cluster.WaitNode(ctx, n.Name, func(now *corev1.Node) bool {
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				l.leaving[n.Name] = now == nil || now.DeletionTimestamp != nil
-				if now != nil {
-					l.texts[n.Name] = now.Annotations[interruption.Annotation]
-				}
-				return now == nil
-			})
-		})
-	}
-	return l
-}
-
-func (l *lastRecords) text(node string) string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.texts[node]
-}
-
-// leaves reports whether somebody has deleted the node.
-func (l *lastRecords) leaves(node string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.leaving[node]
-}
-
-func (l *lastRecords) waitReleased(s *story, node string) (rec interruption.Record) {
-	s.Helper()
-	s.within("end of the drain of "+node, 5*time.Minute, func() bool {
-		rec, _ = interruption.ParseRecord(l.text(node))
-		return rec.Phase == interruption.Released
-	}, func() string { return "its record is " + l.text(node) })
-	return rec
 }
 
 // replaceRecord puts an end of the record in the place of its brace, unless somebody else writes it now.
