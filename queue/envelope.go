@@ -34,8 +34,8 @@ var formats = map[string]format{
 	"EC2 Capacity Reservation Instance Interruption Warning": {"aws.ec2", parseCapacityReservation},
 	"EC2 Instance State-change Notification":                 {"aws.ec2", parseStateChange},
 	"AWS Health Event":                                       {"aws.health", parseScheduledEvent},
-	"EC2 Instance-terminate Lifecycle Action":                {"aws.autoscaling", parseLifecycle},
-	"EC2 Instance-launch Lifecycle Action":                   {"aws.autoscaling", parseLifecycle},
+	"EC2 Instance-terminate Lifecycle Action":                {"aws.autoscaling", parseLifecycle(transitionTerminating)},
+	"EC2 Instance-launch Lifecycle Action":                   {"aws.autoscaling", parseLifecycle(transitionLaunching)},
 }
 
 // parse returns the notices of a message: none where it is understood and there is

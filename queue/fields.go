@@ -1,14 +1,15 @@
 package queue
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
 
 	"k8s.io/apimachinery/pkg/util/validation"
+	strictjson "sigs.k8s.io/json"
 
 	"spot-handler/handler/interruption"
 )
@@ -166,38 +167,16 @@ func validInstanceID(id string) bool { return id != "" && len(validation.IsValid
 // parseObject splits a JSON object into its fields. It is stricter than
 // encoding/json: names are matched by their exact case, and no name can come twice. Two
 // readers of such a message could understand two different instances.
-// Nesting is limited by encoding/json itself.
-func parseObject(data []byte) (map[string]json.RawMessage, error) {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if t, err := dec.Token(); err != nil {
-		return nil, fmt.Errorf("not JSON: %w", err)
-	} else if t != json.Delim('{') {
-		return nil, fmt.Errorf("not a JSON object")
-	}
-	fields := make(map[string]json.RawMessage)
-	for dec.More() {
-		t, err := dec.Token()
-		if err != nil {
-			return nil, fmt.Errorf("not JSON: %w", err)
-		}
-		name, ok := t.(string)
-		if !ok {
-			return nil, fmt.Errorf("not JSON: name is no string")
-		}
-		if _, twice := fields[name]; twice {
-			return nil, fmt.Errorf("field %.64q comes twice", name)
-		}
-		var value json.RawMessage
-		if err := dec.Decode(&value); err != nil {
-			return nil, fmt.Errorf("not JSON: %w", err)
-		}
-		fields[name] = value
-	}
-	if _, err := dec.Token(); err != nil {
-		return nil, fmt.Errorf("not JSON: %w", err)
-	}
-	if len(bytes.TrimSpace(data[dec.InputOffset():])) > 0 {
-		return nil, fmt.Errorf("not JSON: text after the object")
+// Nesting is limited by the decoder itself.
+func parseObject(data []byte) (fields map[string]json.RawMessage, err error) {
+	ambiguous, err := strictjson.UnmarshalStrict(data, &fields)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("not a JSON object: %w", err)
+	case fields == nil:
+		return nil, errors.New("not a JSON object")
+	case len(ambiguous) > 0:
+		return nil, fmt.Errorf("%.128s", ambiguous[0].Error())
 	}
 	return fields, nil
 }

@@ -71,20 +71,16 @@ const (
 	testNotification = "autoscaling:TEST_NOTIFICATION"
 )
 
-// transitions says which transition each detail-type is about.
-var transitions = map[string]string{
-	"EC2 Instance-terminate Lifecycle Action": transitionTerminating,
-	"EC2 Instance-launch Lifecycle Action":    transitionLaunching,
-}
-
 // parseLifecycle reads an "EC2 Instance-terminate Lifecycle Action" or its counterpart
-// for instances that are launched. It has no deadline: the hook's settings say how long the
-// group waits.
-func parseLifecycle(e *envelope) ([]interruption.Notice, error) {
-	if is, want := e.detail.text("LifecycleTransition"), transitions[e.kind]; is != want {
-		e.detail.fail(malformed(rejectState, "LifecycleTransition %.128q, want %s in detail-type %q", is, want, e.kind))
+// for instances that are launched, which is about the transition want. It has no deadline: the
+// hook's settings say how long the group waits.
+func parseLifecycle(want string) func(*envelope) ([]interruption.Notice, error) {
+	return func(e *envelope) ([]interruption.Notice, error) {
+		if is := e.detail.text("LifecycleTransition"); is != want {
+			e.detail.fail(malformed(rejectState, "LifecycleTransition %.128q, want %s in detail-type %q", is, want, e.kind))
+		}
+		return hookNotice(e)
 	}
-	return hookNotice(e)
 }
 
 // isDirectLifecycle reports whether the message comes from an Auto Scaling group
