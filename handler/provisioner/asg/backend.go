@@ -107,7 +107,6 @@ type Backend struct {
 	denials awsfault.Denials
 	log     zerolog.Logger
 	wake    chan struct{} // there is something to ask
-	full    chan struct{} // there is enough to ask for a whole call
 
 	mu        sync.Mutex
 	entries   map[string]*entry    // by node
@@ -130,7 +129,6 @@ func New(opts Options) *Backend {
 			"Calls to Auto Scaling and EC2 for replacements, by what came of them.", describeInstances, describeGroups, detachInstances, terminate),
 		log:     opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.ASG).Logger(),
 		wake:    make(chan struct{}, 1),
-		full:    make(chan struct{}, 1),
 		entries: map[string]*entry{}, baselines: map[string]*baseline{}, members: map[string]string{}, given: map[string]string{},
 	}
 }
@@ -183,7 +181,9 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	if e.stage == unlocated && recorded != "" {
 		e.intended = recorded
 	}
-	b.awaken()
+	if e.stage == unlocated || e.stage == leaving {
+		b.awaken()
+	}
 	return e.answer, nil
 }
 
@@ -239,28 +239,10 @@ func unsupported(reason string) interruption.Replacement {
 	return provisioner.Unsupported(provisioner.ASG, reason)
 }
 
-// awaken has Run ask what there is to ask. The caller holds mu.
+// awaken has Run ask what there is to ask.
 func (b *Backend) awaken() {
-	unknown, other := 0, len(b.requests)
-	for _, e := range b.entries {
-		switch e.stage {
-		case unlocated:
-			unknown++
-		case leaving:
-			other++
-		}
-	}
-	if unknown+other > 0 {
-		signal(b.wake)
-	}
-	if unknown >= describeLimit {
-		signal(b.full)
-	}
-}
-
-func signal(ch chan struct{}) {
 	select {
-	case ch <- struct{}{}:
+	case b.wake <- struct{}{}:
 	default:
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/autoscaling/types"
+	smithytime "github.com/aws/smithy-go/time"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -45,7 +46,7 @@ func (b *Backend) Run(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		case <-b.wake:
-			if !pause(ctx, gather, b.full) {
+			if smithytime.SleepWithContext(ctx, gather) != nil {
 				return nil
 			}
 		}
@@ -56,10 +57,10 @@ func (b *Backend) Run(ctx context.Context) error {
 		if err != nil {
 			wait := again.NextBackOff()
 			b.log.Warn().Err(err).Float64("retry_seconds", wait.Seconds()).Msg("ask Auto Scaling")
-			if !pause(ctx, wait, nil) {
+			if smithytime.SleepWithContext(ctx, wait) != nil {
 				return nil
 			}
-			signal(b.wake)
+			b.awaken()
 			continue
 		}
 		again.Reset()
@@ -69,26 +70,9 @@ func (b *Backend) Run(ctx context.Context) error {
 	}
 }
 
-// pause waits that long, or until enough has come. It reports false if ctx ends first.
-func pause(ctx context.Context, wait time.Duration, enough <-chan struct{}) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-enough:
-	case <-timer.C:
-	}
-	return true
-}
-
 // step does what can be done now. What fails does not hold up the rest. Nodes whose group
 // has just been found wait for the next step, to leave it together.
 func (b *Backend) step(ctx context.Context) error {
-	select {
-	case <-b.full: // this step asks for all that waits
-	default:
-	}
 	b.prune()
 	return errors.Join(b.leave(ctx), b.find(ctx), b.match(ctx), b.terminate(ctx))
 }
@@ -160,7 +144,7 @@ func (b *Backend) whole(list []*entry, limit int) []*entry {
 	if rest == 0 || rest == len(list) {
 		return list
 	}
-	signal(b.wake)
+	b.awaken()
 	return list[:len(list)-rest]
 }
 
