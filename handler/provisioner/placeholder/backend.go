@@ -62,6 +62,7 @@ import (
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/readcache"
 )
 
 // Pods is the subset of the Pods API that placeholders are made with, in their
@@ -125,9 +126,7 @@ type Backend struct {
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
 
-	mu      sync.Mutex
-	refusal string // why the API server refused placeholders
-	until   time.Time
+	refusals readcache.Cache[string] // why the API server refused placeholders, under the key ""; only kept
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
@@ -145,6 +144,7 @@ func New(opts Options) *Backend {
 		requests: semaphore.NewWeighted(atOnce),
 		making:   semaphore.NewWeighted(nodesAtOnce),
 	}
+	b.refusals.Lifetime = func(error) time.Duration { return recheck }
 	b.cache = newStore(opts.Pods, selectorOf(opts.SingleNode), opts.Notify, b.log)
 	registerMetrics(opts.Registerer, b.cache)
 	return b
@@ -241,8 +241,8 @@ func (b *Backend) choose(node *corev1.Node, rec interruption.Record, need provis
 	case expires.Sub(now) < leastTime:
 		return nil, unsupported("there is no time to make room")
 	}
-	if reason := b.refused(now); reason != "" {
-		return nil, unsupported(reason)
+	if last, fresh := b.refusals.Last(""); fresh {
+		return nil, unsupported(last.Value)
 	}
 	o := &order{node: node, instance: rec.Instance, expires: expires, terms: map[types.UID][]corev1.NodeSelectorTerm{}}
 	var against []string

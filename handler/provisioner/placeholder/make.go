@@ -14,6 +14,7 @@ import (
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/readcache"
 )
 
 const fieldManager = "spot-handler"
@@ -168,20 +169,8 @@ func (b *Backend) remove(ctx context.Context, pod *corev1.Pod) error {
 // refuse remembers why the API server refused placeholders, to spare it a burst of requests that
 // would fail the same way.
 func (b *Backend) refuse(reason string) {
-	b.mu.Lock()
-	b.refusal, b.until = reason, time.Now().Add(recheck)
-	b.mu.Unlock()
+	b.refusals.Put("", readcache.Answer[string]{Value: reason, Asked: time.Now()})
 	if b.said.First(reason) {
 		b.log.Warn().Str("reason", reason).Msg("no placeholders")
 	}
-}
-
-// refused is the refusal that still counts, or "".
-func (b *Backend) refused(now time.Time) string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if now.Before(b.until) {
-		return b.refusal
-	}
-	return ""
 }

@@ -49,7 +49,7 @@ func (b *Backend) Run(ctx context.Context) error {
 	case <-b.awake:
 	}
 	var watching sync.WaitGroup
-	watching.Go(func() { b.cache.run(ctx) })
+	watching.Go(func() { b.cache.controller.RunWithContext(ctx) })
 	defer watching.Wait()
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
@@ -60,6 +60,7 @@ func (b *Backend) Run(ctx context.Context) error {
 			return nil
 		case <-known:
 			known = nil // the first sweep is at once
+			b.cache.listed()
 		case <-tick.C:
 		}
 		b.sweep(ctx)

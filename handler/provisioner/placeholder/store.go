@@ -1,7 +1,6 @@
 package placeholder
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -28,8 +27,7 @@ type store struct {
 	unseen  map[string]map[string]unseen // by instance and name
 	deleted map[types.UID]struct{}       // those that we deleted, until the watch shows it
 	taken   map[string]time.Time         // by instance: when a placeholder that had its place was removed by others
-	waiting map[string]struct{}          // nodes that asked before the first list
-	isReady bool                         // whether that list has come
+	waiting map[string]struct{}          // nodes that asked before the first list; nil once that has come
 }
 
 // unseen is a placeholder that the watch has not shown yet.
@@ -73,24 +71,15 @@ func newStore(client Pods, selector string, notify func(node string), logger zer
 	return s
 }
 
-// run watches until ctx is done.
-func (s *store) run(ctx context.Context) {
-	go func() {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.controller.HasSyncedChecker().Done():
-		}
-		s.mu.Lock()
-		s.isReady = true
-		waiting := s.waiting
-		s.waiting = nil
-		s.mu.Unlock()
-		for node := range waiting { // it might have no placeholders, and so no event
-			s.notify(node)
-		}
-	}()
-	s.controller.RunWithContext(ctx)
+// listed notes that the first list has come.
+func (s *store) listed() {
+	s.mu.Lock()
+	waiting := s.waiting
+	s.waiting = nil
+	s.mu.Unlock()
+	for node := range waiting { // it might have no placeholders, and so no event
+		s.notify(node)
+	}
 }
 
 // saw takes in what the watch has shown.
@@ -127,10 +116,10 @@ func same(old, obj any) bool {
 func (s *store) synced(node string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.isReady {
+	if s.waiting != nil {
 		s.waiting[node] = struct{}{}
 	}
-	return s.isReady
+	return s.waiting == nil
 }
 
 // of lists the placeholders of an instance that have not ended, and says how many more were
