@@ -3,12 +3,14 @@ package imds
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/bits"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/rs/zerolog"
+	"k8s.io/client-go/util/workqueue"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -28,43 +30,43 @@ const (
 // notice that cannot be accepted yet is kept until it is, or until the service says
 // something else about the same event.
 func (p *Poller) deliver(ctx context.Context, box *outbox) {
-	wait := awsfault.Pauses(firstAcceptPause, maxAcceptPause, 0.5)
+	defer context.AfterFunc(ctx, box.topics.ShutDown)()
 	for {
-		w, ok := box.next(ctx)
-		if !ok {
+		topic, ended := box.topics.Get()
+		if ended || ctx.Err() != nil {
 			return
 		}
-		n := w.notice
-		log := p.log.With().Str("kind", string(n.Kind)).Str("event_id", n.EventID).Uint("attempt", w.attempt).Logger()
-		if !n.Deadline.IsZero() {
-			log = log.With().Time("deadline", n.Deadline).Logger()
+		if w := box.waits(topic); w != nil {
+			p.submit(ctx, box, w)
 		}
-		verdict, err := p.accept(ctx, n)
-		if err == nil {
-			level := zerolog.DebugLevel          // the accepter logs what it did
-			if verdict == interruption.Unknown { // although it is about our own Node
-				level = zerolog.WarnLevel
-			}
-			log.WithLevel(level).Str("verdict", string(verdict)).Msg("notice settled")
-			box.settle(w)
-			wait.Reset()
-			continue
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if bits.OnesCount(w.attempt) == 1 && !errors.Is(err, interruption.ErrNotYet) { // the first, the second, the fourth...
-			log.Error().Err(err).Msg("cannot accept notice, trying again")
-		}
-		box.postpone(w)
-		news, ok := box.pause(ctx, wait.NextBackOff())
-		if !ok {
-			return
-		}
-		if news {
-			wait.Reset()
-		}
+		box.topics.Done(topic)
 	}
+}
+
+// submit makes one attempt.
+func (p *Poller) submit(ctx context.Context, box *outbox, w *saying) {
+	n := w.notice
+	log := p.log.With().Str("kind", string(n.Kind)).Str("event_id", n.EventID).Uint("attempt", w.attempt).Logger()
+	if !n.Deadline.IsZero() {
+		log = log.With().Time("deadline", n.Deadline).Logger()
+	}
+	verdict, err := p.accept(ctx, n)
+	if err == nil {
+		level := zerolog.DebugLevel          // the accepter logs what it did
+		if verdict == interruption.Unknown { // although it is about our own Node
+			level = zerolog.WarnLevel
+		}
+		log.WithLevel(level).Str("verdict", string(verdict)).Msg("notice settled")
+		box.settle(w)
+		return
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if bits.OnesCount(w.attempt) == 1 && !errors.Is(err, interruption.ErrNotYet) { // the first, the second, the fourth...
+		log.Error().Err(err).Msg("cannot accept notice, trying again")
+	}
+	box.topics.AddAfter(w.topic, w.pauses.NextBackOff())
 }
 
 func (p *Poller) accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
@@ -73,122 +75,69 @@ func (p *Poller) accept(ctx context.Context, n interruption.Notice) (interruptio
 	return p.opts.Accepter.Accept(ctx, n)
 }
 
-const (
-	// maxWaiting bounds the notices of one kind that wait: as many as both lists of
-	// scheduled events can have. One that finds no room is read again.
-	maxWaiting = 2 * maxEvents
+// maxTopics bounds the topics of one kind that are remembered: twice as many as both lists of
+// scheduled events can have. A settled one that is forgotten is submitted again, which changes
+// nothing; one that finds no room is read again.
+const maxTopics = 4 * maxEvents
 
-	// maxSettled is how many settled notices of one kind are remembered. One that is
-	// forgotten is submitted again, which changes nothing.
-	maxSettled = 2 * maxWaiting
-)
-
-// An outbox holds the notices of one kind that are not accepted yet: for each topic the
-// latest word on it. Any number of goroutines can post, and one can take.
+// An outbox holds the notices of one kind: of each topic the latest word on it. Any number of
+// goroutines can post, and one can deliver.
 type outbox struct {
-	mu      sync.Mutex
-	waiting []waiting // the next one first
-	settled []saying  // the oldest first; one for each topic
-	news    chan struct{}
+	topics workqueue.TypedDelayingInterface[string] // with a word that waits; nil before open
+
+	mu     sync.Mutex
+	latest map[string]*saying // by topic
 }
 
 // A saying is what one announcement says of its topic.
 type saying struct {
-	topic string
-	event string // EventID
-	word  string
+	topic, word string
+	notice      interruption.Notice
+	attempt     uint
+	pauses      *backoff.ExponentialBackOff
+	settled     bool
 }
 
-// waiting is a notice that is not accepted yet.
-type waiting struct {
-	saying
-	notice  interruption.Notice
-	attempt uint
+// open starts the outbox, until its topics are shut down.
+func (b *outbox) open() {
+	b.topics, b.latest = workqueue.NewTypedDelayingQueue[string](), map[string]*saying{}
 }
-
-func newOutbox() *outbox { return &outbox{news: make(chan struct{}, 1)} }
 
 // post takes a notice for delivery, unless the same word on its topic waits or was the last
-// to be settled. It replaces another word that waits.
+// to be settled. It replaces another word that waits, also if it takes back what waits: an attempt
+// can have succeeded without an answer.
 func (b *outbox) post(topic, word string, n interruption.Notice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	w := waiting{saying: saying{topic, n.EventID, word}, notice: n}
-	if i := slices.IndexFunc(b.waiting, func(o waiting) bool { return o.topic == topic }); i >= 0 {
-		if b.waiting[i].saying == w.saying {
+	last := b.latest[topic]
+	if last != nil && last.word == word && last.notice.EventID == n.EventID {
+		return
+	}
+	if last == nil && len(b.latest) >= maxTopics {
+		maps.DeleteFunc(b.latest, func(_ string, s *saying) bool { return s.settled })
+		if len(b.latest) >= maxTopics {
 			return
 		}
-		// Also if it takes back what waits: an attempt can have succeeded without an answer.
-		b.waiting[i] = w
-	} else if slices.Contains(b.settled, w.saying) || len(b.waiting) >= maxWaiting {
-		return
-	} else {
-		b.waiting = append(b.waiting, w)
 	}
-	select {
-	case b.news <- struct{}{}:
-	default: // one is enough
-	}
+	b.latest[topic] = &saying{topic: topic, word: word, notice: n, pauses: awsfault.Pauses(firstAcceptPause, maxAcceptPause, 0.5)}
+	b.topics.Add(topic)
 }
 
-// next waits for a notice to be delivered; false means that ctx was canceled first.
-func (b *outbox) next(ctx context.Context) (waiting, bool) {
-	for {
-		if w, ok := b.first(); ok {
-			return w, ctx.Err() == nil
-		}
-		select {
-		case <-ctx.Done():
-			return waiting{}, false
-		case <-b.news:
-		}
-	}
-}
-
-func (b *outbox) first() (waiting, bool) {
+// waits is the word on the topic for its next attempt, or nil if it is settled.
+func (b *outbox) waits(topic string) *saying {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.waiting) == 0 {
-		return waiting{}, false
+	w := b.latest[topic]
+	if w == nil || w.settled {
+		return nil
 	}
-	select {
-	case <-b.news: // what has come so far is in the box
-	default:
-	}
-	b.waiting[0].attempt++
-	return b.waiting[0], true
+	w.attempt++
+	return w
 }
 
-// settle notes that the notice was delivered.
-func (b *outbox) settle(w waiting) {
+// settle notes that the word was delivered.
+func (b *outbox) settle(w *saying) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.waiting = slices.DeleteFunc(b.waiting, func(o waiting) bool { return o.saying == w.saying })
-	b.settled = slices.DeleteFunc(b.settled, func(o saying) bool { return o.topic == w.topic })
-	b.settled = append(b.settled, w.saying)
-	b.settled = b.settled[max(0, len(b.settled)-maxSettled):]
-}
-
-// postpone lets the others go first.
-func (b *outbox) postpone(w waiting) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.waiting) > 1 && b.waiting[0].saying == w.saying {
-		b.waiting = append(b.waiting[1:], b.waiting[0])
-	}
-}
-
-// pause waits until something new has come, which it reports, or d has passed. ok is false
-// if ctx was canceled first.
-func (b *outbox) pause(ctx context.Context, d time.Duration) (news, ok bool) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return false, true
-	case <-b.news:
-		return true, true
-	case <-ctx.Done():
-		return false, false
-	}
+	w.settled = true
 }

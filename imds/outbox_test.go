@@ -3,7 +3,6 @@ package imds
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -16,21 +15,43 @@ type desk struct {
 	*outbox
 }
 
+func newDesk(t *testing.T) desk {
+	d := desk{t, &outbox{}}
+	d.open()
+	t.Cleanup(d.topics.ShutDown)
+	return d
+}
+
 // say posts a word about a topic.
 func (d desk) say(topic, word string) {
 	d.post(topic, word, interruption.Notice{EventID: topic, Action: word})
 }
 
+// begin is the next attempt, if anything waits.
+func (d desk) begin() *saying {
+	for d.topics.Len() > 0 {
+		topic, _ := d.topics.Get()
+		if w := d.waits(topic); w != nil {
+			return w
+		}
+		d.topics.Done(topic)
+	}
+	return nil
+}
+
+// end ends an attempt that has succeeded.
+func (d desk) end(w *saying) {
+	d.settle(w)
+	d.topics.Done(w.topic)
+}
+
 // take delivers what waits and returns it as "topic word".
 func (d desk) take() (taken []string) {
-	for {
-		w, ok := d.first()
-		if !ok {
-			return taken
-		}
+	for w := d.begin(); w != nil; w = d.begin() {
 		taken = append(taken, w.topic+" "+w.notice.Action)
-		d.settle(w)
+		d.end(w)
 	}
+	return taken
 }
 
 func (d desk) want(words ...string) {
@@ -41,7 +62,7 @@ func (d desk) want(words ...string) {
 }
 
 func TestOutboxKeepsTheLatestWordOfEachTopic(t *testing.T) {
-	d := desk{t, newOutbox()}
+	d := newDesk(t)
 	d.say("a", "active")
 	d.say("b", "active")
 	d.say("a", "withdrawn")
@@ -59,53 +80,60 @@ func TestOutboxKeepsTheLatestWordOfEachTopic(t *testing.T) {
 }
 
 // What is said while an attempt is under way comes after it.
-func TestOutboxWhileALetterIsUnderWay(t *testing.T) {
-	d := desk{t, newOutbox()}
+func TestOutboxWhileAnAttemptIsUnderWay(t *testing.T) {
+	d := newDesk(t)
 	d.say("a", "active")
-	l, _ := d.first()
+	w := d.begin()
 	d.say("a", "active")
 	d.say("a", "withdrawn")
-	d.settle(l)
+	d.end(w)
 	d.want("a withdrawn")
 	d.say("a", "withdrawn")
 	d.want()
 }
 
+// A word that could not be delivered waits, and the others do not.
 func TestOutboxLetsOthersGoFirst(t *testing.T) {
-	d := desk{t, newOutbox()}
+	d := newDesk(t)
 	d.say("a", "active")
 	d.say("b", "active")
-	l, _ := d.first()
-	d.postpone(l)
+	w := d.begin()
+	d.topics.Add(w.topic) // another attempt
+	d.topics.Done(w.topic)
 	d.want("b active", "a active")
+	if w.attempt != 2 {
+		t.Errorf("%d attempts, want 2", w.attempt)
+	}
 }
 
+// A word that is polled again is no news, another one is.
 func TestOutboxTellsOfNewsOnce(t *testing.T) {
-	d := desk{t, newOutbox()}
+	d := newDesk(t)
 	d.say("a", "active")
-	l, ok := d.next(t.Context())
-	if !ok || l.attempt != 1 {
-		t.Fatalf("got %+v, %t", l, ok)
-	}
-	d.say("a", "active") // polled again
-	if news, ok := d.pause(t.Context(), time.Millisecond); news || !ok {
-		t.Errorf("news %t, ok %t; want none: it was known", news, ok)
-	}
+	w := d.begin()
+	d.topics.Done(w.topic) // it is to be tried again later
+	d.say("a", "active")   // polled again
+	d.want()
 	d.say("a", "withdrawn")
-	if news, ok := d.pause(t.Context(), time.Hour); !news || !ok {
-		t.Errorf("news %t, ok %t; want some", news, ok)
-	}
+	d.want("a withdrawn")
 }
 
 func TestOutboxIsBounded(t *testing.T) {
-	d := desk{t, newOutbox()}
-	for i := range 10 * maxSettled {
-		d.say(fmt.Sprint(i), "active")
-		if i%(2*maxWaiting) == 0 {
+	for name, settled := range map[string]bool{"settled": true, "waiting": false} {
+		t.Run(name, func(t *testing.T) {
+			d := newDesk(t)
+			for i := range 10 * maxTopics {
+				d.say(fmt.Sprint(i), "active")
+				if settled {
+					d.take()
+				}
+			}
+			if len(d.latest) > maxTopics || d.topics.Len() > maxTopics {
+				t.Errorf("%d topics, %d of them waiting", len(d.latest), d.topics.Len())
+			}
 			d.take()
-		}
-	}
-	if len(d.waiting) > maxWaiting || len(d.settled) > maxSettled {
-		t.Errorf("%d waiting, %d settled", len(d.waiting), len(d.settled))
+			d.say("last", "active")
+			d.want("last active")
+		})
 	}
 }

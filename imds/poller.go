@@ -117,7 +117,7 @@ func New(o Options) *Poller {
 	boxes := map[interruption.Kind]*outbox{}
 	for _, s := range subjects(o.Kinds) {
 		if boxes[s.kind] == nil {
-			boxes[s.kind] = newOutbox()
+			boxes[s.kind] = &outbox{}
 			p.boxes = append(p.boxes, boxes[s.kind])
 		}
 		p.watches = append(p.watches, newWatch(s, boxes[s.kind]))
@@ -138,6 +138,7 @@ func (p *Poller) Run(ctx context.Context) error {
 	var deliveries sync.WaitGroup
 	defer deliveries.Wait()
 	for _, box := range p.boxes {
+		box.open()
 		deliveries.Go(func() { p.deliver(ctx, box) })
 	}
 
