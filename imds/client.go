@@ -151,13 +151,12 @@ func notFound(err error) bool {
 	return ok && r.HTTPStatusCode() == http.StatusNotFound
 }
 
-// classify names the call and finds the reason. The SDK's errors about tokens and 401s do
-// not unwrap, so what the last exchange saw comes first. Without an observer there is only
-// the error.
+// classify names the call and finds the reason: what the last exchange saw, as the SDK's errors
+// about tokens and 401s do not unwrap, or that there was none.
 func classify(path string, err error, last *exchange) error {
 	reason := awsfault.Other
-	switch r, ok := errors.AsType[*smithyhttp.ResponseError](err); {
-	case errors.Is(err, errTooLarge) || errors.Is(last.err, errTooLarge):
+	switch {
+	case errors.Is(last.err, errTooLarge):
 		reason = reasonTooLarge
 	case last.err != nil && awsfault.Of(last.err) == awsfault.Timeout:
 		reason = awsfault.Timeout
@@ -165,8 +164,6 @@ func classify(path string, err error, last *exchange) error {
 		reason = awsfault.Connection
 	case last.status >= http.StatusMultipleChoices:
 		reason = statusReason(last.status)
-	case ok:
-		reason = statusReason(r.HTTPStatusCode())
 	case awsfault.Of(err) == awsfault.Timeout, awsfault.Of(err) == awsfault.Connection:
 		reason = awsfault.Of(err)
 	case last.token: // answered, but in a way that the SDK could not read

@@ -120,7 +120,7 @@ func New(o Options) *Poller {
 			boxes[s.kind] = &outbox{}
 			p.boxes = append(p.boxes, boxes[s.kind])
 		}
-		p.watches = append(p.watches, newWatch(s, boxes[s.kind]))
+		p.watches = append(p.watches, &watch{subject: s, box: boxes[s.kind], backoff: newBackoff()})
 	}
 	return p
 }
@@ -279,11 +279,7 @@ func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found 
 		return nil, false, classify(path, err, last)
 	}
 	defer out.Content.Close()
-	body, err = io.ReadAll(io.LimitReader(out.Content, maxBody+1))
-	if err == nil && len(body) > maxBody {
-		err = errTooLarge
-	}
-	if err != nil {
+	if body, err = io.ReadAll(out.Content); err != nil {
 		return nil, false, classify(path, err, last)
 	}
 	return body, true, nil

@@ -162,13 +162,6 @@ func (e event) announcement(now time.Time) announcement {
 	}}
 }
 
-// withdrawal takes the event back.
-func (e event) withdrawal(now time.Time) announcement {
-	return announcement{name: e.id, word: "withdrawn", notice: interruption.Notice{
-		Action: e.action, Noticed: now, Received: now, Deadline: e.notBefore, Withdrawn: true,
-	}}
-}
-
 // maxMissing is how many readings in a row an event has to be missing from both lists to
 // count as withdrawn. That takes five minutes: a node that stays cordoned for so long costs
 // less than one that is not drained because of a slip.
@@ -266,7 +259,10 @@ func (f *follower) withdrawMissing(now time.Time) (said []announcement) {
 	return said
 }
 
+// withdraw takes the event back.
 func (f *follower) withdraw(e event, now time.Time) announcement {
 	delete(f.open, e.id)
-	return e.withdrawal(now)
+	return announcement{name: e.id, word: "withdrawn", notice: interruption.Notice{
+		Action: e.action, Noticed: now, Received: now, Deadline: e.notBefore, Withdrawn: true,
+	}}
 }

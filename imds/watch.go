@@ -119,10 +119,6 @@ type watch struct {
 	reporter awsfault.Reporter
 }
 
-func newWatch(s subject, box *outbox) *watch {
-	return &watch{subject: s, box: box, backoff: newBackoff()}
-}
-
 func (w *watch) succeed(began time.Time, interval time.Duration) {
 	w.due, w.read, w.failing = began.Add(jittered(w.period(interval))), time.Now(), false
 	w.backoff.Reset()
