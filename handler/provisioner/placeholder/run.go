@@ -115,7 +115,6 @@ func (b *Backend) sweep(ctx context.Context) {
 		b.removeEach(ctx, pods) // including those that have lost their owner
 	}
 	b.checkOverdue(ctx, now)
-	b.cache.forgetTaken(now.Add(-patience))
 }
 
 // orphaned is why nobody needs the placeholder any more, or "".

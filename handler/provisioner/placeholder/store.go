@@ -1,7 +1,6 @@
 package placeholder
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	apicache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/rewatch"
@@ -26,9 +26,15 @@ type store struct {
 	mu      sync.Mutex
 	unseen  map[string]map[string]unseen // by instance and name
 	deleted map[types.UID]struct{}       // those that we deleted, until the watch shows it
-	taken   map[string]time.Time         // by instance: when a placeholder that had its place was removed by others
 	waiting map[string]struct{}          // nodes that asked before the first list; nil once that has come
+
+	// taken are the instances of which others removed a placeholder that had its place, as by
+	// preemption.
+	taken *apicache.LRUExpireCache
 }
+
+// maxTaken bounds those that are remembered.
+const maxTaken = 5000
 
 // unseen is a placeholder that the watch has not shown yet.
 type unseen struct {
@@ -43,7 +49,7 @@ func newStore(client Pods, selector string, notify func(node string), logger zer
 		notify:  notify,
 		unseen:  map[string]map[string]unseen{},
 		deleted: map[types.UID]struct{}{},
-		taken:   map[string]time.Time{},
+		taken:   apicache.NewLRUExpireCache(maxTaken),
 		waiting: map[string]struct{}{},
 	}
 	list := rewatch.Of(client, func(o *metav1.ListOptions) { o.LabelSelector = selector })
@@ -94,7 +100,7 @@ func (s *store) saw(obj any, gone bool) {
 	s.mu.Lock()
 	s.forgetLocked(pod.Labels[Label], pod.Name)
 	if _, ours := s.deleted[pod.UID]; gone && !ours && pod.Spec.NodeName != "" {
-		s.taken[pod.Labels[Label]] = time.Now()
+		s.taken.Add(pod.Labels[Label], nil, patience)
 	}
 	if gone {
 		delete(s.deleted, pod.UID)
@@ -217,19 +223,10 @@ func (s *store) unmarkDeleted(uid types.UID) {
 	delete(s.deleted, uid)
 }
 
-// wasTaken reports whether a placeholder of the instance had a place and lost it to others,
-// as by preemption.
+// wasTaken reports whether a placeholder of the instance had a place and lost it to others.
 func (s *store) wasTaken(instance string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.taken[instance].IsZero()
-}
-
-// forgetTaken drops what is known of placeholders that were taken before the time.
-func (s *store) forgetTaken(before time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.taken, func(_ string, at time.Time) bool { return at.Before(before) })
+	_, taken := s.taken.Get(instance)
+	return taken
 }
 
 // count is how many placeholders have a place, or wait for one.
