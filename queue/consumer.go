@@ -142,7 +142,7 @@ func New(o Options) *Consumer {
 	}
 	c.deleter = newBatcher(c.deleteBatch)
 	c.hider = newBatcher(c.hideBatch)
-	c.inFlight = newInFlight()
+	c.inFlight = &inFlight{messages: map[*message]struct{}{}}
 	c.redrive.Read, c.redrive.Lifetime = c.keepRedrive, redriveLifetime
 	return c
 }

@@ -222,8 +222,6 @@ type inFlight struct {
 	messages map[*message]struct{}
 }
 
-func newInFlight() *inFlight { return &inFlight{messages: make(map[*message]struct{})} }
-
 func (f *inFlight) add(m *message) {
 	if m.handle == "" {
 		return // SQS has given no means to hide it
