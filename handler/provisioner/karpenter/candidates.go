@@ -170,34 +170,30 @@ func objection(rules []func(*nodePool, lostNode) string, pool *nodePool, lost lo
 	return ""
 }
 
-func isBroken(pool *nodePool, _ lostNode) string {
-	if pool.broken == "" {
-		return ""
+// when is the reason if it holds, or empty.
+func when(holds bool, reason string) string {
+	if holds {
+		return reason
 	}
-	return "cannot be read: " + pool.broken
+	return ""
+}
+
+func isBroken(pool *nodePool, _ lostNode) string {
+	return when(pool.broken != "", "cannot be read: "+pool.broken)
 }
 
 func isDeleting(pool *nodePool, _ lostNode) string {
-	if pool.DeletionTimestamp.IsZero() {
-		return ""
-	}
-	return "is being deleted"
+	return when(!pool.DeletionTimestamp.IsZero(), "is being deleted")
 }
 
 // isStatic: Karpenter keeps such a pool's number of nodes, and would remove ours.
 func isStatic(pool *nodePool, _ lostNode) string {
-	if pool.Spec.Replicas == nil {
-		return ""
-	}
-	return "is static (spec.replicas)"
+	return when(pool.Spec.Replicas != nil, "is static (spec.replicas)")
 }
 
 func hasNoNodeClass(pool *nodePool, _ lostNode) string {
 	ref := pool.Spec.Template.Spec.NodeClassRef
-	if ref.Group != "" && ref.Kind != "" && ref.Name != "" {
-		return ""
-	}
-	return "has no complete nodeClassRef"
+	return when(ref.Group == "" || ref.Kind == "" || ref.Name == "", "has no complete nodeClassRef")
 }
 
 func isNotReady(pool *nodePool, _ lostNode) string {
@@ -213,19 +209,13 @@ func isNotReady(pool *nodePool, _ lostNode) string {
 }
 
 func wasTried(pool *nodePool, lost lostNode) string {
-	if !slices.Contains(lost.tried, pool.Name) {
-		return ""
-	}
-	return "was tried"
+	return when(slices.Contains(lost.tried, pool.Name), "was tried")
 }
 
 // isOwnPool: we do not return to a pool at risk. On an interruption we do, as what the pool
 // gives then is on demand.
 func isOwnPool(pool *nodePool, lost lostNode) string {
-	if pool.Name != lost.pool || lost.rec.Kind != interruption.RebalanceRecommendation {
-		return ""
-	}
-	return "is the one that the node is to leave"
+	return when(pool.Name == lost.pool && lost.rec.Kind == interruption.RebalanceRecommendation, "is the one that the node is to leave")
 }
 
 // hasOtherNodeClass: another kind of node class is another provider.
@@ -234,17 +224,12 @@ func hasOtherNodeClass(pool *nodePool, lost lostNode) string {
 		return ""
 	}
 	ours, theirs := lost.source.Spec.Template.Spec.NodeClassRef, pool.Spec.Template.Spec.NodeClassRef
-	if ours.Kind == "" || ours.Group == theirs.Group && ours.Kind == theirs.Kind {
-		return ""
-	}
-	return "has another kind of node class, " + theirs.Kind
+	return when(ours.Kind != "" && (ours.Group != theirs.Group || ours.Kind != theirs.Kind), "has another kind of node class, "+theirs.Kind)
 }
 
 func hasNoOnDemand(pool *nodePool, _ lostNode) string {
-	if constraintOn(capacityTypeLabel, pool.Spec.Template.Spec.Requirements).allows(onDemand) {
-		return ""
-	}
-	return "has no on-demand instances"
+	capacity := constraintOn(capacityTypeLabel, pool.Spec.Template.Spec.Requirements)
+	return when(!capacity.allows(onDemand), "has no on-demand instances")
 }
 
 // spotRules hold, on top of rules, for a pool that is to give another spot instance.
@@ -255,17 +240,11 @@ var spotRules = []func(*nodePool, lostNode) string{
 }
 
 func spotWasTried(pool *nodePool, lost lostNode) string {
-	if !slices.Contains(lost.tried, triedAs(pool.Name, spot)) {
-		return ""
-	}
-	return "was tried"
+	return when(slices.Contains(lost.tried, triedAs(pool.Name, spot)), "was tried")
 }
 
 func hasNoOtherSpot(pool *nodePool, lost lostNode) string {
-	if lost.avoidRisk(newShape(pool, lost.source, lost.node)) {
-		return ""
-	}
-	return "has no spot instances but those at risk"
+	return when(!lost.avoidRisk(newShape(pool, lost.source, lost.node)), "has no spot instances but those at risk")
 }
 
 // taken are the offerings lost lately, and the node's own if EC2 takes it, of those that the shape

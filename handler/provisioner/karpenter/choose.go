@@ -34,11 +34,11 @@ type lostNode struct {
 	node   *corev1.Node
 	rec    interruption.Record
 	need   provisioner.Need
-	pool   string     // the node's
-	source *nodePool  // the node's; nil if it is gone
-	claim  *nodeClaim // the node's; nil if it is gone
-	tried  []string   // pools that were tried
-	remark string     // for people
+	pool   string    // the node's
+	source *nodePool // the node's; nil if it is gone
+	claim  *Claim    // the node's; nil if it is gone
+	tried  []string  // pools that were tried
+	remark string    // for people
 
 	named, namedBy string // the pool that the operator has named to replace the node's, and where
 	lately         []offerings.Loss
@@ -175,7 +175,7 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 			w.Against = "takes none of the pods"
 			against = append(against, "NodePool "+o.pool.Name+" takes none of the pods: "+o.fit.remark())
 		case all || len(pools) == 0:
-			if w.Against, err = b.ledger.room(ctx, o.pool, o.name(), o.size); err != nil {
+			if w.Against, err = b.ledger.room(ctx, o.pool, o.name(), o.size, false); err != nil {
 				return nil, none, err
 			}
 			if w.Against != "" {
@@ -237,7 +237,7 @@ func joinReasons(reasons []string) string {
 }
 
 // sourceClaim is the NodeClaim of the interrupted node, or nil if there is none.
-func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*nodeClaim, error) {
+func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, error) {
 	name, uid, ok := ownerClaim(node)
 	if !ok {
 		return nil, nil

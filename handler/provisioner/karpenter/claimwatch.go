@@ -26,9 +26,9 @@ const launchTimeout = 25 * time.Second
 // claimWatch knows our NodeClaims from one watch, which starts with the first of them.
 type claimWatch struct {
 	client   dynamic.Interface
-	single   bool                                 // there is only one instance to ask about
-	instance string                               // the one, when awake is closed
-	changed  func(claim *nodeClaim, state string) // with the state "" if the claim is gone
+	single   bool                             // there is only one instance to ask about
+	instance string                           // the one, when awake is closed
+	changed  func(claim *Claim, state string) // with the state "" if the claim is gone
 	log      zerolog.Logger
 
 	wake     sync.Once
@@ -37,10 +37,10 @@ type claimWatch struct {
 
 	mu     sync.Mutex
 	synced func() bool
-	known  map[string]*nodeClaim
+	known  map[string]*Claim
 }
 
-func newClaimWatch(client dynamic.Interface, single bool, changed func(*nodeClaim, string), log zerolog.Logger) *claimWatch {
+func newClaimWatch(client dynamic.Interface, single bool, changed func(*Claim, string), log zerolog.Logger) *claimWatch {
 	return &claimWatch{
 		client:  client,
 		single:  single,
@@ -48,7 +48,7 @@ func newClaimWatch(client dynamic.Interface, single bool, changed func(*nodeClai
 		log:     log,
 		awake:   make(chan struct{}),
 		synced:  func() bool { return false },
-		known:   map[string]*nodeClaim{},
+		known:   map[string]*Claim{},
 	}
 }
 
@@ -99,7 +99,7 @@ func (c *claimWatch) start(instance string) {
 
 // get is what is known of the claim, or nil, and whether the watch has shown all
 // claims at least once.
-func (c *claimWatch) get(name string) (*nodeClaim, bool) {
+func (c *claimWatch) get(name string) (*Claim, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.known[name], c.synced()
@@ -107,7 +107,7 @@ func (c *claimWatch) get(name string) (*nodeClaim, bool) {
 
 // learn takes in a claim that a call has returned, as the watch might show it only later. Others
 // than the watch shows are of no interest.
-func (c *claimWatch) learn(claim *nodeClaim) {
+func (c *claimWatch) learn(claim *Claim) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if claim.Labels[ReplacesLabel] == "" || claim.Labels[SettledLabel] != "" || c.single && !claim.isOurs(c.instance) {
@@ -119,7 +119,7 @@ func (c *claimWatch) learn(claim *nodeClaim) {
 }
 
 // newer compares two states of one object.
-func newer(a, b *nodeClaim) bool {
+func newer(a, b *Claim) bool {
 	cmp, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
 	return a.UID != b.UID || err != nil || cmp > 0
 }
@@ -128,7 +128,7 @@ func (c *claimWatch) shown(o any, gone bool) {
 	if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
 		o = d.Obj
 	}
-	claim, ok := o.(*nodeClaim)
+	claim, ok := o.(*Claim)
 	if !ok {
 		return
 	}
@@ -180,8 +180,8 @@ func slim(o any) (any, error) {
 	return decodeClaim(u).slim(), nil
 }
 
-func (c *nodeClaim) slim() *nodeClaim {
-	s := &nodeClaim{}
+func (c *Claim) slim() *Claim {
+	s := &Claim{}
 	s.Name, s.UID, s.ResourceVersion = c.Name, c.UID, c.ResourceVersion
 	s.CreationTimestamp, s.DeletionTimestamp = c.CreationTimestamp, c.DeletionTimestamp
 	s.Labels, s.Annotations = map[string]string{}, map[string]string{}

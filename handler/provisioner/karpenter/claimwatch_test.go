@@ -32,7 +32,7 @@ func TestSlim(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := got.(*nodeClaim)
+	s := got.(*Claim)
 	if s.Name != claimName || s.state() != provisioner.StateLaunched || s.Labels[ReplacesLabel] != instance || s.Annotations[NodeAnnotation] != "node-1" {
 		t.Errorf("slim claim %+v lacks what is asked of it", s)
 	}
@@ -43,7 +43,7 @@ func TestSlim(t *testing.T) {
 		t.Error("slim is not idempotent")
 	}
 	set("x", "status", "conditions")(claim)
-	if got, err = slim(claim); err != nil || got.(*nodeClaim).state() != provisioner.StateRequested {
+	if got, err = slim(claim); err != nil || got.(*Claim).state() != provisioner.StateRequested {
 		t.Errorf("hostile claim: %+v, %v; want one that is not launched", got, err)
 	}
 }

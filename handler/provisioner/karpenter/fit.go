@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/room"
 )
 
 // shape is what is known about a node that a pool would give: fixed labels, and, for labels
@@ -123,19 +125,11 @@ func isTied(pod *corev1.Pod) bool {
 	if slices.ContainsFunc(pod.Spec.TopologySpreadConstraints, spread) {
 		return true
 	}
-	var terms []corev1.PodAffinityTerm
-	if a := pod.Spec.Affinity; a != nil && a.PodAffinity != nil {
-		terms = append(terms, a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
-	}
-	if a := pod.Spec.Affinity; a != nil && a.PodAntiAffinity != nil {
-		terms = append(terms, a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution...)
-	}
-	return slices.ContainsFunc(terms, func(t corev1.PodAffinityTerm) bool { return isZone(t.TopologyKey) })
+	terms := slices.Concat(room.NearTerms(pod), room.AntiTerms(pod))
+	return slices.ContainsFunc(terms, func(t room.Term) bool { return isZone(t.Key) })
 }
 
-func isZone(key string) bool {
-	return key == corev1.LabelTopologyZone || aliases[key] == corev1.LabelTopologyZone
-}
+func isZone(key string) bool { return cmp.Or(aliases[key], key) == corev1.LabelTopologyZone }
 
 // isClaimed reports whether the volume is bound to a place of its own. Only the
 // PersistentVolume says whether it can be attached elsewhere, so each counts as bound to the
@@ -203,9 +197,7 @@ func joined(terms []corev1.NodeSelectorTerm) []corev1.NodeSelectorTerm {
 
 // require adds one requirement of a pod, or says that it cannot be met.
 func (s *shape) require(r requirement) string {
-	if key, ok := aliases[r.Key]; ok {
-		r.Key = key
-	}
+	r.Key = cmp.Or(aliases[r.Key], r.Key)
 	if value, ok := s.labels[r.Key]; ok {
 		return unmet(r, satisfied(r, value, true))
 	}

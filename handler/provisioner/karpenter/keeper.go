@@ -133,7 +133,7 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 }
 
 // claim is what is known of the claim, or nil if there is none.
-func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
+func (k *keeper) claim(ctx context.Context, name string) (*Claim, error) {
 	if claim, _ := k.b.claims.get(name); claim != nil {
 		return claim, nil
 	}
@@ -141,7 +141,7 @@ func (k *keeper) claim(ctx context.Context, name string) (*nodeClaim, error) {
 }
 
 // untilDue is the time until the claim has to be in use.
-func (k *keeper) untilDue(claim *nodeClaim) time.Duration {
+func (k *keeper) untilDue(claim *Claim) time.Duration {
 	since := claim.since("Initialized")
 	if since.IsZero() {
 		since = claim.since("Launched").Add(bootLimit)
@@ -150,7 +150,7 @@ func (k *keeper) untilDue(claim *nodeClaim) time.Duration {
 }
 
 // due reports whether whoever requested the claim should have dealt with it by now.
-func (k *keeper) due(claim *nodeClaim) bool {
+func (k *keeper) due(claim *Claim) bool {
 	switch {
 	case claim.state() == provisioner.StateRequested:
 		return time.Since(claim.CreationTimestamp.Time) >= launchTimeout+orphanGrace
@@ -162,7 +162,7 @@ func (k *keeper) due(claim *nodeClaim) bool {
 
 // settle decides about a replacement that was launched a while ago. If it is in use, or if
 // Karpenter will remove it, it is handed over; otherwise it is taken back.
-func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
+func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error) {
 	wait := k.untilDue(claim)
 	due := k.b.opts.TTL > 0 && wait <= 0
 	ends := k.b.claims.single && k.isDrained(claim) // this process with its node: others should find little to do
@@ -203,7 +203,7 @@ func (k *keeper) settle(ctx context.Context, claim *nodeClaim) (time.Duration, e
 }
 
 // settleIfUsed hands the claim over if pods run on its node.
-func (k *keeper) settleIfUsed(ctx context.Context, claim *nodeClaim, version string) (used bool, err error) {
+func (k *keeper) settleIfUsed(ctx context.Context, claim *Claim, version string) (used bool, err error) {
 	pods, err := k.pods(ctx, claim, version)
 	if err != nil || pods == 0 {
 		return false, err
@@ -212,7 +212,7 @@ func (k *keeper) settleIfUsed(ctx context.Context, claim *nodeClaim, version str
 }
 
 // remove deletes a claim that is of no use. One that has changed meanwhile is checked again.
-func (k *keeper) remove(ctx context.Context, claim *nodeClaim, warn bool, reason, text string) (time.Duration, error) {
+func (k *keeper) remove(ctx context.Context, claim *Claim, warn bool, reason, text string) (time.Duration, error) {
 	err := k.b.deleteClaim(ctx, claim)
 	switch {
 	case isMissing(err):
@@ -300,12 +300,12 @@ func (b *Backend) adopt(ctx context.Context) error {
 
 // listOurs is a consistent read: it includes a claim that a leader made a moment ago, just
 // before it died.
-func (b *Backend) listOurs(ctx context.Context) ([]*nodeClaim, error) {
+func (b *Backend) listOurs(ctx context.Context) ([]*Claim, error) {
 	list, err := b.opts.Dynamic.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: unsettled})
 	if err != nil {
 		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
 	}
-	var claims []*nodeClaim
+	var claims []*Claim
 	for i := range list.Items {
 		claims = append(claims, decodeClaim(&list.Items[i]))
 	}

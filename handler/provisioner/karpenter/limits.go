@@ -18,6 +18,7 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/room"
 	"spot-handler/handler/readcache"
 )
 
@@ -72,17 +73,8 @@ func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
 
 // room says which of the pool's limits leaves no room for a claim of that size, or is empty.
 // There is always room for a claim that exists: it is counted, and asking for it again adds
-// nothing. The error is an unavailableError, or transient.
-func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
-	return l.enter(ctx, pool, claim, size, false)
-}
-
-// reserve is room, and enters the claim if there is room. The same claim is entered once.
-func (l *ledger) reserve(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList) (full string, err error) {
-	return l.enter(ctx, pool, claim, size, true)
-}
-
-func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList, reserve bool) (full string, err error) {
+// nothing. To reserve the room enters the claim, once. The error is an unavailableError, or transient.
+func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList, reserve bool) (full string, err error) {
 	if len(pool.Spec.Limits) == 0 {
 		return "", nil
 	}
@@ -104,7 +96,7 @@ func (l *ledger) enter(ctx context.Context, pool *nodePool, claim string, size c
 			delete(l.unlisted, name)
 			continue
 		}
-		add(more, withNode(o.size))
+		room.Add(more, withNode(o.size))
 	}
 	if full := exceeded(pool, u.sum, more); full != "" {
 		l.full.Inc()
@@ -129,7 +121,7 @@ func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
 	err := eachPage(ctx, l.client, nodeClaimResource, nodePoolLabel+"="+pool, func(o *unstructured.Unstructured) {
 		claim := decodeClaim(o)
 		u.claims[claim.Name] = struct{}{}
-		add(u.sum, withNode(claim.size()))
+		room.Add(u.sum, withNode(claim.size()))
 	})
 	if err != nil {
 		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
@@ -178,14 +170,14 @@ func (p *nodePool) used(name corev1.ResourceName, claims corev1.ResourceList) re
 // withNode adds the node itself to its size, as the number of nodes can be limited too.
 func withNode(size corev1.ResourceList) corev1.ResourceList {
 	sum := corev1.ResourceList{}
-	add(sum, size)
+	room.Add(sum, size)
 	sum["nodes"] = *resource.NewQuantity(1, resource.DecimalSI)
 	return sum
 }
 
 // size is what a claim counts for: its instance's capacity, and before its launch what it
 // might come to.
-func (c *nodeClaim) size() corev1.ResourceList {
+func (c *Claim) size() corev1.ResourceList {
 	if len(c.Status.Capacity) > 0 {
 		return c.Status.Capacity
 	}
@@ -202,7 +194,7 @@ func sumRequests(n provisioner.Need) corev1.ResourceList {
 	sum := corev1.ResourceList{}
 	for _, pods := range [][]*corev1.Pod{n.Moving, n.Daemons} {
 		for _, pod := range pods {
-			add(sum, resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}))
+			room.Add(sum, resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}))
 		}
 	}
 	for name, q := range sum {
@@ -212,14 +204,6 @@ func sumRequests(n provisioner.Need) corev1.ResourceList {
 	}
 	sum[corev1.ResourcePods] = *resource.NewQuantity(int64(len(n.Moving)+len(n.Daemons)), resource.DecimalSI)
 	return sum
-}
-
-func add(sum, more corev1.ResourceList) {
-	for name, q := range more {
-		have := sum[name]
-		have.Add(q)
-		sum[name] = have
-	}
 }
 
 // atLeast is the larger of each resource.

@@ -73,7 +73,7 @@ func (b *books) gone(name string) {
 // take reserves, and says what speaks against that.
 func (b *books) take(p *nodePool, name, size string) string {
 	b.Helper()
-	full, err := b.reserve(b.Context(), p, name, cpu(size))
+	full, err := b.room(b.Context(), p, name, cpu(size), true)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestExceeded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBooks(t)
-			got, err := b.room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask)
+			got, err := b.room(t.Context(), limited(tt.limits, tt.used), "new", tt.ask, false)
 			if err != nil || (tt.over == "") != (got == "") || !strings.Contains(got, tt.over) {
 				t.Errorf("room() = %q, %v; want %q", got, err, tt.over)
 			}
@@ -148,7 +148,7 @@ func TestLedgerHoldsABurstToTheLimit(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 50 {
 		wg.Go(func() {
-			if full, err := b.reserve(t.Context(), p, fmt.Sprintf("claim-%d", i), cpu("4")); full == "" && err == nil {
+			if full, err := b.room(t.Context(), p, fmt.Sprintf("claim-%d", i), cpu("4"), true); full == "" && err == nil {
 				granted.Add(1)
 			}
 		})
@@ -162,7 +162,7 @@ func TestLedgerHoldsABurstToTheLimit(t *testing.T) {
 	}
 	other := limited(cpu("4"), nil)
 	other.Name = "other"
-	if reason, err := b.room(t.Context(), other, "new", cpu("4")); reason != "" || err != nil {
+	if reason, err := b.room(t.Context(), other, "new", cpu("4"), false); reason != "" || err != nil {
 		t.Errorf("another pool: %s, %v", reason, err)
 	}
 }

@@ -110,17 +110,11 @@ type poolObject struct {
 	} `json:"status"`
 }
 
-// nodeClaim is the part of a NodeClaim that is read, of others' claims and of ours.
-type nodeClaim struct {
+// Claim is the part of a NodeClaim that is read, of others' claims and of ours.
+type Claim struct {
 	metav1.ObjectMeta `json:"metadata"`
 
-	Spec struct {
-		NodeClassRef nodeClassRef  `json:"nodeClassRef"`
-		Requirements []requirement `json:"requirements"`
-		Resources    struct {
-			Requests corev1.ResourceList `json:"requests"`
-		} `json:"resources"`
-	} `json:"spec"`
+	Spec claimSpec `json:"spec"`
 
 	Status struct {
 		NodeName    string              `json:"nodeName"`
@@ -131,22 +125,18 @@ type nodeClaim struct {
 	} `json:"status"`
 }
 
-// Claim is a NodeClaim that was asked for.
-type Claim struct {
-	metav1.ObjectMeta `json:"metadata"`
-
-	Spec struct {
-		Requirements []requirement `json:"requirements"`
-		Resources    struct {
-			Requests corev1.ResourceList `json:"requests"`
-		} `json:"resources"`
-		Taints []corev1.Taint `json:"taints"`
-	} `json:"spec"`
+// claimSpec is the part of its spec that does not come from the NodePool as it is, and the taints.
+type claimSpec struct {
+	Requirements []requirement `json:"requirements"`
+	Resources    struct {
+		Requests corev1.ResourceList `json:"requests"`
+	} `json:"resources"`
+	Taints []corev1.Taint `json:"taints,omitempty"`
 }
 
 // Choices are the values that all requirements on a label allow by name; none if no requirement
 // names any.
-func (c Claim) Choices(key string) []string { return constraintOn(key, c.Spec.Requirements).named() }
+func (c *Claim) Choices(key string) []string { return constraintOn(key, c.Spec.Requirements).named() }
 
 type nodeClassRef struct {
 	Group string `json:"group"`
@@ -166,7 +156,7 @@ type requirement struct {
 
 // state is how far a claim of ours has come. Initialized is the last of Karpenter's
 // conditions: the node is Ready, its resources are there, and its startup taints are gone.
-func (c *nodeClaim) state() string {
+func (c *Claim) state() string {
 	switch {
 	case meta.IsStatusConditionTrue(c.Status.Conditions, "Initialized"):
 		return provisioner.StateReady
@@ -178,7 +168,7 @@ func (c *nodeClaim) state() string {
 }
 
 // since is when the claim reached the condition; zero if it has not.
-func (c *nodeClaim) since(kind string) time.Time {
+func (c *Claim) since(kind string) time.Time {
 	if cond := meta.FindStatusCondition(c.Status.Conditions, kind); cond != nil && cond.Status == metav1.ConditionTrue {
 		return cond.LastTransitionTime.Time
 	}
@@ -187,7 +177,7 @@ func (c *nodeClaim) since(kind string) time.Time {
 
 // readyAfter is how long the claim took to become Ready, in whole seconds as the API keeps
 // them; zero if it is not Ready.
-func (c *nodeClaim) readyAfter() time.Duration {
+func (c *Claim) readyAfter() time.Duration {
 	ready := c.since("Initialized")
 	if ready.IsZero() {
 		return 0
@@ -226,10 +216,10 @@ func decodePool(u *unstructured.Unstructured) *nodePool {
 }
 
 // decodeClaim never fails either: a claim that cannot be read counts as not launched.
-func decodeClaim(u *unstructured.Unstructured) *nodeClaim {
-	claim := &nodeClaim{}
+func decodeClaim(u *unstructured.Unstructured) *Claim {
+	claim := &Claim{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, claim); err != nil {
-		claim = &nodeClaim{}
+		claim = &Claim{}
 		claim.Name, claim.UID, claim.ResourceVersion = u.GetName(), u.GetUID(), u.GetResourceVersion()
 		claim.CreationTimestamp, claim.DeletionTimestamp = u.GetCreationTimestamp(), u.GetDeletionTimestamp()
 		claim.Labels, claim.Annotations = u.GetLabels(), u.GetAnnotations()
@@ -245,7 +235,7 @@ const (
 )
 
 // readClaim is the NodeClaim, or nil if there is none.
-func (b *Backend) readClaim(ctx context.Context, name, version string) (*nodeClaim, error) {
+func (b *Backend) readClaim(ctx context.Context, name, version string) (*Claim, error) {
 	u, err := b.opts.Dynamic.Resource(nodeClaimResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: version})
 	if isMissing(err) {
 		return nil, nil
@@ -258,7 +248,7 @@ func (b *Backend) readClaim(ctx context.Context, name, version string) (*nodeCla
 
 // deleteClaim deletes exactly this claim, which may be gone by then. If it has not been launched
 // it must not have changed either: its next version might be.
-func (b *Backend) deleteClaim(ctx context.Context, claim *nodeClaim) error {
+func (b *Backend) deleteClaim(ctx context.Context, claim *Claim) error {
 	preconditions := &metav1.Preconditions{UID: &claim.UID}
 	if claim.state() == provisioner.StateRequested {
 		preconditions.ResourceVersion = &claim.ResourceVersion
@@ -270,12 +260,17 @@ func (b *Backend) deleteClaim(ctx context.Context, claim *nodeClaim) error {
 	return nil
 }
 
-// pageLimit is how many objects are in memory at once: they are large, and there can be thousands.
-const pageLimit = 200
+// How many objects of Karpenter's, and how many DaemonSets, are in memory at once: they are large,
+// and there can be thousands.
+const pageLimit, daemonsPerPage = 200, 50
 
 // eachPage reads all objects that the label selector selects, a page at a time.
 func eachPage(ctx context.Context, client dynamic.Interface, resource schema.GroupVersionResource, selector string, use func(*unstructured.Unstructured)) error {
-	for o := (metav1.ListOptions{LabelSelector: selector, Limit: pageLimit}); ; {
+	o := metav1.ListOptions{LabelSelector: selector, Limit: pageLimit}
+	if resource == daemonSetResource {
+		o.Limit = daemonsPerPage
+	}
+	for {
 		page, err := client.Resource(resource).List(ctx, o)
 		if err != nil {
 			return err

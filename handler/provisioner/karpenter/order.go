@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -30,9 +31,9 @@ type claimOrder struct {
 	instance string
 	node     *corev1.Node
 	pool     *nodePool
-	namedBy  string     // what named the pool; empty if nothing did
-	spot     bool       // another spot instance
-	source   *nodeClaim // the interrupted node's, or nil
+	namedBy  string // what named the pool; empty if nothing did
+	spot     bool   // another spot instance
+	source   *Claim // the interrupted node's, or nil
 	fit      fit
 	ask      corev1.ResourceList // for the pods that fit
 	size     corev1.ResourceList // what it might use of the pool's limits; at least ask
@@ -92,12 +93,7 @@ func (o claimOrder) build() (*unstructured.Unstructured, error) {
 		}
 	}
 
-	var asked struct {
-		Requirements []requirement `json:"requirements"`
-		Resources    struct {
-			Requests corev1.ResourceList `json:"requests"`
-		} `json:"resources"`
-	}
+	var asked claimSpec
 	asked.Requirements, asked.Resources.Requests = o.requirements(), o.ask
 	spec, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&asked)
 	if err != nil {
@@ -220,11 +216,9 @@ func customLabels(pool *nodePool, node *corev1.Node) map[string]string {
 // wellKnown reports whether the provider gives the label its value, once it has
 // chosen an instance. A value of ours would win over that, and be wrong.
 func wellKnown(key, provider string) bool {
-	switch key {
+	switch cmp.Or(aliases[key], key) {
 	case corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelInstanceTypeStable, corev1.LabelArchStable, corev1.LabelOSStable,
-		corev1.LabelWindowsBuild, capacityTypeLabel, nodePoolLabel,
-		// Karpenter reads these as the ones above.
-		corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion, corev1.LabelInstanceType, "beta.kubernetes.io/arch", "beta.kubernetes.io/os":
+		corev1.LabelWindowsBuild, capacityTypeLabel, nodePoolLabel:
 		return true
 	}
 	// The AWS provider also owns labels outside its node class's domain.

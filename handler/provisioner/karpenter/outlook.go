@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner/room"
 )
 
 // Outlook is what awaits the spot nodes of a NodePool when EC2 takes them: what a [Backend]
@@ -106,12 +107,12 @@ func readFleet(ctx context.Context, client dynamic.Interface) (fleet, error) {
 	return f, nil
 }
 
-func (f fleet) add(claim *nodeClaim) {
+func (f fleet) add(claim *Claim) {
 	pool := claim.Labels[nodePoolLabel]
 	if f.used[pool] == nil {
 		f.used[pool] = corev1.ResourceList{}
 	}
-	add(f.used[pool], withNode(claim.size()))
+	room.Add(f.used[pool], withNode(claim.size()))
 	if claim.Labels[capacityTypeLabel] != spot || !claim.DeletionTimestamp.IsZero() {
 		return
 	}
@@ -196,7 +197,7 @@ func (o *Outlook) place(f fleet, lost *spotNodes, orders []claimOrder) {
 		var against []string
 		placed := slices.ContainsFunc(orders, func(o claimOrder) bool {
 			more := withNode(lost.size)
-			add(more, ordered[o.pool.Name])
+			room.Add(more, ordered[o.pool.Name])
 			if over := exceeded(o.pool, f.used[o.pool.Name], more); over != "" {
 				against = append(against, over)
 				return false
@@ -210,9 +211,9 @@ func (o *Outlook) place(f fleet, lost *spotNodes, orders []claimOrder) {
 		o.Unplaced, o.Full = lost.count-i, joinReasons(against)
 		best := orders[0].pool
 		all := corev1.ResourceList{}
-		add(all, ordered[best.Name])
+		room.Add(all, ordered[best.Name])
 		for range o.Unplaced {
-			add(all, withNode(lost.size))
+			room.Add(all, withNode(lost.size))
 		}
 		o.Raise = map[corev1.ResourceName]string{}
 		for name, total := range best.over(f.used[best.Name], all) {

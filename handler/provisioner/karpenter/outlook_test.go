@@ -30,7 +30,7 @@ func TestOutlook(t *testing.T) {
 		f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[Offering]*spotNodes{}}
 		for of, count := range nodes {
 			for i := range count {
-				claim := &nodeClaim{}
+				claim := &Claim{}
 				claim.Name = fmt.Sprint(of, i)
 				claim.Labels = map[string]string{nodePoolLabel: "batch", capacityTypeLabel: spot, corev1.LabelInstanceTypeStable: of.InstanceType, corev1.LabelTopologyZone: of.Zone}
 				claim.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}

@@ -26,7 +26,7 @@ import (
 // Karpenter copies the annotation from the claim to its Node once, at registration. The
 // Node is cleared first, and our own mark on the claim goes last, as the next process finds
 // the claim by it.
-func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration, error) {
+func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, error) {
 	until := claim.protectedUntil()
 	ended, err := k.mayUnprotect(ctx, claim, until)
 	switch {
@@ -56,7 +56,7 @@ func (k *keeper) unprotect(ctx context.Context, claim *nodeClaim) (time.Duration
 }
 
 // protectedUntil is when the claim's protection ends at the latest.
-func (c *nodeClaim) protectedUntil() time.Time {
+func (c *Claim) protectedUntil() time.Time {
 	until, err := time.Parse(time.RFC3339, c.Annotations[ProtectedAnnotation])
 	if err != nil {
 		return time.Time{} // edited by somebody
@@ -66,18 +66,14 @@ func (c *nodeClaim) protectedUntil() time.Time {
 
 // nextLanding is when to check again for pods that have not landed yet: less and less often, as
 // some leave their node only minutes later, and the end of the drain is known at once.
-func (c *nodeClaim) nextLanding(now time.Time) time.Duration {
+func (c *Claim) nextLanding(now time.Time) time.Duration {
 	if c.state() != provisioner.StateReady {
 		return laterCheck
 	}
-	ready := c.since("Initialized")
-	if ready.IsZero() {
-		return landingCheck
-	}
-	return min(max(landingCheck, now.Sub(ready)/4), laterCheck)
+	return min(max(landingCheck, now.Sub(c.since("Initialized"))/4), laterCheck)
 }
 
-func (k *keeper) mayUnprotect(ctx context.Context, claim *nodeClaim, until time.Time) (bool, error) {
+func (k *keeper) mayUnprotect(ctx context.Context, claim *Claim, until time.Time) (bool, error) {
 	if !time.Now().Before(until) || k.isDrained(claim) {
 		return true, nil
 	}
@@ -90,7 +86,7 @@ func (k *keeper) mayUnprotect(ctx context.Context, claim *nodeClaim, until time.
 }
 
 // handOver marks a claim as one that no longer needs us.
-func (k *keeper) handOver(ctx context.Context, claim *nodeClaim, as string) error {
+func (k *keeper) handOver(ctx context.Context, claim *Claim, as string) error {
 	if err := k.annotate(ctx, claim, nil, map[string]any{SettledLabel: as}); err != nil {
 		return err
 	}
@@ -99,7 +95,7 @@ func (k *keeper) handOver(ctx context.Context, claim *nodeClaim, as string) erro
 }
 
 // annotate changes annotations and labels of exactly this claim; nil removes one.
-func (k *keeper) annotate(ctx context.Context, claim *nodeClaim, annotations, labels map[string]any) error {
+func (k *keeper) annotate(ctx context.Context, claim *Claim, annotations, labels map[string]any) error {
 	meta := map[string]any{"uid": claim.UID} // a precondition: it cannot be changed
 	if annotations != nil {
 		meta["annotations"] = annotations
@@ -124,7 +120,7 @@ func (k *keeper) annotate(ctx context.Context, claim *nodeClaim, annotations, la
 }
 
 // pods counts the pods on the claim's node, except those that run on every node.
-func (k *keeper) pods(ctx context.Context, claim *nodeClaim, version string) (int, error) {
+func (k *keeper) pods(ctx context.Context, claim *Claim, version string) (int, error) {
 	if claim.Status.NodeName == "" {
 		return 0, nil
 	}
@@ -146,7 +142,7 @@ func (k *keeper) pods(ctx context.Context, claim *nodeClaim, version string) (in
 }
 
 // wanted is how many pods the claim was made for.
-func (c *nodeClaim) wanted() int {
+func (c *Claim) wanted() int {
 	n, err := strconv.Atoi(c.Annotations[PodsAnnotation])
 	if err != nil {
 		return 1
@@ -156,7 +152,7 @@ func (c *nodeClaim) wanted() int {
 
 // isOver reports whether no more pods will come from the node that the claim replaces: it
 // has been drained, or is gone, or is another instance by now.
-func (k *keeper) isOver(ctx context.Context, claim *nodeClaim) (bool, error) {
+func (k *keeper) isOver(ctx context.Context, claim *Claim) (bool, error) {
 	name := claim.Annotations[NodeAnnotation]
 	if k.isDrained(claim) || name == "" {
 		return true, nil
@@ -191,7 +187,7 @@ func (k *keeper) markDrained(claim, instance string) {
 	k.add(claim)
 }
 
-func (k *keeper) isDrained(claim *nodeClaim) bool {
+func (k *keeper) isDrained(claim *Claim) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	instance, over := k.over[claim.Name]

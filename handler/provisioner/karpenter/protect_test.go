@@ -14,7 +14,7 @@ import (
 
 // Pods that are late cost a look now and then, not one every two seconds.
 func TestCheckForPodsLessOften(t *testing.T) {
-	claim, now := &nodeClaim{}, time.Now()
+	claim, now := &Claim{}, time.Now()
 	for after, want := range map[time.Duration]time.Duration{
 		0: landingCheck, 8 * time.Second: landingCheck, 40 * time.Second: 10 * time.Second, time.Hour: laterCheck,
 	} {

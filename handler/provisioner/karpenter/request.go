@@ -19,7 +19,7 @@ import (
 const fieldManager = "spot-handler"
 
 // claimChanged takes a claim's new state from the watch, "" if it is gone.
-func (b *Backend) claimChanged(claim *nodeClaim, state string) {
+func (b *Backend) claimChanged(claim *Claim, state string) {
 	if state == "" {
 		b.ledger.forget(claim.Name)
 		b.keeper.forget(claim.Name)
@@ -30,7 +30,7 @@ func (b *Backend) claimChanged(claim *nodeClaim, state string) {
 }
 
 // notify has the node reconciled that the claim replaces.
-func (b *Backend) notify(claim *nodeClaim) {
+func (b *Backend) notify(claim *Claim) {
 	if node := claim.Annotations[NodeAnnotation]; node != "" {
 		b.opts.Notify(node)
 	}
@@ -112,7 +112,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 	if err != nil {
 		return provisioner.Failed(r, err.Error()), "", nil
 	}
-	full, err = b.ledger.reserve(ctx, o.pool, r.Name, o.size)
+	full, err = b.ledger.room(ctx, o.pool, r.Name, o.size, true)
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), "", nil
 	}
@@ -151,7 +151,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Repl
 }
 
 // isOurs reports whether the claim was made to replace the instance.
-func (c *nodeClaim) isOurs(instance string) bool {
+func (c *Claim) isOurs(instance string) bool {
 	return c.Labels[ReplacesLabel] == labelValue(instance)
 }
 
@@ -173,7 +173,7 @@ func (b *Backend) notCreated(r interruption.Replacement, err error) (interruptio
 }
 
 // ours answers for a claim that existed before we made it, as after a crash.
-func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *Claim) (interruption.Replacement, error) {
 	if !claim.isOurs(o.instance) {
 		return provisioner.Failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
 	}
@@ -207,7 +207,7 @@ func (b *Backend) follow(ctx context.Context, instance string, r interruption.Re
 }
 
 // fresh reads the claim past all caches; nil if there is none.
-func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
+func (b *Backend) fresh(ctx context.Context, name string) (*Claim, error) {
 	claim, err := b.readClaim(ctx, name, asStored)
 	switch {
 	case err != nil:
@@ -221,7 +221,7 @@ func (b *Backend) fresh(ctx context.Context, name string) (*nodeClaim, error) {
 
 // progress says what the state of a claim makes of a pending replacement; a nil claim is
 // gone. One that should have been launched by now is deleted.
-func (b *Backend) progress(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+func (b *Backend) progress(ctx context.Context, r interruption.Replacement, claim *Claim) (interruption.Replacement, error) {
 	if claim == nil || !claim.DeletionTimestamp.IsZero() {
 		b.ledger.forget(r.Name)
 		return provisioner.Failed(r, taken(r, claim)), nil
@@ -240,7 +240,7 @@ func (b *Backend) progress(ctx context.Context, r interruption.Replacement, clai
 
 // giveUp deletes a claim that was not launched in time, and only the version that it has
 // read: the next might be launched.
-func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *nodeClaim) (interruption.Replacement, error) {
+func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *Claim) (interruption.Replacement, error) {
 	err := b.deleteClaim(ctx, claim)
 	if apierrors.IsConflict(err) {
 		now, err := b.fresh(ctx, claim.Name)
@@ -263,7 +263,7 @@ func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim 
 }
 
 // notLaunched says why a claim was given up.
-func notLaunched(claim *nodeClaim) string {
+func notLaunched(claim *Claim) string {
 	reason := fmt.Sprintf("not launched in %d s", int(launchTimeout.Seconds()))
 	if c := meta.FindStatusCondition(claim.Status.Conditions, "Launched"); c != nil && c.Message != "" {
 		reason += ": " + c.Message
@@ -274,7 +274,7 @@ func notLaunched(claim *nodeClaim) string {
 // taken says why a pending claim is gone. Karpenter does not say so on the claim: if there
 // is no instance to be had, or if the node class is not ready, it deletes the claim and only
 // writes a Kubernetes Event.
-func taken(r interruption.Replacement, claim *nodeClaim) string {
+func taken(r interruption.Replacement, claim *Claim) string {
 	if r.State == provisioner.StateLaunched || (claim != nil && claim.state() != provisioner.StateRequested) {
 		return "NodeClaim was deleted before its node was Ready"
 	}

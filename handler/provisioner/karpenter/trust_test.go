@@ -41,7 +41,7 @@ func TestAForgedReplacement(t *testing.T) {
 	}
 	t.Run("word that it is drained", func(t *testing.T) {
 		k := New(Options{}).keeper
-		claim := &nodeClaim{}
+		claim := &Claim{}
 		claim.Name, claim.Labels = "theirs", map[string]string{ReplacesLabel: "i-0aaaaaaaaaaaaaaaa"}
 		k.markDrained("theirs", instance)
 		if k.isDrained(claim) {
@@ -63,7 +63,7 @@ func FuzzClaimAnnotations(f *testing.F) {
 	f.Add(`null`, "", "")
 	f.Fuzz(func(t *testing.T, size, pods, until string) {
 		asked := resource.MustParse("2")
-		claim := &nodeClaim{}
+		claim := &Claim{}
 		claim.Annotations = map[string]string{sizeAnnotation: size, PodsAnnotation: pods, ProtectedAnnotation: until}
 		claim.Spec.Resources.Requests = corev1.ResourceList{corev1.ResourceCPU: asked}
 		sum := withNode(claim.size())

@@ -59,30 +59,21 @@ func (b *Backend) withDaemons(ctx context.Context, here []*corev1.Pod) ([]*corev
 func (b *Backend) readDaemons(ctx context.Context, _ string) ([]*corev1.Pod, error) {
 	var pods []*corev1.Pod
 	counted := map[string]int{} // by namespace
-	for o := (metav1.ListOptions{Limit: daemonsPerPage}); ; {
-		page, err := b.opts.Dynamic.Resource(daemonSetResource).List(ctx, o)
-		if err != nil {
-			return nil, asUnavailable("list DaemonSets", fmt.Errorf("list DaemonSets: %w", err))
+	err := eachPage(ctx, b.opts.Dynamic, daemonSetResource, "", func(set *unstructured.Unstructured) {
+		if pod := podOf(set); pod != nil && counted[pod.Namespace] < daemonsOf {
+			counted[pod.Namespace]++
+			pods = append(pods, pod)
 		}
-		for i := range page.Items {
-			pod := podOf(&page.Items[i])
-			if pod != nil && counted[pod.Namespace] < daemonsOf {
-				counted[pod.Namespace]++
-				pods = append(pods, pod)
-			}
-		}
-		if o.Continue = page.GetContinue(); o.Continue == "" {
-			return pods, nil
-		}
+	})
+	if err != nil {
+		return nil, asUnavailable("list DaemonSets", fmt.Errorf("list DaemonSets: %w", err))
 	}
+	return pods, nil
 }
 
-const (
-	daemonsPerPage = 50
-	// daemonsOf is how many DaemonSets of one namespace count: a tenant can make any number. How much is
-	// kept of each has a bound, see package narrow.
-	daemonsOf = 200
-)
+// daemonsOf is how many DaemonSets of one namespace count: a tenant can make any number. How much is
+// kept of each has a bound, see package narrow.
+const daemonsOf = 200
 
 // podOf is a pod of the DaemonSet, named after it; nil if it cannot be read.
 func podOf(set *unstructured.Unstructured) *corev1.Pod {

@@ -43,13 +43,6 @@ func hasHostPort(pod *corev1.Pod) bool {
 	})
 }
 
-// claims reports whether the pod has volumes that are bound to a place of their own.
-func claims(pod *corev1.Pod) bool {
-	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
-	})
-}
-
 // Term is which pods a pod has to be near, or keeps away.
 type Term struct {
 	Key        string   // of the label in which their nodes are alike

@@ -14,6 +14,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
 
+	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 )
@@ -36,41 +37,76 @@ type snapshot struct {
 
 // free is a node and what is free on it.
 type free struct {
-	node *corev1.Node // name, labels, taints and allocatable alone
+	node *corev1.Node // name, labels and taints alone
 	left Space
-
-	processors, memory float64 // the parts of all that are left
 }
 
-// Space is what is free of each of a node's resources.
-type Space corev1.ResourceList
+// Space is what is free on a node.
+type Space struct {
+	left      corev1.ResourceList
+	all, free Measure // of the whole node, and of what is free
+}
+
+// Measure are the processors and the memory of a list, as numbers.
+type Measure [2]float64
+
+// MeasureOf is that of the list.
+func MeasureOf(list corev1.ResourceList) Measure {
+	cpu, memory := list[corev1.ResourceCPU], list[corev1.ResourceMemory]
+	return Measure{cpu.AsApproximateFloat64(), memory.AsApproximateFloat64()}
+}
+
+// NewSpace is that of a node without pods.
+func NewSpace(allocatable corev1.ResourceList) Space {
+	s := Space{left: corev1.ResourceList{}, all: MeasureOf(allocatable)}
+	s.GiveBack(allocatable)
+	return s
+}
 
 // Take subtracts what a pod requests.
-func (s Space) Take(requests corev1.ResourceList) {
+func (s *Space) Take(requests corev1.ResourceList) {
 	for name, q := range requests {
-		left := s[name]
+		left := s.left[name]
 		left.Sub(q)
-		s[name] = left
+		s.left[name] = left
 	}
+	s.free = MeasureOf(s.left)
 }
 
 // GiveBack undoes Take.
-func (s Space) GiveBack(requests corev1.ResourceList) {
-	for name, q := range requests {
-		left := s[name]
-		left.Add(q)
-		s[name] = left
+func (s *Space) GiveBack(requests corev1.ResourceList) {
+	Add(s.left, requests)
+	s.free = MeasureOf(s.left)
+}
+
+// Add adds more to the sum.
+func Add(sum, more corev1.ResourceList) {
+	for name, q := range more {
+		have := sum[name]
+		have.Add(q)
+		sum[name] = have
 	}
 }
 
 // Holds reports whether a pod with these requests fits.
-func (s Space) Holds(requests corev1.ResourceList) bool {
+func (s *Space) Holds(requests corev1.ResourceList) bool {
 	for name, q := range requests {
-		if left := s[name]; q.Sign() > 0 && left.Cmp(q) < 0 {
+		if left := s.left[name]; q.Sign() > 0 && left.Cmp(q) < 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// Score is the part of processors and memory that is free once a pod is there that needs so much:
+// the scheduler prefers more by default.
+func (s *Space) Score(need Measure) (sum float64) {
+	for i, all := range s.all {
+		if all > 0 {
+			sum += (s.free[i] - need[i]) / all
+		}
+	}
+	return sum
 }
 
 // place is where a pod was promised room, and how much.
@@ -142,11 +178,8 @@ func (l *snapshot) addNode(node *corev1.Node) {
 		return
 	}
 	slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: node.Labels}}
-	slim.Spec.Taints, slim.Status.Allocatable = node.Spec.Taints, node.Status.Allocatable
-	f := &free{node: slim.DeepCopy(), left: Space{}}
-	f.left.GiveBack(node.Status.Allocatable)
-	f.weigh()
-	l.nodes[node.Name] = f
+	slim.Spec.Taints = node.Spec.Taints
+	l.nodes[node.Name] = &free{node: slim.DeepCopy(), left: NewSpace(node.Status.Allocatable)}
 }
 
 // unavailable reports whether nothing is to be put on the node: it is cordoned, interrupted or
@@ -165,7 +198,6 @@ func (l *snapshot) addPod(pod *corev1.Pod) {
 func (l *snapshot) take(at place) {
 	if f := l.nodes[at.node]; f != nil {
 		f.left.Take(at.requests)
-		f.weigh()
 	}
 }
 
@@ -183,7 +215,6 @@ func (l *snapshot) placeAll(from *corev1.Node, pods []*corev1.Pod, not func(node
 		if !ok {
 			for _, taken := range places {
 				l.nodes[taken.node].left.GiveBack(taken.requests)
-				l.nodes[taken.node].weigh()
 			}
 			return nil, pod.Namespace + "/" + pod.Name
 		}
@@ -200,11 +231,16 @@ func (l *snapshot) best(from *corev1.Node, pod *corev1.Pod, not func(node string
 	}
 	requests, affinity := Requests(pod), nodeaffinity.GetRequiredNodeAffinity(pod)
 	var best *free
+	need, score := MeasureOf(requests), 0.0
 	for _, f := range l.nodes {
-		if best != nil && !f.roomier(best) || from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.left.Holds(requests) || !f.suits(pod, affinity, from) {
+		s := f.left.Score(need)
+		if best != nil && (s < score || s == score && f.node.Name > best.node.Name) { // two snapshots of the same say the same
 			continue
 		}
-		best = f
+		if from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.left.Holds(requests) || !f.suits(pod, affinity, from) {
+			continue
+		}
+		best, score = f, s
 	}
 	if best == nil {
 		return place{}, false
@@ -227,7 +263,7 @@ func (f *free) suits(pod *corev1.Pod, affinity nodeaffinity.RequiredNodeAffinity
 		return false
 	}
 	zone := corev1.LabelTopologyZone
-	return !claims(pod) || from != nil && from.Labels[zone] != "" && f.node.Labels[zone] == from.Labels[zone]
+	return !drain.HasVolumes(pod) || from != nil && from.Labels[zone] != "" && f.node.Labels[zone] == from.Labels[zone]
 }
 
 // Suits says of nodes whether the pod may run there, as far as their taints, the pod's node selector
@@ -246,28 +282,3 @@ func suits(node *corev1.Node, pod *corev1.Pod, affinity nodeaffinity.RequiredNod
 }
 
 func keepsAway(t *corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }
-
-// weigh notes how much is left.
-func (f *free) weigh() {
-	f.processors, f.memory = f.part(corev1.ResourceCPU), f.part(corev1.ResourceMemory)
-}
-
-func (f *free) part(name corev1.ResourceName) float64 {
-	left, all := f.left[name], f.node.Status.Allocatable[name]
-	if all.IsZero() {
-		return 0
-	}
-	return left.AsApproximateFloat64() / all.AsApproximateFloat64()
-}
-
-// roomier reports whether a larger part of f is left than of other: of processors, then of
-// memory; by name if they are alike, so that two snapshots of the same say the same.
-func (f *free) roomier(other *free) bool {
-	switch {
-	case f.processors != other.processors:
-		return f.processors > other.processors
-	case f.memory != other.memory:
-		return f.memory > other.memory
-	}
-	return f.node.Name < other.node.Name
-}

@@ -149,16 +149,16 @@ func becomes(c karpenter.Claim, lost *corev1.Node, inherited map[string]string) 
 
 // describePlaceholders sums up what placeholder pods ask for.
 func describePlaceholders(r *Replacement, made []created) {
-	sum, pods := room.Space{}, 0
+	sum, pods := corev1.ResourceList{}, 0
 	for _, c := range made {
 		pod := &corev1.Pod{}
 		if c.resource == "pods" && json.Unmarshal(c.object, pod) == nil {
-			sum.GiveBack(room.Requests(pod))
+			room.Add(sum, room.Requests(pod))
 			pods++
 		}
 	}
 	if pods > 0 {
-		r.Requests, r.Pods, r.Daemons = texts(corev1.ResourceList(sum)), pods, 0
+		r.Requests, r.Pods, r.Daemons = texts(sum), pods, 0
 		r.Why = "pods of low priority hold the room, for which the cluster's autoscaler makes nodes"
 	}
 }

@@ -17,7 +17,6 @@ import (
 func (n *node) take(p *pod) {
 	n.pods[p.UID] = p
 	n.free.Take(room.Requests(p.Pod))
-	n.left = measured(corev1.ResourceList(n.free))
 }
 
 // release undoes take.
@@ -25,7 +24,6 @@ func (n *node) release(p *pod) {
 	if n.pods[p.UID] != nil {
 		delete(n.pods, p.UID)
 		n.free.GiveBack(room.Requests(p.Pod))
-		n.left = measured(corev1.ResourceList(n.free))
 	}
 }
 
@@ -93,12 +91,12 @@ func (w *world) best(p *pod) *node {
 	var best *node
 	score := 0.0
 	rules, suits, tolerant := w.rulesOf(p), room.Suits(p.Pod), drain.ToleratesAll(p.Pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule})
-	need, zone := measured(requests), w.in.ZoneOf(p.Pod)
+	need, zone := room.MeasureOf(requests), w.in.ZoneOf(p.Pod)
 	for _, n := range w.inOrder {
 		if n.closed && !(tolerant && n.lost != nil && !n.lost.dead) {
 			continue
 		}
-		s := n.roomLeft(need) // most nodes have less, which is known sooner than whether the pod may run there
+		s := n.free.Score(need) // most nodes have less, which is known sooner than whether the pod may run there
 		if best != nil && (s < score || s == score && n.Name > best.Name) {
 			continue
 		}
@@ -107,23 +105,6 @@ func (w *world) best(p *pod) *node {
 		}
 	}
 	return best
-}
-
-// roomLeft is the part of processors and memory that is free once a pod is there that needs so much,
-// as the scheduler prefers by default.
-func (n *node) roomLeft(need [2]float64) (sum float64) {
-	for i, all := range n.all {
-		if all > 0 {
-			sum += (n.left[i] - need[i]) / all
-		}
-	}
-	return sum
-}
-
-// measured are the processors and the memory of a list.
-func measured(list corev1.ResourceList) [2]float64 {
-	cpu, memory := list[corev1.ResourceCPU], list[corev1.ResourceMemory]
-	return [2]float64{cpu.AsApproximateFloat64(), memory.AsApproximateFloat64()}
 }
 
 // rule is where other pods let a pod run.

@@ -44,12 +44,10 @@ type world struct {
 // node is a Node on which there is something, or can be.
 type node struct {
 	*corev1.Node
-	free room.Space
-	// all and left are its processors and memory, and what is free of them, as numbers.
-	all, left [2]float64
-	closed    bool // nothing is scheduled to it
-	pods      map[types.UID]*pod
-	lost      *lostNode // nil unless it is
+	free   room.Space
+	closed bool // nothing is scheduled to it
+	pods   map[types.UID]*pod
+	lost   *lostNode // nil unless it is
 }
 
 // lostNode is a node that EC2 takes, and its drain.
@@ -140,10 +138,7 @@ func (w *world) uses(l *lostNode, p *pod) {
 }
 
 func (w *world) addNode(n *corev1.Node) *node {
-	added := &node{Node: n, free: room.Space{}, closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !nodes.Ready(n), pods: map[types.UID]*pod{}}
-	added.free.GiveBack(n.Status.Allocatable)
-	added.all = measured(n.Status.Allocatable)
-	added.left = added.all
+	added := &node{Node: n, free: room.NewSpace(n.Status.Allocatable), closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !nodes.Ready(n), pods: map[types.UID]*pod{}}
 	if old := w.nodes[n.Name]; old != nil {
 		w.inOrder = slices.DeleteFunc(w.inOrder, func(n *node) bool { return n == old })
 	}
