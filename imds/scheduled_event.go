@@ -129,9 +129,6 @@ func saysOver(state, description string) bool {
 }
 
 func parseEventTime(text string, now time.Time) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, fmt.Errorf("missing")
-	}
 	at, err := time.Parse(eventTime, text)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("%.64q is not a date like %q", text, eventTime)

@@ -153,13 +153,13 @@ const (
 // is, it comes at that time. Moving pods for nothing costs less than losing them.
 func parseInstanceAction(body []byte, received time.Time) (announcement, error) {
 	var doc struct {
-		Action *string `json:"action"`
-		Time   *string `json:"time"`
+		Action string `json:"action"`
+		Time   string `json:"time"`
 	}
 	if err := json.Unmarshal(body, &doc); err != nil {
 		return announcement{}, fault(reasonMalformed, "parse instance action: %w", err)
 	}
-	if doc.Action == nil || *doc.Action == "" {
+	if doc.Action == "" {
 		return announcement{}, fault(reasonMalformed, "parse instance action: no action")
 	}
 	at, err := parseTime(doc.Time, received, maxSpotPast)
@@ -168,12 +168,12 @@ func parseInstanceAction(body []byte, received time.Time) (announcement, error) 
 	}
 
 	a := announcement{name: at.Format(time.RFC3339), notice: interruption.Notice{
-		Action:   *doc.Action,
+		Action:   doc.Action,
 		Noticed:  interruption.Earlier(at.Add(-interruption.SpotNotice), received), // an estimate: the announcement does not say
 		Received: received,
 		Deadline: at,
 	}}
-	switch *doc.Action {
+	switch doc.Action {
 	case interruption.ActionTerminate, interruption.ActionStop:
 		return a, nil
 	case interruption.ActionHibernate: // begins at once, without the two minutes
@@ -182,7 +182,7 @@ func parseInstanceAction(body []byte, received time.Time) (announcement, error) 
 		return a, nil
 	default:
 		a.notice.Action = interruption.ActionTerminate
-		return a, fault(reasonUnknownAction, "parse instance action: unknown action %.64q, taken for a termination", *doc.Action)
+		return a, fault(reasonUnknownAction, "parse instance action: unknown action %.64q, taken for a termination", doc.Action)
 	}
 }
 
@@ -190,7 +190,7 @@ func parseInstanceAction(body []byte, received time.Time) (announcement, error) 
 // {"noticeTime":"2026-01-01T00:00:00Z"}.
 func parseRebalance(body []byte, received time.Time) (announcement, error) {
 	var doc struct {
-		NoticeTime *string `json:"noticeTime"`
+		NoticeTime string `json:"noticeTime"`
 	}
 	if err := json.Unmarshal(body, &doc); err != nil {
 		return announcement{}, fault(reasonMalformed, "parse rebalance recommendation: %w", err)
@@ -222,16 +222,13 @@ func parseLifecycleState(body []byte, received time.Time) (announcement, error) 
 	}}, nil
 }
 
-func parseTime(text *string, received time.Time, past time.Duration) (time.Time, error) {
-	if text == nil {
-		return time.Time{}, fmt.Errorf("missing")
-	}
-	at, err := time.Parse(time.RFC3339, *text)
+func parseTime(text string, received time.Time, past time.Duration) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return time.Time{}, fmt.Errorf("%.64q is not an RFC 3339 time", *text)
+		return time.Time{}, fmt.Errorf("%.64q is not an RFC 3339 time", text)
 	}
 	if at.Before(received.Add(-past)) || at.After(received.Add(maxAhead)) {
-		return time.Time{}, fmt.Errorf("%s is implausible at %s", *text, received.UTC().Format(time.RFC3339))
+		return time.Time{}, fmt.Errorf("%s is implausible at %s", text, received.UTC().Format(time.RFC3339))
 	}
 	return at.UTC(), nil
 }
