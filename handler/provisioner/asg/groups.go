@@ -182,13 +182,16 @@ func launchesNothing(group types.AutoScalingGroup) string {
 	return ""
 }
 
-func instances(list []*entry) []string {
+func instances[T interface{ id() string }](list []T) []string {
 	ids := make([]string, len(list))
 	for i, e := range list {
-		ids[i] = e.instance
+		ids[i] = e.id()
 	}
 	return ids
 }
+
+func (e *entry) id() string       { return e.instance }
+func (t *termination) id() string { return t.instance }
 
 // match gives the Nodes that have joined and are Ready to the nodes that they replace.
 func (b *Backend) match(ctx context.Context) error {

@@ -228,11 +228,7 @@ func (b *Backend) terminate(ctx context.Context) error {
 // terminateSome first makes sure that the instances are in no group: one that was never
 // detached, or that somebody has put back, is not ours.
 func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
-	ids := make([]string, len(list))
-	for i, t := range list {
-		ids[i] = t.instance
-	}
-	members, err := b.describe(ctx, ids)
+	members, err := b.describe(ctx, instances(list))
 	if err != nil {
 		answer(list, b.orReport(err))
 		return
@@ -255,10 +251,7 @@ func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
 // end terminates instances with one call, or by halves where one of them makes it
 // invalid. Terminating one that has ended is no error.
 func (b *Backend) end(ctx context.Context, list []*termination) {
-	ids := make([]string, len(list))
-	for i, t := range list {
-		ids[i] = t.instance
-	}
+	ids := instances(list)
 	err := b.call(ctx, "ec2", terminate, func(ctx context.Context) error {
 		_, err := b.opts.EC2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
 		return err

@@ -130,20 +130,15 @@ type Backend struct {
 	opts     Options
 	pools    *pools
 	daemons  *readcache.Cache[[]*corev1.Pod] // under the key ""
-	policies *readcache.Cache[policy]        // by NodePool
-	refusals *readcache.Cache[refusal]       // by node; only kept
+	policies readcache.Cache[*nodePool]      // by NodePool; what failed is kept, too
+	// refusals are the answers that there is no replacement, by node and instance; only kept. One stands
+	// for a while: a node is reconciled whenever one of its pods changes, and deciding takes some calls.
+	refusals *readcache.Cache[interruption.Replacement]
 	claims   *claimWatch
 	ledger   *ledger
 	keeper   *keeper
 	log      zerolog.Logger
 	said     provisioner.Once
-}
-
-// refusal is the answer that there is no replacement. It stands for a while: a node is reconciled
-// whenever one of its pods changes, and deciding takes some calls.
-type refusal struct {
-	instance string
-	answer   interruption.Replacement
 }
 
 var (
@@ -163,11 +158,12 @@ func New(opts Options) *Backend {
 	b := &Backend{
 		opts:     opts,
 		pools:    newPools(opts.Dynamic),
-		refusals: newReadCache[refusal](refusedFor, nil),
+		refusals: newReadCache[interruption.Replacement](refusedFor, nil),
 		ledger:   newLedger(opts.Dynamic, opts.Registerer),
 		log:      opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
-	b.daemons, b.policies = newReadCache(poolTTL, b.readDaemons), newReadCache(poolTTL, b.readPolicy)
+	b.daemons = newReadCache(poolTTL, b.readDaemons)
+	b.policies.Read, b.policies.Lifetime = b.readPolicy, func(error) time.Duration { return poolTTL }
 	b.keeper = newKeeper(b)
 	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b
@@ -195,12 +191,13 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := own(rec)
 	if prev == nil {
-		if last, fresh := b.refusals.Last(node.Name); fresh && last.Value.instance == rec.Instance {
-			return last.Value.answer, nil
+		key := node.Name + "/" + rec.Instance
+		if last, fresh := b.refusals.Last(key); fresh {
+			return last.Value, nil
 		}
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {
-			b.refusals.Put(node.Name, readcache.Answer[refusal]{Value: refusal{rec.Instance, r}, Asked: time.Now()})
+			b.refusals.Put(key, readcache.Answer[interruption.Replacement]{Value: r, Asked: time.Now()})
 		}
 		return r, err
 	}

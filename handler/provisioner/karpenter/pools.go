@@ -160,12 +160,6 @@ func (p *pools) standing() error {
 // nodes. It overrides the operator's choice for all nodes.
 const RebalanceAnnotation = "spot-handler/rebalance"
 
-// policy is what a NodePool says about recommendations.
-type policy struct {
-	pool *nodePool // nil if nothing is known to say anything
-	err  error     // nothing is known yet
-}
-
 // RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one of
 // allowed, or nothing. Another value counts as nothing, and is complained about once. The
 // NodePool is read at most every 10 s, however many ask. If it cannot be read, its last
@@ -176,32 +170,33 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 	if name == "" {
 		return "", nil
 	}
-	p, _ := b.policies.Get(context.Background(), name) // an error is kept with it
-	if p.pool == nil {
-		return "", p.err
+	pool, err := b.policies.Get(context.Background(), name)
+	if pool == nil {
+		return "", err
 	}
-	value := p.pool.Annotations[RebalanceAnnotation]
+	value := pool.Annotations[RebalanceAnnotation]
 	if value == "" || slices.Contains(allowed, value) {
 		return value, nil
 	}
 	text := fmt.Sprintf("annotation %s is %q: want one of %s; --rebalance counts", RebalanceAnnotation, value, strings.Join(allowed, ", "))
 	if b.said.First(name + ": " + text) {
-		b.event("NodePool", p.pool.ObjectMeta, true, reasonWrongPolicy, text)
+		b.event("NodePool", pool.ObjectMeta, true, reasonWrongPolicy, text)
 		b.log.Warn().Str("nodepool", name).Str("reason", text).Msg("rebalance policy of NodePool not understood")
 	}
 	return "", nil
 }
 
-func (b *Backend) readPolicy(ctx context.Context, name string) (policy, error) {
+// readPolicy reads the NodePool that says what to do; nil if nothing is known to say anything.
+func (b *Backend) readPolicy(ctx context.Context, name string) (*nodePool, error) {
 	pool, err := b.pools.get(ctx, name)
 	if err == nil {
-		return policy{pool: pool}, nil
+		return pool, nil
 	}
 	if _, away := unavailable(err); away {
-		return policy{}, nil
+		return nil, nil
 	}
-	if last, _ := b.policies.Last(name); !last.Asked.IsZero() && last.Value.err == nil {
+	if last, _ := b.policies.Last(name); !last.Asked.IsZero() && last.Err == nil {
 		return last.Value, nil
 	}
-	return policy{err: fmt.Errorf("read NodePool %q: %w", name, err)}, nil
+	return nil, fmt.Errorf("read NodePool %q: %w", name, err)
 }
