@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -101,36 +100,32 @@ func anyNode(node *corev1.Node) (pool string, ok bool) { return nodes.PoolOf(nod
 // selection says which nodes a command is about: those that are named, or those that flags describe.
 // All that is set has to hold.
 type selection struct {
-	names                          []string
-	pool, instanceType, zone, text string
+	names                    []string
+	pool, instanceType, zone string
+	labels                   labels.Selector
 
 	// any selects all nodes where nothing is asked for, which is an error otherwise.
 	any bool
-
-	selector labels.Selector // of text
 }
 
 // define declares the flags. The names are a command's arguments.
-func (s *selection) define(flags *pflag.FlagSet) {
+func (s *selection) define(flags group) {
 	flags.StringVar(&s.pool, "pool", "", "nodes of this `pool`: of Karpenter, EKS or eksctl")
 	flags.StringVar(&s.instanceType, "instance-type", "", "nodes of this instance `type`")
 	flags.StringVar(&s.zone, "zone", "", "nodes in this `zone`")
-	flags.StringVarP(&s.text, "selector", "l", "", "nodes that this label `selector` selects, such as team=blue")
+	meaning(flags, &s.labels, "selector", "", parseLabels, "nodes that this label `selector` selects, such as team=blue")
+	flags.Lookup("selector").Shorthand = "l"
 }
 
 // take takes a command's arguments for names of nodes, and checks what was asked for.
 func (s *selection) take(args []string) error {
 	s.names = args
-	described := s.pool != "" || s.instanceType != "" || s.zone != "" || s.text != ""
+	described := s.pool != "" || s.instanceType != "" || s.zone != "" || !s.labels.Empty()
 	switch {
 	case len(args) > 0 && described:
 		return errors.New("name nodes, or describe them by --pool, --instance-type, --zone and --selector, but not both")
 	case len(args) == 0 && !described && !s.any:
 		return errors.New("no nodes: name some, or describe them by --pool, --instance-type, --zone or --selector")
-	}
-	var err error
-	if s.selector, err = labels.Parse(s.text); err != nil {
-		return fmt.Errorf("--selector: %w", err)
 	}
 	return nil
 }
@@ -162,5 +157,5 @@ func (s *selection) matches(node *corev1.Node) bool {
 	}
 	is := func(want, value string) bool { return want == "" || want == value }
 	return is(s.pool, nodes.PoolOf(node).Name) && is(s.instanceType, node.Labels[corev1.LabelInstanceTypeStable]) &&
-		is(s.zone, node.Labels[corev1.LabelTopologyZone]) && (s.selector == nil || s.selector.Matches(labels.Set(node.Labels)))
+		is(s.zone, node.Labels[corev1.LabelTopologyZone]) && s.labels.Matches(labels.Set(node.Labels))
 }

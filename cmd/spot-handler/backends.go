@@ -90,10 +90,6 @@ func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 	if !reconciles(cfg) && !cfg.dryRun || !asksKarpenter(cfg) {
 		pools = nil
 	}
-	var allowed []string
-	for _, p := range interruption.RebalancePolicies() {
-		allowed = append(allowed, string(p))
-	}
 	return func(node *corev1.Node, recommended bool) (interruption.Rules, error) {
 		own := rules
 		switch {
@@ -105,7 +101,7 @@ func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 		if !recommended || pools == nil {
 			return own, nil
 		}
-		policy, err := pools.RebalancePolicy(node, allowed)
+		policy, err := pools.RebalancePolicy(node, names(interruption.RebalancePolicies()))
 		own.Rebalance = cmp.Or(interruption.RebalancePolicy(policy), rules.Rebalance)
 		return own, err
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
 )
 
 // group is a titled part of a command's flags, in the order in which --help shows them.
@@ -90,6 +91,8 @@ func meaning[T any](g group, to *T, name, standard string, parse func(string) (T
 		return err
 	}, nil}
 }
+
+func parseLabels(text string) (labels.Selector, error) { return labels.Parse(text) }
 
 // hide leaves flags out of --help that a pod's surroundings decide: the downward API, or the chart.
 func hide(g group, names ...string) {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -30,6 +29,7 @@ type planCommand struct {
 	nodes    selection
 	kind     string
 	deadline time.Duration
+	assumed  plan.Assumptions
 	dryRun   string
 }
 
@@ -68,19 +68,19 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 		ValidArgsFunction: p.completeNodes(anyNode),
 	}
 	which, what, assume, show := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output")
-	p.nodes.define(which.FlagSet)
+	p.nodes.define(which)
 	oneOf(what, &p.kind, "kind", string(interruption.SpotInterruption), names(interruption.Kinds()), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
 	within(what, &p.deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
 	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer}, "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
-	defineAssumptions(assume)
+	defineAssumptions(assume, &p.assumed)
 	p.define(cmd, show, which, what, assume)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return p.run(cmd.Context(), args, cmd.Flags(), cmd.OutOrStdout())
+		return p.run(cmd.Context(), args, cmd.OutOrStdout())
 	}
 	return cmd
 }
 
-func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagSet, stdout io.Writer) error {
+func (p *planCommand) run(ctx context.Context, args []string, stdout io.Writer) error {
 	if err := p.nodes.take(args); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
@@ -89,11 +89,11 @@ func (p *planCommand) run(ctx context.Context, args []string, flags *pflag.FlagS
 		return err
 	}
 	loss := plan.Loss{Kind: interruption.Kind(p.kind)}
-	if flags.Changed("deadline") {
+	if p.deadline > 0 {
 		loss.Deadline = &p.deadline
 	}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.cluster.Namespace}, true)
-	f, err := c.forecast(ctx, read, p.nodes.of, loss, assumptions(flags), p.dryRun == dryRunServer)
+	f, err := c.forecast(ctx, read, p.nodes.of, loss, p.assumed, p.dryRun == dryRunServer)
 	if err != nil {
 		return err
 	}
@@ -150,26 +150,18 @@ const dryRunServer = "server"
 // anyTime is not in the past.
 var anyTime = bounds{0, ever, true, "0s or more"}
 
-// defineAssumptions declares the flags of commands that forecast.
-func defineAssumptions(flags group) {
-	assumed := plan.Assumed()
-	of := func(name string, standard plan.Assumption, usage string) {
-		within(flags, new(time.Duration), name, standard.Duration(), anyTime, usage)
+// defineAssumptions declares the flags of commands that forecast: what stands in the place of what
+// nobody knows.
+func defineAssumptions(flags group, assumed *plan.Assumptions) {
+	*assumed = plan.Assumed()
+	of := func(name string, to *plan.Assumption, usage string) {
+		given := to.Duration()
+		within(flags, &given, name, given, anyTime, usage)
+		f := flags.Lookup(name)
+		f.Value = checked{f.Value, func() error { *to = plan.Assume(given, "--"+name); return nil }, nil}
 	}
-	of("boot-time", assumed.Boot, "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
-	of("ready-time", assumed.Ready, "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
-	of("stop-time", assumed.Stop, "how long a pod takes to end, but not longer than its grace period")
-	of("detach-time", assumed.Detach, "how long volumes take to be detached once their pods are gone")
-}
-
-// assumptions are what these flags say, in place of what nobody knows.
-func assumptions(flags *pflag.FlagSet) plan.Assumptions {
-	a := plan.Assumed()
-	for flag, of := range map[string]*plan.Assumption{"boot-time": &a.Boot, "ready-time": &a.Ready, "stop-time": &a.Stop, "detach-time": &a.Detach} {
-		if flags.Changed(flag) {
-			d, _ := flags.GetDuration(flag) // it is one
-			*of = plan.Assume(d, "--"+flag)
-		}
-	}
-	return a
+	of("boot-time", &assumed.Boot, "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
+	of("ready-time", &assumed.Ready, "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
+	of("stop-time", &assumed.Stop, "how long a pod takes to end, but not longer than its grace period")
+	of("detach-time", &assumed.Detach, "how long volumes take to be detached once their pods are gone")
 }

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	corev1 "k8s.io/api/core/v1"
 
@@ -38,6 +37,7 @@ type rehearseCommand struct {
 	deadline time.Duration
 	over     time.Duration
 	release  bool
+	assumed  plan.Assumptions
 
 	maxShare        int
 	despiteFindings bool
@@ -75,7 +75,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 		ValidArgsFunction: r.completeNodes(anyNode),
 	}
 	which, what, refuse, assume, show := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Assumptions"), titled("Output")
-	r.chosen.define(which.FlagSet)
+	r.chosen.define(which)
 	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
 	oneOf(what, &r.kind, "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
 	within(what, &r.deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " at least: with less, pods get no grace"}, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is cancelled then")
@@ -84,7 +84,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
 	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
 	refuse.BoolVarP(&r.yes, "yes", "y", false, "do not ask; needed where there is no terminal")
-	defineAssumptions(assume)
+	defineAssumptions(assume, &r.assumed)
 	r.outcome.define(show)
 	r.define(cmd, show, which, what, refuse, assume)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -92,7 +92,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 		if err := errors.Join(r.chosen.take(args), r.validate()); err != nil {
 			return fmt.Errorf("%w: %w", errUsage, err)
 		}
-		return r.run(cmd.Context(), cmd.Flags(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		return r.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
 }
@@ -111,7 +111,7 @@ func (r *rehearseCommand) validate() error {
 // errRefused is what ends a rehearsal before anything is touched.
 var errRefused = fmt.Errorf("%w: refused", errUsage)
 
-func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin io.Reader, stdout, stderr io.Writer) error {
+func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
 	c, err := connectCaller(r.cluster)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (r *rehearseCommand) run(ctx context.Context, flags *pflag.FlagSet, stdin i
 		loss.Deadline = &r.deadline
 	}
 	all := func([]*corev1.Node) ([]*corev1.Node, error) { return chosen, nil }
-	forecast, err := c.forecast(ctx, read.Of(r.cluster.Namespace), all, loss, assumptions(flags), false)
+	forecast, err := c.forecast(ctx, read.Of(r.cluster.Namespace), all, loss, r.assumed, false)
 	if err != nil {
 		return err
 	}

@@ -123,7 +123,7 @@ func (c *settings) define() []group {
 		leader.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
 		hide(leader, "leader-elect", "lease-namespace", "pod-name", "pod-namespace")
 	}
-	meaning(source, &c.nodes, "node-selector", "", func(text string) (labels.Selector, error) { return labels.Parse(text) }, "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
+	meaning(source, &c.nodes, "node-selector", "", parseLabels, "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
 	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(drain.Surge), names(drain.Strategies()), "surge: the replacement pods of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its eviction deadline has come; at-once: pods are evicted as soon as the replacement is requested")
 	oneOf(evict, (*string)(&c.policy.Blocked), "blocked-pods", string(drain.Leave), names(drain.BlockedPolicies()), "a pod that its disruption budget still refuses at its eviction deadline: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")

@@ -55,7 +55,7 @@ func (r Report) Fails(from Severity) bool {
 const shown = 5
 
 var columns = []console.Column{
-	{Title: "ID"}, {Title: "SEVERITY"}, {Title: "OBJECT", Least: 16}, {Title: "PODS", Drop: 1}, {Title: "WHAT", Least: 24},
+	{Title: "ID"}, {Title: "SEVERITY"}, {Title: "OBJECT"}, {Title: "PODS", Drop: 1}, {Title: "WHAT"},
 }
 
 // Lines shows the report to people, in so many columns of a terminal; 0 is no terminal.

@@ -36,10 +36,7 @@ func Duration(d time.Duration) string {
 // Column is a column of a table.
 type Column struct {
 	Title string
-	// Least is how narrow the column can become where the terminal is too narrow for all; zero
-	// if its texts are never cut.
-	Least int
-	// Drop is its place among the columns that are left out where that is still too wide: 1 goes
+	// Drop is its place among the columns that are left out where a terminal is too narrow: 1 goes
 	// first; zero stays.
 	Drop int
 }
@@ -50,9 +47,16 @@ type Cell struct {
 	Colour terminal.Colour // on a terminal only
 }
 
-// Table aligns rows below their titles. What does not fit into so many columns of a terminal is
-// cut or left out, first of all columns in which there is nothing. 0 is no terminal: then everything
-// is there, and nothing coloured.
+// leastOfLast is how much of the last column, which has the longest texts, has to be seen for the
+// others to stay.
+const leastOfLast = 24
+
+// gap is the number of columns between two texts.
+const gap = 2
+
+// Table aligns rows below their titles. What does not fit into so many columns of a terminal is left
+// out or cut, first of all columns in which there is nothing. 0 is no terminal: then everything is
+// there, and nothing coloured.
 func Table(columns []Column, rows [][]Cell, width int) []string {
 	titles := make([]Cell, len(columns))
 	for i, c := range columns {
@@ -65,76 +69,46 @@ func Table(columns []Column, rows [][]Cell, width int) []string {
 			widths[i] = max(widths[i], terminal.Width(cell.Text))
 		}
 	}
-	if width > 0 && !fitsWhole(widths, width) {
-		for i, c := range columns {
-			if c.Drop > 0 && saysNothing(rows[1:], i) {
-				widths[i] = 0
+	if width > 0 {
+		drop(columns, rows[1:], widths, width)
+	}
+	lines := make([]string, len(rows))
+	for n, row := range rows {
+		lines[n] = align(row, widths, width)
+	}
+	return lines
+}
+
+// drop takes the width of those columns that are left out.
+func drop(columns []Column, rows [][]Cell, widths []int, width int) {
+	last := len(columns) - 1
+	before := 0 // what the columns before the last take
+	for _, w := range widths[:last] {
+		before += w + gap
+	}
+	leave := func(i int) { before, widths[i] = before-widths[i]-gap, 0 }
+	if before+widths[last] > width {
+		for i, c := range columns[:last] {
+			if c.Drop > 0 && !slices.ContainsFunc(rows, func(row []Cell) bool { return row[i].Text != "" && row[i].Text != None }) {
+				leave(i)
 			}
 		}
 	}
-	for width > 0 && !fit(columns, widths, width) {
+	for before+min(widths[last], leastOfLast) > width {
 		next := -1
-		for i, c := range columns {
+		for i, c := range columns[:last] {
 			if c.Drop > 0 && widths[i] > 0 && (next < 0 || c.Drop < columns[next].Drop) {
 				next = i
 			}
 		}
 		if next < 0 {
-			break
+			return
 		}
-		widths[next] = 0
-	}
-	lines := make([]string, len(rows))
-	for n, row := range rows {
-		lines[n] = align(row, widths, width > 0)
-	}
-	return lines
-}
-
-// saysNothing reports whether no row has anything in the column.
-func saysNothing(rows [][]Cell, column int) bool {
-	return !slices.ContainsFunc(rows, func(row []Cell) bool { return row[column].Text != "" && row[column].Text != "-" })
-}
-
-// gap is the number of columns between two texts.
-const gap = 2
-
-// fitsWhole reports whether columns of these widths fit.
-func fitsWhole(widths []int, width int) bool {
-	sum := -gap
-	for _, w := range widths {
-		sum += w + gap
-	}
-	return sum <= width
-}
-
-// fit narrows the widest columns that can be, until all fit into the width. It reports whether
-// they do; if they cannot, it narrows none. A column of no width is left out.
-func fit(columns []Column, widths []int, width int) bool {
-	narrow := slices.Clone(widths)
-	for {
-		sum, widest := -gap, -1
-		for i, w := range narrow {
-			if w == 0 {
-				continue
-			}
-			sum += w + gap
-			if least := columns[i].Least; least > 0 && w > least && (widest < 0 || w > narrow[widest]) {
-				widest = i
-			}
-		}
-		if sum <= width {
-			copy(widths, narrow)
-			return true
-		}
-		if widest < 0 {
-			return false
-		}
-		narrow[widest]--
+		leave(next)
 	}
 }
 
-func align(row []Cell, widths []int, live bool) string {
+func align(row []Cell, widths []int, width int) string {
 	var b strings.Builder
 	spaces := 0
 	for i, cell := range row {
@@ -142,15 +116,14 @@ func align(row []Cell, widths []int, live bool) string {
 			continue
 		}
 		text := cell.Text
-		if live {
-			text = terminal.Cut(text, widths[i])
-		}
-		taken := terminal.Width(text)
-		if live {
+		if width > 0 {
 			text = cell.Colour.Paint(text)
 		}
 		b.WriteString(strings.Repeat(" ", spaces) + text)
-		spaces = widths[i] - taken + gap
+		spaces = widths[i] - terminal.Width(cell.Text) + gap
+	}
+	if width > 0 {
+		return terminal.Cut(b.String(), width)
 	}
 	return b.String()
 }

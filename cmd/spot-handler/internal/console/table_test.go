@@ -11,7 +11,7 @@ import (
 
 // Where not all fits, columns in which there is nothing go first.
 func TestTableWithoutWhatSaysNothing(t *testing.T) {
-	columns := []Column{{Title: "NODE", Least: 4}, {Title: "SLACK", Drop: 2}, {Title: "KIND", Drop: 1}, {Title: "LEFT"}}
+	columns := []Column{{Title: "NODE"}, {Title: "SLACK", Drop: 2}, {Title: "KIND", Drop: 1}, {Title: "LEFT"}}
 	rows := [][]Cell{{{Text: "node-a"}, {Text: "-"}, {Text: "notice"}, {Text: "-"}}, {{Text: "node-b"}, {}, {Text: "notice"}, {Text: "-"}}}
 	for width, want := range map[int]string{
 		0:  "NODE    SLACK  KIND    LEFT",
@@ -26,7 +26,7 @@ func TestTableWithoutWhatSaysNothing(t *testing.T) {
 }
 
 func TestTableFits(t *testing.T) {
-	columns := []Column{{Title: "NODE", Least: 4}, {Title: "KIND", Drop: 1}, {Title: "WHY", Least: 6}}
+	columns := []Column{{Title: "NODE"}, {Title: "KIND", Drop: 1}, {Title: "WHY"}}
 	rows := [][]Cell{
 		{{Text: "node-of-a-long-name"}, {Text: "notice", Colour: terminal.Bad}, {Text: "the reason is long"}},
 		{{Text: "b"}, {}, {Text: "none"}},
@@ -36,18 +36,18 @@ func TestTableFits(t *testing.T) {
 NODE                 KIND    WHY
 node-of-a-long-name  notice  the reason is long
 b                            none`,
-		36: `
-NODE           KIND    WHY
-node-of-a-lo…  ` + terminal.Bad.Paint("notice") + `  the reason i…
-b                      none`,
-		16: `
-NODE     WHY
-node-o…  the re…
-b        none`,
-		5: `
+		47: `
+NODE                 KIND    WHY
+node-of-a-long-name  ` + terminal.Bad.Paint("notice") + `  the reason is long
+b                            none`,
+		46: `
 NODE                 WHY
 node-of-a-long-name  the reason is long
-b                    none`, // too narrow for anything
+b                    none`,
+		36: `
+NODE                 WHY
+node-of-a-long-name  the reason is …
+b                    none`,
 	} {
 		if diff := cmp.Diff(strings.TrimPrefix(want, "\n"), strings.Join(Table(columns, rows, width), "\n")); diff != "" {
 			t.Errorf("%d columns (-want +got):\n%s", width, diff)

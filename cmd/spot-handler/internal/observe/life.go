@@ -42,9 +42,9 @@ func (n *nodeLife) replace(at time.Time) {
 		return
 	}
 	if n.Replacement == nil || n.Replacement.Name != r.Name {
-		n.Replacement = &Replacement{Name: r.Name, Requested: at}
+		n.Replacement = &Replacement{Requested: at}
 	}
-	n.Replacement.Pool, n.Replacement.State, n.Replacement.Reason = r.Pool, r.State, r.Reason
+	n.Replacement.Replacement = *r
 	if r.State == provisioner.StateReady {
 		first(&n.Replacement.Ready, at)
 	}

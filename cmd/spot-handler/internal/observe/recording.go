@@ -75,10 +75,7 @@ const (
 // Replacement is the capacity that was requested in the node's place; the last one, if there were
 // several.
 type Replacement struct {
-	Name      string     `json:"name,omitempty"`
-	Pool      string     `json:"pool,omitempty"`
-	State     string     `json:"state"`
-	Reason    string     `json:"reason,omitempty"`
+	interruption.Replacement
 	Requested time.Time  `json:"requested"`
 	Launched  *time.Time `json:"launched,omitempty"` // it had an instance; known of Karpenter only
 	Ready     *time.Time `json:"ready,omitempty"`

@@ -78,7 +78,7 @@ func readyLines(r Recording, width int) []string {
 		}
 		rows = append(rows, []console.Cell{{Text: w.Namespace + "/" + w.Name}, ready, {Text: fmt.Sprint(w.Fewest)}, {Text: r.NeededBy(w)}})
 	}
-	lines := console.Table([]console.Column{{Title: "WORKLOAD", Least: 20}, {Title: "READY"}, {Title: "FEWEST"}, {Title: "BUDGET NEEDS"}}, rows, width)
+	lines := console.Table([]console.Column{{Title: "WORKLOAD"}, {Title: "READY"}, {Title: "FEWEST"}, {Title: "BUDGET NEEDS"}}, rows, width)
 	if more := len(r.Workloads) - shownWorkloads; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more workloads", more))
 	}

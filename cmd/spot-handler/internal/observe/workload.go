@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/drain"
 )
 
@@ -64,7 +65,7 @@ func (w *workload) note(pod *corev1.Pod, gone bool) {
 	if pod.Namespace != w.ref.Namespace {
 		return
 	}
-	if !gone && isReady(pod) && w.selector.Matches(labels.Set(pod.Labels)) {
+	if !gone && plan.Serves(pod) && w.selector.Matches(labels.Set(pod.Labels)) {
 		w.ready[pod.UID] = true
 	} else {
 		delete(w.ready, pod.UID)
@@ -103,12 +104,6 @@ func (w *workload) recorded(begin, now time.Time) Workload {
 		r.UnavailableSeconds += float64(missing) * max(0, until.Sub(s.At)).Seconds()
 	}
 	return r
-}
-
-// isReady reports whether a pod serves: it is Ready and not terminating.
-func isReady(pod *corev1.Pod) bool {
-	_, ready := drain.Ready(pod)
-	return ready && pod.DeletionTimestamp == nil
 }
 
 // budget is a disruption budget, and the pods that it selects.

@@ -152,7 +152,7 @@ func leastWorth(a, b *pod) int {
 		switch {
 		case p.Spec.NodeName == "":
 			return 0
-		case !isReady(p.Pod):
+		case !Serves(p.Pod):
 			return 1
 		}
 		return 2
@@ -172,7 +172,7 @@ func (w *world) reconcileSet(c *controller) {
 		if p == nil {
 			w.make(c, name)
 		}
-		if c.inOrder && (p == nil || p.DeletionTimestamp != nil || !isReady(p.Pod)) {
+		if c.inOrder && (p == nil || p.DeletionTimestamp != nil || !Serves(p.Pod)) {
 			return
 		}
 	}

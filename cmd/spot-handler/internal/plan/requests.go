@@ -215,10 +215,9 @@ func text(s metav1.Status) (why string, budget bool) {
 func (q *Requests) result() *Answers {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	a := &Answers{As: []string{"yourself"}, Tried: q.answers.Tried, Refused: []Refusal{}}
-	for _, r := range q.answers.Refused {
-		r.Objects = slices.Sorted(slices.Values(r.Objects))
-		a.Refused = append(a.Refused, r)
+	a := &Answers{As: []string{"yourself"}, Tried: q.answers.Tried, Refused: append([]Refusal{}, q.answers.Refused...)}
+	for _, r := range a.Refused {
+		slices.Sort(r.Objects)
 	}
 	slices.SortFunc(a.Refused, func(a, b Refusal) int {
 		return cmp.Or(cmp.Compare(len(b.Objects), len(a.Objects)), strings.Compare(a.Verb, b.Verb), strings.Compare(a.Why, b.Why))

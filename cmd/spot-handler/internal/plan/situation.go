@@ -198,7 +198,7 @@ func (b *budget) count() {
 	}
 	healthy := 0
 	for _, p := range b.pods {
-		if isReady(p.Pod) {
+		if Serves(p.Pod) {
 			healthy++
 		}
 	}

@@ -10,7 +10,6 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/interruption"
-	"spot-handler/handler/provisioner"
 )
 
 // Lines show the forecast, in so many columns of a terminal; 0 is no terminal.
@@ -19,7 +18,7 @@ func Lines(f Forecast, width int) []string {
 	for _, part := range [][]string{
 		console.Table(nodeColumns, rows(f.Nodes, nodeRow), width),
 		capacity(f.Nodes, width),
-		podTable(f, width),
+		console.Table(podColumns, rows(worstFirst(f.Pods), podRow), width),
 		console.Table(workloadColumns, rows(f.Workloads, workloadRow), width),
 		console.Table(budgetColumns, rows(f.Budgets, budgetRow), width),
 	} {
@@ -35,18 +34,6 @@ func Lines(f Forecast, width int) []string {
 	}
 	lines = append(append(lines, ""), console.Wrap("Assumed: "+assumed(f.Assumptions), "", width)...)
 	return append(lines, console.Wrap("Settings: "+f.Settings, "", width)...)
-}
-
-// podTable does without the column of nodes where there is one, on a terminal.
-func podTable(f Forecast, width int) []string {
-	columns, pods := podColumns, rows(worstFirst(f.Pods), podRow)
-	if width > 0 && len(f.Nodes) == 1 {
-		columns = slices.Delete(slices.Clone(columns), 1, 2)
-		for i := range pods {
-			pods[i] = slices.Delete(pods[i], 1, 2)
-		}
-	}
-	return console.Table(columns, pods, width)
 }
 
 func rows[T any](of []T, row func(T) []console.Cell) [][]console.Cell {
@@ -104,8 +91,7 @@ func worstFirst(pods []Pod) []Pod {
 }
 
 var nodeColumns = []console.Column{
-	{Title: "NODE", Least: 12}, {Title: "KIND", Least: 8, Drop: 1}, {Title: "DEADLINE"}, {Title: "EMPTY"}, {Title: "SLACK"},
-	{Title: "REPLACEMENT", Least: 16}, {Title: "READY"},
+	{Title: "NODE"}, {Title: "KIND", Drop: 1}, {Title: "DEADLINE"}, {Title: "EMPTY"}, {Title: "SLACK"},
 }
 
 func nodeRow(n Node) []console.Cell {
@@ -113,30 +99,12 @@ func nodeRow(n Node) []console.Cell {
 	if n.Empty == nil && n.Deadline != nil {
 		empty = console.Cell{Text: "never", Colour: terminal.Bad}
 	}
-	row := []console.Cell{{Text: n.Name}, {Text: string(n.Kind)}, {Text: seconds(n.Deadline)}, empty, {Text: seconds(n.Slack)}}
-	if n.Replacement == nil {
-		return append(row, console.Cell{Text: console.None}, console.Cell{Text: console.None})
-	}
-	return append(row, replacementCell(*n.Replacement), console.Cell{Text: seconds(n.Replacement.Ready)})
-}
-
-// replacement is where the replacement is from; the next table has the rest.
-func replacementCell(r Replacement) console.Cell {
-	cell := console.Cell{Text: or(joined(", ", r.Pool, r.InstanceType))}
-	switch {
-	case r.Ready == nil:
-		cell = console.Cell{Text: "none", Colour: terminal.Bad}
-	case r.Backend == provisioner.Spare:
-		cell.Text = "room elsewhere"
-	case len(r.NoPlace) > 0:
-		cell.Colour = terminal.Notable
-	}
-	return cell
+	return []console.Cell{{Text: n.Name}, {Text: string(n.Kind)}, {Text: seconds(n.Deadline)}, empty, {Text: seconds(n.Slack)}}
 }
 
 var podColumns = []console.Column{
-	{Title: "POD", Least: 16}, {Title: "NODE", Least: 8, Drop: 1}, {Title: "GRACE", Drop: 4}, {Title: "EVICT BY", Drop: 2}, {Title: "LEAVES"},
-	{Title: "GONE", Drop: 3}, {Title: "OUTCOME"}, {Title: "WAITS FOR, AND WHY", Least: 24},
+	{Title: "POD"}, {Title: "NODE", Drop: 1}, {Title: "GRACE", Drop: 4}, {Title: "EVICT BY", Drop: 2}, {Title: "LEAVES"},
+	{Title: "GONE", Drop: 3}, {Title: "OUTCOME"}, {Title: "WAITS FOR, AND WHY"},
 }
 
 var colours = map[Outcome]terminal.Colour{
@@ -168,7 +136,7 @@ func why(p Pod) string {
 }
 
 var workloadColumns = []console.Column{
-	{Title: "WORKLOAD", Least: 16}, {Title: "REPLICAS"}, {Title: "READY"}, {Title: "FEWEST READY"}, {Title: "AT"}, {Title: "UNAVAILABLE"},
+	{Title: "WORKLOAD"}, {Title: "REPLICAS"}, {Title: "READY"}, {Title: "FEWEST READY"}, {Title: "AT"}, {Title: "UNAVAILABLE"},
 	{Title: "NO PLACE"},
 }
 
@@ -187,7 +155,7 @@ func workloadRow(w Workload) []console.Cell {
 }
 
 var budgetColumns = []console.Column{
-	{Title: "BUDGET", Least: 16}, {Title: "COVERS"}, {Title: "DESIRED"}, {Title: "HEALTHY"}, {Title: "FEWEST HEALTHY"}, {Title: "AT"},
+	{Title: "BUDGET"}, {Title: "COVERS"}, {Title: "DESIRED"}, {Title: "HEALTHY"}, {Title: "FEWEST HEALTHY"}, {Title: "AT"},
 	{Title: "SHORT"}, {Title: "REFUSES"},
 }
 
@@ -210,7 +178,7 @@ func seconds(s *Seconds) string {
 }
 
 var capacityColumns = []console.Column{
-	{Title: "IN PLACE OF", Least: 12}, {Title: "BY", Drop: 2}, {Title: "POOL", Least: 8}, {Title: "PODS"}, {Title: "ASKS FOR", Least: 16, Drop: 1}, {Title: "WHY", Least: 24},
+	{Title: "IN PLACE OF"}, {Title: "BY", Drop: 2}, {Title: "FROM"}, {Title: "READY"}, {Title: "PODS"}, {Title: "ASKS FOR", Drop: 1}, {Title: "WHY"},
 }
 
 // capacity shows what is asked for in each node's place.
@@ -222,15 +190,15 @@ func capacity(nodes []Node, width int) []string {
 		if r == nil {
 			continue
 		}
-		why := console.Cell{Text: or(r.Why)}
+		ready, why := console.Cell{Text: seconds(r.Ready)}, console.Cell{Text: or(r.Why)}
 		if r.Ready == nil {
-			why.Colour = terminal.Bad
+			ready = console.Cell{Text: "never", Colour: terminal.Bad}
 		}
 		if len(r.NoPlace) > 0 {
 			why = console.Cell{Text: joined("; ", r.Why, "no place: "+strings.Join(r.NoPlace, "; ")), Colour: terminal.Notable}
 		}
 		rows = append(rows, []console.Cell{
-			{Text: n.Name}, {Text: or(r.Backend)}, {Text: or(r.Pool)}, {Text: fmt.Sprint(r.Pods)}, {Text: or(requests(r.Requests))}, why,
+			{Text: n.Name}, {Text: or(r.Backend)}, {Text: or(joined(", ", r.Pool, r.InstanceType))}, ready, {Text: fmt.Sprint(r.Pods)}, {Text: or(requests(r.Requests))}, why,
 		})
 		for _, o := range r.Others {
 			if text := "Not from " + o.Name + ": " + or(o.Why); !slices.Contains(others, text) {
@@ -258,7 +226,7 @@ func requests(list map[string]string) string {
 	return strings.Join(parts, ", ")
 }
 
-var trialColumns = []console.Column{{Title: "REFUSED", Least: 16}, {Title: "OF", Least: 16}, {Title: "THE API SERVER SAYS", Least: 24}}
+var trialColumns = []console.Column{{Title: "REFUSED"}, {Title: "OF"}, {Title: "THE API SERVER SAYS"}}
 
 // answers shows what the API server refused.
 func answers(a Answers, width int) []string {

@@ -46,7 +46,7 @@ func (of *workload) begin(w *world) {
 	var pods []*corev1.Pod
 	for _, p := range of.pods {
 		pods = append(pods, p.Pod)
-		if isReady(p.Pod) {
+		if Serves(p.Pod) {
 			of.ready++
 		}
 	}
@@ -66,7 +66,7 @@ func (of *workload) account(w *world) {
 	of.report.UnavailablePodSeconds += float64(max(0, of.base-of.ready)) * w.now.Sub(of.since).Seconds()
 	of.since, of.ready = w.now, 0
 	for _, p := range of.pods {
-		if isReady(p.Pod) {
+		if Serves(p.Pod) {
 			of.ready++
 		}
 	}

@@ -194,7 +194,7 @@ func (w *world) expectOf(p *pod) {
 			own = time.Duration(*p.DeletionGracePeriodSeconds) * time.Second
 		}
 		w.at(p.DeletionTimestamp.Add(min(own, w.in.Assumptions.Stop.Duration())-own), podsFirst, func() { w.gone(p) })
-	case !isReady(p.Pod):
+	case !Serves(p.Pod):
 		w.at(w.now, podsFirst, func() { // once the workload's startup is known
 			by := scheduledAt(p.Pod).Add(p.startup(w))
 			late := max(0, w.now.Sub(by))
@@ -236,7 +236,7 @@ func (w *world) show(p *pod, next *corev1.Pod) {
 }
 
 func (w *world) becomesReady(p *pod) {
-	if w.pods[p.UID] != p || p.DeletionTimestamp != nil || isReady(p.Pod) {
+	if w.pods[p.UID] != p || p.DeletionTimestamp != nil || Serves(p.Pod) {
 		return
 	}
 	w.show(p, with(p.Pod, corev1.PodReady, corev1.ConditionTrue, "", w.now))
@@ -280,7 +280,8 @@ func (w *world) offsetOf(t time.Time) *Seconds {
 	return &s
 }
 
-func isReady(p *corev1.Pod) bool {
+// Serves reports whether a pod is Ready and not terminating.
+func Serves(p *corev1.Pod) bool {
 	_, ready := drain.Ready(p)
 	return ready && p.DeletionTimestamp == nil
 }

@@ -69,11 +69,11 @@ func (r Report) Lines(width int) []string {
 		return []string{"No interruption was seen."}
 	}
 	lines := append([]string{""}, console.Table([]console.Column{
-		{Title: "NODE", Least: 12}, {Title: "CORDONED", Drop: 1}, {Title: "REPLACEMENT READY", Drop: 2}, {Title: "DRAINED", Drop: 3}, {Title: "SLACK"}, {Title: "PODS", Least: 22},
+		{Title: "NODE"}, {Title: "CORDONED", Drop: 1}, {Title: "REPLACEMENT READY", Drop: 2}, {Title: "DRAINED", Drop: 3}, {Title: "SLACK"}, {Title: "PODS"},
 	}, r.nodeRows(), width)...)
 	if len(s.Workloads) > 0 {
 		lines = append(append(lines, ""), console.Table([]console.Column{
-			{Title: "WORKLOAD", Least: 16}, {Title: "FEWEST READY"}, {Title: "MISSING"}, {Title: "POD-SECONDS UNAVAILABLE"},
+			{Title: "WORKLOAD"}, {Title: "FEWEST READY"}, {Title: "MISSING"}, {Title: "POD-SECONDS UNAVAILABLE"},
 		}, s.workloadRows(), width)...)
 	}
 	lines = append(lines, "", fmt.Sprintf("%s had to leave: %s.", console.Count(s.Pods, "pod"), s.Counts))

@@ -48,7 +48,7 @@ func one() observe.Recording {
 				{Phase: interruption.Noticed, At: after(.2)}, {Phase: interruption.Replacing, At: after(.4)},
 				{Phase: interruption.Draining, At: after(20.5)}, {Phase: interruption.Drained, At: after(35)}, {Phase: interruption.Released, At: after(35.2)},
 			},
-			Replacement: &observe.Replacement{Name: "batch-fallback-0a1b2c", Pool: "batch-fallback", State: "Ready", Requested: after(.4), Launched: at(1.1), Ready: at(20.4)},
+			Replacement: &observe.Replacement{Replacement: interruption.Replacement{Name: "batch-fallback-0a1b2c", Pool: "batch-fallback", State: "Ready"}, Requested: after(.4), Launched: at(1.1), Ready: at(20.4)},
 			Drained:     at(35), Ended: at(35), SlackSeconds: value(85.0), End: observe.Gone, EndAt: at(39),
 			Pods:    []observe.Pod{pod("web-7d4b9c-1", 26, 29), pod("web-7d4b9c-2", 26.5, 29.4), pod("web-7d4b9c-3", 31, 35)},
 			Counted: &interruption.Pods{Total: 3, Graceful: 3},
@@ -114,7 +114,7 @@ func massInterruption() (observe.Recording, *plan.Forecast) {
 			Phases: []observe.PhaseAt{
 				{Phase: interruption.Noticed, At: after(start + .3)}, {Phase: interruption.Replacing, At: after(start + 1)}, {Phase: interruption.Draining, At: after(start + 41)},
 			},
-			Replacement: &observe.Replacement{Name: fmt.Sprintf("batch-fallback-%04x", i*977), Pool: "batch-fallback", State: "Ready", Requested: after(start + 1), Ready: at(start + 40)},
+			Replacement: &observe.Replacement{Replacement: interruption.Replacement{Name: fmt.Sprintf("batch-fallback-%04x", i*977), Pool: "batch-fallback", State: "Ready"}, Requested: after(start + 1), Ready: at(start + 40)},
 		}
 		ended := 0.0
 		for j := range 15 {

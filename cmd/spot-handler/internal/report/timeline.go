@@ -128,15 +128,6 @@ func (x axis) node(n observe.Node, s NodeScore) nodeView {
 	return nodeView{Node: n, Score: s, Track: x.nodeTrack(n), Clean: s.Graceful == len(n.Pods)}
 }
 
-// Recounted is what the record counts, if that is not what was seen.
-func (v nodeView) Recounted() string {
-	c := v.Counted
-	if c == nil || v.Score.Counts == (Counts{c.Graceful, c.Truncated, c.Forced, c.Left, 0}) {
-		return ""
-	}
-	return Counts{c.Graceful, c.Truncated, c.Forced, c.Left, 0}.String()
-}
-
 // nodeTrack shows the phases and, below them, the replacement.
 func (x axis) nodeTrack(n observe.Node) track {
 	t := track{Grid: x.ticks()}

@@ -17,8 +17,8 @@ import (
 )
 
 var columns = []console.Column{
-	{Title: "NODE", Least: 12}, {Title: "KIND", Least: 8, Drop: 4}, {Title: "PHASE"}, {Title: "TIME LEFT"}, {Title: "MOVING"},
-	{Title: "NOT EVICTED", Drop: 1}, {Title: "REPLACEMENT", Least: 12, Drop: 3}, {Title: "SLACK", Drop: 2}, {Title: "WAITS FOR, OR RESULT", Least: 24},
+	{Title: "NODE"}, {Title: "KIND", Drop: 4}, {Title: "PHASE"}, {Title: "TIME LEFT"}, {Title: "MOVING"},
+	{Title: "NOT EVICTED", Drop: 1}, {Title: "REPLACEMENT", Drop: 3}, {Title: "SLACK", Drop: 2}, {Title: "WAITS FOR, OR RESULT"},
 }
 
 // Table shows the list, in so many columns of a terminal; 0 is no terminal.
@@ -161,7 +161,7 @@ func (s Node) podLines(now time.Time, width int) []string {
 		}
 		rows[i] = []console.Cell{{Text: p.Namespace + "/" + p.Name}, {Text: string(p.Next)}, {Text: by}, {Text: fmt.Sprintf("%d s", p.GraceSeconds)}, {Text: why}}
 	}
-	columns := []console.Column{{Title: "POD", Least: 20}, {Title: "NEXT"}, {Title: "AT THE LATEST"}, {Title: "GRACE"}, {Title: "WHY", Least: 24}}
+	columns := []console.Column{{Title: "POD"}, {Title: "NEXT"}, {Title: "AT THE LATEST"}, {Title: "GRACE"}, {Title: "WHY"}}
 	lines := append([]string{""}, console.Table(columns, rows, width)...)
 	return append(lines, "(planned with "+s.InForce+")")
 }
@@ -179,5 +179,5 @@ func (s Node) eventLines(width int) []string {
 		}
 		rows[i] = []console.Cell{{Text: e.At.UTC().Format(time.RFC3339)}, reason, {Text: e.Text}}
 	}
-	return append([]string{""}, console.Table([]console.Column{{Title: "AT"}, {Title: "EVENT"}, {Title: "TEXT", Least: 24}}, rows, width)...)
+	return append([]string{""}, console.Table([]console.Column{{Title: "AT"}, {Title: "EVENT"}, {Title: "TEXT"}}, rows, width)...)
 }
