@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
@@ -21,8 +25,10 @@ import (
 
 // asked is what the operator has asked every command for people for.
 type asked struct {
-	cluster console.Cluster
-	format  console.Format
+	kubeconfig, context, namespace string
+	// daemonNamespace is where spot-handler is installed; empty if that is to be found.
+	daemonNamespace string
+	format          console.Format
 }
 
 // define gives cmd its flags: those of its own groups, then those of the output, then those of the
@@ -31,9 +37,11 @@ func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
 	where := titled("Cluster")
 	oneOf(output, (*string)(&a.format), "output", string(console.TableFormat), console.Formats(), "print a `format`: table for people; json or yaml for programs, with the same fields from version to version")
 	output.Lookup("output").Shorthand = "o"
-	a.cluster.Define(where.FlagSet)
+	where.StringVar(&a.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: $KUBECONFIG, else ~/.kube/config, else the pod's service account)")
+	where.StringVar(&a.context, "context", "", "`name` of the kubeconfig's context (default: its current one)")
+	where.StringVarP(&a.namespace, "namespace", "n", "", "read pods of this `namespace` only (default: of all)")
 	if cmd.Name() != "observe" { // which all others ask for its settings
-		a.cluster.DefineDaemon(where.FlagSet)
+		where.StringVar(&a.daemonNamespace, "daemon-namespace", "", "`namespace` that spot-handler is installed in (default: that of the accounts which the chart's ClusterRoleBindings name)")
 	}
 	addGroups(cmd, append(own, output, where))
 	if cmd.ValidArgsFunction == nil {
@@ -42,11 +50,33 @@ func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
 	for flag, complete := range map[string]cobra.CompletionFunc{
 		"namespace": cobra.NoFileCompletions, "daemon-namespace": cobra.NoFileCompletions, "require": cobra.NoFileCompletions,
 		"context": func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			return a.cluster.Contexts(), cobra.ShellCompDirectiveNoFileComp
+			known, _ := a.clientConfig().RawConfig() // of one that cannot be read none are
+			return slices.Sorted(maps.Keys(known.Contexts)), cobra.ShellCompDirectiveNoFileComp
 		},
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, complete) // the error is of a flag that the command does not have
 	}
+}
+
+// clientConfig finds the cluster as kubectl does.
+func (a *asked) clientConfig() clientcmd.ClientConfig {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = a.kubeconfig
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.context})
+}
+
+// connect is the cluster with the permissions of the person who asks.
+func (a *asked) connect() (*caller, error) {
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what client-go says to itself is no answer to a question
+	conf, err := a.clientConfig().ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("%w: find the cluster by --kubeconfig, --context or KUBECONFIG: %w", errUsage, err)
+	}
+	c, err := newCaller(paced(conf, "spot-handler-command"))
+	if err == nil {
+		c.daemonNamespace = a.daemonNamespace
+	}
+	return c, err
 }
 
 // live is where a command shows what changes: on standard error if programs read its output.
@@ -75,7 +105,7 @@ func (a *asked) completeNodes(say func(*corev1.Node) (text string, ok bool)) cob
 	return func(cmd *cobra.Command, named []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(cmd.Context(), completeIn)
 		defer cancel()
-		c, err := connectCaller(a.cluster)
+		c, err := a.connect()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveError
 		}

@@ -66,7 +66,7 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 			return fmt.Errorf("%w: --baseline: %w", errUsage, err)
 		}
 	}
-	c, err := connectCaller(a.cluster)
+	c, err := a.connect()
 	if err != nil {
 		return err
 	}
@@ -74,9 +74,9 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: a.cluster.Namespace}, false)
+	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: a.namespace}, false)
 	snapshot, unread := audit.Take(read, audit.Options{Margin: cfg.policy.Margin, MaxShare: a.maxShare}), read.Unread
-	if a.cluster.Namespace == "" {
+	if a.namespace == "" {
 		unread = append(unread, audit.Reader{
 			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Reviews: c.whole.reviews, Daemons: c.daemons,
 			Fallbacks: cfg.fallback, WithoutKarpenter: !asksKarpenter(cfg),

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -24,9 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/transport"
-	"k8s.io/klog/v2"
 
-	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain/narrow"
 )
 
@@ -128,19 +125,6 @@ type caller struct {
 	daemonNamespace string // as the operator named it
 }
 
-func connectCaller(cluster console.Cluster) (*caller, error) {
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what client-go says to itself is no answer to a question
-	conf, err := cluster.Config("spot-handler-command/" + version)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUsage, err)
-	}
-	c, err := newCaller(conf)
-	if err == nil {
-		c.daemonNamespace = cluster.DaemonNamespace
-	}
-	return c, err
-}
-
 // newCaller makes no call.
 func newCaller(conf *rest.Config) (*caller, error) {
 	seen, errSeen := connect(conf, narrow.Transport)
@@ -171,9 +155,14 @@ func restConfig(cfg settings) (*rest.Config, error) {
 		return nil, fmt.Errorf("%w: no cluster: --kubeconfig (%s, KUBECONFIG) is %q, and this is not a pod: %w",
 			errUsage, variable("kubeconfig"), cfg.kubeconfig, err)
 	}
-	conf.UserAgent = "spot-handler/" + version
-	conf.QPS, conf.Burst = -1, 0 // the server's priority and fairness sets the pace
-	return conf, nil
+	return paced(conf, "spot-handler"), nil
+}
+
+// paced has the server's priority and fairness set the pace, for the program under this name.
+func paced(conf *rest.Config, name string) *rest.Config {
+	conf.UserAgent = name + "/" + version
+	conf.QPS, conf.Burst = -1, 0
+	return conf
 }
 
 // object is a pointer to one of Kubernetes' objects.

@@ -205,26 +205,20 @@ FILE, or the standard input, is one of:
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		converted, err := convert(cmd.InOrStdin(), args)
+		read := func() ([]byte, error) { return io.ReadAll(cmd.InOrStdin()) }
+		if len(args) == 1 && args[0] != "-" {
+			read = func() ([]byte, error) { return os.ReadFile(args[0]) }
+		}
+		values := ""
+		text, err := read()
+		if err == nil {
+			values, err = migrate.Convert(text)
+		}
 		if err != nil {
 			return fmt.Errorf("%w: migrate: %w", errUsage, err)
 		}
-		_, err = io.WriteString(cmd.OutOrStdout(), converted)
+		_, err = io.WriteString(cmd.OutOrStdout(), values)
 		return err
 	}
 	return cmd
-}
-
-func convert(stdin io.Reader, args []string) (string, error) {
-	var text []byte
-	var err error
-	if len(args) == 1 && args[0] != "-" {
-		text, err = os.ReadFile(args[0])
-	} else {
-		text, err = io.ReadAll(stdin)
-	}
-	if err != nil {
-		return "", err
-	}
-	return migrate.Convert(text)
 }

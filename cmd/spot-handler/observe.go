@@ -73,7 +73,7 @@ it did not end as --require asks.`,
 }
 
 func (o *observeCommand) run(ctx context.Context, nodes []string, stdout, stderr io.Writer) error {
-	c, err := connectCaller(o.cluster)
+	c, err := o.connect()
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (o *observeCommand) run(ctx context.Context, nodes []string, stdout, stderr
 	screen := o.live(stdout, stderr)
 	defer screen.End()
 	watching := func() { fmt.Fprintln(stderr, "watching; Ctrl-C ends it") }
-	if err := c.follow(ctx, observer, o.cluster.Namespace, screen, watching); err != nil {
+	if err := c.follow(ctx, observer, o.namespace, screen, watching); err != nil {
 		return err
 	}
 	screen.End()

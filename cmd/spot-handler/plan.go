@@ -84,7 +84,7 @@ func (p *planCommand) run(ctx context.Context, args []string, stdout io.Writer) 
 	if err := p.nodes.take(args); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
-	c, err := connectCaller(p.cluster)
+	c, err := p.connect()
 	if err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (p *planCommand) run(ctx context.Context, args []string, stdout io.Writer) 
 	if p.deadline > 0 {
 		loss.Deadline = &p.deadline
 	}
-	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.cluster.Namespace}, true)
+	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.namespace}, true)
 	f, err := c.forecast(ctx, read, p.nodes.of, loss, p.assumed, p.dryRun == dryRunServer)
 	if err != nil {
 		return err

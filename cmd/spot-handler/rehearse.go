@@ -112,7 +112,7 @@ func (r *rehearseCommand) validate() error {
 var errRefused = fmt.Errorf("%w: refused", errUsage)
 
 func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
-	c, err := connectCaller(r.cluster)
+	c, err := r.connect()
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 		loss.Deadline = &r.deadline
 	}
 	all := func([]*corev1.Node) ([]*corev1.Node, error) { return chosen, nil }
-	forecast, err := c.forecast(ctx, read.Of(r.cluster.Namespace), all, loss, r.assumed, false)
+	forecast, err := c.forecast(ctx, read.Of(r.namespace), all, loss, r.assumed, false)
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 	if err := r.confirm(ctx, stdin, screen); err != nil {
 		return err
 	}
-	recording, err := c.watchRehearsal(ctx, rehearsal, chosen, r.cluster.Namespace, screen)
+	recording, err := c.watchRehearsal(ctx, rehearsal, chosen, r.namespace, screen)
 	if len(recording.Nodes) == 0 {
 		return err
 	}

@@ -59,11 +59,11 @@ not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.
 }
 
 func (s *statusCommand) run(ctx context.Context, stdout, stderr io.Writer) error {
-	c, err := connectCaller(s.cluster)
+	c, err := s.connect()
 	if err != nil {
 		return err
 	}
-	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.cluster.Namespace}
+	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace}
 	screen := terminal.New(stdout)
 	defer screen.End()
 	if s.node != "" {

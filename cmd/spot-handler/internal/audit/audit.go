@@ -150,14 +150,6 @@ func Of(s Snapshot) []Finding {
 
 func page(id string) string { return "deploy/docs/findings.md#" + strings.ToLower(id) }
 
-// some are the first of a list, and how many more there are.
-func some(list []string, enough int) string {
-	if more := len(list) - enough; more > 0 {
-		list = append(list[:enough:enough], fmt.Sprintf("%d more", more))
-	}
-	return strings.Join(list, ", ")
-}
-
 // asJSON is a part of a patch, of strings: that does not fail.
 func asJSON(value any) string {
 	text, _ := json.Marshal(value)

@@ -157,5 +157,5 @@ func owners(list []*Pod) string {
 	for _, p := range list {
 		names[p.Owner.Object] = true
 	}
-	return some(slices.Sorted(maps.Keys(names)), 3)
+	return strings.Join(console.Some(slices.Sorted(maps.Keys(names)), 3), ", ")
 }

@@ -55,7 +55,7 @@ func (a account) lacks(toStart bool, role, why string) []Finding {
 	if a.Named {
 		fix = console.Command("echo", a.grant(role, missing)) + " | kubectl apply -f -"
 	}
-	return []Finding{{What: "is not allowed to " + some(what, 4), Why: why, Fix: fix}}
+	return []Finding{{What: "is not allowed to " + strings.Join(console.Some(what, 4), ", "), Why: why, Fix: fix}}
 }
 
 func (p Permission) String() string {

@@ -20,6 +20,14 @@ func Count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// Some are the first of a list, and how many more there are.
+func Some(list []string, enough int) []string {
+	if more := len(list) - enough; more > 0 {
+		return append(list[:enough:enough], fmt.Sprintf("%d more", more))
+	}
+	return list
+}
+
 // Duration is as people say it.
 func Duration(d time.Duration) string {
 	switch abs := d.Abs(); {

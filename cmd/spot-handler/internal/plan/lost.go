@@ -10,17 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
-	"spot-handler/handler/interruption"
 )
 
 // beginsAfter is how long after the notice the first plan is made: the record is written and seen,
 // and the node's pods, their budgets and their Deployments are read.
 const beginsAfter = 500 * time.Millisecond
-
-// drainEnd is when the drain ends at the latest.
-func drainEnd(noticed, deadline time.Time) time.Time {
-	return interruption.Record{Received: noticed, Deadline: deadline}.DrainEnd()
-}
 
 // lastRound is how long what is due when the drain ends takes to be planned and carried out, which still
 // counts.

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner/room"
 )
@@ -153,7 +154,7 @@ func newLostNode(at time.Time, n *node, lost Lost) *lostNode {
 	l.report = Node{Name: n.Name, Kind: lost.Kind, Notice: Seconds(lost.After.Seconds())}
 	if lost.Deadline != nil {
 		l.deadline = l.noticed.Add(*lost.Deadline)
-		l.end = drainEnd(l.noticed, l.deadline)
+		l.end = interruption.Record{Received: l.noticed, Deadline: l.deadline}.DrainEnd()
 	}
 	return l
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -92,17 +93,8 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 	if more := len(live) - mostNodes; more > 0 {
 		unread = append(unread, fmt.Sprintf("pods of %d more nodes, whose deadlines are later", more))
 	}
-	return List{Of(time.Now(), all, pods), brief(unread)}
-}
-
-// brief says once what was said of many nodes.
-func brief(unread []string) []string {
-	const enough = 3
 	slices.Sort(unread)
-	if n := len(unread); n > enough {
-		unread = append(unread[:enough:enough], fmt.Sprintf("and %d more", n-enough))
-	}
-	return unread
+	return List{Of(time.Now(), all, pods), console.Some(unread, 3)} // much the same is said of each node
 }
 
 // podsOn are the pods of a node, in a namespace or in all.
