@@ -88,10 +88,7 @@ func (p *planCommand) run(ctx context.Context, args []string, stdout io.Writer) 
 	if err != nil {
 		return err
 	}
-	loss := plan.Loss{Kind: interruption.Kind(p.kind)}
-	if p.deadline > 0 {
-		loss.Deadline = &p.deadline
-	}
+	loss := plan.Loss{Kind: interruption.Kind(p.kind), Deadline: p.deadline}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.namespace}, true)
 	f, err := c.forecast(ctx, read, p.nodes.of, loss, p.assumed, p.dryRun == dryRunServer)
 	if err != nil {

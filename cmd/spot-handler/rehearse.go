@@ -141,7 +141,7 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 	defer screen.End()
 	loss := plan.Loss{Kind: interruption.Kind(r.kind), Over: r.over}
 	if loss.Kind != interruption.RebalanceRecommendation { // which has none
-		loss.Deadline = &r.deadline
+		loss.Deadline = r.deadline
 	}
 	all := func([]*corev1.Node) ([]*corev1.Node, error) { return chosen, nil }
 	forecast, err := c.forecast(ctx, read.Of(r.namespace), all, loss, r.assumed, false)

@@ -56,8 +56,6 @@ type Finding struct {
 	Page string `json:"page"`
 }
 
-func (f Finding) where() string { return strings.TrimSpace(f.Namespace + " " + f.Object) }
-
 // Key identifies a finding from run to run.
 func (f Finding) Key() string { return f.ID + " " + f.Namespace + " " + f.Object }
 

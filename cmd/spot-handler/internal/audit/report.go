@@ -3,6 +3,7 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/terminal"
@@ -58,75 +59,58 @@ var columns = []console.Column{
 	{Title: "ID"}, {Title: "SEVERITY"}, {Title: "OBJECT"}, {Title: "PODS", Drop: 1}, {Title: "WHAT"},
 }
 
-// Lines shows the report to people, in so many columns of a terminal; 0 is no terminal.
+// Lines shows the report to people, in so many columns of a terminal; 0 is no terminal. Commands are
+// not wrapped: they are for copying.
 func (r Report) Lines(width int) (lines []string) {
-	var groups [][]Finding // by check, the worst first
-	place := map[string]int{}
+	var ids []string // the worst first
+	theirs := map[string][]Finding{}
 	for _, f := range r.Findings {
-		i, ok := place[f.ID]
-		if !ok {
-			i = len(groups)
-			place[f.ID], groups = i, append(groups, nil)
+		if theirs[f.ID] == nil {
+			ids = append(ids, f.ID)
 		}
-		groups[i] = append(groups[i], f)
+		theirs[f.ID] = append(theirs[f.ID], f)
+	}
+	var rows [][]console.Cell
+	var fixes []string
+	for _, id := range ids {
+		why, rest := "", Finding{ID: id, Severity: theirs[id][0].Severity}
+		fixes = append(fixes, "", id+"  "+theirs[id][0].Page)
+		for i, f := range theirs[id] {
+			if i >= shown {
+				rest.Pods += f.Pods
+				continue
+			}
+			if rows = append(rows, f.row()); f.Why != why {
+				fixes, why = append(fixes, console.Wrap(f.Why, "  # ", width)...), f.Why
+			}
+			fixes = append(fixes, "  "+f.Fix)
+		}
+		if more := len(theirs[id]) - shown; more > 0 {
+			rest.Object = fmt.Sprintf("and %d more", more)
+			rows, fixes = append(rows, rest.row()), append(fixes, "  # "+rest.Object+": -o json lists all")
+		}
 	}
 	switch {
-	case len(groups) == 0 && len(r.Unread) > 0:
+	case len(rows) == 0 && len(r.Unread) > 0:
 		lines = []string{"Nothing was found in what could be read."}
-	case len(groups) == 0:
+	case len(rows) == 0:
 		lines = []string{"Nothing was found."}
 	default:
-		var rows [][]console.Cell
-		for _, g := range groups {
-			rows = append(rows, rowsOf(g)...)
-		}
 		lines = append(console.Table(columns, rows, width), "", "Why it will hurt, and what fixes it. Read the page of the manual first.")
-		for _, g := range groups {
-			lines = append(lines, fixesOf(g, width)...)
-		}
 	}
+	lines = append(lines, fixes...)
 	if n := len(r.Accepted); n > 0 {
 		lines = append(lines, fmt.Sprintf("The baseline accepts %d more.", n))
 	}
 	return lines
 }
 
-// rowsOf are the rows of one check.
-func rowsOf(group []Finding) (rows [][]console.Cell) {
+func (f Finding) row() []console.Cell {
 	colour := terminal.Notable
-	if group[0].Severity == Critical {
+	if f.Severity == Critical {
 		colour = terminal.Bad
 	}
-	for _, f := range group[:min(shown, len(group))] {
-		rows = append(rows, []console.Cell{
-			{Text: f.ID}, {Text: string(f.Severity), Colour: colour}, {Text: f.where()}, {Text: fmt.Sprint(f.Pods)}, {Text: f.What},
-		})
+	return []console.Cell{
+		{Text: f.ID}, {Text: string(f.Severity), Colour: colour}, {Text: strings.TrimSpace(f.Namespace + " " + f.Object)}, {Text: fmt.Sprint(f.Pods)}, {Text: f.What},
 	}
-	if more := len(group) - shown; more > 0 {
-		concerned := 0
-		for _, f := range group[shown:] {
-			concerned += f.Pods
-		}
-		rows = append(rows, []console.Cell{
-			{Text: group[0].ID}, {Text: string(group[0].Severity), Colour: colour}, {Text: fmt.Sprintf("and %d more", more)}, {Text: fmt.Sprint(concerned)}, {},
-		})
-	}
-	return rows
-}
-
-// fixesOf says of one check why its findings hurt, and what fixes those that are shown. Commands
-// are not wrapped: they are for copying.
-func fixesOf(group []Finding, width int) []string {
-	lines := []string{"", group[0].ID + "  " + group[0].Page}
-	why := ""
-	for _, f := range group[:min(shown, len(group))] {
-		if f.Why != why {
-			lines, why = append(lines, console.Wrap(f.Why, "  # ", width)...), f.Why
-		}
-		lines = append(lines, "  "+f.Fix)
-	}
-	if more := len(group) - shown; more > 0 {
-		lines = append(lines, fmt.Sprintf("  # and %d more: -o json lists all", more))
-	}
-	return lines
 }

@@ -55,6 +55,15 @@ type Cell struct {
 	Colour terminal.Colour // on a terminal only
 }
 
+// Rows are those of a list's elements.
+func Rows[T any](of []T, row func(T) []Cell) [][]Cell {
+	all := make([][]Cell, len(of))
+	for i, one := range of {
+		all[i] = row(one)
+	}
+	return all
+}
+
 // leastOfLast is how much of the last column, which has the longest texts, has to be seen for the
 // others to stay.
 const leastOfLast = 24

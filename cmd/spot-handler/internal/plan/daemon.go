@@ -41,8 +41,8 @@ import (
 type Loss struct {
 	Kind interruption.Kind
 	// Deadline is the time from the notice, or from the start of the drain where that waits for its
-	// time; nil takes what is usual for the kind.
-	Deadline *time.Duration
+	// time; 0 takes what is usual for the kind.
+	Deadline time.Duration
 	// Over is the time over which the notices are spread.
 	Over time.Duration
 }
@@ -138,7 +138,9 @@ func (d *Daemon) deadline(node *corev1.Node, loss Loss) *time.Duration {
 	usual := time.Duration(0)
 	switch loss.Kind {
 	case interruption.RebalanceRecommendation:
-		return loss.Deadline
+		if loss.Deadline == 0 {
+			return nil
+		}
 	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
 		usual = interruption.SpotNotice
 	case interruption.ScheduledEvent:
@@ -147,8 +149,8 @@ func (d *Daemon) deadline(node *corev1.Node, loss Loss) *time.Duration {
 	case interruption.InstanceTerminating:
 		usual = interruption.UnknownHookTimeout
 	}
-	if loss.Deadline != nil {
-		usual = *loss.Deadline
+	if loss.Deadline > 0 {
+		usual = loss.Deadline
 	}
 	return &usual
 }

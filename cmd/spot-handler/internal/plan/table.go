@@ -16,11 +16,11 @@ import (
 func Lines(f Forecast, width int) []string {
 	lines := []string{summary(f)}
 	for _, part := range [][]string{
-		console.Table(nodeColumns, rows(f.Nodes, nodeRow), width),
+		console.Table(nodeColumns, console.Rows(f.Nodes, nodeRow), width),
 		capacity(f.Nodes, width),
-		console.Table(podColumns, rows(worstFirst(f.Pods), podRow), width),
-		console.Table(workloadColumns, rows(f.Workloads, workloadRow), width),
-		console.Table(budgetColumns, rows(f.Budgets, budgetRow), width),
+		console.Table(podColumns, console.Rows(worstFirst(f.Pods), podRow), width),
+		console.Table(workloadColumns, console.Rows(f.Workloads, workloadRow), width),
+		console.Table(budgetColumns, console.Rows(f.Budgets, budgetRow), width),
 	} {
 		if len(part) > 1 { // more than the titles
 			lines = append(append(lines, ""), part...)
@@ -34,14 +34,6 @@ func Lines(f Forecast, width int) []string {
 	}
 	lines = append(append(lines, ""), console.Wrap("Assumed: "+assumed(f.Assumptions), "", width)...)
 	return append(lines, console.Wrap("Settings: "+f.Settings, "", width)...)
-}
-
-func rows[T any](of []T, row func(T) []console.Cell) [][]console.Cell {
-	all := make([][]console.Cell, len(of))
-	for i, one := range of {
-		all[i] = row(one)
-	}
-	return all
 }
 
 // summary is the forecast in one line.

@@ -26,11 +26,7 @@ func (l List) Table(width int) []string {
 	if len(l.Interruptions) == 0 {
 		return []string{"No node is interrupted, and no record of an interruption stands."}
 	}
-	rows := make([][]console.Cell, len(l.Interruptions))
-	for i, one := range l.Interruptions {
-		rows[i] = one.row()
-	}
-	return console.Table(columns, rows, width)
+	return console.Table(columns, console.Rows(l.Interruptions, Interruption.row), width)
 }
 
 func (i Interruption) row() []console.Cell {
