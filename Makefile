@@ -1,4 +1,4 @@
-# make build    the daemon, in bin/
+# make build    the program, in bin/, there also by its name as a plugin of kubectl
 # make unit     the tests that need no control plane, in seconds
 # make story STORY=TestName
 #               one story, or all that the pattern matches; with KEEP=1 on a control plane
@@ -55,6 +55,7 @@ help:
 
 build:
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/spot-handler
+	ln -sf spot-handler bin/kubectl-spot_handler
 
 unit:
 	go test $$(go list ./... | grep -vE '/e2e/($(subst $() ,|,$(NOT_UNIT)))$$')

@@ -144,7 +144,7 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	showVersion := root.Flags().Bool("version", false, "print the version")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !*showVersion {
-			return fmt.Errorf("%w: give a command, such as imds or queue; see spot-handler --help", errUsage)
+			return fmt.Errorf("%w: give a command, such as audit or queue; see spot-handler --help", errUsage)
 		}
 		return printVersion(cmd)
 	}

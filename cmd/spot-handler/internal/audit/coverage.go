@@ -99,7 +99,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		Object: "nodes", Pods: s.count(func(p *Pod) bool { return unwatched[p.Spec.NodeName] }),
 		What: notWatched(slices.Sorted(maps.Keys(unwatched))),
 		Why:  "nobody moves their pods before EC2 ends them",
-		Fix:  "helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace",
+		Fix:  "helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace --set image.repository=REGISTRY/spot-handler",
 	}
 	switch {
 	case silent > 0:
