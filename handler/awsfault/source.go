@@ -158,8 +158,8 @@ type Denials struct {
 }
 
 type denial struct {
-	reason string
-	at     time.Time
+	err error
+	at  time.Time
 }
 
 // Note keeps what came of a call, which the caller names. Where it is hopeless, it returns
@@ -178,16 +178,16 @@ func (d *Denials) Note(call string, err error) (reason string, news bool) {
 		d.seen = map[string]denial{}
 	}
 	_, again := d.seen[call]
-	d.seen[call] = denial{reason: reason, at: time.Now()}
+	d.seen[call] = denial{err: err, at: time.Now()}
 	return reason, !again
 }
 
-// Standing is the reason why a call is hopeless, if it was noted less than age ago; else "".
-func (d *Denials) Standing(call string, age time.Duration) string {
+// Standing is the error of a hopeless call, if it was noted less than age ago; else nil.
+func (d *Denials) Standing(call string, age time.Duration) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if s := d.seen[call]; time.Since(s.at) < age {
-		return s.reason
+		return s.err
 	}
-	return ""
+	return nil
 }

@@ -258,8 +258,12 @@ const (
 // callTimeout bounds one call: the service answers within a second or two.
 const callTimeout = 10 * time.Second
 
-// call makes one call within callTimeout and counts it.
+// call makes one call within callTimeout and counts it. One that was not allowed lately is not made
+// again.
 func (b *Backend) call(ctx context.Context, service, action string, do func(context.Context) error) error {
+	if err := b.denials.Standing(service+":"+action, refusedFor); err != nil {
+		return err
+	}
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := awsfault.Classify(service, action, do(bounded))
@@ -270,11 +274,6 @@ func (b *Backend) call(ctx context.Context, service, action string, do func(cont
 		b.log.Warn().Err(err).Str("reason", reason).Msg("no replacement through Auto Scaling groups")
 	}
 	return err
-}
-
-// denied is the reason why an action of Auto Scaling is not worth a call now, or "".
-func (b *Backend) denied(action string) string {
-	return b.denials.Standing("autoscaling:"+action, refusedFor)
 }
 
 // invalid reports whether the service would refuse the call again.

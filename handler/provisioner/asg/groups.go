@@ -25,10 +25,6 @@ const describeLimit = 50
 // find finds the groups of the nodes that have just come.
 func (b *Backend) find(ctx context.Context) error {
 	for list := range slices.Chunk(b.whole(b.in(unlocated), describeLimit), describeLimit) {
-		if reason := b.denied(describeInstances); reason != "" {
-			b.change(list, unlocated, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
-			continue
-		}
 		members, err := b.describe(ctx, instances(list))
 		if reason, ok := awsfault.Hopeless(err); ok {
 			b.change(list, unlocated, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
@@ -132,17 +128,15 @@ func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error
 		for _, name := range names {
 			found[name] = &baseline{}
 		}
-		if b.denied(describeGroups) == "" {
-			pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(b.opts.AutoScaling, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names})
-			err := eachPage(ctx, b, describeGroups, pages, func(page *autoscaling.DescribeAutoScalingGroupsOutput) {
-				for _, group := range page.AutoScalingGroups {
-					name := aws.ToString(group.AutoScalingGroupName)
-					found[name] = newBaseline(group, !begun[name])
-				}
-			})
-			if _, ok := awsfault.Hopeless(err); err != nil && !ok && !late {
-				return err
+		pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(b.opts.AutoScaling, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names})
+		err := eachPage(ctx, b, describeGroups, pages, func(page *autoscaling.DescribeAutoScalingGroupsOutput) {
+			for _, group := range page.AutoScalingGroups {
+				name := aws.ToString(group.AutoScalingGroupName)
+				found[name] = newBaseline(group, !begun[name])
 			}
+		})
+		if _, ok := awsfault.Hopeless(err); err != nil && !ok && !late {
+			return err
 		}
 		b.mu.Lock()
 		for name, s := range found {
@@ -256,9 +250,6 @@ func (b *Backend) learn(ctx context.Context, joined []*corev1.Node) error {
 	}
 	b.mu.Unlock()
 	for chunk := range slices.Chunk(ids, describeLimit) {
-		if b.denied(describeInstances) != "" {
-			return nil
-		}
 		members, err := b.describe(ctx, chunk)
 		if _, ok := awsfault.Hopeless(err); ok {
 			return nil

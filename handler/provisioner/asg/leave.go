@@ -84,10 +84,6 @@ type detachment struct {
 // invalid, it first sorts out those that are no longer in the group, and then finds the
 // culprit by halves.
 func (d *detachment) detach(ctx context.Context, list []*entry) error {
-	if reason := d.denied(detachInstances); reason != "" {
-		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
-		return nil
-	}
 	err := d.try(ctx, list)
 	reason, hopeless := awsfault.Hopeless(err)
 	switch {

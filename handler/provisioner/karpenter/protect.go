@@ -40,14 +40,14 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 		if claim.Annotations[doNotDisrupt] == "" {
 			return laterCheck, nil
 		}
-		return laterCheck, k.annotate(ctx, claim, map[string]any{doNotDisrupt: nil}, nil)
+		return laterCheck, k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil})
 	}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, doNotDisrupt)
 	_, err = k.b.opts.Nodes.Patch(ctx, claim.Status.NodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("patch Node %q: %w", claim.Status.NodeName, err)
 	}
-	if err := k.annotate(ctx, claim, map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil}, nil); err != nil {
+	if err := k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil}); err != nil {
 		return 0, err
 	}
 	k.b.event("NodeClaim", claim.ObjectMeta, false, reasonUnprotected, "Karpenter may consolidate the replacement again")
@@ -87,23 +87,17 @@ func (k *keeper) mayUnprotect(ctx context.Context, claim *Claim, until time.Time
 
 // handOver marks a claim as one that no longer needs us.
 func (k *keeper) handOver(ctx context.Context, claim *Claim, as string) error {
-	if err := k.annotate(ctx, claim, nil, map[string]any{SettledLabel: as}); err != nil {
+	if err := k.change(ctx, claim, "labels", map[string]any{SettledLabel: as}); err != nil {
 		return err
 	}
 	k.forget(claim.Name)
 	return nil
 }
 
-// annotate changes annotations and labels of exactly this claim; nil removes one.
-func (k *keeper) annotate(ctx context.Context, claim *Claim, annotations, labels map[string]any) error {
-	meta := map[string]any{"uid": claim.UID} // a precondition: it cannot be changed
-	if annotations != nil {
-		meta["annotations"] = annotations
-	}
-	if labels != nil {
-		meta["labels"] = labels
-	}
-	patch, err := json.Marshal(map[string]any{"metadata": meta})
+// change changes the annotations or the labels of exactly this claim; nil removes one.
+func (k *keeper) change(ctx context.Context, claim *Claim, which string, values map[string]any) error {
+	// The UID is a precondition: it cannot be changed.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, which: values}})
 	if err != nil {
 		return fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err)
 	}

@@ -55,12 +55,12 @@ func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.
 		} else {
 			o.remark = strings.Join(against, "; ")
 		}
-		made, full, err := b.create(ctx, o)
+		made, err := b.create(ctx, o)
 		switch {
 		case err != nil:
 			return made, err
-		case full != "": // other nodes of a burst came first
-			r = failedIn(o.pool.Name, full)
+		case made.State == provisioner.StateFailed && made.Name == "": // other nodes of a burst came first
+			r = made
 		case made.State == provisioner.StateFailed:
 			tried, against = triedPools(made), append(against, "NodePool "+made.Pool+": "+made.Reason)
 			last = &made
@@ -100,54 +100,54 @@ func triedAs(pool, capacity string) string {
 	return pool + "/" + capacity
 }
 
-// create makes the NodeClaim of the order, or says why the pool is full by now.
-func (b *Backend) create(ctx context.Context, o claimOrder) (r interruption.Replacement, full string, err error) {
-	r = o.replacement()
+// create makes the NodeClaim of the order. What failed has no name if the pool is full by now.
+func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replacement, error) {
+	r := o.replacement()
 	b.claims.start(o.instance)
 	if known, _ := b.claims.get(r.Name); known != nil && known.Labels[SettledLabel] == "" {
-		r, err = b.ours(ctx, o, r, known)
-		return r, "", err
+		return b.ours(ctx, o, r, known)
 	}
 	order, err := o.build()
 	if err != nil {
-		return provisioner.Failed(r, err.Error()), "", nil
+		return provisioner.Failed(r, err.Error()), nil
 	}
-	full, err = b.ledger.room(ctx, o.pool, r.Name, o.size, true)
+	full, err := b.ledger.room(ctx, o.pool, r.Name, o.size, true)
 	if reason, ok := unavailable(err); ok {
-		return unsupported(reason), "", nil
+		return unsupported(reason), nil
 	}
-	if err != nil || full != "" {
-		return r, full, err
+	if err != nil {
+		return r, err
+	}
+	if full != "" {
+		return failedIn(o.pool.Name, full), nil
 	}
 	u, err := b.opts.Dynamic.Resource(nodeClaimResource).Create(ctx, order, metav1.CreateOptions{FieldManager: fieldManager})
 	if apierrors.IsAlreadyExists(err) {
 		claim, err := b.readClaim(ctx, r.Name, asStored)
 		if err != nil {
-			return r, "", err
+			return r, err
 		}
 		if claim == nil {
-			return r, "", fmt.Errorf("create NodeClaim %q: another of that name has just gone", r.Name)
+			return r, fmt.Errorf("create NodeClaim %q: another of that name has just gone", r.Name)
 		}
 		if claim.isOurs(o.instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
 			b.ledger.forget(r.Name)
 			o.former = string(claim.UID)
 			return b.create(ctx, o)
 		}
-		r, err = b.ours(ctx, o, r, claim)
-		return r, "", err
+		return b.ours(ctx, o, r, claim)
 	}
 	if err != nil {
 		if !unknownOutcome(err) {
 			b.ledger.forget(r.Name)
 		}
-		r, err = b.notCreated(r, err)
-		return r, "", err
+		return b.notCreated(r, err)
 	}
 	claim := decodeClaim(u)
 	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
 	b.claims.learn(claim.slim())
 	b.keeper.add(claim.Name)
-	return r, "", nil
+	return r, nil
 }
 
 // isOurs reports whether the claim was made to replace the instance.
