@@ -206,19 +206,20 @@ func (b *Backend) match(ctx context.Context) error {
 	slices.SortFunc(joined, func(x, y *corev1.Node) int {
 		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
 	})
-	given := map[string]bool{} // instances that already replace a node, as the records say
-	for _, r := range b.recorded() {
+	recorded := b.recorded()
+	b.mu.Lock()
+	for name, r := range recorded {
 		if r.State == provisioner.StateReady {
-			given[r.Name] = true
+			b.given[r.Name] = name
 		}
 	}
+	b.mu.Unlock()
 	for _, e := range waiting {
-		i := slices.IndexFunc(joined, func(n *corev1.Node) bool { return !given[nodes.InstanceID(n)] && b.replaces(n, e) })
+		i := slices.IndexFunc(joined, func(n *corev1.Node) bool { return b.replaces(n, e) })
 		if i < 0 {
 			continue
 		}
 		id := nodes.InstanceID(joined[i])
-		given[id] = true
 		b.change([]*entry{e}, detached, func(e *entry) {
 			b.given[id] = e.node
 			e.replacedBy(id)

@@ -98,7 +98,7 @@ func (b *Backend) findLeftovers(ctx context.Context) {
 // sweep removes the placeholders that are no longer needed.
 func (b *Backend) sweep(ctx context.Context) {
 	now := time.Now()
-	for _, instance := range b.cache.instances() {
+	for _, instance := range b.cache.indexer.ListIndexFuncValues(byInstance) {
 		pods, _ := b.cache.of(instance)
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return b.orphaned(p, now) != "" })
 		if i < 0 {

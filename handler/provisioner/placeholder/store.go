@@ -150,14 +150,6 @@ func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
 	return pods, len(s.unseen[instance])
 }
 
-// instances lists the instances that have placeholders.
-func (s *store) instances() []string {
-	return slices.DeleteFunc(s.indexer.ListIndexFuncValues(byInstance), func(instance string) bool {
-		objs, err := s.indexer.ByIndex(byInstance, instance)
-		return err != nil || len(objs) == 0
-	})
-}
-
 // has reports whether the watch has shown the placeholder.
 func (s *store) has(instance, name string) bool {
 	pods, _ := s.of(instance)
