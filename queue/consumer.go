@@ -112,7 +112,6 @@ type Consumer struct {
 	room     *semaphore.Weighted // of maxInFlight
 	waitRoom *semaphore.Weighted // of maxWaiting
 	work     sync.WaitGroup      // messages in flight
-	inFlight *inFlight
 	deleter  *batcher
 	hider    *batcher
 	redrive  readcache.Cache[redrivePolicy] // under the key ""
@@ -142,7 +141,6 @@ func New(o Options) *Consumer {
 	}
 	c.deleter = newBatcher(c.deleteBatch)
 	c.hider = newBatcher(c.hideBatch)
-	c.inFlight = &inFlight{messages: map[*message]struct{}{}}
 	c.redrive.Read, c.redrive.Lifetime = c.keepRedrive, redriveLifetime
 	return c
 }
@@ -167,9 +165,6 @@ func (c *Consumer) Run(ctx context.Context) error {
 
 	var background, receivers sync.WaitGroup
 	background.Go(func() { c.redrivePolicy(ctx) }) // so what is wrong with it shows now
-	if !c.opts.DryRun {
-		background.Go(func() { c.keepHidden(ctx) })
-	}
 	for range c.opts.Receivers {
 		receivers.Go(func() { c.receive(ctx, acts) })
 	}

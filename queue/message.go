@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	smithytime "github.com/aws/smithy-go/time"
@@ -36,7 +37,9 @@ type message struct {
 	room  *semaphore.Weighted // which the message takes up
 	takes int64
 
-	hiddenUntil time.Time // owned by inFlight while it has the message
+	mu          sync.Mutex  // of what follows, until letGo
+	hiddenUntil time.Time   // from other consumers
+	prolonging  *time.Timer // nil if nothing does
 }
 
 // handle sees a message to its end:
@@ -50,9 +53,9 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	if _, seen := c.previews.Get(m.id); seen && c.opts.DryRun {
 		return
 	}
-	c.inFlight.add(m)
+	c.keepHidden(acts, m)
 	verdict, err := c.settle(ctx, m)
-	c.inFlight.remove(m)
+	m.letGo()
 
 	switch {
 	case err != nil && ctx.Err() != nil:

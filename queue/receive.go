@@ -2,17 +2,14 @@ package queue
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	smithytime "github.com/aws/smithy-go/time"
-	"golang.org/x/sync/errgroup"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -209,94 +206,46 @@ func sentAt(m types.Message) time.Time {
 }
 
 const (
-	// Messages in flight are checked every prolongEvery, and hidden for another
-	// hiddenFor when half of it has gone: that leaves two more attempts before
-	// another consumer would get them.
-	prolongEvery = 5 * time.Second
+	// A message in work is hidden for another hiddenFor when half of it has gone, or again a
+	// little later: that leaves two more attempts before another consumer would get it.
 	prolongAt    = hiddenFor / 2
+	prolongAgain = 5 * time.Second
 )
 
-// inFlight holds the messages in work, and until when each is hidden from other consumers.
-type inFlight struct {
-	mu       sync.Mutex
-	messages map[*message]struct{}
-}
-
-func (f *inFlight) add(m *message) {
-	if m.handle == "" {
-		return // SQS has given no means to hide it
+// keepHidden has a message in work hidden for longer, until letGo. The work itself is bounded by
+// maxWork, and so is this.
+func (c *Consumer) keepHidden(acts context.Context, m *message) {
+	if c.opts.DryRun || m.handle == "" { // SQS has given no means to hide it
+		return
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.messages[m] = struct{}{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.prolonging = time.AfterFunc(prolongAt, func() { c.prolong(acts, m) })
 }
 
-// remove lets go of m; nobody else writes hiddenUntil after it.
-func (f *inFlight) remove(m *message) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.messages, m)
-}
-
-// due returns the messages that would be visible again too soon.
-func (f *inFlight) due(now time.Time) []*message {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var due []*message
-	for m := range f.messages {
-		if m.hiddenUntil.Sub(now) <= prolongAt {
-			due = append(due, m)
-		}
-	}
-	return due
-}
-
-// hidden notes that m is hidden until t, unless its work has ended meanwhile.
-func (f *inFlight) hidden(m *message, t time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, still := f.messages[m]; still {
-		m.hiddenUntil = t
-	}
-}
-
-// keepHidden hides messages in work for longer until ctx is canceled.
-// The work itself is bounded by maxWork, and so is this.
-func (c *Consumer) keepHidden(ctx context.Context) {
-	tick := time.NewTicker(prolongEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		var calls errgroup.Group
-		calls.SetLimit(maxBatchCalls)
-		for some := range slices.Chunk(c.inFlight.due(time.Now()), batchSize) {
-			calls.Go(func() error {
-				c.prolong(ctx, some)
-				return nil
-			})
-		}
-		_ = calls.Wait() // prolong returns no error: what failed is due again
-	}
-}
-
-func (c *Consumer) prolong(ctx context.Context, messages []*message) {
-	entries := make([]batchEntry, len(messages))
-	for i, m := range messages {
-		entries[i] = batchEntry{handle: m.handle, hideFor: hiddenFor}
-	}
+func (c *Consumer) prolong(acts context.Context, m *message) {
 	until := time.Now().Add(hiddenFor)
-	for i, err := range c.hideBatch(ctx, entries) {
-		switch {
-		case err == nil:
-			c.inFlight.hidden(messages[i], until)
-		case final(err):
-			// The delivery is not ours any more. The notice is still worth accepting; the
-			// message comes back as a duplicate, unless the queue has dropped it.
-			c.inFlight.remove(messages[i])
-		}
+	err := c.hider.once(acts, batchEntry{handle: m.handle, hideFor: hiddenFor})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.prolonging == nil:
+	case err == nil:
+		m.hiddenUntil = until
+		m.prolonging.Reset(prolongAt)
+	case !final(err):
+		m.prolonging.Reset(prolongAgain)
+	}
+	// Else the delivery is not ours any more. The notice is still worth accepting; the
+	// message comes back as a duplicate, unless the queue has dropped it.
+}
+
+// letGo ends keepHidden; hiddenUntil does not change after it.
+func (m *message) letGo() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.prolonging != nil {
+		m.prolonging.Stop()
+		m.prolonging = nil
 	}
 }
