@@ -208,7 +208,7 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 func (o claimOrder) replacement() interruption.Replacement {
 	return interruption.Replacement{
 		Backend: provisioner.Karpenter, Name: o.name(), Pool: o.pool.Name, Capacity: o.capacity(), State: provisioner.StateRequested,
-		Reason: o.remark, Tried: strings.Join(o.tried, ","),
+		Reason: o.remark, Tried: strings.Join(o.lost.tried, ","),
 	}
 }
 

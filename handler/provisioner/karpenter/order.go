@@ -28,18 +28,13 @@ const kwokGroup = "karpenter.kwok.sh"
 
 // claimOrder is everything that a replacement's NodeClaim is made from.
 type claimOrder struct {
-	instance string
-	node     *corev1.Node
-	pool     *nodePool
-	namedBy  string // what named the pool; empty if nothing did
-	spot     bool   // another spot instance
-	source   *Claim // the interrupted node's, or nil
-	fit      fit
-	ask      corev1.ResourceList // for the pods that fit
-	size     corev1.ResourceList // what it might use of the pool's limits; at least ask
-	until    time.Time           // the end of its protection from consolidation; zero means none
-	tried    []string            // pools that were tried before
-	remark   string              // for people
+	candidate
+	lost   lostNode // that it replaces
+	fit    fit
+	ask    corev1.ResourceList // for the pods that fit
+	size   corev1.ResourceList // what it might use of the pool's limits; at least ask
+	until  time.Time           // the end of its protection from consolidation; zero means none
+	remark string              // for people
 
 	// former is the UID of the claim that replaced the same instance in the same pool in an
 	// earlier interruption and is in use since; empty if there is none.
@@ -50,7 +45,7 @@ type claimOrder struct {
 // instance that came back and is interrupted again gets another name, as the first claim
 // has other pods by now.
 func (o claimOrder) name() string {
-	name := o.pool.Name + "-" + o.instance
+	name := o.pool.Name + "-" + o.lost.rec.Instance
 	if o.spot {
 		name += "-" + spot
 	}
@@ -71,8 +66,8 @@ func (o claimOrder) capacity() string {
 // build makes the NodeClaim as Karpenter would make it from the pool's template. Karpenter
 // launches it like one of its own, and finds no drift in it.
 func (o claimOrder) build() (*unstructured.Unstructured, error) {
-	labels := labelsOf(o.pool, o.node)
-	labels[ReplacesLabel] = labelValue(o.instance)
+	labels := labelsOf(o.pool, o.lost.node)
+	labels[ReplacesLabel] = labelValue(o.lost.rec.Instance)
 
 	annotations := map[string]string{}
 	maps.Copy(annotations, o.pool.Spec.Template.Metadata.Annotations)
@@ -81,7 +76,7 @@ func (o claimOrder) build() (*unstructured.Unstructured, error) {
 			annotations[key] = v
 		}
 	}
-	annotations[NodeAnnotation] = o.node.Name
+	annotations[NodeAnnotation] = o.lost.node.Name
 	annotations[PodsAnnotation] = strconv.Itoa(len(o.fit.need.Moving))
 	if !o.until.IsZero() && annotations[doNotDisrupt] == "" {
 		annotations[doNotDisrupt] = "true"
@@ -152,12 +147,12 @@ func isForbidden(key string) bool {
 // that the pool allows too. There are none where it is safer to leave the choice to the
 // pool: with a wrong list the claim is never launched.
 func (o claimOrder) instanceTypes() []string {
-	if o.source == nil {
+	if o.lost.claim == nil {
 		return nil
 	}
 	template := o.pool.Spec.Template.Spec
 	provider := template.NodeClassRef.Group
-	theirs := constraintOn(corev1.LabelInstanceTypeStable, o.source.Spec.Requirements)
+	theirs := constraintOn(corev1.LabelInstanceTypeStable, o.lost.claim.Spec.Requirements)
 	ours := constraintOn(corev1.LabelInstanceTypeStable, slices.Concat(template.Requirements, o.fit.needed))
 	types := slices.DeleteFunc(slices.Clone(theirs.in), func(t string) bool { return !theirs.allows(t) || !ours.allows(t) })
 	for _, r := range template.Requirements {
@@ -168,7 +163,7 @@ func (o claimOrder) instanceTypes() []string {
 		// We know only the name of a type. It surely has the shape that the pool wants if the
 		// interrupted node's claim had to have it as well.
 		if shape := r.Key == corev1.LabelArchStable || r.Key == corev1.LabelOSStable || inDomain(r.Key, provider); shape && provider != kwokGroup {
-			if !constraintOn(r.Key, template.Requirements).covers(constraintOn(r.Key, o.source.Spec.Requirements)) {
+			if !constraintOn(r.Key, template.Requirements).covers(constraintOn(r.Key, o.lost.claim.Spec.Requirements)) {
 				return nil
 			}
 		}

@@ -12,13 +12,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"spot-handler/handler/interruption"
 )
 
 var update = flag.Bool("update", false, "write testdata/nodeclaim.json")
 
 func newOrder(t *testing.T, change ...func(*unstructured.Unstructured)) claimOrder {
 	t.Helper()
-	return claimOrder{instance: instance, node: interruptedNode(), pool: pool(t, change...), source: decodeClaim(sourceNodeClaim()), fit: fit{need: need()}, ask: sumRequests(need())}
+	lost := lostNode{rec: record(), node: interruptedNode(), claim: decodeClaim(sourceNodeClaim())}
+	return claimOrder{candidate: candidate{pool: pool(t, change...)}, lost: lost, fit: fit{need: need()}, ask: sumRequests(need())}
 }
 
 func built(t *testing.T, o claimOrder) *unstructured.Unstructured {
@@ -68,7 +71,7 @@ func TestBuildOfABarePool(t *testing.T) {
 		unstructured.RemoveNestedField(u.Object, "spec", "template", "metadata")
 		unstructured.RemoveNestedField(u.Object, "spec", "template", "spec", "requirements")
 	})
-	o.source, o.node.Labels = nil, nil
+	o.lost.claim, o.lost.node.Labels = nil, nil
 	claim := built(t, o)
 	want := map[string]string{
 		nodePoolLabel:                    "fallback",
@@ -99,7 +102,7 @@ func TestRequirementsAreWhatTheSchemaTakes(t *testing.T) {
 		{"key":"sub.karpenter.sh/x","operator":"Exists"},
 		{"key":"karpenter.sh/nodepool","operator":"In","values":["other"]},
 		{"key":"karpenter.sh/capacity-type","operator":"In","values":["on-demand"]}]`))
-	o.source = nil
+	o.lost.claim = nil
 	want := []requirement{
 		{Key: nodePoolLabel, Operator: "In", Values: []string{"fallback"}},
 		{Key: capacityTypeLabel, Operator: "In", Values: []string{"on-demand"}},
@@ -145,7 +148,7 @@ func TestNames(t *testing.T) {
 		{"", "", ""},
 		{"ä", "ö", ""},
 	} {
-		o := claimOrder{instance: tt.instance, pool: &nodePool{}}
+		o := claimOrder{candidate: candidate{pool: &nodePool{}}, lost: lostNode{rec: interruption.Record{Instance: tt.instance}}}
 		o.pool.Name = tt.pool
 		got := o.name()
 		if !strings.HasPrefix(got, tt.want) || got != o.name() {

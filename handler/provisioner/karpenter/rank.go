@@ -66,7 +66,7 @@ func first(a, b bool) int {
 }
 
 func (lost lostNode) orderIn(c candidate) claimOrder {
-	o := claimOrder{instance: lost.rec.Instance, node: lost.node, pool: c.pool, namedBy: c.namedBy, spot: c.spot, source: lost.claim, tried: lost.tried}
+	o := claimOrder{candidate: c, lost: lost, until: lost.protectedUntil(c.pool), remark: lost.remark}
 	s := newShape(c.pool, lost.source, lost.node)
 	if c.spot {
 		lost.avoidRisk(s)
@@ -82,8 +82,6 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 	if lost.claim != nil {
 		o.size = atLeast(atLeast(o.ask, lost.claim.Status.Capacity), lost.claim.Status.Allocatable)
 	}
-	o.until = lost.protectedUntil(c.pool)
-	o.remark = lost.remark
 	if n := len(lost.need.Moving) - len(o.fit.need.Moving); n > 0 {
 		if o.remark != "" {
 			o.remark += "; "

@@ -49,7 +49,7 @@ func (b *Backend) next(ctx context.Context, node *corev1.Node, rec interruption.
 		return r, err
 	}
 	for _, o := range orders {
-		o.tried = tried
+		o.lost.tried = tried
 		if o.remark != "" {
 			o.remark = strings.Join(append(slices.Clone(against), o.remark), "; ")
 		} else {
@@ -103,7 +103,7 @@ func triedAs(pool, capacity string) string {
 // create makes the NodeClaim of the order. What failed has no name if the pool is full by now.
 func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replacement, error) {
 	r := o.replacement()
-	b.claims.start(o.instance)
+	b.claims.start(o.lost.rec.Instance)
 	if known, _ := b.claims.get(r.Name); known != nil && known.Labels[SettledLabel] == "" {
 		return b.ours(ctx, o, r, known)
 	}
@@ -130,7 +130,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 		if claim == nil {
 			return r, fmt.Errorf("create NodeClaim %q: another of that name has just gone", r.Name)
 		}
-		if claim.isOurs(o.instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
+		if claim.isOurs(o.lost.rec.Instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
 			b.ledger.forget(r.Name)
 			o.former = string(claim.UID)
 			return b.create(ctx, o)
@@ -144,7 +144,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 		return b.notCreated(r, err)
 	}
 	claim := decodeClaim(u)
-	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.node.Name, o.instance, len(o.fit.need.Moving)))
+	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.lost.node.Name, o.lost.rec.Instance, len(o.fit.need.Moving)))
 	b.claims.learn(claim.slim())
 	b.keeper.add(claim.Name)
 	return r, nil
@@ -174,7 +174,7 @@ func (b *Backend) notCreated(r interruption.Replacement, err error) (interruptio
 
 // ours answers for a claim that existed before we made it, as after a crash.
 func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replacement, claim *Claim) (interruption.Replacement, error) {
-	if !claim.isOurs(o.instance) {
+	if !claim.isOurs(o.lost.rec.Instance) {
 		return provisioner.Failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
 	}
 	b.claims.learn(claim.slim())

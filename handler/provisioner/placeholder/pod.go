@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -98,7 +99,7 @@ func (b *Backend) template(o order) *corev1.PodTemplate {
 	node := metav1.OwnerReference{APIVersion: "v1", Kind: "Node", Name: o.node.Name, UID: o.node.UID}
 	t := &corev1.PodTemplate{ObjectMeta: o.meta(nameOf(o.instance), node)}
 	t.Template.ObjectMeta.Labels = t.Labels
-	t.Template.Spec = b.spec(o, nil, nil, nil)
+	t.Template.Spec = b.spec(o, nil)
 	return t
 }
 
@@ -108,18 +109,14 @@ func (b *Backend) placeholder(o order, owner *corev1.PodTemplate, pod *corev1.Po
 	p := &corev1.Pod{ObjectMeta: o.meta(podName(o.instance, pod.UID), ref)}
 	p.Annotations[podAnnotation] = pod.Namespace + "/" + pod.Name
 	p.Annotations[podUIDAnnotation] = string(pod.UID)
-	for key, value := range keep {
-		p.Annotations[key] = value
-	}
-	// As the scheduler counts it: with init containers, sidecars and overhead.
-	requests := resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{})
-	p.Spec = b.spec(o, pod, requests, o.terms[pod.UID])
+	maps.Copy(p.Annotations, keep)
+	p.Spec = b.spec(o, pod)
 	return p
 }
 
 // spec fits the Pod Security Standard "restricted".
 // https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
-func (b *Backend) spec(o order, pod *corev1.Pod, requests corev1.ResourceList, terms []corev1.NodeSelectorTerm) corev1.PodSpec {
+func (b *Backend) spec(o order, pod *corev1.Pod) corev1.PodSpec {
 	no, yes := false, true
 	nobody := int64(65535) // the user of the usual image
 	noGrace := int64(0)    // the scheduler waits until a preempted pod has ended
@@ -139,7 +136,6 @@ func (b *Backend) spec(o order, pod *corev1.Pod, requests corev1.ResourceList, t
 			Name:            "placeholder",
 			Image:           b.opts.Image,
 			ImagePullPolicy: corev1.PullIfNotPresent,
-			Resources:       corev1.ResourceRequirements{Requests: positive(requests), Limits: limits(requests)},
 			SecurityContext: &corev1.SecurityContext{
 				AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
 				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
@@ -147,37 +143,31 @@ func (b *Backend) spec(o order, pod *corev1.Pod, requests corev1.ResourceList, t
 		}},
 	}
 	if pod != nil {
+		spec.Containers[0].Resources = resourcesOf(pod)
 		spec.NodeSelector, spec.Tolerations = pod.Spec.NodeSelector, pod.Spec.Tolerations
 		spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
-			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: o.terms[pod.UID]},
 		}}
 	}
 	return spec
 }
 
-// positive leaves out resources of which none is requested.
-func positive(requests corev1.ResourceList) corev1.ResourceList {
-	list := corev1.ResourceList{}
-	for name, q := range requests {
-		if q.Sign() > 0 {
-			list[name] = q
-		}
-	}
-	return list
-}
-
-// limits are set only where the API demands that they equal the requests: for huge pages and
-// for extended resources, such as GPUs. Others would make the placeholder Guaranteed, and a
+// resourcesOf is what the pod requests, as the scheduler counts it: with init containers, sidecars
+// and overhead. Limits are set only where the API demands that they equal the requests: for huge pages
+// and for extended resources, such as GPUs. Others would make the placeholder Guaranteed, and a
 // kubelet with a static CPU policy would reserve processors for it.
-func limits(requests corev1.ResourceList) corev1.ResourceList {
-	list := corev1.ResourceList{}
-	for name, q := range positive(requests) {
-		native := !strings.Contains(string(name), "/") && !strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix)
-		if !native {
-			list[name] = q
+func resourcesOf(pod *corev1.Pod) corev1.ResourceRequirements {
+	r := corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+	for name, q := range resourcehelper.PodRequests(pod, resourcehelper.PodResourcesOptions{}) {
+		if q.Sign() <= 0 {
+			continue
+		}
+		r.Requests[name] = q
+		if strings.Contains(string(name), "/") || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+			r.Limits[name] = q
 		}
 	}
-	return list
+	return r
 }
 
 // expired reports whether the placeholder's time is over. One whose annotation cannot be read
