@@ -160,7 +160,10 @@ type termination struct {
 	done           chan error // takes one answer without a reader
 }
 
-var errStopped = errors.New("terminate instance: this process is stopping")
+var (
+	errStopped  = errors.New("terminate instance: this process is stopping")
+	errNoAnswer = errors.New("no answer in " + terminatePatience.String())
+)
 
 // terminatePatience is how long Terminate waits. Its calls take about a second. Where they take
 // longer, as while a burst is detached or AWS throttles, whoever waits holds a worker that
@@ -185,19 +188,17 @@ func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interrup
 	b.requests = append(b.requests, t)
 	b.awaken()
 	b.mu.Unlock()
-	timer := time.NewTimer(terminatePatience)
-	defer timer.Stop()
+	ctx, cancel := context.WithTimeoutCause(ctx, terminatePatience, errNoAnswer)
+	defer cancel()
 	select {
 	case err := <-t.done:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("terminate instance %s: %w", rec.Instance, context.Cause(ctx))
-	case <-timer.C:
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.requests = slices.DeleteFunc(b.requests, func(other *termination) bool { return other == t })
-	return fmt.Errorf("terminate instance %s: no answer in %s", rec.Instance, terminatePatience)
+	return fmt.Errorf("terminate instance %s: %w", rec.Instance, context.Cause(ctx))
 }
 
 // terminates reports whether the instance is ours to end, as far as the record says: it
