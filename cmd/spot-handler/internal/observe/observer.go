@@ -30,6 +30,7 @@ type Observer struct {
 	gone      map[types.UID]bool
 	lives     map[types.UID]*podLife
 	workloads map[workloadRef]*workload
+	known     map[string]bool // namespaces of which all pods are
 	budgets   map[types.NamespacedName]*budget
 	claims    map[string]time.Time // when they had an instance
 	unread    []string
@@ -42,7 +43,7 @@ func New(now time.Time, wanted ...string) *Observer {
 		need: func(need) {}, from: now,
 		all: map[string]*corev1.Node{}, open: map[string]*nodeLife{},
 		pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}, lives: map[types.UID]*podLife{},
-		workloads: map[workloadRef]*workload{}, claims: map[string]time.Time{}, budgets: map[types.NamespacedName]*budget{},
+		workloads: map[workloadRef]*workload{}, known: map[string]bool{}, claims: map[string]time.Time{}, budgets: map[types.NamespacedName]*budget{},
 	}
 	for _, name := range wanted {
 		if o.wanted == nil {
@@ -56,7 +57,7 @@ func New(now time.Time, wanted ...string) *Observer {
 // begin asks for what has to be watched from the start.
 func (o *Observer) begin() {
 	for name := range o.wanted {
-		o.need(need{podsOn: name})
+		o.need(need{node: name})
 	}
 }
 
@@ -80,7 +81,7 @@ func (o *Observer) node(at time.Time, node *corev1.Node, gone bool) {
 	if life == nil && has && !rec.Phase.Over() && (o.wanted == nil || o.wanted[node.Name]) {
 		life = &nodeLife{Node: Node{Name: node.Name, Pool: nodes.PoolOf(node).Name}}
 		o.nodes, o.open[node.Name] = append(o.nodes, life), life
-		o.need(need{podsOn: node.Name})
+		o.need(need{node: node.Name})
 	}
 	if life == nil {
 		return
@@ -106,16 +107,13 @@ func (o *Observer) end(life *nodeLife, at time.Time, how End) {
 	delete(o.open, life.Name)
 }
 
-// pod takes a change of a pod. A pod that was selected by its labels, and no longer is, looks as
-// if it were gone: of pods on the nodes only those count that were selected by their node.
-func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone, byLabels bool) {
+// pod takes a change of a pod.
+func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	before := o.pods[pod.UID]
 	switch {
 	case o.gone[pod.UID], !gone && before != nil && nodes.Older(pod.ResourceVersion, before.ResourceVersion): // two watches show the same pod
-		return
-	case gone && byLabels && (o.open[pod.Spec.NodeName] != nil || o.wanted[pod.Spec.NodeName]):
 		return
 	case gone:
 		delete(o.pods, pod.UID)
@@ -153,15 +151,11 @@ func (o *Observer) live(at time.Time, node *nodeLife, pod *corev1.Pod) {
 	l.update(at, pod, false)
 }
 
-// follow asks for all pods of a pod's workload, and for its budgets.
+// follow asks for the workloads of a pod's namespace, if its own is among them.
 func (o *Observer) follow(pod *corev1.Pod) {
-	ref := workloadOf(pod)
-	if _, known := o.workloads[ref]; known || countedKinds[ref.Kind] == "" {
-		return
+	if countedKinds[workloadOf(pod).Kind] != "" {
+		o.need(need{namespace: pod.Namespace})
 	}
-	o.workloads[ref] = &workload{ref: ref}
-	o.need(need{workload: ref})
-	o.need(need{budgetsOf: pod.Namespace})
 }
 
 // event takes an Event of spot-handler's about a pod.
@@ -215,7 +209,7 @@ func (o *Observer) Recording(now time.Time) Recording {
 		}
 	}
 	for ref, w := range o.workloads {
-		if concerned[ref] && w.counting {
+		if concerned[ref] && w.ready != nil {
 			r.Workloads = append(r.Workloads, w.recorded(r.Begin(), now))
 		}
 	}

@@ -26,7 +26,7 @@ func play() *scene {
 	for _, pod := range []*corev1.Pod{a, b, c, daemon} {
 		s.show(after(-9), pod)
 	}
-	s.counted(after(-8), podSelector{"default", "app=web"})
+	s.counted(after(-8), "default")
 	s.budget(after(-8), pdb(3, 3), false)
 
 	s.recorded(after(.1), interruption.Noticed)
@@ -46,13 +46,12 @@ func play() *scene {
 	d = s.new("web-4", "fallback-node", true)
 	s.show(after(25), d)
 	s.show(after(25.1), stopping(surged(a), 30))
-	s.pod(after(25.2), surged(a), false, true) // the other watch is behind
+	s.pod(after(25.2), surged(a), false) // the other watch is behind
 	s.show(after(28), stopping(surged(a), 0))
-	s.pod(after(28), stopping(surged(a), 0), true, false)
+	s.pod(after(28), stopping(surged(a), 0), true)
 	s.show(after(60), stopping(b, 30))
 	s.budget(after(60), pdb(3, 2), false)
-	s.pod(after(64), stopping(b, 0), true, true) // no longer selected; the node's watch decides
-	s.pod(after(65), stopping(b, 0), true, false)
+	s.pod(after(65), stopping(b, 0), true)
 	s.recorded(after(65.1), interruption.Released, replacement(provisioner.StateReady), ended(after(65), interruption.Pods{Total: 2, Graceful: 2}))
 	s.node(after(70), s.bare, true)
 	return s
@@ -60,7 +59,7 @@ func play() *scene {
 
 func TestRecording(t *testing.T) {
 	s := play()
-	for _, want := range []need{{podsOn: "lost-1"}, {workload: webRef}, {podsOf: podSelector{"default", "app=web"}}, {budgetsOf: "default"}} {
+	for _, want := range []need{{node: "lost-1"}, {namespace: "default"}} {
 		n := 0
 		for _, asked := range s.asked {
 			if asked == want {
@@ -135,23 +134,23 @@ func TestOutcomes(t *testing.T) {
 	}{
 		{"whole grace", plan.Graceful, func(s *scene, pod *corev1.Pod) {
 			s.show(after(10), stopping(pod, 30))
-			s.pod(after(12), stopping(pod, 0), true, false)
+			s.pod(after(12), stopping(pod, 0), true)
 		}},
 		{"less", plan.Truncated, func(s *scene, pod *corev1.Pod) {
 			s.show(after(10), stopping(pod, 12))
-			s.pod(after(12), stopping(pod, 0), true, false)
+			s.pod(after(12), stopping(pod, 0), true)
 		}},
 		{"less later", plan.Truncated, func(s *scene, pod *corev1.Pod) {
 			s.show(after(10), stopping(pod, 30))
 			s.show(after(12), stopping(pod, 4))
-			s.pod(after(16), stopping(pod, 0), true, false)
+			s.pod(after(16), stopping(pod, 0), true)
 		}},
-		{"gone without a word", plan.Truncated, func(s *scene, pod *corev1.Pod) { s.pod(after(10), pod, true, false) }},
+		{"gone without a word", plan.Truncated, func(s *scene, pod *corev1.Pod) { s.pod(after(10), pod, true) }},
 		{"past its budget", plan.Forced, func(s *scene, pod *corev1.Pod) {
 			pod = stopping(pod, 30)
 			pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: drain.ReasonForced})
 			s.show(after(10), pod)
-			s.pod(after(12), pod, true, false)
+			s.pod(after(12), pod, true)
 		}},
 		{"done by itself", plan.Graceful, func(s *scene, pod *corev1.Pod) {
 			pod = pod.DeepCopy()
@@ -164,7 +163,7 @@ func TestOutcomes(t *testing.T) {
 		{"evicted by others later", plan.Left, func(s *scene, pod *corev1.Pod) {
 			s.recorded(after(115), interruption.Released, ended(after(115), interruption.Pods{Total: 1, Left: 1}))
 			s.show(after(117), stopping(pod, 30))
-			s.pod(after(118), stopping(pod, 0), true, false)
+			s.pod(after(118), stopping(pod, 0), true)
 		}},
 		{"gone with its node", plan.Left, func(s *scene, _ *corev1.Pod) { s.node(after(50), s.bare, true) }},
 		{"still ending", plan.Truncated, func(s *scene, pod *corev1.Pod) {
@@ -240,7 +239,7 @@ func TestView(t *testing.T) {
 		s.show(after(-9), s.new(name, "lost-1", true))
 	}
 	s.show(after(-9), s.new("web-3", "other", true))
-	s.counted(after(-8), podSelector{"default", "app=web"})
+	s.counted(after(-8), "default")
 	s.budget(after(-8), pdb(2, 3), false)
 	s.recorded(after(.1), interruption.Replacing, replacement(provisioner.StateRequested))
 	s.show(after(.4), surged(s.new("web-1", "lost-1", true)))

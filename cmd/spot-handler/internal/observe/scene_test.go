@@ -92,7 +92,7 @@ func (s *scene) new(name, node string, ready bool) *corev1.Pod {
 func (s *scene) show(at time.Time, pod *corev1.Pod) {
 	s.rev++
 	pod.ResourceVersion = fmt.Sprint(s.rev)
-	s.pod(at, pod, false, false)
+	s.pod(at, pod, false)
 }
 
 func surged(pod *corev1.Pod) *corev1.Pod {

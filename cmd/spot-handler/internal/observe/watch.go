@@ -33,16 +33,9 @@ type Cluster struct {
 	Namespace string
 }
 
-// need is something that an observer asks for: one of these.
-type need struct {
-	podsOn    string // of a node
-	podsOf    podSelector
-	workload  workloadRef
-	budgetsOf string // of a namespace
-}
-
-// podSelector selects pods of a namespace.
-type podSelector struct{ namespace, labels string }
+// need is something that an observer asks for: the pods on a node, or the workloads of a namespace
+// with their pods and budgets.
+type need struct{ node, namespace string }
 
 // selection is what is watched of a resource.
 type selection struct{ resource, namespace, fields, labels string }
@@ -117,24 +110,20 @@ func (w *watcher) ask(n need) {
 		return
 	}
 	o := w.observer
-	switch {
-	case n.podsOn != "":
-		on := selection{"pods", w.Namespace, fields.OneTermEqualSelector("spec.nodeName", n.podsOn).String(), ""}
-		follow(w, w.Core, on, func(at time.Time, pod *corev1.Pod, gone bool) { o.pod(at, pod, gone, false) }, nil, w.miss("pods on nodes"))
-	case n.podsOf != podSelector{}:
-		of := selection{"pods", n.podsOf.namespace, "", n.podsOf.labels}
-		follow(w, w.Core, of, func(at time.Time, pod *corev1.Pod, gone bool) { o.pod(at, pod, gone, true) },
-			func() { o.counted(time.Now(), n.podsOf) }, w.miss("pods of namespace "+n.podsOf.namespace))
-	case n.budgetsOf != "":
-		follow(w, w.Policy, selection{resource: "poddisruptionbudgets", namespace: n.budgetsOf}, o.budget, nil, w.miss("disruption budgets of namespace "+n.budgetsOf))
-	default:
-		resource := countedKinds[n.workload.Kind]
-		of := w.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource})
-		one := selection{resource, n.workload.Namespace, fields.OneTermEqualSelector("metadata.name", n.workload.Name).String(), ""}
-		w.followDynamic(of, one, func(at time.Time, object *unstructured.Unstructured, gone bool) {
-			o.controller(at, n.workload, object, gone)
-		},
-			w.miss(resource+" of namespace "+n.workload.Namespace))
+	if n.node != "" {
+		on := selection{"pods", w.Namespace, fields.OneTermEqualSelector("spec.nodeName", n.node).String(), ""}
+		follow(w, w.Core, on, o.pod, nil, w.miss("pods on nodes"))
+		return
+	}
+	missing := func(what string) func(error) { return w.miss(what + " of namespace " + n.namespace) }
+	follow(w, w.Core, selection{resource: "pods", namespace: n.namespace}, o.pod, func() { o.counted(time.Now(), n.namespace) }, missing("pods"))
+	follow(w, w.Policy, selection{resource: "poddisruptionbudgets", namespace: n.namespace}, o.budget, nil, missing("disruption budgets"))
+	for kind, resource := range countedKinds {
+		all := w.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource})
+		bare := selection{namespace: n.namespace, labels: "!pod-template-hash"} // not the ReplicaSets of Deployments
+		w.followDynamic(all, bare, func(at time.Time, object *unstructured.Unstructured, gone bool) {
+			o.controller(at, kind, object, gone)
+		}, missing(resource))
 	}
 }
 

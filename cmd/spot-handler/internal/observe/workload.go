@@ -49,13 +49,12 @@ type workload struct {
 	ref      workloadRef
 	selector labels.Selector
 	desired  int
-	counting bool // all its pods are known
-	ready    map[types.UID]bool
+	ready    map[types.UID]bool // nil until all its pods are known
 	samples  []Sample
 }
 
 func (w *workload) count(at time.Time, pod *corev1.Pod, gone bool) {
-	if w.counting {
+	if w.ready != nil {
 		w.note(pod, gone)
 		w.sample(at)
 	}
@@ -125,8 +124,8 @@ func (b *budget) recorded(lives map[types.UID]*podLife) Budget {
 	return r
 }
 
-// controller takes a change of a workload.
-func (o *Observer) controller(at time.Time, ref workloadRef, object *unstructured.Unstructured, gone bool) {
+// controller takes a change of a workload: what it selects and how many pods it asks for.
+func (o *Observer) controller(at time.Time, kind string, object *unstructured.Unstructured, gone bool) {
 	var is struct {
 		Spec struct {
 			Replicas *int                  `json:"replicas"`
@@ -147,41 +146,41 @@ func (o *Observer) controller(at time.Time, ref workloadRef, object *unstructure
 	if gone {
 		desired = 0
 	}
-	o.workload(at, ref, selector, desired)
+	o.workload(at, workloadRef{kind, types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}}, selector, desired)
 }
 
-// workload takes a change of a workload: what it selects and how many pods it asks for.
 func (o *Observer) workload(at time.Time, ref workloadRef, selector labels.Selector, desired int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	w := o.workloads[ref]
 	if w == nil {
-		return
+		w = &workload{ref: ref}
+		o.workloads[ref] = w
 	}
-	if w.selector == nil || w.selector.String() != selector.String() {
-		w.selector = selector
-		o.need(need{podsOf: podSelector{ref.Namespace, selector.String()}})
-	}
-	w.desired = desired
-	if w.counting {
-		w.sample(at)
+	w.selector, w.desired = selector, desired
+	if o.known[ref.Namespace] {
+		o.recount(at, w)
 	}
 }
 
-// counted is called when all pods of a selection are known: from now on their workload has counts.
-func (o *Observer) counted(at time.Time, of podSelector) {
+// counted is called when all pods of a namespace are known: from now on its workloads have counts.
+func (o *Observer) counted(at time.Time, namespace string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.known[namespace] = true
 	for _, w := range o.workloads {
-		if w.counting || w.selector == nil || w.ref.Namespace != of.namespace || w.selector.String() != of.labels {
-			continue
+		if w.ref.Namespace == namespace {
+			o.recount(at, w)
 		}
-		w.counting, w.ready = true, map[types.UID]bool{}
-		for _, pod := range o.pods {
-			w.note(pod, false)
-		}
-		w.sample(at)
 	}
+}
+
+func (o *Observer) recount(at time.Time, w *workload) {
+	w.ready = map[types.UID]bool{}
+	for _, pod := range o.pods {
+		w.note(pod, false)
+	}
+	w.sample(at)
 }
 
 // budget takes a change of a disruption budget.
