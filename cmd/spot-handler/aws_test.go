@@ -20,7 +20,7 @@ func TestAnswerBeforeTheBodyHasEnded(t *testing.T) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1"} {
 		t.Setenv(name, value)
 	}
-	conf, err := regionalConfig(t.Context(), settings{mode: modeQueue})
+	conf, err := configOf(t.Context(), settings{mode: modeQueue})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,25 +108,21 @@ func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 }
 
 // newSource takes the notices of the mode, and passes them on.
-func newSource(ctx context.Context, cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) (source, error) {
+func newSource(cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
 	switch cfg.mode {
 	case modeDrain:
-		return marked{}, nil
+		return marked{}
 	case modeQueue:
 		return queue.New(queue.Options{
 			Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
 			Accepter: to, DryRun: cfg.dryRun,
 			Registerer: registry, Logger: logger,
-		}), nil
-	}
-	own, err := awsconfig.LoadDefaultConfig(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("load AWS configuration: %w", err)
+		})
 	}
 	return imds.New(imds.Options{
-		Client: imds.NewClient(own), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: cfg.pollInterval,
+		Client: imds.NewClient(conf), Accepter: to, NodeName: cfg.nodeName, Kinds: cfg.kinds, Interval: cfg.pollInterval,
 		Registerer: registry, Logger: logger,
-	}), nil
+	})
 }
 
 // newHooks answers lifecycle hooks; nil in the other modes, where they are not answered.
@@ -164,15 +160,18 @@ func (c ec2Calls) TerminateInstances(ctx context.Context, in *ec2.TerminateInsta
 	return c.terminate(ctx, in, opts...)
 }
 
-// regionalConfig is for the AWS APIs that queue mode calls: the AWS configuration, with the queue's
-// region where none is given. The other modes call none.
-func regionalConfig(ctx context.Context, cfg settings) (aws.Config, error) {
-	if cfg.mode != modeQueue {
+// configOf is the AWS configuration for what the mode calls: in queue mode with the queue's region
+// where none is given. drain calls nothing.
+func configOf(ctx context.Context, cfg settings) (aws.Config, error) {
+	if cfg.mode == modeDrain {
 		return aws.Config{}, nil
 	}
 	conf, err := awsconfig.LoadDefaultConfig(ctx)
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("load AWS configuration: %w", err)
+	}
+	if cfg.mode == modeIMDS { // which calls the metadata service alone
+		return conf, nil
 	}
 	if conf.Region == "" {
 		conf.Region = regionOf(cfg.queueURL)

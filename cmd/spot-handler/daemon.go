@@ -158,7 +158,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	webhookOptions.UserAgent, webhookOptions.Registerer, webhookOptions.Logger = "spot-handler/"+version, registry, part(logger, "webhook")
 	webhooks := webhook.New(webhookOptions)
 
-	conf, err := regionalConfig(ctx, cfg)
+	conf, err := configOf(ctx, cfg)
 	if err != nil {
 		return err
 	}
@@ -177,11 +177,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	if cfg.mode == modeQueue {
 		accept = newManaged(conf, cfg, accept, index, registry, logger)
 	}
-	from, err := newSource(ctx, cfg, conf, accept, registry, logger)
-	if err != nil {
-		return err
-	}
-
+	from := newSource(cfg, conf, accept, registry, logger)
 	logger.Info().Str("mode", cfg.mode).Str("version", version).Bool("dry_run", cfg.dryRun).
 		Str("http_addr", listener.Addr().String()).Msg("starting")
 	if reconciles(cfg) && !cfg.fleet() {

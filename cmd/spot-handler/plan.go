@@ -26,11 +26,10 @@ import (
 // planCommand is what the operator has asked `plan` for.
 type planCommand struct {
 	asked
-	nodes    selection
-	kind     string
-	deadline time.Duration
-	assumed  plan.Assumptions
-	dryRun   string
+	nodes   selection
+	loss    plan.Loss
+	assumed plan.Assumptions
+	dryRun  string
 }
 
 func newPlan() *cobra.Command {
@@ -69,8 +68,8 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	}
 	which, what, assume, show := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output")
 	p.nodes.define(which)
-	oneOf(what, &p.kind, "kind", string(interruption.SpotInterruption), names(interruption.Kinds()), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
-	within(what, &p.deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
+	oneOf(what, (*string)(&p.loss.Kind), "kind", string(interruption.SpotInterruption), names(interruption.Kinds()), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
+	within(what, &p.loss.Deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
 	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer}, "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
 	defineAssumptions(assume, &p.assumed)
 	p.define(cmd, show, which, what, assume)
@@ -88,9 +87,8 @@ func (p *planCommand) run(ctx context.Context, args []string, stdout io.Writer) 
 	if err != nil {
 		return err
 	}
-	loss := plan.Loss{Kind: interruption.Kind(p.kind), Deadline: p.deadline}
 	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.namespace}, true)
-	f, err := c.forecast(ctx, read, p.nodes.of, loss, p.assumed, p.dryRun == dryRunServer)
+	f, err := c.forecast(ctx, read, p.nodes.of, p.loss, p.assumed, p.dryRun == dryRunServer)
 	if err != nil {
 		return err
 	}

@@ -31,13 +31,11 @@ import (
 // rehearseCommand is what the operator has asked `rehearse` for.
 type rehearseCommand struct {
 	asked
-	chosen   selection
-	random   int
-	kind     string
-	deadline time.Duration
-	over     time.Duration
-	release  bool
-	assumed  plan.Assumptions
+	chosen  selection
+	random  int
+	loss    plan.Loss
+	release bool
+	assumed plan.Assumptions
 
 	maxShare        int
 	despiteFindings bool
@@ -77,9 +75,9 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	which, what, refuse, assume, show := titled("Nodes"), titled("Rehearsal"), titled("Refusals"), titled("Assumptions"), titled("Output")
 	r.chosen.define(which)
 	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
-	oneOf(what, &r.kind, "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
-	within(what, &r.deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " at least: with less, pods get no grace"}, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is cancelled then")
-	within(what, &r.over, "over", 0, anyTime, "time over which the notices of several nodes are spread")
+	oneOf(what, (*string)(&r.loss.Kind), "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
+	within(what, &r.loss.Deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " at least: with less, pods get no grace"}, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is cancelled then")
+	within(what, &r.loss.Over, "over", 0, anyTime, "time over which the notices of several nodes are spread")
 	what.BoolVar(&r.release, "release", false, "terminate the nodes at the end, as after an interruption")
 	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")
 	refuse.BoolVar(&r.despiteFindings, "despite-findings", false, "go on although audit finds something critical about pods on the nodes")
@@ -129,7 +127,7 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 		return err
 	}
 	rehearsal := rehearse.New(c.nodes, rehearse.Options{
-		Kind: interruption.Kind(r.kind), Deadline: r.deadline, Over: r.over, Release: r.release, Rules: rulesOf(cfg, nil),
+		Kind: r.loss.Kind, Deadline: r.loss.Deadline, Over: r.loss.Over, Release: r.release, Rules: rulesOf(cfg, nil),
 	}, time.Now())
 	if chosen, err = r.draw(chosen, rehearsal); err == nil {
 		err = r.refuse(read, cfg, chosen, rehearsal)
@@ -139,9 +137,9 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 	}
 	screen := r.live(stdout, stderr)
 	defer screen.End()
-	loss := plan.Loss{Kind: interruption.Kind(r.kind), Over: r.over}
-	if loss.Kind != interruption.RebalanceRecommendation { // which has none
-		loss.Deadline = r.deadline
+	loss := r.loss
+	if loss.Kind == interruption.RebalanceRecommendation {
+		loss.Deadline = 0 // it has none
 	}
 	all := func([]*corev1.Node) ([]*corev1.Node, error) { return chosen, nil }
 	forecast, err := c.forecast(ctx, read.Of(r.namespace), all, loss, r.assumed, false)
@@ -248,11 +246,11 @@ func (r *rehearseCommand) announcement(chosen []*corev1.Node, width int) []strin
 		end = "terminated"
 	}
 	over := ""
-	if r.over > 0 && len(chosen) > 1 {
-		over = fmt.Sprintf(", begun over %s", r.over)
+	if r.loss.Over > 0 && len(chosen) > 1 {
+		over = fmt.Sprintf(", begun over %s", r.loss.Over)
 	}
 	return append(
-		console.Wrap(fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.", r.kind, r.deadline, console.Count(len(chosen), "node"), over, strings.Join(namesOf(chosen), ", ")), "", width),
+		console.Wrap(fmt.Sprintf("Rehearsal of a %s with a deadline of %s on %s%s: %s.", r.loss.Kind, r.loss.Deadline, console.Count(len(chosen), "node"), over, strings.Join(namesOf(chosen), ", ")), "", width),
 		console.Wrap(fmt.Sprintf("Pods really move; at the end each node is %s.", end), "", width)...)
 }
 

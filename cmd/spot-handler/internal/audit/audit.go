@@ -38,9 +38,6 @@ func Severities() []string { return []string{string(Critical), string(Warning)} 
 
 func (s Severity) rank() int { return slices.Index(Severities(), string(s)) }
 
-// AtLeast reports whether s is as bad as the other, or worse.
-func (s Severity) AtLeast(other Severity) bool { return s.rank() <= other.rank() }
-
 // Finding is one thing that will hurt.
 type Finding struct {
 	ID       string   `json:"id"`

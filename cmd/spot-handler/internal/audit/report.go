@@ -3,6 +3,7 @@ package audit
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
@@ -44,12 +45,7 @@ func (r Report) Accept(baseline []byte) (Report, error) {
 
 // Fails reports whether a finding is as bad as that, or worse.
 func (r Report) Fails(from Severity) bool {
-	for _, f := range r.Findings {
-		if f.Severity.AtLeast(from) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Findings, func(f Finding) bool { return f.Severity.rank() <= from.rank() })
 }
 
 // shown bounds how many findings of one check people are shown.
