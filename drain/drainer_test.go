@@ -2,13 +2,15 @@ package drain
 
 import (
 	"net/http"
-	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
 )
 
 // A held pod is evicted at its eviction deadline to the moment, with all its grace.
@@ -93,13 +95,12 @@ func TestFinishedByAnother(t *testing.T) {
 		defer next.Forget("node-a")
 		next.Look(s.Context(), "node-a", s.in)
 		s.pass(time.Second)
-		want := Result{Total: 2, Truncated: 1, Left: 1}
-		r := next.Finish("node-a", s.in)
-		if len(r.Remaining) != 1 || r.Remaining[0].Pod.Name != "waits" {
-			s.Errorf("remaining %v, want the pod that waits", r.Remaining)
-		}
-		if r.Remaining = nil; !reflect.DeepEqual(r, want) {
+		want := interruption.Pods{Total: 2, Truncated: 1, Left: 1}
+		if r := next.Finish("node-a", s.in); r != want {
 			s.Errorf("result %+v, want %+v", r, want)
+		}
+		if told := s.events.list; !slices.Equal(told, []string{"left waits: "}) {
+			s.Errorf("told %q, want that the pod that waits was left", told)
 		}
 	})
 }

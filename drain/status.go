@@ -10,31 +10,16 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
 )
 
-// Result says what became of the pods that had to leave a node, each counted once.
+// Result says what became of the pods of a node whose drain was cancelled.
 type Result struct {
-	Total     int
-	Graceful  int // had the whole grace period that it asked for
-	Truncated int // had less, as there was not enough time
-	Forced    int // was deleted past its disruption budget
-	Left      int // was still there at the end, and had not been evicted
+	interruption.Pods // that had to leave
 
-	// Refusal is why one of the pods that were left could not be evicted, in the API server's
-	// words.
-	Refusal string
-	// Remaining are the pods that were left.
-	Remaining []Remaining
-
-	// Staying are the pods that are on the node after its drain was cancelled, but for those
-	// that are about to go.
+	// Staying are the pods that are on the node, but for those that are about to go.
 	Staying []*corev1.Pod
-}
-
-// Remaining is a pod that was left on its node.
-type Remaining struct {
-	Pod     *corev1.Pod
-	Refusal string // why, in the API server's words; empty if its eviction was never tried
 }
 
 // tracked is one pod that has to leave, from when it was first seen.
@@ -67,19 +52,19 @@ func (t *tracked) stays() bool { return !t.gone && t.sent == notSent }
 // sendLocked notes that the pod was sent away.
 func (t *tracked) sendLocked(by exit) { t.sent, t.refusal = max(t.sent, by), "" }
 
-func (s *session) result() Result {
+// result counts the pods, and calls left with each that is still there and was not sent away.
+func (s *session) result(left func(pod *corev1.Pod, refusal string)) (r interruption.Pods) {
 	pods := s.pods()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.catchUpLocked(pods)
-	var r Result
 	for _, t := range s.tracked {
 		r.Total++
 		switch {
 		case t.stays():
 			r.Left++
-			r.Remaining = append(r.Remaining, Remaining{Pod: t.pod, Refusal: t.refusal})
 			r.Refusal = cmp.Or(t.refusal, r.Refusal)
+			left(t.pod, t.refusal)
 		case t.sent == forceDeleted:
 			r.Forced++
 		case t.sent == cutShort, !t.gone:
@@ -204,20 +189,16 @@ func (d *Drainer) Drain(ctx context.Context, node string, in Interruption, view 
 // that are still on the node and have not been evicted count as left; those that are still
 // terminating past the deadline had less than their grace period. The interruption tells which
 // pods had to leave a node that only a predecessor has drained.
-func (d *Drainer) Finish(node string, in Interruption) Result {
+func (d *Drainer) Finish(node string, in Interruption) interruption.Pods {
 	d.mu.Lock()
 	s, ok := d.sessions[node]
 	d.mu.Unlock()
 	if !ok {
-		return Result{}
+		return interruption.Pods{}
 	}
+	defer d.Forget(node)
 	s.meet(in)
-	result := s.result()
-	d.Forget(node)
-	for _, r := range result.Remaining {
-		d.opts.Events.PodLeft(node, r.Pod, r.Refusal)
-	}
-	return result
+	return s.result(func(pod *corev1.Pod, refusal string) { d.opts.Events.PodLeft(node, pod, refusal) })
 }
 
 // Cancel stops a node's drain and puts its surged pods back into their ReplicaSets. It
@@ -235,9 +216,8 @@ func (d *Drainer) Cancel(ctx context.Context, node string) (Result, bool, error)
 	if err := d.putBackAll(ctx, node, "", func(*corev1.Pod) bool { return true }); err != nil {
 		return Result{}, false, err
 	}
-	result := s.result()
-	result.Total -= result.Left
-	result.Left, result.Remaining = 0, nil
+	result := Result{Pods: s.result(func(*corev1.Pod, string) {})}
+	result.Total, result.Left = result.Total-result.Left, 0
 	result.Staying = slices.DeleteFunc(s.pods(), func(pod *corev1.Pod) bool { return pod.DeletionTimestamp != nil })
 	d.Forget(node)
 	return result, true, nil

@@ -50,9 +50,9 @@ func (s *script) options(o *setup) {
 			s.in = in
 			return drain.Status{View: view(), Total: 3, Begun: s.begun, Done: s.left+s.staying == 0}, true
 		},
-		FinishFunc: func(string) drain.Result {
+		FinishFunc: func(string) interruption.Pods {
 			s.finished++
-			return drain.Result{Total: 3, Graceful: 3 - s.left, Left: s.left}
+			return interruption.Pods{Total: 3, Graceful: 3 - s.left, Left: s.left}
 		},
 	}
 	o.Provisioner = &fakeProvisioner{

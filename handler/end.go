@@ -19,8 +19,7 @@ import (
 // end closes the drain, counts its pods and gives the node up.
 func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption.Record, phase interruption.Phase) error {
 	now := time.Now()
-	result := v.opts.Drainer.Finish(v.node.Name, in)
-	pods := countPods(result, rec)
+	pods := countPods(v.opts.Drainer.Finish(v.node.Name, in), rec)
 	rec.Phase, rec.Pods, rec.Ended = phase, &pods, now.UTC()
 	rec.Replacement = v.known.replacementOf(rec)
 
@@ -36,8 +35,8 @@ func (v *visit) end(ctx context.Context, in drain.Interruption, rec interruption
 	v.opts.Events.Notify(notify.Ended(v.node, reason, pods, slack))
 	log := v.fieldsOf(v.opts.Logger.Info(), rec).Int("graceful", pods.Graceful).Int("truncated", pods.Truncated).
 		Int("forced", pods.Forced).Int("left", pods.Left).Float64("slack_seconds", slack.Seconds())
-	if result.Refusal != "" {
-		log = log.Str("reason", result.Refusal)
+	if pods.Refusal != "" {
+		log = log.Str("reason", pods.Refusal)
 	}
 	log.Msg(message)
 	v.known.final = &rec
@@ -102,17 +101,11 @@ func (v *visit) restore(ctx context.Context) (done bool, err error) {
 
 // countPods adds to a drain's result the pods that left before this process saw the node: its
 // last process had evicted them.
-func countPods(r drain.Result, rec interruption.Record) interruption.Pods {
-	pods := podsOf(r)
-	earlier := max(0, total(rec)-r.Total)
+func countPods(pods interruption.Pods, rec interruption.Record) interruption.Pods {
+	earlier := max(0, total(rec)-pods.Total)
 	pods.Total, pods.Graceful = pods.Total+earlier, pods.Graceful+earlier
+	pods.Refusal = interruption.Clip(pods.Refusal)
 	return pods
-}
-
-func podsOf(r drain.Result) interruption.Pods {
-	return interruption.Pods{
-		Total: r.Total, Graceful: r.Graceful, Truncated: r.Truncated, Forced: r.Forced, Left: r.Left, Refusal: interruption.Clip(r.Refusal),
-	}
 }
 
 // cancel undoes an interruption that somebody, or EC2 itself, has cancelled.
@@ -190,7 +183,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 	}
 	v.opts.Workloads.Canceled(ctx, workloads.Interruption{Node: before.Name, Record: was}, result.Staying)
 	if underWay {
-		v.metrics.ended(was, resultCanceled, podsOf(result), time.Now())
+		v.metrics.ended(was, resultCanceled, result.Pods, time.Now())
 	}
 	v.reportUndone(before, was, rest, result)
 	v.forget(v.node.Name)

@@ -63,7 +63,7 @@ func TestLongTextsOfOthers(t *testing.T) {
 			status.Refusal = long
 			return status, ok
 		}
-		d.FinishFunc = func(node string) drain.Result {
+		d.FinishFunc = func(node string) interruption.Pods {
 			result := finish(node)
 			result.Refusal = long
 			return result

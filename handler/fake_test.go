@@ -186,7 +186,7 @@ func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, 
 type fakeDrainer struct {
 	LookFunc   func(node string, in drain.Interruption) (drain.View, bool)
 	DrainFunc  func(node string, in drain.Interruption) (drain.Status, bool)
-	FinishFunc func(node string) drain.Result
+	FinishFunc func(node string) interruption.Pods
 
 	CallOffFunc func(node string) (drain.Result, bool, error)
 }
@@ -203,7 +203,7 @@ func (f *fakeDrainer) Drain(_ context.Context, node string, in drain.Interruptio
 	return f.DrainFunc(node, in)
 }
 
-func (f *fakeDrainer) Finish(node string, _ drain.Interruption) drain.Result {
+func (f *fakeDrainer) Finish(node string, _ drain.Interruption) interruption.Pods {
 	return f.FinishFunc(node)
 }
 

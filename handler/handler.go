@@ -57,7 +57,7 @@ type Drainer interface {
 	Run(ctx context.Context) error
 	Look(ctx context.Context, node string, in drain.Interruption) (drain.View, bool)
 	Drain(ctx context.Context, node string, in drain.Interruption, view drain.View) (drain.Status, bool)
-	Finish(node string, in drain.Interruption) drain.Result
+	Finish(node string, in drain.Interruption) interruption.Pods
 	Cancel(ctx context.Context, node string) (drain.Result, bool, error)
 	Sweep(ctx context.Context, node string, drained func(node string) bool) error
 	Forget(node string)

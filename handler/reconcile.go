@@ -170,11 +170,11 @@ func (v *visit) begin(ctx context.Context, rec interruption.Record) error {
 // was only cordoned, has missed nothing.
 func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 	if k.begun && !k.rec.Phase.Over() {
-		result := h.opts.Drainer.Finish(name, drain.Interruption{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.Deadline})
-		pods := countPods(result, k.rec)
+		left := h.opts.Drainer.Finish(name, drain.Interruption{Taint: marks.Taint(k.rec), Since: k.rec.Since(), Deadline: k.rec.Deadline})
+		pods := countPods(left, k.rec)
 		h.metrics.ended(k.rec, resultFailed, pods, time.Now())
 		h.opts.Events.Notify(notify.Ended(lastKnown(name, k.rec), notify.ReasonNodeGone, pods, 0))
-		h.opts.Logger.Warn().Str("node", name).EmbedObject(k.rec).Int("left", result.Left).Msg("node gone before its drain had ended")
+		h.opts.Logger.Warn().Str("node", name).EmbedObject(k.rec).Int("left", pods.Left).Msg("node gone before its drain had ended")
 	}
 	h.opts.Hooks.Orphaned(ctx, name, k.rec)
 	h.forget(name)

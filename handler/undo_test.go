@@ -17,7 +17,7 @@ import (
 func called(h *Handler, done func() (bool, error)) {
 	h.opts.Drainer.(*fakeDrainer).CallOffFunc = func(string) (drain.Result, bool, error) {
 		ok, err := done()
-		return drain.Result{Total: 1, Graceful: 1}, ok, err
+		return drain.Result{Pods: interruption.Pods{Total: 1, Graceful: 1}}, ok, err
 	}
 }
 

@@ -179,11 +179,14 @@ type Outcome struct {
 	Pods int
 }
 
+// EachOutcome lists every outcome, with the number of its pods.
+func (p Pods) EachOutcome() []Outcome {
+	return []Outcome{{"graceful", p.Graceful}, {"truncated", p.Truncated}, {"forced", p.Forced}, {"left", p.Left}}
+}
+
 // Outcomes are those that there are of the pods.
 func (p Pods) Outcomes() []Outcome {
-	return slices.DeleteFunc([]Outcome{
-		{"graceful", p.Graceful}, {"truncated", p.Truncated}, {"forced", p.Forced}, {"left", p.Left},
-	}, func(o Outcome) bool { return o.Pods == 0 })
+	return slices.DeleteFunc(p.EachOutcome(), func(o Outcome) bool { return o.Pods == 0 })
 }
 
 // String says for people what became of how many.
