@@ -1,7 +1,6 @@
 package drain
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -17,9 +16,9 @@ var (
 	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
 )
 
-// deployment is the part of a Deployment that a surge depends on. The whole type would link
+// Deployment is the part of one that a surge depends on. The whole type would link
 // all of its API group into a process that has to stay small, as it runs on every node.
-type deployment struct {
+type Deployment struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Cut               bool `json:"spotHandlerCut"` // see narrow.CutKey
 	Spec              struct {
@@ -51,8 +50,8 @@ type deploymentCondition struct {
 	Message string `json:"message"`
 }
 
-func decodeDeployment(u *unstructured.Unstructured) (*deployment, error) {
-	d := &deployment{}
+func decodeDeployment(u *unstructured.Unstructured) (*Deployment, error) {
+	d := &Deployment{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, d); err != nil {
 		return nil, fmt.Errorf("read Deployment %s/%s: %w", u.GetNamespace(), u.GetName(), err)
 	}
@@ -74,7 +73,8 @@ func asDeployment(obj any) (any, error) {
 	return obj, nil
 }
 
-func (d *deployment) replicas() int {
+// Replicas is how many pods it asks for.
+func (d *Deployment) Replicas() int {
 	if d.Spec.Replicas == nil {
 		return 1
 	}
@@ -84,11 +84,11 @@ func (d *deployment) replicas() int {
 // maxSurge is how many pods the Deployment may have above its replicas while it rolls:
 // its owner's consent to as many replacement pods at a time. A percentage is rounded up.
 // https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#max-surge
-func (d *deployment) maxSurge() int {
+func (d *Deployment) maxSurge() int {
 	if d.Spec.Strategy.Type != "RollingUpdate" || d.Spec.Strategy.RollingUpdate == nil || d.Spec.Strategy.RollingUpdate.MaxSurge == nil {
 		return 0
 	}
-	n, err := intstr.GetScaledValueFromIntOrPercent(d.Spec.Strategy.RollingUpdate.MaxSurge, d.replicas(), true)
+	n, err := intstr.GetScaledValueFromIntOrPercent(d.Spec.Strategy.RollingUpdate.MaxSurge, d.Replicas(), true)
 	if err != nil {
 		return 0
 	}
@@ -96,7 +96,7 @@ func (d *deployment) maxSurge() int {
 }
 
 // forbids says why the owner does not let pods of the Deployment be surged, or is empty.
-func (d *deployment) forbids() string {
+func (d *Deployment) forbids() string {
 	switch {
 	case d.Cut:
 		return "is larger than what is read of one"
@@ -111,7 +111,7 @@ func (d *deployment) forbids() string {
 }
 
 // refuses says why pods of the Deployment cannot be surged now, or is empty.
-func (d *deployment) refuses() string {
+func (d *Deployment) refuses() string {
 	if why := d.forbids(); why != "" {
 		return why
 	}
@@ -123,7 +123,7 @@ func (d *deployment) refuses() string {
 }
 
 // failure says why pods of the Deployment cannot be made, such as for a quota, or is empty.
-func (d *deployment) failure() string {
+func (d *Deployment) failure() string {
 	for _, c := range d.Status.Conditions {
 		if c.Type == replicaFailure && c.Status == "True" {
 			return "cannot make pods: " + c.Message
@@ -132,26 +132,9 @@ func (d *deployment) failure() string {
 	return ""
 }
 
-// Deployment is what plans read of one.
-type Deployment struct{ *deployment }
-
-// UnmarshalJSON reads it from the API's object.
-func (d *Deployment) UnmarshalJSON(data []byte) error {
-	d.deployment = &deployment{}
-	err := json.Unmarshal(data, d.deployment)
-	d.Annotations, d.ManagedFields = nil, nil
-	return err
-}
-
-// Exists reports whether there is such a Deployment.
-func (d Deployment) Exists() bool { return d.deployment != nil }
-
-// Replicas is how many pods it asks for.
-func (d Deployment) Replicas() int { return d.replicas() }
-
 // Specified is the part of a Workload that the specification alone decides: the selector, and why
 // the owner does not let pods be surged.
-func (d Deployment) Specified() (Workload, error) {
+func (d *Deployment) Specified() (Workload, error) {
 	selector, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	return Workload{Selector: selector, Refuses: d.forbids()}, err
 }

@@ -270,7 +270,7 @@ func readWorkload(pods rest.Interface, objects dynamic.Interface) func(context.C
 		if err != nil {
 			return Workload{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
 		}
-		var theirs []*member
+		var theirs []*Member
 		for i := range list.Items {
 			theirs = append(theirs, MemberOf(&list.Items[i]))
 		}

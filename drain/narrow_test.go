@@ -81,7 +81,7 @@ func TestPodsAreReadAsTheyAre(t *testing.T) {
 		if diff := cmp.Diff(Lean(pod), Lean(got), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatal(diff)
 		}
-		if diff := cmp.Diff(MemberOf(pod), MemberOf(got), cmp.AllowUnexported(member{}), cmpopts.EquateEmpty()); diff != "" {
+		if diff := cmp.Diff(MemberOf(pod), MemberOf(got), cmp.AllowUnexported(Member{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatal(diff)
 		}
 	}

@@ -53,7 +53,7 @@ type watchedDeployment struct {
 	mu         sync.Mutex
 	synced     bool   // it is known whether there is a Deployment, and if so, which pods it has
 	unreadable string // why it cannot be read
-	deployment *deployment
+	deployment *Deployment
 	store      cache.Store // of its pods
 	last       Workload    // what was last acted on
 	acted      bool        // whether that has happened
@@ -133,14 +133,14 @@ func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 	if of.unreadable != "" {
 		return Workload{Selector: labels.Everything(), Refuses: of.unreadable}, time.Time{}
 	}
-	return of.tally.workload(now, of.deployment, of.pods())
+	return of.tally.Workload(now, of.deployment, of.pods())
 }
 
-func (of *watchedDeployment) pods() []*member {
+func (of *watchedDeployment) pods() []*Member {
 	if of.store == nil {
 		return nil
 	}
-	return contents[*member](of.store)
+	return contents[*Member](of.store)
 }
 
 // watch follows the Deployment, and its pods as soon as its selector is known. It returns when it is
@@ -171,7 +171,7 @@ func (of *watchedDeployment) watch() {
 
 // seen takes in a new state of the Deployment.
 func (of *watchedDeployment) seen(obj any) {
-	d, ok := obj.(*deployment)
+	d, ok := obj.(*Deployment)
 	err := errUnreadable
 	if ok && d.Cut {
 		err = errTooLarge

@@ -13,9 +13,9 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// member is the part of a pod that its Deployment's tally needs. In a burst the pods of
+// Member is the part of a pod that its Deployment's tally needs. In a burst the pods of
 // every Deployment are kept, ten times as many as run on the interrupted nodes.
-type member struct {
+type Member struct {
 	metav1.ObjectMeta // name, UID, resource version and creation
 
 	leaving  bool // terminating, or finished
@@ -27,12 +27,9 @@ type member struct {
 	homeless bool      // the scheduler finds no node for it
 }
 
-// Member is a member. Its fields are the drain's own.
-type Member = member
-
 // MemberOf reads a pod.
 func MemberOf(pod *corev1.Pod) *Member {
-	m := &member{
+	m := &Member{
 		ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion, CreationTimestamp: pod.CreationTimestamp},
 		leaving:    pod.DeletionTimestamp != nil || Finished(pod),
 		surged:     IsSurged(pod),
@@ -71,13 +68,9 @@ func NewTally() *Tally {
 const failsFor = 2 * time.Second
 
 // Workload is what plans are made with, from all pods that the Deployment selects, surged ones among
-// them, and when it changes by the clock alone; zero if it does not. The zero Deployment is one that
-// does not exist.
-func (l *Tally) Workload(now time.Time, d Deployment, pods []*Member) (Workload, time.Time) {
-	return l.workload(now, d.deployment, pods)
-}
-
-func (l *Tally) workload(now time.Time, d *deployment, pods []*member) (Workload, time.Time) {
+// them, and when it changes by the clock alone; zero if it does not. No Deployment is one that does
+// not exist.
+func (l *Tally) Workload(now time.Time, d *Deployment, pods []*Member) (Workload, time.Time) {
 	w, next := l.count(now, d, pods)
 	switch {
 	case w.Lacking == 0:
@@ -109,7 +102,7 @@ const clockSkew = 10 * time.Second
 
 // count returns a Deployment's workload, and when it will change by the clock alone: when
 // a Ready pod becomes available.
-func (l *Tally) count(now time.Time, d *deployment, pods []*member) (Workload, time.Time) {
+func (l *Tally) count(now time.Time, d *Deployment, pods []*Member) (Workload, time.Time) {
 	l.forget(pods)
 	if d == nil || !d.DeletionTimestamp.IsZero() {
 		return Workload{}, time.Time{}
@@ -125,13 +118,13 @@ func (l *Tally) count(now time.Time, d *deployment, pods []*member) (Workload, t
 		MinReady: time.Duration(d.Spec.MinReadySeconds) * time.Second,
 		Slots:    max(0, d.maxSurge()-c.surged-len(l.surging)),
 		Surging:  len(l.surging),
-		Spare:    max(0, c.available+c.extra-d.replicas()),
+		Spare:    max(0, c.available+c.extra-d.Replicas()),
 	}
 	// Without any surge the ReplicaSet would have those that wait and those that were there
 	// before. What is owned since then are replacement pods.
-	w.Excess = max(0, c.waiting-d.replicas(), min(c.waiting, c.waiting+c.before-d.replicas(), w.Spare))
+	w.Excess = max(0, c.waiting-d.Replicas(), min(c.waiting, c.waiting+c.before-d.Replicas(), w.Spare))
 	if d.failure() != "" {
-		w.Lacking = max(0, min(c.waiting, d.replicas()-c.owned))
+		w.Lacking = max(0, min(c.waiting, d.Replicas()-c.owned))
 	}
 	w.Unplaced = max(0, min(c.waiting, c.homeless-len(l.returning)))
 	return w, next
@@ -148,7 +141,7 @@ type census struct {
 	waiting   int // of those, neither being evicted nor given back
 }
 
-func (l *Tally) census(now time.Time, d *deployment, pods []*member) (c census, next time.Time) {
+func (l *Tally) census(now time.Time, d *Deployment, pods []*Member) (c census, next time.Time) {
 	first := l.firstSurged(pods)
 	for _, pod := range pods {
 		_, evicting := l.evicting[pod.UID]
@@ -191,7 +184,7 @@ func (l *Tally) census(now time.Time, d *deployment, pods []*member) (c census, 
 }
 
 // firstSurged is when the first of those that wait was surged; zero if none waits.
-func (l *Tally) firstSurged(pods []*member) (first time.Time) {
+func (l *Tally) firstSurged(pods []*Member) (first time.Time) {
 	for _, pod := range pods {
 		if pod.surged && !pod.leaving {
 			first = interruption.Earlier(first, pod.at)
@@ -201,25 +194,25 @@ func (l *Tally) firstSurged(pods []*member) (first time.Time) {
 }
 
 // forget drops the requests whose effect the pods show.
-func (l *Tally) forget(pods []*member) {
-	present := make(map[types.UID]*member, len(pods))
+func (l *Tally) forget(pods []*Member) {
+	present := make(map[types.UID]*Member, len(pods))
 	for _, pod := range pods {
 		present[pod.UID] = pod
 	}
-	done := func(requests map[types.UID]struct{}, shows func(*member) bool) {
+	done := func(requests map[types.UID]struct{}, shows func(*Member) bool) {
 		maps.DeleteFunc(requests, func(uid types.UID, _ struct{}) bool {
 			pod := present[uid]
 			return pod == nil || pod.leaving || shows(pod)
 		})
 	}
-	done(l.surging, func(pod *member) bool { return pod.surged })
-	done(l.evicting, func(*member) bool { return false })
-	done(l.returning, func(pod *member) bool { return pod.owned && !pod.surged })
+	done(l.surging, func(pod *Member) bool { return pod.surged })
+	done(l.evicting, func(*Member) bool { return false })
+	done(l.returning, func(pod *Member) bool { return pod.owned && !pod.surged })
 }
 
 // reserve enters what is about to be requested, if there is room for it now besides those that go
 // before it.
-func (l *Tally) reserve(now time.Time, d *deployment, pods []*member, pod *corev1.Pod, action Action, ahead int) bool {
+func (l *Tally) reserve(now time.Time, d *Deployment, pods []*Member, pod *corev1.Pod, action Action, ahead int) bool {
 	w, _ := l.count(now, d, pods)
 	if w.offers(action) <= ahead || action == SurgeNow && l.gaveUp != "" {
 		return false

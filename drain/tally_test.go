@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-func membersOf(pods []*corev1.Pod) (list []*member) {
+func membersOf(pods []*corev1.Pod) (list []*Member) {
 	for _, p := range pods {
 		list = append(list, MemberOf(p))
 	}
@@ -20,7 +20,7 @@ func membersOf(pods []*corev1.Pod) (list []*member) {
 // The count of a Deployment's pods never has one pod twice, whatever the ReplicaSet has
 // caught up with: what is asked for counts at once, and no more when it shows.
 func TestTally(t *testing.T) {
-	d := deploymentOf(4, func(d *deployment) { *d.Spec.Strategy.RollingUpdate.MaxSurge = intstr.FromInt32(1) })
+	d := deploymentOf(4, func(d *Deployment) { *d.Spec.Strategy.RollingUpdate.MaxSurge = intstr.FromInt32(1) })
 	l := NewTally()
 	pods := []*corev1.Pod{webPod("a"), webPod("b"), webPod("c"), webPod("d")}
 	check := func(what string, slots, spare int) {
@@ -69,7 +69,7 @@ func TestTally(t *testing.T) {
 }
 
 func TestTallyWaitsUntilAReadyPodIsAvailable(t *testing.T) {
-	d := deploymentOf(1, func(d *deployment) { d.Spec.MinReadySeconds = 30 })
+	d := deploymentOf(1, func(d *Deployment) { d.Spec.MinReadySeconds = 30 })
 	fresh := webPod("b")
 	fresh.Status.Conditions[1].LastTransitionTime = metav1.NewTime(now.Add(-10 * time.Second))
 	w, next := NewTally().count(now, d, membersOf([]*corev1.Pod{webPod("a", isSurgedPod), fresh}))
@@ -101,13 +101,13 @@ func TestTallyOfWhatTheOwnerWants(t *testing.T) {
 	made := func(ready, pending int) []*corev1.Pod {
 		return append(group(ready, createdAt(now)), group(pending, createdAt(now), unready)...)
 	}
-	failing := func(d *deployment) {
+	failing := func(d *Deployment) {
 		d.Status.Conditions = append(d.Status.Conditions, deploymentCondition{Type: "ReplicaFailure", Status: "True", Message: "exceeded quota"})
 	}
 	for name, tt := range map[string]struct {
 		replicas        int32
 		pods            [][]*corev1.Pod
-		change          func(*deployment)
+		change          func(*Deployment)
 		excess, lacking int
 	}{
 		"as before":                        {6, [][]*corev1.Pod{surged, others, made(0, 4)}, nil, 0, 0},
@@ -138,7 +138,7 @@ func TestTallyOfWhatTheOwnerWants(t *testing.T) {
 
 // What was asked for counts before it shows.
 func TestTallyGivesBackNoMoreThanIsLacking(t *testing.T) {
-	d := deploymentOf(2, func(d *deployment) {
+	d := deploymentOf(2, func(d *Deployment) {
 		d.Status.Conditions = []deploymentCondition{{Type: "ReplicaFailure", Status: "True"}}
 	})
 	pods := []*corev1.Pod{webPod("a", isSurgedPod), webPod("b", isSurgedPod), webPod("c", createdAt(now))}

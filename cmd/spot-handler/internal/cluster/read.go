@@ -34,7 +34,7 @@ type Cluster struct {
 	Pods    []*corev1.Pod
 	Budgets []*policyv1.PodDisruptionBudget
 	// Deployments, by name; one that is missing does not exist. They are nil if they could not be read.
-	Deployments map[types.NamespacedName]drain.Deployment
+	Deployments map[types.NamespacedName]*drain.Deployment
 	// Owners are the controllers of pods other than a Deployment's ReplicaSets, by UID.
 	Owners map[types.UID]Owner
 	// Surroundings are those of each namespace.
@@ -163,12 +163,14 @@ func (r *reader) namespaces(ctx context.Context) error {
 
 // deployment is what is kept of a Deployment.
 type deployment struct {
-	drain.Deployment
+	*drain.Deployment
 	template template
 }
 
 func (d *deployment) UnmarshalJSON(data []byte) error {
-	err := d.Deployment.UnmarshalJSON(data)
+	d.Deployment = &drain.Deployment{}
+	err := json.Unmarshal(data, d.Deployment)
+	d.Annotations, d.ManagedFields = nil, nil
 	if err == nil && d.Replicas() == 0 {
 		var u struct{ Spec struct{ Template template } }
 		err = json.Unmarshal(data, &u)
@@ -178,7 +180,7 @@ func (d *deployment) UnmarshalJSON(data []byte) error {
 }
 
 func (r *reader) deployments(ctx context.Context) error {
-	found := map[types.NamespacedName]drain.Deployment{}
+	found := map[types.NamespacedName]*drain.Deployment{}
 	err := Each(ctx, r.Lister, apps("deployments"), "", func(d *deployment) {
 		found[types.NamespacedName{Namespace: d.Namespace, Name: d.Name}] = d.Deployment
 		r.wants(d.Namespace, d.Replicas(), d.template)

@@ -32,7 +32,7 @@ type scene struct {
 
 func newScene(t testing.TB) *scene {
 	s := &scene{t, Input{
-		Cluster:     cluster.Cluster{At: at, Deployments: map[types.NamespacedName]drain.Deployment{}, Surroundings: map[string]drain.Surroundings{"shop": {}}},
+		Cluster:     cluster.Cluster{At: at, Deployments: map[types.NamespacedName]*drain.Deployment{}, Surroundings: map[string]drain.Surroundings{"shop": {}}},
 		Policy:      drain.Policy{Strategy: drain.Surge, Blocked: drain.Leave, Margin: 10 * time.Second},
 		Assumptions: Assumptions{Boot: Assume(40*time.Second, "test"), Ready: Assume(10*time.Second, "test"), Stop: Assume(5*time.Second, "test")},
 	}, map[string]int{}}
@@ -115,8 +115,8 @@ func (s *scene) deploymentOf(name string, replicas, maxSurge int64) {
 		},
 		"status": map[string]any{"replicas": replicas, "updatedReplicas": replicas},
 	})
-	var d drain.Deployment
-	if err := errors.Join(err, json.Unmarshal(data, &d)); err != nil {
+	d := &drain.Deployment{}
+	if err := errors.Join(err, json.Unmarshal(data, d)); err != nil {
 		s.Fatal(err)
 	}
 	s.Deployments[types.NamespacedName{Namespace: "shop", Name: name}] = d

@@ -91,14 +91,14 @@ func (w *world) settleControllers() {
 		for _, c := range of[wl] {
 			owner, known := w.in.Owners[c.uid]
 			switch {
-			case wl.deployment.Exists() && len(of[wl]) == 1:
+			case wl.deployment != nil && len(of[wl]) == 1:
 				c.desired = wl.deployment.Replicas()
 			case known:
 				c.desired = owner.Replicas
 			}
 			wl.replicas += c.desired
 		}
-		if wl.deployment.Exists() {
+		if wl.deployment != nil {
 			wl.replicas = wl.deployment.Replicas()
 		}
 	}

@@ -14,8 +14,8 @@ import (
 
 // workload is what people know pods by: a Deployment, or whatever else has made them.
 type workload struct {
-	namespace, name string // the name with its kind
-	deployment      drain.Deployment
+	namespace, name string               // the name with its kind
+	deployment      *drain.Deployment    // nil if there is none
 	of              types.NamespacedName // the Deployment
 	replicas        int
 	pods            map[types.UID]*pod
