@@ -34,37 +34,27 @@ func (e Endpoint) Set() bool { return e.URLFile != "" }
 // Read returns the URL and the headers as they are now. The errors name files, never
 // what is in them.
 func (e Endpoint) Read() (*url.URL, http.Header, error) {
-	var target *url.URL
-	header := http.Header{}
-	var errs []error
-	if e.URLFile != "" {
-		text, err := os.ReadFile(e.URLFile)
-		if err == nil {
-			target, err = ParseURL(string(text))
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("read URL: %s: %w", e.URLFile, pathless(err)))
-		}
-	}
-	if e.HeadersFile != "" {
-		text, err := os.ReadFile(e.HeadersFile)
-		if err == nil {
-			header, err = ParseHeaders(string(text))
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("read headers: %s: %w", e.HeadersFile, pathless(err)))
-		}
-	}
-	return target, header, errors.Join(errs...)
+	target, noURL := read("URL", e.URLFile, nil, ParseURL)
+	header, noHeader := read("headers", e.HeadersFile, http.Header{}, ParseHeaders)
+	return target, header, errors.Join(noURL, noHeader)
 }
 
-// pathless is the error without the file's path, which the caller has named.
-func pathless(err error) error {
-	var path *os.PathError
-	if errors.As(err, &path) {
-		return path.Err
+// read parses what a file says; without a file it is otherwise.
+func read[T any](what, file string, otherwise T, parse func(string) (T, error)) (parsed T, err error) {
+	if file == "" {
+		return otherwise, nil
 	}
-	return err
+	text, err := os.ReadFile(file)
+	if err == nil {
+		parsed, err = parse(string(text))
+	}
+	if path := (*os.PathError)(nil); errors.As(err, &path) {
+		err = path.Err // the path stands before it
+	}
+	if err != nil {
+		err = fmt.Errorf("read %s: %s: %w", what, file, err)
+	}
+	return parsed, err
 }
 
 // ParseURL reads the URL of a webhook. Its errors do not repeat the text, as such URLs

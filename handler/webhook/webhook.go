@@ -9,10 +9,9 @@ package webhook
 import (
 	"context"
 	"errors"
-	"hash/fnv"
 	"net/http"
 	"net/url"
-	"sync"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -20,18 +19,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/rs/zerolog"
+	"k8s.io/apimachinery/pkg/types"
 
+	"spot-handler/drain/fair"
 	"spot-handler/handler/notify"
 )
 
 const (
-	// senders is how many webhooks are under way at the same time. Those of one node go
-	// through one sender, so its outcome never overtakes its notice.
+	// senders is how many webhooks are under way at the same time, those of one node one after the
+	// other, so its outcome never overtakes its notice.
 	senders = 4
 
-	// queued is how many webhooks wait for a sender before further ones are dropped: in
-	// all, the notices and the outcomes of 2,000 nodes.
-	queued = 1024
+	// queued is how many webhooks wait before further ones are dropped: the notices and the outcomes
+	// of 2,000 nodes.
+	queued = 4096
 
 	// giveUpAfter is how long a webhook is tried. Half an hour later the interruption is long
 	// over, and people have seen it elsewhere.
@@ -64,22 +65,19 @@ type Options struct {
 }
 
 // Sender sends notices and outcomes to a URL, each with one POST that is tried again
-// until it is answered. Its methods never block: news wait in memory for Run, and are
-// lost with the process. They are safe for concurrent use.
+// until it is answered. Notify never blocks: news wait in memory, and are lost with the
+// process. It is safe for concurrent use.
 type Sender struct {
 	opts    Options
 	client  *http.Client
-	queues  []chan *parcel // nil without an Endpoint
+	lane    *fair.Lane // nil without an Endpoint
+	number  atomic.Int64
+	sending context.Context // of all attempts
+	cancel  context.CancelFunc
 	results *prometheus.CounterVec
 
 	// Logged when they become true.
 	failing, dropping atomic.Bool
-}
-
-// parcel is a message on its way.
-type parcel struct {
-	Message
-	since time.Time
 }
 
 // New returns a Sender. It makes no call and starts nothing.
@@ -95,69 +93,48 @@ func New(o Options) *Sender {
 		return w
 	}
 	w.client = newClient(o.Proxy)
-	for range senders {
-		w.queues = append(w.queues, make(chan *parcel, queued))
-	}
+	w.lane = fair.NewLane(3*senders, 3*queued) // of which a tenant that is alone has a third
+	w.sending, w.cancel = context.WithCancel(context.Background())
 	return w
 }
 
-// Run sends news until ctx ends, and then for up to flushFor what still
-// waits. All who use the Sender should have ended before ctx does.
+// Run returns when ctx has ended and what still waited then was sent, after flushFor at most. All
+// who use the Sender should have ended before ctx does.
 func (w *Sender) Run(ctx context.Context) error {
-	sending, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(flushFor, cancel) })
-	defer stop()
-	var wg sync.WaitGroup
-	for _, queue := range w.queues {
-		wg.Go(func() {
-			for {
-				select {
-				case p := <-queue:
-					w.deliver(sending, p)
-					continue
-				default:
-				}
-				select {
-				case p := <-queue:
-					w.deliver(sending, p)
-				case <-ctx.Done():
-					return // and nothing waits
-				}
-			}
-		})
+	if w.lane == nil {
+		return nil
 	}
-	wg.Wait()
+	<-ctx.Done()
+	defer time.AfterFunc(flushFor, w.cancel).Stop()
+	w.lane.Wait()
 	return nil
 }
 
 // Notify has a notice or an outcome sent.
 func (w *Sender) Notify(n notify.News) {
-	if w.queues == nil || n.Stage == "" {
+	if w.lane == nil || n.Stage == "" {
 		return
 	}
-	m := newMessage(n)
-	hash := fnv.New32a()
-	_, _ = hash.Write([]byte(m.NodeName)) // it never fails
-	select {
-	case w.queues[hash.Sum32()%senders] <- &parcel{Message: m, since: time.Now()}:
+	m, since := newMessage(n), time.Now()
+	task := fair.Task{Who: types.UID(m.NodeName), What: strconv.FormatInt(w.number.Add(1), 10), Run: func() { w.deliver(w.sending, m, since) }}
+	if w.lane.Do(context.Background(), task) { // even when the process ends: deliver says what was dropped
 		w.dropping.Store(false)
-	default:
-		w.results.WithLabelValues(resultDropped).Inc()
-		if w.dropping.CompareAndSwap(false, true) {
-			w.opts.Logger.Error().Str("node", m.NodeName).Int("waiting", queued).Msg("webhooks dropped, too many are waiting")
-		}
+		return
+	}
+	w.results.WithLabelValues(resultDropped).Inc()
+	if w.dropping.CompareAndSwap(false, true) {
+		w.opts.Logger.Error().Str("node", m.NodeName).Int("waiting", queued).Msg("webhooks dropped, too many are waiting")
 	}
 }
 
 // deliver sends one webhook, with as many attempts as it takes.
-func (w *Sender) deliver(ctx context.Context, p *parcel) {
-	log := w.opts.Logger.With().Str("node", p.NodeName).Str("instance_id", p.InstanceID).Str("event", p.Event).Str("reason", p.Reason).Logger()
+func (w *Sender) deliver(ctx context.Context, m Message, since time.Time) {
+	log := w.opts.Logger.With().Str("node", m.NodeName).Str("instance_id", m.InstanceID).Str("event", m.Event).Str("reason", m.Reason).Logger()
 	attempt := 0
 	var refused *refusedError
 	post := func() (struct{}, error) {
 		attempt++
-		body, err := w.opts.Template.Render(p.Message)
+		body, err := w.opts.Template.Render(m)
 		if err == nil {
 			err = w.post(ctx, body)
 		}
@@ -170,7 +147,7 @@ func (w *Sender) deliver(ctx context.Context, p *parcel) {
 		InitialInterval: firstPause, MaxInterval: longestPause, Multiplier: 2, RandomizationFactor: 0.25,
 	}
 	_, err := backoff.Retry(ctx, post, backoff.WithBackOff(pauses),
-		backoff.WithMaxElapsedTime(max(time.Nanosecond, giveUpAfter-time.Since(p.since))),
+		backoff.WithMaxElapsedTime(max(time.Nanosecond, giveUpAfter-time.Since(since))),
 		backoff.WithNotify(func(err error, pause time.Duration) {
 			if w.failing.CompareAndSwap(false, true) {
 				log.Warn().Err(err).Float64("retry_seconds", pause.Seconds()).Msg("webhook not delivered, tried again")
