@@ -27,14 +27,6 @@ const (
 	resultFailed    = "failed"    // the node went before its drain had ended
 )
 
-// The values of pods_total's label outcome.
-const (
-	outcomeGraceful  = "graceful"
-	outcomeTruncated = "truncated"
-	outcomeForced    = "forced"
-	outcomeLeft      = "left"
-)
-
 // rehearsal is what rehearsals are counted under, whatever kind they play, so no alert about that
 // kind fires for one.
 const rehearsal = string(interruption.Rehearsal)
@@ -138,18 +130,67 @@ func (m *metrics) ended(r interruption.Record, result string, pods interruption.
 
 // left counts pods by how they left.
 func (m *metrics) left(kind string, pods interruption.Pods) {
-	m.pods.WithLabelValues(kind, outcomeGraceful).Add(float64(pods.Graceful))
-	m.pods.WithLabelValues(kind, outcomeTruncated).Add(float64(pods.Truncated))
-	m.pods.WithLabelValues(kind, outcomeForced).Add(float64(pods.Forced))
-	m.pods.WithLabelValues(kind, outcomeLeft).Add(float64(pods.Left))
+	for _, o := range pods.EachOutcome() {
+		m.pods.WithLabelValues(kind, o.Name).Add(float64(o.Pods))
+	}
 }
 
-// active collects what is known of the interruptions under way when it is scraped: there is no
+// newActive collects what is known of the interruptions under way when it is scraped: there is no
 // count to keep right, and what is over leaves no series behind.
-type active struct {
-	byPhase, byPool, deadline, oldest *prometheus.Desc
+func newActive(list func() []activeNode) prometheus.Collector {
+	byPhase := prometheus.NewDesc("spot_handler_active_interruptions",
+		"Interrupted nodes that this process sees to their end, by phase.", []string{"kind", "phase"}, nil)
+	byPool := prometheus.NewDesc("spot_handler_interrupted_nodes",
+		"Interrupted nodes that are being drained, by pool, zone and state of their replacement.",
+		[]string{"kind", "pool", "zone", "replacement"}, nil)
+	deadline := prometheus.NewDesc("spot_handler_nearest_deadline_timestamp_seconds",
+		"The earliest deadline of the drains that have not ended, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil)
+	oldest := prometheus.NewDesc("spot_handler_oldest_drain_timestamp_seconds",
+		"When the oldest drain under way began, or the request for its replacement, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil)
+	return prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) {
+		type phaseKey struct {
+			kind  string
+			phase interruption.Phase
+		}
+		type poolKey struct {
+			kind        string
+			home        home
+			replacement string
+		}
+		phases, nearest, began := map[phaseKey]int{}, map[string]time.Time{}, map[string]time.Time{}
+		pools := map[poolKey]int{}
+		for _, kind := range counted() { // always there, so there is a series to look at
+			pools[poolKey{kind: kind, replacement: noReplacement}] = 0
+		}
+		nodes := list()
+		shown := largestHomes(nodes)
+		for _, n := range nodes {
+			phases[phaseKey{n.kind, n.phase}]++
+			began[n.kind] = interruption.Earlier(began[n.kind], n.begun)
+			if n.phase.Over() || n.phase == interruption.Waiting {
+				continue
+			}
+			nearest[n.kind] = interruption.Earlier(nearest[n.kind], n.deadline)
+			if !shown[n.home] {
+				n.home = home{otherHome, otherHome}
+			}
+			pools[poolKey{n.kind, n.home, n.replacement}]++
+		}
 
-	list func() []activeNode
+		gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
+		}
+		for _, kind := range counted() {
+			for _, phase := range interruption.Phases() {
+				gauge(byPhase, float64(phases[phaseKey{kind, phase}]), kind, string(phase))
+			}
+			gauge(deadline, unix(nearest[kind]), kind)
+			gauge(oldest, unix(began[kind]), kind)
+		}
+		for k, n := range pools {
+			gauge(byPool, float64(n), k.kind, k.home.pool, k.home.zone, k.replacement)
+		}
+	})
 }
 
 // activeNode is an interrupted node, by the labels it is counted under.
@@ -176,73 +217,6 @@ const maxHomes = 300
 
 // otherHome is the pool and the zone of whatever exceeds maxHomes.
 const otherHome = "other"
-
-func newActive(list func() []activeNode) *active {
-	return &active{
-		list: list,
-		byPhase: prometheus.NewDesc("spot_handler_active_interruptions",
-			"Interrupted nodes that this process sees to their end, by phase.", []string{"kind", "phase"}, nil),
-		byPool: prometheus.NewDesc("spot_handler_interrupted_nodes",
-			"Interrupted nodes that are being drained, by pool, zone and state of their replacement.",
-			[]string{"kind", "pool", "zone", "replacement"}, nil),
-		deadline: prometheus.NewDesc("spot_handler_nearest_deadline_timestamp_seconds",
-			"The earliest deadline of the drains that have not ended, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil),
-		oldest: prometheus.NewDesc("spot_handler_oldest_drain_timestamp_seconds",
-			"When the oldest drain under way began, or the request for its replacement, in seconds since 1970; 0 while there is none.", []string{"kind"}, nil),
-	}
-}
-
-func (a *active) Describe(ch chan<- *prometheus.Desc) {
-	ch <- a.byPhase
-	ch <- a.byPool
-	ch <- a.deadline
-	ch <- a.oldest
-}
-
-func (a *active) Collect(ch chan<- prometheus.Metric) {
-	type phaseKey struct {
-		kind  string
-		phase interruption.Phase
-	}
-	type poolKey struct {
-		kind        string
-		home        home
-		replacement string
-	}
-	phases, nearest, oldest := map[phaseKey]int{}, map[string]time.Time{}, map[string]time.Time{}
-	pools := map[poolKey]int{}
-	for _, kind := range counted() { // always there, so there is a series to look at
-		pools[poolKey{kind: kind, replacement: noReplacement}] = 0
-	}
-	nodes := a.list()
-	shown := largestHomes(nodes)
-	for _, n := range nodes {
-		phases[phaseKey{n.kind, n.phase}]++
-		oldest[n.kind] = interruption.Earlier(oldest[n.kind], n.begun)
-		if n.phase.Over() || n.phase == interruption.Waiting {
-			continue
-		}
-		nearest[n.kind] = interruption.Earlier(nearest[n.kind], n.deadline)
-		if !shown[n.home] {
-			n.home = home{otherHome, otherHome}
-		}
-		pools[poolKey{n.kind, n.home, n.replacement}]++
-	}
-
-	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
-		ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
-	}
-	for _, kind := range counted() {
-		for _, phase := range interruption.Phases() {
-			gauge(a.byPhase, float64(phases[phaseKey{kind, phase}]), kind, string(phase))
-		}
-		gauge(a.deadline, unix(nearest[kind]), kind)
-		gauge(a.oldest, unix(oldest[kind]), kind)
-	}
-	for k, n := range pools {
-		gauge(a.byPool, float64(n), k.kind, k.home.pool, k.home.zone, k.replacement)
-	}
-}
 
 // unix is the time in seconds since 1970; 0 if there is none.
 func unix(t time.Time) float64 {
