@@ -60,21 +60,9 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 		Transform:     transform,
 		Indexers:      cache.Indexers{byInstance: instanceKeys, byAddress: addressKeys},
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(obj any) {
-				x.appeared(obj, nil)
-				x.changed(obj, nil)
-			},
-			UpdateFunc: func(old, obj any) {
-				x.appeared(obj, old)
-				x.changed(obj, old)
-			},
-			DeleteFunc: func(obj any) {
-				if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-					obj = last.Obj
-				}
-				x.gone(obj)
-				x.changed(obj, nil)
-			},
+			AddFunc:    func(obj any) { x.seen(nil, obj) },
+			UpdateFunc: x.seen,
+			DeleteFunc: x.gone,
 		},
 	})
 	x.store, x.controller = store.(cache.Indexer), controller
@@ -217,23 +205,29 @@ func transform(obj any) (any, error) {
 	return obj, nil
 }
 
-// appeared notifies of a Node that is new, or says only now which instance it is.
-func (x *Index) appeared(obj, old any) {
+// seen notifies of a Node that is new, or says only now which instance it is, and of one whose
+// interruption might have moved on.
+func (x *Index) seen(old, obj any) {
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return
 	}
-	if before, ok := old.(*corev1.Node); ok && before.Spec.ProviderID == node.Spec.ProviderID &&
-		before.Labels[interruption.InstanceIDLabel] == node.Labels[interruption.InstanceIDLabel] {
-		return
-	}
-	if id := InstanceID(node); id != "" {
+	before, known := old.(*corev1.Node)
+	same := known && before.Spec.ProviderID == node.Spec.ProviderID &&
+		before.Labels[interruption.InstanceIDLabel] == node.Labels[interruption.InstanceIDLabel]
+	if id := InstanceID(node); id != "" && !same {
 		x.onAppear.notify(id)
+	}
+	if concerned(node) || known && concerned(before) {
+		x.onChange.notify(node.Name)
 	}
 }
 
 // gone notifies of a Node that has been deleted, unless another Node is its instance.
 func (x *Index) gone(obj any) {
+	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = last.Obj
+	}
 	node, ok := obj.(*corev1.Node)
 	if !ok {
 		return
@@ -242,18 +236,9 @@ func (x *Index) gone(obj any) {
 	if _, other := x.Find(interruption.Notice{InstanceID: id}); id != "" && !other {
 		x.onGone.notify(id)
 	}
-}
-
-func (x *Index) changed(obj, old any) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return
+	if concerned(node) {
+		x.onChange.notify(node.Name)
 	}
-	before, _ := old.(*corev1.Node)
-	if !concerned(node) && (before == nil || !concerned(before)) {
-		return
-	}
-	x.onChange.notify(node.Name)
 }
 
 // pageSize bounds how many whole Nodes are in memory at a time. Each is 10 to 20 KiB, most of

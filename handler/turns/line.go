@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -22,8 +23,8 @@ type Line struct {
 	count  func(pool nodes.Pool) int
 
 	mu      sync.Mutex
-	entries map[string]entry // by node
-	sizes   map[nodes.Pool]size
+	entries map[string]entry      // by node
+	sizes   *cache.LRUExpireCache // how many nodes each pool had a moment ago
 }
 
 // entry is a node that stands in line.
@@ -33,18 +34,16 @@ type entry struct {
 	begun    bool
 }
 
-// size is how many nodes a pool had at some time.
-type size struct {
-	nodes int
-	at    time.Time
-}
-
-// sizeFor is how long we believe a pool's size; one node more or less hardly changes it.
-const sizeFor = 10 * time.Second
+const (
+	// sizeFor is how long we believe a pool's size; one node more or less hardly changes it.
+	sizeFor = 10 * time.Second
+	// maxSizes is more pools than a cluster has.
+	maxSizes = 1000
+)
 
 // NewLine returns an empty line. count says how many nodes a pool has.
 func NewLine(atOnce Concurrency, count func(pool nodes.Pool) int) *Line {
-	return &Line{atOnce: atOnce, count: count, entries: map[string]entry{}, sizes: map[nodes.Pool]size{}}
+	return &Line{atOnce: atOnce, count: count, entries: map[string]entry{}, sizes: cache.NewLRUExpireCache(maxSizes)}
 }
 
 // Stand puts a node in line, if its record belongs there. A node that has taken its turn keeps
@@ -152,17 +151,13 @@ func before(aName string, a entry, bName string, b entry) bool {
 
 // sizeOf is how many nodes the pool has, or had a moment ago.
 func (l *Line) sizeOf(of nodes.Pool) int {
-	l.mu.Lock()
-	s, ok := l.sizes[of]
-	l.mu.Unlock()
-	if ok && time.Since(s.at) < sizeFor {
-		return s.nodes
+	known, _ := l.sizes.Get(of)
+	if size, ok := known.(int); ok {
+		return size
 	}
-	s = size{l.count(of), time.Now()}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.sizes[of] = s
-	return s.nodes
+	size := l.count(of)
+	l.sizes.Add(of, size, sizeFor)
+	return size
 }
 
 // Concurrency is how many nodes of a pool may be replaced at the same time. The zero value

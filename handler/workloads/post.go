@@ -158,7 +158,7 @@ var neverPods = []netip.Prefix{
 // target is where the pod is notified: at the IP in its status, and nowhere else. Of the annotation
 // only the port and the path count.
 func (t *Notifier) target(pod *corev1.Pod, annotation string) (*url.URL, error) {
-	if pod.Spec.HostNetwork && !t.opts.HostNetwork {
+	if pod.Spec.HostNetwork && len(t.opts.Networks) == 0 {
 		return nil, errors.New("the pod is on its host's network, which --notice-networks does not name")
 	}
 	addr, err := netip.ParseAddr(pod.Status.PodIP)

@@ -33,11 +33,9 @@ import (
 type Options struct {
 	// On: without it nobody is notified.
 	On bool
-	// Networks are where pods are notified; empty is anywhere but on this machine, on its link, and at
-	// AWS's and the cluster's services.
+	// Networks are where pods are notified, those on their host's network, too; empty is anywhere but
+	// on this machine, on its link, and at AWS's and the cluster's services, and no such pod.
 	Networks []netip.Prefix
-	// HostNetwork: pods on their host's network are notified, too.
-	HostNetwork bool
 	// IsNode reports whether that is a Node's address.
 	IsNode func(netip.Addr) bool
 

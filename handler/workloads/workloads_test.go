@@ -239,13 +239,17 @@ func TestTarget(t *testing.T) {
 		{"80", "10.9.9.9", nil, ""},
 		{"80", "::ffff:10.9.9.9", nil, ""},
 		{"80", "10.9.9.9", func(o *Options, _ *corev1.Pod) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")} }, ""},
-		{"80", "10.9.9.9", func(o *Options, p *corev1.Pod) { p.Spec.HostNetwork, o.HostNetwork = true, true }, "http://10.9.9.9:80/"},
+		{"80", "10.9.9.9", func(o *Options, p *corev1.Pod) {
+			p.Spec.HostNetwork, o.Networks = true, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		}, "http://10.9.9.9:80/"},
 		{"80", "fe80::1%eth0", nil, ""},
 		{"80", "224.0.0.1", nil, ""},
 		{"80", "10.1.2.3", func(o *Options, _ *corev1.Pod) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")} }, ""},
 		{"80", "10.2.2.3", func(o *Options, _ *corev1.Pod) { o.Networks = []netip.Prefix{netip.MustParsePrefix("10.2.0.0/16")} }, "http://10.2.2.3:80/"},
 		{"80", "10.1.2.3", func(_ *Options, p *corev1.Pod) { p.Spec.HostNetwork = true }, ""},
-		{"80", "10.1.2.3", func(o *Options, p *corev1.Pod) { p.Spec.HostNetwork, o.HostNetwork = true, true }, "http://10.1.2.3:80/"},
+		{"80", "10.1.2.3", func(o *Options, p *corev1.Pod) {
+			p.Spec.HostNetwork, o.Networks = true, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+		}, "http://10.1.2.3:80/"},
 	} {
 		pod := podOf("a")
 		pod.Status.PodIP = tt.ip
