@@ -65,6 +65,11 @@ func TestPodsAreReadAsTheyAre(t *testing.T) {
 		{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}, {Ephemeral: &corev1.EphemeralVolumeSource{}}, {AzureDisk: &corev1.AzureDiskVolumeSource{}},
 		{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}},
 	}
+	type mayBeCut struct {
+		corev1.Pod
+		Cut bool `json:"spotHandlerCut"` // see narrow.CutKey
+	}
+	cut := 0
 	for range 200 {
 		pod := &corev1.Pod{}
 		fill.Fill(pod)
@@ -77,13 +82,21 @@ func TestPodsAreReadAsTheyAre(t *testing.T) {
 		for _, key := range []string{DoNotDisrupt, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation, NoticeAnnotation, corev1.MirrorPodAnnotationKey} {
 			metav1.SetMetaDataAnnotation(&pod.ObjectMeta, key, "x")
 		}
-		got := narrowed(t, "/api/v1/pods", pod)
+		read := narrowed(t, "/api/v1/pods", mayBeCut{Pod: *pod})
+		if read.Cut { // a field of it is longer than what is read of one
+			cut++
+			continue
+		}
+		got := &read.Pod
 		if diff := cmp.Diff(Lean(pod), Lean(got), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatal(diff)
 		}
 		if diff := cmp.Diff(MemberOf(pod), MemberOf(got), cmp.AllowUnexported(Member{}), cmpopts.EquateEmpty()); diff != "" {
 			t.Fatal(diff)
 		}
+	}
+	if cut > 20 {
+		t.Errorf("%d of 200 pods are longer than what is read of one: this shows little", cut)
 	}
 }
 
