@@ -189,7 +189,7 @@ func (b *Backend) Run(ctx context.Context) error {
 
 // Request implements provisioner.Backend.
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
-	prev := own(rec)
+	prev := provisioner.Asked(rec, provisioner.Karpenter)
 	if prev == nil {
 		key := node.Name + "/" + rec.Instance
 		if last, fresh := b.refusals.Last(key); fresh {
@@ -222,11 +222,6 @@ func (b *Backend) ReadyAfter(r interruption.Replacement) (time.Duration, bool) {
 		return 0, false
 	}
 	return claim.readyAfter(), true
-}
-
-// own is the replacement that this backend was asked for, or nil.
-func own(rec interruption.Record) *interruption.Replacement {
-	return provisioner.Asked(rec, provisioner.Karpenter)
 }
 
 func unsupported(reason string) interruption.Replacement {

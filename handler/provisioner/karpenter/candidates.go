@@ -18,9 +18,9 @@ import (
 
 // candidate is a NodePool that may give the replacement.
 type candidate struct {
-	pool    *nodePool
-	namedBy string // what named it; empty if nothing did
-	spot    bool   // for another spot instance, see spotCandidates
+	pool     *nodePool
+	namedBy  string // what named it; empty if nothing did
+	capacity string // spot for another spot instance, see spotCandidates; else it is left to the pool
 }
 
 // readPools reads the node's own pool, and returns those to choose from: the one that the operator
@@ -136,7 +136,7 @@ func (lost lostNode) spotCandidates(pools []*nodePool) (list []candidate) {
 	}
 	for _, pool := range pools {
 		if objection(slices.Concat(rules, spotRules), pool, lost) == "" {
-			list = append(list, candidate{pool: pool, spot: true})
+			list = append(list, candidate{pool: pool, capacity: spot})
 		}
 	}
 	return list

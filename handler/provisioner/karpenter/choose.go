@@ -169,7 +169,7 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 	var against []string
 	full := ""
 	for _, o := range lost.rank(list) {
-		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity(), Named: o.namedBy, Without: o.fit.out, Inherited: o.fit.inherited, order: o}
+		w := Weighed{Pool: o.pool.Name, Capacity: o.capacity, Named: o.namedBy, Without: o.fit.out, Inherited: o.fit.inherited, order: o}
 		switch {
 		case len(o.fit.need.Moving) == 0:
 			w.Against = "takes none of the pods"
@@ -207,7 +207,7 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 // replacement is what the order will be once it is made.
 func (o claimOrder) replacement() interruption.Replacement {
 	return interruption.Replacement{
-		Backend: provisioner.Karpenter, Name: o.name(), Pool: o.pool.Name, Capacity: o.capacity(), State: provisioner.StateRequested,
+		Backend: provisioner.Karpenter, Name: o.name(), Pool: o.pool.Name, Capacity: o.capacity, State: provisioner.StateRequested,
 		Reason: o.remark, Tried: strings.Join(o.lost.tried, ","),
 	}
 }
@@ -221,7 +221,7 @@ func byKarpenter(lost lostNode) string {
 		if time.Since(lost.claim.DeletionTimestamp.Time) > ownGrace {
 			return reasonReplacing
 		}
-	case slices.ContainsFunc(lost.node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == disruptedTaint }):
+	case hasTaint(lost.node, disruptedTaint):
 		return reasonDisrupting
 	}
 	return ""
@@ -269,9 +269,6 @@ func ownerClaim(node *corev1.Node) (name string, uid types.UID, ok bool) {
 	return "", "", false
 }
 
-// isUnregistered reports whether Karpenter has yet to take on the Node that a new machine has
-// made: until then it has no owner.
-// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/nodeclaim/lifecycle/registration.go
-func isUnregistered(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == unregisteredTaint })
+func hasTaint(node *corev1.Node, key string) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
 }

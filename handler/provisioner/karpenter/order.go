@@ -46,21 +46,13 @@ type claimOrder struct {
 // has other pods by now.
 func (o claimOrder) name() string {
 	name := o.pool.Name + "-" + o.lost.rec.Instance
-	if o.spot {
-		name += "-" + spot
+	if o.capacity != "" {
+		name += "-" + o.capacity
 	}
 	if o.former != "" {
 		name = hashed(name, o.former)
 	}
 	return dnsLabel(name)
-}
-
-// capacity is the kind of capacity, if that is not left to the pool.
-func (o claimOrder) capacity() string {
-	if o.spot {
-		return spot
-	}
-	return ""
 }
 
 // build makes the NodeClaim as Karpenter would make it from the pool's template. Karpenter

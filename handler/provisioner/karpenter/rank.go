@@ -33,9 +33,9 @@ var preferences = []struct {
 	{"takes more of the pods", func(_ lostNode, a, b claimOrder) int {
 		return cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving))
 	}},
-	{"can give another spot instance", func(_ lostNode, a, b claimOrder) int { return first(a.spot, b.spot) }}, // on a rebalance recommendation
+	{"can give another spot instance", func(_ lostNode, a, b claimOrder) int { return first(a.capacity == spot, b.capacity == spot) }}, // on a rebalance recommendation
 	{"is the node's own", func(lost lostNode, a, b claimOrder) int {
-		return first(a.spot && a.pool.Name == lost.pool, b.spot && b.pool.Name == lost.pool)
+		return first(a.capacity == spot && a.pool.Name == lost.pool, b.capacity == spot && b.pool.Name == lost.pool)
 	}},
 	{"was not hit lately", func(lost lostNode, a, b claimOrder) int { return first(!lost.risky(a.pool), !lost.risky(b.pool)) }},
 	{"has the labels and taints of the node's pool", func(lost lostNode, a, b claimOrder) int { return first(lost.alike(a.pool), lost.alike(b.pool)) }},
@@ -68,7 +68,7 @@ func first(a, b bool) int {
 func (lost lostNode) orderIn(c candidate) claimOrder {
 	o := claimOrder{candidate: c, lost: lost, until: lost.protectedUntil(c.pool), remark: lost.remark}
 	s := newShape(c.pool, lost.source, lost.node)
-	if c.spot {
+	if c.capacity == spot {
 		lost.avoidRisk(s)
 	} else {
 		s.preferOnDemand()

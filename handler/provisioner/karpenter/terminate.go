@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 )
 
 // Terminate deletes the node's NodeClaim, and marks it with the time at which Karpenter's patience
@@ -20,14 +21,16 @@ import (
 // grace periods. A node that Karpenter did not make is not touched, nor one whose instance comes
 // back. It is idempotent: what is gone or being deleted counts as terminated.
 func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
-	if r := own(rec); r != nil {
+	if r := provisioner.Asked(rec, provisioner.Karpenter); r != nil {
 		b.keeper.markDrained(r.Name, rec.Instance)
 	}
 	name, uid, ok := ownerClaim(node)
 	switch {
 	case rec.ComesBack():
 		return nil
-	case !ok && isUnregistered(node): // Karpenter names the owner in a moment
+	case !ok && hasTaint(node, unregisteredTaint):
+		// Karpenter names the owner in a moment, when it takes on the Node that a new machine has made.
+		// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/nodeclaim/lifecycle/registration.go
 		return fmt.Errorf("terminate node %q: Karpenter has not registered it yet", node.Name)
 	case !ok:
 		return nil
