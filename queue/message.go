@@ -75,12 +75,6 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	}
 }
 
-// ignore ends a message that was understood and needs no action.
-func (c *Consumer) ignore(acts context.Context, m *message) {
-	c.delete(acts, m)
-	c.count(m, outcome(interruption.Ignored))
-}
-
 // worthAnotherLook reports whether a message about an unknown instance should be received
 // once more. The receive count can be missing, so the process also remembers what it gave
 // back: no message goes round for ever.

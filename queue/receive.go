@@ -155,8 +155,9 @@ func (c *Consumer) start(ctx, acts context.Context, m types.Message, now time.Ti
 		case err != nil:
 			c.rejected(msg, err, preview, "cannot use part of message")
 		}
-		if len(notices) == 0 {
-			c.ignore(acts, msg)
+		if len(notices) == 0 { // it was understood and needs no action
+			c.delete(acts, msg)
+			c.count(msg, outcome(interruption.Ignored))
 			return
 		}
 		c.handle(ctx, acts, msg)

@@ -96,11 +96,6 @@ const (
 	resultFailed = "failed" // timeouts, the service's own failures, ...
 )
 
-// Results lists what [Result] can return.
-func Results() []string {
-	return []string{resultOK, string(Denied), string(Credentials), string(Throttled), string(Refused), resultFailed}
-}
-
 // Result is what came of a call, as the value of a counter's label.
 func Result(err error) string {
 	switch r := Of(err); r {
@@ -119,7 +114,7 @@ func NewCalls(reg prometheus.Registerer, name, help string, actions ...string) *
 		labels = labels[1:]
 	}
 	calls := promauto.With(reg).NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	for _, r := range Results() {
+	for _, r := range []string{resultOK, string(Denied), string(Credentials), string(Throttled), string(Refused), resultFailed} {
 		if len(actions) == 0 {
 			calls.WithLabelValues(r)
 		}
