@@ -67,9 +67,6 @@ func Convert(text []byte) (string, error) {
 	for _, s := range rows {
 		m.take(s)
 	}
-	if url := m.settings["QUEUE_URL"]; m.mode == modeQueue && (url.given == nil || url.given == "") {
-		m.mind(url.name, "not given: flags.queueUrl has to be")
-	}
 	if webhook, has, _ := unstructured.NestedMap(m.values, "webhook"); has && webhook["secretName"] == nil {
 		m.put("webhook.secretName", "spot-handler-webhook")
 	}

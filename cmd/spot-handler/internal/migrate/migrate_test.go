@@ -156,7 +156,7 @@ func TestConvertDefaults(t *testing.T) {
 		t.Errorf("not the chart's own default of lifecycle hooks, which is on:\n%s", chart)
 	}
 	queue := migrated(t, "ENABLE_SQS_TERMINATION_DRAINING=true\nHEARTBEAT_INTERVAL=60\n")
-	for _, want := range []string{"mode: queue", "rebalance: replace", "heartbeatUntil: 172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)", "flags.queueUrl has to be"} {
+	for _, want := range []string{"mode: queue", "rebalance: replace", "heartbeatUntil: 172800s", "CHECK_TAG_BEFORE_DRAINING=true (its default)"} {
 		if !strings.Contains(queue, want) {
 			t.Errorf("no %q in:\n%s", want, queue)
 		}
