@@ -6,6 +6,9 @@
 # make story-stop
 #               end the one that is kept
 # make test     every test, as CI runs them; at the end, where the time went
+# make test KUBERNETES=1.33 KARPENTER=1.0
+#               the same on other versions than the newest, of those that have pins below
+#               e2e/controlplane/binaries; so for story, demo, chaos, hostile and accuracy
 # make lint     gofmt, vet, staticcheck, and actionlint for the workflows
 # make demo     an interruption, start to end, live in this terminal
 # make chaos SEED=7 MINUTES=30 MODE=imds
@@ -27,7 +30,8 @@
 # test, story, demo, chaos, hostile, accuracy and bench build the control plane once (about 9 minutes on 2 cores), test,
 # chart and release also Helm (3 minutes), test and lint the linters (2 minutes), test and one
 # story another handler (2 minutes), into the user's cache directory; from then on they start
-# in seconds. unit builds none of them.
+# in seconds. Each other version of Kubernetes takes about as long as the first, of which test
+# builds the oldest. unit builds none of them.
 #
 # test and story take no result from Go's cache: that does not see a change of the daemon
 # where a test builds it by another process.
@@ -43,6 +47,16 @@ DIST     ?= dist
 PARALLEL ?= 6
 
 export CGO_ENABLED = 0
+export SPOT_HANDLER_E2E_KUBERNETES = $(KUBERNETES)
+export SPOT_HANDLER_E2E_KARPENTER  = $(KARPENTER)
+
+# The oldest versions, and the end-to-end tests that `make test` runs on them too, unless it is
+# told a version: of a surge and a rehearsal, with replacements by Karpenter, of refused evictions,
+# and of the chart's admission policies.
+OLDEST         := env SPOT_HANDLER_E2E_KUBERNETES=1.33 SPOT_HANDLER_E2E_KARPENTER=1.0
+OLDEST_STORIES := TestSurgeMovesAServiceWithoutADip TestBlockedPodsAreLeftAndReported \
+                  TestTokensChangeOnlyWhatIsTheirs TestRehearsalEndsWithTheNodeInService
+ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 
 # The packages whose tests start a control plane, or run programs that are built or
 # downloaded first.
@@ -73,6 +87,7 @@ story-stop:
 # Forecasts are compared with what happens when, so nothing else runs then.
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
+	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/controlplane/cmd/controlplane -build-only)
 	go run ./e2e/chart/cmd/helm version
 	go run ./e2e/foreign/cmd/node-termination-handler -build-only
 	go run ./e2e/timing \
@@ -80,7 +95,8 @@ test: lint
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
 	  -after "go test -count=1 -timeout 20m ./e2e/forecast" \
 	  -after "go test -count=1 -timeout 20m ./e2e/hostile" \
-	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories"
+	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories" \
+	  $(if $(ALSO_OLDEST),"$(OLDEST) go test -count=1 -timeout 20m -parallel $(PARALLEL) -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories")
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }

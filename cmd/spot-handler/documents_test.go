@@ -276,33 +276,6 @@ func TestDependenciesHaveReasons(t *testing.T) {
 	}
 }
 
-// The versions that are said to be tested are those that the tests build.
-func TestVersionsOfManual(t *testing.T) {
-	var built []string
-	for _, of := range []string{"chart", "controlplane", "foreign"} {
-		text, err := os.ReadFile(filepath.Join("..", "..", "e2e", of, "binaries", "go.mod"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, tools, _ := strings.Cut(string(text), "\ntool ")
-		tools, required, _ := strings.Cut(tools, "\nrequire ")
-		for _, module := range regexp.MustCompile(`(?m)^\t(\S+) (v\S+)`).FindAllStringSubmatch(required, -1) {
-			if strings.Contains(tools+"\n", module[1]+"\n") || strings.Contains(tools, module[1]+"/") {
-				built = append(built, module[1]+" "+module[2])
-			}
-		}
-	}
-	var documented []string
-	for _, found := range regexp.MustCompile("`(\\S+/\\S+ v\\S+)`").FindAllStringSubmatch(sectionOf(t, "## Versions"), -1) {
-		documented = append(documented, found[1])
-	}
-	slices.Sort(built)
-	slices.Sort(documented)
-	if diff := cmp.Diff(built, documented); diff != "" {
-		t.Errorf("versions (-built +manual):\n%s", diff)
-	}
-}
-
 // buffer is written and read at the same time.
 type buffer struct {
 	mu sync.Mutex

@@ -55,8 +55,8 @@ type Options struct {
 
 // Cluster is a running control plane.
 type Cluster struct {
-	// Kubeconfig is the path of an administrator's kubeconfig, Kubectl that of a kubectl
-	// of the same version as the cluster.
+	// Kubeconfig is the path of an administrator's kubeconfig, Kubectl that of the newest
+	// kubectl.
 	Kubeconfig, Kubectl string
 
 	// Dir holds <component>.log of each component, for as long as the cluster runs.

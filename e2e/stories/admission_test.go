@@ -119,8 +119,6 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 		{drain, "pods/web/status", `{"status":{"conditions":[{"type":"Ready","status":"False","reason":"Test"}]}}`, "only the condition DisruptionTarget"},
 		{drain, "pods/web/status", `{"status":{"phase":"Failed"}}`, "only the condition DisruptionTarget"},
 		{drain, "pods/web/status", `{"status":{"message":"evicted"}}`, "only the condition DisruptionTarget"},
-		{drain, "pods/web/status", `{"status":{"observedGeneration":7}}`, "only the condition DisruptionTarget"},
-		{drain, "pods/web/status", `{"status":{"resources":{"limits":{"cpu":"1"}}}}`, "only the condition DisruptionTarget"},
 		{drain, "pods/web/status", `{"metadata":{"labels":{"app":"admin"}}}`, labels},
 
 		{drain, "nodeclaims/claim", `{"metadata":{"labels":{"spot-handler/settled":"used"},"annotations":{"karpenter.sh/nodeclaim-termination-timestamp":"2026-01-01T00:00:00Z"}}}`, ""},
@@ -132,6 +130,15 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 		{drain, "leases/another", foreign, "cannot patch resource"},
 	} {
 		s.attempt(tt.who, tt.what, tt.refusal, tt.who.patch(tt.what, tt.patch, metav1.PatchOptions{}))
+	}
+	// A version that has no such field drops it: then there is nothing to refuse, and it stays empty.
+	for _, patch := range []string{`{"status":{"observedGeneration":7}}`, `{"status":{"resources":{"limits":{"cpu":"1"}}}}`} {
+		err := drain.patch("pods/web/status", patch, metav1.PatchOptions{})
+		now, got := s.cluster.Client.CoreV1().Pods("default").Get(s.ctx, pod.Name, metav1.GetOptions{})
+		s.must(got)
+		if err != nil || now.Status.ObservedGeneration == 7 || now.Status.Resources != nil {
+			s.attempt(drain, "pods/web/status", "only the condition DisruptionTarget", err)
+		}
 	}
 	s.attempt(mark, "evict a pod of its node", "cannot create resource", mark.CoreV1().Pods("default").EvictV1(s.ctx, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}}))
 	for name, refusal := range map[string]string{"spot-handler": "", "another": "only the Lease spot-handler"} {

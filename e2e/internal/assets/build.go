@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +29,8 @@ type collection struct {
 	flags    func(moduleDir string) (string, error) // for the linker
 	takes    string                                 // how long the first build is
 	crds     bool                                   // Karpenter's belong to it
+
+	of, variable string // the module whose version the environment variable chooses; empty: none does
 }
 
 // Set is a complete set of programs.
@@ -41,11 +44,30 @@ type Set struct {
 // Path is where the named program is.
 func (s Set) Path(name string) string { return s.paths[name] }
 
-// Ensure returns the programs of a control plane, and builds those that are not in the
-// cache. It says on progress what it builds, and nothing when everything is there. The
-// first build takes minutes.
+// Ensure returns the programs of a control plane, of the versions that KubernetesVariable and
+// KarpenterVariable choose, and builds those that are not in the cache. It says on progress what
+// it builds, and nothing when everything is there. The first build takes minutes.
 func Ensure(ctx context.Context, progress io.Writer) (Set, error) {
-	return controlPlane.ensure(ctx, progress)
+	checkout, err := Checkout()
+	if err != nil {
+		return Set{}, err
+	}
+	parts := slices.Clone(controlPlane)
+	for i := range parts {
+		if parts[i], err = parts[i].chosen(checkout); err != nil {
+			return Set{}, err
+		}
+	}
+	all := Set{paths: map[string]string{}}
+	for _, part := range parts {
+		set, err := part.ensure(ctx, progress)
+		if err != nil {
+			return Set{}, err
+		}
+		maps.Copy(all.paths, set.paths)
+		all.CRDs = append(all.CRDs, set.CRDs...)
+	}
+	return all, nil
 }
 
 // EnsureHelm does the same for Helm: HelmV3 and HelmV4.

@@ -104,3 +104,48 @@ func TestLockIsExclusive(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A version is chosen among those that have pins, by its minor number. KUBEBUILDER_ASSETS does not
+// replace what somebody has chosen.
+func TestChosenVersion(t *testing.T) {
+	checkout := t.TempDir()
+	for dir, required := range map[string]string{
+		".":               "\tk8s.io/kubernetes v1.36.3 // indirect\n\tsigs.k8s.io/karpenter v1.14.1 // indirect\n",
+		"kubernetes-1.33": "\tk8s.io/kubernetes v1.33.9\n",
+		"karpenter-1.0":   "\tsigs.k8s.io/karpenter v1.0.8\n",
+	} {
+		dir = filepath.Join(checkout, filepath.FromSlash(pins), dir)
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module x\n\nrequire (\n"+required+")\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct{ kubernetes, karpenter, want string }{
+		{"", "", pins + " " + pins + " " + pins},
+		{"1.36", "1.14", pins + " " + pins + " " + pins},
+		{"1.33", "", pins + "/kubernetes-1.33 " + pins + " " + pins},
+		{"1.33", "1.0", pins + "/kubernetes-1.33 " + pins + " " + pins + "/karpenter-1.0"},
+		{"1.32", "", "there are pins only of 1.33, 1.36"},
+		{"", "1.33", "there are pins only of 1.0, 1.14"},
+	} {
+		t.Setenv(KubernetesVariable, tt.kubernetes)
+		t.Setenv(KarpenterVariable, tt.karpenter)
+		var got []string
+		for _, c := range controlPlane {
+			c, err := c.chosen(checkout)
+			if err != nil {
+				got = []string{err.Error()}
+				break
+			}
+			got = append(got, filepath.ToSlash(c.module))
+			if chosen := c.variable != "" && os.Getenv(c.variable) != ""; c.programs[0].replaceable && chosen {
+				t.Errorf("%s of a chosen version may be replaced", c.programs[0].name)
+			}
+		}
+		if !strings.Contains(strings.Join(got, " "), tt.want) {
+			t.Errorf("%s, %s: %s, want %s", tt.kubernetes, tt.karpenter, got, tt.want)
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -21,38 +22,100 @@ type program struct {
 	replaceable bool
 }
 
-var controlPlane = collection{
-	module: "e2e/controlplane/binaries", prefix: "binaries-", flags: linkFlags, takes: "10 minutes", crds: true,
-	programs: []program{
-		{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", replaceable: true},
-		{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager"},
-		{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler"},
-		{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", replaceable: true},
-		{name: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"},
-		{name: "karpenter", pkg: "sigs.k8s.io/karpenter/kwok"},
-		{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl", replaceable: true},
+// KubernetesVariable and KarpenterVariable choose other versions of the two than the newest, such as
+// 1.33, of those that have pins.
+const (
+	KubernetesVariable = "SPOT_HANDLER_E2E_KUBERNETES"
+	KarpenterVariable  = "SPOT_HANDLER_E2E_KARPENTER"
+)
+
+// pins is the module of the newest versions. Below it are modules of older ones.
+const pins = "e2e/controlplane/binaries"
+
+// controlPlane is in parts whose versions are chosen separately. Those of the newest versions have
+// one key in the cache, as they have the same pins and flags.
+var controlPlane = []collection{
+	{
+		module: pins, prefix: "binaries-", flags: linkFlags, takes: "7 minutes", of: kubernetesModule, variable: KubernetesVariable,
+		programs: []program{
+			{name: "kube-apiserver", pkg: "k8s.io/kubernetes/cmd/kube-apiserver", replaceable: true},
+			{name: "kube-controller-manager", pkg: "k8s.io/kubernetes/cmd/kube-controller-manager"},
+			{name: "kube-scheduler", pkg: "k8s.io/kubernetes/cmd/kube-scheduler"},
+		},
+	},
+	{
+		module: pins, prefix: "binaries-", flags: linkFlags, takes: "2 minutes",
+		programs: []program{
+			{name: "etcd", pkg: "go.etcd.io/etcd/server/v3", replaceable: true},
+			{name: "kwok", pkg: "sigs.k8s.io/kwok/cmd/kwok"},
+			{name: "kubectl", pkg: "k8s.io/kubernetes/cmd/kubectl", replaceable: true},
+		},
+	},
+	{
+		module: pins, prefix: "binaries-", flags: linkFlags, takes: "a minute", of: karpenterModule, variable: KarpenterVariable, crds: true,
+		programs: []program{{name: "karpenter", pkg: "sigs.k8s.io/karpenter/kwok"}},
 	},
 }
+
+const kubernetesModule = "k8s.io/kubernetes"
 
 // karpenterModule brings its CRDs along, in these directories.
 const karpenterModule = "sigs.k8s.io/karpenter"
 
 var crdDirectories = []string{"pkg/apis/crds", "kwok/apis/crds"}
 
-// kubernetesPin finds the version of Kubernetes in go.mod.
-var kubernetesPin = regexp.MustCompile(`(?m)^\s*(?:require\s+)?k8s\.io/kubernetes (v(\d+)\.(\d+)\.\S+)`)
+// chosen is the collection with the pins of the version that its variable asks for.
+func (c collection) chosen(checkout string) (collection, error) {
+	version := os.Getenv(c.variable)
+	if version == "" {
+		return c, nil
+	}
+	dirs, err := filepath.Glob(filepath.Join(checkout, c.module, "*", "go.mod"))
+	if err != nil {
+		return c, fmt.Errorf("find the pins: %w", err)
+	}
+	var known []string
+	for _, file := range append(dirs, filepath.Join(checkout, c.module, "go.mod")) {
+		pin, err := pinOf(filepath.Dir(file), c.of)
+		if err != nil {
+			return c, err
+		}
+		if pin == nil {
+			continue // it is of the other
+		}
+		minor := pin[2] + "." + pin[3]
+		if known = append(known, minor); minor == version {
+			c.module, err = filepath.Rel(checkout, filepath.Dir(file))
+			c.programs = slices.Clone(c.programs)
+			for i := range c.programs {
+				c.programs[i].replaceable = false // by a version that nobody has asked for
+			}
+			return c, err
+		}
+	}
+	return c, fmt.Errorf("build %s %s, which %s asks for: there are pins only of %s", c.of, version, c.variable, strings.Join(known, ", "))
+}
+
+// pinOf finds the version of a module in the go.mod of dir, and the parts of it; nil if it is not
+// there.
+func pinOf(dir, module string) ([]string, error) {
+	content, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil {
+		return nil, fmt.Errorf("read the pins: %w", err)
+	}
+	return regexp.MustCompile(`(?m)^\s*(?:require\s+)?` + regexp.QuoteMeta(module) + ` (v(\d+)\.(\d+)\.\S+)`).FindStringSubmatch(string(content)), nil
+}
 
 // linkFlags leaves symbols and DWARF out, which halves the programs, and tells
 // the Kubernetes ones their version, which `make` does in a release: without it
 // they say v0.0.0-master and clients refuse them.
 func linkFlags(moduleDir string) (string, error) {
-	content, err := os.ReadFile(filepath.Join(moduleDir, "go.mod"))
+	pin, err := pinOf(moduleDir, kubernetesModule)
 	if err != nil {
-		return "", fmt.Errorf("read the pins: %w", err)
+		return "", err
 	}
-	pin := kubernetesPin.FindSubmatch(content)
 	if pin == nil {
-		return "", fmt.Errorf("find the version of k8s.io/kubernetes in %s", filepath.Join(moduleDir, "go.mod"))
+		return "-s -w", nil // pins of Karpenter alone
 	}
 	const variable = "-X k8s.io/component-base/version."
 	return fmt.Sprintf("-s -w %[1]sgitVersion=%[2]s %[1]sgitMajor=%[3]s %[1]sgitMinor=%[4]s", variable, pin[1], pin[2], pin[3]), nil

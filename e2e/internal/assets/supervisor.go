@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -43,7 +44,9 @@ func Supervisor(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the supervisor: %w", err)
 	}
-	path := filepath.Join(dir, "controlplane-"+digest(content))
+	// What is kept for the next test is known by this name, so each choice of versions has its own.
+	chosen := os.Getenv(KubernetesVariable) + "," + os.Getenv(KarpenterVariable)
+	path := filepath.Join(dir, "controlplane-"+digest(slices.Concat(content, []byte(chosen))))
 	if !exists(path) {
 		if err := replaceFile(path, content); err != nil {
 			return "", fmt.Errorf("put the supervisor into the cache: %w", err)

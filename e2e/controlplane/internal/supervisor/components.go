@@ -1,13 +1,16 @@
 package supervisor
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 	"net"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"spot-handler/e2e/internal/assets"
@@ -57,12 +60,13 @@ func freePorts() (p ports, err error) {
 
 // plan knows how to start each component.
 type plan struct {
-	programs  assets.Set
-	dir       string
-	ports     ports
-	creds     credentials
-	audit     bool
-	heartbeat time.Duration
+	programs    assets.Set
+	dir         string
+	ports       ports
+	creds       credentials
+	audit       bool
+	heartbeat   time.Duration
+	controllers string // of the controller manager
 }
 
 func (p plan) file(name string) string { return filepath.Join(p.dir, name) }
@@ -118,7 +122,7 @@ func (p plan) apiserver() command {
 
 // unneeded controllers have nothing to control here, or need a cloud, or kubelets that
 // request certificates. All others run, so workloads, budgets, node failures and volumes
-// behave as in real life.
+// behave as in real life. Older versions do not know all of them.
 var unneeded = []string{
 	"certificatesigningrequest-approving-controller", "certificatesigningrequest-cleaner-controller", "certificatesigningrequest-signing-controller",
 	"cloud-node-lifecycle-controller", "device-taint-eviction-controller", "endpointslice-mirroring-controller",
@@ -129,10 +133,27 @@ var unneeded = []string{
 	"volumeattributesclass-protection-controller",
 }
 
+// needed is the setting of this controller manager, which refuses a name that it does not know,
+// for all controllers but the unneeded ones.
+func needed(ctx context.Context, controllerManager string) (string, error) {
+	help, err := exec.CommandContext(ctx, controllerManager, "--help").Output()
+	if err != nil {
+		return "", fmt.Errorf("ask the controller manager which controllers it has: %w", err)
+	}
+	known := regexp.MustCompile(`[a-z-]+`).FindAllString(string(help), -1)
+	setting := "*"
+	for _, name := range unneeded {
+		if slices.Contains(known, name) {
+			setting += ",-" + name
+		}
+	}
+	return setting, nil
+}
+
 func (p plan) controllerManager() command {
 	return command{name: "kube-controller-manager", path: p.programs.Path("kube-controller-manager"), env: environment(), args: []string{
 		"--kubeconfig=" + p.creds.kubeconfig("kube-controller-manager"),
-		"--controllers=*,-" + strings.Join(unneeded, ",-"),
+		"--controllers=" + p.controllers,
 		"--service-account-private-key-file=" + p.creds.path("service-account.key"),
 		"--root-ca-file=" + p.creds.path("ca.crt"),
 		"--leader-elect=false",
@@ -187,6 +208,7 @@ func (p plan) karpenter() command {
 		"KUBECONFIG="+p.creds.kubeconfig("karpenter"),
 		"SYSTEM_NAMESPACE=kube-system",
 		"DISABLE_LEADER_ELECTION=true",
+		"DISABLE_WEBHOOK=true", // of 1.0, which converts what is older still
 		"KUBE_CLIENT_QPS="+unthrottled,
 		"KUBE_CLIENT_BURST="+unthrottled,
 		"METRICS_PORT="+strconv.Itoa(p.ports.karpenterMetrics),

@@ -76,6 +76,9 @@ func supervise(ctx context.Context, programs assets.Set, options Options, ready 
 	defer func() { err = errors.Join(err, dir.remove()) }()
 
 	p := plan{programs: programs, dir: dir.path, audit: options.Audit, heartbeat: options.Heartbeat}
+	if p.controllers, err = needed(ctx, programs.Path("kube-controller-manager")); err != nil {
+		return err
+	}
 	if p.ports, err = freePorts(); err != nil {
 		return err
 	}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"sigs.k8s.io/yaml"
+)
+
+// pinned are the modules whose programs the tests build, with their versions.
+func pinned(t *testing.T) (modules []string) {
+	t.Helper()
+	for _, pattern := range []string{"chart/binaries", "foreign/binaries", "controlplane/binaries", "controlplane/binaries/*"} {
+		files, err := filepath.Glob(filepath.Join("..", "..", "e2e", filepath.FromSlash(pattern), "go.mod"))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no pins in %s: %v", pattern, err)
+		}
+		for _, file := range files {
+			text := read(t, file)
+			_, tools, _ := strings.Cut(text, "\ntool ")
+			tools, required, _ := strings.Cut(tools, "\nrequire ")
+			for _, module := range regexp.MustCompile(`(?m)^(?:\t| )?(\S+) (v\S+)`).FindAllStringSubmatch(required, -1) {
+				if strings.Contains(tools+"\n", module[1]+"\n") || strings.Contains(tools, module[1]+"/") {
+					modules = append(modules, module[1]+" "+module[2])
+				}
+			}
+		}
+	}
+	return modules
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The versions that are said to be tested are those that the tests build.
+func TestVersionsOfManual(t *testing.T) {
+	var documented []string
+	for _, found := range regexp.MustCompile("`(\\S+/\\S+ v\\S+)`").FindAllStringSubmatch(sectionOf(t, "## Versions"), -1) {
+		documented = append(documented, found[1])
+	}
+	built := pinned(t)
+	slices.Sort(built)
+	slices.Sort(documented)
+	if diff := gocmp.Diff(built, documented); diff != "" {
+		t.Errorf("versions (-built +manual):\n%s", diff)
+	}
+}
+
+// minors are the minor versions of a module that have pins, the oldest first.
+func minors(t *testing.T, module string) (versions []string) {
+	t.Helper()
+	for _, pin := range pinned(t) {
+		if version, ok := strings.CutPrefix(pin, module+" v"); ok {
+			parts := strings.Split(version, ".")
+			versions = append(versions, parts[0]+"."+parts[1])
+		}
+	}
+	slices.SortFunc(versions, func(a, b string) int {
+		minor := func(v string) int { _, n, _ := strings.Cut(v, "."); i, _ := strconv.Atoi(n); return i }
+		return cmp.Compare(minor(a), minor(b))
+	})
+	return versions
+}
+
+// The table of what ran has a row for each pair of versions that the workflow runs, and one for what
+// `make test` runs on the oldest ones, with the names of these tests. They exist: a pattern that
+// matches none would pass.
+func TestTableOfWhatRan(t *testing.T) {
+	kubernetes, karpenter := minors(t, "k8s.io/kubernetes"), minors(t, "sigs.k8s.io/karpenter")
+	var ci struct {
+		Jobs struct {
+			Test struct {
+				Strategy struct {
+					Matrix struct {
+						Include []struct{ Kubernetes, Karpenter string }
+					}
+				}
+			}
+		}
+	}
+	root := filepath.Join("..", "..")
+	if err := yaml.Unmarshal([]byte(read(t, filepath.Join(root, ".github", "workflows", "ci.yaml"))), &ci); err != nil {
+		t.Fatal(err)
+	}
+	newest := func(versions []string) string { return versions[len(versions)-1] }
+	want := []string{kubernetes[0] + ", " + karpenter[0]} // a few tests
+	for _, run := range ci.Jobs.Test.Strategy.Matrix.Include {
+		want = append(want, cmp.Or(run.Kubernetes, newest(kubernetes))+", "+cmp.Or(run.Karpenter, newest(karpenter)))
+	}
+	var got []string
+	short := ""
+	for line := range strings.Lines(sectionOf(t, "### What ran")) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 4 || !regexp.MustCompile(`^ \d`).MatchString(cells[1]) {
+			continue
+		}
+		got = append(got, strings.TrimSpace(cells[1])+", "+strings.TrimSpace(cells[2]))
+		if strings.Contains(cells[3], "`Test") {
+			short = cells[3]
+		}
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := gocmp.Diff(want, got); diff != "" {
+		t.Errorf("Kubernetes, Karpenter (-workflow and Makefile +manual):\n%s", diff)
+	}
+	makefile := read(t, filepath.Join(root, "Makefile"))
+	if oldest := "KUBERNETES=" + kubernetes[0] + " SPOT_HANDLER_E2E_KARPENTER=" + karpenter[0] + "\n"; !strings.Contains(makefile, oldest) {
+		t.Errorf("the oldest versions of the Makefile are not %s", oldest)
+	}
+	_, rest, _ := strings.Cut(makefile, "OLDEST_STORIES :=")
+	list, _, _ := strings.Cut(rest, "\nALSO_OLDEST")
+	names := regexp.MustCompile(`Test\w+`)
+	if diff := gocmp.Diff(names.FindAllString(list, -1), names.FindAllString(short, -1)); diff != "" {
+		t.Errorf("end-to-end tests on the oldest (-Makefile +manual):\n%s", diff)
+	}
+	var stories strings.Builder
+	files, _ := filepath.Glob(filepath.Join(root, "e2e", "stories", "*_test.go"))
+	for _, file := range files {
+		stories.WriteString(read(t, file))
+	}
+	for _, name := range names.FindAllString(list, -1) {
+		if !strings.Contains(stories.String(), "\nfunc "+name+"(t *testing.T)") {
+			t.Errorf("the Makefile names %s, which is no end-to-end test", name)
+		}
+	}
+}
