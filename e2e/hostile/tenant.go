@@ -91,6 +91,7 @@ var large = map[string]writer{
 		one, meta := int32(1), d.meta(name)
 		template := d.template(&meta)
 		template.Labels["app"] = name
+		d.unselected(&template.ObjectMeta)
 		template.Spec.Affinity, template.Spec.NodeSelector = nil, map[string]string{corev1.LabelHostname: t.Nodes[d.IntN(len(t.Nodes))]}
 		deployment := &appsv1.Deployment{ObjectMeta: meta, Spec: appsv1.DeploymentSpec{
 			Replicas: &one, Paused: !d.plain && d.IntN(2) == 0, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": name}}, Template: template,
@@ -282,6 +283,7 @@ func (t *Tenant) pod(ctx context.Context, d dice, name string, size int, nodes .
 		d.swell(&p.ObjectMeta, &p.Spec, size/2) // kwok writes its status beside it
 	}
 	d.hold(&p.ObjectMeta)
+	d.unselected(&p.ObjectMeta)
 	_, err := t.client.CoreV1().Pods(t.Namespace).Create(ctx, p, metav1.CreateOptions{})
 	return err
 }
@@ -292,6 +294,14 @@ func (d dice) hold(of *metav1.ObjectMeta) {
 	if d.plain {
 		dropLong(of)
 		of.Annotations["spot-handler/when"] = "last"
+	}
+}
+
+// unselected has no large object select a plain pod. Whenever such a pod changes, kube-controller-manager
+// goes through all that do, which for 200 StatefulSets takes it half a minute.
+func (d dice) unselected(of *metav1.ObjectMeta) {
+	if d.plain {
+		delete(of.Labels, "hostile")
 	}
 }
 
