@@ -132,6 +132,7 @@ func (h *siege) begin() {
 		for kind, n := range each {
 			odd[kind] = min(n, hostileOdd)
 		}
+		delete(odd, "Service") // its thousands of ports keep kube-controller-manager busy for ever
 		tenant.Fill(h.ctx, odd)
 		tenant.Plain = true
 		tenant.Fill(h.ctx, each)
