@@ -65,7 +65,7 @@ func Slowly(next http.RoundTripper) http.RoundTripper {
 const (
 	ample            = 64 << 10
 	rateOfNamespaces = 4 << 20
-	rateOfCluster    = 16 << 20
+	rateOfCluster    = 8 << 20
 	slowFor          = 10 * time.Second
 )
 

@@ -233,7 +233,7 @@ func TestLargeObjectsAreReadSlowly(t *testing.T) {
 		from, to                   time.Duration
 	}{
 		{"large ones of a namespace", http.MethodGet, ofNamespace, list(20, 1<<20), 0, 4 * time.Second, 6 * time.Second},
-		{"large ones of a node", http.MethodGet, ofNode, list(20, 1<<20), 0, time.Second, 1500 * time.Millisecond},
+		{"large ones of a node", http.MethodGet, ofNode, list(20, 1<<20), 0, 2 * time.Second, 3 * time.Second},
 		{"very many of a node", http.MethodGet, ofNode, list(200, 1<<20), 0, slowFor / 2, slowFor/2 + 100*time.Millisecond},
 		{"many of a namespace", http.MethodGet, ofNamespace, list(2000, 10<<10), 0, 0, 0},
 		{"many of a node", http.MethodGet, ofNode, list(2000, 10<<10), 0, 0, 0},
