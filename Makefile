@@ -1,4 +1,4 @@
-# make build    the program, in bin/, there also by its name as a plugin of kubectl
+# make build    the program, in bin/, also under its name as a kubectl plugin
 # make unit     the tests that need no control plane, in seconds
 # make story STORY=TestName
 #               one story, or all that the pattern matches; with KEEP=1 on a control plane
@@ -7,8 +7,8 @@
 #               end the one that is kept
 # make test     every test, as CI runs them; at the end, where the time went
 # make test KUBERNETES=1.33 KARPENTER=1.0
-#               the same on other versions than the newest, of those that have pins below
-#               e2e/controlplane/binaries; so for story, demo, chaos, hostile and accuracy
+#               the same on older versions that have pins below e2e/controlplane/binaries;
+#               also for story, demo, chaos, hostile and accuracy
 # make lint     gofmt, vet, staticcheck, and actionlint for the workflows
 # make demo     an interruption, start to end, live in this terminal
 # make chaos SEED=7 MINUTES=30 MODE=imds
@@ -30,8 +30,8 @@
 # test, story, demo, chaos, hostile, accuracy and bench build the control plane once (about 9 minutes on 2 cores), test,
 # chart and release also Helm (3 minutes), test and lint the linters (2 minutes), test and one
 # story another handler (2 minutes), into the user's cache directory; from then on they start
-# in seconds. Each other version of Kubernetes takes about as long as the first, of which test
-# builds the oldest. unit builds none of them.
+# in seconds. An older version of Kubernetes takes about as long again; test also builds the
+# oldest. unit builds none of them.
 #
 # test and story take no result from Go's cache: that does not see a change of the daemon
 # where a test builds it by another process.
@@ -50,9 +50,9 @@ export CGO_ENABLED = 0
 export SPOT_HANDLER_E2E_KUBERNETES = $(KUBERNETES)
 export SPOT_HANDLER_E2E_KARPENTER  = $(KARPENTER)
 
-# The oldest versions, and the end-to-end tests that `make test` runs on them too, unless it is
-# told a version: of a surge and a rehearsal, with replacements by Karpenter, of refused evictions,
-# and of the chart's admission policies.
+# The oldest versions, and the end-to-end tests that `make test` also runs on them, unless a
+# version is given: a surge and a rehearsal, with replacements by Karpenter, refused evictions,
+# and the chart's admission policies.
 OLDEST         := env SPOT_HANDLER_E2E_KUBERNETES=1.33 SPOT_HANDLER_E2E_KARPENTER=1.0
 OLDEST_STORIES := TestSurgeMovesAServiceWithoutADip TestBlockedPodsAreLeftAndReported \
                   TestTokensChangeOnlyWhatIsTheirs TestRehearsalEndsWithTheNodeInService

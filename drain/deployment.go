@@ -16,7 +16,7 @@ var (
 	replicaSetResource = schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "replicasets"}
 )
 
-// Deployment is the part of one that a surge depends on. The whole type would link
+// Deployment is the part of a Deployment that a surge depends on. The whole type would link
 // all of its API group into a process that has to stay small, as it runs on every node.
 type Deployment struct {
 	metav1.ObjectMeta `json:"metadata"`

@@ -37,7 +37,7 @@ import (
 	"spot-handler/drain/fair"
 )
 
-// Events tells people about single pods. No method blocks, fails or calls the Drainer.
+// Events notifies people about single pods. No method blocks, fails or calls the Drainer.
 type Events interface {
 	// EvictionBlocked: a disruption budget has held the pod back for seconds.
 	EvictionBlocked(node string, pod *corev1.Pod, reason string)

@@ -35,7 +35,7 @@ func TestHeldUntilTheLatestStart(t *testing.T) {
 	})
 }
 
-// The drain ends after the eviction deadline of a pod without a grace period, not at it: the pod
+// The drain ends after the eviction deadline of a pod without a grace period, not at it, or the pod
 // would be left on its node.
 func TestHeldWithoutAGracePeriod(t *testing.T) {
 	stage(t, holding, 120*time.Second, PendingCapacity, func(f *fakeAPI) { f.pod(pod("a", withGrace(0))) }, func(s *scene) {
@@ -100,7 +100,7 @@ func TestFinishedByAnother(t *testing.T) {
 			s.Errorf("result %+v, want %+v", r, want)
 		}
 		if told := s.events.list; !slices.Equal(told, []string{"left waits: "}) {
-			s.Errorf("told %q, want that the pod that waits was left", told)
+			s.Errorf("notified of %q, want only that the pod that waits was left", told)
 		}
 	})
 }

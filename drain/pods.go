@@ -83,8 +83,8 @@ func pinned(pod *corev1.Pod, now time.Time) (reason string, until time.Time) {
 	return "", time.Time{}
 }
 
-// evictionTakes is what is left of a drain for the eviction of a pod without a grace period. At the
-// moment of its end there would be no time to request it.
+// evictionTakes is how long before the end of a drain a pod without a grace period is evicted. At the
+// end itself there would be no time to request the eviction.
 const evictionTakes = time.Second
 
 // evictionDeadline is when the pod's eviction has to start at the latest, to give it its whole

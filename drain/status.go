@@ -18,7 +18,7 @@ import (
 type Result struct {
 	interruption.Pods // that had to leave
 
-	// Staying are the pods that are on the node, but for those that are about to go.
+	// Staying are the pods that are on the node, except those that are terminating.
 	Staying []*corev1.Pod
 }
 

@@ -68,8 +68,7 @@ func NewTally() *Tally {
 const failsFor = 2 * time.Second
 
 // Workload is what plans are made with, from all pods that the Deployment selects, surged ones among
-// them, and when it changes by the clock alone; zero if it does not. No Deployment is one that does
-// not exist.
+// them, and when it changes by the clock alone; zero if it does not. A nil Deployment does not exist.
 func (l *Tally) Workload(now time.Time, d *Deployment, pods []*Member) (Workload, time.Time) {
 	w, next := l.count(now, d, pods)
 	switch {

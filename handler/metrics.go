@@ -135,8 +135,8 @@ func (m *metrics) left(kind string, pods interruption.Pods) {
 	}
 }
 
-// newActive collects what is known of the interruptions under way when it is scraped: there is no
-// count to keep right, and what is over leaves no series behind.
+// newActive collects the interruptions under way at each scrape: no count has to be kept right,
+// and what is over leaves no series behind.
 func newActive(list func() []activeNode) prometheus.Collector {
 	byPhase := prometheus.NewDesc("spot_handler_active_interruptions",
 		"Interrupted nodes that this process sees to their end, by phase.", []string{"kind", "phase"}, nil)
@@ -159,7 +159,7 @@ func newActive(list func() []activeNode) prometheus.Collector {
 		}
 		phases, nearest, began := map[phaseKey]int{}, map[string]time.Time{}, map[string]time.Time{}
 		pools := map[poolKey]int{}
-		for _, kind := range counted() { // always there, so there is a series to look at
+		for _, kind := range counted() { // always there, so a query finds a series
 			pools[poolKey{kind: kind, replacement: noReplacement}] = 0
 		}
 		nodes := list()

@@ -151,8 +151,8 @@ func notFound(err error) bool {
 	return ok && r.HTTPStatusCode() == http.StatusNotFound
 }
 
-// classify names the call and finds the reason: what the last exchange saw, as the SDK's errors
-// about tokens and 401s do not unwrap, or that there was none.
+// classify names the call and finds the reason: what the last exchange saw, because the SDK's errors
+// about tokens and 401s do not unwrap, or that there was no exchange.
 func classify(path string, err error, last *exchange) error {
 	reason := awsfault.Other
 	switch {

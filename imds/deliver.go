@@ -43,7 +43,7 @@ func (p *Poller) deliver(ctx context.Context, box *outbox) {
 	}
 }
 
-// submit makes one attempt.
+// submit makes one attempt to have a notice accepted.
 func (p *Poller) submit(ctx context.Context, box *outbox, w *saying) {
 	n := w.notice
 	log := p.log.With().Str("kind", string(n.Kind)).Str("event_id", n.EventID).Uint("attempt", w.attempt).Logger()
@@ -77,10 +77,10 @@ func (p *Poller) accept(ctx context.Context, n interruption.Notice) (interruptio
 
 // maxTopics bounds the topics of one kind that are remembered: twice as many as both lists of
 // scheduled events can have. A settled one that is forgotten is submitted again, which changes
-// nothing; one that finds no room is read again.
+// nothing; one that finds no room is polled again.
 const maxTopics = 4 * maxEvents
 
-// An outbox holds the notices of one kind: of each topic the latest word on it. Any number of
+// An outbox holds the notices of one kind: the latest word on each topic. Any number of
 // goroutines can post, and one can deliver.
 type outbox struct {
 	topics workqueue.TypedDelayingInterface[string] // with a word that waits; nil before open
@@ -104,8 +104,8 @@ func (b *outbox) open() {
 }
 
 // post takes a notice for delivery, unless the same word on its topic waits or was the last
-// to be settled. It replaces another word that waits, also if it takes back what waits: an attempt
-// can have succeeded without an answer.
+// to be settled. It replaces another word that waits, even if it withdraws that one: an attempt
+// might have succeeded without an answer.
 func (b *outbox) post(topic, word string, n interruption.Notice) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

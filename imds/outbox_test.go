@@ -27,7 +27,7 @@ func (d desk) say(topic, word string) {
 	d.post(topic, word, interruption.Notice{EventID: topic, Action: word})
 }
 
-// begin is the next attempt, if anything waits.
+// begin starts the next attempt, if anything waits.
 func (d desk) begin() *saying {
 	for d.topics.Len() > 0 {
 		topic, _ := d.topics.Get()
@@ -106,7 +106,7 @@ func TestOutboxLetsOthersGoFirst(t *testing.T) {
 	}
 }
 
-// A word that is polled again is no news, another one is.
+// A word that is polled again is no news, but another one is.
 func TestOutboxTellsOfNewsOnce(t *testing.T) {
 	d := newDesk(t)
 	d.say("a", "active")

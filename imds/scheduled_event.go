@@ -256,7 +256,7 @@ func (f *follower) withdrawMissing(now time.Time) (said []announcement) {
 	return said
 }
 
-// withdraw takes the event back.
+// withdraw announces that the event is withdrawn.
 func (f *follower) withdraw(e event, now time.Time) announcement {
 	delete(f.open, e.id)
 	return announcement{name: e.id, word: "withdrawn", notice: interruption.Notice{

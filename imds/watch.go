@@ -182,7 +182,7 @@ func parseInstanceAction(body []byte, received time.Time) (announcement, error) 
 		return a, nil
 	default:
 		a.notice.Action = interruption.ActionTerminate
-		return a, fault(reasonUnknownAction, "parse instance action: unknown action %.64q, taken for a termination", doc.Action)
+		return a, fault(reasonUnknownAction, "parse instance action: unknown action %.64q, treated as a termination", doc.Action)
 	}
 }
 

@@ -167,7 +167,7 @@ func validInstanceID(id string) bool { return id != "" && len(validation.IsValid
 // parseObject splits a JSON object into its fields. It is stricter than
 // encoding/json: names are matched by their exact case, and no name can come twice. Two
 // readers of such a message could understand two different instances.
-// Nesting is limited by the decoder itself.
+// The decoder itself limits nesting.
 func parseObject(data []byte) (fields map[string]json.RawMessage, err error) {
 	ambiguous, err := strictjson.UnmarshalStrict(data, &fields)
 	switch {

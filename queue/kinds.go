@@ -72,7 +72,7 @@ const (
 )
 
 // parseLifecycle reads an "EC2 Instance-terminate Lifecycle Action" or its counterpart
-// for instances that are launched, which is about the transition want. It has no deadline: the
+// for launched instances; want is the transition that it has to be about. It has no deadline: the
 // hook's settings say how long the group waits.
 func parseLifecycle(want string) func(*envelope) ([]interruption.Notice, error) {
 	return func(e *envelope) ([]interruption.Notice, error) {

@@ -37,9 +37,9 @@ type message struct {
 	room  *semaphore.Weighted // which the message takes up
 	takes int64
 
-	mu          sync.Mutex  // of what follows, until letGo
+	mu          sync.Mutex  // guards what follows, until letGo
 	hiddenUntil time.Time   // from other consumers
-	prolonging  *time.Timer // nil if nothing does
+	prolonging  *time.Timer // nil before keepHidden, and after letGo
 }
 
 // handle sees a message to its end:

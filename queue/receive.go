@@ -207,16 +207,15 @@ func sentAt(m types.Message) time.Time {
 }
 
 const (
-	// A message in work is hidden for another hiddenFor when half of it has gone, or again a
-	// little later: that leaves two more attempts before another consumer would get it.
+	// A message in work is hidden for another hiddenFor when half of that has passed. If this fails it
+	// is tried again a little later, at least twice before another consumer would get the message.
 	prolongAt    = hiddenFor / 2
 	prolongAgain = 5 * time.Second
 )
 
-// keepHidden has a message in work hidden for longer, until letGo. The work itself is bounded by
-// maxWork, and so is this.
+// keepHidden keeps a message in work hidden until letGo. maxWork bounds the work, and so bounds this.
 func (c *Consumer) keepHidden(acts context.Context, m *message) {
-	if c.opts.DryRun || m.handle == "" { // SQS has given no means to hide it
+	if c.opts.DryRun || m.handle == "" { // without a handle SQS cannot hide it
 		return
 	}
 	m.mu.Lock()
@@ -237,7 +236,7 @@ func (c *Consumer) prolong(acts context.Context, m *message) {
 	case !final(err):
 		m.prolonging.Reset(prolongAgain)
 	}
-	// Else the delivery is not ours any more. The notice is still worth accepting; the
+	// Otherwise the delivery is not ours any more. The notice is still worth accepting; the
 	// message comes back as a duplicate, unless the queue has dropped it.
 }
 

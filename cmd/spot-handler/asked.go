@@ -26,7 +26,7 @@ import (
 // asked is what the operator has asked every command for people for.
 type asked struct {
 	kubeconfig, context, namespace string
-	// daemonNamespace is where spot-handler is installed; empty if that is to be found.
+	// daemonNamespace is where spot-handler is installed; empty if it has to be found.
 	daemonNamespace string
 	format          console.Format
 }
@@ -35,13 +35,13 @@ type asked struct {
 // cluster.
 func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
 	where := titled("Cluster")
-	oneOf(output, (*string)(&a.format), "output", string(console.TableFormat), console.Formats(), "print a `format`: table for people; json or yaml for programs, with the same fields from version to version")
+	oneOf(output, (*string)(&a.format), "output", string(console.TableFormat), console.Formats(), "output `format`: table for people; json or yaml for programs, whose fields stay the same from version to version")
 	output.Lookup("output").Shorthand = "o"
 	where.StringVar(&a.kubeconfig, "kubeconfig", "", "kubeconfig `file` (default: $KUBECONFIG, else ~/.kube/config, else the pod's service account)")
 	where.StringVar(&a.context, "context", "", "`name` of the kubeconfig's context (default: its current one)")
-	where.StringVarP(&a.namespace, "namespace", "n", "", "read pods of this `namespace` only (default: of all)")
+	where.StringVarP(&a.namespace, "namespace", "n", "", "read only pods of this `namespace` (default: of all)")
 	if cmd.Name() != "observe" { // which all others ask for its settings
-		where.StringVar(&a.daemonNamespace, "daemon-namespace", "", "`namespace` that spot-handler is installed in (default: that of the accounts which the chart's ClusterRoleBindings name)")
+		where.StringVar(&a.daemonNamespace, "daemon-namespace", "", "`namespace` that spot-handler is installed in (default: the namespace of the service accounts in the chart's ClusterRoleBindings)")
 	}
 	addGroups(cmd, append(own, output, where))
 	if cmd.ValidArgsFunction == nil {
@@ -50,7 +50,7 @@ func (a *asked) define(cmd *cobra.Command, output group, own ...group) {
 	for flag, complete := range map[string]cobra.CompletionFunc{
 		"namespace": cobra.NoFileCompletions, "daemon-namespace": cobra.NoFileCompletions, "require": cobra.NoFileCompletions,
 		"context": func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			known, _ := a.clientConfig().RawConfig() // of one that cannot be read none are
+			known, _ := a.clientConfig().RawConfig() // one that cannot be read has none
 			return slices.Sorted(maps.Keys(known.Contexts)), cobra.ShellCompDirectiveNoFileComp
 		},
 	} {
@@ -65,12 +65,12 @@ func (a *asked) clientConfig() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: a.context})
 }
 
-// connect is the cluster with the permissions of the person who asks.
+// connect returns clients with the permissions of the person who asks.
 func (a *asked) connect() (*caller, error) {
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // what client-go says to itself is no answer to a question
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go's log is not part of an answer
 	conf, err := a.clientConfig().ClientConfig()
 	if err != nil {
-		return nil, fmt.Errorf("%w: find the cluster by --kubeconfig, --context or KUBECONFIG: %w", errUsage, err)
+		return nil, fmt.Errorf("%w: find the cluster with --kubeconfig, --context or KUBECONFIG: %w", errUsage, err)
 	}
 	c, err := newCaller(paced(conf, "spot-handler-command"))
 	if err == nil {
@@ -128,17 +128,17 @@ func (a *asked) completeNodes(say func(*corev1.Node) (text string, ok bool)) cob
 func anyNode(node *corev1.Node) (pool string, ok bool) { return nodes.PoolOf(node).Name, true }
 
 // selection says which nodes a command is about: those that are named, or those that flags describe.
-// All that is set has to hold.
+// A node has to match all flags that are set.
 type selection struct {
 	names                    []string
 	pool, instanceType, zone string
 	labels                   labels.Selector
 
-	// any selects all nodes where nothing is asked for, which is an error otherwise.
+	// any selects all nodes if nothing is asked for; otherwise that is an error.
 	any bool
 }
 
-// define declares the flags. The names are a command's arguments.
+// define declares the flags. The nodes' names are a command's arguments.
 func (s *selection) define(flags group) {
 	flags.StringVar(&s.pool, "pool", "", "nodes of this `pool`: of Karpenter, EKS or eksctl")
 	flags.StringVar(&s.instanceType, "instance-type", "", "nodes of this instance `type`")
@@ -147,7 +147,7 @@ func (s *selection) define(flags group) {
 	flags.Lookup("selector").Shorthand = "l"
 }
 
-// take takes a command's arguments for names of nodes, and checks what was asked for.
+// take takes a command's arguments as names of nodes, and checks what was asked for.
 func (s *selection) take(args []string) error {
 	s.names = args
 	described := s.pool != "" || s.instanceType != "" || s.zone != "" || !s.labels.Empty()
@@ -160,8 +160,8 @@ func (s *selection) take(args []string) error {
 	return nil
 }
 
-// of returns the nodes that are selected, by name. It is an error if one that was named is not
-// there, or none is selected.
+// of returns the selected nodes, sorted by name. It is an error if a named one does not exist, or
+// none is selected.
 func (s *selection) of(all []*corev1.Node) ([]*corev1.Node, error) {
 	var found []*corev1.Node
 	missing := slices.Clone(s.names)

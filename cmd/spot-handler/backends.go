@@ -160,8 +160,8 @@ func (c ec2Calls) TerminateInstances(ctx context.Context, in *ec2.TerminateInsta
 	return c.terminate(ctx, in, opts...)
 }
 
-// configOf is the AWS configuration for what the mode calls: in queue mode with the queue's region
-// where none is given. drain calls nothing.
+// configOf is the AWS configuration for the mode's calls. In queue mode it has the queue's region if
+// no region is given. drain mode calls nothing.
 func configOf(ctx context.Context, cfg settings) (aws.Config, error) {
 	if cfg.mode == modeDrain {
 		return aws.Config{}, nil
@@ -170,7 +170,7 @@ func configOf(ctx context.Context, cfg settings) (aws.Config, error) {
 	if err != nil {
 		return aws.Config{}, fmt.Errorf("load AWS configuration: %w", err)
 	}
-	if cfg.mode == modeIMDS { // which calls the metadata service alone
+	if cfg.mode == modeIMDS { // calls only the metadata service
 		return conf, nil
 	}
 	if conf.Region == "" {

@@ -158,7 +158,7 @@ func restConfig(cfg settings) (*rest.Config, error) {
 	return paced(conf, "spot-handler"), nil
 }
 
-// paced has the server's priority and fairness set the pace, for the program under this name.
+// paced leaves the pace to the server's priority and fairness, which sees the program by this name.
 func paced(conf *rest.Config, name string) *rest.Config {
 	conf.UserAgent = name + "/" + version
 	conf.QPS, conf.Burst = -1, 0

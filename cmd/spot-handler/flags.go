@@ -80,7 +80,7 @@ func within(g group, to *time.Duration, name string, standard time.Duration, in 
 	}, nil}
 }
 
-// meaning declares a flag whose text means a value. The standard may mean none.
+// meaning declares a flag whose text is parsed into a value. The default need not parse.
 func meaning[T any](g group, to *T, name, standard string, parse func(string) (T, error), usage string) {
 	text := g.String(name, standard, usage)
 	*to, _ = parse(standard)

@@ -27,8 +27,8 @@
 //
 // The rest run once and talk to nothing:
 //
-//	spot-handler migrate [FILE]     prints the chart's values for those who come from
-//	                                aws-node-termination-handler
+//	spot-handler migrate [FILE]     converts the settings of aws-node-termination-handler
+//	                                into values for the chart
 //	spot-handler version            prints what this is
 //	spot-handler completion SHELL   prints a script for bash, zsh, fish or PowerShell
 //	spot-handler help COMMAND       is COMMAND --help, which has its flags and examples
@@ -189,14 +189,15 @@ func calledAs(root *cobra.Command, program string) {
 func newMigrate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "migrate [FILE]",
-		Short: "Print the settings for those who come from aws-node-termination-handler",
-		Long: `Reads the settings of aws-node-termination-handler 1.25 and prints those of
-spot-handler's chart, with what has no counterpart and why. It talks to nothing.
+		Short: "Convert the settings of aws-node-termination-handler into values for the chart",
+		Long: `Reads the settings of aws-node-termination-handler 1.25 and prints values for
+spot-handler's chart. Comments name what differs, and what has no counterpart, with the
+reason. It contacts nothing.
 
 FILE, or the standard input, is one of:
-  - the DaemonSet, Deployment or Pod as YAML or JSON, of which the variables are taken
+  - its DaemonSet, Deployment or Pod, as YAML or JSON: the environment variables are read
   - values of its Helm chart`,
-		Example: `  # what runs
+		Example: `  # the installed objects
   kubectl -n kube-system get daemonset,deployment -o yaml \
     -l app.kubernetes.io/name=aws-node-termination-handler | spot-handler migrate > values.yaml
 

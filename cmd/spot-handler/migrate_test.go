@@ -25,7 +25,7 @@ func migrated(text string, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// The flags among the values are such as the program takes.
+// The program takes the flags among the values.
 func TestMigratedFlagsAreTheProgramsOwn(t *testing.T) {
 	inputs, err := filepath.Glob(filepath.Join("internal", "migrate", "testdata", "*.in"))
 	if err != nil || len(inputs) == 0 {
@@ -44,7 +44,7 @@ func TestMigratedFlagsAreTheProgramsOwn(t *testing.T) {
 		for name, value := range values.Flags {
 			text := strings.Join(strings.Fields(strings.Trim(fmt.Sprint(value), "[]")), ",")
 			flag := strings.ToLower(regexp.MustCompile(`[A-Z]`).ReplaceAllString(name, "-$0"))
-			if flag != "webhook-proxy" { // which is of no use without a file that is not there
+			if flag != "webhook-proxy" { // which needs a file that is not there
 				kept = append(kept, "--"+flag+"="+text)
 			}
 		}

@@ -82,8 +82,8 @@ func asksKarpenter(cfg settings) bool {
 // they are answered nothing works, not even the liveness probe.
 const permissionTimeout = 5 * time.Second
 
-// checkPermissions asks about each that is needed to start, and returns all that are missing, as an
-// error that wraps errUsage. Another error means that the API server could not be asked.
+// checkPermissions asks about each permission that is needed to start, and returns all that are
+// missing as an error that wraps errUsage. Any other error means that the API server did not answer.
 func checkPermissions(ctx context.Context, ask audit.Ask, list []audit.Permission) error {
 	ctx, cancel := context.WithTimeout(ctx, permissionTimeout)
 	defer cancel()

@@ -69,7 +69,7 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	which, what, assume, show := titled("Nodes"), titled("Interruption"), titled("Assumptions"), titled("Output")
 	p.nodes.define(which)
 	oneOf(what, (*string)(&p.loss.Kind), "kind", string(interruption.SpotInterruption), names(interruption.Kinds()), "what happens to them: "+strings.Join(names(interruption.Kinds()), ", "))
-	within(what, &p.loss.Deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them, or from the start of the drain with a scheduled event (default: what is usual for the kind, such as 2m after a spot notice)")
+	within(what, &p.loss.Deadline, "deadline", 0, anyTime, "time from the notice until EC2 takes them; with a scheduled event, from the start of the drain (default: what is usual for the kind, such as 2m after a spot notice)")
 	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer}, "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
 	defineAssumptions(assume, &p.assumed)
 	p.define(cmd, show, which, what, assume)
@@ -145,8 +145,8 @@ const dryRunServer = "server"
 // anyTime is not in the past.
 var anyTime = bounds{0, ever, true, "0s or more"}
 
-// defineAssumptions declares the flags of commands that forecast: what stands in the place of what
-// nobody knows.
+// defineAssumptions declares the flags of commands that forecast, for what they assume because nobody
+// can know it.
 func defineAssumptions(flags group, assumed *plan.Assumptions) {
 	*assumed = plan.Assumed()
 	of := func(name string, to *plan.Assumption, usage string) {
@@ -155,8 +155,8 @@ func defineAssumptions(flags group, assumed *plan.Assumptions) {
 		f := flags.Lookup(name)
 		f.Value = checked{f.Value, func() error { *to = plan.Assume(given, "--"+name); return nil }, nil}
 	}
-	of("boot-time", &assumed.Boot, "how long a replacement takes from its request until it takes pods (default: by the history of its NodePool, and this where there is none)")
-	of("ready-time", &assumed.Ready, "how long a pod takes from having a node to being Ready (default: by the history of its workload's pods, and this where there is none)")
+	of("boot-time", &assumed.Boot, "how long a replacement takes from its request until it takes pods (default: from the history of its NodePool, or this if there is none)")
+	of("ready-time", &assumed.Ready, "how long a pod takes from being scheduled to being Ready (default: from the history of its workload's pods, or this if there is none)")
 	of("stop-time", &assumed.Stop, "how long a pod takes to end, but not longer than its grace period")
 	of("detach-time", &assumed.Detach, "how long volumes take to be detached once their pods are gone")
 }

@@ -76,7 +76,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	r.chosen.define(which)
 	which.IntVar(&r.random, "random", 0, "`number` of nodes to draw: of those described, or of all that are not on demand")
 	oneOf(what, (*string)(&r.loss.Kind), "kind", string(interruption.SpotInterruption), names(rehearse.Kinds()), "what is rehearsed: "+strings.Join(names(rehearse.Kinds()), ", "))
-	within(what, &r.loss.Deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " at least: with less, pods get no grace"}, "time that each node has, 25s at least; a rebalance recommendation, which has no deadline, is cancelled then")
+	within(what, &r.loss.Deadline, "deadline", 2*time.Minute, bounds{rehearse.LeastDeadline, ever, false, rehearse.LeastDeadline.String() + " or more: with less, pods get no grace period"}, "time that each node has, at least 25s; a rebalance recommendation has no deadline, and is cancelled after this time")
 	within(what, &r.loss.Over, "over", 0, anyTime, "time over which the notices of several nodes are spread")
 	what.BoolVar(&r.release, "release", false, "terminate the nodes at the end, as after an interruption")
 	refuse.IntVar(&r.maxShare, "max-share", 10, "refuse if more than this `percentage` of all nodes would be interrupted at once; one node is always allowed")

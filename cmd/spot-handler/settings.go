@@ -114,7 +114,7 @@ func (c *settings) define() []group {
 		source.StringSliceVar(&c.watching, "watch", watchable(), "what is polled; --rebalance says what is done on a recommendation")
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
-		meaning(source, &c.managed, "managed-tag", "", managed.ParseTag, "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages of all others are deleted (default: on all)")
+		meaning(source, &c.managed, "managed-tag", "", managed.ParseTag, "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages about all others are deleted (default: on all)")
 	}
 	if c.fleet() {
 		leader.BoolVar(&c.leaderElect, "leader-elect", true, "drain in one replica only; turn off only with a single replica")
@@ -123,13 +123,13 @@ func (c *settings) define() []group {
 		leader.StringVar(&c.podNamespace, "pod-namespace", "", "its namespace; also $POD_NAMESPACE (default: the service account's)")
 		hide(leader, "leader-elect", "lease-namespace", "pod-name", "pod-namespace")
 	}
-	meaning(source, &c.nodes, "node-selector", "", parseLabels, "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is left alone in any case (default: on all)")
+	meaning(source, &c.nodes, "node-selector", "", parseLabels, "act only on nodes that this label `selector` selects, such as team=blue; a node labelled "+interruption.IgnoreLabel+"=true is always left alone (default: on all)")
 	oneOf(evict, (*string)(&c.policy.Strategy), "drain-strategy", string(drain.Surge), names(drain.Strategies()), "surge: the replacement pods of a Deployment's pods are made first, as many at a time as its maxSurge allows, and all other pods are held; hold: a pod runs on until the replacement is ready or its eviction deadline has come; at-once: pods are evicted as soon as the replacement is requested")
 	oneOf(evict, (*string)(&c.policy.Blocked), "blocked-pods", string(drain.Leave), names(drain.BlockedPolicies()), "a pod that its disruption budget still refuses at its eviction deadline: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
-	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption record, taint and cordon the node and do no more: no pod is moved, no replacement requested, nothing released")
+	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption, record, taint and cordon the node, and do no more: move no pod, request no replacement, terminate nothing")
 	within(evict, &c.policy.Margin, "margin", 10*time.Second, bounds{0, 100 * time.Second, true, "0s to 100s, as EC2 gives two minutes in all"}, "time kept free between the planned end of the last pod and EC2's deadline")
 	oneOf(evict, (*string)(&c.rebalance), "rebalance", string(interruption.RebalanceReplace), names(interruption.RebalancePolicies()), "on a rebalance recommendation: ignore, cordon, or replace (cordon and drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool overrides it")
-	meaning(evict, &c.rebalances, "max-concurrent-rebalances", "10%", turns.ParseConcurrency, "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down and 1 at the least; the others wait in line, and take pods until it is their turn")
+	meaning(evict, &c.rebalances, "max-concurrent-rebalances", "10%", turns.ParseConcurrency, "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down, but at least 1; the others wait in line, and take pods until their turn comes")
 	within(evict, &c.rebalanceTTL, "rebalance-ttl", time.Hour, bounds{0, ever, true, "0s (never) or more"}, "how long a rebalance recommendation can go without progress, which is a pod that leaves, before the node is put back as it was; 0 never does")
 
 	within(evict, &c.scheduledLead, "scheduled-lead", 30*time.Minute, bounds{0, ever, true, "0s or more"}, "how long before the window of a scheduled event (a stop, a retirement, a reboot) the node is drained; until then it is only recorded")
@@ -156,7 +156,7 @@ func (c *settings) define() []group {
 	webhooks.StringVar(&c.webhooks.Endpoint.URLFile, "webhook-url-file", "", "`file` with the URL that is notified of every notice and outcome, such as a mounted Secret's, with a POST that Slack's incoming webhooks take; read again for each webhook")
 	webhooks.StringVar(&c.webhooks.Endpoint.HeadersFile, "webhook-headers-file", "", "`file` with headers for it, a line \"Name: value\" each or one JSON object; read again for each webhook (default: Content-Type: application/json)")
 	webhooks.StringVar(&c.webhookTemplate, "webhook-template-file", "", "`file` with a Go template of the body, with sprig's functions, such as {\"text\": {{ .Text | toJson }}} (default: what Slack takes)")
-	meaning(webhooks, &c.webhooks.Proxy, "webhook-proxy", "", webhook.ParseProxy, "URL of a proxy for webhooks only (default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for all else)")
+	meaning(webhooks, &c.webhooks.Proxy, "webhook-proxy", "", webhook.ParseProxy, "URL of a proxy for webhooks only (default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY, as for everything else)")
 
 	operation.BoolVar(&c.dryRun, "dry-run", false, "change nothing, neither in the cluster nor in the queue, and log what would be done")
 	operation.StringVar(&c.httpAddr, "http-addr", ":8080", "address of /metrics, /healthz and /readyz")

@@ -145,7 +145,7 @@ func (h *siege) begin() {
 	}
 }
 
-// calm waits until the control plane has done with what was written, or written again after the last
+// calm waits until the control plane has dealt with what was written, or written again after the last
 // round, but not for ever.
 func (h *siege) calm() {
 	h.Helper()
@@ -203,7 +203,7 @@ func (h *siege) drain() relief {
 	h.Helper()
 	nodes := h.peaceful()
 	m := h.start(nil, "drain")
-	var marks *member // runs before, as it would on any node
+	var marks *member // runs beforehand, as it would on any node
 	if len(h.hostile) > 0 {
 		marks = h.start(h.hostile[0], "imds", "--drain=false")
 	}

@@ -131,7 +131,7 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 	} {
 		s.attempt(tt.who, tt.what, tt.refusal, tt.who.patch(tt.what, tt.patch, metav1.PatchOptions{}))
 	}
-	// A version that has no such field drops it: then there is nothing to refuse, and it stays empty.
+	// A version without such a field drops it: then there is nothing to refuse, and the field stays empty.
 	for _, patch := range []string{`{"status":{"observedGeneration":7}}`, `{"status":{"resources":{"limits":{"cpu":"1"}}}}`} {
 		err := drain.patch("pods/web/status", patch, metav1.PatchOptions{})
 		now, got := s.cluster.Client.CoreV1().Pods("default").Get(s.ctx, pod.Name, metav1.GetOptions{})

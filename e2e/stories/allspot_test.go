@@ -56,8 +56,8 @@ func TestAllNodesAreSpot(t *testing.T) {
 	}, func() string { return fmt.Sprintf("the Deployment is on %v", replicas.nodes()) })
 }
 
-// In mode imds the DaemonSet marks, and the Deployment drains: that is on the spot nodes too, and
-// sees its own nodes' interruptions through in the same way.
+// In imds mode the DaemonSet marks and the Deployment drains. The Deployment is on spot nodes too, and
+// sees the interruptions of its own nodes through in the same way.
 func TestAllNodesAreSpotInModeIMDS(t *testing.T) {
 	s := tell(t, controlplane.Options{})
 	s.withAccounts = true // those of the installed chart

@@ -52,7 +52,7 @@ func hooked(t *testing.T, times int, hooks ...asgemu.Hook) (s *scaled, node stri
 	return s, node, server, queue
 }
 
-// sendHooks has every hook reach the queue so many times.
+// sendHooks sends every hook to the queue as many times.
 func (s *scaled) sendHooks(queue *sqsemu.Queue, times int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

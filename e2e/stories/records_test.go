@@ -10,7 +10,7 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// lastRecords are those that nodes had last, also when they are gone.
+// lastRecords are the last records of nodes, even of nodes that are gone.
 type lastRecords struct {
 	mu      sync.Mutex
 	texts   map[string]string
@@ -51,7 +51,7 @@ func (l *lastRecords) leaves(node string) bool {
 	return l.leaving[node]
 }
 
-// wantAllGraceful waits until the drain of the node has ended, with so many pods.
+// wantAllGraceful waits until the drain of the node has ended, with this many pods, all graceful.
 func (l *lastRecords) wantAllGraceful(s *story, node string, pods int) {
 	s.Helper()
 	var rec interruption.Record

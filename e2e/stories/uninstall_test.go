@@ -70,10 +70,10 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	s.wantNothingLeft(before)
 }
 
-// As the manual says, it leaves out the command that cancels the interruptions, and waits for their
-// end. One node is replaced by Karpenter; for the pods of the other, placeholder pods keep room on
-// a node that joins, and EC2 terminates it when it is drained. Every pod has all its grace, and
-// nothing is left either.
+// As the manual allows, this leaves out the command that cancels the interruptions, and waits for
+// their end. Karpenter replaces one node. For the pods of the other, placeholder pods keep room on a
+// node that joins, and EC2 terminates the other once it is drained. Every pod has its whole grace
+// period, and nothing is left here either.
 func TestUninstallAfterTheDrains(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
@@ -117,7 +117,7 @@ func TestUninstallAfterTheDrains(t *testing.T) {
 	s.wantNothingLeft(before)
 }
 
-// installed installs the chart in mode queue, and runs its Deployment.
+// installed installs the chart in queue mode, and runs its Deployment.
 func (s *story) installed() (chart.Helm, *sqsemu.Queue) {
 	s.Helper()
 	s.withAccounts = true // those of the installed chart
@@ -140,8 +140,8 @@ func (s *story) teamNode(name, capacity string) *corev1.Node {
 	return s.bareWith(name, controlplane.BareNodes{CPUs: 4, Labels: map[string]string{"team": name, lifecycle: capacity}})[0]
 }
 
-// wantNothingLeft compares all objects with those of before: what was there is as it was, and what
-// has come does not mention spot-handler.
+// wantNothingLeft compares all objects with those from before: what was there has not changed, and
+// what is new does not mention spot-handler.
 func (s *story) wantNothingLeft(before map[types.UID]object) {
 	s.Helper()
 	after := s.everything()
@@ -203,8 +203,8 @@ func summary(o unstructured.Unstructured) string {
 		o.GetNamespace(), o.GetName(), o.GetLabels(), annotations, o.GetFinalizers(), taints, cordoned, conditions)
 }
 
-// runManual runs the commands of a section of the manual, in their order, on the test's cluster,
-// but for the one that is left out.
+// runManual runs the commands of a section of the manual in order, on the test's cluster, except for
+// the one that is left out.
 func (s *story) runManual(h chart.Helm, page, section, leftOut string) {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "docs", page))

@@ -121,7 +121,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 		s.waitRecord(node.Name, func(r interruption.Record) bool { return r.Replacement != nil && r.Replacement.Name != "" })
 		s.waitSurgedOf("web")
 	}
-	// shrinks begins the drain of a group's node, whose pod has no room elsewhere until proceeds.
+	// shrinks begins the drain of a group's node. Its pod has no room elsewhere until proceeds.
 	shrinks := func(group int) {
 		t.Helper()
 		node := members[group].Spec.NodeName
@@ -141,7 +141,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	from := map[types.UID]time.Time{} // when the pods of gangs may leave
 	saysNow := func(gang ...*corev1.Pod) {
 		at := time.Now()
-		for _, p := range gang { // on a slow machine they can be due before
+		for _, p := range gang { // on a slow machine they can be due earlier
 			const margin, grace = 10 * time.Second, 30 * time.Second
 			at = slices.MinFunc([]time.Time{at, ends[p.Spec.NodeName].Add(-margin - grace)}, time.Time.Compare)
 		}

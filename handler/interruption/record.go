@@ -179,12 +179,12 @@ type Outcome struct {
 	Pods int
 }
 
-// EachOutcome lists every outcome, with the number of its pods.
+// EachOutcome lists all outcomes, with the number of pods of each.
 func (p Pods) EachOutcome() []Outcome {
 	return []Outcome{{"graceful", p.Graceful}, {"truncated", p.Truncated}, {"forced", p.Forced}, {"left", p.Left}}
 }
 
-// Outcomes are those that there are of the pods.
+// Outcomes are those of at least one pod.
 func (p Pods) Outcomes() []Outcome {
 	return slices.DeleteFunc(p.EachOutcome(), func(o Outcome) bool { return o.Pods == 0 })
 }

@@ -205,7 +205,7 @@ func transform(obj any) (any, error) {
 	return obj, nil
 }
 
-// seen notifies of a Node that is new, or says only now which instance it is, and of one whose
+// seen notifies of a Node that is new, or whose instance was not known before, and of one whose
 // interruption might have moved on.
 func (x *Index) seen(old, obj any) {
 	node, ok := obj.(*corev1.Node)

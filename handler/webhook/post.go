@@ -39,7 +39,7 @@ func (e Endpoint) Read() (*url.URL, http.Header, error) {
 	return target, header, errors.Join(noURL, noHeader)
 }
 
-// read parses what a file says; without a file it is otherwise.
+// read parses what is in a file; without a file it returns otherwise.
 func read[T any](what, file string, otherwise T, parse func(string) (T, error)) (parsed T, err error) {
 	if file == "" {
 		return otherwise, nil
@@ -49,7 +49,7 @@ func read[T any](what, file string, otherwise T, parse func(string) (T, error)) 
 		parsed, err = parse(string(text))
 	}
 	if path := (*os.PathError)(nil); errors.As(err, &path) {
-		err = path.Err // the path stands before it
+		err = path.Err // the path is added below
 	}
 	if err != nil {
 		err = fmt.Errorf("read %s: %s: %w", what, file, err)

@@ -26,7 +26,7 @@ import (
 )
 
 const (
-	// senders is how many webhooks are under way at the same time, those of one node one after the
+	// senders is how many webhooks are sent at the same time. Those of one node are sent one after the
 	// other, so its outcome never overtakes its notice.
 	senders = 4
 
@@ -65,7 +65,7 @@ type Options struct {
 }
 
 // Sender sends notices and outcomes to a URL, each with one POST that is tried again
-// until it is answered. Notify never blocks: news wait in memory, and are lost with the
+// until it is answered. Notify never blocks: news waits in memory, and is lost with the
 // process. It is safe for concurrent use.
 type Sender struct {
 	opts    Options
@@ -93,13 +93,13 @@ func New(o Options) *Sender {
 		return w
 	}
 	w.client = newClient(o.Proxy)
-	w.lane = fair.NewLane(3*senders, 3*queued) // of which a tenant that is alone has a third
+	w.lane = fair.NewLane(3*senders, 3*queued) // a tenant that is alone gets a third
 	w.sending, w.cancel = context.WithCancel(context.Background())
 	return w
 }
 
 // Run returns when ctx has ended and what still waited then was sent, after flushFor at most. All
-// who use the Sender should have ended before ctx does.
+// users of the Sender should have stopped before ctx ends.
 func (w *Sender) Run(ctx context.Context) error {
 	if w.lane == nil {
 		return nil

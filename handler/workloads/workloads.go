@@ -33,8 +33,9 @@ import (
 type Options struct {
 	// On: without it nobody is notified.
 	On bool
-	// Networks are where pods are notified, those on their host's network, too; empty is anywhere but
-	// on this machine, on its link, and at AWS's and the cluster's services, and no such pod.
+	// Networks are where pods are notified, including those on their host's network. Without any, pods
+	// are notified anywhere but on this machine, on its link, and at AWS's and the cluster's services,
+	// and those on their host's network are not.
 	Networks []netip.Prefix
 	// IsNode reports whether that is a Node's address.
 	IsNode func(netip.Addr) bool

@@ -22,8 +22,8 @@ type program struct {
 	replaceable bool
 }
 
-// KubernetesVariable and KarpenterVariable choose other versions of the two than the newest, such as
-// 1.33, of those that have pins.
+// KubernetesVariable and KarpenterVariable choose older versions of the two, such as 1.33, among those
+// that have pins.
 const (
 	KubernetesVariable = "SPOT_HANDLER_E2E_KUBERNETES"
 	KarpenterVariable  = "SPOT_HANDLER_E2E_KARPENTER"
@@ -81,7 +81,7 @@ func (c collection) chosen(checkout string) (collection, error) {
 			return c, err
 		}
 		if pin == nil {
-			continue // it is of the other
+			continue // it pins the other
 		}
 		minor := pin[2] + "." + pin[3]
 		if known = append(known, minor); minor == version {

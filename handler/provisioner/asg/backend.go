@@ -239,7 +239,7 @@ func unsupported(reason string) interruption.Replacement {
 	return provisioner.Unsupported(provisioner.ASG, reason)
 }
 
-// awaken has Run ask what there is to ask.
+// awaken has Run make the calls that are due.
 func (b *Backend) awaken() {
 	select {
 	case b.wake <- struct{}{}:
@@ -258,8 +258,8 @@ const (
 // callTimeout bounds one call: the service answers within a second or two.
 const callTimeout = 10 * time.Second
 
-// call makes one call within callTimeout and counts it. One that was not allowed lately is not made
-// again.
+// call makes one call within callTimeout and counts it. It does not repeat a call that was hopeless a
+// moment ago, such as one that was not allowed.
 func (b *Backend) call(ctx context.Context, service, action string, do func(context.Context) error) error {
 	if err := b.denials.Standing(service+":"+action, refusedFor); err != nil {
 		return err

@@ -130,9 +130,10 @@ type Backend struct {
 	opts     Options
 	pools    *pools
 	daemons  *readcache.Cache[[]*corev1.Pod] // under the key ""
-	policies readcache.Cache[*nodePool]      // by NodePool; what failed is kept, too
-	// refusals are the answers that there is no replacement, by node and instance; only kept. One stands
-	// for a while: a node is reconciled whenever one of its pods changes, and deciding takes some calls.
+	policies readcache.Cache[*nodePool]      // by NodePool; failures are kept, too
+	// refusals are the answers that there is no replacement, by node and instance. They are put there, not
+	// read, and kept for a while: a node is reconciled whenever one of its pods changes, and deciding
+	// takes some calls.
 	refusals *readcache.Cache[interruption.Replacement]
 	claims   *claimWatch
 	ledger   *ledger

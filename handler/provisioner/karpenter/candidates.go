@@ -170,7 +170,7 @@ func objection(rules []func(*nodePool, lostNode) string, pool *nodePool, lost lo
 	return ""
 }
 
-// when is the reason if it holds, or empty.
+// when returns the reason if it holds, else an empty one.
 func when(holds bool, reason string) string {
 	if holds {
 		return reason

@@ -27,7 +27,7 @@ const launchTimeout = 25 * time.Second
 type claimWatch struct {
 	client   dynamic.Interface
 	single   bool                             // there is only one instance to ask about
-	instance string                           // the one, when awake is closed
+	instance string                           // that one, once awake is closed
 	changed  func(claim *Claim, state string) // with the state "" if the claim is gone
 	log      zerolog.Logger
 

@@ -73,7 +73,7 @@ func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
 
 // room says which of the pool's limits leaves no room for a claim of that size, or is empty.
 // There is always room for a claim that exists: it is counted, and asking for it again adds
-// nothing. To reserve the room enters the claim, once. The error is an unavailableError, or transient.
+// nothing. With reserve it enters the claim, once. The error is an unavailableError, or transient.
 func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList, reserve bool) (full string, err error) {
 	if len(pool.Spec.Limits) == 0 {
 		return "", nil

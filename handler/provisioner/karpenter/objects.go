@@ -110,7 +110,7 @@ type poolObject struct {
 	} `json:"status"`
 }
 
-// Claim is the part of a NodeClaim that is read, of others' claims and of ours.
+// Claim is the part of a NodeClaim that is read, whether it is ours or not.
 type Claim struct {
 	metav1.ObjectMeta `json:"metadata"`
 
@@ -125,7 +125,7 @@ type Claim struct {
 	} `json:"status"`
 }
 
-// claimSpec is the part of its spec that does not come from the NodePool as it is, and the taints.
+// claimSpec is the part of a claim's spec that is not copied from the NodePool, and the taints.
 type claimSpec struct {
 	Requirements []requirement `json:"requirements"`
 	Resources    struct {
@@ -260,7 +260,7 @@ func (b *Backend) deleteClaim(ctx context.Context, claim *Claim) error {
 	return nil
 }
 
-// How many objects of Karpenter's, and how many DaemonSets, are in memory at once: they are large,
+// How many of Karpenter's objects, and how many DaemonSets, are in memory at a time: they are large,
 // and there can be thousands.
 const pageLimit, daemonsPerPage = 200, 50
 

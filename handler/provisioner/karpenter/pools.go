@@ -186,7 +186,7 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 	return "", nil
 }
 
-// readPolicy reads the NodePool that says what to do; nil if nothing is known to say anything.
+// readPolicy reads the NodePool whose annotation says what to do; nil if NodePools are not available.
 func (b *Backend) readPolicy(ctx context.Context, name string) (*nodePool, error) {
 	pool, err := b.pools.get(ctx, name)
 	if err == nil {

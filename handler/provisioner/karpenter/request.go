@@ -100,7 +100,7 @@ func triedAs(pool, capacity string) string {
 	return pool + "/" + capacity
 }
 
-// create makes the NodeClaim of the order. What failed has no name if the pool is full by now.
+// create makes the NodeClaim of the order. If the pool is full by now, what failed has no name.
 func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replacement, error) {
 	r := o.replacement()
 	b.claims.start(o.lost.rec.Instance)
@@ -128,7 +128,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 			return r, err
 		}
 		if claim == nil {
-			return r, fmt.Errorf("create NodeClaim %q: another of that name has just gone", r.Name)
+			return r, fmt.Errorf("create NodeClaim %q: another of that name was just deleted", r.Name)
 		}
 		if claim.isOurs(o.lost.rec.Instance) && claim.Labels[SettledLabel] != "" { // of an earlier interruption
 			b.ledger.forget(r.Name)

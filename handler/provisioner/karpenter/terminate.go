@@ -29,7 +29,7 @@ func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interrup
 	case rec.ComesBack():
 		return nil
 	case !ok && hasTaint(node, unregisteredTaint):
-		// Karpenter names the owner in a moment, when it takes on the Node that a new machine has made.
+		// Karpenter names the owner in a moment, when it registers the Node of a new instance.
 		// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/nodeclaim/lifecycle/registration.go
 		return fmt.Errorf("terminate node %q: Karpenter has not registered it yet", node.Name)
 	case !ok:

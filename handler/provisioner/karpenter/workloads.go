@@ -72,7 +72,7 @@ func (b *Backend) readDaemons(ctx context.Context, _ string) ([]*corev1.Pod, err
 }
 
 // daemonsOf is how many DaemonSets of one namespace count: a tenant can make any number. How much is
-// kept of each has a bound, see package narrow.
+// kept of each is bounded by package narrow.
 const daemonsOf = 200
 
 // podOf is a pod of the DaemonSet, named after it; nil if it cannot be read.

@@ -126,7 +126,7 @@ type Backend struct {
 	wake  sync.Once
 	awake chan struct{} // closed when there is something to watch
 
-	refusals readcache.Cache[string] // why the API server refused placeholders, under the key ""; only kept
+	refusals readcache.Cache[string] // why the API server refused placeholders, under the key ""; put there, not read
 }
 
 var _ provisioner.Backend = (*Backend)(nil)

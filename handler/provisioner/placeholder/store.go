@@ -26,14 +26,14 @@ type store struct {
 	mu      sync.Mutex
 	unseen  map[string]map[string]unseen // by instance and name
 	deleted map[types.UID]struct{}       // those that we deleted, until the watch shows it
-	waiting map[string]struct{}          // nodes that asked before the first list; nil once that has come
+	waiting map[string]struct{}          // nodes that asked before the first list; nil once there is one
 
-	// taken are the instances of which others removed a placeholder that had its place, as by
-	// preemption.
+	// taken are the instances with a placeholder that had a place until others removed it, such as
+	// by preemption.
 	taken *apicache.LRUExpireCache
 }
 
-// maxTaken bounds those that are remembered.
+// maxTaken bounds how many of them are remembered.
 const maxTaken = 5000
 
 // unseen is a placeholder that the watch has not shown yet.
@@ -83,7 +83,7 @@ func (s *store) listed() {
 	waiting := s.waiting
 	s.waiting = nil
 	s.mu.Unlock()
-	for node := range waiting { // it might have no placeholders, and so no event
+	for node := range waiting { // the watch might show no placeholder of it
 		s.notify(node)
 	}
 }

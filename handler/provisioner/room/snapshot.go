@@ -37,7 +37,7 @@ type snapshot struct {
 
 // free is a node and what is free on it.
 type free struct {
-	node *corev1.Node // name, labels and taints alone
+	node *corev1.Node // only name, labels and taints
 	left Space
 }
 
@@ -47,16 +47,16 @@ type Space struct {
 	all, free Measure // of the whole node, and of what is free
 }
 
-// Measure are the processors and the memory of a list, as numbers.
+// Measure is the CPU and the memory of a resource list, as numbers.
 type Measure [2]float64
 
-// MeasureOf is that of the list.
+// MeasureOf measures a resource list.
 func MeasureOf(list corev1.ResourceList) Measure {
 	cpu, memory := list[corev1.ResourceCPU], list[corev1.ResourceMemory]
 	return Measure{cpu.AsApproximateFloat64(), memory.AsApproximateFloat64()}
 }
 
-// NewSpace is that of a node without pods.
+// NewSpace is the space on a node without pods.
 func NewSpace(allocatable corev1.ResourceList) Space {
 	s := Space{left: corev1.ResourceList{}, all: MeasureOf(allocatable)}
 	s.GiveBack(allocatable)
@@ -98,8 +98,8 @@ func (s *Space) Holds(requests corev1.ResourceList) bool {
 	return true
 }
 
-// Score is the part of processors and memory that is free once a pod is there that needs so much:
-// the scheduler prefers more by default.
+// Score adds up the shares of CPU and memory that are free once a pod with this need is there. By
+// default the scheduler prefers more.
 func (s *Space) Score(need Measure) (sum float64) {
 	for i, all := range s.all {
 		if all > 0 {
@@ -234,7 +234,7 @@ func (l *snapshot) best(from *corev1.Node, pod *corev1.Pod, not func(node string
 	need, score := MeasureOf(requests), 0.0
 	for _, f := range l.nodes {
 		s := f.left.Score(need)
-		if best != nil && (s < score || s == score && f.node.Name > best.node.Name) { // two snapshots of the same say the same
+		if best != nil && (s < score || s == score && f.node.Name > best.node.Name) { // so the order of the map does not matter
 			continue
 		}
 		if from != nil && f.node.Name == from.Name || not != nil && not(f.node.Name) || !f.left.Holds(requests) || !f.suits(pod, affinity, from) {

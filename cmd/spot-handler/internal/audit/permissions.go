@@ -72,7 +72,7 @@ func (p Permission) String() string {
 // Ask says whether somebody is allowed to do something.
 type Ask func(ctx context.Context, to *authorizationv1.ResourceAttributes) (allowed bool, err error)
 
-// Missing asks for each permission, and returns those that are not granted.
+// Missing asks about each permission, and returns those that are not granted.
 func Missing(ctx context.Context, list []Permission, ask Ask) (missing []Permission, err error) {
 	granted := make([]bool, len(list))
 	g, ctx := errgroup.WithContext(ctx)

@@ -56,7 +56,7 @@ var columns = []console.Column{
 }
 
 // Lines shows the report to people, in so many columns of a terminal; 0 is no terminal. Commands are
-// not wrapped: they are for copying.
+// not wrapped, so people can copy them.
 func (r Report) Lines(width int) (lines []string) {
 	var ids []string // the worst first
 	theirs := map[string][]Finding{}

@@ -1,5 +1,5 @@
-// Package console is how the commands for people print what they found, as opposed to those that run
-// as daemons.
+// Package console prints what the commands for people have found: all those that do not run as
+// daemons.
 //
 // It decides nothing, and knows nothing of interruptions.
 package console

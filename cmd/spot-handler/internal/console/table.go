@@ -20,7 +20,7 @@ func Count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Some are the first of a list, and how many more there are.
+// Some returns the first entries of a list, and how many more there are.
 func Some(list []string, enough int) []string {
 	if more := len(list) - enough; more > 0 {
 		return append(list[:enough:enough], fmt.Sprintf("%d more", more))
@@ -44,8 +44,8 @@ func Duration(d time.Duration) string {
 // Column is a column of a table.
 type Column struct {
 	Title string
-	// Drop is its place among the columns that are left out where a terminal is too narrow: 1 goes
-	// first; zero stays.
+	// Drop says in which order columns are left out if a terminal is too narrow: 1 goes first; 0
+	// stays.
 	Drop int
 }
 
@@ -55,7 +55,7 @@ type Cell struct {
 	Colour terminal.Colour // on a terminal only
 }
 
-// Rows are those of a list's elements.
+// Rows returns a row for each element of a list.
 func Rows[T any](of []T, row func(T) []Cell) [][]Cell {
 	all := make([][]Cell, len(of))
 	for i, one := range of {
@@ -64,16 +64,16 @@ func Rows[T any](of []T, row func(T) []Cell) [][]Cell {
 	return all
 }
 
-// leastOfLast is how much of the last column, which has the longest texts, has to be seen for the
-// others to stay.
+// leastOfLast is how much of the last column, which has the longest texts, has to be visible. Other
+// columns are left out until it is.
 const leastOfLast = 24
 
-// gap is the number of columns between two texts.
+// gap is the number of spaces between two texts.
 const gap = 2
 
 // Table aligns rows below their titles. What does not fit into so many columns of a terminal is left
-// out or cut, first of all columns in which there is nothing. 0 is no terminal: then everything is
-// there, and nothing coloured.
+// out or cut, starting with empty columns. 0 is no terminal: then everything is there, and nothing is
+// coloured.
 func Table(columns []Column, rows [][]Cell, width int) []string {
 	titles := make([]Cell, len(columns))
 	for i, c := range columns {
@@ -96,7 +96,7 @@ func Table(columns []Column, rows [][]Cell, width int) []string {
 	return lines
 }
 
-// drop takes the width of those columns that are left out.
+// drop sets the width of columns that are left out to 0.
 func drop(columns []Column, rows [][]Cell, widths []int, width int) {
 	last := len(columns) - 1
 	before := 0 // what the columns before the last take

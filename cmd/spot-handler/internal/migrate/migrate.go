@@ -20,7 +20,7 @@ import (
 //go:embed settings.yaml
 var settings []byte
 
-// setting is a row of settings.yaml, which says what its fields mean, and what was given of it.
+// setting is a row of settings.yaml, which explains its fields, and what the input gives for it.
 type setting struct {
 	Variable, Older, Value, Default, ChartDefault string
 	Here, Remark, Elsewhere                       string
@@ -32,7 +32,7 @@ type setting struct {
 	text  string // the same as text; empty if it is not known here
 }
 
-// value is what was given, or what holds without.
+// value is what was given, or the default.
 func (s *setting) value() string { return cmp.Or(s.text, s.Default) }
 
 // Rows are all settings, as the documentation lists them.
@@ -50,7 +50,7 @@ const (
 // component is the block of our chart's values for the pods that take the mode's notices.
 var component = map[string]string{modeIMDS: "imds", modeQueue: "controller"}
 
-// Convert reads settings, in one of the forms that its command's help lists, and returns values of
+// Convert reads settings, in one of the forms that the command's help lists, and returns values for
 // our chart, with all remarks as comments.
 func Convert(text []byte) (string, error) {
 	rows, err := Rows()
@@ -104,7 +104,7 @@ func (m *migration) put(to string, value any) {
 		value = value == "true"
 	}
 	path := strings.Split(strings.Replace(to, "COMPONENT", component[m.mode], 1), ".")
-	_ = unstructured.SetNestedField(m.values, value, path...) // no path of the table is within another's value
+	_ = unstructured.SetNestedField(m.values, value, path...) // no path in the table is below another
 }
 
 // take takes a setting over.
@@ -156,7 +156,7 @@ func (m *migration) takeFrom(s *setting, from valueFrom) {
 	secret, _ := from["secretKeyRef"].(map[string]any)
 	name, isEnv := strings.CutPrefix(s.To, "env.")
 	if strings.HasPrefix(s.To, "flags.") {
-		name, isEnv = "SPOT_HANDLER_"+s.Variable, true // all of these have the same name here
+		name, isEnv = "SPOT_HANDLER_"+s.Variable, true // all these variables have the same name here
 	}
 	switch {
 	case s.Variable == "WEBHOOK_URL" && secret["name"] != nil && secret["key"] != nil:
@@ -176,7 +176,7 @@ func (m *migration) isOn(variable string) bool {
 	return err == nil && on
 }
 
-// converters take over the settings that name one.
+// converters convert the settings that name one.
 var converters = map[string]func(m *migration, s *setting){
 	// Two switches in one, of which the default is not ours. In queue mode it drains whatever they
 	// say.
@@ -226,7 +226,7 @@ var converters = map[string]func(m *migration, s *setting){
 		case s.text != "" || tag.text != "":
 			m.put("flags.managedTag", tag.value())
 		default:
-			m.mind(s.name+"=true (its default)", s.Remark+". To look at it still: `flags.managedTag: "+tag.value()+"`")
+			m.mind(s.name+"=true (its default)", s.Remark+". To check it nevertheless: `flags.managedTag: "+tag.value()+"`")
 		}
 	},
 	// The port of metrics where it serves them, else that of the probes.
@@ -237,7 +237,7 @@ var converters = map[string]func(m *migration, s *setting){
 		if port, err := strconv.ParseInt(s.value(), 10, 32); err == nil {
 			m.put("COMPONENT.port", port)
 		} else {
-			m.lose(s.name, "is no port")
+			m.lose(s.name, "is not a port")
 		}
 	},
 	"logLevel":     func(m *migration, s *setting) { m.put(s.To, strings.ToLower(s.value())) },

@@ -16,7 +16,7 @@ import (
 
 var update = flag.Bool("update", false, "write the outputs in testdata again")
 
-// migrated converts values of the chart, or lines NAME=value, which are the variables of a pod.
+// migrated converts values of the chart, or lines NAME=value, of which it makes a pod with variables.
 func migrated(t *testing.T, text string) string {
 	t.Helper()
 	if !strings.Contains(text, ": ") {
@@ -96,7 +96,7 @@ func TestRows(t *testing.T) {
 
 var capital = regexp.MustCompile(`[A-Z]`)
 
-// What is in testdata gives what stands beside it.
+// Each input in testdata gives the values beside it.
 func TestConvert(t *testing.T) {
 	inputs, err := filepath.Glob(filepath.Join("testdata", "*.in"))
 	if err != nil || len(inputs) == 0 {

@@ -13,13 +13,13 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// valueFrom is where the cluster has the value of a variable.
+// valueFrom says where the cluster keeps a variable's value.
 type valueFrom map[string]any
 
-// settingLike are variables that look like a setting: a pod has others, too.
+// settingLike matches variables that look like settings: a pod has others, too.
 var settingLike = regexp.MustCompile(`^(ENABLE|WEBHOOK|TAINT|CHECK|MANAGED|PROBES|PROMETHEUS|HEARTBEAT|SQS|USE|KUBERNETES_EVENTS|LOG|DELETE)_`)
 
-// read finds out which of both forms the text has, and what it gives of each setting.
+// read finds out which of the two forms the text has, and what it gives for each setting.
 func (m *migration) read(text string, rows []*setting) error {
 	for _, s := range rows {
 		m.settings[s.Variable], m.settings[s.Value] = s, s
@@ -38,18 +38,18 @@ func (m *migration) read(text string, rows []*setting) error {
 		s.text = asText(s.given)
 	}
 	if len(m.losses) == 0 && !slices.ContainsFunc(rows, func(s *setting) bool { return s.given != nil }) {
-		return errors.New("no settings in it: want a DaemonSet, Deployment or Pod, or values of the chart")
+		return errors.New("no settings found: want a DaemonSet, Deployment or Pod, or values of the chart")
 	}
 	slices.Sort(m.losses)
 	return nil
 }
 
-// give notes what is given of a setting, or that there is no such setting. Two objects can say
-// different things of one, such as a DaemonSet for one mode and a Deployment for the other.
+// give notes what is given for a setting, or that there is no such setting. Two objects can give
+// different values, such as a DaemonSet for one mode and a Deployment for the other.
 func (m *migration) give(name string, value any) error {
 	switch s := m.settings[name]; {
 	case s == nil && (m.chart || settingLike.MatchString(name)):
-		m.lose(name, "is no setting of aws-node-termination-handler 1.25")
+		m.lose(name, "is not a setting of aws-node-termination-handler 1.25")
 	case s == nil:
 	case s.given != nil && !reflect.DeepEqual(s.given, value):
 		return fmt.Errorf("more than one value of %s: give one object at a time", name)
@@ -59,7 +59,7 @@ func (m *migration) give(name string, value any) error {
 	return nil
 }
 
-// asText is JSON of a map or a list, and empty where there is nothing, or nothing is known.
+// asText is what was given as text, JSON of a map or a list; empty if that is nothing, or not known.
 func asText(given any) string {
 	switch given.(type) {
 	case nil, valueFrom:
@@ -91,13 +91,13 @@ func (m *migration) readYAML(text string) (err error) {
 		}
 	}
 	if m.chart && objects {
-		err = errors.New("both an object and values of the chart in it: give one of them")
+		err = errors.New("found both an object and values of the chart: give one of them")
 	}
 	return err
 }
 
-// readEnv reads the variables of every container in an object or a list of them: what has a name and
-// a value is one, wherever it stands.
+// readEnv reads the variables of every container in an object or a list of objects: whatever has a
+// name and a value counts as a variable.
 func (m *migration) readEnv(object any) (err error) {
 	switch content := object.(type) {
 	case []any:
@@ -125,7 +125,7 @@ func (m *migration) readValues(prefix string, values map[string]any) (err error)
 		path := prefix + name
 		nested, isMap := value.(map[string]any)
 		switch {
-		case value == nil: // as helm's first line
+		case value == nil: // such as helm's first line
 		case isMap && m.settings[path] == nil:
 			err = errors.Join(err, m.readValues(path+".", nested))
 		default:

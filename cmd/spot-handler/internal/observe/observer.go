@@ -30,7 +30,7 @@ type Observer struct {
 	gone      map[types.UID]bool
 	lives     map[types.UID]*podLife
 	workloads map[workloadRef]*workload
-	known     map[string]bool // namespaces of which all pods are
+	known     map[string]bool // namespaces whose pods are all known
 	budgets   map[types.NamespacedName]*budget
 	claims    map[string]time.Time // when they had an instance
 	unread    []string
@@ -107,7 +107,7 @@ func (o *Observer) end(life *nodeLife, at time.Time, how End) {
 	delete(o.open, life.Name)
 }
 
-// pod takes a change of a pod.
+// pod takes in a change of a pod.
 func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -151,7 +151,7 @@ func (o *Observer) live(at time.Time, node *nodeLife, pod *corev1.Pod) {
 	l.update(at, pod, false)
 }
 
-// follow asks for the workloads of a pod's namespace, if its own is among them.
+// follow asks for the workloads of a pod's namespace, if its own is of a kind that is counted.
 func (o *Observer) follow(pod *corev1.Pod) {
 	if countedKinds[workloadOf(pod).Kind] != "" {
 		o.need(need{namespace: pod.Namespace})

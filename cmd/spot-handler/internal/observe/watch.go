@@ -33,7 +33,7 @@ type Cluster struct {
 	Namespace string
 }
 
-// need is something that an observer asks for: the pods on a node, or the workloads of a namespace
+// need is what an observer asks to be watched: the pods on a node, or the workloads of a namespace
 // with their pods and budgets.
 type need struct{ node, namespace string }
 

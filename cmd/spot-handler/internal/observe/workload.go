@@ -124,7 +124,7 @@ func (b *budget) recorded(lives map[types.UID]*podLife) Budget {
 	return r
 }
 
-// controller takes a change of a workload: what it selects and how many pods it asks for.
+// controller takes in a change of a workload: what it selects and how many pods it asks for.
 func (o *Observer) controller(at time.Time, kind string, object *unstructured.Unstructured, gone bool) {
 	var is struct {
 		Spec struct {
@@ -163,7 +163,7 @@ func (o *Observer) workload(at time.Time, ref workloadRef, selector labels.Selec
 	}
 }
 
-// counted is called when all pods of a namespace are known: from now on its workloads have counts.
+// counted is called when all pods of a namespace are known: from then on its workloads have counts.
 func (o *Observer) counted(at time.Time, namespace string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

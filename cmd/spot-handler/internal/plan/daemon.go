@@ -41,7 +41,7 @@ import (
 type Loss struct {
 	Kind interruption.Kind
 	// Deadline is the time from the notice, or from the start of the drain where that waits for its
-	// time; 0 takes what is usual for the kind.
+	// time; 0 means what is usual for the kind.
 	Deadline time.Duration
 	// Over is the time over which the notices are spread.
 	Over time.Duration

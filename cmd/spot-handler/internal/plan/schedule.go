@@ -96,7 +96,7 @@ func (w *world) best(p *pod) *node {
 		if n.closed && !(tolerant && n.lost != nil && !n.lost.dead) {
 			continue
 		}
-		s := n.free.Score(need) // most nodes have less, which is known sooner than whether the pod may run there
+		s := n.free.Score(need) // most nodes have less room, which is quicker to find out than whether the pod may run there
 		if best != nil && (s < score || s == score && n.Name > best.Name) {
 			continue
 		}

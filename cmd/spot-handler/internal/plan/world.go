@@ -48,7 +48,7 @@ type node struct {
 	free   room.Space
 	closed bool // nothing is scheduled to it
 	pods   map[types.UID]*pod
-	lost   *lostNode // nil unless it is
+	lost   *lostNode // nil unless it is lost
 }
 
 // lostNode is a node that EC2 takes, and its drain.

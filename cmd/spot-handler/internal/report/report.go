@@ -164,7 +164,7 @@ var _ pflag.Value = (*Requirements)(nil)
 type Requirement struct {
 	figure
 	text  string
-	limit float64 // in its unit
+	limit float64 // in the figure's unit
 }
 
 // Verdict says whether a requirement was met.
@@ -177,7 +177,7 @@ type Verdict struct {
 // figure is something of a score that can be required.
 type figure struct {
 	of    func(Score) *float64 // nil if it is not known
-	least bool                 // the limit is one from below
+	least bool                 // the limit is a minimum
 	unit  string
 }
 

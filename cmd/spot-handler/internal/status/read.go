@@ -94,7 +94,7 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 		unread = append(unread, fmt.Sprintf("pods of %d more nodes, whose deadlines are later", more))
 	}
 	slices.Sort(unread)
-	return List{Of(time.Now(), all, pods), console.Some(unread, 3)} // much the same is said of each node
+	return List{Of(time.Now(), all, pods), console.Some(unread, 3)} // each node has much the same
 }
 
 // podsOn are the pods of a node, in a namespace or in all.

@@ -123,14 +123,14 @@ func (s Node) Lines(now time.Time, width int) []string {
 	return slices.Concat(row, s.podLines(now, width), s.eventLines(width), s.recordLines())
 }
 
-// recordLines are the record as it stands on the Node.
+// recordLines are the record as it is on the Node, as YAML.
 func (s Node) recordLines() []string {
 	if s.Record == nil {
 		return nil
 	}
 	var text strings.Builder
 	if err := console.YAML.Write(&text, s.Record); err != nil {
-		return nil // it was read from JSON
+		return nil // it was read from JSON, so this cannot fail
 	}
 	return append([]string{""}, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 }

@@ -133,8 +133,8 @@ var unneeded = []string{
 	"volumeattributesclass-protection-controller",
 }
 
-// needed is the setting of this controller manager, which refuses a name that it does not know,
-// for all controllers but the unneeded ones.
+// needed is the setting that runs all controllers but the unneeded ones. It names only those that
+// this controller manager knows, which refuses any other name.
 func needed(ctx context.Context, controllerManager string) (string, error) {
 	help, err := exec.CommandContext(ctx, controllerManager, "--help").Output()
 	if err != nil {
@@ -208,7 +208,7 @@ func (p plan) karpenter() command {
 		"KUBECONFIG="+p.creds.kubeconfig("karpenter"),
 		"SYSTEM_NAMESPACE=kube-system",
 		"DISABLE_LEADER_ELECTION=true",
-		"DISABLE_WEBHOOK=true", // of 1.0, which converts what is older still
+		"DISABLE_WEBHOOK=true", // of 1.0, for objects of versions before v1
 		"KUBE_CLIENT_QPS="+unthrottled,
 		"KUBE_CLIENT_BURST="+unthrottled,
 		"METRICS_PORT="+strconv.Itoa(p.ports.karpenterMetrics),
