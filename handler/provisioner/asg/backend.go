@@ -194,7 +194,7 @@ func (b *Backend) Choose(ctx context.Context, _ *corev1.Node, rec interruption.R
 		return unsupported(reason), nil
 	}
 	e := newEntry("", rec, nil)
-	members, err := b.describe(ctx, []string{rec.Instance})
+	members, err := b.describe(ctx, b.insist, []string{rec.Instance})
 	if reason, ok := awsfault.Hopeless(err); ok {
 		return unsupported(reason), nil
 	}
@@ -258,12 +258,20 @@ const (
 // callTimeout bounds one call: the service answers within a second or two.
 const callTimeout = 10 * time.Second
 
-// call makes one call within callTimeout and counts it. It does not repeat a call that was hopeless a
-// moment ago, such as one that was not allowed.
+// A caller makes one call: [Backend.call] or [Backend.insist].
+type caller func(ctx context.Context, service, action string, do func(context.Context) error) error
+
+// call is insist, but does not repeat a call that was hopeless a moment ago, such as one that was not
+// allowed. It is for what is tried again anyway.
 func (b *Backend) call(ctx context.Context, service, action string, do func(context.Context) error) error {
 	if err := b.denials.Standing(service+":"+action, refusedFor); err != nil {
 		return err
 	}
+	return b.insist(ctx, service, action, do)
+}
+
+// insist makes one call within callTimeout and counts it.
+func (b *Backend) insist(ctx context.Context, service, action string, do func(context.Context) error) error {
 	bounded, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	err := awsfault.Classify(service, action, do(bounded))

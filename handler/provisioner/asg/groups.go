@@ -25,7 +25,7 @@ const describeLimit = 50
 // find finds the groups of the nodes that have just come.
 func (b *Backend) find(ctx context.Context) error {
 	for list := range slices.Chunk(b.whole(b.in(unlocated), describeLimit), describeLimit) {
-		members, err := b.describe(ctx, instances(list))
+		members, err := b.describe(ctx, b.call, instances(list))
 		if reason, ok := awsfault.Hopeless(err); ok {
 			b.change(list, unlocated, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 			continue
@@ -58,10 +58,10 @@ func (b *Backend) giveUp(list []*entry, err error) {
 
 // describe asks for the groups of at most describeLimit instances. Those in no group
 // are not in the answer.
-func (b *Backend) describe(ctx context.Context, ids []string) (map[string]*types.AutoScalingInstanceDetails, error) {
+func (b *Backend) describe(ctx context.Context, call caller, ids []string) (map[string]*types.AutoScalingInstanceDetails, error) {
 	members := make(map[string]*types.AutoScalingInstanceDetails, len(ids))
 	pages := autoscaling.NewDescribeAutoScalingInstancesPaginator(b.opts.AutoScaling, &autoscaling.DescribeAutoScalingInstancesInput{InstanceIds: ids})
-	err := eachPage(ctx, b, describeInstances, pages, func(page *autoscaling.DescribeAutoScalingInstancesOutput) {
+	err := eachPage(ctx, call, describeInstances, pages, func(page *autoscaling.DescribeAutoScalingInstancesOutput) {
 		for _, member := range page.AutoScalingInstances {
 			members[aws.ToString(member.InstanceId)] = &member
 		}
@@ -70,12 +70,12 @@ func (b *Backend) describe(ctx context.Context, ids []string) (map[string]*types
 }
 
 // eachPage makes a call for each page of an answer.
-func eachPage[P any](ctx context.Context, b *Backend, action string, pages interface {
+func eachPage[P any](ctx context.Context, call caller, action string, pages interface {
 	HasMorePages() bool
 	NextPage(ctx context.Context, opts ...func(*autoscaling.Options)) (P, error)
 }, use func(P)) error {
 	for pages.HasMorePages() {
-		err := b.call(ctx, "autoscaling", action, func(ctx context.Context) error {
+		err := call(ctx, "autoscaling", action, func(ctx context.Context) error {
 			page, err := pages.NextPage(ctx)
 			if err == nil {
 				use(page)
@@ -129,7 +129,7 @@ func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error
 			found[name] = &baseline{}
 		}
 		pages := autoscaling.NewDescribeAutoScalingGroupsPaginator(b.opts.AutoScaling, &autoscaling.DescribeAutoScalingGroupsInput{AutoScalingGroupNames: names})
-		err := eachPage(ctx, b, describeGroups, pages, func(page *autoscaling.DescribeAutoScalingGroupsOutput) {
+		err := eachPage(ctx, b.call, describeGroups, pages, func(page *autoscaling.DescribeAutoScalingGroupsOutput) {
 			for _, group := range page.AutoScalingGroups {
 				name := aws.ToString(group.AutoScalingGroupName)
 				found[name] = newBaseline(group, !begun[name])
@@ -251,7 +251,7 @@ func (b *Backend) learn(ctx context.Context, joined []*corev1.Node) error {
 	}
 	b.mu.Unlock()
 	for chunk := range slices.Chunk(ids, describeLimit) {
-		members, err := b.describe(ctx, chunk)
+		members, err := b.describe(ctx, b.call, chunk)
 		if _, ok := awsfault.Hopeless(err); ok {
 			return nil
 		}

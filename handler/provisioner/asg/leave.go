@@ -134,7 +134,7 @@ func (d *detachment) try(ctx context.Context, list []*entry) error {
 
 // still returns those of list that can still be detached, and settles the others.
 func (d *detachment) still(ctx context.Context, list []*entry) ([]*entry, error) {
-	members, err := d.describe(ctx, instances(list))
+	members, err := d.describe(ctx, d.insist, instances(list))
 	if err != nil {
 		return nil, err
 	}
@@ -223,9 +223,11 @@ func (b *Backend) terminate(ctx context.Context) error {
 }
 
 // terminateSome first makes sure that the instances are in no group: one that was never
-// detached, or that somebody has put back, is not ours.
+// detached, or that somebody has put back, is not ours. Its calls are made whatever was denied
+// lately: nobody asks again for an instance that was not allowed to be terminated, and the role can
+// allow one instance and deny another, by its tags.
 func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
-	members, err := b.describe(ctx, instances(list))
+	members, err := b.describe(ctx, b.insist, instances(list))
 	if err != nil {
 		answer(list, b.orReport(err))
 		return
@@ -249,7 +251,7 @@ func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
 // invalid. Terminating one that has ended is no error.
 func (b *Backend) end(ctx context.Context, list []*termination) {
 	ids := instances(list)
-	err := b.call(ctx, "ec2", terminate, func(ctx context.Context) error {
+	err := b.insist(ctx, "ec2", terminate, func(ctx context.Context) error {
 		_, err := b.opts.EC2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
 		return err
 	})

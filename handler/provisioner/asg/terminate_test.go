@@ -195,3 +195,29 @@ func TestReleaseEndsWithTheProcess(t *testing.T) {
 		}
 	})
 }
+
+// A denial settles the terminations of its call alone: the role can deny one instance for its tags, or
+// lack credentials for a moment, and nobody asks for the next one again.
+func TestTerminationIsAskedForAfterADenial(t *testing.T) {
+	for _, action := range []string{describeInstances, terminate} {
+		t.Run(action, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := start(t, newCloud())
+				k.fail = func(a string, ids []string) error {
+					if a == action && slices.Contains(ids, id(1)) {
+						return apiError("UnauthorizedOperation")
+					}
+					return nil
+				}
+				for i := range 2 {
+					if err := k.backend.Terminate(t.Context(), k.node(id(i+1)), drained(id(i+1))); err != nil {
+						t.Error(err)
+					}
+				}
+				if !slices.Equal(k.terminated, []string{id(2)}) {
+					t.Errorf("terminated %q, want the second", k.terminated)
+				}
+			})
+		})
+	}
+}
