@@ -170,6 +170,7 @@ func (b *Backend) Request(_ context.Context, node *corev1.Node, rec interruption
 	if e == nil || e.instance != rec.Instance {
 		e = newEntry(node.Name, rec, prev)
 		b.entries[node.Name] = e
+		b.awaken() // also to search the Nodes for a replacement that an earlier process has requested
 	}
 	e.deadline = rec.Deadline
 	switch {

@@ -196,3 +196,17 @@ func TestNobodyWaitsForANodeThatIsOver(t *testing.T) {
 		}
 	})
 }
+
+// A process that takes over searches the Nodes for the replacement of what its predecessor has
+// detached, and recorded so, although there is nothing that it would ask Auto Scaling for.
+func TestReplacementThatJoinsAfterATakeover(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := start(t, newCloud())
+		k.interrupt(k.node(id(1)), func(r *interruption.Record) {
+			r.Replacement = &interruption.Replacement{Backend: "asg", Name: "workers", Pool: "workers", State: provisioner.StateLaunched}
+		})
+		k.want(id(1), provisioner.StateLaunched, "workers")
+		k.join("workers", id(2))
+		k.want(id(1), provisioner.StateReady, id(2))
+	})
+}
