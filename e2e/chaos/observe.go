@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -35,7 +36,7 @@ type observer struct {
 
 // observe watches until ctx ends. It returns when the watches are complete.
 func observe(ctx context.Context, cluster *controlplane.Cluster) *observer {
-	o := &observer{}
+	o := &observer{pods: map[types.UID]evidence.Pod{}}
 	o.forget()
 	typed := informers.NewSharedInformerFactory(cluster.Client, 0)
 	dynamic := dynamicinformer.NewFilteredDynamicSharedInformerFactory(cluster.Dynamic, 0, metav1.NamespaceAll, func(l *metav1.ListOptions) {
@@ -69,11 +70,13 @@ func follow[T any](informer cache.SharedIndexInformer, see func(object T, gone b
 	})
 }
 
-// forget begins a round.
+// forget begins a round: pods that have gone are of an earlier one. The others stay known, as the
+// watch does not report them again until they change.
 func (o *observer) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.pods, o.nodes, o.claims, o.spans = map[types.UID]evidence.Pod{}, map[string]time.Time{}, map[types.UID]evidence.Claim{}, nil
+	maps.DeleteFunc(o.pods, func(_ types.UID, p evidence.Pod) bool { return !p.Gone.IsZero() })
+	o.nodes, o.claims, o.spans = map[string]time.Time{}, map[types.UID]evidence.Claim{}, nil
 }
 
 func (o *observer) pod(pod *corev1.Pod, gone bool) {
