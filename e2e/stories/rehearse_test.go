@@ -114,7 +114,7 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	d, _ := s.drill()
 	was := s.lastSeen(node.Name)
 
-	s.wantCode(s.rehearse(node.Name, "--deadline=10s"), 2, "--deadline: 10s: want 25s at least")
+	s.wantCode(s.rehearse(node.Name, "--deadline=10s"), 2, "--deadline: 10s: want 25s or more")
 	s.wantCode(s.rehearse(node.Name, "--kind=sunset"), 2, `--kind: "sunset": want one of`)
 	s.wantCode(s.rehearse("nobody", "--yes"), 2, "no such node: nobody")
 	s.wantCode(s.rehearse(node.Name, "--yes"), 2, "SH101", "--despite-findings")
