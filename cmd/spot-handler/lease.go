@@ -68,11 +68,12 @@ type lease struct {
 func (l *lease) acquire(ctx context.Context) error {
 	said := ""
 	for {
-		held, err := l.attempt(ctx, renewDeadline) // one that hangs is not waited for
+		held, err := l.try(ctx, renewDeadline) // one that hangs is not waited for
 		if held {
 			return nil
 		}
-		if err != nil && ctx.Err() == nil && err.Error() != said {
+		another := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) // was faster
+		if err != nil && !another && ctx.Err() == nil && err.Error() != said {
 			said = err.Error()
 			l.logger.Warn().Err(err).Msg("acquire lease")
 		}
@@ -109,7 +110,7 @@ func (l *lease) keep(ctx context.Context) error {
 		if pause(ctx, min(jittered(), time.Until(end))) != nil {
 			return nil
 		}
-		held, err := l.attempt(ctx, min(renewDeadline/2, time.Until(end))) // one that hangs leaves time for another
+		held, err := l.try(ctx, min(renewDeadline/2, time.Until(end))) // one that hangs leaves time for another
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -120,13 +121,6 @@ func (l *lease) keep(ctx context.Context) error {
 			return fmt.Errorf("%w: %w", errLostLease, err)
 		}
 	}
-}
-
-// attempt is try within a time.
-func (l *lease) attempt(ctx context.Context, within time.Duration) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	return l.try(ctx)
 }
 
 // release gives the lease up, so the next leader need not wait for its end. Nothing
@@ -143,72 +137,47 @@ func (l *lease) release(ctx context.Context) {
 	}
 }
 
-// try takes or renews the lease. False without an error means that it is another's.
-func (l *lease) try(ctx context.Context) (bool, error) {
-	now := metav1.NowMicro()
-	seconds := int32(leaseDuration / time.Second)
-	if l.own != nil { // one request: what we wrote last is still there, unless another was faster
-		renewal := l.own.DeepCopy()
-		renewal.Spec.RenewTime = &now
-		err := l.write(func() (*coordinationv1.Lease, error) { return l.client.Update(ctx, renewal, metav1.UpdateOptions{}) })
-		if err == nil {
-			return true, nil
-		}
-		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
-			return false, fmt.Errorf("renew lease: %w", err)
-		}
+// try takes or renews the lease within a time. False without an error means that it is another's.
+func (l *lease) try(ctx context.Context, within time.Duration) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	current, err := l.own, error(nil) // one request: what we wrote last is still there, unless another was faster
+	l.own = nil                       // what comes of a write that fails is not known: the next attempt reads the lease first
+	if current == nil {
+		current, err = l.client.Get(ctx, leaseName, metav1.GetOptions{})
 	}
-	current, err := l.client.Get(ctx, leaseName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
-		first := &coordinationv1.Lease{
-			ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: l.namespace},
-			Spec: coordinationv1.LeaseSpec{
-				HolderIdentity: &l.identity, LeaseDurationSeconds: &seconds, AcquireTime: &now, RenewTime: &now,
-			},
-		}
-		err = l.write(func() (*coordinationv1.Lease, error) { return l.client.Create(ctx, first, metav1.CreateOptions{}) })
-		if apierrors.IsAlreadyExists(err) {
-			return false, nil // another was faster
-		}
-		return err == nil, err
+		current, err = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: leaseName, Namespace: l.namespace}}, nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("read lease: %w", err)
 	}
+	began := time.Now()
+	now, seconds := metav1.NewMicroTime(began), int32(leaseDuration/time.Second)
 	if h := holder(current); h != l.identity {
 		if l.seen != current.ResourceVersion {
-			l.seen, l.seenAt = current.ResourceVersion, time.Now()
+			l.seen, l.seenAt = current.ResourceVersion, began
 		}
-		if h != "" && time.Since(l.seenAt) < leaseDuration {
+		if h != "" && began.Sub(l.seenAt) < leaseDuration {
 			return false, nil
 		}
-		transitions := int32(1)
+		transitions := int32(0) // of a new one
 		if current.Spec.LeaseTransitions != nil {
 			transitions = *current.Spec.LeaseTransitions + 1
 		}
 		current.Spec.LeaseTransitions, current.Spec.AcquireTime = &transitions, &now
 	}
 	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds, current.Spec.RenewTime = &l.identity, &seconds, &now
-	err = l.write(func() (*coordinationv1.Lease, error) { // with its resourceVersion: of two, one fails
-		return l.client.Update(ctx, current, metav1.UpdateOptions{})
-	})
-	if apierrors.IsConflict(err) {
-		return false, nil
+	if current.ResourceVersion == "" {
+		current, err = l.client.Create(ctx, current, metav1.CreateOptions{})
+	} else { // of two, one fails
+		current, err = l.client.Update(ctx, current, metav1.UpdateOptions{})
 	}
-	return err == nil, err
-}
-
-// write notes what is written, and when that began. What came of a write that failed is not
-// known: the next one reads the lease first.
-func (l *lease) write(request func() (*coordinationv1.Lease, error)) error {
-	began := time.Now()
-	written, err := request()
 	if err != nil {
-		l.own = nil
-		return err
+		return false, fmt.Errorf("write lease: %w", err)
 	}
-	l.own, l.renewed = written, began
-	return nil
+	l.own, l.renewed = current, began
+	return true, nil
 }
 
 func holder(l *coordinationv1.Lease) string {
