@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -35,10 +34,7 @@ func newLogger(w io.Writer, level, format string) zerolog.Logger {
 	if format == logConsole || format == "" && terminal.NewOutput(w).IsTerminal() {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: true, FieldsOrder: fieldsOrder}
 	}
-	parsed, err := zerolog.ParseLevel(level)
-	if err != nil {
-		parsed = zerolog.InfoLevel
-	}
+	parsed, _ := zerolog.ParseLevel(level) // the flag takes no other
 	logger := zerolog.New(w).Level(parsed).With().Timestamp().Logger()
 	client := logger.With().Str("component", "client-go").Logger()
 	if parsed > zerolog.DebugLevel {
@@ -76,25 +72,21 @@ func part(logger zerolog.Logger, name string) zerolog.Logger {
 // works harder, before the kernel ends the process. GOMEMLIMIT overrides that.
 func tuneMemory() {
 	debug.SetGCPercent(50)
-	if limit := containerLimit(os.ReadFile); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
+	if limit := containerLimit("/sys/fs/cgroup/memory.max"); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 10 * 8) // the rest is for stacks of the kernel, and pages of the program's file
 	}
 }
 
-// containerLimit is the container's memory limit in bytes; zero if there is none or it cannot be read.
+// containerLimit is the container's memory limit in bytes; zero if there is none or it cannot be read, as
+// with version 1 of cgroups.
 // https://docs.kernel.org/admin-guide/cgroup-v2.html#memory-interface-files
-func containerLimit(read func(string) ([]byte, error)) int64 {
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		text, err := read(file)
-		if err != nil {
-			continue
-		}
-		limit, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-		if err == nil && limit > 0 && limit < math.MaxInt64/2 { // version 1 writes a number for none
-			return limit
-		}
+func containerLimit(file string) int64 {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0
 	}
-	return 0
+	limit, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // "max" is none
+	return limit
 }
 
 // Set by the linker: -X main.version=… -X main.commit=….
@@ -106,13 +98,11 @@ var (
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Example: "  spot-handler version", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return printVersion(cmd) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), "spot-handler", cmd.Root().Version)
+			return err
+		},
 	}
-}
-
-func printVersion(cmd *cobra.Command) error {
-	_, err := fmt.Fprintf(cmd.OutOrStdout(), "spot-handler %s (%s, %s)\n", version, commit, runtime.Version())
-	return err
 }
 
 // buildInfo is the metric that says what runs.
