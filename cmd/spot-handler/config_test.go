@@ -89,7 +89,7 @@ func TestWatchedKinds(t *testing.T) {
 	for want, args := range map[string][]string{
 		"[spot-interruption instance-terminating rebalance-recommendation scheduled-event]": nil,
 		"[spot-interruption]":                          {"--watch=spot"},
-		"[spot-interruption rebalance-recommendation]": {"--watch=rebalance,spot", "--watch=spot"},
+		"[rebalance-recommendation spot-interruption]": {"--watch=rebalance", "--watch=spot"},
 		"[instance-terminating]":                       {"--watch=lifecycle"},
 	} {
 		cfg, err := parsed(append([]string{"imds", "--node-name=a"}, args...), env(nil))

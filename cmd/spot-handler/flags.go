@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -172,35 +173,13 @@ func readsVariables(cmd *cobra.Command, getenv func(string) string, validate fun
 // parse sets flags from the arguments, and from variables where those leave them out. It returns
 // all that is wrong, and whether --help is among the arguments.
 func parse(flags *pflag.FlagSet, args []string, getenv func(string) string) (problems []error, help bool) {
-	problems = unknownFlags(flags, args)
-	flags.ParseErrorsAllowlist.UnknownFlags = true
-	err := flags.ParseAll(args, func(f *pflag.Flag, value string) error {
-		if err := set(flags, f.Name, value); err != nil {
-			problems = append(problems, err)
-		}
-		return nil
-	})
-	if help, helpErr := flags.GetBool("help"); helpErr == nil && help {
+	problems = append(unknownFlags(flags, args), fill(flags, args, getenv)...)
+	if help, err := flags.GetBool("help"); err == nil && help {
 		return nil, true
-	}
-	if err != nil {
-		problems = append(problems, err)
 	}
 	for _, arg := range flags.Args() {
 		problems = append(problems, fmt.Errorf("unexpected argument %q", arg))
 	}
-	flags.VisitAll(func(f *pflag.Flag) {
-		value := getenv(variable(f.Name))
-		if value == "" {
-			value = getenv(commonVariables[f.Name])
-		}
-		if value == "" || f.Changed || f.Name == "help" {
-			return
-		}
-		if err := set(flags, f.Name, value); err != nil {
-			problems = append(problems, err)
-		}
-	})
 	for _, name := range slices.Sorted(maps.Keys(replaced)) {
 		if getenv(variable(name)) != "" {
 			problems = append(problems, fmt.Errorf("%s is no longer a variable: %s", variable(name), replaced[name]))
@@ -209,13 +188,29 @@ func parse(flags *pflag.FlagSet, args []string, getenv func(string) string) (pro
 	return problems, false
 }
 
-// set sets a flag.
-func set(flags *pflag.FlagSet, name, value string) error {
-	err := flags.Set(name, value)
-	if invalid := errors.Unwrap(err); invalid != nil {
-		return wrong(name, invalid)
+// fill sets flags from the arguments, and from variables where those leave them out, and returns what is
+// wrong with their values. Arguments that are no flags are left alone.
+func fill(flags *pflag.FlagSet, args []string, getenv func(string) string) (problems []error) {
+	set := func(f *pflag.Flag, value string) error {
+		err := flags.Set(f.Name, value)
+		if invalid := errors.Unwrap(err); invalid != nil {
+			err = wrong(f.Name, invalid)
+		}
+		if err != nil {
+			problems = append(problems, err)
+		}
+		return nil
 	}
-	return err
+	flags.ParseErrorsAllowlist.UnknownFlags = true
+	if err := flags.ParseAll(args, set); err != nil {
+		problems = append(problems, err)
+	}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if value := cmp.Or(getenv(variable(f.Name)), getenv(commonVariables[f.Name])); value != "" && !f.Changed && f.Name != "help" {
+			_ = set(f, value)
+		}
+	})
+	return problems
 }
 
 // wrong says which flag's value is wrong.

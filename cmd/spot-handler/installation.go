@@ -32,10 +32,8 @@ const ourBindings = ourLabel + ",app.kubernetes.io/component in (imds, drain, qu
 
 // installed is a pod of spot-handler, and the settings that it was given of all that a forecast needs.
 type installed struct {
-	*corev1.Pod
-	owner string // as kubectl names it, such as deployment/spot-handler-queue
-	// named says that an administrator, or the operator of this command, has named its account.
-	named bool
+	name string
+	audit.Daemon
 	settings
 	// wrong says why it cannot run with its settings; then they are empty.
 	wrong error
@@ -53,8 +51,8 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 	} else if len(validation.IsDNS1123Label(namespace)) > 0 {
 		return nil, fmt.Errorf("%w: --daemon-namespace=%q: want the name of a namespace", errUsage, namespace)
 	}
-	list, owners := cluster.Lister{Client: c.whole.core, Namespace: namespace}, map[types.UID]string{}
-	for _, kind := range []string{"deployment", "daemonset", "replicaset"} { // the last are made by the first
+	list, owners := cluster.Lister{Client: c.whole.core, Namespace: namespace}, map[types.UID]string{} // as kubectl names them
+	for _, kind := range []string{"deployment", "daemonset", "replicaset"} {                           // the last are made by the first
 		of := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: kind + "s"}
 		err := cluster.Each(ctx, list, of, ourLabel, func(o *metav1.PartialObjectMetadata) {
 			owner := kind + "/" + o.Name
@@ -78,7 +76,7 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 		if cfg, mode, err := settingsOf(pod); mode {
 			account := pod.Spec.ServiceAccountName
 			named := accounts[account] || c.daemonNamespace != "" && account != "default"
-			pods = append(pods, installed{Pod: pod, owner: owners[by.UID], named: named, settings: cfg, wrong: err})
+			pods = append(pods, installed{pod.Name, daemonOf(pod, owners[by.UID], named, cfg), cfg, err})
 		}
 	})
 	return pods, err
@@ -134,9 +132,9 @@ func (c *caller) installedIn(ctx context.Context) (namespace string, accounts ma
 }
 
 // settings are those by which nodes are drained, as the installation was given them: first those
-// of the pods that drain all nodes, then those of the node's own. Without any, they are the defaults.
-// from says where they were found. An error says that the operator has to choose.
-func (c *caller) settings(ctx context.Context, node string) (cfg settings, from string, err error) {
+// of the pods that drain all nodes, then those of a pod on one of these. Without any, they are the
+// defaults. from says where they were found. An error says that the operator has to choose.
+func (c *caller) settings(ctx context.Context, nodes ...string) (cfg settings, from string, err error) {
 	pods, err := c.installation(ctx)
 	if errors.Is(err, errUsage) {
 		return settings{}, "", err
@@ -148,11 +146,11 @@ func (c *caller) settings(ctx context.Context, node string) (cfg settings, from 
 	for _, all := range []bool{true, false} {
 		for _, pod := range pods {
 			switch {
-			case !all && pod.Spec.NodeName != node:
+			case !all && !slices.Contains(nodes, pod.Node):
 			case pod.wrong != nil:
 				why = pod.wrong.Error()
-			case reconciles(pod.settings) && pod.fleet() == all:
-				return pod.settings, "the settings of pod " + pod.Namespace + "/" + pod.Name, nil
+			case pod.Drains && pod.Fleet == all:
+				return pod.settings, "the settings of pod " + pod.Namespace + "/" + pod.name, nil
 			}
 		}
 	}
@@ -191,39 +189,29 @@ const (
 // remoteConfig is what these arguments and variables of a pod say of remoteFlags, and the default of
 // all else. It opens no file, and takes nothing from this process's own environment.
 func remoteConfig(mode string, args []string, env []corev1.EnvVar) (settings, error) {
-	cfg, flags := settings{mode: mode}, titled("")
-	for _, g := range cfg.define() {
-		flags.AddFlagSet(g.FlagSet)
-	}
-	var problems []string
-	take := func(name, value string) {
-		if !slices.Contains(remoteFlags, name) || flags.Lookup(name) == nil {
-			return
-		}
-		if err := set(flags.FlagSet, name, value); err != nil {
-			problems = append(problems, err.Error())
-		}
-	}
 	if tooLong := func(text string) bool { return len(text) > mostBytes }; len(args) > mostArgs || slices.ContainsFunc(args, tooLong) {
 		return settings{}, fmt.Errorf("more than %d arguments, or one of more than %d bytes", mostArgs, mostBytes)
 	}
-	flags.ParseErrorsAllowlist.UnknownFlags = true // of another version
-	if err := flags.ParseAll(args, func(f *pflag.Flag, value string) error { take(f.Name, value); return nil }); err != nil {
-		problems = append(problems, err.Error())
+	cfg, flags := settings{mode: mode}, pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, g := range cfg.define() {
+		g.VisitAll(func(f *pflag.Flag) {
+			if slices.Contains(remoteFlags, f.Name) {
+				flags.AddFlag(f)
+			}
+		})
 	}
-	for _, v := range env {
-		i := slices.IndexFunc(remoteFlags, func(name string) bool { return variable(name) == v.Name })
-		if i >= 0 && v.Value != "" && len(v.Value) <= mostBytes && !flags.Changed(remoteFlags[i]) {
-			take(remoteFlags[i], v.Value)
+	problems := fill(flags, args, func(name string) string {
+		i := slices.IndexFunc(env, func(v corev1.EnvVar) bool { return v.Name == name && v.Value != "" && len(v.Value) <= mostBytes })
+		if i < 0 {
+			return ""
 		}
-	}
+		return env[i].Value
+	})
 	cfg.nodeName, cfg.queueURL = "any", "https://any" // which a mode needs, and a forecast does not
-	for _, err := range cfg.check() {
-		problems = append(problems, err.Error())
-	}
+	problems = append(problems, cfg.check()...)
 	cfg.nodeName, cfg.queueURL = "", ""
-	if len(problems) > 0 {
-		return settings{}, errors.New(interruption.Clip(strings.Join(problems, "; ")))
+	if err := errors.Join(problems...); err != nil {
+		return settings{}, errors.New(interruption.Clip(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
 	return cfg, nil
 }
@@ -241,19 +229,20 @@ func (c *caller) daemons(ctx context.Context) ([]audit.Daemon, error) {
 			wrong = append(wrong, pod.wrong)
 			continue
 		}
-		daemons = append(daemons, daemonOf(pod))
+		daemons = append(daemons, pod.Daemon)
 	}
 	return daemons, errors.Join(wrong...)
 }
 
-func daemonOf(pod installed) audit.Daemon {
-	cfg := pod.settings
-	_, ready := drain.Ready(pod.Pod)
+// daemonOf is the pod of this owner with its settings. named says that an administrator, or the operator
+// of this command, has named its account.
+func daemonOf(pod *corev1.Pod, owner string, named bool, cfg settings) audit.Daemon {
+	_, ready := drain.Ready(pod)
 	d := audit.Daemon{
-		Owned: audit.Owned{Namespace: pod.Namespace, Object: pod.owner}, Account: pod.Spec.ServiceAccountName, Named: pod.named,
+		Owned: audit.Owned{Namespace: pod.Namespace, Object: owner}, Account: pod.Spec.ServiceAccountName, Named: named,
 		Node:  pod.Spec.NodeName,
 		Ready: !cfg.dryRun && ready,
-		Fleet: cfg.fleet(), Queue: cfg.mode == modeQueue, Own: cfg.mode == modeIMDS, Drains: reconciles(cfg),
+		Fleet: cfg.fleet(), Queue: cfg.mode == modeQueue, Drains: reconciles(cfg),
 		Nodes: cfg.nodes, Permissions: permissionsOf(cfg, cmp.Or(cfg.leaseNamespace, pod.Namespace)),
 	}
 	if pod.Labels["helm.sh/chart"] != "" {

@@ -143,9 +143,9 @@ func TestInstallation(t *testing.T) {
 		pods, err := c.installation(t.Context())
 		var got []string
 		for _, p := range pods {
-			got = append(got, fmt.Sprint(p.Name, " ", p.owner, " ", p.named))
-			if (p.wrong != nil) != (p.Name == "wrong") {
-				t.Errorf("%s: %s: %v", name, p.Name, p.wrong)
+			got = append(got, fmt.Sprint(p.name, " ", p.Object, " ", p.Named))
+			if (p.wrong != nil) != (p.name == "wrong") {
+				t.Errorf("%s: %s: %v", name, p.name, p.wrong)
 			}
 		}
 		if text := strings.Join(got, ", "); text != tt.want || (tt.err == "") != (err == nil) || err != nil && (!strings.Contains(err.Error(), tt.err) || !errors.Is(err, errUsage)) {

@@ -81,8 +81,7 @@ type settings struct {
 
 	replacementTTL time.Duration
 
-	fallbackSelector     string
-	fallbacks            placeholder.Selector // of fallbackSelector
+	fallbacks            placeholder.Selector
 	placeholderNamespace string
 	placeholderImage     string
 
@@ -111,7 +110,7 @@ func (c *settings) define() []group {
 		within(source, &c.pollInterval, "poll-interval", 2*time.Second, bounds{500 * time.Millisecond, 30 * time.Second, false, "500ms to 30s"}, "time between two polls for a spot notice; AWS advises 5s or less. The rest is polled every second time, scheduled events every 15th")
 		hide(source, "poll-interval")
 		source.BoolVar(&c.drain, "drain", true, "drain the node too; with --drain=false it is only marked, and spot-handler drain or queue drains it")
-		source.StringSliceVar(&c.watching, "watch", watchable(), "what is polled; --rebalance says what is done on a recommendation")
+		source.StringSliceVar(&c.watching, "watch", watchable, "what is polled; --rebalance says what is done on a recommendation")
 	case modeQueue:
 		source.StringVar(&c.queueURL, "queue-url", "", "URL of the SQS queue that EventBridge feeds (required)")
 		meaning(source, &c.managed, "managed-tag", "", managed.ParseTag, "act only on instances that carry this `tag`, KEY or KEY=VALUE; messages about all others are deleted (default: on all)")
@@ -145,7 +144,7 @@ func (c *settings) define() []group {
 	oneOf(replacement, &c.replacement, "replacement", replacementAlways, []string{replacementAlways, replacementWhenNeeded}, "when a replacement is requested: always, or when-needed, which is when the pods do not fit on nodes that are there")
 	oneOf(replacement, &c.rebalanceCapacity, "rebalance-capacity", karpenter.SpotFirst, karpenter.RebalanceCapacities(), "what replaces a node that Karpenter made, on a rebalance recommendation: spot-first (another spot instance, of another type or in another zone than the one at risk, else as on a notice) or fallback (as on a notice)")
 	within(replacement, &c.replacementTTL, "replacement-ttl", 10*time.Minute, bounds{30 * time.Second, ever, true, "0s (keep it) or at least 30s, as pods need some time to come"}, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
-	replacement.StringVar(&c.fallbackSelector, "fallback-selector", "", "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
+	meaning(replacement, &c.fallbacks, "fallback-selector", "", placeholder.ParseSelector, "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
 	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")
 	replacement.StringVar(&c.placeholderImage, "placeholder-image", "pause:3.10", "`image` of the placeholder pods; best is the pause image that the nodes have")
 	hide(replacement, "placeholder-namespace", "placeholder-image")
@@ -198,11 +197,8 @@ func (c *settings) check() (problems []error) {
 	if _, _, err := net.SplitHostPort(c.httpAddr); err != nil {
 		bad("http-addr", "%q: want host:port, such as :8080", c.httpAddr)
 	}
-	var err error
-	if c.fallbacks, err = placeholder.ParseSelector(c.fallbackSelector); err != nil {
-		bad("fallback-selector", "%w", err)
-	} else if c.fallbacks.Empty() && (c.fallbackSelector != "" || c.provisioner == provisioner.Placeholder) {
-		bad("fallback-selector", "%q selects no particular node: want a label selector, such as node-lifecycle=on-demand", c.fallbackSelector)
+	if c.provisioner == provisioner.Placeholder && c.fallbacks.Empty() {
+		bad("fallback-selector", "empty, so there is no node to ask for: want a label selector, such as node-lifecycle=on-demand")
 	}
 	c.checkWebhooks(bad)
 	switch c.mode {
@@ -210,6 +206,7 @@ func (c *settings) check() (problems []error) {
 		if c.nodeName == "" {
 			bad("node-name", "not set: give the Node's name, in a pod from the downward API (fieldRef spec.nodeName) as NODE_NAME")
 		}
+		var err error
 		if c.kinds, err = kindsOf(c.watching); err != nil {
 			bad("watch", "%w", err)
 		}
@@ -249,36 +246,21 @@ func (c *settings) checkWebhooks(bad func(flag, format string, args ...any)) {
 	}
 }
 
-// watched are the values of --watch, the most urgent first.
-var watched = []struct {
-	name string
-	kind interruption.Kind
-}{
-	{"spot", interruption.SpotInterruption},
-	{"lifecycle", interruption.InstanceTerminating},
-	{"rebalance", interruption.RebalanceRecommendation},
-	{"scheduled-events", interruption.ScheduledEvent},
-}
-
-func watchable() (names []string) {
-	for _, w := range watched {
-		names = append(names, w.name)
-	}
-	return names
-}
+// watchable are the values of --watch, and watched the kinds that they stand for.
+var (
+	watchable = []string{"spot", "lifecycle", "rebalance", "scheduled-events"}
+	watched   = []interruption.Kind{interruption.SpotInterruption, interruption.InstanceTerminating, interruption.RebalanceRecommendation, interruption.ScheduledEvent}
+)
 
 // kindsOf are the kinds of these values.
 func kindsOf(names []string) (kinds []interruption.Kind, err error) {
-	for _, w := range watched {
-		if slices.Contains(names, w.name) {
-			kinds = append(kinds, w.kind)
-		}
-	}
-	all := strings.Join(watchable(), ", ")
+	all := strings.Join(watchable, ", ")
 	for _, name := range names {
-		if !slices.Contains(watchable(), name) {
+		i := slices.Index(watchable, name)
+		if i < 0 {
 			return nil, fmt.Errorf("%q: want some of %s", name, all)
 		}
+		kinds = append(kinds, watched[i])
 	}
 	if len(kinds) == 0 {
 		return nil, fmt.Errorf("empty, so nothing is polled: want some of %s", all)

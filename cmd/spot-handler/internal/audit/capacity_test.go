@@ -130,7 +130,7 @@ func TestChecksOfCapacity(t *testing.T) {
 func TestChecksOfCoverage(t *testing.T) {
 	nodes := offered(map[string]int{"m5/a": 2})
 	marker := func(node string) Daemon {
-		return Daemon{Owned: Owned{"ops", "daemonset/imds"}, Account: "imds", Node: node, Own: true, Ready: true, Nodes: labels.Everything()}
+		return Daemon{Owned: Owned{"ops", "daemonset/imds"}, Account: "imds", Node: node, Ready: true, Nodes: labels.Everything()}
 	}
 	drainer := Daemon{Owned: Owned{"ops", "deployment/drain"}, Account: "drain", Named: true, Fleet: true, Drains: true, Ready: true, Nodes: labels.Everything()}
 	with := func(d Daemon, change func(*Daemon)) Daemon { change(&d); return d }

@@ -25,10 +25,9 @@ type Daemon struct {
 	// Ready: it runs, and not only to say what it would do.
 	Ready bool
 
-	Fleet  bool // it drains all nodes
+	Fleet  bool // it drains all nodes; else it takes notices for its own node
 	Queue  bool // it takes notices for all nodes
-	Own    bool // it takes those for its own node
-	Drains bool // it drains that too
+	Drains bool // it drains at all
 	// Nodes are those on which it acts.
 	Nodes labels.Selector
 	// Permissions are what it needs.
@@ -70,7 +69,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		switch d := &s.Daemons[i]; {
 		case d.Queue:
 			watch[""] = append(watch[""], d)
-		case d.Own:
+		case !d.Fleet:
 			set = d
 			if d.Drains || fleet {
 				watch[d.Node] = append(watch[d.Node], d)
