@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 
@@ -49,13 +47,12 @@ not read. The exit code is 0 if everything was read, 1 if not, 2 is wrong use, a
 	show.StringVar(&a.baseline, "baseline", "", "accept what this `file` lists, printed by audit -o json before")
 	show.IntVar(&a.maxShare, "max-share", 50, "how many `percent` of a workload's pods may be on instances of one type in one zone, which EC2 takes back together")
 	a.define(cmd, show)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return a.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-	}
+	cmd.RunE = a.run
 	return cmd
 }
 
-func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error {
+func (a *auditCommand) run(cmd *cobra.Command, _ []string) error {
+	ctx := cmd.Context()
 	if a.maxShare < 1 || a.maxShare > 100 {
 		return fmt.Errorf("%w: --max-share=%d: want 1 to 100", errUsage, a.maxShare)
 	}
@@ -70,7 +67,7 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	cfg, _, err := c.settings(ctx, "")
+	cfg, _, err := c.settings(ctx)
 	if err != nil {
 		return err
 	}
@@ -88,7 +85,7 @@ func (a *auditCommand) run(ctx context.Context, stdout, stderr io.Writer) error 
 			return fmt.Errorf("%w: --baseline: %w", errUsage, err)
 		}
 	}
-	err = a.print(stdout, report, report.Lines)
+	err = a.print(cmd.OutOrStdout(), report, report.Lines)
 	switch {
 	case err != nil:
 		return err

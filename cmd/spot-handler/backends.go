@@ -33,6 +33,7 @@ import (
 
 // backing is what backends are made over.
 type backing struct {
+	cfg        settings
 	clients    *clients
 	aws        aws.Config
 	index      *nodes.Index // of Auto Scaling groups; nil if they are not to run
@@ -44,30 +45,27 @@ type backing struct {
 	logger     zerolog.Logger
 }
 
-// newBackends makes what can make replacement nodes, in the order in which they are asked. The first
-// is pools.
-func newBackends(cfg settings, b backing) (pools *karpenter.Backend, all []provisioner.Backend) {
-	pools = karpenter.New(karpenter.Options{
+// newProvisioner makes what asks backends for replacement nodes, in their order. The first is pools.
+func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
+	cfg := b.cfg
+	pools := karpenter.New(karpenter.Options{
 		FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: cfg.nodeName != "", Offerings: b.taken, TTL: cfg.replacementTTL,
 		Dynamic: b.clients.dynamic, Nodes: b.clients.nodes, Pods: b.clients.pods, Node: b.node,
 		Events: b.events, Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
 	})
-	all = []provisioner.Backend{pools}
+	backends := []provisioner.Backend{pools}
 	if cfg.mode == modeQueue {
-		all = append(all, asg.New(asg.Options{
-			AutoScaling: autoScaling(b.aws), EC2: newEC2(b.aws), Nodes: b.index, Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
+		backends = append(backends, asg.New(asg.Options{
+			AutoScaling: autoScaling(b.aws), Terminate: newEC2(b.aws).TerminateInstances, Nodes: b.index, Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
 		}))
 	}
-	return pools, append(all, placeholder.New(placeholder.Options{
+	backends = append(backends, placeholder.New(placeholder.Options{
 		Selector: cfg.fallbacks, Namespace: cfg.placeholderNamespace, Image: cfg.placeholderImage,
 		SingleNode: cfg.nodeName, Node: b.node,
-		Pods: b.clients.podsIn(cfg.placeholderNamespace), Templates: b.clients.podTemplates(cfg.placeholderNamespace),
-		Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
+		Pods:      newResource[corev1.Pod, corev1.PodList](b.clients.core, "pods", cfg.placeholderNamespace),
+		Templates: newResource[corev1.PodTemplate, corev1.PodTemplateList](b.clients.core, "podtemplates", cfg.placeholderNamespace),
+		Notify:    b.notify, Registerer: b.registerer, Logger: b.logger,
 	}))
-}
-
-// newProvisioner asks the backends, in their order.
-func newProvisioner(cfg settings, b backing, backends []provisioner.Backend) *provisioner.Provisioner {
 	options := provisioner.Options{Choice: cfg.provisioner, Backends: backends, Registerer: b.registerer, Logger: b.logger}
 	if cfg.replacement == replacementWhenNeeded {
 		notify := b.notify
@@ -76,7 +74,7 @@ func newProvisioner(cfg settings, b backing, backends []provisioner.Backend) *pr
 		}
 		options.Room = room.New(room.Options{Pods: b.clients.pods, Nodes: b.clients.nodes, Node: b.node, Notify: notify})
 	}
-	return provisioner.New(options)
+	return pools, provisioner.New(options)
 }
 
 // rulesOf are the operator's rules for a node: those of the flags, whether it is opted out, and
@@ -138,26 +136,18 @@ func autoScaling(conf aws.Config) *autoscaling.Client {
 	return autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
 }
 
-// ec2Calls are the calls of EC2 that the daemon makes. Were the SDK's client itself an
-// interface's value, the linker would keep all its 800 methods, as text/template finds
-// methods by name: 30 MB.
-type ec2Calls struct {
-	describeTags func(context.Context, *ec2.DescribeTagsInput, ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error)
-	terminate    func(context.Context, *ec2.TerminateInstancesInput, ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error)
-}
-
 // newEC2 tries nothing again either.
-func newEC2(conf aws.Config) ec2Calls {
-	client := ec2.NewFromConfig(conf, func(o *ec2.Options) { o.Retryer = aws.NopRetryer{} })
-	return ec2Calls{client.DescribeTags, client.TerminateInstances}
+func newEC2(conf aws.Config) *ec2.Client {
+	return ec2.NewFromConfig(conf, func(o *ec2.Options) { o.Retryer = aws.NopRetryer{} })
 }
 
-func (c ec2Calls) DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, opts ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error) {
-	return c.describeTags(ctx, in, opts...)
-}
+// describeTags is EC2's. Were the SDK's client itself an interface's value, the linker would keep all its
+// 800 methods, as text/template finds methods by name: 30 MB.
+type describeTags func(context.Context, *ec2.DescribeTagsInput, ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error)
 
-func (c ec2Calls) TerminateInstances(ctx context.Context, in *ec2.TerminateInstancesInput, opts ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error) {
-	return c.terminate(ctx, in, opts...)
+// DescribeTags describes tags.
+func (f describeTags) DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, opts ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error) {
+	return f(ctx, in, opts...)
 }
 
 // configOf is the AWS configuration for the mode's calls. In queue mode it has the queue's region if

@@ -51,13 +51,10 @@ func init() {
 // clients are the APIs that the program uses, over one connection.
 type clients struct {
 	core, policy rest.Interface
-	nodes        collection[*corev1.Node, *corev1.NodeList]
-	pods         collection[*corev1.Pod, *corev1.PodList] // of all namespaces
-	podsIn       func(namespace string) collection[*corev1.Pod, *corev1.PodList]
-	podTemplates func(namespace string) resource[*corev1.PodTemplate]
-	ownReviews   resource[*authorizationv1.SelfSubjectAccessReview]
-	reviews      resource[*authorizationv1.SubjectAccessReview]
-	dynamic      *dynamic.DynamicClient // Karpenter's objects have no protobuf form
+	reviews      rest.Interface // of permissions
+	nodes        resource[*corev1.Node, *corev1.NodeList]
+	pods         resource[*corev1.Pod, *corev1.PodList] // of all namespaces
+	dynamic      *dynamic.DynamicClient                 // Karpenter's objects have no protobuf form
 }
 
 // connect makes clients that see as much of large objects as is used, read by narrow.Transport or
@@ -77,43 +74,34 @@ func connectWhole(conf *rest.Config) (*clients, error) {
 	}
 	core, errCore := newGroup(conf, corev1.SchemeGroupVersion, client)
 	policy, errPolicy := newGroup(conf, policyv1.SchemeGroupVersion, client)
-	authorization, errAuthorization := newGroup(conf, authorizationv1.SchemeGroupVersion, client)
+	reviews, errReviews := newGroup(conf, authorizationv1.SchemeGroupVersion, client)
 	untyped, errDynamic := dynamic.NewForConfigAndClient(conf, client)
-	if err := errors.Join(errCore, errPolicy, errAuthorization, errDynamic); err != nil {
+	if err := errors.Join(errCore, errPolicy, errReviews, errDynamic); err != nil {
 		return nil, fmt.Errorf("connect to cluster: %w", err)
 	}
-	podsIn := func(namespace string) collection[*corev1.Pod, *corev1.PodList] {
-		return collection[*corev1.Pod, *corev1.PodList]{newResource[corev1.Pod](core, "pods", namespace), func() *corev1.PodList { return &corev1.PodList{} }}
-	}
 	return &clients{
-		core: core, policy: policy,
-		nodes: collection[*corev1.Node, *corev1.NodeList]{newResource[corev1.Node](core, "nodes", metav1.NamespaceNone), func() *corev1.NodeList { return &corev1.NodeList{} }},
-		pods:  podsIn(metav1.NamespaceAll), podsIn: podsIn,
-		podTemplates: func(namespace string) resource[*corev1.PodTemplate] {
-			return newResource[corev1.PodTemplate](core, "podtemplates", namespace)
-		},
-		ownReviews: newResource[authorizationv1.SelfSubjectAccessReview](authorization, "selfsubjectaccessreviews", metav1.NamespaceNone),
-		reviews:    newResource[authorizationv1.SubjectAccessReview](authorization, "subjectaccessreviews", metav1.NamespaceNone),
-		dynamic:    untyped,
+		core: core, policy: policy, reviews: reviews, dynamic: untyped,
+		nodes: newResource[corev1.Node, corev1.NodeList](core, "nodes", metav1.NamespaceNone),
+		pods:  newResource[corev1.Pod, corev1.PodList](core, "pods", metav1.NamespaceAll),
 	}, nil
 }
 
 // newLeases makes the client of the lease, with a connection of its own, on which a burst is not in
 // its way. It is one of HTTP/1, as a request that hangs there takes its connection with it, and the
 // next attempt has a new one.
-func newLeases(conf *rest.Config, namespace string) (resource[*coordinationv1.Lease], error) {
+func newLeases(conf *rest.Config, namespace string) (leases resource[*coordinationv1.Lease, *coordinationv1.LeaseList], err error) {
 	conf = rest.CopyConfig(conf)
 	conf.Dial = (&net.Dialer{Timeout: leaseDialTimeout}).DialContext
 	conf.NextProtos = []string{"http/1.1"}
 	transport, err := rest.HTTPClientFor(conf)
 	if err != nil {
-		return resource[*coordinationv1.Lease]{}, fmt.Errorf("connect to cluster: %w", err)
+		return leases, fmt.Errorf("connect to cluster: %w", err)
 	}
 	coordination, err := newGroup(conf, coordinationv1.SchemeGroupVersion, transport)
 	if err != nil {
-		return resource[*coordinationv1.Lease]{}, fmt.Errorf("connect to cluster: %w", err)
+		return leases, fmt.Errorf("connect to cluster: %w", err)
 	}
-	return newResource[coordinationv1.Lease](coordination, "leases", namespace), nil
+	return newResource[coordinationv1.Lease, coordinationv1.LeaseList](coordination, "leases", namespace), nil
 }
 
 // caller is the cluster as whoever runs a command may see it, by their kubeconfig.
@@ -171,32 +159,30 @@ type object interface {
 	metav1.Object
 }
 
-// resource reads and writes the objects of one type, with the methods and the meaning of
-// the generated clientset. client-go's own generic client, gentype, would do, but its fakes, in
+// resource reads and writes the objects of one type, and lists of them, with the methods and the
+// meaning of the generated clientset. client-go's own generic client, gentype, would do, but its fakes, in
 // the same package, bring the schemas of OpenAPI: 32.3 MiB resident on every spot node instead
 // of 30.3, where at most 32 are the goal.
-type resource[T object] struct {
+type resource[T object, L runtime.Object] struct {
 	client    rest.Interface
 	name      string // as in the URL, such as pods
 	namespace string // empty: of none, or of all
 	empty     func() T
-}
-
-// newResource makes a resource of T, such as newResource[corev1.Pod].
-func newResource[T any, P interface {
-	*T
-	object
-}](client rest.Interface, name, namespace string) resource[P] {
-	return resource[P]{client, name, namespace, func() P { return new(T) }}
-}
-
-// collection is a resource of which many are read at a time, as lists L.
-type collection[T object, L runtime.Object] struct {
-	resource[T]
 	emptyList func() L
 }
 
-func (r resource[T]) of(request *rest.Request, opts runtime.Object) *rest.Request {
+// newResource makes a resource, such as newResource[corev1.Pod, corev1.PodList].
+func newResource[T, L any, P interface {
+	*T
+	object
+}, Q interface {
+	*L
+	runtime.Object
+}](client rest.Interface, name, namespace string) resource[P, Q] {
+	return resource[P, Q]{client, name, namespace, func() P { return new(T) }, func() Q { return new(L) }}
+}
+
+func (r resource[T, L]) of(request *rest.Request, opts runtime.Object) *rest.Request {
 	return request.NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.name).VersionedParams(opts, parameters)
 }
 
@@ -205,22 +191,22 @@ func into[T runtime.Object](ctx context.Context, request *rest.Request, result T
 }
 
 // Get reads one object.
-func (r resource[T]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
+func (r resource[T, L]) Get(ctx context.Context, name string, opts metav1.GetOptions) (T, error) {
 	return into(ctx, r.of(r.client.Get(), &opts).Name(name), r.empty())
 }
 
 // Create makes an object.
-func (r resource[T]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {
+func (r resource[T, L]) Create(ctx context.Context, obj T, opts metav1.CreateOptions) (T, error) {
 	return into(ctx, r.of(r.client.Post(), &opts).Body(obj), r.empty())
 }
 
 // Update replaces an object; it fails if that has changed since obj was read.
-func (r resource[T]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
+func (r resource[T, L]) Update(ctx context.Context, obj T, opts metav1.UpdateOptions) (T, error) {
 	return into(ctx, r.of(r.client.Put(), &opts).Name(obj.GetName()).Body(obj), r.empty())
 }
 
 // Patch changes an object.
-func (r resource[T]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
+func (r resource[T, L]) Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (T, error) {
 	return into(ctx, r.of(r.client.Patch(pt), &opts).Name(name).SubResource(subresources...).Body(data), r.empty())
 }
 
@@ -229,22 +215,22 @@ const metadataOnly = runtime.ContentTypeJSON + ";as=PartialObjectMetadata;g=meta
 
 // Mark changes an object, and reads nothing of what it is then: in a burst that is processor time of the
 // API server, too.
-func (r resource[T]) Mark(ctx context.Context, name string, pt types.PatchType, data []byte) error {
+func (r resource[T, L]) Mark(ctx context.Context, name string, pt types.PatchType, data []byte) error {
 	return r.of(r.client.Patch(pt), &metav1.PatchOptions{}).Name(name).SetHeader("Accept", metadataOnly).Body(data).Do(ctx).Error()
 }
 
 // Delete deletes an object.
-func (r resource[T]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
+func (r resource[T, L]) Delete(ctx context.Context, name string, opts metav1.DeleteOptions) error {
 	return r.client.Delete().NamespaceIfScoped(r.namespace, r.namespace != "").Resource(r.name).Name(name).Body(&opts).Do(ctx).Error()
 }
 
 // Watch follows the objects that opts select.
-func (r resource[T]) Watch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
+func (r resource[T, L]) Watch(ctx context.Context, opts metav1.ListOptions) (apiwatch.Interface, error) {
 	opts.Watch = true
 	return r.of(r.client.Get(), &opts).Watch(ctx)
 }
 
 // List reads the objects that opts select.
-func (c collection[T, L]) List(ctx context.Context, opts metav1.ListOptions) (L, error) {
-	return into(ctx, c.of(c.client.Get(), &opts), c.emptyList())
+func (r resource[T, L]) List(ctx context.Context, opts metav1.ListOptions) (L, error) {
+	return into(ctx, r.of(r.client.Get(), &opts), r.emptyList())
 }

@@ -74,7 +74,7 @@ func (d *deadEnds) serve() {
 
 // newDeadEnds returns the client of the Lease of an API server that knows one Lease, behind connections
 // that can die.
-func newDeadEnds(t *testing.T) (*deadEnds, resource[*coordinationv1.Lease]) {
+func newDeadEnds(t *testing.T) (*deadEnds, resource[*coordinationv1.Lease, *coordinationv1.LeaseList]) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -167,7 +167,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	if !reconciles(cfg) {
 		notices = nil // the process that drains notifies people
 	}
-	tenures := newTenures(parts{cfg, conf, clients, index, events, notices, hooks, logger}.tenure)
+	tenures := newTenures(parts{backing{cfg: cfg, clients: clients, aws: conf, index: index, node: index.Get, events: events, logger: logger}, events, notices, hooks}.tenure)
 	var accept interruption.Accepter = tenures
 	keepsEarly := func(context.Context) error { return nil }
 	if cfg.mode == modeQueue && !cfg.dryRun {

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/rehearse"
 	"spot-handler/handler/interruption"
 )
@@ -29,19 +30,19 @@ func TestDaemonOfPod(t *testing.T) {
 	lease := audit.Permission{Verb: "get", Group: "coordination.k8s.io", Resource: "leases", Namespace: "ops", ToStart: true}
 	patch := audit.Permission{Verb: "patch", Resource: "nodes", ToStart: true}
 	for name, tt := range map[string]struct {
-		pod                               *corev1.Pod
-		fleet, queue, own, drains, acting bool
-		needs, without                    []audit.Permission
+		pod                          *corev1.Pod
+		fleet, queue, drains, acting bool
+		needs, without               []audit.Permission
 	}{
-		"queue":             {pod("queue"), true, true, false, true, true, []audit.Permission{create, lease, patch}, nil},
-		"without Karpenter": {pod("drain", "--provisioner=none"), true, false, false, true, true, []audit.Permission{lease, patch}, []audit.Permission{create}},
-		"mark only":         {pod("imds", "--drain=false"), false, false, true, false, true, []audit.Permission{patch}, []audit.Permission{create, lease}},
-		"its own node":      {pod("imds"), false, false, true, true, true, []audit.Permission{create, patch}, []audit.Permission{lease}},
-		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, false, nil, []audit.Permission{create, patch}},
+		"queue":             {pod("queue"), true, true, true, true, []audit.Permission{create, lease, patch}, nil},
+		"without Karpenter": {pod("drain", "--provisioner=none"), true, false, true, true, []audit.Permission{lease, patch}, []audit.Permission{create}},
+		"mark only":         {pod("imds", "--drain=false"), false, false, false, true, []audit.Permission{patch}, []audit.Permission{create, lease}},
+		"its own node":      {pod("imds"), false, false, true, true, []audit.Permission{create, patch}, []audit.Permission{lease}},
+		"dry run":           {pod("queue", "--dry-run"), true, true, false, false, nil, []audit.Permission{create, patch}},
 	} {
 		cfg, ok, err := settingsOf(tt.pod)
-		d := daemonOf(installed{Pod: tt.pod, owner: "deployment/handler", settings: cfg})
-		if err != nil || !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Own != tt.own || d.Drains != tt.drains || d.Ready != tt.acting {
+		d := daemonOf(tt.pod, "deployment/handler", true, cfg)
+		if err != nil || !ok || d.Fleet != tt.fleet || d.Queue != tt.queue || d.Drains != tt.drains || d.Ready != tt.acting {
 			t.Errorf("%s: %v, %v, %+v", name, ok, err, d)
 		}
 		if d.Object != "deployment/handler" || d.Release != "r" {
@@ -59,7 +60,7 @@ func TestDaemonOfPod(t *testing.T) {
 		}
 	}
 	cfg, _, _ := settingsOf(pod("queue", "--node-selector=team=blue"))
-	if d := daemonOf(installed{Pod: pod(), settings: cfg}); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
+	if d := daemonOf(pod(), "", true, cfg); d.Nodes.Matches(labels.Set{"team": "red"}) || !d.Nodes.Matches(labels.Set{"team": "blue"}) {
 		t.Errorf("it acts on %s", d.Nodes)
 	}
 }
@@ -68,7 +69,7 @@ func TestDaemonOfPod(t *testing.T) {
 func TestRulesOfPod(t *testing.T) {
 	cfg, _, _ := settingsOf(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Args: []string{"drain", "--node-selector=team=blue"}}}}})
 	now := time.Now()
-	rehearsal := rehearse.New(nil, rehearse.Options{Kind: interruption.SpotInterruption, Deadline: time.Minute, Rules: rulesOf(cfg, nil)}, now)
+	rehearsal := rehearse.New(nil, rehearse.Options{Loss: plan.Loss{Kind: interruption.SpotInterruption, Deadline: time.Minute}, Rules: rulesOf(cfg, nil)}, now)
 	for team, want := range map[string]string{"blue": "", "red": "--node-selector does not select the node"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": team}}}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}

@@ -63,16 +63,15 @@ it did not end as --require asks.`,
 	what.BoolVar(&o.all, "all", false, "follow all nodes that are interrupted")
 	o.outcome.define(show)
 	o.define(cmd, show, what)
-	cmd.RunE = func(cmd *cobra.Command, nodes []string) error {
-		if o.all == (len(nodes) > 0) {
-			return fmt.Errorf("%w: give the names of nodes, or --all", errUsage)
-		}
-		return o.run(cmd.Context(), nodes, cmd.OutOrStdout(), cmd.ErrOrStderr())
-	}
+	cmd.RunE = o.run
 	return cmd
 }
 
-func (o *observeCommand) run(ctx context.Context, nodes []string, stdout, stderr io.Writer) error {
+func (o *observeCommand) run(cmd *cobra.Command, nodes []string) error {
+	if o.all == (len(nodes) > 0) {
+		return fmt.Errorf("%w: give the names of nodes, or --all", errUsage)
+	}
+	stdout, stderr := cmd.OutOrStdout(), cmd.ErrOrStderr()
 	c, err := o.connect()
 	if err != nil {
 		return err
@@ -81,7 +80,7 @@ func (o *observeCommand) run(ctx context.Context, nodes []string, stdout, stderr
 	screen := o.live(stdout, stderr)
 	defer screen.End()
 	watching := func() { fmt.Fprintln(stderr, "watching; Ctrl-C ends it") }
-	if err := c.follow(ctx, observer, o.namespace, screen, watching); err != nil {
+	if err := c.follow(cmd.Context(), observer, o.namespace, screen, watching); err != nil {
 		return err
 	}
 	screen.End()

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/cmd/spot-handler/internal/audit"
 	"spot-handler/drain"
@@ -100,6 +99,7 @@ func checkPermissions(ctx context.Context, ask audit.Ask, list []audit.Permissio
 
 // own asks about the permissions of this process.
 func (c *clients) own(ctx context.Context, to *authorizationv1.ResourceAttributes) (allowed bool, err error) {
-	review, err := c.ownReviews.Create(ctx, &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: to}}, metav1.CreateOptions{})
+	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: to}}
+	err = c.reviews.Post().Resource("selfsubjectaccessreviews").Body(review).Do(ctx).Into(review)
 	return err == nil && review.Status.Allowed, err
 }

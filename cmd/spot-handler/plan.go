@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -73,13 +71,12 @@ not read. The exit code is 0 if everything was read, 1 if not, and 2 is wrong us
 	oneOf(what, &p.dryRun, "dry-run", "none", []string{"none", dryRunServer}, "server: ask the API server what it would refuse, with dry runs of evictions, surges and replacements")
 	defineAssumptions(assume, &p.assumed)
 	p.define(cmd, show, which, what, assume)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return p.run(cmd.Context(), args, cmd.OutOrStdout())
-	}
+	cmd.RunE = p.run
 	return cmd
 }
 
-func (p *planCommand) run(ctx context.Context, args []string, stdout io.Writer) error {
+func (p *planCommand) run(cmd *cobra.Command, args []string) error {
+	ctx := cmd.Context()
 	if err := p.nodes.take(args); err != nil {
 		return fmt.Errorf("%w: %w", errUsage, err)
 	}
@@ -87,32 +84,39 @@ func (p *planCommand) run(ctx context.Context, args []string, stdout io.Writer) 
 	if err != nil {
 		return err
 	}
-	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: p.namespace}, true)
-	f, err := c.forecast(ctx, read, p.nodes.of, p.loss, p.assumed, p.dryRun == dryRunServer)
+	read, err := c.read(ctx, p.namespace)
 	if err != nil {
 		return err
 	}
-	err = p.print(stdout, f, func(columns int) []string { return plan.Lines(f, columns) })
+	lost, err := p.nodes.of(read.Nodes)
+	if err != nil {
+		return err
+	}
+	f, err := c.forecast(ctx, read, lost, p.loss, p.assumed, p.dryRun == dryRunServer)
+	if err != nil {
+		return err
+	}
+	err = p.print(cmd.OutOrStdout(), f, func(columns int) []string { return plan.Lines(f, columns) })
 	if err == nil && len(f.Unread) > 0 {
 		err = fmt.Errorf("could not read everything: %s", strings.Join(f.Unread, "; "))
 	}
 	return err
 }
 
-// errNothing says that there is nothing to make a forecast from.
-var errNothing = errors.New("nodes and pods could not be read")
+// read reads the cluster, or one namespace of it, for a forecast. An error says that there is nothing to
+// make one from.
+func (c *caller) read(ctx context.Context, namespace string) (cluster.Cluster, error) {
+	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core, Namespace: namespace}, true)
+	if len(read.Nodes) == 0 || read.Pods == nil {
+		return read, fmt.Errorf("nodes and pods could not be read: %s", strings.Join(read.Unread, "; "))
+	}
+	return read, nil
+}
 
 // forecast plays the loss of nodes in the cluster that was read. With dryRun the API server is asked
 // what it would refuse, as the person who runs the command; otherwise nothing but reads leave it.
-func (c *caller) forecast(ctx context.Context, read cluster.Cluster, nodes func([]*corev1.Node) ([]*corev1.Node, error), loss plan.Loss, assumed plan.Assumptions, dryRun bool) (plan.Forecast, error) {
-	if len(read.Nodes) == 0 || read.Pods == nil {
-		return plan.Forecast{}, fmt.Errorf("%w: %s", errNothing, strings.Join(read.Unread, "; "))
-	}
-	lost, err := nodes(read.Nodes)
-	if err != nil {
-		return plan.Forecast{}, err
-	}
-	cfg, from, err := c.settings(ctx, lost[0].Name)
+func (c *caller) forecast(ctx context.Context, read cluster.Cluster, lost []*corev1.Node, loss plan.Loss, assumed plan.Assumptions, dryRun bool) (plan.Forecast, error) {
+	cfg, from, err := c.settings(ctx, namesOf(lost)...)
 	if err != nil {
 		return plan.Forecast{}, err
 	}
@@ -124,14 +128,14 @@ func (c *caller) forecast(ctx context.Context, read cluster.Cluster, nodes func(
 		return plan.Forecast{}, err
 	}
 	marked := map[string]*corev1.Node{}
-	over := backing{clients: dry, taken: offerings.New(), logger: zerolog.Nop(), node: func(name string) (*corev1.Node, bool) {
+	over := backing{cfg: cfg, clients: dry, taken: offerings.New(), logger: zerolog.Nop(), node: func(name string) (*corev1.Node, bool) {
 		node, lost := marked[name]
 		return node, lost
 	}}
-	pools, backends := newBackends(cfg, over)
+	pools, provider := newProvisioner(over)
 	daemon := plan.Daemon{
 		Policy: cfg.policy, Settings: from, Rules: rulesOf(cfg, pools), DeletesClaims: cfg.release && cfg.provisioner != provisioner.None,
-		Provisioner: newProvisioner(cfg, over, backends), Pools: pools, Core: dry.core, Requests: requests, Offerings: over.taken, Marked: marked,
+		Provisioner: provider, Pools: pools, Core: dry.core, Requests: requests, Offerings: over.taken, Marked: marked,
 		Boots: func(ctx context.Context, pool string) ([]time.Duration, error) {
 			return karpenter.BootTimes(ctx, c.whole.dynamic, pool)
 		},

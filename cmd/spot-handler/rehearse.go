@@ -85,13 +85,7 @@ before anything was touched; 3 says that it did not go as --require asks.`,
 	defineAssumptions(assume, &r.assumed)
 	r.outcome.define(show)
 	r.define(cmd, show, which, what, refuse, assume)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		r.chosen.any = r.random > 0
-		if err := errors.Join(r.chosen.take(args), r.validate()); err != nil {
-			return fmt.Errorf("%w: %w", errUsage, err)
-		}
-		return r.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-	}
+	cmd.RunE = r.run
 	return cmd
 }
 
@@ -109,26 +103,29 @@ func (r *rehearseCommand) validate() error {
 // errRefused is what ends a rehearsal before anything is touched.
 var errRefused = fmt.Errorf("%w: refused", errUsage)
 
-func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+func (r *rehearseCommand) run(cmd *cobra.Command, args []string) error {
+	r.chosen.any = r.random > 0
+	if err := errors.Join(r.chosen.take(args), r.validate()); err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	ctx, stdout, stderr := cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr()
 	c, err := r.connect()
 	if err != nil {
 		return err
 	}
-	read := cluster.Read(ctx, cluster.Lister{Client: c.whole.core}, true) // of all namespaces: the pods of all of them move
-	if len(read.Nodes) == 0 {
-		return fmt.Errorf("%w: %s", errNothing, strings.Join(read.Unread, "; "))
+	read, err := c.read(ctx, "") // the pods of all namespaces move
+	if err != nil {
+		return err
 	}
 	chosen, err := r.chosen.of(read.Nodes)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errRefused, err)
 	}
-	cfg, _, err := c.settings(ctx, chosen[0].Name)
+	cfg, _, err := c.settings(ctx, namesOf(chosen)...)
 	if err != nil {
 		return err
 	}
-	rehearsal := rehearse.New(c.nodes, rehearse.Options{
-		Kind: r.loss.Kind, Deadline: r.loss.Deadline, Over: r.loss.Over, Release: r.release, Rules: rulesOf(cfg, nil),
-	}, time.Now())
+	rehearsal := rehearse.New(c.nodes, rehearse.Options{Loss: r.loss, Release: r.release, Rules: rulesOf(cfg, nil)}, time.Now())
 	if chosen, err = r.draw(chosen, rehearsal); err == nil {
 		err = r.refuse(read, cfg, chosen, rehearsal)
 	}
@@ -141,14 +138,13 @@ func (r *rehearseCommand) run(ctx context.Context, stdin io.Reader, stdout, stde
 	if loss.Kind == interruption.RebalanceRecommendation {
 		loss.Deadline = 0 // it has none
 	}
-	all := func([]*corev1.Node) ([]*corev1.Node, error) { return chosen, nil }
-	forecast, err := c.forecast(ctx, read.Of(r.namespace), all, loss, r.assumed, false)
+	forecast, err := c.forecast(ctx, read.Of(r.namespace), chosen, loss, r.assumed, false)
 	if err != nil {
 		return err
 	}
 	width := screen.Columns()
 	_ = screen.Print(slices.Concat(plan.Lines(forecast, width), []string{""}, r.announcement(chosen, width))...)
-	if err := r.confirm(ctx, stdin, screen); err != nil {
+	if err := r.confirm(ctx, cmd.InOrStdin(), screen); err != nil {
 		return err
 	}
 	recording, err := c.watchRehearsal(ctx, rehearsal, chosen, r.namespace, screen)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"io"
 	"slices"
 	"time"
@@ -52,19 +51,18 @@ not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.
 		rec, has, _ := nodes.Record(n)
 		return string(rec.Kind), has
 	})) // the error is of a flag that does not exist
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return s.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-	}
+	cmd.RunE = s.run
 	return cmd
 }
 
-func (s *statusCommand) run(ctx context.Context, stdout, stderr io.Writer) error {
+func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
+	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
 	c, err := s.connect()
 	if err != nil {
 		return err
 	}
 	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace}
-	screen := terminal.New(stdout)
+	screen := terminal.New(cmd.OutOrStdout())
 	defer screen.End()
 	if s.node != "" {
 		cfg, from, err := c.settings(ctx, s.node)

@@ -70,14 +70,10 @@ func (t *tenures) Run(ctx context.Context) error {
 
 // parts are what outlives a tenure.
 type parts struct {
-	cfg     settings
-	conf    aws.Config
-	clients *clients
-	index   *nodes.Index
+	backing
 	events  *notify.Events
 	notices notify.Notifier
 	hooks   lifecycle.Hooks // nil: they are not answered
-	logger  zerolog.Logger
 }
 
 // tenure makes a new one. It makes no call.
@@ -92,10 +88,8 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 		Notify: enqueue, Events: p.events,
 		Registerer: registry, Logger: part(p.logger, "drain"),
 	})
-	taken := offerings.New()
-	over := backing{p.clients, p.conf, p.index, p.index.Get, p.events, taken, enqueue, registry, p.logger}
-	pools, backends := newBackends(cfg, over)
-	provider := newProvisioner(cfg, over, backends)
+	p.taken, p.notify, p.registerer = offerings.New(), enqueue, registry
+	pools, provider := newProvisioner(p.backing)
 	rules, log := rulesOf(cfg, pools), part(p.logger, "handler")
 	h = handler.New(handler.Options{
 		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalances, p.index.PoolSize),
@@ -109,7 +103,7 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 			Pods: p.clients.core, Answered: drainer.Answer, Leaves: drainer.Leaves, Silent: drainer.Silent, Events: p.events,
 			UserAgent: "spot-handler/" + version, Registerer: registry, Logger: part(p.logger, "workloads"),
 		}),
-		Offerings: taken,
+		Offerings: p.taken,
 		Rules:     rules, RebalanceTTL: cfg.rebalanceTTL, ReleaseNode: cfg.release, CordonOnly: cfg.cordonOnly,
 		Registerer: registry, Logger: log,
 	})
@@ -145,6 +139,6 @@ func newEarly(c *clients, to interruption.Accepter, index *nodes.Index, registry
 // the flag too, and passes everything on then.
 func newManaged(conf aws.Config, cfg settings, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger) interruption.Accepter {
 	return managed.New(managed.Options{
-		Tag: cfg.managed, Next: to, EC2: newEC2(conf), Nodes: index, Registerer: registry, Logger: part(logger, "managed"),
+		Tag: cfg.managed, Next: to, EC2: describeTags(newEC2(conf).DescribeTags), Nodes: index, Registerer: registry, Logger: part(logger, "managed"),
 	})
 }

@@ -70,12 +70,6 @@ type AutoScaling interface {
 	DetachInstances(ctx context.Context, in *autoscaling.DetachInstancesInput, opts ...func(*autoscaling.Options)) (*autoscaling.DetachInstancesOutput, error)
 }
 
-// Terminator is the subset of the EC2 API that the backend calls: it ends instances, all or
-// none. Those that have ended are no error.
-type Terminator interface {
-	TerminateInstances(ctx context.Context, in *ec2.TerminateInstancesInput, opts ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error)
-}
-
 // Nodes knows the cluster's Nodes, from memory. They are shared, and must not be changed.
 type Nodes interface {
 	// Get returns the Node of that name.
@@ -89,8 +83,9 @@ type Nodes interface {
 // Options configure a Backend.
 type Options struct {
 	AutoScaling AutoScaling
-	EC2         Terminator
-	Nodes       Nodes
+	// Terminate is EC2's: it ends instances, all or none. Those that have ended are no error.
+	Terminate func(ctx context.Context, in *ec2.TerminateInstancesInput, opts ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error)
+	Nodes     Nodes
 
 	// Notify is called with the name of an interrupted node when its replacement might have
 	// changed and Request is worth a call. It must not block, and can be nil.

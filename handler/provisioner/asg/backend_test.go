@@ -156,7 +156,7 @@ func TestWhatComesBackIsNotDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCloud()
 		c.put("workers", "InService", id(1))
-		b := New(Options{AutoScaling: c, EC2: c})
+		b := New(Options{AutoScaling: c, Terminate: c.TerminateInstances})
 		rec := interruption.NewRecord(interruption.Notice{
 			Kind: interruption.ScheduledEvent, Action: interruption.ActionReboot, EventID: "e", InstanceID: id(1), Deadline: time.Now().Add(time.Hour),
 		})

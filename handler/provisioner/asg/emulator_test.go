@@ -32,9 +32,9 @@ func emulated(t *testing.T) (*asgemu.Server, *cluster) {
 	k.api = autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) {
 		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsfault.PlainBody)
 	})
-	k.ec2 = ec2.NewFromConfig(conf, func(o *ec2.Options) {
+	k.terminate = ec2.NewFromConfig(conf, func(o *ec2.Options) {
 		o.BaseEndpoint, o.Retryer, o.APIOptions = &server.URL, aws.NopRetryer{}, append(o.APIOptions, awsfault.PlainBody)
-	})
+	}).TerminateInstances
 	t.Cleanup(k.restart())
 	return server, k
 }

@@ -45,7 +45,6 @@ type call struct {
 
 var (
 	_ AutoScaling = (*cloud)(nil)
-	_ Terminator  = (*cloud)(nil)
 )
 
 func newCloud() *cloud {
@@ -154,12 +153,12 @@ func (c *cloud) TerminateInstances(_ context.Context, in *ec2.TerminateInstances
 // asks whenever it is notified and keeps the answer, in the record too.
 type cluster struct {
 	*cloud
-	api     AutoScaling
-	ec2     Terminator
-	t       *testing.T
-	backend *Backend
-	log     *bytes.Buffer
-	writes  bool // the answers into the records
+	api       AutoScaling
+	terminate func(context.Context, *ec2.TerminateInstancesInput, ...func(*ec2.Options)) (*ec2.TerminateInstancesOutput, error)
+	t         *testing.T
+	backend   *Backend
+	log       *bytes.Buffer
+	writes    bool // the answers into the records
 
 	nodesMu sync.Mutex
 	nodes   map[string]*corev1.Node
@@ -172,7 +171,7 @@ type cluster struct {
 func start(t *testing.T, c *cloud) *cluster {
 	t.Helper()
 	k := &cluster{
-		cloud: c, api: c, ec2: c, t: t, writes: true, log: &bytes.Buffer{},
+		cloud: c, api: c, terminate: c.TerminateInstances, t: t, writes: true, log: &bytes.Buffer{},
 		nodes: map[string]*corev1.Node{}, answers: map[string]interruption.Replacement{}, history: map[string][]string{},
 	}
 	k.restart()
@@ -185,7 +184,7 @@ func (k *cluster) restart() (stop func()) {
 	k.nodesMu.Lock()
 	k.answers = map[string]interruption.Replacement{}
 	k.nodesMu.Unlock()
-	b := New(Options{AutoScaling: k.api, EC2: k.ec2, Nodes: k, Logger: zerolog.New(zerolog.SyncWriter(k.log)), Notify: func(node string) { go k.ask(node) }})
+	b := New(Options{AutoScaling: k.api, Terminate: k.terminate, Nodes: k, Logger: zerolog.New(zerolog.SyncWriter(k.log)), Notify: func(node string) { go k.ask(node) }})
 	k.backend = b
 	done := make(chan struct{})
 	go func() {

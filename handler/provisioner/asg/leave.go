@@ -252,7 +252,7 @@ func (b *Backend) terminateSome(ctx context.Context, list []*termination) {
 func (b *Backend) end(ctx context.Context, list []*termination) {
 	ids := instances(list)
 	err := b.insist(ctx, "ec2", terminate, func(ctx context.Context) error {
-		_, err := b.opts.EC2.TerminateInstances(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
+		_, err := b.opts.Terminate(ctx, &ec2.TerminateInstancesInput{InstanceIds: ids})
 		return err
 	})
 	switch {

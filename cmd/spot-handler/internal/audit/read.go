@@ -12,9 +12,9 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/drain"
@@ -101,9 +101,7 @@ type Reader struct {
 	// says that Karpenter is not asked for replacements.
 	Fallbacks        map[string]string
 	WithoutKarpenter bool
-	Reviews          interface {
-		Create(ctx context.Context, review *authorizationv1.SubjectAccessReview, opts metav1.CreateOptions) (*authorizationv1.SubjectAccessReview, error)
-	}
+	Reviews          rest.Interface // of authorization.k8s.io
 	// Daemons are the pods of spot-handler, as they and their settings have it.
 	Daemons func(context.Context) ([]Daemon, error)
 }
@@ -203,9 +201,8 @@ func (r Reader) permissions(ctx context.Context, s *Snapshot) error {
 	for _, a := range s.accounts() {
 		groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + a.Namespace, "system:authenticated"}
 		list, err := Missing(ctx, a.Permissions, func(ctx context.Context, to *authorizationv1.ResourceAttributes) (bool, error) {
-			review, err := r.Reviews.Create(ctx, &authorizationv1.SubjectAccessReview{
-				Spec: authorizationv1.SubjectAccessReviewSpec{User: a.user(), Groups: groups, ResourceAttributes: to},
-			}, metav1.CreateOptions{})
+			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: a.user(), Groups: groups, ResourceAttributes: to}}
+			err := r.Reviews.Post().Resource("subjectaccessreviews").Body(review).Do(ctx).Into(review)
 			return err == nil && review.Status.Allowed, err
 		})
 		if err != nil {

@@ -48,19 +48,35 @@ func aNode(name, cpu string) *corev1.Node {
 	return n
 }
 
-func forecastOf(in Input) Forecast { return newWorld(in).play() }
+// forecastOf also brings the status of the budgets up to date, as the disruption controller would.
+func forecastOf(in Input) Forecast {
+	for _, b := range in.Budgets {
+		expected := int32(0)
+		for _, p := range in.Pods {
+			if metav1.GetControllerOf(p) != nil && p.Labels["app"] == b.Spec.Selector.MatchLabels["app"] {
+				expected++
+			}
+		}
+		b.Status.ExpectedPods, b.Status.DesiredHealthy = expected, max(0, expected-b.Spec.MaxUnavailable.IntVal)
+	}
+	return newWorld(in).play()
+}
 
 // lose has a node taken. One whose replacement boots gets a Node of the same size.
 func (s *scene) lose(name string, capacity drain.Capacity) *Lost {
-	deadline := 2 * time.Minute
 	n := aNode(name, "8")
 	s.Nodes = append(s.Nodes, n)
-	lost := Lost{Node: n, Kind: interruption.SpotInterruption, Deadline: &deadline, Capacity: capacity}
+	lost := Lost{Node: n, Kind: interruption.SpotInterruption, Noticed: at, Deadline: at.Add(2 * time.Minute), Capacity: capacity}
 	if capacity == drain.PendingCapacity {
 		lost.Becomes = aNode("instead-of-"+name, "8")
 	}
 	s.Lost = append(s.Lost, lost)
 	return &s.Lost[len(s.Lost)-1]
+}
+
+// after has the notice of a node come later.
+func (l *Lost) after(d time.Duration) {
+	l.Noticed, l.Deadline = l.Noticed.Add(d), l.Deadline.Add(d)
 }
 
 // pods makes pods of a controller on a node, with a grace period of 30 s.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -69,7 +68,7 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 	c := w.controllers[owner.UID]
 	if c == nil {
 		c = &controller{uid: owner.UID, kind: owner.Kind, name: owner.Name, workload: of, template: p.Pod, inOrder: w.in.Owners[owner.UID].InOrder}
-		w.controllers[owner.UID] = c
+		w.controllers[owner.UID], of.controllers = c, append(of.controllers, c)
 	}
 	return c, of
 }
@@ -77,21 +76,16 @@ func (w *world) makerOf(p *pod) (*controller, *workload) {
 // settleControllers works out how many pods each controller asks for. A Deployment that is being
 // rolled out has several ReplicaSets; those, and Jobs, are taken to keep as many as they have.
 func (w *world) settleControllers() {
-	of := map[*workload][]*controller{}
-	for _, c := range w.controllers {
-		of[c.workload] = append(of[c.workload], c)
-	}
 	for _, p := range w.pods {
 		if p.controller != nil && p.DeletionTimestamp == nil {
 			p.controller.desired++
 		}
 	}
 	for _, wl := range w.workloads {
-		wl.replicas = 0
-		for _, c := range of[wl] {
+		for _, c := range wl.controllers {
 			owner, known := w.in.Owners[c.uid]
 			switch {
-			case wl.deployment != nil && len(of[wl]) == 1:
+			case wl.deployment != nil && len(wl.controllers) == 1:
 				c.desired = wl.deployment.Replicas()
 			case known:
 				c.desired = owner.Replicas
@@ -178,17 +172,11 @@ func (w *world) reconcileSet(c *controller) {
 	}
 }
 
-// make makes a pod. No quota refuses it: the drain surges no pod where one would.
+// make makes a pod again, as its controller would. No quota refuses it: the drain surges no pod where one
+// would.
 func (w *world) make(c *controller, name string) {
-	added := w.add(w.replacementPod(c.template, name))
-	added.fresh = true
-	w.changed(added)
-	w.schedule()
-}
-
-// replacementPod is a pod as its controller would make it again.
-func (w *world) replacementPod(of *corev1.Pod, name string) *corev1.Pod {
 	w.made++
+	of := c.template
 	if name == "" {
 		name = fmt.Sprintf("%s-forecast-%d", of.GenerateName, w.made)
 	}
@@ -196,13 +184,16 @@ func (w *world) replacementPod(of *corev1.Pod, name string) *corev1.Pod {
 		Namespace: of.Namespace, Name: name, GenerateName: of.GenerateName, UID: types.UID(fmt.Sprintf("forecast-%d", w.made)),
 		Labels: maps.Clone(of.Labels), Annotations: of.Annotations, OwnerReferences: of.OwnerReferences, CreationTimestamp: metav1.NewTime(w.now),
 	}}
-	if strings.HasPrefix(name, of.GenerateName) && of.Labels["statefulset.kubernetes.io/pod-name"] != "" {
+	if of.Labels["statefulset.kubernetes.io/pod-name"] != "" {
 		p.Labels["statefulset.kubernetes.io/pod-name"] = name
 	}
 	p.Spec = of.Spec
 	p.Spec.NodeName = ""
 	p.Status.Phase = corev1.PodPending
-	return p
+	added := w.add(p)
+	added.fresh = true
+	w.changed(added)
+	w.schedule()
 }
 
 // delete has a pod end, with that many seconds if they are set and its own grace period otherwise.

@@ -47,6 +47,25 @@ type Loss struct {
 	Over time.Duration
 }
 
+// After is the time from the first notice to that about a node of n.
+func (l Loss) After(i, n int) time.Duration {
+	return l.Over * time.Duration(i) / time.Duration(max(1, n-1))
+}
+
+// Notice is what EC2 says of the node at that time, without the deadline.
+func (l Loss) Notice(node *corev1.Node, at time.Time) interruption.Notice {
+	n := interruption.Notice{
+		Kind: l.Kind, Source: interruption.Queue, EventID: "plan", InstanceID: nodes.InstanceID(node), NodeName: node.Name, Noticed: at, Received: at,
+	}
+	switch l.Kind {
+	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
+		n.Action = interruption.ActionTerminate
+	case interruption.ScheduledEvent:
+		n.Action = interruption.ActionRetirement
+	}
+	return n
+}
+
 // Daemon is spot-handler as it runs in the cluster: its settings, and what it asks for replacements.
 type Daemon struct {
 	Policy   drain.Policy
@@ -107,16 +126,12 @@ func (d *Daemon) lose(in *Input, lost []*corev1.Node, loss Loss) {
 	lost = slices.SortedFunc(slices.Values(lost), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i, node := range lost {
 		l := Lost{
-			Node: node, Kind: loss.Kind, Deadline: d.deadline(node, loss),
-			After:   loss.Over * time.Duration(i) / time.Duration(max(1, len(lost)-1)),
+			Node: node, Kind: loss.Kind, Noticed: in.At.Add(loss.After(i, len(lost))), Capacity: drain.PendingCapacity, // until one is asked for
 			Deleted: d.DeletesClaims && node.Labels["karpenter.sh/nodepool"] != "",
 		}
-		n := interruption.Notice{
-			Kind: l.Kind, Source: interruption.Queue, EventID: "plan", InstanceID: nodes.InstanceID(node),
-			Noticed: in.At, Received: in.At, Action: interruption.ActionTerminate,
-		}
-		if l.Deadline != nil {
-			n.Deadline = in.At.Add(*l.Deadline)
+		n := loss.Notice(node, in.At)
+		if left, ends := d.deadline(node, loss); ends {
+			l.Deadline, n.Deadline = l.Noticed.Add(left), in.At.Add(left)
 		}
 		j := interruption.Judge(nodes.Case(node, n, d.Rules, in.At))
 		l.record, d.Marked[node.Name] = j.Record, node
@@ -133,26 +148,23 @@ func (d *Daemon) lose(in *Input, lost []*corev1.Node, loss Loss) {
 	}
 }
 
-// deadline is nil if there is none.
-func (d *Daemon) deadline(node *corev1.Node, loss Loss) *time.Duration {
-	usual := time.Duration(0)
+// deadline is the time from the notice until EC2 takes the node, if it is sure to.
+func (d *Daemon) deadline(node *corev1.Node, loss Loss) (left time.Duration, ends bool) {
+	if loss.Deadline > 0 {
+		return loss.Deadline, true
+	}
 	switch loss.Kind {
 	case interruption.RebalanceRecommendation:
-		if loss.Deadline == 0 {
-			return nil
-		}
+		return 0, false
 	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
-		usual = interruption.SpotNotice
+		return interruption.SpotNotice, true
 	case interruption.ScheduledEvent:
 		rules, _ := d.Rules(node, false) // of a recommendation only it reads anything
-		usual = rules.ScheduledLead
+		return rules.ScheduledLead, true
 	case interruption.InstanceTerminating:
-		usual = interruption.UnknownHookTimeout
+		return interruption.UnknownHookTimeout, true
 	}
-	if loss.Deadline > 0 {
-		usual = loss.Deadline
-	}
-	return &usual
+	return 0, true
 }
 
 // loseInterrupted has the nodes be lost that are interrupted already and drained now. Each has the time
@@ -164,11 +176,7 @@ func (in *Input) loseInterrupted() {
 		if !has || err != nil || rec.Phase == interruption.Waiting || rec.Phase.Over() || slices.ContainsFunc(in.Lost, func(l Lost) bool { return l.Node.Name == n.Name }) {
 			continue
 		}
-		l := Lost{Node: n, Kind: rec.Kind, Underway: true, After: rec.Since().Sub(in.At), Capacity: drain.NoCapacity}
-		if !rec.Deadline.IsZero() {
-			left := rec.Deadline.Sub(rec.Since())
-			l.Deadline = &left
-		}
+		l := Lost{Node: n, Kind: rec.Kind, Underway: true, Noticed: rec.Since(), Deadline: rec.Deadline, Capacity: drain.NoCapacity}
 		switch r := rec.Replacement; {
 		case r != nil && r.State == provisioner.StateReady:
 			l.Capacity = drain.ReadyCapacity
@@ -184,14 +192,14 @@ func (in *Input) loseInterrupted() {
 func (w *world) firstDecisions() map[string][]drain.Decision {
 	first := map[string][]drain.Decision{}
 	for _, l := range w.lost {
-		l.capacity = drain.PendingCapacity
-		first[l.Name()] = drain.Plan(l.noticed, w.situation(l))
+		first[l.Name()] = drain.Plan(l.Noticed, w.situation(l))
 	}
 	return first
 }
 
 // replace asks for the node's replacement.
 func (d *Daemon) replace(ctx context.Context, w *world, l *Lost, first []drain.Decision) {
+	l.Capacity = drain.NoCapacity
 	if l.spared != "" {
 		l.Replacement = &Replacement{State: provisioner.StateUnsupported, Why: l.spared}
 		return
@@ -257,12 +265,12 @@ type Input struct {
 type Lost struct {
 	Node *corev1.Node
 	Kind interruption.Kind
-	// After is when the notice arrives, after the first; it is negative of one that is Underway.
-	After time.Duration
+	// Noticed is when the notice arrives.
+	Noticed time.Time
 	// Underway: it is interrupted already. That is played, and the forecast is not about it.
 	Underway bool
-	// Deadline is the time from the notice until EC2 takes the node; nil if there is none.
-	Deadline *time.Duration
+	// Deadline is when EC2 takes the node; zero if it only might.
+	Deadline time.Time
 	// Capacity is what its pods can wait for: PendingCapacity boots for Assumptions.Boot and then
 	// takes pods; ReadyCapacity is there at once, as where the pods fit on other nodes.
 	Capacity drain.Capacity

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -161,7 +162,7 @@ const after = 10 * time.Minute
 func (w *world) play() Forecast {
 	last := w.in.At
 	for _, l := range w.lost {
-		last = slices.MaxFunc([]time.Time{last, l.noticed, l.deadline}, time.Time.Compare)
+		last = slices.MaxFunc([]time.Time{last, l.Noticed, l.Deadline}, time.Time.Compare)
 	}
 	w.announce()
 	w.at(w.now, podsFirst, w.schedule)
@@ -179,8 +180,8 @@ func (w *world) result() Forecast {
 		}
 		n := l.report
 		n.Cordoned = n.Notice
-		if !l.deadline.IsZero() {
-			n.Deadline = w.offsetOf(l.deadline)
+		if !l.Deadline.IsZero() {
+			n.Deadline = w.offsetOf(l.Deadline)
 			if n.Ended != nil {
 				slack := *n.Deadline - *n.Ended
 				n.Slack = &slack
@@ -205,7 +206,8 @@ func (w *world) result() Forecast {
 			p.workload.report.Unplaced++
 		}
 	}
-	for key, of := range w.workloads {
+	for _, key := range slices.Sorted(maps.Keys(w.workloads)) {
+		of := w.workloads[key]
 		if !asked(of.users) {
 			continue
 		}
@@ -215,20 +217,14 @@ func (w *world) result() Forecast {
 			f.Assumptions.ReadyOf[key] = known
 		}
 	}
-	slices.SortFunc(f.Workloads, func(a, b Workload) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
-	for _, all := range w.budgets {
-		for _, b := range all {
+	for _, namespace := range slices.Sorted(maps.Keys(w.budgets)) {
+		for _, b := range w.budgets[namespace] {
 			if b.report.Covers > 0 && asked(b.users) {
 				b.update(w)
 				f.Budgets = append(f.Budgets, b.report)
 			}
 		}
 	}
-	slices.SortFunc(f.Budgets, func(a, b Budget) int {
-		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
-	})
 	return f
 }
 

@@ -94,8 +94,7 @@ func TestPods(t *testing.T) {
 			"batch-2 truncated 50..55 : disruption budget batch; its grace period of 600 s does not fit",
 		}},
 		"a gang leaves together, when the first of it has to": {func(s *scene) {
-			sooner := time.Minute
-			s.lose("first", drain.NoCapacity).Deadline = &sooner
+			s.lose("first", drain.NoCapacity).Deadline = at.Add(time.Minute)
 			s.deployment("train", "lost", 2, labelled(drain.GangLabel, "g"))
 			s.pods("ReplicaSet", "train", "first", 1, labelled(drain.GangLabel, "g"), graceOf(20))
 			s.pods("StatefulSet", "db", "other", 1, labelled(drain.GangLabel, "g"), graceOf(60))
@@ -202,7 +201,7 @@ func TestAtRisk(t *testing.T) {
 	s.Lost = nil
 	s.Nodes = nil
 	lost := s.lose("lost", drain.PendingCapacity)
-	lost.Kind, lost.Deadline = interruption.RebalanceRecommendation, nil
+	lost.Kind, lost.Deadline = interruption.RebalanceRecommendation, time.Time{}
 	s.pods("StatefulSet", "db", "lost", 1)
 	s.pods("Job", "batch", "lost", 1)
 	f := forecastOf(s.Input)
@@ -220,7 +219,7 @@ func TestAtRisk(t *testing.T) {
 // Notices of a mass interruption arrive one after the other.
 func TestMassInterruption(t *testing.T) {
 	s := newScene(t)
-	s.lose("lost-2", drain.NoCapacity).After = 30 * time.Second
+	s.lose("lost-2", drain.NoCapacity).after(30 * time.Second)
 	s.pods("", "bare", "lost-2", 1)
 	f := forecastOf(s.Input)
 	if got := say(f.Pods[0]); got != "bare-0 graceful 30..35 :" {
@@ -243,7 +242,8 @@ func TestUnderway(t *testing.T) {
 		s.pods("ReplicaSet", "web", "other", 7)
 		for _, name := range []string{"draining-1", "draining-2"} {
 			l := s.lose(name, drain.PendingCapacity)
-			l.Underway, l.After = true, -20*time.Second
+			l.Underway = true
+			l.after(-20 * time.Second)
 			s.pods("ReplicaSet", "web", name, 7)
 		}
 		for i, p := range s.Pods {

@@ -23,30 +23,30 @@ const lastRound = 2 * react
 // announce puts the course of every lost node on the agenda.
 func (w *world) announce() {
 	for _, l := range w.lost {
-		w.at(l.noticed, podsFirst, func() { l.closed = true })
-		w.at(l.noticed.Add(beginsAfter), podsFirst, func() { w.begin(l) })
-		if !l.deadline.IsZero() {
+		w.at(l.Noticed, podsFirst, func() { l.closed = true })
+		w.at(l.Noticed.Add(beginsAfter), podsFirst, func() { w.begin(l) })
+		if !l.Deadline.IsZero() {
 			w.at(l.end.Add(lastRound), thenDrain, func() { w.end(l) })
-			w.at(l.deadline, thenDrain, func() { w.take(l) })
+			w.at(l.Deadline, thenDrain, func() { w.take(l) })
 		}
 	}
 }
 
 // begin starts the drain, and has the replacement boot.
 func (w *world) begin(l *lostNode) {
-	l.begun, l.capacity = true, l.Capacity
-	switch {
-	case l.capacity == drain.ReadyCapacity:
+	l.begun = true
+	switch l.Capacity {
+	case drain.ReadyCapacity:
 		l.ready = w.now
-	case l.capacity == drain.PendingCapacity:
-		w.at(l.noticed.Add(w.in.Assumptions.Boot.Duration()), podsFirst, func() { w.boots(l) })
+	case drain.PendingCapacity:
+		w.at(l.Noticed.Add(w.in.Assumptions.Boot.Duration()), podsFirst, func() { w.boots(l) })
 	}
 	w.plan(l)
 }
 
 // boots makes the replacement a node that takes pods. It runs the lost node's DaemonSets too.
 func (w *world) boots(l *lostNode) {
-	l.ready, l.capacity = w.now, drain.ReadyCapacity
+	l.ready, l.Capacity = w.now, drain.ReadyCapacity
 	if l.Becomes != nil {
 		n := w.addNode(l.Becomes)
 		n.closed = false
@@ -104,13 +104,13 @@ func (w *world) end(l *lostNode) {
 // https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/node/termination/terminator/terminator.go
 func (w *world) deletedWithNode(l *lostNode, p *pod) {
 	p.fate.Reason += "; Karpenter deletes it just before the node ends, with what is left of its grace period"
-	at := l.deadline.Add(-drain.Grace(p.Pod))
+	at := l.Deadline.Add(-drain.Grace(p.Pod))
 	if at.Before(l.end) {
 		at = l.end
 	}
 	p.fate.Leaves = w.offsetOf(at)
 	w.at(at, podsFirst, func() {
-		seconds := max(1, int64(l.deadline.Sub(at)/time.Second))
+		seconds := max(1, int64(l.Deadline.Sub(at)/time.Second))
 		w.delete(p, &seconds)
 	})
 }

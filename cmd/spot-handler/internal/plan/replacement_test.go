@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -80,7 +81,7 @@ func karpenters(t *testing.T, pools ...*unstructured.Unstructured) *Daemon {
 		t.Fatal(err)
 	}
 	requests := &Requests{}
-	client, err := dynamic.NewForConfigAndClient(&rest.Config{Host: "http://server"}, &http.Client{Transport: requests.Over(roundTripper(func(r *http.Request) (*http.Response, error) {
+	client, err := dynamic.NewForConfigAndClient(&rest.Config{Host: "http://server"}, &http.Client{Transport: requests.Over(promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		body := `{"apiVersion":"v1","kind":"List","items":[]}`
 		if strings.HasSuffix(r.URL.Path, "/nodepools") {
 			body = string(known)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -72,15 +73,11 @@ type Refusal struct {
 	Objects []string `json:"objects"` // such as pods/default/web-1
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
 // Over is the transport of clients whose requests are these; they write JSON. Whatever uses it cannot
 // change the cluster by mistake.
 // https://kubernetes.io/docs/reference/using-api/api-concepts/#dry-run
 func (q *Requests) Over(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(r *http.Request) (*http.Response, error) {
+	return promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		resource := path.Base(r.URL.Path)
 		creates := r.Method == http.MethodPost && resource != "eviction"
 		switch {

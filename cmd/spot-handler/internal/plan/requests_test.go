@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +18,7 @@ import (
 // No request that changes something gets through without being a dry run.
 func TestTransports(t *testing.T) {
 	var seen []string
-	server := roundTripper(func(r *http.Request) (*http.Response, error) {
+	server := promhttp.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		seen = append(seen, r.Method+" "+r.URL.RequestURI())
 		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 	})
@@ -62,7 +63,7 @@ func TestRefusedRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := q.Over(roundTripper(func(*http.Request) (*http.Response, error) {
+	answer, err := q.Over(promhttp.RoundTripperFunc(func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusForbidden, Body: io.NopCloser(strings.NewReader(status))}, nil
 	})).RoundTrip(r)
 	if err != nil {

@@ -73,8 +73,7 @@ func (w *world) bind(p *pod, n *node) {
 	p.node = n
 	next := with(p.Pod, corev1.PodScheduled, corev1.ConditionTrue, "", w.now)
 	next.Spec.NodeName, next.Status.Phase = n.Name, corev1.PodRunning
-	n.take(&pod{Pod: next})
-	n.pods[p.UID] = p
+	n.take(p)
 	took := p.startup(w)
 	if len(w.in.Attached) > 0 && drain.HasVolumes(next) {
 		took += w.in.Assumptions.Detach.Duration()

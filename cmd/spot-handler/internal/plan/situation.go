@@ -26,11 +26,11 @@ const wavesFor = 250 * time.Millisecond
 func (w *world) situation(l *lostNode) drain.Situation {
 	s := drain.Situation{
 		Interruption: drain.Interruption{
-			Taint: marks.Taint(interruption.Record{Kind: l.Kind}), Since: l.noticed, Deadline: l.deadline, Capacity: l.capacity,
+			Taint: marks.Taint(interruption.Record{Kind: l.Kind}), Since: l.Noticed, Deadline: l.Deadline, Capacity: l.Capacity,
 		},
-		Policy: w.in.Policy, Waves: w.waves, Ready: l.ready, Shared: w.in.Shared, Surroundings: map[string]drain.Surroundings{},
+		Policy: w.in.Policy, Waves: w.waves, Ready: l.ready, Shared: w.in.Shared, Surroundings: w.in.Surroundings, Namespaces: w.in.Namespaces,
 		Workloads: map[types.NamespacedName]drain.Workload{}, AllReady: map[types.NamespacedName]time.Time{},
-		Refused: map[types.UID]bool{}, Fixed: l.fixed, Namespaces: map[string]drain.Preferences{},
+		Refused: map[types.UID]bool{}, Fixed: l.fixed,
 	}
 	namespaces := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(l.pods)) {
@@ -38,7 +38,6 @@ func (w *world) situation(l *lostNode) drain.Situation {
 		s.Pods = append(s.Pods, p.Pod)
 		if !namespaces[p.Namespace] {
 			namespaces[p.Namespace] = true
-			s.Surroundings[p.Namespace], s.Namespaces[p.Namespace] = w.in.Surroundings[p.Namespace], w.in.Namespaces[p.Namespace]
 			for _, b := range w.budgets[p.Namespace] {
 				s.Budgets = append(s.Budgets, b.PodDisruptionBudget)
 			}
@@ -167,13 +166,6 @@ func (b *budget) begin(w *world) {
 	b.since = w.now
 	b.count()
 	b.report.Healthy, b.report.FewestHealthy, b.report.Desired = int(b.Status.CurrentHealthy), int(b.Status.CurrentHealthy), int(b.Status.DesiredHealthy)
-	for l := range b.users {
-		for uid := range l.pods {
-			if b.pods[uid] != nil {
-				b.report.Covers++
-			}
-		}
-	}
 }
 
 // update brings the status up to date, and lets refused evictions be tried again.
@@ -191,48 +183,23 @@ func (b *budget) update(w *world) {
 	}
 }
 
+// count brings the status up to date. How many pods are expected, and how many of them have to be healthy,
+// follows from what controllers ask for, which stays the same; only where the budget names a number of pods, those that are
+// there are expected.
 func (b *budget) count() {
-	if b.failed {
-		b.Status.DisruptionsAllowed = 0
-		return
-	}
 	healthy := 0
 	for _, p := range b.pods {
 		if Serves(p.Pod) {
 			healthy++
 		}
 	}
-	expected := len(b.pods)
-	desired := 0
-	switch most, least := b.Spec.MaxUnavailable, b.Spec.MinAvailable; {
-	case most != nil:
-		expected = b.scale()
-		n, _ := intstr.GetScaledValueFromIntOrPercent(most, expected, true) // the API server has checked it
-		desired = max(0, expected-n)
-	case least != nil && least.Type == intstr.String:
-		expected = b.scale()
-		desired, _ = intstr.GetScaledValueFromIntOrPercent(least, expected, true)
-	case least != nil:
-		desired = int(least.IntVal)
+	if least := b.Spec.MinAvailable; least != nil && least.Type == intstr.Int {
+		b.Status.ExpectedPods = int32(len(b.pods))
 	}
-	b.Status.CurrentHealthy, b.Status.DesiredHealthy, b.Status.ExpectedPods = int32(healthy), int32(desired), int32(expected)
-	b.Status.DisruptionsAllowed = 0
-	if expected > 0 {
-		b.Status.DisruptionsAllowed = int32(max(0, healthy-desired))
+	b.Status.CurrentHealthy, b.Status.DisruptionsAllowed = int32(healthy), 0
+	if !b.failed && b.Status.ExpectedPods > 0 {
+		b.Status.DisruptionsAllowed = max(0, b.Status.CurrentHealthy-b.Status.DesiredHealthy)
 	}
-}
-
-// scale adds up what the controllers of the pods ask for. Pods without one do not count.
-func (b *budget) scale() int {
-	sum := 0
-	seen := map[*workload]bool{}
-	for _, p := range b.pods {
-		if p.controller != nil && !seen[p.workload] {
-			seen[p.workload] = true
-			sum += p.workload.replicas
-		}
-	}
-	return sum
 }
 
 // evict is the API server's answer to an eviction: the refusal, or "".

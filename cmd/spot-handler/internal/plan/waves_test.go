@@ -27,7 +27,7 @@ func (f fleet) forecast(t *testing.T) Forecast {
 	for i := range f.nodes {
 		name := fmt.Sprintf("node-%02d", i)
 		if i < f.lost {
-			s.lose(name, drain.PendingCapacity).After = time.Duration(i) * f.apart
+			s.lose(name, drain.PendingCapacity).after(time.Duration(i) * f.apart)
 		} else {
 			s.Nodes = append(s.Nodes, aNode(name, fmt.Sprint(f.perNode)))
 		}

@@ -18,6 +18,7 @@ type workload struct {
 	deployment      *drain.Deployment    // nil if there is none
 	of              types.NamespacedName // the Deployment
 	replicas        int
+	controllers     []*controller
 	pods            map[types.UID]*pod
 	users           map[*lostNode]bool
 	count           drain.Workload
@@ -43,21 +44,15 @@ func (of *workload) neverReady() bool { return of != nil && of.never }
 
 // begin works out what is known of the workload's pods at first.
 func (of *workload) begin(w *world) {
-	var pods []*corev1.Pod
-	for _, p := range of.pods {
-		pods = append(pods, p.Pod)
-		if Serves(p.Pod) {
-			of.ready++
-		}
-	}
 	of.startup = w.in.Assumptions.Ready.Duration()
 	if known, ok := w.in.Assumptions.ReadyOf[of.namespace+"/"+of.name]; ok {
 		of.startup = known.Duration()
 	}
-	of.never = of.ready == 0 && slices.ContainsFunc(pods, func(p *corev1.Pod) bool {
-		return p.Spec.NodeName != "" && w.now.Sub(scheduledAt(p)) > of.startup+lateStart
-	})
-	of.base, of.since = min(of.ready, max(of.replicas, 1)), w.now
+	of.account(w)
+	for _, p := range of.pods {
+		of.never = of.never || of.ready == 0 && p.Spec.NodeName != "" && w.now.Sub(scheduledAt(p.Pod)) > of.startup+lateStart
+	}
+	of.base = min(of.ready, max(of.replicas, 1))
 	of.report = Workload{Namespace: of.namespace, Name: of.name, Replicas: of.replicas, Ready: of.ready, FewestReady: of.ready}
 }
 

@@ -55,20 +55,17 @@ type node struct {
 type lostNode struct {
 	*node
 	Lost
-	report   Node
-	noticed  time.Time
-	deadline time.Time // zero: none
-	end      time.Time // of the drain, at the latest; zero: none
-	capacity drain.Capacity
-	ready    time.Time // since when capacity is ReadyCapacity
-	over     bool
-	begun    bool
-	dead     bool // EC2 has taken it
-	dirty    bool // to be planned again
-	wake     time.Time
-	emptied  time.Time
-	refused  map[types.UID]string
-	fixed    map[types.UID]string
+	report  Node
+	end     time.Time // of the drain, at the latest; zero: none
+	ready   time.Time // since when Capacity is ReadyCapacity
+	over    bool
+	begun   bool
+	dead    bool // EC2 has taken it
+	dirty   bool // to be planned again
+	wake    time.Time
+	emptied time.Time
+	refused map[types.UID]string
+	fixed   map[types.UID]string
 }
 
 // pod is one pod. What Pod shows is what the API would: it is replaced, never changed in place.
@@ -93,10 +90,7 @@ func newWorld(in Input) *world {
 		w.addNode(n)
 	}
 	for _, l := range in.Lost {
-		if w.nodes[l.Node.Name] == nil {
-			w.addNode(l.Node)
-		}
-		w.lost = append(w.lost, newLostNode(in.At, w.nodes[l.Node.Name], l))
+		w.lost = append(w.lost, w.newLostNode(l))
 	}
 	slices.SortFunc(w.lost, func(a, b *lostNode) int { return cmp.Compare(a.Lost.Node.Name, b.Lost.Node.Name) })
 	for _, b := range in.Budgets {
@@ -135,26 +129,23 @@ func (w *world) uses(l *lostNode, p *pod) {
 	}
 	for _, b := range p.budgets {
 		b.users[l] = true
+		b.report.Covers++
 	}
 }
 
 func (w *world) addNode(n *corev1.Node) *node {
 	added := &node{Node: n, free: room.NewSpace(n.Status.Allocatable), closed: n.Spec.Unschedulable || n.DeletionTimestamp != nil || !nodes.Ready(n), pods: map[types.UID]*pod{}}
-	if old := w.nodes[n.Name]; old != nil {
-		w.inOrder = slices.DeleteFunc(w.inOrder, func(n *node) bool { return n == old })
-	}
 	w.inOrder = append(w.inOrder, added)
 	w.nodes[n.Name] = added
 	return added
 }
 
-func newLostNode(at time.Time, n *node, lost Lost) *lostNode {
-	l := &lostNode{node: n, Lost: lost, noticed: at.Add(lost.After), refused: map[types.UID]string{}, fixed: map[types.UID]string{}}
-	n.lost = l
-	l.report = Node{Name: n.Name, Kind: lost.Kind, Notice: Seconds(lost.After.Seconds())}
-	if lost.Deadline != nil {
-		l.deadline = l.noticed.Add(*lost.Deadline)
-		l.end = interruption.Record{Received: l.noticed, Deadline: l.deadline}.DrainEnd()
+func (w *world) newLostNode(lost Lost) *lostNode {
+	l := &lostNode{node: w.nodes[lost.Node.Name], Lost: lost, refused: map[types.UID]string{}, fixed: map[types.UID]string{}}
+	l.node.lost = l
+	l.report = Node{Name: lost.Node.Name, Kind: lost.Kind, Notice: w.offset(lost.Noticed)}
+	if !lost.Deadline.IsZero() {
+		l.end = interruption.Record{Received: lost.Noticed, Deadline: lost.Deadline}.DrainEnd()
 	}
 	return l
 }

@@ -16,7 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -31,11 +33,8 @@ type Nodes interface {
 
 // Options say what is rehearsed.
 type Options struct {
-	Kind interruption.Kind // one of Kinds
-	// Deadline is how long each node has from its notice. A kind that has none is cancelled then.
-	Deadline time.Duration
-	// Over is the time over which the notices of several nodes are spread.
-	Over time.Duration
+	// Loss is of one of Kinds. A kind that has no deadline is cancelled then.
+	plan.Loss
 	// Release has the nodes terminated at the end, as after an interruption.
 	Release bool
 	// Rules are those of the daemon.
@@ -70,18 +69,10 @@ func New(client Nodes, o Options, now time.Time) *Rehearsal {
 // hasDeadline reports whether notices of the kind say when EC2 acts.
 func (o Options) hasDeadline() bool { return o.Kind != interruption.RebalanceRecommendation }
 
-// notice is what EC2 would say of the node now.
+// notice is what is said of the node now.
 func (r *Rehearsal) notice(node *corev1.Node, now time.Time) interruption.Notice {
-	n := interruption.Notice{
-		Kind: r.opts.Kind, Source: interruption.Rehearsal, EventID: r.event, Release: r.opts.Release,
-		InstanceID: nodes.InstanceID(node), NodeName: node.Name, Noticed: now, Received: now,
-	}
-	switch r.opts.Kind {
-	case interruption.SpotInterruption, interruption.CapacityReservationInterruption:
-		n.Action = interruption.ActionTerminate
-	case interruption.ScheduledEvent:
-		n.Action = interruption.ActionRetirement
-	}
+	n := r.opts.Notice(node, now)
+	n.Source, n.EventID, n.Release = interruption.Rehearsal, r.event, r.opts.Release
 	if r.opts.hasDeadline() {
 		n.Deadline = now.Add(r.opts.Deadline).Truncate(time.Second)
 	}
@@ -109,9 +100,6 @@ func (r *Rehearsal) Against(node *corev1.Node, now time.Time) string {
 	return against
 }
 
-// attempts bounds how often a Node is written again after somebody else has changed it.
-const attempts = 5
-
 // begin writes the record, as a daemon that accepts the notice does.
 func (r *Rehearsal) begin(ctx context.Context, name string) (*corev1.Node, error) {
 	return r.change(ctx, name, func(node *corev1.Node) (marks.Patch, bool, error) {
@@ -126,8 +114,8 @@ func (r *Rehearsal) begin(ctx context.Context, name string) (*corev1.Node, error
 
 // cancel has the daemon undo a rehearsal that is not over, as an operator has it undo an
 // interruption.
-func (r *Rehearsal) cancel(ctx context.Context, name string) error {
-	_, err := r.change(ctx, name, func(node *corev1.Node) (marks.Patch, bool, error) {
+func (r *Rehearsal) cancel(ctx context.Context, name string) (*corev1.Node, error) {
+	return r.change(ctx, name, func(node *corev1.Node) (marks.Patch, bool, error) {
 		rec, ours := r.record(node)
 		if !ours || rec.Phase == interruption.Released || node.Annotations[interruption.CancelAnnotation] == "true" {
 			return marks.Patch{}, false, nil
@@ -138,7 +126,6 @@ func (r *Rehearsal) cancel(ctx context.Context, name string) error {
 		})
 		return marks.Patch{Type: types.JSONPatchType, Data: data}, true, err
 	})
-	return err
 }
 
 // takeBack undoes a rehearsal, if nobody has taken it up.
@@ -161,32 +148,28 @@ func (r *Rehearsal) record(node *corev1.Node) (rec interruption.Record, ours boo
 }
 
 // change writes what make wants for the Node as it is, if it wants anything. A Node that is gone
-// needs no change.
-func (r *Rehearsal) change(ctx context.Context, name string, make func(*corev1.Node) (p marks.Patch, wanted bool, err error)) (*corev1.Node, error) {
-	for range attempts {
+// needs no change, and is nil.
+func (r *Rehearsal) change(ctx context.Context, name string, make func(*corev1.Node) (p marks.Patch, wanted bool, err error)) (changed *corev1.Node, err error) {
+	overtaken := func(err error) bool { return apierrors.IsConflict(err) || apierrors.IsInvalid(err) } // somebody else was there first
+	err = retry.OnError(retry.DefaultRetry, overtaken, func() error {
 		node, err := r.nodes.Get(ctx, name, metav1.GetOptions{})
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
 		if err != nil {
-			return nil, fmt.Errorf("read node %s: %w", name, err)
+			return fmt.Errorf("read node %s: %w", name, err)
 		}
 		patch, wanted, err := make(node)
 		if err != nil || !wanted {
-			return node, err
+			changed = node
+			return err
 		}
-		patched, err := r.nodes.Patch(ctx, name, patch.Type, patch.Data, metav1.PatchOptions{})
-		switch {
-		case apierrors.IsConflict(err), apierrors.IsInvalid(err): // somebody else was there first
-		case apierrors.IsNotFound(err):
-			return nil, nil
-		case err != nil:
-			return nil, fmt.Errorf("mark node %s: %w", name, err)
-		default:
-			return patched, nil
+		if changed, err = r.nodes.Patch(ctx, name, patch.Type, patch.Data, metav1.PatchOptions{}); err != nil {
+			return fmt.Errorf("mark node %s: %w", name, err)
 		}
+		return nil
+	})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
 	}
-	return nil, fmt.Errorf("mark node %s: changed by others %d times in a row", name, attempts)
+	return changed, err
 }
 
 // Share is how many nodes would be interrupted at once, those that are already among them, and how

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/errgroup"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -18,9 +16,6 @@ import (
 const (
 	// step is how often the nodes, which are in memory, are read.
 	step = 250 * time.Millisecond
-
-	// atOnce is how many Nodes are written at the same time.
-	atOnce = 16
 
 	// takenUpIn is how soon the daemon has to do something about a cordoned node. It takes a
 	// second, in a mass interruption some more.
@@ -39,171 +34,108 @@ var ErrCancelled = errors.New("cancelled")
 
 // part is one node's part in a rehearsal.
 type part struct {
-	node      string
-	at        time.Time // when its notice is due
-	begun     time.Time
-	version   string // of the Node, once the record was written
-	cancelled bool
-	over      bool // its drain has ended
-	done      bool
-	err       error
+	node    string
+	begun   time.Time
+	version string // of the Node, once the record was written
+	over    bool   // its drain has ended
 }
 
 // Run begins the rehearsal on each node in its turn, and returns when all nodes are in service
 // again, or terminated. If ctx ends before that, it is cancelled, and Run returns when
 // everything is undone. say gets what people should know meanwhile.
 func (r *Rehearsal) Run(ctx context.Context, names []string, say func(string)) error {
-	watching, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	lasting, stop := context.WithCancel(context.WithoutCancel(ctx)) // what is cancelled has to be undone
 	index, ended := nodes.New(r.nodes, "", zerolog.Nop()), make(chan struct{})
-	go func() { defer close(ended); _ = index.Run(watching) }()
-	defer func() { cancel(); <-ended }()
+	go func() { defer close(ended); _ = index.Run(lasting) }()
+	defer func() { stop(); <-ended }()
 	if err := index.Wait(ctx); err != nil {
 		return err
 	}
-	parts := r.parts(names, time.Now())
+	defer context.AfterFunc(ctx, func() {
+		say("cancelled: each node is put back as it was")
+		time.AfterFunc(cancelledIn, stop)
+	})()
+	errs := make([]error, len(names))
+	var parts sync.WaitGroup
+	for i, name := range names {
+		parts.Go(func() { errs[i] = r.play(ctx, lasting, name, r.opts.After(i, len(names)), index) })
+	}
+	parts.Wait()
+	if ctx.Err() != nil {
+		return errors.Join(ErrCancelled, errors.Join(errs...))
+	}
+	return errors.Join(errs...)
+}
+
+// play writes the record of one node when its turn comes, and returns when the node is in service again,
+// or terminated. If ctx ends before that, its part is cancelled, for which there is time until
+// lasting ends.
+func (r *Rehearsal) play(ctx, lasting context.Context, name string, after time.Duration, index *nodes.Index) error {
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-time.After(after):
+	}
+	node, err := r.begin(ctx, name)
+	if err != nil && ctx.Err() != nil { // it might have been written all the same
+		node, err = r.cancel(lasting, name)
+	}
+	switch {
+	case err != nil:
+		return err
+	case node == nil:
+		return fmt.Errorf("node %s is gone", name)
+	}
+	p := part{node: name, begun: time.Now(), version: node.ResourceVersion}
 	ticker := time.NewTicker(step)
 	defer ticker.Stop()
-	// until acts again and again, and reports whether all parts were done before ctx ended.
-	until := func(ctx context.Context, act func(context.Context, []*part)) bool {
-		for ctx.Err() == nil {
-			act(ctx, parts)
-			r.follow(ctx, parts, index)
-			if !slices.ContainsFunc(parts, func(p *part) bool { return !p.done }) {
-				return true
-			}
-			select {
-			case <-ctx.Done():
-			case <-ticker.C:
-			}
+	for {
+		done, err := r.follow(lasting, &p, ctx.Err() != nil, index)
+		if done {
+			return err
 		}
-		return false
-	}
-	if until(ctx, r.begins) {
-		return errorOf(parts)
-	}
-	say("cancelled: each node is put back as it was")
-	undoing, stop := context.WithTimeout(watching, cancelledIn)
-	defer stop()
-	parts = slices.DeleteFunc(parts, func(p *part) bool { return p.begun.IsZero() })
-	if !until(undoing, r.cancels) {
-		return errors.Join(ErrCancelled, stillMarked(parts), errorOf(parts))
-	}
-	return errors.Join(ErrCancelled, errorOf(parts))
-}
-
-// cancels cancels what has begun and is not over.
-func (r *Rehearsal) cancels(ctx context.Context, parts []*part) {
-	each(parts, func(p *part) {
-		p.err = r.cancel(ctx, p.node)
-		p.cancelled = p.err == nil
-	}, func(p *part) bool { return !p.done && !p.over && !p.cancelled })
-}
-
-func stillMarked(parts []*part) error {
-	var names []string
-	for _, p := range parts {
-		if !p.done {
-			names = append(names, p.node)
+		select {
+		case <-lasting.Done():
+			return errors.Join(fmt.Errorf("node %s: spot-handler has not put it back within %s: its log says why", name, cancelledIn), err)
+		case <-ticker.C:
 		}
 	}
-	return fmt.Errorf("spot-handler has not put back %s within %s: its log says why", strings.Join(names, ", "), cancelledIn)
 }
 
-// parts gives each node its turn: the first now, the last when the time is over.
-func (r *Rehearsal) parts(names []string, now time.Time) []*part {
-	list := make([]*part, len(names))
-	for i, name := range names {
-		list[i] = &part{node: name, at: now.Add(r.opts.Over * time.Duration(i) / time.Duration(max(1, len(names)-1)))}
-	}
-	return list
-}
-
-// begins writes the records whose time has come.
-func (r *Rehearsal) begins(ctx context.Context, parts []*part) {
+// follow sees how far a node has come, and does what the daemon does not. It reports whether its part
+// is done; until then it is called again, whatever the error.
+func (r *Rehearsal) follow(ctx context.Context, p *part, cancelled bool, index *nodes.Index) (done bool, err error) {
 	now := time.Now()
-	each(parts, func(p *part) {
-		node, err := r.begin(ctx, p.node)
-		switch {
-		case ctx.Err() != nil && err != nil:
-			p.at = now // it might have been written all the same
-		case err != nil:
-			p.done, p.err = true, err
-			return
-		case node == nil:
-			p.done, p.err = true, fmt.Errorf("node %s is gone", p.node)
-			return
-		default:
-			p.version = node.ResourceVersion
-		}
-		p.begun = time.Now()
-	}, func(p *part) bool { return !p.done && p.begun.IsZero() && !now.Before(p.at) })
-}
-
-// each does it with those parts that want it, many at the same time.
-func each(parts []*part, do func(*part), wants func(*part) bool) {
-	var g errgroup.Group
-	g.SetLimit(atOnce)
-	for _, p := range parts {
-		if wants(p) {
-			g.Go(func() error { do(p); return nil })
-		}
-	}
-	_ = g.Wait() // the errors are in the parts
-}
-
-// follow sees how far each part has come, and does what the daemon does not.
-func (r *Rehearsal) follow(ctx context.Context, parts []*part, index *nodes.Index) {
-	now := time.Now()
-	each(parts, func(p *part) { r.followPart(ctx, p, index, now) }, func(p *part) bool { return !p.done && !p.begun.IsZero() })
-}
-
-func (r *Rehearsal) followPart(ctx context.Context, p *part, index *nodes.Index, now time.Time) {
 	node, there := index.Get(p.node)
-	if !there {
-		p.done = true
-		if !p.over && !r.opts.Release {
-			p.err = fmt.Errorf("node %s went before its rehearsal was over", p.node)
-		}
-		return
-	}
-	if nodes.Older(node.ResourceVersion, p.version) {
-		return // what was written has not come back yet
+	switch {
+	case !there && !p.over && !r.opts.Release:
+		return true, fmt.Errorf("node %s went before its rehearsal was over", p.node)
+	case !there:
+		return true, nil
+	case nodes.Older(node.ResourceVersion, p.version):
+		return false, nil // what was written has not come back yet
 	}
 	rec, ours := r.record(node)
 	switch {
-	case ours:
-		r.followRecord(ctx, p, rec, now)
-	case rec.Kind != "" && !rec.Rehearsed():
-		p.done, p.err = true, fmt.Errorf("node %s is interrupted by EC2: spot-handler drains it", p.node)
-	default:
-		p.done, p.err = true, nil
+	case !ours && rec.Kind != "" && !rec.Rehearsed():
+		return true, fmt.Errorf("node %s is interrupted by EC2: spot-handler drains it", p.node)
+	case !ours, rec.Phase == interruption.Released:
+		return true, nil
 	}
-}
-
-// followRecord follows a rehearsal that is under way.
-func (r *Rehearsal) followRecord(ctx context.Context, p *part, rec interruption.Record, now time.Time) {
-	p.over = rec.Phase.Over()
-	switch {
-	case rec.Phase == interruption.Released:
-		p.done = true
+	switch p.over = rec.Phase.Over(); {
 	case p.over && r.opts.Release && !rec.Ended.IsZero() && now.Sub(rec.Ended) > terminatedIn:
-		p.done, p.err = true, fmt.Errorf("node %s is drained, but was not terminated: see --release-node of spot-handler", p.node)
-	case !p.over && !r.opts.hasDeadline() && now.Sub(p.begun) > r.opts.Deadline:
-		p.err = r.cancel(ctx, p.node)
+		return true, fmt.Errorf("node %s is drained, but was not terminated: see --release-node of spot-handler", p.node)
+	case p.over:
+		return false, nil
 	case rec.Phase == interruption.Noticed && rec.Replacement == nil && now.Sub(p.begun) > takenUpIn:
 		undone, err := r.takeBack(ctx, p.node)
-		if p.err = err; undone && err == nil {
-			p.done, p.err = true, fmt.Errorf("node %s: nobody has begun to drain it within %s, so it was put back: does spot-handler run here, without --dry-run and --cordon-only?", p.node, takenUpIn)
+		if err != nil || !undone {
+			return false, err
 		}
+		return true, fmt.Errorf("node %s: nobody has begun to drain it within %s, so it was put back: does spot-handler run here, without --dry-run and --cordon-only?", p.node, takenUpIn)
+	case node.Annotations[interruption.CancelAnnotation] == "true": // it is being undone
+	case cancelled, !r.opts.hasDeadline() && now.Sub(p.begun) > r.opts.Deadline:
+		_, err = r.cancel(ctx, p.node)
 	}
-}
-
-func errorOf(parts []*part) error {
-	var errs []error
-	for _, p := range parts {
-		if p.err != nil {
-			errs = append(errs, p.err)
-		}
-	}
-	return errors.Join(errs...)
+	return false, err
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
@@ -168,7 +169,7 @@ func (c *cluster) drains(d time.Duration) {
 
 func rehearsalOf(c *cluster, change func(*Options)) *Rehearsal {
 	o := Options{
-		Kind: interruption.SpotInterruption, Deadline: time.Minute,
+		Loss: plan.Loss{Kind: interruption.SpotInterruption, Deadline: time.Minute},
 		Rules: func(*corev1.Node, bool) (interruption.Rules, error) {
 			return interruption.Rules{Rebalance: interruption.RebalanceReplace}, nil
 		},
@@ -301,7 +302,7 @@ func TestOnlyTheRehearsalIsCancelled(t *testing.T) {
 	if node, err = c.Patch(t.Context(), "a", patch.Type, patch.Data, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	err = r.cancel(t.Context(), "a")
+	_, err = r.cancel(t.Context(), "a")
 	undone, undoErr := r.takeBack(t.Context(), "a")
 	if now, _ := c.Get(t.Context(), "a", metav1.GetOptions{}); err != nil || undoErr != nil || undone || now.ResourceVersion != node.ResourceVersion {
 		t.Errorf("%v, %v, undone %t: %v", err, undoErr, undone, now.Annotations)
