@@ -105,11 +105,12 @@ func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 	}
 }
 
-// newSource takes the notices of the mode, and passes them on.
+// newSource takes the notices of the mode, and passes them on. It is nil in drain mode: the Nodes have
+// them already.
 func newSource(cfg settings, conf aws.Config, to interruption.Accepter, registry prometheus.Registerer, logger zerolog.Logger) source {
 	switch cfg.mode {
 	case modeDrain:
-		return marked{}
+		return nil
 	case modeQueue:
 		return queue.New(queue.Options{
 			Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,

@@ -94,16 +94,6 @@ It needs no queue, and calls nothing in AWS.`,
 	})
 }
 
-// marked is the source of a process that takes no notices: the Nodes have them already.
-type marked struct{}
-
-func (marked) Run(ctx context.Context) error {
-	<-ctx.Done()
-	return nil
-}
-
-func (marked) Healthy() error { return nil }
-
 // source delivers notices until ctx ends. Healthy gives the reason why it does not
 // get any at present.
 type source interface {
@@ -194,6 +184,9 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 		if !index.Synced() {
 			return errors.New("nodes are not known yet")
 		}
+		if from == nil {
+			return nil
+		}
 		return from.Healthy()
 	}
 	g, ctx := errgroup.WithContext(ctx)
@@ -205,7 +198,7 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error {
 		// Before the Nodes are known every instance would look like somebody else's.
-		if err := index.Wait(ctx); err != nil {
+		if err := index.Wait(ctx); err != nil || from == nil {
 			return nil // stopped before
 		}
 		return from.Run(ctx)

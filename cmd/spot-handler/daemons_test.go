@@ -73,7 +73,7 @@ func TestRulesOfPod(t *testing.T) {
 	for team, want := range map[string]string{"blue": "", "red": "--node-selector does not select the node"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"team": team}}}
 		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-		if got := rehearsal.Against(node, now); got != want {
+		if _, got := rehearsal.Judge(node, now); got != want {
 			t.Errorf("team %s: %q, want %q", team, got, want)
 		}
 	}

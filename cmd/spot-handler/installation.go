@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -53,8 +52,7 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 	}
 	list, owners := cluster.Lister{Client: c.whole.core, Namespace: namespace}, map[types.UID]string{} // as kubectl names them
 	for _, kind := range []string{"deployment", "daemonset", "replicaset"} {                           // the last are made by the first
-		of := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: kind + "s"}
-		err := cluster.Each(ctx, list, of, ourLabel, func(o *metav1.PartialObjectMetadata) {
+		err := cluster.Each(ctx, list, cluster.Resource("apps", "v1", kind+"s"), ourLabel, func(o *metav1.PartialObjectMetadata) {
 			owner := kind + "/" + o.Name
 			if kind == "replicaset" {
 				owner = ""
@@ -68,7 +66,7 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 			return nil, err
 		}
 	}
-	err = cluster.EachOf(ctx, list, corev1.SchemeGroupVersion.WithResource("pods"), ourLabel, slimDaemon, func(pod *corev1.Pod) {
+	err = cluster.EachOf(ctx, list, cluster.Resource("", "v1", "pods"), ourLabel, slimDaemon, func(pod *corev1.Pod) {
 		by := metav1.GetControllerOf(pod)
 		if by == nil || owners[by.UID] == "" || pod.DeletionTimestamp != nil {
 			return
@@ -94,20 +92,15 @@ func slimDaemon(pod *corev1.Pod) *corev1.Pod {
 	return slim
 }
 
-// clusterRoleBinding is what installedIn reads of one.
-type clusterRoleBinding struct {
-	cluster.Meta `json:"metadata"`
-	Subjects     []struct {
-		Kind, Namespace, Name string
-	} `json:"subjects"`
-}
-
 // installedIn is the namespace of the accounts that ourBindings name, and their names; empty if
 // nobody is bound.
 func (c *caller) installedIn(ctx context.Context) (namespace string, accounts map[string]bool, err error) {
 	bound := map[string]map[string]bool{}
-	of := schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: "clusterrolebindings"}
-	err = cluster.Each(ctx, cluster.Lister{Client: c.whole.core}, of, ourBindings, func(b *clusterRoleBinding) {
+	of := cluster.Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+	err = cluster.Each(ctx, cluster.Lister{Client: c.whole.core}, of, ourBindings, func(b *struct {
+		cluster.Meta `json:"metadata"`
+		Subjects     []struct{ Kind, Namespace, Name string }
+	}) {
 		for _, s := range b.Subjects {
 			if s.Kind != "ServiceAccount" || s.Namespace == "" {
 				continue
@@ -122,13 +115,13 @@ func (c *caller) installedIn(ctx context.Context) (namespace string, accounts ma
 		return "", nil, fmt.Errorf("find where spot-handler is installed, which --daemon-namespace says too: %w", err)
 	}
 	list := slices.Sorted(maps.Keys(bound))
-	if len(list) > 1 {
-		return "", nil, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace", errUsage, strings.Join(list, ", "))
-	}
-	if len(list) == 0 {
+	switch len(list) {
+	case 0:
 		return "", nil, nil
+	case 1:
+		return list[0], bound[list[0]], nil
 	}
-	return list[0], bound[list[0]], nil
+	return "", nil, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace", errUsage, strings.Join(list, ", "))
 }
 
 // settings are those by which nodes are drained, as the installation was given them: first those

@@ -130,8 +130,7 @@ func (l *lease) release(ctx context.Context) {
 	if err != nil || holder(current) != l.identity {
 		return
 	}
-	none, second := "", int32(1)
-	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds = &none, &second
+	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds = new(""), new(int32(1))
 	if _, err := l.client.Update(ctx, current, metav1.UpdateOptions{}); err != nil {
 		l.logger.Debug().Err(err).Msg("release lease")
 	}

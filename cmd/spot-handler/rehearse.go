@@ -197,7 +197,8 @@ func (r *rehearseCommand) draw(chosen []*corev1.Node, rehearsal *rehearse.Rehear
 	}
 	chosen = slices.DeleteFunc(chosen, func(n *corev1.Node) bool {
 		_, onDemand := nodes.OnDemand(n)
-		return onDemand || rehearsal.Against(n, time.Now()) != ""
+		_, against := rehearsal.Judge(n, time.Now())
+		return onDemand || against != ""
 	})
 	if len(chosen) < r.random {
 		return nil, fmt.Errorf("--random=%d: there are %d nodes to draw from", r.random, len(chosen))
@@ -214,7 +215,7 @@ func (r *rehearseCommand) refuse(read cluster.Cluster, cfg settings, chosen []*c
 	on := map[string]bool{}
 	for _, node := range chosen {
 		on[node.Name] = true
-		if against := rehearsal.Against(node, time.Now()); against != "" {
+		if _, against := rehearsal.Judge(node, time.Now()); against != "" {
 			errs = append(errs, fmt.Errorf("node %s: %s", node.Name, against))
 		}
 	}

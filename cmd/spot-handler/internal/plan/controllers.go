@@ -211,9 +211,7 @@ func (w *world) delete(p *pod, seconds *int64) {
 		grace = time.Duration(*seconds) * time.Second
 	}
 	c := *p.Pod
-	whole := int64(grace / time.Second)
-	at := metav1.NewTime(w.now.Add(grace))
-	c.DeletionTimestamp, c.DeletionGracePeriodSeconds = &at, &whole
+	c.DeletionTimestamp, c.DeletionGracePeriodSeconds = new(metav1.NewTime(w.now.Add(grace))), new(int64(grace/time.Second))
 	w.at(w.now.Add(min(grace, w.in.Assumptions.Stop.Duration())), podsFirst, func() { w.gone(p) })
 	w.show(p, &c)
 }

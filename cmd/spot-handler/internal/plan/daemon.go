@@ -121,9 +121,8 @@ func (d *Daemon) Forecast(ctx context.Context, read cluster.Cluster, lost []*cor
 	return f, err
 }
 
-// lose has the nodes be lost one after the other, by their names, and judges their notices.
+// lose has the nodes be lost one after the other, and judges their notices.
 func (d *Daemon) lose(in *Input, lost []*corev1.Node, loss Loss) {
-	lost = slices.SortedFunc(slices.Values(lost), func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) })
 	for i, node := range lost {
 		l := Lost{
 			Node: node, Kind: loss.Kind, Noticed: in.At.Add(loss.After(i, len(lost))), Capacity: drain.PendingCapacity, // until one is asked for

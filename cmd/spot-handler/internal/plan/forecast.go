@@ -183,14 +183,11 @@ func (w *world) result() Forecast {
 		if !l.Deadline.IsZero() {
 			n.Deadline = w.offsetOf(l.Deadline)
 			if n.Ended != nil {
-				slack := *n.Deadline - *n.Ended
-				n.Slack = &slack
+				n.Slack = new(*n.Deadline - *n.Ended)
 			}
 		}
-		if l.Replacement != nil {
-			r := *l.Replacement
-			r.Ready = w.offsetOf(l.ready)
-			n.Replacement = &r
+		if n.Replacement = l.Replacement; n.Replacement != nil {
+			n.Replacement.Ready = w.offsetOf(l.ready)
 		}
 		f.Nodes = append(f.Nodes, n)
 	}
@@ -230,10 +227,5 @@ func (w *world) result() Forecast {
 
 // asked reports whether the forecast is about any of the nodes.
 func asked(nodes map[*lostNode]bool) bool {
-	for l := range nodes {
-		if !l.Underway {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Keys(nodes)), func(l *lostNode) bool { return !l.Underway })
 }

@@ -110,8 +110,7 @@ func (w *world) deletedWithNode(l *lostNode, p *pod) {
 	}
 	p.fate.Leaves = w.offsetOf(at)
 	w.at(at, podsFirst, func() {
-		seconds := max(1, int64(l.Deadline.Sub(at)/time.Second))
-		w.delete(p, &seconds)
+		w.delete(p, new(max(1, int64(l.Deadline.Sub(at)/time.Second))))
 	})
 }
 

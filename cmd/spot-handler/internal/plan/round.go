@@ -124,15 +124,15 @@ func (w *world) carryOut(s step) {
 		delete(s.of.refused, p.UID)
 		w.delete(p, s.Grace)
 	case drain.Evict:
-		if b := p.lane(); b != nil && w.now.Before(b.free) {
-			w.at(b.free, podsFirst, func() { w.plan(s.of) })
+		if len(p.budgets) == 1 && w.now.Before(p.budgets[0].free) {
+			w.at(p.budgets[0].free, podsFirst, func() { w.plan(s.of) })
 			return
 		}
 		refusal, by := w.evict(p)
-		if b := p.lane(); b != nil && refusal == "" {
-			b.free = w.now.Add(perEviction)
-		}
 		if refusal == "" {
+			for _, b := range p.budgets {
+				b.free = w.now.Add(perEviction)
+			}
 			delete(s.of.refused, p.UID)
 			p.fate.leaves(w, s.Decision)
 			w.delete(p, s.Grace)
@@ -152,14 +152,6 @@ func (w *world) carryOut(s step) {
 		}
 		s.of.refused[p.UID] = refusal
 	}
-}
-
-// lane is the budget that takes evictions one by one.
-func (p *pod) lane() *budget {
-	if len(p.budgets) != 1 {
-		return nil
-	}
-	return p.budgets[0]
 }
 
 // surge has the pod's ReplicaSet let it go.

@@ -268,8 +268,7 @@ func (w *world) offsetOf(t time.Time) *Seconds {
 	if t.IsZero() {
 		return nil
 	}
-	s := w.offset(t)
-	return &s
+	return new(w.offset(t))
 }
 
 // Serves reports whether a pod is Ready and not terminating.

@@ -79,8 +79,8 @@ func (r *Rehearsal) notice(node *corev1.Node, now time.Time) interruption.Notice
 	return n
 }
 
-// judge is what the notice means for the node. The reason is that against it, if there is one.
-func (r *Rehearsal) judge(node *corev1.Node, now time.Time) (rec interruption.Record, against string) {
+// Judge is what the rehearsal means for the node, or what is against it.
+func (r *Rehearsal) Judge(node *corev1.Node, now time.Time) (rec interruption.Record, against string) {
 	switch {
 	case node.DeletionTimestamp != nil:
 		return rec, "it is being deleted"
@@ -94,16 +94,10 @@ func (r *Rehearsal) judge(node *corev1.Node, now time.Time) (rec interruption.Re
 	return j.Record, ""
 }
 
-// Against says why nothing can be rehearsed on the node, or is empty.
-func (r *Rehearsal) Against(node *corev1.Node, now time.Time) string {
-	_, against := r.judge(node, now)
-	return against
-}
-
 // begin writes the record, as a daemon that accepts the notice does.
 func (r *Rehearsal) begin(ctx context.Context, name string) (*corev1.Node, error) {
 	return r.change(ctx, name, func(node *corev1.Node) (marks.Patch, bool, error) {
-		rec, against := r.judge(node, time.Now())
+		rec, against := r.Judge(node, time.Now())
 		if against != "" {
 			return marks.Patch{}, false, fmt.Errorf("node %s: %s", name, against)
 		}

@@ -321,7 +321,7 @@ func TestAgainst(t *testing.T) {
 	} {
 		n := c.nodes["a"].DeepCopy()
 		change(n)
-		if got := rehearsalOf(c, nil).Against(n, time.Now()); (got == "") != (want == "") || !strings.Contains(got, want) {
+		if _, got := rehearsalOf(c, nil).Judge(n, time.Now()); (got == "") != (want == "") || !strings.Contains(got, want) {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
