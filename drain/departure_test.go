@@ -229,8 +229,8 @@ func TestGangLeavesWhenOneAnswers(t *testing.T) {
 		if r := s.d.Finish("node-a", s.in); r.Left != 0 {
 			t.Errorf("%+v", r)
 		}
-		if known := s.d.gangs; len(known.byNode)+len(known.byGang) > 0 {
-			t.Errorf("the drains have ended, and still known are %v", known.byNode)
+		if known := s.d.gangs; len(known.of) > 0 {
+			t.Errorf("the drains have ended, and still known are %v", known.of)
 		}
 	})
 }
