@@ -88,29 +88,13 @@ func surgeNoteOf(pod *corev1.Pod) surgeNote {
 	return r
 }
 
-// PatchSurge has the pod's ReplicaSet let it go, with one patch. The UID in the patch is a
-// precondition, as it cannot be changed.
+// PatchSurge has the pod's ReplicaSet let it go, with one patch.
 func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now time.Time) error {
-	note, err := noteSurge(pod, now)
+	surged, err := AsSurged(pod, now)
 	if err != nil {
 		return err
 	}
-	return relabel(ctx, client, pod, map[string]any{
-		hashLabel: surgedHash(pod.Labels[hashLabel]), SurgedLabel: pod.Labels[hashLabel],
-	}, note)
-}
-
-// noteSurge is the note of a pod that is surged now.
-func noteSurge(pod *corev1.Pod, now time.Time) (string, error) {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return "", fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
-	}
-	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
-	if err != nil {
-		return "", fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	return string(note), nil
+	return relabel(ctx, client, surged)
 }
 
 // putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
@@ -123,7 +107,7 @@ func (d *Drainer) putBack(ctx context.Context, decision Decision) (did Action, e
 	case err != nil:
 		return Return, err
 	case stays:
-		return Return, relabel(ctx, d.opts.Pods, pod, map[string]any{hashLabel: pod.Labels[SurgedLabel], SurgedLabel: nil}, nil)
+		return Return, relabel(ctx, d.opts.Pods, AsReturned(pod))
 	}
 	if err := d.remove(ctx, decision); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
@@ -167,39 +151,46 @@ func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, e
 	return !slices.Contains(deployment.GetFinalizers(), metav1.FinalizerDeleteDependents), nil
 }
 
-// relabel changes labels, and SurgedAnnotation, of the pod with that UID; for another the API server calls the change invalid. A pod that is gone needs no
-// labels.
-func relabel(ctx context.Context, client rest.Interface, pod *corev1.Pod, labels map[string]any, note any) error {
+// relabel gives the pod with that UID the labels and the annotation of its surge, or takes them away. The
+// UID in the patch is a precondition, as it cannot be changed: for another pod the API server calls the
+// change invalid. A pod that is gone needs no labels.
+func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
+	changes := func(to map[string]string, keys ...string) map[string]any {
+		patch := map[string]any{}
+		for _, key := range keys {
+			if patch[key] = nil; to[key] != "" {
+				patch[key] = to[key]
+			}
+		}
+		return patch
+	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": pod.UID, "labels": labels, "annotations": map[string]any{SurgedAnnotation: note},
+		"uid": to.UID, "labels": changes(to.Labels, hashLabel, SurgedLabel), "annotations": changes(to.Annotations, SurgedAnnotation),
 	}})
-	if err != nil {
-		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	if err == nil {
+		err = client.Patch(types.MergePatchType).Namespace(to.Namespace).Resource("pods").Name(to.Name).
+			MaxRetries(0).Body(patch).Do(ctx).Error()
 	}
-	err = client.Patch(types.MergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
-		MaxRetries(0).Body(patch).Do(ctx).Error()
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("relabel pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("relabel pod %s/%s: %w", to.Namespace, to.Name, err)
 	}
 	return nil
 }
 
 // AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
 func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
-	note, err := noteSurge(pod, now)
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+	}
+	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
 	c := *pod
 	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
 	c.Annotations = maps.Clone(pod.Annotations)
-	if c.Annotations == nil {
-		c.Annotations = map[string]string{}
-	}
-	c.Annotations[SurgedAnnotation] = note
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, SurgedAnnotation, string(note))
 	return &c, nil
 }
 
