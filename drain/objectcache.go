@@ -13,7 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	apicache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/fair"
 )
@@ -40,74 +42,54 @@ type objectCache[T any] struct {
 	read   func(ctx context.Context, name types.NamespacedName) (T, error)
 	places *fair.Lane
 	notify func(node string)
+	known  *apicache.Expiring // by name
 
 	mu    sync.Mutex
-	known map[types.NamespacedName]*cachedObject[T]
-}
-
-type cachedObject[T any] struct {
-	value   T
-	ok      bool
-	pending bool
-	until   time.Time
-	asked   map[string]struct{} // by which nodes, since it was last read
+	asked map[types.NamespacedName]map[string]struct{} // which nodes wait for those that are being read
 }
 
 func newObjectCache[T any](kind string, places *fair.Lane, notify func(string), read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
-	return &objectCache[T]{kind: kind, read: read, places: places, notify: notify, known: map[types.NamespacedName]*cachedObject[T]{}}
+	return &objectCache[T]{
+		kind: kind, read: read, places: places, notify: notify, known: apicache.NewExpiring(), asked: map[types.NamespacedName]map[string]struct{}{},
+	}
 }
 
 // get is the answer, or false while it is being read. It does not block: the node is notified when
 // to ask again, once it has been read, and once it can be read again after it could not. That is no
 // time of a plan, as a node can be waiting that has none yet.
-func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, node string) (T, bool) {
+func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, node string) (value T, ok bool) {
+	if known, ok := l.known.Get(name); ok {
+		return known.(T), true
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known := l.known[name]
-	if known == nil {
-		known = &cachedObject[T]{asked: map[string]struct{}{}}
-		l.known[name] = known
-	}
-	if fresh := time.Now().Before(known.until); known.ok && fresh {
-		return known.value, true
-	} else if known.asked[node] = struct{}{}; !known.pending && !fresh {
-		known.pending = true
+	if l.asked[name] == nil {
+		l.asked[name] = map[string]struct{}{}
 		ctx = context.WithoutCancel(ctx)
-		l.places.Do(ctx, fair.Task{Tenant: name.Namespace, Who: types.UID(l.kind + "/" + name.Name), Run: func() { l.fill(ctx, name, known) }})
+		l.places.Do(ctx, fair.Task{Tenant: name.Namespace, Who: types.UID(l.kind + "/" + name.Name), Run: func() { l.fill(ctx, name) }})
 	}
-	return known.value, known.ok
+	l.asked[name][node] = struct{}{}
+	return value, false
 }
 
 // fill reads the object.
-func (l *objectCache[T]) fill(ctx context.Context, name types.NamespacedName, into *cachedObject[T]) {
+func (l *objectCache[T]) fill(ctx context.Context, name types.NamespacedName) {
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
 	value, err := l.read(ctx, name)
-	l.mu.Lock()
-	into.pending = false
-	if err == nil {
-		into.value, into.ok, into.until = value, true, time.Now().Add(lookupTTL)
-	} else {
-		into.until = time.Now().Add(lookupRetry)
-	}
-	for other, k := range l.known { // drop what nobody has asked for since
-		if !k.pending && time.Now().After(k.until.Add(lookupTTL)) {
-			delete(l.known, other)
-		}
-	}
-	l.mu.Unlock()
 	if err != nil {
-		time.AfterFunc(lookupRetry, func() { l.notifyAsked(into) })
+		time.AfterFunc(lookupRetry, func() { l.notifyAsked(name) })
 		return
 	}
-	l.notifyAsked(into)
+	l.known.Set(name, value, lookupTTL)
+	l.notifyAsked(name)
 }
 
 // notifyAsked notifies the nodes that have asked.
-func (l *objectCache[T]) notifyAsked(of *cachedObject[T]) {
+func (l *objectCache[T]) notifyAsked(name types.NamespacedName) {
 	l.mu.Lock()
-	asked := of.asked
-	of.asked = map[string]struct{}{}
+	asked := l.asked[name]
+	delete(l.asked, name)
 	l.mu.Unlock()
 	for node := range asked {
 		l.notify(node)
@@ -122,15 +104,24 @@ type claim struct {
 
 func readClaim(client dynamic.Interface) func(context.Context, types.NamespacedName) (claim, error) {
 	return func(ctx context.Context, name types.NamespacedName) (claim, error) {
-		u, err := client.Resource(claimResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return claim{}, nil // not shared, to be on the safe side
-		}
-		if err != nil {
-			return claim{}, fmt.Errorf("read PersistentVolumeClaim %s: %w", name, err)
+		u, err := readObject(ctx, client, claimResource, name)
+		if u == nil {
+			return claim{}, err // not shared, to be on the safe side
 		}
 		return claimOf(u), nil
 	}
+}
+
+// readObject reads one from the API server's cache; nil if there is none, or it must not be read.
+func readObject(ctx context.Context, client dynamic.Interface, kind schema.GroupVersionResource, name types.NamespacedName) (*unstructured.Unstructured, error) {
+	u, err := client.Resource(kind).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("read %s %q: %w", kind.Resource, cache.ObjectName(name), err)
+	}
+	return u, nil
 }
 
 func claimOf(u *unstructured.Unstructured) claim {
@@ -147,12 +138,9 @@ func Shared[Mode ~string](modes []Mode) bool {
 // readPreferences reads what a namespace asks for its pods. One that must not be read asks nothing.
 func readPreferences(client dynamic.Interface) func(context.Context, types.NamespacedName) (Preferences, error) {
 	return func(ctx context.Context, in types.NamespacedName) (Preferences, error) {
-		u, err := client.Resource(namespaceResource).Get(ctx, in.Namespace, metav1.GetOptions{ResourceVersion: "0"})
-		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-			return Preferences{}, nil
-		}
-		if err != nil {
-			return Preferences{}, fmt.Errorf("read namespace %q: %w", in.Namespace, err)
+		u, err := readObject(ctx, client, namespaceResource, types.NamespacedName{Name: in.Namespace})
+		if u == nil {
+			return Preferences{}, err
 		}
 		return PreferencesOf(u.GetAnnotations()), nil
 	}
