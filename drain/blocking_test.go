@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
+
+	"spot-handler/drain/rewatch"
 )
 
 func TestMostBlocking(t *testing.T) {
@@ -63,7 +66,7 @@ func TestBudgetOf(t *testing.T) {
 
 func TestOverlong(t *testing.T) {
 	now := time.Now()
-	watch := watchOf(pod("longest", withGrace(110)), pod("too-long", withGrace(111)), pod("daemon", withGrace(600), ownedBy("DaemonSet")))
+	watch := watchOf(t, pod("longest", withGrace(110)), pod("too-long", withGrace(111)), pod("daemon", withGrace(600), ownedBy("DaemonSet")))
 	for _, tt := range []struct {
 		name     string
 		deadline time.Time
@@ -90,12 +93,19 @@ func TestBlockedBy(t *testing.T) {
 		"free":    {pod: web},
 		"left":    {pod: web, refusal: "the budget", ofBudget: true, gone: true},
 	}}
-	store := cache.NewStore(cache.MetaNamespaceKeyFunc)
-	if err := store.Add(budget("web", 1)); err != nil {
-		t.Fatal(err)
-	}
 	known := &budgetWatch{}
-	known.used = map[string]*sharedUse[*informer]{"shop": {watched: &informer{Store: store}}}
+	known.sharedWatch = newSharedWatch(func(string) {}, func(context.Context, string) *rewatch.Watch[*policyv1.PodDisruptionBudget] {
+		w := rewatch.New(rewatch.Options[*policyv1.PodDisruptionBudget, *policyv1.PodDisruptionBudget]{
+			Source:  &cache.ListWatch{},
+			Keep:    func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget { return b },
+			Changed: func(_, _ *policyv1.PodDisruptionBudget) {},
+		})
+		if err := w.Add(budget("web", 1)); err != nil {
+			t.Fatal(err)
+		}
+		return w
+	})
+	known.use(t.Context(), "node-1", "shop")
 	d := &Drainer{sessions: map[string]*session{"node-1": s}, budgets: known}
 	if diff := cmp.Diff(map[string]int{noBudget: 1, "shop/web": 1}, d.blockedBy()); diff != "" {
 		t.Errorf("refused pods (-want +got):\n%s", diff)

@@ -2,7 +2,6 @@ package drain
 
 import (
 	"errors"
-	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -50,27 +49,27 @@ type deploymentCondition struct {
 	Message string `json:"message"`
 }
 
-func decodeDeployment(u *unstructured.Unstructured) (*Deployment, error) {
+// asDeployment drops the rest of it. Of one that cannot be read it keeps the metadata.
+func asDeployment(u *unstructured.Unstructured) *Deployment {
 	d := &Deployment{}
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, d); err != nil {
-		return nil, fmt.Errorf("read Deployment %s/%s: %w", u.GetNamespace(), u.GetName(), err)
+		return &Deployment{ObjectMeta: metav1.ObjectMeta{
+			Namespace: u.GetNamespace(), Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion(),
+		}}
 	}
-	return d, nil
+	return d
 }
 
-var (
-	errUnreadable = errors.New("it is not as the API describes it")
-	errTooLarge   = errors.New("it is larger than what is read of one")
-)
-
-// asDeployment drops the rest of it; one that cannot be read stays as it is.
-func asDeployment(obj any) (any, error) {
-	if u, ok := obj.(*unstructured.Unstructured); ok {
-		if d, err := decodeDeployment(u); err == nil {
-			return d, nil
-		}
+// unreadable says why nothing can be planned with the Deployment; nil if it can.
+func (d *Deployment) unreadable() error {
+	_, err := metav1.LabelSelectorAsSelector(d.Spec.Selector)
+	switch {
+	case d.Cut:
+		return errors.New("it is larger than what is read of one")
+	case d.Spec.Selector == nil: // the API demands one
+		return errors.New("it is not as the API describes it")
 	}
-	return obj, nil
+	return err
 }
 
 // Replicas is how many pods it asks for.

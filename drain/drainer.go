@@ -167,7 +167,7 @@ func waitsToBeSurged(want bool) func(*task) bool {
 func (d *Drainer) waves() Waves {
 	var budgets []*policyv1.PodDisruptionBudget
 	for _, w := range d.budgets.all() {
-		for _, budget := range contents[*policyv1.PodDisruptionBudget](w) {
+		for _, budget := range w.All() {
 			if waveSize(budget) > 0 {
 				budgets = append(budgets, budget)
 			}

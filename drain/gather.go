@@ -178,7 +178,7 @@ const gatheredFor = 250 * time.Millisecond
 // read again.
 func (s *session) decision(t *task) Decision {
 	now := time.Now()
-	current, ok := s.watch.current(t.pod)
+	current, ok := s.current(t.pod)
 	if !ok {
 		return Decision{Pod: t.pod, Action: Skip, Reason: "gone, or another pod has its name"}
 	}
@@ -260,11 +260,10 @@ func readWorkload(pods rest.Interface, objects dynamic.Interface) func(context.C
 		if err != nil {
 			return Workload{}, fmt.Errorf("read Deployment %s: %w", name, err)
 		}
-		d, err := decodeDeployment(u)
-		if err != nil {
-			return Workload{}, err
+		d, list := asDeployment(u), &corev1.PodList{}
+		if d.Spec.Selector == nil {
+			return Workload{}, fmt.Errorf("read Deployment %s: %w", name, d.unreadable())
 		}
-		list := &corev1.PodList{}
 		err = pods.Get().Namespace(name.Namespace).Resource("pods").Param("labelSelector", metav1.FormatLabelSelector(d.Spec.Selector)).
 			Param("resourceVersion", "0").Do(ctx).Into(list)
 		if err != nil {

@@ -172,10 +172,10 @@ func TestHostilePods(t *testing.T) {
 	goruntime.ReadMemStats(&now)
 	before, peak := now.HeapInuse, uint64(0)
 	known := make(chan struct{})
-	w := newPodWatch(func(_, _ *corev1.Pod) {}, func() { close(known) })
+	w := newPodWatch(Options{Pods: client, Logger: zerolog.Nop()}, "node-a", func(_, _ *corev1.Pod) {}, func() { close(known) })
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel() // the server waits for its watch
-	go w.run(ctx, client, "node-a", zerolog.Nop())
+	go w.Run(ctx)
 	for waiting := true; waiting; {
 		select {
 		case <-known:
@@ -187,7 +187,7 @@ func TestHostilePods(t *testing.T) {
 	}
 	took := (float64(peak) - float64(before)) / (1 << 20)
 	t.Logf("%.0f MiB at the peak", took)
-	if pods := len(w.list()); pods != 201 || took > 64 {
+	if pods := len(w.All()); pods != 201 || took > 64 {
 		t.Errorf("%d pods, %.0f MiB at the peak", pods, took)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain/fair"
+	"spot-handler/drain/rewatch"
 	"spot-handler/handler/interruption"
 )
 
@@ -17,7 +18,7 @@ import (
 type session struct {
 	drainer *Drainer
 	node    string
-	watch   *podWatch
+	watch   *rewatch.Watch[*corev1.Pod]
 	opened  func() // gives its place among those that open back
 	stop    context.CancelFunc
 	ctx     context.Context // ends with stop
@@ -54,12 +55,12 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 		opened: sync.OnceFunc(func() { close(opened) }),
 	}
 	s.ctx, s.stop = context.WithCancel(ctx)
-	s.watch = newPodWatch(s.changed, func() {
+	s.watch = newPodWatch(d.opts, node, s.changed, func() {
 		time.AfterFunc(planWithin, s.opened)
 		d.opts.Notify(node)
 	})
 	d.nodeWatches.Do(s.ctx, fair.Task{Tenant: node, Run: func() {
-		go s.watch.run(s.ctx, d.opts.Pods, node, d.opts.Logger)
+		go s.watch.Run(s.ctx)
 		select {
 		case <-opened:
 		case <-time.After(patience):
@@ -85,9 +86,9 @@ func (s *session) decideGangs(now time.Time, own map[Gang]Departure) {
 	}
 }
 
-func (s *session) synced() bool { return s.watch.hasSynced() }
+func (s *session) synced() bool { return s.watch.HasSynced() }
 
-func (s *session) pods() []*corev1.Pod { return s.watch.list() }
+func (s *session) pods() []*corev1.Pod { return s.watch.All() }
 
 // advance takes in a plan, and returns the tasks that are due and not yet under way.
 func (s *session) advance(now time.Time, view View) (Status, []*task) {
@@ -266,7 +267,7 @@ func (s *session) has(pods map[types.UID]bool) bool {
 
 // isSurged reports whether the watch has shown that the pod is surged.
 func (s *session) isSurged(pod *corev1.Pod) bool {
-	current, ok := s.watch.current(pod)
+	current, ok := s.current(pod)
 	return ok && IsSurged(current)
 }
 

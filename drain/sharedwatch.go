@@ -5,14 +5,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-
-	"github.com/rs/zerolog"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/tools/cache"
-
-	"spot-handler/drain/rewatch"
 )
 
 // sharedWatch is what draining nodes watch together: a T for each key, from when the first node
@@ -101,48 +93,4 @@ func (s *sharedWatch[K, T]) notifyUsers(key K) {
 	for _, node := range s.usersOf(key) {
 		s.notify(node)
 	}
-}
-
-// informer is an informer with its store.
-type informer struct {
-	cache.Store
-	cache.Controller
-}
-
-// startInformer runs one until ctx ends, and calls synced once it knows everything.
-func startInformer(ctx context.Context, synced func(), options cache.InformerOptions) *informer {
-	i := &informer{}
-	i.Store, i.Controller = cache.NewInformerWithOptions(options)
-	go i.RunWithContext(ctx)
-	go func() {
-		select {
-		case <-i.HasSyncedChecker().Done():
-			synced()
-		case <-ctx.Done():
-		}
-	}()
-	return i
-}
-
-// contents is what a store holds.
-func contents[T any](store cache.Store) []T {
-	var list []T
-	for _, obj := range store.List() {
-		if object, ok := obj.(T); ok {
-			list = append(list, object)
-		}
-	}
-	return list
-}
-
-// dynamicWatch lists and watches what pick selects, with the dynamic client: the generated
-// informers would bring the types of whole API groups with them. If the API server forbids
-// it, refused is called: an informer would only try again, forever, and whatever waits for it
-// would wait as long.
-func dynamicWatch(client dynamic.Interface, of dynamic.ResourceInterface, pick func(*metav1.ListOptions), refused func(error), logger zerolog.Logger) cache.ListerWatcher {
-	return cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(rewatch.Of(of, pick), func(err error) {
-		if apierrors.IsForbidden(err) {
-			refused(err)
-		}
-	}, logger), client)
 }

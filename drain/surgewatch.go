@@ -54,10 +54,10 @@ type watchedDeployment struct {
 	synced     bool   // it is known whether there is a Deployment, and if so, which pods it has
 	unreadable string // why it cannot be read
 	deployment *Deployment
-	store      cache.Store // of its pods
-	last       Workload    // what was last acted on
-	acted      bool        // whether that has happened
-	actAt      time.Time   // when timer runs act; zero where it does not
+	members    *rewatch.Watch[*Member] // its pods; nil until its selector is known
+	last       Workload                // what was last acted on
+	acted      bool                    // whether that has happened
+	actAt      time.Time               // when timer runs act; zero where it does not
 	timer      *time.Timer
 }
 
@@ -137,10 +137,10 @@ func (of *watchedDeployment) countLocked(now time.Time) (Workload, time.Time) {
 }
 
 func (of *watchedDeployment) pods() []*Member {
-	if of.store == nil {
+	if of.members == nil {
 		return nil
 	}
-	return contents[*Member](of.store)
+	return of.members.All()
 }
 
 // watch follows the Deployment, and its pods as soon as its selector is known. It returns when it is
@@ -148,43 +148,36 @@ func (of *watchedDeployment) pods() []*Member {
 func (of *watchedDeployment) watch() {
 	deployments := of.watcher.dynamic.Resource(deploymentResource).Namespace(of.name.Namespace)
 	byName := fields.OneTermEqualSelector(metav1.ObjectNameField, of.name.Name).String()
-	opened := make(chan struct{})
-	synced := func() {
-		close(opened)
-		of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
-	}
-	startInformer(of.ctx, synced, cache.InformerOptions{
-		ListerWatcher: dynamicWatch(of.watcher.dynamic, deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }, of.refused, of.watcher.logger),
-		ObjectType:    &unstructured.Unstructured{},
-		Transform:     asDeployment,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    of.seen,
-			UpdateFunc: func(_, obj any) { of.seen(obj) },
-			DeleteFunc: func(any) { of.update(func() { of.deployment = nil }) },
+	watch := rewatch.New(rewatch.Options[*unstructured.Unstructured, *Deployment]{
+		Source:  rewatch.Of(deployments, func(o *metav1.ListOptions) { o.FieldSelector = byName }),
+		Keep:    asDeployment,
+		Changed: of.seen,
+		Synced: func() {
+			of.update(func() { of.synced = of.synced || of.deployment == nil }) // there is none of that name
 		},
+		Refused: of.refused,
+		Logger:  of.watcher.logger,
 	})
+	go watch.Run(of.ctx)
 	select {
-	case <-opened:
+	case <-watch.Known():
 	case <-of.ctx.Done():
 	}
 }
 
 // seen takes in a new state of the Deployment.
-func (of *watchedDeployment) seen(obj any) {
-	d, ok := obj.(*Deployment)
-	err := errUnreadable
-	if ok && d.Cut {
-		err = errTooLarge
-	} else if ok {
-		_, err = metav1.LabelSelectorAsSelector(d.Spec.Selector)
+func (of *watchedDeployment) seen(_, d *Deployment) {
+	if d == nil {
+		of.update(func() { of.deployment = nil })
+		return
 	}
-	if err != nil {
+	if err := d.unreadable(); err != nil {
 		of.refused(err)
 		return
 	}
 	of.update(func() {
 		of.deployment, of.unreadable = d, ""
-		if of.store == nil {
+		if of.members == nil {
 			of.watchPodsLocked(d.Spec.Selector)
 		}
 	})
@@ -194,19 +187,16 @@ func (of *watchedDeployment) seen(obj any) {
 // The selector of a Deployment never changes.
 func (of *watchedDeployment) watchPodsLocked(by *metav1.LabelSelector) {
 	selector := metav1.FormatLabelSelector(by)
-	changed := func() { of.update(func() {}) }
-	of.store = startInformer(of.ctx, func() { of.update(func() { of.synced = true }) }, cache.InformerOptions{
-		ListerWatcher: rewatch.Soon(cache.NewFilteredListWatchFromClient(of.watcher.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
+	of.members = rewatch.New(rewatch.Options[*corev1.Pod, *Member]{
+		Source: cache.NewFilteredListWatchFromClient(of.watcher.pods, "pods", of.name.Namespace, func(o *metav1.ListOptions) {
 			o.LabelSelector = selector
-		}), nil, of.watcher.logger),
-		ObjectType: &corev1.Pod{},
-		Transform:  asMember,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { changed() },
-			UpdateFunc: func(_, _ any) { changed() },
-			DeleteFunc: func(any) { changed() },
-		},
+		}),
+		Keep:    MemberOf,
+		Changed: func(_, _ *Member) { of.update(func() {}) },
+		Synced:  func() { of.update(func() { of.synced = true }) },
+		Logger:  of.watcher.logger,
 	})
+	go of.members.Run(of.ctx)
 }
 
 // refused is called when the Deployment cannot be read. Then its pods are not surged.
@@ -260,12 +250,4 @@ func (of *watchedDeployment) act() {
 		of.watcher.notifyUsers(of.name)
 	}
 	of.watcher.wake(of.name, w)
-}
-
-// asMember keeps of a pod what its Deployment's tally needs.
-func asMember(obj any) (any, error) {
-	if pod, ok := obj.(*corev1.Pod); ok {
-		return MemberOf(pod), nil
-	}
-	return obj, nil
 }

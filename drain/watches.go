@@ -1,9 +1,9 @@
 package drain
 
 import (
+	"cmp"
 	"context"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,11 +26,11 @@ import (
 // say how many pods can go at a time, and wake refused ones when they allow disruptions
 // again. A namespace without such pods is not watched.
 type budgetWatch struct {
-	sharedWatch[string, *informer] // by namespace
-	client                         rest.Interface
-	wake                           func(namespace string, selector labels.Selector, n int)
-	known                          func() // is called when a namespace's budgets are known
-	logger                         zerolog.Logger
+	sharedWatch[string, *rewatch.Watch[*policyv1.PodDisruptionBudget]] // by namespace
+	client                                                             rest.Interface
+	wake                                                               func(namespace string, selector labels.Selector, n int)
+	known                                                              func() // is called when a namespace's budgets are known
+	logger                                                             zerolog.Logger
 }
 
 // budgetBytes is how much is kept of the budgets of one namespace, in the API's binary encoding:
@@ -45,66 +45,60 @@ func newBudgetWatch(opts Options, wake func(string, labels.Selector, int), known
 }
 
 // watch watches a namespace. The nodes that use it are notified when its budgets are known.
-func (b *budgetWatch) watch(ctx context.Context, namespace string) *informer {
-	changed := func(obj any) {
-		budget, ok := obj.(*policyv1.PodDisruptionBudget)
-		if !ok || budget.Status.DisruptionsAllowed <= 0 {
-			return
-		}
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if err != nil {
-			b.logger.Warn().Err(err).Str("budget", namespace+"/"+budget.Name).Msg("read disruption budget's selector")
-			return
-		}
-		b.wake(namespace, selector, int(budget.Status.DisruptionsAllowed))
-	}
+func (b *budgetWatch) watch(ctx context.Context, namespace string) *rewatch.Watch[*policyv1.PodDisruptionBudget] {
 	sizes := boundedSizes{most: budgetBytes, of: map[string]int{}}
-	synced := func() {
-		b.known()
-		b.notifyUsers(namespace)
-	}
-	return startInformer(ctx, synced, cache.InformerOptions{
-		ListerWatcher: rewatch.Soon(cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()), nil, b.logger),
-		ObjectType:    &policyv1.PodDisruptionBudget{},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    changed,
-			UpdateFunc: func(_, obj any) { changed(obj) },
-			DeleteFunc: func(obj any) {
-				if key, err := cache.DeletionHandlingMetaNamespaceKeyFunc(obj); err == nil {
-					sizes.set(key, 0)
-				}
-			},
-		},
-		Transform: func(obj any) (any, error) {
-			if budget, ok := obj.(*policyv1.PodDisruptionBudget); ok && !sizes.set(namespace+"/"+budget.Name, budget.Size()) {
-				obj = &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
-					Namespace: namespace, Name: budget.Name, UID: budget.UID, ResourceVersion: budget.ResourceVersion,
-				}}
+	w := rewatch.New(rewatch.Options[*policyv1.PodDisruptionBudget, *policyv1.PodDisruptionBudget]{
+		Source: cache.NewListWatchFromClient(b.client, "poddisruptionbudgets", namespace, fields.Everything()),
+		Keep: func(budget *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+			if sizes.set(budget.Name, budget.Size()) {
+				return budget
 			}
-			return obj, nil
+			return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{
+				Namespace: namespace, Name: budget.Name, UID: budget.UID, ResourceVersion: budget.ResourceVersion,
+			}}
 		},
+		Changed: func(before, after *policyv1.PodDisruptionBudget) {
+			switch {
+			case after == nil:
+				sizes.set(before.Name, 0)
+			case after.Status.DisruptionsAllowed > 0:
+				b.allows(after)
+			}
+		},
+		Synced: func() {
+			b.known()
+			b.notifyUsers(namespace)
+		},
+		Logger: b.logger,
 	})
+	go w.Run(ctx)
+	return w
 }
 
-// boundedSizes adds up the sizes of objects that are kept. It may be used concurrently.
+func (b *budgetWatch) allows(budget *policyv1.PodDisruptionBudget) {
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	if err != nil {
+		b.logger.Warn().Err(err).Str("budget", budget.Namespace+"/"+budget.Name).Msg("read disruption budget's selector")
+		return
+	}
+	b.wake(budget.Namespace, selector, int(budget.Status.DisruptionsAllowed))
+}
+
+// boundedSizes adds up the sizes of objects that are kept.
 type boundedSizes struct {
 	most int
-
-	mu  sync.Mutex
-	of  map[string]int // by key
-	sum int
+	of   map[string]int // by name
+	sum  int
 }
 
 // set says how large an object is now, 0 if it is gone, and reports whether it can be kept.
-func (s *boundedSizes) set(key string, size int) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sum -= s.of[key]
-	delete(s.of, key)
+func (s *boundedSizes) set(name string, size int) bool {
+	s.sum -= s.of[name]
+	delete(s.of, name)
 	if size == 0 || s.sum+size > s.most {
 		return false
 	}
-	s.of[key] = size
+	s.of[name] = size
 	s.sum += size
 	return true
 }
@@ -115,7 +109,7 @@ func (b *budgetWatch) list(namespace string) []*policyv1.PodDisruptionBudget {
 	if w == nil {
 		return nil
 	}
-	return contents[*policyv1.PodDisruptionBudget](w)
+	return w.All()
 }
 
 // synced reports whether the budgets of a namespace are known.
@@ -169,7 +163,7 @@ type attachmentWatch struct {
 type allNodes struct{}
 
 type attachments struct {
-	*informer
+	*rewatch.Watch[*attachment]
 	forbidden atomic.Bool
 }
 
@@ -180,33 +174,28 @@ func newAttachmentWatch(opts Options) *attachmentWatch {
 }
 
 func (a *attachmentWatch) watch(ctx context.Context, key allNodes) *attachments {
-	changed := func(obj any) {
-		if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-			obj = gone.Obj
-		}
-		if node, _ := nodeAndVolume(obj); a.uses(node) {
-			a.notify(node)
-		}
-	}
 	ctx, stop := context.WithCancel(ctx)
 	of := &attachments{}
-	refused := func(err error) { // nobody waits for volumes any more
-		stop()
-		if !of.forbidden.Swap(true) {
-			a.logger.Warn().Err(err).Msg("watch VolumeAttachments; drains do not wait for volumes")
-			a.notifyUsers(key)
-		}
-	}
-	of.informer = startInformer(ctx, func() { a.notifyUsers(key) }, cache.InformerOptions{
-		ListerWatcher: dynamicWatch(a.dynamic, a.dynamic.Resource(attachmentResource), func(*metav1.ListOptions) {}, refused, a.logger),
-		ObjectType:    &unstructured.Unstructured{},
-		Transform:     asAttachment,
-		Indexers: cache.Indexers{byNode: func(obj any) ([]string, error) {
-			node, _ := nodeAndVolume(obj)
-			return []string{node}, nil
-		}},
-		Handler: cache.ResourceEventHandlerFuncs{AddFunc: changed, DeleteFunc: changed},
+	of.Watch = rewatch.New(rewatch.Options[*unstructured.Unstructured, *attachment]{
+		Source:  rewatch.Of(a.dynamic.Resource(attachmentResource), func(*metav1.ListOptions) {}),
+		Keep:    asAttachment,
+		Indexes: map[string]func(*attachment) []string{byNode: func(one *attachment) []string { return []string{one.node} }},
+		Changed: func(before, after *attachment) {
+			if one := cmp.Or(after, before); (before == nil || after == nil) && a.uses(one.node) {
+				a.notify(one.node)
+			}
+		},
+		Synced: func() { a.notifyUsers(key) },
+		Refused: func(err error) { // nobody waits for volumes any more
+			stop()
+			if !of.forbidden.Swap(true) {
+				a.logger.Warn().Err(err).Msg("watch VolumeAttachments; drains do not wait for volumes")
+				a.notifyUsers(key)
+			}
+		},
+		Logger: a.logger,
 	})
+	go of.Run(ctx)
 	return of
 }
 
@@ -223,13 +212,9 @@ func (a *attachmentWatch) of(node string) (volumes []string, known bool) {
 	case !w.HasSynced():
 		return nil, false
 	}
-	found, err := w.Store.(cache.Indexer).ByIndex(byNode, node)
-	if err != nil {
-		return nil, true // without the index there is no watch at all
-	}
-	for _, obj := range found {
-		if _, volume := nodeAndVolume(obj); volume != "" {
-			volumes = append(volumes, volume)
+	for _, one := range w.By(byNode, node) {
+		if one.volume != "" {
+			volumes = append(volumes, one.volume)
 		}
 	}
 	return volumes, true
@@ -243,23 +228,11 @@ type attachment struct {
 	volume string // the PersistentVolume; empty for one that a pod names itself
 }
 
-func asAttachment(obj any) (any, error) {
-	u, ok := obj.(*unstructured.Unstructured)
-	if !ok {
-		return obj, nil
-	}
+func asAttachment(u *unstructured.Unstructured) *attachment {
 	a := &attachment{ObjectMeta: metav1.ObjectMeta{Name: u.GetName(), UID: u.GetUID(), ResourceVersion: u.GetResourceVersion()}}
 	a.node, _, _ = unstructured.NestedString(u.Object, "spec", "nodeName")
 	a.volume, _, _ = unstructured.NestedString(u.Object, "spec", "source", "persistentVolumeName")
-	return a, nil
-}
-
-// nodeAndVolume reads the node and the PersistentVolume of what is kept.
-func nodeAndVolume(obj any) (node, volume string) {
-	if a, ok := obj.(*attachment); ok {
-		return a.node, a.volume
-	}
-	return "", ""
+	return a
 }
 
 // detachFor bounds the wait for volumes where there is no deadline. An EBS volume takes

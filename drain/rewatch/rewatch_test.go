@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// What the API server means with its error is the informer's to know.
+// What the API server means with its error is the reflector's to know.
 func TestAway(t *testing.T) {
 	for code, want := range map[int32]bool{500: true, 503: true, 429: true, 410: false, 422: false, 403: false} {
 		if got := away(&apierrors.StatusError{ErrStatus: metav1.Status{Code: code}}); got != want {
@@ -32,7 +34,7 @@ func TestAway(t *testing.T) {
 	}
 }
 
-// An informer knows what has changed within seconds of the end of an outage.
+// It is known what has changed within seconds of the end of an outage.
 func TestOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const outage = 40 * time.Second
@@ -45,22 +47,24 @@ func TestOutage(t *testing.T) {
 		}
 		stream := watch.NewFake()
 		defer stream.Stop()
-		lw := unstreamed{Soon(&cache.ListWatch{
-			ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
-				return &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}, refused()
-			},
-			WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return stream, refused() },
-		}, nil, zerolog.Nop())}
-		store, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-			ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw.ListWatch, lw), ObjectType: &corev1.Node{}, Handler: cache.ResourceEventHandlerFuncs{},
+		w := New(Options[*corev1.Node, *corev1.Node]{
+			Source: unstreamed{&cache.ListWatch{
+				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					return &corev1.NodeList{Items: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "a"}}}}, refused()
+				},
+				WatchFuncWithContext: func(context.Context, metav1.ListOptions) (watch.Interface, error) { return stream, refused() },
+			}},
+			Keep:    whole[*corev1.Node],
+			Changed: func(_, _ *corev1.Node) {},
+			Logger:  zerolog.Nop(),
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		go informer.RunWithContext(ctx)
+		go w.Run(ctx)
 		time.Sleep(outage + Longest)
 		synctest.Wait()
-		if n := len(store.ListKeys()); n != 1 {
+		if n := len(w.All()); n != 1 {
 			t.Errorf("%d nodes are known %s after the outage, want 1", n, Longest)
 		}
 	})
@@ -70,3 +74,91 @@ func TestOutage(t *testing.T) {
 type unstreamed struct{ *cache.ListWatch }
 
 func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
+
+// whole is a Keep that keeps all.
+func whole[T any](of T) T { return of }
+
+// Whoever watches is notified of every change once, also of those that a gap in the watch has hidden.
+func TestChanges(t *testing.T) {
+	var told []string
+	pod := func(name string, phase corev1.PodPhase) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Status: corev1.PodStatus{Phase: phase}}
+	}
+	w := New(Options[*corev1.Pod, *metav1.PartialObjectMetadata]{
+		Source: &cache.ListWatch{},
+		Keep: func(pod *corev1.Pod) *metav1.PartialObjectMetadata {
+			kept := &metav1.PartialObjectMetadata{ObjectMeta: pod.ObjectMeta}
+			kept.Labels = map[string]string{"phase": string(pod.Status.Phase)}
+			return kept
+		},
+		Indexes: map[string]func(*metav1.PartialObjectMetadata) []string{"phase": func(of *metav1.PartialObjectMetadata) []string {
+			return []string{of.Labels["phase"]}
+		}},
+		Changed: func(before, after *metav1.PartialObjectMetadata) {
+			switch {
+			case before == nil:
+				told = append(told, "new "+after.Name)
+			case after == nil:
+				told = append(told, "gone "+before.Name)
+			default:
+				told = append(told, "changed "+after.Name+" to "+after.Labels["phase"])
+			}
+		},
+		Synced: func() { told = append(told, "synced") },
+	})
+	// streamed is what a list is that has come as a stream.
+	streamed := func(pods ...*corev1.Pod) []any {
+		list := []any{}
+		for _, pod := range pods {
+			kept, err := w.Transformer()(pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			list = append(list, kept)
+		}
+		return list
+	}
+	const running, failed = corev1.PodRunning, corev1.PodFailed
+	steps := []struct {
+		name string
+		do   func() error
+		want []string
+		have []string
+	}{
+		{"the first list", func() error { return w.Replace([]any{pod("a", running), pod("b", running)}, "1") }, []string{"new a", "new b", "synced"}, []string{"a", "b"}},
+		{"a new pod", func() error { return w.Add(pod("c", running)) }, []string{"new c"}, []string{"a", "b", "c"}},
+		{"a change", func() error { return w.Update(pod("a", failed)) }, []string{"changed a to Failed"}, []string{"a", "b", "c"}},
+		{"an end", func() error { return w.Delete(pod("c", running)) }, []string{"gone c"}, []string{"a", "b"}},
+		{"the same end", func() error { return w.Delete(pod("c", running)) }, nil, []string{"a", "b"}},
+		{"a gap", func() error { return w.Replace([]any{pod("a", failed), pod("d", running)}, "9") }, []string{"changed a to Failed", "gone b", "new d"}, []string{"a", "d"}},
+		{"another, as a stream", func() error { return w.Replace(streamed(pod("a", failed), pod("e", running)), "10") },
+			[]string{"changed a to Failed", "gone d", "new e"}, []string{"a", "e"}},
+	}
+	for _, s := range steps {
+		told = nil
+		if w.HasSynced() != (s.name != "the first list") {
+			t.Errorf("before %s: synced %t", s.name, w.HasSynced())
+		}
+		if err := s.do(); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(told)
+		if diff := cmp.Diff(s.want, told); diff != "" {
+			t.Errorf("%s (-want +told):\n%s", s.name, diff)
+		}
+		var have []string
+		for _, p := range w.All() {
+			have = append(have, p.Name)
+		}
+		slices.Sort(have)
+		if diff := cmp.Diff(s.have, have); diff != "" {
+			t.Errorf("after %s (-want +have):\n%s", s.name, diff)
+		}
+	}
+	if a, ok := w.Get("shop/a"); !ok || a.Labels["phase"] != "Failed" {
+		t.Errorf("a is %v, %t", a, ok)
+	}
+	if of := w.By("phase", "Failed"); len(of) != 1 || of[0].Name != "a" {
+		t.Errorf("failed are %v, want a", of)
+	}
+}

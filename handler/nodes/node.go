@@ -158,12 +158,11 @@ func ReadySince(node *corev1.Node) (since time.Time, ready bool) {
 // cannot keep it from being Ready. So it is the oldest that is Ready, or else the youngest. A label
 // is no such claim: a kubelet can set it at any age, so it counts only if no provider id names the
 // instance.
-func holder(found []any) *corev1.Node {
+func holder(found []*corev1.Node) *corev1.Node {
 	named := slices.ContainsFunc(found, provided)
 	var oldestReady, youngest *corev1.Node
-	for _, obj := range found {
-		node, ok := obj.(*corev1.Node)
-		if !ok || named && !provided(obj) {
+	for _, node := range found {
+		if named && !provided(node) {
 			continue
 		}
 		if Ready(node) && (oldestReady == nil || node.CreationTimestamp.Before(&oldestReady.CreationTimestamp)) {
@@ -180,10 +179,7 @@ func holder(found []any) *corev1.Node {
 }
 
 // provided reports whether it is a Node's provider id that names its instance.
-func provided(obj any) bool {
-	node, ok := obj.(*corev1.Node)
-	return ok && IsInstanceID(lastSegment(node))
-}
+func provided(node *corev1.Node) bool { return IsInstanceID(lastSegment(node)) }
 
 // addresses are the Node's IP addresses, of each type and family the first. The cloud's controller
 // can list an instance's others too, which pods have.

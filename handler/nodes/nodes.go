@@ -9,6 +9,7 @@
 package nodes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -19,7 +20,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/rewatch"
@@ -27,15 +27,11 @@ import (
 )
 
 // Client is the subset of the Nodes API that the index reads.
-type Client interface {
-	List(ctx context.Context, opts metav1.ListOptions) (*corev1.NodeList, error)
-	Watch(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error)
-}
+type Client = rewatch.Client[*corev1.NodeList]
 
 // Index finds Nodes by name and by instance.
 type Index struct {
-	store      cache.Indexer
-	controller cache.Controller
+	nodes *rewatch.Watch[*corev1.Node]
 
 	onChange, onAppear, onGone listener
 }
@@ -54,18 +50,13 @@ func New(client Client, only string, logger zerolog.Logger) *Index {
 			o.FieldSelector = fields.OneTermEqualSelector("metadata.name", only).String()
 		}
 	})
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(list, nil, logger), client),
-		ObjectType:    &corev1.Node{},
-		Transform:     transform,
-		Indexers:      cache.Indexers{byInstance: instanceKeys, byAddress: addressKeys},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(obj any) { x.seen(nil, obj) },
-			UpdateFunc: x.seen,
-			DeleteFunc: x.gone,
-		},
+	x.nodes = rewatch.New(rewatch.Options[*corev1.Node, *corev1.Node]{
+		Source:  cache.ToListWatcherWithWatchListSemantics(list, client),
+		Keep:    lean,
+		Indexes: map[string]func(*corev1.Node) []string{byInstance: instanceKeys, byAddress: addressKeys},
+		Changed: x.changed,
+		Logger:  logger,
 	})
-	x.store, x.controller = store.(cache.Indexer), controller
 	return x
 }
 
@@ -94,30 +85,25 @@ func (l *listener) notify(of string) {
 
 // Run watches until ctx ends.
 func (x *Index) Run(ctx context.Context) error {
-	x.controller.RunWithContext(ctx)
+	x.nodes.Run(ctx)
 	return nil
 }
 
 // Wait returns when the index knows all Nodes, or with ctx's error.
 func (x *Index) Wait(ctx context.Context) error {
-	if !cache.WaitForCacheSync(ctx.Done(), x.controller.HasSynced) {
+	select {
+	case <-x.nodes.Known():
+		return nil
+	case <-ctx.Done():
 		return fmt.Errorf("read nodes: %w", context.Cause(ctx))
 	}
-	return nil
 }
 
 // Synced reports whether the index knows all Nodes.
-func (x *Index) Synced() bool { return x.controller.HasSynced() }
+func (x *Index) Synced() bool { return x.nodes.HasSynced() }
 
 // Get returns the Node of that name.
-func (x *Index) Get(name string) (*corev1.Node, bool) {
-	obj, ok, err := x.store.GetByKey(name)
-	if err != nil || !ok {
-		return nil, false
-	}
-	node, ok := obj.(*corev1.Node)
-	return node, ok
-}
+func (x *Index) Get(name string) (*corev1.Node, bool) { return x.nodes.Get(name) }
 
 // Finder knows which Node a notice is about, as an Index does.
 type Finder interface {
@@ -130,25 +116,20 @@ func (x *Index) Find(n interruption.Notice) (*corev1.Node, bool) {
 	if n.NodeName != "" {
 		return x.Get(n.NodeName)
 	}
-	found, err := x.store.ByIndex(byInstance, n.InstanceID)
-	if err != nil {
-		return nil, false
-	}
-	node := holder(found)
+	node := holder(x.nodes.By(byInstance, n.InstanceID))
 	return node, node != nil
 }
 
 // HasAddress reports whether that is the address of a Node.
 func (x *Index) HasAddress(addr netip.Addr) bool {
-	found, err := x.store.IndexKeys(byAddress, addr.String())
-	return err == nil && len(found) > 0
+	return len(x.nodes.By(byAddress, addr.String())) > 0
 }
 
 // WithRecord returns the names of all Nodes that carry a record, or what is left of one.
 func (x *Index) WithRecord() []string {
 	var names []string
-	for _, obj := range x.store.List() {
-		if node, ok := obj.(*corev1.Node); ok && concerned(node) {
+	for _, node := range x.nodes.All() {
+		if concerned(node) {
 			names = append(names, node.Name)
 		}
 	}
@@ -158,8 +139,8 @@ func (x *Index) WithRecord() []string {
 // PoolSize is how many Nodes the pool has. It looks at every Node.
 func (x *Index) PoolSize(of Pool) int {
 	n := 0
-	for _, obj := range x.store.List() {
-		if node, ok := obj.(*corev1.Node); ok && PoolOf(node) == of {
+	for _, node := range x.nodes.All() {
+		if PoolOf(node) == of {
 			n++
 		}
 	}
@@ -170,73 +151,44 @@ func (x *Index) PoolSize(of Pool) int {
 // that it is another's instance. It looks at every Node.
 func (x *Index) Joined(since time.Time) []*corev1.Node {
 	var joined []*corev1.Node
-	for _, obj := range x.store.List() {
-		if node, ok := obj.(*corev1.Node); ok && !hasRecord(node) && !node.CreationTimestamp.Time.Before(since) && x.Holds(node) == nil {
+	for _, node := range x.nodes.All() {
+		if !hasRecord(node) && !node.CreationTimestamp.Time.Before(since) && x.Holds(node) == nil {
 			joined = append(joined, node)
 		}
 	}
 	return joined
 }
 
-func instanceKeys(obj any) ([]string, error) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return nil, nil
-	}
+func instanceKeys(node *corev1.Node) []string {
 	if id := InstanceID(node); id != "" {
-		return []string{id}, nil
+		return []string{id}
 	}
-	return nil, nil
+	return nil
 }
 
-func addressKeys(obj any) (keys []string, _ error) {
-	if node, ok := obj.(*corev1.Node); ok {
-		for _, a := range node.Status.Addresses {
-			keys = append(keys, a.Address)
+func addressKeys(node *corev1.Node) (keys []string) {
+	for _, a := range node.Status.Addresses {
+		keys = append(keys, a.Address)
+	}
+	return keys
+}
+
+// changed notifies of a Node that is new, or whose instance was not known before, of one whose
+// interruption might have moved on, and of one that has been deleted, unless another Node is its
+// instance.
+func (x *Index) changed(before, after *corev1.Node) {
+	node := cmp.Or(after, before)
+	id := InstanceID(node)
+	switch {
+	case id == "":
+	case after == nil:
+		if _, other := x.Find(interruption.Notice{InstanceID: id}); !other {
+			x.onGone.notify(id)
 		}
-	}
-	return keys, nil
-}
-
-func transform(obj any) (any, error) {
-	if node, ok := obj.(*corev1.Node); ok {
-		return lean(node), nil
-	}
-	return obj, nil
-}
-
-// seen notifies of a Node that is new, or whose instance was not known before, and of one whose
-// interruption might have moved on.
-func (x *Index) seen(old, obj any) {
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return
-	}
-	before, known := old.(*corev1.Node)
-	same := known && before.Spec.ProviderID == node.Spec.ProviderID &&
-		before.Labels[interruption.InstanceIDLabel] == node.Labels[interruption.InstanceIDLabel]
-	if id := InstanceID(node); id != "" && !same {
+	case before == nil || InstanceID(before) != id:
 		x.onAppear.notify(id)
 	}
-	if concerned(node) || known && concerned(before) {
-		x.onChange.notify(node.Name)
-	}
-}
-
-// gone notifies of a Node that has been deleted, unless another Node is its instance.
-func (x *Index) gone(obj any) {
-	if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = last.Obj
-	}
-	node, ok := obj.(*corev1.Node)
-	if !ok {
-		return
-	}
-	id := InstanceID(node)
-	if _, other := x.Find(interruption.Notice{InstanceID: id}); id != "" && !other {
-		x.onGone.notify(id)
-	}
-	if concerned(node) {
+	if concerned(node) || before != nil && concerned(before) {
 		x.onChange.notify(node.Name)
 	}
 }
@@ -283,11 +235,7 @@ func (x *Index) Holds(node *corev1.Node) error {
 	if !IsInstanceID(id) {
 		return nil
 	}
-	found, err := x.store.ByIndex(byInstance, id)
-	if err != nil {
-		return nil // an index that does not exist: cannot happen
-	}
-	if other := holder(found); other != nil && other.Name != node.Name {
+	if other := holder(x.nodes.By(byInstance, id)); other != nil && other.Name != node.Name {
 		return fmt.Errorf("instance %s is node %s", id, other.Name)
 	}
 	return nil

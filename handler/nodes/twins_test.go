@@ -29,18 +29,18 @@ func TestHolder(t *testing.T) {
 	const yes, no, lost = corev1.ConditionTrue, corev1.ConditionFalse, corev1.ConditionUnknown
 	for _, tt := range []struct {
 		name  string
-		found []any
+		found []*corev1.Node
 		want  string
 	}{
 		{"none", nil, ""},
-		{"one", []any{node("a", time.Hour, no)}, "a"},
-		{"registered again under another name", []any{node("old", time.Hour, lost), node("new", time.Second, yes)}, "new"},
-		{"registering again", []any{node("old", time.Hour, lost), node("new", time.Second, no)}, "new"},
-		{"somebody claims to be it", []any{node("forged", time.Second, yes), node("real", time.Hour, yes)}, "real"},
-		{"while it is not Ready, too", []any{node("forged", time.Second, no), node("real", time.Hour, yes)}, "real"},
-		{"an older Node takes its label", []any{labelled("forged", time.Hour, yes), node("real", time.Minute, yes)}, "real"},
-		{"while it is not Ready, too", []any{labelled("forged", time.Hour, yes), node("real", time.Minute, lost)}, "real"},
-		{"known by labels alone", []any{labelled("forged", time.Second, yes), labelled("real", time.Hour, yes)}, "real"},
+		{"one", []*corev1.Node{node("a", time.Hour, no)}, "a"},
+		{"registered again under another name", []*corev1.Node{node("old", time.Hour, lost), node("new", time.Second, yes)}, "new"},
+		{"registering again", []*corev1.Node{node("old", time.Hour, lost), node("new", time.Second, no)}, "new"},
+		{"somebody claims to be it", []*corev1.Node{node("forged", time.Second, yes), node("real", time.Hour, yes)}, "real"},
+		{"while it is not Ready, too", []*corev1.Node{node("forged", time.Second, no), node("real", time.Hour, yes)}, "real"},
+		{"an older Node takes its label", []*corev1.Node{labelled("forged", time.Hour, yes), node("real", time.Minute, yes)}, "real"},
+		{"while it is not Ready, too", []*corev1.Node{labelled("forged", time.Hour, yes), node("real", time.Minute, lost)}, "real"},
+		{"known by labels alone", []*corev1.Node{labelled("forged", time.Second, yes), labelled("real", time.Hour, yes)}, "real"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""
@@ -76,7 +76,7 @@ func TestLabelTakesOverNoInstance(t *testing.T) {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{interruption.InstanceIDLabel: label}}, Spec: corev1.NodeSpec{ProviderID: provider}}
 		n.CreationTimestamp = metav1.NewTime(time.Unix(1_000_000, 0).Add(-age))
 		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-		if err := x.store.Add(n); err != nil {
+		if err := x.nodes.Add(n); err != nil {
 			t.Fatal(err)
 		}
 		return n

@@ -1,21 +1,20 @@
 package karpenter
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/rewatch"
+	"spot-handler/handler/nodes"
 )
 
 // launchTimeout is how long a claim can be without an instance. Such a claim halts all of
@@ -31,12 +30,12 @@ type claimWatch struct {
 	changed  func(claim *Claim, state string) // with the state "" if the claim is gone
 	log      zerolog.Logger
 
-	wake     sync.Once
-	awake    chan struct{}
-	watchErr sync.Once
+	wake    sync.Once
+	awake   chan struct{}
+	refused sync.Once
 
 	mu     sync.Mutex
-	synced func() bool
+	synced bool
 	known  map[string]*Claim
 }
 
@@ -47,7 +46,6 @@ func newClaimWatch(client dynamic.Interface, single bool, changed func(*Claim, s
 		changed: changed,
 		log:     log,
 		awake:   make(chan struct{}),
-		synced:  func() bool { return false },
 		known:   map[string]*Claim{},
 	}
 }
@@ -59,31 +57,25 @@ func (c *claimWatch) run(ctx context.Context) {
 		return
 	case <-c.awake:
 	}
-	// Not dynamicinformer, which imports the whole clientset and costs megabytes.
-	ours, selector := c.client.Resource(nodeClaimResource), unsettled
+	selector := unsettled
 	if c.single {
 		selector = ReplacesLabel + "=" + labelValue(c.instance) + ",!" + SettledLabel
 	}
-	list := rewatch.Of(ours, func(o *metav1.ListOptions) { o.LabelSelector = selector })
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(list, nil, c.log), c.client),
-		&unstructured.Unstructured{}, 0, cache.Indexers{})
-	// These fail only on an informer that is already running.
-	_ = informer.SetTransform(slim)
-	_ = informer.SetWatchErrorHandlerWithContext(c.watchFailed)
-	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(o any) { c.shown(o, false) },
-		UpdateFunc: func(_, o any) { c.shown(o, false) },
-		DeleteFunc: func(o any) { c.shown(o, true) },
-	})
-	if err != nil { // cannot happen: it has not been stopped
-		c.log.Error().Err(err).Msg("watch of replacements not started")
-		return
-	}
-	c.mu.Lock()
-	c.synced = registration.HasSynced
-	c.mu.Unlock()
-
-	informer.RunWithContext(ctx)
+	list := rewatch.Of(c.client.Resource(nodeClaimResource), func(o *metav1.ListOptions) { o.LabelSelector = selector })
+	rewatch.New(rewatch.Options[*unstructured.Unstructured, *Claim]{
+		Source:  cache.ToListWatcherWithWatchListSemantics(list, c.client),
+		Keep:    func(u *unstructured.Unstructured) *Claim { return decodeClaim(u).slim() },
+		Changed: c.shown,
+		Synced: func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.synced = true
+		},
+		Refused: func(err error) {
+			c.refused.Do(func() { c.log.Error().Err(err).Msg("replacements cannot be watched") })
+		},
+		Logger: c.log,
+	}).Run(ctx)
 }
 
 // start makes run begin to watch, if it has not. The instance is the one that is asked
@@ -102,7 +94,7 @@ func (c *claimWatch) start(instance string) {
 func (c *claimWatch) get(name string) (*Claim, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.known[name], c.synced()
+	return c.known[name], c.synced
 }
 
 // learn takes in a claim that a call has returned, as the watch might show it only later. Others
@@ -113,39 +105,26 @@ func (c *claimWatch) learn(claim *Claim) {
 	if claim.Labels[ReplacesLabel] == "" || claim.Labels[SettledLabel] != "" || c.single && !claim.isOurs(c.instance) {
 		return
 	}
-	if old := c.known[claim.Name]; old == nil || newer(claim, old) {
+	if old := c.known[claim.Name]; old == nil || old.UID != claim.UID || !nodes.Older(claim.ResourceVersion, old.ResourceVersion) {
 		c.known[claim.Name] = claim
 	}
 }
 
-// newer compares two states of one object.
-func newer(a, b *Claim) bool {
-	cmp, err := resourceversion.CompareResourceVersion(a.ResourceVersion, b.ResourceVersion)
-	return a.UID != b.UID || err != nil || cmp > 0
-}
-
-func (c *claimWatch) shown(o any, gone bool) {
-	if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
-		o = d.Obj
-	}
-	claim, ok := o.(*Claim)
-	if !ok {
-		return
-	}
+func (c *claimWatch) shown(before, after *Claim) {
 	c.mu.Lock()
-	old := c.known[claim.Name]
-	if gone {
-		delete(c.known, claim.Name)
+	old := c.known[cmp.Or(after, before).Name]
+	if after == nil {
+		delete(c.known, before.Name)
 	} else {
-		c.known[claim.Name] = claim
+		c.known[after.Name] = after
 	}
 	c.mu.Unlock()
 
 	switch {
-	case gone:
-		c.changed(claim, "")
-	case old == nil || old.state() != claim.state() || old.DeletionTimestamp.IsZero() != claim.DeletionTimestamp.IsZero():
-		c.changed(claim, claim.state())
+	case after == nil:
+		c.changed(before, "")
+	case old == nil || old.state() != after.state() || old.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero():
+		c.changed(after, after.state())
 	}
 }
 
@@ -156,30 +135,8 @@ func (c *claimWatch) forget(name string) {
 	delete(c.known, name)
 }
 
-// watchFailed replaces client-go's own log. That a watch ends is normal; that it is
-// forbidden is said once.
-func (c *claimWatch) watchFailed(_ context.Context, _ *cache.Reflector, err error) {
-	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-		c.watchErr.Do(func() {
-			c.log.Error().Err(err).Msg("replacements cannot be watched")
-		})
-		return
-	}
-	if err != nil && !errors.Is(err, context.Canceled) {
-		c.log.Debug().Err(err).Msg("watch of replacements ended")
-	}
-}
-
 // slim keeps what we need to know of a NodeClaim of ours. A claim lives as long as its node,
 // and its requirements can list hundreds of instance types.
-func slim(o any) (any, error) {
-	u, ok := o.(*unstructured.Unstructured)
-	if !ok {
-		return o, nil // already slim
-	}
-	return decodeClaim(u).slim(), nil
-}
-
 func (c *Claim) slim() *Claim {
 	s := &Claim{}
 	s.Name, s.UID, s.ResourceVersion = c.Name, c.UID, c.ResourceVersion

@@ -49,11 +49,11 @@ func (b *Backend) Run(ctx context.Context) error {
 	case <-b.awake:
 	}
 	var watching sync.WaitGroup
-	watching.Go(func() { b.cache.controller.RunWithContext(ctx) })
+	watching.Go(func() { b.cache.shown.Run(ctx) })
 	defer watching.Wait()
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
-	known := b.cache.controller.HasSyncedChecker().Done()
+	known := b.cache.shown.Known()
 	for {
 		select {
 		case <-ctx.Done():
@@ -98,7 +98,7 @@ func (b *Backend) findLeftovers(ctx context.Context) {
 // sweep removes the placeholders that are no longer needed.
 func (b *Backend) sweep(ctx context.Context) {
 	now := time.Now()
-	for _, instance := range b.cache.indexer.ListIndexFuncValues(byInstance) {
+	for _, instance := range b.cache.shown.Values(byInstance) {
 		pods, _ := b.cache.of(instance)
 		i := slices.IndexFunc(pods, func(p *corev1.Pod) bool { return b.orphaned(p, now) != "" })
 		if i < 0 {

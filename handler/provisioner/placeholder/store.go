@@ -1,6 +1,7 @@
 package placeholder
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
@@ -19,9 +20,8 @@ import (
 // store knows our placeholders from one watch, and those that were just made and that the
 // watch has not shown yet.
 type store struct {
-	indexer    cache.Indexer
-	controller cache.Controller
-	notify     func(node string)
+	shown  *rewatch.Watch[*corev1.Pod]
+	notify func(node string)
 
 	mu      sync.Mutex
 	unseen  map[string]map[string]unseen // by instance and name
@@ -53,27 +53,17 @@ func newStore(client Pods, selector string, notify func(node string), logger zer
 		waiting: map[string]struct{}{},
 	}
 	list := rewatch.Of(client, func(o *metav1.ListOptions) { o.LabelSelector = selector })
-	indexer, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(list, nil, logger), client),
-		ObjectType:    &corev1.Pod{},
-		Transform:     lean,
-		Indexers: cache.Indexers{byInstance: func(obj any) ([]string, error) {
-			if pod, ok := obj.(*corev1.Pod); ok {
-				return []string{pod.Labels[Label]}, nil
+	s.shown = rewatch.New(rewatch.Options[*corev1.Pod, *corev1.Pod]{
+		Source:  cache.ToListWatcherWithWatchListSemantics(list, client),
+		Keep:    lean,
+		Indexes: map[string]func(*corev1.Pod) []string{byInstance: func(pod *corev1.Pod) []string { return []string{pod.Labels[Label]} }},
+		Changed: func(before, after *corev1.Pod) {
+			if before == nil || after == nil || !same(before, after) {
+				s.saw(cmp.Or(after, before), after == nil)
 			}
-			return nil, nil
-		}},
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(obj any) { s.saw(obj, false) },
-			UpdateFunc: func(old, obj any) {
-				if !same(old, obj) {
-					s.saw(obj, false)
-				}
-			},
-			DeleteFunc: func(obj any) { s.saw(obj, true) },
 		},
+		Logger: logger,
 	})
-	s.indexer, s.controller = indexer.(cache.Indexer), controller
 	return s
 }
 
@@ -89,14 +79,7 @@ func (s *store) listed() {
 }
 
 // saw takes in what the watch has shown.
-func (s *store) saw(obj any, gone bool) {
-	if unknown, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-		obj = unknown.Obj
-	}
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return
-	}
+func (s *store) saw(pod *corev1.Pod, gone bool) {
 	s.mu.Lock()
 	s.forgetLocked(pod.Labels[Label], pod.Name)
 	if _, ours := s.deleted[pod.UID]; gone && !ours && pod.Spec.NodeName != "" {
@@ -110,10 +93,8 @@ func (s *store) saw(obj any, gone bool) {
 }
 
 // same reports whether nothing has changed that a replacement's state depends on.
-func same(old, obj any) bool {
-	a, ok1 := old.(*corev1.Pod)
-	b, ok2 := obj.(*corev1.Pod)
-	return ok1 && ok2 && a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && a.Status.Phase == b.Status.Phase &&
+func same(a, b *corev1.Pod) bool {
+	return a.UID == b.UID && a.Spec.NodeName == b.Spec.NodeName && a.Status.Phase == b.Status.Phase &&
 		a.DeletionTimestamp.IsZero() == b.DeletionTimestamp.IsZero()
 }
 
@@ -131,17 +112,10 @@ func (s *store) synced(node string) bool {
 // of lists the placeholders of an instance that have not ended, and says how many more were
 // made that the watch has not shown yet.
 func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
-	objs, err := s.indexer.ByIndex(byInstance, instance)
-	if err != nil { // cannot happen: there is such an index
-		return nil, 0
-	}
+	shown := s.shown.By(byInstance, instance)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, obj := range objs {
-		pod, ok := obj.(*corev1.Pod)
-		if !ok {
-			continue
-		}
+	for _, pod := range shown {
 		if _, deleted := s.deleted[pod.UID]; !deleted && pod.DeletionTimestamp == nil {
 			pods = append(pods, pod)
 		}
@@ -223,8 +197,8 @@ func (s *store) wasTaken(instance string) bool {
 
 // count is how many placeholders have a place, or wait for one.
 func (s *store) count(bound bool) (n int) {
-	for _, obj := range s.indexer.List() {
-		if pod, ok := obj.(*corev1.Pod); ok && (pod.Spec.NodeName != "") == bound {
+	for _, pod := range s.shown.All() {
+		if (pod.Spec.NodeName != "") == bound {
 			n++
 		}
 	}
@@ -232,11 +206,7 @@ func (s *store) count(bound bool) (n int) {
 }
 
 // lean keeps what we need to know of a placeholder.
-func lean(obj any) (any, error) {
-	pod, ok := obj.(*corev1.Pod)
-	if !ok {
-		return obj, nil
-	}
+func lean(pod *corev1.Pod) *corev1.Pod {
 	slim := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, ResourceVersion: pod.ResourceVersion,
@@ -250,5 +220,5 @@ func lean(obj any) (any, error) {
 	for _, key := range []string{nodeAnnotation, podUIDAnnotation, expiresAnnotation} {
 		slim.Annotations[key] = pod.Annotations[key]
 	}
-	return slim, nil
+	return slim
 }
