@@ -86,7 +86,6 @@ type Drainer struct {
 	pace  *pace
 	lanes *lanes
 
-	shares      *shares
 	budgets     *budgetWatch
 	deployments *surgeWatch
 	attached    *attachmentWatch
@@ -106,14 +105,14 @@ type Drainer struct {
 // New returns a Drainer. It makes no call and starts nothing.
 func New(opts Options) *Drainer {
 	d := &Drainer{
-		opts: opts, queue: newQueue(), pace: newPace(requestsAtOnce), nodeWatches: fair.NewLane(startsAtOnce, allCanWait),
+		opts: opts, queue: newQueue(), nodeWatches: fair.NewLane(startsAtOnce, allCanWait),
 		attached: newAttachmentWatch(opts), gangs: NewGangs(), sessions: map[string]*session{},
 	}
 	lookups := fair.NewLane(lookupsAtOnce, allCanWait) // and what is watched of namespaces: the nodes' own pods wait for none of it
 	d.claims = newObjectCache("claim", lookups, opts.Notify, readClaim(opts.Dynamic))
 	d.preferences = newObjectCache("preferences", lookups, opts.Notify, readPreferences(opts.Dynamic))
 	d.around = newObjectCache("surroundings", lookups, opts.Notify, readSurroundings(opts.Dynamic))
-	d.lanes, d.shares = newLanes(d.queue.push), newShares(requestsAtOnce, d.queue.push)
+	d.lanes, d.pace = newLanes(d.queue.push), newPace(requestsAtOnce, d.queue.push)
 	d.starts = &waveStarts{work: d.waves}
 	d.budgets = newBudgetWatch(opts, d.budgetAllows, d.starts.stale)
 	d.deployments = newSurgeWatch(opts, lookups, d.deploymentAllows)
@@ -134,7 +133,7 @@ func (d *Drainer) Run(ctx context.Context) error {
 		if !ok {
 			break
 		}
-		requests.Go(func() { d.pace.do(func() bool { return d.attempt(ctx, t) }) })
+		requests.Go(func() { d.pace.do(t, func() bool { return d.attempt(ctx, t) }) })
 	}
 	requests.Wait()
 	d.mu.Lock()

@@ -28,11 +28,6 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		return false
 	}
 	defer t.session.leave()
-	leave := d.shares.enter(t)
-	if leave == nil {
-		return false
-	}
-	defer leave()
 	decision := t.session.decision(t)
 	switch {
 	case decision.waits:

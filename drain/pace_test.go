@@ -14,15 +14,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// requests ends n requests that have begun.
+// requests ends n requests that have begun, each of a namespace of its own.
 func requests(p *pace, n int, busy bool) {
-	for range n {
-		p.do(func() bool { return busy })
+	for i := range n {
+		p.do(&task{pod: pod("a", inNamespace(fmt.Sprint(i)))}, func() bool { return busy })
 	}
 }
 
+// noTask is a push that none is ever put back with.
+func noTask(*task) { panic("no namespace has more than its share") }
+
 func TestPaceFollowsTheAPIServer(t *testing.T) {
-	p := newPace(32)
+	p := newPace(32, noTask)
 	round := func(busy bool) {
 		n := p.limit
 		for range n {
@@ -55,7 +58,7 @@ func TestPaceFollowsTheAPIServer(t *testing.T) {
 func TestPaceHoldsBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		p := newPace(1)
+		p := newPace(1, noTask)
 		p.begin(ctx)
 		began := make(chan bool, 2)
 		go func() { began <- p.begin(ctx) }()
@@ -82,15 +85,16 @@ func TestPaceHoldsBack(t *testing.T) {
 func TestPaceOfRequestsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		p := newPace(2)
+		p := newPace(2, noTask)
 		underway, answer := 0, make(chan bool)
 		var mu sync.Mutex
 		go func() {
 			for p.begin(ctx) {
 				mu.Lock()
 				underway++
+				of := &task{pod: pod("a", inNamespace(fmt.Sprint(underway)))}
 				mu.Unlock()
-				go p.do(func() bool { return <-answer })
+				go p.do(of, func() bool { return <-answer })
 			}
 		}()
 		after := func(d time.Duration, want int) {
@@ -178,11 +182,11 @@ func TestEvictionsOfOneNamespaceThatHang(t *testing.T) {
 	}, func(s *scene) {
 		for range 60 { // all the time there is another that is due
 			s.pass(time.Second)
-			s.d.shares.mu.Lock()
-			if own := s.d.shares.of["hostile"]; own == nil || own.taken > 3 || own.taken > 2 && own.lent > 0 || own.lent > 6 {
+			s.d.pace.mu.Lock()
+			if own := s.d.pace.of["hostile"]; own == nil || own.active > 3 || own.active > 2 && own.lent > 0 || own.lent > 6 {
 				s.Errorf("of one namespace %+v are under way, want at most 3 of 4 seats, 2 while any is lent, and 6 of 12 that are lent", own)
 			}
-			s.d.shares.mu.Unlock()
+			s.d.pace.mu.Unlock()
 		}
 		s.api.pod(pod("a"))
 		s.pass(0)

@@ -100,7 +100,7 @@ func (s *scene) drainer(policy Policy, notify func(string)) *Drainer {
 		Pods: s.api.client(s.T, corev1.SchemeGroupVersion), Budgets: s.api.client(s.T, policyv1.SchemeGroupVersion), Dynamic: s.api.dynamic(s.T),
 		Policy: policy, Notify: notify, Events: s.events, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	})
-	d.pace, d.shares = newPace(4), newShares(4, d.queue.push)
+	d.pace = newPace(4, d.queue.push)
 	return d
 }
 

@@ -75,6 +75,66 @@ type unstreamed struct{ *cache.ListWatch }
 
 func (unstreamed) IsWatchListSemanticsUnSupported() bool { return true }
 
+// Where the API server streams the first list, nothing is listed, and no more is kept than of a list.
+func TestStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stream := watch.NewFake()
+		defer stream.Stop()
+		var told []string
+		w := New(Options[*corev1.Node, *metav1.PartialObjectMetadata]{
+			Source: &cache.ListWatch{
+				ListWithContextFunc: func(context.Context, metav1.ListOptions) (runtime.Object, error) {
+					t.Error("listed")
+					return &corev1.NodeList{}, nil
+				},
+				WatchFuncWithContext: func(_ context.Context, o metav1.ListOptions) (watch.Interface, error) {
+					if o.SendInitialEvents == nil || !*o.SendInitialEvents {
+						t.Errorf("asked for %+v, want a stream", o)
+					}
+					return stream, nil
+				},
+			},
+			Keep: func(node *corev1.Node) *metav1.PartialObjectMetadata {
+				return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: node.Name, ResourceVersion: node.ResourceVersion}}
+			},
+			Changed: func(before, after *metav1.PartialObjectMetadata) {
+				switch {
+				case before == nil:
+					told = append(told, "new "+after.Name)
+				case after == nil:
+					told = append(told, "gone "+before.Name)
+				default:
+					told = append(told, after.Name+" from "+before.ResourceVersion+" to "+after.ResourceVersion)
+				}
+			},
+			Synced: func() { told = append(told, "synced") },
+			Logger: zerolog.Nop(),
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		go w.Run(ctx)
+		node := func(name, version string) *corev1.Node {
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}
+		}
+		stream.Add(node("a", "1"))
+		synctest.Wait()
+		if len(told) != 0 || w.HasSynced() {
+			t.Errorf("before all have come: %q, synced %t", told, w.HasSynced())
+		}
+		end := node("", "2")
+		end.Annotations = map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		stream.Action(watch.Bookmark, end)
+		stream.Modify(node("a", "3"))
+		stream.Add(node("b", "4"))
+		stream.Delete(node("a", "5"))
+		synctest.Wait()
+		if want := []string{"new a", "synced", "a from 1 to 3", "new b", "gone a"}; !slices.Equal(told, want) || !w.HasSynced() {
+			t.Errorf("told %q, synced %t; want %q", told, w.HasSynced(), want)
+		}
+	})
+}
+
 // whole is a Keep that keeps all.
 func whole[T any](of T) T { return of }
 
