@@ -29,6 +29,7 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
@@ -145,9 +146,13 @@ func (d *Drainer) Run(ctx context.Context) error {
 	return nil
 }
 
-// budgetAllows lets refused pods try again: the API server has said that n may go.
-func (d *Drainer) budgetAllows(namespace string, selector labels.Selector, n int) {
-	d.queue.wake(n, types.NamespacedName{Namespace: namespace}, func(t *task) bool {
+// budgetAllows lets refused pods try again: the API server has said how many may go.
+func (d *Drainer) budgetAllows(budget *policyv1.PodDisruptionBudget) {
+	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+	if err != nil {
+		return // the API server takes no such budget
+	}
+	d.queue.wake(int(budget.Status.DisruptionsAllowed), types.NamespacedName{Namespace: budget.Namespace}, func(t *task) bool {
 		return selector.Matches(labels.Set(t.pod.Labels))
 	})
 }

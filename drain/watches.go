@@ -28,8 +28,8 @@ import (
 type budgetWatch struct {
 	sharedWatch[string, *rewatch.Watch[*policyv1.PodDisruptionBudget]] // by namespace
 	client                                                             rest.Interface
-	wake                                                               func(namespace string, selector labels.Selector, n int)
-	known                                                              func() // is called when a namespace's budgets are known
+	wake                                                               func(*policyv1.PodDisruptionBudget) // is called when it allows disruptions
+	known                                                              func()                              // is called when a namespace's budgets are known
 	logger                                                             zerolog.Logger
 }
 
@@ -38,7 +38,7 @@ type budgetWatch struct {
 // all the same, but nobody's turn is planned by them.
 const budgetBytes = 1 << 20
 
-func newBudgetWatch(opts Options, wake func(string, labels.Selector, int), known func()) *budgetWatch {
+func newBudgetWatch(opts Options, wake func(*policyv1.PodDisruptionBudget), known func()) *budgetWatch {
 	b := &budgetWatch{client: opts.Budgets, wake: wake, known: known, logger: opts.Logger}
 	b.sharedWatch = newSharedWatch(opts.Notify, b.watch)
 	return b
@@ -62,7 +62,7 @@ func (b *budgetWatch) watch(ctx context.Context, namespace string) *rewatch.Watc
 			case after == nil:
 				sizes.set(before.Name, 0)
 			case after.Status.DisruptionsAllowed > 0:
-				b.allows(after)
+				b.wake(after)
 			}
 		},
 		Synced: func() {
@@ -73,15 +73,6 @@ func (b *budgetWatch) watch(ctx context.Context, namespace string) *rewatch.Watc
 	})
 	go w.Run(ctx)
 	return w
-}
-
-func (b *budgetWatch) allows(budget *policyv1.PodDisruptionBudget) {
-	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-	if err != nil {
-		b.logger.Warn().Err(err).Str("budget", budget.Namespace+"/"+budget.Name).Msg("read disruption budget's selector")
-		return
-	}
-	b.wake(budget.Namespace, selector, int(budget.Status.DisruptionsAllowed))
 }
 
 // boundedSizes adds up the sizes of objects that are kept.
