@@ -15,7 +15,7 @@ import (
 
 var (
 	rulesFile     = filepath.Join("..", "..", "deploy", "alerts", "spot-handler.yaml")
-	casesFile     = filepath.Join("..", "..", "deploy", "alerts", "tests", "spot-handler.yaml")
+	casesFiles    = filepath.Join("..", "..", "deploy", "alerts", "tests", "*.yaml")
 	dashboardFile = filepath.Join("..", "..", "deploy", "dashboards", "spot-handler.json")
 	runbookFile   = filepath.Join("..", "..", "deploy", "runbook.md")
 	referenceFile = filepath.Join("..", "..", "deploy", "docs", "reference.md")
@@ -27,7 +27,7 @@ const runbookURL = "https://github.com/spot-handler/spot-handler/blob/main/deplo
 // Prometheus's own tool accepts the rules, and every case of theirs comes out as stated.
 func TestAlertCases(t *testing.T) {
 	tools := ForTest(t)
-	for _, args := range [][]string{{"check", "rules", rulesFile}, {"test", "rules", casesFile}} {
+	for _, args := range [][]string{{"check", "rules", rulesFile}, append([]string{"test", "rules"}, files(t, casesFiles)...)} {
 		if out, err := exec.CommandContext(t.Context(), tools.Promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
@@ -36,24 +36,26 @@ func TestAlertCases(t *testing.T) {
 
 // Every alert has a case in which it fires and one in which it does not.
 func TestEveryAlertHasCases(t *testing.T) {
-	var cases struct {
-		Tests []struct {
-			Rules []struct {
-				Name string           `json:"alertname"`
-				Want []map[string]any `json:"exp_alerts"`
-			} `json:"alert_rule_test"`
-		}
-	}
-	if err := yaml.Unmarshal([]byte(read(t, casesFile)), &cases); err != nil {
-		t.Fatal(err)
-	}
 	fires, silent := map[string]bool{}, map[string]bool{}
-	for _, test := range cases.Tests {
-		for _, r := range test.Rules {
-			if len(r.Want) > 0 {
-				fires[r.Name] = true
-			} else {
-				silent[r.Name] = true
+	for _, file := range files(t, casesFiles) {
+		var cases struct {
+			Tests []struct {
+				Rules []struct {
+					Name string           `json:"alertname"`
+					Want []map[string]any `json:"exp_alerts"`
+				} `json:"alert_rule_test"`
+			}
+		}
+		if err := yaml.Unmarshal([]byte(read(t, file)), &cases); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range cases.Tests {
+			for _, r := range test.Rules {
+				if len(r.Want) > 0 {
+					fires[r.Name] = true
+				} else {
+					silent[r.Name] = true
+				}
 			}
 		}
 	}
@@ -103,11 +105,7 @@ func TestRunbook(t *testing.T) {
 func TestRunbookQuotesTheLog(t *testing.T) {
 	code := ""
 	for _, pattern := range []string{"cmd/*/*.go", "handler/*.go", "handler/*/*.go", "queue/*.go", "imds/*.go", "drain/*.go"} {
-		files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(pattern)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
+		for _, file := range files(t, filepath.Join("..", "..", filepath.FromSlash(pattern))) {
 			if !strings.HasSuffix(file, "_test.go") {
 				code += read(t, file)
 			}
@@ -220,6 +218,15 @@ func dashboard(t *testing.T) Dashboard {
 		t.Fatal(err)
 	}
 	return d
+}
+
+func files(t *testing.T, pattern string) []string {
+	t.Helper()
+	found, err := filepath.Glob(pattern)
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no file is %s: %v", pattern, err)
+	}
+	return found
 }
 
 func read(t *testing.T, file string) string {
