@@ -86,7 +86,7 @@ func (b buildah) builder() string {
 	b.do("config", "--env=PATH=/usr/local/go/bin:/bin", "--env=HOME=/tmp",
 		"--env=GOTOOLCHAIN=local", "--env=GOFLAGS=-buildvcs=false", "--env=GOCACHE=/cache",
 		// The modules of this machine's cache, which have been checked against go.sum's like.
-		"--env=GOPROXY=file:///modules", "--env=GOSUMDB=off", "probe")
+		"--env=GOMODCACHE=/modules", "--env=GOPROXY=off", "--env=GOSUMDB=off", "probe")
 	b.do("commit", "--quiet", "probe", name)
 	return name
 }
@@ -103,7 +103,7 @@ func volumes(t *testing.T, checkout string) []string {
 	}
 	return []string{
 		"--volume=" + goEnv(t, "GOROOT") + ":/usr/local/go:ro",
-		"--volume=" + filepath.Join(goEnv(t, "GOMODCACHE"), "cache", "download") + ":/modules:ro",
+		"--volume=" + goEnv(t, "GOMODCACHE") + ":/modules",
 		"--volume=" + goEnv(t, "GOCACHE") + ":/cache",
 	}
 }
