@@ -68,9 +68,12 @@ func (f *fakeHooks) Heartbeat(context.Context, string, interruption.Hook) error 
 	return nil
 }
 
-func (f *fakeHooks) Complete(_ context.Context, instance string, h interruption.Hook) error {
+func (f *fakeHooks) Complete(_ context.Context, node, instance string, h interruption.Hook) error {
 	f.mu.Lock()
 	f.done.asked++
+	if node == "" {
+		f.done.unknown++
+	}
 	f.mu.Unlock()
 	if f.CompleteFunc != nil {
 		if err := f.CompleteFunc(); err != nil {
@@ -81,13 +84,6 @@ func (f *fakeHooks) Complete(_ context.Context, instance string, h interruption.
 	defer f.mu.Unlock()
 	f.done.completed = append(f.done.completed, instance+" "+h.Name)
 	return nil
-}
-
-func (f *fakeHooks) CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error {
-	f.mu.Lock()
-	f.done.unknown++
-	f.mu.Unlock()
-	return f.Complete(ctx, instance, h)
 }
 
 // hooked is the message about a hook that the group began to wait at a second ago.

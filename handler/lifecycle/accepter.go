@@ -90,11 +90,11 @@ func (a Accepter) launched(ctx context.Context, n interruption.Notice, node *cor
 // otherwise: at once if that is not allowed, which is how the role says that a group belongs to
 // another cluster, else after until.
 func (a Accepter) complete(ctx context.Context, n interruption.Notice, otherwise interruption.Verdict, until time.Time) (interruption.Verdict, error) {
-	name, complete := n.NodeName, a.Hooks.CompleteUnknown
+	name := ""
 	if node, ok := a.Nodes.Find(n); ok {
-		name, complete = node.Name, a.Hooks.Complete
+		name = node.Name
 	}
-	err := complete(ctx, n.InstanceID, *n.Hook)
+	err := a.Hooks.Complete(ctx, name, n.InstanceID, *n.Hook)
 	switch {
 	case err == nil, errors.Is(err, ErrGone):
 		logCompleted(a.Logger, name, interruption.NewRecord(n), *n.Hook, err)

@@ -3,11 +3,13 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"fmt"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/rs/zerolog"
 
+	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
 )
 
@@ -19,17 +21,15 @@ type call struct {
 	try  *try
 }
 
-// try is what this process knows of one hook beyond the record: the call under way and what
-// earlier ones have returned. Losing it costs a call. The Tender's mutex guards it.
+// try is what this process knows of one hook beyond the record. Losing it costs a call. The
+// Tender's mutex guards it.
 type try struct {
-	underWay chan struct{} // closed with the answer of the call under way; nil: none
-	next     time.Time     // no call before then
-	pause    time.Duration // before it, after a failure
-	ending   bool          // the calls are to complete the hook, and so is the pause
+	busy bool               // its limits are being read, or a heartbeat recorded
+	stop context.CancelFunc // of completing it; nil before that has begun
 
 	limits Limits    // zero: not known yet
-	since  time.Time // when they were first asked for
 	beat   time.Time // when the last heartbeat was recorded
+	failed time.Time // when one last was not
 	mute   bool      // heartbeats are not allowed
 	gone   bool      // the group no longer waits
 }
@@ -46,57 +46,56 @@ const (
 	// shortest timeout is 30 s.
 	limitsPatience = 8 * time.Second
 
+	// beatTries is how often a heartbeat can be tried in the hook's timeout, of which half is left
+	// when it is due.
+	beatTries = 10
+
 	// completeFor is how long we keep trying to complete a hook after the time at which, as far
 	// as we know, its group stops waiting.
 	completeFor = time.Minute
 )
 
-// tries holds those of one node.
-type tries map[hookName]*try
+// tryKey identifies a hook of a node.
+type tryKey struct{ node, group, name, token string }
 
-// hookName identifies a hook.
-type hookName struct{ group, name, token string }
-
-// of returns what is known of a node's hooks. The caller holds the mutex.
-func (t *Tender) of(node string) tries {
-	if t.tries[node] == nil {
-		t.tries[node] = tries{}
+// of returns what is known of a node's hook. The caller holds the mutex.
+func (t *Tender) of(node string, hook interruption.Hook) *try {
+	key := tryKey{node, hook.Group, hook.Name, hook.Token}
+	if t.tries[key] == nil {
+		t.tries[key] = &try{}
 	}
-	return t.tries[node]
+	return t.tries[key]
 }
 
-// get returns what is known of a hook. The caller holds the Tender's mutex.
-func (t tries) get(hook interruption.Hook) *try {
-	name := hookName{hook.Group, hook.Name, hook.Token}
-	if t[name] == nil {
-		t[name] = &try{}
-	}
-	return t[name]
+// again makes a call until it succeeds, or until patience or ctx ends. After ErrGone there is no
+// other attempt, and none soon after ErrDenied.
+func again[T any](ctx context.Context, patience time.Duration, do func() (T, error)) (T, error) {
+	return backoff.Retry(ctx, func() (T, error) {
+		got, err := do()
+		switch {
+		case errors.Is(err, ErrGone):
+			err = backoff.Permanent(err)
+		case errors.Is(err, ErrDenied):
+			err = fmt.Errorf("%w: %w", err, &backoff.RetryAfterError{Duration: deniedPause})
+		}
+		return got, err
+	}, backoff.WithBackOff(awsfault.Pauses(firstPause, maxPause, 0.5)), backoff.WithMaxElapsedTime(max(time.Nanosecond, patience)))
 }
 
-// readLimits asks how long the group waits. It assumes what it cannot learn.
+// readLimits asks how long the group waits. It assumes what it cannot learn: the group may still
+// wait at a hook that no longer exists.
 func (t *Tender) readLimits(ctx context.Context, c call) {
-	t.mu.Lock()
-	if c.try.since.IsZero() {
-		c.try.since = time.Now()
-	}
-	t.mu.Unlock()
 	bounded, cancel := context.WithTimeout(ctx, limitsPatience)
 	defer cancel()
-	limits, err := t.opts.Hooks.Limits(bounded, c.hook)
+	limits, err := again(bounded, limitsPatience, func() (Limits, error) { return t.opts.Hooks.Limits(bounded, c.hook) })
+	if err != nil || limits.Timeout <= 0 {
+		limits = LimitsOf(interruption.UnknownHookTimeout)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.try.done(err)
-	switch {
-	case ctx.Err() != nil:
-	case err == nil && limits.Timeout > 0:
+	c.try.busy = false
+	if ctx.Err() == nil {
 		c.try.limits = limits
-	case err == nil, errors.Is(err, ErrGone), errors.Is(err, ErrDenied), time.Since(c.try.since) >= limitsPatience:
-		// The group may still wait at a hook that no longer exists.
-		c.try.limits, c.try.next = LimitsOf(interruption.UnknownHookTimeout), time.Time{}
-	}
-	if wait := c.try.since.Add(limitsPatience); c.try.limits.Timeout == 0 && c.try.next.After(wait) {
-		c.try.next = wait
 	}
 }
 
@@ -106,7 +105,7 @@ func (t *Tender) prolong(ctx context.Context, c call) {
 	err := t.opts.Hooks.Heartbeat(ctx, c.rec.Instance, c.hook)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.try.done(err)
+	c.try.busy = false
 	switch {
 	case ctx.Err() != nil:
 	case err == nil:
@@ -118,27 +117,31 @@ func (t *Tender) prolong(ctx context.Context, c call) {
 	case errors.Is(err, ErrDenied):
 		c.try.mute = true
 	default:
+		c.try.failed = at
 		c.about(t.opts.Logger.Warn()).Err(err).Msg("record heartbeat")
 	}
 }
 
-// complete has the group stop waiting.
+// complete has the group stop waiting, in as many attempts as it takes, unless ctx ends before.
 func (t *Tender) complete(ctx context.Context, c call) {
-	err := t.opts.Hooks.Complete(ctx, c.rec.Instance, c.hook)
+	_, err := again(ctx, time.Until(t.abandoned(c.rec, c.hook)), func() (struct{}, error) {
+		err := t.opts.Hooks.Complete(ctx, c.node, c.rec.Instance, c.hook)
+		if err != nil && !errors.Is(err, ErrGone) && !errors.Is(err, ErrDenied) { // the client has logged that one
+			c.about(t.opts.Logger.Warn()).Err(err).Msg("complete lifecycle hook")
+		}
+		return struct{}{}, err
+	})
+	switch {
+	case err == nil, errors.Is(err, ErrGone):
+		logCompleted(t.opts.Logger, c.node, c.rec, c.hook, err)
+	case ctx.Err() != nil:
+		return
+	default:
+		c.about(t.opts.Logger.Warn()).Err(err).Msg("lifecycle hook left to its timeout")
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c.try.done(err)
-	switch {
-	case ctx.Err() != nil && err != nil:
-	case err == nil, errors.Is(err, ErrGone):
-		c.try.gone = true
-		logCompleted(t.opts.Logger, c.node, c.rec, c.hook, err)
-	case time.Now().After(t.abandoned(c.rec, c.hook)):
-		c.try.gone = true
-		c.about(t.opts.Logger.Warn()).Err(err).Msg("lifecycle hook left to its timeout")
-	case !errors.Is(err, ErrDenied): // the client has logged that
-		c.about(t.opts.Logger.Warn()).Err(err).Msg("complete lifecycle hook")
-	}
+	c.try.gone = true
 }
 
 // abandoned is when a hook that could not be completed has certainly timed out.
@@ -146,31 +149,6 @@ func (t *Tender) abandoned(rec interruption.Record, hook interruption.Hook) time
 	since := interruption.Later(hook.Since, rec.Received)
 	until := interruption.Later(since.Add(interruption.UnknownHookTimeout), hook.Until)
 	return until.Add(completeFor)
-}
-
-// end turns to completing the hook. A failure of another call is no reason to delay that.
-func (t *try) end() {
-	if !t.ending {
-		t.ending, t.pause, t.next = true, 0, time.Time{}
-	}
-}
-
-// done ends a call and says when the next is allowed.
-func (t *try) done(err error) {
-	if t.underWay != nil {
-		close(t.underWay)
-		t.underWay = nil
-	}
-	switch {
-	case err == nil:
-		t.pause, t.next = 0, time.Time{}
-		return
-	case errors.Is(err, ErrDenied):
-		t.pause = deniedPause
-	default:
-		t.pause = min(maxPause, max(firstPause, 2*t.pause))
-	}
-	t.next = time.Now().Add(time.Duration((0.5 + rand.Float64()) * float64(t.pause)))
 }
 
 func (c call) about(e *zerolog.Event) *zerolog.Event { return about(e, c.node, c.rec, c.hook) }

@@ -86,23 +86,18 @@ func New(opts Options) *Client {
 }
 
 // Complete notifies the group that it need no longer wait for the instance. That goes for an
-// instance that could not be drained too, as it ends either way.
+// instance that could not be drained too, as it ends either way. node is empty for one that is no
+// Node of this cluster. If that is not allowed, it is how the role says that the group belongs to
+// another cluster. That is not a fault, and is counted separately from faults.
 // https://docs.aws.amazon.com/autoscaling/ec2/APIReference/API_CompleteLifecycleAction.html
-func (c *Client) Complete(ctx context.Context, instance string, h interruption.Hook) error {
-	if h.Launching {
-		return c.complete(ctx, completeLaunch, instance, h)
+func (c *Client) Complete(ctx context.Context, node, instance string, h interruption.Hook) error {
+	a := complete
+	switch {
+	case node == "":
+		a = completeUnknown
+	case h.Launching:
+		a = completeLaunch
 	}
-	return c.complete(ctx, complete, instance, h)
-}
-
-// CompleteUnknown is Complete for an instance that is no Node of this cluster. If it is not
-// allowed, that is how the role says that the group belongs to another cluster. That is not a
-// fault, and is counted separately from faults.
-func (c *Client) CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error {
-	return c.complete(ctx, completeUnknown, instance, h)
-}
-
-func (c *Client) complete(ctx context.Context, a action, instance string, h interruption.Hook) error {
 	return c.call(ctx, a, h.Group, func(ctx context.Context) error {
 		_, err := c.api.CompleteLifecycleAction(ctx, &autoscaling.CompleteLifecycleActionInput{
 			AutoScalingGroupName: &h.Group, LifecycleHookName: &h.Name, LifecycleActionToken: token(h),

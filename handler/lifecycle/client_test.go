@@ -2,7 +2,6 @@ package lifecycle_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -89,14 +88,16 @@ func TestHookIsAnswered(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if err := g.Complete(t.Context(), instance, g.hook); err != nil {
+		if err := g.Complete(t.Context(), "node-a", instance, g.hook); err != nil {
 			t.Error(err)
 		}
 		if w := g.cloud.Waits(instance)[0]; w.Result != asgemu.Continue || w.Heartbeats != 3 {
 			t.Errorf("wait %+v", w)
 		}
-		for name, call := range map[string]func(context.Context, string, interruption.Hook) error{"complete": g.Complete, "heartbeat": g.Heartbeat} {
-			if err := call(t.Context(), instance, g.hook); !errors.Is(err, lifecycle.ErrGone) {
+		for name, err := range map[string]error{
+			"complete": g.Complete(t.Context(), "node-a", instance, g.hook), "heartbeat": g.Heartbeat(t.Context(), instance, g.hook),
+		} {
+			if !errors.Is(err, lifecycle.ErrGone) {
 				t.Errorf("%s when it is over: %v, want ErrGone", name, err)
 			}
 			if n := g.counted(t, name, "invalid"); n != 1 {
@@ -136,7 +137,7 @@ func TestLimitsAreAskedForOnce(t *testing.T) {
 func TestFailures(t *testing.T) {
 	g := waiting(t)
 	calls := map[string]func() error{
-		"CompleteLifecycleAction":        func() error { return g.Complete(t.Context(), instance, g.hook) },
+		"CompleteLifecycleAction":        func() error { return g.Complete(t.Context(), "node-a", instance, g.hook) },
 		"RecordLifecycleActionHeartbeat": func() error { return g.Heartbeat(t.Context(), instance, g.hook) },
 		"DescribeLifecycleHooks":         func() error { _, err := g.Limits(t.Context(), g.hook); return err },
 	}
@@ -180,7 +181,7 @@ func TestRefusedForAnotherClustersGroup(t *testing.T) {
 	g := waiting(t)
 	g.cloud.Fail(asgemu.Fault{Effect: asgemu.AccessDenied})
 	for range 3 {
-		if err := g.CompleteUnknown(t.Context(), instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) {
+		if err := g.Complete(t.Context(), "", instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) {
 			t.Errorf("%v, want ErrDenied", err)
 		}
 	}
@@ -190,11 +191,11 @@ func TestRefusedForAnotherClustersGroup(t *testing.T) {
 	if g.counted(t, "complete", "access_denied") != 0 || g.counted(t, "complete_unknown", "access_denied") != 3 {
 		t.Error("counted as of an own node")
 	}
-	if err := g.Complete(t.Context(), instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) || !strings.Contains(g.log.String(), `"level":"error"`) {
+	if err := g.Complete(t.Context(), "node-a", instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) || !strings.Contains(g.log.String(), `"level":"error"`) {
 		t.Errorf("an own node's, after that: %v: %s", err, g.log)
 	}
 	g.hook.Launching = true
-	if err := g.Complete(t.Context(), instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) || g.counted(t, "complete_launch", "access_denied") != 1 ||
+	if err := g.Complete(t.Context(), "node-a", instance, g.hook); !errors.Is(err, lifecycle.ErrDenied) || g.counted(t, "complete_launch", "access_denied") != 1 ||
 		!strings.Contains(g.log.String(), "cannot complete launch hooks") {
 		t.Errorf("an own node's that starts: %v: %s", err, g.log)
 	}

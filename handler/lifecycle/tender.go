@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -20,10 +21,9 @@ type Hooks interface {
 	Limits(ctx context.Context, h interruption.Hook) (Limits, error)
 	// Heartbeat makes it wait for the hook's timeout from now on.
 	Heartbeat(ctx context.Context, instance string, h interruption.Hook) error
-	// Complete has it stop waiting.
-	Complete(ctx context.Context, instance string, h interruption.Hook) error
-	// CompleteUnknown is Complete for an instance that is no Node of this cluster.
-	CompleteUnknown(ctx context.Context, instance string, h interruption.Hook) error
+	// Complete has it stop waiting for an instance, which is that Node; empty if it is none of this
+	// cluster.
+	Complete(ctx context.Context, node, instance string, h interruption.Hook) error
 }
 
 // TenderOptions say how to answer the hooks in records.
@@ -54,12 +54,12 @@ type Tender struct {
 	calls sync.WaitGroup
 
 	mu    sync.Mutex
-	tries map[string]tries // by node
+	tries map[tryKey]*try
 }
 
 // NewTender returns a Tender. It makes no call.
 func NewTender(opts TenderOptions) *Tender {
-	return &Tender{opts: opts, tries: map[string]tries{}}
+	return &Tender{opts: opts, tries: map[tryKey]*try{}}
 }
 
 // hookNews is how much later than the metadata service's news of the same end the message about
@@ -121,7 +121,7 @@ func (t *Tender) learn(node string, hook *interruption.Hook, received time.Time)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	try := t.of(node).get(*hook)
+	try := t.of(node, *hook)
 	if try.gone {
 		hook.Done = true
 		return true
@@ -161,20 +161,15 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	try := t.of(node).get(hook)
-	if try.underWay != nil || try.gone {
-		return time.Time{} // its answer makes us look again
-	}
+	try := t.of(node, hook)
 	c := call{node: node, rec: rec, hook: hook, try: try}
 	var due func(context.Context, call)
-	over := rec.Phase.Over() || t.opts.CordonOnly && rec.Phase != interruption.Waiting
-	if over {
-		try.end()
-	}
-	at := try.next
 	switch {
-	case over:
-		due = t.complete
+	case rec.Phase.Over(), t.opts.CordonOnly && rec.Phase != interruption.Waiting:
+		t.end(ctx, c)
+		return time.Time{}
+	case try.busy, try.gone:
+		return time.Time{} // its answer makes us look again
 	case try.limits.Timeout == 0 && (hook.Until.IsZero() || t.opts.HeartbeatUntil > 0):
 		due = t.readLimits
 	case t.opts.HeartbeatUntil == 0 || try.mute:
@@ -184,18 +179,32 @@ func (t *Tender) answer(ctx context.Context, node string, rec interruption.Recor
 		if end := rec.DrainEnd(); !end.IsZero() && !beat.Before(end) || !hook.Until.IsZero() && !beat.Before(hook.Until) {
 			return time.Time{} // the drain will have ended
 		}
+		if at := interruption.Later(beat, try.failed.Add(try.limits.Timeout/beatTries)); time.Now().Before(at) {
+			return at
+		}
 		due = t.prolong
-		at = interruption.Later(at, beat)
 	}
-	if time.Now().Before(at) {
-		return at
-	}
-	try.underWay = make(chan struct{})
+	try.busy = true
 	t.calls.Go(func() {
 		due(ctx, c)
 		t.opts.Notify(node)
 	})
 	return time.Time{}
+}
+
+// end turns to completing a hook, unless that has begun. It waits for no other call about it. The
+// caller holds the mutex.
+func (t *Tender) end(ctx context.Context, c call) {
+	if c.try.gone || c.try.stop != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(ctx)
+	c.try.stop = stop
+	t.calls.Go(func() {
+		defer stop()
+		t.complete(ctx, c)
+		t.opts.Notify(c.node)
+	})
 }
 
 // nextBeat is when the next heartbeat is due, a whole number of intervals after the beginning.
@@ -207,55 +216,32 @@ func nextBeat(hook interruption.Hook, interval time.Duration) time.Time {
 }
 
 // Orphaned completes the hooks of a node that is gone together with its record. It does not
-// block. If a call about a hook is under way, the answer comes first: the call may have
-// completed it.
+// block.
 func (t *Tender) Orphaned(ctx context.Context, node string, rec interruption.Record) {
 	if t.opts.Hooks == nil {
 		return
 	}
 	t.mu.Lock()
-	tries := t.of(node)
-	delete(t.tries, node)
-	t.mu.Unlock()
+	defer t.mu.Unlock()
 	for _, hook := range rec.Hooks {
-		if hook.Done {
-			continue
+		if !hook.Done {
+			t.end(ctx, call{node: node, rec: rec, hook: hook, try: t.of(node, hook)})
 		}
-		t.calls.Go(func() {
-			for ctx.Err() == nil {
-				t.mu.Lock()
-				try := tries.get(hook)
-				if try.underWay == nil {
-					try.end()
-				}
-				gone, underWay, wait := try.gone, try.underWay, time.Until(try.next)
-				t.mu.Unlock()
-				switch {
-				case gone:
-					return
-				case underWay != nil:
-					select {
-					case <-ctx.Done():
-					case <-underWay:
-					}
-				case wait > 0:
-					select {
-					case <-ctx.Done():
-					case <-time.After(wait):
-					}
-				default:
-					t.complete(ctx, call{rec: rec, hook: hook, try: try})
-				}
-			}
-		})
 	}
+	maps.DeleteFunc(t.tries, func(k tryKey, _ *try) bool { return k.node == node }) // so Forget does not stop them
 }
 
-// Forget drops what is known of a node's hooks beyond its record.
+// Forget drops what is known of a node's hooks beyond its record. Those that have not been completed
+// by now are left.
 func (t *Tender) Forget(node string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.tries, node)
+	maps.DeleteFunc(t.tries, func(k tryKey, try *try) bool {
+		if k.node == node && try.stop != nil {
+			try.stop()
+		}
+		return k.node == node
+	})
 }
 
 // Wait returns when no call is under way any more. Nobody must be calling any other method by then.
