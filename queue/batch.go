@@ -2,15 +2,15 @@ package queue
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-	smithytime "github.com/aws/smithy-go/time"
+	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/sync/semaphore"
 
 	"spot-handler/handler/awsfault"
@@ -36,94 +36,30 @@ type batchEntry struct {
 	hideFor time.Duration // of a change of visibility
 }
 
-// A batcher gathers entries into batch calls. It has no goroutine of its own: the
-// entry that fills a batch, or the timer of the first, makes the call.
-type batcher struct {
-	// call makes one call and returns a result for each entry.
-	call  func(ctx context.Context, entries []batchEntry) []error
-	slots *semaphore.Weighted
+type batcher = awsfault.Batcher[batchEntry, error]
 
-	mu   sync.Mutex
-	next *batch
-}
-
-type batch struct {
-	ctx     context.Context
-	entries []batchEntry
-	timer   *time.Timer
-	results []error
-	done    chan struct{}
-}
-
+// newBatcher makes batches of a call that returns a result for each entry.
 func newBatcher(call func(context.Context, []batchEntry) []error) *batcher {
-	return &batcher{call: call, slots: semaphore.NewWeighted(maxBatchCalls)}
-}
-
-// do makes a call for the entry, again and again until it succeeds, SQS says that it never
-// will, until has passed or ctx is canceled. A batch has the ctx of its first entry, so
-// every caller's must end at the same time.
-func (b *batcher) do(ctx context.Context, e batchEntry, until time.Time) {
-	wait := awsfault.Pauses(firstBatchPause, maxBatchPause, 0.5)
-	for {
-		err := b.once(ctx, e)
-		if err == nil || final(err) || ctx.Err() != nil {
-			return
+	slots := semaphore.NewWeighted(maxBatchCalls)
+	return &batcher{Size: batchSize, Linger: linger, Call: func(ctx context.Context, entries []batchEntry) []error {
+		if err := slots.Acquire(ctx, 1); err != nil {
+			return slices.Repeat([]error{err}, len(entries))
 		}
-		pause := wait.NextBackOff()
-		if time.Now().Add(pause).After(until) || smithytime.SleepWithContext(ctx, pause) != nil {
-			return
+		defer slots.Release(1)
+		return call(ctx, entries)
+	}}
+}
+
+// submit makes a call for the entry, again and again until it succeeds, SQS says that it never
+// will, until has passed or ctx is canceled.
+func submit(ctx context.Context, b *batcher, e batchEntry, until time.Time) {
+	_, _ = backoff.Retry(ctx, func() (struct{}, error) { // the call has logged what failed
+		err := b.Do(ctx, e)
+		if final(err) {
+			err = backoff.Permanent(err)
 		}
-	}
-}
-
-func (b *batcher) once(ctx context.Context, e batchEntry) error {
-	b.mu.Lock()
-	if b.next == nil {
-		n := &batch{ctx: ctx, done: make(chan struct{})}
-		n.timer = time.AfterFunc(linger, func() { b.flush(n) })
-		b.next = n
-	}
-	mine, i := b.next, len(b.next.entries)
-	mine.entries = append(mine.entries, e)
-	full := len(mine.entries) == batchSize
-	if full {
-		b.next = nil
-	}
-	b.mu.Unlock()
-
-	if full && mine.timer.Stop() {
-		b.run(mine)
-	}
-	<-mine.done // ctx and the timeout of the call see to that
-	return mine.results[i]
-}
-
-// flush makes the call for the batch as it is, when its timer fires.
-func (b *batcher) flush(n *batch) {
-	b.mu.Lock()
-	if b.next == n {
-		b.next = nil
-	}
-	b.mu.Unlock()
-	b.run(n)
-}
-
-func (b *batcher) run(n *batch) {
-	defer close(n.done)
-	if err := b.slots.Acquire(n.ctx, 1); err != nil {
-		n.results = all(len(n.entries), err)
-		return
-	}
-	defer b.slots.Release(1)
-	n.results = b.call(n.ctx, n.entries)
-}
-
-func all(n int, err error) []error {
-	results := make([]error, n)
-	for i := range results {
-		results[i] = err
-	}
-	return results
+		return struct{}{}, err
+	}, backoff.WithBackOff(awsfault.Pauses(firstBatchPause, maxBatchPause, 0.5)), backoff.WithMaxElapsedTime(max(time.Nanosecond, time.Until(until))))
 }
 
 // An action is one call on messages: what errors call it, the permission that it needs,
@@ -182,9 +118,9 @@ func (c *Consumer) batch(ctx context.Context, r *awsfault.Reporter, a action, n 
 	if err != nil {
 		err = classify(a.call, a.permission, c.opts.QueueURL, err)
 		c.fault(r, err, a.failed)
-		return all(n, err)
+		return slices.Repeat([]error{err}, n)
 	}
-	results := all(n, entryError(awsfault.Other, a.call, c.opts.QueueURL, "no result", ""))
+	results := slices.Repeat([]error{entryError(awsfault.Other, a.call, c.opts.QueueURL, "no result", "")}, n)
 	for _, id := range done {
 		if i, ok := indexOf(id, n); ok {
 			results[i] = nil

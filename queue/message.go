@@ -111,7 +111,7 @@ func (c *Consumer) delete(acts context.Context, m *message) {
 	if c.opts.DryRun || m.handle == "" {
 		return
 	}
-	c.deleter.do(acts, batchEntry{handle: m.handle}, m.hiddenUntil)
+	submit(acts, c.deleter, batchEntry{handle: m.handle}, m.hiddenUntil)
 }
 
 // hide makes a message visible to all again after d. If that fails, it becomes visible by
@@ -120,7 +120,7 @@ func (c *Consumer) hide(acts context.Context, m *message, d time.Duration) {
 	if c.opts.DryRun || m.handle == "" {
 		return
 	}
-	c.hider.do(acts, batchEntry{handle: m.handle, hideFor: d}, m.hiddenUntil)
+	submit(acts, c.hider, batchEntry{handle: m.handle, hideFor: d}, m.hiddenUntil)
 }
 
 // count notes the end of a message. A dry run sees the same message again and

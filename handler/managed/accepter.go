@@ -24,7 +24,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
-	smithytime "github.com/aws/smithy-go/time"
+	"github.com/cenkalti/backoff/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
@@ -103,23 +103,21 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 func (a *Accepter) lookup(ctx context.Context, id string) (bool, error) {
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	wait := awsfault.Pauses(firstPause, maxPause, 0.5)
 	var last error
-	for {
+	has, err := backoff.Retry(bounded, func() (bool, error) {
 		has, err := a.lookups.has(bounded, id)
-		if err == nil {
-			return has, nil
-		}
 		if last == nil || bounded.Err() == nil {
 			last = err // what failed says more than that the time is over
 		}
 		if _, hopeless := awsfault.Hopeless(err); hopeless {
-			return false, last
+			err = backoff.Permanent(err)
 		}
-		if smithytime.SleepWithContext(bounded, wait.NextBackOff()) != nil {
-			return false, last
-		}
+		return has, err
+	}, backoff.WithBackOff(awsfault.Pauses(firstPause, maxPause, 0.5)))
+	if err != nil {
+		err = last
 	}
+	return has, err
 }
 
 // failed logs why EC2 does not answer, once for each reason.

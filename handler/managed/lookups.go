@@ -2,19 +2,18 @@ package managed
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/ec2/types"
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/util/cache"
 
 	"spot-handler/handler/awsfault"
+	"spot-handler/handler/readcache"
 )
 
 const (
@@ -40,117 +39,73 @@ const (
 	hasFor   = 10 * time.Minute
 	lacksFor = time.Minute
 
-	// maxAnswers bounds the answers that are kept, at about 100 bytes each.
-	maxAnswers = 8192
-
 	// refusedFor is how long there are no calls after one that lacked the permission.
 	refusedFor = 15 * time.Second
 )
 
-// lookups asks EC2 about many instances at once, and remembers what it said. It has no
-// goroutine of its own: the timer of a batch's first instance makes the call.
+// lookups asks EC2 about many instances at once, and remembers what it said.
 type lookups struct {
 	ec2   EC2
 	tag   Tag
 	calls *prometheus.CounterVec
 
-	mu   sync.Mutex
-	open map[string]*batch // by instance: in next, or being called for
-	next *batch
-
-	answers *cache.LRUExpireCache // whether an instance has the tag
-
-	refused      error
-	refusedUntil time.Time
+	batches awsfault.Batcher[string, error] // by instance: nil where it has the tag
+	answers readcache.Cache[struct{}]       // the same, kept for a while
+	refused awsfault.Denials                // under the key ""
 }
 
-type batch struct {
-	ctx  context.Context // the first caller's, without its end
-	ids  []string
-	has  map[string]bool
-	err  error
-	done chan struct{} // closed when has or err is set
-}
+// errLacks: the instance does not carry the tag.
+var errLacks = errors.New("the instance does not carry the tag")
 
 func newLookups(o Options) *lookups {
-	calls := awsfault.NewCalls(o.Registerer, "spot_handler_tag_lookups_total", "Calls to EC2 for the tags of instances, by what came of them.")
-	return &lookups{ec2: o.EC2, tag: o.Tag, calls: calls, open: map[string]*batch{}, answers: cache.NewLRUExpireCache(maxAnswers)}
+	l := &lookups{ec2: o.EC2, tag: o.Tag}
+	l.calls = awsfault.NewCalls(o.Registerer, "spot_handler_tag_lookups_total", "Calls to EC2 for the tags of instances, by what came of them.")
+	l.batches.Size, l.batches.Linger, l.batches.Call = batchSize, linger, l.call
+	l.answers.Lifetime = lifetime
+	l.answers.Read = func(ctx context.Context, id string) (struct{}, error) {
+		if err := l.refused.Standing("", refusedFor); err != nil {
+			return struct{}{}, err
+		}
+		return struct{}{}, l.batches.Do(ctx, id)
+	}
+	return l
+}
+
+// lifetime is how long the answer counts that came with this error.
+func lifetime(err error) time.Duration {
+	switch {
+	case err == nil:
+		return hasFor
+	case errors.Is(err, errLacks):
+		return lacksFor
+	}
+	return 0
 }
 
 // has reports whether the instance carries the tag, as EC2 says or said lately.
 func (l *lookups) has(ctx context.Context, id string) (bool, error) {
-	l.mu.Lock()
-	if has, ok := l.answers.Get(id); ok {
-		l.mu.Unlock()
-		return has == true, nil
+	_, err := l.answers.Get(ctx, id)
+	if errors.Is(err, errLacks) {
+		return false, nil
 	}
-	if l.refused != nil && time.Now().Before(l.refusedUntil) {
-		defer l.mu.Unlock()
-		return false, l.refused
-	}
-	b := l.open[id]
-	if b == nil {
-		b = l.add(ctx, id)
-	}
-	l.mu.Unlock()
-	select {
-	case <-b.done:
-		return b.has[id], b.err
-	case <-ctx.Done():
-		return false, fmt.Errorf("wait for EC2: %w", context.Cause(ctx))
-	}
+	return err == nil, err
 }
 
-// add puts the instance into the next batch. The caller holds the lock.
-func (l *lookups) add(ctx context.Context, id string) *batch {
-	if l.next == nil {
-		b := &batch{ctx: context.WithoutCancel(ctx), done: make(chan struct{})}
-		l.next = b
-		time.AfterFunc(linger, func() { l.run(b) })
-	}
-	b := l.next
-	b.ids = append(b.ids, id)
-	l.open[id] = b
-	if len(b.ids) == batchSize {
-		l.next = nil // its timer makes the call
-	}
-	return b
-}
-
-func (l *lookups) run(b *batch) {
-	l.mu.Lock()
-	if l.next == b {
-		l.next = nil
-	}
-	ids := slices.Clone(b.ids) // complete from here on
-	l.mu.Unlock()
-
-	ctx, cancel := context.WithTimeout(b.ctx, callTimeout)
+// call asks about some instances, and returns nil for those that have the tag.
+func (l *lookups) call(ctx context.Context, ids []string) []error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	values, err := l.ask(ctx, ids)
 	err = awsfault.Classify("ec2", "DescribeTags", err)
 	l.calls.WithLabelValues(awsfault.Result(err)).Inc()
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer close(b.done)
-	b.err, b.has = err, map[string]bool{}
-	l.refused = nil
-	if _, hopeless := awsfault.Hopeless(err); hopeless {
-		l.refused, l.refusedUntil = err, time.Now().Add(refusedFor)
-	}
-	for _, id := range ids {
-		delete(l.open, id)
-		if err == nil {
-			value, has := values[id]
-			b.has[id] = l.tag.meets(value, has)
-			ttl := lacksFor
-			if b.has[id] {
-				ttl = hasFor
-			}
-			l.answers.Add(id, b.has[id], ttl)
+	l.refused.Note("", err)
+	results := slices.Repeat([]error{err}, len(ids))
+	for i, id := range ids {
+		if value, has := values[id]; err == nil && !l.tag.meets(value, has) {
+			results[i] = errLacks
 		}
 	}
+	return results
 }
 
 // wildcards escapes what has a meaning of its own in the value of a filter.

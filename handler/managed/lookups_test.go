@@ -115,17 +115,3 @@ func TestBurstIsAFewCalls(t *testing.T) {
 		}
 	})
 }
-
-func TestMemoryIsBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newSetup(t, "team")
-		var all sync.WaitGroup
-		for i := range 3 * maxAnswers {
-			all.Go(func() { s.want(t, fmt.Sprintf("i-%d", i), interruption.Unmanaged) })
-		}
-		all.Wait()
-		if n := len(s.lookups.answers.Keys()); n > maxAnswers || len(s.lookups.open) > 0 {
-			t.Errorf("%d answers, %d open", n, len(s.lookups.open))
-		}
-	})
-}
