@@ -39,7 +39,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
@@ -114,7 +116,7 @@ type Consumer struct {
 	work     sync.WaitGroup      // messages in flight
 	deleter  *batcher
 	hider    *batcher
-	redrive  readcache.Cache[redrivePolicy] // under the key ""
+	endless  readcache.Cache[bool] // that SQS moves no message to a dead-letter queue, under the key ""
 
 	receiving, accepting, deleting, hiding, reading awsfault.Reporter
 
@@ -141,7 +143,7 @@ func New(o Options) *Consumer {
 	}
 	c.deleter = newBatcher(c.deleteBatch)
 	c.hider = newBatcher(c.hideBatch)
-	c.redrive.Read, c.redrive.Lifetime = c.keepRedrive, redriveLifetime
+	c.endless.Read, c.endless.Lifetime = c.readRedrive, redriveLifetime
 	return c
 }
 
@@ -164,7 +166,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	c.log.Info().Str("queue", c.opts.QueueURL).Int("receivers", c.opts.Receivers).Bool("dry_run", c.opts.DryRun).Msg("consuming queue")
 
 	var background, receivers sync.WaitGroup
-	background.Go(func() { c.redrivePolicy(ctx) }) // so what is wrong with it shows now
+	background.Go(func() { _, _ = c.endless.Get(ctx, "") }) // so what is wrong with it shows now
 	for range c.opts.Receivers {
 		receivers.Go(func() { c.receive(ctx, acts) })
 	}
@@ -188,4 +190,32 @@ func (c *Consumer) recovered(r *awsfault.Reporter, text string) {
 	if r.Recovered() {
 		c.log.Info().Str("queue", c.opts.QueueURL).Msg(text)
 	}
+}
+
+// redriveLifetime is how long what was read of the redrive policy counts. An operator can add a
+// dead-letter queue without restarting the consumer.
+func redriveLifetime(err error) time.Duration {
+	if err != nil {
+		return 30 * time.Second
+	}
+	return 5 * time.Minute
+}
+
+// readRedrive reports whether a message that is received again and again stays in the queue. It
+// is what was read last if that cannot be read, and false at first: what is left can be looked at.
+func (c *Consumer) readRedrive(ctx context.Context, key string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	out, err := c.opts.Client.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl:       aws.String(c.opts.QueueURL),
+		AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameRedrivePolicy},
+	}, withoutRetries)
+	if err != nil {
+		err = classify("get attributes of", "sqs:GetQueueAttributes", c.opts.QueueURL, err)
+		c.fault(&c.reading, err, "cannot read the queue's redrive policy, messages that cannot be used are left in the queue")
+		last, _ := c.endless.Last(key)
+		return last.Value, err
+	}
+	c.recovered(&c.reading, "the queue's redrive policy can be read again")
+	return out.Attributes[string(types.QueueAttributeNameRedrivePolicy)] == "", nil
 }

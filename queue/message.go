@@ -78,8 +78,8 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 // worthAnotherLook reports whether a message about an unknown instance should be received
 // once more. The receive count can be missing, so the process also remembers what it gave
 // back: no message goes round for ever.
-func (c *Consumer) worthAnotherLook(ctx context.Context, m *message) bool {
-	return m.receiveCount < 2 && !c.redrivePolicy(ctx).lastReceive(m.receiveCount) && isNew(c.retried, m.id)
+func (c *Consumer) worthAnotherLook(m *message) bool {
+	return m.receiveCount < 2 && isNew(c.retried, m.id)
 }
 
 // reject ends a message that cannot be read.
@@ -88,7 +88,7 @@ func (c *Consumer) reject(acts context.Context, m *message, err error, preview s
 		r, _ := errors.AsType[*rejection](err)
 		c.metrics.messages(r.outcome).Inc()
 	}
-	if policy := c.redrivePolicy(acts); policy.known && !policy.exists {
+	if endless, _ := c.endless.Get(acts, ""); endless { // the error was logged when it was news
 		c.delete(acts, m)
 	}
 }
@@ -213,7 +213,7 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 		if failed == nil {
 			c.recovered(&c.accepting, "notices can be accepted again")
 		}
-		if noNode == len(pending) && (best == "" || best == interruption.Unknown) && c.worthAnotherLook(ctx, m) {
+		if noNode == len(pending) && (best == "" || best == interruption.Unknown) && c.worthAnotherLook(m) {
 			return "", errLookAgain
 		}
 		if len(pending) == 0 {

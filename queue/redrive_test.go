@@ -20,20 +20,6 @@ func redriveAttribute(policy string) func(context.Context, *sqs.GetQueueAttribut
 	}
 }
 
-// With one receive before the dead-letter queue there is no second look.
-func TestUnknownInstanceOnItsLastReceive(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeClient{Attributes: redriveAttribute(`{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:1:dead","maxReceiveCount":"1"}`)}
-		r := start(t, Options{Client: f, Accepter: verdict(interruption.Unknown)})
-		f.send("1", spotBody("i-1", time.Now()), 1)
-		time.Sleep(3 * time.Second)
-		synctest.Wait()
-		if diff := cmp.Diff(map[outcome]float64{outcomeForeign: 1}, r.outcomes(t)); diff != "" {
-			t.Error(diff)
-		}
-	})
-}
-
 func TestRejectedMessages(t *testing.T) {
 	denied := func(context.Context, *sqs.GetQueueAttributesInput) (*sqs.GetQueueAttributesOutput, error) {
 		return nil, apiError("AccessDenied")
@@ -46,7 +32,6 @@ func TestRejectedMessages(t *testing.T) {
 		{"no redrive policy", nil, 2},
 		{"redrive policy", redriveAttribute(`{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:1:dead","maxReceiveCount":5}`), 0},
 		{"not readable", denied, 0},
-		{"not parseable", redriveAttribute(`{`), 0},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
