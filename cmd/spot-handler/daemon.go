@@ -173,12 +173,13 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	if reconciles(cfg) && !cfg.fleet() {
 		logger.Warn().Msg("this process drains its own node, without regard to others: several nodes that are lost together can move more pods of a Deployment than its maxSurge, and are not replaced in turn; spot-handler drain does both for all nodes")
 	}
-	// The webhook ends after all who send by it.
-	var webhookEnded sync.WaitGroup
-	defer webhookEnded.Wait()
+	// What notifies people ends after all who use it.
+	var notifying sync.WaitGroup
+	defer notifying.Wait()
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopSending()
-	webhookEnded.Go(func() { _ = webhooks.Run(sending) }) // its error is always nil
+	notifying.Go(func() { _ = webhooks.Run(sending) }) // its error is always nil
+	notifying.Go(func() { _ = events.Run(sending) })   // likewise
 
 	ready := func() error {
 		if !index.Synced() {
@@ -195,7 +196,6 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	})
 	g.Go(func() error { return index.Run(ctx) })
 	g.Go(func() error { return keepsEarly(ctx) })
-	g.Go(func() error { return events.Run(ctx) })
 	g.Go(func() error {
 		// Before the Nodes are known every instance would look like somebody else's.
 		if err := index.Wait(ctx); err != nil || from == nil {

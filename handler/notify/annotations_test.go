@@ -1,13 +1,20 @@
 package notify
 
 import (
+	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"spot-handler/handler/interruption"
 )
@@ -33,16 +40,17 @@ func TestAnnotations(t *testing.T) {
 	unreadable := node.DeepCopy()
 	unreadable.Annotations[interruption.Annotation] = "{"
 
-	e := NewEvents(nil, func(string) (*corev1.Node, bool) { return node, true })
-	e.Notify(Noticed(node, rec))
-	e.Notify(Replaced(node, ReasonReplacementRequested, interruption.Replacement{}))
-	e.Notify(Replaced(node, ReasonNoReplacement, interruption.Replacement{}))
-	e.Notify(Ended(node, ReasonDrained, interruption.Pods{}, 0))
-	e.Notify(Canceled(node, rec))
-	e.Notify(Unreadable(unreadable, errors.New("no record")))
-	e.EvictionBlocked("node-a", &corev1.Pod{}, "")
-	e.EvictionForced("node-a", &corev1.Pod{}, "")
-	e.PodLeft("node-a", &corev1.Pod{}, "")
+	events := written(t, func(string) (*corev1.Node, bool) { return node, true }, func(e *Events) {
+		e.Notify(Noticed(node, rec))
+		e.Notify(Replaced(node, ReasonReplacementRequested, interruption.Replacement{}))
+		e.Notify(Replaced(node, ReasonNoReplacement, interruption.Replacement{}))
+		e.Notify(Ended(node, ReasonDrained, interruption.Pods{}, 0))
+		e.Notify(Canceled(node, rec))
+		e.Notify(Unreadable(unreadable, errors.New("no record")))
+		e.EvictionBlocked("node-a", &corev1.Pod{}, "")
+		e.EvictionForced("node-a", &corev1.Pod{}, "")
+		e.PodLeft("node-a", &corev1.Pod{}, "")
+	})
 
 	want := map[string]map[string]string{
 		NoticeReason(rec.Kind): whole, ReasonReplacementRequested: whole, ReasonNoReplacement: whole, ReasonDrained: whole, ReasonCanceled: whole,
@@ -50,8 +58,7 @@ func TestAnnotations(t *testing.T) {
 		ReasonEvictionBlocked:  pod, ReasonEvictionForced: pod, ReasonPodLeft: pod,
 	}
 	about := map[string]map[string]string{}
-	for len(e.recorder.waiting) > 0 {
-		event := <-e.recorder.waiting
+	for _, event := range events {
 		about[event.Reason] = event.Annotations
 	}
 	if diff := cmp.Diff(want, about); diff != "" {
@@ -69,11 +76,36 @@ func TestPodsOfARehearsal(t *testing.T) {
 		interruption.Rehearsal: "rehearsal: cannot leave interrupted node node-a yet: budget db: needs 3",
 		"":                     "cannot leave interrupted node node-a yet: budget db: needs 3",
 	} {
-		e := NewEvents(nil, func(string) (*corev1.Node, bool) { return node, source == interruption.Rehearsal })
-		e.EvictionBlocked("node-a", &corev1.Pod{}, "budget db: needs 3")
-		event := <-e.recorder.waiting
+		event := written(t, func(string) (*corev1.Node, bool) { return node, source == interruption.Rehearsal }, func(e *Events) {
+			e.EvictionBlocked("node-a", &corev1.Pod{}, "budget db: needs 3")
+		})[0]
 		if event.Message != said || Refusal(event) != "budget db: needs 3" || event.Annotations[AnnotationSource] != string(source) {
 			t.Errorf("%q, for the reason %q, with %v; want %q", event.Message, Refusal(event), event.Annotations, said)
 		}
 	}
+}
+
+// written are the Events that are written about what is said.
+func written(t *testing.T, node func(string) (*corev1.Node, bool), say func(*Events)) (list []*corev1.Event) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		events := runEvents(t, &rest.Config{Host: "http://api", Transport: answers(func(r *http.Request) (*http.Response, error) {
+			event := &corev1.Event{}
+			if err := json.NewDecoder(r.Body).Decode(event); err != nil {
+				return nil, err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			list = append(list, event)
+			return &http.Response{
+				StatusCode: http.StatusCreated, Header: http.Header{"Content-Type": {"application/json"}}, Request: r,
+				Body: io.NopCloser(strings.NewReader(`{"kind":"Event","apiVersion":"v1"}`)),
+			}, nil
+		})})
+		events.node = node
+		say(events)
+		synctest.Wait()
+	})
+	return list
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/url"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,7 +18,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
 
 	"spot-handler/drain/fair"
 	"spot-handler/handler/interruption"
@@ -54,34 +52,11 @@ const (
 	eventTimeout = 10 * time.Second
 )
 
-// recorder writes Events, those of one object one after the other. What is written in one namespace
-// delays neither the Events of another nor those on Nodes. client-go has one, whose merging of patches
-// brings the schemas of OpenAPI: 32.6 MiB resident on every spot node instead of 30.3, where
-// at most 32 are the goal. It also keeps 2,000 Events waiting at most, fewer than a burst of a
-// thousand nodes has.
-type recorder struct {
-	client  rest.Interface     // of core/v1
-	waiting chan *corev1.Event // for run
-
-	nodes, pods line // nodes is for all that has no namespace
-
-	mu    sync.Mutex
-	known map[eventKey]*corev1.Event // as last written
-}
-
-// line holds Events that wait, in the chan or in the lane.
+// line holds Events that wait.
 type line struct {
 	*fair.Lane
 	waiting atomic.Int64
 	newest  atomic.Int64 // when the last was noted, in nanoseconds
-}
-
-// lineOf is where Events wait that are about an object of the namespace.
-func (r *recorder) lineOf(namespace string) *line {
-	if namespace == "" {
-		return &r.nodes
-	}
-	return &r.pods
 }
 
 // eventKey is what makes two Events the same one, repeated.
@@ -90,15 +65,8 @@ type eventKey struct {
 	kind, reason, message string
 }
 
-func newRecorder(client rest.Interface) *recorder {
-	return &recorder{
-		client: client, waiting: make(chan *corev1.Event, eventsWaiting), known: map[eventKey]*corev1.Event{},
-		nodes: line{Lane: fair.NewLane(1, 3*eventsWaiting)}, pods: line{Lane: fair.NewLane(4, eventsWaiting)}, // one that is alone has a third
-	}
-}
-
 // record notes an Event about a Node, a pod or what a reference names. It never blocks.
-func (r *recorder) record(object runtime.Object, annotations map[string]string, warning bool, reason, message string) {
+func (e *Events) record(object runtime.Object, annotations map[string]string, warning bool, reason, message string) {
 	kind := corev1.EventTypeNormal
 	if warning {
 		kind = corev1.EventTypeWarning
@@ -115,12 +83,22 @@ func (r *recorder) record(object runtime.Object, annotations map[string]string, 
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: component}, ReportingController: component,
 	}
-	in := r.lineOf(about.Namespace)
+	in := &e.pods
+	if about.Namespace == "" {
+		in = &e.nodes
+	}
 	in.newest.Store(now.UnixNano())
-	select {
-	case r.waiting <- event:
-		in.waiting.Add(1)
-	default: // the record on the Node is what counts
+	in.waiting.Add(1)
+	if !in.Do(e.writing, fair.Task{
+		Tenant: about.Namespace, Who: cmp.Or(about.UID, types.UID(about.Name)), What: strconv.FormatInt(e.number.Add(1), 10),
+		Run: func() {
+			in.waiting.Add(-1)
+			if in.yield(e.writing, now.Time) {
+				e.write(e.writing, event)
+			}
+		},
+	}) { // the record on the Node is what counts
+		in.waiting.Add(-1)
 	}
 }
 
@@ -134,32 +112,6 @@ func referenceTo(object runtime.Object) corev1.ObjectReference {
 		return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
 	}
 	return corev1.ObjectReference{} // there are no Events about others; the API server would refuse it
-}
-
-// run writes what is noted until ctx ends.
-func (r *recorder) run(ctx context.Context) {
-	defer r.nodes.Wait()
-	defer r.pods.Wait()
-	for number := 0; ; number++ {
-		select {
-		case <-ctx.Done():
-			return
-		case event := <-r.waiting:
-			about := event.InvolvedObject
-			in := r.lineOf(about.Namespace)
-			if !in.Do(ctx, fair.Task{
-				Tenant: about.Namespace, Who: cmp.Or(about.UID, types.UID(about.Name)), What: strconv.Itoa(number),
-				Run: func() {
-					in.waiting.Add(-1)
-					if in.yield(ctx, event.FirstTimestamp.Time) {
-						r.write(ctx, event)
-					}
-				},
-			}) {
-				in.waiting.Add(-1)
-			}
-		}
-	}
 }
 
 // yield waits while others had better have the API server. It returns false if ctx ends.
@@ -184,17 +136,17 @@ func yieldFor(waiting int, newest, age time.Duration) time.Duration {
 }
 
 // write tries until the API server has answered: whatever it says then is the last word.
-func (r *recorder) write(ctx context.Context, event *corev1.Event) {
+func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	key := eventKey{object: event.InvolvedObject, kind: event.Type, reason: event.Reason, message: event.Message}
 	key.object.ResourceVersion = ""
 	pauses := &backoff.ExponentialBackOff{InitialInterval: time.Second, MaxInterval: 10 * time.Second, Multiplier: 2, RandomizationFactor: 0.25}
 	written, err := backoff.Retry(ctx, func() (*corev1.Event, error) {
 		ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 		defer cancel()
-		r.mu.Lock()
-		before := r.known[key]
-		r.mu.Unlock()
-		written, err := r.createOrCount(ctx, before, event)
+		e.mu.Lock()
+		before := e.known[key]
+		e.mu.Unlock()
+		written, err := e.createOrCount(ctx, before, event)
 		var away *url.Error // no answer at all
 		if err != nil && !errors.As(err, &away) {
 			err = backoff.Permanent(err)
@@ -204,30 +156,30 @@ func (r *recorder) write(ctx context.Context, event *corev1.Event) {
 	if err != nil {
 		return
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.known) >= eventsKept {
-		clear(r.known) // those that repeat themselves are made once more
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.known) >= eventsKept {
+		clear(e.known) // those that repeat themselves are made once more
 	}
-	r.known[key] = &corev1.Event{ // what a repetition needs: the rest of 4,096 Events is megabytes
+	e.known[key] = &corev1.Event{ // what a repetition needs: the rest of 4,096 Events is megabytes
 		ObjectMeta: metav1.ObjectMeta{Namespace: written.Namespace, Name: written.Name}, Count: written.Count, LastTimestamp: written.LastTimestamp,
 	}
 }
 
 // createOrCount counts up the Event that has been written before, if it still exists, and
 // makes it otherwise.
-func (r *recorder) createOrCount(ctx context.Context, before, event *corev1.Event) (*corev1.Event, error) {
+func (e *Events) createOrCount(ctx context.Context, before, event *corev1.Event) (*corev1.Event, error) {
 	written := &corev1.Event{}
 	if before != nil && event.LastTimestamp.Sub(before.LastTimestamp.Time) < repeatWithin {
 		patch, err := json.Marshal(map[string]any{"count": before.Count + 1, "lastTimestamp": event.LastTimestamp})
 		if err != nil {
 			return nil, err
 		}
-		err = r.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).Body(patch).Do(ctx).Into(written)
+		err = e.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).Body(patch).Do(ctx).Into(written)
 		if !apierrors.IsNotFound(err) {
 			return written, err
 		}
 	}
-	err := r.client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Into(written)
+	err := e.client.Post().Namespace(event.Namespace).Resource("events").Body(event).Do(ctx).Into(written)
 	return written, err
 }

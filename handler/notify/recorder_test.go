@@ -193,11 +193,19 @@ func TestEventsWaitForTheServer(t *testing.T) {
 
 // Nobody waits for Events: those that are too many are dropped.
 func TestEventsNeverBlock(t *testing.T) {
-	events := NewEvents(nil, noNode)
-	node, rec := interrupted("node-1")
-	for range eventsWaiting + 1 {
-		events.Notify(Canceled(node, rec))
-	}
+	synctest.Test(t, func(t *testing.T) {
+		events := runEvents(t, &rest.Config{Host: "http://api", Transport: answers(func(r *http.Request) (*http.Response, error) {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		})})
+		node, rec := interrupted("node-1")
+		for range eventsWaiting + 100 {
+			events.Notify(Canceled(node, rec))
+		}
+		if n := events.nodes.waiting.Load(); n < eventsWaiting-1 || n > eventsWaiting+1 {
+			t.Errorf("%d wait, want about %d", n, eventsWaiting)
+		}
+	})
 }
 
 func noNode(string) (*corev1.Node, bool) { return nil, false }
