@@ -190,6 +190,7 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 		tried := c.acceptAll(ctx, pending)
 		var failed, notYet error
 		failing, noNode := "", 0
+		var appears <-chan struct{}
 		var again []interruption.Notice
 		for i, t := range tried {
 			switch {
@@ -197,6 +198,9 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 				notYet = t.err
 				if errors.Is(t.err, interruption.ErrNoNode) {
 					noNode++
+				}
+				if e, ok := errors.AsType[*interruption.NoNodeError](t.err); ok {
+					appears = e.Over
 				}
 			case t.err != nil:
 				failed, failing = t.err, pending[i].InstanceID
@@ -239,8 +243,11 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 		if remaining <= 0 {
 			return "", cmp.Or(failed, notYet)
 		}
-		if smithytime.SleepWithContext(ctx, min(wait.NextBackOff(), remaining)) != nil {
+		select {
+		case <-ctx.Done():
 			return "", context.Cause(ctx)
+		case <-appears:
+		case <-time.After(min(wait.NextBackOff(), remaining)):
 		}
 	}
 }

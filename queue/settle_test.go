@@ -256,6 +256,33 @@ func TestNoNodeYet(t *testing.T) {
 	})
 }
 
+// Where the Accepter says that the Node has appeared, the notice is submitted at once.
+func TestNodeThatAppears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began, appears := time.Now(), make(chan struct{})
+		accepted := make(chan time.Duration, 1)
+		a := &fakeAccepter{AcceptFunc: func(context.Context, interruption.Notice) (interruption.Verdict, error) {
+			select {
+			case <-appears:
+				accepted <- time.Since(began)
+				return interruption.Accepted, nil
+			default:
+				return "", &interruption.NoNodeError{Instance: "i-1", Over: appears}
+			}
+		}}
+		f := &fakeClient{}
+		start(t, Options{Client: f, Accepter: a})
+		f.send("1", spotBody("i-1", began), 2)
+		const after = 61234 * time.Millisecond
+		time.Sleep(after)
+		close(appears)
+		synctest.Wait()
+		if took := <-accepted; took != after {
+			t.Errorf("accepted after %s, want as soon as the Node has appeared, after %s", took, after)
+		}
+	})
+}
+
 // It is given up after half a day, when SQS would not hide the message any longer; and
 // given to the next process at once when this one stops.
 func TestNotYetEnds(t *testing.T) {

@@ -159,10 +159,8 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	}
 	tenures := newTenures(parts{backing{cfg: cfg, clients: clients, aws: conf, index: index, node: index.Get, events: events, logger: logger}, events, notices, hooks}.tenure)
 	var accept interruption.Accepter = tenures
-	keepsEarly := func(context.Context) error { return nil }
 	if cfg.mode == modeQueue && !cfg.dryRun {
-		e := newEarly(clients, accept, index, registry, logger)
-		accept, keepsEarly = e, e.Run
+		accept = newEarly(clients, accept, index, registry, logger)
 	}
 	if cfg.mode == modeQueue {
 		accept = newManaged(conf, cfg, accept, index, registry, logger)
@@ -195,7 +193,6 @@ func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 		return httpServer{listener: listener, metrics: prometheus.Gatherers{registry, tenures}, ready: ready}.Run(ctx)
 	})
 	g.Go(func() error { return index.Run(ctx) })
-	g.Go(func() error { return keepsEarly(ctx) })
 	g.Go(func() error {
 		// Before the Nodes are known every instance would look like somebody else's.
 		if err := index.Wait(ctx); err != nil || from == nil {

@@ -1,24 +1,20 @@
-// Package early keeps notices about instances that are no Node yet, and has them recorded as
-// soon as they are. Otherwise the pods that wait for such a Node would be put on it, and would
-// have to leave at once.
+// Package early has notices about instances that are no Node yet recorded as soon as they are.
+// Otherwise the pods that wait for such a Node would be put on it, and would have to leave at once.
 //
 //	source ─► early.Accepter ─► the next Accepter ─┬─ anything else ► settled
-//	                  ▲                            └─ Unknown ─┬─ kept: ErrNoNode, the source keeps
-//	                  │                                        │        the message and asks again
-//	                  └───── the Node appears ◄────────────────┘
+//	   ▲                                           └─ Unknown ─┐
+//	   └── NoNodeError: the source keeps the message ──────────┘
+//	       and asks again when the Node appears, or now and then
 //
-// A notice is kept until its deadline, but for no longer than a Node can take to register. What
-// is kept is bounded; when it is full, those go first that matter least. Then, and only then,
-// somebody who knows machines that are about to register, such as Karpenter by its NodeClaims,
-// is asked which of the instances are ours: those stay.
-//
-// What is kept is lost when the process ends. So the source must not let go of a message whose
-// notice is kept: another process receives it again.
+// The notice is kept by its source alone, so it is not lost with this process. It is waited for until
+// its deadline, but for no longer than a Node can take to register. How many are is bounded; when
+// there are too many, those go first that matter least. Then, and only then, somebody who knows
+// machines that are about to register, such as Karpenter by its NodeClaims, is asked which of the
+// instances are ours: those stay.
 package early
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
@@ -31,14 +27,22 @@ import (
 	"spot-handler/handler/nodes"
 )
 
-// acceptTimeout bounds one attempt to record a notice. The source asks again anyway.
-const acceptTimeout = 20 * time.Second
+const (
+	// maxKept bounds the notices that are kept, at about 500 bytes each, and 8 KB with their
+	// messages.
+	maxKept = 2000
 
-// sweepEvery is how often what is not worth keeping any more is dropped.
-const sweepEvery = time.Second
+	// maxGone bounds the instances that are remembered as gone, at about 100 bytes each.
+	maxGone = 5000
 
-// askEvery is how often Launched is asked: the answer grows with the cluster.
-const askEvery = 10 * time.Second
+	// registers is the longest that an instance takes from its launch until it is a Node:
+	// Karpenter gives up on a machine after as long.
+	// https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/nodeclaim/lifecycle/liveness.go
+	registers = 15 * time.Minute
+
+	// askEvery is how often Launched is asked: the answer grows with the cluster.
+	askEvery = 10 * time.Second
+)
 
 // Options configure an Accepter.
 type Options struct {
@@ -58,12 +62,9 @@ type Accepter struct {
 	opts  Options
 	total *prometheus.CounterVec
 
-	mu    sync.Mutex
-	kept  kept
-	swept time.Time
-	gone  *cache.LRUExpireCache // instances that stopped being Nodes
-	due   map[string]struct{}   // instances that have appeared since Run last looked
-	wake  chan struct{}
+	mu   sync.Mutex
+	kept kept
+	gone *cache.LRUExpireCache // instances that stopped being Nodes
 
 	asking   sync.Mutex
 	asked    time.Time
@@ -80,7 +81,7 @@ const (
 // New returns an Accepter. It makes no call and starts nothing.
 func New(o Options) *Accepter {
 	a := &Accepter{
-		opts: o, kept: kept{}, gone: cache.NewLRUExpireCache(maxGone), due: map[string]struct{}{}, wake: make(chan struct{}, 1),
+		opts: o, kept: kept{}, gone: cache.NewLRUExpireCache(maxGone),
 		total: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_early_notices_total",
 			Help: "Notices about instances that were no Node, by what became of them.",
@@ -93,39 +94,18 @@ func New(o Options) *Accepter {
 }
 
 // Accept is as [spot-handler/handler.Handler]'s, except that a notice about an unknown instance
-// may be kept. Then the error is ErrNoNode until the notice is recorded or no longer kept.
+// may be worth waiting for. Then the error is a NoNodeError.
 func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
-	_, registered := a.opts.Nodes.Find(n)
-	a.mu.Lock()
-	if now := time.Now(); now.Sub(a.swept) >= sweepEvery {
-		a.swept = now
-		a.notices(expired).Add(float64(a.kept.expire(now)))
-	}
-	w := a.kept[keyOf(n)]
-	switch {
-	case w == nil:
-	case w.verdict != "":
-		delete(a.kept, keyOf(n))
-		a.mu.Unlock()
-		return w.verdict, nil
-	case !registered:
-		a.mu.Unlock()
-		return "", noNode(n)
-	}
-	a.mu.Unlock()
-
 	verdict, err := a.opts.Next.Accept(ctx, n)
-	if err != nil {
+	if err != nil || verdict != interruption.Unknown {
 		return verdict, err
 	}
-	if verdict != interruption.Unknown {
-		a.settled(n, verdict, true)
-		return verdict, nil
-	}
 	if _, gone := a.gone.Get(n.InstanceID); gone || !time.Now().Before(until(n)) {
+		a.drop(expired, func(w *waiting) bool { return keyOf(w.notice) == keyOf(n) })
 		return verdict, nil
 	}
-	if !a.keep(ctx, n) {
+	w := a.keep(ctx, n)
+	if w == nil {
 		a.notices(dropped).Inc()
 		a.opts.Logger.Debug().Str("instance_id", n.InstanceID).Str("kind", string(n.Kind)).
 			Msg("too many notices wait for nodes, notice taken for another cluster's")
@@ -134,20 +114,24 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 	if _, registered := a.opts.Nodes.Find(n); registered { // meanwhile
 		a.Appeared(n.InstanceID)
 	}
-	return "", noNode(n)
+	return "", &interruption.NoNodeError{Instance: n.InstanceID, Over: w.over}
 }
 
-// keep keeps a notice, in place of what matters less if it has to be, or reports that all the
+// keep keeps a notice, in place of what matters less if it has to be. It returns nil if all the
 // others matter more.
-func (a *Accepter) keep(ctx context.Context, n interruption.Notice) bool {
+func (a *Accepter) keep(ctx context.Context, n interruption.Notice) *waiting {
+	a.drop(expired, func(w *waiting) bool { return !time.Now().Before(until(w.notice)) })
 	a.mu.Lock()
-	full := len(a.kept) >= maxKept
+	known, full := a.kept[keyOf(n)], len(a.kept) >= maxKept
 	a.mu.Unlock()
+	if known != nil {
+		return known
+	}
 	var launched map[string]bool
 	if full {
 		launched = a.ours(ctx)
 	}
-	w := &waiting{notice: n, ours: launched[n.InstanceID]}
+	w := &waiting{notice: n, ours: launched[n.InstanceID], over: make(chan struct{})}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, other := range a.kept {
@@ -156,12 +140,13 @@ func (a *Accepter) keep(ctx context.Context, n interruption.Notice) bool {
 	if len(a.kept) >= maxKept {
 		least := a.kept.least()
 		if !least.lessThan(w) {
-			return false
+			return nil
 		}
 		delete(a.kept, keyOf(least.notice)) // its source asks again, and gets the verdict then
+		close(least.over)
 	}
 	a.kept[keyOf(n)] = w
-	return true
+	return w
 }
 
 // ours is which instances are about to register, as far as that is known.
@@ -181,93 +166,84 @@ func (a *Accepter) ours(ctx context.Context) map[string]bool {
 	return launched
 }
 
-func noNode(n interruption.Notice) error {
-	return fmt.Errorf("find node of instance %s: %w", n.InstanceID, interruption.ErrNoNode)
-}
-
 // Appeared takes the news that an instance has become a Node. It never blocks.
 func (a *Accepter) Appeared(instance string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	a.gone.Remove(instance)
-	if len(a.kept.of(instance)) == 0 {
-		return
-	}
-	a.due[instance] = struct{}{}
-	select {
-	case a.wake <- struct{}{}:
-	default:
-	}
+	a.drop(recorded, func(w *waiting) bool { return w.notice.InstanceID == instance })
 }
 
 // Gone takes the news that an instance is no Node any more. What comes about it from now on does
 // not wait for a Node that is yet to be. It never blocks.
 func (a *Accepter) Gone(instance string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, n := range a.kept.of(instance) {
-		delete(a.kept, keyOf(n))
-		a.notices(expired).Inc()
-	}
-	a.gone.Add(instance, nil, registers) // what comes about one that has fallen out is kept in vain, and expires
+	a.gone.Add(instance, nil, registers) // what comes about one that has fallen out waits in vain, and expires
+	a.drop(expired, func(w *waiting) bool { return w.notice.InstanceID == instance })
 }
 
-// Run records what is kept as soon as its Node appears, until ctx ends; then it returns nil.
-func (a *Accepter) Run(ctx context.Context) error {
-	var attempts sync.WaitGroup
-	defer attempts.Wait()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.wake:
+// drop keeps those notices no longer: whoever waits asks once more.
+func (a *Accepter) drop(outcome string, which func(*waiting) bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for key, w := range a.kept {
+		if which(w) {
+			delete(a.kept, key)
+			close(w.over)
+			a.notices(outcome).Inc()
 		}
-		for _, n := range a.takeDue() {
-			attempts.Go(func() { a.record(ctx, n) })
-		}
-	}
-}
-
-func (a *Accepter) takeDue() []interruption.Notice {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	var due []interruption.Notice
-	for instance := range a.due {
-		due = append(due, a.kept.of(instance)...)
-	}
-	clear(a.due)
-	return due
-}
-
-// record submits a notice that was kept. If that fails, the source submits it again.
-func (a *Accepter) record(ctx context.Context, n interruption.Notice) {
-	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
-	defer cancel()
-	verdict, err := a.opts.Next.Accept(ctx, n)
-	switch {
-	case err != nil:
-		a.opts.Logger.Debug().Err(err).Str("instance_id", n.InstanceID).Msg("cannot record notice that was kept")
-	case verdict != interruption.Unknown:
-		a.settled(n, verdict, false)
-	}
-}
-
-// settled notes what became of a notice, if it was kept. Its source has the verdict, or
-// gets it when it asks again.
-func (a *Accepter) settled(n interruption.Notice, verdict interruption.Verdict, sourceHasIt bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	w := a.kept[keyOf(n)]
-	if w == nil || w.verdict != "" {
-		return
-	}
-	a.notices(recorded).Inc()
-	w.verdict = verdict
-	if sourceHasIt {
-		delete(a.kept, keyOf(n))
 	}
 }
 
 func (a *Accepter) notices(outcome string) prometheus.Counter {
 	return a.total.WithLabelValues(outcome)
+}
+
+// until is when a notice is not worth keeping any more; zero if it never is. A scheduled event
+// is days ahead and about machines that have run for long; a state says that the instance is
+// going already; and a lifecycle hook is completed without a Node.
+func until(n interruption.Notice) time.Time {
+	switch n.Kind {
+	case interruption.SpotInterruption, interruption.CapacityReservationInterruption, interruption.RebalanceRecommendation:
+	default:
+		return time.Time{}
+	}
+	return interruption.Earlier(n.Noticed.Add(registers), n.Deadline)
+}
+
+// key names a notice: two announcements about one instance are kept side by side.
+type key struct{ instance, event string }
+
+func keyOf(n interruption.Notice) key { return key{n.InstanceID, n.EventID} }
+
+// waiting is a notice that is kept.
+type waiting struct {
+	notice interruption.Notice
+	ours   bool          // the instance is about to be a Node of this cluster
+	over   chan struct{} // closed when it is not kept any more
+}
+
+// kept holds notices.
+type kept map[key]*waiting
+
+// least is what can be done without first.
+func (k kept) least() *waiting {
+	var least *waiting
+	for _, w := range k {
+		if least == nil || w.lessThan(least) {
+			least = w
+		}
+	}
+	return least
+}
+
+// lessThan reports whether w matters less than other: it is not known to be ours; or it is a mere
+// recommendation; or less is left of its time, in which its Node has not appeared so far.
+func (w *waiting) lessThan(other *waiting) bool {
+	for _, rank := range []func(*waiting) bool{
+		func(w *waiting) bool { return !w.ours },
+		func(w *waiting) bool { return w.notice.Kind == interruption.RebalanceRecommendation },
+	} {
+		if rank(w) != rank(other) {
+			return rank(w)
+		}
+	}
+	return until(w.notice).Before(until(other.notice))
 }

@@ -70,20 +70,13 @@ type setup struct {
 	cluster *cluster
 }
 
-// bubble runs a test with an Accepter that runs.
+// bubble runs a test with an Accepter.
 func bubble(t *testing.T, name string, test func(s *setup)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := &setup{t: t, cluster: &cluster{nodes: map[string]bool{}}}
 			s.Accepter = New(Options{Next: s.cluster, Nodes: s.cluster, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop()})
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan error)
-			go func() { done <- s.Run(ctx) }()
 			test(s)
-			cancel()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
 		})
 	})
 }
@@ -137,24 +130,34 @@ func notice(kind interruption.Kind, instance, event string) interruption.Notice 
 }
 
 func TestKeptUntilTheNodeAppears(t *testing.T) {
-	bubble(t, "recorded at once, and the source is told", func(s *setup) {
+	bubble(t, "recorded at once", func(s *setup) {
 		n := notice(interruption.SpotInterruption, "i-1", "notice")
 		hint := notice(interruption.RebalanceRecommendation, "i-1", "hint")
-		s.want(n, "")
-		s.want(hint, "")
-		time.Sleep(time.Minute)
-		s.want(n, "")
-		if s.cluster.asked != 2 {
-			s.t.Errorf("asked %d times about what is kept, want once each", s.cluster.asked)
+		var over []<-chan struct{}
+		for _, n := range []interruption.Notice{n, hint} {
+			s.want(n, "")
+			_, err := s.Accept(s.t.Context(), n)
+			e, ok := errors.AsType[*interruption.NoNodeError](err)
+			if !ok {
+				s.t.Fatalf("error %v does not say when to ask again", err)
+			}
+			over = append(over, e.Over)
 		}
 		s.register("i-2")
+		for _, c := range over {
+			select {
+			case <-c:
+				s.t.Error("to be asked again though another instance has become a Node")
+			default:
+			}
+		}
 		s.register("i-1")
-		if len(s.cluster.recorded) != 2 {
-			s.t.Errorf("recorded %v, want both", s.cluster.recorded)
+		for _, c := range over {
+			<-c
 		}
 		s.want(n, interruption.Accepted)
-		s.want(n, interruption.Duplicate) // a second delivery
 		s.want(hint, interruption.Accepted)
+		s.want(n, interruption.Duplicate) // a second delivery
 		s.counts(map[string]float64{recorded: 2})
 		if len(s.kept) != 0 {
 			s.t.Errorf("%d are still kept", len(s.kept))
@@ -221,7 +224,7 @@ func TestNotKeptAfterTheNode(t *testing.T) {
 		time.Sleep(registers + 1)
 		s.want(notice(interruption.SpotInterruption, "i-1", "notice"), "")
 	})
-	bubble(t, "what is kept of it goes with it", func(s *setup) {
+	bubble(t, "while the API server is away", func(s *setup) {
 		n := notice(interruption.SpotInterruption, "i-1", "notice")
 		s.want(n, "")
 		s.cluster.set(func() { s.cluster.fail = errors.New("away") })
@@ -229,7 +232,7 @@ func TestNotKeptAfterTheNode(t *testing.T) {
 		s.cluster.set(func() { s.cluster.fail = nil })
 		s.remove("i-1")
 		s.want(n, interruption.Unknown)
-		s.counts(map[string]float64{expired: 1})
+		s.counts(map[string]float64{recorded: 1})
 	})
 	bubble(t, "a Node that was only deleted and registers again", func(s *setup) {
 		n := notice(interruption.SpotInterruption, "i-1", "notice")
@@ -272,7 +275,7 @@ func TestBounded(t *testing.T) {
 		s.register("i-a")
 		s.counts(map[string]float64{dropped: 1, recorded: 1})
 	})
-	bubble(t, "what is settled is dropped first", func(s *setup) {
+	bubble(t, "what is recorded makes room", func(s *setup) {
 		fill(s, interruption.SpotInterruption)
 		s.register("i-7")
 		s.want(notice(interruption.RebalanceRecommendation, "i-hint", "hint"), "")

@@ -110,6 +110,18 @@ var ErrNotYet = errors.New("not yet")
 // knows whether it will be one of this cluster.
 var ErrNoNode = fmt.Errorf("no node is that instance: %w", ErrNotYet)
 
+// NoNodeError is an ErrNoNode that says when it is worth asking again.
+type NoNodeError struct {
+	Instance string
+	Over     <-chan struct{} // closed when the Node is there, or is waited for no longer
+}
+
+func (e *NoNodeError) Error() string {
+	return fmt.Sprintf("find node of instance %s: %v", e.Instance, ErrNoNode)
+}
+
+func (e *NoNodeError) Unwrap() error { return ErrNoNode }
+
 // Verdict is what became of a notice that Accept took without an error.
 type Verdict string
 
