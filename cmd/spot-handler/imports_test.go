@@ -34,7 +34,7 @@ func TestImportsPointDown(t *testing.T) {
 		"spot-handler/handler/lifecycle":                  {"spot-handler/drain/rewatch", "spot-handler/handler/awsfault", "spot-handler/handler/interruption", "spot-handler/handler/nodes", "spot-handler/handler/readcache"},
 		"spot-handler/handler/offerings":                  {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/early":                      {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
-		"spot-handler/handler/workloads":                  {"spot-handler/drain", "spot-handler/drain/narrow", "spot-handler/drain/rewatch", "spot-handler/handler/interruption"},
+		"spot-handler/handler/workloads":                  {"spot-handler/drain", "spot-handler/drain/narrow", "spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/readcache"},
 		"spot-handler/handler/marks":                      {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/turns":                      {"spot-handler/drain/rewatch", "spot-handler/handler/interruption", "spot-handler/handler/nodes"},
 		"spot-handler/handler/nodes":                      {"spot-handler/drain/rewatch", "spot-handler/handler/interruption"},

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	smithytime "github.com/aws/smithy-go/time"
@@ -194,18 +193,15 @@ func (t *Notifier) allowed(addr netip.Addr) bool {
 	return addr.IsGlobalUnicast() && !slices.ContainsFunc(neverPods, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// services are the networks of the cluster's Services, as last read.
-type services struct {
-	mu       sync.Mutex
-	networks []netip.Prefix
-	until    time.Time
-}
+const servicesTimeout = time.Second
 
-const (
-	servicesKept    = 10 * time.Minute
-	servicesRetry   = 5 * time.Second
-	servicesTimeout = time.Second
-)
+// servicesLifetime is how long the networks count that were read with this error.
+func servicesLifetime(err error) time.Duration {
+	if err != nil {
+		return 5 * time.Second
+	}
+	return 10 * time.Minute
+}
 
 // ofService reports whether the address is one that Services have, and that is not named by
 // --notice-networks. Where that cannot be read it is logged, and the address is taken for a pod's.
@@ -213,23 +209,21 @@ func (t *Notifier) ofService(ctx context.Context, addr string) bool {
 	if len(t.opts.Networks) > 0 {
 		return false
 	}
-	t.services.mu.Lock()
-	defer t.services.mu.Unlock()
-	if now := time.Now(); now.After(t.services.until) {
-		if networks, err := t.readServices(ctx); err != nil {
-			t.opts.Logger.Warn().Err(err).Msg("notices to addresses of Services are not refused")
-			t.services.until = now.Add(servicesRetry)
-		} else {
-			t.services.networks, t.services.until = networks, now.Add(servicesKept)
-		}
-	}
+	networks, _ := t.services.Get(ctx, "")
 	ip, err := netip.ParseAddr(addr)
-	return err == nil && slices.ContainsFunc(t.services.networks, func(p netip.Prefix) bool { return p.Contains(ip) })
+	return err == nil && slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // readServices reads the ServiceCIDRs, of which a cluster has one or two.
 // https://kubernetes.io/docs/reference/networking/virtual-ips/#ip-address-objects
-func (t *Notifier) readServices(ctx context.Context) (networks []netip.Prefix, err error) {
+func (t *Notifier) readServices(ctx context.Context, key string) (networks []netip.Prefix, err error) {
+	defer func() {
+		if err != nil {
+			t.opts.Logger.Warn().Err(err).Msg("notices to addresses of Services are not refused")
+			last, _ := t.services.Last(key)
+			networks = last.Value
+		}
+	}()
 	ctx, cancel := context.WithTimeout(ctx, servicesTimeout)
 	defer cancel()
 	var list struct {

@@ -27,6 +27,7 @@ import (
 	"spot-handler/drain"
 	"spot-handler/drain/fair"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/readcache"
 )
 
 // Options configure a Notifier.
@@ -90,7 +91,7 @@ type Notifier struct {
 
 	posts, peerPosts, notes, lists *fair.Lane
 
-	services services
+	services readcache.Cache[[]netip.Prefix] // the networks of the cluster's Services, under the key ""
 
 	mu     sync.Mutex
 	byNode map[string]map[types.UID]*notified
@@ -113,12 +114,14 @@ func (t *notified) outdated(in Interruption, evictBy time.Time) bool {
 
 // New returns a Notifier. It makes no call and starts nothing.
 func New(o Options) *Notifier {
-	return &Notifier{
+	t := &Notifier{
 		opts: o, client: newClient(), timeout: attemptTimeout, results: newResults(o.Registerer),
 		posts: fair.NewLane(posts, waitingPosts), peerPosts: fair.NewLane(peerPosts, waitingPosts),
 		notes: fair.NewLane(notes, waitingPosts), lists: fair.NewLane(lists, waitingPosts),
 		byNode: map[string]map[types.UID]*notified{}, gangs: map[string]map[drain.Gang]going{}, toPeers: map[drain.Gang][]going{},
 	}
+	t.services.Read, t.services.Lifetime = t.readServices, servicesLifetime
+	return t
 }
 
 // Wait returns when nothing is under way any more, soon after the contexts of all calls have ended.

@@ -173,7 +173,7 @@ func TestAnswers(t *testing.T) {
 			}))
 			defer server.Close()
 			notifier, _ := newNotifier(t, nil)
-			notifier.timeout = 300 * time.Millisecond
+			notifier.timeout = time.Second
 			target, err := url.Parse(server.URL)
 			if err != nil {
 				t.Fatal(err)
@@ -279,7 +279,7 @@ func TestAddressesOfServices(t *testing.T) {
 			if got := notifier.ofService(t.Context(), tt.ip); got != tt.want {
 				t.Errorf("%s of a Service: %t, want %t", tt.ip, got, tt.want)
 			}
-			time.Sleep(servicesRetry + 1)
+			time.Sleep(servicesLifetime(io.EOF) + 1)
 		}
 		if n.lists != 2 {
 			t.Errorf("%d requests, want one that fails and one that is kept", n.lists)
