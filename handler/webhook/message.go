@@ -7,14 +7,13 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
-	"regexp"
-	"slices"
 	"strings"
 	"text/template"
 	"time"
 
 	"github.com/Masterminds/sprig/v3"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
@@ -115,7 +114,7 @@ func ParseTemplate(text string, header http.Header) (*Template, error) {
 			return nil, errors.New("what the template makes is no JSON, as the header Content-Type says: give texts as {{ .Text | toJson }}, without quotes around, or another Content-Type")
 		}
 		if field := t.unescaped(m); field != "" {
-			return nil, fmt.Errorf("line %d of the template puts .%s into JSON as it is, so a quote, a backslash or a line break in that text would break the message: write {{ .%[2]s | toJson }}, without quotes around, or for a part of a text {{ printf \"node: %%s\" .%[2]s | toJson }}", line(text, field), field)
+			return nil, fmt.Errorf("the template puts .%s into JSON as it is, so a quote, a backslash or a line break in that text would break the message: write {{ .%[1]s | toJson }}, without quotes around, or for a part of a text {{ printf \"node: %%s\" .%[1]s | toJson }}", field)
 		}
 	}
 	return t, nil
@@ -173,47 +172,25 @@ func freeTexts(m *Message) iter.Seq2[string, *string] {
 	}
 }
 
-// line is the first line of the template that has the field and does not escape it, else the first
-// that has it, else the first.
-func line(template, field string) int {
-	has := regexp.MustCompile(`\.` + field[strings.LastIndexByte(field, '.')+1:] + `\b`)
-	lines := strings.Split(template, "\n")
-	i := slices.IndexFunc(lines, func(l string) bool { return has.MatchString(l) && !strings.Contains(l, "toJson") })
-	if i < 0 {
-		i = max(0, slices.IndexFunc(lines, has.MatchString))
-	}
-	return i + 1
-}
-
 // samples are messages of every sort, some with every field and some with few.
-func samples() []Message {
-	at := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	deadline := at.Add(2 * time.Minute)
-	spot := Message{
-		Event: notify.Notice, Reason: notify.NoticeReason(interruption.SpotInterruption), Description: "deadline 2026-01-01T12:02:00Z, in 118 s", Text: "a notice",
-		NodeName: "ip-10-0-0-1.eu-west-1.compute.internal", NodeLabels: map[string]string{"karpenter.sh/nodepool": "batch"},
-		ProviderID: "aws:///eu-west-1a/i-0123456789abcdef0", InstanceID: "i-0123456789abcdef0", InstanceType: "m7g.large",
-		AvailabilityZone: "eu-west-1a", Region: "eu-west-1",
-		Kind: string(interruption.SpotInterruption), Source: string(interruption.Queue), EventID: "1", Action: "terminate",
-		Noticed: at, Received: at.Add(time.Second), Deadline: &deadline, StartTime: deadline, SecondsLeft: 119,
+func samples() (all []Message) {
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ip-10-0-0-1.eu-west-1.compute.internal", Labels: map[string]string{
+		"karpenter.sh/nodepool": "batch", corev1.LabelInstanceTypeStable: "m7g.large",
+		corev1.LabelTopologyZone: "eu-west-1a", corev1.LabelTopologyRegion: "eu-west-1",
+	}}}
+	node.Spec.ProviderID = "aws:///eu-west-1a/i-0123456789abcdef0"
+	n := interruption.Notice{
+		Source: interruption.Queue, EventID: "1", InstanceID: "i-0123456789abcdef0", Action: interruption.ActionTerminate,
+		Noticed: time.Now(), Received: time.Now(), Deadline: time.Now().Add(interruption.SpotNotice),
 	}
-	rebalance := Message{
-		Event: notify.Notice, Reason: notify.NoticeReason(interruption.RebalanceRecommendation), Description: "no deadline", Text: "a notice",
-		NodeName: "node", InstanceID: "i-0", Kind: string(interruption.RebalanceRecommendation), Source: string(interruption.IMDS), EventID: "2",
-		Noticed: at, Received: at, StartTime: at,
+	for _, n.Kind = range interruption.Kinds() {
+		rec := interruption.NewRecord(n)
+		rec.Replacement = &interruption.Replacement{Backend: "karpenter", Name: "batch-fallback-1", Pool: "batch-fallback", State: "Ready"}
+		pods := interruption.Pods{Total: 4, Graceful: 1, Truncated: 1, Forced: 1, Left: 1, Refusal: "the budget needs 10 healthy pods and has 10 currently"}
+		node.Annotations = map[string]string{interruption.Annotation: rec.String()}
+		all = append(all, newMessage(notify.Noticed(node, rec)), newMessage(notify.Ended(node, notify.ReasonDeadlineReached, pods, 5*time.Second)))
 	}
-	ended := spot
-	ended.Event, ended.Reason, ended.Text, ended.SecondsLeft = notify.Outcome, notify.ReasonDeadlineReached, "an outcome", 5
-	ended.Replacement = interruption.Replacement{Backend: "karpenter", Name: "batch-fallback-1", Pool: "batch-fallback", State: "Ready"}
-	ended.Pods = interruption.Pods{Total: 4, Graceful: 1, Truncated: 1, Forced: 1, Left: 1, Refusal: "the budget needs 10 healthy pods and has 10 currently"}
-	ended.SlackSeconds = 5
-	canceled := rebalance
-	canceled.Event, canceled.Reason, canceled.Text = notify.Outcome, notify.ReasonCanceled, "an outcome"
-	all := []Message{spot, rebalance, ended, canceled}
-	for _, kind := range interruption.Kinds() {
-		m := spot
-		m.Kind, m.Reason = string(kind), notify.NoticeReason(kind)
-		all = append(all, m)
-	}
-	return all
+	few := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}
+	rec := interruption.NewRecord(interruption.Notice{Kind: interruption.RebalanceRecommendation, Source: interruption.IMDS, EventID: "2", InstanceID: "i-0"})
+	return append(all, newMessage(notify.Noticed(few, rec)), newMessage(notify.Canceled(few, rec)))
 }

@@ -4,11 +4,18 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"spot-handler/handler/notify"
 )
 
 func TestTemplate(t *testing.T) {
-	m := samples()[0]
-	m.NodeLabels = map[string]string{"team": "a"}
+	at := time.Date(2026, 1, 1, 12, 2, 0, 0, time.UTC)
+	m := Message{
+		Event: notify.Notice, Description: "deadline 2026-01-01T12:02:00Z, in 118 s", Text: "a notice",
+		NodeName: "ip-10-0-0-1.eu-west-1.compute.internal", NodeLabels: map[string]string{"team": "a"}, InstanceID: "i-0123456789abcdef0",
+		Kind: "spot-interruption", EventID: "1", Deadline: &at, StartTime: at,
+	}
 	for name, tt := range map[string]struct{ template, want string }{
 		"plain":     {`{"text": {{ .Text | toJson }}}`, `{"text": "a notice"}`},
 		"sprig":     {`{"x": "{{ .NodeName | trunc 2 | upper }}", "y": {{ dict "k" .Kind | toJson }}}`, `{"x": "IP", "y": {"k":"spot-interruption"}}`},
@@ -49,10 +56,10 @@ func TestTemplateRefused(t *testing.T) {
 		"no such function":             {`{{ tojson .Text }}`, nil, "tojson"},
 		"field of an outcome only":     {`{{ if eq .Event "outcome" }}{{ .Pods.Lost }}{{ end }}`, plain, "Lost"},
 		"a notice without a deadline":  {`{{ if not .Deadline }}{{ fail "no deadline" }}{{ end }}`, plain, "no deadline"},
-		"text as it is":                {"{\n\"a\": {{ .Text | toJson }},\n\"b\": \"{{ .Text }}\"}", nil, "line 3 of the template puts .Text"},
+		"text as it is":                {"{\n\"a\": {{ .Text | toJson }},\n\"b\": \"{{ .Text }}\"}", nil, "the template puts .Text"},
 		"escaped in part":              {`{"text": "{{ .Description | replace "\"" "'" }}"}`, nil, "write {{ .Description | toJson }}"},
-		"for scripts":                  {`{"text": "{{ .Text | js }}"}`, nil, "line 1 of the template puts .Text"},
-		"one that a kubelet can write": {"{\"text\":\n\"{{ with .Replacement }}{{ .Reason }}{{ end }}\"}", nil, "line 2 of the template puts .Replacement.Reason"},
+		"for scripts":                  {`{"text": "{{ .Text | js }}"}`, nil, "the template puts .Text"},
+		"one that a kubelet can write": {"{\"text\":\n\"{{ with .Replacement }}{{ .Reason }}{{ end }}\"}", nil, "the template puts .Replacement.Reason"},
 		"of a budget, on one branch":   {`{"text": "{{ if eq .Event "outcome" }}{{ .Pods.Refusal }}{{ end }}"}`, nil, ".Pods.Refusal | toJson"},
 		"no JSON":                      {`hello {{ .Text }}`, nil, "toJson"},
 		"no JSON where that was meant": {`{"text": {{ .Text }}}`, http.Header{"Content-Type": {"application/json; charset=utf-8"}}, "toJson"},
