@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 
 	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/smithy-go"
@@ -148,12 +149,6 @@ var codes = map[string]Reason{
 	// SQS has a name of each in either of its protocols.
 	"QueueDoesNotExist": NoQueue, "AWS.SimpleQueueService.NonExistentQueue": NoQueue,
 	"KmsThrottled": Throttled, "KMS.ThrottlingException": Throttled,
-	"KmsAccessDenied": Encryption, "KMS.AccessDeniedException": Encryption,
-	"KmsDisabled": Encryption, "KMS.DisabledException": Encryption,
-	"KmsInvalidKeyUsage": Encryption, "KMS.InvalidKeyUsageException": Encryption,
-	"KmsInvalidState": Encryption, "KMS.InvalidStateException": Encryption,
-	"KmsNotFound": Encryption, "KMS.NotFoundException": Encryption,
-	"KmsOptInRequired": Encryption, "KMS.OptInRequired": Encryption,
 }
 
 // reasonOf tells from the SDK's error why the call failed: by the service's code, else by
@@ -168,6 +163,9 @@ func reasonOf(err error) Reason {
 		}
 		if r, known := codes[api.ErrorCode()]; known {
 			return r
+		}
+		if strings.HasPrefix(strings.ToUpper(api.ErrorCode()), "KMS") { // whatever it is that the key's service says
+			return Encryption
 		}
 	}
 	if r, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
