@@ -33,7 +33,6 @@ package imds
 import (
 	"context"
 	"io"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -53,17 +52,19 @@ const (
 	// worth some small requests, and the service allows 1024 packets a second.
 	defaultInterval = 2 * time.Second
 
-	// intervalJitter keeps a poller out of step with other agents on its node.
+	// intervalJitter is by how much an interval is longer, at random, which keeps a poller out of step
+	// with other agents on its node.
 	intervalJitter = 0.1
 
 	// callTimeout bounds one reading, with the token request that it may need first.
 	// The service answers within milliseconds or not at all.
 	callTimeout = 2 * time.Second
 
-	// Between failed readings: exponential, up to a limit that includes the jitter.
-	firstBackoff  = 500 * time.Millisecond
-	maxBackoff    = 10 * time.Second
-	backoffJitter = 0.25
+	// Between failed readings: exponential, up to maxBackoff with the jitter.
+	firstBackoff   = 500 * time.Millisecond
+	longestBackoff = 8 * time.Second
+	backoffJitter  = 0.25
+	maxBackoff     = longestBackoff + longestBackoff/4
 
 	// maxBody is far more than any value that is read here has.
 	maxBody = 64 << 10
@@ -87,7 +88,7 @@ type Options struct {
 	// are never asked for.
 	Kinds []interruption.Kind
 
-	// Interval is the time from one poll to the next, give or take a tenth; zero
+	// Interval is the time from one poll to the next, up to a tenth more; zero
 	// means 2 s. The less urgent paths are read every few intervals.
 	Interval time.Duration
 
@@ -231,26 +232,18 @@ func (p *Poller) logOdd(w *watch, err error) {
 func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 	const path = "instance-id"
 	var r awsfault.Reporter
-	wait := newBackoff()
-	for {
+	id, err := backoff.Retry(ctx, func() (string, error) {
 		body, found, err := p.read(ctx, path)
-		if ctx.Err() != nil {
-			return "", false
+		if err != nil {
+			return "", err
 		}
-		if err == nil {
-			var id string
-			if id, err = parseInstanceID(body, found); err == nil {
-				if r.Recovered() {
-					p.log.Info().Str("path", path).Msg("instance metadata is readable again")
-				}
-				return id, true
-			}
-		}
-		p.fail(path, &r, err)
-		if smithytime.SleepWithContext(ctx, bounded(wait.NextBackOff())) != nil {
-			return "", false
-		}
+		return parseInstanceID(body, found)
+	}, backoff.WithBackOff(newBackoff()), backoff.WithMaxElapsedTime(0),
+		backoff.WithNotify(func(err error, _ time.Duration) { p.fail(path, &r, err) }))
+	if err == nil && r.Recovered() {
+		p.log.Info().Str("path", path).Msg("instance metadata is readable again")
 	}
+	return id, err == nil
 }
 
 // read returns the value at path; found is false where there is none, which is the
@@ -293,12 +286,5 @@ func (p *Poller) fail(path string, r *awsfault.Reporter, err error) {
 
 // newBackoff is the pause between failed readings.
 func newBackoff() *backoff.ExponentialBackOff {
-	return awsfault.Pauses(firstBackoff, maxBackoff, backoffJitter)
-}
-
-// bounded keeps jitter within the limit that the package promises.
-func bounded(d time.Duration) time.Duration { return min(d, maxBackoff) }
-
-func jittered(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (1 + intervalJitter*(2*rand.Float64()-1)))
+	return awsfault.Pauses(firstBackoff, longestBackoff, backoffJitter)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"spot-handler/handler/awsfault"
 	"spot-handler/handler/interruption"
@@ -120,13 +121,13 @@ type watch struct {
 }
 
 func (w *watch) succeed(began time.Time, interval time.Duration) {
-	w.due, w.read, w.failing = began.Add(jittered(w.period(interval))), time.Now(), false
+	w.due, w.read, w.failing = began.Add(wait.Jitter(w.period(interval), intervalJitter)), time.Now(), false
 	w.backoff.Reset()
 }
 
 // retry gives the watch a turn of its own: a broken path does not slow down the others.
 func (w *watch) retry() {
-	w.due, w.failing = time.Now().Add(bounded(w.backoff.NextBackOff())), true
+	w.due, w.failing = time.Now().Add(w.backoff.NextBackOff()), true
 }
 
 // current is until when the watch knows what its path holds: now while its readings are
