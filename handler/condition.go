@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -30,38 +29,25 @@ const (
 	// conditionsWaiting is more Nodes than are interrupted at a time. One that finds no room is
 	// shown at its next visit.
 	conditionsWaiting = 15_000
-	// The pauses between attempts, which end after backoff's default of 15 minutes.
-	firstConditionPause, longestConditionPause = 500 * time.Millisecond, 30 * time.Second
+	// conditionRetry is when to try again one that could not be written.
+	conditionRetry = 5 * time.Second
 )
 
 // show has the Node's condition brought in line with its record, if it is not. It does not block.
 func (v *visit) show(ctx context.Context) (done bool, err error) {
 	if _, changed := conditionPatch(v.node, time.Now()); changed {
 		name := v.node.Name
-		v.conditions.Do(ctx, fair.Task{Who: v.node.UID, Run: func() { v.keepShowing(ctx, name) }})
+		v.conditions.Do(ctx, fair.Task{Who: v.node.UID, Run: func() { v.writeCondition(ctx, name) }})
 	}
 	return false, nil
 }
 
-// keepShowing writes a condition, in as many attempts as it takes.
-func (h *Handler) keepShowing(ctx context.Context, name string) {
-	pauses := &backoff.ExponentialBackOff{InitialInterval: firstConditionPause, MaxInterval: longestConditionPause, Multiplier: 2}
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
-		err := h.writeCondition(ctx, name)
-		if apierrors.IsForbidden(err) {
-			err = backoff.Permanent(err)
-		}
-		return struct{}{}, err
-	}, backoff.WithBackOff(pauses))
-	if apierrors.IsForbidden(err) && h.refused.CompareAndSwap(false, true) {
-		h.opts.Logger.Warn().Err(err).Str("node", name).Msg("condition of interrupted nodes is not written")
-	}
-}
-
-func (h *Handler) writeCondition(ctx context.Context, name string) error {
+// writeCondition brings a Node's condition in line with its record. If that fails, the next visit
+// tries again.
+func (h *Handler) writeCondition(ctx context.Context, name string) {
 	node, ok := h.opts.Index.Get(name)
 	if !ok {
-		return nil
+		return
 	}
 	data, changed := conditionPatch(node, time.Now())
 	var written string
@@ -71,22 +57,27 @@ func (h *Handler) writeCondition(ctx context.Context, name string) error {
 		}
 	})
 	if !changed || nodes.Older(node.ResourceVersion, written) {
-		return nil // what we wrote has not come back yet; when it does, the Node is visited again
+		return // what we wrote has not come back yet; when it does, the Node is visited again
 	}
 	patched, err := h.opts.Nodes.Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{}, "status")
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsInvalid(err), apierrors.IsConflict(err): // or another Node has its name: the UID is a precondition
-		return nil
+		return
+	case apierrors.IsForbidden(err):
+		if h.refused.CompareAndSwap(false, true) {
+			h.opts.Logger.Warn().Err(err).Str("node", name).Msg("condition of interrupted nodes is not written")
+		}
+		return
 	case err != nil:
 		h.opts.Logger.Debug().Err(err).Str("node", name).Msg("write condition")
-		return err
+		h.queue.AddAfter(name, conditionRetry)
+		return
 	}
 	h.memory.change(func() {
 		if k := h.memory.byNode[name]; k != nil {
 			k.conditionVersion = patched.ResourceVersion
 		}
 	})
-	return nil
 }
 
 // conditionPatch is what brings the Node's condition in line with its record; changed is false if it is.

@@ -204,27 +204,21 @@ func (v *visit) reportUndone(node *corev1.Node, was interruption.Record, rest *i
 	if rest != nil {
 		stands = *rest
 	}
-	log := v.fieldsOf(v.opts.Logger.Info(), stands).Int("pods", result.Total)
-	switch back := returned(node, was); {
+	text, news := "interruption called off, node as it was", notify.Canceled
+	switch {
 	case v.removed:
 		v.fieldsOf(v.opts.Logger.Warn(), was).Msg("record removed by somebody else, drain stopped")
 		return
 	case was.Rehearsed() && was.Phase.Over():
-		log.Msg("rehearsal over, node back in service")
-	case back && rest == nil:
-		log.Msg("instance is back, node as it was")
-	case back:
-		log.Msg("instance is back, node as it was, next drain waits")
-	case rest == nil:
-		log.Msg("interruption called off, node as it was")
-	default:
-		log.Msg("drain called off, node as it was, next drain waits")
+		text, news = "rehearsal over, node back in service", notify.Returned
+	case returned(node, was):
+		text, news = "instance is back, node as it was", notify.Returned
 	}
-	if returned(node, was) || was.Rehearsed() && was.Phase.Over() {
-		v.opts.Events.Notify(notify.Returned(node, was))
-	} else {
-		v.opts.Events.Notify(notify.Canceled(node, was))
+	if rest != nil {
+		text += ", next drain waits"
 	}
+	v.fieldsOf(v.opts.Logger.Info(), stands).Int("pods", result.Total).Msg(text)
+	v.opts.Events.Notify(news(node, was))
 }
 
 // waitsUnmarked reports whether there is nothing but the record: the node is not cordoned.

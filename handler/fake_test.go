@@ -282,7 +282,7 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	index := nodes.New(f, "", zerolog.Nop())
 	o := &setup{
 		Options: Options{
-			Nodes: f, Index: index, Events: fakeEvents{}, Workloads: noWorkloads{}, Offerings: offerings.New(), ReleaseNode: true,
+			Nodes: f, Index: index, Events: fakeEvents{}, Workloads: workloads.New(workloads.Options{}), Offerings: offerings.New(), ReleaseNode: true,
 			Registerer: prometheus.NewRegistry(), Logger: zerolog.New(t.Output()),
 		},
 		rules: rules{rebalance: interruption.RebalanceReplace},
@@ -291,10 +291,10 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	if change != nil {
 		change(o)
 	}
-	o.Turns = turns.NewLine(o.atOnce, index.PoolSize)
 	var h *Handler
-	o.lifecycle.CordonOnly, o.lifecycle.Logger = o.CordonOnly, o.Logger
-	o.lifecycle.Notify = func(node string) { h.Enqueue(node) }
+	enqueue := func(node string) { h.Enqueue(node) }
+	o.Turns = turns.NewLine(o.atOnce, index.PoolSize, enqueue)
+	o.lifecycle.CordonOnly, o.lifecycle.Logger, o.lifecycle.Notify = o.CordonOnly, o.Logger, enqueue
 	o.Hooks = lifecycle.NewTender(o.lifecycle)
 	h = New(o.Options)
 	t.Cleanup(h.queue.ShutDown)
@@ -304,16 +304,6 @@ func newStandby(t *testing.T, f *fakeNodes, change func(*setup)) *Handler {
 	}
 	return h
 }
-
-// noWorkloads tells nobody.
-type noWorkloads struct{}
-
-var _ Workloads = noWorkloads{}
-
-func (noWorkloads) Notify(context.Context, workloads.Interruption, []drain.Decision) {}
-func (noWorkloads) Canceled(context.Context, workloads.Interruption, []*corev1.Pod)  {}
-func (noWorkloads) Forget(string)                                                    {}
-func (noWorkloads) Wait()                                                            {}
 
 // shownNews writes down the news of notices and ends.
 type shownNews struct{ shown []string }

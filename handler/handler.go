@@ -19,7 +19,6 @@ package handler
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -71,15 +70,6 @@ type Provisioner interface {
 	Forget(node string)
 }
 
-// Workloads notifies the pods that ask for it of the end of their node. No method fails, and none but
-// Wait blocks.
-type Workloads interface {
-	Notify(ctx context.Context, in workloads.Interruption, plan []drain.Decision)
-	Canceled(ctx context.Context, in workloads.Interruption, pods []*corev1.Pod)
-	Forget(node string)
-	Wait()
-}
-
 // Options configure a Handler.
 type Options struct {
 	Nodes       Nodes
@@ -89,7 +79,7 @@ type Options struct {
 	Turns       *turns.Line
 	Hooks       *lifecycle.Tender
 	Events      notify.Notifier
-	Workloads   Workloads
+	Workloads   *workloads.Notifier
 	Offerings   *offerings.Memory
 
 	// Node is the only Node that the process cares for, in imds mode; otherwise empty.
@@ -119,9 +109,6 @@ type Handler struct {
 	accepting atomic.Int64 // notices inside Accept
 	running   atomic.Bool  // nodes are reconciled
 	began     time.Time    // when Run was called
-
-	asideMu sync.Mutex
-	aside   []string // nodes that wait until no notice is being written
 
 	memory memory
 
@@ -201,42 +188,24 @@ func (h *Handler) Run(ctx context.Context) error {
 const (
 	yieldFor = 20 * time.Second
 
-	// yieldCheck is when a node that waits is looked at again if notices go on being written. A
-	// thousand that were looked at all the time took 0.16 s of processor time from a burst.
-	yieldCheck = 2 * time.Second
+	// A node that waits is looked at again after as long as it has waited, so one that need not wait
+	// loses no time, within these. A thousand that were looked at all the time took 0.16 s of
+	// processor time from a burst.
+	firstYield, longestYield = 10 * time.Millisecond, 2 * time.Second
 )
 
-// yields puts a node aside while notices are being written, if its drain can wait.
+// yields puts a node off while notices are being written, if its drain can wait.
 func (h *Handler) yields(name string) bool {
 	k := h.memory.of(name)
 	if k.first.IsZero() {
 		k.first = time.Now()
 	}
-	left := yieldFor - time.Since(k.first)
-	if left <= 0 || h.accepting.Load() == 0 {
+	waited := time.Since(k.first)
+	if waited >= yieldFor || h.accepting.Load() == 0 {
 		return false
 	}
-	h.asideMu.Lock()
-	if len(h.aside) == 0 {
-		time.AfterFunc(min(left, yieldCheck), h.resume)
-	}
-	h.aside = append(h.aside, name)
-	h.asideMu.Unlock()
-	if h.accepting.Load() == 0 { // by now
-		h.resume()
-	}
+	h.queue.AddAfter(name, min(yieldFor-waited, max(firstYield, waited), longestYield))
 	return true
-}
-
-// resume enqueues the nodes that were put aside.
-func (h *Handler) resume() {
-	h.asideMu.Lock()
-	names := h.aside
-	h.aside = nil
-	h.asideMu.Unlock()
-	for _, name := range names {
-		h.queue.Add(name)
-	}
 }
 
 func (h *Handler) work(ctx context.Context) bool {
@@ -269,15 +238,8 @@ func (h *Handler) forget(name string) {
 	h.opts.Hooks.Forget(name)
 	h.opts.Workloads.Forget(name)
 	h.opts.Provisioner.Forget(name)
-	h.leaveLine(name)
+	h.opts.Turns.Leave(name)
 	h.memory.drop(name)
-}
-
-// leaveLine takes a node out of the line of recommended nodes, and enqueues the next.
-func (h *Handler) leaveLine(node string) {
-	if next := h.opts.Turns.Leave(node); next != "" {
-		h.Enqueue(next)
-	}
 }
 
 // fillLine puts every node whose turn has come in line before the next takes its own: a new

@@ -52,11 +52,11 @@ func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
 		}
 		return true, v.dropRecommendation(ctx, why)
 	case v.rec.Phase.Over():
-		v.leaveLine(v.node.Name)
+		v.opts.Turns.Leave(v.node.Name)
 		v.lookAgain(lapse)
 		return v.finish(ctx)
 	case v.due(): // so near that the recommendation no longer matters
-		v.leaveLine(v.node.Name)
+		v.opts.Turns.Leave(v.node.Name)
 		if v.rec.Phase == interruption.Waiting {
 			return true, v.begin(ctx, v.rec)
 		}
@@ -78,7 +78,7 @@ func (v *visit) rebalance(ctx context.Context) (done bool, err error) {
 	case interruption.RebalanceIgnore:
 		return true, v.dropRecommendation(ctx, "the policy is to ignore it")
 	case interruption.RebalanceCordon:
-		v.leaveLine(v.node.Name)
+		v.opts.Turns.Leave(v.node.Name)
 		if v.rec.Phase == interruption.Waiting {
 			return true, v.mark(ctx, v.rec)
 		}
@@ -99,12 +99,8 @@ func (v *visit) standInLine(ctx context.Context) (done bool, err error) {
 		}
 		standing.Received = retry // those that have not had their turn yet come first
 	}
-	turn, next := v.opts.Turns.Turn(v.node, standing)
-	if next != "" {
-		v.Enqueue(next)
-	}
 	switch {
-	case !turn:
+	case !v.opts.Turns.Turn(v.node, standing):
 		return true, nil
 	case v.rec.Phase != interruption.Waiting, v.opts.CordonOnly:
 		return true, v.begin(ctx, v.rec)
@@ -122,7 +118,7 @@ func (v *visit) keepPlace() {
 		v.opts.Turns.Stand(v.node, v.rec)
 		v.lookAgain(until)
 	default:
-		v.leaveLine(v.node.Name)
+		v.opts.Turns.Leave(v.node.Name)
 	}
 }
 
@@ -142,7 +138,7 @@ func (v *visit) dropRecommendation(ctx context.Context, why string) error {
 	if !v.known.off { // else it was logged when that began
 		v.fields(v.opts.Logger.Info()).Str("reason", why).Msg("rebalance recommendation dropped")
 	}
-	v.leaveLine(v.node.Name)
+	v.opts.Turns.Leave(v.node.Name)
 	if !stands {
 		v.rec = rest
 		return v.undo(ctx, nil)
@@ -219,7 +215,7 @@ func (v *visit) secure(ctx context.Context) error {
 // line, and tries again after a while.
 func (v *visit) pass(ctx context.Context, none interruption.Replacement) error {
 	v.opts.Drainer.Forget(v.node.Name)
-	v.leaveLine(v.node.Name)
+	v.opts.Turns.Leave(v.node.Name)
 	// Without its name it is decided again.
 	none = interruption.Replacement{Backend: none.Backend, State: none.State, Reason: none.Reason}
 	v.memory.change(func() {

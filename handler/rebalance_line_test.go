@@ -188,7 +188,7 @@ func TestSuccessorKeepsTheLine(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		f.want(t, 5, 1, 0)
-		f.h.opts.Turns, f.h.memory.byNode = turns.NewLine(turns.Concurrency{}, f.h.opts.Index.PoolSize), map[string]*known{}
+		f.h.opts.Turns, f.h.memory.byNode = turns.NewLine(turns.Concurrency{}, f.h.opts.Index.PoolSize, f.h.Enqueue), map[string]*known{}
 		f.h.fillLine()
 		for i := range 6 {
 			f.h.Enqueue(fmt.Sprintf("a-%02d", i))

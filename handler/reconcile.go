@@ -79,7 +79,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		err = h.opts.Index.Holds(node)
 	}
 	if err != nil {
-		h.leaveLine(name) // else nobody of its pool would ever have another turn
+		h.opts.Turns.Leave(name) // else nobody of its pool would ever have another turn
 		if !k.unreadable {
 			k.unreadable = true
 			h.opts.Drainer.Forget(name)
@@ -102,7 +102,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 		k.rec, k.unreadable = rec, false
 	})
 	if rec.Kind != interruption.RebalanceRecommendation {
-		h.leaveLine(name)
+		h.opts.Turns.Leave(name)
 	}
 	return &visit{Handler: h, node: node, rec: rec, known: k}, nil
 }

@@ -92,7 +92,7 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 	pools, provider := newProvisioner(p.backing)
 	rules, log := rulesOf(cfg, pools), part(p.logger, "handler")
 	h = handler.New(handler.Options{
-		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalances, p.index.PoolSize),
+		Nodes: p.clients.nodes, Index: p.index, Drainer: drainer, Provisioner: provider, Turns: turns.NewLine(cfg.rebalances, p.index.PoolSize, enqueue),
 		Hooks: lifecycle.NewTender(lifecycle.TenderOptions{
 			Hooks: p.hooks, HeartbeatUntil: cfg.heartbeatUntil,
 			CordonOnly: cfg.cordonOnly, Notify: enqueue, Logger: log,
@@ -115,7 +115,7 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 			Survey: func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error) {
 				return drain.Survey(ctx, p.clients.core, p.clients.policy, p.clients.dynamic, node, in, policy)
 			},
-			Chooser: provider, Logger: log,
+			Choose: provider.Choose, Logger: log,
 		})
 	case p.hooks != nil:
 		accept = lifecycle.Accepter{Next: h, Hooks: p.hooks, Nodes: p.index, Rules: rules, Logger: log}

@@ -20,11 +20,6 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// Chooser says which replacement would be requested.
-type Chooser interface {
-	Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
-}
-
 // Options configure an Accepter.
 type Options struct {
 	Index *nodes.Index
@@ -33,8 +28,9 @@ type Options struct {
 	ReleaseNode, CordonOnly bool
 
 	// Survey reads once what a node's drain would be planned from.
-	Survey  func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error)
-	Chooser Chooser
+	Survey func(ctx context.Context, node string, in drain.Interruption) (drain.Situation, error)
+	// Choose says which replacement would be requested.
+	Choose func(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error)
 
 	Logger zerolog.Logger
 }
@@ -152,7 +148,7 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 func (a *Accepter) plan(ctx context.Context, node *corev1.Node, rec interruption.Record, situation drain.Situation) error {
 	view := drain.ViewOf(drain.Plan(time.Now(), situation))
 	need := provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons}
-	replacement, err := a.opts.Chooser.Choose(ctx, node, rec, need)
+	replacement, err := a.opts.Choose(ctx, node, rec, need)
 	if err != nil {
 		return fmt.Errorf("choose replacement: %w", err)
 	}

@@ -23,12 +23,8 @@ import (
 	"spot-handler/handler/provisioner"
 )
 
-// fakeChooser always has a pool.
-type fakeChooser struct{}
-
-var _ Chooser = fakeChooser{}
-
-func (fakeChooser) Choose(context.Context, *corev1.Node, interruption.Record, provisioner.Need) (interruption.Replacement, error) {
+// choose always has a pool.
+func choose(context.Context, *corev1.Node, interruption.Record, provisioner.Need) (interruption.Replacement, error) {
 	return interruption.Replacement{Backend: "karpenter", Name: "new", Pool: "fallback", State: provisioner.StateRequested}, nil
 }
 
@@ -74,7 +70,7 @@ func newDry(t *testing.T, change func(*setup)) *dry {
 	}
 	o := &setup{
 		Options: Options{
-			Index: index, ReleaseNode: true, Survey: survey, Chooser: fakeChooser{}, Logger: zerolog.New(d.log),
+			Index: index, ReleaseNode: true, Survey: survey, Choose: choose, Logger: zerolog.New(d.log),
 		},
 		rules: interruption.Rules{Rebalance: interruption.RebalanceReplace, ScheduledLead: 30 * time.Minute},
 	}

@@ -21,6 +21,7 @@ import (
 type Line struct {
 	atOnce Concurrency
 	count  func(pool nodes.Pool) int
+	notify func(node string)
 
 	mu      sync.Mutex
 	entries map[string]entry      // by node
@@ -41,9 +42,10 @@ const (
 	maxSizes = 1000
 )
 
-// NewLine returns an empty line. count says how many nodes a pool has.
-func NewLine(atOnce Concurrency, count func(pool nodes.Pool) int) *Line {
-	return &Line{atOnce: atOnce, count: count, entries: map[string]entry{}, sizes: cache.NewLRUExpireCache(maxSizes)}
+// NewLine returns an empty line. count says how many nodes a pool has. notify is called with the node
+// whose turn it may be next, and must not block.
+func NewLine(atOnce Concurrency, count func(pool nodes.Pool) int, notify func(node string)) *Line {
+	return &Line{atOnce: atOnce, count: count, notify: notify, entries: map[string]entry{}, sizes: cache.NewLRUExpireCache(maxSizes)}
 }
 
 // Stand puts a node in line, if its record belongs there. A node that has taken its turn keeps
@@ -70,18 +72,18 @@ func entryOf(of nodes.Pool, rec interruption.Record) (entry, bool) {
 }
 
 // Turn gives a node its turn if fewer of its pool than allowed have theirs, counting those
-// ahead of it in line; a node that leaves the line names the next. If next is not empty, that node
-// may go too.
-func (l *Line) Turn(node *corev1.Node, rec interruption.Record) (turn bool, next string) {
+// ahead of it in line.
+func (l *Line) Turn(node *corev1.Node, rec interruption.Record) bool {
 	l.Stand(node, rec)
 	of := nodes.PoolOf(node)
 	most := l.atOnce.Of(l.sizeOf(of))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.take(node.Name, most) {
-		return false, ""
+	turn := l.take(node.Name, most)
+	if turn {
+		l.wakeNext(of) // there may be room for one more
 	}
-	return true, l.first(of) // there may be room for one more
+	return turn
 }
 
 // take gives a node its turn, as Turn describes.
@@ -118,28 +120,28 @@ func (l *Line) ahead(node string, own entry) (begun, waiting int) {
 	return begun, waiting
 }
 
-// Leave takes a node out of the line and names the next of its pool; empty if nobody waits, or
-// if the node did not stand in line.
-func (l *Line) Leave(node string) (next string) {
+// Leave takes a node out of the line, if it stands there.
+func (l *Line) Leave(node string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	e, stood := l.entries[node]
-	if !stood {
-		return ""
+	if e, stood := l.entries[node]; stood {
+		delete(l.entries, node)
+		l.wakeNext(e.pool)
 	}
-	delete(l.entries, node)
-	return l.first(e.pool)
 }
 
-// first is the node that has waited longest in the pool.
-func (l *Line) first(of nodes.Pool) (node string) {
+// wakeNext notifies the node that has waited longest in the pool.
+func (l *Line) wakeNext(of nodes.Pool) {
+	var next string
 	var best entry
 	for name, e := range l.entries {
-		if e.pool == of && !e.begun && (node == "" || before(name, e, node, best)) {
-			node, best = name, e
+		if e.pool == of && !e.begun && (next == "" || before(name, e, next, best)) {
+			next, best = name, e
 		}
 	}
-	return node
+	if next != "" {
+		l.notify(next)
+	}
 }
 
 func before(aName string, a entry, bName string, b entry) bool {

@@ -137,7 +137,7 @@ type interrupted struct {
 // Of says how far each interruption has come: those under way first, by their deadlines, then
 // those that are over, the last first. A node whose pods are missing could not be read.
 func Of(now time.Time, all []*corev1.Node, pods map[string][]*corev1.Pod) []Interruption {
-	line := turns.NewLine(turns.Concurrency{}, nil) // which gives no turns
+	line := turns.NewLine(turns.Concurrency{}, nil, nil) // which gives no turns
 	for _, node := range all {
 		if rec, has, err := nodes.Record(node); has && err == nil {
 			line.Stand(node, rec)
