@@ -4,13 +4,12 @@ package turns
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -162,26 +161,26 @@ func (l *Line) sizeOf(of nodes.Pool) int {
 	return size
 }
 
-// Concurrency is how many nodes of a pool may be replaced at the same time. The zero value
-// is one.
-type Concurrency struct{ number, percent int }
+// Concurrency is how many nodes of a pool may be replaced at the same time, or which part of
+// them. The zero value is one.
+type Concurrency struct{ value intstr.IntOrString }
 
 // ParseConcurrency reads a number such as "2", or a percentage of the pool's nodes such as
 // "10%".
 func ParseConcurrency(text string) (Concurrency, error) {
-	digits, percentage := strings.CutSuffix(text, "%")
-	n, err := strconv.Atoi(digits)
-	switch {
-	case err != nil || n < 1 || digits != strconv.Itoa(n):
+	c := Concurrency{intstr.Parse(text)}
+	if n := c.of(100); n < 1 || c.value.Type == intstr.String && n > 100 || c.value.String() != text {
 		return Concurrency{}, fmt.Errorf("%q: want a number from 1, or a percentage of the pool's nodes, such as 10%%", text)
-	case percentage && n > 100:
-		return Concurrency{}, fmt.Errorf("%q: want 100%% at most", text)
-	case percentage:
-		return Concurrency{percent: n}, nil
 	}
-	return Concurrency{number: n}, nil
+	return c, nil
 }
 
 // Of is the number for a pool of that many nodes: a percentage is rounded down, but at least
 // one node is always allowed.
-func (c Concurrency) Of(nodes int) int { return max(1, c.number, nodes*c.percent/100) }
+func (c Concurrency) Of(nodes int) int { return max(1, c.of(nodes)) }
+
+// of is zero if the value is none.
+func (c Concurrency) of(nodes int) int {
+	n, _ := intstr.GetScaledValueFromIntOrPercent(&c.value, nodes, false)
+	return n
+}
