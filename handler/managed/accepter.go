@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/cenkalti/backoff/v5"
@@ -146,13 +145,6 @@ type Tag struct {
 	Exact bool
 }
 
-// The limits of tags in EC2, in characters.
-// https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/Using_Tags.html#tag-restrictions
-const (
-	maxKey   = 128
-	maxValue = 256
-)
-
 // ParseTag reads KEY or KEY=VALUE; an empty text is the zero Tag. KEY= asks for the empty
 // value.
 func ParseTag(text string) (Tag, error) {
@@ -162,14 +154,10 @@ func ParseTag(text string) (Tag, error) {
 	var t Tag
 	t.Key, t.Value, t.Exact = strings.Cut(text, "=")
 	switch {
-	case !utf8.ValidString(text):
-		return Tag{}, fmt.Errorf("%q is no text", text)
 	case t.Key == "":
 		return Tag{}, fmt.Errorf("%q has no key: want KEY or KEY=VALUE", text)
 	case strings.TrimSpace(t.Key) != t.Key || strings.TrimSpace(t.Value) != t.Value:
 		return Tag{}, fmt.Errorf("%q begins or ends with space", text)
-	case utf8.RuneCountInString(t.Key) > maxKey || utf8.RuneCountInString(t.Value) > maxValue:
-		return Tag{}, fmt.Errorf("%.20q... is longer than a tag's key (%d) or value (%d) can be", text, maxKey, maxValue)
 	}
 	return t, nil
 }

@@ -1,9 +1,6 @@
 package managed
 
-import (
-	"strings"
-	"testing"
-)
+import "testing"
 
 func TestParseTag(t *testing.T) {
 	for text, want := range map[string]Tag{
@@ -17,7 +14,7 @@ func TestParseTag(t *testing.T) {
 			t.Errorf("%q: %+v (%s), %v", text, got, got, err)
 		}
 	}
-	for _, text := range []string{"=v", " k", "k= v", strings.Repeat("k", 129), "k=" + strings.Repeat("v", 257), "k\xff"} {
+	for _, text := range []string{"=v", " k", "k= v"} {
 		if _, err := ParseTag(text); err == nil {
 			t.Errorf("%q is taken", text)
 		}
