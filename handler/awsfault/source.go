@@ -84,18 +84,17 @@ func (s *Source) Read(at time.Time) {
 func (s *Source) Healthy() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	failing := s.failed.After(s.read)
-	switch {
-	case !s.read.IsZero() && time.Since(s.read) <= HealthyFor:
+	if !s.read.IsZero() && time.Since(s.read) <= HealthyFor {
 		return nil
-	case s.read.IsZero() && !failing:
-		return fmt.Errorf("%s: not yet done", s.what)
-	case s.read.IsZero():
-		return fmt.Errorf("%s: never succeeded: %w", s.what, s.err)
-	case !failing: // such as where messages that cannot be accepted take all the room
-		return fmt.Errorf("%s: last done at %s", s.what, s.read.UTC().Format(time.RFC3339))
 	}
-	return fmt.Errorf("%s: last succeeded at %s: %w", s.what, s.read.UTC().Format(time.RFC3339), s.err)
+	when := "not yet done"
+	if !s.read.IsZero() {
+		when = "last done at " + s.read.UTC().Format(time.RFC3339)
+	}
+	if s.failed.After(s.read) {
+		return fmt.Errorf("%s: %s: %w", s.what, when, s.err)
+	}
+	return fmt.Errorf("%s: %s", s.what, when) // such as where messages that cannot be accepted take all the room
 }
 
 // Pauses are those between attempts that fail: each twice as long as the one before, up to
