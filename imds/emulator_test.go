@@ -20,7 +20,7 @@ func startReal(t *testing.T, s *imdsemu.Server, a interruption.Accepter) *Poller
 	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", s.URL)
 	p := New(Options{
 		Client: NewClient(aws.Config{}), Accepter: a, NodeName: "node-1",
-		Interval: time.Millisecond, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
+		Kinds: everything, Interval: time.Millisecond, Registerer: prometheus.NewRegistry(), Logger: zerolog.Nop(),
 	})
 	run(t, p)
 	return p

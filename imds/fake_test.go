@@ -130,6 +130,12 @@ func (l *lines) count(text string) int {
 	return strings.Count(l.text.String(), text)
 }
 
+const testInterval = 2 * time.Second
+
+var everything = []interruption.Kind{
+	interruption.SpotInterruption, interruption.InstanceTerminating, interruption.RebalanceRecommendation, interruption.ScheduledEvent,
+}
+
 // start runs a poller over the wire until the test ends.
 func start(t *testing.T, w *wire, a *fakeAccepter) (*Poller, *lines) {
 	t.Helper()
@@ -138,6 +144,8 @@ func start(t *testing.T, w *wire, a *fakeAccepter) (*Poller, *lines) {
 		Client:     newClient(aws.Config{}, w),
 		Accepter:   a,
 		NodeName:   "node-1",
+		Kinds:      everything,
+		Interval:   testInterval,
 		Registerer: prometheus.NewRegistry(),
 		Logger:     zerolog.New(log),
 	})

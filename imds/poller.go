@@ -48,10 +48,6 @@ import (
 )
 
 const (
-	// defaultInterval is shorter than the 5 s that AWS advises. Three seconds of 120 are
-	// worth some small requests, and the service allows 1024 packets a second.
-	defaultInterval = 2 * time.Second
-
 	// intervalJitter is by how much an interval is longer, at random, which keeps a poller out of step
 	// with other agents on its node.
 	intervalJitter = 0.1
@@ -76,7 +72,7 @@ type Client interface {
 	GetMetadata(ctx context.Context, in *imds.GetMetadataInput, opts ...func(*imds.Options)) (*imds.GetMetadataOutput, error)
 }
 
-// Options says what a Poller works with. Client and Accepter are required.
+// Options says what a Poller works with.
 type Options struct {
 	Client   Client
 	Accepter interruption.Accepter
@@ -84,12 +80,12 @@ type Options struct {
 	// NodeName is the Node that this instance is; it is copied into every notice.
 	NodeName string
 
-	// Kinds are those to watch, of what Kinds lists; none means all. The paths of the others
-	// are never asked for.
+	// Kinds are those to watch. The paths of the others are never asked for.
 	Kinds []interruption.Kind
 
-	// Interval is the time from one poll to the next, up to a tenth more; zero
-	// means 2 s. The less urgent paths are read every few intervals.
+	// Interval is the time from one poll to the next, up to a tenth more. The less urgent paths are
+	// read every few intervals. Two seconds are shorter than the five that AWS advises: three of 120
+	// are worth some small requests, and the service allows 1024 packets a second.
 	Interval time.Duration
 
 	Registerer prometheus.Registerer
@@ -107,9 +103,6 @@ type Poller struct {
 
 // New returns a poller; Run makes it poll.
 func New(o Options) *Poller {
-	if o.Interval <= 0 {
-		o.Interval = defaultInterval
-	}
 	p := &Poller{
 		opts:   o,
 		log:    o.Logger.With().Str("component", "imds").Logger(),

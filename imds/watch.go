@@ -36,7 +36,7 @@ type subject struct {
 	parse func(r reading) ([]announcement, error)
 }
 
-// subjects lists the paths of these kinds, the most urgent first; none is all kinds.
+// subjects lists the paths of these kinds, the most urgent first.
 //
 // Only the spot notice leaves as little as two minutes, so only that is looked for at every
 // poll. A lifecycle hook waits for at least 30 s and a recommendation has no deadline: they
@@ -49,9 +49,6 @@ func subjects(kinds []interruption.Kind) []subject {
 		{path: "events/recommendations/rebalance", kind: interruption.RebalanceRecommendation, every: 2, parse: one(parseRebalance)},
 		{path: "events/maintenance/scheduled", kind: interruption.ScheduledEvent, every: 15, several: true, parse: events.scheduled},
 		{path: "events/maintenance/history", kind: interruption.ScheduledEvent, every: 15, several: true, parse: events.history},
-	}
-	if len(kinds) == 0 {
-		return all
 	}
 	return slices.DeleteFunc(all, func(s subject) bool { return !slices.Contains(kinds, s.kind) })
 }

@@ -82,7 +82,7 @@ func TestOnlyTheKindsAskedForArePolled(t *testing.T) {
 				}
 				metrics := prometheus.NewRegistry()
 				p := New(Options{
-					Client: newClient(aws.Config{}, w), Accepter: a, NodeName: "node-1", Kinds: []interruption.Kind{only},
+					Client: newClient(aws.Config{}, w), Accepter: a, NodeName: "node-1", Kinds: []interruption.Kind{only}, Interval: testInterval,
 					Registerer: metrics, Logger: zerolog.Nop(),
 				})
 				run(t, p)
@@ -118,7 +118,7 @@ func TestKinds(t *testing.T) {
 	if len(kinds()) != len(paths) || kinds()[0] != interruption.SpotInterruption {
 		t.Errorf("kinds %v, want the %d with paths, spot interruptions first", kinds(), len(paths))
 	}
-	for _, s := range subjects(nil) {
+	for _, s := range subjects(everything) {
 		if p := s.period(30 * time.Second); p != 30*time.Second {
 			t.Errorf("%s: read every %v at the longest interval", s.path, p)
 		}
@@ -128,7 +128,7 @@ func TestKinds(t *testing.T) {
 // kinds lists the kinds that the metadata service announces, the most urgent first.
 func kinds() []interruption.Kind {
 	var all []interruption.Kind
-	for _, s := range subjects(nil) {
+	for _, s := range subjects(everything) {
 		all = append(all, s.kind)
 	}
 	return slices.Compact(all)
