@@ -64,44 +64,43 @@ func (b *Backend) leaveGroup(ctx context.Context, group string, list []*entry) e
 		b.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, s.objection) })
 		return nil
 	}
-	d := &detachment{Backend: b, group: group, baseline: s}
 	for chunk := range slices.Chunk(b.whole(list, detachLimit), detachLimit) {
-		if err := d.detach(ctx, chunk); err != nil {
+		if err := b.detach(ctx, s, chunk); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// detachment takes instances out of one group.
-type detachment struct {
-	*Backend
-	group    string
-	baseline *baseline
-}
-
-// detach takes instances out of the group with as few calls as possible. If the call is
+// detach takes instances out of their group with as few calls as possible. If the call is
 // invalid, it first sorts out those that are no longer in the group, and then finds the
 // culprit by halves.
-func (d *detachment) detach(ctx context.Context, list []*entry) error {
-	err := d.try(ctx, list)
+func (b *Backend) detach(ctx context.Context, of *baseline, list []*entry) error {
+	group := list[0].group
+	err := b.call(ctx, "autoscaling", detachInstances, func(ctx context.Context) error {
+		_, err := b.opts.AutoScaling.DetachInstances(ctx, &autoscaling.DetachInstancesInput{
+			AutoScalingGroupName: aws.String(group), InstanceIds: instances(list),
+			ShouldDecrementDesiredCapacity: aws.Bool(false),
+		})
+		return err
+	})
 	reason, hopeless := awsfault.Hopeless(err)
 	switch {
 	case err == nil:
-		d.baseline.refused = 0
-		d.change(list, leaving, func(e *entry) { e.departed(d.group) })
-		d.log.Info().Str("group", d.group).Int("instances", len(list)).Msg("instances detached, their group replaces them")
+		of.refused = 0
+		b.change(list, leaving, func(e *entry) { e.departed(group) })
+		b.log.Info().Str("group", group).Int("instances", len(list)).Msg("instances detached, their group replaces them")
 		return nil
 	case hopeless:
-		d.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
+		b.change(list, leaving, func(e *entry) { e.refuse(provisioner.StateUnsupported, reason) })
 		return nil
 	case awsfault.Of(err) == awsfault.Throttled:
 		return err
 	case !invalid(err): // it may have been done
-		d.change(list, leaving, func(e *entry) { e.stage = unlocated })
+		b.change(list, leaving, func(e *entry) { e.stage = unlocated })
 		return err
 	}
-	still, stillErr := d.still(ctx, list)
+	still, stillErr := b.still(ctx, group, list)
 	if stillErr != nil {
 		return stillErr
 	}
@@ -109,46 +108,36 @@ func (d *detachment) detach(ctx context.Context, list []*entry) error {
 	case len(still) == 0:
 		return nil
 	case len(still) < len(list):
-		return d.detach(ctx, still)
-	case len(still) == 1 || d.baseline.refused >= strikes:
-		d.baseline.refused++
-		d.change(still, leaving, func(e *entry) { e.refuse(provisioner.StateFailed, awsfault.Saying(err)) })
+		return b.detach(ctx, of, still)
+	case len(still) == 1 || of.refused >= strikes:
+		of.refused++
+		b.change(still, leaving, func(e *entry) { e.refuse(provisioner.StateFailed, awsfault.Saying(err)) })
 		return nil
 	}
 	half := len(still) / 2
-	if err := d.detach(ctx, still[:half]); err != nil {
+	if err := b.detach(ctx, of, still[:half]); err != nil {
 		return err
 	}
-	return d.detach(ctx, still[half:])
-}
-
-func (d *detachment) try(ctx context.Context, list []*entry) error {
-	return d.call(ctx, "autoscaling", detachInstances, func(ctx context.Context) error {
-		_, err := d.opts.AutoScaling.DetachInstances(ctx, &autoscaling.DetachInstancesInput{
-			AutoScalingGroupName: aws.String(d.group), InstanceIds: instances(list),
-			ShouldDecrementDesiredCapacity: aws.Bool(false),
-		})
-		return err
-	})
+	return b.detach(ctx, of, still[half:])
 }
 
 // still returns those of list that can still be detached, and settles the others.
-func (d *detachment) still(ctx context.Context, list []*entry) ([]*entry, error) {
-	members, err := d.describe(ctx, d.insist, instances(list))
+func (b *Backend) still(ctx context.Context, group string, list []*entry) ([]*entry, error) {
+	members, err := b.describe(ctx, b.insist, instances(list))
 	if err != nil {
 		return nil, err
 	}
 	var still, gone []*entry
 	for _, e := range list {
 		m := members[e.instance]
-		if m != nil && aws.ToString(m.AutoScalingGroupName) == d.group && aws.ToString(m.LifecycleState) == "InService" {
+		if m != nil && aws.ToString(m.AutoScalingGroupName) == group && aws.ToString(m.LifecycleState) == "InService" {
 			still = append(still, e)
 		} else {
 			gone = append(gone, e)
 		}
 	}
-	d.change(gone, leaving, func(e *entry) {
-		e.intended = d.group
+	b.change(gone, leaving, func(e *entry) {
+		e.intended = group
 		e.locate(members[e.instance])
 	})
 	return still, nil
@@ -160,10 +149,7 @@ type termination struct {
 	done           chan error // takes one answer without a reader
 }
 
-var (
-	errStopped  = errors.New("terminate instance: this process is stopping")
-	errNoAnswer = errors.New("no answer in " + terminatePatience.String())
-)
+var errNoAnswer = errors.New("no answer in " + terminatePatience.String())
 
 // terminatePatience is how long Terminate waits. Its calls take about a second. Where they take
 // longer, as while a burst is detached or AWS throttles, whoever waits holds a worker that
@@ -283,12 +269,4 @@ func answer(list []*termination, err error) {
 	for _, t := range list {
 		t.done <- err
 	}
-}
-
-// hangUp answers whoever still waits when Run ends.
-func (b *Backend) hangUp() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	answer(b.requests, errStopped)
-	b.requests = nil
 }

@@ -35,7 +35,6 @@ const (
 // Run asks Auto Scaling for all nodes together until ctx is done, and returns nil then.
 // While no node is waited for, it is idle. It may be called once.
 func (b *Backend) Run(ctx context.Context) error {
-	defer b.hangUp()
 	again := awsfault.Pauses(200*time.Millisecond, longestPause, 0.5)
 	timer := time.NewTimer(watch)
 	timer.Stop() // nobody is waited for yet

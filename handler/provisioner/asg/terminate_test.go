@@ -1,7 +1,6 @@
 package asg
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -178,20 +177,6 @@ func TestReleaseHoldsNoWorkerForLong(t *testing.T) {
 		}
 		if err := k.backend.Terminate(t.Context(), node, rec); err != nil || !slices.Contains(k.terminated, id(1)) {
 			t.Errorf("Release, called again: %v, %v terminated", err, k.terminated)
-		}
-	})
-}
-
-func TestReleaseEndsWithTheProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		k := start(t, newCloud())
-		stop := k.restart()
-		time.Sleep(settled)
-		stop()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := k.backend.Terminate(ctx, k.node(id(1)), drained(id(1))); err == nil || len(k.terminated) != 0 {
-			t.Errorf("error %v, terminated %v", err, k.terminated)
 		}
 	})
 }
