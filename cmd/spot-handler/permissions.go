@@ -66,7 +66,7 @@ func permissionsOf(cfg settings, leaseNamespace string) (list []audit.Permission
 		add("networking.k8s.io", "servicecidrs", "list")
 	}
 	if asksKarpenter(cfg) {
-		add("karpenter.sh", "nodepools", "get", "list")
+		add("karpenter.sh", "nodepools", "list")
 		add("karpenter.sh", "nodeclaims", "create", "get", "list", "watch", "patch", "delete")
 	}
 	return list

@@ -59,20 +59,9 @@ type Provisioner struct {
 	log     zerolog.Logger
 	said    Once
 
-	mu       sync.Mutex
-	reported map[string]reported // by node: what was last counted
+	mu    sync.Mutex
+	asked map[string]time.Time // by node: when this process saw its pending replacement requested
 }
-
-// reported is the last state of a node's replacement that was counted. The caller's
-// record says the same, but only once it has been written and has come back.
-type reported struct {
-	instance, backend, name, state string
-	tried                          int       // pools that gave none
-	asked                          time.Time // when this process saw the first pending state; zero if it did not
-}
-
-// maxReported bounds the nodes whose last state is remembered.
-const maxReported = 5000
 
 // New returns a Provisioner. It makes no call and starts nothing.
 func New(opts Options) *Provisioner {
@@ -87,10 +76,10 @@ func New(opts Options) *Provisioner {
 		names = append(names, Spare)
 	}
 	return &Provisioner{
-		opts:     opts,
-		metrics:  newMetrics(opts.Registerer, names),
-		log:      opts.Logger.With().Str("component", "provisioner").Logger(),
-		reported: map[string]reported{},
+		opts:    opts,
+		metrics: newMetrics(opts.Registerer, names),
+		log:     opts.Logger.With().Str("component", "provisioner").Logger(),
+		asked:   map[string]time.Time{},
 	}
 }
 
@@ -113,8 +102,8 @@ func (p *Provisioner) Run(ctx context.Context) error {
 }
 
 // Request asks for a replacement of the node, or says how far the one that the record names
-// has come. Call it whenever the node is reconciled, with the current record, and keep the
-// answer there. It makes at most a few API calls and never waits for a machine. An error is
+// has come. Call it whenever the node is reconciled, with the record as it is when it has the last
+// answer. It makes at most a few API calls and never waits for a machine. An error is
 // transient.
 //
 // Ready is final, even if the replacement is taken away later, and so is Failed with a Name:
@@ -202,7 +191,7 @@ func (p *Provisioner) Terminate(ctx context.Context, node *corev1.Node, rec inte
 // promised: the next one finds another cluster.
 func (p *Provisioner) Forget(node string) {
 	p.mu.Lock()
-	delete(p.reported, node)
+	delete(p.asked, node)
 	p.mu.Unlock()
 	if p.opts.Room != nil {
 		p.opts.Room.Forget(node)

@@ -12,45 +12,35 @@ import (
 	"spot-handler/handler/interruption"
 )
 
-// ReadyTimer is a Backend that knows how long a replacement took to be Ready. For
-// others it is measured from the first answer that this process has seen.
-type ReadyTimer interface {
-	// ReadyAfter is the time from the request to Ready; false if it is not known.
-	ReadyAfter(r interruption.Replacement) (time.Duration, bool)
-}
-
 // report counts and logs each change of a replacement's state once, and logs once for each
 // node which backend was chosen and why.
 func (p *Provisioner) report(node *corev1.Node, rec interruption.Record, r interruption.Replacement, why string) {
-	now := reported{instance: rec.Instance, backend: r.Backend, name: r.Name, state: r.State, tried: r.Attempts()}
+	var last interruption.Replacement
+	if prev := rec.Replacement; prev != nil && (prev.Backend != Spare || !Pending(prev.State)) {
+		last = *prev
+	}
+	another := last.Name != "" && last.Name != r.Name
 	p.mu.Lock()
-	last, known := p.reported[node.Name]
-	if known && last.instance == now.instance {
-		now.asked = last.asked
-	} else {
-		known = false
-		last = reported{instance: rec.Instance}
-		if prev := rec.Replacement; prev != nil && (prev.Backend != Spare || !Pending(prev.State)) { // an earlier process has reported it
-			last.backend, last.name, last.state, last.tried = prev.Backend, prev.Name, prev.State, prev.Attempts()
-		}
+	asked := p.asked[node.Name]
+	switch {
+	case !Pending(r.State):
+		delete(p.asked, node.Name)
+	case another, !Pending(last.State):
+		p.asked[node.Name] = time.Now()
 	}
-	if now.asked.IsZero() && Pending(r.State) && last.state == "" {
-		now.asked = time.Now()
-	}
-	if len(p.reported) >= maxReported { // nodes that went without being terminated; the records say the same
-		clear(p.reported)
-	}
-	p.reported[node.Name] = now
 	p.mu.Unlock()
 
-	if n := now.tried - last.tried; n > 0 && now.backend == last.backend {
+	if n := r.Attempts() - last.Attempts(); n > 0 && r.Backend == last.Backend {
 		p.metrics.replacements.WithLabelValues(r.Backend, result(StateFailed)).Add(float64(n))
 	}
-	if last.state != now.state || last.name != "" && last.name != now.name || last.backend != now.backend {
-		p.count(r, now.asked)
+	if tried := r.State == StateFailed && r.Tried != ""; !tried && (another || last.State != r.State || last.Backend != r.Backend) {
+		p.metrics.replacements.WithLabelValues(r.Backend, result(r.State)).Inc()
+		if r.State == StateReady && !asked.IsZero() {
+			p.metrics.ready.WithLabelValues(r.Backend).Observe(time.Since(asked).Seconds())
+		}
 	}
 	undecided := r.Name == "" && Pending(r.State)
-	wasUndecided := last.state == "" || last.name == "" && Pending(last.state)
+	wasUndecided := last.State == "" || last.Name == "" && Pending(last.State)
 	if undecided || !wasUndecided {
 		return
 	}
@@ -64,24 +54,6 @@ func (p *Provisioner) report(node *corev1.Node, rec interruption.Record, r inter
 		}
 	}
 	event.Msg("provisioner chosen")
-}
-
-// count counts the state that a replacement has reached.
-func (p *Provisioner) count(r interruption.Replacement, asked time.Time) {
-	if r.State == StateFailed && r.Tried != "" {
-		return // counted as tried
-	}
-	p.metrics.replacements.WithLabelValues(r.Backend, result(r.State)).Inc()
-	if r.State != StateReady {
-		return
-	}
-	if timer, ok := p.backend(r.Backend).(ReadyTimer); ok {
-		if after, ok := timer.ReadyAfter(r); ok {
-			p.metrics.ready.WithLabelValues(r.Backend).Observe(after.Seconds())
-		}
-	} else if !asked.IsZero() {
-		p.metrics.ready.WithLabelValues(r.Backend).Observe(time.Since(asked).Seconds())
-	}
 }
 
 // Once remembers what was said, so as to say it once. It is safe for concurrent use.
@@ -105,6 +77,15 @@ func (o *Once) First(text string) bool {
 	}
 	o.said[text] = struct{}{}
 	return true
+}
+
+// Cause is the API server's text without the object's name, which differs between nodes.
+func Cause(err error) string {
+	text := err.Error()
+	if _, why, ok := strings.Cut(text, "is forbidden: "); ok {
+		return why
+	}
+	return text
 }
 
 // result is the state as a metric's label.

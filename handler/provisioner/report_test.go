@@ -35,23 +35,6 @@ func TestOneLinePerNode(t *testing.T) {
 	b.wantCount(Karpenter, "unsupported", 20)
 }
 
-// Nodes that are never released, as with --release-node=false or when they are gone before,
-// are forgotten in the end, and what was counted is not counted again for that.
-func TestToldIsBounded(t *testing.T) {
-	b := newBench(t, Karpenter)
-	b.karpenter.answer = interruption.Replacement{State: StateRequested, Name: "r-1"}
-	rec := interruption.Record{Instance: "i-1"}
-	b.ask("node-1", &rec)
-	for i := range 2 * maxReported {
-		b.ask(fmt.Sprint("node-", i+2), &interruption.Record{Instance: fmt.Sprint("i-", i+2)})
-	}
-	if n := len(b.reported); n > maxReported {
-		t.Errorf("%d nodes are remembered, want at most %d", n, maxReported)
-	}
-	b.ask("node-1", &rec)
-	b.wantCount(Karpenter, "requested", 2*maxReported+1)
-}
-
 // Every pool that came to nothing counts as failed, once.
 func TestTriedPoolsCount(t *testing.T) {
 	b := newBench(t, Karpenter)

@@ -134,8 +134,8 @@
 
 {{/* Processes that drain, for replacements by Karpenter. */}}
 {{- define "spot-handler.rules.karpenter" -}}
-# Read the interrupted node's pool and the one that is named to replace it (get); if none is
-# named, all of them, to choose one (list).
+# Read the interrupted node's pool, and those that can replace it (list). Earlier versions, which
+# run on until they are replaced, read them one by one (get).
 - apiGroups: [karpenter.sh]
   resources: [nodepools]
   verbs: [get, list]

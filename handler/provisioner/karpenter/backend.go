@@ -127,13 +127,12 @@ type Pods interface {
 
 // Backend makes replacements with Karpenter.
 type Backend struct {
-	opts     Options
-	pools    *pools
-	daemons  *readcache.Cache[[]*corev1.Pod] // under the key ""
-	policies readcache.Cache[*nodePool]      // by NodePool; failures are kept, too
-	// refusals are the answers that there is no replacement, by node and instance. They are put there, not
-	// read, and kept for a while: a node is reconciled whenever one of its pods changes, and deciding
-	// takes some calls.
+	opts    Options
+	pools   *readcache.Cache[[]*nodePool]   // under the key ""
+	daemons *readcache.Cache[[]*corev1.Pod] // under the key ""
+	// refusals are the answers that there is no replacement, by node and instance, or for every node
+	// under the key "". They are put there, not read, and kept for a while: a node is reconciled
+	// whenever one of its pods changes, and deciding takes some calls.
 	refusals *readcache.Cache[interruption.Replacement]
 	claims   *claimWatch
 	ledger   *ledger
@@ -142,10 +141,7 @@ type Backend struct {
 	said     provisioner.Once
 }
 
-var (
-	_ provisioner.Backend    = (*Backend)(nil)
-	_ provisioner.ReadyTimer = (*Backend)(nil)
-)
+var _ provisioner.Backend = (*Backend)(nil)
 
 // New returns a Backend. It makes no call and starts nothing.
 func New(opts Options) *Backend {
@@ -158,13 +154,11 @@ func New(opts Options) *Backend {
 	opts.Offerings = cmp.Or(opts.Offerings, offerings.New())
 	b := &Backend{
 		opts:     opts,
-		pools:    newPools(opts.Dynamic),
 		refusals: newReadCache[interruption.Replacement](refusedFor, nil),
 		ledger:   newLedger(opts.Dynamic, opts.Registerer),
 		log:      opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
 	}
-	b.daemons = newReadCache(poolTTL, b.readDaemons)
-	b.policies.Read, b.policies.Lifetime = b.readPolicy, func(error) time.Duration { return poolTTL }
+	b.pools, b.daemons = newReadCache(poolTTL, b.readPools), newReadCache(poolTTL, b.readDaemons)
 	b.keeper = newKeeper(b)
 	b.claims = newClaimWatch(opts.Dynamic, opts.SingleNode, b.claimChanged, b.log)
 	return b
@@ -192,13 +186,15 @@ func (b *Backend) Run(ctx context.Context) error {
 func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	prev := provisioner.Asked(rec, provisioner.Karpenter)
 	if prev == nil {
-		key := node.Name + "/" + rec.Instance
-		if last, fresh := b.refusals.Last(key); fresh {
-			return last.Value, nil
+		own := node.Name + "/" + rec.Instance
+		for _, key := range []string{"", own} {
+			if last, fresh := b.refusals.Last(key); fresh {
+				return last.Value, nil
+			}
 		}
 		r, err := b.next(ctx, node, rec, need, nil)
 		if err == nil && r.Name == "" && len(need.Moving) > 0 {
-			b.refusals.Put(key, readcache.Answer[interruption.Replacement]{Value: r, Asked: time.Now()})
+			b.refusals.Put(own, readcache.Answer[interruption.Replacement]{Value: r, Asked: time.Now()})
 		}
 		return r, err
 	}
@@ -213,16 +209,6 @@ func (b *Backend) Request(ctx context.Context, node *corev1.Node, rec interrupti
 func (b *Backend) Choose(ctx context.Context, node *corev1.Node, rec interruption.Record, need provisioner.Need) (interruption.Replacement, error) {
 	_, r, err := b.choose(ctx, node, rec, need, nil)
 	return r, err
-}
-
-// ReadyAfter implements provisioner.ReadyTimer with what Karpenter has written on the
-// claim.
-func (b *Backend) ReadyAfter(r interruption.Replacement) (time.Duration, bool) {
-	claim, _ := b.claims.get(r.Name)
-	if claim == nil {
-		return 0, false
-	}
-	return claim.readyAfter(), true
 }
 
 func unsupported(reason string) interruption.Replacement {

@@ -1,7 +1,6 @@
 package karpenter
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -23,39 +22,18 @@ type candidate struct {
 	capacity string // spot for another spot instance, see spotCandidates; else it is left to the pool
 }
 
-// readPools reads the node's own pool, and returns those to choose from: the one that the operator
-// has named, else every one.
-func (b *Backend) readPools(ctx context.Context, lost *lostNode) ([]*nodePool, error) {
-	var err error
-	if lost.source, err = b.pools.get(ctx, lost.pool); err != nil {
-		return nil, err
-	}
-	if lost.named, lost.namedBy = fallbackFor(*lost, b.opts.FallbackNodePools); lost.named == "" {
-		return b.pools.list(ctx)
-	}
-	if len(validation.IsDNS1123Subdomain(lost.named)) > 0 {
-		lost.named = interruption.Clip(strconv.Quote(lost.named)) // the name of no object
-		return nil, nil
-	}
-	if !lost.spotFirst && slices.Contains(lost.tried, lost.named) {
-		return nil, nil // there is no other
-	}
-	named, err := b.pools.get(ctx, lost.named)
-	if err != nil || named == nil {
-		return nil, err
-	}
-	return []*nodePool{named}, nil
-}
-
 // fallbackFor is the pool that the operator has named to replace the node's, and where; empty if
 // there is none. Flags are --fallback-nodepool. The operator can name the source pool itself, as for
 // a pool of spot and on-demand instances.
 func fallbackFor(lost lostNode, flags map[string]string) (pool, by string) {
-	if lost.source != nil && lost.source.Annotations[FallbackAnnotation] != "" {
-		return lost.source.Annotations[FallbackAnnotation], "annotation " + FallbackAnnotation + " of NodePool " + lost.pool
-	}
 	if pool = flags[lost.pool]; pool != "" {
 		by = "--fallback-nodepool"
+	}
+	if lost.source != nil && lost.source.Annotations[FallbackAnnotation] != "" {
+		pool, by = lost.source.Annotations[FallbackAnnotation], "annotation "+FallbackAnnotation+" of NodePool "+lost.pool
+	}
+	if pool != "" && len(validation.IsDNS1123Subdomain(pool)) > 0 {
+		pool = interruption.Clip(strconv.Quote(pool)) // the name of no object
 	}
 	return pool, by
 }
@@ -88,13 +66,6 @@ func (lost lostNode) fallbacks(pools []*nodePool) (list []candidate, rejected []
 	return []candidate{{pool: pool, namedBy: lost.namedBy}}, nil
 }
 
-func poolNamed(pools []*nodePool, name string) *nodePool {
-	if i := slices.IndexFunc(pools, func(p *nodePool) bool { return p.Name == name }); i >= 0 {
-		return pools[i]
-	}
-	return nil
-}
-
 // refusal is the answer if there are no fallbacks.
 func (lost lostNode) refusal(rejected []Weighed) interruption.Replacement {
 	var against []string
@@ -124,17 +95,17 @@ func failedIn(pool, reason string) interruption.Replacement {
 // on demand a fleet would drift off spot. Otherwise it is the named one if that has nothing but spot
 // instances: it is asked for others than were lost lately, and only then for any.
 func (lost lostNode) spotCandidates(pools []*nodePool) (list []candidate) {
-	switch {
-	case !lost.spotFirst && lost.named == "":
-		return nil
-	case !lost.spotFirst:
-		pools = slices.DeleteFunc(slices.Clone(pools), func(p *nodePool) bool {
-			return hasNoOnDemand(p, lost) == "" || len(lost.taken(newShape(p, lost.source, lost.node))) == 0
-		})
-	case lost.named != "" && lost.named != lost.pool && lost.source != nil:
-		pools = slices.Concat([]*nodePool{lost.source}, pools)
-	}
 	for _, pool := range pools {
+		named := pool.Name == lost.named
+		switch {
+		case lost.spotFirst && lost.named != "" && !named && pool.Name != lost.pool:
+			continue
+		case lost.spotFirst:
+		case !named, slices.Contains(lost.tried, pool.Name), hasNoOnDemand(pool, lost) == "":
+			continue
+		case len(lost.taken(newShape(pool, lost.source, lost.node))) == 0:
+			continue
+		}
 		if objection(slices.Concat(rules, spotRules), pool, lost) == "" {
 			list = append(list, candidate{pool: pool, capacity: spot})
 		}

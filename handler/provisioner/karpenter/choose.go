@@ -139,12 +139,14 @@ func cannot(node *corev1.Node, rec interruption.Record) string {
 // none can, the answer says why. Unless all is true, only the limits of the best are checked: the
 // others are when it is their turn.
 func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools []Weighed, none interruption.Replacement, err error) {
-	read, err := b.readPools(ctx, &lost)
+	known, err := b.pools.Get(ctx, "")
 	if err != nil {
 		return nil, none, err
 	}
-	fallbacks, rejected := lost.fallbacks(read)
-	list := append(lost.spotCandidates(read), fallbacks...)
+	lost.source = poolNamed(known, lost.pool)
+	lost.named, lost.namedBy = fallbackFor(lost, b.opts.FallbackNodePools)
+	fallbacks, rejected := lost.fallbacks(known)
+	list := append(lost.spotCandidates(known), fallbacks...)
 	if len(fallbacks) == 0 {
 		none = lost.refusal(rejected)
 	}
@@ -244,7 +246,7 @@ func (b *Backend) sourceClaim(ctx context.Context, node *corev1.Node) (*Claim, e
 	}
 	claim, err := b.readClaim(ctx, name, cached)
 	if err != nil {
-		return nil, b.pools.note(err)
+		return nil, b.note(err)
 	}
 	if claim == nil || claim.UID != uid {
 		return nil, nil

@@ -95,6 +95,7 @@ func TestChoice(t *testing.T) {
 				if got != chosen {
 					t.Errorf("Request: %+v, want as Choose: %+v", got, chosen)
 				}
+				rec.Replacement = &got
 			}
 			c.wantCount(strings.ToLower(tt.state), 1)
 			if lines := strings.Count(c.log.String(), "\n"); lines != 1 {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -106,7 +105,7 @@ func (c *claimWatch) learn(claim *Claim) {
 		return
 	}
 	if old := c.known[claim.Name]; old == nil || old.UID != claim.UID || !nodes.Older(claim.ResourceVersion, old.ResourceVersion) {
-		c.known[claim.Name] = claim
+		c.known[claim.Name] = claim.slim()
 	}
 }
 
@@ -138,25 +137,7 @@ func (c *claimWatch) forget(name string) {
 // slim keeps what we need to know of a NodeClaim of ours. A claim lives as long as its node,
 // and its requirements can list hundreds of instance types.
 func (c *Claim) slim() *Claim {
-	s := &Claim{}
-	s.Name, s.UID, s.ResourceVersion = c.Name, c.UID, c.ResourceVersion
-	s.CreationTimestamp, s.DeletionTimestamp = c.CreationTimestamp, c.DeletionTimestamp
-	s.Labels, s.Annotations = map[string]string{}, map[string]string{}
-	for _, key := range []string{ReplacesLabel, nodePoolLabel, SettledLabel} {
-		if v, ok := c.Labels[key]; ok {
-			s.Labels[key] = v
-		}
-	}
-	for _, key := range []string{NodeAnnotation, PodsAnnotation, ProtectedAnnotation, doNotDisrupt} {
-		if v, ok := c.Annotations[key]; ok {
-			s.Annotations[key] = v
-		}
-	}
-	s.Status.NodeName = c.Status.NodeName
-	for _, kind := range []string{"Launched", "Initialized"} {
-		if cond := meta.FindStatusCondition(c.Status.Conditions, kind); cond != nil {
-			s.Status.Conditions = append(s.Status.Conditions, *cond)
-		}
-	}
-	return s
+	s := *c
+	s.Spec, s.OwnerReferences, s.Status.Capacity, s.Status.Allocatable = claimSpec{}, nil, nil, nil
+	return &s
 }

@@ -229,15 +229,11 @@ func (s *shape) need(r requirement) string {
 // satisfied reports whether a label satisfies a requirement.
 // https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/#operators
 func satisfied(r requirement, value string, present bool) bool {
-	switch r.Operator {
-	case "NotIn":
-		return !present || !slices.Contains(r.Values, value)
-	case "DoesNotExist":
-		return !present
-	case "Exists":
-		return present
+	c := constraintOn(r.Key, []requirement{r})
+	if !present {
+		return !c.exists
 	}
-	return present && constraintOn(r.Key, []requirement{r}).allows(value)
+	return c.allows(value)
 }
 
 func unmet(r requirement, met bool) string {

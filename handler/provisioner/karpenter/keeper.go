@@ -47,13 +47,10 @@ const (
 type keeper struct {
 	b     *Backend
 	queue workqueue.TypedRateLimitingInterface[string]
-
-	mu   sync.Mutex
-	over map[string]string // claims whose interrupted node has been drained, with its instance
 }
 
 func newKeeper(b *Backend) *keeper {
-	return &keeper{b: b, over: map[string]string{}, queue: workqueue.NewTypedRateLimitingQueue(
+	return &keeper{b: b, queue: workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second))}
 }
 
@@ -109,7 +106,6 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 		return 0, err
 	}
 	if claim == nil || !claim.DeletionTimestamp.IsZero() || claim.Labels[ReplacesLabel] == "" || claim.Labels[SettledLabel] != "" {
-		k.forget(name)
 		return 0, nil
 	}
 	switch {
@@ -163,34 +159,32 @@ func (k *keeper) due(claim *Claim) bool {
 // settle decides about a replacement that was launched a while ago. If it is in use, or if
 // Karpenter will remove it, it is handed over; otherwise it is taken back.
 func (k *keeper) settle(ctx context.Context, claim *Claim) (time.Duration, error) {
-	wait := k.untilDue(claim)
-	due := k.b.opts.TTL > 0 && wait <= 0
-	ends := k.b.claims.single && k.isDrained(claim) // this process with its node: others should find little to do
-	switch {
-	case due || ends:
-	case k.b.opts.TTL <= 0:
-		k.forget(claim.Name)
-		return 0, nil
-	default:
+	wait, over := max(0, k.untilDue(claim)), false
+	due := k.b.opts.TTL > 0 && wait == 0
+	if due || k.b.claims.single {
+		var err error
+		if over, err = k.isOver(ctx, claim); err != nil {
+			return 0, err
+		}
+	}
+	if !due && !over {
 		return wait, nil
 	}
+	// The process of a single node ends with it: others should find little to do.
 	if used, err := k.settleIfUsed(ctx, claim, cached); used || err != nil {
 		return 0, err
 	}
-	if !due {
-		return max(0, wait), nil
-	}
-	switch over, err := k.isOver(ctx, claim); {
-	case err != nil:
-		return 0, err
+	switch {
+	case !due:
+		return wait, nil
 	case !over:
 		return laterCheck, nil
 	}
-	pool, err := k.b.pools.get(ctx, claim.Labels[nodePoolLabel])
+	pools, err := k.b.pools.Get(ctx, "")
 	if err != nil {
 		return 0, err
 	}
-	if pool != nil && pool.broken == "" {
+	if pool := poolNamed(pools, claim.Labels[nodePoolLabel]); pool != nil && pool.broken == "" {
 		if _, ok := pool.consolidates(); ok {
 			return 0, k.handOver(ctx, claim, settledEmpty)
 		}
@@ -217,7 +211,6 @@ func (k *keeper) remove(ctx context.Context, claim *Claim, warn bool, reason, te
 	switch {
 	case isMissing(err):
 		k.b.claims.forget(claim.Name)
-		k.forget(claim.Name)
 		return 0, nil
 	case apierrors.IsConflict(err):
 		_, err = k.b.fresh(ctx, claim.Name)
@@ -225,7 +218,7 @@ func (k *keeper) remove(ctx context.Context, claim *Claim, warn bool, reason, te
 	case err != nil:
 		return 0, err
 	}
-	k.forget(claim.Name)
+	k.b.claims.forget(claim.Name)
 	k.b.event("NodeClaim", claim.ObjectMeta, warn, reason, text)
 	k.b.log.Info().Str("nodeclaim", claim.Name).Str("nodepool", claim.Labels[nodePoolLabel]).
 		Str("node", claim.Annotations[NodeAnnotation]).Str("reason", text).Msg("replacement taken back")
@@ -249,29 +242,21 @@ const (
 // sweep looks for claims that an earlier process has left behind, and has each of them
 // looked after. Without Karpenter, or without the permission to ask, there are none.
 func (b *Backend) sweep(ctx context.Context) {
-	if b.claims.single {
-		b.sweepForOthers(ctx)
+	if b.claims.single && smithytime.SleepWithContext(ctx, rand.N(firstSweep)) != nil {
 		return
 	}
-	for {
-		err := b.adopt(ctx)
-		if _, away := unavailable(err); err == nil || away {
-			return
-		}
-		b.log.Debug().Err(err).Msg("look for replacements of an earlier process")
-		if smithytime.SleepWithContext(ctx, sweepRetry) != nil {
-			return
-		}
-	}
-}
-
-func (b *Backend) sweepForOthers(ctx context.Context) {
-	for pause := rand.N(firstSweep); smithytime.SleepWithContext(ctx, pause) == nil; pause = nextSweep/2 + rand.N(nextSweep) {
+	for pause := sweepRetry; ; {
 		claims, err := b.listOurs(ctx)
 		if err != nil {
 			b.log.Debug().Err(err).Msg("look for replacements of other processes")
 		}
 		for _, claim := range claims {
+			if !b.claims.single {
+				b.claims.learn(claim)
+				b.claims.start("")
+				b.keeper.add(claim.Name)
+				continue
+			}
 			if !b.keeper.due(claim) {
 				continue // its own process comes first, and there might be a thousand of us
 			}
@@ -279,23 +264,15 @@ func (b *Backend) sweepForOthers(ctx context.Context) {
 				b.log.Debug().Err(err).Str("nodeclaim", claim.Name).Msg("look after replacement of another process")
 			}
 		}
+		if b.claims.single {
+			pause = nextSweep/2 + rand.N(nextSweep)
+		} else if _, away := unavailable(err); err == nil || away {
+			return
+		}
+		if smithytime.SleepWithContext(ctx, pause) != nil {
+			return
+		}
 	}
-}
-
-// adopt takes in those of our claims that exist, to be looked after.
-func (b *Backend) adopt(ctx context.Context) error {
-	claims, err := b.listOurs(ctx)
-	if err != nil {
-		return err
-	}
-	for _, claim := range claims {
-		b.claims.learn(claim.slim())
-		b.keeper.add(claim.Name)
-	}
-	if len(claims) > 0 {
-		b.claims.start("")
-	}
-	return nil
 }
 
 // listOurs is a consistent read: it includes a claim that a leader made a moment ago, just
@@ -303,7 +280,7 @@ func (b *Backend) adopt(ctx context.Context) error {
 func (b *Backend) listOurs(ctx context.Context) ([]*Claim, error) {
 	list, err := b.opts.Dynamic.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: unsettled})
 	if err != nil {
-		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims: %w", err))
+		return nil, fmt.Errorf("list NodeClaims: %w", err)
 	}
 	var claims []*Claim
 	for i := range list.Items {

@@ -73,7 +73,7 @@ func newLedger(client dynamic.Interface, reg prometheus.Registerer) *ledger {
 
 // room says which of the pool's limits leaves no room for a claim of that size, or is empty.
 // There is always room for a claim that exists: it is counted, and asking for it again adds
-// nothing. With reserve it enters the claim, once. The error is an unavailableError, or transient.
+// nothing. With reserve it enters the claim, once. An error that is not unavailable is transient.
 func (l *ledger) room(ctx context.Context, pool *nodePool, claim string, size corev1.ResourceList, reserve bool) (full string, err error) {
 	if len(pool.Spec.Limits) == 0 {
 		return "", nil
@@ -124,7 +124,7 @@ func (l *ledger) read(ctx context.Context, pool string) (*usage, error) {
 		room.Add(u.sum, withNode(claim.size()))
 	})
 	if err != nil {
-		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
+		return nil, fmt.Errorf("list NodeClaims of pool %q: %w", pool, err)
 	}
 	return u, nil
 }
@@ -215,15 +215,4 @@ func atLeast(a, b corev1.ResourceList) corev1.ResourceList {
 		}
 	}
 	return most
-}
-
-// limitedPart is the part of the list that the pool limits.
-func limitedPart(list corev1.ResourceList, pool *nodePool) corev1.ResourceList {
-	part := corev1.ResourceList{}
-	for name := range pool.Spec.Limits {
-		if q, ok := list[name]; ok {
-			part[name] = q
-		}
-	}
-	return part
 }

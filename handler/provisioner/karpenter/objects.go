@@ -175,16 +175,6 @@ func (c *Claim) since(kind string) time.Time {
 	return time.Time{}
 }
 
-// readyAfter is how long the claim took to become Ready, in whole seconds as the API keeps
-// them; zero if it is not Ready.
-func (c *Claim) readyAfter() time.Duration {
-	ready := c.since("Initialized")
-	if ready.IsZero() {
-		return 0
-	}
-	return max(0, ready.Sub(c.CreationTimestamp.Time))
-}
-
 // consolidates is the time after which Karpenter removes an empty node of the pool; false if
 // it does not. Both of its policies remove empty nodes.
 func (p *nodePool) consolidates() (time.Duration, bool) {
@@ -241,7 +231,7 @@ func (b *Backend) readClaim(ctx context.Context, name, version string) (*Claim, 
 		return nil, nil
 	}
 	if err != nil {
-		return nil, asUnavailable("get NodeClaims", fmt.Errorf("get NodeClaim %q: %w", name, err))
+		return nil, fmt.Errorf("get NodeClaim %q: %w", name, err)
 	}
 	return decodeClaim(u), nil
 }
@@ -255,7 +245,7 @@ func (b *Backend) deleteClaim(ctx context.Context, claim *Claim) error {
 	}
 	err := b.opts.Dynamic.Resource(nodeClaimResource).Delete(ctx, claim.Name, metav1.DeleteOptions{Preconditions: preconditions})
 	if err != nil {
-		return asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err))
+		return fmt.Errorf("delete NodeClaim %q: %w", claim.Name, err)
 	}
 	return nil
 }

@@ -74,8 +74,8 @@ func (o claimOrder) build() (*unstructured.Unstructured, error) {
 		annotations[doNotDisrupt] = "true"
 		annotations[ProtectedAnnotation] = o.until.UTC().Format(time.RFC3339)
 	}
-	if size := limitedPart(o.size, o.pool); len(size) > 0 {
-		if text, err := json.Marshal(size); err == nil {
+	if len(o.pool.Spec.Limits) > 0 && len(o.size) > 0 {
+		if text, err := json.Marshal(o.size); err == nil {
 			annotations[sizeAnnotation] = string(text)
 		}
 	}

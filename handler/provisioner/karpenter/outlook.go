@@ -248,12 +248,13 @@ const bootSample = 200
 func BootTimes(ctx context.Context, client dynamic.Interface, pool string) ([]time.Duration, error) {
 	list, err := client.Resource(nodeClaimResource).List(ctx, metav1.ListOptions{LabelSelector: nodePoolLabel + "=" + pool, Limit: bootSample})
 	if err != nil {
-		return nil, asUnavailable("list NodeClaims", fmt.Errorf("list NodeClaims of pool %q: %w", pool, err))
+		return nil, fmt.Errorf("list NodeClaims of pool %q: %w", pool, err)
 	}
 	var took []time.Duration
 	for i := range list.Items {
-		if claim := decodeClaim(&list.Items[i]); !claim.since("Initialized").IsZero() {
-			took = append(took, claim.readyAfter())
+		claim := decodeClaim(&list.Items[i])
+		if ready := claim.since("Initialized"); !ready.IsZero() {
+			took = append(took, max(0, ready.Sub(claim.CreationTimestamp.Time)))
 		}
 	}
 	return took, nil

@@ -10,7 +10,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
 )
@@ -21,12 +23,15 @@ func TestRebalancePolicy(t *testing.T) {
 		var fail error
 		var reads atomic.Int32
 		value := "cordon"
-		client := dynamicfake.NewSimpleDynamicClient(runtime.NewScheme())
-		client.PrependReactor("get", "nodepools", func(clienttesting.Action) (bool, runtime.Object, error) {
+		client := dynamicfake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{nodePoolResource: "NodePoolList"})
+		client.PrependReactor("list", "nodepools", func(clienttesting.Action) (bool, runtime.Object, error) {
 			reads.Add(1)
+			if fail != nil {
+				return true, nil, fail
+			}
 			u := sourcePool()
 			u.SetAnnotations(map[string]string{RebalanceAnnotation: value})
-			return true, u, fail
+			return true, &unstructured.UnstructuredList{Items: []unstructured.Unstructured{*u}}, nil
 		})
 		events := &fakeNodes{}
 		b := New(Options{Dynamic: client, Events: events})

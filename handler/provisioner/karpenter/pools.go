@@ -2,7 +2,6 @@ package karpenter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,22 +10,24 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
 
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner"
 	"spot-handler/handler/readcache"
 )
 
 const (
-	// poolTTL is how long a NodePool is used after it was read. Interruptions come in bursts
-	// within one pool. Karpenter itself updates the status every 5 s: a fresher copy would say
-	// no more.
+	// poolTTL is how long the NodePools are used after they were read. Interruptions come in bursts.
+	// Karpenter itself updates the status every 5 s: a fresher copy would say no more.
 	poolTTL = 10 * time.Second
 
 	// refusedFor is how long it stands that there is no replacement for a node.
 	refusedFor = 5 * time.Second
 
-	// poolTimeout bounds the read that a burst waits for together.
+	// poolTimeout bounds the read that a burst waits for together, and failedFor is how long one that
+	// failed is not repeated.
 	poolTimeout = 5 * time.Second
+	failedFor   = time.Second
 
 	// recheck is how long we believe that Karpenter is not available to us, which only an
 	// installation or new RBAC rules change.
@@ -34,7 +35,7 @@ const (
 )
 
 // newReadCache keeps what is read for ttl. That it is not available to us is kept for recheck;
-// other errors are not kept.
+// other errors for failedFor.
 func newReadCache[V any](ttl time.Duration, read func(ctx context.Context, key string) (V, error)) *readcache.Cache[V] {
 	return &readcache.Cache[V]{
 		Read: func(ctx context.Context, key string) (V, error) {
@@ -43,40 +44,28 @@ func newReadCache[V any](ttl time.Duration, read func(ctx context.Context, key s
 			return read(ctx, key)
 		},
 		Lifetime: func(err error) time.Duration {
-			if err == nil {
+			_, away := unavailable(err)
+			switch {
+			case err == nil:
 				return ttl
-			}
-			if _, away := unavailable(err); away {
+			case away:
 				return recheck
 			}
-			return 0
+			return failedFor
 		},
 	}
 }
 
-// unavailableError says that Karpenter's API is not available to us: it is not installed, or
-// RBAC forbids it. Trying again at once is of no use.
-type unavailableError struct{ reason string }
-
-func (e *unavailableError) Error() string { return e.reason }
-
-// unavailable is the reason of an unavailableError.
-func unavailable(err error) (string, bool) {
-	if e, ok := errors.AsType[*unavailableError](err); ok {
-		return e.reason, true
-	}
-	return "", false
-}
-
-// asUnavailable turns the error of an action into an unavailableError if it is one.
-func asUnavailable(action string, err error) error {
+// unavailable says why Karpenter's API is not available to us, if that is the error: it is not
+// installed, or RBAC forbids it. Trying again at once is of no use.
+func unavailable(err error) (reason string, ok bool) {
 	switch {
 	case apierrors.IsForbidden(err):
-		return &unavailableError{reason: "the API server forbids us to " + action}
+		return "the API server forbids it: " + provisioner.Cause(err), true
 	case apierrors.IsNotFound(err) && !isMissing(err):
-		return &unavailableError{reason: "the API of Karpenter (karpenter.sh/v1) is not installed"}
+		return "the API of Karpenter (karpenter.sh/v1) is not installed", true
 	}
-	return err
+	return "", false
 }
 
 // isMissing reports that an object does not exist, as opposed to its whole API: for
@@ -85,73 +74,38 @@ func isMissing(err error) bool {
 	return apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// pools reads NodePools.
-type pools struct {
-	client dynamic.Interface
-	named  *readcache.Cache[*nodePool]   // nil for a pool that does not exist
-	all    *readcache.Cache[[]*nodePool] // under the key ""
-	away   *readcache.Cache[struct{}]    // why nothing can be done for any node, under the key ""; only kept
-}
-
-func newPools(client dynamic.Interface) *pools {
-	p := &pools{client: client, away: newReadCache[struct{}](0, nil)}
-	p.named, p.all = newReadCache(poolTTL, p.read), newReadCache(poolTTL, p.readAll)
-	return p
-}
-
-// get is the NodePool, or nil if there is none.
-func (p *pools) get(ctx context.Context, name string) (*nodePool, error) {
-	if err := p.standing(); err != nil {
-		return nil, err
+// note remembers that Karpenter is not available to us, if that is the error: then nothing can be
+// done for any node.
+func (b *Backend) note(err error) error {
+	if reason, ok := unavailable(err); ok {
+		b.refusals.Put("", readcache.Answer[interruption.Replacement]{Value: unsupported(reason), Err: err, Asked: time.Now()})
 	}
-	return p.named.Get(ctx, name)
+	return err
 }
 
-// list is every NodePool, by name. If we may not list them, named pools are read anyway.
-func (p *pools) list(ctx context.Context) ([]*nodePool, error) {
-	if err := p.standing(); err != nil {
-		return nil, err
-	}
-	return p.all.Get(ctx, "")
-}
-
-func (p *pools) read(ctx context.Context, name string) (*nodePool, error) {
+// readPools reads all NodePools, and orders them by name. If that fails, what was known of them
+// counts.
+func (b *Backend) readPools(ctx context.Context, _ string) ([]*nodePool, error) {
 	// "0" is answered from the API server's watch cache.
-	u, err := p.client.Resource(nodePoolResource).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
-	switch {
-	case isMissing(err):
-		return nil, nil
-	case err != nil:
-		return nil, p.note(asUnavailable("get NodePools", fmt.Errorf("get NodePool %q: %w", name, err)))
-	}
-	return decodePool(u), nil
-}
-
-func (p *pools) readAll(ctx context.Context, _ string) ([]*nodePool, error) {
-	asked := time.Now()
-	list, err := p.client.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	list, err := b.opts.Dynamic.Resource(nodePoolResource).List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
-		return nil, asUnavailable("list NodePools", fmt.Errorf("list NodePools: %w", err))
+		_, away := unavailable(err)
+		if last, _ := b.pools.Last(""); !away && last.Value != nil {
+			return last.Value, nil
+		}
+		return nil, fmt.Errorf("list NodePools: %w", err)
 	}
 	all := make([]*nodePool, len(list.Items))
 	for i := range list.Items {
 		all[i] = decodePool(&list.Items[i])
-		p.named.Put(all[i].Name, readcache.Answer[*nodePool]{Value: all[i], Asked: asked})
 	}
 	slices.SortFunc(all, func(a, b *nodePool) int { return strings.Compare(a.Name, b.Name) })
 	return all, nil
 }
 
-// note remembers an unavailableError: then nothing can be done for any node.
-func (p *pools) note(err error) error {
-	p.away.Put("", readcache.Answer[struct{}]{Err: err, Asked: time.Now()})
-	return err
-}
-
-// standing is the unavailableError that was noted last, while it counts.
-func (p *pools) standing() error {
-	if last, fresh := p.away.Last(""); fresh {
-		return last.Err
+func poolNamed(pools []*nodePool, name string) *nodePool {
+	if i := slices.IndexFunc(pools, func(p *nodePool) bool { return p.Name == name }); i >= 0 {
+		return pools[i]
 	}
 	return nil
 }
@@ -162,17 +116,21 @@ const RebalanceAnnotation = "spot-handler/rebalance"
 
 // RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one of
 // allowed, or nothing. Another value counts as nothing, and is complained about once. The
-// NodePool is read at most every 10 s, however many ask. If it cannot be read, its last
-// known value counts; without one there is a transient error. If Karpenter is not installed,
+// NodePools are read at most every 10 s, however many ask. If they cannot be read, what was last
+// known counts; without that there is a transient error. If Karpenter is not installed,
 // or we have no permission to ask, there are no policies.
 func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, error) {
 	name := node.Labels[nodePoolLabel]
 	if name == "" {
 		return "", nil
 	}
-	pool, err := b.policies.Get(context.Background(), name)
-	if pool == nil {
+	pools, err := b.pools.Get(context.Background(), "")
+	if _, away := unavailable(err); err != nil && !away {
 		return "", err
+	}
+	pool := poolNamed(pools, name)
+	if pool == nil {
+		return "", nil
 	}
 	value := pool.Annotations[RebalanceAnnotation]
 	if value == "" || slices.Contains(allowed, value) {
@@ -184,19 +142,4 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 		b.log.Warn().Str("nodepool", name).Str("reason", text).Msg("rebalance policy of NodePool not understood")
 	}
 	return "", nil
-}
-
-// readPolicy reads the NodePool whose annotation says what to do; nil if NodePools are not available.
-func (b *Backend) readPolicy(ctx context.Context, name string) (*nodePool, error) {
-	pool, err := b.pools.get(ctx, name)
-	if err == nil {
-		return pool, nil
-	}
-	if _, away := unavailable(err); away {
-		return nil, nil
-	}
-	if last, _ := b.policies.Last(name); !last.Asked.IsZero() && last.Err == nil {
-		return last.Value, nil
-	}
-	return nil, fmt.Errorf("read NodePool %q: %w", name, err)
 }

@@ -32,11 +32,11 @@ func TestBurstReadsThePoolsOnce(t *testing.T) {
 		}
 		wg.Wait()
 		count := map[string]int{}
-		for _, call := range c.calls() {
-			count[call]++
+		for _, a := range c.Actions() {
+			count[a.GetVerb()+" "+a.GetResource().Resource]++
 		}
-		if count["get nodepools"] != 2 || count["create nodeclaims"] != burst || count["get nodeclaims"] != burst {
-			t.Errorf("calls %v, want 2 reads of pools, and one read and one create of a claim for each of %d", count, burst)
+		if count["list nodepools"] != 1 || count["create nodeclaims"] != burst || count["get nodeclaims"] != burst {
+			t.Errorf("calls %v, want 1 read of the pools, and one read and one create of a claim for each of %d", count, burst)
 		}
 	})
 }
@@ -49,10 +49,10 @@ func TestKarpenterIsNotThere(t *testing.T) {
 		err            error
 		reason         string
 	}{
-		"not installed":        {"get", "nodepools", absent, "not installed"},
-		"no reading of pools":  {"get", "nodepools", forbidden, "forbids us to get NodePools"},
-		"no reading of claims": {"get", "nodeclaims", forbidden, "forbids us to get NodeClaims"},
-		"no creating":          {"create", "nodeclaims", forbidden, "forbids us to create NodeClaims"},
+		"not installed":        {"list", "nodepools", absent, "not installed"},
+		"no reading of pools":  {"list", "nodepools", forbidden, "the API server forbids it: no RBAC"},
+		"no reading of claims": {"get", "nodeclaims", forbidden, "the API server forbids it: no RBAC"},
+		"no creating":          {"create", "nodeclaims", forbidden, "the API server forbids it: no RBAC"},
 	} {
 		bubble(t, name, func(t *testing.T) {
 			c, calls, broken := newCluster(t, Options{}), 0, true

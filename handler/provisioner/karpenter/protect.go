@@ -74,24 +74,19 @@ func (c *Claim) nextLanding(now time.Time) time.Duration {
 }
 
 func (k *keeper) mayUnprotect(ctx context.Context, claim *Claim, until time.Time) (bool, error) {
-	if !time.Now().Before(until) || k.isDrained(claim) {
+	if !time.Now().Before(until) {
 		return true, nil
 	}
-	if claim.state() == provisioner.StateReady {
-		if pods, err := k.pods(ctx, claim, cached); err != nil || pods >= claim.wanted() {
-			return err == nil, err
-		}
+	if over, err := k.isOver(ctx, claim); over || err != nil || claim.state() != provisioner.StateReady {
+		return over, err
 	}
-	return k.isOver(ctx, claim)
+	pods, err := k.pods(ctx, claim, cached)
+	return err == nil && pods >= claim.wanted(), err
 }
 
 // handOver marks a claim as one that no longer needs us.
 func (k *keeper) handOver(ctx context.Context, claim *Claim, as string) error {
-	if err := k.change(ctx, claim, "labels", map[string]any{SettledLabel: as}); err != nil {
-		return err
-	}
-	k.forget(claim.Name)
-	return nil
+	return k.change(ctx, claim, "labels", map[string]any{SettledLabel: as})
 }
 
 // change changes the annotations or the labels of exactly this claim; nil removes one.
@@ -107,9 +102,9 @@ func (k *keeper) change(ctx context.Context, claim *Claim, which string, values 
 		k.b.claims.forget(claim.Name)
 		return nil
 	case err != nil:
-		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err))
+		return fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err)
 	}
-	k.b.claims.learn(decodeClaim(u).slim())
+	k.b.claims.learn(decodeClaim(u))
 	return nil
 }
 
@@ -148,7 +143,7 @@ func (c *Claim) wanted() int {
 // has been drained, or is gone, or is another instance by now.
 func (k *keeper) isOver(ctx context.Context, claim *Claim) (bool, error) {
 	name := claim.Annotations[NodeAnnotation]
-	if k.isDrained(claim) || name == "" {
+	if name == "" {
 		return true, nil
 	}
 	node, known := k.b.opts.Node(name)
@@ -167,29 +162,4 @@ func (k *keeper) isOver(ctx context.Context, claim *Claim) (bool, error) {
 	// The record of a node that still waits names its replacement only once that is requested.
 	cancelled := rec.Phase == interruption.Waiting && rec.Begun.IsZero() && time.Since(claim.CreationTimestamp.Time) > orphanGrace
 	return !has || err != nil || labelValue(rec.Instance) != claim.Labels[ReplacesLabel] || rec.Phase.Over() || cancelled, nil
-}
-
-// markDrained says that the pods of the instance that the claim replaces have moved, or will not
-// move any more. For a claim that replaces another it means nothing.
-func (k *keeper) markDrained(claim, instance string) {
-	if known, synced := k.b.claims.get(claim); known == nil && synced {
-		return // gone
-	}
-	k.mu.Lock()
-	k.over[claim] = instance
-	k.mu.Unlock()
-	k.add(claim)
-}
-
-func (k *keeper) isDrained(claim *Claim) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	instance, over := k.over[claim.Name]
-	return over && claim.isOurs(instance)
-}
-
-func (k *keeper) forget(claim string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.over, claim)
 }

@@ -41,9 +41,12 @@ func TestProtectionEnds(t *testing.T) {
 	})
 	bubble(t, "with the drain", func(t *testing.T) {
 		c, rec := keeping(t, Options{TTL: time.Hour})
+		rec.Phase = interruption.Drained
 		if err := c.p.Terminate(t.Context(), interruptedNode(), *rec); err != nil {
 			t.Fatal(err)
 		}
+		c.nodes.put(withRecord(interruptedNode(), *rec)) // as the handler does next
+		time.Sleep(recordedAfter)
 		c.wantProtected(false)
 	})
 	bubble(t, "with the interruption, told by nobody", func(t *testing.T) {

@@ -22,7 +22,6 @@ const fieldManager = "spot-handler"
 func (b *Backend) claimChanged(claim *Claim, state string) {
 	if state == "" {
 		b.ledger.forget(claim.Name)
-		b.keeper.forget(claim.Name)
 	} else {
 		b.keeper.add(claim.Name)
 	}
@@ -145,7 +144,7 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 	}
 	claim := decodeClaim(u)
 	b.event("NodeClaim", claim.ObjectMeta, false, reasonReplaces, fmt.Sprintf("replaces interrupted node %s (%s) for %d pods", o.lost.node.Name, o.lost.rec.Instance, len(o.fit.need.Moving)))
-	b.claims.learn(claim.slim())
+	b.claims.learn(claim)
 	b.keeper.add(claim.Name)
 	return r, nil
 }
@@ -162,7 +161,7 @@ func unknownOutcome(err error) bool {
 
 // notCreated separates what would fail again from what might not.
 func (b *Backend) notCreated(r interruption.Replacement, err error) (interruption.Replacement, error) {
-	err = b.pools.note(asUnavailable("create NodeClaims", fmt.Errorf("create NodeClaim %q: %w", r.Name, err)))
+	err = b.note(fmt.Errorf("create NodeClaim %q: %w", r.Name, err))
 	if reason, ok := unavailable(err); ok {
 		return unsupported(reason), nil
 	}
@@ -177,7 +176,7 @@ func (b *Backend) ours(ctx context.Context, o claimOrder, r interruption.Replace
 	if !claim.isOurs(o.lost.rec.Instance) {
 		return provisioner.Failed(r, "NodeClaim "+r.Name+" exists and is not ours"), nil
 	}
-	b.claims.learn(claim.slim())
+	b.claims.learn(claim)
 	return b.progress(ctx, r, claim)
 }
 
@@ -214,7 +213,7 @@ func (b *Backend) fresh(ctx context.Context, name string) (*Claim, error) {
 	case claim == nil:
 		b.claims.forget(name)
 	default:
-		b.claims.learn(claim.slim())
+		b.claims.learn(claim)
 	}
 	return claim, err
 }
@@ -241,24 +240,17 @@ func (b *Backend) progress(ctx context.Context, r interruption.Replacement, clai
 // giveUp deletes a claim that was not launched in time, and only the version that it has
 // read: the next might be launched.
 func (b *Backend) giveUp(ctx context.Context, r interruption.Replacement, claim *Claim) (interruption.Replacement, error) {
-	err := b.deleteClaim(ctx, claim)
-	if apierrors.IsConflict(err) {
-		now, err := b.fresh(ctx, claim.Name)
-		switch {
-		case err != nil:
-			return r, err
-		case now != nil && now.UID == claim.UID && now.DeletionTimestamp.IsZero() && now.state() == provisioner.StateRequested:
-			return r, fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
-		}
+	reason := notLaunched(claim)
+	again, err := b.keeper.remove(ctx, claim, true, reasonNotLaunched, reason)
+	switch now, _ := b.claims.get(r.Name); {
+	case err != nil:
+		return r, err
+	case again > 0 && now != nil && now.state() == provisioner.StateRequested:
+		return r, fmt.Errorf("delete NodeClaim %q: it has just been changed", claim.Name)
+	case again > 0:
 		return b.progress(ctx, r, now)
 	}
-	if err != nil && !isMissing(err) {
-		return r, err
-	}
-	b.claims.forget(r.Name)
 	b.ledger.forget(r.Name)
-	reason := notLaunched(claim)
-	b.event("NodeClaim", claim.ObjectMeta, true, reasonNotLaunched, "deleted: "+reason)
 	return provisioner.Failed(r, reason), nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"spot-handler/handler/interruption"
 )
 
 // The daemon of a single node ends with it: what is used is settled at once, and what
@@ -13,9 +15,12 @@ func TestSingleNodeLooksAfterOthers(t *testing.T) {
 	bubble(t, "its own", func(t *testing.T) {
 		c, rec := keeping(t, Options{SingleNode: true, TTL: time.Hour}, lasting)
 		c.nodes.land(pod())
+		rec.Phase = interruption.Drained
 		if err := c.p.Terminate(t.Context(), interruptedNode(), *rec); err != nil {
 			t.Fatal(err)
 		}
+		c.nodes.put(withRecord(interruptedNode(), *rec)) // as the handler does next
+		time.Sleep(recordedAfter)
 		if got := c.now().GetLabels()[SettledLabel]; got != settledUsed {
 			t.Errorf("settled as %q, want %q", got, settledUsed)
 		}

@@ -22,7 +22,9 @@ import (
 // back. It is idempotent: what is gone or being deleted counts as terminated.
 func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interruption.Record) error {
 	if r := provisioner.Asked(rec, provisioner.Karpenter); r != nil {
-		b.keeper.markDrained(r.Name, rec.Instance)
+		if known, synced := b.claims.get(r.Name); known != nil || !synced {
+			b.keeper.queue.AddAfter(r.Name, recordedAfter)
+		}
 	}
 	name, uid, ok := ownerClaim(node)
 	switch {
@@ -49,6 +51,9 @@ func (b *Backend) Terminate(ctx context.Context, node *corev1.Node, rec interrup
 }
 
 const (
+	// recordedAfter is how long after Terminate the Node in memory says that the drain is over: no more
+	// pods come to the replacement.
+	recordedAfter = time.Second
 	// longestPatience bounds a grace period that is waited for: some pods ask for days.
 	longestPatience = time.Hour
 	// endsLate is how much later than it says Karpenter's drain gets to a node: it was seen to
@@ -69,7 +74,7 @@ func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interrupt
 	}
 	list, err := b.opts.Pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name, ResourceVersion: cached})
 	if err != nil {
-		return time.Time{}, asUnavailable("list pods", fmt.Errorf("list pods on node %q: %w", node.Name, err))
+		return time.Time{}, fmt.Errorf("list pods on node %q: %w", node.Name, err)
 	}
 	var longest time.Duration
 	for i := range list.Items {
@@ -104,11 +109,11 @@ func (b *Backend) terminate(ctx context.Context, node *corev1.Node, name string,
 		}
 		return fmt.Errorf("patch NodeClaim %q: %w", name, err)
 	case err != nil:
-		return asUnavailable("patch NodeClaims", fmt.Errorf("patch NodeClaim %q: %w", name, err))
+		return fmt.Errorf("patch NodeClaim %q: %w", name, err)
 	}
 	err = b.opts.Dynamic.Resource(nodeClaimResource).Delete(ctx, name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}})
 	if err != nil && !isMissing(err) && !apierrors.IsConflict(err) {
-		return asUnavailable("delete NodeClaims", fmt.Errorf("delete NodeClaim %q: %w", name, err))
+		return fmt.Errorf("delete NodeClaim %q: %w", name, err)
 	}
 	return nil
 }

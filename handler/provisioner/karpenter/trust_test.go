@@ -39,19 +39,6 @@ func TestAForgedReplacement(t *testing.T) {
 			}
 		})
 	}
-	t.Run("word that it is drained", func(t *testing.T) {
-		k := New(Options{}).keeper
-		claim := &Claim{}
-		claim.Name, claim.Labels = "theirs", map[string]string{ReplacesLabel: "i-0aaaaaaaaaaaaaaaa"}
-		k.markDrained("theirs", instance)
-		if k.isDrained(claim) {
-			t.Error("the claim counts as drained by the word of another node")
-		}
-		k.markDrained("theirs", "i-0aaaaaaaaaaaaaaaa")
-		if !k.isDrained(claim) {
-			t.Error("the claim does not count as drained by its own node's word")
-		}
-	})
 }
 
 // What is annotated on a NodeClaim can have been edited. It never counts for less than the claim

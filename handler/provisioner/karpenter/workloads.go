@@ -66,7 +66,7 @@ func (b *Backend) readDaemons(ctx context.Context, _ string) ([]*corev1.Pod, err
 		}
 	})
 	if err != nil {
-		return nil, asUnavailable("list DaemonSets", fmt.Errorf("list DaemonSets: %w", err))
+		return nil, fmt.Errorf("list DaemonSets: %w", err)
 	}
 	return pods, nil
 }
@@ -97,7 +97,7 @@ func podOf(set *unstructured.Unstructured) *corev1.Pod {
 // all the same.
 // https://karpenter.sh/docs/concepts/disruption/#pod-level-controls
 func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.Pod, error) {
-	budgets := map[string][]budget{}
+	budgets := map[string][]*policyv1.PodDisruptionBudget{}
 	var stranded []*corev1.Pod
 	for _, pod := range pods {
 		if _, active := drain.DoNotDisruptActive(pod, time.Now()); active {
@@ -119,19 +119,12 @@ func (b *Backend) stranded(ctx context.Context, pods []*corev1.Pod) ([]*corev1.P
 	return stranded, nil
 }
 
-// budget is what we need to know about a disruption budget.
-type budget struct {
-	selector labels.Selector
-	blocking bool // it never lets a pod go
-	notReady bool // but it lets pods go that are not ready
-}
-
 // How much is read of the budgets of one namespace, and how much is kept of it, in bytes: enough for
 // a thousand.
 const budgetsRead, budgetsKept = 8 << 20, 1 << 20
 
 // readBudgets reads a namespace's budgets. Without the permission to, there are none.
-func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]budget, error) {
+func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]*policyv1.PodDisruptionBudget, error) {
 	// "0" is answered from the API server's watch cache.
 	list, err := b.opts.Dynamic.Resource(budgetResource).Namespace(namespace).List(narrow.Limit(ctx, budgetsRead, budgetsKept), metav1.ListOptions{ResourceVersion: "0"})
 	if errors.Is(err, narrow.ErrTooLong) {
@@ -147,37 +140,31 @@ func (b *Backend) readBudgets(ctx context.Context, namespace string) ([]budget, 
 	if err != nil {
 		return nil, fmt.Errorf("list PodDisruptionBudgets: %w", err)
 	}
-	var out []budget
+	var budgets []*policyv1.PodDisruptionBudget
 	for i := range list.Items {
-		pdb := &policyv1.PodDisruptionBudget{}
-		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, pdb); err != nil {
-			continue // the API server would not have taken it
+		budget := &policyv1.PodDisruptionBudget{}
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(list.Items[i].Object, budget); err == nil { // else the API server would not have taken it
+			budgets = append(budgets, budget)
 		}
-		selector, err := metav1.LabelSelectorAsSelector(pdb.Spec.Selector)
-		if err != nil {
-			continue
-		}
-		always := pdb.Spec.UnhealthyPodEvictionPolicy
-		out = append(out, budget{
-			selector: selector,
-			blocking: is(pdb.Spec.MaxUnavailable, "0%") || is(pdb.Spec.MaxUnavailable, "0") || is(pdb.Spec.MinAvailable, "100%"),
-			notReady: always != nil && *always == policyv1.AlwaysAllow,
-		})
 	}
-	return out, nil
+	return budgets, nil
 }
 
 // blockedFor reports whether the budgets of its namespace never let the pod go. The eviction
 // API refuses a pod with two budgets.
-func blockedFor(pod *corev1.Pod, list []budget) bool {
+func blockedFor(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) bool {
 	matching, blocking := 0, false
-	for _, b := range list {
-		if !b.selector.Matches(labels.Set(pod.Labels)) {
+	_, ready := drain.Ready(pod)
+	for _, budget := range budgets {
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		if err != nil || !selector.Matches(labels.Set(pod.Labels)) {
 			continue
 		}
 		matching++
-		_, ready := drain.Ready(pod)
-		blocking = blocking || b.blocking && !(b.notReady && !ready)
+		spec := budget.Spec
+		never := is(spec.MaxUnavailable, "0%") || is(spec.MaxUnavailable, "0") || is(spec.MinAvailable, "100%")
+		notReady := spec.UnhealthyPodEvictionPolicy != nil && *spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
+		blocking = blocking || never && (ready || !notReady)
 	}
 	return matching > 1 || blocking
 }

@@ -107,7 +107,7 @@ func (b *Backend) notMade(ctx context.Context, o order, r interruption.Replaceme
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		// No permission, no PriorityClass, no namespace, a quota that is used up, or a
 		// policy: the API server says which.
-		reason := fmt.Sprintf("placeholders cannot be made in namespace %s: %s", b.opts.Namespace, cause(err))
+		reason := fmt.Sprintf("placeholders cannot be made in namespace %s: %s", b.opts.Namespace, provisioner.Cause(err))
 		b.refuse(reason)
 		if !owned {
 			return unsupported(reason), nil
@@ -121,15 +121,6 @@ func (b *Backend) notMade(ctx context.Context, o order, r interruption.Replaceme
 	return r, fmt.Errorf("make placeholders of %s: %w", o.instance, err)
 }
 
-// cause is the API server's text without the object's name, which differs between nodes.
-func cause(err error) string {
-	text := err.Error()
-	if _, why, ok := strings.Cut(text, "is forbidden: "); ok {
-		return why
-	}
-	return text
-}
-
 // removeAll removes the PodTemplate of that name; the garbage collector then removes its
 // placeholders.
 func (b *Backend) removeAll(ctx context.Context, name string) error {
@@ -140,8 +131,8 @@ func (b *Backend) removeAll(ctx context.Context, name string) error {
 		b.cache.forget(strings.TrimPrefix(name, nameOf("")), "")
 		return nil
 	case apierrors.IsForbidden(err):
-		if b.said.First(cause(err)) {
-			b.log.Warn().Str("reason", cause(err)).Msg("placeholders not removed: they end by themselves")
+		if b.said.First(provisioner.Cause(err)) {
+			b.log.Warn().Str("reason", provisioner.Cause(err)).Msg("placeholders not removed: they end by themselves")
 		}
 		return nil
 	}
