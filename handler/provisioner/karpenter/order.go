@@ -171,26 +171,20 @@ func labelsOf(pool *nodePool, node *corev1.Node) map[string]string {
 	return labels
 }
 
-// ownLabels are those of them that are the operator's own.
+// ownLabels are those of them that are the operator's own: the template's, and one for each of its
+// requirements on the operator's own keys. Karpenter calls a claim without these drifted, and
+// schedules no pod to it that selects by the key. The interrupted node's value is preferred, as the
+// pods have selected it.
 func ownLabels(pool *nodePool, node *corev1.Node) map[string]string {
-	labels := map[string]string{}
-	maps.Copy(labels, pool.Spec.Template.Metadata.Labels)
-	maps.Copy(labels, customLabels(pool, node))
-	return labels
-}
-
-// customLabels are a label for each of the template's requirements on the operator's own
-// keys. Karpenter calls a claim without them drifted, and schedules no pod to it that selects
-// by the key. The interrupted node's value is preferred, as the pods have selected it.
-func customLabels(pool *nodePool, node *corev1.Node) map[string]string {
 	template := pool.Spec.Template
 	labels := map[string]string{}
+	maps.Copy(labels, template.Metadata.Labels)
 	for _, r := range template.Spec.Requirements {
 		if wellKnown(r.Key, template.Spec.NodeClassRef.Group) || isForbidden(r.Key) {
 			continue
 		}
 		c := constraintOn(r.Key, template.Spec.Requirements)
-		if v, ok := template.Metadata.Labels[r.Key]; ok && c.allows(v) {
+		if v, ok := labels[r.Key]; ok && c.allows(v) {
 			continue
 		}
 		if v, ok := c.pick(node.Labels[r.Key]); ok {
