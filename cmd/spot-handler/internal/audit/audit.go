@@ -163,7 +163,7 @@ type Snapshot struct {
 	// Budgets are all disruption budgets.
 	Budgets []*policyv1.PodDisruptionBudget
 	// Deployments are those of the pods.
-	Deployments map[Owned]Deployment
+	Deployments map[Owned]*Deployment
 	// Idle are the labels that pods of workloads without any would have, by namespace.
 	Idle map[string][]labels.Set
 	// OnDemand is the label, with its value, of nodes that get no spot notice.
@@ -185,7 +185,6 @@ type Snapshot struct {
 
 	node      map[string]*corev1.Node // by name; index fills it, and those below
 	in        map[string][]*Pod       // the pods of each namespace
-	labelled  map[label][]*Pod        // the pods with each label, if there are targets of load balancers
 	workloads []workload              // each pod without one stands for itself
 	budgets   []budget
 }
@@ -246,7 +245,7 @@ type workload struct {
 }
 
 func (s *Snapshot) index() {
-	s.node, s.in, s.labelled = map[string]*corev1.Node{}, map[string][]*Pod{}, map[label][]*Pod{}
+	s.node, s.in = map[string]*corev1.Node{}, map[string][]*Pod{}
 	for _, n := range s.Nodes {
 		s.node[n.Name] = n
 	}
@@ -254,20 +253,9 @@ func (s *Snapshot) index() {
 	for i := range s.Pods {
 		p := &s.Pods[i]
 		s.in[p.Namespace], theirs[p.Owner] = append(s.in[p.Namespace], p), append(theirs[p.Owner], p)
-		if len(s.Balanced) == 0 {
-			continue
-		}
-		for key, value := range p.Labels {
-			of := label{p.Namespace, key, value}
-			s.labelled[of] = append(s.labelled[of], p)
-		}
 	}
 	for of, pods := range theirs {
-		w := workload{Owned: of, pods: pods, replicas: s.Replicas[of]}
-		if d, ok := s.Deployments[of]; ok {
-			w.deployment = &d
-		}
-		s.workloads = append(s.workloads, w)
+		s.workloads = append(s.workloads, workload{of, pods, s.Replicas[of], s.Deployments[of]})
 	}
 	for _, b := range s.Budgets {
 		if selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector); err == nil {

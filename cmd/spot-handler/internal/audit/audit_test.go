@@ -69,8 +69,8 @@ func nodesWith(n int, labels map[string]string) []*corev1.Node {
 }
 
 func TestChecks(t *testing.T) {
-	surges := map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 2}}
-	refuses := map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 2, Refuses: "has maxSurge 0"}}
+	surges := map[Owned]*Deployment{{"shop", "deployment/web"}: {Replicas: 2}}
+	refuses := map[Owned]*Deployment{{"shop", "deployment/web"}: {Replicas: 2, Refuses: "has maxSurge 0"}}
 	own := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}}
 	keepsApart := func(p *Pod) {
 		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
@@ -151,7 +151,7 @@ func TestChecks(t *testing.T) {
 		})}, []string{"SH109 statefulset/db 2"}},
 		"no probe": {Snapshot{Deployments: surges, Pods: of("deployment/web", 2, unprobed)}, []string{"SH110 deployment/web 2"}},
 		"no probe, but patience": {Snapshot{
-			Deployments: map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 2, MinReady: 5}}, Pods: of("deployment/web", 2, unprobed),
+			Deployments: map[Owned]*Deployment{{"shop", "deployment/web"}: {Replicas: 2, MinReady: 5}}, Pods: of("deployment/web", 2, unprobed),
 		}, nil},
 		"no probe of what is not surged": {Snapshot{Deployments: surges, Pods: of("statefulset/db", 2, unprobed)}, nil},
 		"no node for a replacement pod": {Snapshot{
@@ -176,7 +176,7 @@ func TestChecks(t *testing.T) {
 			Deployments: surges, Pods: of("deployment/web", 2, func(p *Pod) { p.Annotations, p.Surges = map[string]string{drain.DoNotDisrupt: "true"}, false }),
 		}, []string{"SH112 deployment/web 2"}},
 		"the worst first, then the most pods": {Snapshot{
-			Deployments: map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 9, Refuses: "has maxSurge 0"}},
+			Deployments: map[Owned]*Deployment{{"shop", "deployment/web"}: {Replicas: 9, Refuses: "has maxSurge 0"}},
 			Pods:        slices.Concat(of("deployment/web", 9, unchanged), of("statefulset/db", 2, grace(3600))),
 			Budgets:     []*policyv1.PodDisruptionBudget{pdb("db", "db", 2, 2)},
 		}, []string{"SH101 poddisruptionbudget/db 2", "SH104 deployment/web 9", "SH103 statefulset/db 2"}},

@@ -32,7 +32,9 @@ type Balanced struct {
 // the target lives.
 // https://docs.aws.amazon.com/elasticloadbalancing/latest/application/edit-target-group-attributes.html#deregistration-delay
 func targetsThatDrainTooLong(s Snapshot, b Balanced) []Finding {
-	targets, lives := b.pods(s.labelled), s.Grace
+	selector := labels.SelectorFromSet(b.Selector) // one that is empty selects none
+	targets := slices.DeleteFunc(slices.Clone(s.in[b.Namespace]), func(p *Pod) bool { return selector.Empty() || !selector.Matches(labels.Set(p.Labels)) })
+	lives := s.Grace
 	what := "its targets, which are nodes, drain for %.0f s, and a notice leaves them %.0f s"
 	if b.IP {
 		what = "its targets drain for %.0f s, and its pods have %.0f s to end"
@@ -65,21 +67,6 @@ func (b Balanced) delay() (delay time.Duration, others []string) {
 		}
 	}
 	return delay, others
-}
-
-// label is one that pods of a namespace have: there can be thousands of both pods and targets.
-type label struct{ namespace, key, value string }
-
-// pods are those that the selector selects; one that is empty selects none.
-func (b Balanced) pods(labelled map[label][]*Pod) (list []*Pod) {
-	first := true
-	for key, value := range b.Selector {
-		if of := labelled[label{b.Namespace, key, value}]; first || len(of) < len(list) {
-			list, first = of, false
-		}
-	}
-	selector := labels.SelectorFromSet(b.Selector)
-	return slices.DeleteFunc(slices.Clone(list), func(p *Pod) bool { return !selector.Matches(labels.Set(p.Labels)) })
 }
 
 const delayAttribute = "deregistration_delay.timeout_seconds"

@@ -103,7 +103,7 @@ func TestChecksOfCapacity(t *testing.T) {
 				tt.s.Nodes = append(slices.Clone(nodes), safe)
 			}
 			tt.s.Grace = 100 * time.Second
-			tt.s.Deployments = map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 4, MinReady: 5}}
+			tt.s.Deployments = map[Owned]*Deployment{{"shop", "deployment/web"}: {Replicas: 4, MinReady: 5}}
 			if tt.s.Pods == nil {
 				tt.s.Pods = batch
 			}
@@ -195,7 +195,7 @@ func TestChecksOfCoverage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := tt.s
 			s.Nodes, s.Pods, s.Grace, s.MaxShare = nodes, on(of("deployment/web", 4, unchanged), "m5-a-0", "m5-a-1"), 100*time.Second, 100
-			s.Deployments = map[Owned]Deployment{{"shop", "deployment/web"}: {Replicas: 4, MinReady: 5}}
+			s.Deployments = map[Owned]*Deployment{{"shop", "deployment/web"}: {Replicas: 4, MinReady: 5}}
 			var got []string
 			for _, f := range Of(s) {
 				got = append(got, fmt.Sprint(f.ID, " ", f.Object, " ", f.Pods, " ", f.What, ": ", f.Fix))

@@ -33,12 +33,11 @@ type Daemon struct {
 	// Permissions are what it needs.
 	Permissions []Permission
 
-	// Missing are those of Permissions that it does not have, and Unlisted says that no FlowSchema
-	// names its account.
-	Missing  []Permission
-	Unlisted bool
-	// Unheld says that no admission policy of its release is in force.
-	Unheld bool
+	// Missing are those of Permissions that the account does not have, Unlisted says that no
+	// FlowSchema names it, and Unheld that no admission policy of its release is in force. They are
+	// set of the first daemon of each account.
+	Missing          []Permission
+	Unlisted, Unheld bool
 }
 
 // Permission is one that RBAC grants.
@@ -63,31 +62,23 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		return nil // not known, or somebody else does
 	}
 	fleet := slices.ContainsFunc(s.Daemons, func(d Daemon) bool { return d.Fleet })
-	var set *Daemon                 // one of the DaemonSet
-	watch := map[string][]*Daemon{} // by node; those of "" take notices for all
-	for i := range s.Daemons {
-		switch d := &s.Daemons[i]; {
-		case d.Queue:
-			watch[""] = append(watch[""], d)
-		case !d.Fleet:
-			set = d
-			if d.Drains || fleet {
-				watch[d.Node] = append(watch[d.Node], d)
-			}
-		}
-	}
-	unwatched, by, silent := map[string]bool{}, map[[2]string]bool{}, 0
+	set := slices.IndexFunc(s.Daemons, func(d Daemon) bool { return !d.Queue && !d.Fleet }) // one of the DaemonSet
+	unwatched, silent := map[string]*corev1.Node{}, 0
 	for _, n := range s.Nodes {
-		spot := spotBy(n)
-		if spot == nil || n.Labels[interruption.IgnoreLabel] == "true" {
+		if spotBy(n) == nil || n.Labels[interruption.IgnoreLabel] == "true" {
 			continue
 		}
-		theirs := slices.Concat(watch[n.Name], watch[""])
-		if slices.ContainsFunc(theirs, func(d *Daemon) bool { return d.Ready && d.Nodes.Matches(labels.Set(n.Labels)) }) {
+		known, ready := false, false
+		for i := range s.Daemons {
+			d := &s.Daemons[i]
+			takes := d.Queue || !d.Fleet && d.Node == n.Name && (d.Drains || fleet)
+			known, ready = known || takes, ready || takes && d.Ready && d.Nodes.Matches(labels.Set(n.Labels))
+		}
+		if ready {
 			continue
 		}
-		unwatched[n.Name], by[*spot] = true, true
-		if len(theirs) > 0 {
+		unwatched[n.Name] = n
+		if known {
 			silent++
 		}
 	}
@@ -95,7 +86,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 		return nil
 	}
 	f := Finding{
-		Object: "nodes", Pods: s.count(func(p *Pod) bool { return unwatched[p.Spec.NodeName] }),
+		Object: "nodes", Pods: s.count(func(p *Pod) bool { return unwatched[p.Spec.NodeName] != nil }),
 		What: notWatched(slices.Sorted(maps.Keys(unwatched))),
 		Why:  "nobody moves their pods before EC2 ends them",
 		Fix:  "helm upgrade --install spot-handler deploy/chart --namespace spot-handler --create-namespace --set image.repository=REGISTRY/spot-handler",
@@ -104,17 +95,13 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 	case silent > 0:
 		f.What += fmt.Sprintf(": on %d it is not ready, only says what it would do, or is set to leave them alone", silent)
 		f.Fix = "kubectl get pods --all-namespaces --selector app.kubernetes.io/name=spot-handler --output wide"
-	case set != nil && !fleet && !set.Drains:
+	case set < 0:
+	case !fleet && !s.Daemons[set].Drains:
 		f.What += " that drains"
-	case set != nil:
-		f.Namespace, f.Object = set.Namespace, set.Object
-		var sets []string
-		for _, l := range spotLabels {
-			if by[l] {
-				sets = append(sets, "--set-string", spotLabel(l))
-			}
-		}
-		f.Fix = set.fix("node affinity to these nodes too", sets...)
+	default:
+		d := s.Daemons[set]
+		f.Namespace, f.Object = d.Namespace, d.Object
+		f.Fix = d.fix("node affinity to these nodes too", spotValues(slices.Collect(maps.Values(unwatched)))...)
 	}
 	return append(found, f)
 }
@@ -140,9 +127,15 @@ func (d Daemon) fix(otherwise string, sets ...string) string {
 	return d.upgrade(sets...)
 }
 
-// spotLabel is the chart's value that adds a label to those by which it knows spot nodes.
-func spotLabel(l [2]string) string {
-	return fmt.Sprintf("spotLabels.%s=%s", strings.ReplaceAll(l[0], ".", `\.`), l[1])
+// spotValues set the chart's values that add the labels of these nodes to those by which it knows spot
+// nodes.
+func spotValues(nodes []*corev1.Node) (sets []string) {
+	for i, l := range spotLabels {
+		if slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return spotBy(n) == &spotLabels[i] }) {
+			sets = append(sets, "--set-string", fmt.Sprintf("spotLabels.%s=%s", strings.ReplaceAll(l[0], ".", `\.`), l[1]))
+		}
+	}
+	return sets
 }
 
 // karpentersOwnQueue: Karpenter acts on the same notices, its own way.
@@ -178,27 +171,22 @@ func daemonOnSpot(s Snapshot) (found []Finding) {
 	if !slices.ContainsFunc(s.Nodes, func(n *corev1.Node) bool { return spotBy(n) == nil && !n.Spec.Unschedulable }) {
 		return nil
 	}
-	on := map[Owned][]Daemon{}
+	on := map[Owned][]*corev1.Node{}
+	by := map[Owned]Daemon{}
 	for _, d := range s.Daemons {
 		if d.Fleet && d.Node != "" {
-			on[d.Owned] = append(on[d.Owned], d)
+			on[d.Owned], by[d.Owned] = append(on[d.Owned], s.node[d.Node]), d
 		}
 	}
-	for of, theirs := range on {
-		if slices.ContainsFunc(theirs, func(d Daemon) bool { return spotBy(s.node[d.Node]) == nil }) {
+	for of, nodes := range on {
+		if slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return spotBy(n) == nil }) {
 			continue
 		}
-		var sets []string
-		for _, d := range theirs {
-			if set := spotLabel(*spotBy(s.node[d.Node])); !slices.Contains(sets, set) {
-				sets = append(sets, "--set-string", set)
-			}
-		}
 		found = append(found, Finding{
-			Namespace: of.Namespace, Object: of.Object, Pods: len(theirs),
+			Namespace: of.Namespace, Object: of.Object, Pods: len(nodes),
 			What: "drains all nodes, and runs on spot nodes only",
 			Why:  "it loses its own nodes in the burst in which it is needed",
-			Fix:  theirs[0].fix("node affinity to nodes that are not spot", append(sets, "--set", "controller.nodeSelector=null")...),
+			Fix:  by[of].fix("node affinity to nodes that are not spot", append(spotValues(nodes), "--set", "controller.nodeSelector=null")...),
 		})
 	}
 	return found

@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -12,19 +13,20 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 )
 
-// account is one daemon of each service account.
-type account struct{ Daemon }
+// account is the first daemon of each service account, with what was read of the account.
+type account struct{ *Daemon }
 
 func (a account) object() Owned { return accountOf(a.Namespace, a.Account) }
 
 func accountOf(namespace, name string) Owned { return Owned{namespace, "serviceaccount/" + name} }
 
-// user is what the API server calls the daemon's account.
-func (d Daemon) user() string { return "system:serviceaccount:" + d.Namespace + ":" + d.Account }
+// user is what the API server calls the account.
+func (a account) user() string { return "system:serviceaccount:" + a.Namespace + ":" + a.Account }
 
 func (s Snapshot) accounts() (list []account) {
-	for _, d := range s.Daemons {
-		if a := (account{d}); !slices.ContainsFunc(list, func(o account) bool { return o.object() == a.object() }) {
+	for i := range s.Daemons {
+		a := account{&s.Daemons[i]}
+		if !slices.ContainsFunc(list, func(o account) bool { return o.object() == a.object() }) {
 			list = append(list, a)
 		}
 	}
@@ -102,27 +104,19 @@ func Missing(ctx context.Context, list []Permission, ask Ask) (missing []Permiss
 
 // grant is a role with the permissions, and what binds it to the account, as JSON.
 func (a account) grant(name string, permissions []Permission) string {
-	var objects []map[string]any
-	var namespaces []string
+	rules := map[string][]any{} // by namespace
 	for _, p := range permissions {
-		if !slices.Contains(namespaces, p.Namespace) {
-			namespaces = append(namespaces, p.Namespace)
-		}
+		rules[p.Namespace] = append(rules[p.Namespace], map[string]any{"apiGroups": []string{p.Group}, "resources": []string{p.Resource}, "verbs": []string{p.Verb}})
 	}
-	for _, namespace := range namespaces {
+	var objects []any
+	for _, namespace := range slices.Sorted(maps.Keys(rules)) {
 		kind, metadata := "ClusterRole", map[string]any{"name": name}
 		if namespace != "" {
 			kind, metadata = "Role", map[string]any{"name": name, "namespace": namespace}
 		}
-		var rules []map[string]any
-		for _, p := range permissions {
-			if p.Namespace == namespace {
-				rules = append(rules, map[string]any{"apiGroups": []string{p.Group}, "resources": []string{p.Resource}, "verbs": []string{p.Verb}})
-			}
-		}
 		const api = "rbac.authorization.k8s.io"
 		objects = append(objects,
-			map[string]any{"apiVersion": api + "/v1", "kind": kind, "metadata": metadata, "rules": rules},
+			map[string]any{"apiVersion": api + "/v1", "kind": kind, "metadata": metadata, "rules": rules[namespace]},
 			map[string]any{"apiVersion": api + "/v1", "kind": kind + "Binding", "metadata": metadata,
 				"roleRef":  map[string]any{"apiGroup": api, "kind": kind, "name": name},
 				"subjects": []map[string]any{{"kind": "ServiceAccount", "name": a.Account, "namespace": a.Namespace}}})

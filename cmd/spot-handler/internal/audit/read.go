@@ -58,12 +58,12 @@ func Take(c cluster.Cluster, o Options) Snapshot {
 		Shared:       c.Shared, Surroundings: c.Surroundings, Workloads: map[types.NamespacedName]drain.Workload{},
 	}
 	if c.Deployments != nil {
-		s.Deployments = map[Owned]Deployment{}
+		s.Deployments = map[Owned]*Deployment{}
 	}
 	for name, d := range c.Deployments {
 		if w, err := d.Specified(); err == nil {
 			around.Workloads[name] = w
-			s.Deployments[Owned{name.Namespace, "deployment/" + name.Name}] = Deployment{Replicas: d.Replicas(), MinReady: int(d.Spec.MinReadySeconds), Refuses: w.Refuses}
+			s.Deployments[Owned{name.Namespace, "deployment/" + name.Name}] = &Deployment{Replicas: d.Replicas(), MinReady: int(d.Spec.MinReadySeconds), Refuses: w.Refuses}
 		}
 	}
 	s.Replicas = map[Owned]int{}
@@ -120,7 +120,7 @@ func (r Reader) Read(ctx context.Context, s *Snapshot) (unread []string) {
 	if err == nil {
 		return nil
 	}
-	return strings.Split(err.Error(), "\n")
+	return slices.Compact(strings.Split(err.Error(), "\n")) // both of others say the same
 }
 
 // optional is nil where the resource need not be there and is not.
@@ -133,8 +133,8 @@ func optional(err error) error {
 
 // program is what is read of a Deployment or a DaemonSet.
 type program struct {
-	meta `json:"metadata"`
-	Spec struct {
+	cluster.Meta `json:"metadata"`
+	Spec         struct {
 		Template struct {
 			Spec struct {
 				Containers []struct {
@@ -149,27 +149,18 @@ type program struct {
 	}
 }
 
-type meta struct {
-	cluster.Meta
-	Labels map[string]string `json:"labels,omitempty"`
-}
-
 // others finds programs by the labels that their charts and manifests give them.
 func (r Reader) others(ctx context.Context, s *Snapshot) error {
-	const handler = "aws-node-termination-handler"
 	var errs []error
 	for _, kind := range []string{"deployment", "daemonset"} {
-		err := cluster.Each(ctx, r.Lists, cluster.Resource("apps", "v1", kind+"s"), "app.kubernetes.io/name in (karpenter, "+handler+")", func(p *program) {
-			o := Other{Owned: Owned{p.Namespace, kind + "/" + p.Name}, Karpenter: p.Labels["app.kubernetes.io/name"] == "karpenter"}
-			if o.Karpenter {
-				var hasQueue bool
-				if o.Variable, hasQueue = p.interruptionQueue(); !hasQueue {
-					return
+		for _, name := range []string{"karpenter", "aws-node-termination-handler"} {
+			errs = append(errs, optional(cluster.Each(ctx, r.Lists, cluster.Resource("apps", "v1", kind+"s"), "app.kubernetes.io/name="+name, func(p *program) {
+				variable, hasQueue := p.interruptionQueue()
+				if o := (Other{Owned{p.Namespace, kind + "/" + p.Name}, name == "karpenter", variable}); hasQueue || !o.Karpenter {
+					s.Others = append(s.Others, o)
 				}
-			}
-			s.Others = append(s.Others, o)
-		})
-		errs = append(errs, optional(err))
+			})))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -196,11 +187,10 @@ func (p *program) interruptionQueue() (variable string, ok bool) {
 
 // permissions asks the API server for each permission of each account, as RBAC need not be what
 // grants it.
-func (r Reader) permissions(ctx context.Context, s *Snapshot) error {
-	missing := map[Owned][]Permission{}
+func (r Reader) permissions(ctx context.Context, s *Snapshot) (err error) {
 	for _, a := range s.accounts() {
 		groups := []string{"system:serviceaccounts", "system:serviceaccounts:" + a.Namespace, "system:authenticated"}
-		list, err := Missing(ctx, a.Permissions, func(ctx context.Context, to *authorizationv1.ResourceAttributes) (bool, error) {
+		a.Missing, err = Missing(ctx, a.Permissions, func(ctx context.Context, to *authorizationv1.ResourceAttributes) (bool, error) {
 			review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: a.user(), Groups: groups, ResourceAttributes: to}}
 			err := r.Reviews.Post().Resource("subjectaccessreviews").Body(review).Do(ctx).Into(review)
 			return err == nil && review.Status.Allowed, err
@@ -208,10 +198,6 @@ func (r Reader) permissions(ctx context.Context, s *Snapshot) error {
 		if err != nil {
 			return fmt.Errorf("review permissions of service account %s/%s: %w", a.Namespace, a.Account, err)
 		}
-		missing[a.object()] = list
-	}
-	for i, d := range s.Daemons {
-		s.Daemons[i].Missing = missing[accountOf(d.Namespace, d.Account)]
 	}
 	return nil
 }
@@ -236,8 +222,8 @@ func (r Reader) flowSchemas(ctx context.Context, s *Snapshot) error {
 			}
 		}
 	}))
-	for i, d := range s.Daemons {
-		s.Daemons[i].Unlisted = err == nil && !named[accountOf(d.Namespace, d.Account)]
+	for _, a := range s.accounts() {
+		a.Unlisted = err == nil && !named[a.object()]
 	}
 	return err
 }
@@ -267,8 +253,8 @@ func (r Reader) policies(ctx context.Context, s *Snapshot) error {
 			}
 		}))
 	}
-	for i, d := range s.Daemons {
-		s.Daemons[i].Unheld = err == nil && !slices.ContainsFunc(conditions, func(c string) bool { return strings.Contains(c, "'"+d.user()+"'") })
+	for _, a := range s.accounts() {
+		a.Unheld = err == nil && !slices.ContainsFunc(conditions, func(c string) bool { return strings.Contains(c, "'"+a.user()+"'") })
 	}
 	return err
 }
