@@ -202,18 +202,28 @@ func (s *session) decision(t *task) Decision {
 	return decision
 }
 
+// PodsOn reads the pods of a node.
+func PodsOn(ctx context.Context, client rest.Interface, node string) ([]*corev1.Pod, error) {
+	list := &corev1.PodList{}
+	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
+	err := client.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node).Param("resourceVersion", "0").Do(ctx).Into(list)
+	if err != nil {
+		return nil, fmt.Errorf("list pods on node %q: %w", node, err)
+	}
+	pods := make([]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		pods[i] = &list.Items[i]
+	}
+	return pods, nil
+}
+
 // Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
 // and changes nothing. Pods of other nodes under the same budgets are not included.
 func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.Interface, node string, in Interruption, policy Policy) (Situation, error) {
 	sit := Situation{Interruption: in, Policy: policy}
-	list := &corev1.PodList{}
-	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
-	err := pods.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node).Param("resourceVersion", "0").Do(ctx).Into(list)
-	if err != nil {
-		return sit, fmt.Errorf("list pods on node %q: %w", node, err)
-	}
-	for i := range list.Items {
-		sit.Pods = append(sit.Pods, &list.Items[i])
+	var err error
+	if sit.Pods, err = PodsOn(ctx, pods, node); err != nil {
+		return sit, err
 	}
 	sit.gather(time.Now(), sources{
 		asks: atOnce(ctx, &err, readPreferences(objects)), around: atOnce(ctx, &err, readSurroundings(objects)), claim: atOnce(ctx, &err, readClaim(objects)),

@@ -61,7 +61,7 @@ func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace}
+	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace, Watch: s.watch}
 	screen := terminal.New(cmd.OutOrStdout())
 	defer screen.End()
 	if s.node != "" {
@@ -70,29 +70,13 @@ func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
 			return err
 		}
 		in := status.InForce{Policy: cfg.policy, ScheduledLead: cfg.scheduledLead, From: from}
-		show := printing(s.format, screen, stderr, s.watch, status.Node.Same, func(node status.Node) ([]string, []string) {
+		return r.Node(ctx, s.node, in, printing(s.format, screen, stderr, s.watch, status.Node.Same, func(node status.Node) ([]string, []string) {
 			return node.Lines(time.Now(), screen.Columns()), node.Unread
-		})
-		if s.watch {
-			return r.WatchNode(ctx, s.node, in, show)
-		}
-		node, err := r.Node(ctx, s.node, in)
-		if err != nil {
-			return err
-		}
-		return show(node)
+		}))
 	}
-	show := printing(s.format, screen, stderr, s.watch, status.List.Same, func(list status.List) ([]string, []string) {
+	return r.List(ctx, printing(s.format, screen, stderr, s.watch, status.List.Same, func(list status.List) ([]string, []string) {
 		return list.Table(screen.Columns()), list.Unread
-	})
-	if s.watch {
-		return r.Watch(ctx, show)
-	}
-	list, err := r.List(ctx)
-	if err != nil {
-		return err
-	}
-	return show(list)
+	}))
 }
 
 // printing returns what prints a value, once or, with watch, each time that it is not the same as

@@ -84,7 +84,7 @@ func TestStatusCommand(t *testing.T) {
 		out, notice string
 	}{
 		"all":             {"", nil, exitClean, "node-1  spot-interruption  Draining  ", ""},
-		"no pods":         {"/pods$", nil, exitClean, "node-1  spot-interruption  Draining  ", "could not read: list pods on node node-1: not allowed"},
+		"no pods":         {"/pods$", nil, exitClean, "node-1  spot-interruption  Draining  ", "could not read: list pods on node \"node-1\": not allowed"},
 		"no nodes":        {"/nodes", nil, exitRuntime, "", "list nodes: not allowed"},
 		"no nodes, watch": {"/nodes", []string{"--watch"}, exitRuntime, "", "list nodes: not allowed"},
 		"node":            {"", []string{"--node=node-1"}, exitClean, "shop/web-1", ""},

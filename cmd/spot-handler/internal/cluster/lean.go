@@ -5,8 +5,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"spot-handler/drain"
+	"spot-handler/handler/interruption"
 )
 
 // lean is what drains keep of a pod, and what besides a forecast plays and audit checks; nil if the
@@ -38,14 +40,20 @@ func keepProbes(slim, whole []corev1.Container) {
 	}
 }
 
+// leanNode drops what fills most of a Node.
 func leanNode(n *corev1.Node) *corev1.Node {
-	slim := &corev1.Node{ObjectMeta: metav1.ObjectMeta{
-		Name: n.Name, UID: n.UID, ResourceVersion: n.ResourceVersion, Labels: n.Labels, Annotations: n.Annotations, OwnerReferences: n.OwnerReferences,
-		CreationTimestamp: n.CreationTimestamp, DeletionTimestamp: n.DeletionTimestamp,
-	}, Spec: n.Spec}
-	slim.Status.Allocatable, slim.Status.Conditions = n.Status.Allocatable, n.Status.Conditions
-	slim.Status.NodeInfo.BootID = n.Status.NodeInfo.BootID
-	return slim
+	n.ManagedFields = nil
+	n.Status = corev1.NodeStatus{Allocatable: n.Status.Allocatable, Conditions: n.Status.Conditions, NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}}
+	return n
+}
+
+// Event is what is kept of an Event, which anybody can write, of any size.
+func Event(e *corev1.Event) *corev1.Event {
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: e.Name, Namespace: e.Namespace, UID: e.UID, ResourceVersion: e.ResourceVersion},
+		InvolvedObject: e.InvolvedObject, Type: e.Type, Reason: e.Reason, Message: interruption.Clip(e.Message),
+		FirstTimestamp: e.FirstTimestamp, LastTimestamp: e.LastTimestamp, Count: e.Count,
+	}
 }
 
 // zoneKeys are the labels by which volumes name the zone of their nodes: that of Kubernetes, and
@@ -58,23 +66,21 @@ func onlyZone(v *corev1.PersistentVolume) string {
 	if v.Spec.NodeAffinity == nil || v.Spec.NodeAffinity.Required == nil {
 		return ""
 	}
-	zones := map[string]bool{}
-	only := ""
+	zones := sets.New[string]()
 	for _, term := range v.Spec.NodeAffinity.Required.NodeSelectorTerms {
 		here := false
 		for _, e := range term.MatchExpressions {
 			if slices.Contains(zoneKeys, e.Key) && e.Operator == corev1.NodeSelectorOpIn && len(e.Values) > 0 {
 				here = true
-				for _, zone := range e.Values {
-					zones[zone], only = true, zone
-				}
+				zones.Insert(e.Values...)
 			}
 		}
 		if !here {
 			return "" // this term takes any
 		}
 	}
-	if len(zones) != 1 {
+	only, _ := zones.PopAny()
+	if zones.Len() > 0 {
 		return ""
 	}
 	return only

@@ -76,25 +76,18 @@ func Each[T any, P interface {
 	*T
 	GetNamespace() string
 }](ctx context.Context, l Lister, of schema.GroupVersionResource, selector string, use func(P)) error {
-	share := shares{}
+	share := newShares()
 	err := l.pages(ctx, of, selector, runtime.ContentTypeJSON, func(body io.Reader) (string, error) {
 		return jsonItems(body, func(dec *json.Decoder) error {
-			object, from := P(new(T)), dec.InputOffset()
+			object := P(new(T))
 			if err := dec.Decode(object); err != nil {
 				return err
 			}
-			size := int(dec.InputOffset() - from)
-			if size > mostOfObject/8 { // most of a large object is not kept
-				kept, err := json.Marshal(object)
-				if err != nil {
-					return err
-				}
-				size = len(kept)
-			}
-			if share.take(object.GetNamespace(), size) {
+			kept, err := json.Marshal(object) // most of a large object is not
+			if err == nil && share.take(object.GetNamespace(), len(kept)) {
 				use(object)
 			}
-			return nil
+			return err
 		})
 	})
 	return errors.Join(err, share.leftOut(of.Resource))
@@ -109,7 +102,7 @@ func EachOf[T any, P interface {
 	Size() int
 	GetNamespace() string
 }](ctx context.Context, l Lister, of schema.GroupVersionResource, selector string, slim func(P) P, use func(P)) error {
-	share := shares{}
+	share := newShares()
 	keep := func(object P) {
 		if object = slim(object); object != nil && share.take(object.GetNamespace(), object.Size()) {
 			use(object)
@@ -279,11 +272,10 @@ type shares struct {
 	left map[string]int // objects that are left out
 }
 
+func newShares() shares { return shares{map[string]int{}, map[string]int{}} }
+
 // take takes an object into its namespace's share, if there is room.
 func (s *shares) take(namespace string, size int) bool {
-	if s.kept == nil {
-		s.kept, s.left = map[string]int{}, map[string]int{}
-	}
 	if size > mostOfObject || namespace != "" && s.kept[namespace]+size > mostOfNamespace {
 		s.left[namespace]++
 		return false

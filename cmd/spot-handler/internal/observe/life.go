@@ -18,6 +18,7 @@ import (
 // leave.
 type nodeLife struct {
 	Node
+	node *corev1.Node        // as it was shown last
 	rec  interruption.Record // the last one
 	pods []*podLife
 }
@@ -96,17 +97,15 @@ type podLife struct {
 	Pod
 	node     *nodeLife
 	pod      *corev1.Pod
-	workload workloadRef
 	finished bool // its work was done
 
 	forced, notEvicted bool // as the daemon has said
 }
 
 func newPodLife(node *nodeLife, pod *corev1.Pod) *podLife {
-	ref := workloadOf(pod)
 	return &podLife{
-		Pod:  Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Workload: ref.String(), GraceSeconds: int64(drain.Grace(pod).Seconds())},
-		node: node, pod: pod, workload: ref,
+		Pod:  Pod{Namespace: pod.Namespace, Name: pod.Name, UID: string(pod.UID), Workload: plan.WorkloadOf(pod), GraceSeconds: int64(drain.Grace(pod).Seconds())},
+		node: node, pod: pod,
 	}
 }
 

@@ -3,13 +3,16 @@ package observe
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 
+	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
@@ -18,19 +21,18 @@ import (
 
 // Observer makes a recording of what watches show it. It is safe for concurrent use.
 type Observer struct {
-	wanted map[string]bool // nodes; nil is all
-	need   func(need)      // asks for what else is to be watched; must not block
+	wanted sets.Set[string] // nodes; empty is all
+	need   func(need)       // asks for what else is to be watched; must not block
 
 	mu        sync.Mutex
 	from      time.Time
-	all       map[string]*corev1.Node
 	nodes     []*nodeLife
 	open      map[string]*nodeLife // by name
 	pods      map[types.UID]*corev1.Pod
-	gone      map[types.UID]bool
+	gone      sets.Set[types.UID]
 	lives     map[types.UID]*podLife
-	workloads map[workloadRef]*workload
-	known     map[string]bool // namespaces whose pods are all known
+	workloads map[types.NamespacedName]*workload
+	known     sets.Set[string] // namespaces whose pods are all known
 	budgets   map[types.NamespacedName]*budget
 	claims    map[string]time.Time // when they had an instance
 	unread    []string
@@ -39,19 +41,11 @@ type Observer struct {
 // New returns an observer of these nodes, or of all that are interrupted if there are none. It
 // follows interruptions that are not over yet.
 func New(now time.Time, wanted ...string) *Observer {
-	o := &Observer{
-		need: func(need) {}, from: now,
-		all: map[string]*corev1.Node{}, open: map[string]*nodeLife{},
-		pods: map[types.UID]*corev1.Pod{}, gone: map[types.UID]bool{}, lives: map[types.UID]*podLife{},
-		workloads: map[workloadRef]*workload{}, known: map[string]bool{}, claims: map[string]time.Time{}, budgets: map[types.NamespacedName]*budget{},
+	return &Observer{
+		wanted: sets.New(wanted...), need: func(need) {}, from: now,
+		open: map[string]*nodeLife{}, pods: map[types.UID]*corev1.Pod{}, gone: sets.New[types.UID](), lives: map[types.UID]*podLife{},
+		workloads: map[types.NamespacedName]*workload{}, known: sets.New[string](), claims: map[string]time.Time{}, budgets: map[types.NamespacedName]*budget{},
 	}
-	for _, name := range wanted {
-		if o.wanted == nil {
-			o.wanted = map[string]bool{}
-		}
-		o.wanted[name] = true
-	}
-	return o
 }
 
 // begin asks for what has to be watched from the start.
@@ -65,11 +59,6 @@ func (o *Observer) begin() {
 func (o *Observer) node(at time.Time, node *corev1.Node, gone bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if gone {
-		delete(o.all, node.Name)
-	} else {
-		o.all[node.Name] = node
-	}
 	life := o.open[node.Name]
 	// The last event of a Node that goes may still bring news of its record.
 	rec, has, err := nodes.Record(node)
@@ -78,7 +67,7 @@ func (o *Observer) node(at time.Time, node *corev1.Node, gone bool) {
 		o.end(life, at, Restored) // and interrupted again
 		life = nil
 	}
-	if life == nil && has && !rec.Phase.Over() && (o.wanted == nil || o.wanted[node.Name]) {
+	if life == nil && has && !rec.Phase.Over() && (len(o.wanted) == 0 || o.wanted.Has(node.Name)) {
 		life = &nodeLife{Node: Node{Name: node.Name, Pool: nodes.PoolOf(node).Name}}
 		o.nodes, o.open[node.Name] = append(o.nodes, life), life
 		o.need(need{node: node.Name})
@@ -86,6 +75,7 @@ func (o *Observer) node(at time.Time, node *corev1.Node, gone bool) {
 	if life == nil {
 		return
 	}
+	life.node = node
 	if has {
 		life.update(at, node, rec)
 		for _, pod := range o.pods {
@@ -113,17 +103,17 @@ func (o *Observer) pod(at time.Time, pod *corev1.Pod, gone bool) {
 	defer o.mu.Unlock()
 	before := o.pods[pod.UID]
 	switch {
-	case o.gone[pod.UID], !gone && before != nil && nodes.Older(pod.ResourceVersion, before.ResourceVersion): // two watches show the same pod
+	case o.gone.Has(pod.UID), !gone && before != nil && nodes.Older(pod.ResourceVersion, before.ResourceVersion): // two watches show the same pod
 		return
 	case gone:
 		delete(o.pods, pod.UID)
-		o.gone[pod.UID] = true
+		o.gone.Insert(pod.UID)
 	default:
 		o.pods[pod.UID] = pod
 	}
 	if life := o.open[pod.Spec.NodeName]; life != nil && !gone {
 		o.live(at, life, pod)
-	} else if o.wanted[pod.Spec.NodeName] && !gone {
+	} else if o.wanted.Has(pod.Spec.NodeName) && !gone {
 		o.follow(pod)
 	}
 	if l := o.lives[pod.UID]; l != nil {
@@ -153,7 +143,7 @@ func (o *Observer) live(at time.Time, node *nodeLife, pod *corev1.Pod) {
 
 // follow asks for the workloads of a pod's namespace, if its own is of a kind that is counted.
 func (o *Observer) follow(pod *corev1.Pod) {
-	if countedKinds[workloadOf(pod).Kind] != "" {
+	if kind, _, _ := strings.Cut(plan.WorkloadOf(pod), "/"); slices.Contains(countedKinds, kind) {
 		o.need(need{namespace: pod.Namespace})
 	}
 }
@@ -201,15 +191,15 @@ func (o *Observer) Recording(now time.Time) Recording {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	r := Recording{From: o.from, To: now, Nodes: []Node{}, Unread: slices.Clone(o.unread)}
-	concerned := map[workloadRef]bool{}
+	concerned := map[types.NamespacedName]bool{}
 	for _, n := range o.nodes {
 		r.Nodes = append(r.Nodes, n.recorded(now, o.claims))
 		for _, p := range n.pods {
-			concerned[p.workload] = true
+			concerned[types.NamespacedName{Namespace: p.Namespace, Name: p.Workload}] = true
 		}
 	}
-	for ref, w := range o.workloads {
-		if concerned[ref] && w.ready != nil {
+	for name, w := range o.workloads {
+		if concerned[name] && w.ready != nil {
 			r.Workloads = append(r.Workloads, w.recorded(r.Begin(), now))
 		}
 	}
@@ -231,14 +221,9 @@ func (o *Observer) Recording(now time.Time) Recording {
 // end, and the workloads have their pods back, or have had time for it.
 func (o *Observer) Over(now time.Time) bool {
 	r := o.Recording(now)
-	seen := map[string]bool{}
+	seen := sets.New[string]()
 	for _, n := range r.Nodes {
-		seen[n.Name] = true
+		seen.Insert(n.Name)
 	}
-	for name := range o.wanted {
-		if !seen[name] {
-			return false
-		}
-	}
-	return r.over()
+	return seen.IsSuperset(o.wanted) && r.over()
 }

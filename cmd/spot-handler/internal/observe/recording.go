@@ -119,8 +119,8 @@ type Refusal struct {
 // Workload is a controller with pods on the nodes.
 type Workload struct {
 	Namespace string   `json:"namespace"`
-	Name      string   `json:"name"` // such as deployment/web
-	Samples   []Sample `json:"samples"`
+	Name      string   `json:"name"`    // such as deployment/web
+	Samples   []Sample `json:"samples"` // at least one
 	// Fewest is the fewest ready pods, and Missing how many that was short of what had been
 	// asked for and had been there: 0 is no dip.
 	Fewest  int `json:"fewest"`
@@ -285,7 +285,7 @@ func (n Node) Phase() interruption.Phase {
 // recovered reports whether no workload misses a pod now.
 func (r Recording) recovered() bool {
 	for _, w := range r.Workloads {
-		if n := len(w.Samples); n > 0 && w.Samples[n-1].Missing(w.Samples[0].Ready) > 0 {
+		if w.Samples[len(w.Samples)-1].Missing(w.Samples[0].Ready) > 0 {
 			return false
 		}
 	}

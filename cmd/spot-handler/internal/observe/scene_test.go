@@ -40,11 +40,11 @@ func newScene(wanted ...string) *scene {
 	s.begin()
 	s.node(after(-10), s.bare, false)
 	s.follow(s.new("web-1", "lost-1", true))
-	s.workload(after(-10), webRef, labels.SelectorFromSet(labels.Set{"app": "web"}), 3)
+	s.workload(after(-10), web, labels.SelectorFromSet(labels.Set{"app": "web"}), 3)
 	return s
 }
 
-var webRef = workloadRef{"Deployment", types.NamespacedName{Namespace: "default", Name: "web"}}
+var web = types.NamespacedName{Namespace: "default", Name: "deployment/web"}
 
 // recorded shows the node with a record in this phase.
 func (s *scene) recorded(at time.Time, phase interruption.Phase, change ...func(*interruption.Record)) {

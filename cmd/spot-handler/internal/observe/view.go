@@ -48,9 +48,9 @@ func (o *Observer) head(now time.Time, width int) []string {
 	var theirs []*corev1.Node
 	on := map[string][]*corev1.Pod{}
 	for _, life := range o.nodes {
-		if node := o.all[life.Name]; node != nil && life.End == "" {
-			theirs = append(theirs, node)
-			on[node.Name] = []*corev1.Pod{}
+		if life.End == "" {
+			theirs = append(theirs, life.node)
+			on[life.Name] = []*corev1.Pod{}
 		}
 	}
 	for _, pod := range o.pods {
@@ -66,18 +66,14 @@ func (o *Observer) head(now time.Time, width int) []string {
 
 // readyLines are the ready pods of the workloads.
 func readyLines(r Recording, width int) []string {
-	var rows [][]console.Cell
-	for _, w := range r.Workloads[:min(len(r.Workloads), shownWorkloads)] {
-		if len(w.Samples) == 0 {
-			continue
-		}
+	rows := console.Rows(r.Workloads[:min(len(r.Workloads), shownWorkloads)], func(w Workload) []console.Cell {
 		last := w.Samples[len(w.Samples)-1]
 		ready := console.Cell{Text: fmt.Sprintf("%d of %d", last.Ready, last.Desired), Colour: terminal.Good}
 		if last.Missing(w.Samples[0].Ready) > 0 {
 			ready.Colour = terminal.Bad
 		}
-		rows = append(rows, []console.Cell{{Text: w.Namespace + "/" + w.Name}, ready, {Text: fmt.Sprint(w.Fewest)}, {Text: r.NeededBy(w)}})
-	}
+		return []console.Cell{{Text: w.Namespace + "/" + w.Name}, ready, {Text: fmt.Sprint(w.Fewest)}, {Text: r.NeededBy(w)}}
+	})
 	lines := console.Table([]console.Column{{Title: "WORKLOAD"}, {Title: "READY"}, {Title: "FEWEST"}, {Title: "BUDGET NEEDS"}}, rows, width)
 	if more := len(r.Workloads) - shownWorkloads; more > 0 {
 		lines = append(lines, fmt.Sprintf("and %d more workloads", more))

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/drain/rewatch"
 	"spot-handler/handler/provisioner/karpenter"
 )
@@ -37,29 +38,20 @@ type Cluster struct {
 // with their pods and budgets.
 type need struct{ node, namespace string }
 
-// selection is what is watched of a resource.
-type selection struct{ resource, namespace, fields, labels string }
-
-func (s selection) narrow(l *metav1.ListOptions) {
-	l.FieldSelector, l.LabelSelector = s.fields, s.labels
-}
-
-// Watch shows the observer all that it needs, until ctx ends, which is no error. ready, if it is
-// not nil, is called when the Nodes are known, and what there is of the wanted ones.
+// Watch shows the observer all that it needs, until ctx ends, which is no error. ready is called when
+// the Nodes are known, and what there is of the wanted ones.
 func (c Cluster) Watch(ctx context.Context, o *Observer, ready func()) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w := &watcher{Cluster: c, ctx: ctx, observer: o, asked: map[need]bool{}}
 	o.need = w.ask
 	o.begin()
-	follow(w, c.Core, selection{resource: "nodes"}, o.node, nil, func(err error) { cancel(fmt.Errorf("watch nodes: %w", err)) })
-	follow(w, c.Core, selection{resource: "events", namespace: c.Namespace, fields: "reportingComponent=spot-handler"}, o.event, nil, w.miss("Events about pods"))
-	claims := c.Dynamic.Resource(schema.GroupVersionResource{Group: "karpenter.sh", Version: "v1", Resource: "nodeclaims"})
-	w.followDynamic(claims, selection{labels: karpenter.ReplacesLabel}, o.claim, w.miss("NodeClaims"))
-	if ready != nil {
-		if w.settle(ctx) {
-			ready()
-		}
+	follow(w, cache.NewListWatchFromClient(c.Core, "nodes", "", fields.Everything()), o.node, nil, func(err error) { cancel(fmt.Errorf("watch nodes: %w", err)) })
+	ours := fields.OneTermEqualSelector("reportingComponent", "spot-handler")
+	follow(w, cache.NewListWatchFromClient(c.Core, "events", c.Namespace, ours), o.event, nil, w.miss("Events about pods"))
+	follow(w, c.labelled(cluster.Resource("karpenter.sh", "v1", "nodeclaims"), "", karpenter.ReplacesLabel), o.claim, nil, w.miss("NodeClaims"))
+	if w.settle(ctx) {
+		ready()
 	}
 	<-ctx.Done()
 	w.running.Wait()
@@ -111,20 +103,23 @@ func (w *watcher) ask(n need) {
 	}
 	o := w.observer
 	if n.node != "" {
-		on := selection{"pods", w.Namespace, fields.OneTermEqualSelector("spec.nodeName", n.node).String(), ""}
-		follow(w, w.Core, on, o.pod, nil, w.miss("pods on nodes"))
+		on := fields.OneTermEqualSelector("spec.nodeName", n.node)
+		follow(w, cache.NewListWatchFromClient(w.Core, "pods", w.Namespace, on), o.pod, nil, w.miss("pods on nodes"))
 		return
 	}
 	missing := func(what string) func(error) { return w.miss(what + " of namespace " + n.namespace) }
-	follow(w, w.Core, selection{resource: "pods", namespace: n.namespace}, o.pod, func() { o.counted(time.Now(), n.namespace) }, missing("pods"))
-	follow(w, w.Policy, selection{resource: "poddisruptionbudgets", namespace: n.namespace}, o.budget, nil, missing("disruption budgets"))
-	for kind, resource := range countedKinds {
-		all := w.Dynamic.Resource(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: resource})
-		bare := selection{namespace: n.namespace, labels: "!pod-template-hash"} // not the ReplicaSets of Deployments
-		w.followDynamic(all, bare, func(at time.Time, object *unstructured.Unstructured, gone bool) {
-			o.controller(at, kind, object, gone)
-		}, missing(resource))
+	all := fields.Everything()
+	follow(w, cache.NewListWatchFromClient(w.Core, "pods", n.namespace, all), o.pod, func() { o.counted(time.Now(), n.namespace) }, missing("pods"))
+	follow(w, cache.NewListWatchFromClient(w.Policy, "poddisruptionbudgets", n.namespace, all), o.budget, nil, missing("disruption budgets"))
+	for _, kind := range countedKinds {
+		bare := w.labelled(cluster.Resource("apps", "v1", kind+"s"), n.namespace, "!pod-template-hash") // not the ReplicaSets of Deployments
+		follow(w, bare, func(at time.Time, object *unstructured.Unstructured, gone bool) { o.controller(at, kind, object, gone) }, nil, missing(kind+"s"))
 	}
+}
+
+// labelled lists and watches what has the label, or has it not.
+func (c Cluster) labelled(of schema.GroupVersionResource, namespace, label string) *cache.ListWatch {
+	return rewatch.Of(c.Dynamic.Resource(of).Namespace(namespace), func(l *metav1.ListOptions) { l.LabelSelector = label })
 }
 
 // miss returns what notes that something is not allowed; that something is not there is no news.
@@ -136,46 +131,31 @@ func (w *watcher) miss(what string) func(error) {
 	}
 }
 
-// follow has changed called with every change of what is selected, and synced, if it is not nil,
-// once all that there is was shown.
+// follow runs a watch, and has changed called with every change, singly and in order; and synced, if
+// it is not nil, once all that there is was shown. What the API server refuses is passed on once, and
+// not tried again: an informer would try forever.
 func follow[T any, P interface {
 	*T
 	runtime.Object
-}](w *watcher, client rest.Interface, of selection, changed func(time.Time, P, bool), synced func(), refused func(error)) {
-	lists := cache.NewFilteredListWatchFromClient(client, of.resource, of.namespace, of.narrow)
-	w.run(lists, client, P(new(T)), func(at time.Time, object runtime.Object, gone bool) { changed(at, object.(P), gone) }, synced, refused)
-}
-
-func (w *watcher) followDynamic(resource dynamic.NamespaceableResourceInterface, of selection, changed func(time.Time, *unstructured.Unstructured, bool), refused func(error)) {
-	w.run(rewatch.Of(resource.Namespace(of.namespace), of.narrow), w.Dynamic, &unstructured.Unstructured{}, func(at time.Time, object runtime.Object, gone bool) {
-		changed(at, object.(*unstructured.Unstructured), gone)
-	}, nil, refused)
-}
-
-// run runs a watch, and passes on every change singly and in order. What the API server refuses is
-// passed on once, and not tried again: an informer would try forever.
-func (w *watcher) run(of *cache.ListWatch, client any, empty runtime.Object, changed func(time.Time, runtime.Object, bool), synced func(), refused func(error)) {
+}](w *watcher, of *cache.ListWatch, changed func(time.Time, P, bool), synced func(), refused func(error)) {
 	ctx, cancel := context.WithCancel(w.ctx)
-	over := make(chan struct{}) // known, or never to be known
-	end := sync.OnceFunc(func() { close(over) })
 	answer := func(err error) {
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
 			refused(err)
 			cancel()
-			end()
 		}
 	}
 	pass := func(object any, gone bool) {
 		if lost, ok := object.(cache.DeletedFinalStateUnknown); ok {
 			object = lost.Obj
 		}
-		if object, ok := object.(runtime.Object); ok {
+		if object, ok := object.(P); ok {
 			changed(time.Now(), object, gone)
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(rewatch.Soon(of, answer, zerolog.Nop()), client),
-		ObjectType:    empty,
+		ListerWatcher: rewatch.Soon(of, answer, zerolog.Nop()),
+		ObjectType:    P(new(T)),
 		Transform:     lean,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc:    func(object any) { pass(object, false) },
@@ -183,40 +163,27 @@ func (w *watcher) run(of *cache.ListWatch, client any, empty runtime.Object, cha
 			DeleteFunc: func(object any) { pass(object, true) },
 		},
 	})
+	over := make(chan struct{}) // known, or never to be known
 	w.mu.Lock()
 	w.syncing = append(w.syncing, over)
 	w.mu.Unlock()
 	w.running.Go(func() { informer.RunWithContext(ctx) })
 	w.running.Go(func() {
+		defer close(over)
 		select {
 		case <-informer.HasSyncedChecker().Done():
 			if synced != nil {
 				synced()
 			}
-			end()
 		case <-ctx.Done():
-			end()
 		}
 	})
 }
 
-// longestMessage is how much is kept of an Event's text, which the API server bounds for those of
-// events.k8s.io.
-const longestMessage = 1 << 10
-
-// lean drops what nobody reads.
+// lean bounds Events, which the clients' transport does not.
 func lean(object any) (any, error) {
-	if m, ok := object.(metav1.Object); ok {
-		m.SetManagedFields(nil)
-	}
-	switch o := object.(type) {
-	case *corev1.Node:
-		o.Status.Images = nil
-	case *corev1.Event: // which anybody can write, of any size
-		return &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID, ResourceVersion: o.ResourceVersion},
-			InvolvedObject: o.InvolvedObject, Reason: o.Reason, Message: o.Message[:min(len(o.Message), longestMessage)], FirstTimestamp: o.FirstTimestamp, Count: o.Count,
-		}, nil
+	if e, ok := object.(*corev1.Event); ok {
+		return cluster.Event(e), nil
 	}
 	return object, nil
 }

@@ -2,7 +2,6 @@ package observe
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,36 +16,13 @@ import (
 	"spot-handler/drain"
 )
 
-// workloadRef names the controller of a pod; zero if it has none.
-type workloadRef struct {
-	Kind string
-	types.NamespacedName
-}
-
-// workloadOf is the controller that a pod belongs to, or belonged to before it was surged.
-func workloadOf(pod *corev1.Pod) workloadRef {
-	kind, name := drain.WorkloadOf(pod)
-	if name == "" {
-		return workloadRef{}
-	}
-	return workloadRef{kind, types.NamespacedName{Namespace: pod.Namespace, Name: name}}
-}
-
-// String names it within its namespace, such as deployment/web.
-func (r workloadRef) String() string {
-	if r.Name == "" {
-		return ""
-	}
-	return strings.ToLower(r.Kind) + "/" + r.Name
-}
-
-// countedKinds are the kinds, and their resources, whose ready pods are counted: they keep as many
-// as they ask for. Jobs end, and of other kinds nobody knows what they select.
-var countedKinds = map[string]string{"Deployment": "deployments", "StatefulSet": "statefulsets", "ReplicaSet": "replicasets"}
+// countedKinds are the kinds whose ready pods are counted: they keep as many as they ask for. Jobs
+// end, and of other kinds nobody knows what they select.
+var countedKinds = []string{"deployment", "statefulset", "replicaset"}
 
 // workload counts the ready pods of one.
 type workload struct {
-	ref      workloadRef
+	name     types.NamespacedName
 	selector labels.Selector
 	desired  int
 	ready    map[types.UID]bool // nil until all its pods are known
@@ -61,7 +37,7 @@ func (w *workload) count(at time.Time, pod *corev1.Pod, gone bool) {
 }
 
 func (w *workload) note(pod *corev1.Pod, gone bool) {
-	if pod.Namespace != w.ref.Namespace {
+	if pod.Namespace != w.name.Namespace {
 		return
 	}
 	if !gone && plan.Serves(pod) && w.selector.Matches(labels.Set(pod.Labels)) {
@@ -81,16 +57,12 @@ func (w *workload) sample(at time.Time) {
 
 // recorded is the time from the first notice on. What was missing before is nobody's fault.
 func (w *workload) recorded(begin, now time.Time) Workload {
-	r := Workload{Namespace: w.ref.Namespace, Name: w.ref.String()}
-	for _, s := range w.samples {
-		if n := len(r.Samples); n == 1 && !s.At.After(begin) {
-			r.Samples = nil
-		}
-		r.Samples = append(r.Samples, s)
+	r := Workload{Namespace: w.name.Namespace, Name: w.name.Name}
+	first := 0 // of those that count
+	for first+1 < len(w.samples) && !w.samples[first+1].At.After(begin) {
+		first++
 	}
-	if len(r.Samples) == 0 {
-		return r
-	}
+	r.Samples = slices.Clone(w.samples[first:])
 	r.Fewest = r.Samples[0].Ready
 	before := r.Fewest
 	for i, s := range r.Samples {
@@ -126,12 +98,7 @@ func (b *budget) recorded(lives map[types.UID]*podLife) Budget {
 
 // controller takes in a change of a workload: what it selects and how many pods it asks for.
 func (o *Observer) controller(at time.Time, kind string, object *unstructured.Unstructured, gone bool) {
-	var is struct {
-		Spec struct {
-			Replicas *int                  `json:"replicas"`
-			Selector *metav1.LabelSelector `json:"selector"`
-		} `json:"spec"`
-	}
+	var is drain.Deployment // of which the others have those two fields too
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(object.Object, &is); err != nil {
 		return
 	}
@@ -139,26 +106,23 @@ func (o *Observer) controller(at time.Time, kind string, object *unstructured.Un
 	if err != nil {
 		return
 	}
-	desired := 1
-	if is.Spec.Replicas != nil {
-		desired = *is.Spec.Replicas
-	}
+	desired := is.Replicas()
 	if gone {
 		desired = 0
 	}
-	o.workload(at, workloadRef{kind, types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}}, selector, desired)
+	o.workload(at, types.NamespacedName{Namespace: object.GetNamespace(), Name: kind + "/" + object.GetName()}, selector, desired)
 }
 
-func (o *Observer) workload(at time.Time, ref workloadRef, selector labels.Selector, desired int) {
+func (o *Observer) workload(at time.Time, name types.NamespacedName, selector labels.Selector, desired int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	w := o.workloads[ref]
+	w := o.workloads[name]
 	if w == nil {
-		w = &workload{ref: ref}
-		o.workloads[ref] = w
+		w = &workload{name: name}
+		o.workloads[name] = w
 	}
 	w.selector, w.desired = selector, desired
-	if o.known[ref.Namespace] {
+	if o.known.Has(name.Namespace) {
 		o.recount(at, w)
 	}
 }
@@ -167,9 +131,9 @@ func (o *Observer) workload(at time.Time, ref workloadRef, selector labels.Selec
 func (o *Observer) counted(at time.Time, namespace string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.known[namespace] = true
+	o.known.Insert(namespace)
 	for _, w := range o.workloads {
-		if w.ref.Namespace == namespace {
+		if w.name.Namespace == namespace {
 			o.recount(at, w)
 		}
 	}

@@ -31,6 +31,8 @@ type Reader struct {
 
 	// Namespace, if it is set, is the only one whose pods the status of a node shows.
 	Namespace string
+	// Watch has the status shown again and again, until ctx ends, which is no error.
+	Watch bool
 }
 
 // NodeReader reads Nodes, one or all.
@@ -47,14 +49,35 @@ const (
 	mostNodes = 200
 )
 
-// List is the status of all interruptions, from the Nodes as they are stored. An error says that
+// List shows the status of all interruptions, from the Nodes as they are stored. An error says that
 // the Nodes could not be read.
-func (r Reader) List(ctx context.Context) (List, error) {
-	all, err := r.allNodes(ctx)
-	if err != nil {
-		return List{}, err
+func (r Reader) List(ctx context.Context, show func(List) error) error {
+	stored := r.allNodes
+	if r.Watch {
+		// The watch would try forever what the caller is not allowed to do.
+		if _, err := r.Nodes.List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
+			return fmt.Errorf("list nodes: %w", err)
+		}
+		watching, cancel := context.WithCancel(ctx)
+		index, ended := nodes.New(r.Nodes, "", zerolog.Nop()), make(chan struct{})
+		go func() { defer close(ended); _ = index.Run(watching) }()
+		defer func() { cancel(); <-ended }()
+		if index.Wait(ctx) != nil {
+			return nil // ctx has ended
+		}
+		stored = func(context.Context) (all []*corev1.Node, _ error) {
+			for _, name := range index.WithRecord() {
+				if node, ok := index.Get(name); ok {
+					all = append(all, node)
+				}
+			}
+			return all, nil
+		}
 	}
-	return r.listOf(ctx, all), nil
+	return repeat(ctx, r.Watch, everyList, show, func() (List, error) {
+		all, err := stored(ctx)
+		return r.listOf(ctx, all), err
+	})
 }
 
 func (r Reader) allNodes(ctx context.Context) (all []*corev1.Node, err error) {
@@ -78,7 +101,7 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 	live := slices.DeleteFunc(Of(time.Now(), all, nil), func(i Interruption) bool { return i.Over || i.Phase == "" })
 	for _, i := range live[:min(len(live), mostNodes)] {
 		requests.Go(func() error {
-			theirs, err := r.podsOn(ctx, i.Node, "")
+			theirs, err := drain.PodsOn(ctx, r.Core, i.Node)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -97,24 +120,12 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 	return List{Of(time.Now(), all, pods), console.Some(unread, 3)} // each node has much the same
 }
 
-// podsOn are the pods of a node, in a namespace or in all.
-func (r Reader) podsOn(ctx context.Context, node, namespace string) ([]*corev1.Pod, error) {
-	list := &corev1.PodList{}
-	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
-	err := r.Core.Get().NamespaceIfScoped(namespace, namespace != "").Resource("pods").
-		Param("fieldSelector", "spec.nodeName="+node).Param("resourceVersion", "0").Do(ctx).Into(list)
-	if err != nil {
-		return nil, fmt.Errorf("list pods on node %s: %w", node, err)
-	}
-	pods := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[i] = &list.Items[i]
-	}
-	return pods, nil
+// Node shows the status of one node. An error says that the Node could not be read.
+func (r Reader) Node(ctx context.Context, name string, in InForce, show func(Node) error) error {
+	return repeat(ctx, r.Watch, everyNode, show, func() (Node, error) { return r.node(ctx, name, in) })
 }
 
-// Node is the status of one node. An error says that the Node could not be read.
-func (r Reader) Node(ctx context.Context, name string, in InForce) (Node, error) {
+func (r Reader) node(ctx context.Context, name string, in InForce) (Node, error) {
 	node, err := r.Nodes.Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return Node{}, fmt.Errorf("read node %s: %w", name, err)
@@ -134,10 +145,6 @@ func (r Reader) Node(ctx context.Context, name string, in InForce) (Node, error)
 		t.situation, err = drain.Survey(ctx, r.Core, r.Policy, r.Dynamic, name, in.interruption(rec, t.now), in.Policy)
 		miss(err)
 		t.surveyed = err == nil
-		if len(t.situation.Pods) == 0 && r.Namespace != "" { // perhaps those of all namespaces must not be read
-			t.situation.Pods, err = r.podsOn(ctx, name, r.Namespace)
-			miss(err)
-		}
 		t.peers = r.peers(ctx, node, rec)
 	}
 	s := t.status()
@@ -173,10 +180,7 @@ func eventsIn(ctx context.Context, list cluster.Lister, of string, wanted func(*
 		if !wanted(e) {
 			return nil
 		}
-		return &corev1.Event{
-			ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace}, InvolvedObject: e.InvolvedObject,
-			Type: e.Type, Reason: e.Reason, Message: e.Message, LastTimestamp: e.LastTimestamp,
-		}
+		return cluster.Event(e)
 	}, func(e *corev1.Event) { events = append(events, *e) })
 	if err != nil {
 		err = fmt.Errorf("the Events of %s: %w", of, err)
@@ -191,57 +195,19 @@ const (
 	everyNode = 2 * time.Second
 )
 
-// Watch shows all interruptions again and again, until ctx ends, which is no error.
-func (r Reader) Watch(ctx context.Context, show func(List) error) error {
-	// The watch would try forever what the caller is not allowed to do.
-	if _, err := r.Nodes.List(ctx, metav1.ListOptions{Limit: 1}); err != nil {
-		return fmt.Errorf("list nodes: %w", err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	index, ended := nodes.New(r.Nodes, "", zerolog.Nop()), make(chan struct{})
-	go func() { defer close(ended); _ = index.Run(ctx) }()
-	defer func() { cancel(); <-ended }()
-	switch err := index.Wait(ctx); {
-	case ctx.Err() != nil:
-		return nil
-	case err != nil:
-		return err
-	}
-	return repeat(ctx, everyList, func() error {
-		var all []*corev1.Node
-		for _, name := range index.WithRecord() {
-			if node, ok := index.Get(name); ok {
-				all = append(all, node)
-			}
-		}
-		list := r.listOf(ctx, all)
-		if ctx.Err() != nil {
-			return nil
-		}
-		return show(list)
-	})
-}
-
-// WatchNode shows the status of a node again and again, until ctx ends, which is no error.
-func (r Reader) WatchNode(ctx context.Context, name string, in InForce, show func(Node) error) error {
-	return repeat(ctx, everyNode, func() error {
-		node, err := r.Node(ctx, name, in)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return show(node)
-	})
-}
-
-// repeat does it now and at every tick, until it fails or ctx ends.
-func repeat(ctx context.Context, every time.Duration, do func() error) error {
+// repeat shows what is read now and, if it is to be watched, at every tick, until that fails or ctx ends.
+func repeat[T any](ctx context.Context, watch bool, every time.Duration, show func(T) error, read func() (T, error)) error {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
 	for {
-		if err := do(); err != nil {
+		value, err := read()
+		switch {
+		case watch && ctx.Err() != nil:
+			return nil
+		case err == nil:
+			err = show(value)
+		}
+		if err != nil || !watch {
 			return err
 		}
 		select {

@@ -32,15 +32,8 @@ type List struct {
 }
 
 // Same reports whether two lists differ by the time that has passed at most.
-func (l List) Same(o List) bool { return reflect.DeepEqual(l.still(), o.still()) }
-
-func (l List) still() List {
-	still := List{Unread: l.Unread}
-	for _, i := range l.Interruptions {
-		i.SecondsLeft = nil
-		still.Interruptions = append(still.Interruptions, i)
-	}
-	return still
+func (l List) Same(o List) bool {
+	return slices.EqualFunc(l.Interruptions, o.Interruptions, Interruption.same) && slices.Equal(l.Unread, o.Unread)
 }
 
 // Interruption is how far one has come.
@@ -68,6 +61,11 @@ type Interruption struct {
 	// WaitsFor is what has to happen next, in a clause; Result is how it ended.
 	WaitsFor string `json:"waitsFor,omitempty"`
 	Result   string `json:"result,omitempty"`
+}
+
+func (i Interruption) same(o Interruption) bool {
+	i.SecondsLeft, o.SecondsLeft = nil, nil
+	return reflect.DeepEqual(i, o)
 }
 
 // Pods counts the pods that have to leave the node: what has become of them by the record, where
@@ -277,25 +275,11 @@ func (n interrupted) departures() string {
 	case c.Surged > 0:
 		return "replacement pods of " + console.Count(c.Surged, "pod")
 	case c.Terminating > 0:
-		return fmt.Sprintf("%s to end%s", console.Count(c.Terminating, "pod"), n.lastEnd())
+		return console.Count(c.Terminating, "pod") + " to end"
 	case len(n.here) > 0:
 		return "the turn or the eviction deadline of " + console.Count(len(n.here), "pod")
 	}
 	return "the drain to begin"
-}
-
-// lastEnd is when the last terminating pod ends at the latest.
-func (n interrupted) lastEnd() string {
-	var last time.Time
-	for _, pod := range n.here {
-		if at := pod.DeletionTimestamp; at != nil && at.After(last) {
-			last = at.Time
-		}
-	}
-	if left := last.Sub(n.now); left > 0 {
-		return fmt.Sprintf(", %.0f s at most", left.Seconds())
-	}
-	return ""
 }
 
 // afterwards is what a drain that is over still waits for.

@@ -31,7 +31,7 @@ func (l List) Table(width int) []string {
 
 func (i Interruption) row() []console.Cell {
 	cells := []console.Cell{
-		{Text: i.Node}, {Text: orNone(i.kind())}, {Text: orNone(string(i.Phase)), Colour: i.colour()}, {Text: i.timeLeft()},
+		{Text: i.Node}, {Text: cmp.Or(i.kind(), console.None)}, {Text: cmp.Or(string(i.Phase), console.None), Colour: i.colour()}, {Text: i.timeLeft()},
 		{Text: i.Pods.moving(i.Over)}, {Text: i.Pods.notEvicted(i.Over)},
 		{Text: replacementText(i.Replacement)}, {Text: duration(i.SlackSeconds)},
 	}
@@ -42,7 +42,7 @@ func (i Interruption) row() []console.Cell {
 			last += "; waits for " + i.WaitsFor
 		}
 	}
-	return append(cells, console.Cell{Text: orNone(last)})
+	return append(cells, console.Cell{Text: cmp.Or(last, console.None)})
 }
 
 // kind says first that it is a rehearsal: a text that is too long is cut at its end.
@@ -104,8 +104,6 @@ func replacementText(r *interruption.Replacement) string {
 	return cmp.Or(r.Name, r.Backend) + " " + r.State
 }
 
-func orNone(text string) string { return cmp.Or(text, console.None) }
-
 // duration is a number of seconds as people say it.
 func duration(seconds *float64) string {
 	if seconds == nil {
@@ -140,8 +138,7 @@ func (s Node) podLines(now time.Time, width int) []string {
 	if len(s.OnNode) == 0 {
 		return nil
 	}
-	rows := make([][]console.Cell, len(s.OnNode))
-	for i, p := range s.OnNode {
+	rows := console.Rows(s.OnNode, func(p Pod) []console.Cell {
 		by, why := console.None, p.WaitsFor
 		if p.By != nil {
 			by = "now"
@@ -155,8 +152,8 @@ func (s Node) podLines(now time.Time, width int) []string {
 		if p.NoSurge != "" && p.Next == drain.Later {
 			why += "; not surged: " + p.NoSurge
 		}
-		rows[i] = []console.Cell{{Text: p.Namespace + "/" + p.Name}, {Text: string(p.Next)}, {Text: by}, {Text: fmt.Sprintf("%d s", p.GraceSeconds)}, {Text: why}}
-	}
+		return []console.Cell{{Text: p.Namespace + "/" + p.Name}, {Text: string(p.Next)}, {Text: by}, {Text: fmt.Sprintf("%d s", p.GraceSeconds)}, {Text: why}}
+	})
 	columns := []console.Column{{Title: "POD"}, {Title: "NEXT"}, {Title: "AT THE LATEST"}, {Title: "GRACE"}, {Title: "WHY"}}
 	lines := append([]string{""}, console.Table(columns, rows, width)...)
 	return append(lines, "(planned with "+s.InForce+")")
@@ -167,13 +164,12 @@ func (s Node) eventLines(width int) []string {
 	if len(s.Events) == 0 {
 		return nil
 	}
-	rows := make([][]console.Cell, len(s.Events))
-	for i, e := range s.Events {
+	rows := console.Rows(s.Events, func(e Event) []console.Cell {
 		reason := console.Cell{Text: e.Reason}
 		if e.Type == corev1.EventTypeWarning {
 			reason.Colour = terminal.Notable
 		}
-		rows[i] = []console.Cell{{Text: e.At.UTC().Format(time.RFC3339)}, reason, {Text: e.Text}}
-	}
+		return []console.Cell{{Text: e.At.UTC().Format(time.RFC3339)}, reason, {Text: e.Text}}
+	})
 	return append([]string{""}, console.Table([]console.Column{{Title: "AT"}, {Title: "EVENT"}, {Title: "TEXT"}}, rows, width)...)
 }

@@ -68,7 +68,7 @@ NODE            KIND                      PHASE            TIME LEFT  MOVING  NO
 booting         spot-interruption         Replacing        70 s       3/3     -            fallback-1 Requested                -      its replacement fallback-1 to be Ready
 cancelled       spot-interruption         Draining         70 s       2/2     -            -                                   -      spot-handler to undo what it had set: cancelled
 detaching       spot-interruption         Draining         70 s       0/1     -            fallback-1 Ready                    -      volumes to be detached
-ending          spot-interruption         Draining         70 s       1/3     -            fallback-1 Ready                    -      1 pod to end, 12 s at most
+ending          spot-interruption         Draining         70 s       1/3     -            fallback-1 Ready                    -      1 pod to end
 just-noticed    spot-interruption         Noticed          70 s       1/1     -            -                                   -      the drain to begin
 no-room         spot-interruption         Draining         70 s       2/2     -            none: limits of pool fallback: cpu  -      the turn or the eviction deadline of 2 pods
 refused         spot-interruption         Draining         70 s       1/1     -            fallback-1 Ready                    -      an eviction that was refused: needs 2 healthy pods and has 2 currently
