@@ -113,7 +113,9 @@ func TestFiguresOfManual(t *testing.T) {
 		documented = append(documented, strings.Trim(row[0], "`"))
 	}
 	slices.Sort(documented)
-	if diff := cmp.Diff(report.Figures(), documented); diff != "" {
+	_, err := report.ParseRequirements("?")
+	_, names, _ := strings.Cut(err.Error(), "one of ") // all that there are
+	if diff := cmp.Diff(strings.Split(names, ", "), documented); diff != "" {
 		t.Errorf("figures (-defined +manual):\n%s", diff)
 	}
 }

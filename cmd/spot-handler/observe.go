@@ -30,12 +30,12 @@ type observeCommand struct {
 // outcomeFlags are those of commands that see interruptions to their end.
 type outcomeFlags struct {
 	report  string
-	require report.Requirements
+	require []report.Requirement
 }
 
 func (f *outcomeFlags) define(flags group) {
 	flags.StringVar(&f.report, "report", "", "write a report to this `file`: a page of HTML that needs nothing else")
-	flags.Var(&f.require, "require", "exit with 3 unless it ends like this, such as left=0,dip=0,slack=20s")
+	meaning(flags, &f.require, "require", "", report.ParseRequirements, "exit with 3 unless it ends as these `requirements` say, such as left=0,dip=0,slack=20s")
 }
 
 func newObserve() *cobra.Command {

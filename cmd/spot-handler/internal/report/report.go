@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/plan"
@@ -36,7 +34,7 @@ func Of(r observe.Recording, f *plan.Forecast) Report {
 }
 
 // Require notes what was required, and whether it was so.
-func (r *Report) Require(of Requirements) {
+func (r *Report) Require(of []Requirement) {
 	for _, q := range of {
 		r.Score.Required = append(r.Score.Required, q.judge(r.Score))
 	}
@@ -74,7 +72,7 @@ func (r Report) Lines(width int) []string {
 	if len(s.Workloads) > 0 {
 		lines = append(append(lines, ""), console.Table([]console.Column{
 			{Title: "WORKLOAD"}, {Title: "FEWEST READY"}, {Title: "MISSING"}, {Title: "POD-SECONDS UNAVAILABLE"},
-		}, s.workloadRows(), width)...)
+		}, console.Rows(s.Workloads, workloadRow), width)...)
 	}
 	lines = append(lines, "", fmt.Sprintf("%s had to leave: %s.", console.Count(s.Pods, "pod"), s.Counts))
 	if c := s.Forecast; c != nil {
@@ -110,19 +108,15 @@ func (r Report) nodeRows() [][]console.Cell {
 	return rows
 }
 
-func (s Score) workloadRows() [][]console.Cell {
-	var rows [][]console.Cell
-	for _, w := range s.Workloads {
-		fewest := console.Cell{Text: fmt.Sprintf("%d of %d", w.Fewest, w.Desired), Colour: terminal.Good}
-		if w.Missing > 0 {
-			fewest.Colour = terminal.Bad
-		}
-		if w.ForecastFewest != nil {
-			fewest.Text += fmt.Sprintf(" (forecast %d)", *w.ForecastFewest)
-		}
-		rows = append(rows, []console.Cell{{Text: w.Namespace + "/" + w.Name}, fewest, {Text: fmt.Sprint(w.Missing)}, {Text: fmt.Sprintf("%.1f", w.UnavailableSeconds)}})
+func workloadRow(w WorkloadScore) []console.Cell {
+	fewest := console.Cell{Text: fmt.Sprintf("%d of %d", w.Fewest, w.Desired), Colour: terminal.Good}
+	if w.Missing > 0 {
+		fewest.Colour = terminal.Bad
 	}
-	return rows
+	if w.ForecastFewest != nil {
+		fewest.Text += fmt.Sprintf(" (forecast %d)", *w.ForecastFewest)
+	}
+	return []console.Cell{{Text: w.Namespace + "/" + w.Name}, fewest, {Text: fmt.Sprint(w.Missing)}, {Text: fmt.Sprintf("%.1f", w.UnavailableSeconds)}}
 }
 
 // both is a time, and the one that was forecast.
@@ -155,12 +149,7 @@ func outcomeText(o plan.Outcome) string {
 	return interruption.OutcomeText(cmp.Or(string(o), "open"))
 }
 
-// Requirements are what an interruption has to end like, as `left=0,dip=0,slack=20s` says.
-type Requirements []Requirement
-
-var _ pflag.Value = (*Requirements)(nil)
-
-// Requirement limits one figure of a score.
+// Requirement limits one figure of a score, of what an interruption has to end like.
 type Requirement struct {
 	figure
 	text  string
@@ -201,25 +190,21 @@ func pods(count func(Score) int) figure {
 	return figure{of: func(s Score) *float64 { n := float64(count(s)); return &n }, unit: "pods"}
 }
 
-// Figures are the names of what can be required.
-func Figures() []string { return slices.Sorted(maps.Keys(figures)) }
-
-// Set takes the requirements from a text such as left=0,slack=20s; it replaces earlier ones.
-func (r *Requirements) Set(text string) error {
-	*r = nil
+// ParseRequirements reads a text such as left=0,slack=20s.
+func ParseRequirements(text string) (list []Requirement, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(strings.TrimSpace(part), "=")
 		f, known := figures[name]
 		if !ok || !known {
-			return fmt.Errorf("%q: want NAME=LIMIT, with NAME one of %s", part, strings.Join(Figures(), ", "))
+			return nil, fmt.Errorf("%q: want NAME=LIMIT, with NAME one of %s", part, strings.Join(slices.Sorted(maps.Keys(figures)), ", "))
 		}
 		limit, err := f.parse(value)
 		if err != nil {
-			return fmt.Errorf("%q: %w", part, err)
+			return nil, fmt.Errorf("%q: %w", part, err)
 		}
-		*r = append(*r, Requirement{f, strings.TrimSpace(part), limit})
+		list = append(list, Requirement{f, strings.TrimSpace(part), limit})
 	}
-	return nil
+	return list, nil
 }
 
 func (f figure) parse(value string) (float64, error) {
@@ -236,18 +221,6 @@ func (f figure) parse(value string) (float64, error) {
 	}
 	return d.Seconds(), nil
 }
-
-// String is the text that Set takes.
-func (r *Requirements) String() string {
-	parts := make([]string, len(*r))
-	for i, q := range *r {
-		parts[i] = q.text
-	}
-	return strings.Join(parts, ",")
-}
-
-// Type is what --help calls the value.
-func (*Requirements) Type() string { return "requirements" }
 
 func (q Requirement) judge(s Score) Verdict {
 	got := q.of(s)

@@ -2,10 +2,7 @@ package report
 
 import (
 	"cmp"
-	"math"
 	"slices"
-
-	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/plan"
@@ -94,7 +91,7 @@ func score(r observe.Recording, f *plan.Forecast) Score {
 	begin := r.Begin()
 	var pods []observe.Pod
 	for _, n := range r.Nodes {
-		node := NodeScore{Name: n.Name, Counts: countsOf(n.Pods), Ended: since(begin, n.Ended), Slack: seconds(n.SlackSeconds)}
+		node := NodeScore{Name: n.Name, Counts: countsOf(n.Pods), Ended: since(begin, n.Ended), Slack: (*plan.Seconds)(n.SlackSeconds)}
 		if n.Replacement != nil {
 			node.Ready = since(begin, n.Replacement.Ready)
 		}
@@ -103,11 +100,9 @@ func score(r observe.Recording, f *plan.Forecast) Score {
 	}
 	s.Pods, s.Counts = len(pods), countsOf(pods)
 	for _, w := range r.Workloads {
-		workload := WorkloadScore{Namespace: w.Namespace, Name: w.Name, Fewest: w.Fewest, Missing: w.Missing, UnavailableSeconds: w.UnavailableSeconds}
-		for _, sample := range w.Samples {
-			workload.Desired = sample.Desired
-		}
-		s.Workloads = append(s.Workloads, workload)
+		s.Workloads = append(s.Workloads, WorkloadScore{
+			Namespace: w.Namespace, Name: w.Name, Desired: w.Samples[len(w.Samples)-1].Desired, Fewest: w.Fewest, Missing: w.Missing, UnavailableSeconds: w.UnavailableSeconds,
+		})
 		s.Dip = max(s.Dip, w.Missing)
 		s.UnavailableSeconds += w.UnavailableSeconds
 	}
@@ -133,19 +128,9 @@ func leastSlack(nodes []observe.Node) (least *float64) {
 }
 
 func countsOf(pods []observe.Pod) (c Counts) {
+	of := map[plan.Outcome]*int{plan.Graceful: &c.Graceful, plan.Truncated: &c.Truncated, plan.Forced: &c.Forced, plan.Left: &c.Left}
 	for _, p := range pods {
-		switch p.Outcome {
-		case plan.Graceful:
-			c.Graceful++
-		case plan.Truncated:
-			c.Truncated++
-		case plan.Forced:
-			c.Forced++
-		case plan.Left:
-			c.Left++
-		default:
-			c.Open++
-		}
+		*cmp.Or(of[p.Outcome], &c.Open)++
 	}
 	return c
 }
@@ -188,18 +173,13 @@ func (s *Score) compare(r observe.Recording, f plan.Forecast) {
 
 // pairs joins the pods of both by their names. A pod that nothing was seen of has stayed.
 func pairs(r observe.Recording, f plan.Forecast) []PodPair {
-	type key struct {
-		node string
-		types.NamespacedName
-	}
-	known := map[key]*PodPair{}
+	known := map[[3]string]*PodPair{}
 	for _, p := range f.Pods {
-		k := key{p.Node, types.NamespacedName{Namespace: p.Namespace, Name: p.Name}}
-		known[k] = &PodPair{Node: p.Node, Namespace: p.Namespace, Name: p.Name, Forecast: p.Outcome, Outcome: plan.Stays, ForecastGone: p.Gone, Reason: p.Reason}
+		known[[3]string{p.Node, p.Namespace, p.Name}] = &PodPair{Node: p.Node, Namespace: p.Namespace, Name: p.Name, Forecast: p.Outcome, Outcome: plan.Stays, ForecastGone: p.Gone, Reason: p.Reason}
 	}
 	for _, n := range r.Nodes {
 		for _, p := range n.Pods {
-			k := key{n.Name, types.NamespacedName{Namespace: p.Namespace, Name: p.Name}}
+			k := [3]string{n.Name, p.Namespace, p.Name}
 			if known[k] == nil {
 				known[k] = &PodPair{Node: n.Name, Namespace: p.Namespace, Name: p.Name}
 			}
@@ -214,12 +194,4 @@ func pairs(r observe.Recording, f plan.Forecast) []PodPair {
 		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return list
-}
-
-func seconds(s *float64) *plan.Seconds {
-	if s == nil {
-		return nil
-	}
-	rounded := plan.Seconds(math.Round(*s*10) / 10)
-	return &rounded
 }

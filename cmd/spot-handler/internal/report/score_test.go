@@ -102,8 +102,8 @@ func TestRequirements(t *testing.T) {
 		{"misses=1", Of(one(), forecastOf()), nil},
 		{"slack=0s", Of(observe.Recording{}, nil), []string{"slack=0s: not known"}},
 	} {
-		var q Requirements
-		if err := q.Set(tt.text); err != nil {
+		q, err := ParseRequirements(tt.text)
+		if err != nil {
 			t.Errorf("%s: %v", tt.text, err)
 			continue
 		}
@@ -116,21 +116,16 @@ func TestRequirements(t *testing.T) {
 
 func TestRequirementsThatAreWrong(t *testing.T) {
 	for _, text := range []string{"", "left", "left=", "left=-1", "left=1.5", "slack=20", "slack=-1s", "slack=NaN", "leftovers=0", "left=0,,dip=0"} {
-		var q Requirements
-		if err := q.Set(text); err == nil {
-			t.Errorf("%q is taken for %s", text, &q)
+		if q, err := ParseRequirements(text); err == nil {
+			t.Errorf("%q is taken for %+v", text, q)
 		}
-	}
-	var q Requirements
-	if err := q.Set("left=0,slack=20s"); err != nil || q.String() != "left=0,slack=20s" {
-		t.Errorf("%s, %v", &q, err)
 	}
 }
 
 func TestLines(t *testing.T) {
 	r := Of(one(), forecastOf())
-	var q Requirements
-	if err := q.Set("left=0,misses=0"); err != nil {
+	q, err := ParseRequirements("left=0,misses=0")
+	if err != nil {
 		t.Fatal(err)
 	}
 	r.Require(q)
