@@ -19,7 +19,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/nodes"
 )
 
@@ -80,16 +79,16 @@ func (a *asked) connect() (*caller, error) {
 }
 
 // live is where a command shows what changes: on standard error if programs read its output.
-func (a *asked) live(stdout, stderr io.Writer) *terminal.Screen {
+func (a *asked) live(stdout, stderr io.Writer) *console.Screen {
 	if a.format == console.TableFormat {
-		return terminal.New(stdout)
+		return console.NewScreen(stdout)
 	}
-	return terminal.New(stderr)
+	return console.NewScreen(stderr)
 }
 
 // print prints a value, for people as lines in so many columns of a terminal.
 func (a *asked) print(stdout io.Writer, value any, lines func(columns int) []string) error {
-	screen := terminal.New(stdout)
+	screen := console.NewScreen(stdout)
 	if a.format == console.TableFormat {
 		return screen.Print(lines(screen.Columns())...)
 	}

@@ -27,7 +27,7 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
-	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/cmd/spot-handler/internal/console"
 )
 
 // A watch that fails is logged, unless it fails because it was stopped, as a drain's are at its end.
@@ -166,9 +166,9 @@ func TestLogFormats(t *testing.T) {
 func TestNothingIsWrittenPastTheOutput(t *testing.T) {
 	for _, format := range []string{logConsole, logJSON} {
 		var out strings.Builder
-		logger := newLogger(terminal.NewOutput(&out), "info", format)
+		logger := newLogger(console.NewOutput(&out), "info", format)
 		logger.Info().Str("reason", "\x1b]0;owned\a\u009b31m\u202e").Strs("pod", []string{"\u009b2J"}).Msg("evicted \x1b[2J\u2066")
-		if !strings.Contains(out.String(), "evicted") || strings.ContainsFunc(out.String(), terminal.Controls) {
+		if !strings.Contains(out.String(), "evicted") || strings.ContainsFunc(out.String(), console.Controls) {
 			t.Errorf("%s: %q", format, &out)
 		}
 	}

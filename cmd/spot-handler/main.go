@@ -83,8 +83,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/migrate"
-	"spot-handler/cmd/spot-handler/terminal"
 )
 
 func main() {
@@ -105,7 +105,7 @@ const (
 
 // runAs runs the program under the name that it was started by.
 func runAs(ctx context.Context, program string, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	stdout, stderr = terminal.NewOutput(stdout), terminal.NewOutput(stderr)
+	stdout, stderr = console.NewOutput(stdout), console.NewOutput(stderr)
 	root := newRoot(getenv, stdout, stderr)
 	calledAs(root, program)
 	root.SetArgs(append([]string{}, args...)) // of nil cobra would make the process's own

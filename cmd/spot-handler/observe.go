@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/report"
-	"spot-handler/cmd/spot-handler/terminal"
 )
 
 // errRequired is what ends a command that was asked to fail because of what happened.
@@ -93,7 +93,7 @@ const frame = 250 * time.Millisecond
 // follow shows what the observer sees until all is over or ctx ends, which is no error. ready, if
 // it is not nil, is called when everything is watched. On a screen that is not live each change
 // is a line.
-func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespace string, screen *terminal.Screen, ready func()) error {
+func (c *caller) follow(ctx context.Context, observer *observe.Observer, namespace string, screen *console.Screen, ready func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cluster := observe.Cluster{Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: namespace}
@@ -140,11 +140,11 @@ func (f outcomeFlags) conclude(r report.Report, a *asked, stdout, stderr io.Writ
 		return err
 	}
 	for _, line := range r.Recording.Unread {
-		_ = terminal.New(stderr).Print("could not watch: " + line)
+		_ = console.NewScreen(stderr).Print("could not watch: " + line)
 	}
 	if f.report != "" {
 		var page bytes.Buffer
-		err := r.WriteHTML(terminal.NewOutput(&page))
+		err := r.WriteHTML(console.NewOutput(&page))
 		if err == nil {
 			err = os.WriteFile(f.report, page.Bytes(), 0o666)
 		}

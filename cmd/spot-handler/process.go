@@ -18,7 +18,7 @@ import (
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/klog/v2"
 
-	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/cmd/spot-handler/internal/console"
 )
 
 // The values of --log-format; without one a terminal decides.
@@ -31,7 +31,7 @@ const (
 // warnings and errors, and with debug the rest.
 func newLogger(w io.Writer, level, format string) zerolog.Logger {
 	zerolog.TimeFieldFormat = time.RFC3339Nano
-	if format == logConsole || format == "" && terminal.NewOutput(w).IsTerminal() {
+	if format == logConsole || format == "" && console.NewOutput(w).IsTerminal() {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", NoColor: true, FieldsOrder: fieldsOrder}
 	}
 	parsed, _ := zerolog.ParseLevel(level) // the flag takes no other

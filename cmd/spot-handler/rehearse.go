@@ -23,7 +23,6 @@ import (
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/rehearse"
 	"spot-handler/cmd/spot-handler/internal/report"
-	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 )
@@ -168,7 +167,7 @@ func namesOf(nodes []*corev1.Node) (list []string) {
 
 // watchRehearsal runs the rehearsal, once everything is watched, and shows it until all is over.
 // The recording is empty if nothing was begun.
-func (c *caller) watchRehearsal(ctx context.Context, rehearsal *rehearse.Rehearsal, chosen []*corev1.Node, namespace string, screen *terminal.Screen) (observe.Recording, error) {
+func (c *caller) watchRehearsal(ctx context.Context, rehearsal *rehearse.Rehearsal, chosen []*corev1.Node, namespace string, screen *console.Screen) (observe.Recording, error) {
 	observer := observe.New(time.Now(), namesOf(chosen)...)
 	following, stop := context.WithCancel(context.WithoutCancel(ctx)) // what is cancelled is watched too
 	defer stop()

@@ -10,7 +10,6 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/status"
-	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/nodes"
 )
 
@@ -62,7 +61,7 @@ func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace, Watch: s.watch}
-	screen := terminal.New(cmd.OutOrStdout())
+	screen := console.NewScreen(cmd.OutOrStdout())
 	defer screen.End()
 	if s.node != "" {
 		cfg, from, err := c.settings(ctx, s.node)
@@ -81,7 +80,7 @@ func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
 
 // printing returns what prints a value, once or, with watch, each time that it is not the same as
 // before. lines are those for people, and those about what could not be read.
-func printing[T any](format console.Format, screen *terminal.Screen, stderr io.Writer, watch bool, same func(a, b T) bool, lines func(T) (found, unread []string)) func(T) error {
+func printing[T any](format console.Format, screen *console.Screen, stderr io.Writer, watch bool, same func(a, b T) bool, lines func(T) (found, unread []string)) func(T) error {
 	var last *T
 	return func(value T) error {
 		before := last
@@ -106,7 +105,7 @@ func printing[T any](format console.Format, screen *terminal.Screen, stderr io.W
 		}
 		_ = screen.Print(found...)
 		for _, note := range notes {
-			_ = terminal.New(stderr).Print(note)
+			_ = console.NewScreen(stderr).Print(note)
 		}
 		return nil
 	}

@@ -7,13 +7,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
@@ -78,7 +78,9 @@ func TestCommandsTrustNoTenant(t *testing.T) {
 				t.Errorf("%q prints %q:\n%s", args, never, out)
 			}
 		}
-		if strings.ContainsFunc(out, terminal.Controls) {
+		if strings.ContainsFunc(out, func(r rune) bool {
+			return unicode.IsControl(r) && r != '\n' && r != '\t' || unicode.Is(unicode.Bidi_Control, r)
+		}) {
 			t.Errorf("%q prints control characters: %q", args, out)
 		}
 		if code < 0 {

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/cmd/spot-handler/terminal"
 )
 
 // Report is what programs read.
@@ -102,9 +101,9 @@ func (r Report) Lines(width int) (lines []string) {
 }
 
 func (f Finding) row() []console.Cell {
-	colour := terminal.Notable
+	colour := console.Notable
 	if f.Severity == Critical {
-		colour = terminal.Bad
+		colour = console.Bad
 	}
 	return []console.Cell{
 		{Text: f.ID}, {Text: string(f.Severity), Colour: colour}, {Text: strings.TrimSpace(f.Namespace + " " + f.Object)}, {Text: fmt.Sprint(f.Pods)}, {Text: f.What},

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/cmd/spot-handler/internal/console"
 )
 
 func TestBaseline(t *testing.T) {
@@ -56,7 +56,7 @@ func TestReportFits(t *testing.T) {
 			t.Errorf("%d lines for %d checks, want at most %d", len(lines), len(ids()), most)
 		}
 		for _, line := range lines {
-			if n := terminal.Width(line); n > width {
+			if n := console.Width(line); n > width {
 				t.Errorf("%d columns of %d: %s", n, width, line)
 			}
 		}

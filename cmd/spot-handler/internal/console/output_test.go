@@ -5,8 +5,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-
-	"spot-handler/cmd/spot-handler/terminal"
 )
 
 func TestFormats(t *testing.T) {
@@ -30,7 +28,7 @@ func TestJSONEscapesControls(t *testing.T) {
 	const hostile = "\x1b]52;c;cm0gLXJm\a \x7f \u009b31m \u202e \u2066 \u2028"
 	var out strings.Builder
 	f := JSON
-	if err := f.Write(&out, []string{hostile}); err != nil || strings.ContainsFunc(out.String(), terminal.Controls) {
+	if err := f.Write(&out, []string{hostile}); err != nil || strings.ContainsFunc(out.String(), Controls) {
 		t.Errorf("%q, %v", &out, err)
 	}
 	var back []string

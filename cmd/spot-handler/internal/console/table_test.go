@@ -5,8 +5,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"spot-handler/cmd/spot-handler/terminal"
 )
 
 // Where not all fits, columns in which there is nothing go first.
@@ -28,7 +26,7 @@ func TestTableWithoutWhatSaysNothing(t *testing.T) {
 func TestTableFits(t *testing.T) {
 	columns := []Column{{Title: "NODE"}, {Title: "KIND", Drop: 1}, {Title: "WHY"}}
 	rows := [][]Cell{
-		{{Text: "node-of-a-long-name"}, {Text: "notice", Colour: terminal.Bad}, {Text: "the reason is long"}},
+		{{Text: "node-of-a-long-name"}, {Text: "notice", Colour: Bad}, {Text: "the reason is long"}},
 		{{Text: "b"}, {}, {Text: "none"}},
 	}
 	for width, want := range map[int]string{
@@ -38,7 +36,7 @@ node-of-a-long-name  notice  the reason is long
 b                            none`,
 		47: `
 NODE                 KIND    WHY
-node-of-a-long-name  ` + terminal.Bad.Paint("notice") + `  the reason is long
+node-of-a-long-name  ` + Bad.Paint("notice") + `  the reason is long
 b                            none`,
 		46: `
 NODE                 WHY

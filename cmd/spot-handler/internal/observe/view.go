@@ -9,7 +9,6 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/status"
-	"spot-handler/cmd/spot-handler/terminal"
 )
 
 // How much the view shows of what can be long. The worst comes first.
@@ -68,9 +67,9 @@ func (o *Observer) head(now time.Time, width int) []string {
 func readyLines(r Recording, width int) []string {
 	rows := console.Rows(r.Workloads[:min(len(r.Workloads), shownWorkloads)], func(w Workload) []console.Cell {
 		last := w.Samples[len(w.Samples)-1]
-		ready := console.Cell{Text: fmt.Sprintf("%d of %d", last.Ready, last.Desired), Colour: terminal.Good}
+		ready := console.Cell{Text: fmt.Sprintf("%d of %d", last.Ready, last.Desired), Colour: console.Good}
 		if last.Missing(w.Samples[0].Ready) > 0 {
-			ready.Colour = terminal.Bad
+			ready.Colour = console.Bad
 		}
 		return []console.Cell{{Text: w.Namespace + "/" + w.Name}, ready, {Text: fmt.Sprint(w.Fewest)}, {Text: r.NeededBy(w)}}
 	})

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/interruption"
 )
 
@@ -89,7 +88,7 @@ var nodeColumns = []console.Column{
 func nodeRow(n Node) []console.Cell {
 	empty := console.Cell{Text: seconds(n.Empty)}
 	if n.Empty == nil && n.Deadline != nil {
-		empty = console.Cell{Text: "never", Colour: terminal.Bad}
+		empty = console.Cell{Text: "never", Colour: console.Bad}
 	}
 	return []console.Cell{{Text: n.Name}, {Text: string(n.Kind)}, {Text: seconds(n.Deadline)}, empty, {Text: seconds(n.Slack)}}
 }
@@ -99,8 +98,8 @@ var podColumns = []console.Column{
 	{Title: "GONE", Drop: 3}, {Title: "OUTCOME"}, {Title: "WAITS FOR, AND WHY"},
 }
 
-var colours = map[Outcome]terminal.Colour{
-	Graceful: terminal.Good, Truncated: terminal.Notable, Forced: terminal.Bad, Left: terminal.Bad,
+var colours = map[Outcome]console.Colour{
+	Graceful: console.Good, Truncated: console.Notable, Forced: console.Bad, Left: console.Bad,
 }
 
 func podRow(p Pod) []console.Cell {
@@ -133,12 +132,12 @@ var workloadColumns = []console.Column{
 }
 
 func workloadRow(w Workload) []console.Cell {
-	colour, when, unplaced := terminal.Good, console.None, console.Cell{Text: console.None}
+	colour, when, unplaced := console.Good, console.None, console.Cell{Text: console.None}
 	if w.FewestReady < w.Ready {
-		colour, when = terminal.Notable, seconds(&w.At)
+		colour, when = console.Notable, seconds(&w.At)
 	}
 	if w.Unplaced > 0 {
-		unplaced = console.Cell{Text: console.Count(w.Unplaced, "pod"), Colour: terminal.Bad}
+		unplaced = console.Cell{Text: console.Count(w.Unplaced, "pod"), Colour: console.Bad}
 	}
 	return []console.Cell{
 		{Text: w.Namespace + "/" + w.Name}, {Text: fmt.Sprint(w.Replicas)}, {Text: fmt.Sprint(w.Ready)},
@@ -184,10 +183,10 @@ func capacity(nodes []Node, width int) []string {
 		}
 		ready, why := console.Cell{Text: seconds(r.Ready)}, console.Cell{Text: or(r.Why)}
 		if r.Ready == nil {
-			ready = console.Cell{Text: "never", Colour: terminal.Bad}
+			ready = console.Cell{Text: "never", Colour: console.Bad}
 		}
 		if len(r.NoPlace) > 0 {
-			why = console.Cell{Text: joined("; ", r.Why, "no place: "+strings.Join(r.NoPlace, "; ")), Colour: terminal.Notable}
+			why = console.Cell{Text: joined("; ", r.Why, "no place: "+strings.Join(r.NoPlace, "; ")), Colour: console.Notable}
 		}
 		rows = append(rows, []console.Cell{
 			{Text: n.Name}, {Text: or(r.Backend)}, {Text: or(joined(", ", r.Pool, r.InstanceType))}, ready, {Text: fmt.Sprint(r.Pods)}, {Text: or(requests(r.Requests))}, why,
@@ -230,9 +229,9 @@ func answers(a Answers, width int) []string {
 	refused := 0
 	for _, r := range a.Refused {
 		refused += len(r.Objects)
-		colour, why := terminal.Bad, r.Why
+		colour, why := console.Bad, r.Why
 		if r.Budget {
-			colour, why = terminal.Notable, "now, by a disruption budget: "+why
+			colour, why = console.Notable, "now, by a disruption budget: "+why
 		}
 		of := r.Objects[0]
 		if more := len(r.Objects) - 1; more > 0 {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/cmd/spot-handler/internal/console"
 )
 
 func ptr(s Seconds) *Seconds { return &s }
@@ -30,7 +30,7 @@ func TestLinesFit(t *testing.T) {
 	for _, width := range []int{80, 120, 200} {
 		for _, f := range []Forecast{reportOf(name), reportOf(name, "another")} {
 			for _, line := range Lines(f, width) {
-				if terminal.Width(line) > width {
+				if console.Width(line) > width {
 					t.Errorf("%d columns: %q", width, line)
 				}
 			}

@@ -17,7 +17,6 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/plan"
-	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/handler/interruption"
 )
 
@@ -96,9 +95,9 @@ func (r Report) nodeRows() [][]console.Cell {
 	var rows [][]console.Cell
 	for i, n := range r.Score.Nodes {
 		seen := r.Recording.Nodes[i]
-		colour := terminal.Good
+		colour := console.Good
 		if n.Truncated+n.Forced+n.Left+n.Open > 0 {
-			colour = terminal.Bad
+			colour = console.Bad
 		}
 		rows = append(rows, []console.Cell{
 			{Text: n.Name}, {Text: both(since(begin, seen.Cordoned), nil)}, {Text: both(n.Ready, n.ForecastReady)},
@@ -109,9 +108,9 @@ func (r Report) nodeRows() [][]console.Cell {
 }
 
 func workloadRow(w WorkloadScore) []console.Cell {
-	fewest := console.Cell{Text: fmt.Sprintf("%d of %d", w.Fewest, w.Desired), Colour: terminal.Good}
+	fewest := console.Cell{Text: fmt.Sprintf("%d of %d", w.Fewest, w.Desired), Colour: console.Good}
 	if w.Missing > 0 {
-		fewest.Colour = terminal.Bad
+		fewest.Colour = console.Bad
 	}
 	if w.ForecastFewest != nil {
 		fewest.Text += fmt.Sprintf(" (forecast %d)", *w.ForecastFewest)

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/cmd/spot-handler/terminal"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
@@ -62,16 +61,16 @@ func (i Interruption) timeLeft() string {
 }
 
 // colour shows what needs attention.
-func (i Interruption) colour() terminal.Colour {
+func (i Interruption) colour() console.Colour {
 	switch {
 	case i.Kind == "", i.Phase == interruption.DeadlineReached, i.Pods.Left+i.Pods.Forced+i.Pods.Truncated > 0:
-		return terminal.Bad
+		return console.Bad
 	case i.Over:
-		return terminal.Good
+		return console.Good
 	case i.Phase == interruption.Waiting:
 		return ""
 	}
-	return terminal.Notable
+	return console.Notable
 }
 
 // moving is how many pods of all that had to leave are still to leave.
@@ -167,7 +166,7 @@ func (s Node) eventLines(width int) []string {
 	rows := console.Rows(s.Events, func(e Event) []console.Cell {
 		reason := console.Cell{Text: e.Reason}
 		if e.Type == corev1.EventTypeWarning {
-			reason.Colour = terminal.Notable
+			reason.Colour = console.Notable
 		}
 		return []console.Cell{{Text: e.At.UTC().Format(time.RFC3339)}, reason, {Text: e.Text}}
 	})

@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"spot-handler/cmd/spot-handler/terminal"
+	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
 )
 
@@ -98,7 +98,7 @@ func TestTableOnATerminal(t *testing.T) {
 		coloured := false
 		for _, line := range list.Table(width) {
 			coloured = coloured || strings.Contains(line, "\x1b[3")
-			if n := terminal.Width(line); n > width {
+			if n := console.Width(line); n > width {
 				t.Errorf("%d columns of %d: %s", n, width, line)
 			}
 		}

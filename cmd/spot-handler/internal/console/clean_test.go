@@ -1,4 +1,4 @@
-package terminal
+package console
 
 import (
 	"os"
@@ -44,7 +44,7 @@ func TestOutput(t *testing.T) {
 // A line break in a text begins no line of its own.
 func TestPrint(t *testing.T) {
 	var out strings.Builder
-	if err := New(&out).Print("a", "b\nc: run this"); err != nil || out.String() != "a\nb�c: run this\n" {
+	if err := NewScreen(&out).Print("a", "b\nc: run this"); err != nil || out.String() != "a\nb�c: run this\n" {
 		t.Errorf("%q, %v", &out, err)
 	}
 }

@@ -1,13 +1,82 @@
+// Package console prints what the program has to say: tables, JSON and YAML, and on a terminal lines
+// that change. All output passes through it, so nothing that somebody else wrote controls a terminal.
+//
+// It decides nothing, and knows nothing of interruptions.
 package console
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
-	"spot-handler/cmd/spot-handler/terminal"
+	"sigs.k8s.io/yaml"
 )
+
+// Format is how a command prints what it found.
+type Format string
+
+// The formats: one for people, two for programs.
+const (
+	TableFormat Format = "table"
+	JSON        Format = "json"
+	YAML        Format = "yaml"
+)
+
+// Formats lists the names of all formats.
+func Formats() []string { return []string{string(TableFormat), string(JSON), string(YAML)} }
+
+// Write prints a value as JSON or YAML.
+func (f Format) Write(w io.Writer, value any) error {
+	text, err := json.MarshalIndent(value, "", "  ")
+	text = escaped(text)
+	if err == nil && f == YAML {
+		text, err = yaml.JSONToYAML(text)
+		text = []byte("---\n" + strings.TrimSuffix(string(text), "\n"))
+	}
+	if err != nil {
+		return fmt.Errorf("print as %s: %w", f, err)
+	}
+	_, err = fmt.Fprintf(w, "%s\n", text)
+	return err
+}
+
+// plainWord is one that a shell takes as it stands.
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
+
+// Command is a line for a shell, whatever is in its words.
+func Command(words ...string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		if quoted[i] = word; !plainWord.MatchString(word) {
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}
+
+// escaped is JSON with every character escaped that controls a terminal: encoding/json leaves DEL,
+// the C1 controls and those of the direction of text as they are. They stand in strings only.
+// In YAML the output puts U+FFFD in their place.
+func escaped(text []byte) []byte {
+	if bytes.IndexFunc(text, Controls) < 0 {
+		return text
+	}
+	var b []byte
+	for _, r := range string(text) {
+		if Controls(r) {
+			b = fmt.Appendf(b, `\u%04x`, r)
+		} else {
+			b = utf8.AppendRune(b, r)
+		}
+	}
+	return b
+}
 
 // None stands for what there is not.
 const None = "-"
@@ -52,7 +121,7 @@ type Column struct {
 // Cell is one text in a table.
 type Cell struct {
 	Text   string
-	Colour terminal.Colour // on a terminal only
+	Colour Colour // on a terminal only
 }
 
 // Rows returns a row for each element of a list.
@@ -83,7 +152,7 @@ func Table(columns []Column, rows [][]Cell, width int) []string {
 	widths := make([]int, len(columns))
 	for _, row := range rows {
 		for i, cell := range row {
-			widths[i] = max(widths[i], terminal.Width(cell.Text))
+			widths[i] = max(widths[i], Width(cell.Text))
 		}
 	}
 	if width > 0 {
@@ -137,10 +206,10 @@ func align(row []Cell, widths []int, width int) string {
 			text = cell.Colour.Paint(text)
 		}
 		b.WriteString(strings.Repeat(" ", spaces) + text)
-		spaces = widths[i] - terminal.Width(cell.Text) + gap
+		spaces = widths[i] - Width(cell.Text) + gap
 	}
 	if width > 0 {
-		return terminal.Cut(b.String(), width)
+		return Cut(b.String(), width)
 	}
 	return b.String()
 }
@@ -152,7 +221,7 @@ func Wrap(text, start string, width int) (lines []string) {
 		switch {
 		case line == "":
 			line = start + word
-		case width > 0 && terminal.Width(line)+1+terminal.Width(word) > width:
+		case width > 0 && Width(line)+1+Width(word) > width:
 			lines, line = append(lines, line), start+word
 		default:
 			line += " " + word

@@ -1,4 +1,4 @@
-package terminal
+package console
 
 import (
 	"os"
@@ -21,7 +21,7 @@ func TestCut(t *testing.T) {
 // What is no terminal gets what is written, and nothing that can be redrawn.
 func TestNoTerminal(t *testing.T) {
 	var out strings.Builder
-	s := New(&out)
+	s := NewScreen(&out)
 	s.Show([]string{"drawn"})
 	if _, err := s.Write([]byte("written\n")); err != nil {
 		t.Error(err)
