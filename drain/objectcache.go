@@ -26,8 +26,8 @@ var (
 )
 
 const (
-	// lookupTTL is how long an answer is used: longer than any drain, as neither a claim's
-	// access modes nor a namespace's owner change in between.
+	// lookupTTL is after how long an answer is read again. Until that has been done it is used on, for
+	// as long again: nothing becomes unknown in the middle of a drain.
 	lookupTTL = 5 * time.Minute
 	// lookupTimeout bounds one request.
 	lookupTimeout = 5 * time.Second
@@ -42,10 +42,15 @@ type objectCache[T any] struct {
 	read   func(ctx context.Context, name types.NamespacedName) (T, error)
 	places *fair.Lane
 	notify func(node string)
-	known  *apicache.Expiring // by name
+	known  *apicache.Expiring // each a lookedUp[T], by name
 
 	mu    sync.Mutex
 	asked map[types.NamespacedName]map[string]struct{} // which nodes wait for those that are being read
+}
+
+type lookedUp[T any] struct {
+	value T
+	at    time.Time
 }
 
 func newObjectCache[T any](kind string, places *fair.Lane, notify func(string), read func(context.Context, types.NamespacedName) (T, error)) *objectCache[T] {
@@ -54,12 +59,14 @@ func newObjectCache[T any](kind string, places *fair.Lane, notify func(string), 
 	}
 }
 
-// get is the answer, or false while it is being read. It does not block: the node is notified when
-// to ask again, once it has been read, and once it can be read again after it could not. That is no
-// time of a plan, as a node can be waiting that has none yet.
+// get is the answer, or false while it is being read for the first time. It does not block: the node
+// is notified when to ask again, once it has been read, and once it can be read again after it could
+// not. That is no time of a plan, as a node can be waiting that has none yet.
 func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, node string) (value T, ok bool) {
-	if known, ok := l.known.Get(name); ok {
-		return known.(T), true
+	found, _ := l.known.Get(name)
+	known, ok := found.(lookedUp[T])
+	if ok && time.Since(known.at) < lookupTTL {
+		return known.value, true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +76,7 @@ func (l *objectCache[T]) get(ctx context.Context, name types.NamespacedName, nod
 		l.places.Do(ctx, fair.Task{Tenant: name.Namespace, Who: types.UID(l.kind + "/" + name.Name), Run: func() { l.fill(ctx, name) }})
 	}
 	l.asked[name][node] = struct{}{}
-	return value, false
+	return known.value, ok
 }
 
 // fill reads the object.
@@ -81,7 +88,7 @@ func (l *objectCache[T]) fill(ctx context.Context, name types.NamespacedName) {
 		time.AfterFunc(lookupRetry, func() { l.notifyAsked(name) })
 		return
 	}
-	l.known.Set(name, value, lookupTTL)
+	l.known.Set(name, lookedUp[T]{value, time.Now()}, 2*lookupTTL)
 	l.notifyAsked(name)
 }
 

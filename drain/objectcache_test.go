@@ -64,6 +64,44 @@ func TestLookUpAgain(t *testing.T) {
 	})
 }
 
+// What is known stays known while it is read again, however often that fails, and nobody who asks
+// waits for it.
+func TestKnownWhileReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reads, notified := 0, 0 // each is written before the other's goroutines run
+		cache := newObjectCache("", fair.NewLane(lookupsAtOnce, allCanWait), func(string) { notified++ }, func(context.Context, types.NamespacedName) (string, error) {
+			switch reads++; reads {
+			case 1:
+				return "before", nil
+			case 2:
+				return "", errors.New("too busy")
+			}
+			return "after", nil
+		})
+		ask := func(want string, known bool) {
+			t.Helper()
+			if value, ok := cache.get(t.Context(), types.NamespacedName{Name: "shop"}, "node"); value != want || ok != known {
+				t.Errorf("%q, %t, want %q, %t", value, ok, want, known)
+			}
+			synctest.Wait()
+		}
+		ask("", false)
+		ask("before", true)
+		time.Sleep(lookupTTL)
+		ask("before", true)
+		ask("before", true)
+		time.Sleep(lookupRetry)
+		synctest.Wait()
+		ask("before", true)
+		ask("after", true)
+		if reads != 3 || notified != 3 {
+			t.Errorf("%d reads, notified %d times, want 3 of each", reads, notified)
+		}
+		time.Sleep(2 * lookupTTL)
+		ask("", false)
+	})
+}
+
 // One namespace's thousand claims delay nobody else's, and are not read all at once.
 func TestLookUpsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
