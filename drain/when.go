@@ -94,10 +94,10 @@ func leavesAsPreferred(p *planner, pod *corev1.Pod, _ *Decision) (Action, string
 }
 
 // isOfUnknownNamespace: until it is known what the namespace asks for, the pod might have to stay to
-// its eviction deadline.
+// its eviction deadline, or for good if it has none.
 func isOfUnknownNamespace(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
 	_, known := p.Namespaces[pod.Namespace]
-	if known || p.Namespaces == nil || p.Deadline.IsZero() || p.preferenceOf(pod).own {
+	if known || p.Namespaces == nil || p.preferenceOf(pod).own {
 		return "", ""
 	}
 	return Later, "what its namespace asks for is being looked up"

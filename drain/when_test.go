@@ -68,6 +68,31 @@ func TestWhen(t *testing.T) {
 	}
 }
 
+// Until it is known what its namespace asks for, no pod leaves that has no deadline, nor one that has,
+// unless its eviction deadline, its gang or its wave says so.
+func TestNamespaceNotKnown(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*Situation, *corev1.Pod)
+		want   Action
+	}{
+		"at risk, replaced":           {func(s *Situation, _ *corev1.Pod) { s.Deadline = time.Time{} }, Later},
+		"replaced":                    {func(*Situation, *corev1.Pod) {}, Later},
+		"at its eviction deadline":    {func(_ *Situation, pod *corev1.Pod) { withGrace(110)(pod) }, Evict},
+		"its wave has come":           {func(s *Situation, pod *corev1.Pod) { s.Starts = map[types.UID]time.Time{pod.UID: now} }, Evict},
+		"at risk, and says so itself": {func(s *Situation, pod *corev1.Pod) { s.Deadline = time.Time{}; annotated(WhenAnnotation, "now")(pod) }, Evict},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := pod("a")
+			s := surging(Workload{}, a)
+			s.Policy.Strategy, s.Capacity, s.Namespaces = Hold, ReadyCapacity, map[string]Preferences{}
+			tt.change(&s, a)
+			if d := decided(s, a); d.Action != tt.want {
+				t.Errorf("%s (%s), want %s", d.Action, d.Reason, tt.want)
+			}
+		})
+	}
+}
+
 // Whatever a pod preferences, and however often it is refused, no budget is passed before its eviction
 // deadline has come, and by then it is, if that is asked for.
 func TestPreferencesPassNoBudget(t *testing.T) {
