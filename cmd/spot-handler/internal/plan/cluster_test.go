@@ -32,7 +32,9 @@ type scene struct {
 
 func newScene(t testing.TB) *scene {
 	s := &scene{t, Input{
-		Cluster:     cluster.Cluster{At: at, Deployments: map[types.NamespacedName]*drain.Deployment{}, Surroundings: map[string]drain.Surroundings{"shop": {}}},
+		Cluster: cluster.Cluster{ // with what Read keeps of a namespace of which there is nothing to keep
+			At: at, Deployments: map[types.NamespacedName]*drain.Deployment{}, Surroundings: map[string]drain.Surroundings{}, Namespaces: map[string]drain.Preferences{},
+		},
 		Policy:      drain.Policy{Strategy: drain.Surge, Blocked: drain.Leave, Margin: 10 * time.Second},
 		Assumptions: Assumptions{Boot: Assume(40*time.Second, "test"), Ready: Assume(10*time.Second, "test"), Stop: Assume(5*time.Second, "test")},
 	}, map[string]int{}}

@@ -28,16 +28,17 @@ func (w *world) situation(l *lostNode) drain.Situation {
 		Interruption: drain.Interruption{
 			Taint: marks.Taint(interruption.Record{Kind: l.Kind}), Since: l.Noticed, Deadline: l.Deadline, Capacity: l.Capacity,
 		},
-		Policy: w.in.Policy, Waves: w.waves, Ready: l.ready, Shared: w.in.Shared, Surroundings: w.in.Surroundings, Namespaces: w.in.Namespaces,
+		Policy: w.in.Policy, Waves: w.waves, Ready: l.ready, Shared: w.in.Shared, Surroundings: map[string]drain.Surroundings{},
 		Workloads: map[types.NamespacedName]drain.Workload{}, AllReady: map[types.NamespacedName]time.Time{},
-		Refused: map[types.UID]bool{}, Fixed: l.fixed,
+		Refused: map[types.UID]bool{}, Fixed: l.fixed, Namespaces: map[string]drain.Preferences{},
 	}
 	namespaces := map[string]bool{}
 	for _, uid := range slices.Sorted(maps.Keys(l.pods)) {
 		p := l.pods[uid]
 		s.Pods = append(s.Pods, p.Pod)
 		if !namespaces[p.Namespace] {
-			namespaces[p.Namespace] = true
+			namespaces[p.Namespace] = true // a namespace that asks for nothing, or has nothing around, is known too
+			s.Surroundings[p.Namespace], s.Namespaces[p.Namespace] = w.in.Surroundings[p.Namespace], w.in.Namespaces[p.Namespace]
 			for _, b := range w.budgets[p.Namespace] {
 				s.Budgets = append(s.Budgets, b.PodDisruptionBudget)
 			}
