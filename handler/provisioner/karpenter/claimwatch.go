@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 
 	"spot-handler/drain/rewatch"
 	"spot-handler/handler/nodes"
@@ -74,7 +75,7 @@ func (c *claimWatch) run(ctx context.Context) {
 			c.refused.Do(func() { c.log.Error().Err(err).Msg("replacements cannot be watched") })
 		},
 		Logger: c.log,
-	}).Run(ctx)
+	}).Run(klog.NewContext(ctx, klog.Logger{})) // client-go would say each time what Refused says once
 }
 
 // start makes run begin to watch, if it has not. The instance is the one that is asked

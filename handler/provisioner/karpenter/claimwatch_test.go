@@ -1,9 +1,20 @@
 package karpenter
 
 import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/rs/zerolog"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/watch"
 	clienttesting "k8s.io/client-go/testing"
+	"k8s.io/klog/v2"
 
 	"spot-handler/handler/provisioner"
 )
@@ -22,6 +33,30 @@ func TestWatchOfOneInstance(t *testing.T) {
 			}
 		}
 		t.Error("no watch")
+	})
+}
+
+// That claims must not be watched is said once, although it is tried again and again.
+func TestForbiddenWatchIsSaidOnce(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		var said bytes.Buffer
+		klog.SetSlogLogger(slog.New(slog.NewTextHandler(zerolog.SyncWriter(&said), nil)))
+		defer klog.ClearLogger()
+		defer func(all []utilruntime.ErrorHandler) { utilruntime.ErrorHandlers = all }(utilruntime.ErrorHandlers)
+		utilruntime.ErrorHandlers = utilruntime.ErrorHandlers[:1] // the second would sleep until today
+		c, rec := newCluster(t, Options{}), record()
+		forbidden := apierrors.NewForbidden(nodeClaimResource.GroupResource(), "", errors.New("no RBAC"))
+		tries := 0
+		c.PrependWatchReactor("nodeclaims", func(clienttesting.Action) (bool, watch.Interface, error) {
+			tries++
+			return true, nil, forbidden
+		})
+		c.request(&rec)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := strings.Count(c.log.String(), "replacements cannot be watched"); tries < 3 || n != 1 || said.Len() > 0 {
+			t.Errorf("said %d times in %d tries, and by client-go: %s", n, tries, said.String())
+		}
 	})
 }
 
