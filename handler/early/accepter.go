@@ -111,8 +111,9 @@ func (a *Accepter) Accept(ctx context.Context, n interruption.Notice) (interrupt
 			Msg("too many notices wait for nodes, notice taken for another cluster's")
 		return verdict, nil
 	}
-	if _, registered := a.opts.Nodes.Find(n); registered { // meanwhile
+	if _, registered := a.opts.Nodes.Find(n); registered { // meanwhile, or it is gone and the index does not know yet
 		a.Appeared(n.InstanceID)
+		return "", &interruption.NoNodeError{Instance: n.InstanceID}
 	}
 	return "", &interruption.NoNodeError{Instance: n.InstanceID, Over: w.over}
 }

@@ -24,6 +24,7 @@ type cluster struct {
 	mu       sync.Mutex
 	nodes    map[string]bool
 	fail     error
+	stale    bool     // Find knows Nodes that are gone
 	recorded []string // event ids
 	asked    int
 }
@@ -36,7 +37,7 @@ var (
 func (c *cluster) Find(n interruption.Notice) (*corev1.Node, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return nil, c.nodes[n.InstanceID]
+	return nil, c.nodes[n.InstanceID] || c.stale
 }
 
 func (c *cluster) Accept(_ context.Context, n interruption.Notice) (interruption.Verdict, error) {
@@ -210,6 +211,23 @@ func TestKeptNoLongerThanUseful(t *testing.T) {
 		s.want(notice(interruption.StateChange, "i-1", "state"), interruption.Unknown)
 		s.want(notice(interruption.InstanceTerminating, "i-1", "hook"), interruption.Unknown)
 		s.counts(map[string]float64{})
+	})
+}
+
+// A Node that is gone, which the index does not know yet, is not asked for again and again without a pause.
+func TestGoneNodeThatIsStillKnown(t *testing.T) {
+	bubble(t, "", func(s *setup) {
+		s.cluster.stale = true
+		_, err := s.Accept(t.Context(), notice(interruption.SpotInterruption, "i-1", "e"))
+		e, ok := errors.AsType[*interruption.NoNodeError](err)
+		if !ok {
+			t.Fatal(err)
+		}
+		select {
+		case <-e.Over:
+			t.Error("worth asking again at once")
+		default:
+		}
 	})
 }
 

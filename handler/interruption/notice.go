@@ -113,7 +113,7 @@ var ErrNoNode = fmt.Errorf("no node is that instance: %w", ErrNotYet)
 // NoNodeError is an ErrNoNode that says when it is worth asking again.
 type NoNodeError struct {
 	Instance string
-	Over     <-chan struct{} // closed when the Node is there, or is waited for no longer
+	Over     <-chan struct{} // closed when the Node is there, or is waited for no longer; nil: now and then
 }
 
 func (e *NoNodeError) Error() string {
