@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/sqsemu"
 )
@@ -81,6 +82,22 @@ func pause(b *testing.B, ctx context.Context, d time.Duration) {
 	case <-time.After(d):
 	case <-ctx.Done():
 		b.Fatal(context.Cause(ctx))
+	}
+}
+
+// calm waits until the control plane has dealt with what was written, or removed after the last round,
+// but not for ever.
+func calm(b *testing.B, ctx context.Context, cluster *controlplane.Cluster) {
+	b.Helper()
+	const every, share, atMost = 5 * time.Second, 0.3, 75 * time.Second
+	before := processorTime(cluster.Processes...)
+	for began := time.Now(); time.Since(began) < atMost; {
+		pause(b, ctx, every)
+		now := processorTime(cluster.Processes...)
+		if now-before < share*every.Seconds() {
+			return
+		}
+		before = now
 	}
 }
 

@@ -126,7 +126,7 @@ func (f *field) rawRound(prefix string, atOnce int) (burst, map[string]sight) {
 	ctx, stop := context.WithTimeoutCause(f.Context(), roundTimeout, fmt.Errorf("not within %s", roundTimeout))
 	defer stop()
 	f.create(ctx, prefix)
-	pause(f.B, ctx, settleTime)
+	calm(f.B, ctx, f.cluster)
 	// Read again: the control plane has gone on writing them.
 	list, err := f.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{LabelSelector: "bench=" + prefix})
 	must(f.B, err)
@@ -166,7 +166,7 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	alive, stopped := untilDead(ctx, d)
 	defer stopped()
 	waitLine(f.B, alive, d, "leading")
-	pause(f.B, alive, settleTime)
+	calm(f.B, alive, f.cluster)
 
 	var r burst
 	resident := watchMemory(d)

@@ -145,27 +145,11 @@ func (h *siege) begin() {
 	}
 }
 
-// calm waits until the control plane has dealt with what was written, or written again after the last
-// round, but not for ever.
-func (h *siege) calm() {
-	h.Helper()
-	const every, share, atMost = 5 * time.Second, 0.3, 75 * time.Second
-	before := processorTime(h.cluster.Processes...)
-	for began := time.Now(); time.Since(began) < atMost; {
-		pause(h.B, h.ctx, every)
-		now := processorTime(h.cluster.Processes...)
-		if now-before < share*every.Seconds() {
-			return
-		}
-		before = now
-	}
-}
-
 // peaceful is a service with pods on nodes that are about to be interrupted.
 func (h *siege) peaceful() []*corev1.Node {
 	h.Helper()
 	if len(h.tenants) > 0 {
-		h.calm()
+		calm(h.B, h.ctx, h.cluster)
 	}
 	h.round++
 	name := fmt.Sprint("peaceful-", h.round)
