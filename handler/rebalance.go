@@ -184,11 +184,15 @@ func (v *visit) secure(ctx context.Context) error {
 	case len(view.Moving)+len(view.Staying) == 0: // nothing needs another home
 		return v.begin(ctx, v.rec)
 	case len(view.Moving) == 0:
-		none := interruption.Replacement{Backend: provisioner.None, State: provisioner.StateUnsupported, Reason: "no pod would leave on a recommendation"}
-		if was := v.rec.Replacement; was == nil || *was != none {
-			v.reportReplacement(v.rec, none, false)
+		const why = "no pod would leave on a recommendation"
+		r := interruption.Replacement{Backend: provisioner.None, State: provisioner.StateUnsupported, Reason: why}
+		switch was := v.known.replacementOf(v.rec); {
+		case was != nil && was.Name != "" && was.State != provisioner.StateFailed:
+			r = *was // requested while pods would have left: the notice must find it, and request no other
+		case was == nil || *was != r:
+			v.reportReplacement(v.rec, r, false)
 		}
-		return v.pass(ctx, none)
+		return v.pass(ctx, r, why)
 	}
 	view.Surged = nil // no replacement pod is made before the replacement is Ready, so none asks for room
 	next := v.rec
@@ -199,7 +203,8 @@ func (v *visit) secure(ctx context.Context) error {
 	case got.State == provisioner.StateReady:
 		return v.begin(ctx, next)
 	case !provisioner.Pending(got.State):
-		return v.pass(ctx, got)
+		// Without its name it is decided again.
+		return v.pass(ctx, interruption.Replacement{Backend: got.Backend, State: got.State, Reason: got.Reason}, got.Reason)
 	case got.Name == "": // not requested yet
 		return nil
 	}
@@ -211,25 +216,27 @@ func (v *visit) secure(ctx context.Context) error {
 	return v.progress(ctx, next)
 }
 
-// pass leaves a node in service for which there is no replacement, gives its turn to the next in
+// pass leaves a node in service that no pod leaves for its replacement r, gives its turn to the next in
 // line, and tries again after a while.
-func (v *visit) pass(ctx context.Context, none interruption.Replacement) error {
+func (v *visit) pass(ctx context.Context, r interruption.Replacement, why string) error {
 	v.opts.Drainer.Forget(v.node.Name)
 	v.opts.Turns.Leave(v.node.Name)
-	// Without its name it is decided again.
-	none = interruption.Replacement{Backend: none.Backend, State: none.State, Reason: none.Reason}
 	v.memory.change(func() {
-		v.known.replacement, v.known.retry = &none, time.Now().Add(rebalanceLook)
+		v.known.replacement, v.known.retry = &r, time.Now().Add(rebalanceLook)
 	})
 	v.lookAgain(v.known.retry)
-	if was := v.rec.Replacement; was != nil && *was == none {
+	if was := v.rec.Replacement; was != nil && *was == r && v.rec.Begun.IsZero() {
 		return nil // said already
 	}
 	rec := v.rec.Undone()
-	rec.Replacement = &none
+	rec.Replacement = &r
 	if err := v.progress(ctx, rec); err != nil {
 		return err
 	}
-	v.fields(v.opts.Logger.Info()).Str("reason", none.Reason).Msg("no replacement, node stays in service")
+	text := "no replacement, node stays in service"
+	if r.Name != "" {
+		text = "node stays in service, replacement kept for a notice"
+	}
+	v.fields(v.opts.Logger.Info()).Str("reason", why).Msg(text)
 	return nil
 }

@@ -97,6 +97,32 @@ func TestNothingIsRequestedForPodsThatStay(t *testing.T) {
 	})
 }
 
+// A replacement that was requested while pods would have left is the notice's, too: two would be made
+// for one interruption otherwise.
+func TestWhatWasRequestedIsThereForTheNotice(t *testing.T) {
+	recommended(t, func(t *testing.T, s *atRisk) {
+		s.state = provisioner.StateRequested
+		s.accept(t)
+		s.steps(t, 1)
+		asked := wantPhase(t, s.nodes, interruption.Waiting).Replacement
+		if asked == nil || asked.Name == "" {
+			t.Fatalf("replacement %v, want one requested", asked)
+		}
+		s.left, s.staying = 0, 2
+		s.steps(t, 2)
+		rec := wantPhase(t, s.nodes, interruption.Waiting)
+		if node, _ := s.nodes.raw(t); node.Spec.Unschedulable || rec.TurnTaken() || rec.Replacement == nil || rec.Replacement.Name != asked.Name {
+			t.Fatalf("cordon %v, record %s; want the node in service, and what was requested", node.Spec.Unschedulable, rec)
+		}
+		accept(t, s.h, notice(interruption.SpotInterruption))
+		s.left, s.staying, s.state = 2, 0, provisioner.StateReady
+		s.steps(t, 1)
+		if rec := wantPhase(t, s.nodes, interruption.Draining); rec.Replacement.Name != asked.Name || rec.Replacement.State != provisioner.StateReady {
+			t.Errorf("record %s, want the drain to go to %s", rec, asked.Name)
+		}
+	})
+}
+
 // Pods that leave, and the grace periods of those that are leaving, are progress.
 func TestProgressPutsOffTheTTL(t *testing.T) {
 	recommended(t, func(t *testing.T, s *atRisk) {
