@@ -30,7 +30,11 @@ const acceptsAtOnce = 64
 // that no Node is that instance right now: the source decides whether to ask again.
 func (h *Handler) Accept(ctx context.Context, n interruption.Notice) (interruption.Verdict, error) {
 	h.accepting.Add(1)
-	defer h.accepting.Add(-1)
+	defer func() {
+		if h.accepting.Add(-1) == 0 {
+			h.resume()
+		}
+	}()
 	if n.Kind == interruption.RebalanceRecommendation {
 		// Read the policy before taking a place among the writers: a slow read must not hold up
 		// others' notices. The answer is kept for a while.

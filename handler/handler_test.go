@@ -35,13 +35,13 @@ func TestStandbyKeepsNothing(t *testing.T) {
 }
 
 // While notices are being written drains wait, but not for ever; after the last of them they begin
-// soon.
+// at once.
 func TestDrainsYieldToNotices(t *testing.T) {
 	for name, tt := range map[string]struct {
 		written bool // the notices, in the end
 		takes   time.Duration
 	}{
-		"the burst is over":     {true, longestYield / 2},
+		"the burst is over":     {true, yieldCheck / 2},
 		"the burst goes on":     {written: false},
 		"one that is over soon": {true, 0},
 	} {
@@ -63,7 +63,7 @@ func TestDrainsYieldToNotices(t *testing.T) {
 				} else {
 					time.Sleep(yieldFor - time.Second)
 					wantPhase(t, f, interruption.Noticed)
-					time.Sleep(longestYield + time.Second)
+					time.Sleep(yieldCheck + time.Second)
 				}
 				wantPhase(t, f, interruption.Replacing)
 				h.queue.ShutDown()

@@ -145,7 +145,7 @@ func TestHooksAreInNobodysWay(t *testing.T) {
 		defer after(0)
 		defer close(slow)
 		settle(t, h, hooks, notice(interruption.SpotInterruption))
-		after(2 * longestYield) // the notice's own
+		after(2 * yieldCheck) // the notice's own
 		wantPhase(t, f, interruption.Draining)
 	})
 }
