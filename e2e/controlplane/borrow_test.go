@@ -62,7 +62,7 @@ func TestBorrowedClusterIsReturnedEmpty(t *testing.T) {
 			} else if cluster != before || cluster.Processes[1] != apiserver || len(cluster.Processes) != 6 {
 				t.Errorf("another control plane: processes %v", cluster.Processes)
 			}
-			text, err := cluster.AuditText()
+			text, err := cluster.AuditText(0)
 			if err != nil || bytes.Contains(text, []byte(`"name":"held"`)) {
 				t.Errorf("the audit log is of the last borrower: %v", err)
 			}

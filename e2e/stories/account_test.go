@@ -34,29 +34,49 @@ const (
 	dryRunAccount = "dry-spot-handler-imds"
 )
 
-// accounts makes the service accounts, their rights and the policies, and what placeholder
-// pods need, but for the objects that contain what leave names.
-func (s *story) accounts(leave ...string) {
+// release is one of the chart, and the accounts of it that daemons run under.
+type release struct {
+	name, mode string
+	accounts   []string
+}
+
+var (
+	inBothModes = release{"spot-handler", "both", []string{queueAccount, markAccount}}
+	inIMDSMode  = release{"alone", "imds", []string{drainAccount}}
+	inDryRun    = release{"dry", "imds", []string{dryRunAccount}}
+)
+
+// accounts makes the service accounts of a release, their rights and the policies, and what
+// placeholder pods need, but for the objects that contain what leave names. A story has those
+// that its daemons use: the API server and kube-controller-manager take a second of processor
+// time to compile the policies of one release.
+func (s *story) accounts(r release, leave ...string) {
 	s.Helper()
 	s.applied.Lock()
 	defer s.applied.Unlock()
-	s.withAccounts = true
+	s.apply(r, leave...)
+}
+
+func (s *story) apply(r release, leave ...string) {
+	s.Helper()
+	if s.releases == nil {
+		s.releases = map[string]bool{}
+	}
+	s.releases[r.name] = true
 	s.must(s.cluster.CreateNamespace(s.ctx, namespace))
-	for name, mode := range map[string]string{"spot-handler": "both", "alone": "imds", "dry": "imds"} {
-		docs := slices.DeleteFunc(strings.Split(s.accountManifests(name, mode), "\n---\n"), func(doc string) bool {
-			return slices.ContainsFunc(leave, func(what string) bool { return strings.Contains(doc+"\n", what) })
-		})
-		objects, err := chart.Objects(strings.Join(docs, "\n---\n"))
-		s.must(err)
-		for _, o := range objects {
-			resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
-			_, err := s.cluster.Dynamic.Resource(resource).Namespace(o.GetNamespace()).Create(s.ctx, &o, metav1.CreateOptions{})
-			if err != nil && !apierrors.IsAlreadyExists(err) { // an earlier call left out others
-				s.Fatalf("create %s %s: %v", o.GetKind(), o.GetName(), err)
-			}
+	docs := slices.DeleteFunc(strings.Split(s.accountManifests(r), "\n---\n"), func(doc string) bool {
+		return slices.ContainsFunc(leave, func(what string) bool { return strings.Contains(doc+"\n", what) })
+	})
+	objects, err := chart.Objects(strings.Join(docs, "\n---\n"))
+	s.must(err)
+	for _, o := range objects {
+		resource, _ := meta.UnsafeGuessKindToResource(o.GroupVersionKind())
+		_, err := s.cluster.Dynamic.Resource(resource).Namespace(o.GetNamespace()).Create(s.ctx, &o, metav1.CreateOptions{})
+		if err != nil && !apierrors.IsAlreadyExists(err) { // an earlier call left out others
+			s.Fatalf("create %s %s: %v", o.GetKind(), o.GetName(), err)
 		}
 	}
-	for _, account := range []string{queueAccount, drainAccount, markAccount, dryRunAccount} {
+	for _, account := range r.accounts {
 		s.rightsInForce(account)
 	}
 }
@@ -67,21 +87,21 @@ var (
 )
 
 // accountManifests renders what accounts creates of one release.
-func (s *story) accountManifests(name, mode string) string {
+func (s *story) accountManifests(r release) string {
 	s.Helper()
 	manifestsMu.Lock()
 	defer manifestsMu.Unlock()
-	if manifests[name] == "" {
+	if manifests[r.name] == "" {
 		show := []string{"--show-only=templates/serviceaccounts.yaml", "--show-only=templates/rbac.yaml", "--show-only=templates/admission.yaml", "--show-only=templates/patches.yaml", "--show-only=templates/flowcontrol.yaml"}
-		if mode == "both" {
+		if r.mode == "both" {
 			show = append(show, "--show-only=templates/placeholder.yaml")
 		}
-		changes := map[string]any{"flags.fallbackSelector": onDemand, "flags.dryRun": name == "dry", "flags.workloadNotices": true}
-		text, err := s.helm().Template(s.ctx, chart.Release{Name: name, Namespace: namespace, Values: chart.Values(mode, changes)}, show...)
+		changes := map[string]any{"flags.fallbackSelector": onDemand, "flags.dryRun": r.name == inDryRun.name, "flags.workloadNotices": true}
+		text, err := s.helm().Template(s.ctx, chart.Release{Name: r.name, Namespace: namespace, Values: chart.Values(r.mode, changes)}, show...)
 		s.must(err)
-		manifests[name] = text
+		manifests[r.name] = text
 	}
-	return manifests[name]
+	return manifests[r.name]
 }
 
 // rightsInForce waits until the API server grants the account what its roles say, of which a
@@ -120,12 +140,6 @@ func (s *story) helm() chart.Helm {
 // chart would add.
 func (s *story) identify(args []string) (kubeconfig string, more []string) {
 	s.Helper()
-	s.applied.Lock()
-	has := s.withAccounts
-	s.applied.Unlock()
-	if !has {
-		s.accounts()
-	}
 	flag := func(name string) string {
 		for _, arg := range args {
 			if value, ok := strings.CutPrefix(arg, "--"+name+"="); ok {
@@ -139,13 +153,27 @@ func (s *story) identify(args []string) (kubeconfig string, more []string) {
 	}
 	switch {
 	case args[0] == "queue":
+		s.need(inBothModes)
 		return s.kubeconfig(queueAccount, ""), more
 	case slices.Contains(args, "--dry-run"):
+		s.need(inDryRun)
 		return s.kubeconfig(dryRunAccount, s.podOf(dryRunAccount, flag("node-name"))), nil
 	case flag("drain") == "false":
+		s.need(inBothModes)
 		return s.kubeconfig(markAccount, s.podOf(markAccount, flag("node-name"))), nil
 	}
+	s.need(inIMDSMode)
 	return s.kubeconfig(drainAccount, ""), more
+}
+
+// need makes the accounts of a release, unless they are there, or the story installs the chart.
+func (s *story) need(r release) {
+	s.Helper()
+	s.applied.Lock()
+	defer s.applied.Unlock()
+	if !s.installs && !s.releases[r.name] {
+		s.apply(r)
+	}
 }
 
 // podOf puts a pod of the account on the node, as the DaemonSet would, and returns its

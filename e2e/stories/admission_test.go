@@ -46,7 +46,9 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 	}}
 	_, err = s.cluster.Dynamic.Resource(controlplane.NodeClaims).Create(s.ctx, claim, metav1.CreateOptions{})
 	s.must(err)
-	s.accounts()
+	for _, r := range []release{inBothModes, inIMDSMode, inDryRun} {
+		s.accounts(r)
+	}
 	for _, name := range []string{"spot-handler", "another"} {
 		_, err = s.cluster.Client.CoordinationV1().Leases(namespace).Create(s.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		s.must(err)

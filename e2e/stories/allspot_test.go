@@ -25,7 +25,7 @@ import (
 // are other nodes, a rollout moves it there, full and in one zone as they may be.
 func TestAllNodesAreSpot(t *testing.T) {
 	s := tellApart(t, controlplane.Options{})
-	s.withAccounts = true // those of the installed chart
+	s.installs = true
 	s.offerings("spot", map[string]string{"node-lifecycle": "spot"}, 16, "a/m5.xlarge", "b/c5.xlarge", "a/c5.xlarge", "b/m5.xlarge", "a/r5.xlarge", "b/r5.xlarge")
 	s.service("web", 12, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(11) })
 	server, queue := s.sqs()
@@ -60,7 +60,7 @@ func TestAllNodesAreSpot(t *testing.T) {
 // sees the interruptions of its own nodes through in the same way.
 func TestAllNodesAreSpotInModeIMDS(t *testing.T) {
 	s := tell(t, controlplane.Options{})
-	s.withAccounts = true // those of the installed chart
+	s.installs = true
 	metadata := map[string]*imdsemu.Server{}
 	for _, n := range s.offerings("spot", map[string]string{"node-lifecycle": "spot"}, 16, "a/m5.xlarge", "b/c5.xlarge", "a/c5.xlarge", "b/m5.xlarge", "a/r5.xlarge") {
 		metadata[n.Name] = s.imds(n)

@@ -31,7 +31,7 @@ import (
 // Then the commands that `audit` prints are run as they are, and an interruption is seen through.
 func TestAuditOfTheInstallation(t *testing.T) {
 	s := tellApart(t, controlplane.Options{Karpenter: true})
-	s.withAccounts = true // those of the installed chart
+	s.installs = true
 	s.pools(time.Second)
 	node := s.node("batch")
 	s.service("web", 3, func(d *controlplane.DeploymentSpec) { quick(d); d.Pool = "" })

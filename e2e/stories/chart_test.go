@@ -168,7 +168,7 @@ func (s *story) remains(namespace string) []string {
 // in mode both.
 func TestChartSeesInterruptionsThrough(t *testing.T) {
 	s := tellApart(t, controlplane.Options{Karpenter: true, Audit: true})
-	s.withAccounts = true // those of the installed chart
+	s.installs = true
 	s.pools(8 * time.Second)
 	first, second := s.node("batch"), s.node("batch")
 	s.service("web", 12, func(d *controlplane.DeploymentSpec) {

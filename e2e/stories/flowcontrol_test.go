@@ -21,7 +21,7 @@ import (
 // FlowSchemas: the leader leads on, and notices of other nodes are recorded at once.
 func TestLeasesAndCordonsPassHangingEvictions(t *testing.T) {
 	s := tellApart(t, controlplane.Options{Audit: true})
-	s.accounts()
+	s.accounts(inBothModes)
 	s.narrow("workload-low")
 	s.flowsOf(queueAccount, map[string]string{"get leases": "spot-handler-leases", "get nodes": "spot-handler-nodes", "list pods": "service-accounts"})
 

@@ -22,7 +22,7 @@ import (
 // makes the nodes that the pods need, and in the end nothing is left.
 func TestPlaceholdersOfABurst(t *testing.T) {
 	s := tellAlone(t, controlplane.Options{Audit: true, Heartbeat: time.Minute})
-	s.accounts()
+	s.accounts(inBothModes)
 	const nodes, pods = 200, 400
 	spots := s.spot(nodes, 1)
 	s.service("web", pods, func(d *controlplane.DeploymentSpec) { d.CPU, d.Memory, d.Grace = "300m", "64Mi", 5*time.Second })

@@ -43,7 +43,7 @@ func (s *story) over(name string) {
 // more; and a running daemon takes them back when somebody calls the interruption off.
 func TestPlaceholdersAreNotLeftBehind(t *testing.T) {
 	s := tell(t, controlplane.Options{})
-	s.accounts()
+	s.accounts(inBothModes)
 	server, queue := s.sqs()
 	notice := func(instance string) {
 		queue.Send(daemon.EventBridge(daemon.SpotInterruption, "event-of-"+instance, instance, time.Now()))
@@ -88,7 +88,7 @@ func TestPlaceholdersAreNotLeftBehind(t *testing.T) {
 // pod has had one placeholder, and in the end none is left.
 func TestKilledAtAnyMomentNoPlaceholderTooMany(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
-	s.accounts()
+	s.accounts(inBothModes)
 	node := s.spot(1, 4)[0]
 	const pods = 12
 	s.service("web", pods, func(d *controlplane.DeploymentSpec) { d.CPU, d.BudgetMinAvailable = "250m", budget(pods-2) })
@@ -141,7 +141,7 @@ func TestKilledAtAnyMomentNoPlaceholderTooMany(t *testing.T) {
 // priority than theirs do not get the room, neither before nor in between.
 func TestSuccessorsPreemptPlaceholders(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
-	s.accounts()
+	s.accounts(inBothModes)
 	node := s.spot(1, 4)[0]
 	const pods = 6
 	s.service("web", pods, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(pods) }) // nobody may be evicted

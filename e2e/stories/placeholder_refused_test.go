@@ -19,7 +19,7 @@ import (
 // if there were no such thing, with nothing left behind.
 func TestPlaceholdersRefused(t *testing.T) {
 	s := tell(t, controlplane.Options{})
-	s.accounts("kind: PriorityClass")
+	s.accounts(inBothModes, "kind: PriorityClass")
 	nodes := s.spot(3, 2)
 	s.service("web", 9, func(d *controlplane.DeploymentSpec) { d.Spread = corev1.LabelHostname })
 	server, queue := s.sqs()
@@ -31,7 +31,7 @@ func TestPlaceholdersRefused(t *testing.T) {
 	}{
 		{"no PriorityClass with name spot-handler-placeholder was found", func() {}},
 		{"exceeded quota: none", func() {
-			s.accounts()
+			s.accounts(inBothModes)
 			_, err := s.cluster.Client.CoreV1().ResourceQuotas(holdNamespace).Create(s.ctx, &corev1.ResourceQuota{
 				ObjectMeta: metav1.ObjectMeta{Name: "none"},
 				Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("1")}},
@@ -73,7 +73,7 @@ func TestPlaceholdersRefused(t *testing.T) {
 // for their pods' successors.
 func TestPlaceholdersMakeKarpenterMakeRoom(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
-	s.accounts()
+	s.accounts(inBothModes)
 	s.pools(4 * time.Second)
 	node := s.spot(1, 8)[0]
 	const pods = 8

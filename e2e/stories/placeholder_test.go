@@ -103,7 +103,7 @@ func (s *story) autoscale(cpus int, boot time.Duration) *autoscaler {
 	a := &autoscaler{story: s, cpus: cpus, boot: boot}
 	var running sync.WaitGroup
 	running.Go(func() {
-		tick := time.NewTicker(250 * time.Millisecond) // the real one looks every 10 s
+		tick := time.NewTicker(500 * time.Millisecond) // the real one looks every 10 s
 		defer tick.Stop()
 		for {
 			select {
@@ -206,7 +206,7 @@ func (s *story) spot(n, cpus int) []*corev1.Node {
 // the autoscaler see more wanted than the pods themselves need.
 func TestPlaceholdersMakeRoom(t *testing.T) {
 	s := tell(t, controlplane.Options{Audit: true})
-	s.accounts()
+	s.accounts(inBothModes)
 	node := s.spot(1, 4)[0]
 	const pods = 6
 	s.service("web", pods, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(pods - 2) })
@@ -270,7 +270,7 @@ func TestPlaceholdersMakeRoom(t *testing.T) {
 // there is room, so placeholders ask for that; then the node is cordoned, and no pod is missed.
 func TestPlaceholdersMakeRoomForARecommendedNode(t *testing.T) {
 	s := tell(t, controlplane.Options{})
-	s.accounts()
+	s.accounts(inBothModes)
 	node := s.spot(1, 4)[0]
 	const pods = 4
 	s.service("web", pods, quick)

@@ -25,7 +25,8 @@ import (
 func TestPlanAsksTheAPIServer(t *testing.T) {
 	s := tellApart(t, controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(time.Second)
-	s.accounts()
+	s.accounts(inBothModes)
+	s.accounts(inDryRun)
 	batch := s.node("batch")
 	bare, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{
 		Count: 1, Labels: map[string]string{"made": "by-hand"}, Taints: []corev1.Taint{{Key: "made", Effect: corev1.TaintEffectNoSchedule}},

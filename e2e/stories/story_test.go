@@ -3,6 +3,7 @@
 package stories
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -30,8 +31,15 @@ type story struct {
 	ctx     context.Context
 	cluster *controlplane.Cluster
 
-	applied      sync.Mutex
-	withAccounts bool // see accounts
+	applied  sync.Mutex
+	releases map[string]bool // whose accounts there are, see accounts
+	installs bool            // the chart, so its accounts come with it
+
+	seen struct { // what allRequests has read so far
+		sync.Mutex
+		bytes int64
+		lines []request
+	}
 }
 
 func TestMain(m *testing.M) {
@@ -252,19 +260,24 @@ func (s *story) eventually(what string, ok func() bool) {
 	s.within(what, 5*time.Minute, ok, func() string { return "" })
 }
 
+// Between polls there is as long as a twentieth of the time so far: the tests share the processors.
+const (
+	pollSoonest = 50 * time.Millisecond
+	pollLatest  = 250 * time.Millisecond
+)
+
 // within polls until ok says so, and tells the state of things if it never does.
 func (s *story) within(what string, limit time.Duration, ok func() bool, state func() string) {
 	s.Helper()
+	began := time.Now()
 	deadline := time.After(limit)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-deadline:
 			s.Fatalf("%s: not within %s; %s", what, limit, state())
 		case <-s.ctx.Done():
 			s.Fatalf("%s: %v", what, s.ctx.Err())
-		case <-tick.C:
+		case <-time.After(min(max(pollSoonest, time.Since(began)/20), pollLatest)):
 		}
 	}
 }
@@ -374,17 +387,22 @@ func (s *story) requests(match func(request) bool) []request {
 	return s.allRequests(func(r request) bool { return strings.HasPrefix(r.UserAgent, "spot-handler/") && match(r) })
 }
 
-// allRequests are those that anybody has made of it.
+// allRequests are those that anybody has made of it. Polled, it reads what is new in the log.
 func (s *story) allRequests(match func(request) bool) []request {
 	s.Helper()
-	text, err := s.cluster.AuditText()
+	s.seen.Lock()
+	defer s.seen.Unlock()
+	text, err := s.cluster.AuditText(s.seen.bytes)
 	s.must(err)
-	var found []request
-	for line := range strings.Lines(string(text)) {
+	s.seen.bytes += int64(len(text))
+	for line := range bytes.Lines(text) {
 		var r request
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			continue // the last one, half written
+		if err := json.Unmarshal(line, &r); err == nil { // a patch with a list as its body is of no interest
+			s.seen.lines = append(s.seen.lines, r)
 		}
+	}
+	var found []request
+	for _, r := range s.seen.lines {
 		if match(r) {
 			found = append(found, r)
 		}

@@ -120,7 +120,7 @@ func TestUninstallAfterTheDrains(t *testing.T) {
 // installed installs the chart in queue mode, and runs its Deployment.
 func (s *story) installed() (chart.Helm, *sqsemu.Queue) {
 	s.Helper()
-	s.withAccounts = true // those of the installed chart
+	s.installs = true
 	server, queue := s.sqs()
 	h := s.helm()
 	release := chart.Release{Values: chart.Values("queue", map[string]any{

@@ -40,7 +40,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true}).scale(time.Second, false)
-	s.withAccounts = true         // those of the installed chart
+	s.installs = true
 	const boot = 20 * time.Second // about as long as a change of version takes
 	team := map[string]string{"team": "batch"}
 	s.must(s.cluster.CreatePools(s.ctx,
