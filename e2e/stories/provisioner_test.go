@@ -2,6 +2,7 @@ package stories
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -190,16 +191,21 @@ func TestReplacementByKarpenter(t *testing.T) {
 	}
 
 	// A copy without a label that the pool requires drifts: by the time that Karpenter
-	// has seen that, it has looked at ours too.
+	// has seen that, it has looked at ours too. Karpenter 1.0 makes labels of what a
+	// claim itself requires, so the copy doesn't require it either.
 	bad := claim.DeepCopy()
 	unstructured.RemoveNestedField(bad.Object, "status")
 	labels := bad.GetLabels()
-	for key := range labels {
-		if strings.HasPrefix(key, "example.com/") || strings.HasPrefix(key, "spot-handler/") {
-			delete(labels, key)
-		}
-	}
+	maps.DeleteFunc(labels, func(key, _ string) bool {
+		return strings.HasPrefix(key, "example.com/") || strings.HasPrefix(key, "spot-handler/")
+	})
 	bad.SetLabels(labels)
+	requirements, _, err := unstructured.NestedSlice(bad.Object, "spec", "requirements")
+	s.must(err)
+	requirements = slices.DeleteFunc(requirements, func(r any) bool {
+		return strings.HasPrefix(r.(map[string]any)["key"].(string), "example.com/")
+	})
+	s.must(unstructured.SetNestedSlice(bad.Object, requirements, "spec", "requirements"))
 	bad.SetName("drifting")
 	bad.SetUID("")
 	bad.SetResourceVersion("")
