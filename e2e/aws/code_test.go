@@ -133,8 +133,8 @@ const sdk = "github.com/aws/aws-sdk-go-v2/service/"
 // called are the IAM actions of the AWS operations that a package calls, each once.
 //
 // With the SDK's clients every operation's input is a struct of its own, named after it.
-// What the package's client interfaces offer has to be the same; an operation that is only
-// offered is not needed.
+// What the package is given to call, as interfaces or functions, has to be the same; an operation that
+// is only offered is not needed.
 func called(t *testing.T, dir string) []string {
 	t.Helper()
 	var calls, offers []string
@@ -153,10 +153,14 @@ func called(t *testing.T, dir string) []string {
 			switch n := n.(type) {
 			case *ast.CompositeLit:
 				calls = append(calls, action(services, n.Type)...)
-			case *ast.InterfaceType:
+			case *ast.InterfaceType, *ast.StructType: // of an options struct, the functions that it is given
 				ast.Inspect(n, func(n ast.Node) bool {
-					if e, ok := n.(ast.Expr); ok {
-						offers = append(offers, action(services, e)...)
+					if f, ok := n.(*ast.FuncType); ok {
+						for _, param := range f.Params.List {
+							if pointer, ok := param.Type.(*ast.StarExpr); ok {
+								offers = append(offers, action(services, pointer.X)...)
+							}
+						}
 					}
 					return true
 				})
@@ -166,7 +170,7 @@ func called(t *testing.T, dir string) []string {
 	}
 	calls, offers = unique(calls), unique(offers)
 	if !slices.Equal(calls, offers) {
-		t.Errorf("package %s calls %v, its client interfaces offer %v", dir, calls, offers)
+		t.Errorf("package %s calls %v, it is given %v", dir, calls, offers)
 	}
 	return calls
 }
