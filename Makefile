@@ -7,8 +7,9 @@
 #               end the one that is kept
 # make test     every test, as CI runs them; at the end, where the time went
 # make test KUBERNETES=1.33 KARPENTER=1.0
-#               the same on older versions that have pins below e2e/controlplane/binaries;
-#               also for story, demo, chaos, hostile and accuracy
+#               the same on older versions that have pins below e2e/controlplane/binaries:
+#               Kubernetes 1.33, 1.34 and 1.35, Karpenter 1.0; also for story, demo, chaos,
+#               hostile and accuracy
 # make lint     gofmt, vet, staticcheck, and actionlint for the workflows
 # make demo     an interruption, start to end, live in this terminal
 # make chaos SEED=7 MINUTES=30 MODE=imds

@@ -34,7 +34,7 @@
 // Environment:
 //
 //	SPOT_HANDLER_E2E_CACHE        where the cache is, instead of the user's cache directory
-//	SPOT_HANDLER_E2E_KUBERNETES   an older version of Kubernetes, such as 1.33
+//	SPOT_HANDLER_E2E_KUBERNETES   an older version of Kubernetes, of 1.33 to 1.35
 //	SPOT_HANDLER_E2E_KARPENTER    an older version of Karpenter, such as 1.0
 //	KUBEBUILDER_ASSETS            a directory from which etcd, kubectl and, unless a version is
 //	                              chosen, kube-apiserver are taken, if it has them
