@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -37,6 +38,7 @@ type report struct {
 	mu       sync.Mutex
 	packages []outcome
 	tests    []outcome
+	failed   []string                               // what tests said where they failed, shortened
 	running  map[string]map[string]*strings.Builder // by package and top-level test
 }
 
@@ -97,7 +99,9 @@ func (r *report) take(e event) {
 		}
 		r.tests = append(r.tests, outcome{e.Package + "." + e.Test, took, e.Action})
 		if e.Action == "fail" {
-			fmt.Fprint(r.out, said(r.running, e.Package, top))
+			output := said(r.running, e.Package, top).String()
+			fmt.Fprint(r.out, output)
+			r.failed = append(r.failed, failures(e.Package+"."+e.Test, output)...)
 		}
 		delete(r.running[e.Package], top)
 	}
@@ -113,6 +117,21 @@ func said(running map[string]map[string]*strings.Builder, pkg, test string) *str
 	return running[pkg][test]
 }
 
+// failures are the first lines that the testing package wrote for a test. The logs of a whole
+// control plane may follow them.
+func failures(test, output string) []string {
+	said := []string{test}
+	for line := range strings.Lines(output) {
+		if at := fromTest.FindStringIndex(line); at != nil && len(said) < 5 {
+			said = append(said, "  "+strings.ToValidUTF8(strings.TrimSpace(line[:min(len(line), 300)]), ""))
+		}
+	}
+	return said
+}
+
+// fromTest is how a line of t.Error begins.
+var fromTest = regexp.MustCompile(`^\s+\w+_test\.go:\d+: `)
+
 // announces: a line that only -v, which is part of -json, prints.
 func announces(line string) bool {
 	for _, prefix := range []string{"=== RUN", "=== PAUSE", "=== CONT", "=== NAME"} {
@@ -123,7 +142,7 @@ func announces(line string) bool {
 	return false
 }
 
-// table says where the time went, the slowest first.
+// table says where the time went, the slowest first, and again what failed.
 func (r *report) table(wall time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,5 +164,8 @@ func (r *report) table(wall time.Duration) {
 	print("slowest tests", r.tests[:min(slowest, len(r.tests))])
 	if skipped := slices.DeleteFunc(slices.Clone(r.tests), func(o outcome) bool { return o.result != "skip" }); len(skipped) > 0 {
 		print("skipped", skipped)
+	}
+	if len(r.failed) > 0 {
+		fmt.Fprintf(r.out, "\nfailed\n  %s\n", strings.Join(r.failed, "\n  "))
 	}
 }

@@ -62,6 +62,10 @@ slowest tests
 
 skipped
      0.0s  m/b.TestAbsent  skip
+
+failed
+  m/b.TestBad
+    b_test.go:2: wrong
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
