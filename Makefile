@@ -9,7 +9,7 @@
 # make test KUBERNETES=1.33 KARPENTER=1.0
 #               the same on older versions that have pins below e2e/controlplane/binaries:
 #               Kubernetes 1.33, 1.34 and 1.35, Karpenter 1.0; also for story, demo, chaos,
-#               hostile and accuracy
+#               hostile, upgrade and accuracy
 # make lint     gofmt, vet, staticcheck, and actionlint for the workflows
 # make demo     an interruption, start to end, live in this terminal
 # make chaos SEED=7 MINUTES=30 MODE=imds
@@ -18,6 +18,9 @@
 # make hostile SEED=7 MINUTES=30 SIZE=20
 #               a tenant writes the largest and oddest objects that the API server takes, while
 #               50 nodes are drained
+# make upgrade MINUTES=3
+#               from the last release to this version, back, and forth again, with drains under
+#               way and both versions side by side for minutes each time
 # make accuracy SEED=7 ROUNDS=6 CLUSTERS=10
 #               forecasts of random clusters, beside what then happens, for minutes
 # make bench    the figures of the documents, each beside the raw limit of this machine; it
@@ -28,10 +31,10 @@
 #               binaries, chart, checksums and notes in DIST, as the release workflow makes them
 # make help     this text
 #
-# test, story, demo, chaos, hostile, accuracy and bench build the control plane once (about 9 minutes on 2 cores), test,
-# chart and release also Helm (3 minutes), test and lint the linters (2 minutes), test and one
-# story another handler (2 minutes), into the user's cache directory; from then on they start
-# in seconds. An older version of Kubernetes takes about as long again; test also builds the
+# test, story, demo, chaos, hostile, upgrade, accuracy and bench build the control plane once
+# (about 9 minutes on 2 cores), test, upgrade, chart and release also Helm (3 minutes), test and
+# lint the linters (2 minutes), test and one story another handler (2 minutes), into the user's
+# cache directory; from then on they start in seconds. An older version of Kubernetes takes about as long again; test also builds the
 # oldest. unit builds none of them.
 #
 # test and story take no result from Go's cache: that does not see a change of the daemon
@@ -63,7 +66,7 @@ ALSO_OLDEST    := $(if $(KUBERNETES)$(KARPENTER),,$(OLDEST))
 # downloaded first.
 NOT_UNIT := bench chaos chart controlplane forecast hostile image observe release stories
 
-.PHONY: build unit story story-stop test lint demo chaos hostile accuracy bench image chart release help
+.PHONY: build unit story story-stop test lint demo chaos hostile upgrade accuracy bench image chart release help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -120,6 +123,11 @@ hostile:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
 	@go run ./e2e/chart/cmd/helm version
 	go test -count=1 -timeout 24h -v -run TestHostile ./e2e/hostile -minutes $(or $(MINUTES),10) $(if $(SEED),-seed $(SEED)) -size $(or $(SIZE),12)
+
+upgrade:
+	go run ./e2e/controlplane/cmd/controlplane -build-only
+	go run ./e2e/chart/cmd/helm version
+	SPOT_HANDLER_E2E_SIDE_BY_SIDE=$(or $(MINUTES),3)m go test -count=1 -timeout 24h -v -run TestUpgradeAndRollback ./e2e/stories
 
 accuracy:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only

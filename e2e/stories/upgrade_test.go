@@ -31,6 +31,9 @@ import (
 // has put on a record stays there. Of two Auto Scaling groups, each shrinks before a change of the
 // Deployment, and its hook is completed once, after the change. A gang whose nodes are interrupted
 // before and between two changes leaves after both, when one of its pods says now.
+//
+// SPOT_HANDLER_E2E_SIDE_BY_SIDE is for how much longer both versions run beside each other, twice,
+// such as 3m. Drains of either version's notices begin, wait and end meanwhile.
 func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	older, err := daemon.BuildOlder()
 	if err != nil && os.Getenv("SPOT_HANDLER_E2E_HISTORY") == "none" { // as .ci/run has found and said
@@ -38,6 +41,12 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+	var sideBySide time.Duration
+	if text := os.Getenv("SPOT_HANDLER_E2E_SIDE_BY_SIDE"); text != "" {
+		if sideBySide, err = time.ParseDuration(text); err != nil {
+			t.Fatal("SPOT_HANDLER_E2E_SIDE_BY_SIDE: ", err)
+		}
 	}
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true}).scale(time.Second, false)
 	s.installs = true
@@ -112,7 +121,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	// interrupted waits until the pods of the node could leave, but for the replacement, which is on its way.
 	interrupted := func(node *corev1.Node, bySQS bool) {
 		t.Helper()
-		const left = 5 * time.Minute // so that nothing is cut short on a slow machine
+		left := 5*time.Minute + 2*sideBySide // so that nothing is cut short on a slow machine
 		ends[node.Name] = time.Now().Add(left).Truncate(time.Second)
 		if bySQS {
 			ends[node.Name] = interrupt(queue, node.Name, left)
@@ -181,6 +190,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	s.must(err)
 	rolled("imds", "now")
 	interrupted(nodes[1], false)
+	stay(t, sideBySide)
 	patch("deployment/spot-handler-queue", `{"spec":{"paused":false}}`)
 	rolled("queue", "now")
 	proceeds(0)
@@ -194,6 +204,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	proceeds(1)
 	saysNow(ranks[:2]...)
 	interrupted(nodes[2], true)
+	stay(t, sideBySide)
 	patch("daemonset/spot-handler-imds", `{"spec":{"updateStrategy":{"type":"RollingUpdate"}}}`)
 	rolled("imds", older.Version)
 
@@ -236,6 +247,15 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 	s.wantPods("default", "held", count)
 	if _, ready := seen.worst(); ready < 2*count {
 		t.Errorf("only %d pods of the service that allows a surge were ready at some moment, want never less than %d", ready, 2*count)
+	}
+}
+
+// stay lets things be as they are for a time.
+func stay(t *testing.T, d time.Duration) {
+	t.Helper()
+	select {
+	case <-t.Context().Done():
+	case <-time.After(d):
 	}
 }
 
