@@ -87,7 +87,8 @@ story:
 story-stop:
 	go run ./e2e/controlplane/cmd/controlplane -end-kept
 
-# The stories have the processors first; what else there is to test takes what they leave.
+# The stories have the processors first; what else there is to test takes what they leave, and
+# begins with the oldest versions, as the first stories are alone and wait more than they work.
 # Forecasts are compared with what happens when, so nothing else runs then.
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
@@ -95,12 +96,12 @@ test: lint
 	go run ./e2e/chart/cmd/helm version
 	go run ./e2e/foreign/cmd/node-termination-handler -build-only
 	go run ./e2e/timing \
+	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel $(PARALLEL) -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
 	  -after "go test -count=1 -timeout 20m ./e2e/forecast" \
 	  -after "go test -count=1 -timeout 20m ./e2e/hostile" \
-	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories" \
-	  $(if $(ALSO_OLDEST),"$(OLDEST) go test -count=1 -timeout 20m -parallel $(PARALLEL) -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories")
+	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories"
 
 lint:
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { gofmt -d $$(git ls-files '*.go'); exit 1; }
