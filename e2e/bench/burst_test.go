@@ -67,7 +67,7 @@ func measureBurst(b *testing.B, n int) {
 	f := &field{B: b, cluster: cluster, client: client, n: n}
 	rounds, storm := rounds, n == manyNodes
 	if n == drawnBurst {
-		rounds = 9 // single rounds differ by a third
+		rounds = 7 // single rounds differ by a third
 	}
 	if storm { // takes minutes
 		rounds = 1

@@ -122,7 +122,8 @@ func (p plan) apiserver() command {
 		"--profiling=false",
 	}
 	if p.audit {
-		args = append(args, "--audit-policy-file="+p.file(auditPolicyName), "--audit-log-path="+p.file(auditLogName))
+		args = append(args, "--audit-policy-file="+p.file(auditPolicyName), "--audit-log-path="+p.file(auditLogName),
+			"--audit-log-maxsize=4000") // MB; a reader loses its place when it is rotated
 	}
 	return command{name: "kube-apiserver", path: p.programs.Path("kube-apiserver"), args: args, env: environment()}
 }
