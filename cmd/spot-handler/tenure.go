@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/drain"
 	"spot-handler/handler"
@@ -120,7 +123,17 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 	case p.hooks != nil:
 		accept = lifecycle.Accepter{Next: h, Hooks: p.hooks, Nodes: p.index, Rules: rules, Logger: log}
 	}
-	return tenure{accept, h.Run, registry}
+	if !cfg.fleet() { // each node has a process of its own, which remembers until it ends
+		return tenure{accept, h.Run, registry}
+	}
+	kept := newResource[corev1.ConfigMap, corev1.ConfigMapList](p.clients.core, "configmaps", leaseNamespace(cfg))
+	standing := func() []*corev1.Node { return p.index.Joined(time.Time{}) }
+	return tenure{accept, func(ctx context.Context) error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.Go(func() error { return h.Run(ctx) })
+		g.Go(func() error { return p.taken.Keep(ctx, kept, standing, part(p.logger, "offerings")) })
+		return g.Wait()
+	}, registry}
 }
 
 // newEarly is to, and keeps the notices about instances that are no Node yet.

@@ -17,9 +17,10 @@ import (
 )
 
 // Around are the kinds of the chart's objects that daemons live by, which run as processes of
-// their own: their permissions, and what else holds and helps them in the API server.
+// their own: their permissions, what they write to, and what else holds and helps them in the API
+// server.
 var Around = []string{
-	"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding",
+	"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding", "ConfigMap",
 	"ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "FlowSchema", "PriorityLevelConfiguration",
 }
 

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"spot-handler/e2e/controlplane"
+	"spot-handler/handler/offerings"
 )
 
 // RBAC lets an account that may patch an object change all of it, and a pod of the DaemonSet every
@@ -130,6 +131,8 @@ func TestTokensChangeOnlyWhatIsTheirs(t *testing.T) {
 		{drain, "nodeclaims/claim", lift, ""},
 
 		{drain, "leases/another", foreign, "cannot patch resource"},
+		{drain, "configmaps/" + offerings.ConfigMap, `{"data":{"offerings.json":"{}"}}`, ""},
+		{drain, "configmaps/another", foreign, "cannot patch resource"},
 	} {
 		s.attempt(tt.who, tt.what, tt.refusal, tt.who.patch(tt.what, tt.patch, metav1.PatchOptions{}))
 	}
@@ -238,6 +241,8 @@ func (p person) patch(what, patch string, options metav1.PatchOptions) error {
 		resource = controlplane.NodeClaims
 	case "leases":
 		resource, in = coordinationv1.SchemeGroupVersion.WithResource("leases"), namespace
+	case "configmaps":
+		in = namespace
 	}
 	_, err := p.dynamic.Resource(resource).Namespace(in).Patch(p.ctx, parts[1], how, []byte(patch), options, parts[2:]...)
 	return err

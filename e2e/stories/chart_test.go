@@ -17,11 +17,12 @@ import (
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 )
 
 // The chart is installed, upgraded from mode to mode and uninstalled, with each version of
 // Helm: its pods come up where they are to run, in a namespace that demands restricted
-// pods, and in the end nothing is left. Whatever the values, the API server takes every
+// pods, what the program has written to its ConfigMap stays, and in the end nothing is left. Whatever the values, the API server takes every
 // field of what is rendered.
 func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 	s := tellApart(t, controlplane.Options{})
@@ -52,6 +53,12 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 			t.Errorf("%s install says\n%s", h.Name, said)
 		}
 		s.podsOfChart(first.Namespace, spot, 2, "drain")
+		s.kubectl("", "patch", "configmap", offerings.ConfigMap, "--namespace="+first.Namespace, "--patch="+`{"data":{"offerings.json":"ours"}}`) // as the leader does
+		wantKept := func(after string) {
+			if text := s.kubectl("", "get", "configmap", offerings.ConfigMap, "--namespace="+first.Namespace, "--output=jsonpath={.data}"); text != `{"offerings.json":"ours"}` {
+				t.Errorf("%s: after %s the ConfigMap has %q", h.Name, after, text)
+			}
+		}
 
 		second := release("both", map[string]any{"imds.hostNetwork": false, "serviceMonitor.enabled": true, "prometheusRule.enabled": true, "dashboard.enabled": true})
 		_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, second, "--wait", "--timeout=3m")
@@ -65,6 +72,10 @@ func TestChartIsInstalledUpgradedAndUninstalled(t *testing.T) {
 		_, err = h.Upgrade(s.ctx, s.cluster.Kubeconfig, release("queue", nil), "--wait", "--timeout=3m")
 		s.must(err)
 		s.podsOfChart(first.Namespace, spot, 0, "queue")
+		wantKept("the upgrades")
+		_, err = h.Run(s.ctx, s.cluster.Kubeconfig, "rollback", "spot-handler", "--namespace="+first.Namespace)
+		s.must(err)
+		wantKept("a rollback")
 
 		_, err = h.Run(s.ctx, s.cluster.Kubeconfig, "uninstall", "spot-handler", "--namespace="+first.Namespace)
 		s.must(err)

@@ -49,7 +49,7 @@ func TestUpgradeAndRollbackWhileNodesDrain(t *testing.T) {
 		}
 	}
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true}).scale(time.Second, false)
-	s.installs = true
+	s.installs, s.goesBack = true, true
 	const boot = 20 * time.Second // about as long as a change of version takes
 	team := map[string]string{"team": "batch"}
 	s.must(s.cluster.CreatePools(s.ctx,

@@ -12,6 +12,7 @@ import (
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
+	"spot-handler/handler/offerings"
 )
 
 // A service is spread strictly over four zones, one pod in each, and three of its nodes are
@@ -70,13 +71,14 @@ func TestReplacementIsInTheZoneOfItsPods(t *testing.T) {
 	}
 }
 
-// EC2 takes the spot nodes of three zones, one after the other, and the pool that replaces them is a
+// EC2 takes the spot nodes of four zones, one after the other, and the pool that replaces them is a
 // spot pool in the same zones. No replacement is of an offering that was lost before, as long as
-// there is another; the last one still gets a node.
+// there is another; the last one still gets a node. After the first loss the leader is killed, and
+// after the second the next one is stopped: those that follow know of it, though the Nodes are gone.
 func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	team := map[string]string{"team": "web"}
-	zones := []string{"test-zone-a", "test-zone-b", "test-zone-c"}
+	zones := []string{"test-zone-a", "test-zone-b", "test-zone-c", "test-zone-d"}
 	pools := []controlplane.PoolSpec{{Name: "backup", Labels: team, Zones: zones, Boot: time.Second}}
 	for _, zone := range zones {
 		pools = append(pools, controlplane.PoolSpec{
@@ -93,7 +95,9 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 		d.CPU, d.NodeSelector = "5", team
 	})
 	server, queue := s.sqs()
-	s.runQueue(server, queue, "--drain-strategy=hold")
+	leader := s.runReplica(server, queue, "--drain-strategy=hold")
+	s.waitLine(leader, "leading")
+	follower := s.runReplica(server, queue, "--drain-strategy=hold")
 	var lost []string
 	for i, node := range nodes {
 		lost = append(lost, zones[i])
@@ -109,5 +113,20 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 		if got == zones[i] || i < len(zones)-1 && slices.Contains(lost, got) {
 			t.Errorf("the node of %s was replaced in %s, after losses in %v", zones[i], got, lost)
 		}
+		if i >= 2 {
+			continue
+		}
+		s.eventually("memory of "+zones[i], func() bool {
+			cm, err := s.cluster.Client.CoreV1().ConfigMaps(namespace).Get(s.ctx, offerings.ConfigMap, metav1.GetOptions{})
+			s.must(err)
+			return strings.Contains(cm.Data["offerings.json"], `"zone":"`+zones[i]+`"`)
+		})
+		if i == 0 {
+			leader.Kill()
+		} else {
+			follower.Stop()
+			follower = s.runReplica(server, queue, "--drain-strategy=hold")
+		}
+		s.waitLine(follower, "lost offerings are known")
 	}
 }

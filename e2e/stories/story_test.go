@@ -34,6 +34,7 @@ type story struct {
 	applied  sync.Mutex
 	releases map[string]bool // whose accounts there are, see accounts
 	installs bool            // the chart, so its accounts come with it
+	goesBack bool            // to an older version of the chart
 
 	seen struct { // what allRequests has read so far
 		sync.Mutex

@@ -1,12 +1,14 @@
 // Package offerings remembers what EC2 takes back. It does so by offering: spot instances of a
 // type in a zone go together, so what replaces one had better be another.
 //
-// What is known dies with the process, but for the records on Nodes that are still there: the
-// next process reads those again.
+// [Memory.Keep] keeps what is known in a ConfigMap, so the next leader and a restart know it too.
+// Without it, it dies with the process, but for the records on Nodes that are still there.
 package offerings
 
 import (
 	"cmp"
+	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -18,17 +20,24 @@ import (
 )
 
 const (
-	// Lately is how long a loss counts. Of interruptions that come together, nine in ten fall within
-	// 3 minutes of each other, and for as long Karpenter itself avoids an offering that it has seen
-	// interrupted. Ten leave room for those that do not.
+	// Lately is how long a loss keeps others away. Of interruptions that come together, nine in ten
+	// fall within 3 minutes of each other, and for as long Karpenter itself avoids an offering that it
+	// has seen interrupted. Ten leave room for those that do not.
 	Lately = 10 * time.Minute
+
+	// halfLife is after how long losses and node-hours count half: what EC2 has to spare changes from
+	// day to day.
+	halfLife = 24 * time.Hour
 
 	// maxLosses bounds what is remembered: more types and zones than that are in no cluster.
 	maxLosses = 1000
 )
 
 // Offering is spot capacity that EC2 gives and takes as one.
-type Offering struct{ Type, Zone string }
+type Offering struct {
+	Type string `json:"type"`
+	Zone string `json:"zone"`
+}
 
 // Of is the offering of a spot node; false if it is none, or if its labels do not say which.
 func Of(node *corev1.Node) (Offering, bool) {
@@ -40,17 +49,33 @@ func Of(node *corev1.Node) (Offering, bool) {
 // Loss is an offering of which a pool has lost a node, or is said to lose one soon.
 type Loss struct {
 	Offering
-	Pool string
+	Pool string `json:"pool,omitempty"`
+}
+
+// tally is what a pool has had of an offering. Both numbers fade by halfLife.
+type tally struct {
+	Lost  float64   `json:"lost"`          // nodes, by their interruption notices
+	Hours float64   `json:"hours"`         // node-hours that uninterrupted nodes have stood
+	Last  time.Time `json:"last,omitzero"` // when the last notice or recommendation was received
+
+	known time.Time // Last as an earlier process has left it, which has counted the notices until then
 }
 
 // Memory remembers losses. It is safe for concurrent use.
 type Memory struct {
-	mu sync.Mutex
-	at map[Loss]time.Time
+	news chan struct{} // has an element when there is something to write
+
+	mu      sync.Mutex
+	of      map[Loss]*tally
+	at      time.Time            // as of which the numbers in of are
+	counts  bool                 // losses are counted: what an earlier process has counted is known
+	counted map[string]time.Time // when notices were received that have been counted of late, by node
 }
 
 // New returns an empty memory.
-func New() *Memory { return &Memory{at: map[Loss]time.Time{}} }
+func New() *Memory {
+	return &Memory{news: make(chan struct{}, 1), of: map[Loss]*tally{}, at: time.Now(), counted: map[string]time.Time{}}
+}
 
 // Takes reports whether EC2 takes a node back because it needs the capacity, or might.
 func Takes(rec interruption.Record) bool {
@@ -60,41 +85,89 @@ func Takes(rec interruption.Record) bool {
 // Note remembers what the record of a spot node says. It can be called again and again.
 func (m *Memory) Note(node *corev1.Node, rec interruption.Record) {
 	of, ok := Of(node)
-	if !ok || !Takes(rec) || time.Since(rec.Received) >= Lately {
+	if age := time.Since(rec.Received); !ok || !Takes(rec) || age >= Lately || age <= -Lately {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	loss := Loss{of, nodes.PoolOf(node).Name}
-	if rec.Received.After(m.at[loss]) {
-		m.at[loss] = rec.Received
+	t := m.tally(loss)
+	_, has := m.counted[node.Name]
+	count := m.counts && !has && rec.Kind == interruption.SpotInterruption && rec.Received.After(t.known)
+	if count {
+		m.fade()
+		t.Lost++
+		m.counted[node.Name] = rec.Received
 	}
-	if len(m.at) <= maxLosses {
-		return
-	}
-	oldest := loss
-	for other, at := range m.at {
-		if at.Before(m.at[oldest]) {
-			oldest = other
+	if count || rec.Received.After(t.Last) {
+		select {
+		case m.news <- struct{}{}:
+		default:
 		}
 	}
-	delete(m.at, oldest)
+	t.Last = interruption.Later(t.Last, rec.Received)
+	m.shrink()
 }
 
-// Lost are the losses that still count, in order.
+// Lost are the losses of late, in order.
 func (m *Memory) Lost() []Loss {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var lost []Loss
-	for loss, at := range m.at {
-		if time.Since(at) >= Lately {
-			delete(m.at, loss)
-			continue
+	for loss, t := range m.of {
+		if time.Since(t.Last) < Lately {
+			lost = append(lost, loss)
 		}
-		lost = append(lost, loss)
 	}
-	slices.SortFunc(lost, func(a, b Loss) int {
-		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.Pool, b.Pool))
-	})
+	slices.SortFunc(lost, compare)
 	return lost
+}
+
+func compare(a, b Loss) int {
+	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.Pool, b.Pool))
+}
+
+// stood adds the hours that these nodes have stood.
+func (m *Memory) stood(standing []*corev1.Node, hours float64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fade()
+	for _, node := range standing {
+		if of, ok := Of(node); ok {
+			m.tally(Loss{of, nodes.PoolOf(node).Name}).Hours += hours
+		}
+	}
+	m.shrink()
+}
+
+func (m *Memory) tally(of Loss) *tally {
+	if m.of[of] == nil {
+		m.of[of] = &tally{}
+	}
+	return m.of[of]
+}
+
+// fade brings all numbers up to now.
+func (m *Memory) fade() {
+	now := time.Now()
+	by := math.Exp2(min(0, m.at.Sub(now).Hours()/halfLife.Hours()))
+	for _, t := range m.of {
+		t.Lost, t.Hours = t.Lost*by, t.Hours*by
+	}
+	m.at = now
+}
+
+// shrink forgets what counts least: that with the oldest loss, and of those without one, that with
+// the fewest node-hours.
+func (m *Memory) shrink() {
+	if len(m.of) <= maxLosses {
+		return
+	}
+	order := slices.SortedFunc(maps.Keys(m.of), func(a, b Loss) int {
+		x, y := m.of[a], m.of[b]
+		return cmp.Or(x.Last.Compare(y.Last), cmp.Compare(x.Hours, y.Hours))
+	})
+	for _, of := range order[:len(order)-maxLosses] {
+		delete(m.of, of)
+	}
 }

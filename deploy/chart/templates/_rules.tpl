@@ -173,13 +173,19 @@
 {{- end }}
 {{- end -}}
 
-{{/* The Deployment's replicas, in the namespace of the Lease. */}}
+{{/* The Deployment's replicas, in their own namespace. */}}
 {{- define "spot-handler.rules.lease" -}}
 # Agree on who drains: the Lease spot-handler. It is not named here, because the check at the
 # start asks about leases in general, and because a creation has no name yet.
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, create, update]
+# Remember which offerings EC2 takes, in the ConfigMap of the chart. Without this right, a restart
+# forgets them.
+- apiGroups: [""]
+  resources: [configmaps]
+  resourceNames: [spot-handler-offerings]
+  verbs: [get, patch]
 {{- end -}}
 
 {{/* The CronJob: what audit reads, and nothing that it could change. */}}

@@ -1,0 +1,203 @@
+package offerings
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"spot-handler/handler/interruption"
+)
+
+const (
+	// ConfigMap is the name of the object that holds the memory, under dataKey. The chart creates it,
+	// empty, so it is removed with the chart's other objects.
+	ConfigMap = "spot-handler-offerings"
+	dataKey   = "offerings.json"
+
+	// maxText bounds, in bytes, what is read back: maxLosses with the longest names take less.
+	maxText = 512 << 10
+
+	// A loss is written after burst, with those that come meanwhile, but not within pause of the last
+	// write. Node-hours need not be as fresh: they are added every hoursEvery.
+	burst      = 5 * time.Second
+	pause      = time.Minute
+	hoursEvery = 20 * time.Minute
+)
+
+// ConfigMaps is the subset of the ConfigMaps API of one namespace that keeps the memory.
+type ConfigMaps interface {
+	Get(ctx context.Context, name string, opts metav1.GetOptions) (*corev1.ConfigMap, error)
+	Patch(ctx context.Context, name string, pt types.PatchType, data []byte, opts metav1.PatchOptions, subresources ...string) (*corev1.ConfigMap, error)
+}
+
+// keeper keeps a memory in the ConfigMap.
+type keeper struct {
+	*Memory
+	client  ConfigMaps
+	logger  zerolog.Logger
+	loaded  bool   // what an earlier process has left has been read
+	changed bool   // there is something to write
+	said    string // the last error that was logged
+}
+
+// Keep adds what an earlier leader has left to the memory, and writes what is new, until ctx ends. Its
+// error is always nil: where the ConfigMap cannot be used, that is logged once, and the memory dies
+// with the process. Standing returns the nodes without an interruption. Only one process should run it.
+func (m *Memory) Keep(ctx context.Context, client ConfigMaps, standing func() []*corev1.Node, logger zerolog.Logger) error {
+	k := &keeper{Memory: m, client: client, logger: logger}
+	next, wrote, since := time.Now().Add(k.sync(ctx)), time.Time{}, time.Now()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.news:
+			k.changed = true
+			next = interruption.Earlier(next, interruption.Later(time.Now().Add(burst), wrote.Add(pause)))
+			continue
+		case <-time.After(time.Until(next)):
+		}
+		now := time.Now()
+		if stood := now.Sub(since); stood >= hoursEvery {
+			m.stood(standing(), stood.Hours())
+			since, k.changed = now, true
+		}
+		if k.changed {
+			wrote = now
+		}
+		next = now.Add(k.sync(ctx))
+	}
+}
+
+// sync reads the ConfigMap once, and writes what is new. It returns after how long to come again if
+// nothing happens before.
+func (k *keeper) sync(ctx context.Context) time.Duration {
+	bounded, cancel := context.WithTimeout(ctx, pause)
+	defer cancel()
+	err := k.read(bounded)
+	k.mu.Lock()
+	k.counts = true
+	k.mu.Unlock()
+	if err == nil && k.changed {
+		err = k.write(bounded)
+	}
+	if err == nil {
+		k.said = ""
+		return hoursEvery
+	}
+	if err.Error() != k.said && ctx.Err() == nil {
+		k.said = err.Error()
+		k.logger.Warn().Err(err).Msg("lost offerings are remembered by this process alone; the chart creates the ConfigMap, and the permissions to read and write it")
+	}
+	return pause
+}
+
+func (k *keeper) read(ctx context.Context) error {
+	if k.loaded {
+		return nil
+	}
+	held, err := k.client.Get(ctx, ConfigMap, metav1.GetOptions{})
+	if err != nil {
+		return fmt.Errorf("read lost offerings: %w", err)
+	}
+	k.loaded = true
+	text := held.Data[dataKey]
+	if text == "" {
+		return nil
+	}
+	n, err := k.load(text)
+	if err != nil {
+		k.logger.Error().Str("error", interruption.Clip(err.Error())).Msg("ConfigMap of lost offerings is malformed: the next loss replaces its content")
+		return nil
+	}
+	k.logger.Info().Int("offerings", n).Msg("lost offerings are known")
+	return nil
+}
+
+// write replaces the memory, and leaves all else in the ConfigMap as it is.
+func (k *keeper) write(ctx context.Context) error {
+	patch, err := json.Marshal(map[string]any{"data": map[string]string{dataKey: k.text()}})
+	if err == nil {
+		_, err = k.client.Patch(ctx, ConfigMap, types.MergePatchType, patch, metav1.PatchOptions{})
+	}
+	if k.changed = err != nil; err != nil {
+		return fmt.Errorf("write lost offerings: %w", err)
+	}
+	return nil
+}
+
+// stored is the memory as text. Each write replaces all of it: fields that only another version knows
+// are lost.
+type stored struct {
+	At        time.Time `json:"at"`
+	Offerings []entry   `json:"offerings"`
+}
+
+type entry struct {
+	Loss
+	tally
+}
+
+// text is the memory as of now. It forgets which nodes are counted that were lost too long ago to be
+// counted again.
+func (m *Memory) text() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fade()
+	maps.DeleteFunc(m.counted, func(_ string, at time.Time) bool { return time.Since(at) >= Lately })
+	s := stored{At: m.at.UTC()}
+	for _, of := range slices.SortedFunc(maps.Keys(m.of), compare) {
+		s.Offerings = append(s.Offerings, entry{of, *m.of[of]})
+	}
+	text, _ := json.Marshal(s) // texts and finite numbers
+	return string(text)
+}
+
+// load adds to the memory what text has written in another process. Anybody might have edited it who
+// may write ConfigMaps in the namespace, so an error leaves the memory as it is.
+func (m *Memory) load(text string) (offerings int, err error) {
+	if len(text) > maxText {
+		return 0, fmt.Errorf("%d bytes, want at most %d", len(text), maxText)
+	}
+	var s stored
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		return 0, err
+	}
+	if len(s.Offerings) > maxLosses {
+		return 0, fmt.Errorf("%d offerings, want at most %d", len(s.Offerings), maxLosses)
+	}
+	left := &Memory{of: map[Loss]*tally{}, at: s.At}
+	for _, e := range s.Offerings {
+		for _, name := range []string{e.Type, e.Zone, e.Pool} {
+			if len(validation.IsValidLabelValue(name)) > 0 {
+				return 0, fmt.Errorf("%.64q is no value of a label", name)
+			}
+		}
+		if e.Type == "" || e.Zone == "" || min(e.Lost, e.Hours) < 0 || max(e.Lost, e.Hours) > 1e9 {
+			return 0, fmt.Errorf("offering %q in %q: %g lost, %g hours", e.Type, e.Zone, e.Lost, e.Hours)
+		}
+		if e.Last.After(time.Now()) {
+			e.Last = time.Now()
+		}
+		left.of[e.Loss] = &e.tally
+	}
+	left.fade()
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fade()
+	for of, l := range left.of {
+		t := m.tally(of)
+		t.Lost, t.Hours, t.Last, t.known = t.Lost+l.Lost, t.Hours+l.Hours, interruption.Later(t.Last, l.Last), l.Last
+	}
+	m.shrink()
+	return len(left.of), nil
+}
