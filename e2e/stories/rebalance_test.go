@@ -95,13 +95,15 @@ func TestRebalancesStandInLine(t *testing.T) {
 	fewest := s.watchReady("web")
 	seen := s.watchRebalances()
 	server, queue := s.sqs()
-	first := s.runReplica(server, queue, "--max-concurrent-rebalances=2")
+	// A spot instance that kwok's provider cannot launch would hold up each turn for 25 s.
+	flags := []string{"--max-concurrent-rebalances=2", "--rebalance-capacity=fallback"}
+	first := s.runReplica(server, queue, flags...)
 	for i, node := range nodes {
 		queue.Send(daemon.EventBridge(daemon.Rebalance, fmt.Sprint("event-", i), controlplane.InstanceID(node.Name), time.Now()))
 	}
 	s.waitLine(first, "drained")
 	first.Kill()
-	s.runReplica(server, queue, "--max-concurrent-rebalances=2")
+	s.runReplica(server, queue, flags...)
 	for _, node := range nodes {
 		s.waitGone(node.Name)
 	}
