@@ -34,8 +34,8 @@
 # test, story, demo, chaos, hostile, upgrade, accuracy and bench build the control plane once
 # (about 9 minutes on 2 cores), test, upgrade, chart and release also Helm (3 minutes), test and
 # lint the linters (2 minutes), test and one story another handler (2 minutes), into the user's
-# cache directory; from then on they start in seconds. An older version of Kubernetes takes about as long again; test also builds the
-# oldest. unit builds none of them.
+# cache directory; from then on they start in seconds. An older version of Kubernetes takes about
+# as long again; test also builds the oldest. unit builds none of them.
 #
 # test and story take no result from Go's cache: that does not see a change of the daemon
 # where a test builds it by another process.

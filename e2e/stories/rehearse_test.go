@@ -100,7 +100,7 @@ func (s *story) wantUntouched(was *corev1.Node) {
 
 // A node is rehearsed on, after what was said against it. Its service loses no ready pod, the
 // node is in service at the end, and everything says that it was a rehearsal. Its replacement is
-// rehearsed on next, and handed back.
+// rehearsed on next, and terminated.
 func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.pools(2 * time.Second)
@@ -159,8 +159,8 @@ func TestRehearsalEndsWithTheNodeInService(t *testing.T) {
 	}
 	s.wantClaimKept(node.Name)
 
-	// The replacement is rehearsed on in its turn, and handed back: it goes, and its pods are on the
-	// node that is in service again or on the new replacement, as the scheduler likes.
+	// The replacement is rehearsed on in its turn, and terminated: its pods are on the node that is in
+	// service again or on the new replacement, as the scheduler likes.
 	replacement := s.podsAway("web", node.Name)[0].Spec.NodeName
 	s.wantCode(s.rehearse(replacement, "--deadline=45s", "--yes", "--release", "--require=left=0"), 0, "each node is terminated", "met:")
 	s.waitGone(replacement)

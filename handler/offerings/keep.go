@@ -85,6 +85,7 @@ func (k *keeper) sync(ctx context.Context) time.Duration {
 	err := k.read(bounded)
 	k.mu.Lock()
 	k.counts = true
+	maps.DeleteFunc(k.counted, func(_ string, at time.Time) bool { return time.Since(at) >= Lately }) // no more to be counted twice
 	k.mu.Unlock()
 	if err == nil && k.changed {
 		err = k.write(bounded)
@@ -146,13 +147,11 @@ type entry struct {
 	tally
 }
 
-// text is the memory as of now. It forgets which nodes are counted that were lost too long ago to be
-// counted again.
+// text is the memory as of now.
 func (m *Memory) text() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fade()
-	maps.DeleteFunc(m.counted, func(_ string, at time.Time) bool { return time.Since(at) >= Lately })
 	s := stored{At: m.at.UTC()}
 	for _, of := range slices.SortedFunc(maps.Keys(m.of), compare) {
 		s.Offerings = append(s.Offerings, entry{of, *m.of[of]})

@@ -287,3 +287,20 @@ func TestLargestMemoryIsRead(t *testing.T) {
 		t.Errorf("%d offerings of %d bytes: %v", n, len(text), err)
 	}
 }
+
+// What is remembered so as to count no node twice is forgotten, also where nothing can be written.
+func TestCountedNodesAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newConfigMaps(nil)
+		api.err = apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, ConfigMap, errors.New("no role"))
+		m, stop := keep(t, api, io.Discard)
+		for i := range 60 {
+			m.Note(named(fmt.Sprint("node-", i), spotNode("m5.large", "a")), record(interruption.SpotInterruption))
+			time.Sleep(time.Minute)
+		}
+		stop()
+		if n, most := len(m.counted), int(Lately/time.Minute)+1; n == 0 || n > most {
+			t.Errorf("%d nodes are remembered, want 1 to %d", n, most)
+		}
+	})
+}

@@ -180,8 +180,8 @@
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, create, update]
-# Remember which offerings EC2 takes, in the ConfigMap of the chart. Without this right, a restart
-# forgets them.
+# Remember which offerings EC2 takes, in the ConfigMap of the chart. Without this permission, a
+# restart forgets them.
 - apiGroups: [""]
   resources: [configmaps]
   resourceNames: [spot-handler-offerings]

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -77,15 +76,9 @@ func urlOf(scheme string, port int) string {
 }
 
 // environment keeps a control plane from taking all processors of a large machine:
-// several run in parallel, and Go sizes its pools by processors. Garbage is collected
-// seldom, unless GOGC says otherwise: a fifth of an API server's processor time is worth
-// more here than 80 MiB.
+// several run in parallel, and Go sizes its pools by processors.
 func environment() []string {
-	env := []string{"GOMAXPROCS=" + strconv.Itoa(min(4, runtime.NumCPU())), "TZ=UTC"}
-	if os.Getenv("GOGC") == "" {
-		env = append(env, "GOGC=400")
-	}
-	return env
+	return []string{"GOMAXPROCS=" + strconv.Itoa(min(4, runtime.NumCPU())), "TZ=UTC"}
 }
 
 func (p plan) etcd() command {
