@@ -114,7 +114,7 @@ func ParseTemplate(text string, header http.Header) (*Template, error) {
 			return nil, errors.New("what the template makes is no JSON, as the header Content-Type says: give texts as {{ .Text | toJson }}, without quotes around, or another Content-Type")
 		}
 		if field := t.unescaped(m); field != "" {
-			return nil, fmt.Errorf("the template puts .%s into JSON as it is, so a quote, a backslash or a line break in that text would break the message: write {{ .%[1]s | toJson }}, without quotes around, or for a part of a text {{ printf \"node: %%s\" .%[1]s | toJson }}", field)
+			return nil, fmt.Errorf("line %d of the template puts .%s into JSON as it is, so a quote, a backslash or a line break in that text would break the message: write {{ .%[2]s | toJson }}, without quotes around, or for a part of a text {{ printf \"node: %%s\" .%[2]s | toJson }}", lineOf(text, field), field)
 		}
 	}
 	return t, nil
@@ -155,6 +155,22 @@ func (t *Template) unescaped(m Message) string {
 		}
 	}
 	return ""
+}
+
+// lineOf is the line of the template that most likely puts the field there as it is: the first that
+// names it and has no toJson, or else the first that names it, or else the first.
+func lineOf(text, field string) int {
+	name, named := field[strings.LastIndexByte(field, '.')+1:], 0
+	for i, line := range strings.Split(text, "\n") {
+		switch {
+		case !strings.Contains(line, "."+name):
+		case !strings.Contains(line, "toJson"):
+			return i + 1
+		case named == 0:
+			named = i + 1
+		}
+	}
+	return max(1, named)
 }
 
 // freeTexts yields those fields that can hold any character, with their names: kubelets write their
