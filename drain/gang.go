@@ -116,9 +116,9 @@ func (s Situation) Departures() map[Gang]Departure {
 		if found == nil {
 			found = map[Gang]Departure{}
 		}
-		asks := p.ownPreference(pod) == WhenNow
+		asks, latest := p.ownPreference(pod) == WhenNow, evictionDeadline(pod, p.Deadline, p.Policy.Margin)
 		found[gang] = found[gang].with(Departure{
-			At: p.startOf(pod), Asked: asks, Now: asks || pod.DeletionTimestamp != nil && !p.Deadline.IsZero(),
+			At: p.startOf(pod, latest), Asked: asks, Now: asks || pod.DeletionTimestamp != nil && !p.Deadline.IsZero(),
 		})
 	}
 	return found
@@ -139,19 +139,21 @@ func (p *planner) preferenceOfGang(pod *corev1.Pod) When {
 	return WhenLast
 }
 
-// asksWithGang reports whether the pod's gang is asked to leave now, by the pod itself or by another,
-// and the pod does not ask for anything else.
-func (p *planner) asksWithGang(pod *corev1.Pod) bool {
-	return p.preferenceOf(pod).When == WhenNow && p.Gangs[GangOf(pod)].Asked
-}
-
-// startWithGang is when the pod leaves with its gang at the latest; zero if it does not, or has no
-// deadline.
-func (p *planner) startWithGang(pod *corev1.Pod) time.Time {
-	if p.Deadline.IsZero() || !p.preferenceOf(pod).gang {
+// startWithGang is when a pod with that preference leaves with its gang at the latest; zero if it
+// does not, or has no deadline.
+func (p *planner) startWithGang(pod *corev1.Pod, its preference) time.Time {
+	if p.Deadline.IsZero() || !its.gang {
 		return time.Time{}
 	}
 	return p.Gangs[GangOf(pod)].At
+}
+
+// peersOf is the pod's gang, if its namespace lets its pods be notified.
+func (p *planner) peersOf(pod *corev1.Pod) Gang {
+	if preferences, known := p.Namespaces[pod.Namespace]; len(p.Gangs) == 0 || !known || preferences.Silent {
+		return Gang{}
+	}
+	return GangOf(pod)
 }
 
 // Gangs keeps the departures of the gangs that have pods on draining nodes. A gang that has begun

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/handler/interruption"
 )
@@ -173,6 +174,12 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 // all pods of the node.
 const gatheredFor = 250 * time.Millisecond
 
+// current returns the pod as it is now; false if it has gone, even if another has its name.
+func (s *session) current(pod *corev1.Pod) (*corev1.Pod, bool) {
+	now, ok := s.watch.Get(cache.MetaObjectToName(pod).String())
+	return now, ok && now.UID == pod.UID
+}
+
 // decision is the current plan for the pod of a task that has reached the head of the queue: the
 // deadline, the pod or its Deployment might have changed since it was put there, so these are
 // read again.
@@ -189,11 +196,10 @@ func (s *session) decision(t *task) Decision {
 		sit = s.situation(in)
 	} else {
 		s.renew(&sit, in)
-		name := DeploymentOf(current)
-		if _, known := sit.Workloads[name]; known {
-			if w, ok := s.drainer.deployments.workload(name); ok {
+		if _, known := sit.Workloads[t.workload]; known {
+			if w, ok := s.drainer.deployments.workload(t.workload); ok {
 				sit.Workloads = maps.Clone(sit.Workloads)
-				sit.Workloads[name] = w
+				sit.Workloads[t.workload] = w
 			}
 		}
 	}

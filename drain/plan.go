@@ -104,13 +104,16 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	if reason := p.notOurs(pod); reason != "" {
 		return Decision{Pod: pod, Action: Skip, Reason: reason, Notice: p.noticeOf(pod)}
 	}
-	d := Decision{Pod: pod, Latest: evictionDeadline(pod, p.Deadline, p.Policy.Margin), workload: DeploymentOf(pod)}
-	d.At = interruption.Earlier(p.startOf(pod), p.startWithGang(pod))
-	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
+	d := Decision{Pod: pod, Notice: p.noticeOf(pod)}
 	d.Meaningless, d.OfNamespace = p.meaningless(pod)
-	d.Notice, d.Peers = p.noticeOf(pod), p.peersOf(pod)
+	d.preference = p.preferenceOf(pod)
+	d.Peers, d.withGang = p.peersOf(pod), p.startWithGang(pod, d.preference)
+	d.workload = DeploymentOf(pod)
+	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
+	d.Latest = evictionDeadline(pod, p.Deadline, p.Policy.Margin)
+	d.At = interruption.Earlier(p.startOf(pod, d.Latest), d.withGang)
 	if p.Policy.Strategy == Surge {
-		d.NoSurge = p.noSurge(pod)
+		d.NoSurge = p.noSurge(pod, d.preference)
 		d.Surge = d.NoSurge == ""
 	}
 	for _, rule := range rules {
@@ -123,9 +126,9 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	return d
 }
 
-// startOf is when the pod's eviction starts at the latest, for its own sake and its budget's.
-func (p *planner) startOf(pod *corev1.Pod) time.Time {
-	latest := evictionDeadline(pod, p.Deadline, p.Policy.Margin)
+// startOf is when the eviction of a pod with that eviction deadline starts at the latest, for its own
+// sake and its budget's.
+func (p *planner) startOf(pod *corev1.Pod, latest time.Time) time.Time {
 	if at, ok := p.Starts[pod.UID]; ok && at.Before(latest) && !IsSurged(pod) {
 		return at
 	}
@@ -172,11 +175,11 @@ func isPastLatest(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 }
 
 // isDue: its gang leaves, or the pods under one budget leave in waves, and it is this pod's turn.
-func isDue(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
+func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
 	switch {
 	case d.At.IsZero() || p.now.Before(d.At):
 		return "", ""
-	case d.At.Equal(p.startWithGang(pod)):
+	case d.At.Equal(d.withGang):
 		return Evict, "a pod of its gang has to leave now"
 	}
 	return Evict, "its disruption budget lets pods go only in waves, and its wave has come"
@@ -194,7 +197,7 @@ func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string)
 // disruption.
 func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	reason, until := pinned(pod, p.now)
-	if reason == "" || p.Deadline.IsZero() || p.preferenceOf(pod).own {
+	if reason == "" || p.Deadline.IsZero() || d.preference.own {
 		return "", ""
 	}
 	d.Until = until
@@ -212,8 +215,8 @@ func toleratesEverything(p *planner, pod *corev1.Pod, _ *Decision) (Action, stri
 
 const everyTaint = "tolerates every taint, and might be put back on this node"
 
-func isHeld(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	waits := p.Policy.Strategy != AtOnce || p.preferenceOf(pod).When == WhenHold
+func isHeld(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
+	waits := p.Policy.Strategy != AtOnce || d.preference.When == WhenHold
 	if !waits || p.Capacity != PendingCapacity {
 		return "", ""
 	}
@@ -277,11 +280,11 @@ func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 		return "", ""
 	}
 	reason, until := pinned(pod, p.now)
-	if p.asksWithGang(pod) { // its gang overrides that
+	if d.preference.When == WhenNow && p.Gangs[GangOf(pod)].Asked { // its gang overrides that
 		reason, until = "", time.Time{}
 	}
-	if w := p.preferenceOf(pod); reason == "" && w.When == WhenLast {
-		reason = w.reason() // without a deadline there is no last moment
+	if reason == "" && d.preference.When == WhenLast {
+		reason = d.preference.reason() // without a deadline there is no last moment
 	}
 	if reason == "" {
 		reason = p.forbidden(pod)

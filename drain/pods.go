@@ -1,17 +1,23 @@
 package drain
 
 import (
+	"encoding/json"
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 )
 
-// What a plan reads from a single pod.
+// What a plan reads from a single pod, what the pod becomes when it is surged, and which budgets cover
+// it.
 
 // tolerates reports whether the pod tolerates the taint by its name: its owner wants it to
 // stay on interrupted nodes.
@@ -141,17 +147,6 @@ func Ready(pod *corev1.Pod) (since time.Time, ok bool) {
 	return c.LastTransitionTime.Time, true
 }
 
-// Startup is how long the pod took from having a node to being Ready; false if it is not
-// Ready.
-func Startup(pod *corev1.Pod) (time.Duration, bool) {
-	scheduled := Condition(pod, corev1.PodScheduled)
-	since, ok := Ready(pod)
-	if !ok || scheduled == nil {
-		return 0, false
-	}
-	return max(0, since.Sub(scheduled.LastTransitionTime.Time)), true
-}
-
 // Condition is the pod's condition of that kind, or nil.
 func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodCondition {
 	for i := range pod.Status.Conditions {
@@ -162,92 +157,11 @@ func Condition(pod *corev1.Pod, kind corev1.PodConditionType) *corev1.PodConditi
 	return nil
 }
 
-// Unschedulable reports whether the scheduler has found no node for the pod.
-func Unschedulable(pod *corev1.Pod) bool {
-	c := Condition(pod, corev1.PodScheduled)
-	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
-}
-
 // HasVolumes reports whether volumes have to be detached from the node after the pod has
 // gone.
 func HasVolumes(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil || v.Ephemeral != nil
-	})
-}
-
-// Lean drops everything of a pod that no plan and no replacement reads, which is most of it.
-func Lean(pod *corev1.Pod) *corev1.Pod {
-	slim := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Name:                       pod.Name,
-			Namespace:                  pod.Namespace,
-			UID:                        pod.UID,
-			ResourceVersion:            pod.ResourceVersion,
-			CreationTimestamp:          pod.CreationTimestamp,
-			DeletionTimestamp:          pod.DeletionTimestamp,
-			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
-			Labels:                     pod.Labels,
-			Annotations:                map[string]string{},
-			OwnerReferences:            pod.OwnerReferences,
-		},
-		Spec: corev1.PodSpec{
-			NodeName:                      pod.Spec.NodeName,
-			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
-			NodeSelector:                  pod.Spec.NodeSelector,
-			Affinity:                      pod.Spec.Affinity,
-			TopologySpreadConstraints:     pod.Spec.TopologySpreadConstraints,
-			Tolerations:                   pod.Spec.Tolerations,
-			Overhead:                      pod.Spec.Overhead,
-			Resources:                     pod.Spec.Resources,
-			Containers:                    leanContainers(pod.Spec.Containers),
-			InitContainers:                leanContainers(pod.Spec.InitContainers),
-			Volumes:                       leanVolumes(pod.Spec.Volumes),
-			ResourceClaims:                pod.Spec.ResourceClaims,
-			SchedulerName:                 pod.Spec.SchedulerName,
-			SchedulingGroup:               pod.Spec.SchedulingGroup,
-		},
-		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
-	}
-	for _, key := range []string{corev1.MirrorPodAnnotationKey, DoNotDisrupt, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation,
-		NoticeAnnotation, NoticeReplacementAnnotation, DeadlineAnnotation, EvictByAnnotation} {
-		if value, ok := pod.Annotations[key]; ok {
-			slim.Annotations[key] = value
-		}
-	}
-	if pod.Annotations[NoticeAnnotation] != "" {
-		slim.Spec.HostNetwork, slim.Status.PodIP = pod.Spec.HostNetwork, pod.Status.PodIP
-	}
-	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady} {
-		if c := Condition(pod, kind); c != nil {
-			slim.Status.Conditions = append(slim.Status.Conditions, corev1.PodCondition{
-				Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime,
-			})
-		}
-	}
-	return slim
-}
-
-func leanContainers(containers []corev1.Container) []corev1.Container {
-	if len(containers) == 0 {
-		return nil
-	}
-	slim := make([]corev1.Container, len(containers))
-	for i, c := range containers {
-		slim[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy, Ports: hostPorts(c.Ports)}
-	}
-	return slim
-}
-
-// hostPorts are those that only one pod of a node can have.
-func hostPorts(ports []corev1.ContainerPort) []corev1.ContainerPort {
-	return slices.DeleteFunc(slices.Clone(ports), func(p corev1.ContainerPort) bool { return p.HostPort == 0 })
-}
-
-// leanVolumes keeps the volumes that outlive the pod or that one node has at a time.
-func leanVolumes(volumes []corev1.Volume) []corev1.Volume {
-	return slices.DeleteFunc(slices.Clone(volumes), func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim == nil && v.Ephemeral == nil && !isDisk(v)
 	})
 }
 
@@ -312,4 +226,91 @@ func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 func CutShort(pod *corev1.Pod) bool {
 	own, left := pod.Spec.TerminationGracePeriodSeconds, pod.DeletionGracePeriodSeconds
 	return own != nil && left != nil && *left < *own
+}
+
+// surgeNote is what the annotation of a surged pod says: enough for any process to finish
+// the surge or to undo it.
+type surgeNote struct {
+	ReplicaSet string    `json:"replicaSet"`
+	UID        types.UID `json:"uid"` // the ReplicaSet's
+	At         time.Time `json:"at"`
+}
+
+// surgeNoteOf reads the annotation; what cannot be read is zero.
+func surgeNoteOf(pod *corev1.Pod) surgeNote {
+	var r surgeNote
+	if err := json.Unmarshal([]byte(pod.Annotations[SurgedAnnotation]), &r); err != nil {
+		return surgeNote{}
+	}
+	return r
+}
+
+// labelsOnceSurged are the labels of a pod once it is surged.
+func labelsOnceSurged(pod labels.Set) labels.Set {
+	changed := maps.Clone(pod)
+	changed[hashLabel] = surgedHash(pod[hashLabel])
+	changed[SurgedLabel] = pod[hashLabel]
+	return changed
+}
+
+// AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
+func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+	}
+	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
+	if err != nil {
+		return nil, fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	c := *pod
+	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
+	c.Annotations = maps.Clone(pod.Annotations)
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, SurgedAnnotation, string(note))
+	return &c, nil
+}
+
+// AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.
+func AsReturned(pod *corev1.Pod) *corev1.Pod {
+	note, yes := surgeNoteOf(pod), true
+	c := *pod
+	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+	c.Labels[hashLabel] = pod.Labels[SurgedLabel]
+	delete(c.Labels, SurgedLabel)
+	delete(c.Annotations, SurgedAnnotation)
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
+	return &c
+}
+
+// covers reports whether the budget counts pods with the labels. Every pod is compared with every
+// budget of its namespace, so only the rare selector with expressions is compiled.
+func covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
+	of := budget.Spec.Selector
+	if of == nil {
+		return false
+	}
+	for key, value := range of.MatchLabels {
+		if has, ok := pod[key]; !ok || has != value {
+			return false
+		}
+	}
+	if len(of.MatchExpressions) == 0 {
+		return true
+	}
+	selector, err := metav1.LabelSelectorAsSelector(of)
+	return err == nil && selector.Matches(pod)
+}
+
+// LosesSurged reports whether a disruption budget covers a pod with these labels only before, or
+// only after it is surged.
+func LosesSurged(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
+	return reads(budget.Spec.Selector, hashLabel, SurgedLabel) && covers(budget, pod) != covers(budget, labelsOnceSurged(pod))
+}
+
+// reads reports whether the selector depends on one of the labels.
+func reads(of *metav1.LabelSelector, keys ...string) bool {
+	return of != nil && slices.ContainsFunc(keys, func(key string) bool {
+		_, ok := of.MatchLabels[key]
+		return ok || slices.ContainsFunc(of.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key })
+	})
 }

@@ -2,6 +2,7 @@ package drain
 
 import (
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,10 +32,79 @@ type listedFirst struct{ *cache.ListWatch }
 // IsWatchListSemanticsUnSupported is what client-go asks, by this name.
 func (listedFirst) IsWatchListSemanticsUnSupported() bool { return true }
 
-// current returns the pod as it is now; false if it has gone, even if another has its name.
-func (s *session) current(pod *corev1.Pod) (*corev1.Pod, bool) {
-	now, ok := s.watch.Get(cache.MetaObjectToName(pod).String())
-	return now, ok && now.UID == pod.UID
+// Lean drops everything of a pod that no plan and no replacement reads, which is most of it.
+func Lean(pod *corev1.Pod) *corev1.Pod {
+	slim := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:                       pod.Name,
+			Namespace:                  pod.Namespace,
+			UID:                        pod.UID,
+			ResourceVersion:            pod.ResourceVersion,
+			CreationTimestamp:          pod.CreationTimestamp,
+			DeletionTimestamp:          pod.DeletionTimestamp,
+			DeletionGracePeriodSeconds: pod.DeletionGracePeriodSeconds,
+			Labels:                     pod.Labels,
+			Annotations:                map[string]string{},
+			OwnerReferences:            pod.OwnerReferences,
+		},
+		Spec: corev1.PodSpec{
+			NodeName:                      pod.Spec.NodeName,
+			TerminationGracePeriodSeconds: pod.Spec.TerminationGracePeriodSeconds,
+			NodeSelector:                  pod.Spec.NodeSelector,
+			Affinity:                      pod.Spec.Affinity,
+			TopologySpreadConstraints:     pod.Spec.TopologySpreadConstraints,
+			Tolerations:                   pod.Spec.Tolerations,
+			Overhead:                      pod.Spec.Overhead,
+			Resources:                     pod.Spec.Resources,
+			Containers:                    leanContainers(pod.Spec.Containers),
+			InitContainers:                leanContainers(pod.Spec.InitContainers),
+			Volumes:                       leanVolumes(pod.Spec.Volumes),
+			ResourceClaims:                pod.Spec.ResourceClaims,
+			SchedulerName:                 pod.Spec.SchedulerName,
+			SchedulingGroup:               pod.Spec.SchedulingGroup,
+		},
+		Status: corev1.PodStatus{Phase: pod.Status.Phase, StartTime: pod.Status.StartTime},
+	}
+	for _, key := range []string{corev1.MirrorPodAnnotationKey, DoNotDisrupt, SafeToEvict, BlockedAnnotation, WhenAnnotation, SurgedAnnotation,
+		NoticeAnnotation, NoticeReplacementAnnotation, DeadlineAnnotation, EvictByAnnotation} {
+		if value, ok := pod.Annotations[key]; ok {
+			slim.Annotations[key] = value
+		}
+	}
+	if pod.Annotations[NoticeAnnotation] != "" {
+		slim.Spec.HostNetwork, slim.Status.PodIP = pod.Spec.HostNetwork, pod.Status.PodIP
+	}
+	for _, kind := range []corev1.PodConditionType{corev1.PodScheduled, corev1.PodReady} {
+		if c := Condition(pod, kind); c != nil {
+			slim.Status.Conditions = append(slim.Status.Conditions, corev1.PodCondition{
+				Type: c.Type, Status: c.Status, LastTransitionTime: c.LastTransitionTime,
+			})
+		}
+	}
+	return slim
+}
+
+func leanContainers(containers []corev1.Container) []corev1.Container {
+	if len(containers) == 0 {
+		return nil
+	}
+	slim := make([]corev1.Container, len(containers))
+	for i, c := range containers {
+		slim[i] = corev1.Container{Name: c.Name, Resources: c.Resources, RestartPolicy: c.RestartPolicy, Ports: hostPorts(c.Ports)}
+	}
+	return slim
+}
+
+// hostPorts are those that only one pod of a node can have.
+func hostPorts(ports []corev1.ContainerPort) []corev1.ContainerPort {
+	return slices.DeleteFunc(slices.Clone(ports), func(p corev1.ContainerPort) bool { return p.HostPort == 0 })
+}
+
+// leanVolumes keeps the volumes that outlive the pod or that one node has at a time.
+func leanVolumes(volumes []corev1.Volume) []corev1.Volume {
+	return slices.DeleteFunc(slices.Clone(volumes), func(v corev1.Volume) bool {
+		return v.PersistentVolumeClaim == nil && v.Ephemeral == nil && !isDisk(v)
+	})
 }
 
 // A pod that leaves is seen three or four times on its way out, and most of that does not

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -71,23 +70,6 @@ func PostEviction(ctx context.Context, client rest.Interface, d Decision) error 
 		MaxRetries(0).Body(eviction).Do(ctx).Error()
 }
 
-// surgeNote is what the annotation of a surged pod says: enough for any process to finish
-// the surge or to undo it.
-type surgeNote struct {
-	ReplicaSet string    `json:"replicaSet"`
-	UID        types.UID `json:"uid"` // the ReplicaSet's
-	At         time.Time `json:"at"`
-}
-
-// surgeNoteOf reads the annotation; what cannot be read is zero.
-func surgeNoteOf(pod *corev1.Pod) surgeNote {
-	var r surgeNote
-	if err := json.Unmarshal([]byte(pod.Annotations[SurgedAnnotation]), &r); err != nil {
-		return surgeNote{}
-	}
-	return r
-}
-
 // PatchSurge has the pod's ReplicaSet let it go, with one patch.
 func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now time.Time) error {
 	surged, err := AsSurged(pod, now)
@@ -101,13 +83,13 @@ func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now
 // drops the replacement pod, or the pod itself if there are too many. If the ReplicaSet goes, the pod
 // would run on without an owner: it is ended, as the ReplicaSet's own pods are.
 func (d *Drainer) putBack(ctx context.Context, decision Decision) (did Action, err error) {
-	pod := decision.Pod
-	stays, err := d.replicaSetStays(ctx, pod)
+	pod, returned := decision.Pod, AsReturned(decision.Pod)
+	stays, err := d.replicaSetStays(ctx, returned)
 	switch {
 	case err != nil:
 		return Return, err
 	case stays:
-		return Return, relabel(ctx, d.opts.Pods, AsReturned(pod))
+		return Return, relabel(ctx, d.opts.Pods, returned)
 	}
 	if err := d.remove(ctx, decision); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
@@ -115,12 +97,12 @@ func (d *Drainer) putBack(ctx context.Context, decision Decision) (did Action, e
 	return End, nil
 }
 
-// replicaSetStays reports whether the pods of a surged pod's ReplicaSet stay, even if they lose
-// their owner. One that exists might be about to end: the garbage collector ends it a moment
+// replicaSetStays reports whether the pods of the ReplicaSet that takes a pod back stay, even if they
+// lose their owner. One that exists might be about to end: the garbage collector ends it a moment
 // after its Deployment, unless that was deleted with --cascade=orphan.
 // https://kubernetes.io/docs/concepts/architecture/garbage-collection/#cascading-deletion
 func (d *Drainer) replicaSetStays(ctx context.Context, pod *corev1.Pod) (bool, error) {
-	name := surgeNoteOf(pod).ReplicaSet
+	name := pod.OwnerReferences[0].Name
 	if name == "" {
 		return true, nil // somebody has removed the note: any ReplicaSet that selects the pod takes it
 	}
@@ -175,35 +157,6 @@ func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 		return fmt.Errorf("relabel pod %s/%s: %w", to.Namespace, to.Name, err)
 	}
 	return nil
-}
-
-// AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
-func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
-	}
-	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
-	if err != nil {
-		return nil, fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	c := *pod
-	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
-	c.Annotations = maps.Clone(pod.Annotations)
-	metav1.SetMetaDataAnnotation(&c.ObjectMeta, SurgedAnnotation, string(note))
-	return &c, nil
-}
-
-// AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.
-func AsReturned(pod *corev1.Pod) *corev1.Pod {
-	note, yes := surgeNoteOf(pod), true
-	c := *pod
-	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
-	c.Labels[hashLabel] = pod.Labels[SurgedLabel]
-	delete(c.Labels, SurgedLabel)
-	delete(c.Annotations, SurgedAnnotation)
-	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
-	return &c
 }
 
 // Only here are pods deleted without asking a disruption budget: because it has already

@@ -173,6 +173,9 @@ type Decision struct {
 	// changes nothing either.
 	Peers Gang
 
+	preference preference
+	// withGang is when the pod leaves with its gang at the latest; zero if it does not.
+	withGang time.Time
 	// workload is the Deployment of a pod that has one by its ReplicaSet's name.
 	workload types.NamespacedName
 	// waits: the pod is held for what the workload has to give, and for nothing else.

@@ -2,12 +2,10 @@ package drain
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -45,15 +43,15 @@ func surgedHash(hash string) string { return "surged-" + hash }
 func IsSurged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
 
 // noSurge says why a pod's replacement pod cannot be made before it leaves, or is empty.
-func (p *planner) noSurge(pod *corev1.Pod) string {
+func (p *planner) noSurge(pod *corev1.Pod, its preference) string {
 	if IsSurged(pod) {
 		return ""
 	}
 	if reason := noSurgeByItself(pod, p.now); reason != "" {
 		return reason
 	}
-	if w := p.preferenceOf(pod); w.When != "" {
-		return w.reason()
+	if its.When != "" {
+		return its.reason()
 	}
 	if p.isSelf(pod) {
 		return "spot-handler's own pod"
@@ -122,28 +120,6 @@ func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
 		return "its volume cannot be shared"
 	}
 	return ""
-}
-
-// labelsOnceSurged are the labels of a pod once it is surged.
-func labelsOnceSurged(pod labels.Set) labels.Set {
-	changed := maps.Clone(pod)
-	changed[hashLabel] = surgedHash(pod[hashLabel])
-	changed[SurgedLabel] = pod[hashLabel]
-	return changed
-}
-
-// LosesSurged reports whether a disruption budget covers a pod with these labels only before, or
-// only after it is surged.
-func LosesSurged(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
-	return reads(budget.Spec.Selector, hashLabel, SurgedLabel) && covers(budget, pod) != covers(budget, labelsOnceSurged(pod))
-}
-
-// reads reports whether the selector depends on one of the labels.
-func reads(of *metav1.LabelSelector, keys ...string) bool {
-	return of != nil && slices.ContainsFunc(keys, func(key string) bool {
-		_, ok := of.MatchLabels[key]
-		return ok || slices.ContainsFunc(of.MatchExpressions, func(r metav1.LabelSelectorRequirement) bool { return r.Key == key })
-	})
 }
 
 // known reports whether everything is known that decides whether the pod can be surged.

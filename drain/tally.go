@@ -27,6 +27,12 @@ type Member struct {
 	homeless bool      // the scheduler finds no node for it
 }
 
+// Unschedulable reports whether the scheduler has found no node for the pod.
+func Unschedulable(pod *corev1.Pod) bool {
+	c := Condition(pod, corev1.PodScheduled)
+	return c != nil && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable
+}
+
 // MemberOf reads a pod.
 func MemberOf(pod *corev1.Pod) *Member {
 	m := &Member{

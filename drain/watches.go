@@ -13,7 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -117,25 +116,6 @@ func (b *budgetWatch) of(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
 		}
 	}
 	return nil
-}
-
-// covers reports whether the budget counts pods with the labels. Every pod is compared with every
-// budget of its namespace, so only the rare selector with expressions is compiled.
-func covers(budget *policyv1.PodDisruptionBudget, pod labels.Set) bool {
-	of := budget.Spec.Selector
-	if of == nil {
-		return false
-	}
-	for key, value := range of.MatchLabels {
-		if has, ok := pod[key]; !ok || has != value {
-			return false
-		}
-	}
-	if len(of.MatchExpressions) == 0 {
-		return true
-	}
-	selector, err := metav1.LabelSelectorAsSelector(of)
-	return err == nil && selector.Matches(pod)
 }
 
 var attachmentResource = schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}

@@ -90,7 +90,7 @@ func podsInWaves(now time.Time, nodes []Situation) (pods []wavePod, review time.
 		p := newPlanner(now, s)
 		for _, pod := range p.Pods {
 			name := DeploymentOf(pod)
-			canSurge := p.Policy.Strategy == Surge && p.noSurge(pod) == ""
+			canSurge := p.Policy.Strategy == Surge && p.noSurge(pod, p.preferenceOf(pod)) == ""
 			switch {
 			case pod.DeletionTimestamp != nil, p.notOurs(pod) != "":
 			case IsSurged(pod), canSurge && p.known(pod):
@@ -110,6 +110,17 @@ func podsInWaves(now time.Time, nodes []Situation) (pods []wavePod, review time.
 		review = interruption.Earlier(review, by)
 	}
 	return pods, review
+}
+
+// Startup is how long the pod took from having a node to being Ready; false if it is not
+// Ready.
+func Startup(pod *corev1.Pod) (time.Duration, bool) {
+	scheduled := Condition(pod, corev1.PodScheduled)
+	since, ok := Ready(pod)
+	if !ok || scheduled == nil {
+		return 0, false
+	}
+	return max(0, since.Sub(scheduled.LastTransitionTime.Time)), true
 }
 
 func (p *planner) wavePod(pod *corev1.Pod) wavePod {

@@ -42,7 +42,7 @@ type preference struct {
 	gang bool // said of its gang
 }
 
-// reason says who preferences what; an answer reads like the annotation that it stands for.
+// reason says who prefers what; an answer reads like the annotation that it stands for.
 func (w preference) reason() string {
 	switch {
 	case w.gang && w.When == WhenNow:
@@ -83,21 +83,21 @@ func (p *planner) ownPreference(pod *corev1.Pod) When {
 
 // leavesAsPreferred: the pod has its own idea of when. One that is to be held is held like any
 // other that is not surged. One that was surged before it said so keeps its place in line.
-func leavesAsPreferred(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	switch w := p.preferenceOf(pod); {
-	case w.When == WhenNow:
-		return Evict, w.reason()
-	case w.When == WhenLast && !p.Deadline.IsZero():
-		return Later, w.reason()
+func leavesAsPreferred(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
+	switch {
+	case d.preference.When == WhenNow:
+		return Evict, d.preference.reason()
+	case d.preference.When == WhenLast && !p.Deadline.IsZero():
+		return Later, d.preference.reason()
 	}
 	return "", ""
 }
 
 // isOfUnknownNamespace: until it is known what the namespace asks for, the pod might have to stay to
 // its eviction deadline, or for good if it has none.
-func isOfUnknownNamespace(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
+func isOfUnknownNamespace(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	_, known := p.Namespaces[pod.Namespace]
-	if known || p.Namespaces == nil || p.preferenceOf(pod).own {
+	if known || p.Namespaces == nil || d.preference.own {
 		return "", ""
 	}
 	return Later, "what its namespace asks for is being looked up"
@@ -153,14 +153,6 @@ func (p *planner) noticeOf(pod *corev1.Pod) string {
 		return ""
 	}
 	return asks
-}
-
-// peersOf is the pod's gang, if its namespace lets its pods be notified.
-func (p *planner) peersOf(pod *corev1.Pod) Gang {
-	if preferences, known := p.Namespaces[pod.Namespace]; len(p.Gangs) == 0 || !known || preferences.Silent {
-		return Gang{}
-	}
-	return GangOf(pod)
 }
 
 // Silent reads whether a namespace forbids that its pods be notified.
