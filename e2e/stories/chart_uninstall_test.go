@@ -27,13 +27,13 @@ import (
 
 // An installation is removed by the commands of the manual while one node is being drained, with
 // surged pods and a protected replacement, and another has placeholder pods; a third has been
-// replaced already. The drains are cancelled. What was there before is as it was, and nothing that
+// replaced already, and is held on demand. The drains are cancelled. What was there before is as it was, and nothing that
 // has come since mentions spot-handler, in any resource that the API server serves.
 func TestUninstallLeavesNothing(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "batch", CPUs: 4, Labels: team("batch"), Annotations: map[string]string{"spot-handler/fallback-nodepool": "batch-fallback"}},
-		controlplane.PoolSpec{Name: "batch-fallback", CPUs: 4, Labels: team("batch"), Capacity: []string{controlplane.OnDemand}, Boot: 5 * time.Second},
+		controlplane.PoolSpec{Name: "batch-fallback", CPUs: 4, Labels: team("batch"), Capacity: []string{controlplane.OnDemand}, Boot: 5 * time.Second, ConsolidateAfter: "1h"},
 		controlplane.PoolSpec{Name: "slow", CPUs: 4, Labels: team("slow"), Annotations: map[string]string{"spot-handler/fallback-nodepool": "slow-fallback"}},
 		controlplane.PoolSpec{Name: "slow-fallback", CPUs: 4, Labels: team("slow"), Capacity: []string{controlplane.OnDemand}, Boot: 10 * time.Minute}))
 	replaced, surging := s.node("batch"), s.node("slow")
@@ -57,6 +57,10 @@ func TestUninstallLeavesNothing(t *testing.T) {
 	s.waitSurged(1)
 	s.eventually("placeholders", func() bool { return len(s.placeholders()) == 2 })
 	s.waitEmpty(queue)
+	held := s.claim(s.claims("batch-fallback", controlplane.InstanceID(replaced.Name))[0]).GetAnnotations()
+	if held[doNotDisrupt] != "true" || held["spot-handler/stands-in-for"] != "batch" {
+		t.Errorf("annotations of the replacement %v, want it held", held)
+	}
 
 	s.runManual(h, "supported.md", "## Uninstall", "")
 

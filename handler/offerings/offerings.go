@@ -123,6 +123,19 @@ func (m *Memory) Lost() []Loss {
 	return lost
 }
 
+// LastLoss is when EC2 last took a node of the pool, or was said to; zero if it never did as far as is
+// known. What an earlier process has left is known only if known is true.
+func (m *Memory) LastLoss(pool string) (at time.Time, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for loss, t := range m.of {
+		if loss.Pool == pool {
+			at = interruption.Later(at, t.Last)
+		}
+	}
+	return at, m.counts
+}
+
 func compare(a, b Loss) int {
 	return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Zone, b.Zone), cmp.Compare(a.Pool, b.Pool))
 }

@@ -63,7 +63,7 @@ type Options struct {
 	// to every node.
 	SingleNode bool
 
-	// Offerings are what EC2 has taken lately; nil: nothing is known.
+	// Offerings are what EC2 has taken lately; nil: nothing is known, and no replacement is held.
 	Offerings *offerings.Memory
 
 	// TTL is how long a replacement can be Ready without a pod before it is returned, if
@@ -111,7 +111,9 @@ const (
 	reasonNotLaunched = "NotLaunched"
 	reasonUnused      = "ReplacementUnused"
 	reasonUnprotected = "ProtectionRemoved"
+	reasonHeld        = "ReplacementHeld"
 	reasonWrongPolicy = "RebalancePolicyUnknown"
+	reasonWrongCalm   = "CalmNotUnderstood"
 )
 
 // Nodes is the subset of the Nodes API that the backend uses.
@@ -139,6 +141,8 @@ type Backend struct {
 	keeper   *keeper
 	log      zerolog.Logger
 	said     provisioner.Once
+
+	remembers bool // opts.Offerings are those of all nodes, also of earlier processes
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
@@ -151,12 +155,15 @@ func New(opts Options) *Backend {
 	if opts.Node == nil {
 		opts.Node = func(string) (*corev1.Node, bool) { return nil, false }
 	}
+	remembers := opts.Offerings != nil && !opts.SingleNode
 	opts.Offerings = cmp.Or(opts.Offerings, offerings.New())
 	b := &Backend{
 		opts:     opts,
 		refusals: newReadCache[interruption.Replacement](refusedFor, nil),
 		ledger:   newLedger(opts.Dynamic, opts.Registerer),
 		log:      opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
+
+		remembers: remembers,
 	}
 	b.pools, b.daemons = newReadCache(poolTTL, b.readPools), newReadCache(poolTTL, b.readDaemons)
 	b.keeper = newKeeper(b)

@@ -43,6 +43,7 @@ type lostNode struct {
 	named, namedBy string // the pool that the operator has named to replace the node's, and where
 	lately         []offerings.Loss
 	spotFirst      bool // another spot instance is preferred
+	holds          bool // what replaces it on demand is held until its pool is calm
 }
 
 // Weighed is what speaks for and against a NodePool as the one that replaces a node.
@@ -144,6 +145,7 @@ func (b *Backend) evaluate(ctx context.Context, lost lostNode, all bool) (pools 
 		return nil, none, err
 	}
 	lost.source = poolNamed(known, lost.pool)
+	lost.holds = b.holds(lost)
 	lost.named, lost.namedBy = fallbackFor(lost, b.opts.FallbackNodePools)
 	fallbacks, rejected := lost.fallbacks(known)
 	list := append(lost.spotCandidates(known), fallbacks...)

@@ -46,11 +46,12 @@ const (
 // is on the claim, so any process can go on from there.
 type keeper struct {
 	b     *Backend
+	held  *heldClaims
 	queue workqueue.TypedRateLimitingInterface[string]
 }
 
 func newKeeper(b *Backend) *keeper {
-	return &keeper{b: b, queue: workqueue.NewTypedRateLimitingQueue(
+	return &keeper{b: b, held: newHeldClaims(b.opts.Registerer), queue: workqueue.NewTypedRateLimitingQueue(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](200*time.Millisecond, 30*time.Second))}
 }
 
@@ -106,6 +107,7 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 		return 0, err
 	}
 	if claim == nil || !claim.DeletionTimestamp.IsZero() || claim.Labels[ReplacesLabel] == "" || claim.Labels[SettledLabel] != "" {
+		k.held.count(name, false)
 		return 0, nil
 	}
 	switch {
@@ -125,6 +127,7 @@ func (k *keeper) check(ctx context.Context, name string) (time.Duration, error) 
 			return again, err
 		}
 	}
+	k.held.count(name, false)
 	return k.settle(ctx, claim)
 }
 

@@ -53,6 +53,10 @@ const (
 	// consolidation, and when that ends at the latest (RFC 3339).
 	ProtectedAnnotation = "spot-handler/protected-until"
 
+	// StandsInAnnotation on a NodeClaim of ours names the NodePool of the spot node that it replaces,
+	// if the claim is held until that pool is calm.
+	StandsInAnnotation = "spot-handler/stands-in-for"
+
 	// PodsAnnotation on a NodeClaim of ours is the number of pods that it was made for.
 	PodsAnnotation = "spot-handler/pods"
 
@@ -97,7 +101,8 @@ type poolObject struct {
 			} `json:"spec"`
 		} `json:"template"`
 		Disruption struct {
-			ConsolidateAfter string `json:"consolidateAfter"`
+			ConsolidateAfter    string `json:"consolidateAfter"`
+			ConsolidationPolicy string `json:"consolidationPolicy"`
 		} `json:"disruption"`
 		Limits   corev1.ResourceList `json:"limits"`
 		Replicas *int64              `json:"replicas"`

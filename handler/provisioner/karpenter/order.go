@@ -73,6 +73,9 @@ func (o claimOrder) build() (*unstructured.Unstructured, error) {
 	if !o.until.IsZero() && annotations[doNotDisrupt] == "" {
 		annotations[doNotDisrupt] = "true"
 		annotations[ProtectedAnnotation] = o.until.UTC().Format(time.RFC3339)
+		if o.lost.isHeld(o.candidate) {
+			annotations[StandsInAnnotation] = o.lost.pool
+		}
 	}
 	if len(o.pool.Spec.Limits) > 0 && len(o.size) > 0 {
 		if text, err := json.Marshal(o.size); err == nil {

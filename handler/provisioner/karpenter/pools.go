@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -136,10 +137,15 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 	if value == "" || slices.Contains(allowed, value) {
 		return value, nil
 	}
-	text := fmt.Sprintf("annotation %s is %q: want one of %s; --rebalance counts", RebalanceAnnotation, value, strings.Join(allowed, ", "))
-	if b.said.First(name + ": " + text) {
-		b.event("NodePool", pool.ObjectMeta, true, reasonWrongPolicy, text)
-		b.log.Warn().Str("nodepool", name).Str("reason", text).Msg("rebalance policy of NodePool not understood")
-	}
+	b.misunderstood(pool, reasonWrongPolicy, fmt.Sprintf("annotation %s is %s: want one of %s; --rebalance counts",
+		RebalanceAnnotation, interruption.Clip(strconv.Quote(value)), strings.Join(allowed, ", ")))
 	return "", nil
+}
+
+// misunderstood complains about an annotation of the pool, once.
+func (b *Backend) misunderstood(pool *nodePool, reason, text string) {
+	if b.said.First(pool.Name + ": " + text) {
+		b.event("NodePool", pool.ObjectMeta, true, reason, text)
+		b.log.Warn().Str("nodepool", pool.Name).Str("reason", text).Msg("annotation of NodePool not understood")
+	}
 }

@@ -20,8 +20,8 @@ import (
 )
 
 // unprotect ends a replacement's protection from consolidation as soon as the pods that it
-// was made for are there, or no more will come, or the time is over. Zero means that the
-// protection has ended; else it says when to check again.
+// was made for are there, or no more will come, or the time is over, unless it is held then. Zero
+// means that the protection has ended; else it says when to check again.
 //
 // Karpenter copies the annotation from the claim to its Node once, at registration. The
 // Node is cleared first, and our own mark on the claim goes last, as the next process finds
@@ -35,6 +35,16 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 	case !ended:
 		return max(time.Millisecond, min(time.Until(until), claim.nextLanding(time.Now()))), nil
 	}
+	again, why, err := k.hold(ctx, claim)
+	switch {
+	case err != nil:
+		return 0, err
+	case again > 0:
+		if k.held.count(claim.Name, true) {
+			k.b.event("NodeClaim", claim.ObjectMeta, false, reasonHeld, "kept from consolidation until NodePool "+claim.Annotations[StandsInAnnotation]+" is calm")
+		}
+		return again, nil
+	}
 	if claim.Status.NodeName == "" {
 		// It might be registering at this moment, with the claim's earlier annotations.
 		if claim.Annotations[doNotDisrupt] == "" {
@@ -42,15 +52,16 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 		}
 		return laterCheck, k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil})
 	}
-	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null}}}`, doNotDisrupt)
+	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null}}}`, doNotDisrupt, StandsInAnnotation)
 	_, err = k.b.opts.Nodes.Patch(ctx, claim.Status.NodeName, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return 0, fmt.Errorf("patch Node %q: %w", claim.Status.NodeName, err)
 	}
-	if err := k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil}); err != nil {
+	if err := k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil, StandsInAnnotation: nil}); err != nil {
 		return 0, err
 	}
-	k.b.event("NodeClaim", claim.ObjectMeta, false, reasonUnprotected, "Karpenter may consolidate the replacement again")
+	late := why != "" && time.Since(claim.CreationTimestamp.Time) >= longestHold
+	k.b.event("NodeClaim", claim.ObjectMeta, late, reasonUnprotected, "Karpenter may consolidate the replacement again"+why)
 	k.b.log.Debug().Str("nodeclaim", claim.Name).Msg("replacement no longer protected")
 	return 0, nil
 }

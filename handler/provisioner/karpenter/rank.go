@@ -66,7 +66,7 @@ func first(a, b bool) int {
 }
 
 func (lost lostNode) orderIn(c candidate) claimOrder {
-	o := claimOrder{candidate: c, lost: lost, until: lost.protectedUntil(c.pool), remark: lost.remark}
+	o := claimOrder{candidate: c, lost: lost, until: lost.protectedUntil(c), remark: lost.remark}
 	s := newShape(c.pool, lost.source, lost.node)
 	if c.capacity == spot {
 		lost.avoidRisk(s)
@@ -128,15 +128,15 @@ const rebalanceWindow = 5 * time.Minute
 
 // protectedUntil is how long a replacement in the pool has to be protected from
 // consolidation: until our pods are there, at most until the end of the interrupted node,
-// and not at all if Karpenter would not be faster than that. While an empty node is
-// protected, Karpenter might move other nodes' healthy pods onto it.
-func (lost lostNode) protectedUntil(pool *nodePool) time.Time {
+// and not at all if Karpenter would not be faster than that, unless it is held afterwards. While an
+// empty node is protected, Karpenter might move other nodes' healthy pods onto it.
+func (lost lostNode) protectedUntil(c candidate) time.Time {
 	end := lost.rec.Deadline
 	if end.IsZero() {
 		end = time.Now().Add(rebalanceWindow)
 	}
-	after, ok := pool.consolidates()
-	if !ok || after >= time.Until(end) {
+	after, ok := c.pool.consolidates()
+	if !ok || after >= time.Until(end) && !lost.isHeld(c) {
 		return time.Time{}
 	}
 	return end

@@ -91,7 +91,7 @@ func TestProtectedUntil(t *testing.T) {
 				end := time.Now().Add(tt.deadline)
 				rec.Deadline = end
 			}
-			got := lostNode{rec: rec}.protectedUntil(pool(t, set(tt.after, "spec", "disruption", "consolidateAfter")))
+			got := lostNode{rec: rec}.protectedUntil(candidate{pool: pool(t, set(tt.after, "spec", "disruption", "consolidateAfter"))})
 			if got.IsZero() == tt.want {
 				t.Errorf("protectedUntil() = %s, want one: %t", got, tt.want)
 			}

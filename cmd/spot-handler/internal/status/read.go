@@ -71,7 +71,7 @@ func (r Reader) List(ctx context.Context, show func(List) error) error {
 					all = append(all, node)
 				}
 			}
-			return all, nil
+			return append(all, index.Joined(time.Time{})...), nil
 		}
 	}
 	return repeat(ctx, r.Watch, everyList, show, func() (List, error) {
@@ -117,7 +117,7 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 		unread = append(unread, fmt.Sprintf("pods of %d more nodes, whose deadlines are later", more))
 	}
 	slices.Sort(unread)
-	return List{Of(time.Now(), all, pods), console.Some(unread, 3)} // each node has much the same
+	return List{Of(time.Now(), all, pods), heldOf(time.Now(), all), console.Some(unread, 3)} // each node has much the same
 }
 
 // Node shows the status of one node. An error says that the Node could not be read.

@@ -8,6 +8,7 @@ package status
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,19 +22,44 @@ import (
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/turns"
 )
 
 // List is what programs read: all interruptions of a cluster.
 type List struct {
 	Interruptions []Interruption `json:"interruptions"`
+	// Held are replacements that are kept from consolidation; nil if there are none.
+	Held *Held `json:"held,omitempty"`
 	// Unread says what could not be read, and why.
 	Unread []string `json:"unread,omitempty"`
 }
 
 // Same reports whether two lists differ by the time that has passed at most.
 func (l List) Same(o List) bool {
-	return slices.EqualFunc(l.Interruptions, o.Interruptions, Interruption.same) && slices.Equal(l.Unread, o.Unread)
+	return slices.EqualFunc(l.Interruptions, o.Interruptions, Interruption.same) && slices.Equal(l.Unread, o.Unread) && reflect.DeepEqual(l.Held, o.Held)
+}
+
+// Held are the replacements that stay on demand until the NodePools that they stand in for are calm.
+type Held struct {
+	Replacements int     `json:"replacements"`
+	NodeHours    float64 `json:"nodeHours"` // since their Nodes joined, in tenths
+}
+
+func heldOf(now time.Time, all []*corev1.Node) *Held {
+	var h Held
+	age := time.Duration(0)
+	for _, node := range all {
+		if node.Annotations[karpenter.StandsInAnnotation] != "" {
+			h.Replacements++
+			age += now.Sub(node.CreationTimestamp.Time)
+		}
+	}
+	if h.Replacements == 0 {
+		return nil
+	}
+	h.NodeHours = math.Round(10*age.Hours()) / 10
+	return &h
 }
 
 // Interruption is how far one has come.

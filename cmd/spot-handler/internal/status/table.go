@@ -22,10 +22,14 @@ var columns = []console.Column{
 
 // Table shows the list, in so many columns of a terminal; 0 is no terminal.
 func (l List) Table(width int) []string {
-	if len(l.Interruptions) == 0 {
-		return []string{"No node is interrupted, and no record of an interruption stands."}
+	lines := []string{"No node is interrupted, and no record of an interruption stands."}
+	if len(l.Interruptions) > 0 {
+		lines = console.Table(columns, console.Rows(l.Interruptions, Interruption.row), width)
 	}
-	return console.Table(columns, console.Rows(l.Interruptions, Interruption.row), width)
+	if h := l.Held; h != nil {
+		lines = append(lines, "", fmt.Sprintf("Held on demand until spot pools are calm: %s, %.1f node-hours", console.Count(h.Replacements, "replacement"), h.NodeHours))
+	}
+	return lines
 }
 
 func (i Interruption) row() []console.Cell {

@@ -9,6 +9,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // fleet has a node for each thing that an interruption can wait for, and for each end.
@@ -120,6 +121,22 @@ func TestNothingIsInterrupted(t *testing.T) {
 	}
 	if list.Interruptions == nil {
 		t.Error("programs read null, want an empty list")
+	}
+}
+
+// What stays on demand is shown where nothing is interrupted, too, and again when its hours have changed.
+func TestHeld(t *testing.T) {
+	held := node("held", "fallback", func(*interruption.Record) {})
+	held.CreationTimestamp.Time, held.Annotations = noon, map[string]string{karpenter.StandsInAnnotation: "batch"}
+	other := held.DeepCopy()
+	other.CreationTimestamp.Time = after(3600)
+	list := func(at int) List { return List{Held: heldOf(after(at), []*corev1.Node{held, other, {}})} }
+	got := list(3600 + 900).Table(0)
+	if want := "Held on demand until spot pools are calm: 2 replacements, 1.5 node-hours"; len(got) != 3 || got[2] != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if !list(4500).Same(list(4510)) || list(4500).Same(list(5000)) || heldOf(noon, []*corev1.Node{{}}) != nil {
+		t.Error("want a list to differ by a tenth of an hour, and none where nothing is held")
 	}
 }
 

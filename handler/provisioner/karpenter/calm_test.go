@@ -1,0 +1,340 @@
+package karpenter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/rs/zerolog"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
+)
+
+// noConfigMaps is where a memory finds nothing.
+type noConfigMaps struct{}
+
+var _ offerings.ConfigMaps = noConfigMaps{}
+
+func (noConfigMaps) Get(context.Context, string, metav1.GetOptions) (*corev1.ConfigMap, error) {
+	return nil, errors.New("none")
+}
+
+func (noConfigMaps) Patch(context.Context, string, types.PatchType, []byte, metav1.PatchOptions, ...string) (*corev1.ConfigMap, error) {
+	return nil, errors.New("none")
+}
+
+// remember keeps the memory until the test ends.
+func (c *cluster) remember() {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = c.taken.Keep(ctx, noConfigMaps{}, func() []*corev1.Node { return nil }, zerolog.Nop())
+	}()
+	c.t.Cleanup(func() { cancel(); <-done })
+	synctest.Wait()
+}
+
+// offered is the interrupted node with the labels of an offering.
+func offered() *corev1.Node {
+	node := interruptedNode()
+	node.Labels[corev1.LabelInstanceTypeStable], node.Labels[capacityTypeLabel] = "m5.large", spot
+	return node
+}
+
+// lose has EC2 take a node of the source pool.
+func (c *cluster) lose() {
+	rec := record()
+	c.taken.Note(offered(), rec)
+}
+
+// standingIn is a cluster with a replacement on which its pods are, held for the source pool.
+func standingIn(t *testing.T, change ...func(*unstructured.Unstructured)) *cluster {
+	t.Helper()
+	c, rec := newCluster(t, Options{TTL: 10 * time.Minute}, sourcePool(), fallbackPool(t, change...), sourceNodeClaim()), record()
+	c.remember()
+	c.lose()
+	c.nodes.put(withRecord(offered(), rec))
+	if _, err := c.p.Request(t.Context(), offered(), rec, need()); err != nil {
+		t.Fatal(err)
+	}
+	c.ready()
+	c.nodes.land(pod(), pod())
+	time.Sleep(landingCheck)
+	c.wantProtected(true)
+	rec.Phase = interruption.Released
+	c.nodes.put(withRecord(offered(), rec))
+	return c
+}
+
+func (c *cluster) annotate(pool, key string, value any) {
+	c.t.Helper()
+	u, err := c.Tracker().Get(nodePoolResource, "", pool)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	changed := u.(*unstructured.Unstructured).DeepCopy()
+	set(value, "metadata", "annotations", key)(changed)
+	if err := c.Tracker().Update(nodePoolResource, changed, ""); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *cluster) wantHeldSeconds(want, within time.Duration) {
+	c.t.Helper()
+	var m dto.Metric
+	if err := c.b.keeper.held.seconds.Write(&m); err != nil {
+		c.t.Fatal(err)
+	}
+	got := time.Duration(m.GetCounter().GetValue() * float64(time.Second))
+	if got < want-within || got > want {
+		c.t.Errorf("held for %s, want %s", got, want)
+	}
+}
+
+func TestHeldUntilCalm(t *testing.T) {
+	bubble(t, "losses go on", func(t *testing.T) {
+		c := standingIn(t)
+		time.Sleep(20 * time.Minute)
+		c.wantProtected(true)
+		if !c.nodes.hasEvent(reasonHeld) {
+			t.Errorf("events %q", c.nodes.events)
+		}
+		c.lose()
+		time.Sleep(defaultCalm - time.Second)
+		c.wantProtected(true)
+		c.wantHeldSeconds(50*time.Minute, heldCheck+landingCheck)
+		time.Sleep(2 * time.Second)
+		c.wantProtected(false)
+		c.wantHeldSeconds(50*time.Minute, 2*landingCheck)
+		a := c.now().GetAnnotations()
+		if len(c.b.keeper.held.counted) != 0 || a[StandsInAnnotation] != "" || !c.nodes.hasEvent(reasonUnprotected) {
+			t.Errorf("counted %v, annotations %v, events %q; want nothing left", c.b.keeper.held.counted, a, c.nodes.events)
+		}
+		if got := c.now().GetLabels()[SettledLabel]; got != settledUsed {
+			t.Errorf("settled as %q, want %q", got, settledUsed)
+		}
+	})
+	bubble(t, "another pool's do not count", func(t *testing.T) {
+		c := standingIn(t)
+		time.Sleep(20 * time.Minute)
+		other := offered()
+		other.Name, other.Labels[nodePoolLabel] = "node-2", "other"
+		c.taken.Note(other, record())
+		time.Sleep(10 * time.Minute)
+		c.wantProtected(false)
+	})
+	bubble(t, "as long as the pool says", func(t *testing.T) {
+		c := standingIn(t)
+		c.annotate("spot", CalmAnnotation, "2h")
+		time.Sleep(2*time.Hour - 10*time.Second)
+		c.wantProtected(true)
+		time.Sleep(10 * time.Second)
+		c.wantProtected(false)
+	})
+	bubble(t, "switched off meanwhile", func(t *testing.T) {
+		c := standingIn(t)
+		c.annotate("spot", CalmAnnotation, "0")
+		time.Sleep(heldCheck + poolTTL)
+		c.wantProtected(false)
+	})
+	bubble(t, "the pool is gone", func(t *testing.T) {
+		c := standingIn(t)
+		if err := c.Tracker().Delete(nodePoolResource, "", "spot"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(heldCheck + poolTTL)
+		c.wantProtected(false)
+	})
+	bubble(t, "its pods have gone elsewhere", func(t *testing.T) {
+		c := standingIn(t)
+		c.nodes.mu.Lock()
+		c.nodes.pods = nil
+		c.nodes.mu.Unlock()
+		time.Sleep(2 * heldCheck)
+		c.wantProtected(false)
+	})
+	bubble(t, "never calm", func(t *testing.T) {
+		c := standingIn(t)
+		claim := c.now().DeepCopy()
+		claim.SetCreationTimestamp(metav1.NewTime(time.Now().Add(30*time.Minute - longestHold)))
+		claim.SetResourceVersion("9")
+		if err := c.Tracker().Update(nodeClaimResource, claim, ""); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			c.wantProtected(true)
+			c.lose()
+			time.Sleep(15*time.Minute + time.Second)
+		}
+		c.wantProtected(false)
+	})
+	bubble(t, "its node boots for longer than the notice", func(t *testing.T) {
+		c, rec := newCluster(t, Options{TTL: 10 * time.Minute}), record()
+		c.remember()
+		c.lose()
+		if _, err := c.p.Request(t.Context(), offered(), rec, need()); err != nil {
+			t.Fatal(err)
+		}
+		c.condition("Launched", "True", "")
+		time.Sleep(3 * time.Minute)
+		if a := c.now().GetAnnotations(); a[doNotDisrupt] != "true" {
+			t.Errorf("annotations %v, want the protection that its Node will have", a)
+		}
+		c.condition("Registered", "True", "")
+		c.condition("Initialized", "True", "")
+		c.nodes.land(pod(), pod())
+		time.Sleep(10 * time.Minute)
+		c.wantProtected(true)
+		time.Sleep(17 * time.Minute)
+		c.wantProtected(false)
+	})
+}
+
+// The next process knows from the claims what it has to hold, and gives back one a minute.
+func TestGivenBackOneByOne(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		objects := []runtime.Object{sourcePool(), fallbackPool(t)}
+		const count = 4
+		for i := range count {
+			o := newOrder(t)
+			o.until, o.lost.node, o.lost.pool, o.lost.holds = time.Now().Add(2*time.Minute), offered(), "spot", true
+			o.lost.rec.Instance = fmt.Sprint(instance, i)
+			claim := built(t, o)
+			claim.SetUID(types.UID(fmt.Sprint("uid-", i)))
+			claim.SetCreationTimestamp(metav1.Now())
+			var conditions []any
+			for _, kind := range []string{"Launched", "Initialized"} {
+				conditions = append(conditions, map[string]any{"type": kind, "status": "True", "lastTransitionTime": time.Now().UTC().Format(time.RFC3339)})
+			}
+			set(conditions, "status", "conditions")(claim)
+			set(replacementNode, "status", "nodeName")(claim)
+			objects = append(objects, claim)
+		}
+		time.Sleep(10 * time.Minute) // nobody leads
+		c := newCluster(t, Options{TTL: time.Hour}, objects...)
+		c.nodes.land(pod())
+		held := func() (n int) {
+			synctest.Wait()
+			for i := range count {
+				u, err := c.Tracker().Get(nodeClaimResource, "", fmt.Sprint("fallback-", instance, i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if u.(*unstructured.Unstructured).GetAnnotations()[doNotDisrupt] != "" {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(time.Hour)
+		if held() != count {
+			t.Fatalf("%d are held while nothing is known of earlier losses, want all", held())
+		}
+		c.lose()
+		c.remember()
+		time.Sleep(defaultCalm - time.Second)
+		if held() != count {
+			t.Fatalf("%d are held before the pool is calm, want all", held())
+		}
+		time.Sleep(2 * landingCheck)
+		for want := count - 1; want >= 0; want-- {
+			if got := held(); got != want {
+				t.Errorf("%d are held, want %d", got, want)
+			}
+			time.Sleep(heldCheck)
+		}
+	})
+}
+
+// What is not on demand, what Karpenter leaves where it is, and what replaces no spot instance that
+// EC2 takes, is protected as long as its pods are on their way, if at all.
+func TestNotHeld(t *testing.T) {
+	nothing := func(*unstructured.Unstructured) {}
+	for name, tt := range map[string]struct {
+		source, fallback func(*unstructured.Unstructured)
+		lost             func(*corev1.Node, *interruption.Record)
+		single           bool
+		held             bool
+	}{
+		"an on-demand replacement": {held: true},
+		"of a recommended node": {held: true, lost: func(_ *corev1.Node, r *interruption.Record) {
+			r.Kind, r.Deadline = interruption.RebalanceRecommendation, time.Time{}
+		}},
+		"consolidated late":      {held: true, fallback: set("1h", "spec", "disruption", "consolidateAfter")},
+		"an annotation of noise": {held: true, source: set("soon", "metadata", "annotations", CalmAnnotation)},
+		"switched off":           {source: set("0s", "metadata", "annotations", CalmAnnotation)},
+		"never consolidated":     {fallback: lasting},
+		"consolidated if empty":  {fallback: set("WhenEmpty", "spec", "disruption", "consolidationPolicy")},
+		"a spot replacement":     {fallback: spotOnly},
+		"of an on-demand node":   {lost: func(n *corev1.Node, _ *interruption.Record) { n.Labels[capacityTypeLabel] = onDemand }},
+		"of a node in a rehearsal": {lost: func(_ *corev1.Node, r *interruption.Record) {
+			r.Source = interruption.Rehearsal
+		}},
+		"of a node under maintenance":       {lost: func(_ *corev1.Node, r *interruption.Record) { r.Kind = interruption.ScheduledEvent }},
+		"by the process of one node":        {single: true},
+		"in a pool that protects by itself": {fallback: set("true", "spec", "template", "metadata", "annotations", doNotDisrupt)},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			for _, f := range []*func(*unstructured.Unstructured){&tt.source, &tt.fallback} {
+				if *f == nil {
+					*f = nothing
+				}
+			}
+			source, node, rec := sourcePool(), offered(), record()
+			tt.source(source)
+			if tt.lost != nil {
+				tt.lost(node, &rec)
+			}
+			c := newCluster(t, Options{SingleNode: tt.single, RebalanceCapacity: Fallback}, source, fallbackPool(t, tt.fallback), sourceNodeClaim())
+			c.remember()
+			r, err := c.p.Request(t.Context(), node, rec, need())
+			if err != nil {
+				t.Fatal(err)
+			}
+			u, err := c.Tracker().Get(nodeClaimResource, "", r.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := u.(*unstructured.Unstructured).GetAnnotations()
+			if (a[StandsInAnnotation] == "spot") != tt.held || tt.held && (a[doNotDisrupt] == "" || a[ProtectedAnnotation] == "") {
+				t.Errorf("annotations %v, want it held: %t", a, tt.held)
+			}
+		})
+	}
+}
+
+func TestCalmAnnotation(t *testing.T) {
+	bubble(t, "", func(t *testing.T) {
+		c := newCluster(t, Options{})
+		for value, want := range map[string]time.Duration{
+			"": defaultCalm, "0": 0, "0s": 0, "90s": 90 * time.Second, "24h": longestHold,
+			"24h1s": -1, "-1s": -1, "soon": -1, "30": -1, "1e9h": -1, strings.Repeat("9", 200_000): -1, "\x1b[31m5m": -1,
+		} {
+			pool := decodePool(sourcePool())
+			pool.Annotations[CalmAnnotation] = value
+			before := len(c.nodes.events)
+			got := c.b.calmOf(pool)
+			c.b.calmOf(pool)
+			complaints := len(c.nodes.events) - before
+			if want < 0 && (got != defaultCalm || complaints != 1) || want >= 0 && (got != want || complaints != 0) {
+				t.Errorf("%.20q is %s with %d complaints, want %s", value, got, complaints, want)
+			}
+		}
+		if log := c.log.String(); strings.Contains(log, "\x1b") || len(log) > 20<<10 || !slices.Contains(c.nodes.events, "NodePool/spot "+reasonWrongCalm) {
+			t.Errorf("events %q, %d bytes of log", c.nodes.events, len(log))
+		}
+	})
+}
