@@ -2,7 +2,6 @@ package drain
 
 import (
 	"reflect"
-	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -96,15 +95,23 @@ func leanContainers(containers []corev1.Container) []corev1.Container {
 }
 
 // hostPorts are those that only one pod of a node can have.
-func hostPorts(ports []corev1.ContainerPort) []corev1.ContainerPort {
-	return slices.DeleteFunc(slices.Clone(ports), func(p corev1.ContainerPort) bool { return p.HostPort == 0 })
+func hostPorts(ports []corev1.ContainerPort) (kept []corev1.ContainerPort) {
+	for _, p := range ports {
+		if p.HostPort != 0 {
+			kept = append(kept, p)
+		}
+	}
+	return kept
 }
 
 // leanVolumes keeps the volumes that outlive the pod or that one node has at a time.
-func leanVolumes(volumes []corev1.Volume) []corev1.Volume {
-	return slices.DeleteFunc(slices.Clone(volumes), func(v corev1.Volume) bool {
-		return v.PersistentVolumeClaim == nil && v.Ephemeral == nil && !isDisk(v)
-	})
+func leanVolumes(volumes []corev1.Volume) (kept []corev1.Volume) {
+	for _, v := range volumes {
+		if v.PersistentVolumeClaim != nil || v.Ephemeral != nil || isDisk(v) {
+			kept = append(kept, v)
+		}
+	}
+	return kept
 }
 
 // A pod that leaves is seen three or four times on its way out, and most of that does not

@@ -105,7 +105,7 @@ type source interface {
 // or one fails.
 func serve(ctx context.Context, cfg settings, stderr io.Writer) error {
 	logger := newLogger(stderr, cfg.logLevel, cfg.logFormat)
-	tuneMemory()
+	tuneMemory(50)
 
 	kube, err := restConfig(cfg)
 	if err != nil {

@@ -90,6 +90,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
+	tuneMemory(200)
 	os.Exit(runAs(ctx, os.Args[0], os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 

@@ -73,11 +73,12 @@ func part(logger zerolog.Logger, name string) zerolog.Logger {
 	return logger.With().Str("component", name).Logger()
 }
 
-// tuneMemory trades a little CPU for memory: the daemon idles nearly all the time,
-// on every spot node, and its heap is a few MiB. Near the container's limit the garbage collector
-// works harder, before the kernel ends the process. GOMEMLIMIT overrides that.
-func tuneMemory() {
-	debug.SetGCPercent(50)
+// tuneMemory has the heap grow by so many percent between two garbage collections: few for the daemon,
+// which idles nearly all the time, on every spot node, with a heap of a few MiB; many for a command, which
+// reads a whole cluster once, and ends. Near the container's limit the garbage collector works harder,
+// before the kernel ends the process. GOMEMLIMIT overrides that.
+func tuneMemory(percent int) {
+	debug.SetGCPercent(percent)
 	if limit := containerLimit("/sys/fs/cgroup/memory.max"); limit > 0 && os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(limit / 10 * 8) // the rest is for stacks of the kernel, and pages of the program's file
 	}

@@ -1,10 +1,13 @@
 package cluster
 
 import (
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
 	"spot-handler/drain"
@@ -26,6 +29,35 @@ func lean(pod *corev1.Pod) *corev1.Pod {
 	keepProbes(slim.Spec.Containers, pod.Spec.Containers)
 	keepProbes(slim.Spec.InitContainers, pod.Spec.InitContainers)
 	return slim
+}
+
+// alike has pods share what they have the same as others of their controller, which in a large cluster
+// is half of what is kept of pods.
+type alike map[types.UID]*corev1.Pod
+
+func (a alike) share(pod *corev1.Pod) *corev1.Pod {
+	if pod == nil || len(pod.OwnerReferences) == 0 {
+		return pod
+	}
+	owner := pod.OwnerReferences[0].UID
+	other := a[owner]
+	if other == nil {
+		a[owner] = pod
+		return pod
+	}
+	if maps.Equal(pod.Labels, other.Labels) {
+		pod.Labels = other.Labels
+	}
+	if equality.Semantic.DeepEqual(pod.OwnerReferences, other.OwnerReferences) {
+		pod.OwnerReferences = other.OwnerReferences
+	}
+	if equality.Semantic.DeepEqual(pod.Spec.Containers, other.Spec.Containers) {
+		pod.Spec.Containers = other.Spec.Containers
+	}
+	if equality.Semantic.DeepEqual(pod.Spec.Tolerations, other.Spec.Tolerations) {
+		pod.Spec.Tolerations = other.Spec.Tolerations
+	}
+	return pod
 }
 
 // keepProbes keeps whether containers have probes, and what they do before they stop.

@@ -3,7 +3,11 @@ package cluster
 import (
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 func TestOnlyZoneOfVolumes(t *testing.T) {
@@ -28,5 +32,37 @@ func TestOnlyZoneOfVolumes(t *testing.T) {
 		if got := onlyZone(v); got != tt.want {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
 		}
+	}
+}
+
+// Pods of one controller share what is equal, and nothing else: their owner can claim any controller.
+func TestAlike(t *testing.T) {
+	of := func(uid types.UID, app, cpu string) *corev1.Pod {
+		p := pod("shop", app, map[string]string{"app": app})
+		p.OwnerReferences = []metav1.OwnerReference{{UID: uid}}
+		p.Spec.Containers = []corev1.Container{{Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}}}
+		return &p
+	}
+	others := alike{}
+	first := others.share(of("one", "web", "1"))
+	for name, tt := range map[string]struct {
+		pod    *corev1.Pod
+		shared bool
+	}{
+		"equal":      {of("one", "web", "1"), true},
+		"larger":     {of("one", "web", "2"), false},
+		"of another": {of("two", "web", "1"), false},
+	} {
+		want := tt.pod.DeepCopy()
+		got := others.share(tt.pod)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: -want +got:\n%s", name, diff)
+		}
+		if shared := &got.Spec.Containers[0] == &first.Spec.Containers[0]; shared != tt.shared {
+			t.Errorf("%s: shared: %t, want %t", name, shared, tt.shared)
+		}
+	}
+	if others.share(nil) != nil {
+		t.Error("a pod that has finished is kept")
 	}
 }

@@ -139,8 +139,8 @@ func (r *reader) nodes(ctx context.Context) error {
 }
 
 func (r *reader) pods(ctx context.Context) error {
-	pods := []*corev1.Pod{}
-	err := EachOf(ctx, r.Lister, core("pods"), "", lean, func(p *corev1.Pod) { pods = append(pods, p) })
+	pods, others := []*corev1.Pod{}, alike{}
+	err := EachOf(ctx, r.Lister, core("pods"), "", lean, func(p *corev1.Pod) { pods = append(pods, others.share(p)) })
 	if err == nil || errors.Is(err, ErrLeftOut) {
 		r.c.Pods = pods
 	}
