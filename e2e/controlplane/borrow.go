@@ -43,12 +43,7 @@ func Borrow(t testing.TB, options Options) *Cluster {
 	if os.Getenv(KeepVariable) != "" && options.Heartbeat == 0 {
 		cluster, err := useKept(t.Context(), options)
 		if err == nil {
-			t.Cleanup(func() { stop(t, cluster) })
-			t.Cleanup(func() {
-				if t.Failed() {
-					showLogs(t, cluster)
-				}
-			})
+			endWith(t, cluster)
 			return cluster.lend(options)
 		}
 		t.Log(err)
@@ -83,6 +78,18 @@ func Borrow(t testing.TB, options Options) *Cluster {
 		}
 		shared.put(key)
 	})
+	return cluster.lend(options)
+}
+
+// Take is ForTest with a cluster that others have used before, if one is waiting, for a test that
+// must not borrow: the cluster ends with it.
+func Take(t testing.TB, options Options) *Cluster {
+	t.Helper()
+	cluster := shared.take(idleCluster{karpenter: options.Karpenter, heartbeat: options.Heartbeat})
+	if cluster == nil {
+		return ForTest(t, options)
+	}
+	endWith(t, cluster)
 	return cluster.lend(options)
 }
 

@@ -15,13 +15,18 @@ const logTail = 15
 func ForTest(t testing.TB, options Options) *Cluster {
 	t.Helper()
 	cluster := start(t, options)
+	endWith(t, cluster)
+	return cluster
+}
+
+// endWith ends the cluster with the test.
+func endWith(t testing.TB, cluster *Cluster) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			showLogs(t, cluster)
 		}
 		stop(t, cluster)
 	})
-	return cluster
 }
 
 func start(t testing.TB, options Options) *Cluster {

@@ -24,7 +24,7 @@ import (
 // leader's node, and then those of both replicas at once: every pod leaves in time. As soon as there
 // are other nodes, a rollout moves it there, full and in one zone as they may be.
 func TestAllNodesAreSpot(t *testing.T) {
-	s := tellApart(t, controlplane.Options{})
+	s := tellApart(long(t), controlplane.Options{})
 	s.installs = true
 	s.offerings("spot", map[string]string{"node-lifecycle": "spot"}, 16, "a/m5.xlarge", "b/c5.xlarge", "a/c5.xlarge", "b/m5.xlarge", "a/r5.xlarge", "b/r5.xlarge")
 	s.service("web", 12, func(d *controlplane.DeploymentSpec) { d.BudgetMinAvailable = budget(11) })

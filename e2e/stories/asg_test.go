@@ -262,7 +262,7 @@ func TestWithoutPermissionsNodesAreDrained(t *testing.T) {
 // each node gets one of its own, and the calls are few.
 func TestBurstOfAGroupIsReplacedOnce(t *testing.T) {
 	const n = 200
-	s := tellAlone(t, controlplane.Options{Heartbeat: time.Hour}).scale(5*time.Second, true)
+	s := tellLarge(t, controlplane.Options{Heartbeat: time.Hour}).scale(5*time.Second, true)
 	nodes := s.group("workers", n, true)
 	s.onePodEach(nodes)
 	server, queue := s.sqs()

@@ -30,7 +30,7 @@ import (
 // goes as badly as the finding says.
 // Then the commands that `audit` prints are run as they are, and an interruption is seen through.
 func TestAuditOfTheInstallation(t *testing.T) {
-	s := tellApart(t, controlplane.Options{Karpenter: true})
+	s := tellApart(long(t), controlplane.Options{Karpenter: true})
 	s.installs = true
 	s.pools(time.Second)
 	node := s.node("batch")

@@ -16,7 +16,7 @@ import (
 // Story 6: a budget that allows nothing. Its pods stay to the end, are reported in the
 // API server's own words and counted as left; the others go.
 func TestBlockedPodsAreLeftAndReported(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(2 * time.Second)
 	node := s.node("batch")
 	short := func(d *controlplane.DeploymentSpec) { d.Grace = 5 * time.Second }

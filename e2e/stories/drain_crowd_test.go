@@ -19,7 +19,7 @@ import (
 // at stake. The nodes have five minutes, so it is not the machine's speed; how long twice as
 // many take is measured by the benchmark of evictions.
 func TestAThousandPodsOnFiftyNodesAtOnce(t *testing.T) {
-	s := tellAlone(t, controlplane.Options{Audit: true, Heartbeat: time.Minute})
+	s := tellLarge(t, controlplane.Options{Audit: true, Heartbeat: time.Minute})
 	const nodes, perNode, left = 50, 20, 5 * time.Minute
 	var stop context.CancelFunc
 	s.ctx, stop = context.WithTimeoutCause(s.ctx, 2*left, fmt.Errorf("not within %s", 2*left))

@@ -22,7 +22,7 @@ import (
 // it. A pod of another namespace that claims to be of the first gang changes nothing, and hears
 // nothing of it.
 func TestGangLeavesTogether(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(20 * time.Second)
 	ranks := s.bare("rank", 4, 8)
 	sooner, later := s.node("batch"), s.node("batch")

@@ -16,7 +16,7 @@ import (
 // with nonsense and with a megabyte. All hear of it in the same seconds, and none leaves early or
 // late for it: they are evicted when those are that do not ask. Those cost nothing but that.
 func TestFiveHundredWorkloadsHearAtOnce(t *testing.T) {
-	s := tellAlone(t, controlplane.Options{Audit: true})
+	s := tellLarge(t, controlplane.Options{Audit: true})
 	const perNode, notice, grace = 14, 70 * time.Second, 30 * time.Second
 	nodes := s.bare("node", 6, 16)
 	all := s.servers()

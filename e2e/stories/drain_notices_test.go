@@ -118,7 +118,7 @@ func (s *story) patched() map[string]int {
 // annotations. A pod that does not ask, or whose namespace is shut out, costs no request, and one
 // that asks in a way that means nothing hears so.
 func TestWorkloadsHearAndAnswer(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(20 * time.Second)
 	node := s.node("batch")
 	all := s.servers()

@@ -20,7 +20,7 @@ import (
 // the first is handed back. A notice about an instance of nobody stays until its deadline, and
 // then goes as foreign.
 func TestNoticeBeforeTheNode(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	const boot = time.Minute // SQS hides the message of who was killed for half of it
 	s.must(s.cluster.CreatePools(s.ctx, controlplane.PoolSpec{Name: "batch", CPUs: 16, Boot: boot}, controlplane.PoolSpec{Name: "quick", Weight: 100, CPUs: 16}))
 	server, queue := s.sqs()

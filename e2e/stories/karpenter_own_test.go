@@ -21,7 +21,7 @@ import (
 // and those whose budget never lets them go; for the second there is one claim of ours
 // at the most, beside one of Karpenter's at the most. Each is said once.
 func TestKarpenterDeletesTheClaimItself(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := tell(long(t), controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "early", Weight: 100, CPUs: 16, Labels: map[string]string{"team": "early"}, Annotations: map[string]string{"spot-handler/fallback-nodepool": "early-fallback"}},
 		controlplane.PoolSpec{Name: "early-fallback", CPUs: 16, Capacity: []string{controlplane.OnDemand}, Labels: map[string]string{"team": "early"}},

@@ -19,7 +19,7 @@ import (
 // well raises none, and every panel of the dashboard has something to show.
 func TestAMissedDeadlinePages(t *testing.T) {
 	tools := observe.ForTest(t)
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := tell(long(t), controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{
 			Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second, Labels: map[string]string{"team": "batch"},

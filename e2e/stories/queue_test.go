@@ -20,7 +20,7 @@ import (
 // writing the record and deleting the message. The record was first; the message
 // comes again, changes nothing, and the drain goes on. People who ask meanwhile are told.
 func TestMessageOutlivesTheDaemonUntilTheRecordIsWritten(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
 	s.pools(40 * time.Second) // longer than the message stays hidden
 	node := s.node("batch")
 	s.service("web", 6, nil)

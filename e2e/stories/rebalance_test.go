@@ -84,7 +84,7 @@ func (c *crossing) want(s *story, most, waited int) {
 // take pods until it is their turn, and in the end all are done, with no pod fewer at any
 // time. The daemon is killed in the middle: the next goes on with those that have begun.
 func TestRebalancesStandInLine(t *testing.T) {
-	s := tell(t, controlplane.Options{Karpenter: true})
+	s := tell(long(t), controlplane.Options{Karpenter: true})
 	s.pools(time.Second)
 	nodes, err := s.cluster.CreateNodes(s.ctx, "batch", 12)
 	s.must(err)

@@ -25,6 +25,7 @@ import (
 // through, with everything that rarely happens on the way, and in the end has been refused
 // nothing and has used every right that it has.
 func TestEveryRightOfTheChartIsUsed(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, account string
 		args          []string
@@ -35,7 +36,7 @@ func TestEveryRightOfTheChartIsUsed(t *testing.T) {
 		{"imds", markAccount, []string{"imds", "--drain=false"}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
+			s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
 			// No pool names its fallback: all are looked at to choose one.
 			s.must(s.cluster.CreatePools(s.ctx,
 				controlplane.PoolSpec{Name: "batch", Weight: 100, CPUs: 16, Boot: time.Second},

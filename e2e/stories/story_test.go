@@ -44,6 +44,7 @@ type story struct {
 }
 
 func TestMain(m *testing.M) {
+	next.open()
 	code := m.Run()
 	controlplane.ReturnAll()
 	os.Exit(code)
@@ -53,23 +54,24 @@ func TestMain(m *testing.M) {
 // side, and each has its cluster to itself.
 func tell(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
-	t.Parallel()
+	next.take(t, turn{kind: kindOf(options), returns: true})
 	return newStory(t, controlplane.Borrow(t, options))
 }
 
 // tellApart is tell for a story that leaves traces which no deletion of objects removes: in
 // what the API server admits and defines, in the volumes that controllers believe attached,
-// or in the processes. It has a cluster of its own.
+// or in the processes. Nobody else uses its cluster afterwards.
 func tellApart(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
-	t.Parallel()
-	return newStory(t, controlplane.ForTest(t, options))
+	next.take(t, turn{kind: kindOf(options)})
+	return newStory(t, controlplane.Take(t, options))
 }
 
-// tellAlone is for a story of hundreds of nodes or pods: no other runs meanwhile. What it
-// tells is to be about the program, not about the processors that it shares.
-func tellAlone(t *testing.T, options controlplane.Options) *story {
+// tellLarge is for a story of hundreds of nodes or pods, with a cluster of its own: half as many
+// others run meanwhile.
+func tellLarge(t *testing.T, options controlplane.Options) *story {
 	t.Helper()
+	next.take(t, turn{large: true})
 	return newStory(t, controlplane.ForTest(t, options))
 }
 

@@ -24,7 +24,7 @@ type event struct {
 }
 
 // outcome is how long one test or package took. A test that runs in parallel is paused
-// until those have ended that do not, and that is not its time.
+// until those have ended that do not, and that is not its time, nor is what it says to have waited.
 type outcome struct {
 	name   string
 	took   time.Duration
@@ -38,12 +38,13 @@ type report struct {
 	mu       sync.Mutex
 	packages []outcome
 	tests    []outcome
+	waited   map[string]time.Duration               // by package and test
 	failed   []string                               // what tests said where they failed, shortened
 	running  map[string]map[string]*strings.Builder // by package and top-level test
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, running: map[string]map[string]*strings.Builder{}}
+	return &report{out: out, waited: map[string]time.Duration{}, running: map[string]map[string]*strings.Builder{}}
 }
 
 // read takes events until there are no more. A line that is none is passed on.
@@ -80,6 +81,10 @@ func (r *report) take(e event) {
 		case e.Test == "" && e.Output == "PASS\n": // the line with the package follows
 		case e.Test == "":
 			fmt.Fprint(r.out, e.Output)
+		case waited.MatchString(e.Output):
+			if d, err := time.ParseDuration(waited.FindStringSubmatch(e.Output)[1]); err == nil {
+				r.waited[e.Package+"."+e.Test] += d
+			}
 		case !announces(e.Output):
 			said(r.running, e.Package, top).WriteString(e.Output)
 		}
@@ -97,11 +102,13 @@ func (r *report) take(e event) {
 		if e.Test != top {
 			return // it is part of another's time and output
 		}
-		r.tests = append(r.tests, outcome{e.Package + "." + e.Test, took, e.Action})
+		name := e.Package + "." + e.Test
+		r.tests = append(r.tests, outcome{name, max(0, took-r.waited[name]), e.Action})
+		delete(r.waited, name)
 		if e.Action == "fail" {
 			output := said(r.running, e.Package, top).String()
 			fmt.Fprint(r.out, output)
-			r.failed = append(r.failed, failures(e.Package+"."+e.Test, output)...)
+			r.failed = append(r.failed, failures(name, output)...)
 		}
 		delete(r.running[e.Package], top)
 	}
@@ -131,6 +138,9 @@ func failures(test, output string) []string {
 
 // fromTest is how a line of t.Error begins.
 var fromTest = regexp.MustCompile(`^\s+\w+_test\.go:\d+: `)
+
+// waited is what a test of e2e/stories says when its turn has come.
+var waited = regexp.MustCompile(`^\s+\w+_test\.go:\d+: waited (\S+) for its turn\n$`)
 
 // announces: a line that only -v, which is part of -json, prints.
 func announces(line string) bool {

@@ -12,8 +12,9 @@ const events = `{"Action":"start","Package":"m/a"}
 {"Action":"run","Package":"m/a","Test":"TestGood"}
 {"Action":"output","Package":"m/a","Test":"TestGood","Output":"=== RUN   TestGood\n"}
 {"Action":"output","Package":"m/a","Test":"TestGood","Output":"    a_test.go:1: nobody asked\n"}
-{"Action":"output","Package":"m/a","Test":"TestGood","Output":"--- PASS: TestGood (1.50s)\n"}
-{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":1.5}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"    a_test.go:1: waited 1m0.5s for its turn\n"}
+{"Action":"output","Package":"m/a","Test":"TestGood","Output":"--- PASS: TestGood (62.00s)\n"}
+{"Action":"pass","Package":"m/a","Test":"TestGood","Elapsed":62}
 {"Action":"start","Package":"m/b"}
 {"Action":"output","Package":"m/b","Test":"TestBad","Output":"=== RUN   TestBad\n"}
 {"Action":"output","Package":"m/b","Test":"TestBad/one","Output":"=== RUN   TestBad/one\n"}
