@@ -136,7 +136,7 @@ accuracy:
 
 bench:
 	@go run ./e2e/controlplane/cmd/controlplane -build-only
-	go test -timeout 90m -run '^$$' -bench . -benchtime 1x ./e2e/bench
+	go test -timeout 90m -run '^$$' -bench . -benchtime 1x ./e2e/bench ./e2e/odds
 
 # Of several platforms, as in PLATFORM=linux/amd64,linux/arm64, buildah makes a list only
 # with --manifest, and adds to one that is there.

@@ -1,0 +1,234 @@
+package odds
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// page reads what the manual says, with single spaces.
+func page(t *testing.T) (text, words string) {
+	t.Helper()
+	read, err := os.ReadFile(filepath.Join("..", "..", "deploy", "docs", "odds.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(read), strings.Join(strings.Fields(string(read)), " ")
+}
+
+// The manual says what the evaluation shows: act did not earn its place, so it is not part of the
+// product. What was fitted is taken as it is: BenchmarkOdds fits it again.
+func TestEvaluation(t *testing.T) {
+	recorded, invented := recordedTraces(t), madeUpTraces()
+	results := judge(append(recorded, invented...))
+	text, words := page(t)
+	for _, table := range [][]string{calibrationTable(recorded), verdictTable(recorded, results)} {
+		if whole := strings.Join(table, "\n"); !strings.Contains(text, whole+"\n") {
+			t.Errorf("deploy/docs/odds.md does not say:\n%s", whole)
+		}
+	}
+	gain, without, with := newSpan(), newSpan(), newSpan()
+	for _, r := range results[:len(recorded)] {
+		if r.gain() >= wantGain {
+			t.Errorf("%s: gains %.2f of what the oracle gains: act might have earned its place", r.trace.name, r.gain())
+		}
+		if r.oracle.unavailable > 0 || r.off.unavailable == 0 {
+			t.Errorf("%s: %.0f pod-seconds unavailable, %.0f with the oracle, want some and none", r.trace.name, r.off.unavailable, r.oracle.unavailable)
+		}
+		r.act = replay(r.trace, foundWithout(r.trace).prior, slow, policy{act, 0.1, 1, 1})
+		gain.add(r.gain())
+		without.add(r.off.fallback / r.off.all)
+		with.add(r.act.fallback / r.act.all)
+	}
+	want := fmt.Sprintf("Without caps it gains %v, but with %v of node-minutes on the fallback, as against %v.", gain, with, without)
+	if !strings.Contains(words, want) {
+		t.Errorf("deploy/docs/odds.md does not say: %s", want)
+	}
+	if r := results[len(results)-1]; r.worse() {
+		t.Errorf("%s: act makes something worse: %+v", r.trace.name, r)
+	}
+	if r := compare(recorded[3], found["p3"].prior, fast, found["p3"].slow); r.off.unavailable != 0 || r.act != r.off {
+		t.Errorf("services that are ready in time are moved ahead: %+v", r)
+	}
+}
+
+// span is the least and the largest of some shares.
+type span struct{ from, to float64 }
+
+func newSpan() *span { return &span{math.Inf(1), math.Inf(-1)} }
+
+func (s *span) add(v float64) { s.from, s.to = min(s.from, v), max(s.to, v) }
+
+func (s *span) String() string { return fmt.Sprintf("%.0f to %.0f%%", 100*s.from, 100*s.to) }
+
+// BenchmarkOdds fits and judges again, prints the tables, and fails if something else is found than
+// the tables rest on.
+func BenchmarkOdds(b *testing.B) {
+	for b.Loop() {
+		recorded, invented := recordedTraces(b), madeUpTraces()
+		for i, t := range recorded {
+			if f := find(without(recorded, i)); f != found[t.name] {
+				b.Errorf("found without %s: %+v", t.name, f)
+			}
+			_, afterwards := choose([]*trace{t}, foundWithout(t).prior, slow)
+			fmt.Printf("%s: the best settings known afterwards gain %.0f%% of what the oracle gains for slow services\n", t.name, 100*afterwards)
+		}
+		if f := find(recorded); f != found["none"] {
+			b.Errorf("found with all: %+v", f)
+		}
+		for _, t := range append(recorded, invented...) {
+			f := foundWithout(t)
+			r := compare(t, f.prior, medium, f.medium)
+			fmt.Printf("%s: services ready after %s gain %.0f%%, with %.0f%% more node-minutes\n", t.name, medium, 100*r.gain(), 100*r.extra())
+		}
+		for _, table := range [][]string{calibrationTable(recorded), verdictTable(recorded, judge(append(recorded, invented...)))} {
+			fmt.Println("\n" + strings.Join(table, "\n"))
+		}
+	}
+}
+
+func calibrationTable(recorded []*trace) []string {
+	head, rule, rows := "| given |", "|---|", []string{"| lost in 5 min |", "| lost in 30 min |"}
+	var sums [len(horizons)][]bin
+	for h := range horizons {
+		sums[h] = make([]bin, len(bins))
+		for _, t := range recorded {
+			calibration(t, foundWithout(t).prior.forecast(t), h, sums[h])
+		}
+	}
+	for i, from := range bins {
+		rule += "---|"
+		if i+1 < len(bins) {
+			head += fmt.Sprintf(" %.0f–%.0f%% |", 100*from, 100*bins[i+1])
+		} else {
+			head += fmt.Sprintf(" over %.0f%% |", 100*from)
+		}
+		for h := range horizons {
+			cell := " |"
+			if odds, lost := sums[h][i].means(); !math.IsNaN(odds) {
+				cell = fmt.Sprintf(" %.0f%% of %.0f |", 100*lost, sums[h][i].nodes)
+			}
+			rows[h] += cell
+		}
+	}
+	return append([]string{head, rule}, rows...)
+}
+
+// judge compares the policies for slow services, each trace by what was found on others.
+func judge(all []*trace) (results []result) {
+	for _, t := range all {
+		f := foundWithout(t)
+		results = append(results, compare(t, f.prior, slow, f.slow))
+	}
+	return results
+}
+
+// verdictTable has, of each trace, what acting on the odds does, and Brier scores: of the odds, of
+// those without a jump, of the other traces' mean, and of the trace's own mean.
+func verdictTable(recorded []*trace, results []result) []string {
+	rows := []string{
+		"| trace | Brier scores, 30 min | unavailable pod-seconds for each pod and day | gained, of the oracle's gain | more node-minutes on the fallback | bought in vain | moves for each pod and day |",
+		"|---|---|---|---|---|---|---|",
+	}
+	for i, r := range results {
+		t, others := r.trace, recorded
+		if i < len(recorded) {
+			others = without(recorded, i)
+		}
+		prior := foundWithout(t).prior
+		level := prior
+		level.Jump, level.JumpWeight = 1e-9, 1e9
+		var scores []string
+		for _, given := range []forecast{prior.forecast(t), level.forecast(t), t.constant(constantOdds(others)), t.constant(t.anyMoment())} {
+			scores = append(scores, fmt.Sprintf("%.3f", t.brier(given)[1]))
+		}
+		rows = append(rows, fmt.Sprintf("| %s | %s | %.0f | %.0f%% | %.0f%% | %.0f%% | %.1f → %.1f |", t.name, strings.Join(scores, "; "),
+			r.off.unavailable/r.off.podDays, 100*r.gain(), 100*r.extra(), 100*r.act.vain/r.off.all, r.off.moves/r.off.podDays, r.act.moves/r.off.podDays))
+	}
+	return rows
+}
+
+// The rate jumps with the share that is lost, decays, and adapts to the offering.
+func TestRate(t *testing.T) {
+	prior := Prior{Base: 0.1, Jump: 2, BaseWeight: 4, JumpWeight: 4, Decay: 20 * time.Minute}
+	at := func(d time.Duration) time.Time { return epoch.Add(d) }
+	near := func(what string, got, want float64) {
+		t.Helper()
+		if math.Abs(got-want) > 0.002 {
+			t.Errorf("%s: %.4f, want %.4f", what, got, want)
+		}
+	}
+	r := New(prior, epoch)
+	near("without a history", r.Odds(time.Hour), 1-math.Exp(-0.1))
+	near("in no time", r.Odds(0), 0)
+
+	r.Stood(10, at(time.Minute))
+	few, many := *r, *r
+	few.Lost(1, 10)
+	many.Lost(5, 10)
+	if a, b, c := r.Odds(30*time.Minute), few.Odds(30*time.Minute), many.Odds(30*time.Minute); !(a < b && b < c) {
+		t.Errorf("odds of %.3f, %.3f after a loss of one, and %.3f of five, want them to grow", a, b, c)
+	}
+	if a, b := many.Odds(5*time.Minute), many.Odds(30*time.Minute); !(a < b && b < 6*a) {
+		t.Errorf("odds of %.3f in 5 and %.3f in 30 minutes, want the later ones to be lower", a, b)
+	}
+	jumped := many.Odds(time.Minute)
+	many.Stood(5, at(3*time.Hour))
+	if late := many.Odds(time.Minute); late > jumped/5 {
+		t.Errorf("odds of %.4f three hours after %.4f", late, jumped)
+	}
+
+	calm, hit := New(prior, epoch), New(prior, epoch)
+	for d := time.Hour; d <= 10*24*time.Hour; d += time.Hour {
+		calm.Stood(100, at(d))
+		hit.Stood(10, at(d))
+		hit.Lost(5, 10)
+	}
+	if odds := calm.Odds(time.Hour); odds > 0.003 {
+		t.Errorf("odds of %.4f after ten days of 100 nodes without a loss", odds)
+	}
+	if odds := hit.Odds(time.Hour); odds < 0.3 || odds > 0.7 {
+		t.Errorf("odds of %.2f where half of the nodes are lost every hour", odds)
+	}
+}
+
+// Two of four nodes are lost after an hour, and the other two five minutes later or not at all. A pod
+// needs 650 s on another node, and serves for 110.
+func TestReplay(t *testing.T) {
+	prior := Prior{Base: 0.01, Jump: 20, BaseWeight: 100, JumpWeight: 100, Decay: 20 * time.Minute}
+	acts := policy{act, 0.2, 1, 1}
+	at := func(d time.Duration) time.Time { return epoch.Add(d) }
+	for name, tt := range map[string]struct {
+		then        int // nodes after five minutes more
+		policy      policy
+		unavailable float64 // seconds of all pods
+		moves       float64
+		vain        bool
+	}{
+		"off":                {0, policy{}, 4 * 540, 4, false},
+		"oracle":             {0, policy{kind: oracle}, 0, 4, false},
+		"act":                {0, acts, 2*540 + 2*240, 4, false},
+		"act with one node":  {0, policy{act, 0.2, 0.25, 1}, 3*540 + 240, 4, false},
+		"off, no more":       {2, policy{}, 2 * 540, 2, false},
+		"oracle, no more":    {2, policy{kind: oracle}, 0, 2, false},
+		"act in vain":        {2, acts, 2 * 540, 2 + 2 + 2, true},
+		"odds are never met": {2, policy{act, 1, 1, 1}, 2 * 540, 2, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			trace := &trace{target: 4}
+			trace.add(epoch, 4)
+			trace.add(at(time.Hour), 2)
+			trace.add(at(65*time.Minute), tt.then)
+			trace.add(at(5*time.Hour), tt.then)
+			trace.finish()
+			c := replay(trace, prior, slow, tt.policy)
+			if c.unavailable != runs*tt.unavailable || c.moves != runs*tt.moves || c.vain > 0 != tt.vain {
+				t.Errorf("%+v, want %v pod-seconds, %v moves, some in vain: %t", c, runs*tt.unavailable, runs*tt.moves, tt.vain)
+			}
+		})
+	}
+}
