@@ -105,7 +105,7 @@ func New[R runtime.Object, T metav1.Object](o Options[R, T]) *Watch[T] {
 			o.Refused(err)
 		}
 	}
-	source := cache.ToListWatcherWithWatchListSemantics(Soon(cache.ToListerWatcherWithContext(o.Source), answered, o.Logger), o.Source)
+	source := cache.ToListWatcherWithWatchListSemantics(soon(cache.ToListerWatcherWithContext(o.Source), answered, o.Logger), o.Source)
 	w.reflector = cache.NewReflectorWithOptions(source, nil, w, cache.ReflectorOptions{TypeDescription: fmt.Sprintf("%T", *new(R))})
 	return w
 }
@@ -220,9 +220,9 @@ func (w *Watch[T]) Transformer() cache.TransformFunc {
 
 func keyOf(of metav1.Object) string { return cache.MetaObjectToName(of).String() }
 
-// Soon repeats requests that have no answer, after Longest at the most, and says so once if that
+// soon repeats requests that have no answer, after Longest at the most, and says so once if that
 // takes long. What the API server does answer goes to the reflector, and to answered.
-func Soon(of cache.ListerWatcherWithContext, answered func(error), logger zerolog.Logger) *cache.ListWatch {
+func soon(of cache.ListerWatcherWithContext, answered func(error), logger zerolog.Logger) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			list, err := ask(ctx, logger, func() (runtime.Object, error) { return of.ListWithContext(ctx, o) })

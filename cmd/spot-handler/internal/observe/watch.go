@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,45 +134,31 @@ func (w *watcher) miss(what string) func(error) {
 
 // follow runs a watch, and has changed called with every change, singly and in order; and synced, if
 // it is not nil, once all that there is was shown. What the API server refuses is passed on once, and
-// not tried again: an informer would try forever.
-func follow[T any, P interface {
-	*T
+// not tried again.
+func follow[T interface {
+	comparable
 	runtime.Object
-}](w *watcher, of *cache.ListWatch, changed func(time.Time, P, bool), synced func(), refused func(error)) {
+	metav1.Object
+}](w *watcher, of *cache.ListWatch, changed func(at time.Time, object T, gone bool), synced func(), refused func(error)) {
 	ctx, cancel := context.WithCancel(w.ctx)
-	answer := func(err error) {
-		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
+	watch := rewatch.New(rewatch.Options[T, T]{
+		Source: of, Keep: lean[T],
+		Changed: func(before, after T) { changed(time.Now(), cmp.Or(after, before), after == *new(T)) },
+		Refused: func(err error) {
 			refused(err)
 			cancel()
-		}
-	}
-	pass := func(object any, gone bool) {
-		if lost, ok := object.(cache.DeletedFinalStateUnknown); ok {
-			object = lost.Obj
-		}
-		if object, ok := object.(P); ok {
-			changed(time.Now(), object, gone)
-		}
-	}
-	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: rewatch.Soon(of, answer, zerolog.Nop()),
-		ObjectType:    P(new(T)),
-		Transform:     lean,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(object any) { pass(object, false) },
-			UpdateFunc: func(_, object any) { pass(object, false) },
-			DeleteFunc: func(object any) { pass(object, true) },
 		},
+		Logger: zerolog.Nop(),
 	})
 	over := make(chan struct{}) // known, or never to be known
 	w.mu.Lock()
 	w.syncing = append(w.syncing, over)
 	w.mu.Unlock()
-	w.running.Go(func() { informer.RunWithContext(ctx) })
+	w.running.Go(func() { watch.Run(ctx) })
 	w.running.Go(func() {
 		defer close(over)
 		select {
-		case <-informer.HasSyncedChecker().Done():
+		case <-watch.Known():
 			if synced != nil {
 				synced()
 			}
@@ -181,9 +168,9 @@ func follow[T any, P interface {
 }
 
 // lean bounds Events, which the clients' transport does not.
-func lean(object any) (any, error) {
-	if e, ok := object.(*corev1.Event); ok {
-		return cluster.Event(e), nil
+func lean[T runtime.Object](object T) T {
+	if e, ok := any(object).(*corev1.Event); ok {
+		return any(cluster.Event(e)).(T)
 	}
-	return object, nil
+	return object
 }
