@@ -44,13 +44,7 @@ func (d Decision) due() time.Time {
 }
 
 func inTurn(aDue time.Time, a *corev1.Pod, bDue time.Time, b *corev1.Pod) int {
-	switch {
-	case aDue.IsZero() && !bDue.IsZero():
-		return 1
-	case bDue.IsZero() && !aDue.IsZero():
-		return -1
-	}
-	if order := aDue.Compare(bDue); order != 0 {
+	if order := interruption.CompareDeadlines(aDue, bDue); order != 0 {
 		return order
 	}
 	return cmp.Or(byVolumes(a, b), cmp.Compare(a.Spec.NodeName, b.Spec.NodeName), byUrgency(a, b))

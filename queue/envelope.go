@@ -284,12 +284,7 @@ func validEventID(id string) bool { return len(id) <= maxEventID && printable(id
 
 // printable reports whether the text is ASCII without spaces and control characters.
 func printable(text string) bool {
-	for i := range len(text) {
-		if text[i] <= ' ' || text[i] > '~' {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' })
 }
 
 func validInstanceID(id string) bool { return id != "" && len(validation.IsValidLabelValue(id)) == 0 }

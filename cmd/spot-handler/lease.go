@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	smithytime "github.com/aws/smithy-go/time"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
@@ -77,7 +78,7 @@ func (l *lease) acquire(ctx context.Context) error {
 			said = err.Error()
 			l.logger.Warn().Err(err).Msg("acquire lease")
 		}
-		if err := pause(ctx, jittered()); err != nil {
+		if err := smithytime.SleepWithContext(ctx, jittered()); err != nil {
 			return err
 		}
 	}
@@ -107,7 +108,7 @@ func (l *lease) hold(ctx context.Context, f func(context.Context) error) error {
 func (l *lease) keep(ctx context.Context) error {
 	for {
 		end := l.renewed.Add(renewDeadline)
-		if pause(ctx, min(jittered(), time.Until(end))) != nil {
+		if smithytime.SleepWithContext(ctx, min(jittered(), time.Until(end))) != nil {
 			return nil
 		}
 		held, err := l.try(ctx, min(renewDeadline/2, time.Until(end))) // one that hangs leaves time for another
@@ -188,16 +189,6 @@ func holder(l *coordinationv1.Lease) string {
 
 // jittered is about retryPeriod, so replicas do not come together.
 func jittered() time.Duration { return wait.Jitter(retryPeriod*9/10, 0.2) }
-
-// pause returns ctx's error if that ends before the time is over.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
-	}
-}
 
 // newLeader is the metric that says which replica drains. It is there from the start:
 // that nobody leads is shown by its sum.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -195,14 +196,7 @@ func Kinds() []Kind {
 
 // strength orders kinds: if several reach one instance, the record shows the strongest. Unknown
 // kinds, such as those of a newer version of this program, are the weakest.
-func (k Kind) strength() int {
-	for i, known := range Kinds() {
-		if k == known {
-			return i + 1
-		}
-	}
-	return 0
-}
+func (k Kind) strength() int { return slices.Index(Kinds(), k) + 1 }
 
 // Stronger reports whether k overrules other.
 func (k Kind) Stronger(other Kind) bool { return k.strength() > other.strength() }

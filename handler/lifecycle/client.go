@@ -240,5 +240,5 @@ var (
 	heartbeat = action{"RecordLifecycleActionHeartbeat", "heartbeat",
 		"cannot prolong lifecycle hooks: nodes are drained within the hook's timeout; allow the action, for groups with the cluster's tag", zerolog.ErrorLevel}
 	describe = action{"DescribeLifecycleHooks", "describe",
-		"cannot read lifecycle hooks: --hook-timeout is taken for their timeout; allow the action", zerolog.ErrorLevel}
+		"cannot read lifecycle hooks: five minutes are taken for their timeout; allow the action", zerolog.ErrorLevel}
 )

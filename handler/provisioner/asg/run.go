@@ -270,13 +270,5 @@ func (e *entry) refuse(state, reason string) {
 
 // sooner orders nodes by who needs its replacement first.
 func sooner(a, b *entry) int {
-	switch {
-	case a.deadline.IsZero() != b.deadline.IsZero():
-		if a.deadline.IsZero() {
-			return 1
-		}
-		return -1
-	default:
-		return cmp.Or(a.deadline.Compare(b.deadline), a.received.Compare(b.received), cmp.Compare(a.node, b.node))
-	}
+	return cmp.Or(interruption.CompareDeadlines(a.deadline, b.deadline), a.received.Compare(b.received), cmp.Compare(a.node, b.node))
 }
