@@ -131,6 +131,14 @@ func TestMemorySurvives(t *testing.T) {
 		if got := next.Lost(); len(got) != 3 || !slices.Equal(got, lost) {
 			t.Errorf("the next process knows of %v, want %v", got, lost)
 		}
+		was, _ := m.LastLoss("spot")
+		if at, known := next.LastLoss("spot"); !known || !at.Equal(was) || time.Since(at) > 3*pause {
+			t.Errorf("pool spot has lost its last node at %s, known: %t; want %s", at, known, was)
+		}
+		at, _ := next.LastLoss("other")
+		if _, known := New().LastLoss("spot"); known || !at.IsZero() {
+			t.Errorf("another pool has lost a node at %s, and what is not read counts as known: %t", at, known)
+		}
 		for _, s := range all {
 			next.Note(s.node, s.rec)
 		}

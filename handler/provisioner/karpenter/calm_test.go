@@ -120,7 +120,7 @@ func TestHeldUntilCalm(t *testing.T) {
 		c.wantProtected(false)
 		c.wantHeldSeconds(50*time.Minute, 2*landingCheck)
 		a := c.now().GetAnnotations()
-		if len(c.b.keeper.held.counted) != 0 || a[StandsInAnnotation] != "" || !c.nodes.hasEvent(reasonUnprotected) {
+		if c.nodes.warned || len(c.b.keeper.held.counted) != 0 || a[StandsInAnnotation] != "" || !c.nodes.hasEvent(reasonUnprotected) {
 			t.Errorf("counted %v, annotations %v, events %q; want nothing left", c.b.keeper.held.counted, a, c.nodes.events)
 		}
 		if got := c.now().GetLabels()[SettledLabel]; got != settledUsed {
@@ -180,6 +180,9 @@ func TestHeldUntilCalm(t *testing.T) {
 			time.Sleep(15*time.Minute + time.Second)
 		}
 		c.wantProtected(false)
+		if !c.nodes.hasEvent(reasonUnprotected) || !c.nodes.warned {
+			t.Errorf("events %q, the last a warning: %t", c.nodes.events, c.nodes.warned)
+		}
 	})
 	bubble(t, "its node boots for longer than the notice", func(t *testing.T) {
 		c, rec := newCluster(t, Options{TTL: 10 * time.Minute}), record()

@@ -167,6 +167,7 @@ type fakeNodes struct {
 	gets    int
 	patches []string
 	events  []string
+	warned  bool // the last of them is a warning
 }
 
 var (
@@ -218,9 +219,10 @@ func (f *fakeNodes) List(_ context.Context, opts metav1.ListOptions) (*corev1.Po
 	return list, nil
 }
 
-func (f *fakeNodes) About(object *corev1.ObjectReference, _ bool, reason, _ string) {
+func (f *fakeNodes) About(object *corev1.ObjectReference, warning bool, reason, _ string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.warned = warning
 	f.events = append(f.events, object.Kind+"/"+object.Name+" "+reason)
 }
 
