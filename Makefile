@@ -48,7 +48,7 @@ LDFLAGS := -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)
 IMAGE   ?= spot-handler:$(VERSION)
 PLATFORM ?= linux/amd64
 DIST     ?= dist
-PARALLEL ?= 6
+PARALLEL ?= 8
 
 export CGO_ENABLED = 0
 export SPOT_HANDLER_E2E_KUBERNETES = $(KUBERNETES)
@@ -87,20 +87,20 @@ story:
 story-stop:
 	go run ./e2e/controlplane/cmd/controlplane -end-kept
 
-# The stories have the processors first; what else there is to test takes what they leave, and
-# begins with the oldest versions, as the first stories are alone and wait more than they work.
-# Forecasts are compared with what happens when, so nothing else runs then.
+# The tests of e2e/stories have the processors first; all others take what they leave, two packages
+# at a time, as most of them wait more than they work. Forecasts are compared with what happens
+# when: they come last, and the hostile tenant takes what they leave.
 test: lint
 	go run ./e2e/controlplane/cmd/controlplane -build-only
 	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/controlplane/cmd/controlplane -build-only)
 	go run ./e2e/chart/cmd/helm version
 	go run ./e2e/foreign/cmd/node-termination-handler -build-only
 	go run ./e2e/timing \
-	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel $(PARALLEL) -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
+	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel 2 -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
-	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 1 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
+	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \
 	  -after "go test -count=1 -timeout 20m ./e2e/forecast" \
-	  -after "go test -count=1 -timeout 20m ./e2e/hostile" \
+	  -after "nice -n 10 go test -count=1 -timeout 20m ./e2e/hostile" \
 	  "go test -count=1 -timeout 60m -parallel $(PARALLEL) ./e2e/stories"
 
 lint:

@@ -33,7 +33,7 @@ func TestRun(t *testing.T) {
 		{[]string{"go test ./bad", "go test ./good"}, 1, []string{"--- FAIL: TestBad", "wrong", "ok  \tm/good"}},
 		{[]string{"-beside", "go test ./bad", "go test ./good"}, 1, []string{"FAIL\tm/bad"}},
 		{[]string{"-after", "go test ./beside", "go test ./bad"}, 1, []string{"FAIL\tm/bad", "ok  \tm/beside"}},
-		{[]string{"-after", "go test ./bad", "go test ./good"}, 1, []string{"ok  \tm/good", "FAIL\tm/bad"}},
+		{[]string{"-after", "go test ./bad", "-after", "go test ./beside", "go test ./good"}, 1, []string{"ok  \tm/good", "ok  \tm/beside", "FAIL\tm/bad"}},
 		{[]string{"go vet ./good"}, 1, []string{"it is not a go test"}},
 		{nil, 2, []string{"no command"}},
 	} {
