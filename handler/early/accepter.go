@@ -14,7 +14,10 @@
 package early
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,7 +66,7 @@ type Accepter struct {
 	total *prometheus.CounterVec
 
 	mu   sync.Mutex
-	kept kept
+	kept map[key]*waiting
 	gone *cache.LRUExpireCache // instances that stopped being Nodes
 
 	asking   sync.Mutex
@@ -81,7 +84,7 @@ const (
 // New returns an Accepter. It makes no call and starts nothing.
 func New(o Options) *Accepter {
 	a := &Accepter{
-		opts: o, kept: kept{}, gone: cache.NewLRUExpireCache(maxGone),
+		opts: o, kept: map[key]*waiting{}, gone: cache.NewLRUExpireCache(maxGone),
 		total: promauto.With(o.Registerer).NewCounterVec(prometheus.CounterOpts{
 			Name: "spot_handler_early_notices_total",
 			Help: "Notices about instances that were no Node, by what became of them.",
@@ -139,8 +142,8 @@ func (a *Accepter) keep(ctx context.Context, n interruption.Notice) *waiting {
 		other.ours = other.ours || launched[other.notice.InstanceID]
 	}
 	if len(a.kept) >= maxKept {
-		least := a.kept.least()
-		if !least.lessThan(w) {
+		least := slices.MinFunc(slices.Collect(maps.Values(a.kept)), byWorth)
+		if byWorth(least, w) >= 0 {
 			return nil
 		}
 		delete(a.kept, keyOf(least.notice)) // its source asks again, and gets the verdict then
@@ -221,30 +224,18 @@ type waiting struct {
 	over   chan struct{} // closed when it is not kept any more
 }
 
-// kept holds notices.
-type kept map[key]*waiting
-
-// least is what can be done without first.
-func (k kept) least() *waiting {
-	var least *waiting
-	for _, w := range k {
-		if least == nil || w.lessThan(least) {
-			least = w
+// byWorth orders notices by how much they matter, the least first: those not known to be ours, then
+// mere recommendations, then those of which less is left of the time in which their Node has not
+// appeared so far.
+func byWorth(a, b *waiting) int {
+	rank := func(w *waiting) (rank int) {
+		if w.ours {
+			rank = 2
 		}
-	}
-	return least
-}
-
-// lessThan reports whether w matters less than other: it is not known to be ours; or it is a mere
-// recommendation; or less is left of its time, in which its Node has not appeared so far.
-func (w *waiting) lessThan(other *waiting) bool {
-	for _, rank := range []func(*waiting) bool{
-		func(w *waiting) bool { return !w.ours },
-		func(w *waiting) bool { return w.notice.Kind == interruption.RebalanceRecommendation },
-	} {
-		if rank(w) != rank(other) {
-			return rank(w)
+		if w.notice.Kind != interruption.RebalanceRecommendation {
+			rank++
 		}
+		return rank
 	}
-	return until(w.notice).Before(until(other.notice))
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), until(a.notice).Compare(until(b.notice)))
 }

@@ -159,23 +159,18 @@ func ReadySince(node *corev1.Node) (since time.Time, ready bool) {
 // is no such claim: a kubelet can set it at any age, so it counts only if no provider id names the
 // instance.
 func holder(found []*corev1.Node) *corev1.Node {
-	named := slices.ContainsFunc(found, provided)
-	var oldestReady, youngest *corev1.Node
-	for _, node := range found {
-		if named && !provided(node) {
-			continue
-		}
-		if Ready(node) && (oldestReady == nil || node.CreationTimestamp.Before(&oldestReady.CreationTimestamp)) {
-			oldestReady = node
-		}
-		if youngest == nil || youngest.CreationTimestamp.Before(&node.CreationTimestamp) {
-			youngest = node
-		}
+	if slices.ContainsFunc(found, provided) {
+		found = slices.DeleteFunc(slices.Clone(found), func(n *corev1.Node) bool { return !provided(n) })
 	}
-	if oldestReady != nil {
-		return oldestReady
+	byAge := func(a, b *corev1.Node) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) }
+	ready := slices.DeleteFunc(slices.Clone(found), func(n *corev1.Node) bool { return !Ready(n) })
+	switch {
+	case len(ready) > 0:
+		return slices.MinFunc(ready, byAge)
+	case len(found) > 0:
+		return slices.MaxFunc(found, byAge)
 	}
-	return youngest
+	return nil
 }
 
 // provided reports whether it is a Node's provider id that names its instance.

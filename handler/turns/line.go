@@ -3,6 +3,7 @@
 package turns
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"time"
@@ -144,10 +145,7 @@ func (l *Line) wakeNext(of nodes.Pool) {
 }
 
 func before(aName string, a entry, bName string, b entry) bool {
-	if c := a.received.Compare(b.received); c != 0 {
-		return c < 0
-	}
-	return aName < bName
+	return cmp.Or(a.received.Compare(b.received), cmp.Compare(aName, bName)) < 0
 }
 
 // sizeOf is how many nodes the pool has, or had a moment ago.

@@ -64,13 +64,10 @@ func gangsOf(in Interruption, pods []*corev1.Pod) map[drain.Gang]going {
 
 // goings are what a plan says of gangs whose other pods are to be notified.
 func goings(in Interruption, plan []drain.Decision) map[drain.Gang]going {
-	var found map[drain.Gang]going
+	found := map[drain.Gang]going{}
 	for _, d := range plan {
 		if d.Peers == (drain.Gang{}) || !d.Moves() {
 			continue
-		}
-		if found == nil {
-			found = map[drain.Gang]going{}
 		}
 		g, more := found[d.Peers]
 		if !more {
