@@ -75,7 +75,7 @@ func (a *auditCommand) run(cmd *cobra.Command, _ []string) error {
 	snapshot, unread := audit.Take(read, audit.Options{Margin: cfg.policy.Margin, MaxShare: a.maxShare}), read.Unread
 	if a.namespace == "" {
 		unread = append(unread, audit.Reader{
-			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Reviews: c.whole.reviews, Daemons: c.daemons,
+			Lists: cluster.Lister{Client: c.whole.core}, Dynamic: c.whole.dynamic, Reviews: c.whole.reviews, Daemons: c.daemons, Offerings: c.remembered,
 			Fallbacks: cfg.fallback, WithoutKarpenter: !asksKarpenter(cfg),
 		}.Read(ctx, &snapshot)...)
 	}

@@ -19,6 +19,7 @@ import (
 	"spot-handler/cmd/spot-handler/internal/cluster"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 )
 
 // ourLabel selects the objects of spot-handler, as the chart labels them. Anybody can give it to
@@ -122,6 +123,19 @@ func (c *caller) installedIn(ctx context.Context) (namespace string, accounts ma
 		return list[0], bound[list[0]], nil
 	}
 	return "", nil, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace", errUsage, strings.Join(list, ", "))
+}
+
+// remembered is what the installation keeps of lost offerings; nothing without one. Standing are the
+// nodes without an interruption; it can be nil.
+func (c *caller) remembered(ctx context.Context, standing func() []*corev1.Node) (*offerings.Memory, error) {
+	namespace, err := c.daemonNamespace, error(nil)
+	if namespace == "" {
+		namespace, _, err = c.installedIn(ctx)
+	}
+	if namespace == "" || err != nil {
+		return offerings.New(), err
+	}
+	return offerings.Read(ctx, newResource[corev1.ConfigMap, corev1.ConfigMapList](c.whole.core, "configmaps", namespace), standing)
 }
 
 // settings are those by which nodes are drained, as the installation was given them: first those

@@ -15,6 +15,7 @@ import (
 	"spot-handler/handler/lifecycle"
 	"spot-handler/handler/managed"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/workloads"
 	"spot-handler/imds"
@@ -41,6 +42,7 @@ func wired(t *testing.T) []*prometheus.Registry {
 		} else {
 			queue.New(queue.Options{Registerer: registry, Logger: zerolog.Nop()})
 			newLeader(registry)
+			registry.MustRegister(offerings.New().Collector())
 			lifecycle.New(lifecycle.Options{Registerer: registry, Logger: zerolog.Nop()})
 			managed.New(managed.Options{Registerer: registry, Logger: zerolog.Nop()})
 		}
@@ -111,8 +113,8 @@ func TestBucketsOfAlerts(t *testing.T) {
 	}
 }
 
-// The labels, all of them. Each has values that are known beforehand, but for two that
-// are cut off beyond a number: pool with zone, and budget. A new one has to be as
+// The labels, all of them. Each has values that are known beforehand, but for those that
+// are cut off beyond a number: pool, also with zone, and budget. A new one has to be as
 // bounded; a node, an instance, a pod or an id never is.
 var labelsOfMetrics = []string{
 	"action", "backend", "budget", "code", "commit", "go_version", "kind", "mode", "outcome", "phase", "pool", "reason", "replacement",

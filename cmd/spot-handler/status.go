@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"io"
 	"slices"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/status"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/offerings"
 )
 
 // statusCommand is what the operator has asked `status` for.
@@ -27,7 +29,8 @@ func newStatus() *cobra.Command {
 		Short: "Show which nodes are interrupted, and how far each has come",
 		Long: `Shows every interrupted node: its phase, the time left, the pods that still have to
 leave, the replacement, and what it waits for; and those that are over, with their
-result, as long as their records stand. It changes nothing.
+result, as long as their records stand; and what EC2 has taken within a day. It
+changes nothing.
 
 It reads the cluster as kubectl does, with your own permissions, and says what it could
 not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.`,
@@ -60,7 +63,8 @@ func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace, Watch: s.watch}
+	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace, Watch: s.watch,
+		Offerings: func(ctx context.Context) (*offerings.Memory, error) { return c.remembered(ctx, nil) }}
 	screen := console.NewScreen(cmd.OutOrStdout())
 	defer screen.End()
 	if s.node != "" {

@@ -43,6 +43,12 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 		"/apis/policy/v1/namespaces/shop/poddisruptionbudgets": map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList"},
 		"/apis/policy/v1/poddisruptionbudgets":                 map[string]any{"apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList"},
 	}
+	answers["/api/v1/namespaces/ops/configmaps/spot-handler-offerings"] = corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, Data: map[string]string{
+		"offerings.json": `{"at":"` + time.Now().Format(time.RFC3339) + `","offerings":[{"type":"m5.large","zone":"eu-west-1a","pool":"spot","lost":3,"hours":211.5,"last":"` + time.Now().Format(time.RFC3339) + `"}]}`,
+	}}
+	answers["/api/v1/namespaces/hostile/configmaps/spot-handler-offerings"] = corev1.ConfigMap{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"}, Data: map[string]string{
+		"offerings.json": `{"offerings":[{"type":"\u001b[2J","zone":"a","pool":"spot","lost":3}]}`,
+	}}
 	for path, kind := range map[string]string{
 		"/apis/rbac.authorization.k8s.io/v1/clusterrolebindings": "ClusterRoleBinding", "/apis/apps/v1/deployments": "Deployment", "/apis/apps/v1/statefulsets": "StatefulSet", "/apis/apps/v1/replicasets": "ReplicaSet",
 		"/apis/apps/v1/daemonsets": "DaemonSet", "/api/v1/persistentvolumeclaims": "PersistentVolumeClaim", "/api/v1/persistentvolumes": "PersistentVolume", "/api/v1/resourcequotas": "ResourceQuota",
@@ -94,6 +100,11 @@ func TestStatusCommand(t *testing.T) {
 		"json":            {"", []string{"-o", "json"}, exitClean, `"kind": "spot-interruption"`, ""},
 		"json, no pods":   {"/pods$", []string{"-o", "json"}, exitClean, `"unread": [`, ""},
 		"yaml":            {"", []string{"-o", "yaml", "--node", "node-1"}, exitClean, "\n  phase: Draining\n", ""},
+		"offerings":       {"", []string{"--daemon-namespace=ops"}, exitClean, "\n\nLOST OFFERING  ZONE        POOL  LOST  NODE-HOURS  LAST\nm5.large       eu-west-1a  spot  3     211.5       2", ""},
+		"json, offerings": {"", []string{"--daemon-namespace=ops", "-o=json"}, exitClean, "\"type\": \"m5.large\",\n      \"zone\": \"eu-west-1a\",\n      \"pool\": \"spot\",\n      \"lost\": 3,\n      \"hours\": 211.5,\n      \"last\": \"2", ""},
+		"no offerings":    {"configmaps", []string{"--daemon-namespace=ops"}, exitClean, "node-1  spot-interruption  Draining  ", "could not read: read lost offerings: not allowed"},
+		"bad offerings":   {"", []string{"--daemon-namespace=hostile"}, exitClean, "node-1  spot-interruption  Draining  ", `could not read: read lost offerings: "\x1b[2J" is no value of a label`},
+		"no bindings":     {"clusterrolebindings", nil, exitClean, "node-1  spot-interruption  Draining  ", "could not read: find where spot-handler is installed, which --daemon-namespace says too: "},
 		"no such format":  {"", []string{"-o", "xml"}, exitUsage, "", "want one of table, json, yaml"},
 		"no such context": {"", []string{"--context=nowhere"}, exitUsage, "", "nowhere"},
 		"no such server":  {"", []string{"--context=elsewhere"}, exitRuntime, "", "connection refused"},

@@ -126,6 +126,7 @@ func (p parts) tenure(registry *prometheus.Registry) tenure {
 	if !cfg.fleet() { // each node has a process of its own, which remembers until it ends
 		return tenure{accept, h.Run, registry}
 	}
+	registry.MustRegister(p.taken.Collector())
 	kept := newResource[corev1.ConfigMap, corev1.ConfigMapList](p.clients.core, "configmaps", leaseNamespace(cfg))
 	standing := func() []*corev1.Node { return p.index.Joined(time.Time{}) }
 	return tenure{accept, func(ctx context.Context) error {

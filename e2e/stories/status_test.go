@@ -21,7 +21,11 @@ import (
 // statusList and statusStory are what programs read of `status -o json`.
 type statusList struct {
 	Interruptions []statusOf
-	Unread        []string
+	Offerings     []struct {
+		Zone, Pool string
+		Lost       float64
+	}
+	Unread []string
 }
 
 type statusOf struct {

@@ -1,15 +1,18 @@
 package offerings
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -53,6 +56,9 @@ type keeper struct {
 // error is always nil: where the ConfigMap cannot be used, that is logged once, and the memory dies
 // with the process. Standing returns the nodes without an interruption. Only one process should run it.
 func (m *Memory) Keep(ctx context.Context, client ConfigMaps, standing func() []*corev1.Node, logger zerolog.Logger) error {
+	m.mu.Lock()
+	m.standing = standing
+	m.mu.Unlock()
 	k := &keeper{Memory: m, client: client, logger: logger}
 	next, wrote, since := time.Now().Add(k.sync(ctx)), time.Time{}, time.Now()
 	for {
@@ -135,14 +141,45 @@ func (k *keeper) write(ctx context.Context) error {
 	return nil
 }
 
+// Read is what a leader has kept in the ConfigMap, for whoever shows it; nothing if there is none.
+// Standing is as for [Memory.Keep], and can be nil. An error is fit to be shown.
+func Read(ctx context.Context, client ConfigMaps, standing func() []*corev1.Node) (*Memory, error) {
+	m := New()
+	m.standing = standing
+	held, err := client.Get(ctx, ConfigMap, metav1.GetOptions{})
+	if err == nil && held.Data[dataKey] != "" {
+		_, err = m.load(held.Data[dataKey])
+	}
+	if err != nil && !apierrors.IsNotFound(err) {
+		return m, fmt.Errorf("read lost offerings: %s", interruption.Clip(err.Error()))
+	}
+	return m, nil
+}
+
+// LastDay are the offerings about which a notice or a recommendation came within a day, the last
+// first, with numbers of one decimal.
+func (m *Memory) LastDay() (list []Entry) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fade()
+	for of, t := range m.of {
+		if time.Since(t.Last) < 24*time.Hour {
+			list = append(list, Entry{of, tally{Lost: math.Round(10*t.Lost) / 10, Hours: math.Round(10*t.Hours) / 10, Last: t.Last}})
+		}
+	}
+	slices.SortFunc(list, func(a, b Entry) int { return cmp.Or(b.Last.Compare(a.Last), compare(a.Loss, b.Loss)) })
+	return list
+}
+
 // stored is the memory as text. Each write replaces all of it: fields that only another version knows
 // are lost.
 type stored struct {
 	At        time.Time `json:"at"`
-	Offerings []entry   `json:"offerings"`
+	Offerings []Entry   `json:"offerings"`
 }
 
-type entry struct {
+// An Entry is what a pool has had of an offering.
+type Entry struct {
 	Loss
 	tally
 }
@@ -154,7 +191,7 @@ func (m *Memory) text() string {
 	m.fade()
 	s := stored{At: m.at.UTC()}
 	for _, of := range slices.SortedFunc(maps.Keys(m.of), compare) {
-		s.Offerings = append(s.Offerings, entry{of, *m.of[of]})
+		s.Offerings = append(s.Offerings, Entry{of, *m.of[of]})
 	}
 	text, _ := json.Marshal(s) // texts and finite numbers
 	return string(text)
@@ -180,8 +217,12 @@ func (m *Memory) load(text string) (offerings int, err error) {
 				return 0, fmt.Errorf("%.64q is no value of a label", name)
 			}
 		}
-		if e.Type == "" || e.Zone == "" || min(e.Lost, e.Hours) < 0 || max(e.Lost, e.Hours) > 1e9 {
-			return 0, fmt.Errorf("offering %q in %q: %g lost, %g hours", e.Type, e.Zone, e.Lost, e.Hours)
+		few, many := min(e.Lost, e.Hours), max(e.Lost, e.Hours)
+		for _, n := range e.Recent {
+			few, many = min(few, float64(n)), max(many, float64(n))
+		}
+		if e.Type == "" || e.Zone == "" || few < 0 || many > 1e9 {
+			return 0, fmt.Errorf("offering %q in %q: want numbers from 0 to 1e9, got %g to %g", e.Type, e.Zone, few, many)
 		}
 		if e.Last.After(time.Now()) {
 			e.Last = time.Now()
@@ -196,6 +237,9 @@ func (m *Memory) load(text string) (offerings int, err error) {
 	for of, l := range left.of {
 		t := m.tally(of)
 		t.Lost, t.Hours, t.Last, t.known = t.Lost+l.Lost, t.Hours+l.Hours, interruption.Later(t.Last, l.Last), l.Last
+		for at, n := range l.Recent {
+			t.Recent[at] += n
+		}
 	}
 	m.shrink()
 	return len(left.of), nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -197,6 +199,8 @@ func TestHostileContent(t *testing.T) {
 		"a long name":        entries(1, `{"type":"one","zone":"`+strings.Repeat("a", 64)+`"}`),
 		"no name of a label": entries(1, `{"type":"one","zone":"a","pool":"\u001b[31m"}`),
 		"negative":           entries(1, `{"type":"one","zone":"a","lost":-1}`),
+		"a negative slot":    entries(1, `{"type":"one","zone":"a","recent":{"1":-1}}`),
+		"an enormous slot":   entries(1, `{"type":"one","zone":"a","recent":{"1":2000000000}}`),
 		"enormous":           entries(1, `{"type":"one","zone":"a","hours":1e300}`),
 		"out of range":       entries(1, `{"type":"one","zone":"a","hours":1e999}`),
 		"a long time":        entries(1, `{"type":"one","zone":"a","last":"`+strings.Repeat("1", 100_000)+`"}`),
@@ -230,10 +234,15 @@ func TestHostileContent(t *testing.T) {
 func TestTimesToCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, later := New(), time.Now().Add(1000*time.Hour).UTC().Format(time.RFC3339)
-		if _, err := m.load(`{"at":"` + later + `","offerings":[{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":4,"last":"` + later + `"}]}`); err != nil {
+		if _, err := m.load(`{"at":"` + later + `","offerings":[{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":4,"last":"` + later + `",
+			"recent":{"1":9,"9999999999":9,"9223372036854775807":9,"-9223372036854775808":9}}]}`); err != nil {
 			t.Fatal(err)
 		}
 		m.wantTally(t, "a", 3, 4)
+		m.standing = func() []*corev1.Node { return nil }
+		if got := m.TooMany(); len(got) > 0 {
+			t.Errorf("%v, want no losses of another time", got)
+		}
 		early := record(interruption.SpotInterruption)
 		early.Received = early.Received.Add(time.Hour)
 		m.Note(named("n", spotNode("m5.large", "b")), early)
@@ -282,6 +291,7 @@ func TestWithoutConfigMap(t *testing.T) {
 // As much as is ever remembered can be read back.
 func TestLargestMemoryIsRead(t *testing.T) {
 	m, long := New(), strings.Repeat("x", 63)
+	m.counts = true
 	var nodes []*corev1.Node
 	for i := range maxLosses + 10 {
 		node := spotNode(fmt.Sprintf("%s%04d", long[4:], i), long)
@@ -290,6 +300,11 @@ func TestLargestMemoryIsRead(t *testing.T) {
 		m.Note(named(fmt.Sprint("node-", i), node), record(interruption.SpotInterruption))
 	}
 	m.stood(nodes, 1.0/3)
+	for _, loss := range m.of {
+		for at := range int64(window / slot) {
+			loss.Recent[slotOf(time.Now())-at] = 5000
+		}
+	}
 	text := m.text()
 	if n, err := New().load(text); n != maxLosses || err != nil || len(text) > maxText {
 		t.Errorf("%d offerings of %d bytes: %v", n, len(text), err)
@@ -311,4 +326,117 @@ func TestCountedNodesAreForgotten(t *testing.T) {
 			t.Errorf("%d nodes are remembered, want 1 to %d", n, most)
 		}
 	})
+}
+
+// What a leader has kept is shown to others, also where there is nothing; what cannot be is an error of
+// a bounded length.
+func TestReadForPeople(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := newConfigMaps(nil)
+		if m, err := Read(t.Context(), api, nil); err != nil || len(m.LastDay()) > 0 {
+			t.Errorf("%v, %v; want nothing", m.LastDay(), err)
+		}
+		m, stop := keep(t, api, t.Output(), spotNode("m5.large", "a"))
+		m.Note(named("old", spotNode("m5.large", "c")), record(interruption.SpotInterruption))
+		time.Sleep(25 * time.Hour)
+		for i := range 3 {
+			m.Note(named(fmt.Sprint("node-", i), spotNode("m5.large", "a")), record(interruption.SpotInterruption))
+		}
+		time.Sleep(time.Minute)
+		m.Note(named("risky", spotNode("m5.large", "b")), record(interruption.RebalanceRecommendation))
+		time.Sleep(2 * pause)
+		stop()
+		m, err := Read(t.Context(), api, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := json.Marshal(m.LastDay())
+		if want := `[{"type":"m5.large","zone":"b","pool":"spot","lost":0,"hours":0,"last":"2000-01-02T01:01:00Z"},` +
+			`{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":17.9,"last":"2000-01-02T01:00:00Z"}]`; string(got) != want || err != nil {
+			t.Errorf("got %s, %v, want %s", got, err, want)
+		}
+		api.held.Data[dataKey] = `{"at":"` + strings.Repeat("1", 100_000) + `"}`
+		if m, err := Read(t.Context(), api, nil); err == nil || len(err.Error()) > 2000 || len(m.LastDay()) > 0 {
+			t.Errorf("%v, %d bytes; want a short error and nothing", m.LastDay(), len(fmt.Sprint(err)))
+		}
+		api.err = apierrors.NewNotFound(schema.GroupResource{Resource: "configmaps"}, ConfigMap)
+		if _, err := Read(t.Context(), api, nil); err != nil {
+			t.Errorf("%v; want nothing where there is no ConfigMap", err)
+		}
+	})
+}
+
+// A pool has lost too many of its spot nodes if these are three, and more than a quarter, within half an
+// hour. The next leader knows it, and a metric shows it.
+func TestTooMany(t *testing.T) {
+	for name, tt := range map[string]struct {
+		lost, standing int
+		want           bool
+	}{
+		"a quarter":           {3, 9, false},
+		"more than a quarter": {3, 8, true},
+		"all":                 {3, 0, true},
+		"only two":            {2, 0, false},
+		"many of many more":   {40, 120, false},
+		"many":                {40, 119, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				onDemand, other := spotNode("m5.large", "a"), spotNode("m5.large", "a")
+				onDemand.Labels["karpenter.sh/capacity-type"], other.Labels["karpenter.sh/nodepool"] = "on-demand", "other"
+				standing := []*corev1.Node{onDemand, other}
+				for range tt.standing {
+					standing = append(standing, spotNode("c5.large", "b"))
+				}
+				api := newConfigMaps(nil)
+				m, stop := keep(t, api, t.Output(), standing...)
+				for i := range tt.lost {
+					m.Note(named(fmt.Sprint("node-", i), spotNode("m5.large", fmt.Sprint("z", i%4))), record(interruption.SpotInterruption))
+				}
+				for i := range 9 {
+					m.Note(named(fmt.Sprint("risky-", i), spotNode("m5.large", "z0")), record(interruption.RebalanceRecommendation))
+				}
+				m.Note(named("other", other), record(interruption.SpotInterruption))
+				want, lost := map[string]Losses{}, 0
+				if tt.want {
+					want["spot"], lost = Losses{tt.lost, tt.standing}, tt.lost
+				}
+				check := func(of *Memory) {
+					t.Helper()
+					if got := of.TooMany(); !maps.Equal(got, want) {
+						t.Errorf("%v, want %v", got, want)
+					}
+				}
+				check(m)
+				registry := prometheus.NewPedanticRegistry()
+				registry.MustRegister(m.Collector())
+				families, err := registry.Gather()
+				if err != nil {
+					t.Fatal(err)
+				}
+				sum := 0.0
+				for _, metric := range families[0].Metric {
+					sum += metric.GetGauge().GetValue()
+				}
+				if int(sum) != lost {
+					t.Errorf("%v, want %d lost", families[0].Metric, lost)
+				}
+				time.Sleep(2 * pause)
+				stop()
+				next, stop := keep(t, api, t.Output(), standing...)
+				check(next)
+				people, err := Read(t.Context(), api, func() []*corev1.Node { return standing })
+				if err != nil {
+					t.Fatal(err)
+				}
+				check(people)
+				time.Sleep(window - slot - 2*pause - time.Second)
+				check(next)
+				time.Sleep(slot + 2*pause)
+				clear(want)
+				check(next)
+				stop()
+			})
+		})
+	}
 }

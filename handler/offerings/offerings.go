@@ -7,12 +7,14 @@ package offerings
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"math"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
@@ -28,6 +30,15 @@ const (
 	// halfLife is after how long losses and node-hours count half: what EC2 has to spare changes from
 	// day to day.
 	halfLife = 24 * time.Hour
+
+	// A pool has lost too many of its spot nodes if that are at least fewest, and more than one in
+	// share, within window: what takes their place there would likely be next. In half an hour
+	// falls most of what follows a first loss, and one or two are lost anywhere. Losses are
+	// counted in slots of time, so that few numbers are kept.
+	window = 30 * time.Minute
+	slot   = 5 * time.Minute
+	fewest = 3
+	share  = 4
 
 	// maxLosses bounds what is remembered: more types and zones than that are in no cluster.
 	maxLosses = 1000
@@ -58,6 +69,8 @@ type tally struct {
 	Hours float64   `json:"hours"`         // node-hours that uninterrupted nodes have stood
 	Last  time.Time `json:"last,omitzero"` // when the last notice or recommendation was received
 
+	Recent map[int64]int `json:"recent,omitempty"` // nodes lost within window, by slot since 1970
+
 	known time.Time // Last as an earlier process has left it, which has counted the notices until then
 }
 
@@ -70,6 +83,8 @@ type Memory struct {
 	at      time.Time            // as of which the numbers in of are
 	counts  bool                 // losses are counted: what an earlier process has counted is known
 	counted map[string]time.Time // when notices were received that have been counted of late, by node
+
+	standing func() []*corev1.Node // the nodes without an interruption; nil: not known
 }
 
 // New returns an empty memory.
@@ -97,6 +112,7 @@ func (m *Memory) Note(node *corev1.Node, rec interruption.Record) {
 	if count {
 		m.fade()
 		t.Lost++
+		t.Recent[slotOf(rec.Received)]++
 		m.counted[node.Name] = rec.Received
 	}
 	if count || rec.Received.After(t.Last) {
@@ -155,7 +171,7 @@ func (m *Memory) stood(standing []*corev1.Node, hours float64) {
 
 func (m *Memory) tally(of Loss) *tally {
 	if m.of[of] == nil {
-		m.of[of] = &tally{}
+		m.of[of] = &tally{Recent: map[int64]int{}}
 	}
 	return m.of[of]
 }
@@ -166,6 +182,9 @@ func (m *Memory) fade() {
 	by := math.Exp2(min(0, m.at.Sub(now).Hours()/halfLife.Hours()))
 	for _, t := range m.of {
 		t.Lost, t.Hours = t.Lost*by, t.Hours*by
+		maps.DeleteFunc(t.Recent, func(at int64, _ int) bool {
+			return at <= slotOf(now.Add(-window)) || at > slotOf(now.Add(window)) // which a wrong clock has left
+		})
 	}
 	m.at = now
 }
@@ -183,4 +202,57 @@ func (m *Memory) shrink() {
 	for _, of := range order[:len(order)-maxLosses] {
 		delete(m.of, of)
 	}
+}
+
+func slotOf(at time.Time) int64 { return at.Unix() / int64(slot/time.Second) }
+
+// Losses are how many spot nodes a pool has lost in half an hour, and how many stand.
+type Losses struct{ Lost, Standing int }
+
+// String says it in a clause about the pool.
+func (l Losses) String() string {
+	return fmt.Sprintf("lost %d of %d spot nodes within %d minutes", l.Lost, l.Lost+l.Standing, int(window.Minutes()))
+}
+
+// TooMany are the pools that have lost too many of their spot nodes; none while it is not known
+// which nodes stand.
+func (m *Memory) TooMany() map[string]Losses {
+	m.mu.Lock()
+	m.fade()
+	pools, standing := map[string]Losses{}, m.standing
+	for of, t := range m.of {
+		l := pools[of.Pool]
+		for _, n := range t.Recent {
+			l.Lost += n
+		}
+		pools[of.Pool] = l
+	}
+	m.mu.Unlock()
+	maps.DeleteFunc(pools, func(_ string, l Losses) bool { return l.Lost < fewest || standing == nil })
+	if len(pools) == 0 {
+		return pools
+	}
+	for _, node := range standing() {
+		pool := nodes.PoolOf(node).Name
+		l, loses := pools[pool]
+		if _, spot := Of(node); spot && loses {
+			l.Standing++
+			pools[pool] = l
+		}
+	}
+	maps.DeleteFunc(pools, func(_ string, l Losses) bool { return l.Lost*share <= l.Lost+l.Standing })
+	return pools
+}
+
+// Collector is the metric of the pools that have lost too many nodes, of maxLosses at most.
+func (m *Memory) Collector() prometheus.Collector {
+	desc := prometheus.NewDesc("spot_handler_lost_nodes",
+		"Spot nodes that a pool has lost within 30 minutes, if they are 3 or more, and more than a quarter of those that it had.", []string{"pool"}, nil)
+	return prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) {
+		pools := m.TooMany()
+		pools[""] = pools[""] // always there, so a query finds a series
+		for pool, l := range pools {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(l.Lost), pool)
+		}
+	})
 }

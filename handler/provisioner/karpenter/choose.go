@@ -42,8 +42,9 @@ type lostNode struct {
 
 	named, namedBy string // the pool that the operator has named to replace the node's, and where
 	lately         []offerings.Loss
-	spotFirst      bool // another spot instance is preferred
-	holds          bool // what replaces it on demand is held until its pool is calm
+	tooMany        map[string]offerings.Losses // pools to which a node at risk had better not go
+	spotFirst      bool                        // another spot instance is preferred
+	holds          bool                        // what replaces it on demand is held until its pool is calm
 }
 
 // Weighed is what speaks for and against a NodePool as the one that replaces a node.
@@ -117,10 +118,17 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 }
 
 func (b *Backend) lose(node *corev1.Node, rec interruption.Record, need provisioner.Need) lostNode {
-	return lostNode{
+	lost := lostNode{
 		node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], lately: b.opts.Offerings.Lost(),
 		spotFirst: b.opts.RebalanceCapacity != Fallback && rec.Kind == interruption.RebalanceRecommendation,
 	}
+	if lost.spotFirst {
+		lost.tooMany = b.opts.Offerings.TooMany()
+		if l, ok := lost.tooMany[lost.pool]; ok {
+			lost.remark = "pool " + lost.pool + " has " + l.String()
+		}
+	}
+	return lost
 }
 
 // cannot says why nothing can be done for the node.

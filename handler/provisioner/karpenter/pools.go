@@ -174,6 +174,7 @@ var preferences = []struct {
 	{"takes more of the pods", func(_ lostNode, a, b claimOrder) int {
 		return cmp.Compare(len(b.fit.need.Moving), len(a.fit.need.Moving))
 	}},
+	{"has not lost too many nodes", func(lost lostNode, a, b claimOrder) int { return first(!lost.unsafe(a), !lost.unsafe(b)) }},
 	{"can give another spot instance", func(_ lostNode, a, b claimOrder) int { return first(a.capacity == spot, b.capacity == spot) }}, // on a rebalance recommendation
 	{"is the node's own", func(lost lostNode, a, b claimOrder) int {
 		return first(a.capacity == spot && a.pool.Name == lost.pool, b.capacity == spot && b.pool.Name == lost.pool)
@@ -237,6 +238,12 @@ func (lost lostNode) orderIn(c candidate) claimOrder {
 func (lost lostNode) risky(pool *nodePool) bool {
 	return lost.rec.Kind == interruption.RebalanceRecommendation &&
 		slices.ContainsFunc(lost.lately, func(l offerings.Loss) bool { return l.Pool == pool.Name })
+}
+
+// unsafe reports whether the order is of a spot instance in a pool that has lost too many.
+func (lost lostNode) unsafe(o claimOrder) bool {
+	_, tooMany := lost.tooMany[o.pool.Name]
+	return tooMany && (o.capacity == spot || hasNoOnDemand(o.pool, lost) != "")
 }
 
 // alike reports whether the pool gives its nodes the labels and taints that the source

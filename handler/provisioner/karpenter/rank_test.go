@@ -1,14 +1,20 @@
 package karpenter
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/offerings"
@@ -146,4 +152,73 @@ func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 			t.Errorf("replacement %+v, want none", r)
 		}
 	})
+}
+
+// takes is the memory of a cluster where EC2 takes nodes, that it cannot write down.
+type takes struct{ offerings.ConfigMaps }
+
+func (takes) Get(context.Context, string, metav1.GetOptions) (*corev1.ConfigMap, error) {
+	return nil, errors.New("none")
+}
+
+// A pool that has lost too many of its nodes is not asked for a spot instance on a recommendation, as
+// long as there is anything else. On an interruption any pool will do, and half an hour later too.
+func TestPoolsThatLoseManyNodesComeLast(t *testing.T) {
+	for name, tt := range map[string]struct {
+		fallback string
+		pools    []runtime.Object
+		standing int
+		kind     interruption.Kind
+		later    time.Duration
+		want     [2]string // pool and capacity
+		why      bool      // says so
+	}{
+		"the fallback instead":     {"od", []runtime.Object{plain(t, "od", 1)}, 0, interruption.RebalanceRecommendation, 0, [2]string{"od", ""}, true},
+		"not so many":              {"od", []runtime.Object{plain(t, "od", 1)}, 9, interruption.RebalanceRecommendation, 0, [2]string{"spot", "spot"}, false},
+		"calm again":               {"od", []runtime.Object{plain(t, "od", 1)}, 0, interruption.RebalanceRecommendation, 31 * time.Minute, [2]string{"spot", "spot"}, false},
+		"another spot pool":        {"", []runtime.Object{plain(t, "best", 60, spotOnly)}, 0, interruption.RebalanceRecommendation, 0, [2]string{"best", "spot"}, true},
+		"there is nothing else":    {"", nil, 0, interruption.RebalanceRecommendation, 0, [2]string{"spot", "spot"}, true},
+		"the fallback gives spot":  {"spot", nil, 0, interruption.RebalanceRecommendation, 0, [2]string{"spot", "spot"}, true},
+		"the fallback has no room": {"od", []runtime.Object{plain(t, "od", 1, set(map[string]any{"cpu": "1"}, "spec", "limits"))}, 0, interruption.RebalanceRecommendation, 0, [2]string{"spot", "spot"}, true},
+		"on a notice":              {"spot", nil, 0, interruption.SpotInterruption, 0, [2]string{"spot", "spot"}, false},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			objects := append([]runtime.Object{plain(t, "spot", 50, spotOnly), sourceNodeClaim()}, tt.pools...)
+			opts := Options{}
+			if tt.fallback != "" {
+				opts.FallbackNodePools = map[string]string{"spot": tt.fallback}
+			}
+			c := newCluster(t, opts, objects...)
+			node, rec := nodeAtRisk()
+			var standing []*corev1.Node
+			for range tt.standing {
+				standing = append(standing, node)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() {
+				done <- c.taken.Keep(ctx, takes{}, func() []*corev1.Node { return standing }, zerolog.Nop())
+			}()
+			synctest.Wait()
+			for i := range 3 {
+				lost := node.DeepCopy()
+				lost.Name = fmt.Sprint("lost-", i)
+				lost.Labels[corev1.LabelInstanceTypeStable], lost.Labels[corev1.LabelTopologyZone] = "r5.large", "eu-west-1c"
+				c.taken.Note(lost, record())
+			}
+			time.Sleep(tt.later)
+			if tt.kind == interruption.SpotInterruption {
+				rec = record()
+			}
+			r, err := c.p.Request(t.Context(), node, rec, need())
+			if got := [2]string{r.Pool, r.Capacity}; got != tt.want || err != nil {
+				t.Errorf("replacement %+v, %v, want %q", r, err, tt.want)
+			}
+			if says := strings.Contains(r.Reason, "pool spot has lost 3 of 3 spot nodes within 30 minutes"); says != tt.why {
+				t.Errorf("reason %q, want one of losses: %t", r.Reason, tt.why)
+			}
+			stop()
+			<-done
+		})
+	}
 }

@@ -21,6 +21,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
@@ -84,6 +85,7 @@ var checks = []struct {
 	{"SH206", Warning, each(workloads, workloadsInOneOffering)},
 	{"SH207", Warning, each(workloads, workloadsAllOnSpot)},
 	{"SH208", Critical, daemonOnSpot},
+	{"SH209", Warning, each(pools, poolsThatLoseNodes)},
 
 	{"SH301", Critical, nodesThatNobodyWatches},
 	{"SH302", Warning, each(others, karpentersOwnQueue)},
@@ -175,6 +177,8 @@ type Snapshot struct {
 	Outlooks []karpenter.Outlook
 	// MaxShare is how many percent of a workload may be on one offering.
 	MaxShare int
+	// TooMany are the pools that have lost too many nodes of late.
+	TooMany map[string]offerings.Losses
 
 	// Daemons are the pods of spot-handler; nil if they could not be read.
 	Daemons []Daemon

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
@@ -80,6 +81,11 @@ func TestChecksOfCapacity(t *testing.T) {
 		"too small": {outlook(func(o *karpenter.Outlook) {
 			o.Largest, o.Unplaced, o.Raise = karpenter.Offering{InstanceType: "m5", Zone: "a", Nodes: 2}, 1, map[corev1.ResourceName]string{"cpu": "16"}
 		}), []string{`SH205 nodepool/batch 3 kubectl patch nodepool od --type=merge -p '{"spec":{"limits":{"cpu":"16"}}}'`}},
+		"loses many nodes": {func() Snapshot {
+			s := outlook(func(*karpenter.Outlook) {})
+			s.TooMany = map[string]offerings.Losses{"batch": {Lost: 3, Standing: 3}, "of EKS": {Lost: 9}}
+			return s
+		}(), []string{"SH209 nodepool/batch 4 in the manifest of NodePool batch: allow more instance types and zones"}},
 		"a large share": {Snapshot{MaxShare: 70},
 			[]string{`SH206 deployment/web 3 kubectl -n shop patch deployment web -p '{"spec":{"template":{"spec":{"topologySpreadConstraints":[{"topologyKey":"topology.kubernetes.io/zone","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"web"}}}]}}}}'`}},
 		"a large share twice": {Snapshot{MaxShare: 10, Pods: on(of("deployment/web", 2, unchanged), "m5-a-0", "m5-b-0")},

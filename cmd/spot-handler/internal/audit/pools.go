@@ -93,6 +93,19 @@ func fallbacksTooSmall(s Snapshot, p pool) []Finding {
 	}}
 }
 
+// poolsThatLoseNodes: what replaces a node in such a pool would likely be lost next.
+func poolsThatLoseNodes(s Snapshot, p pool) []Finding {
+	l, tooMany := s.TooMany[p.Pool]
+	if !tooMany {
+		return nil
+	}
+	return []Finding{{
+		Pods: s.countOn(p), What: "has " + l.String(),
+		Why: "EC2 is taking what this pool asks for: its other nodes might be next, and on a recommendation the fallback is asked first",
+		Fix: fmt.Sprintf("in the manifest of NodePool %s: allow more instance types and zones", p.Pool),
+	}}
+}
+
 const noPlace = "its pods have no place until Karpenter makes one, on spot again where it can"
 
 // isOn reports whether the pod runs on a node of the pool.

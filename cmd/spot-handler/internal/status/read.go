@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -20,6 +21,8 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 	"spot-handler/handler/notify"
+	"spot-handler/handler/offerings"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // Reader reads a cluster with the permissions of the caller. It changes nothing.
@@ -28,6 +31,8 @@ type Reader struct {
 	Core    rest.Interface // core/v1
 	Policy  rest.Interface // policy/v1
 	Dynamic dynamic.Interface
+	// Offerings reads what is remembered of them.
+	Offerings func(ctx context.Context) (*offerings.Memory, error)
 
 	// Namespace, if it is set, is the only one whose pods the status of a node shows.
 	Namespace string
@@ -74,9 +79,18 @@ func (r Reader) List(ctx context.Context, show func(List) error) error {
 			return append(all, index.Joined(time.Time{})...), nil
 		}
 	}
+	lost, missed, asked := offerings.New(), error(nil), time.Time{}
 	return repeat(ctx, r.Watch, everyList, show, func() (List, error) {
 		all, err := stored(ctx)
-		return r.listOf(ctx, all), err
+		if time.Since(asked) >= everyOfferings && err == nil {
+			lost, missed = r.Offerings(ctx)
+			asked = time.Now()
+		}
+		list := r.listOf(ctx, all)
+		if list.Offerings = lost.LastDay(); missed != nil {
+			list.Unread = append(list.Unread, missed.Error())
+		}
+		return list, err
 	})
 }
 
@@ -117,7 +131,29 @@ func (r Reader) listOf(ctx context.Context, all []*corev1.Node) List {
 		unread = append(unread, fmt.Sprintf("pods of %d more nodes, whose deadlines are later", more))
 	}
 	slices.Sort(unread)
-	return List{Of(time.Now(), all, pods), heldOf(time.Now(), all), console.Some(unread, 3)} // each node has much the same
+	return List{Interruptions: Of(time.Now(), all, pods), Held: heldOf(time.Now(), all), Unread: console.Some(unread, 3)} // each node has much the same
+}
+
+// Held are the replacements that stay on demand until the NodePools that they stand in for are calm.
+type Held struct {
+	Replacements int     `json:"replacements"`
+	NodeHours    float64 `json:"nodeHours"` // since their Nodes joined, in tenths
+}
+
+func heldOf(now time.Time, all []*corev1.Node) *Held {
+	var h Held
+	age := time.Duration(0)
+	for _, node := range all {
+		if node.Annotations[karpenter.StandsInAnnotation] != "" {
+			h.Replacements++
+			age += now.Sub(node.CreationTimestamp.Time)
+		}
+	}
+	if h.Replacements == 0 {
+		return nil
+	}
+	h.NodeHours = math.Round(10*age.Hours()) / 10
+	return &h
 }
 
 // Node shows the status of one node. An error says that the Node could not be read.
@@ -193,6 +229,8 @@ const (
 	// are read each time, from the API server's cache.
 	everyList = time.Second
 	everyNode = 2 * time.Second
+	// everyOfferings is how often lost offerings are read, which are written as often at most.
+	everyOfferings = time.Minute
 )
 
 // repeat shows what is read now and, if it is to be watched, at every tick, until that fails or ctx ends.

@@ -8,7 +8,6 @@ package status
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"reflect"
 	"slices"
 	"strings"
@@ -21,8 +20,8 @@ import (
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/marks"
 	"spot-handler/handler/nodes"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
-	"spot-handler/handler/provisioner/karpenter"
 	"spot-handler/handler/turns"
 )
 
@@ -31,35 +30,16 @@ type List struct {
 	Interruptions []Interruption `json:"interruptions"`
 	// Held are replacements that are kept from consolidation; nil if there are none.
 	Held *Held `json:"held,omitempty"`
+	// Offerings are what EC2 has taken within a day, the last first.
+	Offerings []offerings.Entry `json:"offerings,omitempty"`
 	// Unread says what could not be read, and why.
 	Unread []string `json:"unread,omitempty"`
 }
 
 // Same reports whether two lists differ by the time that has passed at most.
 func (l List) Same(o List) bool {
-	return slices.EqualFunc(l.Interruptions, o.Interruptions, Interruption.same) && slices.Equal(l.Unread, o.Unread) && reflect.DeepEqual(l.Held, o.Held)
-}
-
-// Held are the replacements that stay on demand until the NodePools that they stand in for are calm.
-type Held struct {
-	Replacements int     `json:"replacements"`
-	NodeHours    float64 `json:"nodeHours"` // since their Nodes joined, in tenths
-}
-
-func heldOf(now time.Time, all []*corev1.Node) *Held {
-	var h Held
-	age := time.Duration(0)
-	for _, node := range all {
-		if node.Annotations[karpenter.StandsInAnnotation] != "" {
-			h.Replacements++
-			age += now.Sub(node.CreationTimestamp.Time)
-		}
-	}
-	if h.Replacements == 0 {
-		return nil
-	}
-	h.NodeHours = math.Round(10*age.Hours()) / 10
-	return &h
+	return slices.EqualFunc(l.Interruptions, o.Interruptions, Interruption.same) && slices.Equal(l.Unread, o.Unread) && reflect.DeepEqual(l.Held, o.Held) &&
+		slices.EqualFunc(l.Offerings, o.Offerings, func(a, b offerings.Entry) bool { return a.Loss == b.Loss && a.Last.Equal(b.Last) })
 }
 
 // Interruption is how far one has come.

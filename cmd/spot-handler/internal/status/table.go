@@ -12,6 +12,7 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 )
 
@@ -29,7 +30,23 @@ func (l List) Table(width int) []string {
 	if h := l.Held; h != nil {
 		lines = append(lines, "", fmt.Sprintf("Held on demand until spot pools are calm: %s, %.1f node-hours", console.Count(h.Replacements, "replacement"), h.NodeHours))
 	}
+	if len(l.Offerings) == 0 {
+		return lines
+	}
+	lines = append(append(lines, ""), console.Table(ofOfferings, console.Rows(l.Offerings[:min(len(l.Offerings), mostOfferings)], offeringRow), width)...)
+	if more := len(l.Offerings) - mostOfferings; more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more: -o json lists all", more))
+	}
 	return lines
+}
+
+// mostOfferings bounds how many people are shown.
+const mostOfferings = 10
+
+var ofOfferings = []console.Column{{Title: "LOST OFFERING"}, {Title: "ZONE"}, {Title: "POOL", Drop: 2}, {Title: "LOST"}, {Title: "NODE-HOURS", Drop: 1}, {Title: "LAST"}}
+
+func offeringRow(o offerings.Entry) []console.Cell {
+	return []console.Cell{{Text: o.Type}, {Text: o.Zone}, {Text: cmp.Or(o.Pool, console.None)}, {Text: fmt.Sprint(o.Lost)}, {Text: fmt.Sprint(o.Hours)}, {Text: o.Last.UTC().Format(time.RFC3339)}}
 }
 
 func (i Interruption) row() []console.Cell {

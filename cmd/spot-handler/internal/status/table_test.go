@@ -1,6 +1,8 @@
 package status
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner/karpenter"
 )
 
@@ -59,6 +62,34 @@ func fleet() (all []*corev1.Node, pods map[string][]*corev1.Pod) {
 		"detaching":    {pod(1, daemon)},
 	}
 	return all, pods
+}
+
+// Ten offerings are shown, however many there are, and nothing of them is left out where it is narrow
+// but what matters least.
+func TestTableOfOfferings(t *testing.T) {
+	list := List{Interruptions: []Interruption{}}
+	for i := range 14 {
+		e := offerings.Entry{Loss: offerings.Loss{Offering: offerings.Offering{Type: fmt.Sprint("m", i, ".large"), Zone: "eu-west-1a"}, Pool: "spot"}}
+		e.Lost, e.Hours, e.Last = 2.5, 300, after(-i)
+		list.Offerings = append(list.Offerings, e)
+	}
+	lines := list.Table(0)
+	if len(lines) != 2+1+10+1 || lines[2] != "LOST OFFERING  ZONE        POOL  LOST  NODE-HOURS  LAST" ||
+		lines[3] != "m0.large       eu-west-1a  spot  2.5   300         2026-03-01T12:00:00Z" || lines[13] != "and 4 more: -o json lists all" {
+		t.Errorf("got %q", lines)
+	}
+	if lines := list.Table(60); lines[3] != "m0.large       eu-west-1a  spot  2.5   2026-03-01T12:00:00Z" {
+		t.Errorf("on a narrow terminal: %q", lines)
+	}
+	faded := list
+	faded.Offerings = slices.Clone(list.Offerings)
+	faded.Offerings[0].Lost = 2.4
+	if !list.Same(faded) {
+		t.Error("it is shown again because numbers fade")
+	}
+	if faded.Offerings[0].Last = after(1); list.Same(faded) {
+		t.Error("it is not shown again after another loss")
+	}
 }
 
 func TestTable(t *testing.T) {
