@@ -222,7 +222,8 @@ func (b *Backend) match(ctx context.Context) error {
 		id := nodes.InstanceID(joined[i])
 		b.change([]*entry{e}, detached, func(e *entry) {
 			b.given[id] = e.node
-			e.replacedBy(id)
+			e.stage = ready
+			e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: id, Pool: e.group, State: provisioner.StateReady}
 		})
 	}
 	return nil

@@ -250,11 +250,6 @@ func (e *entry) departed(group string) {
 	e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: group, Pool: group, State: provisioner.StateLaunched}
 }
 
-func (e *entry) replacedBy(instance string) {
-	e.stage = ready
-	e.answer = interruption.Replacement{Backend: provisioner.ASG, Name: instance, Pool: e.group, State: provisioner.StateReady}
-}
-
 // refusedFor is how long a refusal stands before it is tried again.
 const refusedFor = time.Minute
 

@@ -182,12 +182,13 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 	pods, unseen := b.cache.of(label(rec.Instance))
 	stay, leave := part(pods, need)
 	b.removeEach(ctx, leave)
+	_, taken := b.cache.taken.Get(label(rec.Instance))
 	switch {
 	case r.State == provisioner.StateReady:
 		return r, nil
 	case len(stay) > 0 && expired(stay[0], time.Now()):
 		return provisioner.Failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", unbound(stay), len(stay))), b.removeAll(ctx, r.Name)
-	case len(stay)+unseen == 0 && b.cache.wasTaken(label(rec.Instance)):
+	case len(stay)+unseen == 0 && taken:
 		// They had their places, and other pods came first. In a burst those are replacement pods of
 		// other nodes' pods, and the room of their own placeholders is free.
 		r.State = provisioner.StateReady

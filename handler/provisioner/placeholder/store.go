@@ -189,12 +189,6 @@ func (s *store) unmarkDeleted(uid types.UID) {
 	delete(s.deleted, uid)
 }
 
-// wasTaken reports whether a placeholder of the instance had a place and lost it to others.
-func (s *store) wasTaken(instance string) bool {
-	_, taken := s.taken.Get(instance)
-	return taken
-}
-
 // count is how many placeholders have a place, or wait for one.
 func (s *store) count(bound bool) (n int) {
 	for _, pod := range s.shown.All() {

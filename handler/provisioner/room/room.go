@@ -125,7 +125,10 @@ func (r *Room) Holds(ctx context.Context, node *corev1.Node, pods []*corev1.Pod)
 	default:
 		return false, "", r.taking.err
 	}
-	places, unplaced := r.snapshot.placeAll(node, pods, r.endangered)
+	places, unplaced := r.snapshot.placeAll(node, pods, func(name string) bool { // marked since
+		now, ok := r.opts.Node(name)
+		return ok && unavailable(now)
+	})
 	if unplaced != "" {
 		return false, "no room for " + unplaced, nil
 	}
@@ -247,10 +250,4 @@ func (r *Room) promised() map[types.UID]place {
 		}
 	}
 	return promised
-}
-
-// endangered reports whether a node has been marked since the snapshot.
-func (r *Room) endangered(name string) bool {
-	node, ok := r.opts.Node(name)
-	return ok && unavailable(node)
 }

@@ -154,7 +154,8 @@ func read(ctx context.Context, o Options, promised map[types.UID]place) (*snapsh
 			}
 			return
 		}
-		l.addPod(pod)
+		l.keeps = append(l.keeps, AntiTerms(pod)...)
+		l.take(place{pod.Spec.NodeName, Requests(pod)})
 		if at, ok := promised[pod.UID]; ok {
 			l.take(at)
 		}
@@ -187,11 +188,6 @@ func (l *snapshot) addNode(node *corev1.Node) {
 func unavailable(node *corev1.Node) bool {
 	_, interrupted := node.Annotations[interruption.Annotation]
 	return interrupted || node.Spec.Unschedulable || node.DeletionTimestamp != nil
-}
-
-func (l *snapshot) addPod(pod *corev1.Pod) {
-	l.keeps = append(l.keeps, AntiTerms(pod)...)
-	l.take(place{pod.Spec.NodeName, Requests(pod)})
 }
 
 // take subtracts what a pod requests from what is left on its node.
