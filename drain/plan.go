@@ -151,10 +151,15 @@ var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
 }
 
 func isTerminating(_ *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	if pod.DeletionTimestamp == nil {
+	return when(pod.DeletionTimestamp != nil, Wait, "terminating")
+}
+
+// when decides if that holds, and else leaves it to the next rule.
+func when(holds bool, action Action, reason string) (Action, string) {
+	if !holds {
 		return "", ""
 	}
-	return Wait, "terminating"
+	return action, reason
 }
 
 // isPastLatest: there is no more time to wait for anything.
@@ -181,10 +186,7 @@ func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
 
 // isSelfAndNotLast: once this process's own pod goes, somebody else has to take over.
 func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	if !p.isSelf(pod) || !p.others() {
-		return "", ""
-	}
-	return Later, "spot-handler's own pod: goes last"
+	return when(p.isSelf(pod) && p.others(), Later, "spot-handler's own pod: goes last")
 }
 
 // isPinned: what is said of this very pod about interruptions overrides what holds for any
@@ -201,27 +203,18 @@ func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 // toleratesEverything: a pod that may be put back on this very node is evicted once, and as
 // late as is safe, so it does not come back only to be ended with the node.
 func toleratesEverything(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	if p.Deadline.IsZero() || !ToleratesAll(pod, p.Taint) {
-		return "", ""
-	}
-	return Later, everyTaint
+	return when(!p.Deadline.IsZero() && ToleratesAll(pod, p.Taint), Later, everyTaint)
 }
 
 const everyTaint = "tolerates every taint, and might be put back on this node"
 
 func isHeld(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
 	waits := p.Policy.Strategy != AtOnce || d.preference.When == WhenHold
-	if !waits || p.Capacity != PendingCapacity {
-		return "", ""
-	}
-	return Later, "waits for the replacement"
+	return when(waits && p.Capacity == PendingCapacity, Later, "waits for the replacement")
 }
 
 func hasNewHome(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
-	if p.Capacity != ReadyCapacity {
-		return "", ""
-	}
-	return Evict, "replacement is ready"
+	return when(p.Capacity == ReadyCapacity, Evict, "replacement is ready")
 }
 
 // BlockedAnnotation on a pod or a namespace overrides --blocked-pods.
@@ -302,8 +295,5 @@ func (p *planner) forbidden(pod *corev1.Pod) string {
 
 // isAtRiskOnly: without a deadline there is no hurry.
 func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
-	if !p.Deadline.IsZero() || p.Capacity == ReadyCapacity {
-		return "", ""
-	}
-	return Later, "no deadline: waits for a replacement"
+	return when(p.Deadline.IsZero() && p.Capacity != ReadyCapacity, Later, "no deadline: waits for a replacement")
 }

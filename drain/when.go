@@ -97,10 +97,7 @@ func leavesAsPreferred(p *planner, _ *corev1.Pod, d *Decision) (Action, string) 
 // its eviction deadline, or for good if it has none.
 func isOfUnknownNamespace(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
 	_, known := p.Namespaces[pod.Namespace]
-	if known || p.Namespaces == nil || d.preference.own {
-		return "", ""
-	}
-	return Later, "what its namespace asks for is being looked up"
+	return when(!known && p.Namespaces != nil && !d.preference.own, Later, "what its namespace asks for is being looked up")
 }
 
 // meaningless is what is asked for the pod in words that mean nothing, or empty; ofNamespace

@@ -84,33 +84,25 @@ var judging = []func(Case) (Judgement, bool){
 // undecided is the answer of a rule that has nothing to say.
 func undecided() (Judgement, bool) { return Judgement{}, false }
 
-func decided(v Verdict, reason string) (Judgement, bool) {
-	return Judgement{Verdict: v, Reason: reason}, true
+// when settles the notice if that holds.
+func when(holds bool, v Verdict, reason string) (Judgement, bool) {
+	return Judgement{Verdict: v, Reason: reason}, holds
 }
 
 // isOfAnotherInstance: a source on the node itself names the Node, and the instance that it
 // runs on; if the two do not belong together, the Node's name is wrong.
 func isOfAnotherInstance(c Case) (Judgement, bool) {
-	if c.Node.Instance == "" || c.Notice.InstanceID == c.Node.Instance {
-		return undecided()
-	}
-	return decided(Unknown, "the node is instance "+c.Node.Instance)
+	return when(c.Node.Instance != "" && c.Notice.InstanceID != c.Node.Instance, Unknown, "the node is instance "+c.Node.Instance)
 }
 
 // isUnmanaged: the operator has taken the node out. What was recorded before that is seen to
 // its end.
 func isUnmanaged(c Case) (Judgement, bool) {
-	if c.Rules.Unmanaged == "" || c.Recorded {
-		return undecided()
-	}
-	return decided(Unmanaged, c.Rules.Unmanaged)
+	return when(c.Rules.Unmanaged != "" && !c.Recorded, Unmanaged, c.Rules.Unmanaged)
 }
 
 func isUnwanted(c Case) (Judgement, bool) {
-	if c.Notice.Kind != RebalanceRecommendation || c.Rules.Rebalance != RebalanceIgnore {
-		return undecided()
-	}
-	return decided(Ignored, "the policy is to ignore rebalance recommendations")
+	return when(c.Notice.Kind == RebalanceRecommendation && c.Rules.Rebalance == RebalanceIgnore, Ignored, "the policy is to ignore rebalance recommendations")
 }
 
 // isWithdrawal: the notice takes back an earlier one. The process that drains then undoes what
@@ -121,12 +113,12 @@ func isWithdrawal(c Case) (Judgement, bool) {
 		return undecided()
 	}
 	if !c.Recorded {
-		return decided(Ignored, "what it takes back is not known")
+		return Judgement{Verdict: Ignored, Reason: "what it takes back is not known"}, true
 	}
 	rest, found, stands := c.Record.Withdraw(c.Notice)
 	switch {
 	case !found, c.Record.Canceled, c.Record.Phase == Released:
-		return decided(Duplicate, "what it takes back does not stand")
+		return Judgement{Verdict: Duplicate, Reason: "what it takes back does not stand"}, true
 	case !stands:
 		rest.Canceled = true
 	case c.Rules.waitsAgain(c.Record, rest, c.Now):
@@ -136,10 +128,7 @@ func isWithdrawal(c Case) (Judgement, bool) {
 }
 
 func isPast(c Case) (Judgement, bool) {
-	if !c.Past.Has(c.Notice) {
-		return undecided()
-	}
-	return decided(Duplicate, "was called off, or is over")
+	return when(c.Past.Has(c.Notice), Duplicate, "was called off, or is over")
 }
 
 func isTooLate(c Case) (Judgement, bool) {
@@ -147,37 +136,27 @@ func isTooLate(c Case) (Judgement, bool) {
 	if c.Notice.Action == ActionHibernate { // at once, however late the notice comes
 		acts = c.Notice.Noticed
 	}
-	if c.Notice.Kind == ScheduledEvent || acts.IsZero() || c.Now.Sub(acts) <= staleAfter || !c.Node.Ready {
-		return undecided()
-	}
-	return decided(Stale, "the deadline is minutes past, and the node is Ready")
+	late := c.Notice.Kind != ScheduledEvent && !acts.IsZero() && c.Now.Sub(acts) > staleAfter
+	return when(late && c.Node.Ready, Stale, "the deadline is minutes past, and the node is Ready")
 }
 
 // isOfAnEarlierRun: a state that the instance was in before its Node became Ready is about its
 // previous run.
 func isOfAnEarlierRun(c Case) (Judgement, bool) {
-	if c.Notice.Kind != StateChange || !c.Node.ReadySince.After(c.Notice.Noticed) {
-		return undecided()
-	}
-	return decided(Stale, "the node has become Ready since")
+	return when(c.Notice.Kind == StateChange && c.Node.ReadySince.After(c.Notice.Noticed), Stale, "the node has become Ready since")
 }
 
 // isEndedByOthers: a state is no news about a node that somebody is already taking away in good
 // order.
 func isEndedByOthers(c Case) (Judgement, bool) {
-	if c.Notice.Kind != StateChange || c.Recorded || !c.Node.Deleting && !c.Node.ScalingDown {
-		return undecided()
-	}
-	return decided(Ignored, "somebody is ending the node already")
+	going := c.Node.Deleting || c.Node.ScalingDown
+	return when(c.Notice.Kind == StateChange && !c.Recorded && going, Ignored, "somebody is ending the node already")
 }
 
 // rehearsesUnderWay: there is nothing to rehearse on a node that is interrupted, or whose
 // rehearsal is still under way.
 func rehearsesUnderWay(c Case) (Judgement, bool) {
-	if c.Notice.Source != Rehearsal || !c.Recorded {
-		return undecided()
-	}
-	return decided(Ignored, "the node is interrupted already")
+	return when(c.Notice.Source == Rehearsal && c.Recorded, Ignored, "the node is interrupted already")
 }
 
 // endsARehearsal: EC2 has something to say about a node whose interruption is being rehearsed.
@@ -208,7 +187,7 @@ func meetsAnUndo(c Case) (Judgement, bool) {
 	}
 	past := PastOf(c.Record)
 	if past.Has(c.Notice) {
-		return decided(Duplicate, "was taken back")
+		return Judgement{Verdict: Duplicate, Reason: "was taken back"}, true
 	}
 	j := c.first(c.Record.Ours, past)
 	j.Record.Hooks = append(j.Record.Hooks, c.Record.Hooks...)
