@@ -107,7 +107,7 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 	d.Latest = evictionDeadline(pod, p.Deadline, p.Policy.Margin)
 	d.At = interruption.Earlier(p.startOf(pod, d.Latest), d.withGang)
 	if p.Policy.Strategy == Surge {
-		d.NoSurge = p.noSurge(pod, d.preference)
+		d.NoSurge = p.noSurge(pod, d.workload, d.preference)
 		d.Surge = d.NoSurge == ""
 	}
 	for _, rule := range rules {

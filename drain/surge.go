@@ -42,8 +42,8 @@ func surgedHash(hash string) string { return "surged-" + hash }
 // IsSurged reports whether the pod's surge has begun.
 func IsSurged(pod *corev1.Pod) bool { return pod.Labels[SurgedLabel] != "" }
 
-// noSurge says why a pod's replacement pod cannot be made before it leaves, or is empty.
-func (p *planner) noSurge(pod *corev1.Pod, its preference) string {
+// noSurge says why the replacement pod of a Deployment's pod cannot be made before it leaves, or is empty.
+func (p *planner) noSurge(pod *corev1.Pod, of types.NamespacedName, its preference) string {
 	if IsSurged(pod) {
 		return ""
 	}
@@ -59,17 +59,16 @@ func (p *planner) noSurge(pod *corev1.Pod, its preference) string {
 	if why := p.Fixed[pod.UID]; why != "" {
 		return "it cannot be surged: " + why
 	}
-	name := DeploymentOf(pod)
-	workload, known := p.Workloads[name]
+	workload, known := p.Workloads[of]
 	switch {
 	case !known:
 		return "" // perhaps it can
 	case workload.Selector == nil:
 		return "its ReplicaSet belongs to no Deployment"
 	case !workload.Selector.Matches(labels.Set(pod.Labels)):
-		return fmt.Sprintf("Deployment %s does not select it", name.Name)
+		return fmt.Sprintf("Deployment %s does not select it", of.Name)
 	case workload.Refuses != "":
-		return fmt.Sprintf("Deployment %s %s", name.Name, workload.Refuses)
+		return fmt.Sprintf("Deployment %s %s", of.Name, workload.Refuses)
 	}
 	for _, claim := range claimsOf(pod) {
 		if shared, known := p.Shared[claim]; known && !shared {

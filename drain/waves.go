@@ -89,17 +89,18 @@ func podsInWaves(now time.Time, nodes []Situation) (pods []wavePod, review time.
 	for _, s := range nodes {
 		p := newPlanner(now, s)
 		for _, pod := range p.Pods {
-			name := DeploymentOf(pod)
-			canSurge := p.Policy.Strategy == Surge && p.noSurge(pod, p.preferenceOf(pod)) == ""
+			if pod.DeletionTimestamp != nil || p.notOurs(pod) != "" {
+				continue
+			}
+			of := DeploymentOf(pod)
+			canSurge := p.Policy.Strategy == Surge && p.noSurge(pod, of, p.preferenceOf(pod)) == ""
 			switch {
-			case pod.DeletionTimestamp != nil, p.notOurs(pod) != "":
 			case IsSurged(pod), canSurge && p.known(pod):
-				if turns[name] == nil {
-					turns[name] = &surgeTurns{workload: p.Workloads[name]}
+				if turns[of] == nil {
+					turns[of] = &surgeTurns{workload: p.Workloads[of]}
 				}
-				turns[name].add(p, pod)
-			case canSurge, s.Deadline.IsZero():
-			default:
+				turns[of].add(p, pod)
+			case !canSurge && !s.Deadline.IsZero():
 				pods = append(pods, p.wavePod(pod))
 			}
 		}
