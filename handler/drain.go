@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -79,9 +80,9 @@ func (v *visit) drain(ctx context.Context) (done bool, err error) {
 		return true, requestErr
 	case status.Done:
 		return true, v.end(ctx, in, next, interruption.Drained)
-	case status.Begun && (next.Phase == interruption.Replacing || next.Pods == nil), status.Refusal != "" && refusal(next) == "":
+	case status.Begun && (next.Phase == interruption.Replacing || next.Pods == nil), status.Refusal != "" && podsOf(next).Refusal == "":
 		next.Phase = interruption.Draining
-		next.Pods = &interruption.Pods{Total: max(status.Total, total(next)), Refusal: interruption.Clip(status.Refusal)}
+		next.Pods = &interruption.Pods{Total: max(status.Total, podsOf(next).Total), Refusal: interruption.Clip(status.Refusal)}
 		if err := v.advance(ctx, next); err != nil {
 			return true, err
 		}
@@ -127,8 +128,8 @@ func (v *visit) advance(ctx context.Context, next interruption.Record) error {
 	if err := v.progress(ctx, next); err != nil {
 		return err
 	}
-	if v.rec.Phase == interruption.Draining && refusal(v.rec) == "" {
-		v.fields(v.opts.Logger.Info()).Int("pods", total(v.rec)).Msg("draining")
+	if v.rec.Phase == interruption.Draining && podsOf(v.rec).Refusal == "" {
+		v.fields(v.opts.Logger.Info()).Int("pods", podsOf(v.rec).Total).Msg("draining")
 	}
 	return nil
 }
@@ -205,18 +206,9 @@ func capacity(k *known, requestErr error) drain.Capacity {
 	return drain.NoCapacity
 }
 
-func refusal(rec interruption.Record) string {
-	if rec.Pods == nil {
-		return ""
-	}
-	return rec.Pods.Refusal
-}
-
-func total(rec interruption.Record) int {
-	if rec.Pods == nil {
-		return 0
-	}
-	return rec.Pods.Total
+// podsOf are those that the record counts; none before the drain has begun.
+func podsOf(rec interruption.Record) interruption.Pods {
+	return *cmp.Or(rec.Pods, &interruption.Pods{})
 }
 
 // announcedBefore is how long before this process began to reconcile another is taken to have

@@ -102,7 +102,7 @@ func (v *visit) restore(ctx context.Context) (done bool, err error) {
 // countPods adds to a drain's result the pods that left before this process saw the node: its
 // last process had evicted them.
 func countPods(pods interruption.Pods, rec interruption.Record) interruption.Pods {
-	earlier := max(0, total(rec)-pods.Total)
+	earlier := max(0, podsOf(rec).Total-pods.Total)
 	pods.Total, pods.Graceful = pods.Total+earlier, pods.Graceful+earlier
 	pods.Refusal = interruption.Clip(pods.Refusal)
 	return pods

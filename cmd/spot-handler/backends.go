@@ -40,23 +40,26 @@ type backing struct {
 	node       func(name string) (*corev1.Node, bool)
 	events     karpenter.Events // nil: none
 	taken      *offerings.Memory
-	notify     func(node string) // can be nil
+	notify     func(node string) // nil: whoever asks waits for the answer
 	registerer prometheus.Registerer
 	logger     zerolog.Logger
 }
 
 // newProvisioner makes what asks backends for replacement nodes, in their order. The first is pools.
 func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
-	cfg := b.cfg
+	cfg, notify := b.cfg, b.notify
+	if notify == nil {
+		notify = func(string) {}
+	}
 	pools := karpenter.New(karpenter.Options{
 		FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: cfg.nodeName != "", Offerings: b.taken, TTL: cfg.replacementTTL,
 		Dynamic: b.clients.dynamic, Nodes: b.clients.nodes, Pods: b.clients.pods, Node: b.node,
-		Events: b.events, Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
+		Events: b.events, Notify: notify, Registerer: b.registerer, Logger: b.logger,
 	})
 	backends := []provisioner.Backend{pools}
 	if cfg.mode == modeQueue {
 		backends = append(backends, asg.New(asg.Options{
-			AutoScaling: autoScaling(b.aws), Terminate: newEC2(b.aws).TerminateInstances, Nodes: b.index, Notify: b.notify, Registerer: b.registerer, Logger: b.logger,
+			AutoScaling: autoScaling(b.aws), Terminate: newEC2(b.aws).TerminateInstances, Nodes: b.index, Notify: notify, Registerer: b.registerer, Logger: b.logger,
 		}))
 	}
 	backends = append(backends, placeholder.New(placeholder.Options{
@@ -64,15 +67,15 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 		SingleNode: cfg.nodeName, Node: b.node,
 		Pods:      newResource[corev1.Pod, corev1.PodList](b.clients.core, "pods", cfg.placeholderNamespace),
 		Templates: newResource[corev1.PodTemplate, corev1.PodTemplateList](b.clients.core, "podtemplates", cfg.placeholderNamespace),
-		Notify:    b.notify, Registerer: b.registerer, Logger: b.logger,
+		Notify:    notify, Registerer: b.registerer, Logger: b.logger,
 	}))
 	options := provisioner.Options{Choice: cfg.provisioner, Backends: backends, Registerer: b.registerer, Logger: b.logger}
 	if cfg.replacement == replacementWhenNeeded {
-		notify := b.notify
+		asks := b.notify
 		if cfg.dryRun { // which asks once, and can wait
-			notify = nil
+			asks = nil
 		}
-		options.Room = room.New(room.Options{Pods: b.clients.pods, Nodes: b.clients.nodes, Node: b.node, Notify: notify})
+		options.Room = room.New(room.Options{Pods: b.clients.pods, Nodes: b.clients.nodes, Node: b.node, Notify: asks})
 	}
 	return pools, provisioner.New(options)
 }

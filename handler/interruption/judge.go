@@ -115,9 +115,9 @@ func isWithdrawal(c Case) (Judgement, bool) {
 	if !c.Recorded {
 		return Judgement{Verdict: Ignored, Reason: "what it takes back is not known"}, true
 	}
-	rest, found, stands := c.Record.Withdraw(c.Notice)
+	rest, gone, stands := c.Record.Drop(func(a Announcement) bool { return a.same(c.Notice) })
 	switch {
-	case !found, c.Record.Canceled, c.Record.Phase == Released:
+	case len(gone) == 0, c.Record.Canceled, c.Record.Phase == Released:
 		return Judgement{Verdict: Duplicate, Reason: "what it takes back does not stand"}, true
 	case !stands:
 		rest.Canceled = true

@@ -215,14 +215,6 @@ func (r Record) withHook(h *Hook) (Record, bool) {
 	return r, true
 }
 
-// Withdraw takes back what the notice says no longer stands. found is false if the record knows
-// no such announcement; stands is false if no other one stands, and the record is then returned
-// unchanged.
-func (r Record) Withdraw(n Notice) (rest Record, found, stands bool) {
-	rest, gone, stands := r.Drop(func(a Announcement) bool { return a.same(n) })
-	return rest, len(gone) > 0, stands
-}
-
 // Drop takes back the announcements for which drop returns true, and returns them. stands is
 // false if no other one stands, and the record is then returned unchanged.
 func (r Record) Drop(drop func(Announcement) bool) (rest Record, gone []Announcement, stands bool) {

@@ -88,7 +88,7 @@ type Options struct {
 	Nodes     Nodes
 
 	// Notify is called with the name of an interrupted node when its replacement might have
-	// changed and Request is worth a call. It must not block, and can be nil.
+	// changed and Request is worth a call. It must not block.
 	Notify func(node string)
 
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
@@ -115,9 +115,6 @@ var _ provisioner.Backend = (*Backend)(nil)
 
 // New returns a Backend. It makes no call and starts nothing.
 func New(opts Options) *Backend {
-	if opts.Notify == nil {
-		opts.Notify = func(string) {}
-	}
 	return &Backend{
 		opts: opts,
 		calls: awsfault.NewCalls(opts.Registerer, "spot_handler_asg_calls_total",

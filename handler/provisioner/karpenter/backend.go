@@ -84,7 +84,7 @@ type Options struct {
 
 	// Notify is called with the name of an interrupted node when its replacement might have
 	// changed, and Request is worth a call. It is called from any goroutine, sometimes for
-	// no reason, and must not block. It can be nil.
+	// no reason, and must not block.
 	Notify func(node string)
 
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
@@ -149,9 +149,6 @@ var _ provisioner.Backend = (*Backend)(nil)
 
 // New returns a Backend. It makes no call and starts nothing.
 func New(opts Options) *Backend {
-	if opts.Notify == nil {
-		opts.Notify = func(string) {}
-	}
 	if opts.Node == nil {
 		opts.Node = func(string) (*corev1.Node, bool) { return nil, false }
 	}

@@ -133,9 +133,6 @@ var _ provisioner.Backend = (*Backend)(nil)
 
 // New returns a Backend. It makes no call and starts nothing.
 func New(opts Options) *Backend {
-	if opts.Notify == nil {
-		opts.Notify = func(string) {}
-	}
 	b := &Backend{
 		opts:  opts,
 		log:   opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Placeholder).Logger(),
