@@ -114,7 +114,7 @@ func New(o Options) *Poller {
 			boxes[s.kind] = &outbox{}
 			p.boxes = append(p.boxes, boxes[s.kind])
 		}
-		p.watches = append(p.watches, &watch{subject: s, box: boxes[s.kind], backoff: newBackoff()})
+		p.watches = append(p.watches, &watch{subject: s, box: boxes[s.kind], backoff: awsfault.Pauses(firstBackoff, longestBackoff, backoffJitter)})
 	}
 	return p
 }
@@ -231,7 +231,7 @@ func (p *Poller) readInstanceID(ctx context.Context) (string, bool) {
 			return "", err
 		}
 		return parseInstanceID(body, found)
-	}, backoff.WithBackOff(newBackoff()), backoff.WithMaxElapsedTime(0),
+	}, backoff.WithBackOff(awsfault.Pauses(firstBackoff, longestBackoff, backoffJitter)), backoff.WithMaxElapsedTime(0),
 		backoff.WithNotify(func(err error, _ time.Duration) { p.fail(path, &r, err) }))
 	if err == nil && r.Recovered() {
 		p.log.Info().Str("path", path).Msg("instance metadata is readable again")
@@ -275,9 +275,4 @@ func (p *Poller) readOnce(ctx context.Context, path string) (body []byte, found 
 func (p *Poller) fail(path string, r *awsfault.Reporter, err error) {
 	p.source.Failed(err)
 	p.source.Fault(p.log.With().Str("path", path).Logger(), r, err, "cannot read instance metadata")
-}
-
-// newBackoff is the pause between failed readings.
-func newBackoff() *backoff.ExponentialBackOff {
-	return awsfault.Pauses(firstBackoff, longestBackoff, backoffJitter)
 }

@@ -134,7 +134,7 @@ func runAs(ctx context.Context, program string, args []string, getenv func(strin
 const overview = `spot-handler gets workloads off spot instances before EC2 takes them: cordon,
 replacement capacity from the fallback pool, drain within the deadline.`
 
-// newRoot is the program's command line. Each command is a file of its own.
+// newRoot is the program's command line.
 func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use: "spot-handler", Short: "Get workloads off spot instances before EC2 takes them", Long: overview,
