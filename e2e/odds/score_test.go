@@ -3,6 +3,8 @@ package odds
 import (
 	"math"
 	"time"
+
+	"spot-handler/handler/offerings"
 )
 
 // horizons are the times for which odds are given.
@@ -47,8 +49,18 @@ func (t *trace) outcomes() []outcome {
 // forecast is the odds of each minute.
 type forecast [][len(horizons)]float64
 
+// forecast is what the model gives.
+func (p Prior) forecast(t *trace) forecast { return t.forecast(p, (*Rate).Odds) }
+
+// shown is what status shows: odds without a jump.
+func (t *trace) shown() forecast {
+	return t.forecast(Prior{Base: 1, BaseWeight: 1, Jump: 1e-9, JumpWeight: 1e9, Decay: time.Minute}, func(r *Rate, within time.Duration) float64 {
+		return offerings.Odds(r.lost, r.hours, within)
+	})
+}
+
 // forecast replays the trace, and asks for the odds of each minute, which know nothing of later ones.
-func (p Prior) forecast(t *trace) forecast {
+func (t *trace) forecast(p Prior, odds func(*Rate, time.Duration) float64) forecast {
 	r := New(p, epoch)
 	given := make(forecast, 0, len(t.known))
 	i, now := 0, 0
@@ -62,7 +74,7 @@ func (p Prior) forecast(t *trace) forecast {
 			now = s.now
 		}
 		r.Stood(now, at)
-		given = append(given, [len(horizons)]float64{r.Odds(horizons[0]), r.Odds(horizons[1])})
+		given = append(given, [len(horizons)]float64{odds(r, horizons[0]), odds(r, horizons[1])})
 	}
 	return given
 }

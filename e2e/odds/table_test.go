@@ -92,12 +92,15 @@ func BenchmarkOdds(b *testing.B) {
 }
 
 func calibrationTable(recorded []*trace) []string {
-	head, rule, rows := "| given |", "|---|", []string{"| lost in 5 min |", "| lost in 30 min |"}
-	var sums [len(horizons)][]bin
-	for h := range horizons {
-		sums[h] = make([]bin, len(bins))
-		for _, t := range recorded {
+	head, rule, rows := "| given |", "|---|", []string{"| lost in 5 min |", "| lost in 30 min |", "| 5 min, `status` |", "| 30 min, `status` |"}
+	sums := make([][]bin, len(rows))
+	for i := range sums {
+		sums[i] = make([]bin, len(bins))
+	}
+	for _, t := range recorded {
+		for h := range horizons {
 			calibration(t, foundWithout(t).prior.forecast(t), h, sums[h])
+			calibration(t, t.shown(), h, sums[len(horizons)+h])
 		}
 	}
 	for i, from := range bins {
@@ -107,12 +110,12 @@ func calibrationTable(recorded []*trace) []string {
 		} else {
 			head += fmt.Sprintf(" over %.0f%% |", 100*from)
 		}
-		for h := range horizons {
+		for r := range rows {
 			cell := " |"
-			if odds, lost := sums[h][i].means(); !math.IsNaN(odds) {
-				cell = fmt.Sprintf(" %.0f%% of %.0f |", 100*lost, sums[h][i].nodes)
+			if odds, lost := sums[r][i].means(); !math.IsNaN(odds) {
+				cell = fmt.Sprintf(" %.0f%% of %.0f |", 100*lost, sums[r][i].nodes)
 			}
-			rows[h] += cell
+			rows[r] += cell
 		}
 	}
 	return append([]string{head, rule}, rows...)
@@ -128,7 +131,7 @@ func judge(all []*trace) (results []result) {
 }
 
 // verdictTable has, of each trace, what acting on the odds does, and Brier scores: of the odds, of
-// those without a jump, of the other traces' mean, and of the trace's own mean.
+// those that status shows, of the other traces' mean, and of the trace's own mean.
 func verdictTable(recorded []*trace, results []result) []string {
 	rows := []string{
 		"| trace | Brier scores, 30 min | unavailable pod-seconds for each pod and day | gained, of the oracle's gain | more node-minutes on the fallback | bought in vain | moves for each pod and day |",
@@ -139,11 +142,8 @@ func verdictTable(recorded []*trace, results []result) []string {
 		if i < len(recorded) {
 			others = without(recorded, i)
 		}
-		prior := foundWithout(t).prior
-		level := prior
-		level.Jump, level.JumpWeight = 1e-9, 1e9
 		var scores []string
-		for _, given := range []forecast{prior.forecast(t), level.forecast(t), t.constant(constantOdds(others)), t.constant(t.anyMoment())} {
+		for _, given := range []forecast{foundWithout(t).prior.forecast(t), t.shown(), t.constant(constantOdds(others)), t.constant(t.anyMoment())} {
 			scores = append(scores, fmt.Sprintf("%.3f", t.brier(given)[1]))
 		}
 		rows = append(rows, fmt.Sprintf("| %s | %s | %.0f | %.0f%% | %.0f%% | %.0f%% | %.1f → %.1f |", t.name, strings.Join(scores, "; "),

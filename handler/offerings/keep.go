@@ -157,14 +157,16 @@ func Read(ctx context.Context, client ConfigMaps, standing func() []*corev1.Node
 }
 
 // LastDay are the offerings about which a notice or a recommendation came within a day, the last
-// first, with numbers of one decimal.
+// first, with rounded numbers.
 func (m *Memory) LastDay() (list []Entry) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fade()
 	for of, t := range m.of {
 		if time.Since(t.Last) < 24*time.Hour {
-			list = append(list, Entry{of, tally{Lost: math.Round(10*t.Lost) / 10, Hours: math.Round(10*t.Hours) / 10, Last: t.Last}})
+			shown := tally{Lost: math.Round(10*t.Lost) / 10, Hours: math.Round(10*t.Hours) / 10, Last: t.Last}
+			odds := func(within time.Duration) float64 { return math.Round(1000*Odds(t.Lost, t.Hours, within)) / 1000 }
+			list = append(list, Entry{of, shown, odds(5 * time.Minute), odds(30 * time.Minute)})
 		}
 	}
 	slices.SortFunc(list, func(a, b Entry) int { return cmp.Or(b.Last.Compare(a.Last), compare(a.Loss, b.Loss)) })
@@ -182,6 +184,10 @@ type stored struct {
 type Entry struct {
 	Loss
 	tally
+
+	// What [Odds] says of two times. It is shown, and not stored.
+	In5m  float64 `json:"within5m,omitempty"`
+	In30m float64 `json:"within30m,omitempty"`
 }
 
 // text is the memory as of now.
@@ -191,7 +197,7 @@ func (m *Memory) text() string {
 	m.fade()
 	s := stored{At: m.at.UTC()}
 	for _, of := range slices.SortedFunc(maps.Keys(m.of), compare) {
-		s.Offerings = append(s.Offerings, Entry{of, *m.of[of]})
+		s.Offerings = append(s.Offerings, Entry{Loss: of, tally: *m.of[of]})
 	}
 	text, _ := json.Marshal(s) // texts and finite numbers
 	return string(text)

@@ -351,8 +351,8 @@ func TestReadForPeople(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err := json.Marshal(m.LastDay())
-		if want := `[{"type":"m5.large","zone":"b","pool":"spot","lost":0,"hours":0,"last":"2000-01-02T01:01:00Z"},` +
-			`{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":17.9,"last":"2000-01-02T01:00:00Z"}]`; string(got) != want || err != nil {
+		if want := `[{"type":"m5.large","zone":"b","pool":"spot","lost":0,"hours":0,"last":"2000-01-02T01:01:00Z","within5m":0.001,"within30m":0.005},` +
+			`{"type":"m5.large","zone":"a","pool":"spot","lost":3,"hours":17.9,"last":"2000-01-02T01:00:00Z","within5m":0.007,"within30m":0.041}]`; string(got) != want || err != nil {
 			t.Errorf("got %s, %v, want %s", got, err, want)
 		}
 		api.held.Data[dataKey] = `{"at":"` + strings.Repeat("1", 100_000) + `"}`

@@ -40,6 +40,9 @@ const (
 	fewest = 3
 	share  = 4
 
+	// The history that is assumed of an offering before it has one of its own.
+	assumedLost, assumedHours = 0.2, 20
+
 	// maxLosses bounds what is remembered: more types and zones than that are in no cluster.
 	maxLosses = 1000
 )
@@ -242,6 +245,13 @@ func (m *Memory) TooMany() map[string]Losses {
 	}
 	maps.DeleteFunc(pools, func(_ string, l Losses) bool { return l.Lost*share <= l.Lost+l.Standing })
 	return pools
+}
+
+// Odds is the probability that a node is lost within the time where so many were lost in so many
+// node-hours. A short history says little, so a little is assumed before it. That the rate jumps after
+// a loss is left out: on recorded fleets, odds that know of it are no better.
+func Odds(lost, hours float64, within time.Duration) float64 {
+	return 1 - math.Exp(-(lost+assumedLost)/(hours+assumedHours)*within.Hours())
 }
 
 // Collector is the metric of the pools that have lost too many nodes, of maxLosses at most.
