@@ -37,6 +37,9 @@ type Options struct {
 	// Audit makes the apiserver log every request, see Cluster.AuditLog.
 	Audit bool
 
+	// NoEndpoints leaves out the controllers that write the addresses of Services.
+	NoEndpoints bool
+
 	// Dir is the directory that keeps the components' logs after the end. By default they
 	// are in a temporary one.
 	Dir string
@@ -119,6 +122,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	c.supervisor = exec.Command(path,
 		fmt.Sprintf("-karpenter=%t", options.Karpenter),
 		fmt.Sprintf("-audit=%t", options.Audit),
+		fmt.Sprintf("-endpoints=%t", !options.NoEndpoints),
 		"-heartbeat="+options.Heartbeat.String(),
 	)
 	if options.Reusable {

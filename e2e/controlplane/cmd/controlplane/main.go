@@ -21,6 +21,7 @@
 //
 //	-karpenter    run Karpenter (default true)
 //	-audit        have the apiserver write an audit log, named in the JSON as auditLog
+//	-endpoints    write the addresses of Services (default true)
 //	-dir          directory for all files; the logs are left in it
 //	-heartbeat    how often nodes say that they live; slower is cheaper for
 //	              thousands of them, and a node that is dead is noticed after five
@@ -71,6 +72,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	options := supervisor.Options{Progress: stderr}
 	flags.BoolVar(&options.Karpenter, "karpenter", true, "run Karpenter")
 	flags.BoolVar(&options.Audit, "audit", false, "have the apiserver write an audit log")
+	flags.BoolVar(&options.Endpoints, "endpoints", true, "write the addresses of Services")
 	flags.StringVar(&options.Dir, "dir", "", "`directory` for all files; the logs are left in it")
 	flags.DurationVar(&options.Heartbeat, "heartbeat", 10*time.Second, "how often nodes say that they live")
 	reusable := flags.Bool("reusable", false, "empty the control plane at each line `reset` of standard input")

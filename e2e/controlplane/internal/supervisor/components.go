@@ -137,9 +137,13 @@ var unneeded = []string{
 	"volumeattributesclass-protection-controller",
 }
 
+// ofEndpoints are the controllers that write the addresses of Services. Nothing in a control plane
+// reads them.
+var ofEndpoints = []string{"endpoints-controller", "endpointslice-controller"}
+
 // needed is the setting that runs all controllers but the unneeded ones. It names only those that
 // this controller manager knows, which refuses any other name.
-func needed(ctx context.Context, controllerManager string) (string, error) {
+func needed(ctx context.Context, controllerManager string, unneeded []string) (string, error) {
 	help, err := exec.CommandContext(ctx, controllerManager, "--help").Output()
 	if err != nil {
 		return "", fmt.Errorf("ask the controller manager which controllers it has: %w", err)

@@ -31,6 +31,7 @@ const (
 type Options struct {
 	Karpenter bool
 	Audit     bool          // write an audit log
+	Endpoints bool          // write the addresses of Services
 	Dir       string        // keep logs here; empty: a temporary directory
 	Heartbeat time.Duration // of nodes
 	Progress  io.Writer     // receives what the first build says
@@ -76,7 +77,11 @@ func supervise(ctx context.Context, programs assets.Set, options Options, ready 
 	defer func() { err = errors.Join(err, dir.remove()) }()
 
 	p := plan{programs: programs, dir: dir.path, audit: options.Audit, heartbeat: options.Heartbeat}
-	if p.controllers, err = needed(ctx, programs.Path("kube-controller-manager")); err != nil {
+	without := unneeded
+	if !options.Endpoints {
+		without = slices.Concat(unneeded, ofEndpoints)
+	}
+	if p.controllers, err = needed(ctx, programs.Path("kube-controller-manager"), without); err != nil {
 		return err
 	}
 	if p.ports, err = freePorts(); err != nil {
