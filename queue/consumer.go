@@ -143,7 +143,8 @@ func New(o Options) *Consumer {
 	}
 	c.deleter = newBatcher(c.deleteBatch)
 	c.hider = newBatcher(c.hideBatch)
-	c.endless.Read, c.endless.Lifetime = c.readRedrive, redriveLifetime
+	// An operator can add a dead-letter queue without restarting the consumer.
+	c.endless.Read, c.endless.Lifetime = c.readRedrive, readcache.For(5*time.Minute, 30*time.Second)
 	return c
 }
 
@@ -190,15 +191,6 @@ func (c *Consumer) recovered(r *awsfault.Reporter, text string) {
 	if r.Recovered() {
 		c.log.Info().Str("queue", c.opts.QueueURL).Msg(text)
 	}
-}
-
-// redriveLifetime is how long what was read of the redrive policy counts. An operator can add a
-// dead-letter queue without restarting the consumer.
-func redriveLifetime(err error) time.Duration {
-	if err != nil {
-		return 30 * time.Second
-	}
-	return 5 * time.Minute
 }
 
 // readRedrive reports whether a message that is received again and again stays in the queue. It

@@ -175,9 +175,6 @@ func (t Tag) String() string {
 	return t.Key
 }
 
-// meets reports whether an instance with this value of the tag, or without it, is managed.
-func (t Tag) meets(value string, has bool) bool { return has && (!t.Exact || value == t.Value) }
-
 const (
 	// linger is how long an incomplete batch waits for more. The notices of a burst come
 	// within milliseconds of each other, and every notice waits for it before its cordon.
@@ -263,7 +260,7 @@ func (l *lookups) call(ctx context.Context, ids []string) []error {
 	l.refused.Note("", err)
 	results := slices.Repeat([]error{err}, len(ids))
 	for i, id := range ids {
-		if value, has := values[id]; err == nil && !l.tag.meets(value, has) {
+		if value, has := values[id]; err == nil && (!has || l.tag.Exact && value != l.tag.Value) {
 			results[i] = errLacks
 		}
 	}

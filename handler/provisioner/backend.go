@@ -133,10 +133,10 @@ func (p *Provisioner) report(node *corev1.Node, rec interruption.Record, r inter
 	p.mu.Unlock()
 
 	if n := r.Attempts() - last.Attempts(); n > 0 && r.Backend == last.Backend {
-		p.metrics.replacements.WithLabelValues(r.Backend, result(StateFailed)).Add(float64(n))
+		p.metrics.replacements.WithLabelValues(r.Backend, strings.ToLower(StateFailed)).Add(float64(n))
 	}
 	if tried := r.State == StateFailed && r.Tried != ""; !tried && (another || last.State != r.State || last.Backend != r.Backend) {
-		p.metrics.replacements.WithLabelValues(r.Backend, result(r.State)).Inc()
+		p.metrics.replacements.WithLabelValues(r.Backend, strings.ToLower(r.State)).Inc()
 		if r.State == StateReady && !asked.IsZero() {
 			p.metrics.ready.WithLabelValues(r.Backend).Observe(time.Since(asked).Seconds())
 		}
@@ -190,9 +190,6 @@ func Cause(err error) string {
 	return text
 }
 
-// result is the state as a metric's label.
-func result(state string) string { return strings.ToLower(state) }
-
 type metrics struct {
 	replacements *prometheus.CounterVec
 	ready        *prometheus.HistogramVec
@@ -215,7 +212,7 @@ func newMetrics(reg prometheus.Registerer, backends []string) *metrics {
 	}
 	for _, backend := range append([]string{None}, backends...) {
 		for _, state := range States() {
-			m.replacements.WithLabelValues(backend, result(state))
+			m.replacements.WithLabelValues(backend, strings.ToLower(state))
 		}
 	}
 	for _, backend := range backends {

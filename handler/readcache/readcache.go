@@ -35,6 +35,16 @@ type Cache[V any] struct {
 	kept map[string]Answer[V]
 }
 
+// For is the Lifetime of answers that are fresh for one time, and of errors that are for another.
+func For(good, failed time.Duration) func(error) time.Duration {
+	return func(err error) time.Duration {
+		if err != nil {
+			return failed
+		}
+		return good
+	}
+}
+
 // An Answer is what came of a read.
 type Answer[V any] struct {
 	Value V

@@ -195,14 +195,6 @@ func (t *Notifier) allowed(addr netip.Addr) bool {
 
 const servicesTimeout = time.Second
 
-// servicesLifetime is how long the networks count that were read with this error.
-func servicesLifetime(err error) time.Duration {
-	if err != nil {
-		return 5 * time.Second
-	}
-	return 10 * time.Minute
-}
-
 // ofService reports whether the address is one that Services have, and that is not named by
 // --notice-networks. Where that cannot be read it is logged, and the address is taken for a pod's.
 func (t *Notifier) ofService(ctx context.Context, addr string) bool {

@@ -279,7 +279,7 @@ func TestAddressesOfServices(t *testing.T) {
 			if got := notifier.ofService(t.Context(), tt.ip); got != tt.want {
 				t.Errorf("%s of a Service: %t, want %t", tt.ip, got, tt.want)
 			}
-			time.Sleep(servicesLifetime(io.EOF) + 1)
+			time.Sleep(notifier.services.Lifetime(io.EOF) + 1)
 		}
 		if n.lists != 2 {
 			t.Errorf("%d requests, want one that fails and one that is kept", n.lists)

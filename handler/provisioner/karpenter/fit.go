@@ -106,7 +106,9 @@ func (s *shape) needsOf(pod *corev1.Pod) (needed []requirement, reason string) {
 			return nil, reason
 		}
 	}
-	if claimed := slices.ContainsFunc(pod.Spec.Volumes, isClaimed); s.zone != "" && (claimed || isTied(pod)) {
+	// Only the PersistentVolume says whether it can be attached elsewhere, so each counts as bound to
+	// the node's zone.
+	if claimed := slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }); s.zone != "" && (claimed || isTied(pod)) {
 		reason := trial.require(requirement{Key: corev1.LabelTopologyZone, Operator: "In", Values: []string{s.zone}})
 		if claimed && reason != "" {
 			return nil, "has volumes and " + reason
@@ -130,11 +132,6 @@ func isTied(pod *corev1.Pod) bool {
 }
 
 func isZone(key string) bool { return cmp.Or(aliases[key], key) == corev1.LabelTopologyZone }
-
-// isClaimed reports whether the volume is bound to a place of its own. Only the
-// PersistentVolume says whether it can be attached elsewhere, so each counts as bound to the
-// node's zone.
-func isClaimed(v corev1.Volume) bool { return v.PersistentVolumeClaim != nil }
 
 // requireAnyTerm takes the first of the pod's required node affinity terms that fits.
 func (s *shape) requireAnyTerm(pod *corev1.Pod) (needed []requirement, reason string) {
