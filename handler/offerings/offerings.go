@@ -260,7 +260,7 @@ func (m *Memory) Collector() prometheus.Collector {
 		"Spot nodes that a pool has lost within 30 minutes, if they are 3 or more, and more than a quarter of those that it had.", []string{"pool"}, nil)
 	return prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) {
 		pools := m.TooMany()
-		pools[""] = pools[""] // always there, so a query finds a series
+		pools[""], _ = pools[""] // always there, so a query finds a series
 		for pool, l := range pools {
 			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(l.Lost), pool)
 		}
