@@ -75,13 +75,6 @@ func (c *Consumer) handle(ctx, acts context.Context, m *message) {
 	}
 }
 
-// worthAnotherLook reports whether a message about an unknown instance should be received
-// once more. The receive count can be missing, so the process also remembers what it gave
-// back: no message goes round for ever.
-func (c *Consumer) worthAnotherLook(m *message) bool {
-	return m.receiveCount < 2 && isNew(c.retried, m.id)
-}
-
 // reject ends a message that cannot be read.
 func (c *Consumer) reject(acts context.Context, m *message, err error, preview string) {
 	if c.rejected(m, err, preview, "cannot use message") {
@@ -217,7 +210,10 @@ func (c *Consumer) settle(ctx context.Context, m *message) (interruption.Verdict
 		if failed == nil {
 			c.recovered(&c.accepting, "notices can be accepted again")
 		}
-		if noNode == len(pending) && (best == "" || best == interruption.Unknown) && c.worthAnotherLook(m) {
+		// The receive count can be missing, so the process also remembers what it gave back: no message
+		// goes round for ever.
+		unknownSoFar := noNode == len(pending) && (best == "" || best == interruption.Unknown)
+		if unknownSoFar && m.receiveCount < 2 && isNew(c.retried, m.id) {
 			return "", errLookAgain
 		}
 		if len(pending) == 0 {

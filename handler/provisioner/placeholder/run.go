@@ -182,12 +182,21 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 	pods, unseen := b.cache.of(label(rec.Instance))
 	stay, leave := part(pods, need)
 	b.removeEach(ctx, leave)
+	bound, ready := 0, 0
+	for _, p := range stay {
+		if p.Spec.NodeName != "" {
+			bound++
+			if b.isReady(p.Spec.NodeName) {
+				ready++
+			}
+		}
+	}
 	_, taken := b.cache.taken.Get(label(rec.Instance))
 	switch {
 	case r.State == provisioner.StateReady:
 		return r, nil
 	case len(stay) > 0 && expired(stay[0], time.Now()):
-		return provisioner.Failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", unbound(stay), len(stay))), b.removeAll(ctx, r.Name)
+		return provisioner.Failed(r, fmt.Sprintf("no room in time for %d of %d placeholders", len(stay)-bound, len(stay))), b.removeAll(ctx, r.Name)
 	case len(stay)+unseen == 0 && taken:
 		// They had their places, and other pods came first. In a burst those are replacement pods of
 		// other nodes' pods, and the room of their own placeholders is free.
@@ -195,12 +204,6 @@ func (b *Backend) follow(ctx context.Context, node *corev1.Node, rec interruptio
 		return r, nil
 	case len(stay)+unseen == 0:
 		return provisioner.Failed(r, "no room in time: their pods have left, or the placeholders were removed"), b.removeAll(ctx, r.Name)
-	}
-	bound, ready := len(stay)-unbound(stay), 0
-	for _, p := range stay {
-		if p.Spec.NodeName != "" && b.isReady(p.Spec.NodeName) {
-			ready++
-		}
 	}
 	switch {
 	case ready == len(stay)+unseen:
@@ -245,15 +248,6 @@ func succeeded(pod *corev1.Pod) bool {
 // kubelet evicted it.
 func ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded
-}
-
-func unbound(pods []*corev1.Pod) (n int) {
-	for _, p := range pods {
-		if p.Spec.NodeName == "" {
-			n++
-		}
-	}
-	return n
 }
 
 // removeEach removes placeholders. Failures are retried, and do not change the state of the

@@ -201,6 +201,7 @@ const watchesDiffer = time.Second
 // comes in any order, so the judgement is made late.
 func (p *podLife) outcome() plan.Outcome {
 	over := p.node.over()
+	deadline := slices.ContainsFunc(p.node.Phases, func(at PhaseAt) bool { return at.Phase == interruption.DeadlineReached })
 	after := func(at *time.Time) bool { return at == nil || over != nil && at.After(over.Add(watchesDiffer)) }
 	switch {
 	case p.finished:
@@ -211,7 +212,7 @@ func (p *podLife) outcome() plan.Outcome {
 		return ""
 	case p.forced:
 		return plan.Forced
-	case p.GivenSeconds == nil, *p.GivenSeconds < int64(drain.Grace(p.pod).Seconds()), p.node.reached(interruption.DeadlineReached) && (p.Gone == nil || p.Gone.After(*over)):
+	case p.GivenSeconds == nil, *p.GivenSeconds < int64(drain.Grace(p.pod).Seconds()), deadline && (p.Gone == nil || p.Gone.After(*over)):
 		return plan.Truncated
 	}
 	return plan.Graceful

@@ -270,10 +270,6 @@ func (n Node) over() *time.Time {
 	return nil
 }
 
-func (n Node) reached(phase interruption.Phase) bool {
-	return slices.ContainsFunc(n.Phases, func(p PhaseAt) bool { return p.Phase == phase })
-}
-
 // Phase is the last phase that was seen.
 func (n Node) Phase() interruption.Phase {
 	if len(n.Phases) == 0 {

@@ -207,10 +207,6 @@ type entry struct {
 	run    func()
 }
 
-func lastFirst(a, b entry) int {
-	return cmp.Or(b.at.Compare(a.at), cmp.Compare(b.class, a.class), cmp.Compare(b.number, a.number))
-}
-
 // at puts something on the agenda, not before now. Times are rounded up to react, so that what
 // happens together is seen together.
 func (w *world) at(t time.Time, class int, run func()) {
@@ -222,7 +218,9 @@ func (w *world) at(t time.Time, class int, run func()) {
 	}
 	w.number++
 	e := entry{t, class, w.number, run}
-	i, _ := slices.BinarySearchFunc(w.entries, e, lastFirst)
+	i, _ := slices.BinarySearchFunc(w.entries, e, func(a, b entry) int { // the last first
+		return cmp.Or(b.at.Compare(a.at), cmp.Compare(b.class, a.class), cmp.Compare(b.number, a.number))
+	})
 	w.entries = slices.Insert(w.entries, i, e)
 }
 
