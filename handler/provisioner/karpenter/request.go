@@ -137,7 +137,8 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 		return b.ours(ctx, o, r, claim)
 	}
 	if err != nil {
-		if !unknownOutcome(err) {
+		perhaps := apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
+		if !perhaps { // else the API server might have made it
 			b.ledger.forget(r.Name)
 		}
 		return b.notCreated(r, err)
@@ -152,11 +153,6 @@ func (b *Backend) create(ctx context.Context, o claimOrder) (interruption.Replac
 // isOurs reports whether the claim was made to replace the instance.
 func (c *Claim) isOurs(instance string) bool {
 	return c.Labels[ReplacesLabel] == labelValue(instance)
-}
-
-// unknownOutcome reports whether the API server might have done what the call asked.
-func unknownOutcome(err error) bool {
-	return apierrors.ReasonForError(err) == metav1.StatusReasonUnknown || apierrors.IsTimeout(err) || apierrors.IsInternalError(err)
 }
 
 // notCreated separates what would fail again from what might not.
