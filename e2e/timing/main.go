@@ -101,5 +101,7 @@ func execute(ctx context.Context, command string, r *report, stderr io.Writer) e
 	if err := r.read(out); err != nil {
 		return err
 	}
-	return cmd.Wait()
+	err = cmd.Wait()
+	r.worked(command, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
+	return err
 }

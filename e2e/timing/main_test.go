@@ -29,7 +29,7 @@ func TestRun(t *testing.T) {
 		code int
 		says []string
 	}{
-		{[]string{"-beside", "go test ./beside", "go test ./good"}, 0, []string{"ok  \tm/good", "ok  \tm/beside", "2 tests in 2 packages"}},
+		{[]string{"-beside", "go test ./beside", "go test ./good"}, 0, []string{"ok  \tm/good", "ok  \tm/beside", "2 tests in 2 packages", "s  go test ./beside\n"}},
 		{[]string{"go test ./bad", "go test ./good"}, 1, []string{"--- FAIL: TestBad", "wrong", "ok  \tm/good"}},
 		{[]string{"-beside", "go test ./bad", "go test ./good"}, 1, []string{"FAIL\tm/bad"}},
 		{[]string{"-after", "go test ./beside", "go test ./bad"}, 1, []string{"FAIL\tm/bad", "ok  \tm/beside"}},

@@ -36,6 +36,7 @@ type report struct {
 	out io.Writer
 
 	mu       sync.Mutex
+	commands []outcome // how long processors worked for them, and for what they started
 	packages []outcome
 	tests    []outcome
 	waited   map[string]time.Duration               // by package and test
@@ -114,6 +115,12 @@ func (r *report) take(e event) {
 	}
 }
 
+func (r *report) worked(command string, took time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.commands = append(r.commands, outcome{fmt.Sprintf("%.100s", command), took, "pass"})
+}
+
 func said(running map[string]map[string]*strings.Builder, pkg, test string) *strings.Builder {
 	if running[pkg] == nil {
 		running[pkg] = map[string]*strings.Builder{}
@@ -169,6 +176,9 @@ func (r *report) table(wall time.Duration) {
 			}
 			fmt.Fprintf(r.out, "%8.1fs  %s%s\n", o.took.Seconds(), o.name, note)
 		}
+	}
+	if len(r.commands) > 0 {
+		print("processor time by command", r.commands)
 	}
 	print("by package", slices.DeleteFunc(slices.Clone(r.packages), func(o outcome) bool { return o.took < 100*time.Millisecond }))
 	print("slowest tests", r.tests[:min(slowest, len(r.tests))])
