@@ -4,8 +4,8 @@
 //
 // Each COMMAND is one line for the shell's words, without quoting, such as `go test
 // -count=1 ./drain`. They run one after the other, and those of -beside meanwhile, one
-// after the other too. Those of -after run in the end, all at the same time. Each must be a
-// `go test`: -json is added to it.
+// after the other too. Those of -after begin once the former have ended, all at the same time,
+// whether or not there is something beside them. Each must be a `go test`: -json is added to it.
 //
 // What it prints is what go test prints without -v: a line for each package, and the
 // output of tests that fail. The table of times follows. It goes on when a command fails,
@@ -42,7 +42,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		beside = append(beside, command)
 		return nil
 	})
-	flags.Func("after", "`command` to run in the end, beside others of -after", func(command string) error {
+	flags.Func("after", "`command` to run once those without -beside have ended", func(command string) error {
 		after = append(after, command)
 		return nil
 	})
@@ -65,9 +65,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	var wg sync.WaitGroup
-	wg.Go(func() { all(flags.Args()) })
 	wg.Go(func() { all(beside) })
-	wg.Wait()
+	all(flags.Args())
 	for _, command := range after {
 		wg.Go(func() { all([]string{command}) })
 	}
