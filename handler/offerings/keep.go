@@ -141,7 +141,7 @@ func (k *keeper) write(ctx context.Context) error {
 	return nil
 }
 
-// Read is what a leader has kept in the ConfigMap, for whoever shows it; nothing if there is none.
+// Read returns what a leader has kept in the ConfigMap, to be shown; nothing if there is none.
 // Standing is as for [Memory.Keep], and can be nil. An error is fit to be shown.
 func Read(ctx context.Context, client ConfigMaps, standing func() []*corev1.Node) (*Memory, error) {
 	m := New()

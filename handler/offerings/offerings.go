@@ -31,10 +31,10 @@ const (
 	// day to day.
 	halfLife = 24 * time.Hour
 
-	// A pool has lost too many of its spot nodes if that are at least fewest, and more than one in
-	// share, within window: what takes their place there would likely be next. In half an hour
-	// falls most of what follows a first loss, and one or two are lost anywhere. Losses are
-	// counted in slots of time, so that few numbers are kept.
+	// A pool has lost too many spot nodes if it lost at least fewest, and more than one in share, within
+	// window: what takes their place would likely be next. Most of what follows a first loss comes
+	// within half an hour, and one or two are lost anywhere. Losses are counted in slots of time, so
+	// that few numbers are kept.
 	window = 30 * time.Minute
 	slot   = 5 * time.Minute
 	fewest = 3
