@@ -204,7 +204,7 @@ func (v *visit) reportUndone(node *corev1.Node, was interruption.Record, rest *i
 	if rest != nil {
 		stands = *rest
 	}
-	text, news := "interruption called off, node as it was", notify.Canceled
+	text, news := "interruption cancelled, node as it was", notify.Canceled
 	switch {
 	case v.removed:
 		v.fieldsOf(v.opts.Logger.Warn(), was).Msg("record removed by somebody else, drain stopped")

@@ -31,7 +31,7 @@ func TestCalledOffSurgeLeavesNoTrace(t *testing.T) {
 	s.annotate(node.Name, `"spot-handler/cancel":"true"`)
 	s.wantAsBefore(node.Name, "web", pods)
 
-	if line := s.waitLine(d, "called off"); line["node"] != node.Name {
+	if line := s.waitLine(d, "interruption cancelled"); line["node"] != node.Name {
 		t.Errorf("want a line about %s: %v", node.Name, line)
 	}
 	s.eventually("Event about the end", func() bool { return len(s.events("InterruptionCanceled", node.Name)) == 1 })

@@ -128,7 +128,7 @@ func isWithdrawal(c Case) (Judgement, bool) {
 }
 
 func isPast(c Case) (Judgement, bool) {
-	return when(c.Past.Has(c.Notice), Duplicate, "was called off, or is over")
+	return when(c.Past.Has(c.Notice), Duplicate, "was cancelled, or is over")
 }
 
 func isTooLate(c Case) (Judgement, bool) {

@@ -136,7 +136,7 @@ func Ended(node *corev1.Node, reason string, p interruption.Pods, slack time.Dur
 
 // Canceled: the interruption was cancelled, and what it had set on the node is undone.
 func Canceled(node *corev1.Node, r interruption.Record) News {
-	return newNews(node, r, Outcome, ReasonCanceled, false, fmt.Sprintf("%s called off; node as it was before", r.Kind))
+	return newNews(node, r, Outcome, ReasonCanceled, false, fmt.Sprintf("%s cancelled; node as it was before", r.Kind))
 }
 
 // Returned: the instance has come back, or its rehearsal is over, and what was set on the node is
