@@ -31,8 +31,8 @@ func lean(pod *corev1.Pod) *corev1.Pod {
 	return slim
 }
 
-// alike has pods share what they have the same as others of their controller, which in a large cluster
-// is half of what is kept of pods.
+// alike has pods share labels and containers with others of their controller that have the same, which
+// in a large cluster is nearly half of what is kept of pods.
 type alike map[types.UID]*corev1.Pod
 
 func (a alike) share(pod *corev1.Pod) *corev1.Pod {
@@ -48,14 +48,8 @@ func (a alike) share(pod *corev1.Pod) *corev1.Pod {
 	if maps.Equal(pod.Labels, other.Labels) {
 		pod.Labels = other.Labels
 	}
-	if equality.Semantic.DeepEqual(pod.OwnerReferences, other.OwnerReferences) {
-		pod.OwnerReferences = other.OwnerReferences
-	}
 	if equality.Semantic.DeepEqual(pod.Spec.Containers, other.Spec.Containers) {
 		pod.Spec.Containers = other.Spec.Containers
-	}
-	if equality.Semantic.DeepEqual(pod.Spec.Tolerations, other.Spec.Tolerations) {
-		pod.Spec.Tolerations = other.Spec.Tolerations
 	}
 	return pod
 }
