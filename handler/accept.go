@@ -136,10 +136,13 @@ const (
 
 // show has the Node's condition brought in line with its record, if it is not. It does not block.
 func (v *visit) show(ctx context.Context) (done bool, err error) {
-	if _, changed := conditionPatch(v.node, time.Now()); changed {
-		name := v.node.Name
-		v.conditions.Do(ctx, fair.Task{Who: v.node.UID, Run: func() { v.writeCondition(ctx, name) }})
+	name := v.node.Name
+	if _, changed := conditionPatch(v.node, time.Now()); !changed {
+		v.written.Delete(name)
+		return false, nil
 	}
+	v.written.LoadOrStore(name, "")
+	v.conditions.Do(ctx, fair.Task{Who: v.node.UID, Run: func() { v.writeCondition(ctx, name) }})
 	return false, nil
 }
 
@@ -151,12 +154,8 @@ func (h *Handler) writeCondition(ctx context.Context, name string) {
 		return
 	}
 	data, changed := conditionPatch(node, time.Now())
-	var written string
-	h.memory.change(func() {
-		if k := h.memory.byNode[name]; k != nil {
-			written = k.conditionVersion
-		}
-	})
+	before, _ := h.written.Load(name)
+	written, _ := before.(string)
 	if !changed || nodes.Older(node.ResourceVersion, written) {
 		return // what we wrote has not come back yet; when it does, the Node is visited again
 	}
@@ -174,11 +173,7 @@ func (h *Handler) writeCondition(ctx context.Context, name string) {
 		h.queue.AddAfter(name, conditionRetry)
 		return
 	}
-	h.memory.change(func() {
-		if k := h.memory.byNode[name]; k != nil {
-			k.conditionVersion = patched.ResourceVersion
-		}
-	})
+	h.written.CompareAndSwap(name, before, patched.ResourceVersion) // unless it has come back already
 }
 
 // conditionPatch is what brings the Node's condition in line with its record; changed is false if it is.

@@ -113,3 +113,51 @@ func TestConditionIsWritten(t *testing.T) {
 		})
 	}
 }
+
+// The end of a condition is written once, though nothing else is known of its Node any more when
+// that comes back; then nothing at all is.
+func TestConditionEndsOnce(t *testing.T) {
+	for name, end := range map[string]func(*corev1.Node){
+		"cancelled":      func(n *corev1.Node) { n.Annotations[interruption.CancelAnnotation] = "true" },
+		"record removed": func(n *corev1.Node) { delete(n.Annotations, interruption.Annotation) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+				next := func() {
+					t.Helper()
+					if _, err := step(t, h); err != nil {
+						t.Fatal(err)
+					}
+				}
+				called(h, func() (bool, error) { return true, nil })
+				accept(t, h, notice(interruption.SpotInterruption))
+				next()
+				_, rec := f.now(t)
+				f.change(func(n *corev1.Node) {
+					n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+						Type: interruption.ConditionType, Status: corev1.ConditionTrue, Reason: "SpotInterruption", Message: conditionText(rec),
+					})
+				})
+				next()
+				f.change(end)
+				began := f.written
+				for range 4 {
+					next()
+				}
+				synctest.Wait()
+				if began != 1 || f.written != 2 {
+					t.Errorf("written %d times when it began and %d times when it ended, want once each", began, f.written-began)
+				}
+				f.change(func(n *corev1.Node) { n.Status.Conditions = nil })
+				next()
+				h.written.Range(func(name, _ any) bool {
+					t.Errorf("the last write for %s is remembered", name)
+					return true
+				})
+				if len(h.memory.byNode) != 0 {
+					t.Errorf("%d nodes remembered", len(h.memory.byNode))
+				}
+			})
+		})
+	}
+}

@@ -243,18 +243,17 @@ type memory struct {
 // known is what we remember of one Node. Only the worker that has the node's key changes it;
 // the lock is for those who read it concurrently.
 type known struct {
-	rec              interruption.Record       // as it was last read or written
-	resourceVersion  string                    // of our own last write
-	replacement      *interruption.Replacement // the provisioner's last answer; nil before the first
-	unreadable       bool                      // already reported
-	conditionVersion string                    // the resource version of our own last write of its condition
-	announced        string                    // the event that was announced last
-	off              bool                      // its drain was cancelled, or is about to be
-	begun            bool                      // this process has looked after its drain
-	first            time.Time                 // when its reconciliation was first due
-	retry            time.Time                 // when to request a replacement again after a refusal, see [visit.pass]
-	left             int                       // pods that have left since this process looks after its drain
-	moved            time.Time                 // when the last one left, or has to have left
+	rec             interruption.Record       // as it was last read or written
+	resourceVersion string                    // of our own last write
+	replacement     *interruption.Replacement // the provisioner's last answer; nil before the first
+	unreadable      bool                      // already reported
+	announced       string                    // the event that was announced last
+	off             bool                      // its drain was cancelled, or is about to be
+	begun           bool                      // this process has looked after its drain
+	first           time.Time                 // when its reconciliation was first due
+	retry           time.Time                 // when to request a replacement again after a refusal, see [visit.pass]
+	left            int                       // pods that have left since this process looks after its drain
+	moved           time.Time                 // when the last one left, or has to have left
 
 	// final is the record of a drain that has ended and been counted, kept until it is written.
 	final *interruption.Record

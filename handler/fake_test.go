@@ -41,6 +41,7 @@ type fakeNodes struct {
 	version int
 	watcher *watch.FakeWatcher
 	patches int
+	written int // conditions, which the watch does not bring back
 
 	beforePatch func() // lets somebody else get there first, once
 }
@@ -130,8 +131,8 @@ func (f *fakeNodes) Mark(ctx context.Context, name string, kind types.PatchType,
 }
 
 func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, data []byte, _ metav1.PatchOptions, sub ...string) (*corev1.Node, error) {
-	if len(sub) > 0 { // a condition, which nothing here depends on
-		return f.Get(context.Background(), name, metav1.GetOptions{})
+	if len(sub) > 0 {
+		return f.condition(name)
 	}
 	if before := f.beforePatch; before != nil {
 		f.beforePatch = nil
@@ -180,6 +181,18 @@ func (f *fakeNodes) Patch(_ context.Context, name string, kind types.PatchType, 
 	f.put(after)
 	f.watcher.Modify(after.DeepCopy())
 	return after.DeepCopy(), nil
+}
+
+func (f *fakeNodes) condition(name string) (*corev1.Node, error) {
+	node, err := f.Get(context.Background(), name, metav1.GetOptions{})
+	if err == nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.written++
+		f.version++
+		node.ResourceVersion = strconv.Itoa(f.version)
+	}
+	return node, err
 }
 
 // fakeDrainer is a Drainer of func fields.

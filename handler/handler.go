@@ -117,6 +117,7 @@ type Handler struct {
 	memory memory
 
 	conditions *fair.Lane  // what writes the Nodes' conditions
+	written    sync.Map    // by Node, the resource version of our last write of its condition, until the watch has it
 	refused    atomic.Bool // that they must not be written was logged
 }
 

@@ -177,6 +177,7 @@ func (h *Handler) nodeGone(ctx context.Context, name string, k *known) {
 		h.opts.Logger.Warn().Str("node", name).EmbedObject(k.rec).Int("left", pods.Left).Msg("node gone before its drain had ended")
 	}
 	h.opts.Hooks.Orphaned(ctx, name, k.rec)
+	h.written.Delete(name)
 	h.forget(name)
 }
 
