@@ -77,21 +77,23 @@ func (q *queue) pushLocked(t *task) {
 func (q *queue) after(t *task, d time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed {
-		return
+	if !q.endedLocked(t) {
+		t.timer = time.AfterFunc(d, func() { q.wakeTask(t) })
+		q.waitLocked(t)
 	}
-	t.timer = time.AfterFunc(d, func() { q.wakeTask(t) })
-	q.waitLocked(t)
 }
 
 // park keeps the task until something wakes it.
 func (q *queue) park(t *task) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.closed {
+	if !q.endedLocked(t) {
 		q.waitLocked(t)
 	}
 }
+
+// endedLocked reports whether the task has nothing more to wait for, see drop.
+func (q *queue) endedLocked(t *task) bool { return q.closed || t.session.ctx.Err() != nil }
 
 func (q *queue) waitLocked(t *task) {
 	in := q.waiting[t.waitKey()]
@@ -188,7 +190,8 @@ func (q *queue) wake(n int, key types.NamespacedName, filter func(*task) bool) {
 	}
 }
 
-// drop forgets the waiting tasks of a node's drain that has ended.
+// drop forgets the waiting tasks of a node's drain that has ended. From then on none of them waits
+// again.
 func (q *queue) drop(s *session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

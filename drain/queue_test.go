@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 )
+
+// running is the drain of tasks that need none.
+var running = &session{ctx: context.Background()}
 
 func TestQueueGivesTheMostUrgentFirst(t *testing.T) {
 	q := newQueue()
@@ -33,7 +37,7 @@ func TestQueueWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
 		start := time.Now()
-		q.after(&task{pod: pod("a")}, 3*time.Second)
+		q.after(&task{pod: pod("a"), session: running}, 3*time.Second)
 		if got, ok := q.next(); !ok || got.pod.Name != "a" || time.Since(start) != 3*time.Second {
 			t.Fatalf("got %v after %s, want a after 3s", got.pod.Name, time.Since(start))
 		}
@@ -49,7 +53,7 @@ func TestQueueWakesWhatABudgetAllows(t *testing.T) {
 			if name == "other" {
 				p.Labels["app"] = "db"
 			}
-			q.after(&task{pod: p, latest: now.Add(-time.Duration(i) * time.Minute)}, time.Hour)
+			q.after(&task{pod: p, session: running, latest: now.Add(-time.Duration(i) * time.Minute)}, time.Hour)
 		}
 		start := time.Now()
 		q.wake(1, types.NamespacedName{Namespace: "shop"}, func(t *task) bool { return t.pod.Labels["app"] == "web" })
@@ -68,7 +72,7 @@ func TestQueueWakesWhatABudgetAllows(t *testing.T) {
 func TestQueueParks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue()
-		parked, timed := &task{pod: pod("parked")}, &task{pod: pod("timed")}
+		parked, timed := &task{pod: pod("parked"), session: running}, &task{pod: pod("timed"), session: running}
 		q.park(parked)
 		q.after(timed, time.Hour)
 		start := time.Now()
@@ -86,11 +90,15 @@ func TestQueueParks(t *testing.T) {
 
 func TestQueueDropsTheTasksOfADrainThatHasEnded(t *testing.T) {
 	q := newQueue()
-	ended, other := &session{}, &session{}
+	ctx, end := context.WithCancel(t.Context())
+	ended := &session{ctx: ctx}
 	q.park(&task{pod: pod("a"), session: ended})
 	q.after(&task{pod: pod("b"), session: ended}, time.Hour)
-	q.park(&task{pod: pod("c"), session: other})
+	q.park(&task{pod: pod("c"), session: running})
+	end()
 	q.drop(ended)
+	q.park(&task{pod: pod("d"), session: ended})
+	q.after(&task{pod: pod("e"), session: ended}, time.Hour)
 	if n := waiting(q); n != 1 {
 		t.Fatalf("%d tasks wait, want only the other drain's", n)
 	}
@@ -109,7 +117,7 @@ func TestQueueGivesVolumesFirst(t *testing.T) {
 
 func TestQueueClosed(t *testing.T) {
 	q := newQueue()
-	q.after(&task{pod: pod("a")}, time.Hour)
+	q.after(&task{pod: pod("a"), session: running}, time.Hour)
 	q.close()
 	q.push(&task{pod: pod("b")})
 	if got, ok := q.next(); ok {

@@ -214,9 +214,6 @@ func (s *session) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.working--
-	if s.ctx.Err() != nil {
-		s.drainer.queue.drop(s) // the drain has ended, and the task might be waiting again
-	}
 	if s.off && s.working == 0 {
 		s.drainer.opts.Notify(s.node)
 	}
