@@ -28,10 +28,9 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 		return false
 	}
 	defer t.session.leave()
-	decision := t.session.decision(t)
+	decision, ok := t.session.decision(t)
 	switch {
-	case !decision.Action.requests() && !decision.waits:
-		t.session.note(func() { t.state.task = nil }) // it has gone, is terminating, or held again; the next plan says so
+	case !ok:
 		return false
 	case decision.Action == SurgeNow && t.surged, decision.Action == Return && t.returned:
 		d.queue.park(t) // the node's watch has not shown it yet; when it does, the node is planned again

@@ -1,24 +1,16 @@
 package drain
 
 import (
-	"context"
-	"fmt"
-	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/handler/interruption"
 )
 
-// What is known about a node, and the plans that are made from it.
+// What is known about a node, the plans that are made from it, and what is due by them.
 
 // sources are where a plan's situation is read; false is what is not known yet, and is being looked up.
 type sources struct {
@@ -124,23 +116,6 @@ func (d *Drainer) allReady(name types.NamespacedName) (since time.Time) {
 	return since
 }
 
-// renew brings up to date what of a situation this process knows by itself.
-func (s *session) renew(sit *Situation, in Interruption) {
-	sit.Interruption, sit.Waves, sit.Gangs = in, s.drainer.starts.get(), s.drainer.gangs.Of(s.node)
-	sit.Refused, sit.Fixed = map[types.UID]bool{}, map[types.UID]string{}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	sit.Ready, sit.Answers = s.ready, maps.Clone(s.answers)
-	for uid, t := range s.tracked {
-		if t.refusal != "" {
-			sit.Refused[uid] = true
-		}
-		if t.fixed != "" {
-			sit.Fixed[uid] = t.fixed
-		}
-	}
-}
-
 // lookFor is how long a first plan waits to learn enough about the pods' namespaces,
 // Deployments and budgets to say which pods are surged, and which stay.
 const lookFor = 500 * time.Millisecond
@@ -170,126 +145,111 @@ func (s *session) view(now time.Time, in Interruption) (View, bool) {
 	return v, complete || now.Sub(s.known) >= lookFor
 }
 
-// gatheredFor is how old a situation can be that a single decision is made from. To gather it looks at
-// all pods of the node.
-const gatheredFor = 250 * time.Millisecond
-
-// current returns the pod as it is now; false if it has gone, even if another has its name.
-func (s *session) current(pod *corev1.Pod) (*corev1.Pod, bool) {
-	now, ok := s.watch.Get(cache.MetaObjectToName(pod).String())
-	return now, ok && now.UID == pod.UID
-}
-
-// decision is the current plan for the pod of a task that has reached the head of the queue: the
-// deadline, the pod or its Deployment might have changed since it was put there, so these are
-// read again.
-func (s *session) decision(t *task) Decision {
-	now := time.Now()
-	current, ok := s.current(t.pod)
-	if !ok {
-		return Decision{Pod: t.pod, Action: Skip, Reason: "gone, or another pod has its name"}
-	}
+// advance takes in a plan, and returns the tasks that are due and not yet under way.
+func (s *session) advance(now time.Time, view View) (Status, []*task) {
+	in := view.of
+	volumes, known := s.volumes(view)
 	s.mu.Lock()
-	in, sit, old := s.in, s.gathered, now.Sub(s.gatheredAt) >= gatheredFor
-	s.mu.Unlock()
-	if old {
-		sit = s.situation(in)
-	} else {
-		s.renew(&sit, in)
-		if _, known := sit.Workloads[t.workload]; known {
-			if w, ok := s.drainer.deployments.workload(t.workload); ok {
-				sit.Workloads = maps.Clone(sit.Workloads)
-				sit.Workloads[t.workload] = w
+	defer s.mu.Unlock()
+
+	var due []*task
+	status := Status{View: view, Moved: true}
+	next := func(at time.Time) {
+		if at.After(now) {
+			status.Next = interruption.Earlier(status.Next, at)
+		}
+	}
+	present := make(map[types.UID]bool, len(view.Plan))
+	for _, d := range view.Plan {
+		if d.Stays {
+			status.Moved = false
+			next(d.Until)
+		}
+		if !d.Moves() {
+			continue
+		}
+		s.reportMeaningless(d)
+		present[d.Pod.UID] = true
+		status.Moved = false
+		t := s.trackLocked(d.Pod)
+		next(d.At)
+		next(d.Until)
+		if t.refusal != "" {
+			next(d.Latest)
+		}
+		if t.blocked && t.refusal != "" {
+			status.Refusal = t.refusal
+		}
+		if t.task != nil {
+			s.drainer.queue.due(t.task, d.due())
+		}
+		switch {
+		case d.Action == Wait:
+			t.sendLocked(evicted)
+			s.begun = true
+		case t.sent != notSent:
+		case d.waits:
+			s.begun = s.begun || in.Capacity == ReadyCapacity && IsSurged(d.Pod)
+			if t.task == nil {
+				t.task = s.task(t, d)
+				s.drainer.queue.park(t.task)
+			}
+		case d.Action != Later:
+			s.begun = s.begun || d.Action == Evict || d.Action == Force || d.Action == SurgeNow && in.Capacity == ReadyCapacity
+			if t.task == nil {
+				t.task = s.task(t, d)
+				due = append(due, t.task)
+			} else if d.Action == Force && !t.forcing {
+				t.forcing = true
+				s.drainer.queue.wakeTask(t.task) // it waits for its budget
+			} else {
+				s.drainer.queue.unpark(t.task)
 			}
 		}
 	}
-	decision := newPlanner(now, sit).decide(current)
-	t.asked, t.latest = now, decision.due()
-	return decision
+	for uid, t := range s.tracked {
+		t.gone = !present[uid]
+	}
+	if !status.Moved {
+		s.emptied = time.Time{}
+	} else if s.emptied.IsZero() {
+		s.emptied = now
+	}
+	status.Done = status.Moved && (known && len(volumes) == 0 || in.Deadline.IsZero() && now.Sub(s.emptied) >= detachFor)
+	if status.Moved && !status.Done && in.Deadline.IsZero() {
+		next(s.emptied.Add(detachFor))
+	}
+	status.Volumes = len(volumes)
+	status.Total, status.Begun = len(s.tracked), s.begun
+	return status, due
 }
 
-// PodsOn reads the pods of a node.
-func PodsOn(ctx context.Context, client rest.Interface, node string) ([]*corev1.Pod, error) {
-	list := &corev1.PodList{}
-	// "0" is answered from the watch cache's index of nodes, and is no quorum read.
-	err := client.Get().Resource("pods").Param("fieldSelector", "spec.nodeName="+node).Param("resourceVersion", "0").Do(ctx).Into(list)
-	if err != nil {
-		return nil, fmt.Errorf("list pods on node %q: %w", node, err)
-	}
-	pods := make([]*corev1.Pod, len(list.Items))
-	for i := range list.Items {
-		pods[i] = &list.Items[i]
-	}
-	return pods, nil
-}
-
-// Survey reads once what a plan for the node is made from, for a dry run. It watches nothing
-// and changes nothing. Pods of other nodes under the same budgets are not included.
-func Survey(ctx context.Context, pods, budgets rest.Interface, objects dynamic.Interface, node string, in Interruption, policy Policy) (Situation, error) {
-	sit := Situation{Interruption: in, Policy: policy}
-	var err error
-	if sit.Pods, err = PodsOn(ctx, pods, node); err != nil {
-		return sit, err
-	}
-	sit.gather(time.Now(), sources{
-		asks: atOnce(ctx, &err, readPreferences(objects)), around: atOnce(ctx, &err, readSurroundings(objects)), claim: atOnce(ctx, &err, readClaim(objects)),
-		budgets: atOnce(ctx, &err, readBudgets(budgets)), workload: atOnce(ctx, &err, readWorkload(pods, objects)),
-		allReady: func(types.NamespacedName) time.Time { return time.Time{} },
-	})
-	if err != nil {
-		return sit, err
-	}
-	sit.Gangs = sit.Departures()
-	sit.Waves = PlanWaves(time.Now(), []Situation{sit}, sit.Budgets)
-	return sit, nil
-}
-
-// atOnce reads when it is asked, until the first error.
-func atOnce[T any](ctx context.Context, failed *error, read func(context.Context, types.NamespacedName) (T, error)) func(types.NamespacedName) (T, bool) {
-	return func(name types.NamespacedName) (value T, ok bool) {
-		if *failed == nil {
-			value, *failed = read(ctx, name)
+// trackLocked returns what is known of a pod that has to leave.
+func (s *session) trackLocked(pod *corev1.Pod) *tracked {
+	t := s.tracked[pod.UID]
+	if t == nil {
+		t = &tracked{}
+		if CutShort(pod) { // an earlier leader has evicted it late
+			t.sent = cutShort
 		}
-		return value, *failed == nil
+		s.tracked[pod.UID] = t
+	}
+	t.pod = pod
+	return t
+}
+
+// reportMeaningless does so once for each pod, or for its namespace.
+func (s *session) reportMeaningless(d Decision) {
+	who := string(d.Pod.UID)
+	if d.OfNamespace {
+		who = d.Pod.Namespace
+	}
+	if d.Meaningless != "" && !s.said[who] {
+		s.said[who] = true
+		s.drainer.opts.Events.AnnotationMeaningless(s.node, d.Pod, d.Meaningless, d.OfNamespace)
 	}
 }
 
-func readBudgets(client rest.Interface) func(context.Context, types.NamespacedName) ([]*policyv1.PodDisruptionBudget, error) {
-	return func(ctx context.Context, in types.NamespacedName) (found []*policyv1.PodDisruptionBudget, err error) {
-		list := &policyv1.PodDisruptionBudgetList{}
-		if err := client.Get().Namespace(in.Namespace).Resource("poddisruptionbudgets").Do(ctx).Into(list); err != nil {
-			return nil, fmt.Errorf("list disruption budgets of namespace %q: %w", in.Namespace, err)
-		}
-		for i := range list.Items {
-			found = append(found, &list.Items[i])
-		}
-		return found, nil
-	}
-}
-
-func readWorkload(pods rest.Interface, objects dynamic.Interface) func(context.Context, types.NamespacedName) (Workload, error) {
-	return func(ctx context.Context, name types.NamespacedName) (Workload, error) {
-		u, err := objects.Resource(deploymentResource).Namespace(name.Namespace).Get(ctx, name.Name, metav1.GetOptions{ResourceVersion: "0"})
-		if apierrors.IsNotFound(err) {
-			return Workload{}, nil
-		}
-		if err != nil {
-			return Workload{}, fmt.Errorf("read Deployment %s: %w", name, err)
-		}
-		d, list := asDeployment(u), &corev1.PodList{}
-		if d.Spec.Selector == nil {
-			return Workload{}, fmt.Errorf("read Deployment %s: %w", name, d.unreadable())
-		}
-		err = pods.Get().Namespace(name.Namespace).Resource("pods").Param("labelSelector", metav1.FormatLabelSelector(d.Spec.Selector)).
-			Param("resourceVersion", "0").Do(ctx).Into(list)
-		if err != nil {
-			return Workload{}, fmt.Errorf("list pods of Deployment %s: %w", name, err)
-		}
-		var theirs []*Member
-		for i := range list.Items {
-			theirs = append(theirs, MemberOf(&list.Items[i]))
-		}
-		w, _ := NewTally().count(time.Now(), d, theirs)
-		return w, nil
-	}
+func (s *session) task(t *tracked, d Decision) *task {
+	return &task{session: s, pod: d.Pod, state: t, latest: d.due(), workload: d.workload}
 }

@@ -2,15 +2,16 @@ package drain
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 
 	"spot-handler/drain/fair"
 	"spot-handler/drain/rewatch"
-	"spot-handler/handler/interruption"
 )
 
 // session is the drain of one node: a watch of its pods, and what has become of
@@ -90,115 +91,6 @@ func (s *session) synced() bool { return s.watch.HasSynced() }
 
 func (s *session) pods() []*corev1.Pod { return s.watch.All() }
 
-// advance takes in a plan, and returns the tasks that are due and not yet under way.
-func (s *session) advance(now time.Time, view View) (Status, []*task) {
-	in := view.of
-	volumes, known := s.volumes(view)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	var due []*task
-	status := Status{View: view, Moved: true}
-	next := func(at time.Time) {
-		if at.After(now) {
-			status.Next = interruption.Earlier(status.Next, at)
-		}
-	}
-	present := make(map[types.UID]bool, len(view.Plan))
-	for _, d := range view.Plan {
-		if d.Stays {
-			status.Moved = false
-			next(d.Until)
-		}
-		if !d.Moves() {
-			continue
-		}
-		s.reportMeaningless(d)
-		present[d.Pod.UID] = true
-		status.Moved = false
-		t := s.trackLocked(d.Pod)
-		next(d.At)
-		next(d.Until)
-		if t.refusal != "" {
-			next(d.Latest)
-		}
-		if t.blocked && t.refusal != "" {
-			status.Refusal = t.refusal
-		}
-		if t.task != nil {
-			s.drainer.queue.due(t.task, d.due())
-		}
-		switch {
-		case d.Action == Wait:
-			t.sendLocked(evicted)
-			s.begun = true
-		case t.sent != notSent:
-		case d.waits:
-			s.begun = s.begun || in.Capacity == ReadyCapacity && IsSurged(d.Pod)
-			if t.task == nil {
-				t.task = s.task(t, d)
-				s.drainer.queue.park(t.task)
-			}
-		case d.Action != Later:
-			s.begun = s.begun || d.Action == Evict || d.Action == Force || d.Action == SurgeNow && in.Capacity == ReadyCapacity
-			if t.task == nil {
-				t.task = s.task(t, d)
-				due = append(due, t.task)
-			} else if d.Action == Force && !t.forcing {
-				t.forcing = true
-				s.drainer.queue.wakeTask(t.task) // it waits for its budget
-			} else {
-				s.drainer.queue.unpark(t.task)
-			}
-		}
-	}
-	for uid, t := range s.tracked {
-		t.gone = !present[uid]
-	}
-	if !status.Moved {
-		s.emptied = time.Time{}
-	} else if s.emptied.IsZero() {
-		s.emptied = now
-	}
-	status.Done = status.Moved && (known && len(volumes) == 0 || in.Deadline.IsZero() && now.Sub(s.emptied) >= detachFor)
-	if status.Moved && !status.Done && in.Deadline.IsZero() {
-		next(s.emptied.Add(detachFor))
-	}
-	status.Volumes = len(volumes)
-	status.Total, status.Begun = len(s.tracked), s.begun
-	return status, due
-}
-
-// trackLocked returns what is known of a pod that has to leave.
-func (s *session) trackLocked(pod *corev1.Pod) *tracked {
-	t := s.tracked[pod.UID]
-	if t == nil {
-		t = &tracked{}
-		if CutShort(pod) { // an earlier leader has evicted it late
-			t.sent = cutShort
-		}
-		s.tracked[pod.UID] = t
-	}
-	t.pod = pod
-	return t
-}
-
-// reportMeaningless does so once for each pod, or for its namespace.
-func (s *session) reportMeaningless(d Decision) {
-	who := string(d.Pod.UID)
-	if d.OfNamespace {
-		who = d.Pod.Namespace
-	}
-	if d.Meaningless != "" && !s.said[who] {
-		s.said[who] = true
-		s.drainer.opts.Events.AnnotationMeaningless(s.node, d.Pod, d.Meaningless, d.OfNamespace)
-	}
-}
-
-func (s *session) task(t *tracked, d Decision) *task {
-	return &task{session: s, pod: d.Pod, state: t, latest: d.due(), workload: d.workload}
-}
-
 // enter begins a task's step, unless the drain has ended or was cancelled.
 func (s *session) enter() bool {
 	s.mu.Lock()
@@ -248,6 +140,65 @@ func (s *session) interruption() (Interruption, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.in, s.in != Interruption{} && s.synced()
+}
+
+// gatheredFor is how old a situation can be that a single decision is made from. To gather it looks at
+// all pods of the node.
+const gatheredFor = 250 * time.Millisecond
+
+// decision is the current plan for the pod of a task that has reached the head of the queue: the
+// deadline, the pod or its Deployment might have changed since it was put there, so these are
+// read again. False ends the task: the pod has gone, is terminating, or is held again.
+func (s *session) decision(t *task) (decision Decision, ok bool) {
+	now := time.Now()
+	if current, there := s.current(t.pod); there {
+		s.mu.Lock()
+		in, sit, old := s.in, s.gathered, now.Sub(s.gatheredAt) >= gatheredFor
+		s.mu.Unlock()
+		if old {
+			sit = s.situation(in)
+		} else {
+			s.renew(&sit, in)
+			if _, known := sit.Workloads[t.workload]; known {
+				if w, ok := s.drainer.deployments.workload(t.workload); ok {
+					sit.Workloads = maps.Clone(sit.Workloads)
+					sit.Workloads[t.workload] = w
+				}
+			}
+		}
+		decision = newPlanner(now, sit).decide(current)
+		t.asked, t.latest = now, decision.due()
+		ok = decision.Action.requests() || decision.waits
+	}
+	if !ok {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		t.state.task = nil // the next plan says what follows
+	}
+	return decision, ok
+}
+
+// current returns the pod as it is now; false if it has gone, even if another has its name.
+func (s *session) current(pod *corev1.Pod) (*corev1.Pod, bool) {
+	now, ok := s.watch.Get(cache.MetaObjectToName(pod).String())
+	return now, ok && now.UID == pod.UID
+}
+
+// renew brings up to date what of a situation this process knows by itself.
+func (s *session) renew(sit *Situation, in Interruption) {
+	sit.Interruption, sit.Waves, sit.Gangs = in, s.drainer.starts.get(), s.drainer.gangs.Of(s.node)
+	sit.Refused, sit.Fixed = map[types.UID]bool{}, map[types.UID]string{}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sit.Ready, sit.Answers = s.ready, maps.Clone(s.answers)
+	for uid, t := range s.tracked {
+		if t.refusal != "" {
+			sit.Refused[uid] = true
+		}
+		if t.fixed != "" {
+			sit.Fixed[uid] = t.fixed
+		}
+	}
 }
 
 // has reports whether one of the pods is on the node.
