@@ -6,78 +6,8 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"spot-handler/handler/interruption"
 )
-
-// GangLabel on a pod, or on its template, names the gang that it belongs to, whatever else it
-// carries. An empty value says that it belongs to none.
-const GangLabel = "spot-handler/gang"
-
-// gangLabels are those by which the pods of others belong together, the nearest first. All of
-// them are labels of the pods, with which the rest of a gang can be listed.
-var gangLabels = []string{
-	// A JobSet starts all of its Jobs again when one fails. TrainJobs of Kubeflow are JobSets.
-	// https://github.com/kubernetes-sigs/jobset/blob/main/api/jobset/v1alpha2/jobset_types.go
-	"jobset.sigs.k8s.io/jobset-name",
-	// One replica of a LeaderWorkerSet, a leader with its workers.
-	// https://github.com/kubernetes-sigs/lws/blob/main/api/leaderworkerset/v1/leaderworkerset_types.go
-	"leaderworkerset.sigs.k8s.io/group-key",
-	// PyTorchJobs, TFJobs, MPIJobs and the others of Kubeflow's training operator.
-	// https://github.com/kubeflow/trainer/blob/release-1.9/pkg/apis/kubeflow.org/v1/common_types.go
-	"training.kubeflow.org/job-name",
-	// The head and the workers of a Ray cluster.
-	// https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/constant.go
-	"ray.io/cluster",
-	// Volcano's own Jobs. Its annotation scheduling.k8s.io/group-name says nothing: every pod has
-	// it that Volcano schedules, those of Deployments too.
-	// https://github.com/volcano-sh/volcano/blob/master/pkg/controllers/job/job_controller_util.go
-	"volcano.sh/job-name",
-	// Kueue's groups of plain pods.
-	// https://github.com/kubernetes-sigs/kueue/blob/main/pkg/controller/jobs/pod/constants/constants.go
-	"kueue.x-k8s.io/pod-group-name",
-}
-
-// podGroup stands for the field of Kubernetes 1.36 that names a pod's PodGroup.
-// https://kubernetes.io/docs/concepts/workloads/pods/scheduling-group/
-const podGroup = "spec.schedulingGroup.podGroupName"
-
-// Gang is a set of pods that live and die together; the zero value is none. A pod can claim to
-// belong to any gang of its own namespace, and to no other's.
-type Gang struct{ Namespace, By, Name string }
-
-// GangOf is the gang that the pod belongs to, or none.
-func GangOf(pod *corev1.Pod) Gang {
-	if name, own := pod.Labels[GangLabel]; own {
-		return newGang(pod, GangLabel, name)
-	}
-	for _, label := range gangLabels {
-		if name := pod.Labels[label]; name != "" {
-			return newGang(pod, label, name)
-		}
-	}
-	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
-		return newGang(pod, podGroup, *group.PodGroupName)
-	}
-	return Gang{}
-}
-
-func newGang(pod *corev1.Pod, by, name string) Gang {
-	if name == "" {
-		return Gang{}
-	}
-	return Gang{Namespace: pod.Namespace, By: by, Name: name}
-}
-
-// Selector is the label selector of the gang's pods. It is empty for a PodGroup, whose pods can
-// be told apart by no selector of the API.
-func (g Gang) Selector() string {
-	if g.By == podGroup {
-		return ""
-	}
-	return g.By + "=" + g.Name
-}
 
 // A gang that loses one pod loses its work, so its pods on draining nodes stay to the last moment
 // that is safe for all of them, and leave together. The others have nothing to wait for once one of
@@ -118,42 +48,10 @@ func (s Situation) Departures() map[Gang]Departure {
 		}
 		asks, latest := p.ownPreference(pod) == WhenNow, evictionDeadline(pod, p.Deadline, p.Policy.Margin)
 		found[gang] = found[gang].with(Departure{
-			At: p.startOf(pod, latest), Asked: asks, Now: asks || pod.DeletionTimestamp != nil && !p.Deadline.IsZero(),
+			At: p.startOf(pod, latest, time.Time{}), Asked: asks, Now: asks || pod.DeletionTimestamp != nil && !p.Deadline.IsZero(),
 		})
 	}
 	return found
-}
-
-// preferenceOfGang is when the pod is to leave for the sake of its gang; empty if it has none.
-func (p *planner) preferenceOfGang(pod *corev1.Pod) When {
-	if len(p.Gangs) == 0 {
-		return ""
-	}
-	departure, ok := p.Gangs[GangOf(pod)]
-	switch {
-	case !ok:
-		return ""
-	case departure.Asked, departure.Now && !p.Deadline.IsZero():
-		return WhenNow
-	}
-	return WhenLast
-}
-
-// startWithGang is when a pod with that preference leaves with its gang at the latest; zero if it
-// does not, or has no deadline.
-func (p *planner) startWithGang(pod *corev1.Pod, its preference) time.Time {
-	if p.Deadline.IsZero() || !its.gang {
-		return time.Time{}
-	}
-	return p.Gangs[GangOf(pod)].At
-}
-
-// peersOf is the pod's gang, if its namespace lets its pods be notified.
-func (p *planner) peersOf(pod *corev1.Pod) Gang {
-	if preferences, known := p.Namespaces[pod.Namespace]; len(p.Gangs) == 0 || !known || preferences.Silent {
-		return Gang{}
-	}
-	return GangOf(pod)
 }
 
 // Gangs keeps the departures of the gangs that have pods on draining nodes. A gang that has begun
@@ -231,4 +129,9 @@ func (g *Gangs) Of(node string) map[Gang]Departure {
 		}
 	}
 	return all
+}
+
+// Leaves reports whether the gang's pods on the node have to leave it by a deadline.
+func (d *Drainer) Leaves(node string, gang Gang) bool {
+	return d.gangs.leaves(node, gang)
 }

@@ -2,10 +2,13 @@ package drain
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -95,17 +98,16 @@ func (p *planner) inOrder() []*corev1.Pod { return slices.SortedFunc(slices.Valu
 // decide applies the rules in order; the first that has something to say about a pod
 // decides.
 func (p *planner) decide(pod *corev1.Pod) Decision {
-	if reason := p.notOurs(pod); reason != "" {
-		return Decision{Pod: pod, Action: Skip, Reason: reason, Notice: p.noticeOf(pod)}
+	d := Decision{Pod: pod, Action: Skip, Reason: p.notOurs(pod), workload: DeploymentOf(pod), Notice: p.noticeOf(pod)}
+	if d.Reason != "" {
+		return d
 	}
-	d := Decision{Pod: pod, Notice: p.noticeOf(pod)}
 	d.Meaningless, d.OfNamespace = p.meaningless(pod)
 	d.preference = p.preferenceOf(pod)
 	d.Peers, d.withGang = p.peersOf(pod), p.startWithGang(pod, d.preference)
-	d.workload = DeploymentOf(pod)
 	d.Grace = clampedGrace(p.now, pod, p.Deadline, p.Policy.Margin)
 	d.Latest = evictionDeadline(pod, p.Deadline, p.Policy.Margin)
-	d.At = interruption.Earlier(p.startOf(pod, d.Latest), d.withGang)
+	d.At = p.startOf(pod, d.Latest, d.withGang)
 	if p.Policy.Strategy == Surge {
 		d.NoSurge = p.noSurge(pod, d.workload, d.preference)
 		d.Surge = d.NoSurge == ""
@@ -121,119 +123,106 @@ func (p *planner) decide(pod *corev1.Pod) Decision {
 }
 
 // startOf is when the eviction of a pod with that eviction deadline starts at the latest, for its own
-// sake and its budget's.
-func (p *planner) startOf(pod *corev1.Pod, latest time.Time) time.Time {
-	if at, ok := p.Starts[pod.UID]; ok && at.Before(latest) && !IsSurged(pod) {
-		return at
+// sake, its budget's and, unless that is zero, with its gang.
+func (p *planner) startOf(pod *corev1.Pod, latest, withGang time.Time) time.Time {
+	at := interruption.Earlier(latest, withGang)
+	if wave, ok := p.Starts[pod.UID]; ok && wave.Before(at) && !IsSurged(pod) {
+		return wave
 	}
-	return latest
+	return at
 }
 
-// rules hold a pod back or drive it out, in this order.
-var rules = []func(*planner, *corev1.Pod, *Decision) (Action, string){
-	isTerminating,
-	isNoLongerNeeded,
-	isPastLatest,
-	isDue,
-	isNotToBeSurged,
-	findsNoPlace,
-	isNotWorthIt,
-	isOfUnknownNamespace,
-	isSelfAndNotLast,
-	isAtRiskOnly,
-	isPinned,
-	toleratesEverything,
-	leavesAsPreferred,
-	isSurged,
-	isToBeSurged,
-	isHeld,
-	hasNewHome,
-}
-
-func isTerminating(_ *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	return when(pod.DeletionTimestamp != nil, Wait, "terminating")
-}
-
-// when decides if that holds, and else leaves it to the next rule.
-func when(holds bool, action Action, reason string) (Action, string) {
-	if !holds {
-		return "", ""
+// noSurge says why the replacement pod of a Deployment's pod cannot be made before it leaves, or is empty.
+func (p *planner) noSurge(pod *corev1.Pod, of types.NamespacedName, its preference) string {
+	if IsSurged(pod) {
+		return ""
 	}
-	return action, reason
-}
-
-// isPastLatest: there is no more time to wait for anything.
-func isPastLatest(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	switch {
-	case d.Latest.IsZero() || p.now.Before(d.Latest):
-		return "", ""
-	case p.Refused[pod.UID] && p.blocked(pod) == Delete:
-		return Force, "eviction deadline has come, and the eviction is still refused"
+	if reason := noSurgeByItself(pod, p.now); reason != "" {
+		return reason
 	}
-	return Evict, "eviction deadline has come"
-}
-
-// isDue: its gang leaves, or the pods under one budget leave in waves, and it is this pod's turn.
-func isDue(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
-	switch {
-	case d.At.IsZero() || p.now.Before(d.At):
-		return "", ""
-	case d.At.Equal(d.withGang):
-		return Evict, "a pod of its gang has to leave now"
+	if its.When != "" {
+		return its.reason()
 	}
-	return Evict, "its disruption budget lets pods go only in waves, and its wave has come"
-}
-
-// isSelfAndNotLast: once this process's own pod goes, somebody else has to take over.
-func isSelfAndNotLast(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	return when(p.isSelf(pod) && p.others(), Later, "spot-handler's own pod: goes last")
-}
-
-// isPinned: what is said of this very pod about interruptions overrides what holds for any
-// disruption.
-func isPinned(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	reason, until := pinned(pod, p.now)
-	if reason == "" || p.Deadline.IsZero() || d.preference.own {
-		return "", ""
+	if p.isSelf(pod) {
+		return "spot-handler's own pod"
 	}
-	d.Until = until
-	return Later, reason
-}
-
-// toleratesEverything: a pod that may be put back on this very node is evicted once, and as
-// late as is safe, so it does not come back only to be ended with the node.
-func toleratesEverything(p *planner, pod *corev1.Pod, _ *Decision) (Action, string) {
-	return when(!p.Deadline.IsZero() && ToleratesAll(pod, p.Taint), Later, everyTaint)
-}
-
-const everyTaint = "tolerates every taint, and might be put back on this node"
-
-func isHeld(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
-	waits := p.Policy.Strategy != AtOnce || d.preference.When == WhenHold
-	return when(waits && p.Capacity == PendingCapacity, Later, "waits for the replacement")
-}
-
-func hasNewHome(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
-	return when(p.Capacity == ReadyCapacity, Evict, "replacement is ready")
-}
-
-// BlockedAnnotation on a pod or a namespace overrides --blocked-pods.
-const BlockedAnnotation = "spot-handler/blocked-pods"
-
-// blocked is the policy for a pod: from its own annotation, its namespace or the flag. No
-// pod is deleted before it is known whether its namespace forbids it.
-func (p *planner) blocked(pod *corev1.Pod) BlockedPolicy {
-	if own := BlockedPolicy(pod.Annotations[BlockedAnnotation]); slices.Contains(BlockedPolicies(), own) {
-		return own
+	if why := p.Fixed[pod.UID]; why != "" {
+		return "it cannot be surged: " + why
 	}
-	theirs, known := p.Namespaces[pod.Namespace]
+	workload, known := p.Workloads[of]
 	switch {
 	case !known:
-		return Leave
-	case slices.Contains(BlockedPolicies(), theirs.Blocked):
-		return theirs.Blocked
+		return "" // perhaps it can
+	case workload.Selector == nil:
+		return "its ReplicaSet belongs to no Deployment"
+	case !workload.Selector.Matches(labels.Set(pod.Labels)):
+		return fmt.Sprintf("Deployment %s does not select it", of.Name)
+	case workload.Refuses != "":
+		return fmt.Sprintf("Deployment %s %s", of.Name, workload.Refuses)
 	}
-	return p.Policy.Blocked
+	for _, claim := range claimsOf(pod) {
+		if shared, known := p.Shared[claim]; known && !shared {
+			return "its volume " + claim.Name + " cannot be shared"
+		}
+	}
+	for _, budget := range p.Budgets {
+		if budget.Namespace == pod.Namespace && LosesSurged(budget, pod.Labels) {
+			return "its pod-template-hash puts it under disruption budget " + budget.Name
+		}
+	}
+	around := p.Surroundings[pod.Namespace]
+	if around.tooLarge != "" {
+		return around.tooLarge
+	}
+	for _, other := range around.adopters {
+		if other.selector.Matches(labelsOnceSurged(pod.Labels)) {
+			return other.name + " would adopt it"
+		}
+	}
+	for _, q := range around.quotas {
+		if short := q.lacks(pod); short != "" {
+			return "ResourceQuota " + q.name + " has no room for a replacement pod: " + short
+		}
+	}
+	return ""
+}
+
+// noSurgeByItself is noSurge as far as the pod alone can tell.
+func noSurgeByItself(pod *corev1.Pod, now time.Time) string {
+	owner := metav1.GetControllerOf(pod)
+	if reason, _ := pinned(pod, now); reason != "" {
+		return reason
+	}
+	if ToleratesAll(pod, corev1.Taint{Effect: corev1.TaintEffectNoSchedule}) {
+		return everyTaint
+	}
+	switch _, isReady := Ready(pod); {
+	case owner == nil:
+		return "no controller would make a replacement pod"
+	case owner.Kind != "ReplicaSet":
+		return "its controller is a " + owner.Kind
+	case pod.Labels[hashLabel] == "" || DeploymentOf(pod).Name == "":
+		return "its ReplicaSet belongs to no Deployment"
+	case !isReady:
+		return "it is not Ready, so there is nothing to keep up"
+	case slices.ContainsFunc(pod.Spec.Volumes, isDisk):
+		return "its volume cannot be shared"
+	}
+	return ""
+}
+
+// known reports whether everything is known that decides whether the pod can be surged.
+func (p *planner) known(pod *corev1.Pod) bool {
+	if _, ok := p.Workloads[DeploymentOf(pod)]; !ok {
+		return false
+	}
+	if _, ok := p.Surroundings[pod.Namespace]; !ok {
+		return false
+	}
+	return !slices.ContainsFunc(claimsOf(pod), func(claim types.NamespacedName) bool {
+		_, ok := p.Shared[claim]
+		return !ok
+	})
 }
 
 func (p *planner) isSelf(pod *corev1.Pod) bool {
@@ -255,45 +244,4 @@ func (p *planner) notOurs(pod *corev1.Pod) string {
 		return "tolerates every taint, and has come since the node was marked"
 	}
 	return ""
-}
-
-// A node that is only at risk, as after a rebalance recommendation, has no deadline. Nothing is
-// done to its pods before their new home is there, and nothing that their owners would not have.
-
-// isNotWorthIt: a node that is only at risk is no reason to override what the pod's owner asks
-// for. A surged pod has been on its way since before that was asked.
-func isNotWorthIt(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	if !p.Deadline.IsZero() || IsSurged(pod) {
-		return "", ""
-	}
-	reason, until := pinned(pod, p.now)
-	if d.preference.When == WhenNow && p.Gangs[GangOf(pod)].Asked { // its gang overrides that
-		reason, until = "", time.Time{}
-	}
-	if reason == "" && d.preference.When == WhenLast {
-		reason = d.preference.reason() // without a deadline there is no last moment
-	}
-	if reason == "" {
-		reason = p.forbidden(pod)
-	}
-	if reason == "" {
-		return "", ""
-	}
-	d.Until, d.Stays = until, true
-	return Later, "no deadline: " + reason
-}
-
-// forbidden names a budget of the pod that never lets any go, or is empty.
-func (p *planner) forbidden(pod *corev1.Pod) string {
-	for _, budget := range p.Budgets {
-		if budget.Namespace == pod.Namespace && covers(budget, pod.Labels) && budget.Status.ExpectedPods > 0 && waveSize(budget) <= 0 {
-			return "its disruption budget " + budget.Name + " never lets any go"
-		}
-	}
-	return ""
-}
-
-// isAtRiskOnly: without a deadline there is no hurry.
-func isAtRiskOnly(p *planner, _ *corev1.Pod, _ *Decision) (Action, string) {
-	return when(p.Deadline.IsZero() && p.Capacity != ReadyCapacity, Later, "no deadline: waits for a replacement")
 }

@@ -2,12 +2,11 @@ package drain
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // When says when a pod is to leave. Whatever it says, the pod leaves at its eviction deadline,
@@ -81,25 +80,6 @@ func (p *planner) ownPreference(pod *corev1.Pod) When {
 	return ""
 }
 
-// leavesAsPreferred: the pod has its own idea of when. One that is to be held is held like any
-// other that is not surged. One that was surged before it said so keeps its place in line.
-func leavesAsPreferred(p *planner, _ *corev1.Pod, d *Decision) (Action, string) {
-	switch {
-	case d.preference.When == WhenNow:
-		return Evict, d.preference.reason()
-	case d.preference.When == WhenLast && !p.Deadline.IsZero():
-		return Later, d.preference.reason()
-	}
-	return "", ""
-}
-
-// isOfUnknownNamespace: until it is known what the namespace asks for, the pod might have to stay to
-// its eviction deadline, or for good if it has none.
-func isOfUnknownNamespace(p *planner, pod *corev1.Pod, d *Decision) (Action, string) {
-	_, known := p.Namespaces[pod.Namespace]
-	return when(!known && p.Namespaces != nil && !d.preference.own, Later, "what its namespace asks for is being looked up")
-}
-
 // meaningless is what is asked for the pod in words that mean nothing, or empty; ofNamespace
 // says that its namespace asks it for all of its pods.
 func (p *planner) meaningless(pod *corev1.Pod) (text string, ofNamespace bool) {
@@ -119,6 +99,155 @@ func unknown[T ~string](key string, value T, known []T) string {
 		return ""
 	}
 	return fmt.Sprintf("%s=%.40q, want one of %q", key, value, known)
+}
+
+// evictionTakes is how long before the end of a drain a pod without a grace period is evicted. At the
+// end itself there would be no time to request the eviction.
+const evictionTakes = time.Second
+
+// evictionDeadline is when the pod's eviction has to start at the latest, to give it its whole
+// grace period before the deadline less the margin.
+func evictionDeadline(pod *corev1.Pod, deadline time.Time, margin time.Duration) time.Time {
+	if deadline.IsZero() {
+		return time.Time{}
+	}
+	return deadline.Add(-margin - max(evictionTakes, Grace(pod)))
+}
+
+// lateBy is how late an eviction can be for its eviction deadline. Timers and queues take
+// their time, and grace periods are whole seconds: a millisecond would cost one.
+const lateBy = 2 * time.Second
+
+// clampedGrace is how much of the pod's grace period still fits, in whole seconds; nil
+// where all of it does. It is never below one second: zero would delete the pod before the
+// kubelet has stopped it, and a StatefulSet's pod could run twice.
+// https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-termination-forced
+func clampedGrace(now time.Time, pod *corev1.Pod, deadline time.Time, margin time.Duration) *int64 {
+	if deadline.IsZero() {
+		return nil
+	}
+	remains := deadline.Add(-margin).Sub(now)
+	if remains >= Grace(pod)-min(lateBy, margin) {
+		return nil
+	}
+	seconds := max(1, int64(remains/time.Second))
+	if seconds >= int64(Grace(pod)/time.Second) {
+		return nil
+	}
+	return &seconds
+}
+
+// longestGrace bounds what is read from a pod: some ask for more seconds than a
+// time.Duration can hold, meaning forever.
+const longestGrace = 365 * 24 * time.Hour
+
+// Grace is how long the pod asks to have between its eviction and its end.
+func Grace(pod *corev1.Pod) time.Duration {
+	seconds := int64(corev1.DefaultTerminationGracePeriodSeconds)
+	if pod.Spec.TerminationGracePeriodSeconds != nil {
+		seconds = *pod.Spec.TerminationGracePeriodSeconds
+	}
+	return time.Duration(min(seconds, int64(longestGrace/time.Second))) * time.Second
+}
+
+// GangLabel on a pod, or on its template, names the gang that it belongs to, whatever else it
+// carries. An empty value says that it belongs to none.
+const GangLabel = "spot-handler/gang"
+
+// gangLabels are those by which the pods of others belong together, the nearest first. All of
+// them are labels of the pods, with which the rest of a gang can be listed.
+var gangLabels = []string{
+	// A JobSet starts all of its Jobs again when one fails. TrainJobs of Kubeflow are JobSets.
+	// https://github.com/kubernetes-sigs/jobset/blob/main/api/jobset/v1alpha2/jobset_types.go
+	"jobset.sigs.k8s.io/jobset-name",
+	// One replica of a LeaderWorkerSet, a leader with its workers.
+	// https://github.com/kubernetes-sigs/lws/blob/main/api/leaderworkerset/v1/leaderworkerset_types.go
+	"leaderworkerset.sigs.k8s.io/group-key",
+	// PyTorchJobs, TFJobs, MPIJobs and the others of Kubeflow's training operator.
+	// https://github.com/kubeflow/trainer/blob/release-1.9/pkg/apis/kubeflow.org/v1/common_types.go
+	"training.kubeflow.org/job-name",
+	// The head and the workers of a Ray cluster.
+	// https://github.com/ray-project/kuberay/blob/master/ray-operator/controllers/ray/utils/constant.go
+	"ray.io/cluster",
+	// Volcano's own Jobs. Its annotation scheduling.k8s.io/group-name says nothing: every pod has
+	// it that Volcano schedules, those of Deployments too.
+	// https://github.com/volcano-sh/volcano/blob/master/pkg/controllers/job/job_controller_util.go
+	"volcano.sh/job-name",
+	// Kueue's groups of plain pods.
+	// https://github.com/kubernetes-sigs/kueue/blob/main/pkg/controller/jobs/pod/constants/constants.go
+	"kueue.x-k8s.io/pod-group-name",
+}
+
+// podGroup stands for the field of Kubernetes 1.36 that names a pod's PodGroup.
+// https://kubernetes.io/docs/concepts/workloads/pods/scheduling-group/
+const podGroup = "spec.schedulingGroup.podGroupName"
+
+// Gang is a set of pods that live and die together; the zero value is none. A pod can claim to
+// belong to any gang of its own namespace, and to no other's.
+type Gang struct{ Namespace, By, Name string }
+
+// GangOf is the gang that the pod belongs to, or none.
+func GangOf(pod *corev1.Pod) Gang {
+	if name, own := pod.Labels[GangLabel]; own {
+		return newGang(pod, GangLabel, name)
+	}
+	for _, label := range gangLabels {
+		if name := pod.Labels[label]; name != "" {
+			return newGang(pod, label, name)
+		}
+	}
+	if group := pod.Spec.SchedulingGroup; group != nil && group.PodGroupName != nil {
+		return newGang(pod, podGroup, *group.PodGroupName)
+	}
+	return Gang{}
+}
+
+func newGang(pod *corev1.Pod, by, name string) Gang {
+	if name == "" {
+		return Gang{}
+	}
+	return Gang{Namespace: pod.Namespace, By: by, Name: name}
+}
+
+// Selector is the label selector of the gang's pods. It is empty for a PodGroup, whose pods can
+// be told apart by no selector of the API.
+func (g Gang) Selector() string {
+	if g.By == podGroup {
+		return ""
+	}
+	return g.By + "=" + g.Name
+}
+
+// preferenceOfGang is when the pod is to leave for the sake of its gang; empty if it has none.
+func (p *planner) preferenceOfGang(pod *corev1.Pod) When {
+	if len(p.Gangs) == 0 {
+		return ""
+	}
+	departure, ok := p.Gangs[GangOf(pod)]
+	switch {
+	case !ok:
+		return ""
+	case departure.Asked, departure.Now && !p.Deadline.IsZero():
+		return WhenNow
+	}
+	return WhenLast
+}
+
+// startWithGang is when a pod with that preference leaves with its gang at the latest; zero if it
+// does not, or has no deadline.
+func (p *planner) startWithGang(pod *corev1.Pod, its preference) time.Time {
+	if p.Deadline.IsZero() || !its.gang {
+		return time.Time{}
+	}
+	return p.Gangs[GangOf(pod)].At
+}
+
+// peersOf is the pod's gang, if its namespace lets its pods be notified.
+func (p *planner) peersOf(pod *corev1.Pod) Gang {
+	if preferences, known := p.Namespaces[pod.Namespace]; len(p.Gangs) == 0 || !known || preferences.Silent {
+		return Gang{}
+	}
+	return GangOf(pod)
 }
 
 // How a pod asks to be notified of its node's end. A plan only says which pods ask; a drain notifies
@@ -150,28 +279,4 @@ func (p *planner) noticeOf(pod *corev1.Pod) string {
 		return ""
 	}
 	return asks
-}
-
-// Silent reads whether a namespace forbids that its pods be notified.
-func (d *Drainer) Silent(ctx context.Context, namespace string) (bool, error) {
-	preferences, err := d.preferences.read(ctx, types.NamespacedName{Namespace: namespace})
-	return preferences.Silent, err
-}
-
-// Leaves reports whether the gang's pods on the node have to leave it by a deadline.
-func (d *Drainer) Leaves(node string, gang Gang) bool {
-	return d.gangs.leaves(node, gang)
-}
-
-// Answer takes in what a pod has answered to a notice: it overrides what is annotated. It does
-// nothing for a node that is not being drained.
-func (d *Drainer) Answer(node string, pod types.UID, when When) {
-	d.mu.Lock()
-	s := d.sessions[node]
-	d.mu.Unlock()
-	if s == nil {
-		return
-	}
-	s.note(func() { s.answers[pod] = when })
-	d.opts.Notify(node)
 }
