@@ -12,6 +12,7 @@ import (
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/e2e/daemon"
+	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/offerings"
 )
 
@@ -130,11 +131,7 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 		if i >= 2 {
 			continue
 		}
-		s.eventually("memory of "+zone, func() bool {
-			cm, err := s.cluster.Client.CoreV1().ConfigMaps(namespace).Get(s.ctx, offerings.ConfigMap, metav1.GetOptions{})
-			s.must(err)
-			return strings.Contains(cm.Data["offerings.json"], `"zone":"`+zone+`"`)
-		})
+		s.waitRemembered(`"zone":"` + zone + `"`)
 		if i == 1 {
 			follower.Stop()
 			follower = s.runReplica(server, queue, "--drain-strategy=hold")
@@ -154,3 +151,92 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 		s.waitLine(follower, "lost offerings are known")
 	}
 }
+
+// EC2 takes all 40 nodes of an offering, and then nodes with pods in two other zones, whose pools have
+// nothing but spot instances. With what the earlier leader has kept, the first are replaced where
+// nothing was lost. Then nothing is kept: about two in three of the second are replaced where EC2 is
+// still taking everything, and their pods move once more.
+func TestMassInterruptionWithAndWithoutMemory(t *testing.T) {
+	s := tell(t, controlplane.Options{Karpenter: true})
+	const count, pods = 40, 8 // one on a node
+	zones := []string{"test-zone-a", "test-zone-b", "test-zone-c", "test-zone-d"}
+	bare := func(pool, zone string, count int) {
+		_, err := s.cluster.CreateBareNodes(s.ctx, controlplane.BareNodes{Count: count, Prefix: pool, Labels: map[string]string{
+			"team": pool, "karpenter.sh/nodepool": pool, "karpenter.sh/capacity-type": controlplane.Spot,
+			corev1.LabelInstanceTypeStable: "s-8x-amd64-linux", corev1.LabelTopologyZone: zone,
+		}})
+		s.must(err)
+	}
+	bare("empty", zones[0], count)
+	moves, in := map[string]*moving{}, map[string]string{"with": zones[1], "without": zones[3]}
+	for pool, zone := range in {
+		s.must(s.cluster.CreatePools(s.ctx, controlplane.PoolSpec{
+			Name: pool, Labels: team(pool), Zones: zones, Annotations: map[string]string{"spot-handler/fallback-nodepool": pool},
+		}))
+		bare(pool, zone, pods)
+		s.service(pool, pods, func(d *controlplane.DeploymentSpec) { quick(d); d.CPU, d.NodeSelector = "5", team(pool) })
+		moves[pool] = s.watchMoves(pool, pods)
+	}
+	server, queue := s.sqs()
+	d := s.runQueue(server, queue)
+	if n := s.loseZone(queue, "empty", zones[0], 0); n != count {
+		t.Errorf("%d nodes taken, want %d", n, count)
+	}
+	s.waitRemembered(`"zone":"` + zones[0] + `"`)
+	for _, pool := range []string{"with", "without"} {
+		if pool == "without" {
+			s.must(s.cluster.Client.CoreV1().ConfigMaps(namespace).Delete(s.ctx, offerings.ConfigMap, metav1.DeleteOptions{}))
+		}
+		d.Kill()
+		d = s.runQueue(server, queue, "--drain-strategy=hold")
+		s.loseZone(queue, pool, in[pool], pods)
+		again := s.loseZone(queue, pool, zones[0], pods) + s.loseZone(queue, pool, zones[1], pods)
+		perPod, missing := moves[pool].sum()
+		t.Logf("%s memory: %d replacements lost again; %.2f moves for each of %d pods, %.0f unavailable pod-seconds", pool, again, perPod, pods, missing)
+		if again > 0 != (pool == "without") || perPod < 1+float64(again)/pods {
+			t.Errorf("%s memory: %d replacements lost again and %.2f moves for each pod, want some lost again only without, and a move for each", pool, again, perPod)
+		}
+	}
+}
+
+// waitRemembered waits until the text is in what a leader keeps of lost offerings.
+func (s *story) waitRemembered(text string) {
+	s.Helper()
+	s.eventually("memory of "+text, func() bool {
+		cm, err := s.cluster.Client.CoreV1().ConfigMaps(namespace).Get(s.ctx, offerings.ConfigMap, metav1.GetOptions{})
+		s.must(err)
+		return strings.Contains(cm.Data["offerings.json"], text)
+	})
+}
+
+// loseZone has EC2 take all nodes of the pool in the zone, and returns how many. It waits until all
+// pods of the service are ready elsewhere.
+func (s *story) loseZone(queue *sqsemu.Queue, pool, zone string, pods int) int {
+	s.Helper()
+	list, err := s.cluster.Client.CoreV1().Nodes().List(s.ctx, metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=" + pool + "," + corev1.LabelTopologyZone + "=" + zone})
+	s.must(err)
+	lost := map[string]bool{}
+	for _, n := range list.Items {
+		if lost[n.Name] = isBare(&n); !lost[n.Name] {
+			_, err := s.cluster.LabelInstance(s.ctx, n.Name)
+			s.must(err)
+		}
+		interrupt(queue, n.Name, 2*time.Minute)
+	}
+	s.eventually("pods elsewhere", func() bool {
+		return len(slices.DeleteFunc(s.podsOf(pool), func(p corev1.Pod) bool {
+			_, there := lost[p.Spec.NodeName]
+			return there || !controlplane.Ready(&p)
+		})) == pods
+	})
+	for node, bare := range lost {
+		if bare { // nobody else deletes it
+			s.must(s.cluster.Client.CoreV1().Nodes().Delete(s.ctx, node, metav1.DeleteOptions{}))
+		}
+		s.waitGone(node)
+	}
+	return len(lost)
+}
+
+// isBare reports whether Karpenter has not made the node.
+func isBare(n *corev1.Node) bool { return strings.HasPrefix(n.Spec.ProviderID, "aws:") }
