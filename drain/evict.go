@@ -1,17 +1,13 @@
 package drain
 
 import (
+	"container/heap"
 	"context"
-	"errors"
-	"net/http"
-	"slices"
-	"strconv"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
-	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // attempt takes a task one step further, as the plan now says. It reports whether the API
@@ -134,84 +130,128 @@ func (d *Drainer) settle(t *task, decision Decision, did Action, err error) (bus
 	return answer.busy()
 }
 
-type outcome int
+// laneTime is how long one eviction can keep the others under its budget waiting. It takes
+// milliseconds, but a slow admission webhook must not hold up all of them.
+const laneTime = 250 * time.Millisecond
 
+// lanes lets requests go one after the other, the most urgent first, whatever nodes their pods are
+// on: those that begin the surges of one Deployment, of which maxSurge go, and the evictions under
+// one disruption budget. Each of these writes the budget's status; if two do so at the same time,
+// the API server makes one wait for half a second before it tries again, up to twenty times.
+// Many at once are slower than one by one, and some time out.
+// https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/registry/core/pod/storage/eviction.go
+type lanes struct {
+	push func(*task) // puts a task back into the queue when its turn has come
+
+	mu    sync.Mutex
+	taken map[lane]*taskHeap // who waits
+}
+
+// lane is that of a Deployment or of a budget.
+type lane struct {
+	deployment types.NamespacedName
+	budget     types.UID
+}
+
+func newLanes(push func(*task)) *lanes {
+	return &lanes{push: push, taken: map[lane]*taskHeap{}}
+}
+
+// enter takes the lane and returns what gives it back. If the lane is taken it returns nil: the
+// task is put back into the queue when its turn has come, the most urgent first, and then has the
+// lane. So it is if gather says how long others that are more urgent can still come.
+func (l *lanes) enter(in lane, t *task, gather func() time.Duration) (leave func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if waiting, ok := l.taken[in]; ok {
+		heap.Push(waiting, t)
+		return nil
+	}
+	l.taken[in] = &taskHeap{}
+	if wait := gather(); wait > 0 {
+		heap.Push(l.taken[in], t)
+		l.open(in, wait, gather)
+		return nil
+	}
+	return l.turn(in)
+}
+
+// The nodes that are lost together are planned one by one. Where not all of their pods can go, those
+// that are due first go first, so they have to be known.
 const (
-	accepted  outcome = iota // 200, 201
-	podGone                  // 404
-	refused                  // by a budget, a terminating namespace or admission
-	transient                // anything else: try again
+	together = 300 * time.Millisecond // from the first to the last of such nodes
+	planned  = time.Second            // until a node's first plan is carried out, at most
+	sameTime = 100 * time.Millisecond // until all plans are carried out that are due at one time
 )
 
-// answer is what the API server's reply to a request means.
-type answer struct {
-	outcome    outcome
-	status     int32
-	reason     string
-	ofBudget   bool // refused by a disruption budget
-	retryAfter time.Duration
-}
-
-// code is the value of evictions_total's label: the HTTP status, or "error" where there was
-// no reply.
-func (a answer) code() string {
-	if a.status == 0 {
-		return codeError
+// enterLane takes the lane that the decision needs, if any, and returns what gives it back; nil if
+// the task waits for it, see lanes.enter.
+func (d *Drainer) enterLane(t *task, decision Decision) (leave func()) {
+	asked := t.asked
+	gathering := func() time.Duration { return min(d.gathering(), planned-time.Since(asked)) }
+	if decision.Action == SurgeNow {
+		return d.lanes.enter(lane{deployment: decision.workload}, t, gathering)
 	}
-	if code := strconv.Itoa(int(a.status)); slices.Contains(evictionCodes, code) {
-		return code
+	budget := d.budgets.of(t.pod)
+	if decision.Action != Evict || budget == nil {
+		return func() {}
 	}
-	return codeOther
-}
-
-// classify tells the replies of the eviction API apart by status and cause, never by their
-// text. Admission webhooks and policies can deny with any status: KubeVirt's uses 429 until
-// it has moved a virtual machine.
-// https://github.com/kubernetes/kubernetes/blob/master/pkg/registry/core/pod/storage/eviction.go
-func classify(err error) answer {
-	if err == nil {
-		return answer{outcome: accepted, status: http.StatusCreated}
-	}
-	var status apierrors.APIStatus
-	if !errors.As(err, &status) {
-		return answer{outcome: transient, reason: err.Error()}
-	}
-	a := answer{outcome: transient, status: status.Status().Code, reason: status.Status().Message}
-	// Only a refusal says with Retry-After when it ends. A timeout (504, after evictions have
-	// fought over one budget's status) says 10 s too, which is too much of two minutes.
-	if details := status.Status().Details; details != nil && apierrors.IsTooManyRequests(err) {
-		a.retryAfter = time.Duration(details.RetryAfterSeconds) * time.Second
-	}
-	// A conflict (409) is transient. It can mean that our pod is gone and another has its
-	// name, but also that many evictions fight over one budget's status. The watch tells
-	// which before the next attempt.
-	budget, ofBudget := apierrors.StatusCause(err, policyv1.DisruptionBudgetCause)
-	switch {
-	case apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse): // not the API's answer, but priority and fairness's or a proxy's
-	case apierrors.IsNotFound(err):
-		a.outcome = podGone
-	case ofBudget:
-		a.outcome, a.ofBudget = refused, true
-		if budget.Message != "" {
-			a.reason = a.reason + " " + budget.Message
+	return d.lanes.enter(lane{budget: budget.UID}, t, func() time.Duration {
+		if t.attempt > 0 || budget.Status.DisruptionsAllowed >= budget.Status.ExpectedPods { // it was woken in its turn, or all can go
+			return 0
 		}
-	case apierrors.IsTooManyRequests(err):
-		if a.retryAfter == 0 { // otherwise the API server has no room for the request
-			a.outcome = refused
-		}
-	case apierrors.IsConflict(err), apierrors.IsUnauthorized(err):
-	case a.status >= http.StatusBadRequest && a.status < http.StatusInternalServerError:
-		a.outcome = refused
-	case a.status == http.StatusInternalServerError:
-		// The API cannot evict a pod with more than one budget, and only the code says so.
-		// Any other 500 is as good a reason to wait and to say why.
-		a.outcome = refused
-	}
-	return a
+		return max(sameTime-time.Since(asked), gathering())
+	})
 }
 
-// settled reports whether the request need not be made again.
-func (a answer) settled() bool { return a.outcome == accepted || a.outcome == podGone }
+// gathering is how long to wait for nodes whose drain has just begun and that have not been planned;
+// zero or less if there is none.
+func (d *Drainer) gathering() (wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(d.newest) >= planned {
+		return 0
+	}
+	for _, s := range d.sessions {
+		began := time.Since(s.began)
+		if _, ok := s.interruption(); !ok && began < planned {
+			return sameTime
+		}
+		wait = max(wait, together-began)
+	}
+	return wait
+}
 
-// busy reports whether the API server has no room for the request.
-func (a answer) busy() bool { return a.outcome == transient && a.status == http.StatusTooManyRequests }
+// open begins the turns once nobody else is to come.
+func (l *lanes) open(in lane, wait time.Duration, gather func() time.Duration) {
+	time.AfterFunc(wait, func() {
+		if wait := gather(); wait > 0 {
+			l.open(in, wait, gather)
+			return
+		}
+		l.next(in)
+	})
+}
+
+// turn is one task's time in the lane.
+func (l *lanes) turn(in lane) (leave func()) {
+	once := sync.OnceFunc(func() { l.next(in) })
+	slow := time.AfterFunc(laneTime, once)
+	return func() {
+		slow.Stop()
+		once()
+	}
+}
+
+func (l *lanes) next(in lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := l.taken[in]
+	if waiting.Len() == 0 {
+		delete(l.taken, in)
+		return
+	}
+	t := heap.Pop(waiting).(*task)
+	t.lane = l.turn(in)
+	l.push(t)
+}
