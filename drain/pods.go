@@ -1,9 +1,6 @@
 package drain
 
 import (
-	"encoding/json"
-	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,8 +13,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// What a plan reads from a single pod, what the pod becomes when it is surged, and which budgets cover
-// it.
+// What a plan reads from a single pod, and which budgets cover it.
 
 // tolerates reports whether the pod tolerates the taint by its name: its owner wants it to
 // stay on interrupted nodes.
@@ -177,60 +173,6 @@ func claimsOf(pod *corev1.Pod) []types.NamespacedName {
 func CutShort(pod *corev1.Pod) bool {
 	own, left := pod.Spec.TerminationGracePeriodSeconds, pod.DeletionGracePeriodSeconds
 	return own != nil && left != nil && *left < *own
-}
-
-// surgeNote is what the annotation of a surged pod says: enough for any process to finish
-// the surge or to undo it.
-type surgeNote struct {
-	ReplicaSet string    `json:"replicaSet"`
-	UID        types.UID `json:"uid"` // the ReplicaSet's
-	At         time.Time `json:"at"`
-}
-
-// surgeNoteOf reads the annotation; what cannot be read is zero.
-func surgeNoteOf(pod *corev1.Pod) surgeNote {
-	var r surgeNote
-	if err := json.Unmarshal([]byte(pod.Annotations[SurgedAnnotation]), &r); err != nil {
-		return surgeNote{}
-	}
-	return r
-}
-
-// labelsOnceSurged are the labels of a pod once it is surged.
-func labelsOnceSurged(pod labels.Set) labels.Set {
-	changed := maps.Clone(pod)
-	changed[hashLabel] = surgedHash(pod[hashLabel])
-	changed[SurgedLabel] = pod[hashLabel]
-	return changed
-}
-
-// AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
-func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
-	owner := metav1.GetControllerOf(pod)
-	if owner == nil {
-		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
-	}
-	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
-	if err != nil {
-		return nil, fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
-	c := *pod
-	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
-	c.Annotations = maps.Clone(pod.Annotations)
-	metav1.SetMetaDataAnnotation(&c.ObjectMeta, SurgedAnnotation, string(note))
-	return &c, nil
-}
-
-// AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.
-func AsReturned(pod *corev1.Pod) *corev1.Pod {
-	note, yes := surgeNoteOf(pod), true
-	c := *pod
-	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
-	c.Labels[hashLabel] = pod.Labels[SurgedLabel]
-	delete(c.Labels, SurgedLabel)
-	delete(c.Annotations, SurgedAnnotation)
-	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
-	return &c
 }
 
 // covers reports whether the budget counts pods with the labels. Every pod is compared with every

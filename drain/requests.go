@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
@@ -79,6 +81,48 @@ func PatchSurge(ctx context.Context, client rest.Interface, pod *corev1.Pod, now
 	return relabel(ctx, client, surged)
 }
 
+// surgeNote is what the annotation of a surged pod says: enough for any process to finish
+// the surge or to undo it.
+type surgeNote struct {
+	ReplicaSet string    `json:"replicaSet"`
+	UID        types.UID `json:"uid"` // the ReplicaSet's
+	At         time.Time `json:"at"`
+}
+
+// surgeNoteOf reads the annotation; what cannot be read is zero.
+func surgeNoteOf(pod *corev1.Pod) surgeNote {
+	var r surgeNote
+	if err := json.Unmarshal([]byte(pod.Annotations[SurgedAnnotation]), &r); err != nil {
+		return surgeNote{}
+	}
+	return r
+}
+
+// labelsOnceSurged are the labels of a pod once it is surged.
+func labelsOnceSurged(pod labels.Set) labels.Set {
+	changed := maps.Clone(pod)
+	changed[hashLabel] = surgedHash(pod[hashLabel])
+	changed[SurgedLabel] = pod[hashLabel]
+	return changed
+}
+
+// AsSurged is the pod once its surge has begun: without an owner, and out of its ReplicaSet's sight.
+func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
+	}
+	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
+	if err != nil {
+		return nil, fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	c := *pod
+	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
+	c.Annotations = maps.Clone(pod.Annotations)
+	metav1.SetMetaDataAnnotation(&c.ObjectMeta, SurgedAnnotation, string(note))
+	return &c, nil
+}
+
 // putBack undoes a surge: it restores the pod's labels, so its ReplicaSet takes it back and
 // drops the replacement pod, or the pod itself if there are too many. If the ReplicaSet goes, the pod
 // would run on without an owner: it is ended, as the ReplicaSet's own pods are.
@@ -95,6 +139,18 @@ func (d *Drainer) putBack(ctx context.Context, decision Decision) (did Action, e
 		return Return, fmt.Errorf("end pod %s/%s, whose ReplicaSet goes: %w", pod.Namespace, pod.Name, err)
 	}
 	return End, nil
+}
+
+// AsReturned is a surged pod once its surge is undone, and its ReplicaSet has taken it back.
+func AsReturned(pod *corev1.Pod) *corev1.Pod {
+	note, yes := surgeNoteOf(pod), true
+	c := *pod
+	c.Labels, c.Annotations = maps.Clone(pod.Labels), maps.Clone(pod.Annotations)
+	c.Labels[hashLabel] = pod.Labels[SurgedLabel]
+	delete(c.Labels, SurgedLabel)
+	delete(c.Annotations, SurgedAnnotation)
+	c.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: note.ReplicaSet, UID: note.UID, Controller: &yes}}
+	return &c
 }
 
 // replicaSetStays reports whether the pods of the ReplicaSet that takes a pod back stay, even if they
