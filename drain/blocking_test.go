@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
@@ -41,27 +40,35 @@ func TestMostBlocking(t *testing.T) {
 	}
 }
 
+// A pod counts for the only budget of its namespace that covers it.
 func TestBudgetOf(t *testing.T) {
-	labeled := pod("db-0", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })
-	covering := func(name, app string) *policyv1.PodDisruptionBudget {
-		return &policyv1.PodDisruptionBudget{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name},
-			Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+	stage(t, holding, 120*time.Second, ReadyCapacity, func(f *fakeAPI) {
+		f.pod(pod("a", withGrace(30)))
+		data := budget("data", 1)
+		data.Spec.Selector.MatchLabels = map[string]string{"tier": "data"}
+		for _, b := range []*policyv1.PodDisruptionBudget{budget("web", 1), budget("db", 1), data} {
+			f.budget(b)
 		}
-	}
-	for _, tt := range []struct {
-		name    string
-		budgets []*policyv1.PodDisruptionBudget
-		want    string
-	}{
-		{"not read yet", nil, noBudget},
-		{"one of two", []*policyv1.PodDisruptionBudget{covering("web", "web"), covering("db", "db")}, "shop/db"},
-		{"both", []*policyv1.PodDisruptionBudget{covering("db", "db"), covering("too", "db")}, noBudget},
-	} {
-		if got := budgetOf(labeled, tt.budgets); got != tt.want {
-			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+	}, func(s *scene) {
+		s.pass(time.Second)
+		for want, of := range map[string]map[string]string{
+			"shop/db":   {"app": "db"},
+			"shop/data": {"app": "cache", "tier": "data"},
+		} {
+			if got := budgetOf(s.d.budgets.of(pod("a", func(p *corev1.Pod) { p.Labels = of }))); got != want {
+				s.Errorf("%v: %q, want %q", of, got, want)
+			}
 		}
-	}
+		for _, of := range []map[string]string{nil, {"app": "cache"}, {"app": "db", "tier": "data"}} {
+			if got := budgetOf(s.d.budgets.of(pod("a", func(p *corev1.Pod) { p.Labels = of }))); got != noBudget {
+				s.Errorf("%v: %q, want no budget", of, got)
+			}
+		}
+		elsewhere := pod("a", inNamespace("other"), func(p *corev1.Pod) { p.Labels = map[string]string{"app": "db"} })
+		if got := budgetOf(s.d.budgets.of(elsewhere)); got != noBudget {
+			s.Errorf("in a namespace whose budgets are not read: %q, want no budget", got)
+		}
+	})
 }
 
 func TestOverlong(t *testing.T) {

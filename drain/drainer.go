@@ -29,8 +29,6 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
@@ -148,12 +146,8 @@ func (d *Drainer) Run(ctx context.Context) error {
 
 // budgetAllows lets refused pods try again: the API server has said how many may go.
 func (d *Drainer) budgetAllows(budget *policyv1.PodDisruptionBudget) {
-	selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-	if err != nil {
-		return // the API server takes no such budget
-	}
 	d.queue.wake(int(budget.Status.DisruptionsAllowed), types.NamespacedName{Namespace: budget.Namespace}, func(t *task) bool {
-		return selector.Matches(labels.Set(t.pod.Labels))
+		return covers(budget, t.pod.Labels)
 	})
 }
 
@@ -225,7 +219,6 @@ func (d *Drainer) Forget(node string) {
 		return
 	}
 	s.end()
-	d.queue.drop(s)
 	delete(d.sessions, node)
 }
 

@@ -192,10 +192,11 @@ func (d *Drainer) enterLane(t *task, decision Decision) (leave func()) {
 	if decision.Action == SurgeNow {
 		return d.lanes.enter(lane{deployment: decision.workload}, t, gathering)
 	}
-	budget := d.budgets.of(t.pod)
-	if decision.Action != Evict || budget == nil {
+	budgets := d.budgets.of(t.pod)
+	if decision.Action != Evict || len(budgets) == 0 {
 		return func() {}
 	}
+	budget := budgets[0]
 	return d.lanes.enter(lane{budget: budget.UID}, t, func() time.Duration {
 		if t.attempt > 0 || budget.Status.DisruptionsAllowed >= budget.Status.ExpectedPods { // it was woken in its turn, or all can go
 			return 0

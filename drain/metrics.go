@@ -111,7 +111,7 @@ func (d *Drainer) blockedBy() map[string]int {
 	}
 	d.mu.Unlock()
 	for _, pod := range ofBudgets {
-		counts[budgetOf(pod, d.budgets.list(pod.Namespace))]++
+		counts[budgetOf(d.budgets.of(pod))]++
 	}
 	return counts
 }
@@ -124,19 +124,12 @@ func (d *Drainer) blockedPods() (n float64) {
 	return n
 }
 
-// budgetOf names the one budget that covers the pod.
-func budgetOf(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget) string {
-	found := noBudget
-	for _, budget := range budgets {
-		switch {
-		case !covers(budget, pod.Labels):
-		case found != noBudget:
-			return noBudget
-		default:
-			found = budget.Namespace + "/" + budget.Name
-		}
+// budgetOf names the only one of the budgets that cover a pod.
+func budgetOf(budgets []*policyv1.PodDisruptionBudget) string {
+	if len(budgets) != 1 {
+		return noBudget
 	}
-	return found
+	return budgets[0].Namespace + "/" + budgets[0].Name
 }
 
 // overlong counts the pods that have to leave and whose grace period and margin are longer

@@ -50,7 +50,7 @@ func (d *Drainer) evict(ctx context.Context, decision Decision) error {
 	err := PostEviction(ctx, d.opts.Pods, decision)
 	answer := classify(err)
 	d.metrics.evictions.WithLabelValues(answer.code()).Inc()
-	if pod := decision.Pod; answer.outcome == refused && granted(pod, d.budgets.list(pod.Namespace), time.Now()) {
+	if pod := decision.Pod; answer.outcome == refused && granted(pod, d.budgets.of(pod), time.Now()) {
 		return d.carryOutGranted(ctx, decision, err)
 	}
 	return err
@@ -229,12 +229,12 @@ func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 // by itself, within milliseconds.
 const grantedFor = 2 * time.Second
 
-// granted reports whether a budget has already been charged for the pod.
+// granted reports whether one of the budgets that cover the pod has already been charged for it.
 func granted(pod *corev1.Pod, budgets []*policyv1.PodDisruptionBudget, now time.Time) bool {
 	for _, budget := range budgets {
 		// The budget knows names only: it might have been charged for a StatefulSet's earlier pod.
 		at, charged := budget.Status.DisruptedPods[pod.Name]
-		if charged && covers(budget, pod.Labels) && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
+		if charged && now.Sub(at.Time) >= grantedFor && !at.Time.Before(pod.CreationTimestamp.Time) {
 			return true
 		}
 	}

@@ -71,9 +71,10 @@ func startSession(ctx context.Context, d *Drainer, node string) *session {
 	return s
 }
 
-// end stops the watch and what is shared with other nodes.
+// end stops the watch, what is shared with other nodes, and the tasks that wait.
 func (s *session) end() {
 	s.stop()
+	s.drainer.queue.drop(s)
 	s.drainer.budgets.leave(s.node)
 	s.drainer.deployments.leave(s.node)
 	s.drainer.attached.leave(s.node)

@@ -108,14 +108,9 @@ func (b *budgetWatch) synced(namespace string) bool {
 	return w != nil && w.HasSynced()
 }
 
-// of returns a known budget that covers the pod, or nil.
-func (b *budgetWatch) of(pod *corev1.Pod) *policyv1.PodDisruptionBudget {
-	for _, budget := range b.list(pod.Namespace) {
-		if covers(budget, pod.Labels) {
-			return budget
-		}
-	}
-	return nil
+// of returns the known budgets that cover the pod.
+func (b *budgetWatch) of(pod *corev1.Pod) []*policyv1.PodDisruptionBudget {
+	return slices.DeleteFunc(b.list(pod.Namespace), func(budget *policyv1.PodDisruptionBudget) bool { return !covers(budget, pod.Labels) })
 }
 
 var attachmentResource = schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}

@@ -7,8 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/handler/interruption"
@@ -55,13 +53,12 @@ func PlanWaves(now time.Time, nodes []Situation, budgets []*policyv1.PodDisrupti
 	starts := map[types.UID]time.Time{}
 	for _, budget := range budgets {
 		atOnce := waveSize(budget)
-		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
-		if atOnce <= 0 || err != nil {
+		if atOnce <= 0 {
 			continue // it never lets any go
 		}
 		var group []wavePod
 		for _, pod := range byNamespace[budget.Namespace] {
-			if selector.Matches(labels.Set(pod.Labels)) {
+			if covers(budget, pod.Labels) {
 				group = append(group, pod)
 			}
 		}
