@@ -2,10 +2,10 @@ package cluster
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -48,7 +48,7 @@ func (a alike) share(pod *corev1.Pod) *corev1.Pod {
 	if maps.Equal(pod.Labels, other.Labels) {
 		pod.Labels = other.Labels
 	}
-	if equality.Semantic.DeepEqual(pod.Spec.Containers, other.Spec.Containers) {
+	if reflect.DeepEqual(pod.Spec.Containers, other.Spec.Containers) {
 		pod.Spec.Containers = other.Spec.Containers
 	}
 	return pod
