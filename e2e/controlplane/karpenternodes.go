@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -76,6 +77,11 @@ func (c *Cluster) Launch(ctx context.Context, pool string) (claim string, err er
 	labels := launch.GetLabels()
 	labels[nodeClassLabel], labels[interruption.InstanceIDLabel] = pool, InstanceID(name)
 	launch.SetLabels(labels)
+	if boot, ok, _ := unstructured.NestedString(nodePool.Object, bootPath...); ok {
+		annotations := launch.GetAnnotations()
+		annotations[bootAnnotation] = boot
+		launch.SetAnnotations(annotations)
+	}
 	if err := unstructured.SetNestedField(launch.Object, pool, "spec", "nodeClassRef", "name"); err != nil {
 		return "", fmt.Errorf("set the node class of pool %q: %w", pool, err)
 	}
@@ -128,6 +134,9 @@ func nodeClaim(pool *unstructured.Unstructured) *unstructured.Unstructured {
 	for _, key := range []string{"karpenter.sh/nodepool-hash", "karpenter.sh/nodepool-hash-version"} {
 		// Without them, or with others, the claim counts as drifted.
 		annotations[key] = pool.GetAnnotations()[key]
+	}
+	if _, ok, _ := unstructured.NestedString(pool.Object, bootPath...); ok {
+		annotations[bootAnnotation] = strconv.Itoa(bootAtOnce)
 	}
 	claim.SetAnnotations(annotations)
 	yes := true

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -49,7 +51,7 @@ type PoolSpec struct {
 	CPUs int
 
 	// Boot is how long an instance takes from its launch until it registers as a Node, in
-	// whole seconds.
+	// whole seconds; until the Node is Ready, where Karpenter's provider does not read it.
 	Boot time.Duration
 
 	// ConsolidateAfter is Karpenter's setting, "Never" by default. Karpenter's own
@@ -78,6 +80,10 @@ type PoolSpec struct {
 func (c *Cluster) CreatePools(ctx context.Context, specs ...PoolSpec) error {
 	ctx, cancel := withWaitTimeout(ctx)
 	defer cancel()
+	reads, err := c.ReadsNodeClasses(ctx)
+	if err != nil {
+		return err
+	}
 	for _, spec := range specs {
 		// CreateNode brings up a node of this pool at once, whatever its Boot.
 		for name, boot := range map[string]time.Duration{spec.Name: spec.Boot, instantClass(spec.Name): 0} {
@@ -88,6 +94,11 @@ func (c *Cluster) CreatePools(ctx context.Context, specs ...PoolSpec) error {
 		pool, err := nodePool(spec)
 		if err != nil {
 			return err
+		}
+		if !reads {
+			if err := unstructured.SetNestedField(pool.Object, strconv.Itoa(max(bootAtOnce, 1+int(spec.Boot.Round(time.Second).Seconds()))), bootPath...); err != nil {
+				return fmt.Errorf("set the boot time of node pool %q: %w", spec.Name, err)
+			}
 		}
 		if _, err := c.Dynamic.Resource(NodePools).Create(ctx, pool, metav1.CreateOptions{}); err != nil {
 			return fmt.Errorf("create node pool %q: %w", spec.Name, err)
@@ -103,6 +114,34 @@ func (c *Cluster) CreatePools(ctx context.Context, specs ...PoolSpec) error {
 	}
 	return nil
 }
+
+// ReadsNodeClasses reports whether kwok's provider reads the node class of a NodeClaim, which the
+// class's definition says. It then refuses a claim that has none, and registers a Node only when it
+// has booted. That of Karpenter 1.0 launches every claim, and registers its Node at once.
+func (c *Cluster) ReadsNodeClasses(ctx context.Context) (bool, error) {
+	const name = "kwoknodeclasses.karpenter.kwok.sh"
+	definition, err := c.Dynamic.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).
+		Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		return false, fmt.Errorf("get the definition %s: %w", name, err)
+	}
+	versions, _, _ := unstructured.NestedSlice(definition.Object, "spec", "versions")
+	return slices.ContainsFunc(versions, func(version any) bool {
+		_, ok, _ := unstructured.NestedMap(version.(map[string]any), "schema", "openAPIV3Schema", "properties", "spec", "properties", "nodeRegistrationDelay")
+		return ok
+	}), nil
+}
+
+// bootAnnotation is how many seconds after its registration kwok, in the role of the kubelet, has a Node
+// Ready, and bootPath where a NodePool's template has it, if Karpenter's provider knows no such time.
+// The API drops the fraction of a second, so it is longer by one.
+const bootAnnotation = "e2e.spot-handler/boot"
+
+var bootPath = []string{"spec", "template", "metadata", "annotations", bootAnnotation}
+
+// bootAtOnce is one that is no boot at all. Karpenter 1.0 can miss that a Node has registered in the very
+// moment of its launch, and learns of it when the Node changes next, which is when it is Ready.
+const bootAtOnce = 2
 
 func instantClass(pool string) string { return pool + "-boots-at-once" }
 

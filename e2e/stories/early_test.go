@@ -21,6 +21,9 @@ import (
 // then goes as foreign.
 func TestNoticeBeforeTheNode(t *testing.T) {
 	s := tell(long(t), controlplane.Options{Karpenter: true, Audit: true})
+	if !s.readsNodeClasses() {
+		t.Skip("kwok's provider of this Karpenter registers Nodes at once: no notice comes before its Node")
+	}
 	const boot = time.Minute // SQS hides the message of who was killed for half of it
 	s.must(s.cluster.CreatePools(s.ctx, controlplane.PoolSpec{Name: "batch", CPUs: 16, Boot: boot}, controlplane.PoolSpec{Name: "quick", Weight: 100, CPUs: 16}))
 	server, queue := s.sqs()

@@ -1,10 +1,12 @@
 package stories
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"spot-handler/e2e/controlplane"
@@ -20,12 +22,8 @@ func TestNextPoolIsTried(t *testing.T) {
 	od := []string{controlplane.OnDemand}
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot", Weight: 100},
-		controlplane.PoolSpec{Name: "classless", Weight: 30, Capacity: od},
-		controlplane.PoolSpec{Name: "typeless", Weight: 20, Capacity: od, Change: func(pool *unstructured.Unstructured) {
-			s.must(unstructured.SetNestedSlice(pool.Object, []any{
-				map[string]any{"key": corev1.LabelInstanceTypeStable, "operator": "In", "values": []any{"no-such-type"}},
-			}, "spec", "template", "spec", "requirements"))
-		}},
+		s.refusing(controlplane.PoolSpec{Name: "classless", Weight: 30, Capacity: od}),
+		controlplane.PoolSpec{Name: "typeless", Weight: 20, Capacity: od, Change: typeless},
 		controlplane.PoolSpec{Name: "good", Weight: 10, Capacity: od},
 		controlplane.PoolSpec{Name: "others", Labels: map[string]string{"team": "others"},
 			Taints: []corev1.Taint{{Key: "others", Effect: corev1.TaintEffectNoSchedule}}},
@@ -39,7 +37,7 @@ func TestNextPoolIsTried(t *testing.T) {
 	if chosen, err := r.Choose(s.ctx, node, rec, need); err != nil || chosen.Pool != "classless" {
 		t.Fatalf("chosen %+v, %v; want pool classless", chosen, err)
 	}
-	s.loseNodeClass("classless")
+	s.refuse("classless")
 	seen := map[string]string{}
 	waitFor := func(pool string, done func(state string) bool) {
 		timeout := time.After(time.Minute)
@@ -76,4 +74,55 @@ func TestNextPoolIsTried(t *testing.T) {
 	}
 	_, err = s.cluster.WaitReady(s.ctx, "default", "others", 1)
 	s.must(err)
+}
+
+// typeless: no instance is of the pool's type, so its claims are never launched.
+func typeless(pool *unstructured.Unstructured) {
+	requirements := []any{map[string]any{"key": corev1.LabelInstanceTypeStable, "operator": "In", "values": []any{"no-such-type"}}}
+	// The values can be copied, and the path leads through maps.
+	_ = unstructured.SetNestedSlice(pool.Object, requirements, "spec", "template", "spec", "requirements")
+}
+
+func (s *story) readsNodeClasses() bool {
+	s.Helper()
+	reads, err := s.cluster.ReadsNodeClasses(s.ctx)
+	s.must(err)
+	return reads
+}
+
+// refusing is a pool for refuse.
+func (s *story) refusing(pool controlplane.PoolSpec) controlplane.PoolSpec {
+	s.Helper()
+	if !s.readsNodeClasses() {
+		pool.Change = typeless // it would be launched without its node class too
+	}
+	return pool
+}
+
+// refuse takes a pool's node class away. Karpenter then deletes the pool's claims at once, as it does
+// when EC2 has no capacity. If its provider does not read the class, the claims are deleted here.
+func (s *story) refuse(pool string) {
+	s.Helper()
+	s.loseNodeClass(pool)
+	if s.readsNodeClasses() {
+		return
+	}
+	s.Log("this Karpenter's provider refuses no claim: the test deletes them in its place")
+	claims, of := s.cluster.Dynamic.Resource(controlplane.NodeClaims), metav1.ListOptions{LabelSelector: "karpenter.sh/nodepool=" + pool}
+	s.background(func(ctx context.Context) {
+		watch, err := claims.Watch(ctx, of)
+		for err == nil {
+			select {
+			case event, ok := <-watch.ResultChan():
+				if !ok {
+					watch, err = claims.Watch(ctx, of)
+				} else if claim, ok := event.Object.(*unstructured.Unstructured); ok && claim.GetDeletionTimestamp() == nil {
+					_ = claims.Delete(ctx, claim.GetName(), metav1.DeleteOptions{}) // again with its next change
+				}
+			case <-ctx.Done():
+				watch.Stop()
+				return
+			}
+		}
+	})
 }

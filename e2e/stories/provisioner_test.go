@@ -258,12 +258,8 @@ func TestReplacementThatIsNeverLaunched(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
 		controlplane.PoolSpec{Name: "spot"},
-		controlplane.PoolSpec{Name: "classless"},
-		controlplane.PoolSpec{Name: "typeless", Change: func(pool *unstructured.Unstructured) {
-			s.must(unstructured.SetNestedSlice(pool.Object, []any{
-				map[string]any{"key": corev1.LabelInstanceTypeStable, "operator": "In", "values": []any{"no-such-type"}},
-			}, "spec", "template", "spec", "requirements"))
-		}},
+		s.refusing(controlplane.PoolSpec{Name: "classless"}),
+		controlplane.PoolSpec{Name: "typeless", Change: typeless},
 		controlplane.PoolSpec{Name: "full", Limits: map[string]string{"cpu": "0"}},
 	))
 	node := s.node("spot")
@@ -277,7 +273,7 @@ func TestReplacementThatIsNeverLaunched(t *testing.T) {
 			// The pool was Ready when it was read, a moment ago.
 			_, err := r.Choose(s.ctx, node, spotRecord(node, time.Time{}), onePod())
 			s.must(err)
-			s.loseNodeClass("classless")
+			s.refuse("classless")
 		}, 0, 20 * time.Second}, // less than the 25 s of a claim that is not launched
 		{"typeless", "not launched in 25 s", nil, 23 * time.Second, time.Minute},
 		{"full", "limit of NodePool full leaves no room", nil, 0, 15 * time.Second},

@@ -12,6 +12,9 @@ import (
 	"sync"
 	"syscall"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"spot-handler/e2e/daemon"
 	"spot-handler/handler/interruption"
 )
@@ -176,7 +179,7 @@ func (s *story) watchStatus() (end func() []statusList) {
 	}
 }
 
-// wantStatusOfEnded checks that people are told of the ends that the records tell.
+// wantStatusOfEnded checks that people are told of the ends that the records tell, of Nodes that are there.
 func (s *story) wantStatusOfEnded(want map[string]result) {
 	s.Helper()
 	var list statusList
@@ -186,7 +189,10 @@ func (s *story) wantStatusOfEnded(want map[string]result) {
 		told[one.Node] = one
 	}
 	for node, w := range want {
-		one := told[node]
+		one, is := told[node]
+		if _, err := s.cluster.Client.CoreV1().Nodes().Get(s.ctx, node, metav1.GetOptions{}); !is && apierrors.IsNotFound(err) {
+			continue
+		}
 		if p := one.Pods; !one.Over || one.Result == "" || one.SlackSeconds == nil || p.Total != w.total() || (result{p.Graceful, p.Truncated, p.Forced, p.Left}) != w {
 			s.Errorf("status tells of %s: %+v, want %+v", node, one, w)
 		}
