@@ -10,6 +10,9 @@
 #               the same on older versions that have pins below e2e/controlplane/binaries:
 #               Kubernetes 1.33, 1.34 and 1.35, Karpenter 1.0; also for story, demo, chaos,
 #               hostile, upgrade and accuracy
+# make test RECORD=1
+#               the same, and e2e/timing/ran.yaml says what ran and with which result, for the
+#               table of deploy/docs/supported.md; for a commit without changes
 # make lint     gofmt, vet, staticcheck, and actionlint for the workflows
 # make demo     an interruption, start to end, live in this terminal
 # make chaos SEED=7 MINUTES=30 MODE=imds
@@ -95,7 +98,7 @@ test: lint
 	$(if $(ALSO_OLDEST),$(OLDEST) go run ./e2e/controlplane/cmd/controlplane -build-only)
 	go run ./e2e/chart/cmd/helm version
 	go run ./e2e/foreign/cmd/node-termination-handler -build-only
-	go run ./e2e/timing \
+	go run ./e2e/timing $(if $(RECORD),-record e2e/timing/ran.yaml) \
 	  $(if $(ALSO_OLDEST),-beside "$(OLDEST) go test -count=1 -timeout 20m -parallel 2 -run ^($(subst $() ,|,$(OLDEST_STORIES)))$$ ./e2e/stories") \
 	  -beside "nice -n 10 go -C e2e/aws test -count=1 ./..." \
 	  -beside "nice -n 10 go test -count=1 -timeout 60m -p 2 -parallel 3 $$(go list ./... | grep -vE '/e2e/(stories|forecast|hostile)$$' | tr '\n' ' ')" \

@@ -2,13 +2,16 @@ package main
 
 import (
 	"cmp"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	gocmp "github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -75,9 +78,60 @@ func minors(t *testing.T, module string) (versions []string) {
 	return versions
 }
 
-// The table of what ran has a row for each pair of versions that the workflow runs, and one for what
-// `make test` runs on the oldest ones, with the names of these tests. They exist: a pattern that
-// matches none would pass.
+// ran is one whole `make test`, as e2e/timing has recorded it.
+type ran struct {
+	Kubernetes, Karpenter, Commit, Date string
+	Cores, Tests                        int
+	Failed, Skipped                     []string
+}
+
+// runs are those recorded. Their commits are in the history, where there is one: a clone can be shallow,
+// or squashed.
+func runs(t *testing.T) (all []ran) {
+	t.Helper()
+	if err := yaml.UnmarshalStrict([]byte(read(t, filepath.Join("..", "..", "e2e", "timing", "ran.yaml"))), &all); err != nil {
+		t.Fatal(err)
+	}
+	shallow, err := exec.Command("git", "rev-parse", "--is-shallow-repository").Output()
+	commits, _ := exec.Command("git", "log", "--format=%H").Output()
+	unknown := slices.DeleteFunc(slices.Clone(all), func(one ran) bool { return strings.Contains("\n"+string(commits), "\n"+one.Commit) })
+	if err != nil || strings.TrimSpace(string(shallow)) != "false" || len(unknown) == len(all) {
+		t.Log("there is no history to find the commits in")
+	} else if len(unknown) > 0 {
+		t.Errorf("there are no such commits: %+v", unknown)
+	}
+	return all
+}
+
+// row is what the table says of it.
+func (one ran) row(newestKubernetes, newestKarpenter string) string {
+	minor := func(version string) string {
+		return strings.TrimPrefix(version[:max(0, strings.LastIndex(version, "."))], "v")
+	}
+	what := "make test"
+	if v := minor(one.Kubernetes); v != newestKubernetes {
+		what += " KUBERNETES=" + v
+	}
+	if v := minor(one.Karpenter); v != newestKarpenter {
+		what += " KARPENTER=" + v
+	}
+	when, _ := time.Parse(time.DateOnly, one.Date)
+	result := strings.TrimPrefix(fmt.Sprintf("%d,%03d tests", one.Tests/1000, one.Tests%1000), "0,")
+	switch failed, skipped := len(one.Failed), len(one.Skipped); {
+	case failed > 0:
+		result += fmt.Sprintf(", %d failed, %d skipped", failed, skipped)
+	case skipped > 0:
+		result += fmt.Sprintf(", none failed, %d skipped", skipped)
+	default:
+		result += " passed"
+	}
+	return fmt.Sprintf("| %s | %s | `%s` | by hand, on %d cores | %s, `%s` | %s |\n",
+		minor(one.Kubernetes), minor(one.Karpenter), what, one.Cores, when.Format("2 January 2006"), one.Commit, result)
+}
+
+// The table of what ran has a row for each pair of versions that the workflow runs, with what was
+// recorded of a whole run, and one for what `make test` runs on the oldest ones, with the names of
+// these tests. They exist: a pattern that matches none would pass.
 func TestTableOfWhatRan(t *testing.T) {
 	kubernetes, karpenter := minors(t, "k8s.io/kubernetes"), minors(t, "sigs.k8s.io/karpenter")
 	var ci struct {
@@ -100,22 +154,32 @@ func TestTableOfWhatRan(t *testing.T) {
 	for _, run := range ci.Jobs.Test.Strategy.Matrix.Include {
 		want = append(want, cmp.Or(run.Kubernetes, newest(kubernetes))+", "+cmp.Or(run.Karpenter, newest(karpenter)))
 	}
+	table := sectionOf(t, "### What ran")
 	var got []string
 	short := ""
-	for line := range strings.Lines(sectionOf(t, "### What ran")) {
+	for line := range strings.Lines(table) {
 		cells := strings.Split(line, "|")
 		if len(cells) < 4 || !regexp.MustCompile(`^ \d`).MatchString(cells[1]) {
 			continue
 		}
 		got = append(got, strings.TrimSpace(cells[1])+", "+strings.TrimSpace(cells[2]))
 		if strings.Contains(cells[3], "`Test") {
-			short = cells[3]
+			short = line
 		}
 	}
 	slices.Sort(want)
 	slices.Sort(got)
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("Kubernetes, Karpenter (-workflow and Makefile +manual):\n%s", diff)
+	}
+	rows := short
+	for _, run := range runs(t) {
+		rows += run.row(newest(kubernetes), newest(karpenter))
+	}
+	for line := range strings.Lines(table) {
+		if regexp.MustCompile(`^\| \d`).MatchString(line) && !strings.Contains(rows, line) {
+			t.Errorf("e2e/timing/ran.yaml, which `make test RECORD=1` writes, says otherwise, or nothing:\n%s\nit gives these rows:\n%s", line, rows)
+		}
 	}
 	makefile := read(t, filepath.Join(root, "Makefile"))
 	if oldest := "KUBERNETES=" + kubernetes[0] + " SPOT_HANDLER_E2E_KARPENTER=" + karpenter[0] + "\n"; !strings.Contains(makefile, oldest) {

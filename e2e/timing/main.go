@@ -1,15 +1,18 @@
-// Command timing runs `go test` and says in the end where the time went.
+// Command timing runs `go test` and says in the end where the time went, and what did not run.
 //
-//	go run ./e2e/timing [-beside COMMAND]... [-after COMMAND]... COMMAND...
+//	go run ./e2e/timing [-record FILE] [-beside COMMAND]... [-after COMMAND]... COMMAND...
 //
 // Each COMMAND is one line for the shell's words, without quoting, such as `go test
 // -count=1 ./drain`. They run one after the other, and those of -beside meanwhile, one
 // after the other too. Those of -after begin once the former have ended, all at the same time,
 // whether or not there is something beside them. Each must be a `go test`: -json is added to it.
 //
+// With -record, FILE then says what ran, see [ran]; for each pair of versions it keeps the last run.
+//
 // What it prints is what go test prints without -v: a line for each package, and the
 // output of tests that fail. The table of times follows. It goes on when a command fails,
-// as go test goes on with the next package, and exits with 1 then.
+// as go test goes on with the next package, and exits with 1 then. At SIGINT and SIGTERM it ends
+// the commands and what they have started.
 package main
 
 import (
@@ -38,6 +41,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("timing", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	var beside, after []string
+	file := flags.String("record", "", "YAML `file` of what ran")
 	flags.Func("beside", "`command` to run meanwhile", func(command string) error {
 		beside = append(beside, command)
 		return nil
@@ -53,12 +57,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "timing: no command")
 		return 2
 	}
+	var done ran
+	if *file != "" {
+		var err error
+		if done, err = planned(); err != nil {
+			fmt.Fprintf(stderr, "timing: %v\n", err)
+			return 2
+		}
+	}
 	began := time.Now()
 	r := newReport(stdout)
 	var failed atomic.Bool
 	all := func(commands []string) {
 		for _, command := range commands {
-			if err := execute(ctx, command, r, stderr); err != nil {
+			took, err := execute(ctx, command, r, stderr)
+			r.worked(command, took, err)
+			if err != nil {
 				fmt.Fprintf(stderr, "timing: %s: %v\n", command, err)
 				failed.Store(true)
 			}
@@ -72,35 +86,46 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	wg.Wait()
 	r.table(time.Since(began))
+	if *file != "" && ctx.Err() == nil {
+		r.count(&done)
+		if err := done.keep(*file); err != nil {
+			fmt.Fprintf(stderr, "timing: %v\n", err)
+			return 1
+		}
+	}
 	if failed.Load() {
 		return 1
 	}
 	return 0
 }
 
-// execute runs one command and feeds its events to the report.
-func execute(ctx context.Context, command string, r *report, stderr io.Writer) error {
+// execute runs one command, feeds its events to the report, and says how long processors worked for it.
+func execute(ctx context.Context, command string, r *report, stderr io.Writer) (took time.Duration, err error) {
 	words := strings.Fields(command)
 	at := slices.Index(words, "test")
 	if at < 0 {
-		return fmt.Errorf("it is not a go test")
+		return 0, fmt.Errorf("it is not a go test")
 	}
 	words = slices.Insert(words, at+1, "-json")
 	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // go test ends its tests, and those their processes
+	// go test waits for its tests, and does not end them: they get the signal as at a terminal.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
 	cmd.WaitDelay = 30 * time.Second
 	cmd.Stderr = stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return 0, err
 	}
 	if err := r.read(out); err != nil {
-		return err
+		return 0, err
 	}
 	err = cmd.Wait()
-	r.worked(command, cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime())
-	return err
+	if ctx.Err() != nil {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // whoever is left; usually nobody
+	}
+	return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), err
 }

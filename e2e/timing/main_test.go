@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // A command that fails is not the last: the others run, and the outcome is a failure.
@@ -45,6 +48,61 @@ func TestRun(t *testing.T) {
 			if !strings.Contains(out.String(), what) {
 				t.Errorf("%q: no %q in\n%s", tt.args, what, out.String())
 			}
+		}
+	}
+}
+
+// What is interrupted ends, with the tests that run and what they have started: each holds the lock of
+// a file for as long as it lives. Nothing is recorded.
+func TestInterrupted(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, content := range map[string]string{
+		"go.mod": "module m\n\ngo 1.26\n",
+		"a_test.go": `package m
+
+import ("os"; "os/exec"; "syscall"; "testing")
+
+func TestHangs(t *testing.T) {
+	lock, err := os.Create("lock")
+	if err == nil {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
+	}
+	sleep := exec.Command("sleep", "3600")
+	sleep.ExtraFiles = []*os.File{lock}
+	if err != nil || sleep.Start() != nil || os.WriteFile("began", nil, 0o644) != nil {
+		t.Fatal("it cannot begin")
+	}
+	sleep.Wait()
+}
+`,
+	} {
+		if err := os.WriteFile(name, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, interrupt := context.WithCancel(t.Context())
+	var out strings.Builder
+	code := make(chan int)
+	go func() { code <- run(ctx, []string{"-after", "go test .", "go test ."}, &out, &out) }()
+	for _, err := os.Stat("began"); err != nil; _, err = os.Stat("began") {
+		select {
+		case <-code:
+			t.Fatalf("it has ended:\n%s", out.String())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	interrupt()
+	if code := <-code; code != 1 {
+		t.Errorf("exit code %d, want 1\n%s", code, out.String())
+	}
+	lock, err := os.Open("lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	for began := time.Now(); syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil; time.Sleep(50 * time.Millisecond) {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the test, or what it has started, runs on")
 		}
 	}
 }

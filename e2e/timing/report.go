@@ -41,11 +41,13 @@ type report struct {
 	tests    []outcome
 	waited   map[string]time.Duration               // by package and test
 	failed   []string                               // what tests said where they failed, shortened
+	skipped  []string                               // tests and parts of tests, with the reason
+	last     map[string]string                      // line that a test wrote by t.Log, t.Error or t.Skip, by package and test
 	running  map[string]map[string]*strings.Builder // by package and top-level test
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, waited: map[string]time.Duration{}, running: map[string]map[string]*strings.Builder{}}
+	return &report{out: out, waited: map[string]time.Duration{}, last: map[string]string{}, running: map[string]map[string]*strings.Builder{}}
 }
 
 // read takes events until there are no more. A line that is none is passed on.
@@ -73,6 +75,7 @@ func (r *report) take(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	top, _, _ := strings.Cut(e.Test, "/")
+	name := e.Package + "." + e.Test
 	took := time.Duration(e.Elapsed * float64(time.Second))
 	switch e.Action {
 	case "build-output":
@@ -84,9 +87,12 @@ func (r *report) take(e event) {
 			fmt.Fprint(r.out, e.Output)
 		case waited.MatchString(e.Output):
 			if d, err := time.ParseDuration(waited.FindStringSubmatch(e.Output)[1]); err == nil {
-				r.waited[e.Package+"."+e.Test] += d
+				r.waited[name] += d
 			}
 		case !announces(e.Output):
+			if fromTest.MatchString(e.Output) {
+				r.last[name] = shortened(e.Output)
+			}
 			said(r.running, e.Package, top).WriteString(e.Output)
 		}
 	case "pass", "fail", "skip":
@@ -100,10 +106,13 @@ func (r *report) take(e event) {
 			delete(r.running, e.Package)
 			return
 		}
+		if e.Action == "skip" {
+			r.skipped = append(r.skipped, name+": "+r.last[name])
+		}
+		delete(r.last, name)
 		if e.Test != top {
 			return // it is part of another's time and output
 		}
-		name := e.Package + "." + e.Test
 		r.tests = append(r.tests, outcome{name, max(0, took-r.waited[name]), e.Action})
 		delete(r.waited, name)
 		if e.Action == "fail" {
@@ -115,10 +124,14 @@ func (r *report) take(e event) {
 	}
 }
 
-func (r *report) worked(command string, took time.Duration) {
+func (r *report) worked(command string, took time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.commands = append(r.commands, outcome{fmt.Sprintf("%.100s", command), took, "pass"})
+	result := "pass"
+	if err != nil {
+		result = "fail"
+	}
+	r.commands = append(r.commands, outcome{fmt.Sprintf("%.100s", command), took, result})
 }
 
 func said(running map[string]map[string]*strings.Builder, pkg, test string) *strings.Builder {
@@ -137,10 +150,14 @@ func failures(test, output string) []string {
 	said := []string{test}
 	for line := range strings.Lines(output) {
 		if at := fromTest.FindStringIndex(line); at != nil && len(said) < 5 {
-			said = append(said, "  "+strings.ToValidUTF8(strings.TrimSpace(line[:min(len(line), 300)]), ""))
+			said = append(said, "  "+shortened(line))
 		}
 	}
 	return said
+}
+
+func shortened(line string) string {
+	return strings.ToValidUTF8(strings.TrimSpace(line[:min(len(line), 300)]), "")
 }
 
 // fromTest is how a line of t.Error begins.
@@ -159,7 +176,7 @@ func announces(line string) bool {
 	return false
 }
 
-// table says where the time went, the slowest first, and again what failed.
+// table says where the time went, the slowest first, what was skipped, and again what failed.
 func (r *report) table(wall time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -182,8 +199,8 @@ func (r *report) table(wall time.Duration) {
 	}
 	print("by package", slices.DeleteFunc(slices.Clone(r.packages), func(o outcome) bool { return o.took < 100*time.Millisecond }))
 	print("slowest tests", r.tests[:min(slowest, len(r.tests))])
-	if skipped := slices.DeleteFunc(slices.Clone(r.tests), func(o outcome) bool { return o.result != "skip" }); len(skipped) > 0 {
-		print("skipped", skipped)
+	if len(r.skipped) > 0 {
+		fmt.Fprintf(r.out, "\nskipped\n  %s\n", strings.Join(r.skipped, "\n  "))
 	}
 	if len(r.failed) > 0 {
 		fmt.Fprintf(r.out, "\nfailed\n  %s\n", strings.Join(r.failed, "\n  "))

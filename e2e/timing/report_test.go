@@ -62,7 +62,7 @@ slowest tests
      0.0s  m/b.TestAbsent  skip
 
 skipped
-     0.0s  m/b.TestAbsent  skip
+  m/b.TestAbsent: b_test.go:9: no tool
 
 failed
   m/b.TestBad

@@ -2,6 +2,7 @@ package assets
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -104,6 +105,30 @@ func pinOf(dir, module string) ([]string, error) {
 		return nil, fmt.Errorf("read the pins: %w", err)
 	}
 	return regexp.MustCompile(`(?m)^\s*(?:require\s+)?` + regexp.QuoteMeta(module) + ` (v(\d+)\.(\d+)\.\S+)`).FindStringSubmatch(string(content)), nil
+}
+
+// Versions are those of Kubernetes and Karpenter that a control plane has here, such as v1.36.3.
+func Versions() (kubernetes, karpenter string, err error) {
+	checkout, err := Checkout()
+	if err != nil {
+		return "", "", err
+	}
+	versions := map[string]string{}
+	for _, c := range controlPlane {
+		if c.of == "" {
+			continue
+		}
+		chosen, err := c.chosen(checkout)
+		if err != nil {
+			return "", "", err
+		}
+		pin, err := pinOf(filepath.Join(checkout, chosen.module), c.of)
+		if err != nil || pin == nil {
+			return "", "", cmp.Or(err, fmt.Errorf("no pin of %s in %s", c.of, chosen.module))
+		}
+		versions[c.of] = pin[1]
+	}
+	return versions[kubernetesModule], versions[karpenterModule], nil
 }
 
 // linkFlags leaves symbols and DWARF out, which halves the programs, and tells
