@@ -9,6 +9,7 @@ package notify
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,7 +70,7 @@ func (e *Events) Run(ctx context.Context) error {
 
 // Notify writes an Event on the Node, with what its record says as annotations.
 func (e *Events) Notify(n News) {
-	e.record(n.Node, aboutNode(n.Node, n.Record), n.Warning, n.Reason, n.Text)
+	e.record(referenceTo("Node", n.Node.ObjectMeta), aboutNode(n.Node, n.Record), n.Warning, n.Reason, n.Text)
 }
 
 // warnOfPod writes a warning about a pod of the node.
@@ -78,13 +79,13 @@ func (e *Events) warnOfPod(node string, pod *corev1.Pod, reason, text string) {
 	if n, ok := e.node(node); ok {
 		rec = recordOf(n)
 	}
-	e.record(pod, aboutPod(node, rec), true, reason, said(rec, text))
+	e.record(referenceTo("Pod", pod.ObjectMeta), aboutPod(node, rec), true, reason, said(rec, text))
 }
 
 // About is an Event on an object that is no Node or pod of ours, such as the
 // replacement that a provisioner has asked for.
 func (e *Events) About(object *corev1.ObjectReference, warning bool, reason, text string) {
-	e.record(object, nil, warning, reason, text)
+	e.record(*object, nil, warning, reason, text)
 }
 
 // PeersNotNotified: the other pods of a gang that leaves the node could not be read.
@@ -154,22 +155,19 @@ const (
 
 // aboutNode are the annotations of an Event on a Node: what its record says, and its labels.
 func aboutNode(node *corev1.Node, rec interruption.Record) map[string]string {
-	about := map[string]string{}
-	set := func(key, value string) {
-		if value != "" {
-			about[key] = value
-		}
+	about := map[string]string{
+		AnnotationInstanceType: node.Labels[corev1.LabelInstanceTypeStable],
+		AnnotationZone:         node.Labels[corev1.LabelTopologyZone],
+		AnnotationKind:         string(rec.Kind),
+		AnnotationSource:       string(rec.Source),
+		AnnotationAction:       rec.Action,
+		AnnotationEventID:      rec.Event,
+		AnnotationInstanceID:   rec.Instance,
 	}
-	set(AnnotationInstanceType, node.Labels[corev1.LabelInstanceTypeStable])
-	set(AnnotationZone, node.Labels[corev1.LabelTopologyZone])
-	set(AnnotationKind, string(rec.Kind))
-	set(AnnotationSource, string(rec.Source))
-	set(AnnotationAction, rec.Action)
-	set(AnnotationEventID, rec.Event)
-	set(AnnotationInstanceID, rec.Instance)
 	if d := rec.Deadline; !d.IsZero() {
-		set(AnnotationDeadline, d.UTC().Format(time.RFC3339))
+		about[AnnotationDeadline] = d.UTC().Format(time.RFC3339)
 	}
+	maps.DeleteFunc(about, func(_, value string) bool { return value == "" })
 	return about
 }
 

@@ -16,7 +16,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain/fair"
@@ -66,19 +65,16 @@ type eventKey struct {
 }
 
 // record notes an Event about a Node, a pod or what a reference names. It never blocks.
-func (e *Events) record(object runtime.Object, annotations map[string]string, warning bool, reason, message string) {
+func (e *Events) record(about corev1.ObjectReference, annotations map[string]string, warning bool, reason, message string) {
 	kind := corev1.EventTypeNormal
 	if warning {
 		kind = corev1.EventTypeWarning
 	}
 	now := metav1.Now()
-	about := referenceTo(object)
-	namespace := about.Namespace
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
 	event := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: namespace, Annotations: annotations},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano()), Namespace: cmp.Or(about.Namespace, metav1.NamespaceDefault), Annotations: annotations,
+		},
 		InvolvedObject: about, Type: kind, Reason: reason, Message: interruption.Clip(message),
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 		Source: corev1.EventSource{Component: component}, ReportingController: component,
@@ -102,16 +98,8 @@ func (e *Events) record(object runtime.Object, annotations map[string]string, wa
 	}
 }
 
-func referenceTo(object runtime.Object) corev1.ObjectReference {
-	switch o := object.(type) {
-	case *corev1.ObjectReference:
-		return *o
-	case *corev1.Node:
-		return corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
-	case *corev1.Pod:
-		return corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
-	}
-	return corev1.ObjectReference{} // there are no Events about others; the API server would refuse it
+func referenceTo(kind string, o metav1.ObjectMeta) corev1.ObjectReference {
+	return corev1.ObjectReference{APIVersion: "v1", Kind: kind, Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion}
 }
 
 // yield waits while others had better have the API server. It returns false if ctx ends.
