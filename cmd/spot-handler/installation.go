@@ -53,7 +53,7 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 	}
 	list, owners := cluster.Lister{Client: c.whole.core, Namespace: namespace}, map[types.UID]string{} // as kubectl names them
 	for _, kind := range []string{"deployment", "daemonset", "replicaset"} {                           // the last are made by the first
-		err := cluster.Each(ctx, list, cluster.Resource("apps", "v1", kind+"s"), ourLabel, func(o *metav1.PartialObjectMetadata) {
+		err := cluster.Each(ctx, list, cluster.Resource("apps", kind+"s"), ourLabel, func(o *metav1.PartialObjectMetadata) {
 			owner := kind + "/" + o.Name
 			if kind == "replicaset" {
 				owner = ""
@@ -67,7 +67,7 @@ func (c *caller) installation(ctx context.Context) (pods []installed, err error)
 			return nil, err
 		}
 	}
-	err = cluster.EachOf(ctx, list, cluster.Resource("", "v1", "pods"), ourLabel, slimDaemon, func(pod *corev1.Pod) {
+	err = cluster.EachOf(ctx, list, cluster.Resource("", "pods"), ourLabel, slimDaemon, func(pod *corev1.Pod) {
 		by := metav1.GetControllerOf(pod)
 		if by == nil || owners[by.UID] == "" || pod.DeletionTimestamp != nil {
 			return
@@ -97,7 +97,7 @@ func slimDaemon(pod *corev1.Pod) *corev1.Pod {
 // nobody is bound.
 func (c *caller) installedIn(ctx context.Context) (namespace string, accounts map[string]bool, err error) {
 	bound := map[string]map[string]bool{}
-	of := cluster.Resource("rbac.authorization.k8s.io", "v1", "clusterrolebindings")
+	of := cluster.Resource("rbac.authorization.k8s.io", "clusterrolebindings")
 	err = cluster.Each(ctx, cluster.Lister{Client: c.whole.core}, of, ourBindings, func(b *struct {
 		cluster.Meta `json:"metadata"`
 		Subjects     []struct{ Kind, Namespace, Name string }

@@ -126,14 +126,14 @@ func (i *ingress) isALB() bool {
 // TargetGroupBinding names are in AWS, and not known.
 func (r Reader) balanced(ctx context.Context, s *Snapshot) error {
 	services := map[Owned]*service{}
-	return errors.Join(optional(cluster.Each(ctx, r.Lists, cluster.Resource("", "v1", "services"), "", func(to *service) {
+	return errors.Join(optional(cluster.Each(ctx, r.Lists, cluster.Resource("", "services"), "", func(to *service) {
 		services[Owned{to.Namespace, to.Name}] = to
 		a, class := to.Annotations, to.Spec.LoadBalancerClass
 		if to.Spec.Type == string(corev1.ServiceTypeLoadBalancer) && (class == serviceClass || a[serviceType] == "external" || a[serviceType] == "nlb-ip") {
 			ip := a[serviceTargetType] == "ip" || a[serviceType] == "nlb-ip"
 			s.Balanced = append(s.Balanced, Balanced{Owned{to.Namespace, "service/" + to.Name}, to.Spec.Selector, ip, serviceAttributes, a[serviceAttributes]})
 		}
-	})), optional(cluster.Each(ctx, r.Lists, cluster.Resource("networking.k8s.io", "v1", "ingresses"), "", func(i *ingress) {
+	})), optional(cluster.Each(ctx, r.Lists, cluster.Resource("networking.k8s.io", "ingresses"), "", func(i *ingress) {
 		if !i.isALB() {
 			return
 		}

@@ -165,7 +165,7 @@ func (r Reader) others(ctx context.Context, s *Snapshot) error {
 	var errs []error
 	for _, kind := range []string{"deployment", "daemonset"} {
 		for _, name := range []string{"karpenter", "aws-node-termination-handler"} {
-			errs = append(errs, optional(cluster.Each(ctx, r.Lists, cluster.Resource("apps", "v1", kind+"s"), "app.kubernetes.io/name="+name, func(p *program) {
+			errs = append(errs, optional(cluster.Each(ctx, r.Lists, cluster.Resource("apps", kind+"s"), "app.kubernetes.io/name="+name, func(p *program) {
 				variable, hasQueue := p.interruptionQueue()
 				if o := (Other{Owned{p.Namespace, kind + "/" + p.Name}, name == "karpenter", variable}); hasQueue || !o.Karpenter {
 					s.Others = append(s.Others, o)
@@ -216,7 +216,7 @@ func (r Reader) permissions(ctx context.Context, s *Snapshot) (err error) {
 // flowSchemas finds the accounts by name, in any FlowSchema.
 func (r Reader) flowSchemas(ctx context.Context, s *Snapshot) error {
 	named := map[Owned]bool{}
-	of := cluster.Resource("flowcontrol.apiserver.k8s.io", "v1", "flowschemas")
+	of := cluster.Resource("flowcontrol.apiserver.k8s.io", "flowschemas")
 	err := optional(cluster.Each(ctx, r.Lists, of, "", func(f *struct {
 		cluster.Meta `json:"metadata"`
 		Spec         struct {
@@ -243,7 +243,7 @@ func (r Reader) flowSchemas(ctx context.Context, s *Snapshot) error {
 func (r Reader) policies(ctx context.Context, s *Snapshot) error {
 	const group = "admissionregistration.k8s.io"
 	bound := map[string]bool{}
-	err := optional(cluster.Each(ctx, r.Lists, cluster.Resource(group, "v1", "validatingadmissionpolicybindings"), "", func(b *struct {
+	err := optional(cluster.Each(ctx, r.Lists, cluster.Resource(group, "validatingadmissionpolicybindings"), "", func(b *struct {
 		cluster.Meta `json:"metadata"`
 		Spec         struct{ PolicyName string }
 	}) {
@@ -251,7 +251,7 @@ func (r Reader) policies(ctx context.Context, s *Snapshot) error {
 	}))
 	var conditions []string
 	if err == nil {
-		err = optional(cluster.Each(ctx, r.Lists, cluster.Resource(group, "v1", "validatingadmissionpolicies"), "", func(p *struct {
+		err = optional(cluster.Each(ctx, r.Lists, cluster.Resource(group, "validatingadmissionpolicies"), "", func(p *struct {
 			cluster.Meta `json:"metadata"`
 			Spec         struct {
 				MatchConditions []struct{ Expression string }

@@ -125,22 +125,18 @@ type reader struct {
 	c      Cluster
 }
 
-// Resource is a resource of an API group; that of core is empty.
-func Resource(group, version, name string) schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: group, Version: version, Resource: name}
+// Resource is a resource of an API group in its version v1; the group of core is empty.
+func Resource(group, name string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: group, Version: "v1", Resource: name}
 }
 
-func apps(name string) schema.GroupVersionResource { return Resource("apps", "v1", name) }
-
-func core(name string) schema.GroupVersionResource { return Resource("", "v1", name) }
-
 func (r *reader) nodes(ctx context.Context) error {
-	return EachOf(ctx, r.all, core("nodes"), "", leanNode, func(n *corev1.Node) { r.c.Nodes = append(r.c.Nodes, n) })
+	return EachOf(ctx, r.all, Resource("", "nodes"), "", leanNode, func(n *corev1.Node) { r.c.Nodes = append(r.c.Nodes, n) })
 }
 
 func (r *reader) pods(ctx context.Context) error {
 	pods, others := []*corev1.Pod{}, alike{}
-	err := EachOf(ctx, r.Lister, core("pods"), "", lean, func(p *corev1.Pod) { pods = append(pods, others.share(p)) })
+	err := EachOf(ctx, r.Lister, Resource("", "pods"), "", lean, func(p *corev1.Pod) { pods = append(pods, others.share(p)) })
 	if err == nil || errors.Is(err, ErrLeftOut) {
 		r.c.Pods = pods
 	}
@@ -148,13 +144,13 @@ func (r *reader) pods(ctx context.Context) error {
 }
 
 func (r *reader) budgets(ctx context.Context) error {
-	return EachOf(ctx, r.Lister, Resource("policy", "v1", "poddisruptionbudgets"), "", func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
+	return EachOf(ctx, r.Lister, Resource("policy", "poddisruptionbudgets"), "", func(b *policyv1.PodDisruptionBudget) *policyv1.PodDisruptionBudget {
 		return &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: b.Name, Namespace: b.Namespace, Generation: b.Generation}, Spec: b.Spec, Status: b.Status}
 	}, func(b *policyv1.PodDisruptionBudget) { r.c.Budgets = append(r.c.Budgets, b) })
 }
 
 func (r *reader) namespaces(ctx context.Context) error {
-	return Each(ctx, r.all, core("namespaces"), "", func(n *struct {
+	return Each(ctx, r.all, Resource("", "namespaces"), "", func(n *struct {
 		Annotated `json:"metadata"`
 	}) {
 		r.c.Namespaces[n.Name] = drain.PreferencesOf(n.Annotations)
@@ -181,7 +177,7 @@ func (d *deployment) UnmarshalJSON(data []byte) error {
 
 func (r *reader) deployments(ctx context.Context) error {
 	found := map[types.NamespacedName]*drain.Deployment{}
-	err := Each(ctx, r.Lister, apps("deployments"), "", func(d *deployment) {
+	err := Each(ctx, r.Lister, Resource("apps", "deployments"), "", func(d *deployment) {
 		found[types.NamespacedName{Namespace: d.Namespace, Name: d.Name}] = d.Deployment
 		r.wants(d.Namespace, d.Replicas(), d.template)
 	})
@@ -216,7 +212,7 @@ func (r *reader) wants(namespace string, replicas int, t template) {
 }
 
 func (r *reader) statefulSets(ctx context.Context) error {
-	return Each(ctx, r.Lister, apps("statefulsets"), "", func(w *workload) {
+	return Each(ctx, r.Lister, Resource("apps", "statefulsets"), "", func(w *workload) {
 		r.c.Owners[w.UID] = Owner{Replicas: w.Spec.Replicas, InOrder: w.Spec.PodManagementPolicy != "Parallel"}
 		r.wants(w.Namespace, w.Spec.Replicas, w.Spec.Template)
 	})
@@ -230,15 +226,15 @@ func (r *reader) adopters(ctx context.Context) error {
 		r.c.Surroundings[w.Namespace] = around
 	}
 	return errors.Join(
-		Each(ctx, r.Lister, apps("replicasets"), "!pod-template-hash", func(w *workload) {
+		Each(ctx, r.Lister, Resource("apps", "replicasets"), "!pod-template-hash", func(w *workload) {
 			r.c.Owners[w.UID] = Owner{Replicas: w.Spec.Replicas}
 			adopts("ReplicaSet", w)
 		}),
-		Each(ctx, r.Lister, apps("daemonsets"), "", func(w *workload) { adopts("DaemonSet", w) }))
+		Each(ctx, r.Lister, Resource("apps", "daemonsets"), "", func(w *workload) { adopts("DaemonSet", w) }))
 }
 
 func (r *reader) quotas(ctx context.Context) error {
-	return EachOf(ctx, r.Lister, core("resourcequotas"), "", func(q *corev1.ResourceQuota) *corev1.ResourceQuota {
+	return EachOf(ctx, r.Lister, Resource("", "resourcequotas"), "", func(q *corev1.ResourceQuota) *corev1.ResourceQuota {
 		return &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: q.Name, Namespace: q.Namespace}, Spec: q.Spec, Status: q.Status}
 	}, func(q *corev1.ResourceQuota) {
 		around := r.c.Surroundings[q.Namespace]
@@ -248,7 +244,7 @@ func (r *reader) quotas(ctx context.Context) error {
 }
 
 func (r *reader) claims(ctx context.Context) error {
-	return EachOf(ctx, r.Lister, core("persistentvolumeclaims"), "", func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
+	return EachOf(ctx, r.Lister, Resource("", "persistentvolumeclaims"), "", func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolumeClaim {
 		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: c.Name, Namespace: c.Namespace}, Spec: corev1.PersistentVolumeClaimSpec{AccessModes: c.Spec.AccessModes}}
 	}, func(c *corev1.PersistentVolumeClaim) {
 		r.c.Shared[types.NamespacedName{Namespace: c.Namespace, Name: c.Name}] = drain.Shared(c.Spec.AccessModes)
@@ -256,7 +252,7 @@ func (r *reader) claims(ctx context.Context) error {
 }
 
 func (r *reader) volumes(ctx context.Context) error {
-	return EachOf(ctx, r.all, core("persistentvolumes"), "", func(v *corev1.PersistentVolume) *corev1.PersistentVolume {
+	return EachOf(ctx, r.all, Resource("", "persistentvolumes"), "", func(v *corev1.PersistentVolume) *corev1.PersistentVolume {
 		return &corev1.PersistentVolume{Spec: corev1.PersistentVolumeSpec{ClaimRef: v.Spec.ClaimRef, NodeAffinity: v.Spec.NodeAffinity}}
 	}, func(v *corev1.PersistentVolume) {
 		if zone := onlyZone(v); zone != "" && v.Spec.ClaimRef != nil {
@@ -267,7 +263,7 @@ func (r *reader) volumes(ctx context.Context) error {
 
 // attachments counts the volumes that each node has to let go of.
 func (r *reader) attachments(ctx context.Context) error {
-	return Each(ctx, r.all, Resource("storage.k8s.io", "v1", "volumeattachments"), "", func(a *struct {
+	return Each(ctx, r.all, Resource("storage.k8s.io", "volumeattachments"), "", func(a *struct {
 		Meta `json:"metadata"`
 		Spec struct {
 			NodeName string `json:"nodeName"`

@@ -50,7 +50,7 @@ func (c Cluster) Watch(ctx context.Context, o *Observer, ready func()) error {
 	follow(w, cache.NewListWatchFromClient(c.Core, "nodes", "", fields.Everything()), o.node, nil, func(err error) { cancel(fmt.Errorf("watch nodes: %w", err)) })
 	ours := fields.OneTermEqualSelector("reportingComponent", "spot-handler")
 	follow(w, cache.NewListWatchFromClient(c.Core, "events", c.Namespace, ours), o.event, nil, w.miss("Events about pods"))
-	follow(w, c.labelled(cluster.Resource("karpenter.sh", "v1", "nodeclaims"), "", karpenter.ReplacesLabel), o.claim, nil, w.miss("NodeClaims"))
+	follow(w, c.labelled(cluster.Resource("karpenter.sh", "nodeclaims"), "", karpenter.ReplacesLabel), o.claim, nil, w.miss("NodeClaims"))
 	if w.settle(ctx) {
 		ready()
 	}
@@ -113,7 +113,7 @@ func (w *watcher) ask(n need) {
 	follow(w, cache.NewListWatchFromClient(w.Core, "pods", n.namespace, all), o.pod, func() { o.counted(time.Now(), n.namespace) }, missing("pods"))
 	follow(w, cache.NewListWatchFromClient(w.Policy, "poddisruptionbudgets", n.namespace, all), o.budget, nil, missing("disruption budgets"))
 	for _, kind := range countedKinds {
-		bare := w.labelled(cluster.Resource("apps", "v1", kind+"s"), n.namespace, "!pod-template-hash") // not the ReplicaSets of Deployments
+		bare := w.labelled(cluster.Resource("apps", kind+"s"), n.namespace, "!pod-template-hash") // not the ReplicaSets of Deployments
 		follow(w, bare, func(at time.Time, object *unstructured.Unstructured, gone bool) { o.controller(at, kind, object, gone) }, nil, missing(kind+"s"))
 	}
 }
