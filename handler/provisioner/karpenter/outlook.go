@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner/room"
 )
 
@@ -41,25 +42,20 @@ type Outlook struct {
 	// named is of no use; empty if there is none.
 	Instead string
 
-	// Largest is the offering that most of these nodes share.
-	Largest Offering
+	// Largest is the offering that most of these nodes share, and Sharing is how many do.
+	Largest offerings.Offering
+	Sharing int
 	// Unplaced is how many nodes of Largest would get no replacement if all were lost at once,
 	// and Full says which limits leave no room. Raise is what they have to be in the first of
 	// Fallbacks, so that it takes those too.
 	Unplaced int
 	Full     string
-	Raise    map[corev1.ResourceName]string
+	Raise    corev1.ResourceList
 
 	// CapacityTypes and ZoneValues are the paths at which a JSON patch adds a value to what the
 	// first of Fallbacks, or the pool itself if there is none, requires of the labels for capacity
 	// type and zone; empty if it does not list values.
 	CapacityTypes, ZoneValues string
-}
-
-// Offering is what EC2 takes back together: an instance type in a zone.
-type Offering struct {
-	InstanceType, Zone string
-	Nodes              int
 }
 
 // Outlooks are those of all NodePools that have spot nodes or may have some, by name. Without
@@ -88,8 +84,8 @@ func Outlooks(ctx context.Context, client dynamic.Interface, flags map[string]st
 
 // fleet is what the NodeClaims of a cluster come to.
 type fleet struct {
-	used map[string]corev1.ResourceList     // by pool, as the ledger counts
-	spot map[string]map[Offering]*spotNodes // by pool; the key has no number of nodes
+	used map[string]corev1.ResourceList               // by pool, as the ledger counts
+	spot map[string]map[offerings.Offering]*spotNodes // by pool
 }
 
 type spotNodes struct {
@@ -99,7 +95,7 @@ type spotNodes struct {
 }
 
 func readFleet(ctx context.Context, client dynamic.Interface) (fleet, error) {
-	f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[Offering]*spotNodes{}}
+	f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[offerings.Offering]*spotNodes{}}
 	err := eachPage(ctx, client, nodeClaimResource, "", func(u *unstructured.Unstructured) { f.add(decodeClaim(u)) })
 	if err != nil {
 		return fleet{}, fmt.Errorf("list NodeClaims: %w", err)
@@ -117,9 +113,9 @@ func (f fleet) add(claim *Claim) {
 		return
 	}
 	if f.spot[pool] == nil {
-		f.spot[pool] = map[Offering]*spotNodes{}
+		f.spot[pool] = map[offerings.Offering]*spotNodes{}
 	}
-	of := Offering{InstanceType: claim.Labels[corev1.LabelInstanceTypeStable], Zone: claim.Labels[corev1.LabelTopologyZone]}
+	of := offerings.Offering{Type: claim.Labels[corev1.LabelInstanceTypeStable], Zone: claim.Labels[corev1.LabelTopologyZone]}
 	if f.spot[pool][of] == nil {
 		f.spot[pool][of] = &spotNodes{labels: claim.Labels, size: corev1.ResourceList{}}
 	}
@@ -135,8 +131,8 @@ func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string
 	var largest *spotNodes
 	for of, nodes := range f.spot[source.Name] {
 		o.Zones[of.Zone] += nodes.count
-		if of.Nodes = nodes.count; cmp.Or(cmp.Compare(of.Nodes, o.Largest.Nodes), cmp.Compare(o.Largest.InstanceType, of.InstanceType), cmp.Compare(o.Largest.Zone, of.Zone)) > 0 {
-			o.Largest, largest = of, nodes
+		if cmp.Or(cmp.Compare(nodes.count, o.Sharing), cmp.Compare(o.Largest.Type, of.Type), cmp.Compare(o.Largest.Zone, of.Zone)) > 0 {
+			o.Largest, o.Sharing, largest = of, nodes.count, nodes
 			lost.node.Labels = nodes.labels
 		}
 	}
@@ -215,10 +211,7 @@ func (o *Outlook) place(f fleet, lost *spotNodes, orders []claimOrder) {
 		for range o.Unplaced {
 			room.Add(all, withNode(lost.size))
 		}
-		o.Raise = map[corev1.ResourceName]string{}
-		for name, total := range best.over(f.used[best.Name], all) {
-			o.Raise[name] = total.String()
-		}
+		o.Raise = best.over(f.used[best.Name], all)
 		return
 	}
 }

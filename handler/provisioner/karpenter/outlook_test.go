@@ -8,6 +8,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"spot-handler/handler/offerings"
 )
 
 // An outlook says of a pool what a Backend would do for each of its nodes.
@@ -26,28 +28,28 @@ func TestOutlook(t *testing.T) {
 	cpu := func(limit string) func(*unstructured.Unstructured) { // 100 are in use
 		return set(map[string]any{"cpu": limit}, "spec", "limits")
 	}
-	fleetOf := func(nodes map[Offering]int) fleet {
-		f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[Offering]*spotNodes{}}
+	fleetOf := func(nodes map[offerings.Offering]int) fleet {
+		f := fleet{used: map[string]corev1.ResourceList{}, spot: map[string]map[offerings.Offering]*spotNodes{}}
 		for of, count := range nodes {
 			for i := range count {
 				claim := &Claim{}
 				claim.Name = fmt.Sprint(of, i)
-				claim.Labels = map[string]string{nodePoolLabel: "batch", capacityTypeLabel: spot, corev1.LabelInstanceTypeStable: of.InstanceType, corev1.LabelTopologyZone: of.Zone}
+				claim.Labels = map[string]string{nodePoolLabel: "batch", capacityTypeLabel: spot, corev1.LabelInstanceTypeStable: of.Type, corev1.LabelTopologyZone: of.Zone}
 				claim.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8")}
 				f.add(claim)
 			}
 		}
 		return f
 	}
-	spread := fleetOf(map[Offering]int{{InstanceType: "m5", Zone: "a"}: 3, {InstanceType: "m6", Zone: "a"}: 2, {InstanceType: "m5", Zone: "b"}: 3})
-	most := Offering{"m5", "a", 3}
+	spread := fleetOf(map[offerings.Offering]int{{Type: "m5", Zone: "a"}: 3, {Type: "m6", Zone: "a"}: 2, {Type: "m5", Zone: "b"}: 3})
+	most := offerings.Offering{Type: "m5", Zone: "a"}
 	zones := map[string]int{"a": 5, "b": 3}
 	const (
 		by    = "annotation spot-handler/fallback-nodepool of NodePool batch"
 		first = "/spec/template/spec/requirements/0/values/-"
 	)
 	expect := func(fallback string, change func(*Outlook)) Outlook {
-		o := Outlook{Pool: "batch", Zones: zones, Named: fallback, By: by, Fallbacks: []string{fallback}, Largest: most, CapacityTypes: first}
+		o := Outlook{Pool: "batch", Zones: zones, Named: fallback, By: by, Fallbacks: []string{fallback}, Largest: most, Sharing: 3, CapacityTypes: first}
 		change(&o)
 		return o
 	}
@@ -60,7 +62,7 @@ func TestOutlook(t *testing.T) {
 	}{
 		"all is well": {source("od"), []*nodePool{named("od", onDemandIn(""))}, spread, expect("od", func(*Outlook) {})},
 		"no nodes yet": {source("od"), []*nodePool{named("od", onDemandIn(""), cpu("0"))}, fleetOf(nil), expect("od", func(o *Outlook) {
-			o.Zones, o.Largest = map[string]int{}, Offering{}
+			o.Zones, o.Largest, o.Sharing = map[string]int{}, offerings.Offering{}, 0
 		})},
 		"missing": {source("gone"), []*nodePool{named("od", onDemandIn(""))}, spread, expect("gone", func(o *Outlook) {
 			o.Fallbacks, o.Missing, o.Instead = nil, "NodePool gone, named by "+by+", does not exist", "od"
@@ -81,13 +83,13 @@ func TestOutlook(t *testing.T) {
 		})},
 		"just enough": {source("od"), []*nodePool{named("od", onDemandIn(""), cpu("124"))}, spread, expect("od", func(*Outlook) {})},
 		"one too many": {source("od"), []*nodePool{named("od", onDemandIn(""), cpu("123"))}, spread, expect("od", func(o *Outlook) {
-			o.Unplaced, o.Full, o.Raise = 1, "limit of NodePool od leaves no room (cpu: 100 used, 24 asked for, limit 123)", map[corev1.ResourceName]string{"cpu": "124"}
+			o.Unplaced, o.Full, o.Raise = 1, "limit of NodePool od leaves no room (cpu: 100 used, 24 asked for, limit 123)", corev1.ResourceList{"cpu": resource.MustParse("124")}
 		})},
 		"together they have room": {source(""), []*nodePool{named("a", onDemandIn(""), cpu("116")), named("b", onDemandIn(""), cpu("108"))}, spread, expect("", func(o *Outlook) {
 			o.Fallbacks, o.By = []string{"a", "b"}, ""
 		})},
 		"not even together": {source(""), []*nodePool{named("a", onDemandIn(""), cpu("115")), named("b", onDemandIn(""), cpu("108"))}, spread, expect("", func(o *Outlook) {
-			o.Fallbacks, o.By, o.Unplaced, o.Raise = []string{"a", "b"}, "", 1, map[corev1.ResourceName]string{"cpu": "116"}
+			o.Fallbacks, o.By, o.Unplaced, o.Raise = []string{"a", "b"}, "", 1, corev1.ResourceList{"cpu": resource.MustParse("116")}
 			o.Full = "limit of NodePool a leaves no room (cpu: 100 used, 16 asked for, limit 115); limit of NodePool b leaves no room (cpu: 100 used, 16 asked for, limit 108)"
 		})},
 	} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -79,7 +80,7 @@ func TestChecksOfCapacity(t *testing.T) {
 		"in another zone": {outlook(func(o *karpenter.Outlook) { o.Barred, o.ZoneValues = []string{"a", "c"}, "/z/-" }),
 			[]string{`SH204 nodepool/batch 3 kubectl patch nodepool od --type=json -p '[{"op":"add","path":"/z/-","value":"a"},{"op":"add","path":"/z/-","value":"c"}]'`}},
 		"too small": {outlook(func(o *karpenter.Outlook) {
-			o.Largest, o.Unplaced, o.Raise = karpenter.Offering{InstanceType: "m5", Zone: "a", Nodes: 2}, 1, map[corev1.ResourceName]string{"cpu": "16"}
+			o.Largest, o.Sharing, o.Unplaced, o.Raise = offerings.Offering{Type: "m5", Zone: "a"}, 2, 1, corev1.ResourceList{"cpu": resource.MustParse("16")}
 		}), []string{`SH205 nodepool/batch 3 kubectl patch nodepool od --type=merge -p '{"spec":{"limits":{"cpu":"16"}}}'`}},
 		"loses many nodes": {func() Snapshot {
 			s := outlook(func(*karpenter.Outlook) {})

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 // Daemon is a pod of spot-handler.
@@ -65,7 +67,7 @@ func nodesThatNobodyWatches(s Snapshot) (found []Finding) {
 	set := slices.IndexFunc(s.Daemons, func(d Daemon) bool { return !d.Queue && !d.Fleet }) // one of the DaemonSet
 	unwatched, silent := map[string]*corev1.Node{}, 0
 	for _, n := range s.Nodes {
-		if spotBy(n) == nil || n.Labels[interruption.IgnoreLabel] == "true" {
+		if !isSpot(n) || n.Labels[interruption.IgnoreLabel] == "true" {
 			continue
 		}
 		known, ready := false, false
@@ -129,10 +131,10 @@ func (d Daemon) fix(otherwise string, sets ...string) string {
 
 // spotValues set the chart's values that add the labels of these nodes to those by which it knows spot
 // nodes.
-func spotValues(nodes []*corev1.Node) (sets []string) {
-	for i, l := range spotLabels {
-		if slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return spotBy(n) == &spotLabels[i] }) {
-			sets = append(sets, "--set-string", fmt.Sprintf("spotLabels.%s=%s", strings.ReplaceAll(l[0], ".", `\.`), l[1]))
+func spotValues(these []*corev1.Node) (sets []string) {
+	for _, l := range nodes.SpotLabels {
+		if slices.ContainsFunc(these, func(n *corev1.Node) bool { by, _ := nodes.Spot(n); return by == l }) {
+			sets = append(sets, "--set-string", fmt.Sprintf("spotLabels.%s=%s", strings.ReplaceAll(l.Key, ".", `\.`), l.Value))
 		}
 	}
 	return sets
@@ -168,7 +170,7 @@ func anotherHandler(_ Snapshot, o Other) []Finding {
 
 // daemonOnSpot: who drains is drained itself, although there are other nodes to run on.
 func daemonOnSpot(s Snapshot) (found []Finding) {
-	if !slices.ContainsFunc(s.Nodes, func(n *corev1.Node) bool { return spotBy(n) == nil && !n.Spec.Unschedulable }) {
+	if !slices.ContainsFunc(s.Nodes, func(n *corev1.Node) bool { return !isSpot(n) && !n.Spec.Unschedulable }) {
 		return nil
 	}
 	on := map[Owned][]*corev1.Node{}
@@ -179,7 +181,7 @@ func daemonOnSpot(s Snapshot) (found []Finding) {
 		}
 	}
 	for of, nodes := range on {
-		if slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return spotBy(n) == nil }) {
+		if slices.ContainsFunc(nodes, func(n *corev1.Node) bool { return !isSpot(n) }) {
 			continue
 		}
 		found = append(found, Finding{
@@ -192,19 +194,8 @@ func daemonOnSpot(s Snapshot) (found []Finding) {
 	return found
 }
 
-// spotLabels are the labels that say of a Node that it is a spot instance: Karpenter's, that of
-// EKS, and that of eksctl, as in the chart's values.
-var spotLabels = [][2]string{{"karpenter.sh/capacity-type", "spot"}, {"eks.amazonaws.com/capacityType", "SPOT"}, {"node-lifecycle", "spot"}}
-
-// spotBy is the label by which the node is a spot instance; nil if no label says so.
-func spotBy(node *corev1.Node) *[2]string {
-	if node == nil {
-		return nil
-	}
-	for i := range spotLabels {
-		if node.Labels[spotLabels[i][0]] == spotLabels[i][1] {
-			return &spotLabels[i]
-		}
-	}
-	return nil
+// isSpot reports whether the node, which can be unknown, is a spot instance.
+func isSpot(node *corev1.Node) bool {
+	_, spot := nodes.Spot(cmp.Or(node, &corev1.Node{}))
+	return spot
 }

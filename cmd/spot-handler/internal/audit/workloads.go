@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
-	"spot-handler/handler/provisioner/karpenter"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner/room"
 )
 
@@ -214,24 +214,24 @@ func (s Snapshot) homes(p *Pod, enough int) (n int, more bool) {
 // workloadsInOneOffering: EC2 takes the instances of a type in a zone back together, and most of
 // the workload with them.
 func workloadsInOneOffering(s Snapshot, w workload) []Finding {
-	on := map[karpenter.Offering]int{}
+	on := map[offerings.Offering]int{}
 	for _, p := range w.pods {
 		if kind := s.nodeLabel(p, corev1.LabelInstanceTypeStable); kind != "" {
-			on[karpenter.Offering{InstanceType: kind, Zone: s.nodeLabel(p, corev1.LabelTopologyZone)}]++
+			on[offerings.Offering{Type: kind, Zone: s.nodeLabel(p, corev1.LabelTopologyZone)}]++
 		}
 	}
 	if len(on) == 0 || w.replicas < 2 || w.isJob() {
 		return nil
 	}
-	most := slices.MaxFunc(slices.Collect(maps.Keys(on)), func(a, b karpenter.Offering) int {
-		return cmp.Or(cmp.Compare(on[a], on[b]), strings.Compare(b.InstanceType+b.Zone, a.InstanceType+a.Zone))
+	most := slices.MaxFunc(slices.Collect(maps.Keys(on)), func(a, b offerings.Offering) int {
+		return cmp.Or(cmp.Compare(on[a], on[b]), strings.Compare(b.Type+b.Zone, a.Type+a.Zone))
 	})
 	if on[most]*100 <= w.replicas*s.MaxShare {
 		return nil
 	}
 	return []Finding{{
 		Pods: on[most],
-		What: fmt.Sprintf("has %d of its %s on %s in %s", on[most], console.Count(w.replicas, "pod"), most.InstanceType, most.Zone),
+		What: fmt.Sprintf("has %d of its %s on %s in %s", on[most], console.Count(w.replicas, "pod"), most.Type, most.Zone),
 		Why:  "EC2 takes the instances of a type in a zone back together, within minutes",
 		Fix: w.patchPods(fmt.Sprintf(`{"spec":{"topologySpreadConstraints":[{"topologyKey":%q,"maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":%s}}]}}`,
 			corev1.LabelTopologyZone, asJSON(commonLabels(w.pods)))),
@@ -244,7 +244,7 @@ func workloadsAllOnSpot(s Snapshot, w workload) []Finding {
 	if len(w.pods) < 2 || len(w.pods) < w.replicas || w.isJob() {
 		return nil
 	}
-	if slices.ContainsFunc(w.pods, func(p *Pod) bool { return p.Surges || spotBy(s.node[p.Spec.NodeName]) == nil }) {
+	if slices.ContainsFunc(w.pods, func(p *Pod) bool { return p.Surges || !isSpot(s.node[p.Spec.NodeName]) }) {
 		return nil
 	}
 	return []Finding{{

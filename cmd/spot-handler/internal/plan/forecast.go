@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"spot-handler/handler/interruption"
 )
 
@@ -83,8 +85,8 @@ type Replacement struct {
 	Pods    int `json:"pods,omitempty"`
 	Daemons int `json:"daemons,omitempty"`
 	// Requests are what it asks for, by resource, and Requirements what its node has to be.
-	Requests     map[string]string `json:"requests,omitempty"`
-	Requirements []string          `json:"requirements,omitempty"`
+	Requests     corev1.ResourceList `json:"requests,omitempty"`
+	Requirements []string            `json:"requirements,omitempty"`
 	// Ready is when it takes pods; nil if it never does.
 	Ready *Seconds `json:"readySeconds,omitempty"`
 	// NoPlace names the pods that it does not take, and why.

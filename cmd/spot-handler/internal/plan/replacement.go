@@ -106,7 +106,7 @@ func weigh(r *Replacement, got interruption.Replacement, pools []karpenter.Weigh
 
 // describe says what the claim asks for.
 func describe(r *Replacement, c karpenter.Claim) {
-	r.Requests = texts(c.Spec.Resources.Requests)
+	r.Requests = c.Spec.Resources.Requests
 	for _, q := range c.Spec.Requirements {
 		values := slices.Sorted(slices.Values(q.Values))
 		r.Requirements = append(r.Requirements, strings.TrimSpace(q.Key+" "+q.Operator+" "+strings.Join(values, ",")))
@@ -138,9 +138,7 @@ func becomes(c karpenter.Claim, lost *corev1.Node, inherited map[string]string) 
 			}
 		}
 	}
-	for key, value := range c.Labels {
-		node.Labels[key] = value
-	}
+	maps.Copy(node.Labels, c.Labels)
 	node.Spec.Taints = c.Spec.Taints
 	node.Status.Allocatable, node.Status.Capacity = c.Spec.Resources.Requests, c.Spec.Resources.Requests
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -158,17 +156,9 @@ func describePlaceholders(r *Replacement, made []created) {
 		}
 	}
 	if pods > 0 {
-		r.Requests, r.Pods, r.Daemons = texts(sum), pods, 0
+		r.Requests, r.Pods, r.Daemons = sum, pods, 0
 		r.Why = "pods of low priority hold the room, for which the cluster's autoscaler makes nodes"
 	}
-}
-
-func texts(list corev1.ResourceList) map[string]string {
-	out := map[string]string{}
-	for name, q := range list {
-		out[string(name)] = q.String()
-	}
-	return out
 }
 
 // alike is a new node of the same kind, with the labels by which it was asked for.

@@ -23,6 +23,7 @@ import (
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 )
@@ -97,8 +98,8 @@ func karpenters(t *testing.T, pools ...*unstructured.Unstructured) *Daemon {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := karpenter.New(karpenter.Options{FallbackNodePools: map[string]string{}, Dynamic: client, Logger: zerolog.Nop()})
-	return &Daemon{Provisioner: provisioner.New(provisioner.Options{Backends: []provisioner.Backend{b}}), Pools: b, Requests: requests}
+	b := karpenter.New(karpenter.Options{FallbackNodePools: map[string]string{}, Dynamic: client, Offerings: offerings.New(), Logger: zerolog.Nop()})
+	return &Daemon{Provisioner: provisioner.New(provisioner.Options{Choice: provisioner.Auto, Backends: []provisioner.Backend{b}}), Pools: b, Requests: requests}
 }
 
 func (d *Daemon) ask(t *testing.T, name string, need provisioner.Need) Lost {
@@ -120,7 +121,7 @@ func TestReplacement(t *testing.T) {
 	want := Replacement{
 		Backend: "karpenter", State: "Requested", Name: "fallback-i-n", Pool: "fallback",
 		Why:  "it comes first by name, unlike zz; without 1 of 2 pods, which cannot run in pool fallback: default/picky needs tier=gold",
-		Pods: 1, Daemons: 1, Requests: map[string]string{"cpu": "1750m", "pods": "2"},
+		Pods: 1, Daemons: 1, Requests: corev1.ResourceList{"cpu": resource.MustParse("1750m"), "pods": resource.MustParse("2")},
 		Requirements: []string{
 			"karpenter.sh/nodepool In fallback", "karpenter.sh/capacity-type In on-demand", "topology.kubernetes.io/zone In a,b",
 		},

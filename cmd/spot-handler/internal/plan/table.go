@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/handler/interruption"
 )
@@ -207,11 +209,11 @@ func joined(separator string, parts ...string) string {
 
 func or(text string) string { return cmp.Or(text, console.None) }
 
-func requests(list map[string]string) string {
+func requests(list corev1.ResourceList) string {
 	var parts []string
 	for _, name := range slices.Sorted(maps.Keys(list)) {
-		if name != "pods" {
-			parts = append(parts, name+" "+list[name])
+		if q := list[name]; name != corev1.ResourcePods {
+			parts = append(parts, string(name)+" "+q.String())
 		}
 	}
 	return strings.Join(parts, ", ")
