@@ -37,7 +37,7 @@ import (
 
 // Options configure a Provisioner.
 type Options struct {
-	// Choice is Auto, None or the name of one of Backends; empty is Auto.
+	// Choice is Auto, None or the name of one of Backends.
 	Choice string
 
 	// Backends are asked in this order. Those that Choice excludes still follow the
@@ -65,9 +65,6 @@ type Provisioner struct {
 
 // New returns a Provisioner. It makes no call and starts nothing.
 func New(opts Options) *Provisioner {
-	if opts.Choice == "" {
-		opts.Choice = Auto
-	}
 	names := make([]string, len(opts.Backends))
 	for i, b := range opts.Backends {
 		names[i] = b.Name()

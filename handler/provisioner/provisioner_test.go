@@ -2,6 +2,7 @@ package provisioner
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"strings"
@@ -66,7 +67,7 @@ func newBench(t *testing.T, choice string) *bench {
 	b.asg = &fakeBackend{name: ASG, answer: no}
 	b.placeholder = &fakeBackend{name: Placeholder, answer: no}
 	b.Provisioner = New(Options{
-		Choice: choice, Backends: []Backend{b.karpenter, b.asg, b.placeholder}, Room: &fakeRoom{},
+		Choice: cmp.Or(choice, Auto), Backends: []Backend{b.karpenter, b.asg, b.placeholder}, Room: &fakeRoom{},
 		Registerer: b.registry, Logger: zerolog.New(&b.log),
 	})
 	return b

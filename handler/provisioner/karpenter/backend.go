@@ -30,7 +30,6 @@
 package karpenter
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -63,7 +62,7 @@ type Options struct {
 	// to every node.
 	SingleNode bool
 
-	// Offerings are what EC2 has taken lately; nil: nothing is known, and no replacement is held.
+	// Offerings are what EC2 has taken lately.
 	Offerings *offerings.Memory
 
 	// TTL is how long a replacement can be Ready without a pod before it is returned, if
@@ -76,8 +75,7 @@ type Options struct {
 	// Nodes and Pods tell whether a replacement is in use.
 	Nodes Nodes
 	Pods  Pods
-	// Node finds a Node in memory; the API server is asked for one that is not there. It can
-	// be nil.
+	// Node finds a Node in memory; the API server is asked for one that is not there.
 	Node func(name string) (*corev1.Node, bool)
 
 	Events Events // nil: none
@@ -141,26 +139,17 @@ type Backend struct {
 	keeper   *keeper
 	log      zerolog.Logger
 	said     provisioner.Once
-
-	remembers bool // opts.Offerings are those of all nodes, also of earlier processes
 }
 
 var _ provisioner.Backend = (*Backend)(nil)
 
 // New returns a Backend. It makes no call and starts nothing.
 func New(opts Options) *Backend {
-	if opts.Node == nil {
-		opts.Node = func(string) (*corev1.Node, bool) { return nil, false }
-	}
-	remembers := opts.Offerings != nil && !opts.SingleNode
-	opts.Offerings = cmp.Or(opts.Offerings, offerings.New())
 	b := &Backend{
 		opts:     opts,
 		refusals: newReadCache[interruption.Replacement](refusedFor, nil),
 		ledger:   newLedger(opts.Dynamic, opts.Registerer),
 		log:      opts.Logger.With().Str("component", "provisioner").Str("backend", provisioner.Karpenter).Logger(),
-
-		remembers: remembers,
 	}
 	b.pools, b.daemons = newReadCache(poolTTL, b.readPools), newReadCache(poolTTL, b.readDaemons)
 	b.keeper = newKeeper(b)

@@ -71,6 +71,9 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 	c.nodes = &fakeNodes{nodes: map[string]*corev1.Node{}}
 	c.taken = offerings.New()
 	opts.Nodes, opts.Pods, opts.Events, opts.Offerings = c.nodes, c.nodes, c.nodes, c.taken
+	if opts.Node == nil { // none is in memory
+		opts.Node = func(string) (*corev1.Node, bool) { return nil, false }
+	}
 	c.nodes.put(withRecord(interruptedNode(), record()))
 	opts.Dynamic, opts.Logger = c.FakeDynamicClient, zerolog.New(zerolog.SyncWriter(&c.log))
 	opts.Notify = func(node string) {
@@ -79,7 +82,7 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 		c.notified = append(c.notified, node)
 	}
 	c.b = New(opts)
-	c.p = provisioner.New(provisioner.Options{Backends: []provisioner.Backend{c.b}, Registerer: c.registry, Logger: opts.Logger})
+	c.p = provisioner.New(provisioner.Options{Choice: provisioner.Auto, Backends: []provisioner.Backend{c.b}, Registerer: c.registry, Logger: opts.Logger})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

@@ -218,7 +218,7 @@ func (b *Backend) calmOf(pool *nodePool) time.Duration {
 // one node knows of no other losses.
 func (b *Backend) holds(lost lostNode) bool {
 	_, isSpot := offerings.Of(lost.node)
-	return b.remembers && isSpot && offerings.Takes(lost.rec) && lost.source != nil && b.calmOf(lost.source) > 0
+	return !b.opts.SingleNode && isSpot && offerings.Takes(lost.rec) && lost.source != nil && b.calmOf(lost.source) > 0
 }
 
 // isHeld reports whether the replacement that the candidate gives is held: it is on demand, and
