@@ -49,6 +49,20 @@ func Of[L runtime.Object](client Client[L], pick func(*metav1.ListOptions)) *cac
 	}
 }
 
+// Pages lists in pages of o.Limit, and calls use with one after the other.
+func Pages[L metav1.ListInterface](ctx context.Context, list func(context.Context, metav1.ListOptions) (L, error), o metav1.ListOptions, use func(L)) error {
+	for {
+		page, err := list(ctx, o)
+		if err != nil {
+			return err
+		}
+		use(page)
+		if o.Continue = page.GetContinue(); o.Continue == "" {
+			return nil
+		}
+	}
+}
+
 // Options say what is watched: objects that arrive as an R, and of each of which a T is kept.
 type Options[R runtime.Object, T metav1.Object] struct {
 	// Source lists and watches. It is listed first if it says so, as client-go asks it.

@@ -205,20 +205,13 @@ const pageSize = 100
 func List(ctx context.Context, client Client, o metav1.ListOptions) (*corev1.NodeList, error) {
 	o.Limit, o.ResourceVersion, o.ResourceVersionMatch = pageSize, "", ""
 	all := &corev1.NodeList{}
-	for {
-		page, err := client.List(ctx, o)
-		if err != nil {
-			return nil, err
-		}
+	err := rewatch.Pages(ctx, client.List, o, func(page *corev1.NodeList) {
 		for i := range page.Items {
 			all.Items = append(all.Items, *lean(&page.Items[i]))
 		}
 		all.ListMeta = metav1.ListMeta{ResourceVersion: page.ResourceVersion}
-		if page.Continue == "" {
-			return all, nil
-		}
-		o.Continue = page.Continue
-	}
+	})
+	return all, err
 }
 
 // paged is a client whose List is ours.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"spot-handler/drain"
+	"spot-handler/drain/rewatch"
 	"spot-handler/handler/provisioner"
 )
 
@@ -265,16 +266,9 @@ func eachPage(ctx context.Context, client dynamic.Interface, resource schema.Gro
 	if resource == daemonSetResource {
 		o.Limit = daemonsPerPage
 	}
-	for {
-		page, err := client.Resource(resource).List(ctx, o)
-		if err != nil {
-			return err
-		}
+	return rewatch.Pages(ctx, client.Resource(resource).List, o, func(page *unstructured.UnstructuredList) {
 		for i := range page.Items {
 			use(&page.Items[i])
 		}
-		if o.Continue = page.GetContinue(); o.Continue == "" {
-			return nil
-		}
-	}
+	})
 }

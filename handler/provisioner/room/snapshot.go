@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"spot-handler/drain"
+	"spot-handler/drain/rewatch"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/nodes"
 )
@@ -117,37 +118,26 @@ type place struct {
 
 // eachPod calls use for every pod that the field selector selects.
 func (o Options) eachPod(ctx context.Context, selector string, use func(*corev1.Pod)) error {
-	for opts := (metav1.ListOptions{Limit: podsPerPage, FieldSelector: selector}); ; {
-		page, err := o.Pods.List(ctx, opts)
-		if err != nil {
-			return err
-		}
+	return rewatch.Pages(ctx, o.Pods.List, metav1.ListOptions{Limit: podsPerPage, FieldSelector: selector}, func(page *corev1.PodList) {
 		for i := range page.Items {
 			use(&page.Items[i])
 		}
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			return nil
-		}
-	}
+	})
 }
 
 // read reads all Nodes and pods.
 func read(ctx context.Context, o Options, promised map[types.UID]place) (*snapshot, error) {
 	l := &snapshot{nodes: map[string]*free{}}
-	for opts := (metav1.ListOptions{Limit: nodesPerPage}); ; {
-		page, err := o.Nodes.List(ctx, opts)
-		if err != nil {
-			return nil, fmt.Errorf("list nodes: %w", err)
-		}
+	err := rewatch.Pages(ctx, o.Nodes.List, metav1.ListOptions{Limit: nodesPerPage}, func(page *corev1.NodeList) {
 		for i := range page.Items {
 			l.addNode(&page.Items[i])
 		}
-		if opts.Continue = page.Continue; opts.Continue == "" {
-			break
-		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
 	}
 	var waiting []*corev1.Pod
-	err := o.eachPod(ctx, "status.phase!=Succeeded,status.phase!=Failed", func(pod *corev1.Pod) {
+	err = o.eachPod(ctx, "status.phase!=Succeeded,status.phase!=Failed", func(pod *corev1.Pod) {
 		if pod.Spec.NodeName == "" {
 			if len(waiting) <= maxWaiting {
 				waiting = append(waiting, pod.DeepCopy()) // not the page with it
