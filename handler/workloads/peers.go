@@ -148,7 +148,9 @@ func (t *Notifier) peers(ctx context.Context, gang drain.Gang) (peers []*corev1.
 			asks := pod.Annotations[drain.NoticeAnnotation]
 			runs := pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && !drain.Finished(pod)
 			if runs && asks != "" && asks != drain.NoticeFiles && drain.GangOf(pod) == gang && !t.opts.Leaves(pod.Spec.NodeName, gang) {
-				pod.Labels, pod.Annotations = nil, map[string]string{drain.NoticeAnnotation: asks} // the rest can be long
+				pod.ObjectMeta = metav1.ObjectMeta{ // the rest can be long
+					Name: pod.Name, Namespace: pod.Namespace, UID: pod.UID, Annotations: map[string]string{drain.NoticeAnnotation: asks},
+				}
 				peers = append(peers, pod)
 			}
 		})
@@ -170,12 +172,9 @@ func (t *Notifier) each(ctx context.Context, gang drain.Gang, do func(*corev1.Po
 		}
 		for _, pod := range page.Items {
 			do(&corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{
-					Name: pod.Metadata.Name, Namespace: pod.Metadata.Namespace, UID: pod.Metadata.UID,
-					DeletionTimestamp: pod.Metadata.DeletionTimestamp, Labels: pod.Metadata.Labels, Annotations: pod.Metadata.Annotations,
-				},
-				Spec:   corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, SchedulingGroup: pod.Spec.SchedulingGroup},
-				Status: corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
+				ObjectMeta: pod.Metadata,
+				Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, HostNetwork: pod.Spec.HostNetwork, SchedulingGroup: pod.Spec.SchedulingGroup},
+				Status:     corev1.PodStatus{Phase: pod.Status.Phase, PodIP: pod.Status.PodIP},
 			})
 		}
 		if next = page.Metadata.Continue; next == "" {
@@ -187,15 +186,10 @@ func (t *Notifier) each(ctx context.Context, gang drain.Gang, do func(*corev1.Po
 
 // page is what is read of some pods.
 type page struct {
-	Metadata struct{ Continue string }
+	Metadata metav1.ListMeta
 	Items    []struct {
-		Metadata struct {
-			Name, Namespace     string
-			UID                 types.UID
-			DeletionTimestamp   *metav1.Time
-			Labels, Annotations map[string]string
-		}
-		Spec struct {
+		Metadata metav1.ObjectMeta
+		Spec     struct {
 			NodeName        string
 			HostNetwork     bool
 			SchedulingGroup *corev1.PodSchedulingGroup
