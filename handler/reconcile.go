@@ -46,9 +46,9 @@ var course = []func(v *visit, ctx context.Context) (done bool, err error){
 // reconcile moves a node one step on, and says when to look again if nothing happens before
 // then; zero means never.
 func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, error) {
-	v, err := h.visit(ctx, name)
-	if v == nil || err != nil {
-		return 0, err
+	v := h.visit(ctx, name)
+	if v == nil {
+		return 0, nil
 	}
 	for _, take := range course {
 		if done, err := take(v, ctx); errors.Is(err, errChanged) {
@@ -61,19 +61,19 @@ func (h *Handler) reconcile(ctx context.Context, name string) (time.Duration, er
 }
 
 // visit reads what the Node carries. It is nil if there is nothing to reconcile, or not yet.
-func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
+func (h *Handler) visit(ctx context.Context, name string) *visit {
 	k := h.memory.of(name)
 	node, ok := h.opts.Index.Get(name)
 	if !ok {
 		h.nodeGone(ctx, name, k)
-		return nil, nil
+		return nil
 	}
 	if nodes.Older(node.ResourceVersion, k.resourceVersion) {
-		return nil, nil // our own last write has not come back yet; it will
+		return nil // our own last write has not come back yet; it will
 	}
 	rec, has, err := nodes.Record(node)
 	if !has {
-		return &visit{Handler: h, node: node, rec: k.rec, removed: true, known: k}, nil
+		return &visit{Handler: h, node: node, rec: k.rec, removed: true, known: k}
 	}
 	if err == nil {
 		err = h.opts.Index.Holds(node)
@@ -87,7 +87,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 			h.opts.Events.Notify(notify.Unreadable(node, err))
 			h.opts.Logger.Error().Err(err).Str("node", name).Msg("read record")
 		}
-		return nil, nil
+		return nil
 	}
 	h.opts.Offerings.Note(node, rec)
 	h.memory.change(func() {
@@ -104,7 +104,7 @@ func (h *Handler) visit(ctx context.Context, name string) (*visit, error) {
 	if rec.Kind != interruption.RebalanceRecommendation {
 		h.opts.Turns.Leave(name)
 	}
-	return &visit{Handler: h, node: node, rec: rec, known: k}, nil
+	return &visit{Handler: h, node: node, rec: rec, known: k}
 }
 
 // shutDown marks a Node out of service as soon as its machine is known to be gone, and takes

@@ -159,11 +159,8 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 func (e *Events) createOrCount(ctx context.Context, before, event *corev1.Event) (*corev1.Event, error) {
 	written := &corev1.Event{}
 	if before != nil && event.LastTimestamp.Sub(before.LastTimestamp.Time) < repeatWithin {
-		patch, err := json.Marshal(map[string]any{"count": before.Count + 1, "lastTimestamp": event.LastTimestamp})
-		if err != nil {
-			return nil, err
-		}
-		err = e.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).Body(patch).Do(ctx).Into(written)
+		patch, _ := json.Marshal(map[string]any{"count": before.Count + 1, "lastTimestamp": event.LastTimestamp}) // a number and our own time
+		err := e.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).Body(patch).Do(ctx).Into(written)
 		if !apierrors.IsNotFound(err) {
 			return written, err
 		}

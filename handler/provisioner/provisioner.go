@@ -21,7 +21,6 @@ package provisioner
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -88,12 +87,7 @@ func (p *Provisioner) Run(ctx context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for _, b := range p.opts.Backends {
-		g.Go(func() error {
-			if err := b.Run(ctx); err != nil {
-				return fmt.Errorf("run provisioner %s: %w", b.Name(), err)
-			}
-			return nil
-		})
+		g.Go(func() error { return b.Run(ctx) })
 	}
 	return g.Wait()
 }

@@ -140,10 +140,7 @@ func (t *Notifier) note(ctx context.Context, what string, deadline time.Time, d 
 	if !changed {
 		return
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": d.Pod.UID, "annotations": want}})
-	if err != nil {
-		return // cannot happen: every value has a JSON form
-	}
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{"uid": d.Pod.UID, "annotations": want}}) // texts
 	for attempt := 1; ; attempt++ {
 		switch err := t.patch(ctx, d.Pod, patch); {
 		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err), apierrors.IsInvalid(err): // or another pod has its name

@@ -95,7 +95,6 @@ func (o claimOrder) build() (*unstructured.Unstructured, error) {
 		}
 	}
 
-	yes := true
 	claim := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	claim.SetAPIVersion(karpenterGroup + "/v1")
 	claim.SetKind("NodeClaim")
@@ -103,7 +102,7 @@ func (o claimOrder) build() (*unstructured.Unstructured, error) {
 	claim.SetLabels(labels)
 	claim.SetAnnotations(annotations)
 	claim.SetOwnerReferences([]metav1.OwnerReference{{
-		APIVersion: karpenterGroup + "/v1", Kind: "NodePool", Name: o.pool.Name, UID: o.pool.UID, BlockOwnerDeletion: &yes,
+		APIVersion: karpenterGroup + "/v1", Kind: "NodePool", Name: o.pool.Name, UID: o.pool.UID, BlockOwnerDeletion: new(true),
 	}})
 	return claim, nil
 }

@@ -107,10 +107,7 @@ func (k *keeper) handOver(ctx context.Context, claim *Claim, as string) error {
 // change changes the annotations or the labels of exactly this claim; nil removes one.
 func (k *keeper) change(ctx context.Context, claim *Claim, which string, values map[string]any) error {
 	// The UID is a precondition: it cannot be changed.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, which: values}})
-	if err != nil {
-		return fmt.Errorf("patch NodeClaim %q: %w", claim.Name, err)
-	}
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, which: values}}) // texts
 	u, err := k.b.opts.Dynamic.Resource(nodeClaimResource).Patch(ctx, claim.Name, types.MergePatchType, patch, metav1.PatchOptions{FieldManager: fieldManager})
 	switch {
 	case isMissing(err), apierrors.IsInvalid(err): // it is gone, or another claim by now

@@ -85,9 +85,8 @@ func podOf(set *unstructured.Unstructured) *corev1.Pod {
 	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(template, pod); err != nil {
 		return nil
 	}
-	yes := true
 	pod.Namespace, pod.Name = set.GetNamespace(), set.GetName()
-	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set.GetName(), Controller: &yes}}
+	pod.OwnerReferences = []metav1.OwnerReference{{APIVersion: "apps/v1", Kind: "DaemonSet", Name: set.GetName(), Controller: new(true)}}
 	return pod
 }
 

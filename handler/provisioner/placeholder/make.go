@@ -124,8 +124,7 @@ func (b *Backend) notMade(ctx context.Context, o order, r interruption.Replaceme
 // removeAll removes the PodTemplate of that name; the garbage collector then removes its
 // placeholders.
 func (b *Backend) removeAll(ctx context.Context, name string) error {
-	background := metav1.DeletePropagationBackground
-	err := b.opts.Templates.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &background})
+	err := b.opts.Templates.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: new(metav1.DeletePropagationBackground)})
 	switch {
 	case err == nil, apierrors.IsNotFound(err):
 		b.cache.forget(strings.TrimPrefix(name, nameOf("")), "")

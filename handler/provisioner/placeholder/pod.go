@@ -117,19 +117,16 @@ func (b *Backend) placeholder(o order, owner *corev1.PodTemplate, pod *corev1.Po
 // spec fits the Pod Security Standard "restricted".
 // https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
 func (b *Backend) spec(o order, pod *corev1.Pod) corev1.PodSpec {
-	no, yes := false, true
-	nobody := int64(65535) // the user of the usual image
-	noGrace := int64(0)    // the scheduler waits until a preempted pod has ended
-	lifetime := max(1, int64(time.Until(o.expires)/time.Second))
+	const nobody = int64(65535) // the user of the usual image
 	spec := corev1.PodSpec{
 		PriorityClassName:             PriorityClass,
-		TerminationGracePeriodSeconds: &noGrace,
-		ActiveDeadlineSeconds:         &lifetime,
+		TerminationGracePeriodSeconds: new(int64(0)), // the scheduler waits until a preempted pod has ended
+		ActiveDeadlineSeconds:         new(max(1, int64(time.Until(o.expires)/time.Second))),
 		RestartPolicy:                 corev1.RestartPolicyNever,
-		AutomountServiceAccountToken:  &no,
-		EnableServiceLinks:            &no,
+		AutomountServiceAccountToken:  new(false),
+		EnableServiceLinks:            new(false),
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot: &yes, RunAsUser: &nobody, RunAsGroup: &nobody,
+			RunAsNonRoot: new(true), RunAsUser: new(nobody), RunAsGroup: new(nobody),
 			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Containers: []corev1.Container{{
@@ -137,7 +134,7 @@ func (b *Backend) spec(o order, pod *corev1.Pod) corev1.PodSpec {
 			Image:           b.opts.Image,
 			ImagePullPolicy: corev1.PullIfNotPresent,
 			SecurityContext: &corev1.SecurityContext{
-				AllowPrivilegeEscalation: &no, ReadOnlyRootFilesystem: &yes,
+				AllowPrivilegeEscalation: new(false), ReadOnlyRootFilesystem: new(true),
 				Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
 			},
 		}},
@@ -195,17 +192,14 @@ func ParseSelector(text string) (Selector, error) {
 	s := Selector{text: parsed.String()}
 	s.parsed, _ = parsed.Requirements()
 	for _, r := range s.parsed {
-		operator, ok := operators[r.Operator()]
-		if !ok { // cannot happen: these are all
-			return Selector{}, fmt.Errorf("parse label selector %q: operator %q has no use on nodes", text, r.Operator())
-		}
 		s.requirements = append(s.requirements, corev1.NodeSelectorRequirement{
-			Key: r.Key(), Operator: operator, Values: slices.Sorted(slices.Values(r.ValuesUnsorted())),
+			Key: r.Key(), Operator: operators[r.Operator()], Values: slices.Sorted(slices.Values(r.ValuesUnsorted())),
 		})
 	}
 	return s, nil
 }
 
+// operators are all that a label selector can have.
 var operators = map[selection.Operator]corev1.NodeSelectorOperator{
 	selection.Equals:       corev1.NodeSelectorOpIn,
 	selection.DoubleEquals: corev1.NodeSelectorOpIn,

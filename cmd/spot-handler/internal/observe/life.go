@@ -79,8 +79,7 @@ func (n *nodeLife) recorded(now time.Time, launched map[string]time.Time) Node {
 	if n.rec.Phase.Over() && !ended.IsZero() {
 		r.Ended, r.Counted = &ended, n.rec.Pods
 		if !deadline.IsZero() {
-			s := deadline.Sub(ended).Seconds()
-			r.SlackSeconds = &s
+			r.SlackSeconds = new(deadline.Sub(ended).Seconds())
 		}
 	}
 	if n.EndAt != nil {

@@ -55,8 +55,7 @@ func since(begin time.Time, at *time.Time) *plan.Seconds {
 	if at == nil {
 		return nil
 	}
-	s := plan.Seconds(at.Sub(begin).Seconds())
-	return &s
+	return new(plan.Seconds(at.Sub(begin).Seconds()))
 }
 
 // Lines sum up for people, in so many columns of a terminal; 0 is no terminal.
@@ -180,13 +179,12 @@ var figures = map[string]figure{
 		if s.Forecast == nil {
 			return nil
 		}
-		n := float64(len(s.Forecast.Misses))
-		return &n
+		return new(float64(len(s.Forecast.Misses)))
 	}, unit: "pods"},
 }
 
 func pods(count func(Score) int) figure {
-	return figure{of: func(s Score) *float64 { n := float64(count(s)); return &n }, unit: "pods"}
+	return figure{of: func(s Score) *float64 { return new(float64(count(s))) }, unit: "pods"}
 }
 
 // ParseRequirements reads a text such as left=0,slack=20s.

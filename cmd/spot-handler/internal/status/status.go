@@ -207,8 +207,7 @@ func (n interrupted) count() (c Pods) {
 	if !n.podsKnown {
 		return c
 	}
-	here := len(n.here)
-	c.Here = &here
+	c.Here = new(len(n.here))
 	for _, pod := range n.here {
 		switch state, _ := StateOf(n.rec, pod, ""); state {
 		case Ending:
@@ -244,8 +243,7 @@ func result(p interruption.Pods) string {
 
 // seconds rounds to a tenth: no more of it is meant.
 func seconds(d time.Duration) *float64 {
-	s := d.Round(100 * time.Millisecond).Seconds()
-	return &s
+	return new(d.Round(100 * time.Millisecond).Seconds())
 }
 
 // waitsFor is what an interruption waits for, in a clause; empty if it is over and done with.

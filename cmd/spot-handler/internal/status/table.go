@@ -150,9 +150,7 @@ func (s Node) recordLines() []string {
 		return nil
 	}
 	var text strings.Builder
-	if err := console.YAML.Write(&text, s.Record); err != nil {
-		return nil // it was read from JSON, so this cannot fail
-	}
+	_ = console.YAML.Write(&text, s.Record) // it was read from JSON, so this cannot fail
 	return append([]string{""}, strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")...)
 }
 
