@@ -142,10 +142,7 @@ func (v *visit) replace(ctx context.Context, next *interruption.Record, view dra
 	if len(view.Moving) == 0 && asked.Replacement == nil {
 		return nil
 	}
-	var before interruption.Replacement
-	if asked.Replacement != nil {
-		before = *asked.Replacement
-	}
+	before := *cmp.Or(asked.Replacement, &interruption.Replacement{})
 	got, err := v.opts.Provisioner.Request(ctx, v.node, asked, provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons})
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
@@ -286,8 +283,5 @@ func (m *memory) change(f func()) {
 
 // replacementOf is the node's replacement as far as anybody knows; nil if none was requested.
 func (k *known) replacementOf(rec interruption.Record) *interruption.Replacement {
-	if k.replacement != nil {
-		return k.replacement
-	}
-	return rec.Replacement
+	return cmp.Or(k.replacement, rec.Replacement)
 }

@@ -1,6 +1,7 @@
 package handler
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -200,10 +201,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 
 // reportUndone says why a node is as it was before, and what still stands.
 func (v *visit) reportUndone(node *corev1.Node, was interruption.Record, rest *interruption.Record, result drain.Result) {
-	stands := was
-	if rest != nil {
-		stands = *rest
-	}
+	stands := *cmp.Or(rest, &was)
 	text, news := "interruption cancelled, node as it was", notify.Canceled
 	switch {
 	case v.removed:

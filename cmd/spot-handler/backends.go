@@ -167,10 +167,7 @@ func configOf(ctx context.Context, cfg settings) (aws.Config, error) {
 	if cfg.mode == modeIMDS { // calls only the metadata service
 		return conf, nil
 	}
-	if conf.Region == "" {
-		conf.Region = regionOf(cfg.queueURL)
-	}
-	if conf.Region == "" {
+	if conf.Region = cmp.Or(conf.Region, regionOf(cfg.queueURL)); conf.Region == "" {
 		return aws.Config{}, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.queueURL)
 	}
 	conf.APIOptions = append(conf.APIOptions, awsfault.PlainBody)

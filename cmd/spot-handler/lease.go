@@ -161,11 +161,8 @@ func (l *lease) try(ctx context.Context, within time.Duration) (bool, error) {
 		if h != "" && began.Sub(l.seenAt) < leaseDuration {
 			return false, nil
 		}
-		transitions := int32(0) // of a new one
-		if current.Spec.LeaseTransitions != nil {
-			transitions = *current.Spec.LeaseTransitions + 1
-		}
-		current.Spec.LeaseTransitions, current.Spec.AcquireTime = &transitions, &now
+		before := *cmp.Or(current.Spec.LeaseTransitions, new(int32(-1))) // a new one has none
+		current.Spec.LeaseTransitions, current.Spec.AcquireTime = new(before+1), &now
 	}
 	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds, current.Spec.RenewTime = &l.identity, &seconds, &now
 	if current.ResourceVersion == "" {
@@ -180,12 +177,7 @@ func (l *lease) try(ctx context.Context, within time.Duration) (bool, error) {
 	return true, nil
 }
 
-func holder(l *coordinationv1.Lease) string {
-	if l.Spec.HolderIdentity == nil {
-		return ""
-	}
-	return *l.Spec.HolderIdentity
-}
+func holder(l *coordinationv1.Lease) string { return *cmp.Or(l.Spec.HolderIdentity, new("")) }
 
 // jittered is about retryPeriod, so replicas do not come together.
 func jittered() time.Duration { return wait.Jitter(retryPeriod*9/10, 0.2) }

@@ -1,6 +1,9 @@
 package interruption
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // staleAfter is how long after its deadline we still believe a notice when its node is alive
 // and Ready. EC2 acts within seconds of the time that it gives. So if a node is well minutes
@@ -52,9 +55,7 @@ type Judgement struct {
 // Judge says what a notice means. It has no side effects and reads no clock, so anyone who asks
 // what would happen gets the answer that the daemon acts on.
 func Judge(c Case) Judgement {
-	if c.Notice.InstanceID == "" {
-		c.Notice.InstanceID = c.Node.Instance
-	}
+	c.Notice.InstanceID = cmp.Or(c.Notice.InstanceID, c.Node.Instance)
 	for _, rule := range judging {
 		if j, ok := rule(c); ok {
 			return j

@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -160,8 +161,8 @@ func (p *Provisioner) report(node *corev1.Node, rec interruption.Record, r inter
 
 // Once remembers what was said, so as to say it once. It is safe for concurrent use.
 type Once struct {
-	mu   sync.Mutex
-	said map[string]struct{}
+	said  sync.Map
+	texts atomic.Int64
 }
 
 // maxSaid bounds the texts that are remembered as said. Beyond that all are forgotten, and said again.
@@ -169,16 +170,12 @@ const maxSaid = 1000
 
 // First reports whether the text is new.
 func (o *Once) First(text string) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if _, again := o.said[text]; again {
-		return false
+	_, again := o.said.LoadOrStore(text, nil)
+	if !again && o.texts.Add(1) > maxSaid {
+		o.texts.Store(0)
+		o.said.Clear()
 	}
-	if o.said == nil || len(o.said) >= maxSaid {
-		o.said = map[string]struct{}{}
-	}
-	o.said[text] = struct{}{}
-	return true
+	return !again
 }
 
 // Cause is the API server's text without the object's name, which differs between nodes.

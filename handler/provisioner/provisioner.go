@@ -19,6 +19,7 @@
 package provisioner
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -217,10 +218,7 @@ func (p *Provisioner) dispatch(node *corev1.Node, rec interruption.Record, ask f
 		case err != nil:
 			return r, why, err
 		case r.State != StateUnsupported:
-			if why == "" {
-				why = "the first that can: " + strings.Join(append(against, b.Name()), "; ")
-			}
-			return r, why, nil
+			return r, cmp.Or(why, "the first that can: "+strings.Join(append(against, b.Name()), "; ")), nil
 		case len(list) == 1:
 			return r, why, nil
 		}

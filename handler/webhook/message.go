@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,9 +71,7 @@ func newMessage(n notify.News) Message {
 		m.Deadline, m.StartTime = &d, d
 		m.SecondsLeft = max(0, int(time.Until(d).Seconds()))
 	}
-	if r.Replacement != nil {
-		m.Replacement = *r.Replacement
-	}
+	m.Replacement = *cmp.Or(r.Replacement, &interruption.Replacement{})
 	return m
 }
 

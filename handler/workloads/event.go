@@ -98,10 +98,7 @@ func eventFor(now time.Time, in Interruption, what string, pod *corev1.Pod, evic
 
 // graceOf is the time in seconds that the pod has from its eviction to its end.
 func graceOf(d drain.Decision) int64 {
-	if d.Grace != nil {
-		return *d.Grace
-	}
-	return int64(drain.Grace(d.Pod).Seconds())
+	return *cmp.Or(d.Grace, new(int64(drain.Grace(d.Pod).Seconds())))
 }
 
 func unix(t time.Time) int64 {

@@ -3,6 +3,7 @@ package asg
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -139,9 +140,7 @@ func (b *Backend) inspect(ctx context.Context, groups []string, late bool) error
 			return err
 		}
 		b.mu.Lock()
-		for name, s := range found {
-			b.baselines[name] = s
-		}
+		maps.Copy(b.baselines, found)
 		b.mu.Unlock()
 	}
 	return nil

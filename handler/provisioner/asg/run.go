@@ -111,16 +111,7 @@ func (b *Backend) over(e *entry) bool {
 }
 
 // waiting reports whether to search the Nodes again.
-func (b *Backend) waiting() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, e := range b.entries {
-		if e.stage == detached || e.stage == found {
-			return true
-		}
-	}
-	return false
-}
+func (b *Backend) waiting() bool { return len(b.in(detached))+len(b.in(found)) > 0 }
 
 // in returns the nodes of a stage, most urgent first.
 func (b *Backend) in(s stage) []*entry {

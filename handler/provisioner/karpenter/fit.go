@@ -147,14 +147,9 @@ func (s *shape) requireAnyTerm(pod *corev1.Pod) (needed []requirement, reason st
 		if termReason == "" {
 			return trial.needed, ""
 		}
-		if reason == "" {
-			reason = termReason
-		}
+		reason = cmp.Or(reason, termReason)
 	}
-	if reason == "" {
-		reason = "has a node affinity that nothing satisfies"
-	}
-	return nil, reason
+	return nil, cmp.Or(reason, "has a node affinity that nothing satisfies")
 }
 
 func (s *shape) requireTerm(term corev1.NodeSelectorTerm, daemon bool) string {

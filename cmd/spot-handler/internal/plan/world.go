@@ -181,10 +181,7 @@ func (w *world) add(p *corev1.Pod) *pod {
 func (w *world) expectOf(p *pod) {
 	switch {
 	case p.DeletionTimestamp != nil:
-		own := time.Duration(0)
-		if p.DeletionGracePeriodSeconds != nil {
-			own = time.Duration(*p.DeletionGracePeriodSeconds) * time.Second
-		}
+		own := time.Duration(*cmp.Or(p.DeletionGracePeriodSeconds, new(int64(0)))) * time.Second
 		w.at(p.DeletionTimestamp.Add(min(own, w.in.Assumptions.Stop.Duration())-own), podsFirst, func() { w.gone(p) })
 	case !Serves(p.Pod):
 		w.at(w.now, podsFirst, func() { // once the workload's startup is known

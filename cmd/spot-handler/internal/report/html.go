@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -223,10 +224,7 @@ func (x axis) track(n observe.Node) track {
 // nodeTrack shows the phases and, below them, the replacement.
 func (x axis) nodeTrack(n observe.Node) track {
 	t := x.track(n)
-	end := x.begin.Add(x.whole)
-	if n.EndAt != nil {
-		end = *n.EndAt
-	}
+	end := *cmp.Or(n.EndAt, new(x.begin.Add(x.whole)))
 	for i, p := range n.Phases {
 		until := end
 		if i+1 < len(n.Phases) {

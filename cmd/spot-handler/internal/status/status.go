@@ -201,9 +201,7 @@ func (n interrupted) interruption() Interruption {
 }
 
 func (n interrupted) count() (c Pods) {
-	if n.rec.Pods != nil {
-		c.Pods = *n.rec.Pods
-	}
+	c.Pods = *cmp.Or(n.rec.Pods, &interruption.Pods{})
 	if !n.podsKnown {
 		return c
 	}
