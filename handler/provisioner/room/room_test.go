@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,6 +24,7 @@ import (
 type cluster struct {
 	nodes []corev1.Node
 	pods  []corev1.Pod
+	mu    sync.Mutex // a check and a snapshot list at the same time
 	lists []metav1.ListOptions
 	fail  error
 	hangs bool // lists of Nodes and pods do not answer
@@ -58,7 +60,9 @@ func page[T any](all []T, o metav1.ListOptions) ([]T, metav1.ListMeta) {
 }
 
 func (c *cluster) List(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+	c.mu.Lock()
 	c.lists = append(c.lists, o)
+	c.mu.Unlock()
 	if err := c.answer(ctx); err != nil {
 		return nil, err
 	}
