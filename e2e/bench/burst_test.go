@@ -17,6 +17,7 @@ import (
 	"spot-handler/e2e/daemon"
 	"spot-handler/e2e/sqsemu"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 )
 
 // heartbeat is so long that no node is missed: they have no kubelet.
@@ -61,10 +62,7 @@ type burst struct {
 }
 
 func measureBurst(b *testing.B, n int) {
-	cluster := controlplane.ForTest(b, controlplane.Options{Audit: true, Heartbeat: heartbeat})
-	client, err := rawClient(cluster)
-	must(b, err)
-	f := &field{B: b, cluster: cluster, client: client, n: n}
+	f := newField(b, n)
 	rounds, storm := rounds, n == manyNodes
 	if n == drawnBurst {
 		rounds = 7 // single rounds differ by a third
@@ -99,12 +97,30 @@ type field struct {
 	cluster *controlplane.Cluster
 	client  kubernetes.Interface
 	n       int // nodes
+
+	unremembered bool // nodes are of no offering, so their losses are not remembered
+}
+
+// newField is an empty cluster, with the ConfigMap of lost offerings that the chart would make.
+func newField(b *testing.B, n int) *field {
+	b.Helper()
+	cluster := controlplane.ForTest(b, controlplane.Options{Audit: true, Heartbeat: heartbeat})
+	client, err := rawClient(cluster)
+	must(b, err)
+	kept := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: offerings.ConfigMap}}
+	_, err = client.CoreV1().ConfigMaps(metav1.NamespaceSystem).Create(b.Context(), kept, metav1.CreateOptions{})
+	must(b, err)
+	return &field{B: b, cluster: cluster, client: client, n: n}
 }
 
 func (f *field) create(ctx context.Context, prefix string) []*corev1.Node {
 	f.Helper()
+	offering := corev1.LabelInstanceTypeStable
+	if f.unremembered {
+		offering = "bench.kubernetes.io/type-of-none" // as long
+	}
 	nodes, err := f.cluster.CreateBareNodes(ctx, controlplane.BareNodes{
-		Count: f.n, Prefix: prefix, Unmanaged: true, Labels: map[string]string{"bench": prefix},
+		Count: f.n, Prefix: prefix, Unmanaged: true, Labels: map[string]string{"bench": prefix, offering: "m5.large"},
 	})
 	must(f.B, err)
 	return nodes
@@ -159,6 +175,7 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	ctx, stop := context.WithTimeoutCause(f.Context(), roundTimeout, fmt.Errorf("not within %s", roundTimeout))
 	defer stop()
 	nodes := f.create(ctx, prefix)
+	must(f.B, f.forget(ctx))
 	sqs := sqsemu.Start(sqsemu.Options{})
 	defer sqs.Close()
 	queue := sqs.Queue("spot-handler")
@@ -190,6 +207,7 @@ func (f *field) daemonRound(prefix string, raw map[string]sight) burst {
 	must(f.B, queue.WaitEmpty(alive))
 	r.settled = time.Since(began).Seconds()
 	_, r.peak = resident.look()
+	must(f.B, f.waitRemembered(alive, !f.unremembered))
 	must(f.B, sameMarks(seen, raw))
 
 	r.p50, r.p99, r.all = times(seen, func(node string) time.Time { return sent[node] })
@@ -248,12 +266,7 @@ func loggedP99(requests []request, sent map[string]time.Time) float64 {
 }
 
 func reportBurst(b *testing.B, n int, all []burst) {
-	get := func(f func(burst) float64) (values []float64) {
-		for _, r := range all {
-			values = append(values, f(r))
-		}
-		return values
-	}
+	get := func(f func(burst) float64) []float64 { return figures(all, f) }
 	perNode := func(f func(requestCount) int) []float64 {
 		return get(func(r burst) float64 { return float64(f(r.requests)) / float64(n) })
 	}
