@@ -125,9 +125,9 @@ func (c *caller) installedIn(ctx context.Context) (namespace string, accounts ma
 	return "", nil, fmt.Errorf("%w: spot-handler is installed in the namespaces %s: say which with --daemon-namespace", errUsage, strings.Join(list, ", "))
 }
 
-// remembered is what the installation keeps of lost offerings; nothing without one. Standing are the
-// nodes without an interruption; it can be nil.
-func (c *caller) remembered(ctx context.Context, standing func() []*corev1.Node) (*offerings.Memory, error) {
+// remembered is what the installation keeps of lost offerings; nothing without one. Its pools have
+// these nodes.
+func (c *caller) remembered(ctx context.Context, of []*corev1.Node) (*offerings.Memory, error) {
 	namespace, err := c.daemonNamespace, error(nil)
 	if namespace == "" {
 		namespace, _, err = c.installedIn(ctx)
@@ -135,7 +135,7 @@ func (c *caller) remembered(ctx context.Context, standing func() []*corev1.Node)
 	if namespace == "" || err != nil {
 		return offerings.New(), err
 	}
-	return offerings.Read(ctx, newResource[corev1.ConfigMap, corev1.ConfigMapList](c.whole.core, "configmaps", namespace), standing)
+	return offerings.Read(ctx, newResource[corev1.ConfigMap, corev1.ConfigMapList](c.whole.core, "configmaps", namespace), of)
 }
 
 // settings are those by which nodes are drained, as the installation was given them: first those

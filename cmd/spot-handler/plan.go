@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -130,15 +131,22 @@ func (c *caller) forecast(ctx context.Context, read cluster.Cluster, lost []*cor
 	if err != nil {
 		return plan.Forecast{}, err
 	}
+	taken := offerings.New()
+	if asksKarpenter(cfg) {
+		taken, err = c.remembered(ctx, slices.DeleteFunc(slices.Clone(read.Nodes), func(n *corev1.Node) bool { return slices.Contains(lost, n) }))
+		if err != nil {
+			read.Unread = append(slices.Clone(read.Unread), err.Error())
+		}
+	}
 	marked := map[string]*corev1.Node{}
-	over := backing{cfg: cfg, clients: dry, taken: offerings.New(), logger: zerolog.Nop(), node: func(name string) (*corev1.Node, bool) {
+	over := backing{cfg: cfg, clients: dry, taken: taken, logger: zerolog.Nop(), node: func(name string) (*corev1.Node, bool) {
 		node, lost := marked[name]
 		return node, lost
 	}}
 	pools, provider := newProvisioner(over)
 	daemon := plan.Daemon{
 		Policy: cfg.policy, Settings: from, Rules: rulesOf(cfg, pools), DeletesClaims: cfg.release && cfg.provisioner != provisioner.None,
-		Provisioner: provider, Pools: pools, Core: dry.core, Requests: requests, Offerings: over.taken, Marked: marked,
+		Provisioner: provider, Pools: pools, Core: dry.core, Requests: requests, Offerings: taken, Marked: marked,
 		Boots: func(ctx context.Context, pool string) ([]time.Duration, error) {
 			return karpenter.BootTimes(ctx, c.whole.dynamic, pool)
 		},

@@ -18,6 +18,8 @@ func TestPlanCommand(t *testing.T) {
 	}{
 		"a node":             {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "1 node lost: 1 pod, 1 grace period cut short", "list volumeattachments"},
 		"what was assumed":   {"", []string{"plan", "node-1", "--stop-time=3s"}, 1, "stop 3 s (--stop-time)", ""},
+		"no offerings":       {"configmaps", []string{"plan", "node-1", "--daemon-namespace=ops"}, 1, "1 node lost: 1 pod", "read lost offerings: not allowed"},
+		"bad offerings":      {"", []string{"plan", "node-1", "--daemon-namespace=hostile"}, 1, "1 node lost: 1 pod", `read lost offerings: "\x1b[2J" is no value of a label`},
 		"no nodes":           {"/nodes", []string{"plan", "node-1"}, 1, "", "list nodes: not allowed"},
 		"no such node":       {"", []string{"plan", "node-2"}, 1, "", "no such node: node-2"},
 		"none of a kind":     {"", []string{"plan", "--zone=b"}, 1, "", "no node is selected"},

@@ -136,6 +136,10 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 			follower.Stop()
 			follower = s.runReplica(server, queue, "--drain-strategy=hold")
 			s.waitLine(follower, "lost offerings are known")
+			forecast := s.plan("--kind=rebalance-recommendation", recommended.Name).Nodes[0].Replacement
+			if forecast.Pool != "backup" || !slices.Contains(forecast.Requirements, corev1.LabelTopologyZone+" NotIn "+strings.Join(lost, ",")) {
+				t.Errorf("plan has %s replaced by %+v, want one of pool backup outside %v", recommended.Name, forecast, lost)
+			}
 			queue.Send(daemon.EventBridge(daemon.Rebalance, "event-"+recommended.Name, controlplane.InstanceID(recommended.Name), time.Now()))
 			replaced(recommended)
 			continue

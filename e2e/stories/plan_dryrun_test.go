@@ -126,7 +126,10 @@ type refusal struct {
 type planReport struct {
 	Unread []string
 	Nodes  []struct {
-		Replacement struct{ State, Pool, Why string }
+		Replacement struct {
+			State, Pool, Why string
+			Requirements     []string
+		}
 	}
 	DryRun struct {
 		As      []string

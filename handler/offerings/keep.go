@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/nodes"
 )
 
 const (
@@ -141,11 +142,13 @@ func (k *keeper) write(ctx context.Context) error {
 	return nil
 }
 
-// Read returns what a leader has kept in the ConfigMap, to be shown; nothing if there is none.
-// Standing is as for [Memory.Keep], and can be nil. An error is fit to be shown.
-func Read(ctx context.Context, client ConfigMaps, standing func() []*corev1.Node) (*Memory, error) {
+// Read returns what a leader has kept in the ConfigMap; nothing if there is none. Its pools have these
+// nodes, of which those without an interruption stand. An error is fit to be shown.
+func Read(ctx context.Context, client ConfigMaps, of []*corev1.Node) (*Memory, error) {
 	m := New()
-	m.standing = standing
+	m.standing = func() []*corev1.Node {
+		return slices.DeleteFunc(slices.Clone(of), func(n *corev1.Node) bool { _, has, _ := nodes.Record(n); return has })
+	}
 	held, err := client.Get(ctx, ConfigMap, metav1.GetOptions{})
 	if err == nil && held.Data[dataKey] != "" {
 		_, err = m.load(held.Data[dataKey])

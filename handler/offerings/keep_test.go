@@ -408,6 +408,8 @@ func TestTooMany(t *testing.T) {
 					}
 				}
 				check(m)
+				interrupted := spotNode("m5.large", "a")
+				metav1.SetMetaDataAnnotation(&interrupted.ObjectMeta, interruption.Annotation, record(interruption.SpotInterruption).String())
 				registry := prometheus.NewPedanticRegistry()
 				registry.MustRegister(m.Collector())
 				families, err := registry.Gather()
@@ -425,7 +427,7 @@ func TestTooMany(t *testing.T) {
 				stop()
 				next, stop := keep(t, api, t.Output(), standing...)
 				check(next)
-				people, err := Read(t.Context(), api, func() []*corev1.Node { return standing })
+				people, err := Read(t.Context(), api, append(standing, interrupted))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -105,8 +105,8 @@ type Reader struct {
 	Reviews          rest.Interface // of authorization.k8s.io
 	// Daemons are the pods of spot-handler, as they and their settings have it.
 	Daemons func(context.Context) ([]Daemon, error)
-	// Offerings reads what is remembered of them, for the nodes that stand.
-	Offerings func(ctx context.Context, standing func() []*corev1.Node) (*offerings.Memory, error)
+	// Offerings reads what is remembered of them, for these nodes.
+	Offerings func(ctx context.Context, of []*corev1.Node) (*offerings.Memory, error)
 }
 
 // Read adds to the snapshot. What could not be read is missing, and unread says why.
@@ -116,7 +116,7 @@ func (r Reader) Read(ctx context.Context, s *Snapshot) (unread []string) {
 	s.Daemons, err = r.Daemons(ctx)
 	errs = append(errs, err)
 	if !r.WithoutKarpenter {
-		memory, err := r.Offerings(ctx, s.standing)
+		memory, err := r.Offerings(ctx, s.Nodes)
 		s.TooMany = memory.TooMany()
 		errs = append(errs, err) // right after the same of the daemons
 		s.Outlooks, err = karpenter.Outlooks(ctx, r.Dynamic, r.Fallbacks)
@@ -127,11 +127,6 @@ func (r Reader) Read(ctx context.Context, s *Snapshot) (unread []string) {
 		return nil
 	}
 	return slices.Compact(strings.Split(err.Error(), "\n")) // both of others say the same
-}
-
-// standing are the nodes without an interruption.
-func (s *Snapshot) standing() []*corev1.Node {
-	return slices.DeleteFunc(slices.Clone(s.Nodes), func(n *corev1.Node) bool { _, has, _ := nodes.Record(n); return has })
 }
 
 // optional is nil where the resource need not be there and is not.
