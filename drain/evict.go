@@ -51,7 +51,7 @@ func (d *Drainer) attempt(ctx context.Context, t *task) (busy bool) {
 	return d.settle(t, decision, did, err)
 }
 
-// tellAfter is the refusal in a row at which people are told. That a budget lets pods go one
+// tellAfter is the refusal in a row at which people are notified. That a budget lets pods go one
 // after the other is its purpose, and not worth an Event.
 const tellAfter = 4
 
