@@ -132,6 +132,7 @@ func TestConditionEndsOnce(t *testing.T) {
 				called(h, func() (bool, error) { return true, nil })
 				accept(t, h, notice(interruption.SpotInterruption))
 				next()
+				synctest.Wait() // until it is written
 				_, rec := f.now(t)
 				f.change(func(n *corev1.Node) {
 					n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
