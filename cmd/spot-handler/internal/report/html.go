@@ -23,15 +23,19 @@ var pageText string
 //go:embed page.css
 var pageStyle string
 
-var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"outcome": outcomeText,
-	"both":    both,
-	"seconds": func(s *plan.Seconds) string { return both(s, nil) },
-}).Parse(pageText))
-
 // WriteHTML writes the report as one page, which refers to nothing outside itself and runs no
 // script.
-func (r Report) WriteHTML(w io.Writer) error { return pageTemplate.Execute(w, r.page()) }
+func (r Report) WriteHTML(w io.Writer) error {
+	t, err := template.New("page").Funcs(template.FuncMap{
+		"outcome": outcomeText,
+		"both":    both,
+		"seconds": func(s *plan.Seconds) string { return both(s, nil) },
+	}).Parse(pageText)
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, r.page())
+}
 
 // page is what the template shows.
 type page struct {
