@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -70,5 +72,67 @@ failed
 `
 	if diff := cmp.Diff(want, out.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// A run is recorded in place of the one before it with the same minor versions, beside those with others.
+// With changes that no commit has, nothing is recorded, nor run.
+func TestRecord(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, one := range []ran{
+		{Kubernetes: "v1.35.4", Karpenter: "v1.14.1", Commit: "1111111", Date: "2026-11-22", Cores: 2, Tests: 7},
+		{Kubernetes: "v1.36.2", Karpenter: "v1.14.1", Commit: "2222222", Date: "2026-11-22", Cores: 2, Tests: 8},
+	} {
+		if err := one.keep("ran.yaml"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newReport(&strings.Builder{})
+	if err := r.read(strings.NewReader(events)); err != nil {
+		t.Fatal(err)
+	}
+	last := ran{Kubernetes: "v1.36.3", Karpenter: "v1.14.1", Commit: "3333333", Cores: 4}
+	r.count(&last)
+	last.Date = "2026-11-23"
+	if err := last.keep("ran.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("ran.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(`- commit: "1111111"
+  cores: 2
+  date: "2026-11-22"
+  karpenter: v1.14.1
+  kubernetes: v1.35.4
+  tests: 7
+- commit: "3333333"
+  cores: 4
+  date: "2026-11-23"
+  failed:
+  - m/b
+  - m/b.TestBad
+  karpenter: v1.14.1
+  kubernetes: v1.36.3
+  skipped:
+  - 'm/b.TestAbsent: b_test.go:9: no tool'
+  tests: 3
+`, string(text)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+
+	var out strings.Builder
+	if code := run(t.Context(), []string{"-record", "ran.yaml", "go test ."}, &out, &out); code != 2 || !strings.Contains(out.String(), "find the commit that runs") {
+		t.Errorf("without a repository: exit code %d, want 2\n%s", code, out.String())
+	}
+	for _, args := range [][]string{{"init", "-q"}, {"-c", "user.name=x", "-c", "user.email=x", "commit", "-q", "--allow-empty", "-m", "x"}} {
+		if said, err := exec.Command("git", args...).CombinedOutput(); err != nil {
+			t.Fatalf("git %q: %v\n%s", args, err, said)
+		}
+	}
+	out.Reset()
+	if code := run(t.Context(), []string{"-record", "ran.yaml", "go test ."}, &out, &out); code != 2 || !strings.Contains(out.String(), "not committed (<nil>):\n?? ran.yaml") {
+		t.Errorf("with changes: exit code %d, want 2\n%s", code, out.String())
 	}
 }
