@@ -128,6 +128,7 @@ func TestConditionEndsOnce(t *testing.T) {
 					if _, err := step(t, h); err != nil {
 						t.Fatal(err)
 					}
+					synctest.Wait() // until the condition is written
 				}
 				called(h, func() (bool, error) { return true, nil })
 				accept(t, h, notice(interruption.SpotInterruption))
@@ -145,7 +146,6 @@ func TestConditionEndsOnce(t *testing.T) {
 				for range 4 {
 					next()
 				}
-				synctest.Wait()
 				if began != 1 || f.written != 2 {
 					t.Errorf("written %d times when it began and %d times when it ended, want once each", began, f.written-began)
 				}
