@@ -268,11 +268,7 @@ func (h *Handler) forget(name string) {
 // fillLine puts every node whose turn has come in line before the next takes its own: a new
 // process must not overlook those that the process before it has begun with.
 func (h *Handler) fillLine() {
-	for _, name := range h.opts.Index.WithRecord() {
-		node, ok := h.opts.Index.Get(name)
-		if !ok {
-			continue
-		}
+	for _, node := range h.opts.Index.All() {
 		if rec, has, err := nodes.Record(node); has && err == nil && rec.TurnTaken() {
 			h.opts.Turns.Stand(node, rec)
 		}

@@ -105,6 +105,9 @@ func (x *Index) Synced() bool { return x.nodes.HasSynced() }
 // Get returns the Node of that name.
 func (x *Index) Get(name string) (*corev1.Node, bool) { return x.nodes.Get(name) }
 
+// All returns all Nodes, in no order.
+func (x *Index) All() []*corev1.Node { return x.nodes.All() }
+
 // Finder knows which Node a notice is about, as an Index does.
 type Finder interface {
 	Find(n interruption.Notice) (*corev1.Node, bool)

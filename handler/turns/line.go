@@ -51,24 +51,16 @@ func NewLine(atOnce Concurrency, count func(pool nodes.Pool) int, notify func(no
 // Stand puts a node in line, if its record belongs there. A node that has taken its turn keeps
 // it until it leaves, whatever the Node says: its turn might not be written there yet.
 func (l *Line) Stand(node *corev1.Node, rec interruption.Record) {
-	e, ok := entryOf(nodes.PoolOf(node), rec)
-	if !ok {
+	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase.Over() || rec.Canceled {
 		return
 	}
+	e := entry{pool: nodes.PoolOf(node), received: rec.Received, begun: rec.TurnTaken()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if old, ok := l.entries[node.Name]; ok && old.pool == e.pool {
 		e.begun = e.begun || old.begun
 	}
 	l.entries[node.Name] = e
-}
-
-// entryOf is a record's entry in the line; false if it has none.
-func entryOf(of nodes.Pool, rec interruption.Record) (entry, bool) {
-	if rec.Kind != interruption.RebalanceRecommendation || rec.Phase.Over() || rec.Canceled {
-		return entry{}, false
-	}
-	return entry{pool: of, received: rec.Received, begun: rec.TurnTaken()}, true
 }
 
 // Turn gives a node its turn if fewer of its pool than allowed have theirs, counting those

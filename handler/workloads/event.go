@@ -65,7 +65,7 @@ const noReplacement = "None"
 // newEvent is the event for a pod of the node.
 func newEvent(now time.Time, in Interruption, what string, d drain.Decision) ([]byte, error) {
 	event := eventFor(now, in, what, d.Pod, d.At)
-	event.Data.Grace = new(graceOf(d))
+	event.Data.Grace = cmp.Or(d.Grace, new(int64(drain.Grace(d.Pod).Seconds()))) // from its eviction to its end
 	return json.Marshal(event)
 }
 
@@ -94,11 +94,6 @@ func eventFor(now time.Time, in Interruption, what string, pod *corev1.Pod, evic
 		event.Data.Deadline, event.Data.EvictBy = time.Time{}, time.Time{}
 	}
 	return event
-}
-
-// graceOf is the time in seconds that the pod has from its eviction to its end.
-func graceOf(d drain.Decision) int64 {
-	return *cmp.Or(d.Grace, new(int64(drain.Grace(d.Pod).Seconds())))
 }
 
 func unix(t time.Time) int64 {

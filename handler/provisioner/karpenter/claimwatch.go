@@ -201,11 +201,8 @@ const (
 // https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/node/termination/terminator/terminator.go
 func (b *Backend) patience(ctx context.Context, node *corev1.Node, rec interruption.Record) (time.Time, error) {
 	now := time.Now()
-	if d := rec.Deadline; !d.IsZero() {
-		if d.Before(now) {
-			return now, nil
-		}
-		return d, nil
+	if !rec.Deadline.IsZero() {
+		return interruption.Later(rec.Deadline, now), nil
 	}
 	list, err := b.opts.Pods.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name, ResourceVersion: cached})
 	if err != nil {

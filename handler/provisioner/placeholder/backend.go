@@ -209,14 +209,6 @@ const (
 	leastTime = 10 * time.Second
 )
 
-// expiry is when the placeholders of the interruption end.
-func expiry(rec interruption.Record, now time.Time) time.Time {
-	if d := rec.Deadline; !d.IsZero() && d.Before(now.Add(patience)) {
-		return d
-	}
-	return now.Add(patience)
-}
-
 // order is what is made for one node.
 type order struct {
 	node     *corev1.Node
@@ -229,7 +221,7 @@ type order struct {
 // choose decides what to make, or says why nothing is made.
 func (b *Backend) choose(node *corev1.Node, rec interruption.Record, need provisioner.Need) (*order, interruption.Replacement) {
 	now := time.Now()
-	expires := expiry(rec, now)
+	expires := interruption.Earlier(rec.Deadline, now.Add(patience))
 	switch {
 	case b.opts.Selector.Empty():
 		return nil, unsupported("--fallback-selector is not set")

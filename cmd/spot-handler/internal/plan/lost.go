@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"spot-handler/drain"
+	"spot-handler/handler/interruption"
 )
 
 // beginsAfter is how long after the notice the first plan is made: the record is written and seen,
@@ -104,10 +105,7 @@ func (w *world) end(l *lostNode) {
 // https://github.com/kubernetes-sigs/karpenter/blob/v1.14.1/pkg/controllers/node/termination/terminator/terminator.go
 func (w *world) deletedWithNode(l *lostNode, p *pod) {
 	p.fate.Reason += "; Karpenter deletes it just before the node ends, with what is left of its grace period"
-	at := l.Deadline.Add(-drain.Grace(p.Pod))
-	if at.Before(l.end) {
-		at = l.end
-	}
+	at := interruption.Later(l.Deadline.Add(-drain.Grace(p.Pod)), l.end)
 	p.fate.Leaves = w.offsetOf(at)
 	w.at(at, podsFirst, func() {
 		w.delete(p, new(max(1, int64(l.Deadline.Sub(at)/time.Second))))

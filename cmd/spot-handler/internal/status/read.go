@@ -70,14 +70,7 @@ func (r Reader) List(ctx context.Context, show func(List) error) error {
 		if index.Wait(ctx) != nil {
 			return nil // ctx has ended
 		}
-		stored = func(context.Context) (all []*corev1.Node, _ error) {
-			for _, name := range index.WithRecord() {
-				if node, ok := index.Get(name); ok {
-					all = append(all, node)
-				}
-			}
-			return append(all, index.Joined(time.Time{})...), nil
-		}
+		stored = func(context.Context) ([]*corev1.Node, error) { return index.All(), nil }
 	}
 	lost, missed, asked := offerings.New(), error(nil), time.Time{}
 	return repeat(ctx, r.Watch, everyList, show, func() (List, error) {
