@@ -42,15 +42,28 @@ func planned() (ran, error) {
 	return ran{Kubernetes: kubernetes, Karpenter: karpenter, Commit: strings.TrimSpace(string(commit)), Cores: runtime.NumCPU()}, nil
 }
 
-// count completes what ran. A package fails without a test if it cannot be built, or crashes.
+// count completes what ran. A package fails without a test if it cannot be built, or crashes, and a
+// command without a package if it cannot be run.
 func (r *report) count(done *ran) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	done.Date, done.Tests, done.Skipped = time.Now().UTC().Format(time.DateOnly), len(r.tests), r.skipped
-	for _, o := range slices.Concat(r.commands, r.packages, r.tests) {
-		if o.result == "fail" {
-			done.Failed = append(done.Failed, o.name)
+	failed := func(of []outcome) (names []string) {
+		for _, o := range of {
+			if o.result == "fail" {
+				names = append(names, o.name)
+			}
 		}
+		return names
+	}
+	done.Failed = failed(r.tests)
+	for _, pkg := range failed(r.packages) {
+		if !slices.ContainsFunc(done.Failed, func(test string) bool { return strings.HasPrefix(test, pkg+".") }) {
+			done.Failed = append(done.Failed, pkg)
+		}
+	}
+	if len(done.Failed) == 0 {
+		done.Failed = failed(r.commands)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"strings"
@@ -34,6 +35,7 @@ const events = `{"Action":"start","Package":"m/a"}
 {"Action":"output","Package":"m/b","Output":"FAIL\tm/b\t3.000s\n"}
 {"Action":"fail","Package":"m/b","Elapsed":3}
 {"ImportPath":"m/c","Action":"build-output","Output":"c.go:1:1: syntax error\n"}
+{"Action":"fail","Package":"m/d","Elapsed":0}
 `
 
 // What go test itself would have said, then the times, the slowest first.
@@ -52,7 +54,7 @@ FAIL	m/b	3.000s
 panic: test timed out
 c.go:1:1: syntax error
 
-Where the time went: 6s for 3 tests in 2 packages
+Where the time went: 6s for 3 tests in 3 packages
 
 by package
      3.0s  m/b  fail
@@ -91,6 +93,7 @@ func TestRecord(t *testing.T) {
 	if err := r.read(strings.NewReader(events)); err != nil {
 		t.Fatal(err)
 	}
+	r.worked("go test ./...", time.Second, errors.New("exit status 1"))
 	last := ran{Kubernetes: "v1.36.3", Karpenter: "v1.14.1", Commit: "3333333", Cores: 4}
 	r.count(&last)
 	last.Date = "2026-11-23"
@@ -111,8 +114,8 @@ func TestRecord(t *testing.T) {
   cores: 4
   date: "2026-11-23"
   failed:
-  - m/b
   - m/b.TestBad
+  - m/d
   karpenter: v1.14.1
   kubernetes: v1.36.3
   skipped:
