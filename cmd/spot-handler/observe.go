@@ -7,19 +7,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
 	"spot-handler/cmd/spot-handler/internal/report"
-	"spot-handler/cmd/spot-handler/internal/status"
-	"spot-handler/handler/nodes"
-	"spot-handler/handler/offerings"
 )
 
 // errRequired is what ends a command that was asked to fail because of what happened.
@@ -161,104 +156,4 @@ func (f outcomeFlags) conclude(r report.Report, a *asked, stdout, stderr io.Writ
 		return fmt.Errorf("%w: %s", errRequired, strings.Join(broken, "; "))
 	}
 	return nil
-}
-
-// statusCommand is what the operator has asked `status` for.
-type statusCommand struct {
-	asked
-	node  string
-	watch bool
-}
-
-func newStatus() *cobra.Command {
-	s := &statusCommand{}
-	cmd := &cobra.Command{
-		Use:   "status",
-		Short: "Show which nodes are interrupted, and how far each has come",
-		Long: `Shows every interrupted node: its phase, the time left, the pods that still have to
-leave, the replacement, and what it waits for; and those that are over, with their
-result, as long as their records stand; and what EC2 has taken within a day. It
-changes nothing.
-
-It reads the cluster as kubectl does, with your own permissions, and says what it could
-not read. The exit code is 0 if the Nodes could be read, else 1; 2 is wrong use.`,
-		Example: `  # all interruptions, redrawn as they go
-  spot-handler status --watch
-
-  # one of them in full: record, pods and what each waits for, Events
-  spot-handler status --node=ip-10-0-1-2.ec2.internal
-
-  # nodes whose pods did not all end gracefully
-  spot-handler status -o json | jq -r '.interruptions[] |
-    select(.over and .pods.graceful != .pods.total) | .node'`,
-		Args: cobra.NoArgs,
-	}
-	show := titled("Output")
-	show.StringVar(&s.node, "node", "", "show all of this `node`: its record, its pods and what each waits for, its Events")
-	show.BoolVarP(&s.watch, "watch", "w", false, "show it again when it changes, until Ctrl-C; on a terminal it is redrawn in place")
-	s.define(cmd, show)
-	_ = cmd.RegisterFlagCompletionFunc("node", s.completeNodes(func(n *corev1.Node) (string, bool) {
-		rec, has, _ := nodes.Record(n)
-		return string(rec.Kind), has
-	})) // the error is of a flag that does not exist
-	cmd.RunE = s.run
-	return cmd
-}
-
-func (s *statusCommand) run(cmd *cobra.Command, _ []string) error {
-	ctx, stderr := cmd.Context(), cmd.ErrOrStderr()
-	c, err := s.connect()
-	if err != nil {
-		return err
-	}
-	r := status.Reader{Nodes: c.nodes, Core: c.core, Policy: c.policy, Dynamic: c.dynamic, Namespace: s.namespace, Watch: s.watch,
-		Offerings: func(ctx context.Context) (*offerings.Memory, error) { return c.remembered(ctx, nil) }}
-	screen := console.NewScreen(cmd.OutOrStdout())
-	defer screen.End()
-	if s.node != "" {
-		cfg, from, err := c.settings(ctx, s.node)
-		if err != nil {
-			return err
-		}
-		in := status.InForce{Policy: cfg.policy, ScheduledLead: cfg.scheduledLead, From: from}
-		return r.Node(ctx, s.node, in, printing(s.format, screen, stderr, s.watch, status.Node.Same, func(node status.Node) ([]string, []string) {
-			return node.Lines(time.Now(), screen.Columns()), node.Unread
-		}))
-	}
-	return r.List(ctx, printing(s.format, screen, stderr, s.watch, status.List.Same, func(list status.List) ([]string, []string) {
-		return list.Table(screen.Columns()), list.Unread
-	}))
-}
-
-// printing returns what prints a value, once or, with watch, each time that it is not the same as
-// before. lines are those for people, and those about what could not be read.
-func printing[T any](format console.Format, screen *console.Screen, stderr io.Writer, watch bool, same func(a, b T) bool, lines func(T) (found, unread []string)) func(T) error {
-	var last *T
-	return func(value T) error {
-		before := last
-		last = &value
-		found, unread := lines(value)
-		var notes []string
-		for _, line := range unread {
-			notes = append(notes, "could not read: "+line)
-		}
-		redraw := watch && screen.Live() && format == console.TableFormat
-		switch {
-		case redraw:
-			screen.Show(slices.Concat([]string{time.Now().Format(time.TimeOnly), ""}, found, notes))
-			return nil
-		case before != nil && same(*before, value):
-			return nil
-		case format != console.TableFormat:
-			return format.Write(screen, value)
-		}
-		if before != nil {
-			_ = screen.Print("")
-		}
-		_ = screen.Print(found...)
-		for _, note := range notes {
-			_ = console.NewScreen(stderr).Print(note)
-		}
-		return nil
-	}
 }
