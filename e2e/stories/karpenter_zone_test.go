@@ -118,6 +118,7 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 			t.Errorf("%s was replaced in %s, after losses in %v", node.Name, got, lost)
 		}
 	}
+	var fixes []string
 	for i, zone := range zones {
 		lost = append(lost, zone)
 		for _, node := range nodes[i] {
@@ -140,6 +141,9 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 			if forecast.Pool != "backup" || !slices.Contains(forecast.Requirements, corev1.LabelTopologyZone+" NotIn "+strings.Join(lost, ",")) {
 				t.Errorf("plan has %s replaced by %+v, want one of pool backup outside %v", recommended.Name, forecast, lost)
 			}
+			if !slices.Contains(forecast.Others, struct{ Name, Why string }{zones[0], "it comes after backup"}) { // by the command of SH209
+				t.Errorf("plan leaves out %+v, want the node's own pool to have zones that were not lost", forecast.Others)
+			}
 			queue.Send(daemon.EventBridge(daemon.Rebalance, "event-"+recommended.Name, controlplane.InstanceID(recommended.Name), time.Now()))
 			replaced(recommended)
 			continue
@@ -147,10 +151,12 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 		s.eventually("figures of what was lost, for people", func() bool {
 			var list statusList
 			s.status(&list)
-			found, _ := s.auditOf("SH209")
+			var found []string
+			found, fixes = s.auditOf("SH209")
 			return len(list.Offerings) > 0 && list.Offerings[0].Zone == zone && list.Offerings[0].Pool == zone && list.Offerings[0].Lost == 3 &&
 				slices.Equal(found, []string{"SH209 nodepool/" + zone})
 		})
+		s.mend(fixes)
 		leader.Kill()
 		s.waitLine(follower, "lost offerings are known")
 	}

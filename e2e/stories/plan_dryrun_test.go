@@ -129,6 +129,7 @@ type planReport struct {
 		Replacement struct {
 			State, Pool, Why string
 			Requirements     []string
+			Others           []struct{ Name, Why string }
 		}
 	}
 	DryRun struct {

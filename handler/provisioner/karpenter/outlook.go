@@ -38,6 +38,10 @@ type Outlook struct {
 	SpotOnly bool
 	// Barred are the zones of these nodes in which no fallback may have any.
 	Barred []string
+	// Elsewhere are zones in which this pool may have no nodes and others have spot nodes, and OwnZones
+	// is the path of its own zones, as ZoneValues is. Both are empty if it does not list any.
+	Elsewhere []string
+	OwnZones  string
 	// Instead is the best of the pools that would suit without being named, where the one that is
 	// named is of no use; empty if there is none.
 	Instead string
@@ -124,6 +128,19 @@ func (f fleet) add(claim *Claim) {
 	nodes.size = atLeast(atLeast(nodes.size, claim.Status.Capacity), claim.Status.Allocatable) // as rank sizes an order
 }
 
+// elsewhere are the zones in which other pools have spot nodes, and this one may have none.
+func (f fleet) elsewhere(pool *nodePool) (zones []string) {
+	own := constraintOn(corev1.LabelTopologyZone, pool.Spec.Template.Spec.Requirements)
+	for name, nodes := range f.spot {
+		for of := range nodes {
+			if name != pool.Name && of.Zone != "" && !own.allows(of.Zone) {
+				zones = append(zones, of.Zone)
+			}
+		}
+	}
+	return distinct(zones)
+}
+
 // outlook judges one pool.
 func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string) Outlook {
 	o := Outlook{Pool: source.Name, Zones: map[string]int{}}
@@ -137,6 +154,9 @@ func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string
 		}
 	}
 
+	if o.OwnZones = pathOfValues(source, corev1.LabelTopologyZone); o.OwnZones != "" {
+		o.Elsewhere = f.elsewhere(source)
+	}
 	lost.named, lost.namedBy = fallbackFor(lost, flags)
 	o.Named, o.By = lost.named, lost.namedBy
 	list, rejected := lost.fallbacks(all)

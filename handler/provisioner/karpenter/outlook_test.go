@@ -81,6 +81,16 @@ func TestOutlook(t *testing.T) {
 		"another zone": {source("od"), []*nodePool{named("od", onDemandIn(`,{"key":"topology.kubernetes.io/zone","operator":"In","values":["b","c"]}`))}, spread, expect("od", func(o *Outlook) {
 			o.Barred, o.ZoneValues = []string{"a"}, "/spec/template/spec/requirements/1/values/-"
 		})},
+		"zones of others": {named("batch", requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot"]},{"key":"topology.kubernetes.io/zone","operator":"In","values":["a","b"]}]`), func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{FallbackAnnotation: "batch"})
+		}), nil, func() fleet {
+			f := fleetOf(map[offerings.Offering]int{{Type: "m5", Zone: "a"}: 3, {Type: "m6", Zone: "a"}: 2, {Type: "m5", Zone: "b"}: 3})
+			f.spot["other"] = map[offerings.Offering]*spotNodes{{Type: "m5", Zone: "d"}: {}, {Type: "m6", Zone: "d"}: {}, {Type: "m5", Zone: "c"}: {}, {Type: "m5", Zone: "a"}: {}}
+			return f
+		}(), expect("batch", func(o *Outlook) {
+			o.SpotOnly, o.Elsewhere = true, []string{"c", "d"}
+			o.OwnZones, o.ZoneValues = "/spec/template/spec/requirements/1/values/-", "/spec/template/spec/requirements/1/values/-"
+		})},
 		"just enough": {source("od"), []*nodePool{named("od", onDemandIn(""), cpu("124"))}, spread, expect("od", func(*Outlook) {})},
 		"one too many": {source("od"), []*nodePool{named("od", onDemandIn(""), cpu("123"))}, spread, expect("od", func(o *Outlook) {
 			o.Unplaced, o.Full, o.Raise = 1, "limit of NodePool od leaves no room (cpu: 100 used, 24 asked for, limit 123)", corev1.ResourceList{"cpu": resource.MustParse("124")}

@@ -87,6 +87,11 @@ func TestChecksOfCapacity(t *testing.T) {
 			s.TooMany = map[string]offerings.Losses{"batch": {Lost: 3, Standing: 3}, "of EKS": {Lost: 9}}
 			return s
 		}(), []string{"SH209 nodepool/batch 4 in the manifest of NodePool batch: allow more instance types and zones"}},
+		"loses many nodes, and others are elsewhere": {func() Snapshot {
+			s := outlook(func(o *karpenter.Outlook) { o.Elsewhere, o.OwnZones = []string{"c", "d"}, "/z/-" })
+			s.TooMany = map[string]offerings.Losses{"batch": {Lost: 3, Standing: 3}}
+			return s
+		}(), []string{`SH209 nodepool/batch 4 kubectl patch nodepool batch --type=json -p '[{"op":"add","path":"/z/-","value":"c"},{"op":"add","path":"/z/-","value":"d"}]'`}},
 		"a large share": {Snapshot{MaxShare: 70},
 			[]string{`SH206 deployment/web 3 kubectl -n shop patch deployment web -p '{"spec":{"template":{"spec":{"topologySpreadConstraints":[{"topologyKey":"topology.kubernetes.io/zone","maxSkew":1,"whenUnsatisfiable":"ScheduleAnyway","labelSelector":{"matchLabels":{"app":"web"}}}]}}}}'`}},
 		"a large share twice": {Snapshot{MaxShare: 10, Pods: on(of("deployment/web", 2, unchanged), "m5-a-0", "m5-b-0")},

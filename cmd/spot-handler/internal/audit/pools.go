@@ -99,10 +99,14 @@ func poolsThatLoseNodes(s Snapshot, p pool) []Finding {
 	if !tooMany {
 		return nil
 	}
+	fix := fmt.Sprintf("in the manifest of NodePool %s: allow more instance types and zones", p.Pool)
+	if len(p.Elsewhere) > 0 {
+		fix = addValues(p.Pool, p.OwnZones, p.Elsewhere...)
+	}
 	return []Finding{{
 		Pods: s.countOn(p), What: "has " + l.String(),
 		Why: "EC2 is taking what this pool asks for: its other nodes might be next, and on a recommendation the fallback is asked first",
-		Fix: fmt.Sprintf("in the manifest of NodePool %s: allow more instance types and zones", p.Pool),
+		Fix: fix,
 	}}
 }
 
