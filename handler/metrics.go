@@ -2,6 +2,7 @@ package handler
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -233,13 +234,8 @@ func largestHomes(nodes []activeNode) map[home]bool {
 	for _, n := range nodes {
 		count[n.home]++
 	}
-	homes := make([]home, 0, len(count))
-	for h := range count {
-		if h != (home{}) {
-			homes = append(homes, h)
-		}
-	}
-	slices.SortFunc(homes, func(a, b home) int {
+	delete(count, home{}) // which is shown anyway
+	homes := slices.SortedFunc(maps.Keys(count), func(a, b home) int {
 		return cmp.Or(count[b]-count[a], cmp.Compare(a.pool, b.pool), cmp.Compare(a.zone, b.zone))
 	})
 	shown := map[home]bool{{}: true}

@@ -12,11 +12,11 @@ import (
 	"fmt"
 	"maps"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/rest"
 
 	"spot-handler/drain/fair"
@@ -46,14 +46,13 @@ type Events struct {
 	nodes, pods line // nodes is for all that has no namespace
 	number      atomic.Int64
 
-	mu    sync.Mutex
-	known map[eventKey]*corev1.Event // as last written
+	known *cache.LRUExpireCache // Events as last written, by eventKey
 }
 
 // NewEvents returns Events that client writes, the REST client of core/v1. Those about a pod say
 // what the record of its node says; node finds that.
 func NewEvents(client rest.Interface, node func(name string) (*corev1.Node, bool)) *Events {
-	e := &Events{client: client, node: node, known: map[eventKey]*corev1.Event{}}
+	e := &Events{client: client, node: node, known: cache.NewLRUExpireCache(eventsKept)}
 	e.nodes.Lane, e.pods.Lane = fair.NewLane(1, 3*eventsWaiting), fair.NewLane(4, eventsWaiting) // one that is alone has a third
 	e.writing, e.stop = context.WithCancel(context.Background())
 	return e

@@ -131,9 +131,8 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	written, err := backoff.Retry(ctx, func() (*corev1.Event, error) {
 		ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 		defer cancel()
-		e.mu.Lock()
-		before := e.known[key]
-		e.mu.Unlock()
+		last, _ := e.known.Get(key)
+		before, _ := last.(*corev1.Event)
 		written, err := e.createOrCount(ctx, before, event)
 		var away *url.Error // no answer at all
 		if err != nil && !errors.As(err, &away) {
@@ -144,21 +143,16 @@ func (e *Events) write(ctx context.Context, event *corev1.Event) {
 	if err != nil {
 		return
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.known) >= eventsKept {
-		clear(e.known) // those that repeat themselves are made once more
-	}
-	e.known[key] = &corev1.Event{ // what a repetition needs: the rest of 4,096 Events is megabytes
-		ObjectMeta: metav1.ObjectMeta{Namespace: written.Namespace, Name: written.Name}, Count: written.Count, LastTimestamp: written.LastTimestamp,
-	}
+	e.known.Add(key, &corev1.Event{ // what a repetition needs: the rest of 4,096 Events is megabytes
+		ObjectMeta: metav1.ObjectMeta{Namespace: written.Namespace, Name: written.Name}, Count: written.Count,
+	}, repeatWithin)
 }
 
 // createOrCount counts up the Event that has been written before, if it still exists, and
 // makes it otherwise.
 func (e *Events) createOrCount(ctx context.Context, before, event *corev1.Event) (*corev1.Event, error) {
 	written := &corev1.Event{}
-	if before != nil && event.LastTimestamp.Sub(before.LastTimestamp.Time) < repeatWithin {
+	if before != nil {
 		patch, _ := json.Marshal(map[string]any{"count": before.Count + 1, "lastTimestamp": event.LastTimestamp}) // a number and our own time
 		err := e.client.Patch(types.MergePatchType).Namespace(before.Namespace).Resource("events").Name(before.Name).Body(patch).Do(ctx).Into(written)
 		if !apierrors.IsNotFound(err) {

@@ -140,17 +140,17 @@ func (b *Backend) removeAll(ctx context.Context, name string) error {
 
 // remove removes one placeholder.
 func (b *Backend) remove(ctx context.Context, pod *corev1.Pod) error {
-	if !b.cache.markDeleted(pod.UID) {
+	if _, again := b.cache.deleted.LoadOrStore(pod.UID, nil); again {
 		return nil
 	}
 	if err := b.requests.Acquire(ctx, 1); err != nil {
-		b.cache.unmarkDeleted(pod.UID)
+		b.cache.deleted.Delete(pod.UID)
 		return err
 	}
 	defer b.requests.Release(1)
 	err := b.opts.Pods.Delete(ctx, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}})
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		b.cache.unmarkDeleted(pod.UID)
+		b.cache.deleted.Delete(pod.UID)
 		return fmt.Errorf("delete placeholder %q: %w", pod.Name, err)
 	}
 	return nil

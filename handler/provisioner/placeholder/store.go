@@ -10,7 +10,6 @@ import (
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	apicache "k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/tools/cache"
 
@@ -23,9 +22,10 @@ type store struct {
 	shown  *rewatch.Watch[*corev1.Pod]
 	notify func(node string)
 
+	deleted sync.Map // the UIDs of those that we deleted, until the watch shows it
+
 	mu      sync.Mutex
 	unseen  map[string]map[string]unseen // by instance and name
-	deleted map[types.UID]struct{}       // those that we deleted, until the watch shows it
 	waiting map[string]struct{}          // nodes that asked before the first list; nil once there is one
 
 	// taken are the instances with a placeholder that had a place until others removed it, such as
@@ -48,7 +48,6 @@ func newStore(client Pods, selector string, notify func(node string), logger zer
 	s := &store{
 		notify:  notify,
 		unseen:  map[string]map[string]unseen{},
-		deleted: map[types.UID]struct{}{},
 		taken:   apicache.NewLRUExpireCache(maxTaken),
 		waiting: map[string]struct{}{},
 	}
@@ -82,11 +81,11 @@ func (s *store) listed() {
 func (s *store) saw(pod *corev1.Pod, gone bool) {
 	s.mu.Lock()
 	s.forgetLocked(pod.Labels[Label], pod.Name)
-	if _, ours := s.deleted[pod.UID]; gone && !ours && pod.Spec.NodeName != "" {
+	if _, ours := s.deleted.Load(pod.UID); gone && !ours && pod.Spec.NodeName != "" {
 		s.taken.Add(pod.Labels[Label], nil, patience)
 	}
 	if gone {
-		delete(s.deleted, pod.UID)
+		s.deleted.Delete(pod.UID)
 	}
 	s.mu.Unlock()
 	s.notify(pod.Annotations[nodeAnnotation])
@@ -116,7 +115,7 @@ func (s *store) of(instance string) (pods []*corev1.Pod, unseen int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, pod := range shown {
-		if _, deleted := s.deleted[pod.UID]; !deleted && pod.DeletionTimestamp == nil {
+		if _, deleted := s.deleted.Load(pod.UID); !deleted && pod.DeletionTimestamp == nil {
 			pods = append(pods, pod)
 		}
 	}
@@ -172,21 +171,6 @@ func (s *store) overdue(since time.Time) map[string][]string {
 		}
 	}
 	return list
-}
-
-// markDeleted notes that we have deleted a placeholder, and reports false if we already had.
-func (s *store) markDeleted(uid types.UID) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, again := s.deleted[uid]
-	s.deleted[uid] = struct{}{}
-	return !again
-}
-
-func (s *store) unmarkDeleted(uid types.UID) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.deleted, uid)
 }
 
 // count is how many placeholders have a place, or wait for one.
