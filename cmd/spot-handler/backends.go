@@ -9,8 +9,6 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
-	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
-	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -59,7 +57,7 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 	backends := []provisioner.Backend{pools}
 	if cfg.mode == modeQueue {
 		backends = append(backends, asg.New(asg.Options{
-			AutoScaling: autoScaling(b.aws), Terminate: newEC2(b.aws).TerminateInstances, Nodes: b.index, Notify: notify, Registerer: b.registerer, Logger: b.logger,
+			AutoScaling: newAutoScaling(b.aws), Terminate: newEC2(b.aws).TerminateInstances, Nodes: b.index, Notify: notify, Registerer: b.registerer, Logger: b.logger,
 		}))
 	}
 	backends = append(backends, placeholder.New(placeholder.Options{
@@ -132,26 +130,7 @@ func newHooks(cfg settings, conf aws.Config, registry prometheus.Registerer, log
 	if cfg.mode != modeQueue {
 		return nil
 	}
-	return lifecycle.New(lifecycle.Options{AutoScaling: autoScaling(conf), Registerer: registry, Logger: logger})
-}
-
-// autoScaling is a client that tries nothing again: those who use it do.
-func autoScaling(conf aws.Config) *autoscaling.Client {
-	return autoscaling.NewFromConfig(conf, func(o *autoscaling.Options) { o.Retryer = aws.NopRetryer{} })
-}
-
-// newEC2 tries nothing again either.
-func newEC2(conf aws.Config) *ec2.Client {
-	return ec2.NewFromConfig(conf, func(o *ec2.Options) { o.Retryer = aws.NopRetryer{} })
-}
-
-// describeTags is EC2's. Were the SDK's client itself an interface's value, the linker would keep all its
-// 800 methods, as text/template finds methods by name: 30 MB.
-type describeTags func(context.Context, *ec2.DescribeTagsInput, ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error)
-
-// DescribeTags describes tags.
-func (f describeTags) DescribeTags(ctx context.Context, in *ec2.DescribeTagsInput, opts ...func(*ec2.Options)) (*ec2.DescribeTagsOutput, error) {
-	return f(ctx, in, opts...)
+	return lifecycle.New(lifecycle.Options{AutoScaling: newAutoScaling(conf), Registerer: registry, Logger: logger})
 }
 
 // configOf is the AWS configuration for the mode's calls. In queue mode it has the queue's region if
