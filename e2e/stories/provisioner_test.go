@@ -18,6 +18,7 @@ import (
 
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
+	"spot-handler/handler/offerings"
 	"spot-handler/handler/provisioner"
 	"spot-handler/handler/provisioner/karpenter"
 )
@@ -47,8 +48,8 @@ func (s *story) replacerWith(o karpenter.Options) (r *replacer, end func()) {
 		default: // the last one has not been taken yet, and says the same
 		}
 	}
-	backend := karpenter.New(o)
-	r.Provisioner = provisioner.New(provisioner.Options{Backends: []provisioner.Backend{backend}, Logger: logger})
+	o.Offerings, o.Node = offerings.New(), func(string) (*corev1.Node, bool) { return nil, false } // none is in memory
+	r.Provisioner = provisioner.New(provisioner.Options{Choice: provisioner.Auto, Backends: []provisioner.Backend{karpenter.New(o)}, Logger: logger})
 	ctx, cancel := context.WithCancel(s.ctx)
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
