@@ -40,16 +40,11 @@ type installed struct {
 }
 
 // installation are the pods of the Deployments and DaemonSets of spot-handler in its one namespace:
-// in that of --daemon-namespace, else in that of the accounts in ourBindings. Each was made by its
-// owner, by UID.
+// that in which it is installed. Each was made by its owner, by UID.
 func (c *caller) installation(ctx context.Context) (pods []installed, err error) {
-	namespace, accounts := c.daemonNamespace, map[string]bool(nil)
-	if namespace == "" {
-		if namespace, accounts, err = c.installedIn(ctx); namespace == "" || err != nil {
-			return nil, err
-		}
-	} else if len(validation.IsDNS1123Label(namespace)) > 0 {
-		return nil, fmt.Errorf("%w: --daemon-namespace=%q: want the name of a namespace", errUsage, namespace)
+	namespace, accounts, err := c.installedIn(ctx)
+	if namespace == "" || err != nil {
+		return nil, err
 	}
 	list, owners := cluster.Lister{Client: c.whole.core, Namespace: namespace}, map[types.UID]string{} // as kubectl names them
 	for _, kind := range []string{"deployment", "daemonset", "replicaset"} {                           // the last are made by the first
@@ -93,9 +88,14 @@ func slimDaemon(pod *corev1.Pod) *corev1.Pod {
 	return slim
 }
 
-// installedIn is the namespace of the accounts that ourBindings name, and their names; empty if
-// nobody is bound.
+// installedIn is the namespace that the operator names with --daemon-namespace, else that of the
+// accounts that ourBindings name, and their names; empty if nobody is bound.
 func (c *caller) installedIn(ctx context.Context) (namespace string, accounts map[string]bool, err error) {
+	if named := c.daemonNamespace; len(validation.IsDNS1123Label(named)) == 0 {
+		return named, nil, nil
+	} else if named != "" {
+		return "", nil, fmt.Errorf("%w: --daemon-namespace=%q: want the name of a namespace", errUsage, named)
+	}
 	bound := map[string]map[string]bool{}
 	of := cluster.Resource("rbac.authorization.k8s.io", "clusterrolebindings")
 	err = cluster.Each(ctx, cluster.Lister{Client: c.whole.core}, of, ourBindings, func(b *struct {
@@ -128,10 +128,7 @@ func (c *caller) installedIn(ctx context.Context) (namespace string, accounts ma
 // remembered is what the installation keeps of lost offerings; nothing without one. Its pools have
 // these nodes.
 func (c *caller) remembered(ctx context.Context, of []*corev1.Node) (*offerings.Memory, error) {
-	namespace, err := c.daemonNamespace, error(nil)
-	if namespace == "" {
-		namespace, _, err = c.installedIn(ctx)
-	}
+	namespace, _, err := c.installedIn(ctx)
 	if namespace == "" || err != nil {
 		return offerings.New(), err
 	}

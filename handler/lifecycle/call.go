@@ -126,7 +126,7 @@ func (t *Tender) prolong(ctx context.Context, c call) {
 
 // complete has the group stop waiting, in as many attempts as it takes, unless ctx ends before.
 func (t *Tender) complete(ctx context.Context, c call) {
-	_, err := again(ctx, time.Until(t.abandoned(c.rec, c.hook)), func() (struct{}, error) {
+	_, err := again(ctx, time.Until(c.abandoned()), func() (struct{}, error) {
 		err := t.opts.Hooks.Complete(ctx, c.node, c.rec.Instance, c.hook)
 		if err != nil && !errors.Is(err, ErrGone) && !errors.Is(err, ErrDenied) { // the client has logged that one
 			c.about(t.opts.Logger.Warn()).Err(err).Msg("complete lifecycle hook")
@@ -135,7 +135,7 @@ func (t *Tender) complete(ctx context.Context, c call) {
 	})
 	switch {
 	case err == nil, errors.Is(err, ErrGone):
-		logCompleted(t.opts.Logger, c.node, c.rec, c.hook, err)
+		c.completed(t.opts.Logger, err)
 	case ctx.Err() != nil:
 		return
 	default:
@@ -147,26 +147,24 @@ func (t *Tender) complete(ctx context.Context, c call) {
 }
 
 // abandoned is when a hook that could not be completed has certainly timed out.
-func (t *Tender) abandoned(rec interruption.Record, hook interruption.Hook) time.Time {
-	since := interruption.Later(hook.Since, rec.Received)
-	until := interruption.Later(since.Add(interruption.UnknownHookTimeout), hook.Until)
+func (c call) abandoned() time.Time {
+	since := interruption.Later(c.hook.Since, c.rec.Received)
+	until := interruption.Later(since.Add(interruption.UnknownHookTimeout), c.hook.Until)
 	return until.Add(completeFor)
 }
 
-func (c call) about(e *zerolog.Event) *zerolog.Event { return about(e, c.node, c.rec, c.hook) }
-
 // about adds the hook to the fields of an interruption.
-func about(e *zerolog.Event, node string, rec interruption.Record, hook interruption.Hook) *zerolog.Event {
-	return e.Str("node", node).EmbedObject(rec).Str("group", hook.Group).Str("hook", hook.Name)
+func (c call) about(e *zerolog.Event) *zerolog.Event {
+	return e.Str("node", c.node).EmbedObject(c.rec).Str("group", c.hook.Group).Str("hook", c.hook.Name)
 }
 
-func logCompleted(log zerolog.Logger, node string, rec interruption.Record, hook interruption.Hook, err error) {
-	e := about(log.Info(), node, rec, hook)
+func (c call) completed(log zerolog.Logger, err error) {
+	e := c.about(log.Info())
 	if err != nil {
 		e.Str("reason", err.Error()).Msg("lifecycle hook had ended already")
 		return
 	}
-	e.Int("heartbeats", hook.Heartbeats).Msg("lifecycle hook completed")
+	e.Int("heartbeats", c.hook.Heartbeats).Msg("lifecycle hook completed")
 }
 
 const (
@@ -236,7 +234,7 @@ func (a Accepter) launched(ctx context.Context, n interruption.Notice, node *cor
 	case node != nil && nodes.Ready(node):
 		return a.complete(ctx, n, otherwise, until)
 	case time.Now().After(until):
-		about(a.Logger.Warn(), name, interruption.NewRecord(n), *n.Hook).Msg("launched node is not ready, lifecycle hook left to its timeout")
+		call{node: name, rec: interruption.NewRecord(n), hook: *n.Hook}.about(a.Logger.Warn()).Msg("launched node is not ready, lifecycle hook left to its timeout")
 		return otherwise, nil
 	}
 	return "", fmt.Errorf("wait for node of instance %s to be ready: %w", n.InstanceID, interruption.ErrNotYet)
@@ -253,7 +251,7 @@ func (a Accepter) complete(ctx context.Context, n interruption.Notice, otherwise
 	err := a.Hooks.Complete(ctx, name, n.InstanceID, *n.Hook)
 	switch {
 	case err == nil, errors.Is(err, ErrGone):
-		logCompleted(a.Logger, name, interruption.NewRecord(n), *n.Hook, err)
+		call{node: name, rec: interruption.NewRecord(n), hook: *n.Hook}.completed(a.Logger, err)
 		return interruption.Completed, nil
 	case errors.Is(err, ErrDenied), time.Now().After(until):
 		return otherwise, nil
