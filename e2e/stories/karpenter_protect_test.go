@@ -13,6 +13,7 @@ import (
 	"spot-handler/e2e/controlplane"
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/provisioner"
+	"spot-handler/handler/provisioner/karpenter"
 )
 
 // putRecord writes the record on the Node, as the handler does.
@@ -35,7 +36,7 @@ const doNotDisrupt = "karpenter.sh/do-not-disrupt"
 func TestReplacementIsProtectedUntilItsPodsCome(t *testing.T) {
 	s := tell(long(t), controlplane.Options{Karpenter: true})
 	s.must(s.cluster.CreatePools(s.ctx,
-		controlplane.PoolSpec{Name: "spot", Weight: 100},
+		controlplane.PoolSpec{Name: "spot", Weight: 100, Annotations: map[string]string{karpenter.CalmAnnotation: "0"}},
 		controlplane.PoolSpec{Name: "eager", Capacity: []string{controlplane.OnDemand}, ConsolidateAfter: "0s"},
 	))
 	node := s.node("spot")

@@ -24,7 +24,7 @@ func TestWhatAProcessLeavesBehindIsCleanedUp(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true})
 	od := []string{controlplane.OnDemand}
 	s.must(s.cluster.CreatePools(s.ctx,
-		controlplane.PoolSpec{Name: "spot"},
+		controlplane.PoolSpec{Name: "spot", Annotations: map[string]string{karpenter.CalmAnnotation: "0"}},
 		controlplane.PoolSpec{Name: "good", Capacity: od, CPUs: 2},
 		controlplane.PoolSpec{Name: "typeless", Capacity: od, Change: typeless},
 	))
