@@ -118,7 +118,7 @@ func TestBucketsOfAlerts(t *testing.T) {
 // bounded; a node, an instance, a pod or an id never is.
 var labelsOfMetrics = []string{
 	"action", "backend", "budget", "code", "commit", "go_version", "kind", "mode", "outcome", "phase", "pool", "reason", "replacement",
-	"result", "source", "state", "version", "zone",
+	"result", "source", "state", "version", "within", "zone",
 }
 
 func TestLabelsAreBounded(t *testing.T) {

@@ -62,8 +62,13 @@ func (m *Memory) Keep(ctx context.Context, client ConfigMaps, standing func() []
 	m.mu.Unlock()
 	k := &keeper{Memory: m, client: client, logger: logger}
 	next, wrote, since := time.Now().Add(k.sync(ctx)), time.Time{}, time.Now()
+	judged := time.After(0)
 	for {
 		select {
+		case <-judged:
+			m.judge(standing())
+			judged = time.After(m.trials[0].within)
+			continue
 		case <-ctx.Done():
 			return nil
 		case <-m.news:

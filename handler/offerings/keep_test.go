@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -410,18 +409,12 @@ func TestTooMany(t *testing.T) {
 				check(m)
 				interrupted := spotNode("m5.large", "a")
 				metav1.SetMetaDataAnnotation(&interrupted.ObjectMeta, interruption.Annotation, record(interruption.SpotInterruption).String())
-				registry := prometheus.NewPedanticRegistry()
-				registry.MustRegister(m.Collector())
-				families, err := registry.Gather()
-				if err != nil {
-					t.Fatal(err)
-				}
-				sum := 0.0
-				for _, metric := range families[0].Metric {
+				sum, losses := 0.0, m.metric(t, "spot_handler_lost_nodes")
+				for _, metric := range losses {
 					sum += metric.GetGauge().GetValue()
 				}
 				if int(sum) != lost {
-					t.Errorf("%v, want %d lost", families[0].Metric, lost)
+					t.Errorf("%v, want %d lost", losses, lost)
 				}
 				time.Sleep(2 * pause)
 				stop()

@@ -14,7 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 
 	"spot-handler/handler/interruption"
@@ -39,9 +38,6 @@ const (
 	slot   = 5 * time.Minute
 	fewest = 3
 	share  = 4
-
-	// The history that is assumed of an offering before it has one of its own.
-	assumedLost, assumedHours = 0.2, 20
 
 	// maxLosses bounds what is remembered: more types and zones than that are in no cluster.
 	maxLosses = 1000
@@ -86,13 +82,15 @@ type Memory struct {
 	at      time.Time            // as of which the numbers in of are
 	counts  bool                 // losses are counted: what an earlier process has counted is known
 	counted map[string]time.Time // when notices were received that have been counted of late, by node
+	trials  []*trial             // of the odds
 
 	standing func() []*corev1.Node // the nodes without an interruption; nil: not known
 }
 
 // New returns an empty memory.
 func New() *Memory {
-	return &Memory{news: make(chan struct{}, 1), of: map[Loss]*tally{}, at: time.Now(), counted: map[string]time.Time{}}
+	trials := []*trial{{label: "5m", within: 5 * time.Minute}, {label: "30m", within: 30 * time.Minute}}
+	return &Memory{news: make(chan struct{}, 1), of: map[Loss]*tally{}, at: time.Now(), counted: map[string]time.Time{}, trials: trials}
 }
 
 // Takes reports whether EC2 takes a node back because it needs the capacity, or might.
@@ -117,6 +115,11 @@ func (m *Memory) Note(node *corev1.Node, rec interruption.Record) {
 		t.Lost++
 		t.Recent[slotOf(rec.Received)]++
 		m.counted[node.Name] = rec.Received
+		for _, t := range m.trials {
+			if g := t.of[loss]; g != nil && g.lost < g.nodes && node.CreationTimestamp.Time.Before(t.began) {
+				g.lost++
+			}
+		}
 	}
 	if count || rec.Received.After(t.Last) {
 		select {
@@ -245,24 +248,4 @@ func (m *Memory) TooMany() map[string]Losses {
 	}
 	maps.DeleteFunc(pools, func(_ string, l Losses) bool { return l.Lost*share <= l.Lost+l.Standing })
 	return pools
-}
-
-// Odds is the probability that a node is lost within the time where so many were lost in so many
-// node-hours. A short history says little, so a little is assumed before it. That the rate jumps after
-// a loss is left out: on recorded fleets, odds that know of it are no better.
-func Odds(lost, hours float64, within time.Duration) float64 {
-	return 1 - math.Exp(-(lost+assumedLost)/(hours+assumedHours)*within.Hours())
-}
-
-// Collector is the metric of the pools that have lost too many nodes, of maxLosses at most.
-func (m *Memory) Collector() prometheus.Collector {
-	desc := prometheus.NewDesc("spot_handler_lost_nodes",
-		"Spot nodes that a pool has lost within 30 minutes, if they are 3 or more, and more than a quarter of those that it had.", []string{"pool"}, nil)
-	return prometheus.CollectorFunc(func(ch chan<- prometheus.Metric) {
-		pools := m.TooMany()
-		pools[""], _ = pools[""] // always there, so a query finds a series
-		for pool, l := range pools {
-			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(l.Lost), pool)
-		}
-	})
 }

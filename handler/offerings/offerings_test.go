@@ -2,7 +2,6 @@ package offerings
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -71,20 +70,4 @@ func TestLossesFade(t *testing.T) {
 			t.Errorf("%d are remembered, from %v on, want the last %d", len(got), got[0], maxLosses)
 		}
 	})
-}
-
-// Odds grow with losses and time, and a short history is half believed.
-func TestOdds(t *testing.T) {
-	for _, tt := range []struct {
-		lost, hours float64
-		within      time.Duration
-		want        float64
-	}{
-		{0, 0, time.Hour, 0.01}, {0, 1980, time.Hour, 0.0001}, {1.8, 0, time.Hour, 0.095}, {9.8, 80, time.Hour, 0.095},
-		{9.8, 80, 5 * time.Minute, 0.0083}, {9.8, 80, 0, 0}, {1e9, 0, time.Hour, 1},
-	} {
-		if got := Odds(tt.lost, tt.hours, tt.within); math.Abs(got-tt.want) > 0.0005 {
-			t.Errorf("%v lost in %v hours, within %v: %.5f, want %v", tt.lost, tt.hours, tt.within, got, tt.want)
-		}
-	}
 }

@@ -39,7 +39,7 @@ type Outlook struct {
 	// Barred are the zones of these nodes in which no fallback may have any.
 	Barred []string
 	// Elsewhere are zones in which this pool may have no nodes and others have spot nodes, and OwnZones
-	// is the path of its own zones, as ZoneValues is. Both are empty if it does not list any.
+	// is the path of its own zones, as ZoneValues is.
 	Elsewhere []string
 	OwnZones  string
 	// Instead is the best of the pools that would suit without being named, where the one that is
@@ -154,9 +154,7 @@ func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string
 		}
 	}
 
-	if o.OwnZones = pathOfValues(source, corev1.LabelTopologyZone); o.OwnZones != "" {
-		o.Elsewhere = f.elsewhere(source)
-	}
+	o.OwnZones, o.Elsewhere = pathOfValues(source, corev1.LabelTopologyZone), f.elsewhere(source)
 	lost.named, lost.namedBy = fallbackFor(lost, flags)
 	o.Named, o.By = lost.named, lost.namedBy
 	list, rejected := lost.fallbacks(all)

@@ -100,7 +100,7 @@ func poolsThatLoseNodes(s Snapshot, p pool) []Finding {
 		return nil
 	}
 	fix := fmt.Sprintf("in the manifest of NodePool %s: allow more instance types and zones", p.Pool)
-	if len(p.Elsewhere) > 0 {
+	if p.OwnZones != "" && len(p.Elsewhere) > 0 {
 		fix = addValues(p.Pool, p.OwnZones, p.Elsewhere...)
 	}
 	return []Finding{{
