@@ -24,7 +24,7 @@ func nodeAtRisk() (*corev1.Node, interruption.Record) {
 }
 
 // ordered is what the NodeClaim of that name requires of a label.
-func (c *cluster) ordered(name, key string) constraint {
+func (c *cluster) ordered(name, key string) provisioner.Constraint {
 	c.t.Helper()
 	u, err := c.Tracker().Get(nodeClaimResource, "", name)
 	if err != nil {
@@ -101,14 +101,14 @@ func TestAnotherSpotInstanceComesFirst(t *testing.T) {
 			if tt.capacity == "" {
 				return
 			}
-			on := func(key string) constraint { return c.ordered(r.Name, key) }
-			if types := on(corev1.LabelInstanceTypeStable); !slices.Equal(types.in, tt.types) {
+			on := func(key string) provisioner.Constraint { return c.ordered(r.Name, key) }
+			if types := on(corev1.LabelInstanceTypeStable); !slices.Equal(types.In, tt.types) {
 				t.Errorf("types %+v, want %q", types, tt.types)
 			}
-			if zones := on(corev1.LabelTopologyZone); !slices.Equal(zones.notIn, tt.zones) {
+			if zones := on(corev1.LabelTopologyZone); !slices.Equal(zones.NotIn, tt.zones) {
 				t.Errorf("zones %+v, want all but %q", zones, tt.zones)
 			}
-			if !on(capacityTypeLabel).allows("spot") || on(capacityTypeLabel).allows("on-demand") {
+			if !on(capacityTypeLabel).Allows("spot") || on(capacityTypeLabel).Allows("on-demand") {
 				t.Errorf("capacity %+v, want spot alone", on(capacityTypeLabel))
 			}
 		})
@@ -147,7 +147,7 @@ func TestAfterAnotherSpotInstanceThereIsTheFallback(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if types := c.ordered(r.Name, corev1.LabelInstanceTypeStable); !slices.Equal(types.in, []string{"c6i.large"}) {
+		if types := c.ordered(r.Name, corev1.LabelInstanceTypeStable); !slices.Equal(types.In, []string{"c6i.large"}) {
 			t.Errorf("types %+v, want the one that was not hit", types)
 		}
 	})
@@ -190,7 +190,7 @@ func TestNoticeLeavesOutWhatWasLostLately(t *testing.T) {
 			if err != nil || first.Pool != "fallback" || (first.Capacity == spot) != tt.again {
 				t.Fatalf("replacement %+v, %v", first, err)
 			}
-			if types, zones := c.ordered(first.Name, corev1.LabelInstanceTypeStable), c.ordered(first.Name, corev1.LabelTopologyZone); !slices.Equal(types.in, tt.types) || !slices.Equal(zones.notIn, tt.notIn) {
+			if types, zones := c.ordered(first.Name, corev1.LabelInstanceTypeStable), c.ordered(first.Name, corev1.LabelTopologyZone); !slices.Equal(types.In, tt.types) || !slices.Equal(zones.NotIn, tt.notIn) {
 				t.Errorf("types %+v, zones %+v; want %q, not in %q", types, zones, tt.types, tt.notIn)
 			}
 			if !tt.again {
@@ -202,7 +202,7 @@ func TestNoticeLeavesOutWhatWasLostLately(t *testing.T) {
 			if err != nil || second.Pool != "fallback" || second.Name == first.Name || second.Tried != "fallback/spot" || !provisioner.Pending(second.State) {
 				t.Fatalf("replacement %+v, %v; want any of the pool", second, err)
 			}
-			if types := c.ordered(second.Name, corev1.LabelInstanceTypeStable); tt.notIn == nil && !slices.Equal(types.in, all) || len(types.notIn) > 0 {
+			if types := c.ordered(second.Name, corev1.LabelInstanceTypeStable); tt.notIn == nil && !slices.Equal(types.In, all) || len(types.NotIn) > 0 {
 				t.Errorf("types %+v, want all", types)
 			}
 		})

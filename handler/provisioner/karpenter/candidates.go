@@ -200,7 +200,7 @@ func hasOtherNodeClass(pool *nodePool, lost lostNode) string {
 
 func hasNoOnDemand(pool *nodePool, _ lostNode) string {
 	capacity := constraintOn(capacityTypeLabel, pool.Spec.Template.Spec.Requirements)
-	return when(!capacity.allows(onDemand), "has no on-demand instances")
+	return when(!capacity.Allows(onDemand), "has no on-demand instances")
 }
 
 // spotRules hold, on top of rules, for a pool that is to give another spot instance.
@@ -230,7 +230,7 @@ func (lost lostNode) taken(s *shape) []offerings.Offering {
 	}
 	have := slices.Concat(s.given, s.needed)
 	types, zones := constraintOn(corev1.LabelInstanceTypeStable, have), constraintOn(corev1.LabelTopologyZone, have)
-	return slices.DeleteFunc(taken, func(o offerings.Offering) bool { return !types.allows(o.Type) || !zones.allows(o.Zone) })
+	return slices.DeleteFunc(taken, func(o offerings.Offering) bool { return !types.Allows(o.Type) || !zones.Allows(o.Zone) })
 }
 
 // avoidRisk narrows the shape to spot instances of other offerings than were lost lately and than

@@ -66,11 +66,11 @@ func newShape(pool, source *nodePool, node *corev1.Node) *shape {
 // instance has to be there in two minutes, and to stay.
 func (s *shape) preferOnDemand() {
 	capacity := constraintOn(capacityTypeLabel, s.given)
-	if !capacity.allows(onDemand) {
+	if !capacity.Allows(onDemand) {
 		return
 	}
 	values := []string{onDemand}
-	if slices.Contains(capacity.in, reserved) {
+	if slices.Contains(capacity.In, reserved) {
 		values = append(values, reserved)
 	}
 	s.need(requirement{Key: capacityTypeLabel, Operator: "In", Values: values})
@@ -208,10 +208,10 @@ func (s *shape) require(r requirement) string {
 // need requires a label whose value the provider chooses, unless it is certain anyway.
 func (s *shape) need(r requirement) string {
 	have := append(slices.Clone(s.given), s.needed...)
-	if constraintOn(r.Key, []requirement{r}).covers(constraintOn(r.Key, have)) && constraintOn(r.Key, have).possible() {
+	if constraintOn(r.Key, []requirement{r}).Covers(constraintOn(r.Key, have)) && constraintOn(r.Key, have).Possible() {
 		return ""
 	}
-	if !constraintOn(r.Key, append(have, r)).possible() {
+	if !constraintOn(r.Key, append(have, r)).Possible() {
 		return unmet(r, false)
 	}
 	s.needed = append(s.needed, r)
@@ -223,9 +223,9 @@ func (s *shape) need(r requirement) string {
 func satisfied(r requirement, value string, present bool) bool {
 	c := constraintOn(r.Key, []requirement{r})
 	if !present {
-		return !c.exists
+		return !c.Exists
 	}
-	return c.allows(value)
+	return c.Allows(value)
 }
 
 func unmet(r requirement, met bool) string {

@@ -142,7 +142,7 @@ type claimSpec struct {
 
 // Choices are the values that all requirements on a label allow by name; none if no requirement
 // names any.
-func (c *Claim) Choices(key string) []string { return constraintOn(key, c.Spec.Requirements).named() }
+func (c *Claim) Choices(key string) []string { return constraintOn(key, c.Spec.Requirements).Named() }
 
 type nodeClassRef struct {
 	Group string `json:"group"`
@@ -158,6 +158,16 @@ type requirement struct {
 	Operator  string   `json:"operator"`
 	Values    []string `json:"values,omitempty"`
 	MinValues *int64   `json:"minValues,omitempty"`
+}
+
+// constraintOn joins the requirements on the key.
+func constraintOn(key string, requirements []requirement) (c provisioner.Constraint) {
+	for _, r := range requirements {
+		if r.Key == key {
+			c.Require(r.Operator, r.Values)
+		}
+	}
+	return c
 }
 
 // state is how far a claim of ours has come. Initialized is the last of Karpenter's

@@ -148,7 +148,7 @@ func (o claimOrder) instanceTypes() []string {
 	provider := template.NodeClassRef.Group
 	theirs := constraintOn(corev1.LabelInstanceTypeStable, o.lost.claim.Spec.Requirements)
 	ours := constraintOn(corev1.LabelInstanceTypeStable, slices.Concat(template.Requirements, o.fit.needed))
-	types := slices.DeleteFunc(slices.Clone(theirs.in), func(t string) bool { return !theirs.allows(t) || !ours.allows(t) })
+	types := slices.DeleteFunc(slices.Clone(theirs.In), func(t string) bool { return !theirs.Allows(t) || !ours.Allows(t) })
 	for _, r := range template.Requirements {
 		// A shorter list could hold fewer types than the pool's minimum.
 		if r.MinValues != nil {
@@ -157,7 +157,7 @@ func (o claimOrder) instanceTypes() []string {
 		// We know only the name of a type. It surely has the shape that the pool wants if the
 		// interrupted node's claim had to have it as well.
 		if shape := r.Key == corev1.LabelArchStable || r.Key == corev1.LabelOSStable || inDomain(r.Key, provider); shape && provider != kwokGroup {
-			if !constraintOn(r.Key, template.Requirements).covers(constraintOn(r.Key, o.lost.claim.Spec.Requirements)) {
+			if !constraintOn(r.Key, template.Requirements).Covers(constraintOn(r.Key, o.lost.claim.Spec.Requirements)) {
 				return nil
 			}
 		}
@@ -186,10 +186,10 @@ func ownLabels(pool *nodePool, node *corev1.Node) map[string]string {
 			continue
 		}
 		c := constraintOn(r.Key, template.Spec.Requirements)
-		if v, ok := labels[r.Key]; ok && c.allows(v) {
+		if v, ok := labels[r.Key]; ok && c.Allows(v) {
 			continue
 		}
-		if v, ok := c.pick(node.Labels[r.Key]); ok {
+		if v, ok := c.Pick(node.Labels[r.Key]); ok {
 			labels[r.Key] = v
 		}
 	}

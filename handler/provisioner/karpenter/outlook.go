@@ -79,7 +79,7 @@ func Outlooks(ctx context.Context, client dynamic.Interface, flags map[string]st
 	fleet, err := readFleet(ctx, client)
 	var found []Outlook
 	for _, pool := range all {
-		if len(fleet.spot[pool.Name]) > 0 || constraintOn(capacityTypeLabel, pool.Spec.Template.Spec.Requirements).allows(spot) {
+		if len(fleet.spot[pool.Name]) > 0 || constraintOn(capacityTypeLabel, pool.Spec.Template.Spec.Requirements).Allows(spot) {
 			found = append(found, outlook(pool, all, fleet, flags))
 		}
 	}
@@ -133,7 +133,7 @@ func (f fleet) elsewhere(pool *nodePool) (zones []string) {
 	own := constraintOn(corev1.LabelTopologyZone, pool.Spec.Template.Spec.Requirements)
 	for name, nodes := range f.spot {
 		for of := range nodes {
-			if name != pool.Name && of.Zone != "" && !own.allows(of.Zone) {
+			if name != pool.Name && of.Zone != "" && !own.Allows(of.Zone) {
 				zones = append(zones, of.Zone)
 			}
 		}
@@ -182,7 +182,7 @@ func outlook(source *nodePool, all []*nodePool, f fleet, flags map[string]string
 	o.CapacityTypes, o.ZoneValues = pathOfValues(best, capacityTypeLabel), pathOfValues(best, corev1.LabelTopologyZone)
 	for _, zone := range slices.Sorted(maps.Keys(o.Zones)) {
 		if zone != "" && !slices.ContainsFunc(orders, func(c claimOrder) bool {
-			return constraintOn(corev1.LabelTopologyZone, c.pool.Spec.Template.Spec.Requirements).allows(zone)
+			return constraintOn(corev1.LabelTopologyZone, c.pool.Spec.Template.Spec.Requirements).Allows(zone)
 		}) {
 			o.Barred = append(o.Barred, zone)
 		}

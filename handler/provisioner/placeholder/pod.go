@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	resourcehelper "k8s.io/component-helpers/resource"
+
+	"spot-handler/handler/provisioner"
 )
 
 // Our names on placeholders and their PodTemplates.
@@ -178,7 +180,6 @@ func expired(pod *corev1.Pod, now time.Time) bool {
 type Selector struct {
 	text         string
 	requirements []corev1.NodeSelectorRequirement
-	parsed       labels.Requirements
 }
 
 // ParseSelector reads a label selector in kubectl's syntax, such as
@@ -190,8 +191,8 @@ func ParseSelector(text string) (Selector, error) {
 		return Selector{}, fmt.Errorf("parse label selector %q: %w", text, err)
 	}
 	s := Selector{text: parsed.String()}
-	s.parsed, _ = parsed.Requirements()
-	for _, r := range s.parsed {
+	requirements, _ := parsed.Requirements()
+	for _, r := range requirements {
 		s.requirements = append(s.requirements, corev1.NodeSelectorRequirement{
 			Key: r.Key(), Operator: operators[r.Operator()], Values: slices.Sorted(slices.Values(r.ValuesUnsorted())),
 		})
@@ -222,19 +223,16 @@ func (s Selector) String() string { return s.text }
 // name show: there are no terms if the pod cannot run on fallback nodes at all. A placeholder
 // for it would never find a node, and would hold up the others.
 func (s Selector) terms(pod *corev1.Pod, zone string) []corev1.NodeSelectorTerm {
-	if _, pinned := pod.Spec.NodeSelector[corev1.LabelHostname]; pinned {
-		return nil // the pod is bound to the node that ends
-	}
-	for key, value := range pod.Spec.NodeSelector {
-		if !s.allows(key, value) || (zone != "" && key == corev1.LabelTopologyZone && value != zone) {
-			return nil
-		}
-	}
 	extra := slices.Clone(s.requirements)
 	if zone != "" {
 		extra = append(extra, corev1.NodeSelectorRequirement{
 			Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{zone},
 		})
+	}
+	for key, value := range pod.Spec.NodeSelector {
+		if key == corev1.LabelHostname || !constraintOn(key, extra).Allows(value) { // the node that ends, or none of these
+			return nil
+		}
 	}
 	a := pod.Spec.Affinity
 	if a == nil || a.NodeAffinity == nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
@@ -242,51 +240,27 @@ func (s Selector) terms(pod *corev1.Pod, zone string) []corev1.NodeSelectorTerm 
 	}
 	var terms []corev1.NodeSelectorTerm
 	for _, term := range a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-		if s.possible(term) {
-			terms = append(terms, corev1.NodeSelectorTerm{MatchExpressions: slices.Concat(term.MatchExpressions, extra)})
+		if len(term.MatchFields) > 0 || len(term.MatchExpressions) == 0 {
+			continue // a single node, by its name; the scheduler treats an empty term as impossible
+		}
+		all := slices.Concat(term.MatchExpressions, extra)
+		if !slices.ContainsFunc(term.MatchExpressions, func(e corev1.NodeSelectorRequirement) bool {
+			return e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn || !constraintOn(e.Key, all).Possible()
+		}) {
+			terms = append(terms, corev1.NodeSelectorTerm{MatchExpressions: all})
 		}
 	}
 	return terms
 }
 
-// possible reports whether a fallback node can satisfy the term, as far as labels show.
-func (s Selector) possible(term corev1.NodeSelectorTerm) bool {
-	if len(term.MatchFields) > 0 {
-		return false // a single node, by its name
-	}
-	if len(term.MatchExpressions) == 0 {
-		return false // the scheduler treats an empty term as impossible
-	}
-	for _, e := range term.MatchExpressions {
-		if e.Key == corev1.LabelHostname && e.Operator == corev1.NodeSelectorOpIn {
-			return false
-		}
-		if e.Operator == corev1.NodeSelectorOpIn && !slices.ContainsFunc(e.Values, func(v string) bool { return s.allows(e.Key, v) }) {
-			return false
-		}
-		if e.Operator == corev1.NodeSelectorOpNotIn && s.only(e.Key, e.Values) {
-			return false
+// constraintOn joins the requirements on the key.
+func constraintOn(key string, requirements []corev1.NodeSelectorRequirement) (c provisioner.Constraint) {
+	for _, r := range requirements {
+		if r.Key == key {
+			c.Require(string(r.Operator), r.Values)
 		}
 	}
-	return true
-}
-
-// allows reports whether a fallback node can have the label.
-func (s Selector) allows(key, value string) bool {
-	for _, r := range s.parsed {
-		if r.Key() == key && !r.Matches(labels.Set{key: value}) {
-			return false
-		}
-	}
-	return true
-}
-
-// only reports whether every fallback node has one of the values under the key.
-func (s Selector) only(key string, values []string) bool {
-	return slices.ContainsFunc(s.requirements, func(r corev1.NodeSelectorRequirement) bool {
-		return r.Key == key && r.Operator == corev1.NodeSelectorOpIn &&
-			!slices.ContainsFunc(r.Values, func(v string) bool { return !slices.Contains(values, v) })
-	})
+	return c
 }
 
 // zoneOf is the zone that the pod's replacement pod is bound to by its volumes, or "". Only the

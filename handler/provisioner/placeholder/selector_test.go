@@ -27,6 +27,10 @@ func TestSelector(t *testing.T) {
 	}}}}
 	elsewhere := volume
 	elsewhere.NodeSelector = map[string]string{corev1.LabelTopologyZone: "zone-b"}
+	away := required(term(in(corev1.LabelTopologyZone, "zone-b")))
+	away.Volumes = volume.Volumes
+	without := corev1.NodeSelectorRequirement{Key: "life", Operator: corev1.NodeSelectorOpDoesNotExist}
+	smaller := corev1.NodeSelectorRequirement{Key: "size", Operator: corev1.NodeSelectorOpLt, Values: []string{"6"}}
 	scratch := corev1.PodSpec{Volumes: []corev1.Volume{{VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}}
 	fallback := in("life", "od")
 
@@ -57,6 +61,9 @@ func TestSelector(t *testing.T) {
 			[]corev1.NodeSelectorTerm{term(in("arch", "arm"), fallback), term(in("life", "spot", "od"), fallback)},
 		},
 		{"affinity that excludes", "life=od", required(term(in("life", "spot"))), nil},
+		{"affinity to nodes without the label", "life=od", required(term(without)), nil},
+		{"affinity to smaller nodes", "size>5", required(term(smaller)), nil},
+		{"affinity to another zone than the volume's", "life=od", away, nil},
 		{"volume claim", "life=od", volume, []corev1.NodeSelectorTerm{term(fallback, in(corev1.LabelTopologyZone, "zone-a"))}},
 		{"volume claim, and another zone wanted", "life=od", elsewhere, nil},
 		{"volume that goes with the pod", "life=od", scratch, []corev1.NodeSelectorTerm{term(fallback)}},

@@ -1,12 +1,14 @@
-package karpenter
+package provisioner
 
 import "testing"
 
 func TestConstraint(t *testing.T) {
-	type list = []requirement
-	on := func(operator string, values ...string) requirement {
-		return requirement{Key: "k", Operator: operator, Values: values}
+	type requirement struct {
+		operator string
+		values   []string
 	}
+	type list = []requirement
+	on := func(operator string, values ...string) requirement { return requirement{operator, values} }
 	for name, tt := range map[string]struct {
 		list      list
 		preferred string
@@ -41,10 +43,13 @@ func TestConstraint(t *testing.T) {
 		"tightest bounds":  {list{on("Gt", "3"), on("Gt", "5"), on("Lt", "9"), on("Lt", "7")}, "4", "6", true},
 		"unreadable bound": {list{on("Gt", "many")}, "x", "x", true},
 		"unknown operator": {list{on("Near", "x")}, "y", "y", true},
-		"other key":        {list{{Key: "other", Operator: "In", Values: []string{"x"}}}, "", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, picked := constraintOn("k", tt.list).pick(tt.preferred)
+			var c Constraint
+			for _, r := range tt.list {
+				c.Require(r.operator, r.values)
+			}
+			got, picked := c.Pick(tt.preferred)
 			if got != tt.want || picked != tt.picked {
 				t.Errorf("pick(%q) = %q, %t; want %q, %t", tt.preferred, got, picked, tt.want, tt.picked)
 			}
