@@ -134,7 +134,8 @@ const sdk = "github.com/aws/aws-sdk-go-v2/service/"
 //
 // With the SDK's clients every operation's input is a struct of its own, named after it.
 // What the package is given to call, as interfaces or functions, has to be the same; an operation that
-// is only offered is not needed.
+// is only offered is not needed. A package that makes no such struct calls nothing: it only passes on
+// what others call.
 func called(t *testing.T, dir string) []string {
 	t.Helper()
 	var calls, offers []string
@@ -169,7 +170,7 @@ func called(t *testing.T, dir string) []string {
 		})
 	}
 	calls, offers = unique(calls), unique(offers)
-	if !slices.Equal(calls, offers) {
+	if len(calls) > 0 && !slices.Equal(calls, offers) {
 		t.Errorf("package %s calls %v, it is given %v", dir, calls, offers)
 	}
 	return calls
