@@ -122,12 +122,13 @@ func (k *known) noteProgress(status drain.Status) {
 // place. An autoscaler that sees them pending launches a node after a second or more.
 const spareLook = time.Second
 
-// advance writes the record of a drain that has made progress, and logs it.
+// advance writes the record of a drain that has made progress, and logs that it begins.
 func (v *visit) advance(ctx context.Context, next interruption.Record) error {
+	before := v.rec.Phase
 	if err := v.progress(ctx, next); err != nil {
 		return err
 	}
-	if v.rec.Phase == interruption.Draining && podsOf(v.rec).Refusal == "" {
+	if v.rec.Phase == interruption.Draining && before != interruption.Draining {
 		v.fields(v.opts.Logger.Info()).Int("pods", podsOf(v.rec).Total).Msg("draining")
 	}
 	return nil

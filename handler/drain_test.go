@@ -1,12 +1,15 @@
 package handler
 
 import (
+	"bytes"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -114,6 +117,28 @@ func TestReadyAndDrainingAreOneWrite(t *testing.T) {
 			}
 			if wantPhase(t, f, now.phase); f.patches != now.patches {
 				t.Errorf("%d patches with the replacement %s, want %d", f.patches, now.state, now.patches)
+			}
+		}
+	})
+}
+
+// Where pods have found another place before the replacement is Ready, the drain has begun already.
+func TestDrainingIsLoggedOnce(t *testing.T) {
+	story(t, func(t *testing.T, s *script, f *fakeNodes, h *Handler) {
+		var log bytes.Buffer
+		h.opts.Logger = zerolog.New(&log)
+		accept(t, h, notice(interruption.SpotInterruption))
+		for _, now := range []struct {
+			state string
+			begun bool
+			lines int
+		}{{provisioner.StateRequested, false, 0}, {provisioner.StateLaunched, true, 1}, {provisioner.StateReady, true, 1}} {
+			s.state, s.begun = now.state, now.begun
+			if _, err := step(t, h); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(log.String(), `"draining"`); n != now.lines {
+				t.Errorf("logged %d times with the replacement %s, want %d: %s", n, now.state, now.lines, &log)
 			}
 		}
 	})
