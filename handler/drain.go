@@ -1,10 +1,11 @@
 package handler
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
+
+	"k8s.io/utils/ptr"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -142,7 +143,7 @@ func (v *visit) replace(ctx context.Context, next *interruption.Record, view dra
 	if len(view.Moving) == 0 && asked.Replacement == nil {
 		return nil
 	}
-	before := *cmp.Or(asked.Replacement, &interruption.Replacement{})
+	before := ptr.Deref(asked.Replacement, interruption.Replacement{})
 	got, err := v.opts.Provisioner.Request(ctx, v.node, asked, provisioner.Need{Moving: view.Moving, Surged: view.Surged, Daemons: view.Daemons})
 	if err != nil {
 		return fmt.Errorf("request replacement: %w", err)
@@ -205,7 +206,7 @@ func capacity(k *known, requestErr error) drain.Capacity {
 
 // podsOf are those that the record counts; none before the drain has begun.
 func podsOf(rec interruption.Record) interruption.Pods {
-	return *cmp.Or(rec.Pods, &interruption.Pods{})
+	return ptr.Deref(rec.Pods, interruption.Pods{})
 }
 
 // announcedBefore is how long before this process began to reconcile another is taken to have

@@ -1,13 +1,13 @@
 package handler
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	smithytime "github.com/aws/smithy-go/time"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -201,7 +201,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 
 // reportUndone says why a node is as it was before, and what still stands.
 func (v *visit) reportUndone(node *corev1.Node, was interruption.Record, rest *interruption.Record, result drain.Result) {
-	stands := *cmp.Or(rest, &was)
+	stands := ptr.Deref(rest, was)
 	text, news := "interruption cancelled, node as it was", notify.Canceled
 	switch {
 	case v.removed:

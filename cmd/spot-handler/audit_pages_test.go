@@ -54,7 +54,7 @@ func pagedCluster(t *testing.T, nodes int) (kubeconfig string, unpaged *[]string
 		web := fmt.Sprint("web-", i/100)
 		p := corev1.Pod{ObjectMeta: named(fmt.Sprint(web, "-abc-", i))}
 		p.Labels = map[string]string{"app": web, "pod-template-hash": "abc"}
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: web + "-abc", Controller: ptr(true)}}
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: web + "-abc", Controller: new(true)}}
 		p.Spec.NodeName, p.Spec.Containers = fmt.Sprint("node-", i/10), []corev1.Container{{Name: "app"}}
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		return p

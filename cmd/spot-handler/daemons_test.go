@@ -21,7 +21,7 @@ func TestDaemonOfPod(t *testing.T) {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ops", Name: "pod", Labels: map[string]string{
 			"helm.sh/chart": "c", "app.kubernetes.io/instance": "r", "app.kubernetes.io/component": "queue", "pod-template-hash": "abc",
 		}}}
-		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "handler-abc", Controller: ptr(true)}}
+		p.OwnerReferences = []metav1.OwnerReference{{Kind: "ReplicaSet", Name: "handler-abc", Controller: new(true)}}
 		p.Spec.Containers = []corev1.Container{{Args: args}}
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		return p

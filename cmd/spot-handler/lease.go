@@ -18,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/utils/ptr"
 )
 
 // A leader that is killed costs at most leaseDuration and a retry, about seven seconds
@@ -161,8 +162,8 @@ func (l *lease) try(ctx context.Context, within time.Duration) (bool, error) {
 		if h != "" && began.Sub(l.seenAt) < leaseDuration {
 			return false, nil
 		}
-		before := *cmp.Or(current.Spec.LeaseTransitions, new(int32(-1))) // a new one has none
-		current.Spec.LeaseTransitions, current.Spec.AcquireTime = new(before+1), &now
+		transitions := ptr.Deref(current.Spec.LeaseTransitions, -1) + 1 // 0 of a new one
+		current.Spec.LeaseTransitions, current.Spec.AcquireTime = &transitions, &now
 	}
 	current.Spec.HolderIdentity, current.Spec.LeaseDurationSeconds, current.Spec.RenewTime = &l.identity, &seconds, &now
 	if current.ResourceVersion == "" {
@@ -177,7 +178,7 @@ func (l *lease) try(ctx context.Context, within time.Duration) (bool, error) {
 	return true, nil
 }
 
-func holder(l *coordinationv1.Lease) string { return *cmp.Or(l.Spec.HolderIdentity, new("")) }
+func holder(l *coordinationv1.Lease) string { return ptr.Deref(l.Spec.HolderIdentity, "") }
 
 // jittered is about retryPeriod, so replicas do not come together.
 func jittered() time.Duration { return wait.Jitter(retryPeriod*9/10, 0.2) }

@@ -36,7 +36,7 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 		"/api/v1/nodes":        corev1.NodeList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "NodeList"}, Items: []corev1.Node{node}},
 		"/api/v1/nodes/node-1": node,
 		"/api/v1/pods": corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}, Items: []corev1.Pod{
-			{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}, Spec: corev1.PodSpec{NodeName: "node-1", TerminationGracePeriodSeconds: ptr(int64(600))}},
+			{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web-1"}, Spec: corev1.PodSpec{NodeName: "node-1", TerminationGracePeriodSeconds: new(int64(600))}},
 		}},
 		"/api/v1/namespaces/default/events":                    corev1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}},
 		"/api/v1/events":                                       corev1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}},
@@ -79,8 +79,6 @@ func readOnly(t *testing.T, forbidden string) (kubeconfig string) {
 	}
 	return kubeconfig
 }
-
-func ptr[T any](value T) *T { return &value }
 
 func TestStatusCommand(t *testing.T) {
 	for name, tt := range map[string]struct {

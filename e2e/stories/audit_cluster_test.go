@@ -89,7 +89,7 @@ func TestAuditOfTheInstallation(t *testing.T) {
 	s.must(relabel())
 
 	upgrades := slices.DeleteFunc(slices.Clone(fixes), func(fix string) bool { return !strings.HasPrefix(fix, "helm ") })
-	s.mend(slices.DeleteFunc(fixes, func(fix string) bool { return strings.HasPrefix(fix, "helm ") }))
+	s.fix(slices.DeleteFunc(fixes, func(fix string) bool { return strings.HasPrefix(fix, "helm ") }))
 	if found, _ = s.auditOf(ofCoverage...); slices.ContainsFunc(found, func(f string) bool { return !slices.Contains([]string{"SH208", "SH301", "SH306", "SH307"}, f[:5]) }) {
 		t.Errorf("audit still finds %q", found)
 	}

@@ -53,7 +53,7 @@ func TestAuditOfOtherHandlers(t *testing.T) {
 	if fewest["raced"] == replicas {
 		t.Error("a node that Karpenter ends too cost no ready pod")
 	}
-	s.mend(fixes)
+	s.fix(fixes)
 	if found, _ = s.auditOf("SH302", "SH303"); len(found) > 0 {
 		t.Errorf("audit still finds %q", found)
 	}

@@ -84,7 +84,7 @@ func TestAuditOfFallbackPools(t *testing.T) {
 		}
 	}
 
-	s.mend(fixes[1:]) // that of SH113 is that of SH204
+	s.fix(fixes[1:]) // that of SH113 is that of SH204
 	if found, _ := s.auditOf("SH113", "SH201", "SH202", "SH203", "SH204", "SH205"); len(found) > 0 {
 		t.Errorf("audit still finds %q", found)
 	}
@@ -112,8 +112,8 @@ func (s *story) auditOf(ids ...string) (found, fixes []string) {
 	return found, fixes
 }
 
-// mend runs commands as they are printed.
-func (s *story) mend(fixes []string) {
+// fix runs commands as they are printed.
+func (s *story) fix(fixes []string) {
 	s.Helper()
 	for _, fix := range fixes {
 		cmd := exec.CommandContext(s.ctx, "sh", "-c", strings.Replace(fix, "kubectl ", s.cluster.Kubectl+" --kubeconfig="+s.cluster.Kubeconfig+" ", 1))

@@ -44,7 +44,7 @@ func TestAuditOfShares(t *testing.T) {
 
 	second := s.offered("second", "eu-west-1a", controlplane.Spot)
 	s.offered("third", "eu-west-1c", controlplane.Spot)
-	s.mend([]string{fixes[0], fixes[3]})
+	s.fix([]string{fixes[0], fixes[3]})
 	s.eventually("all pods as they are now wanted", func() bool {
 		found, _ = s.auditOf("SH206", "SH207")
 		return len(found) == 0 && s.rolledOut()

@@ -46,7 +46,7 @@ func TestTargetsThatDrainTooLong(t *testing.T) {
 	if lives, longest := s.loseTarget(queue); lives >= longest {
 		t.Errorf("the pod lives for %s, and no request takes longer than %s", lives, longest)
 	}
-	s.mend(fixes)
+	s.fix(fixes)
 	if found, _ = s.auditOf("SH308"); len(found) > 0 {
 		t.Errorf("audit still finds %q", found)
 	}

@@ -156,7 +156,7 @@ func TestReplacementIsNoOfferingThatWasLost(t *testing.T) {
 			return len(list.Offerings) > 0 && list.Offerings[0].Zone == zone && list.Offerings[0].Pool == zone && list.Offerings[0].Lost == 3 &&
 				slices.Equal(found, []string{"SH209 nodepool/" + zone})
 		})
-		s.mend(fixes)
+		s.fix(fixes)
 		leader.Kill()
 		s.waitLine(follower, "lost offerings are known")
 	}

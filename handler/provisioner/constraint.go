@@ -98,8 +98,8 @@ func (c Constraint) Pick(preferred string) (string, bool) {
 		return "", false
 	}
 	if c.In != nil {
-		if Named := c.Named(); len(Named) > 0 {
-			return Named[0], true
+		if named := c.Named(); len(named) > 0 {
+			return named[0], true
 		}
 		return "", false
 	}

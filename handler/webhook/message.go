@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/Masterminds/sprig/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 
 	"spot-handler/handler/interruption"
 	"spot-handler/handler/notify"
@@ -71,7 +71,7 @@ func newMessage(n notify.News) Message {
 		m.Deadline, m.StartTime = &d, d
 		m.SecondsLeft = max(0, int(time.Until(d).Seconds()))
 	}
-	m.Replacement = *cmp.Or(r.Replacement, &interruption.Replacement{})
+	m.Replacement = ptr.Deref(r.Replacement, interruption.Replacement{})
 	return m
 }
 

@@ -1,11 +1,11 @@
 package observe
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"spot-handler/cmd/spot-handler/internal/plan"
 	"spot-handler/cmd/spot-handler/internal/status"
@@ -83,7 +83,7 @@ func (n *nodeLife) recorded(now time.Time, launched map[string]time.Time) Node {
 			r.SlackSeconds = new(deadline.Sub(ended).Seconds())
 		}
 	}
-	now = *cmp.Or(n.EndAt, &now)
+	now = ptr.Deref(n.EndAt, now)
 	for _, p := range n.pods {
 		r.Pods = append(r.Pods, p.recorded(now))
 	}
@@ -131,7 +131,7 @@ func (p *podLife) update(at time.Time, pod *corev1.Pod, gone bool) {
 // deletes a pod with a grace period of zero, which does not show what it had; a pod deleted like
 // that from the start had none.
 func (p *podLife) grace(before *corev1.Pod, gone bool) {
-	given := *cmp.Or(p.pod.DeletionGracePeriodSeconds, new(int64(0)))
+	given := ptr.Deref(p.pod.DeletionGracePeriodSeconds, 0)
 	deleted, already := p.pod.DeletionTimestamp != nil, before.DeletionTimestamp != nil && p.GivenSeconds != nil
 	if (deleted && given > 0 && !gone) || (!already && (gone || deleted)) {
 		if p.GivenSeconds == nil || given < *p.GivenSeconds {
@@ -142,7 +142,7 @@ func (p *podLife) grace(before *corev1.Pod, gone bool) {
 
 // refuse notes what the API server has said.
 func (p *podLife) refuse(at time.Time, e *corev1.Event) {
-	r := *cmp.Or(p.Refusal, &Refusal{From: at})
+	r := ptr.Deref(p.Refusal, Refusal{From: at})
 	r.Times, r.Reason = max(r.Times, int(e.Count), 1), interruption.Clip(notify.Refusal(e))
 	p.Refusal = &r
 	p.step(at)
@@ -154,7 +154,7 @@ func (p *podLife) step(at time.Time) {
 		return
 	}
 	s := Step{From: at}
-	s.State, s.For = status.StateOf(p.node.rec, p.pod, cmp.Or(p.Refusal, &Refusal{}).Reason)
+	s.State, s.For = status.StateOf(p.node.rec, p.pod, ptr.Deref(p.Refusal, Refusal{}).Reason)
 	if n := len(p.Steps); n > 0 && p.Steps[n-1].State == s.State && p.Steps[n-1].For == s.For {
 		return
 	}
@@ -168,7 +168,7 @@ func (p *podLife) recorded(until time.Time) Pod {
 	if p.finished {
 		r.GivenSeconds = nil
 	}
-	until = *cmp.Or(p.Gone, &until)
+	until = ptr.Deref(p.Gone, until)
 	for i := range r.Steps {
 		if r.Steps[i].To = until; i+1 < len(r.Steps) {
 			r.Steps[i].To = r.Steps[i+1].From

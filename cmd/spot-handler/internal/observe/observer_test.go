@@ -83,8 +83,8 @@ func TestRecording(t *testing.T) {
 		t.Errorf("phases (-want +got):\n%s", diff)
 	}
 	for what, is := range map[string]struct{ got, want *time.Time }{
-		"cordoned": {n.Cordoned, ptr(after(.1))}, "requested": {&n.Replacement.Requested, ptr(after(.3))}, "launched": {n.Replacement.Launched, ptr(after(.5))},
-		"ready": {n.Replacement.Ready, ptr(after(20))}, "drained": {n.Drained, ptr(after(65))}, "end": {n.EndAt, ptr(after(70))},
+		"cordoned": {n.Cordoned, new(after(.1))}, "requested": {&n.Replacement.Requested, new(after(.3))}, "launched": {n.Replacement.Launched, new(after(.5))},
+		"ready": {n.Replacement.Ready, new(after(20))}, "drained": {n.Drained, new(after(65))}, "end": {n.EndAt, new(after(70))},
 	} {
 		if is.got == nil || !is.got.Equal(*is.want) {
 			t.Errorf("%s at %v, want %v", what, is.got, is.want)
@@ -122,8 +122,6 @@ func TestRecording(t *testing.T) {
 		t.Errorf("budget %+v", b)
 	}
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // What becomes of a pod is judged by what it was given, and by what the record says of the drain.
 func TestOutcomes(t *testing.T) {

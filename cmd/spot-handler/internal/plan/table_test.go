@@ -9,15 +9,13 @@ import (
 	"spot-handler/cmd/spot-handler/internal/console"
 )
 
-func ptr(s Seconds) *Seconds { return &s }
-
 func reportOf(names ...string) Forecast {
 	var f Forecast
 	f.Settings = "the default settings, as no pod with the label app.kubernetes.io/name=spot-handler was found that drains this node"
 	for _, name := range names {
-		f.Nodes = append(f.Nodes, Node{Name: name, Kind: "spot-interruption", Deadline: ptr(120), Empty: ptr(8), Slack: ptr(112)})
+		f.Nodes = append(f.Nodes, Node{Name: name, Kind: "spot-interruption", Deadline: new(Seconds(120)), Empty: new(Seconds(8)), Slack: new(Seconds(112))})
 		f.Pods = append(f.Pods, Pod{
-			Namespace: "default", Name: "web-7d4b9c", Node: name, Grace: 5, EvictBy: ptr(105), Leaves: ptr(2), Gone: ptr(7),
+			Namespace: "default", Name: "web-7d4b9c", Node: name, Grace: 5, EvictBy: new(Seconds(105)), Leaves: new(Seconds(2)), Gone: new(Seconds(7)),
 			Outcome: Graceful, WaitsFor: "surged: waits for its replacement pod",
 		})
 	}

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	"spot-handler/drain"
 	"spot-handler/handler/interruption"
@@ -181,7 +182,7 @@ func (w *world) add(p *corev1.Pod) *pod {
 func (w *world) expectOf(p *pod) {
 	switch {
 	case p.DeletionTimestamp != nil:
-		own := time.Duration(*cmp.Or(p.DeletionGracePeriodSeconds, new(int64(0)))) * time.Second
+		own := time.Duration(ptr.Deref(p.DeletionGracePeriodSeconds, 0)) * time.Second
 		w.at(p.DeletionTimestamp.Add(min(own, w.in.Assumptions.Stop.Duration())-own), podsFirst, func() { w.gone(p) })
 	case !Serves(p.Pod):
 		w.at(w.now, podsFirst, func() { // once the workload's startup is known

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"cmp"
 	_ "embed"
 	"fmt"
 	"html/template"
@@ -9,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"k8s.io/utils/ptr"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/cmd/spot-handler/internal/observe"
@@ -228,7 +229,7 @@ func (x axis) track(n observe.Node) track {
 // nodeTrack shows the phases and, below them, the replacement.
 func (x axis) nodeTrack(n observe.Node) track {
 	t := x.track(n)
-	end := *cmp.Or(n.EndAt, new(x.begin.Add(x.whole)))
+	end := ptr.Deref(n.EndAt, x.begin.Add(x.whole))
 	for i, p := range n.Phases {
 		until := end
 		if i+1 < len(n.Phases) {

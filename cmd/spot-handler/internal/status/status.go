@@ -14,6 +14,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
 
 	"spot-handler/cmd/spot-handler/internal/console"
 	"spot-handler/drain"
@@ -201,7 +202,7 @@ func (n interrupted) interruption() Interruption {
 }
 
 func (n interrupted) count() (c Pods) {
-	c.Pods = *cmp.Or(n.rec.Pods, &interruption.Pods{})
+	c.Pods = ptr.Deref(n.rec.Pods, interruption.Pods{})
 	if !n.podsKnown {
 		return c
 	}
