@@ -2,6 +2,7 @@ package main
 
 import (
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -64,6 +65,20 @@ func TestImportsPointDown(t *testing.T) {
 		// resource.go and notify's recorder say what these cost.
 		if dep == "k8s.io/client-go/gentype" || dep == "k8s.io/client-go/tools/record" || dep == "k8s.io/client-go/testing" {
 			t.Errorf("the daemon imports %s", dep)
+		}
+	}
+}
+
+// Where a method may be called by its name, as Go's own templates can, the linker keeps every exported
+// method of the program: 6 MB, most of which each process would hold in memory.
+func TestNoMethodIsCalledByName(t *testing.T) {
+	out, err := exec.Command("go", "build", "-ldflags=-dumpdep", "-o", filepath.Join(t.TempDir(), "spot-handler"), ".").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "main.main -> ") {
+		t.Fatalf("link: %v, %d bytes", err, len(out))
+	}
+	for line := range strings.Lines(string(out)) {
+		if from, _, ok := strings.Cut(line, " <ReflectMethod>"); ok {
+			t.Fatalf("%s calls methods by name", from)
 		}
 	}
 }

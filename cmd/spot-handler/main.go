@@ -76,7 +76,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 
@@ -139,14 +138,15 @@ func newRoot(getenv func(string) string, stdout, stderr io.Writer) *cobra.Comman
 	root := &cobra.Command{
 		Use: "spot-handler", Short: "Get workloads off spot instances before EC2 takes them", Long: overview,
 		Example:      "  spot-handler imds --node-name=ip-10-0-1-2.ec2.internal --dry-run\n  spot-handler queue --help",
-		Version:      fmt.Sprintf("%s (%s, %s)", version, commit, runtime.Version()),
 		SilenceUsage: true, SilenceErrors: true, // run prints them
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	root.Flags().Bool("version", false, "print the version") // which cobra does
-	root.SetVersionTemplate("spot-handler {{.Version}}\n")
-	root.RunE = func(*cobra.Command, []string) error {
+	asked := root.Flags().Bool("version", false, "print the version")
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *asked {
+			return printVersion(cmd, args)
+		}
 		return fmt.Errorf("%w: give a command, such as audit or queue; see spot-handler --help", errUsage)
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {

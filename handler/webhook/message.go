@@ -8,9 +8,9 @@ import (
 	"iter"
 	"net/http"
 	"strings"
-	"text/template"
 	"time"
 
+	"github.com/DataDog/datadog-agent/pkg/template/text"
 	"github.com/Masterminds/sprig/v3"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -88,7 +88,8 @@ func defaultPayload(m Message) ([]byte, error) {
 }
 
 // Template makes the body of a webhook. nil makes the one that Slack understands. It is
-// given a Message, which holds plain values: no method of theirs reaches out of it.
+// given a Message, and calls no methods: a library that can has the linker keep every exported method
+// of the program, a fifth of it, which each spot node would hold in memory.
 type Template struct{ parsed *template.Template }
 
 // ParseTemplate reads a Go template, which may use sprig's functions, and tries it on a
@@ -104,7 +105,7 @@ func ParseTemplate(text string, header http.Header) (*Template, error) {
 	for _, m := range samples() {
 		body, err := t.Render(m)
 		if err != nil {
-			return nil, fmt.Errorf("%w (the README lists the fields)", err)
+			return nil, fmt.Errorf("%w (webhooks.md lists the fields; methods cannot be called: write times as {{ .StartTime | date \"15:04:05\" }})", err)
 		}
 		if !isJSON(header) {
 			continue

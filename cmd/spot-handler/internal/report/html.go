@@ -3,12 +3,12 @@ package report
 import (
 	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/DataDog/datadog-agent/pkg/template/html"
 	"k8s.io/utils/ptr"
 
 	"spot-handler/cmd/spot-handler/internal/console"
@@ -31,6 +31,7 @@ func (r Report) WriteHTML(w io.Writer) error {
 		"outcome": outcomeText,
 		"both":    both,
 		"seconds": func(s *plan.Seconds) string { return both(s, nil) },
+		"at":      func(t *time.Time) string { return both(since(r.Recording.Begin(), t), nil) },
 	}).Parse(pageText)
 	if err != nil {
 		return err
@@ -42,6 +43,8 @@ func (r Report) WriteHTML(w io.Writer) error {
 type page struct {
 	Report
 	Title, When string
+	Slack       string // the least of all nodes
+	InTime      bool   // the last drain ended before its deadline, and every pod had left
 	Style       template.CSS
 	Axis        []tick
 	Nodes       []nodeView
@@ -49,21 +52,13 @@ type page struct {
 	Refused     []podView
 }
 
-// At is a time in seconds since the first notice.
-func (p page) At(t *time.Time) string { return both(since(p.Recording.Begin(), t), nil) }
-
-// Slack is the least of all nodes.
-func (p page) Slack() string { return both((*plan.Seconds)(p.Score.SlackSeconds), nil) }
-
-// InTime reports whether the last drain ended before its deadline, and every pod had left.
-func (p page) InTime() bool { return *p.Score.SlackSeconds > 0 && p.Score.Left == 0 }
-
 func (r Report) page() page {
 	s, rec := r.Score, r.Recording
 	x := axisOf(rec)
 	begin := rec.Begin()
 	p := page{
 		Report: r, Title: r.title(), Style: template.CSS(pageStyle), Axis: x.ticks(),
+		Slack: both((*plan.Seconds)(s.SlackSeconds), nil), InTime: ptr.Deref(s.SlackSeconds, 0) > 0 && s.Left == 0,
 		When: fmt.Sprintf("%s · followed for %s", begin.UTC().Format("2 January 2006, 15:04:05 UTC"), console.Duration(rec.To.Sub(begin))),
 	}
 	forecast := map[string]PodPair{}
