@@ -50,7 +50,7 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 		notify = func(string) {}
 	}
 	pools := karpenter.New(karpenter.Options{
-		FallbackNodePools: cfg.fallback, RebalanceCapacity: cfg.rebalanceCapacity, SingleNode: cfg.nodeName != "", Offerings: b.taken, TTL: cfg.replacementTTL,
+		FallbackNodePools: cfg.fallback, Rebalance: cfg.rebalance, Calm: cfg.calm, SingleNode: cfg.nodeName != "", Offerings: b.taken, TTL: cfg.replacementTTL,
 		Dynamic: b.clients.dynamic, Nodes: b.clients.nodes, Pods: b.clients.pods, Node: b.node,
 		Events: b.events, Notify: notify, Registerer: b.registerer, Logger: b.logger,
 	})
@@ -83,7 +83,7 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 // read that: whoever drains judges again.
 func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 	rules := interruption.Rules{Rebalance: cfg.rebalance, ScheduledLead: cfg.scheduledLead}
-	if cfg.provisioner == provisioner.None && rules.Rebalance == interruption.RebalanceReplace {
+	if cfg.provisioner == provisioner.None && rules.Rebalance.Replaces() {
 		rules.Rebalance = interruption.RebalanceIgnore // there will be no replacement, and nothing happens before
 	}
 	if !reconciles(cfg) && !cfg.dryRun || !asksKarpenter(cfg) {
@@ -100,8 +100,8 @@ func rulesOf(cfg settings, pools *karpenter.Backend) nodes.RulesFunc {
 		if !recommended || pools == nil {
 			return own, nil
 		}
-		policy, err := pools.RebalancePolicy(node, names(interruption.RebalancePolicies()))
-		own.Rebalance = cmp.Or(interruption.RebalancePolicy(policy), rules.Rebalance)
+		policy, err := pools.RebalancePolicy(node)
+		own.Rebalance = cmp.Or(policy, rules.Rebalance)
 		return own, err
 	}
 }

@@ -179,9 +179,9 @@ func settingsOf(pod *corev1.Pod) (cfg settings, mode bool, err error) {
 // remoteFlags are those that a forecast or an audit needs. All others of a pod in the cluster are
 // left alone: among them are files and templates, which would be read and run here.
 var remoteFlags = []string{
-	"blocked-pods", "cordon-only", "drain", "drain-strategy", "dry-run", "fallback-nodepool", "fallback-selector",
+	"blocked-pods", "calm", "cordon-only", "drain", "drain-strategy", "dry-run", "fallback-nodepool", "fallback-selector",
 	"leader-elect", "lease-namespace", "margin", "node-selector", "placeholder-image", "placeholder-namespace", "provisioner",
-	"rebalance", "rebalance-capacity", "release-node", "replacement", "scheduled-lead",
+	"rebalance", "release-node", "replacement", "scheduled-lead",
 }
 
 // The most that is read of a pod's arguments and variables.

@@ -62,9 +62,9 @@ type settings struct {
 	cordonOnly bool
 	rebalance  interruption.RebalancePolicy
 
-	rebalances        turns.Concurrency
-	rebalanceTTL      time.Duration
-	rebalanceCapacity string
+	rebalances   turns.Concurrency
+	rebalanceTTL time.Duration
+	calm         time.Duration
 
 	workloadNotices bool
 	noticeNetworks  []string
@@ -127,7 +127,7 @@ func (c *settings) define() []group {
 	oneOf(evict, (*string)(&c.policy.Blocked), "blocked-pods", string(drain.Leave), names(drain.BlockedPolicies()), "a pod that its disruption budget still refuses at its eviction deadline: leave it until its node ends, or delete it past the budget; the annotation "+drain.BlockedAnnotation+" on the pod or its namespace overrides it")
 	evict.BoolVar(&c.cordonOnly, "cordon-only", false, "on every kind of interruption, record, taint and cordon the node, and do no more: move no pod, request no replacement, terminate nothing")
 	within(evict, &c.policy.Margin, "margin", 10*time.Second, bounds{0, 100 * time.Second, true, "0s to 100s, as EC2 gives two minutes in all"}, "time kept free between the planned end of the last pod and EC2's deadline")
-	oneOf(evict, (*string)(&c.rebalance), "rebalance", string(interruption.RebalanceReplace), names(interruption.RebalancePolicies()), "on a rebalance recommendation: ignore, cordon, or replace (cordon and drain once the replacement is ready; there is no deadline); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool overrides it")
+	oneOf(evict, (*string)(&c.rebalance), "rebalance", string(interruption.RebalanceReplace), names(interruption.RebalancePolicies()), "on a rebalance recommendation: ignore, cordon, replace (cordon and drain once the replacement is ready, if possible another spot instance; there is no deadline), or fallback (the same with a replacement as on a notice); the annotation "+karpenter.RebalanceAnnotation+" on the node's NodePool overrides it")
 	meaning(evict, &c.rebalances, "max-concurrent-rebalances", "10%", turns.ParseConcurrency, "how many nodes of a pool may be replaced at the same time for a rebalance recommendation: a number, or a percentage of the pool's nodes, rounded down, but at least 1; the others wait in line, and take pods until their turn comes")
 	within(evict, &c.rebalanceTTL, "rebalance-ttl", time.Hour, bounds{0, ever, true, "0s (never) or more"}, "how long a rebalance recommendation can go without progress, which is a pod that leaves, before the node is put back as it was; 0 never does")
 
@@ -142,7 +142,7 @@ func (c *settings) define() []group {
 	oneOf(replacement, &c.provisioner, "provisioner", provisioner.Auto, []string{provisioner.Auto, provisioner.Karpenter, provisioner.ASG, provisioner.Placeholder, provisioner.None}, "what makes replacement nodes: auto (by what made the interrupted one), karpenter, asg (Auto Scaling groups; queue mode only), placeholder, or none (drain only)")
 	replacement.StringToStringVar(&c.fallback, "fallback-nodepool", nil, "NodePool that replaces the nodes of another, such as batch=batch-fallback; may be repeated; the annotation spot-handler/fallback-nodepool on the NodePool overrides it (default: chosen for each node)")
 	oneOf(replacement, &c.replacement, "replacement", replacementAlways, []string{replacementAlways, replacementWhenNeeded}, "when a replacement is requested: always, or when-needed, which is when the pods do not fit on nodes that are there")
-	oneOf(replacement, &c.rebalanceCapacity, "rebalance-capacity", karpenter.SpotFirst, karpenter.RebalanceCapacities(), "what replaces a node that Karpenter made, on a rebalance recommendation: spot-first (another spot instance, of another type or in another zone than the one at risk, else as on a notice) or fallback (as on a notice)")
+	within(replacement, &c.calm, "calm", karpenter.DefaultCalm, bounds{0, karpenter.LongestHold, true, "0s (off) to 24h"}, "how long EC2 must have announced nothing about a spot NodePool before Karpenter may move pods from the on-demand nodes that replace its nodes back to spot; the annotation "+karpenter.CalmAnnotation+" on the NodePool overrides it")
 	within(replacement, &c.replacementTTL, "replacement-ttl", 10*time.Minute, bounds{30 * time.Second, ever, true, "0s (keep it) or at least 30s, as pods need some time to come"}, "how long a replacement may be ready and empty before it is returned, where nothing else takes it away; 0 keeps it. Pods come within two minutes of a notice, and EC2 bills by the second")
 	meaning(replacement, &c.fallbacks, "fallback-selector", "", placeholder.ParseSelector, "label `selector` of the nodes that take the pods of nodes that Karpenter did not make, such as node-lifecycle=on-demand; low-priority placeholder pods ask the autoscaler for room on them (default: none are made)")
 	replacement.StringVar(&c.placeholderNamespace, "placeholder-namespace", "spot-handler-placeholders", "namespace of the placeholder pods; there the process may make pods")

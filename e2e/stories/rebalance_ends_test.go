@@ -93,7 +93,7 @@ func TestDrainWithoutProgressIsUndone(t *testing.T) {
 	s.patchNode(first.Name, "", `{"spec":{"unschedulable":true}}`) // none of these comes there
 	s.service("web", 1, quick)
 	s.patchNode(first.Name, "", `{"spec":{"unschedulable":null}}`)
-	d, queue := s.drill("--rebalance-ttl=20s", "--replacement-ttl=30s", "--max-concurrent-rebalances=1", "--rebalance-capacity=fallback")
+	d, queue := s.drill("--rebalance-ttl=20s", "--replacement-ttl=30s", "--max-concurrent-rebalances=1", "--rebalance=fallback")
 	recommend := func(id string, node *corev1.Node) {
 		queue.Send(daemon.EventBridge(daemon.Rebalance, id, controlplane.InstanceID(node.Name), time.Now()))
 	}

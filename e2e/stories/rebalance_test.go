@@ -96,7 +96,7 @@ func TestRebalancesStandInLine(t *testing.T) {
 	seen := s.watchRebalances()
 	server, queue := s.sqs()
 	// A spot instance that kwok's provider cannot launch would hold up each turn for 25 s.
-	flags := []string{"--max-concurrent-rebalances=2", "--rebalance-capacity=fallback"}
+	flags := []string{"--max-concurrent-rebalances=2", "--rebalance=fallback"}
 	first := s.runReplica(server, queue, flags...)
 	for i, node := range nodes {
 		queue.Send(daemon.EventBridge(daemon.Rebalance, fmt.Sprint("event-", i), controlplane.InstanceID(node.Name), time.Now()))
@@ -141,7 +141,7 @@ func TestRebalancePolicyOfThePool(t *testing.T) {
 	s := tell(t, controlplane.Options{Karpenter: true, Audit: true})
 	policy := func(value string) map[string]string { return map[string]string{"spot-handler/rebalance": value} }
 	s.must(s.cluster.CreatePools(s.ctx,
-		controlplane.PoolSpec{Name: "replaced", Weight: 90, Capacity: []string{controlplane.Spot, controlplane.OnDemand}, Annotations: policy("replace")},
+		controlplane.PoolSpec{Name: "replaced", Weight: 90, Capacity: []string{controlplane.Spot, controlplane.OnDemand}, Annotations: policy("fallback")},
 		controlplane.PoolSpec{Name: "ignored", Annotations: policy("ignore")},
 		controlplane.PoolSpec{Name: "misspelt", Annotations: policy("evacuate")},
 		controlplane.PoolSpec{Name: "on-demand", Weight: 10, Boot: time.Second, Capacity: []string{controlplane.OnDemand}},
@@ -151,7 +151,7 @@ func TestRebalancePolicyOfThePool(t *testing.T) {
 		byPool[pool] = s.node(pool)
 		s.service(pool, 2, quick) // the first is on the node that is to be replaced
 	}
-	d, queue := s.drill("--rebalance=cordon", "--rebalance-capacity=fallback")
+	d, queue := s.drill("--rebalance=cordon")
 	for pool, node := range byPool {
 		queue.Send(daemon.EventBridge(daemon.Rebalance, "event-"+pool, controlplane.InstanceID(node.Name), time.Now()))
 	}

@@ -193,15 +193,19 @@ func (p Past) String() string {
 type RebalancePolicy string
 
 const (
-	RebalanceIgnore  RebalancePolicy = "ignore"  // nothing
-	RebalanceCordon  RebalancePolicy = "cordon"  // record and cordon, no drain
-	RebalanceReplace RebalancePolicy = "replace" // drain as soon as a replacement is ready
+	RebalanceIgnore   RebalancePolicy = "ignore"   // nothing
+	RebalanceCordon   RebalancePolicy = "cordon"   // record and cordon, no drain
+	RebalanceReplace  RebalancePolicy = "replace"  // drain as soon as a replacement is ready, if possible another spot instance
+	RebalanceFallback RebalancePolicy = "fallback" // the same with a replacement as on a notice
 )
 
 // RebalancePolicies lists every policy.
 func RebalancePolicies() []RebalancePolicy {
-	return []RebalancePolicy{RebalanceIgnore, RebalanceCordon, RebalanceReplace}
+	return []RebalancePolicy{RebalanceIgnore, RebalanceCordon, RebalanceReplace, RebalanceFallback}
 }
+
+// Replaces reports whether the node is replaced and drained.
+func (p RebalancePolicy) Replaces() bool { return p == RebalanceReplace || p == RebalanceFallback }
 
 // UnknownHookTimeout is how long a group is taken to wait at a lifecycle hook whose own timeout
 // cannot be read. AWS's default is an hour; those who set a hook up for drains take minutes, and
@@ -229,7 +233,7 @@ func (r Rules) Waits(rec Record, now time.Time) bool {
 	case ScheduledEvent:
 		return true
 	case RebalanceRecommendation:
-		return r.Rebalance == RebalanceReplace
+		return r.Rebalance.Replaces()
 	}
 	return false
 }

@@ -54,8 +54,14 @@ func TestAnotherSpotInstanceComesFirst(t *testing.T) {
 		types, zones   []string // that the claim excludes, or else the types that it names
 	}{
 		"own pool":     {pool: "spot", capacity: "spot", types: []string{"m6i.large", "c6i.large"}},
-		"switched off": {opts: Options{RebalanceCapacity: Fallback}, pool: "fallback"},
-		"a notice":     {change: func(r *interruption.Record, _ *corev1.Node, _ *provisioner.Need) { *r = record() }, pool: "fallback"},
+		"switched off": {opts: Options{Rebalance: interruption.RebalanceFallback}, pool: "fallback"},
+		"switched off for the pool": {source: changes{func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{RebalanceAnnotation: "fallback"})
+		}}, pool: "fallback"},
+		"switched off but for the pool": {opts: Options{Rebalance: interruption.RebalanceFallback}, source: changes{func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{RebalanceAnnotation: "replace"})
+		}}, pool: "spot", capacity: "spot", types: []string{"m6i.large", "c6i.large"}},
+		"a notice": {change: func(r *interruption.Record, _ *corev1.Node, _ *provisioner.Need) { *r = record() }, pool: "fallback"},
 		"offering is not known": {change: func(_ *interruption.Record, n *corev1.Node, _ *provisioner.Need) {
 			delete(n.Labels, corev1.LabelInstanceTypeStable)
 		}, pool: "fallback"},

@@ -53,9 +53,13 @@ type Options struct {
 	// own annotation, [FallbackAnnotation], overrides it.
 	FallbackNodePools map[string]string
 
-	// RebalanceCapacity says what replaces a node that is only recommended for rebalance:
-	// [SpotFirst], which is also the default, or [Fallback].
-	RebalanceCapacity string
+	// Rebalance is what is done on a rebalance recommendation. The NodePool's own annotation,
+	// [RebalanceAnnotation], overrides it.
+	Rebalance interruption.RebalancePolicy
+
+	// Calm is how long EC2 must have taken no node of a pool before Karpenter may consolidate what
+	// replaces them on demand; 0 is off. The NodePool's own annotation, [CalmAnnotation], overrides it.
+	Calm time.Duration
 
 	// SingleNode says that Request is called for one node only, that of the process. Then
 	// only its replacement is watched: otherwise a burst would show every node's replacement
@@ -88,15 +92,6 @@ type Options struct {
 	Registerer prometheus.Registerer // nil: metrics are kept and not shown
 	Logger     zerolog.Logger
 }
-
-// What Options.RebalanceCapacity can be.
-const (
-	SpotFirst = "spot-first" // another spot instance, else as on a notice
-	Fallback  = "fallback"   // as on a notice
-)
-
-// RebalanceCapacities lists what Options.RebalanceCapacity can be.
-func RebalanceCapacities() []string { return []string{SpotFirst, Fallback} }
 
 // Events writes Kubernetes Events. It does not block or fail.
 type Events interface {

@@ -16,18 +16,18 @@ import (
 
 // CalmAnnotation on a NodePool says for how long EC2 must have taken none of its nodes before
 // Karpenter may consolidate what replaces them on demand. It is a duration from 0, which is off,
-// to longestHold.
+// to LongestHold, and overrides the operator's choice for all pools.
 const CalmAnnotation = "spot-handler/calm"
 
 const (
-	// defaultCalm: in public traces of spot fleets, two thirds or more of those that had been quiet
+	// DefaultCalm: in public traces of spot fleets, two thirds or more of those that had been quiet
 	// for five minutes lost instances again within half an hour. After thirty minutes about a third
 	// as many returns are left, or fewer; longer waits cost on-demand hours, and save few more.
-	defaultCalm = 30 * time.Minute
+	DefaultCalm = 30 * time.Minute
 
-	// longestHold is how old a replacement can be and still be held: a pool that is never calm does
+	// LongestHold is how old a replacement can be and still be held: a pool that is never calm does
 	// not keep workloads on demand for good.
-	longestHold = 24 * time.Hour
+	LongestHold = 24 * time.Hour
 
 	// heldCheck is how often a held replacement is checked, and the time between two of a pool that
 	// are given back: each is some pods that move.
@@ -38,13 +38,13 @@ const (
 func (b *Backend) calmOf(pool *nodePool) time.Duration {
 	value := pool.Annotations[CalmAnnotation]
 	if value == "" {
-		return defaultCalm
+		return b.opts.Calm
 	}
 	calm, err := time.ParseDuration(value)
-	if err != nil || calm < 0 || calm > longestHold {
-		b.misunderstood(pool, reasonWrongCalm, fmt.Sprintf("annotation %s is %s: want a duration from 0s to %s; %s counts",
-			CalmAnnotation, interruption.Clip(strconv.Quote(value)), longestHold, defaultCalm))
-		return defaultCalm
+	if err != nil || calm < 0 || calm > LongestHold {
+		b.misunderstood(pool, reasonWrongCalm, fmt.Sprintf("annotation %s is %s: want a duration from 0s to %s; --calm counts",
+			CalmAnnotation, interruption.Clip(strconv.Quote(value)), LongestHold))
+		return b.opts.Calm
 	}
 	return calm
 }
@@ -126,7 +126,7 @@ func (k *keeper) hold(ctx context.Context, claim *Claim) (again time.Duration, w
 	}
 	calm := k.b.calmOf(pool)
 	if calm == 0 {
-		return 0, ": NodePool " + source + " has " + CalmAnnotation + "=0", nil
+		return 0, ": calm is 0 for NodePool " + source, nil
 	}
 	last, known := k.b.opts.Offerings.LastLoss(source)
 	if !known {
@@ -134,8 +134,8 @@ func (k *keeper) hold(ctx context.Context, claim *Claim) (again time.Duration, w
 	}
 	began := claim.CreationTimestamp.Time
 	rest, why := time.Until(interruption.Later(last, began).Add(calm)), fmt.Sprintf(": NodePool %s has been calm for %s", source, calm)
-	if most := time.Until(began.Add(longestHold)); most < rest {
-		rest, why = most, fmt.Sprintf(": NodePool %s has not been calm for %s in %s", source, calm, longestHold)
+	if most := time.Until(began.Add(LongestHold)); most < rest {
+		rest, why = most, fmt.Sprintf(": NodePool %s has not been calm for %s in %s", source, calm, LongestHold)
 	}
 	if rest <= 0 {
 		return k.held.turn(source, min(calm, heldCheck)), why, nil

@@ -113,7 +113,7 @@ func TestHeldUntilCalm(t *testing.T) {
 			t.Errorf("events %q", c.nodes.events)
 		}
 		c.lose()
-		time.Sleep(defaultCalm - time.Second)
+		time.Sleep(DefaultCalm - time.Second)
 		c.wantProtected(true)
 		c.wantHeldSeconds(50*time.Minute, heldCheck+landingCheck)
 		time.Sleep(2 * time.Second)
@@ -169,7 +169,7 @@ func TestHeldUntilCalm(t *testing.T) {
 	bubble(t, "never calm", func(t *testing.T) {
 		c := standingIn(t)
 		claim := c.now().DeepCopy()
-		claim.SetCreationTimestamp(metav1.NewTime(time.Now().Add(30*time.Minute - longestHold)))
+		claim.SetCreationTimestamp(metav1.NewTime(time.Now().Add(30*time.Minute - LongestHold)))
 		claim.SetResourceVersion("9")
 		if err := c.Tracker().Update(nodeClaimResource, claim, ""); err != nil {
 			t.Fatal(err)
@@ -248,7 +248,7 @@ func TestGivenBackOneByOne(t *testing.T) {
 		}
 		c.lose()
 		c.remember()
-		time.Sleep(defaultCalm - time.Second)
+		time.Sleep(DefaultCalm - time.Second)
 		if held() != count {
 			t.Fatalf("%d are held before the pool is calm, want all", held())
 		}
@@ -301,7 +301,7 @@ func TestNotHeld(t *testing.T) {
 			if tt.lost != nil {
 				tt.lost(node, &rec)
 			}
-			c := newCluster(t, Options{SingleNode: tt.single, RebalanceCapacity: Fallback}, source, fallbackPool(t, tt.fallback), sourceNodeClaim())
+			c := newCluster(t, Options{SingleNode: tt.single, Rebalance: interruption.RebalanceFallback}, source, fallbackPool(t, tt.fallback), sourceNodeClaim())
 			c.remember()
 			r, err := c.p.Request(t.Context(), node, rec, need())
 			if err != nil {
@@ -323,7 +323,7 @@ func TestCalmAnnotation(t *testing.T) {
 	bubble(t, "", func(t *testing.T) {
 		c := newCluster(t, Options{})
 		for value, want := range map[string]time.Duration{
-			"": defaultCalm, "0": 0, "0s": 0, "90s": 90 * time.Second, "24h": longestHold,
+			"": DefaultCalm, "0": 0, "0s": 0, "90s": 90 * time.Second, "24h": LongestHold,
 			"24h1s": -1, "-1s": -1, "soon": -1, "30": -1, "1e9h": -1, strings.Repeat("9", 200_000): -1, "\x1b[31m5m": -1,
 		} {
 			pool := decodePool(sourcePool())
@@ -332,7 +332,7 @@ func TestCalmAnnotation(t *testing.T) {
 			got := c.b.calmOf(pool)
 			c.b.calmOf(pool)
 			complaints := len(c.nodes.events) - before
-			if want < 0 && (got != defaultCalm || complaints != 1) || want >= 0 && (got != want || complaints != 0) {
+			if want < 0 && (got != DefaultCalm || complaints != 1) || want >= 0 && (got != want || complaints != 0) {
 				t.Errorf("%.20q is %s with %d complaints, want %s", value, got, complaints, want)
 			}
 		}

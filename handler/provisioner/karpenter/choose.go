@@ -1,6 +1,7 @@
 package karpenter
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -120,7 +121,10 @@ func (b *Backend) Weigh(ctx context.Context, node *corev1.Node, rec interruption
 func (b *Backend) lose(node *corev1.Node, rec interruption.Record, need provisioner.Need) lostNode {
 	lost := lostNode{
 		node: node, rec: rec, need: need, pool: node.Labels[nodePoolLabel], lately: b.opts.Offerings.Lost(),
-		spotFirst: b.opts.RebalanceCapacity != Fallback && rec.Kind == interruption.RebalanceRecommendation,
+	}
+	if rec.Kind == interruption.RebalanceRecommendation {
+		policy, _ := b.RebalancePolicy(node) // without pools none is chosen
+		lost.spotFirst = cmp.Or(policy, b.opts.Rebalance) != interruption.RebalanceFallback
 	}
 	if lost.spotFirst {
 		lost.tooMany = b.opts.Offerings.TooMany()

@@ -70,6 +70,7 @@ func newCluster(t *testing.T, opts Options, objects ...runtime.Object) *cluster 
 	})
 	c.nodes = &fakeNodes{nodes: map[string]*corev1.Node{}}
 	c.taken = offerings.New()
+	opts.Calm = DefaultCalm
 	opts.Nodes, opts.Pods, opts.Events, opts.Offerings = c.nodes, c.nodes, c.nodes, c.taken
 	if opts.Node == nil { // none is in memory
 		opts.Node = func(string) (*corev1.Node, bool) { return nil, false }

@@ -15,10 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	dynamicfake "k8s.io/client-go/dynamic/fake"
 	clienttesting "k8s.io/client-go/testing"
+
+	"spot-handler/handler/interruption"
 )
 
 func TestRebalancePolicy(t *testing.T) {
-	allowed := []string{"ignore", "cordon"}
 	synctest.Test(t, func(t *testing.T) {
 		var fail error
 		var reads atomic.Int32
@@ -36,11 +37,11 @@ func TestRebalancePolicy(t *testing.T) {
 		events := &fakeNodes{}
 		b := New(Options{Dynamic: client, Events: events})
 		defer b.keeper.queue.ShutDown()
-		want := func(policy string, known bool, most int32) {
+		want := func(policy interruption.RebalancePolicy, known bool, most int32) {
 			t.Helper()
 			reads.Store(0)
 			for range 100 {
-				if got, err := b.RebalancePolicy(interruptedNode(), allowed); got != policy || (err == nil) != known {
+				if got, err := b.RebalancePolicy(interruptedNode()); got != policy || (err == nil) != known {
 					t.Fatalf("%q, %v; want %q", got, err, policy)
 				}
 			}
@@ -48,7 +49,7 @@ func TestRebalancePolicy(t *testing.T) {
 				t.Errorf("read %d times, want %d at most", n, most)
 			}
 		}
-		if got, err := b.RebalancePolicy(&corev1.Node{}, allowed); got != "" || err != nil {
+		if got, err := b.RebalancePolicy(&corev1.Node{}); got != "" || err != nil {
 			t.Errorf("%q, %v for a node of no pool", got, err)
 		}
 		fail = errors.New("API server is away")

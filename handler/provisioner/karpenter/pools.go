@@ -118,12 +118,12 @@ func poolNamed(pools []*nodePool, name string) *nodePool {
 // nodes. It overrides the operator's choice for all nodes.
 const RebalanceAnnotation = "spot-handler/rebalance"
 
-// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation: one of
-// allowed, or nothing. Another value counts as nothing, and is complained about once. The
+// RebalancePolicy is what the node's NodePool asks for on a rebalance recommendation, or nothing.
+// Another value counts as nothing, and is complained about once. The
 // NodePools are read at most every 10 s, however many ask. If they cannot be read, what was last
 // known counts; without that there is a transient error. If Karpenter is not installed,
 // or we have no permission to ask, there are no policies.
-func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, error) {
+func (b *Backend) RebalancePolicy(node *corev1.Node) (interruption.RebalancePolicy, error) {
 	name := node.Labels[nodePoolLabel]
 	if name == "" {
 		return "", nil
@@ -136,12 +136,12 @@ func (b *Backend) RebalancePolicy(node *corev1.Node, allowed []string) (string, 
 	if pool == nil {
 		return "", nil
 	}
-	value := pool.Annotations[RebalanceAnnotation]
-	if value == "" || slices.Contains(allowed, value) {
+	value := interruption.RebalancePolicy(pool.Annotations[RebalanceAnnotation])
+	if value == "" || slices.Contains(interruption.RebalancePolicies(), value) {
 		return value, nil
 	}
 	b.misunderstood(pool, reasonWrongPolicy, fmt.Sprintf("annotation %s is %s: want one of %s; --rebalance counts",
-		RebalanceAnnotation, interruption.Clip(strconv.Quote(value)), strings.Join(allowed, ", ")))
+		RebalanceAnnotation, interruption.Clip(strconv.Quote(string(value))), interruption.RebalancePolicies()))
 	return "", nil
 }
 

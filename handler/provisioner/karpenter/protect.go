@@ -60,7 +60,7 @@ func (k *keeper) unprotect(ctx context.Context, claim *Claim) (time.Duration, er
 	if err := k.change(ctx, claim, "annotations", map[string]any{doNotDisrupt: nil, ProtectedAnnotation: nil, StandsInAnnotation: nil}); err != nil {
 		return 0, err
 	}
-	late := why != "" && time.Since(claim.CreationTimestamp.Time) >= longestHold
+	late := why != "" && time.Since(claim.CreationTimestamp.Time) >= LongestHold
 	k.b.event("NodeClaim", claim.ObjectMeta, late, reasonUnprotected, "Karpenter may consolidate the replacement again"+why)
 	k.b.log.Debug().Str("nodeclaim", claim.Name).Msg("replacement no longer protected")
 	return 0, nil

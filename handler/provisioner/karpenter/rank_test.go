@@ -112,7 +112,7 @@ func TestPoolHitLatelyIsNotChosen(t *testing.T) {
 		mixed := requires(`[{"key":"karpenter.sh/capacity-type","operator":"In","values":["spot","on-demand"]}]`)
 		spot := plain(t, "spot", 90, mixed)
 		spot.SetAnnotations(nil)
-		c := newCluster(t, Options{RebalanceCapacity: Fallback}, spot, plain(t, "best", 80, mixed), plain(t, "second", 10), sourceNodeClaim())
+		c := newCluster(t, Options{Rebalance: interruption.RebalanceFallback}, spot, plain(t, "best", 80, mixed), plain(t, "second", 10), sourceNodeClaim())
 		at := func(pool, instance string, kind interruption.Kind) interruption.Replacement {
 			node, rec := interruptedNode(), record()
 			node.Labels[nodePoolLabel], rec.Instance, rec.Kind = pool, instance, kind
