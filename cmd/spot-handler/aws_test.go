@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 )
 
@@ -38,6 +40,27 @@ func TestAnswerBeforeTheBodyHasEnded(t *testing.T) {
 	}
 	if n, err := io.Copy(io.Discard, sent.Body); n != 0 || err != nil {
 		t.Errorf("the rest of the body is %d bytes, %v; want that it has ended", n, err)
+	}
+}
+
+// Those who call AWS try again themselves, and decide how often.
+func TestTheSDKTriesNothingAgain(t *testing.T) {
+	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1", "AWS_MAX_ATTEMPTS": "5"} {
+		t.Setenv(name, value)
+	}
+	conf, err := configOf(t.Context(), settings{mode: modeQueue})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent := 0
+	conf.HTTPClient = doer(func(*http.Request) (*http.Response, error) {
+		sent++
+		return &http.Response{StatusCode: http.StatusServiceUnavailable, Header: http.Header{}, Body: http.NoBody}, nil
+	})
+	_, errTags := ec2.NewFromConfig(conf).DescribeTags(t.Context(), &ec2.DescribeTagsInput{})
+	_, errGroups := autoscaling.NewFromConfig(conf).DescribeAutoScalingGroups(t.Context(), &autoscaling.DescribeAutoScalingGroupsInput{})
+	if errTags == nil || errGroups == nil || sent != 2 {
+		t.Errorf("%d requests for two calls that fail: %v, %v", sent, errTags, errGroups)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/autoscaling"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
@@ -57,7 +59,7 @@ func newProvisioner(b backing) (*karpenter.Backend, *provisioner.Provisioner) {
 	backends := []provisioner.Backend{pools}
 	if cfg.mode == modeQueue {
 		backends = append(backends, asg.New(asg.Options{
-			AutoScaling: newAutoScaling(b.aws), Terminate: newEC2(b.aws).TerminateInstances, Nodes: b.index, Notify: notify, Registerer: b.registerer, Logger: b.logger,
+			AutoScaling: autoscaling.NewFromConfig(b.aws), Terminate: ec2.NewFromConfig(b.aws).TerminateInstances, Nodes: b.index, Notify: notify, Registerer: b.registerer, Logger: b.logger,
 		}))
 	}
 	backends = append(backends, placeholder.New(placeholder.Options{
@@ -114,7 +116,7 @@ func newSource(cfg settings, conf aws.Config, to interruption.Accepter, registry
 		return nil
 	case modeQueue:
 		return queue.New(queue.Options{
-			Client: sqs.NewFromConfig(conf, func(o *sqs.Options) { o.Retryer = aws.NopRetryer{} }), QueueURL: cfg.queueURL,
+			Client: sqs.NewFromConfig(conf), QueueURL: cfg.queueURL,
 			Accepter: to, DryRun: cfg.dryRun,
 			Registerer: registry, Logger: logger,
 		})
@@ -130,7 +132,7 @@ func newHooks(cfg settings, conf aws.Config, registry prometheus.Registerer, log
 	if cfg.mode != modeQueue {
 		return nil
 	}
-	return lifecycle.New(lifecycle.Options{AutoScaling: newAutoScaling(conf), Registerer: registry, Logger: logger})
+	return lifecycle.New(lifecycle.Options{AutoScaling: autoscaling.NewFromConfig(conf), Registerer: registry, Logger: logger})
 }
 
 // configOf is the AWS configuration for the mode's calls. In queue mode it has the queue's region if
@@ -149,6 +151,7 @@ func configOf(ctx context.Context, cfg settings) (aws.Config, error) {
 	if conf.Region = cmp.Or(conf.Region, regionOf(cfg.queueURL)); conf.Region == "" {
 		return aws.Config{}, fmt.Errorf("%w: AWS_REGION is not set, and --queue-url (SPOT_HANDLER_QUEUE_URL) %q does not name a region", errUsage, cfg.queueURL)
 	}
+	conf.Retryer = func() aws.Retryer { return aws.NopRetryer{} } // whoever makes a call tries it again
 	conf.APIOptions = append(conf.APIOptions, awsfault.PlainBody)
 	return conf, nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/ec2"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/rs/zerolog"
@@ -153,6 +154,6 @@ func newEarly(c *clients, to interruption.Accepter, index *nodes.Index, registry
 // the flag too, and passes everything on then.
 func newManaged(conf aws.Config, cfg settings, to interruption.Accepter, index *nodes.Index, registry prometheus.Registerer, logger zerolog.Logger) interruption.Accepter {
 	return managed.New(managed.Options{
-		Tag: cfg.managed, Next: to, EC2: describeTags(newEC2(conf).DescribeTags), Nodes: index, Registerer: registry, Logger: part(logger, "managed"),
+		Tag: cfg.managed, Next: to, EC2: ec2.NewFromConfig(conf), Nodes: index, Registerer: registry, Logger: part(logger, "managed"),
 	})
 }
