@@ -104,6 +104,7 @@ func TestNonsenseIsRefused(t *testing.T) {
 		{"imds", map[string]any{"flags.webhookProxy": "tcp://proxy:3128"}, []string{"/flags/webhookProxy", "socks5"}},
 		{"queue", map[string]any{"flags.webhookUrl": "https://hooks.example.com"}, []string{"flags.webhookUrl is no longer a value", "webhook.secretName"}},
 		{"queue", map[string]any{"flags.webhookTemplate": "{}"}, []string{"flags.webhookTemplate is no longer a value", "webhook.templateKey"}},
+		{"queue", map[string]any{"flags.rebalanceCapacity": "fallback"}, []string{"flags.rebalanceCapacity is no longer a value", "flags.rebalance=fallback"}},
 		{"queue", map[string]any{"queue.flags.queueUrl": QueueURL}, []string{"queue is no longer a value", "controller", "flags.queueUrl"}},
 		{"imds", map[string]any{"drain.replicas": 2}, []string{"drain is no longer a value", "controller"}},
 		{"imds", map[string]any{"imds.flags.watchSpot": false}, []string{"imds.flags is no longer a value", "flags.watch"}},

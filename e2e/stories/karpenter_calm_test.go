@@ -17,15 +17,16 @@ import (
 
 // Two spot pools flap, and Karpenter consolidates at once: it moves pods from on-demand nodes back
 // to spot. Without calm each loss moves every pod twice. With it the pods stay on demand, though the
-// leader is killed, and go back once, when nothing has been lost for as long as the pool says.
+// leader is killed, and go back once, when nothing has been lost for as long as the pool says, or else the flag.
 func TestCalmBeforeTheWayBack(t *testing.T) {
 	s := tell(long(t), controlplane.Options{Karpenter: true})
 	const replicas = 2
 	names := []string{"hasty", "calm"}
-	for name, calm := range map[string]string{"hasty": "0", "calm": "1h"} {
+	own := map[string]string{"hasty": "0"} // what overrides the flag
+	for _, name := range names {
 		s.must(s.cluster.CreatePools(s.ctx,
 			controlplane.PoolSpec{Name: name, Weight: 100, CPUs: 4, Boot: time.Second, Labels: team(name),
-				Annotations: map[string]string{"spot-handler/fallback-nodepool": name + "-od", "spot-handler/calm": calm}},
+				Annotations: map[string]string{"spot-handler/fallback-nodepool": name + "-od", "spot-handler/calm": own[name]}},
 			controlplane.PoolSpec{Name: name + "-od", CPUs: 4, Boot: time.Second, Labels: team(name), Capacity: []string{controlplane.OnDemand}, ConsolidateAfter: "0s"}))
 	}
 	moves := map[string]*moving{}
@@ -35,7 +36,7 @@ func TestCalmBeforeTheWayBack(t *testing.T) {
 		moves[name] = s.watchMoves(name, replicas)
 	}
 	server, queue := s.sqs()
-	d := s.runQueue(server, queue)
+	d := s.runQueue(server, queue, "--calm=1h")
 	// lose has EC2 take the spot node of the service's pods.
 	lose := func(service string) {
 		node := s.homeOf(service, controlplane.Spot, replicas)
@@ -65,7 +66,7 @@ func TestCalmBeforeTheWayBack(t *testing.T) {
 	_, err = s.cluster.Dynamic.Resource(controlplane.NodePools).Patch(s.ctx, "calm", types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"spot-handler/calm":"1s"}}}`), metav1.PatchOptions{})
 	s.must(err)
-	s.runQueue(server, queue)
+	s.runQueue(server, queue, "--calm=1h")
 	for _, name := range names {
 		s.homeOf(name, controlplane.Spot, replicas)
 	}
