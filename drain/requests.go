@@ -112,10 +112,7 @@ func AsSurged(pod *corev1.Pod, now time.Time) (*corev1.Pod, error) {
 	if owner == nil {
 		return nil, fmt.Errorf("surge pod %s/%s: it has no controller", pod.Namespace, pod.Name)
 	}
-	note, err := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)})
-	if err != nil {
-		return nil, fmt.Errorf("surge pod %s/%s: %w", pod.Namespace, pod.Name, err)
-	}
+	note, _ := json.Marshal(surgeNote{ReplicaSet: owner.Name, UID: owner.UID, At: now.UTC().Truncate(time.Second)}) // texts and our own time
 	c := *pod
 	c.Labels, c.OwnerReferences = labelsOnceSurged(pod.Labels), nil
 	c.Annotations = maps.Clone(pod.Annotations)
@@ -202,13 +199,11 @@ func relabel(ctx context.Context, client rest.Interface, to *corev1.Pod) error {
 		}
 		return patch
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	patch, _ := json.Marshal(map[string]any{"metadata": map[string]any{ // texts
 		"uid": to.UID, "labels": changes(to.Labels, hashLabel, SurgedLabel), "annotations": changes(to.Annotations, SurgedAnnotation),
 	}})
-	if err == nil {
-		err = client.Patch(types.MergePatchType).Namespace(to.Namespace).Resource("pods").Name(to.Name).
-			MaxRetries(0).Body(patch).Do(ctx).Error()
-	}
+	err := client.Patch(types.MergePatchType).Namespace(to.Namespace).Resource("pods").Name(to.Name).
+		MaxRetries(0).Body(patch).Do(ctx).Error()
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("relabel pod %s/%s: %w", to.Namespace, to.Name, err)
 	}
@@ -264,17 +259,14 @@ func (d *Drainer) carryOutGranted(ctx context.Context, decision Decision, refusa
 // the watch tells that the pod is gone.
 func (d *Drainer) deletePod(ctx context.Context, decision Decision, reason, message string) error {
 	pod := decision.Pod
-	patch, err := json.Marshal(map[string]any{
+	patch, _ := json.Marshal(map[string]any{ // texts and our own time
 		"metadata": map[string]any{"uid": pod.UID},
 		"status": map[string]any{"conditions": []corev1.PodCondition{{
 			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: reason,
 			Message: message, LastTransitionTime: metav1.Now(),
 		}}},
 	})
-	if err != nil {
-		return fmt.Errorf("mark pod: %w", err)
-	}
-	err = d.opts.Pods.Patch(types.StrategicMergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
+	err := d.opts.Pods.Patch(types.StrategicMergePatchType).Namespace(pod.Namespace).Resource("pods").Name(pod.Name).
 		SubResource("status").MaxRetries(0).Body(patch).Do(ctx).Error()
 	if err != nil {
 		return err

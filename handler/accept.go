@@ -82,10 +82,7 @@ func (h *Handler) record(ctx context.Context, node *corev1.Node, n interruption.
 	if j.Verdict != interruption.Accepted {
 		return j.Verdict, nil
 	}
-	patch, err := marks.Accept(node, j.Record)
-	if err != nil {
-		return "", err
-	}
+	patch := marks.Accept(node, j.Record)
 	if err := h.opts.Nodes.Mark(ctx, node.Name, patch.Type, patch.Data); err != nil {
 		return "", err
 	}

@@ -174,11 +174,7 @@ func (v *visit) undo(ctx context.Context, rest *interruption.Record) error {
 		rest = &waits
 	}
 	if !v.removed {
-		patch, err := marks.Undo(v.node, was, rest, time.Now())
-		if err == nil {
-			err = v.write(ctx, patch)
-		}
-		if err != nil {
+		if err := v.write(ctx, marks.Undo(v.node, was, rest, time.Now())); err != nil {
 			return fmt.Errorf("unmark node: %w", err)
 		}
 	}

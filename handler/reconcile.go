@@ -110,18 +110,16 @@ func (h *Handler) visit(ctx context.Context, name string) *visit {
 // shutDown marks a Node out of service as soon as its machine is known to be gone, and takes
 // that back from one that is Ready after all.
 func (v *visit) shutDown(ctx context.Context) (done bool, err error) {
-	patch, ok, err := marks.ShutDown(v.node, v.rec)
-	if ok && err == nil {
-		err = v.write(ctx, patch)
-	}
-	switch {
-	case err != nil:
-		return false, fmt.Errorf("mark node out of service: %w", err)
-	case !ok:
+	patch, ok := marks.ShutDown(v.node, v.rec)
+	if !ok {
 		return false, nil
-	case slices.Contains(v.rec.Ours, interruption.OursOutOfService):
+	}
+	if err := v.write(ctx, patch); err != nil {
+		return false, fmt.Errorf("mark node out of service: %w", err)
+	}
+	if slices.Contains(v.rec.Ours, interruption.OursOutOfService) {
 		v.fields(v.opts.Logger.Info()).Msg("instance terminated, node marked out of service")
-	default:
+	} else {
 		v.fields(v.opts.Logger.Warn()).Msg("node is ready though its instance was said to be terminated, out of service no more")
 	}
 	return true, nil // the watch brings the Node's change back
@@ -245,11 +243,7 @@ func (v *visit) write(ctx context.Context, patch marks.Patch) error {
 
 // progress moves the record on.
 func (v *visit) progress(ctx context.Context, rec interruption.Record) error {
-	patch, err := marks.Progress(v.node, rec)
-	if err == nil {
-		err = v.write(ctx, patch)
-	}
-	if err != nil {
+	if err := v.write(ctx, marks.Progress(v.node, rec)); err != nil {
 		return fmt.Errorf("write record: %w", err)
 	}
 	return nil
@@ -258,11 +252,7 @@ func (v *visit) progress(ctx context.Context, rec interruption.Record) error {
 // mark cordons a node whose wait is over, and records that its interruption has begun.
 func (v *visit) mark(ctx context.Context, rec interruption.Record) error {
 	rec.Phase = interruption.Noticed
-	patch, err := marks.Set(v.node, rec)
-	if err == nil {
-		err = v.write(ctx, patch)
-	}
-	if err != nil {
+	if err := v.write(ctx, marks.Set(v.node, rec)); err != nil {
 		return fmt.Errorf("mark node: %w", err)
 	}
 	v.opts.Events.Notify(notify.Noticed(v.node, v.rec))

@@ -21,11 +21,8 @@ func rehearse(t *testing.T, f *fakeNodes, change ...func(*interruption.Notice)) 
 	})...)
 	node, _ := f.raw(t)
 	j := interruption.Judge(nodes.Case(node, n, (&rules{rebalance: interruption.RebalanceReplace}).of, time.Now()))
-	patch, err := marks.Accept(node, j.Record)
-	if err == nil {
-		_, err = f.Patch(t.Context(), node.Name, patch.Type, patch.Data, metav1.PatchOptions{})
-	}
-	if err != nil {
+	patch := marks.Accept(node, j.Record)
+	if _, err := f.Patch(t.Context(), node.Name, patch.Type, patch.Data, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
 }

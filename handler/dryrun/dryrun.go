@@ -121,11 +121,7 @@ func (a *Accepter) explain(ctx context.Context, node *corev1.Node, n interruptio
 	if rec.Phase == interruption.Waiting {
 		a.wait(node, rec, rules)
 	}
-	patch, err := marks.Set(node, rec)
-	if err != nil {
-		return fmt.Errorf("mark node %q: %w", node.Name, err)
-	}
-	rec = *patch.Record
+	rec = *marks.Set(node, rec).Record
 	a.line(node, rec).Strs("sets", rec.Ours).Msg("dry run: would cordon")
 	if rec.Action == interruption.ActionTerminated {
 		a.line(node, rec).Str("reason", "the instance is terminated: its volumes are detached as soon as the Node is not Ready").

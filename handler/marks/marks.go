@@ -32,7 +32,7 @@ func Taint(r interruption.Record) corev1.Taint {
 
 // Accept writes the record of a notice. If the record leaves the node waiting, or has it
 // undone, Accept writes nothing else.
-func Accept(node *corev1.Node, rec interruption.Record) (Patch, error) {
+func Accept(node *corev1.Node, rec interruption.Record) Patch {
 	if rec.Phase != interruption.Waiting && !rec.Canceled {
 		return Set(node, rec)
 	}
@@ -42,7 +42,7 @@ func Accept(node *corev1.Node, rec interruption.Record) (Patch, error) {
 // Set writes a record together with all that it stands for: cordon and taint; if the instance
 // is certain to end, the label that takes it out of load balancers; if it has ended, the taint
 // that says so.
-func Set(node *corev1.Node, rec interruption.Record) (Patch, error) {
+func Set(node *corev1.Node, rec interruption.Record) Patch {
 	rec.Ours = slices.Clone(rec.Ours)
 	ours := func(what string) {
 		if !slices.Contains(rec.Ours, what) {
@@ -85,7 +85,7 @@ func Set(node *corev1.Node, rec interruption.Record) (Patch, error) {
 // Undo takes back what the record has set. The record goes, or rest takes its place. If it
 // goes, its scheduled events are remembered as past; if somebody called it off on the Node,
 // everything is, as of now.
-func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record, now time.Time) (Patch, error) {
+func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record, now time.Time) Patch {
 	spec, metadata := map[string]any{}, map[string]any{}
 	if slices.Contains(rec.Ours, interruption.OursCordon) {
 		spec["unschedulable"] = nil
@@ -114,33 +114,33 @@ func Undo(node *corev1.Node, rec interruption.Record, rest *interruption.Record,
 		node.Labels[interruption.ExcludeFromLoadBalancers] == interruption.ExcludeFromLoadBalancersValue {
 		metadata["labels"] = map[string]any{interruption.ExcludeFromLoadBalancers: nil}
 	}
-	patch, err := merge(node, rec, metadata, spec)
+	patch := merge(node, rec, metadata, spec)
 	patch.Record = rest
-	return patch, err
+	return patch
 }
 
 // Progress moves the record on. It depends on the record alone: the patch fails if another
 // replica has meanwhile merged a notice into the record, while changes to the rest of the Node,
 // such as the kubelet's, do not matter.
-func Progress(node *corev1.Node, rec interruption.Record) (Patch, error) {
+func Progress(node *corev1.Node, rec interruption.Record) Patch {
 	const path = "/metadata/annotations/spot-handler~1interruption"
-	data, err := json.Marshal([]map[string]any{
+	data, _ := json.Marshal([]map[string]any{ // texts
 		{"op": "test", "path": path, "value": node.Annotations[interruption.Annotation]},
 		{"op": "replace", "path": path, "value": rec.String()},
 	})
-	return Patch{types.JSONPatchType, data, &rec}, err
+	return Patch{types.JSONPatchType, data, &rec}
 }
 
 // merge is a JSON merge patch. It replaces the whole list of taints, so it carries the
 // resourceVersion that it was made from.
-func merge(node *corev1.Node, rec interruption.Record, metadata, spec map[string]any) (Patch, error) {
+func merge(node *corev1.Node, rec interruption.Record, metadata, spec map[string]any) Patch {
 	metadata["resourceVersion"] = node.ResourceVersion
 	patch := map[string]any{"metadata": metadata}
 	if len(spec) > 0 {
 		patch["spec"] = spec
 	}
-	data, err := json.Marshal(patch)
-	return Patch{types.MergePatchType, data, &rec}, err
+	data, _ := json.Marshal(patch) // texts, and taints
+	return Patch{types.MergePatchType, data, &rec}
 }
 
 // withTaint returns the list with the taint in it, replacing any with the same key and effect,
@@ -176,18 +176,16 @@ func IsShutDown(node *corev1.Node, rec interruption.Record) bool {
 
 // ShutDown sets the taint out-of-service as soon as that is allowed, and removes it from a Node
 // that is Ready after all. ok is false if there is nothing to do.
-func ShutDown(node *corev1.Node, rec interruption.Record) (p Patch, ok bool, err error) {
+func ShutDown(node *corev1.Node, rec interruption.Record) (p Patch, ok bool) {
 	_, missing := withTaint(node.Spec.Taints, outOfService)
 	switch {
 	case IsShutDown(node, rec) && missing:
-		p, err = Set(node, rec)
-		return p, true, err
+		return Set(node, rec), true
 	case nodes.Ready(node) && slices.Contains(rec.Ours, interruption.OursOutOfService):
 		kept := rec
 		kept.Ours = slices.DeleteFunc(slices.Clone(rec.Ours), func(o string) bool { return o == interruption.OursOutOfService })
 		rec.Ours = []string{interruption.OursOutOfService}
-		p, err = Undo(node, rec, &kept, time.Time{})
-		return p, true, err
+		return Undo(node, rec, &kept, time.Time{}), true
 	}
-	return Patch{}, false, nil
+	return Patch{}, false
 }

@@ -68,10 +68,7 @@ func TestUndoRestores(t *testing.T) {
 		if n.Kind == interruption.StateChange {
 			n.Action = interruption.ActionTerminated
 		}
-		set, err := Set(node, interruption.NewRecord(n))
-		if err != nil {
-			t.Fatal(err)
-		}
+		set := Set(node, interruption.NewRecord(n))
 		marked := apply(t, node, set)
 		if !marked.Spec.Unschedulable || marked.Annotations[interruption.Annotation] != set.Record.String() {
 			t.Fatalf("%s: %+v is not cordoned, or has no record", n.Kind, marked)
@@ -82,11 +79,7 @@ func TestUndoRestores(t *testing.T) {
 				waits := set.Record.Undone()
 				rest = &waits
 			}
-			undo, err := Undo(marked, *set.Record, rest, now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			after := apply(t, marked, undo)
+			after := apply(t, marked, Undo(marked, *set.Record, rest, now))
 			if text, has := after.Annotations[interruption.Annotation]; has != left || left && text != rest.String() {
 				t.Fatalf("%s: record %q after it was undone, want one: %v", n.Kind, text, left)
 			}
@@ -102,21 +95,21 @@ func TestUndoRestores(t *testing.T) {
 func TestShutDown(t *testing.T) {
 	rec := interruption.NewRecord(interruption.Notice{Kind: interruption.StateChange, Action: interruption.ActionTerminated, InstanceID: "i"})
 	dead := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a", ResourceVersion: "1"}}
-	p, ok, err := ShutDown(dead, rec)
-	if !ok || err != nil {
-		t.Fatalf("a dead node: %v, %v", ok, err)
+	p, ok := ShutDown(dead, rec)
+	if !ok {
+		t.Fatal("not set on a dead node")
 	}
 	marked := apply(t, dead, p)
 	if _, missing := withTaint(marked.Spec.Taints, outOfService); missing {
 		t.Errorf("taints %v", marked.Spec.Taints)
 	}
-	if _, ok, _ := ShutDown(marked, *p.Record); ok {
+	if _, ok := ShutDown(marked, *p.Record); ok {
 		t.Error("a second time")
 	}
 	marked.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	p, ok, err = ShutDown(marked, *p.Record)
-	if !ok || err != nil {
-		t.Fatalf("a node that lives: %v, %v", ok, err)
+	p, ok = ShutDown(marked, *p.Record)
+	if !ok {
+		t.Fatal("not taken back from a node that lives")
 	}
 	alive := apply(t, marked, p)
 	if _, missing := withTaint(alive.Spec.Taints, outOfService); !missing || !alive.Spec.Unschedulable {

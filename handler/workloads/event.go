@@ -63,17 +63,17 @@ type eventData struct {
 const noReplacement = "None"
 
 // newEvent is the event for a pod of the node.
-func newEvent(now time.Time, in Interruption, what string, d drain.Decision) ([]byte, error) {
+func newEvent(now time.Time, in Interruption, what string, d drain.Decision) cloudEvent {
 	event := eventFor(now, in, what, d.Pod, d.At)
 	event.Data.Grace = cmp.Or(d.Grace, new(int64(drain.Grace(d.Pod).Seconds()))) // from its eviction to its end
-	return json.Marshal(event)
+	return event
 }
 
 // newPeerEvent is the event for another pod of a gang.
-func newPeerEvent(now time.Time, g going, peer *corev1.Pod) ([]byte, error) {
+func newPeerEvent(now time.Time, g going, peer *corev1.Pod) cloudEvent {
 	event := eventFor(now, g.in, g.what, peer, g.by)
 	event.Data.Gang, event.Data.Pods = g.gang.Name, g.pods
-	return json.Marshal(event)
+	return event
 }
 
 // eventFor is what both have in common. The id is the same whoever makes the event, so a receiver

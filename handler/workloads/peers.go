@@ -221,7 +221,7 @@ func (t *Notifier) notifyPeer(ctx context.Context, g going, peer *corev1.Pod) {
 		return
 	}
 	// Of two nodes that end the pod is notified twice.
-	_ = t.send(ctx, t.peerPosts, g.in, g.what, peer, func(now time.Time) ([]byte, error) { return newPeerEvent(now, g, peer) }, nil)
+	_ = t.send(ctx, t.peerPosts, g.in, g.what, peer, func(now time.Time) cloudEvent { return newPeerEvent(now, g, peer) }, nil)
 }
 
 // newsOfGangs are those of a node's gangs whose other pods have to be notified; they are taken as notified

@@ -40,7 +40,7 @@ func TestPeerEvent(t *testing.T) {
 		`"type":"spot-handler.peer-notice","subject":"shop/rank-2","time":"2026-01-01T12:00:00Z","datacontenttype":"application/json",` +
 		`"data":{"kind":"spot-interruption","action":"terminate","node":"node-a","deadline":"2026-01-01T12:02:00Z","evictBy":"2026-01-01T12:01:20Z","replacement":"None",` +
 		`"gang":"g","pods":["rank-0","rank-1"]}}`
-	got, err := newPeerEvent(noon, g, memberOf("rank-2", "node-b"))
+	got, err := json.Marshal(newPeerEvent(noon, g, memberOf("rank-2", "node-b")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"bufio"
+	"encoding/json"
 	"net"
 	"net/url"
 	"os"
@@ -74,7 +75,7 @@ func example(t *testing.T, page, heading, language string) string {
 func tell(t *testing.T, address string) (drain.When, string) {
 	t.Helper()
 	notifier, _ := newNotifier(t, nil)
-	body, err := newEvent(time.Now(), interrupted(time.Now().Add(2*time.Minute)), typeNotice, asks(podOf("a"), time.Now().Add(time.Minute)))
+	body, err := json.Marshal(newEvent(time.Now(), interrupted(time.Now().Add(2*time.Minute)), typeNotice, asks(podOf("a"), time.Now().Add(time.Minute))))
 	if err != nil {
 		t.Fatal(err)
 	}

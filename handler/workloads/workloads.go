@@ -10,6 +10,7 @@ package workloads
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -242,7 +243,7 @@ func (t *Notifier) notify(ctx context.Context, in Interruption, what string, d d
 	if d.Notice == drain.NoticeFiles {
 		return
 	}
-	err := t.send(ctx, t.posts, in, what, d.Pod, func(now time.Time) ([]byte, error) { return newEvent(now, in, what, d) }, func(when drain.When) {
+	err := t.send(ctx, t.posts, in, what, d.Pod, func(now time.Time) cloudEvent { return newEvent(now, in, what, d) }, func(when drain.When) {
 		if what != typeCanceled {
 			t.opts.Answered(in.Node, d.Pod.UID, when)
 		}
@@ -255,7 +256,7 @@ func (t *Notifier) notify(ctx context.Context, in Interruption, what string, d d
 // send has a pod notified soon, if it has an address where it can be. Of what waits for the pod about a
 // node, a cancellation takes the place of all, and any other that of its own type. answered is
 // called with an answer that says when the pod leaves; nil if nobody wants to know.
-func (t *Notifier) send(ctx context.Context, lane *fair.Lane, in Interruption, what string, pod *corev1.Pod, event func(now time.Time) ([]byte, error), answered func(drain.When)) error {
+func (t *Notifier) send(ctx context.Context, lane *fair.Lane, in Interruption, what string, pod *corev1.Pod, event func(now time.Time) cloudEvent, answered func(drain.When)) error {
 	target, err := t.target(pod, pod.Annotations[drain.NoticeAnnotation])
 	if err != nil {
 		t.results.WithLabelValues(resultInvalid).Inc()
@@ -271,10 +272,7 @@ func (t *Notifier) send(ctx context.Context, lane *fair.Lane, in Interruption, w
 		Tenant: pod.Namespace, Who: pod.UID, About: in.Node, What: what, Ends: what == typeCanceled || what == typePeerCanceled,
 		Run: func() {
 			now := time.Now()
-			body, err := event(now)
-			if err != nil {
-				return // cannot happen: every field has a JSON form
-			}
+			body, _ := json.Marshal(event(now)) // every field has a JSON form
 			if now.Sub(since) > longestWait {
 				over("", resultDropped, fmt.Errorf("it has waited for its place for longer than %s", longestWait))
 				return

@@ -359,7 +359,7 @@ func TestEvent(t *testing.T) {
 		{typeCanceled, in, asks(pod, time.Time{}), "spot-handler.canceled/1767268920/0",
 			spot + `"gracePeriodSeconds":30,"replacement":"Requested"`},
 	} {
-		got, err := newEvent(noon, tt.in, tt.what, tt.decision)
+		got, err := json.Marshal(newEvent(noon, tt.in, tt.what, tt.decision))
 		if err != nil {
 			t.Fatal(err)
 		}

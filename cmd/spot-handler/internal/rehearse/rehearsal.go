@@ -104,8 +104,7 @@ func (r *Rehearsal) begin(ctx context.Context, name string) (*corev1.Node, error
 		if against != "" {
 			return marks.Patch{}, false, fmt.Errorf("node %s: %s", name, against)
 		}
-		p, err := marks.Accept(node, rec)
-		return p, true, err
+		return marks.Accept(node, rec), true, nil
 	})
 }
 
@@ -117,11 +116,11 @@ func (r *Rehearsal) cancel(ctx context.Context, name string) (*corev1.Node, erro
 		if !ours || rec.Phase == interruption.Released || node.Annotations[interruption.CancelAnnotation] == "true" {
 			return marks.Patch{}, false, nil
 		}
-		data, err := json.Marshal([]map[string]any{
+		data, _ := json.Marshal([]map[string]any{ // texts
 			{"op": "test", "path": "/metadata/annotations/spot-handler~1interruption", "value": node.Annotations[interruption.Annotation]},
 			{"op": "add", "path": "/metadata/annotations/spot-handler~1cancel", "value": "true"},
 		})
-		return marks.Patch{Type: types.JSONPatchType, Data: data}, true, err
+		return marks.Patch{Type: types.JSONPatchType, Data: data}, true, nil
 	})
 }
 
@@ -132,8 +131,7 @@ func (r *Rehearsal) takeBack(ctx context.Context, name string) (undone bool, err
 		if undone = ours && rec.Phase == interruption.Noticed; !undone {
 			return marks.Patch{}, false, nil
 		}
-		p, err := marks.Undo(node, rec, nil, time.Now())
-		return p, true, err
+		return marks.Undo(node, rec, nil, time.Now()), true, nil
 	})
 	return undone, err
 }

@@ -295,10 +295,7 @@ func TestOnlyTheRehearsalIsCancelled(t *testing.T) {
 	}
 	rec, _ := r.record(node)
 	rec.Source = interruption.Queue
-	patch, err := marks.Progress(node, rec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	patch := marks.Progress(node, rec)
 	if node, err = c.Patch(t.Context(), "a", patch.Type, patch.Data, metav1.PatchOptions{}); err != nil {
 		t.Fatal(err)
 	}
